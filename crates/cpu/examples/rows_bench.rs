@@ -205,7 +205,7 @@ fn updates(memory: &mut Memory<'_>) {
         param: memory.y.as_mut_ptr().cast(),
         master: master.as_mut_ptr(),
         moments: Elem::F32,
-        coded: None,
+        scales: None,
         keys: [1, 2],
         weight_key: 3,
         first: 0,

@@ -18,7 +18,7 @@ type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 /// yields: about half a millisecond.
 const SPINS: u32 = 20_000;
 
-/// Increment of [`Shared::gate`] for one more thread in the current job; its lower half counts them.
+/// Increment of [`PoolState::gate`] for one more thread in the current job; its lower half counts them.
 const INSIDE: u64 = 1;
 const COUNT: u64 = OPEN - 1;
 /// Bit that allows joining the current job.
@@ -26,7 +26,7 @@ const OPEN: u64 = 1 << 31;
 /// Increment for one more job; the upper half counts them.
 const JOB: u64 = 1 << 32;
 
-struct Shared {
+struct PoolState {
     /// [`SPINS`], or 0 if there are fewer cores than threads: spinning would then keep another thread from working.
     spins: u32,
     /// Number of jobs so far, whether the last may still be joined, and the number of helpers in it. A helper that
@@ -42,13 +42,13 @@ struct Shared {
 
 // SAFETY: `job` is written only while the gate is shut and no helper is inside, and the release store that opens the
 // gate publishes it.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: only helpers inside dereference the pointer in `job`, and `run` waits for them.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 /// A pool of `count` threads, including the caller.
 pub struct Threads {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     helpers: Vec<JoinHandle<()>>,
     /// One job at a time; a second caller waits.
     turn: Mutex<()>,
@@ -58,7 +58,7 @@ impl Threads {
     /// A pool of `count` threads (at least one).
     pub fn new(count: usize) -> Threads {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             spins: if count > cores { 0 } else { SPINS },
             gate: AtomicU64::new(0),
             job: UnsafeCell::new(None),
@@ -95,7 +95,7 @@ impl Threads {
         // SAFETY: the lifetime is erased only for this call: `run` returns, or unwinds, after the gate was shut and
         // every helper inside has left and no longer holds the pointer.
         let erased: *const Body<'static> = unsafe { std::mem::transmute(body as *const Body<'_>) };
-        // SAFETY: no helper reads `job` now, see `Shared`.
+        // SAFETY: no helper reads `job` now, see `PoolState`.
         unsafe { *shared.job.get() = Some((erased, tasks)) };
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.fetch_add(JOB | OPEN, Ordering::AcqRel);
@@ -119,7 +119,7 @@ impl Threads {
 }
 
 /// Takes tasks until none is left; a panic is recorded and ends the job early.
-fn work(shared: &Shared, body: &Body<'_>, tasks: usize, thread: usize) {
+fn work(shared: &PoolState, body: &Body<'_>, tasks: usize, thread: usize) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         loop {
             let task = shared.next.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +135,7 @@ fn work(shared: &Shared, body: &Body<'_>, tasks: usize, thread: usize) {
     }
 }
 
-fn helper(shared: &Shared, thread: usize) {
+fn helper(shared: &PoolState, thread: usize) {
     let _zeros = AsZeros::new();
     let (mut seen, mut spins) = (0, 0u32);
     loop {

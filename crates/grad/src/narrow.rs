@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{
-    Blocks, Category, DType, Delayed, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
+    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
     Tensor,
 };
 
@@ -216,7 +216,7 @@ impl Exec<'_> {
         let [a, b] = [0, 1].map(|side| {
             let delayed = cells[side].as_ref().map(|[before, now]| {
                 // Evaluation does not affect the history.
-                Delayed { before, now: self.trains.then_some(now) }
+                AmaxHistory { before, now: self.trains.then_some(now) }
             });
             NarrowOperand { how: hows[side], delayed }
         });

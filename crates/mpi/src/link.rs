@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
-use fathom_tensor::{Device, Lent, Share, Tensor};
+use fathom_tensor::{Device, LoanedTensor, Share, Tensor};
 
 use crate::transfer::Transfer;
 use crate::world::End;
@@ -37,7 +37,7 @@ fn open(message: &[u8]) -> (String, &[u8]) {
 }
 
 /// A send in flight.
-struct Sent {
+struct PendingSend {
     end: Rc<End>,
     to: usize,
     what: What,
@@ -46,9 +46,9 @@ struct Sent {
     _share: Share,
 }
 
-impl Flight for Sent {
+impl Flight for PendingSend {
     fn wait(self: Box<Self>) {
-        let Sent { end, to, what, mut messages, _share } = *self;
+        let PendingSend { end, to, what, mut messages, _share } = *self;
         let gone = end.wait(|| messages.iter_mut().all(Transfer::is_over).then_some(()));
         if let Err(seconds) = gone {
             end.late(to, &what, seconds);
@@ -63,7 +63,7 @@ struct Coming {
     end: Rc<End>,
     device: Device,
     from: usize,
-    dst: Lent,
+    dst: LoanedTensor,
     what: What,
     /// The first message, until it is waited for.
     first: Option<Transfer>,
@@ -133,11 +133,11 @@ impl Link for Processes {
         }
         messages.push(Transfer::send(&process, FIRST, first));
         end.count(|traffic| traffic.sent_bytes += src.bytes());
-        Box::new(Sent { end, to, what, messages, _share: share })
+        Box::new(PendingSend { end, to, what, messages, _share: share })
     }
 
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
-        let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
+        let (end, device, dst) = (self.0.clone(), device.clone(), LoanedTensor::new(dst.clone()));
         let bytes = dst.tensor().bytes() as usize;
         let begin = |tag: i32, bytes: usize| {
             Transfer::receive(&end.process(from), tag, end.buffer(bytes), tag == FIRST)

@@ -117,7 +117,7 @@ pub fn kept(logits: &[f32], draw: Option<&Draw>, bits: &mut [u8]) {
         return;
     };
     let scale = Scale { top: f64::from(logits[top]), temperature: how.temperature };
-    let mut ranked = Ranked::new(logits);
+    let mut ranked = TokenRanking::new(logits);
     if how.top_k > 0 {
         ranked.keep(how.top_k);
     }
@@ -136,7 +136,7 @@ pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize
     if all && let Some(id) = drawn_of_all(logits, scale, how) {
         return Some(id);
     }
-    let mut ranked = Ranked::new(logits);
+    let mut ranked = TokenRanking::new(logits);
     if how.top_k > 0 {
         ranked.keep(how.top_k);
     }
@@ -283,13 +283,13 @@ fn drawn_weight(weights: &[f64], how: &Draw) -> Option<usize> {
 }
 
 /// Draws from the few tokens that are kept; `None` where rounding could decide.
-fn drawn_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<usize> {
+fn drawn_of_few(ranked: &mut TokenRanking, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<usize> {
     let weights = weights_of_few(ranked, (logits, scale), how)?;
     ranked.id(drawn_weight(&weights, how)?)
 }
 
 /// Weights of the kept tokens, by rank.
-fn weights_in_order(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Vec<f64> {
+fn weights_in_order(ranked: &mut TokenRanking, (logits, scale): (&[f32], Scale), how: &Draw) -> Vec<f64> {
     let weigh = |id: usize| scale.weight(logits[id]);
     let mut weights: Vec<f64> =
         (0..ranked.keys.len()).filter_map(|rank| ranked.id(rank)).map(weigh).collect();
@@ -301,7 +301,11 @@ fn weights_in_order(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: 
 
 /// The same without sorting tokens too unlikely to matter, which are most of a row. The total is summed in any order
 /// here, with different rounding; `None` where that could decide.
-fn weights_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<Vec<f64>> {
+fn weights_of_few(
+    ranked: &mut TokenRanking,
+    (logits, scale): (&[f32], Scale),
+    how: &Draw,
+) -> Option<Vec<f64>> {
     let weigh = |id: usize| scale.weight(logits[id]);
     let count = ranked.keys.len();
     let total = if count == logits.len() {
@@ -346,15 +350,15 @@ fn id(key: u64) -> usize {
 }
 
 /// Tokens, the most likely first and the first of equals; sorted only as far as needed.
-struct Ranked {
+struct TokenRanking {
     /// Keys, ascending: by descending logit, with the token in the low bits.
     keys: Vec<u64>,
     sorted: usize,
 }
 
-impl Ranked {
-    fn new(logits: &[f32]) -> Ranked {
-        Ranked { keys: logits.iter().enumerate().map(key).collect(), sorted: 0 }
+impl TokenRanking {
+    fn new(logits: &[f32]) -> TokenRanking {
+        TokenRanking { keys: logits.iter().enumerate().map(key).collect(), sorted: 0 }
     }
 
     /// Keeps only the first `count`.
@@ -487,7 +491,7 @@ mod tests {
             assert_eq!((0..8 * bits.len()).filter(keeps).collect::<Vec<_>>(), order, "{how:?}");
             let top = f64::from(logits[largest(logits).expect("numbers")]);
             let scale = Scale { top, temperature: how.temperature };
-            let mut ranked = Ranked::new(logits);
+            let mut ranked = TokenRanking::new(logits);
             ranked.keep(if how.top_k > 0 { how.top_k } else { logits.len() });
             let all = how.top_k == 0 && how.top_p >= 1.0 && how.min_p <= 0.0;
             let found = if all {

@@ -20,22 +20,22 @@ pub struct Divergence<'a> {
     /// `cap tanh(x / cap)`; 0 for none.
     pub softcap: f32,
     /// The teacher.
-    pub teacher: Known<'a>,
+    pub teacher: TeacherLogits<'a>,
     /// i32 [1, r]; below zero: ignored (no loss, zero gradient).
     pub labels: &'a Tensor,
     /// Vocabulary index of the first column.
     pub first: usize,
     /// From 0 to 1.
     pub beta: f32,
-    /// f32 [n, r]: see [`Known::parts`].
+    /// f32 [n, r]: see [`TeacherLogits::parts`].
     pub parts: &'a Tensor,
     /// Results computed from the parts; if `None`, the parts are written.
-    pub out: Option<Diverged<'a>>,
+    pub out: Option<DivergenceOutput<'a>>,
 }
 
 /// Results of a divergence.
 #[derive(Clone, Copy, Debug)]
-pub struct Diverged<'a> {
+pub struct DivergenceOutput<'a> {
     /// f32 [1, r]: the divergence.
     pub loss: &'a Tensor,
     /// f32 [r, vocab]: gradient of `sum(factor x weight x loss)`; may share storage with the teacher's logits.
@@ -48,7 +48,7 @@ pub struct Diverged<'a> {
 
 /// The known part of a teacher's distribution.
 #[derive(Clone, Copy, Debug)]
-pub enum Known<'a> {
+pub enum TeacherLogits<'a> {
     /// The whole distribution.
     Whole {
         /// f32 [r, vocab].
@@ -76,13 +76,13 @@ pub enum Known<'a> {
 /// logarithm.
 pub const CLOSEST: f32 = -1e-7;
 
-impl Known<'_> {
+impl TeacherLogits<'_> {
     /// Rows of [`Divergence::parts`]: for a whole distribution the divergence and the mean of its slopes under the
     /// student; for `k` best tokens the student's head's value for each, 0 if another rank has the token.
     pub fn parts(&self) -> usize {
         match self {
-            Known::Whole { .. } => 2,
-            Known::Best { ids, .. } => ids.cols(),
+            TeacherLogits::Whole { .. } => 2,
+            TeacherLogits::Best { ids, .. } => ids.cols(),
         }
     }
 }

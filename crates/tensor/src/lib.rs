@@ -44,7 +44,7 @@ pub use attend::{Attention, AttentionBackward, SinksBackward};
 pub use blocks::{BlockFormat, Pack, Packing, Unpack};
 pub use clock::{Clock, Times, Way};
 pub use distance::{Distance, RowDistance};
-pub use divergence::{CLOSEST, Diverged, Divergence, Known};
+pub use divergence::{CLOSEST, Divergence, DivergenceOutput, TeacherLogits};
 pub use dropout::Dropout;
 pub use dtype::DType;
 pub use experts::{
@@ -55,7 +55,7 @@ pub use fabric::{Fabric, Line, Ride, Ring};
 pub use four_bits::{BlockScale, FourBits, RoundWeights, int4_scale};
 pub use grouped::Grouped;
 pub use in_flight::InFlight;
-pub use loan::Lent;
+pub use loan::LoanedTensor;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, Machine, MatMul, MomentScales,
     Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, Spread, StepScale,
@@ -65,7 +65,7 @@ pub use mask::{
     Band, Extent, Mask, PAGE_ROWS, PackPages, PackedMask, PageFormat, PageTable, Sequence, Slice,
 };
 pub use meta::Meta;
-pub use narrow::{Blocks, Delayed, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
+pub use narrow::{AmaxHistory, Blocks, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
 pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use share::{Pass, Reader, Share};

@@ -68,21 +68,21 @@ impl Span {
 }
 
 /// A tensor whose elements are on loan to a transfer, for links. Dropping it ends the loan.
-pub struct Lent {
+pub struct LoanedTensor {
     tensor: Tensor,
     span: Span,
 }
 
-impl Lent {
+impl LoanedTensor {
     /// Lends the elements.
     ///
     /// # Panics
     /// If some of them are already on loan.
     #[track_caller]
-    pub fn new(tensor: Tensor) -> Lent {
+    pub fn new(tensor: Tensor) -> LoanedTensor {
         let span = Span::of(&tensor, tensor.address());
         tensor.loans().borrow_mut().push(span);
-        Lent { tensor, span }
+        LoanedTensor { tensor, span }
     }
 
     /// The tensor, usable once the loan ends.
@@ -91,7 +91,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LoanedTensor {
     fn drop(&mut self) {
         let mut loans = self.tensor.loans().borrow_mut();
         if let Some(index) = loans.iter().position(|lent| *lent == self.span) {

@@ -6,7 +6,7 @@ use crate::blocks::{BlockFormat, Pack, Unpack};
 use crate::choice::{Choose, LeaveOut};
 use crate::clock::{Clock, Work};
 use crate::distance::RowDistance;
-use crate::divergence::{Divergence, Known};
+use crate::divergence::{Divergence, TeacherLogits};
 use crate::dropout::Dropout;
 use crate::experts::*;
 use crate::four_bits::RoundWeights;
@@ -248,13 +248,13 @@ impl Machine for Meta {
     }
     fn divergence(&self, op: &Divergence<'_>) {
         let known = match op.teacher {
-            Known::Whole { logits, stats, .. } => [logits, stats],
-            Known::Best { ids, logps, .. } => [ids, logps],
+            TeacherLogits::Whole { logits, stats, .. } => [logits, stats],
+            TeacherLogits::Best { ids, logps, .. } => [ids, logps],
         };
         let out = op.out.map_or(0, |out| bytes(&[out.loss, out.dlogits, out.weights]));
         // Without a gradient only the best tokens are read.
         let logits = match op.teacher {
-            Known::Best { ids, .. } if op.out.is_none() => ids.bytes(),
+            TeacherLogits::Best { ids, .. } if op.out.is_none() => ids.bytes(),
             _ => op.logits.bytes(),
         };
         self.run(Work::Elementwise, logits + bytes(&known) + bytes(&[op.stats, op.labels, op.parts]) + out);

@@ -137,7 +137,7 @@ impl Narrow {
 
 /// Largest magnitudes of an operand that is scaled by those of earlier steps; both f32 [1, 1].
 #[derive(Clone, Copy, Debug)]
-pub struct Delayed<'a> {
+pub struct AmaxHistory<'a> {
     /// Largest magnitude in earlier steps; 0 if there were none, which gives a scale of 1.
     pub before: &'a Tensor,
     /// Largest magnitude in this step so far, updated with the operand's; not tracked if `None`.
@@ -150,7 +150,7 @@ pub struct NarrowOperand<'a> {
     /// Storage of the operand.
     pub how: Narrow,
     /// Source of a whole tensor's scale; `None` takes it from the tensor's own elements.
-    pub delayed: Option<Delayed<'a>>,
+    pub delayed: Option<AmaxHistory<'a>>,
 }
 
 /// A product of operands that are rounded to fewer bits first: `C (+)= op(narrow(A)) op(narrow(B))`, summed in f32 as

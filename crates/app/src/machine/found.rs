@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fathom_base::human;
 use fathom_base::memory::Memory;
-use fathom_cuda::libs::{Found, Library, Probe, Search, probe};
+use fathom_cuda::libs::{Library, LibraryStatus, Probe, Search, probe};
 use fathom_cuda::nccl::Nccl;
 use fathom_train::recipe::{Machine as Asked, MachineKind};
 
@@ -82,7 +82,7 @@ impl Machine {
     /// # Errors
     /// A library that cannot be opened.
     pub fn nccl(&self) -> Result<Option<Arc<Nccl>>> {
-        let is_nccl = |found: &&Found| found.library == Library::Nccl && found.problem.is_none();
+        let is_nccl = |found: &&LibraryStatus| found.library == Library::Nccl && found.problem.is_none();
         let library = self.usable().and_then(|found| found.libraries.iter().find(is_nccl));
         match library.and_then(|found| found.path.as_ref()) {
             Some(path) => Ok(Some(Arc::new(Nccl::open(path)?))),

@@ -16,7 +16,7 @@ use fathom_base::memory::Memory;
 use fathom_base::ranks::Claim;
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
-use fathom_cuda::libs::{Found, Library};
+use fathom_cuda::libs::{Library, LibraryStatus};
 use fathom_tensor::Device;
 
 use super::bench::{self, Measured, Rate};
@@ -187,7 +187,7 @@ fn write_probe(path: &Path) -> std::io::Result<bool> {
 fn cuda(findings: &mut Findings) {
     let probe = machine::cuda();
     let (driver, device) = (probe.has(Library::Driver), !probe.devices.is_empty());
-    for Found { library, path, version, problem, remedy } in &probe.libraries {
+    for LibraryStatus { library, path, version, problem, remedy } in &probe.libraries {
         let what = format!("CUDA {}", library.name());
         let missed = match (driver, device || *library == Library::Driver) {
             (true, true) => Verdict::Warn,

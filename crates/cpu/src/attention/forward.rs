@@ -10,7 +10,7 @@ use super::product::Product;
 use super::simd::LANES;
 use super::softmax::{Finish, MASK_WORDS, NONE, Resume, Softmax};
 use super::unit::Unit;
-use super::workspace::{Carve, Shared, aligned, padded};
+use super::workspace::{Carve, SyncOperands, aligned, padded};
 use super::{Forward, KEYS, PageFormat, SUB, Scores, Shape};
 use crate::threads::Threads;
 use fathom_tensor::DType;
@@ -169,7 +169,7 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
         let start = block * KEYS;
         spans.add(block).write(Span::of(op.mask.pos_k, start, (start + KEYS).min(shape.k_tokens)));
     }
-    let pass = Shared::new(Pass {
+    let pass = SyncOperands::new(Pass {
         op: *op,
         tiling,
         spans: std::slice::from_raw_parts(spans, blocks),

@@ -34,16 +34,16 @@ pub fn aligned(workspace: *mut u8) -> *mut u8 {
 }
 
 /// Shares pointers with the workers of one job.
-pub struct Shared<T>(T);
+pub struct SyncOperands<T>(T);
 
 // SAFETY: used only for the operands of one kernel call, whose tasks write disjoint rows and thread slots, or order
 // their writes by atomics.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SyncOperands<T> {}
 
-impl<T> Shared<T> {
+impl<T> SyncOperands<T> {
     /// Wraps the operands of one job.
-    pub fn new(value: T) -> Shared<T> {
-        Shared(value)
+    pub fn new(value: T) -> SyncOperands<T> {
+        SyncOperands(value)
     }
 
     /// The operands.

@@ -9,7 +9,7 @@ use std::slice::from_raw_parts_mut;
 
 /// Additional operands of coded moments.
 #[derive(Clone, Copy, Debug)]
-pub struct Coded {
+pub struct MomentScales {
     /// Scales of the first moment's blocks.
     pub m: *mut f32,
     /// Scales of the second moment's roots; null for SGD with momentum.
@@ -19,7 +19,7 @@ pub struct Coded {
 /// The kernel: block by block, decodes the moments to f32, updates them and encodes them again.
 pub(super) struct Blocks<'a, T> {
     pub update: Update<'a, T, f32>,
-    pub coded: Coded,
+    pub scales: MomentScales,
 }
 
 // SAFETY: each task dereferences the pointers only within its own blocks.
@@ -50,7 +50,7 @@ impl Moment<'_> {
 impl<T: Float> Kernel for Blocks<'_, T> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
-        let (op, coded) = (self.update.op, &self.coded);
+        let (op, scales) = (self.update.op, &self.scales);
         for block in part {
             let from = block * BLOCK;
             let count = BLOCK.min(op.count - from);
@@ -61,9 +61,9 @@ impl<T: Float> Kernel for Blocks<'_, T> {
             };
             let (mut first, mut second) = ([0.0; BLOCK], [0.0; BLOCK]);
             let (first, second) = (&mut first[..count], &mut second[..count]);
-            let m = moment(op.m, coded.m, false);
+            let m = moment(op.m, scales.m, false);
             m.get(first);
-            let v = (!op.v.is_null()).then(|| moment(op.v, coded.v, true));
+            let v = (!op.v.is_null()).then(|| moment(op.v, scales.v, true));
             v.iter().for_each(|v| v.get(second));
             let given = v.is_some().then_some(&mut *second);
             // SAFETY: as above.

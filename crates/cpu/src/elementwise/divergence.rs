@@ -23,7 +23,7 @@ pub struct Side {
 
 /// The known part of the teacher's distribution.
 #[derive(Clone, Copy, Debug)]
-pub enum Known<'a> {
+pub enum TeacherLogits<'a> {
     /// The whole distribution.
     Whole(Side),
     /// The best tokens.
@@ -49,7 +49,7 @@ pub struct Divergence<'a> {
     /// The student.
     pub student: Side,
     /// The teacher.
-    pub teacher: Known<'a>,
+    pub teacher: TeacherLogits<'a>,
     /// Below zero: ignored.
     pub labels: &'a [i32],
     /// Vocabulary index of the first column.
@@ -59,12 +59,12 @@ pub struct Divergence<'a> {
     /// f32 `[n, rows]`: read with `out`, else written.
     pub parts: MatMut,
     /// Results computed from the parts.
-    pub out: Option<Diverged<'a>>,
+    pub out: Option<DivergenceOutput<'a>>,
 }
 
-/// See [`fathom_tensor::Diverged`].
+/// See [`fathom_tensor::DivergenceOutput`].
 #[derive(Clone, Copy, Debug)]
-pub struct Diverged<'a> {
+pub struct DivergenceOutput<'a> {
     /// f32 `[1, rows]`.
     pub loss: MatMut,
     /// f32 `[rows, vocab]`; may be the teacher's logits.
@@ -137,7 +137,7 @@ impl Kernel for Rows<'_> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.0;
-        let teacher_cap = if let Known::Whole(side) = &op.teacher { side.softcap } else { 0.0 };
+        let teacher_cap = if let TeacherLogits::Whole(side) = &op.teacher { side.softcap } else { 0.0 };
         // SAFETY: passed on.
         unsafe {
             if op.student.softcap == 0.0 && teacher_cap == 0.0 {
@@ -173,8 +173,8 @@ impl Rows<'_> {
                     continue;
                 }
                 match op.teacher {
-                    Known::Whole(teacher) => self.whole::<L, CAP, KIND>(row, &teacher),
-                    Known::Best { ids, logps, k, rest, closest } => {
+                    TeacherLogits::Whole(teacher) => self.whole::<L, CAP, KIND>(row, &teacher),
+                    TeacherLogits::Best { ids, logps, k, rest, closest } => {
                         let range = row * k..(row + 1) * k;
                         let best = Best { ids: &ids[range.clone()], logps: &logps[range], rest, closest };
                         self.best::<L, CAP>(row, &best);
@@ -199,7 +199,7 @@ impl Rows<'_> {
     #[inline(always)]
     unsafe fn nothing(&self, row: usize) {
         let op = self.0;
-        let parts = if let Known::Best { k, .. } = op.teacher { k } else { 2 };
+        let parts = if let TeacherLogits::Best { k, .. } = op.teacher { k } else { 2 };
         // SAFETY: this row's elements.
         unsafe {
             match &op.out {
@@ -301,7 +301,7 @@ struct Best<'a> {
 }
 
 /// A divergence over best tokens.
-struct Compared {
+struct TopKDivergence {
     loss: f64,
     /// Its gradient with respect to the logit of each best token.
     slopes: Vec<f64>,
@@ -328,7 +328,7 @@ fn pair(beta: f64, q: f64, p: f64) -> [f64; 2] {
 impl Best<'_> {
     /// Compares with the student's log-probabilities `q`. The derivative of those by a logit is
     /// `d log q_i / dz_v = [i = v] - q_v`.
-    fn compare(&self, q: &[f64], beta: f64) -> Compared {
+    fn compare(&self, q: &[f64], beta: f64) -> TopKDivergence {
         let p: Vec<f64> = self.logps.iter().map(|logp| f64::from(*logp)).collect();
         let mass = |logs: &[f64]| {
             let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -352,6 +352,6 @@ impl Best<'_> {
             others = each * of_q.exp() - all;
         }
         let slope = |(q, pair): (&f64, &[f64; 2])| pair[1] - (q - norm[0]).exp() * by_mass;
-        Compared { loss, slopes: q.iter().zip(&pairs).map(slope).collect(), others }
+        TopKDivergence { loss, slopes: q.iter().zip(&pairs).map(slope).collect(), others }
     }
 }

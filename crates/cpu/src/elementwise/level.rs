@@ -21,10 +21,10 @@ impl Level for Plain {
 
 /// AVX2 with FMA and everything above it.
 #[cfg(target_arch = "x86_64")]
-pub(super) struct Fused;
+pub(super) struct Fma;
 
 #[cfg(target_arch = "x86_64")]
-impl Level for Fused {
+impl Level for Fma {
     const FUSED: bool = true;
 }
 
@@ -137,14 +137,14 @@ pub(super) unsafe fn run(place: Place<'_>, kernel: &impl Kernel, count: usize, g
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2<K: Kernel>(kernel: &K, part: Range<usize>) {
     // SAFETY: passed on.
-    unsafe { kernel.run::<Fused>(part) }
+    unsafe { kernel.run::<Fma>(part) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 unsafe fn avx512<K: Kernel>(kernel: &K, part: Range<usize>) {
     // SAFETY: passed on.
-    unsafe { kernel.run::<Fused>(part) }
+    unsafe { kernel.run::<Fma>(part) }
 }
 
 /// Lanes of a sum over columns; two or more vectors of every instruction set.

@@ -34,14 +34,14 @@ pub struct CrossEntropy<'a> {
     /// Weight of the squared log-partition.
     pub z_loss: f32,
     /// Present if the logits are a column slice of a larger vocabulary.
-    pub spread: Option<Spread>,
+    pub spread: Option<VocabShard>,
     /// f32 `[2, rows]`: the entropy of the softmax, and 1 where the label is its first largest, else 0.
     pub measures: Option<MatMut>,
 }
 
 /// A column slice of a vocabulary that is spread over several ranks.
 #[derive(Clone, Copy, Debug)]
-pub struct Spread {
+pub struct VocabShard {
     /// Vocabulary index of the first column.
     pub first: usize,
     /// f32 `[2, rows]`: `log sum exp f` over these columns, and `f[label]` if it is among them, else 0. With measures

@@ -38,15 +38,15 @@ mod tests;
 
 pub use activate::{Activate, ActivateBackward, activate, activate_backward};
 pub use clamped::{clamped, clamped_backward};
-pub use coded::Coded;
+pub use coded::MomentScales;
 pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward, gather, scatter};
 pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
 pub use distance::{RowDistance, row_distance};
-pub use divergence::{Diverged, Divergence, Known, Side, divergence};
+pub use divergence::{Divergence, DivergenceOutput, Side, TeacherLogits, divergence};
 pub use dropout::dropout;
 pub use embed::{Embed, EmbedBackward, embed, embed_backward};
 pub use jitter::jitter;
-pub use loss::{CrossEntropy, Spread, cross_entropy};
+pub use loss::{CrossEntropy, VocabShard, cross_entropy};
 pub use narrow::{Round, Scale, largest, largest_by_column, narrow};
 pub use norm::{Norm, norm};
 pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight};

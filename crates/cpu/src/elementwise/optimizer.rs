@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Place;
-use super::coded::{Blocks, Coded};
+use super::coded::{Blocks, MomentScales};
 use super::level::{Float, Kernel, Level, by_elem, madd, run};
 use crate::mat::Elem;
 use fathom_tensor::moments::{BLOCK, noise};
@@ -24,7 +24,7 @@ pub struct AdamW {
     /// Storage of the moments, unless they are codes.
     pub moments: Elem,
     /// Scales of moments in e4m3 codes.
-    pub coded: Option<Coded>,
+    pub scales: Option<MomentScales>,
     /// Keys of the noise that rounds narrow first and second moments.
     pub keys: [u32; 2],
     /// Key of the noise that rounds narrow weights without a master.
@@ -80,11 +80,11 @@ pub unsafe fn adamw(place: Place<'_>, op: &AdamW) {
     if skip != 0.0 {
         return;
     }
-    if let Some(coded) = op.coded {
+    if let Some(scales) = op.scales {
         // SAFETY: the caller's promise; blocks are disjoint.
         return by_elem!(op.elem, T => unsafe {
             let update = Update::<T, f32> { op, scale, types: PhantomData };
-            run(place, &Blocks { update, coded }, op.count.div_ceil(BLOCK), 1, BLOCK * 12)
+            run(place, &Blocks { update, scales }, op.count.div_ceil(BLOCK), 1, BLOCK * 12)
         });
     }
     // SAFETY: the caller's promise; pieces are disjoint.

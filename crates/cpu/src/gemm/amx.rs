@@ -5,7 +5,7 @@
 //! A is read with the T1 hint so that the panel of B stays in L1.
 #![allow(unsafe_code)]
 
-use super::kind::{Cut, Kind, Panels, Source};
+use super::kind::{Kind, PackRange, Panels, Source};
 use super::pack512::{PAIR, first, load, load_transposed, pairs_across, transpose};
 use super::{Elem, MatMut, block::Tile};
 use super::{avx512, few512};
@@ -126,7 +126,7 @@ unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: b
 
 /// Panels for [`micro`]: a tile of A has outer indices as rows, one of B has pairs of k as rows.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn pack<const A: bool>(source: &Source, cut: Cut, dst: *mut u8) {
+unsafe fn pack<const A: bool>(source: &Source, cut: PackRange, dst: *mut u8) {
     let steps = (cut.k1 - cut.k0).div_ceil(32);
     // SAFETY: the tiles of a half of a panel are `2 * TILE` apart in the destination.
     unsafe {

@@ -1,7 +1,7 @@
 //! The AVX2 kernel: 6 x 16 tiles of f32 with fused multiply-add; bf16 is widened in the panels.
 #![allow(unsafe_code)]
 
-use super::kind::{Cut, Kind, Panels, Source, nothing};
+use super::kind::{Kind, PackRange, Panels, Source, nothing};
 use super::pack_avx2::pack;
 use super::{block, few_avx2};
 use std::arch::x86_64::*;
@@ -42,13 +42,13 @@ unsafe fn store(tile: &block::Tile, c: &super::MatMut) {
 }
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn pack_a(source: &Source, cut: Cut, dst: *mut u8) {
+unsafe fn pack_a(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on.
     unsafe { pack::<MR>(source, cut, dst) }
 }
 
 #[target_feature(enable = "avx2,fma")]
-unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
+unsafe fn pack_b(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on.
     unsafe { pack::<NR>(source, cut, dst) }
 }

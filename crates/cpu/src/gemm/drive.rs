@@ -5,10 +5,10 @@
 #![allow(unsafe_code)]
 
 use super::block::Tile;
-use super::kind::{Cut, Few, Kind, Lines, Panels, Source, kind};
+use super::kind::{Few, Kind, Lines, PackRange, Panels, Source, kind};
 use super::plan::{ALIGN, Plan, depth, pack_first, packed_at, packed_of, round_up, slice_parts};
 use super::prefetch::{self, Shares, prefetch};
-use super::terms::{Packed, TermPanels, Terms};
+use super::terms::{PackedTerms, TermPanels, Terms};
 use super::{Elem, Gemm, Layout, Mat};
 use crate::isa::Isa;
 use crate::threads::Threads;
@@ -28,11 +28,11 @@ pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {
 
 /// A pointer shared by tasks, each of which writes its own part.
 #[derive(Clone, Copy)]
-pub(super) struct Shared<T>(pub T);
+pub(super) struct SyncOperands<T>(pub T);
 // SAFETY: every task accesses only its own part of the memory.
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T> Sync for SyncOperands<T> {}
 
-impl<T: Copy> Shared<T> {
+impl<T: Copy> SyncOperands<T> {
     pub(super) fn get(&self) -> T {
         self.0
     }
@@ -70,12 +70,13 @@ pub unsafe fn pack_b(
 unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut u8) {
     const PANELS: usize = 8;
     let (k, n) = (b.k, b.outer);
-    let (source, dst) = (Shared(*b), Shared(dst));
+    let (source, dst) = (SyncOperands(*b), SyncOperands(dst));
     let kc = depth(kind, k);
     let (blocks, panels) = (k.div_ceil(kc), n.div_ceil(kind.nr));
     threads.run(blocks * panels.div_ceil(PANELS), &|task, _| {
         let (k0, panel) = (task % blocks * kc, task / blocks * PANELS);
-        let cut = Cut { o0: panel * kind.nr, panels: PANELS.min(panels - panel), k0, k1: (k0 + kc).min(k) };
+        let cut =
+            PackRange { o0: panel * kind.nr, panels: PANELS.min(panels - panel), k0, k1: (k0 + kc).min(k) };
         // SAFETY: the panels of a task are its own; B panels end where their rows end, so packing them does not touch
         // the slack of the next.
         unsafe { (kind.pack_b)(&source.get(), cut, dst.get().add(packed_at(kind, k, n, k0, panel))) }
@@ -194,7 +195,7 @@ unsafe fn few_rows(threads: &Threads, few: Few, g: &Gemm) {
     const COLUMNS: usize = 64;
     let most = threads.count() * 8;
     let part = g.n.div_ceil(most).next_multiple_of(COLUMNS);
-    let shared = Shared(*g);
+    let shared = SyncOperands(*g);
     let n = g.n;
     threads.run(n.div_ceil(part), &|task, _| {
         // SAFETY: each task has its own columns.
@@ -213,7 +214,7 @@ unsafe fn tasks(
 ) {
     let plan = Plan::new(kind, threads.count(), [g.m, g.n, g.k]);
     let parts = slice_parts(kind, plan, &g.shape());
-    let shared = Shared((*g, terms, workspace));
+    let shared = SyncOperands((*g, terms, workspace));
     let down = g.m.div_ceil(plan.mc);
     threads.run(down * g.n.div_ceil(plan.nc), &|task, thread| {
         let (g, (terms, left), workspace) = shared.get();
@@ -226,7 +227,7 @@ unsafe fn tasks(
             let (rows, cols) = (row..(row + plan.mc).min(g.m), col..(col + plan.nc).min(g.n));
             let (a, b) = (source_a(&g), source_b(&g.b, g.b_layout, g.k, g.n));
             let part = [rows.clone(), left + cols.start..left + cols.end];
-            let terms = Packed::of(kind, terms, part, g.m, thread).map(|terms| (terms, left));
+            let terms = PackedTerms::of(kind, terms, part, g.m, thread).map(|terms| (terms, left));
             Task { kind, g: &g, plan, a, b, rows, cols, memory, terms }.run();
         }
     });
@@ -250,7 +251,7 @@ struct Task<'a> {
     cols: Range<usize>,
     memory: Memory,
     /// The terms, and C's first column in the matrix that they are added to.
-    terms: Option<(Packed<'a>, usize)>,
+    terms: Option<(PackedTerms<'a>, usize)>,
 }
 
 /// A block of k, and the bytes of a panel's row.
@@ -306,7 +307,11 @@ impl Task<'_> {
         // SAFETY: panels, tiles and blocks are within the extents that `slice_parts` and `packed_at` are computed for.
         unsafe {
             if first || !kept {
-                (kind.pack_a)(&self.a, Cut { o0: self.rows.start, panels: high, k0: ks.k0, k1: ks.k1 }, a);
+                (kind.pack_a)(
+                    &self.a,
+                    PackRange { o0: self.rows.start, panels: high, k0: ks.k0, k1: ks.k1 },
+                    a,
+                );
             }
             for panel in (0..wide).step_by(group) {
                 let panels = panel..(panel + group).min(wide);
@@ -352,7 +357,7 @@ impl Task<'_> {
             if g.b_layout == Layout::Panels {
                 return (g.b.ptr.add(packed_at(kind, g.k, g.n, ks.k0, o0 / kind.nr)), None);
             }
-            (kind.pack_b)(b, Cut { o0, panels: panels.len(), k0: ks.k0, k1: ks.k1 }, memory.b);
+            (kind.pack_b)(b, PackRange { o0, panels: panels.len(), k0: ks.k0, k1: ks.k1 }, memory.b);
         }
         let next = o0 + width;
         let (next, k) = if next < cols.end { (next, ks.k0..ks.k1) } else { (cols.start, ks.after()) };

@@ -35,7 +35,7 @@ impl Source {
 /// A range of an operand to pack: outer indices `o0..o0 + outer`, sums `k0..k1`. Both may extend past the operand;
 /// elements outside it are packed as zero.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct PackRange {
     pub o0: usize,
     /// Number of panels.
     pub panels: usize,
@@ -45,7 +45,7 @@ pub(super) struct Cut {
 
 /// Packs whole panels; `dst` has room for `panels * width * round_up(k1 - k0, unit)` packed elements and [`SLACK`]
 /// bytes more.
-pub(super) type Pack = unsafe fn(source: &Source, cut: Cut, dst: *mut u8);
+pub(super) type Pack = unsafe fn(source: &Source, cut: PackRange, dst: *mut u8);
 
 /// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile. Meanwhile prefetches
 /// [`Kind::prefetch_lines`] of `panels.soon` per unit.

@@ -6,7 +6,7 @@
 
 use super::Elem;
 use super::avx512::{MR, NR, widen};
-use super::kind::{Cut, Source};
+use super::kind::{PackRange, Source};
 use std::arch::x86_64::*;
 
 /// Forms of a dword in a panel.
@@ -21,7 +21,7 @@ pub(super) const fn unit(form: u8) -> usize {
 
 /// A panels of f32 for the 14-row kernel. See [`super::kind::Pack`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn f32_a(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn f32_a(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on.
     unsafe {
         match source.elem {
@@ -33,7 +33,7 @@ pub(super) unsafe fn f32_a(source: &Source, cut: Cut, dst: *mut u8) {
 
 /// B panels of f32. See [`super::kind::Pack`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn f32_b(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn f32_b(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on.
     unsafe {
         match source.elem {
@@ -45,21 +45,21 @@ pub(super) unsafe fn f32_b(source: &Source, cut: Cut, dst: *mut u8) {
 
 /// A panels of bf16 pairs. See [`super::kind::Pack`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn bf16_a(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn bf16_a(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on; both operands are bf16 where this kind is chosen.
     unsafe { pack::<PAIR, MR>(source, cut, dst.cast()) }
 }
 
 /// B panels of bf16 pairs. See [`super::kind::Pack`].
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn bf16_b(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn bf16_b(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on; both operands are bf16 where this kind is chosen.
     unsafe { pack::<PAIR, NR>(source, cut, dst.cast()) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *mut i32) {
+unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: PackRange, dst: *mut i32) {
     let steps = (cut.k1 - cut.k0).div_ceil(unit(FORM));
     // SAFETY: passed on.
     unsafe {
@@ -82,7 +82,7 @@ unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *
 pub(super) unsafe fn transpose_panel<const FORM: u8, const W: usize>(
     source: &Source,
     o0: usize,
-    cut: Cut,
+    cut: PackRange,
     dst: *mut i32,
 ) {
     let steps = (cut.k1 - cut.k0).div_ceil(unit(FORM));
@@ -203,7 +203,12 @@ pub(super) fn first(count: usize) -> u32 {
 /// the next panel's first row may be there already.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
+unsafe fn copy_rows<const FORM: u8, const W: usize>(
+    source: &Source,
+    cut: PackRange,
+    steps: usize,
+    dst: *mut i32,
+) {
     const STEPS: usize = 16;
     for from in (0..steps).step_by(STEPS) {
         let end = (from + STEPS).min(steps);
@@ -247,7 +252,7 @@ static ZIP_16: [u16; 32] = zip(16);
 /// [`copy_rows`] of bf16 pairs: one load of each of two rows serves both halves of a panel of 32, or two panels of 14.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
+unsafe fn zip_rows<const W: usize>(source: &Source, cut: PackRange, steps: usize, dst: *mut i32) {
     const STEPS: usize = 16;
     let two = if W == MR { 2 } else { 1 };
     // SAFETY: the tables have 64 bytes; each existing row has `valid` elements from `o` on; stores are inside the

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::few_avx2::transposed;
-use super::kind::{Cut, Source};
+use super::kind::{PackRange, Source};
 use super::{Elem, portable};
 
 /// Elements per vector.
@@ -17,7 +17,7 @@ const LANES: usize = 8;
 /// See [`super::kind::Pack`].
 #[target_feature(enable = "avx2,fma")]
 #[inline]
-pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: PackRange, dst: *mut u8) {
     let steps = cut.k1 - cut.k0;
     // A vector may extend past the panel, so the memory it reads must exist.
     let reach = W.next_multiple_of(LANES);
@@ -41,7 +41,7 @@ pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u
                 0
             }
         };
-        let rest = Cut { o0, panels: 1, k0: cut.k0 + done, k1: cut.k1 };
+        let rest = PackRange { o0, panels: 1, k0: cut.k0 + done, k1: cut.k1 };
         // SAFETY: passed on.
         unsafe { portable::pack::<W>(source, rest, dst.wrapping_add(done * W).cast()) };
     }
@@ -153,7 +153,7 @@ mod tests {
     use crate::isa::Isa;
 
     /// Panels of a cut, by either packer; anything behind the panels is ignored.
-    fn panels<const W: usize>(source: &Source, cut: Cut, by_vectors: bool) -> Vec<u32> {
+    fn panels<const W: usize>(source: &Source, cut: PackRange, by_vectors: bool) -> Vec<u32> {
         let count = cut.panels * W * (cut.k1 - cut.k0);
         let mut out = vec![f32::NAN; count + SLACK / 4];
         let dst = out.as_mut_ptr().cast();
@@ -178,7 +178,7 @@ mod tests {
                     let ptr = words.as_ptr().cast();
                     let source = Source { ptr, elem, stride, k_contiguous, octets: false, outer, k };
                     for (k0, k1) in [(0, k), (0, k + 5), (k / 3, k), (k / 2, k / 2 + 9)] {
-                        let cut = |width: usize| Cut { o0: 0, panels: outer.div_ceil(width), k0, k1 };
+                        let cut = |width: usize| PackRange { o0: 0, panels: outer.div_ceil(width), k0, k1 };
                         let narrow = [true, false].map(|by| panels::<6>(&source, cut(6), by));
                         assert_eq!(narrow[0], narrow[1], "{outer} x {k}, {k0}..{k1}, {k_contiguous}");
                         let wide = [true, false].map(|by| panels::<16>(&source, cut(16), by));

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Elem;
-use super::kind::{Cut, Panels, Source};
+use super::kind::{PackRange, Panels, Source};
 use half::bf16;
 
 pub(super) const MR: usize = 4;
@@ -42,7 +42,7 @@ pub(super) unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, _rows: usi
 ///
 /// # Safety
 /// See [`super::kind::Pack`].
-pub(super) unsafe fn pack_a(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn pack_a(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on.
     unsafe { pack::<MR>(source, cut, dst) }
 }
@@ -51,7 +51,7 @@ pub(super) unsafe fn pack_a(source: &Source, cut: Cut, dst: *mut u8) {
 ///
 /// # Safety
 /// See [`super::kind::Pack`].
-pub(super) unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn pack_b(source: &Source, cut: PackRange, dst: *mut u8) {
     // SAFETY: passed on.
     unsafe { pack::<NR>(source, cut, dst) }
 }
@@ -61,7 +61,7 @@ pub(super) unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
 /// # Safety
 /// See [`super::kind::Pack`].
 #[inline(always)]
-pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u8) {
+pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: PackRange, dst: *mut u8) {
     let steps = cut.k1 - cut.k0;
     for panel in 0..cut.panels {
         let o0 = cut.o0 + panel * W;

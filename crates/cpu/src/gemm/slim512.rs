@@ -5,7 +5,7 @@
 
 use super::drive::source_b;
 use super::few512::write;
-use super::kind::{Cut, Source};
+use super::kind::{PackRange, Source};
 use super::pack512::{PAIR, first, transpose_panel};
 use super::plan::ALIGN;
 use super::{Gemm, Layout};
@@ -32,7 +32,7 @@ pub(super) unsafe fn slim(threads: &Threads, g: &Gemm, workspace: *mut u8) {
     unsafe { pack(&source_b(&g.b, g.b_layout, g.k, g.n), g.b_layout, panels, packed.cast()) };
     let high = if panels == 3 { 8 } else { 12 };
     let part = g.m.div_ceil(8 * threads.count()).next_multiple_of(high);
-    let shared = super::drive::Shared((*g, packed.cast_const()));
+    let shared = super::drive::SyncOperands((*g, packed.cast_const()));
     let m = g.m;
     threads.run(m.div_ceil(part), &|task, _| {
         let (g, packed) = shared.get();
@@ -57,7 +57,7 @@ unsafe fn pack(b: &Source, layout: Layout, panels: usize, to: *mut i32) {
         // SAFETY: a panel holds `steps` rows of sixteen; loads are masked to the columns that exist.
         unsafe {
             if layout == Layout::Columns {
-                transpose_panel::<PAIR, WIDTH>(b, o0, Cut { o0, panels: 1, k0: 0, k1: b.k }, to);
+                transpose_panel::<PAIR, WIDTH>(b, o0, PackRange { o0, panels: 1, k0: 0, k1: b.k }, to);
                 continue;
             }
             let lanes = first((b.outer - o0).min(WIDTH)) as u16;

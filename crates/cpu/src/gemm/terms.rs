@@ -3,7 +3,7 @@
 //! term is added, so the bits are those of consecutive products.
 #![allow(unsafe_code)]
 
-use super::kind::{Cut, Kind, Lines, Panels, SLACK, Source, kind};
+use super::kind::{Kind, Lines, PackRange, Panels, SLACK, Source, kind};
 use super::plan::{ALIGN, round_up, workspace_of};
 use super::{Elem, Gemm, Layout, Mat, Shape, drive};
 use crate::isa::Isa;
@@ -103,14 +103,14 @@ pub unsafe fn gemm_and_terms(
 }
 
 /// A task's part of the terms, with A packed.
-pub(super) struct Packed<'a> {
+pub(super) struct PackedTerms<'a> {
     kind: &'a Kind,
     terms: Terms<'a>,
     memory: *mut u8,
     rows: Range<usize>,
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedTerms<'a> {
     /// Packs A for a task's rows and columns in its thread's memory; `None` if there are no terms.
     ///
     /// # Safety
@@ -121,12 +121,12 @@ impl<'a> Packed<'a> {
         [rows, cols]: [Range<usize>; 2],
         m: usize,
         thread: usize,
-    ) -> Option<Packed<'a>> {
+    ) -> Option<PackedTerms<'a>> {
         if terms.list.is_empty() {
             return None;
         }
         let memory = terms.memory.wrapping_add(thread * terms.each);
-        let packed = Packed { kind, terms, memory, rows };
+        let packed = PackedTerms { kind, terms, memory, rows };
         let panels = packed.rows.len().div_ceil(kind.mr);
         for (index, term) in terms.list.iter().enumerate() {
             if term.col >= cols.end || term.col + term.n <= cols.start {
@@ -134,7 +134,7 @@ impl<'a> Packed<'a> {
             }
             let Mat { ptr, elem, stride } = term.a;
             let source = Source { ptr, elem, stride, k_contiguous: true, octets: false, outer: m, k: term.k };
-            let cut = Cut { o0: packed.rows.start, panels, k0: 0, k1: term.k };
+            let cut = PackRange { o0: packed.rows.start, panels, k0: 0, k1: term.k };
             // SAFETY: the rows exist, and this part of the memory is for them.
             unsafe { (kind.pack_a)(&source, cut, packed.panels_a(index)) };
         }
@@ -162,7 +162,7 @@ impl<'a> Packed<'a> {
         let k_contiguous = term.b_layout == Layout::Columns;
         let source = Source { ptr, elem, stride, k_contiguous, octets: false, outer: term.n, k: term.k };
         // SAFETY: the columns exist; the panel has room behind those of A.
-        unsafe { (self.kind.pack_b)(&source, Cut { o0: first, panels: 1, k0: 0, k1: term.k }, b) };
+        unsafe { (self.kind.pack_b)(&source, PackRange { o0: first, panels: 1, k0: 0, k1: term.k }, b) };
         let steps = term.k.div_ceil(self.kind.unit);
         Some(TermPanels { a: self.panels_a(index), b, steps })
     }

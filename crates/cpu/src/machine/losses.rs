@@ -1,7 +1,7 @@
 //! Losses of a tile of logits.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, Known, RowDistance, Tensor};
+use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, RowDistance, TeacherLogits, Tensor};
 
 use super::operands::{f32s, f32s_mut, i32s, mat, mat_mut};
 use super::{Cpu, expect};
@@ -35,7 +35,7 @@ pub fn cross_entropy(cpu: &Cpu, op: &CrossEntropy<'_>) {
                 expect("cross_entropy", "stats", stats, [each, rows]);
             }
             let all = spread.all.map(|all| stats("cross_entropy", all, rows, each));
-            elementwise::Spread { first: spread.first, stats: spread.stats.map(mat_mut), all }
+            elementwise::VocabShard { first: spread.first, stats: spread.stats.map(mat_mut), all }
         }),
         measures: op.measures.map(|measures| {
             expect("cross_entropy", "measures", measures, [2, rows]);
@@ -56,14 +56,14 @@ pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
         Side { logits: mat(logits), stats: stats("divergence", all, rows, 2), scale, softcap }
     };
     let teacher = match op.teacher {
-        Known::Whole { logits, stats, scale, softcap } => {
-            elementwise::Known::Whole(side(logits, stats, scale, softcap))
+        TeacherLogits::Whole { logits, stats, scale, softcap } => {
+            elementwise::TeacherLogits::Whole(side(logits, stats, scale, softcap))
         }
-        Known::Best { ids, logps, rest } => {
+        TeacherLogits::Best { ids, logps, rest } => {
             let k = ids.cols();
             expect("divergence", "ids", ids, [rows, k]);
             expect("divergence", "logps", logps, [rows, k]);
-            elementwise::Known::Best { ids: i32s(ids), logps: f32s(logps), k, rest, closest: CLOSEST }
+            elementwise::TeacherLogits::Best { ids: i32s(ids), logps: f32s(logps), k, rest, closest: CLOSEST }
         }
     };
     let call = elementwise::Divergence {
@@ -80,7 +80,7 @@ pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
             expect("divergence", "weights", out.weights, [1, rows]);
             let (loss, dlogits) = (mat_mut(out.loss), mat_mut(out.dlogits));
             assert!(dlogits.elem == Elem::F32, "divergence: {:?}", out.dlogits);
-            elementwise::Diverged { loss, dlogits, weights: f32s(out.weights), factor: out.factor }
+            elementwise::DivergenceOutput { loss, dlogits, weights: f32s(out.weights), factor: out.factor }
         }),
     };
     // SAFETY: see the parent module; the kernel allows dlogits to be the teacher's logits.

@@ -523,15 +523,15 @@ impl Machine for Cpu {
         }
         assert!(op.v.is_none_or(|v| v.dtype() == op.m.dtype()), "adamw: m {:?}, v {:?}", op.m, op.v);
         let updates = i32s(op.updates)[0];
-        let coded = operands::codes(op);
+        let scales = operands::codes(op);
         let correction = |beta: f32| (1.0 - f64::from(beta).powi(updates)) as f32;
         let call = elementwise::AdamW {
             count: op.param.len(),
             elem: elem(op.param.dtype()),
             param: operands::start_mut(op.param),
             master: op.master.map_or(std::ptr::null_mut(), f32s_mut),
-            moments: coded.map_or_else(|| elem(op.m.dtype()), |_| Elem::F32),
-            coded,
+            moments: scales.map_or_else(|| elem(op.m.dtype()), |_| Elem::F32),
+            scales,
             keys: [false, true].map(|second| moments::key(op.key, updates, second)),
             weight_key: moments::weight_key(op.key, updates),
             first: op.first,

@@ -180,7 +180,7 @@ pub fn runs(weight: &Tensor, packing: &Packing) -> Vec<packed::Run> {
 /// # Panics
 /// If scales are missing or too few.
 #[track_caller]
-pub fn codes(op: &AdamW<'_>) -> Option<elementwise::Coded> {
+pub fn codes(op: &AdamW<'_>) -> Option<elementwise::MomentScales> {
     let narrow = op.m.dtype() == DType::F8E4M3;
     assert_eq!(narrow, op.scales.is_some(), "adamw: moments {:?} with scales {:?}", op.m, op.scales);
     let scales = op.scales?;
@@ -189,7 +189,7 @@ pub fn codes(op: &AdamW<'_>) -> Option<elementwise::Coded> {
     scales.v.iter().for_each(|v| expect("adamw", "scales of v", v, wanted));
     assert!(op.v.is_some() == scales.v.is_some(), "adamw: v {:?} with scales {:?}", op.v, scales.v);
     let v = scales.v.map_or(std::ptr::null_mut(), f32s_mut);
-    Some(elementwise::Coded { m: f32s_mut(scales.m), v })
+    Some(elementwise::MomentScales { m: f32s_mut(scales.m), v })
 }
 
 /// The words of an i32 tensor, to read; others may be reading it too.

@@ -22,7 +22,7 @@ enum Op {
     },
     Clear(Rows),
     Wait(Stream, u64),
-    Launch(Launched, Vec<u64>),
+    Launch(LaunchRecord, Vec<u64>),
     /// A library's operation.
     Call(Arc<dyn Fn() + Send + Sync>),
     /// Puts bytes on a line, which has unlimited room.
@@ -45,7 +45,7 @@ struct Line {
 
 /// A launch as seen by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launched {
+pub struct LaunchRecord {
     pub name: String,
     pub grid: Grid,
     /// One letter per argument.
@@ -72,7 +72,7 @@ struct State {
     pinned: BTreeMap<u64, usize>,
     functions: BTreeMap<u64, String>,
     modules: BTreeSet<u64>,
-    launched: Vec<Launched>,
+    launched: Vec<LaunchRecord>,
     used: u64,
     lines: BTreeMap<u64, Line>,
     graphs: BTreeMap<u64, Vec<Op>>,
@@ -137,7 +137,7 @@ impl Fake {
     }
 
     /// Launches that have run so far.
-    pub fn launched(&self) -> Vec<Launched> {
+    pub fn launched(&self) -> Vec<LaunchRecord> {
         self.state().launched.clone()
     }
 
@@ -440,7 +440,7 @@ unsafe impl Driver for Fake {
         let name = state.functions[&function.0].clone();
         assert_eq!(name, launch.entry.name);
         let (grid, kinds) = (launch.grid, launch.args.kinds().to_string());
-        state.push(stream, Op::Launch(Launched { name, grid, kinds }, launch.args.words().to_vec()));
+        state.push(stream, Op::Launch(LaunchRecord { name, grid, kinds }, launch.args.words().to_vec()));
         Ok(())
     }
     fn begin_capture(&self, stream: Stream) -> Result<()> {

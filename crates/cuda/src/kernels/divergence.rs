@@ -1,6 +1,6 @@
 //! Divergence of a tile of logits from a teacher.
 
-use fathom_tensor::{CLOSEST, DType, Divergence, Known, Tensor};
+use fathom_tensor::{CLOSEST, DType, Divergence, TeacherLogits, Tensor};
 
 use super::launch::{Args, Launch, expect};
 use super::table::divergence as entries;
@@ -35,13 +35,13 @@ pub fn divergence(op: &Divergence<'_>) -> Launch {
         args.plain_out(op.parts, DType::F32).long(rows).long(vocab)
     };
     match op.teacher {
-        Known::Whole { logits, stats: all, scale, softcap } => {
+        TeacherLogits::Whole { logits, stats: all, scale, softcap } => {
             expect("divergence", "the teacher's logits", logits, [rows, vocab]);
             assert_eq!(stats(all), ranks, "divergence: ranks of the teacher");
             let args = tile(student.mat(logits).mat(all).float(scale).float(softcap)).float(op.beta);
             Launch::new(entries::divergence, rows, rest(args))
         }
-        Known::Best { ids, logps, rest: counts } => {
+        TeacherLogits::Best { ids, logps, rest: counts } => {
             let k = ids.cols();
             expect("divergence", "ids", ids, [rows, k]);
             expect("divergence", "logps", logps, [rows, k]);

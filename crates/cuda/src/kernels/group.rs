@@ -12,7 +12,7 @@ use super::table::group as entries;
 use crate::blas::{Element, GroupOperands, Groups};
 
 /// A product by expert in parts, each a grouped product.
-pub(crate) struct Grouped {
+pub(crate) struct GroupPlan {
     /// The library's description of every part.
     pub groups: Groups,
     /// Launches before all parts.
@@ -150,7 +150,7 @@ fn pitched(x: &Tensor, rows: usize) -> Option<usize> {
 
 /// `C = A op(W_e)` in parts; `None` if the library does not support the operands.
 #[track_caller]
-pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<Grouped> {
+pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<GroupPlan> {
     let (_, slots, inner, out) = op.sizes();
     let (input, output) = (Element::of(op.a.dtype())?, Element::of(op.c.dtype())?);
     if output != Element::F32 && output != input {
@@ -192,13 +192,13 @@ pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<Group
         second_trans: false,
         likely: [out as u64, place.likely(), inner as u64],
     };
-    Some(Grouped { groups, sort, parts: place.parts().map(part).collect() })
+    Some(GroupPlan { groups, sort, parts: place.parts().map(part).collect() })
 }
 
 /// `C_e += A_e^T B_e` in parts; `None` if the library does not support the operands. An expert's rows may be in two
 /// parts, which are then added one after the other.
 #[track_caller]
-pub(crate) fn groups_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Option<Grouped> {
+pub(crate) fn groups_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Option<GroupPlan> {
     let (_, slots, m, n) = op.sizes();
     let input = Element::of(op.a.dtype())?;
     let of_group = pitched(op.c, m)?;
@@ -227,5 +227,5 @@ pub(crate) fn groups_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Option<Group
         second_trans: true,
         likely: [n as u64, m as u64, place.likely()],
     };
-    Some(Grouped { groups, sort: place.lists.sort(op.index), parts: place.parts().map(part).collect() })
+    Some(GroupPlan { groups, sort: place.lists.sort(op.index), parts: place.parts().map(part).collect() })
 }

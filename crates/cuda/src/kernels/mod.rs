@@ -41,11 +41,11 @@ pub use experts::{
     combine, combine_backward, grouped_matmul, grouped_weight, route, route_backward, router_losses,
 };
 pub use gemm::matmul;
-pub(crate) use group::{Grouped, groups_matmul, groups_weight};
+pub(crate) use group::{GroupPlan, groups_matmul, groups_weight};
 pub use launch::{Args, Grid, Launch, Scratch};
 pub use lists::{balance_bias, count_experts, dispatch, grouped_scratch_bytes, limit_experts};
 pub use loss::cross_entropy;
-pub use narrow::{Coded, coded, largest, narrow, narrow_matmul, narrowed};
+pub use narrow::{Fp8Operand, coded, largest, narrow, narrow_matmul, narrowed};
 pub use norm::{norm, norm_backward_input, norm_backward_weight};
 pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, multiply, rsqrt, scale, softcap, transpose, zero};

@@ -84,7 +84,7 @@ fn operand(
 
 /// An operand as units for 8-bit elements take it.
 #[derive(Clone, Debug)]
-pub struct Coded {
+pub struct Fp8Operand {
     /// Elements [lines, summed], with their summed index along the columns, zero-padded to a multiple of 16.
     pub codes: Tensor,
     /// Scales in cuBLAS' layout: f32 per tensor, per line of 128 or per tile of 128; bytes per line of 32.
@@ -115,13 +115,13 @@ fn scales_layout(how: Narrow, [lines, summed]: [usize; 2]) -> (usize, usize, usi
 
 /// The operand's codes and scales, as views of scratch at two offsets.
 #[track_caller]
-fn place(how: Narrow, x: &Tensor, along_columns: bool, ws: &Tensor, [at, cells]: [u64; 2]) -> Coded {
+fn place(how: Narrow, x: &Tensor, along_columns: bool, ws: &Tensor, [at, cells]: [u64; 2]) -> Fp8Operand {
     let Some(dtype) = how.element.dtype() else { panic!("narrow: {how:?} has no 8-bit type") };
     let [lines, summed] = if along_columns { x.shape() } else { [x.cols(), x.rows()] };
     let (layout, _, count) = scales_layout(how, [lines, summed]);
     let kind = if layout == 3 { DType::U8 } else { DType::F32 };
     let codes = ws.part(at, lines, summed.next_multiple_of(16), dtype);
-    Coded { codes, scales: ws.part(cells + CELL, 1, count, kind) }
+    Fp8Operand { codes, scales: ws.part(cells + CELL, 1, count, kind) }
 }
 
 /// Offset of an operand's scales, after the cell of its own largest element.
@@ -132,7 +132,7 @@ fn encode(
     operand: &NarrowOperand<'_>,
     [x, cell]: [&Tensor; 2],
     along_columns: bool,
-    to: &Coded,
+    to: &Fp8Operand,
     scratch: Scratch,
 ) -> Vec<Launch> {
     let [rows, cols] = x.shape();
@@ -171,7 +171,7 @@ fn encode(
 /// # Panics
 /// If no unit supports such operands.
 #[track_caller]
-pub fn coded(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launch>, [Coded; 2], Tensor) {
+pub fn coded(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launch>, [Fp8Operand; 2], Tensor) {
     let Some(parts) = gpu::NarrowScratch::of(&op.desc()) else { panic!("narrow matmul: {op:?}") };
     let MatMul { a, a_trans, b, b_trans, .. } = op.product;
     let [at_a, at_b, cells_a, cells_b, own] = parts.offsets();

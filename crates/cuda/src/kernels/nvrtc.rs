@@ -59,7 +59,7 @@ pub struct Nvrtc {
 
 /// Machine code.
 #[derive(Clone, Debug)]
-pub struct Compiled {
+pub struct CompiledModule {
     /// The module, as the driver loads it.
     pub cubin: Vec<u8>,
     /// Log of compiler and assembler.
@@ -124,7 +124,7 @@ impl Nvrtc {
     ///
     /// # Errors
     /// The compiler's log if it refuses the source.
-    pub fn compile(&self, source: &Source, chip: &str) -> Result<Compiled, Error> {
+    pub fn compile(&self, source: &Source, chip: &str) -> Result<CompiledModule, Error> {
         let refuse = |log: String| Error::Compile { source_name: source.name, chip: chip.into(), log };
         let text = |text: &str| CString::new(text).map_err(|error| refuse(error.to_string()));
         let (code, name) = (text(source.text)?, text(&format!("{}.cu", source.name))?);
@@ -152,7 +152,7 @@ impl Nvrtc {
             if status != 0 {
                 return Err(refuse(format!("{}\n{log}", self.error(status)?)));
             }
-            Ok(Compiled { cubin: cubin?, log })
+            Ok(CompiledModule { cubin: cubin?, log })
         }
     }
 
@@ -180,7 +180,7 @@ impl Nvrtc {
     }
 }
 
-impl Compiled {
+impl CompiledModule {
     /// Usage of each entry point, including the functions that it calls, in log order.
     pub fn usage(&self) -> Vec<Usage> {
         let mut found: Vec<Usage> = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
                    ptxas info    : Used 30 registers, used 0 barriers\n\
                    ptxas info    : Compiling entry function 'add' for 'sm_90a'\n\
                    ptxas info    : Used 12 registers";
-        let compiled = Compiled { cubin: Vec::new(), log: log.into() };
+        let compiled = CompiledModule { cubin: Vec::new(), log: log.into() };
         let usage = |entry: &str, registers, spill_stores, spill_loads| Usage {
             entry: entry.into(),
             registers,

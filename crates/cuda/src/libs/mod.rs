@@ -92,7 +92,7 @@ impl Library {
 
 /// Search result for one library.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
+pub struct LibraryStatus {
     /// The library.
     pub library: Library,
     /// The opened file.
@@ -109,7 +109,7 @@ pub struct Found {
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
     /// One entry for each library searched for.
-    pub libraries: Vec<Found>,
+    pub libraries: Vec<LibraryStatus>,
     /// The devices' names.
     pub devices: Vec<String>,
     /// Why the CUDA machine cannot be used, in one line; `None` if it can.
@@ -137,7 +137,7 @@ pub fn probe(search: &Search, all: bool) -> Probe {
         libraries.extend(Library::ALL[1..].iter().map(|library| look(&search, *library)));
     }
     let missing = libraries.iter().find(|found| found.library.is_needed() && found.problem.is_some());
-    if let (None, Some(Found { library, problem: Some(problem), remedy, .. })) = (&why_not, missing) {
+    if let (None, Some(LibraryStatus { library, problem: Some(problem), remedy, .. })) = (&why_not, missing) {
         let remedy = remedy.as_deref().unwrap_or_default();
         why_not = Some(format!("{}: {problem}; {remedy}", library.name()));
     }
@@ -146,7 +146,7 @@ pub fn probe(search: &Search, all: bool) -> Probe {
     Probe { libraries, devices, why_not }
 }
 
-fn look(search: &Search, library: Library) -> Found {
+fn look(search: &Search, library: Library) -> LibraryStatus {
     let (path, opened) = match library {
         Library::Driver => driver(search),
         _ => match search.file(library.file()) {
@@ -160,7 +160,7 @@ fn look(search: &Search, library: Library) -> Found {
         Ok(version) => (Some(named(library, version)), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    Found { library, path, version, problem, remedy }
+    LibraryStatus { library, path, version, problem, remedy }
 }
 
 /// Opens the driver. It is the host's: the one that the loader finds, unless a configured folder has one. The system's

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use fathom_tensor::{Hardware, Profile, gpu};
 
 use super::Cuda;
-use super::taken::Taken;
+use super::call_counters::CallCounters;
 use crate::blas::{CublasLt, GroupedProducts, Products, why_no_groups};
 use crate::driver::{Driver, Facts, Real};
 use crate::kernels::SCRATCH_BYTES;
@@ -160,7 +160,7 @@ impl Cuda {
         let writes = Writes::new(streams.clone())?;
         let cache = if cfg!(test) { None } else { cache_folder() };
         let programs = Programs::new(driver, compiler, cache);
-        let (stamps, taken, said) = (Stamps::default(), Taken::default(), Mutex::default());
+        let (stamps, counters, said) = (Stamps::default(), CallCounters::default(), Mutex::default());
         Ok(Cuda {
             profile,
             streams,
@@ -172,7 +172,7 @@ impl Cuda {
             attend,
             scratch,
             stamps,
-            taken,
+            counters,
             said,
         })
     }

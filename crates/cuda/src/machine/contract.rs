@@ -118,7 +118,7 @@ impl Machine for Cuda {
 
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
         let taken = self.product(op, ws);
-        self.taken.product(taken);
+        self.counters.product(taken);
         if !taken {
             self.run(&kernels::matmul(op));
         }
@@ -216,7 +216,7 @@ impl Machine for Cuda {
 
     fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
         let taken = self.attended(op, ws);
-        self.taken.attention(taken);
+        self.counters.attention(taken);
         if !taken {
             self.run(&kernels::attention(op));
         }
@@ -224,7 +224,7 @@ impl Machine for Cuda {
 
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
         let taken = self.attended_backward(op, ws);
-        self.taken.attention(taken);
+        self.counters.attention(taken);
         if !taken {
             self.run_all(&kernels::attention_backward(op, ws));
         }

@@ -5,7 +5,7 @@
 use fathom_tensor::{DType, GroupedMatMul, GroupedWeight, OpDesc, Tensor};
 
 use super::Cuda;
-use crate::kernels::{self, Grouped};
+use crate::kernels::{self, GroupPlan};
 use crate::memory::Work;
 
 impl Cuda {
@@ -29,9 +29,9 @@ impl Cuda {
 
     /// Issues the prepared product if the library supports it; reports the reason once if not.
     #[track_caller]
-    fn by_groups(&self, name: &str, desc: &OpDesc, made: impl FnOnce() -> Option<Grouped>) -> bool {
+    fn by_groups(&self, name: &str, desc: &OpDesc, made: impl FnOnce() -> Option<GroupPlan>) -> bool {
         let refused = self.issue_groups(name, desc, made).err();
-        self.taken.grouped(refused.is_none());
+        self.counters.grouped(refused.is_none());
         refused.map(|why| self.say_once(why)).is_none()
     }
 
@@ -42,7 +42,7 @@ impl Cuda {
         &self,
         name: &str,
         desc: &OpDesc,
-        made: impl FnOnce() -> Option<Grouped>,
+        made: impl FnOnce() -> Option<GroupPlan>,
     ) -> Result<(), String> {
         let OpDesc::Grouped { inner, out, input, .. } = *desc else { return Err(String::new()) };
         // Grouped products support only 16-bit operands.
@@ -51,7 +51,8 @@ impl Cuda {
         }
         let library = self.grouped.as_ref().map_err(String::clone)?;
         let refused = |why: &str| format!("{why} {name} {inner} x {out} of {input:?}: kernels of our own");
-        let Grouped { groups, sort, parts } = made().ok_or_else(|| refused("groups take no operands of"))?;
+        let GroupPlan { groups, sort, parts } =
+            made().ok_or_else(|| refused("groups take no operands of"))?;
         let Some(first) = parts.first() else { return Err(String::new()) };
         if !self.must(name, self.within(|| library.takes(&groups, &first.operands))) {
             return Err(refused("cuBLASLt has no groups for"));

@@ -14,10 +14,10 @@ use crate::blas::{Element, GroupOperands, GroupedProducts, Groups};
 use crate::driver::Stream;
 use crate::driver::fake::Fake;
 
-type Seen = Arc<Mutex<Vec<(Groups, GroupOperands)>>>;
+type GroupCalls = Arc<Mutex<Vec<(Groups, GroupOperands)>>>;
 
 /// Supports groups of less than 100 columns, and records them.
-struct Library(Seen);
+struct Library(GroupCalls);
 
 // SAFETY: accesses no memory.
 unsafe impl GroupedProducts for Library {
@@ -40,12 +40,12 @@ struct Bed {
     fake: Arc<Fake>,
     cuda: Arc<Cuda>,
     device: Device,
-    seen: Seen,
+    seen: GroupCalls,
 }
 
 impl Bed {
     fn new(grouped: std::result::Result<(), String>) -> Bed {
-        let (fake, seen) = (Arc::new(Fake::new(256 << 20)), Seen::default());
+        let (fake, seen) = (Arc::new(Fake::new(256 << 20)), GroupCalls::default());
         let library: Arc<dyn GroupedProducts> = Arc::new(Library(Arc::clone(&seen)));
         let cuda = machine(
             &fake,

@@ -9,6 +9,7 @@ mod attention;
 #[cfg(test)]
 mod blocks_tests;
 mod build;
+mod call_counters;
 mod contract;
 mod grouped;
 #[cfg(test)]
@@ -18,7 +19,6 @@ mod narrow;
 mod narrow_tests;
 #[cfg(test)]
 mod ranks_tests;
-mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +41,7 @@ pub use crate::memory::Counts as Graphs;
 #[cfg(test)]
 pub(crate) use build::MachineLibraries;
 pub use build::profile;
-pub use taken::Calls;
+pub use call_counters::Calls;
 
 /// Limit on reported lines: there may be as many shapes as micro-batches.
 const MOST_LINES: usize = 256;
@@ -63,7 +63,7 @@ pub struct Cuda {
     /// Address of [`crate::kernels::SCRATCH_BYTES`] for sums in chunks.
     scratch: u64,
     stamps: Stamps,
-    taken: taken::Taken,
+    counters: call_counters::CallCounters,
     /// Lines already reported.
     said: Mutex<BTreeSet<String>>,
 }
@@ -112,17 +112,17 @@ impl Cuda {
 
     /// Counts of products by implementation, and of attention with its gradients.
     pub fn calls(&self) -> [Calls; 2] {
-        self.taken.calls()
+        self.counters.calls()
     }
 
     /// Counts of narrow products: by matrix units or, as kernels, by rounding the operands.
     pub fn narrow_calls(&self) -> Calls {
-        self.taken.narrow_calls()
+        self.counters.narrow_calls()
     }
 
     /// Counts of products by expert.
     pub fn grouped_calls(&self) -> Calls {
-        self.taken.grouped_calls()
+        self.counters.grouped_calls()
     }
 
     /// True if a library is used for products by expert.

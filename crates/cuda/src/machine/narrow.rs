@@ -15,7 +15,7 @@ impl Cuda {
     #[track_caller]
     pub(super) fn narrow_product(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
         let refused = self.by_units(op, ws).err();
-        self.taken.narrow(refused.is_none());
+        self.counters.narrow(refused.is_none());
         let Some(why) = refused else { return };
         self.say_once(why);
         let (launches, [a, b, ws]) = kernels::narrowed(op, ws, self.scratch());

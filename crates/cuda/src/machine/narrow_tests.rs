@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{
-    Blocks, Category, DType, Delayed, Device, Element, Machine, MatMul, Narrow, NarrowMatMul, NarrowOperand,
-    Rule, Tensor,
+    AmaxHistory, Blocks, Category, DType, Device, Element, Machine, MatMul, Narrow, NarrowMatMul,
+    NarrowOperand, Rule, Tensor,
 };
 
 use super::Cuda;
@@ -112,7 +112,7 @@ fn tensors_with_one_scale_go_to_fp8_units_in_their_one_layout() {
     }
     // Delayed scales: this step's largest element is found on the way. E4M3 for both means a forward pass.
     let [seen, now] = [0, 1].map(|_| bed.empty(1, 1, DType::F32));
-    let late = NarrowOperand { delayed: Some(Delayed { before: &seen, now: Some(&now) }), ..b };
+    let late = NarrowOperand { delayed: Some(AmaxHistory { before: &seen, now: Some(&now) }), ..b };
     bed.weight(48, [late, late]);
     assert_eq!(bed.kernels(&mut before), ["encode", "encode"]);
     assert!(bed.seen.lock().unwrap()[1].0.fast);

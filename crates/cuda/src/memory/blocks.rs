@@ -39,11 +39,11 @@ pub enum Work {
     /// Grouped products by the library.
     Groups(Arc<dyn GroupedProducts>, Groups, GroupOperands),
     /// Attention by the library.
-    Attend(Arc<dyn Attend>, Box<Attended>),
+    Attend(Arc<dyn Attend>, Box<AttentionOp>),
 }
 
 /// A call of attention.
-pub struct Attended {
+pub struct AttentionOp {
     /// The case.
     pub case: Case,
     /// True for the gradient.
@@ -74,7 +74,7 @@ impl Work {
                 Work::Product(products, shape, operands) => products.product(shape, operands, stream),
                 Work::Groups(library, groups, operands) => library.product(groups, operands, stream),
                 Work::Attend(library, call) => {
-                    let Attended { case, backward, tensors, workspace, scale, window } = &**call;
+                    let AttentionOp { case, backward, tensors, workspace, scale, window } = &**call;
                     let [workspace, workspace_bytes] = *workspace;
                     let (scale, window) = (*scale, *window);
                     let call = Call { tensors, workspace, workspace_bytes, scale, window };
@@ -91,7 +91,7 @@ impl Work {
             Work::Product(_, shape, operands) => (2, shape, operands).hash(hasher),
             Work::Groups(_, groups, operands) => (4, groups, operands).hash(hasher),
             Work::Attend(_, call) => {
-                let Attended { case, backward, tensors, workspace, scale, window } = &**call;
+                let AttentionOp { case, backward, tensors, workspace, scale, window } = &**call;
                 (3, case, backward, tensors, workspace, scale.to_bits(), window).hash(hasher);
             }
         }
@@ -99,7 +99,7 @@ impl Work {
 }
 
 /// State of a list of operations, keyed by a 128-bit hash.
-enum Known {
+enum CaptureState {
     Once,
     Captured(Graph),
     /// The driver refused to capture the list.
@@ -128,7 +128,7 @@ pub struct Blocks {
     pub on: bool,
     inside: bool,
     list: Vec<Work>,
-    known: HashMap<[u64; 2], Known>,
+    states: HashMap<[u64; 2], CaptureState>,
     graphs: usize,
     counts: Counts,
 }
@@ -175,16 +175,16 @@ impl Blocks {
             list.iter().for_each(|work| work.feed(&mut hasher));
             hasher.finish()
         });
-        match self.known.get(&key) {
-            Some(Known::Captured(graph)) => {
+        match self.states.get(&key) {
+            Some(CaptureState::Captured(graph)) => {
                 self.counts.replayed[0] += 1;
                 self.counts.replayed[1] += list.len() as u64;
                 // SAFETY: the promise made for each of its operations.
                 unsafe { driver.replay(*graph, stream) }
             }
-            Some(Known::Once) if self.graphs < MOST_GRAPHS => self.capture(key, &list, driver, stream),
-            None if self.known.len() < MOST_SEEN => {
-                self.known.insert(key, Known::Once);
+            Some(CaptureState::Once) if self.graphs < MOST_GRAPHS => self.capture(key, &list, driver, stream),
+            None if self.states.len() < MOST_SEEN => {
+                self.states.insert(key, CaptureState::Once);
                 self.one_by_one(&list, driver, stream)
             }
             _ => self.one_by_one(&list, driver, stream),
@@ -208,7 +208,7 @@ impl Blocks {
             (Ok(()), Ok(graph)) => {
                 self.graphs += 1;
                 self.counts.captured += 1;
-                self.known.insert(key, Known::Captured(graph));
+                self.states.insert(key, CaptureState::Captured(graph));
                 // SAFETY: as above.
                 unsafe { driver.replay(graph, stream) }
             }
@@ -223,7 +223,7 @@ impl Blocks {
                 };
                 self.counts.refused.0 += 1;
                 self.counts.refused.1 = Some(error.to_string());
-                self.known.insert(key, Known::Refused);
+                self.states.insert(key, CaptureState::Refused);
                 self.one_by_one(list, driver, stream)
             }
         }
@@ -233,8 +233,8 @@ impl Blocks {
     pub fn clear(&mut self, driver: &dyn Driver) {
         self.list.clear();
         self.inside = false;
-        for known in self.known.drain() {
-            if let (_, Known::Captured(graph)) = known {
+        for state in self.states.drain() {
+            if let (_, CaptureState::Captured(graph)) = state {
                 // The driver frees the rest when the process ends.
                 let _ = driver.end_graph(graph);
             }

@@ -78,19 +78,19 @@ fn must(result: Result<()>, what: &str) {
 }
 
 /// Pinned host memory.
-struct Pinned {
+struct PinnedBuffer {
     streams: Arc<Streams>,
     address: u64,
 }
 
 // SAFETY: the driver pinned this many bytes, and they stay valid until the drop.
-unsafe impl HostBuffer for Pinned {
+unsafe impl HostBuffer for PinnedBuffer {
     fn start(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         // The memory is released at the latest when the process ends.
         let _ = self.streams.driver.unpin(self.address);
@@ -108,7 +108,7 @@ unsafe impl Copies for DeviceCopies {
         match streams.driver.pin(bytes) {
             Ok(address) => {
                 self.pinned.fetch_add(bytes as u64, Ordering::Relaxed);
-                Some(Box::new(Pinned { streams, address }))
+                Some(Box::new(PinnedBuffer { streams, address }))
             }
             Err(error) => {
                 self.said.get_or_init(|| {

@@ -12,7 +12,7 @@ mod streams;
 mod write;
 
 pub use arena::Growing;
-pub use blocks::{Attended, Counts, Work};
+pub use blocks::{AttentionOp, Counts, Work};
 pub use copies::{DeviceCopies, cut};
 pub use fill::fill;
 pub use read::{Reads, read};

@@ -37,7 +37,7 @@ pub(super) enum Topic {
 
 /// Reason that nothing was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lost {
+pub enum RecvFailure {
     /// A rank is gone.
     Gone(usize),
     /// A rank ended the run.
@@ -131,12 +131,12 @@ impl Control {
     ///
     /// # Errors
     /// If nothing more will arrive, or any rank has ended the run.
-    pub fn heard(&mut self, from: usize, topic: Topic) -> Result<Option<Vec<u8>>, Lost> {
+    pub fn heard(&mut self, from: usize, topic: Topic) -> Result<Option<Vec<u8>>, RecvFailure> {
         self.ended()?;
         let Some(peer) = self.peers.get_mut(from).and_then(Option::as_mut) else { return Ok(None) };
         match peer.frames.iter().position(|(found, _)| *found == topic as u8) {
             Some(at) => Ok(peer.frames.remove(at).map(|(_, words)| words)),
-            None if peer.gone => Err(Lost::Gone(from)),
+            None if peer.gone => Err(RecvFailure::Gone(from)),
             None => Ok(None),
         }
     }
@@ -145,12 +145,12 @@ impl Control {
     ///
     /// # Errors
     /// If a rank has ended the run.
-    pub fn ended(&mut self) -> Result<(), Lost> {
+    pub fn ended(&mut self) -> Result<(), RecvFailure> {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             peer.look();
             if let Some((_, words)) = peer.frames.iter().find(|(topic, _)| *topic == Topic::End as u8) {
-                return Err(Lost::Ended(rank, String::from_utf8_lossy(words).into_owned()));
+                return Err(RecvFailure::Ended(rank, String::from_utf8_lossy(words).into_owned()));
             }
         }
         Ok(())

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fathom_tensor::mesh::{Flight, Link, LinkError, Traffic, What};
-use fathom_tensor::{Device, Lent, Share, Tensor};
+use fathom_tensor::{Device, LoanedTensor, Share, Tensor};
 
 use super::control::Topic;
 use super::line::{Line, Point};
-use super::watch::{Shared, Watcher};
+use super::watch::{WatchState, Watcher};
 use super::world::Connect;
 use crate::Result;
 use crate::driver::Rows;
@@ -52,7 +52,7 @@ pub(super) struct End {
     traffic: Cell<Traffic>,
     streams: Arc<Streams>,
     by: Arc<dyn Connect>,
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
 }
 
 /// The link.
@@ -179,9 +179,9 @@ impl Flight for Nothing {
 }
 
 /// A sent message; the end of its share makes the compute stream wait for it.
-struct Sent(Share);
+struct PendingSend(Share);
 
-impl Flight for Sent {
+impl Flight for PendingSend {
     fn wait(self: Box<Self>) {
         drop(self.0);
     }
@@ -192,7 +192,7 @@ struct Coming {
     end: Rc<End>,
     from: usize,
     number: u64,
-    dst: Option<Lent>,
+    dst: Option<LoanedTensor>,
 }
 
 impl Flight for Coming {
@@ -248,7 +248,7 @@ impl Link for Ranks {
         drop(reader);
         end.shared.control().say(to, Topic::Label, &label(&what, !rows.is_flat()));
         end.count(|traffic| traffic.sent_bytes += src.bytes());
-        Box::new(Sent(share))
+        Box::new(PendingSend(share))
     }
 
     fn receive(&self, _: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
@@ -266,7 +266,7 @@ impl Link for Ranks {
         };
         let next = Pending { number, address: output(dst), bytes: dst.bytes() as usize, free, what };
         end.pending.borrow_mut()[from].push_back(next);
-        Box::new(Coming { end: end.clone(), from, number, dst: Some(Lent::new(dst.clone())) })
+        Box::new(Coming { end: end.clone(), from, number, dst: Some(LoanedTensor::new(dst.clone())) })
     }
 
     fn check(&self) -> std::result::Result<(), LinkError> {

@@ -30,6 +30,6 @@ mod watch;
 mod world;
 
 pub use comm::{Communicator, Kind, UniqueId};
-pub use control::Lost;
+pub use control::RecvFailure;
 pub use sys::Nccl;
 pub use world::World;

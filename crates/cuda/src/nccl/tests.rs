@@ -10,7 +10,7 @@ use fathom_tensor::mesh::{Axis, Grid, LinkError, Mesh, conformance};
 use fathom_tensor::{Category, DType, Device, gpu};
 
 use super::line::{Carrier, PIECE_BYTES};
-use super::watch::Shared;
+use super::watch::WatchState;
 use super::world::{Connect, crowded, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
@@ -53,7 +53,7 @@ struct OverFake {
 }
 
 impl Connect for OverFake {
-    fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>> {
+    fn connect(&self, shared: &WatchState, other: usize, sends: bool) -> Result<Arc<dyn Carrier>> {
         let (from, to) = if sends { (shared.rank, other) } else { (other, shared.rank) };
         let (fake, line) = (self.fake.clone(), (from * 100 + to) as u64);
         let line = FakeLine { fake, line, asked: AtomicUsize::new(0), cut: AtomicBool::new(false) };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fathom_tensor::mesh::LinkError;
 
-use super::control::{Control, Lost, Topic};
+use super::control::{Control, RecvFailure, Topic};
 use super::line::Point;
 use super::world::Connect;
 use crate::driver::Driver;
@@ -47,10 +47,10 @@ impl Drop for During {
 }
 
 /// State shared by the issuing and the watching thread.
-pub(super) struct Shared {
+pub(super) struct WatchState {
     pub rank: usize,
     pub deadline: Duration,
-    /// Current section of the run, and its limit on waits, if not [`Shared::deadline`].
+    /// Current section of the run, and its limit on waits, if not [`WatchState::deadline`].
     section: Mutex<(&'static str, Option<Duration>)>,
     pub control: Mutex<Control>,
     failure: Mutex<Option<LinkError>>,
@@ -64,9 +64,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
-    pub fn new(control: Control, deadline: Duration) -> Shared {
-        Shared {
+impl WatchState {
+    pub fn new(control: Control, deadline: Duration) -> WatchState {
+        WatchState {
             rank: control.rank,
             deadline,
             section: Mutex::new(("setup", None)),
@@ -139,13 +139,13 @@ impl Shared {
     }
 
     /// The failure behind a missing message.
-    pub fn lost(&self, lost: Lost, what: &str) -> LinkError {
+    pub fn lost(&self, lost: RecvFailure, what: &str) -> LinkError {
         match lost {
-            Lost::Gone(rank) => LinkError::Aborted {
+            RecvFailure::Gone(rank) => LinkError::Aborted {
                 rank,
                 reason: format!("it is gone; rank {} waited in {what}", self.rank),
             },
-            Lost::Ended(rank, reason) => LinkError::Aborted { rank, reason },
+            RecvFailure::Ended(rank, reason) => LinkError::Aborted { rank, reason },
         }
     }
 
@@ -157,7 +157,7 @@ impl Shared {
         &self,
         peer: usize,
         what: &str,
-        mut look: impl FnMut(&mut Control) -> Result<Option<T>, Lost>,
+        mut look: impl FnMut(&mut Control) -> Result<Option<T>, RecvFailure>,
     ) -> Result<T, LinkError> {
         let (started, deadline) = (Instant::now(), self.patience());
         loop {
@@ -201,7 +201,7 @@ impl Shared {
     /// work.
     ///
     /// # Errors
-    /// See [`Shared::hear`].
+    /// See [`WatchState::hear`].
     pub fn leave(&self) -> Result<(), LinkError> {
         let ranks = self.control().ranks();
         (0..ranks).for_each(|other| self.control().say(other, Topic::Leave, &[]));
@@ -223,7 +223,7 @@ impl Shared {
         });
         let gone = flying.iter().find(|message| self.control().is_gone(message.peer));
         if let Some(Flying { peer, what, .. }) = gone {
-            return Some(self.lost(Lost::Gone(*peer), what));
+            return Some(self.lost(RecvFailure::Gone(*peer), what));
         }
         // The polling thread gives up a call after the deadline.
         if let Some(reason) = by.failure(2 * self.deadline) {
@@ -247,7 +247,7 @@ impl Shared {
                 return self.lost(lost, what);
             }
             if let Some(gone) = (0..control.ranks()).find(|rank| control.is_gone(*rank)) {
-                return self.lost(Lost::Gone(gone), what);
+                return self.lost(RecvFailure::Gone(gone), what);
             }
             drop(control);
             std::thread::sleep(LONG_NAP);
@@ -281,14 +281,14 @@ impl Shared {
 
 /// The watching thread; on drop it is joined, after a failed run once nothing is in flight.
 pub(super) struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     /// Starts watching.
-    pub fn start(shared: &Arc<Shared>, driver: Arc<dyn Driver>, by: Arc<dyn Connect>) -> Watcher {
+    pub fn start(shared: &Arc<WatchState>, driver: Arc<dyn Driver>, by: Arc<dyn Connect>) -> Watcher {
         let over = Arc::new(AtomicBool::new(false));
         let (watched, stop) = (shared.clone(), over.clone());
         shared.watched.store(true, Ordering::Release);
@@ -309,7 +309,7 @@ impl Watcher {
     }
 
     /// The shared state.
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<WatchState> {
         &self.shared
     }
 }

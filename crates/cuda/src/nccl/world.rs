@@ -12,7 +12,7 @@ use super::control::{self, Topic};
 use super::line::{Carrier, Line, Pair};
 use super::link::{End, Lines, Ranks};
 use super::sys::Nccl;
-use super::watch::{Shared, Watcher};
+use super::watch::{WatchState, Watcher};
 use crate::driver::Driver;
 use crate::memory::Streams;
 use crate::{Cuda, Error, Result};
@@ -33,14 +33,14 @@ const STARTING: &str = "the start of the link";
 
 /// One process of a job. Its link belongs to the computing thread.
 pub struct World {
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     ranks: usize,
 }
 
 /// Creates and ends carriers of messages.
 pub(super) trait Connect: Send + Sync {
     /// Connects one direction between this rank and another; both ranks connect both directions in the same order.
-    fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>>;
+    fn connect(&self, shared: &WatchState, other: usize, sends: bool) -> Result<Arc<dyn Carrier>>;
     /// An asynchronous failure; a call that has not returned within `patience` counts as one.
     fn failure(&self, patience: Duration) -> Option<String>;
     /// Closes everything in order, with nothing in flight; all ranks call this at the same time.
@@ -68,7 +68,7 @@ impl ByNccl {
 }
 
 impl Connect for ByNccl {
-    fn connect(&self, shared: &Shared, other: usize, _: bool) -> Result<Arc<dyn Carrier>> {
+    fn connect(&self, shared: &WatchState, other: usize, _: bool) -> Result<Arc<dyn Carrier>> {
         let (own, deadline) = (usize::from(shared.rank > other), shared.deadline);
         let id = match own {
             0 => {
@@ -157,7 +157,7 @@ impl World {
         let met = control::meet(at, rank, ranks, deadline);
         let control =
             met.map_err(|error| Error::Rendezvous { at: at.to_string(), message: error.to_string() })?;
-        Ok(World { shared: Arc::new(Shared::new(control, deadline)), ranks })
+        Ok(World { shared: Arc::new(WatchState::new(control, deadline)), ranks })
     }
 
     /// This rank.

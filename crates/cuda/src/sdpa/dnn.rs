@@ -47,7 +47,7 @@ pub unsafe trait Attend: Send + Sync {
 }
 
 /// Result of planning a case in one direction.
-struct Known {
+struct PlanEntry {
     /// The plan, or the reason that there is none.
     plan: std::result::Result<Arc<Plan>, String>,
     /// True if a refusal has been reported.
@@ -55,7 +55,7 @@ struct Known {
 }
 
 /// Plans by case and direction.
-type Plans = BTreeMap<(Case, bool), Known>;
+type Plans = BTreeMap<(Case, bool), PlanEntry>;
 
 /// cuDNN.
 pub struct Cudnn {
@@ -126,7 +126,7 @@ impl Cudnn {
         std::ptr::with_exposed_provenance_mut(self.handle)
     }
 
-    fn make(&self, case: &Case, backward: bool) -> Known {
+    fn make(&self, case: &Case, backward: bool) -> PlanEntry {
         let make = || {
             let graph = if backward { case.backward() } else { case.forward() };
             graph.and_then(|graph| Plan::new(graph, &Target::Handle(self.handle())))
@@ -135,7 +135,7 @@ impl Cudnn {
             Some(why) => Err(why.to_string()),
             None => make().map(Arc::new).map_err(|error| error.to_string()),
         };
-        Known { plan, said: false }
+        PlanEntry { plan, said: false }
     }
 
     fn plans(&self) -> MutexGuard<'_, Plans> {
@@ -147,16 +147,16 @@ impl Cudnn {
 unsafe impl Attend for Cudnn {
     fn takes(&self, case: &Case, backward: bool, workspace_bytes: u64) -> bool {
         let mut plans = self.plans();
-        let known = plans.entry((*case, backward)).or_insert_with(|| self.make(case, backward));
-        let why = match &known.plan {
+        let entry = plans.entry((*case, backward)).or_insert_with(|| self.make(case, backward));
+        let why = match &entry.plan {
             Ok(plan) if plan.workspace_bytes <= workspace_bytes => return true,
             Ok(plan) => {
                 format!("{} bytes of scratch wanted, {workspace_bytes} offered", plan.workspace_bytes)
             }
             Err(why) => why.clone(),
         };
-        if !known.said {
-            known.said = true;
+        if !entry.said {
+            entry.said = true;
             log::warn!("cuDNN does not take the {}; kernels of our own do: {why}", case.said(backward));
         }
         false
@@ -165,7 +165,7 @@ unsafe impl Attend for Cudnn {
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()> {
         // One plan at a time, as the stream is set on the handle.
         let plans = self.plans();
-        let Some(Ok(plan)) = plans.get(&(*case, backward)).map(|known| &known.plan) else {
+        let Some(Ok(plan)) = plans.get(&(*case, backward)).map(|entry| &entry.plan) else {
             return Err(crate::Error::Dnn {
                 call: "attend".into(),
                 status: "none".into(),

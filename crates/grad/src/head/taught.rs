@@ -4,7 +4,9 @@
 use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, Diverged, Divergence, Known, Spread as Vocabulary, Tensor};
+use fathom_tensor::{
+    Category, DType, Divergence, DivergenceOutput, Spread as Vocabulary, TeacherLogits, Tensor,
+};
 
 use super::{Head, HeadUse, Labels};
 use crate::grads::Grads;
@@ -147,10 +149,13 @@ impl Head {
             Teacher::Model { .. } | Teacher::Uniform => None,
         };
         let teacher = match (&best, &of_teacher) {
-            (Some((ids, logps, rest)), _) => Known::Best { ids, logps, rest: *rest },
-            (None, Some((head, stats))) => {
-                Known::Whole { logits: &gradient, stats, scale: head.how.scale, softcap: head.how.softcap }
-            }
+            (Some((ids, logps, rest)), _) => TeacherLogits::Best { ids, logps, rest: *rest },
+            (None, Some((head, stats))) => TeacherLogits::Whole {
+                logits: &gradient,
+                stats,
+                scale: head.how.scale,
+                softcap: head.how.softcap,
+            },
             (None, None) => panic!("distillation: a teacher's hidden states are missing"),
         };
         let parts = device.empty(teacher.parts(), rows, DType::F32, Category::Comm);
@@ -173,7 +178,7 @@ impl Head {
         device.mesh.group(&[Axis::Tp]).all_reduce(device, &parts);
         let loss = &taught.losses.view_cols(tokens.clone());
         let weights = &taught.weights.view_cols(tokens.clone());
-        let out = Diverged { loss, dlogits: &gradient, weights, factor: taught.factor };
+        let out = DivergenceOutput { loss, dlogits: &gradient, weights, factor: taught.factor };
         run(&Divergence { out: Some(out), ..op });
         gradient
     }

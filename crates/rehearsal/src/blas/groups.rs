@@ -15,7 +15,7 @@ use cudarc::cublaslt::sys::{
 };
 
 use super::heuristic::Algorithm;
-use super::matmul::{Given, Span, scalar};
+use super::matmul::{BufferArgs, Span, scalar};
 use super::objects::{self, GroupLayout, Operation};
 use super::problem::{Matrix, Mode, Precision, Problem, Scale, transposed};
 use super::product::{Job, Scalar};
@@ -196,7 +196,7 @@ impl GroupJob {
     /// The factors meet the header's requirements.
     pub unsafe fn new(
         groups: Groups,
-        given: Given,
+        args: BufferArgs,
         [alpha, beta]: [*const c_void; 2],
         chosen: Option<&cublasLtMatmulAlgo_t>,
     ) -> Checked<GroupJob> {
@@ -207,28 +207,28 @@ impl GroupJob {
         if chosen.key != groups.key {
             return invalid("the algorithm was chosen for other groups: types, number or attributes differ");
         }
-        given.check_workspace(&chosen)?;
+        args.check_workspace(&chosen)?;
         let on_device = groups.scalars_on_device;
         // SAFETY: the caller's promise.
         let (alpha, beta) = unsafe { (scalar("alpha", alpha, on_device)?, scalar("beta", beta, on_device)?) };
-        for (name, array) in NAMES.iter().zip(given.addresses) {
+        for (name, array) in NAMES.iter().zip(args.addresses) {
             if array == 0 || !array.is_multiple_of(PIECE) {
                 return invalid(format!(
                     "{name}'s array of addresses at {array:#x}, which must be 16-byte aligned"
                 ));
             }
         }
-        let workspace = (given.workspace, chosen.workspace);
+        let workspace = (args.workspace, chosen.workspace);
         let job = GroupJob {
             groups,
-            arrays: given.addresses,
+            arrays: args.addresses,
             alignments: chosen.alignments,
             alpha,
             beta,
             workspace,
         };
         job.check_tables().or_else(invalid)?;
-        let own = Span::bytes(given.workspace, given.workspace_bytes.max(1));
+        let own = Span::bytes(args.workspace, args.workspace_bytes.max(1));
         match job.tables().into_iter().find(|(_, at, bytes)| own.overlaps(&Span::bytes(*at, *bytes))) {
             Some((name, ..)) => invalid(format!("the workspace overlaps {name}")),
             None => Ok(job),

@@ -57,7 +57,7 @@ impl Span {
 
 /// Arguments of a call in addition to descriptors.
 #[derive(Clone, Copy)]
-pub(super) struct Given {
+pub(super) struct BufferArgs {
     /// Addresses of A, B, C and D.
     pub addresses: [u64; 4],
     pub workspace: u64,
@@ -111,8 +111,8 @@ fn algorithm(
 }
 
 /// C may be null if it is not read, as in TransformerEngine's FP8 products.
-fn check_pointers(job: &Job, chosen: &Algorithm, given: &Given) -> Checked<()> {
-    let sides = ["A", "B", "C", "D"].into_iter().zip(given.addresses).zip(chosen.alignments);
+fn check_pointers(job: &Job, chosen: &Algorithm, args: &BufferArgs) -> Checked<()> {
+    let sides = ["A", "B", "C", "D"].into_iter().zip(args.addresses).zip(chosen.alignments);
     for ((name, address), alignment) in sides {
         if address == 0 && (name != "C" || job.reads_c()) {
             return invalid(format!("{name} is null"));
@@ -123,17 +123,17 @@ fn check_pointers(job: &Job, chosen: &Algorithm, given: &Given) -> Checked<()> {
             return invalid(why);
         }
     }
-    let [_, _, c, d] = given.addresses;
+    let [_, _, c, d] = args.addresses;
     if c == d && job.problem.c != job.problem.d {
         return invalid("C is D, and their layouts are not the same");
     }
-    given.check_workspace(chosen)
+    args.check_workspace(chosen)
 }
 
-impl Given {
+impl BufferArgs {
     /// Checks that the workspace is accessible and as large as the algorithm requires.
     pub(super) fn check_workspace(&self, chosen: &Algorithm) -> Checked<()> {
-        let Given { workspace, workspace_bytes, .. } = *self;
+        let BufferArgs { workspace, workspace_bytes, .. } = *self;
         if workspace_bytes < chosen.workspace {
             let why = format!(
                 "a workspace of {workspace_bytes} bytes, and the algorithm wants {}",
@@ -156,25 +156,25 @@ impl Given {
 }
 
 /// Checks that nothing else uses the memory written.
-fn check_overlaps(job: &Job, given: &Given) -> Checked<()> {
+fn check_overlaps(job: &Job, args: &BufferArgs) -> Checked<()> {
     let Problem { a, b, c, d, .. } = &job.problem;
-    let [at_a, at_b, at_c, at_d] = given.addresses;
+    let [at_a, at_b, at_c, at_d] = args.addresses;
     let written = Span::of(d, at_d);
     let mut others = vec![("A", Span::of(a, at_a)), ("B", Span::of(b, at_b))];
     if job.reads_c() && at_c != at_d {
         others.push(("C", Span::of(c, at_c)));
     }
     others.extend(job.factors().into_iter().map(|(name, at, bytes)| (name, Span::bytes(at, bytes))));
-    let workspace = Span::bytes(given.workspace, given.workspace_bytes.max(1));
+    let workspace = Span::bytes(args.workspace, args.workspace_bytes.max(1));
     for (name, span) in &others {
         if written.overlaps(span) {
             return invalid(format!("D overlaps {name} (the documents are silent)"));
         }
-        if given.workspace_bytes > 0 && workspace.overlaps(span) {
+        if args.workspace_bytes > 0 && workspace.overlaps(span) {
             return invalid(format!("the workspace overlaps {name}"));
         }
     }
-    if given.workspace_bytes > 0 && workspace.overlaps(&written) {
+    if args.workspace_bytes > 0 && workspace.overlaps(&written) {
         return invalid("the workspace overlaps D");
     }
     Ok(())
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
     let run = || {
         check_handle(handle)?;
         let product = operation(product)?;
-        let given = Given {
+        let args = BufferArgs {
             addresses: [a, b, c, d.cast_const()].map(|pointer| pointer.expose_provenance() as u64),
             workspace: workspace.expose_provenance() as u64,
             workspace_bytes: workspace_bytes as u64,
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
         let all = [adesc, bdesc, if cdesc.is_null() { ddesc } else { cdesc }, ddesc];
         if let Some(groups) = Groups::of(&product, all, settings().cublas)? {
             // SAFETY: the header's contract.
-            let job = unsafe { GroupJob::new(groups, given, [alpha, beta], chosen.as_ref()) }?;
+            let job = unsafe { GroupJob::new(groups, args, [alpha, beta], chosen.as_ref()) }?;
             return queue(Arc::new(move || job.run()));
         }
         let to = layout(ddesc, "D")?;
@@ -225,15 +225,15 @@ pub unsafe extern "C" fn cublasLtMatmul(
         let from = if cdesc.is_null() { to } else { layout(cdesc, "C")? };
         let problem = Problem::of(&product, [&layout(adesc, "A")?, &layout(bdesc, "B")?, &from, &to])?;
         // SAFETY: the header's contract.
-        let chosen = algorithm(unsafe { chosen.as_ref() }, &problem, given.addresses)?;
+        let chosen = algorithm(unsafe { chosen.as_ref() }, &problem, args.addresses)?;
         let on_device = problem.scalars_on_device;
         // SAFETY: the header's contract.
         let (alpha, beta) = unsafe { (scalar("alpha", alpha, on_device)?, scalar("beta", beta, on_device)?) };
-        let workspace = (given.workspace, chosen.workspace);
-        let job = Job { problem, addresses: given.addresses, alpha, beta, workspace };
-        check_pointers(&job, &chosen, &given)?;
+        let workspace = (args.workspace, chosen.workspace);
+        let job = Job { problem, addresses: args.addresses, alpha, beta, workspace };
+        check_pointers(&job, &chosen, &args)?;
         job.check().or_else(invalid)?;
-        check_overlaps(&job, &given)?;
+        check_overlaps(&job, &args)?;
         queue(Arc::new(move || job.run()))
     };
     answer(call, run())

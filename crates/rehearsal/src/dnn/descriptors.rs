@@ -19,7 +19,7 @@ use super::tensor::Tensor;
 
 /// The object of a finalized descriptor. Objects that refer to it keep it alive after the descriptor is destroyed.
 #[derive(Clone)]
-pub enum Made {
+pub enum Object {
     /// A tensor.
     Tensor(Arc<Tensor>),
     /// Parameters of a pointwise operation.
@@ -56,7 +56,7 @@ pub enum Value {
     /// Pointers and handles.
     Addresses(Vec<u64>),
     /// Finalized descriptors.
-    Parts(Vec<Made>),
+    Parts(Vec<Object>),
 }
 
 /// Attributes set on a descriptor.
@@ -65,7 +65,7 @@ pub type Fields = BTreeMap<u32, (Type, Value)>;
 struct Entry {
     kind: Kind,
     fields: Fields,
-    made: Option<Made>,
+    object: Option<Object>,
 }
 
 /// All objects of this library.
@@ -124,7 +124,7 @@ impl Registry {
     /// If the rehearsal does not support this kind.
     pub fn create(&mut self, number: u64, kind: Kind) -> Outcome {
         require(is_known(kind), CUDNN_STATUS_NOT_SUPPORTED, || format!("the rehearsal has no {kind:?}"))?;
-        self.entries.insert(number, Entry { kind, fields: Fields::new(), made: None });
+        self.entries.insert(number, Entry { kind, fields: Fields::new(), object: None });
         Ok(())
     }
 
@@ -142,10 +142,10 @@ impl Registry {
     ///
     /// # Errors
     /// If there is no such descriptor or it is not finalized.
-    pub fn made(&mut self, descriptor: u64) -> Outcome<Made> {
+    pub fn object(&mut self, descriptor: u64) -> Outcome<Object> {
         let entry = self.entry(descriptor)?;
-        match &entry.made {
-            Some(made) => Ok(made.clone()),
+        match &entry.object {
+            Some(object) => Ok(object.clone()),
             None => {
                 refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, format!("the {:?} is not finalized", entry.kind))
             }
@@ -169,7 +169,7 @@ impl Registry {
     ) -> Outcome {
         let entry = self.entry(descriptor)?;
         let kind = entry.kind;
-        require(entry.made.is_none(), CUDNN_STATUS_BAD_PARAM, || {
+        require(entry.object.is_none(), CUDNN_STATUS_BAD_PARAM, || {
             format!("{name:?} is set after the descriptor was finalized")
         })?;
         let rule = rule_of(kind, name, of)?;
@@ -214,7 +214,7 @@ impl Registry {
                 }
                 CUDNN_TYPE_BACKEND_DESCRIPTOR => {
                     let numbers = each(from, count, |value: u64| value);
-                    Value::Parts(numbers.into_iter().map(|part| self.made(part)).collect::<Outcome<_>>()?)
+                    Value::Parts(numbers.into_iter().map(|part| self.object(part)).collect::<Outcome<_>>()?)
                 }
                 _ => Value::Ints(each(from, count, |value: i32| i64::from(value))),
             })
@@ -227,25 +227,25 @@ impl Registry {
     /// If something is missing or inconsistent, or it is already finalized.
     pub fn finalize(&mut self, descriptor: u64) -> Outcome {
         let entry = self.entry(descriptor)?;
-        require(entry.made.is_none(), CUDNN_STATUS_BAD_PARAM, || "finalized before".to_string())?;
+        require(entry.object.is_none(), CUDNN_STATUS_BAD_PARAM, || "finalized before".to_string())?;
         let (kind, fields) = (entry.kind, entry.fields.clone());
         let set = Set::new(kind, &fields);
-        let made = match kind {
-            CUDNN_BACKEND_TENSOR_DESCRIPTOR => Made::Tensor(Arc::new(Tensor::new(&set)?)),
-            CUDNN_BACKEND_POINTWISE_DESCRIPTOR => Made::Pointwise(Arc::new(Pointwise::new(&set)?)),
-            CUDNN_BACKEND_MATMUL_DESCRIPTOR => Made::Matmul(Arc::new(Matmul::new(&set)?)),
-            CUDNN_BACKEND_REDUCTION_DESCRIPTOR => Made::Reduction(Arc::new(Reduction::new(&set)?)),
+        let object = match kind {
+            CUDNN_BACKEND_TENSOR_DESCRIPTOR => Object::Tensor(Arc::new(Tensor::new(&set)?)),
+            CUDNN_BACKEND_POINTWISE_DESCRIPTOR => Object::Pointwise(Arc::new(Pointwise::new(&set)?)),
+            CUDNN_BACKEND_MATMUL_DESCRIPTOR => Object::Matmul(Arc::new(Matmul::new(&set)?)),
+            CUDNN_BACKEND_REDUCTION_DESCRIPTOR => Object::Reduction(Arc::new(Reduction::new(&set)?)),
             CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
             | CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR
             | CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
             | CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR => {
-                Made::Operation(Arc::new(Operation::new(kind, &set)?))
+                Object::Operation(Arc::new(Operation::new(kind, &set)?))
             }
-            CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR => Made::Graph(Arc::new(Graph::new(&set, self)?)),
-            CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR => Made::Pack(Arc::new(Pack::new(&set)?)),
+            CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR => Object::Graph(Arc::new(Graph::new(&set, self)?)),
+            CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR => Object::Pack(Arc::new(Pack::new(&set)?)),
             _ => super::engines::finalize(&set, self)?,
         };
-        self.entry(descriptor)?.made = Some(made);
+        self.entry(descriptor)?.object = Some(object);
         Ok(())
     }
 
@@ -267,9 +267,9 @@ impl Registry {
     ) -> Outcome {
         let kind = self.entry(descriptor)?.kind;
         rule_of(kind, name, of)?;
-        let made = self.made(descriptor)?;
+        let object = self.object(descriptor)?;
         require(requested >= 0, CUDNN_STATUS_BAD_PARAM, || format!("{requested} elements of {name:?}"))?;
-        let value = match super::engines::answer(&made, name)? {
+        let value = match super::engines::answer(&object, name)? {
             Some(value) => value,
             None => match self.entry(descriptor)?.fields.get(&(name as u32)) {
                 Some((_, value)) => value.clone(),
@@ -315,20 +315,20 @@ impl Registry {
     }
 
     /// Stores an object in a descriptor created by the caller.
-    fn fill(&mut self, descriptor: u64, made: Made) -> Outcome {
+    fn fill(&mut self, descriptor: u64, object: Object) -> Outcome {
         let entry = self.entry(descriptor)?;
         let fits = matches!(
-            (entry.kind, &made),
-            (CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, Made::Config(..))
-                | (CUDNN_BACKEND_ENGINE_DESCRIPTOR, Made::Engine(..))
+            (entry.kind, &object),
+            (CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, Object::Config(..))
+                | (CUDNN_BACKEND_ENGINE_DESCRIPTOR, Object::Engine(..))
         );
         require(fits, CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, || {
             format!("{:?} is not what is written there", entry.kind)
         })?;
-        require(entry.made.is_none() && entry.fields.is_empty(), CUDNN_STATUS_BAD_PARAM, || {
+        require(entry.object.is_none() && entry.fields.is_empty(), CUDNN_STATUS_BAD_PARAM, || {
             "a descriptor that is in use already".to_string()
         })?;
-        entry.made = Some(made);
+        entry.object = Some(object);
         Ok(())
     }
 }

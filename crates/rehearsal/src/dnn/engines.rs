@@ -7,7 +7,7 @@ use cudarc::cudnn::sys::cudnnBackendDescriptorType_t::*;
 use cudarc::cudnn::sys::cudnnBackendHeurMode_t as Heuristic;
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
-use super::descriptors::{Made, Registry, Value};
+use super::descriptors::{Object, Registry, Value};
 use super::plan::Plan;
 use super::refusal::{Outcome, refuse, require};
 use super::set::{Set, graph_of};
@@ -20,7 +20,7 @@ const ENGINES: i64 = 3;
 ///
 /// # Errors
 /// If something is missing or does not fit.
-pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
+pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Object> {
     match set.kind {
         CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR => {
             let graph = graph_of(set.need_part(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)?)?;
@@ -36,7 +36,7 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
                 m if (0..Heuristic::CUDNN_HEUR_MODES_COUNT as i64).contains(&m) => 2,
                 m => return refuse(CUDNN_STATUS_BAD_PARAM, format!("{m} is no mode of heuristics")),
             };
-            Ok(Made::Heuristics(graph, count))
+            Ok(Object::Heuristics(graph, count))
         }
         CUDNN_BACKEND_ENGINE_DESCRIPTOR => {
             let graph = graph_of(set.need_part(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)?)?;
@@ -45,16 +45,16 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
             require((0..ENGINES).contains(&index), CUDNN_STATUS_BAD_PARAM, || {
                 format!("engine {index} of {ENGINES}")
             })?;
-            Ok(Made::Engine(graph, index))
+            Ok(Object::Engine(graph, index))
         }
         CUDNN_BACKEND_ENGINECFG_DESCRIPTOR => match set.need_part(CUDNN_ATTR_ENGINECFG_ENGINE)? {
-            Made::Engine(graph, index) => Ok(Made::Config(graph.clone(), *index)),
+            Object::Engine(graph, index) => Ok(Object::Config(graph.clone(), *index)),
             _ => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "ENGINECFG_ENGINE is no engine"),
         },
         CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR => device(set, registry),
         _ => {
             is_device(set.parts(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP))?;
-            let Made::Config(graph, _) = set.need_part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)? else {
+            let Object::Config(graph, _) = set.need_part(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)? else {
                 let why = "EXECUTION_PLAN_ENGINE_CONFIG is something else";
                 return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, why);
             };
@@ -64,7 +64,7 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
                 require(same, CUDNN_STATUS_BAD_PARAM, why)?;
             }
             super::support::check(graph)?;
-            Ok(Made::Plan(Arc::new(Plan { graph: graph.clone() })))
+            Ok(Object::Plan(Arc::new(Plan { graph: graph.clone() })))
         }
     }
 }
@@ -72,12 +72,12 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
 /// Description of the device, in the rehearsal's own format.
 const DEVICE: &[u8] = br#"{"rehearsal":"NVIDIA H200","major":9,"minor":0,"multiprocessors":132}"#;
 
-fn is_device(parts: Option<&[Made]>) -> Outcome {
-    let fits = parts.is_none_or(|parts| matches!(parts[0], Made::Device));
+fn is_device(parts: Option<&[Object]>) -> Outcome {
+    let fits = parts.is_none_or(|parts| matches!(parts[0], Object::Device));
     require(fits, CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, || "DEVICEPROP is no device".to_string())
 }
 
-fn device(set: &Set, registry: &Registry) -> Outcome<Made> {
+fn device(set: &Set, registry: &Registry) -> Outcome<Object> {
     let why = || "the device's handle is none".to_string();
     let handle = set.addresses(CUDNN_ATTR_DEVICEPROP_HANDLE);
     let there = handle.is_none_or(|all| registry.handles.contains_key(&all[0]));
@@ -92,7 +92,7 @@ fn device(set: &Set, registry: &Registry) -> Outcome<Made> {
     require(handle.is_some() || index.is_some() || words.is_some(), CUDNN_STATUS_BAD_PARAM, || {
         "a device is of a handle, a number or words".to_string()
     })?;
-    Ok(Made::Device)
+    Ok(Object::Device)
 }
 
 fn no_target(set: &Set, name: Name) -> Outcome {
@@ -105,24 +105,26 @@ fn no_target(set: &Set, name: Name) -> Outcome {
 ///
 /// # Errors
 /// If the library provides the descriptor's attributes and this one cannot be queried.
-pub fn answer(made: &Made, name: Name) -> Outcome<Option<Value>> {
-    let value = match (made, name) {
-        (Made::Device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) => {
+pub fn answer(object: &Object, name: Name) -> Outcome<Option<Value>> {
+    let value = match (object, name) {
+        (Object::Device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) => {
             Value::Ints(DEVICE.iter().copied().map(i64::from).collect())
         }
-        (Made::Graph(_), CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) => Value::Ints(vec![ENGINES]),
-        (Made::Heuristics(graph, count), CUDNN_ATTR_ENGINEHEUR_RESULTS) => {
-            Value::Parts((0..*count).map(|index| Made::Config(graph.clone(), index)).collect())
+        (Object::Graph(_), CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) => Value::Ints(vec![ENGINES]),
+        (Object::Heuristics(graph, count), CUDNN_ATTR_ENGINEHEUR_RESULTS) => {
+            Value::Parts((0..*count).map(|index| Object::Config(graph.clone(), index)).collect())
         }
-        (Made::Engine(..), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE | CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE) => {
+        (Object::Engine(..), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE | CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE) => {
             Value::Ints(Vec::new())
         }
-        (Made::Engine(_, index), CUDNN_ATTR_ENGINE_GLOBAL_INDEX) => Value::Ints(vec![*index]),
-        (Made::Config(graph, index), CUDNN_ATTR_ENGINECFG_ENGINE) => {
-            Value::Parts(vec![Made::Engine(graph.clone(), *index)])
+        (Object::Engine(_, index), CUDNN_ATTR_ENGINE_GLOBAL_INDEX) => Value::Ints(vec![*index]),
+        (Object::Config(graph, index), CUDNN_ATTR_ENGINECFG_ENGINE) => {
+            Value::Parts(vec![Object::Engine(graph.clone(), *index)])
         }
-        (Made::Config(graph, _), CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) => Value::Ints(vec![graph.workspace()]),
-        (Made::Plan(plan), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) => {
+        (Object::Config(graph, _), CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE) => {
+            Value::Ints(vec![graph.workspace()])
+        }
+        (Object::Plan(plan), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) => {
             Value::Ints(vec![plan.graph.workspace()])
         }
         _ => return Ok(None),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t::*;
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
-use super::descriptors::{Made, Registry};
+use super::descriptors::{Object, Registry};
 use super::operations::{Operation, Step, permutation};
 use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
@@ -44,7 +44,7 @@ impl Graph {
         set.need_part(CUDNN_ATTR_OPERATIONGRAPH_OPS)?;
         let mut listed = Vec::new();
         for part in set.parts(CUDNN_ATTR_OPERATIONGRAPH_OPS).unwrap_or_default() {
-            let Made::Operation(operation) = part else {
+            let Object::Operation(operation) = part else {
                 return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "what is listed is no operation");
             };
             listed.push(operation.clone());

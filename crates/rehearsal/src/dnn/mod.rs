@@ -38,7 +38,7 @@ use cudarc::cudnn::sys::{
 };
 
 use crate::device::state;
-use descriptors::{Made, Registry, registry};
+use descriptors::{Object, Registry, registry};
 use refusal::{Outcome, answer, refuse, require};
 
 /// The simulated version, 9.19.0.
@@ -194,10 +194,10 @@ pub extern "C" fn cudnnBackendExecute(
         let (stream, plan, pack) = {
             let mut registry = registry();
             let stream = stream_of(&registry, handle)?;
-            let plan = registry.made(execution_plan.addr() as u64)?;
-            (stream, plan, registry.made(variant_pack.addr() as u64)?)
+            let plan = registry.object(execution_plan.addr() as u64)?;
+            (stream, plan, registry.object(variant_pack.addr() as u64)?)
         };
-        let (Made::Plan(plan), Made::Pack(pack)) = (plan, pack) else {
+        let (Object::Plan(plan), Object::Pack(pack)) = (plan, pack) else {
             let why = "no execution plan and variant pack";
             return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, why);
         };

@@ -8,7 +8,7 @@ use cudarc::cudnn::sys::cudnnPointwiseMode_t as Mode;
 use cudarc::cudnn::sys::cudnnReduceTensorOp_t as Operator;
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
-use super::descriptors::Made;
+use super::descriptors::Object;
 use super::modes;
 use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
@@ -149,7 +149,7 @@ impl Operation {
     }
 
     fn pointwise(set: &Set) -> Outcome<Operation> {
-        let Made::Pointwise(what) = set.need_part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)? else {
+        let Object::Pointwise(what) = set.need_part(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)? else {
             return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "PW_DESCRIPTOR is something else");
         };
         let (needed, output) = modes::tensors(what.mode);
@@ -188,7 +188,7 @@ impl Operation {
     }
 
     fn matmul(set: &Set) -> Outcome<Operation> {
-        let Made::Matmul(what) = set.need_part(CUDNN_ATTR_OPERATION_MATMUL_DESC)? else {
+        let Object::Matmul(what) = set.need_part(CUDNN_ATTR_OPERATION_MATMUL_DESC)? else {
             return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "MATMUL_DESC is something else");
         };
         let a = set.need_tensor(CUDNN_ATTR_OPERATION_MATMUL_ADESC)?;
@@ -237,7 +237,7 @@ impl Operation {
     }
 
     fn reduction(set: &Set) -> Outcome<Operation> {
-        let Made::Reduction(what) = set.need_part(CUDNN_ATTR_OPERATION_REDUCTION_DESC)? else {
+        let Object::Reduction(what) = set.need_part(CUDNN_ATTR_OPERATION_REDUCTION_DESC)? else {
             return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "REDUCTION_DESC is something else");
         };
         let x = set.need_tensor(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)?;

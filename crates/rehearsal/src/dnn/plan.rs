@@ -51,7 +51,7 @@ impl Pack {
 
 /// Data of a tensor.
 #[derive(Clone, Copy)]
-enum Bound {
+enum TensorData {
     Device(u64),
     Scalar(f32),
 }
@@ -82,7 +82,7 @@ impl Plan {
         Ok(Arc::new(move || run(&graph, &bound)))
     }
 
-    fn bind(&self, pack: &Pack) -> Outcome<BTreeMap<i64, Bound>> {
+    fn bind(&self, pack: &Pack) -> Outcome<BTreeMap<i64, TensorData>> {
         let tensors = &self.graph.tensors;
         if let Some(uid) = pack.pointers.keys().find(|uid| tensors.get(uid).is_none_or(|t| t.is_virtual)) {
             return refuse(CUDNN_STATUS_BAD_PARAM, format!("the graph has no tensor {uid} with memory"));
@@ -105,7 +105,7 @@ impl Plan {
                     format!("tensor {uid} is by value, and its pointer one of a device")
                 })?;
                 // SAFETY: the caller's promise: an element in host memory.
-                bound.insert(*uid, Bound::Scalar(unsafe { scalar(tensor.element, address) }));
+                bound.insert(*uid, TensorData::Scalar(unsafe { scalar(tensor.element, address) }));
                 continue;
             }
             require(
@@ -118,7 +118,7 @@ impl Plan {
             if let Err(why) = check_memory(address, reach as u64 * bytes) {
                 return refuse(CUDNN_STATUS_BAD_PARAM, format!("tensor {uid}: {why}"));
             }
-            bound.insert(*uid, Bound::Device(address));
+            bound.insert(*uid, TensorData::Device(address));
         }
         self.check_outputs(&bound)?;
         Ok(bound)
@@ -126,10 +126,10 @@ impl Plan {
 
     /// Checks that outputs do not coincide with other tensors. Adjacent tensors may interleave, so only first elements
     /// are compared.
-    fn check_outputs(&self, bound: &BTreeMap<i64, Bound>) -> Outcome {
+    fn check_outputs(&self, bound: &BTreeMap<i64, TensorData>) -> Outcome {
         let mut places: BTreeMap<u64, i64> = BTreeMap::new();
         for (uid, place) in bound {
-            let Bound::Device(address) = place else { continue };
+            let TensorData::Device(address) = place else { continue };
             let Some(other) = places.insert(*address, *uid) else { continue };
             let made = [uid, &other].iter().any(|uid| self.graph.outputs.contains(uid));
             require(!made, CUDNN_STATUS_NOT_SUPPORTED, || {
@@ -164,7 +164,7 @@ impl Plan {
 /// State of a running graph.
 struct Run<'a> {
     graph: &'a Graph,
-    bound: &'a BTreeMap<i64, Bound>,
+    bound: &'a BTreeMap<i64, TensorData>,
     /// Lengths by uid.
     integers: BTreeMap<i64, Vec<i64>>,
     /// Offsets of ragged tensors by uid.
@@ -173,7 +173,7 @@ struct Run<'a> {
     values: BTreeMap<i64, Vec<f32>>,
 }
 
-fn run(graph: &Graph, bound: &BTreeMap<i64, Bound>) -> Result<(), String> {
+fn run(graph: &Graph, bound: &BTreeMap<i64, TensorData>) -> Result<(), String> {
     let mut run =
         Run { graph, bound, integers: BTreeMap::new(), offsets: BTreeMap::new(), values: BTreeMap::new() };
     run.read_integers()?;
@@ -197,7 +197,7 @@ fn run(graph: &Graph, bound: &BTreeMap<i64, Bound>) -> Result<(), String> {
 impl Run<'_> {
     fn address(&self, tensor: &Tensor) -> Result<u64, String> {
         match self.bound.get(&tensor.uid) {
-            Some(Bound::Device(address)) => Ok(*address),
+            Some(TensorData::Device(address)) => Ok(*address),
             _ => Err(format!("tensor {} has no memory", tensor.uid)),
         }
     }
@@ -264,7 +264,7 @@ impl Run<'_> {
         let mut read = Vec::new();
         for input in &operation.inputs {
             read.push(match (self.bound.get(&input.uid), self.values.get(&input.uid)) {
-                (Some(Bound::Scalar(value)), _) => Some(vec![*value]),
+                (Some(TensorData::Scalar(value)), _) => Some(vec![*value]),
                 (None, Some(_)) => None,
                 _ => Some(self.view(input)?.read()?),
             });

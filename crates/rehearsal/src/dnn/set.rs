@@ -6,7 +6,7 @@ use cudarc::cudnn::sys::cudnnBackendAttributeName_t as Name;
 use cudarc::cudnn::sys::cudnnBackendDescriptorType_t as Kind;
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
-use super::descriptors::{Fields, Made, Value};
+use super::descriptors::{Fields, Object, Value};
 use super::graph::Graph;
 use super::refusal::{Outcome, refuse};
 use super::tensor::Tensor;
@@ -70,7 +70,7 @@ impl<'a> Set<'a> {
     }
 
     /// Descriptors, if set.
-    pub fn parts(&self, name: Name) -> Option<&[Made]> {
+    pub fn parts(&self, name: Name) -> Option<&[Object]> {
         match self.value(name) {
             Some(Value::Parts(all)) => Some(all),
             _ => None,
@@ -81,7 +81,7 @@ impl<'a> Set<'a> {
     ///
     /// # Errors
     /// If it is not set.
-    pub fn need_part(&self, name: Name) -> Outcome<&Made> {
+    pub fn need_part(&self, name: Name) -> Outcome<&Object> {
         self.parts(name).map_or_else(|| self.missing(name), |all| Ok(&all[0]))
     }
 
@@ -92,7 +92,7 @@ impl<'a> Set<'a> {
     pub fn tensor(&self, name: Name) -> Outcome<Option<Arc<Tensor>>> {
         match self.parts(name).map(|all| &all[0]) {
             None => Ok(None),
-            Some(Made::Tensor(tensor)) => Ok(Some(tensor.clone())),
+            Some(Object::Tensor(tensor)) => Ok(Some(tensor.clone())),
             Some(_) => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, format!("{name:?} is no tensor")),
         }
     }
@@ -110,9 +110,9 @@ impl<'a> Set<'a> {
 ///
 /// # Errors
 /// If the descriptor is of another kind.
-pub fn graph_of(part: &Made) -> Outcome<Arc<Graph>> {
+pub fn graph_of(part: &Object) -> Outcome<Arc<Graph>> {
     match part {
-        Made::Graph(graph) => Ok(graph.clone()),
+        Object::Graph(graph) => Ok(graph.clone()),
         _ => refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "no operation graph"),
     }
 }

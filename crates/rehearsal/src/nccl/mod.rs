@@ -173,7 +173,7 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
 }
 
 /// An operation's arguments as called.
-struct Asked {
+struct CallArgs {
     call: &'static str,
     kind: Kind,
     sends: bool,
@@ -185,7 +185,7 @@ struct Asked {
     peer: c_int,
 }
 
-impl Asked {
+impl CallArgs {
     /// Adds it to the thread's group, or issues it.
     fn issue(self, comm: Handle, stream: Stream) -> c_int {
         let call = self.call;
@@ -207,7 +207,7 @@ impl Asked {
     }
 
     fn checked(self, comm: &Comm) -> Result<GroupedCall, Status> {
-        let Asked { call, kind, sends, .. } = self;
+        let CallArgs { call, kind, sends, .. } = self;
         let wrong = |why: String| refuse(call, why, Status::Argument);
         let dtype = Type::of(call, self.dtype)?;
         if !(0..comm.ranks as c_int).contains(&self.peer) {
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn ncclSend(
     stream: Stream,
 ) -> c_int {
     let (call, kind, receive) = ("ncclSend", Kind::Point, std::ptr::null_mut());
-    Asked { call, kind, sends: true, send, receive, count, dtype, op: 0, peer }.issue(comm, stream)
+    CallArgs { call, kind, sends: true, send, receive, count, dtype, op: 0, peer }.issue(comm, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn ncclRecv(
     stream: Stream,
 ) -> c_int {
     let (call, kind, send) = ("ncclRecv", Kind::Point, std::ptr::null());
-    Asked { call, kind, sends: false, send, receive, count, dtype, op: 0, peer }.issue(comm, stream)
+    CallArgs { call, kind, sends: false, send, receive, count, dtype, op: 0, peer }.issue(comm, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -335,7 +335,7 @@ pub unsafe extern "C" fn ncclAllReduce(
     stream: Stream,
 ) -> c_int {
     let (call, kind) = ("ncclAllReduce", Kind::AllReduce);
-    Asked { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
+    CallArgs { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -349,7 +349,7 @@ pub unsafe extern "C" fn ncclReduceScatter(
     stream: Stream,
 ) -> c_int {
     let (call, kind) = ("ncclReduceScatter", Kind::ReduceScatter);
-    Asked { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
+    CallArgs { call, kind, sends: true, send, receive, count, dtype, op, peer: 0 }.issue(comm, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn ncclAllGather(
     stream: Stream,
 ) -> c_int {
     let (call, kind) = ("ncclAllGather", Kind::AllGather);
-    Asked { call, kind, sends: true, send, receive, count, dtype, op: 0, peer: 0 }.issue(comm, stream)
+    CallArgs { call, kind, sends: true, send, receive, count, dtype, op: 0, peer: 0 }.issue(comm, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -376,5 +376,5 @@ pub unsafe extern "C" fn ncclBroadcast(
     stream: Stream,
 ) -> c_int {
     let (call, kind) = ("ncclBroadcast", Kind::Broadcast);
-    Asked { call, kind, sends: true, send, receive, count, dtype, op: 0, peer: root }.issue(comm, stream)
+    CallArgs { call, kind, sends: true, send, receive, count, dtype, op: 0, peer: root }.issue(comm, stream)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::link::{Among, Flight, Link, LinkError, Traffic, What};
 use crate::lines::Arrival;
-use crate::loan::Lent;
+use crate::loan::LoanedTensor;
 use crate::{Device, Fabric, Machine, Ride, Ring, Tensor};
 
 /// Collectives that all members run together, as a ring would.
@@ -61,30 +61,30 @@ impl Imagined {
     }
 
     /// When a message will be through, with the clock that times it.
-    fn arrival(&self, device: &Device, peer: usize, bytes: u64, inwards: bool) -> Option<Timed> {
+    fn arrival(&self, device: &Device, peer: usize, bytes: u64, inwards: bool) -> Option<SimulatedArrival> {
         let clock = device.machine.clock()?;
         let fabric = device.machine.profile().fabric.as_ref().filter(|_| self.current.borrow().timed)?;
         let ride = self.ride(fabric, peer, bytes);
         let arrival = clock.message(&ride, inwards, fabric.copied)?;
-        Some(Timed { arrival, machine: device.machine.clone() })
+        Some(SimulatedArrival { arrival, machine: device.machine.clone() })
     }
 }
 
-struct Timed {
+struct SimulatedArrival {
     arrival: Arrival,
     machine: Arc<dyn Machine>,
 }
 
 /// Until its retire point, a transfer keeps its tensor's storage alive and a receive blocks its use, as on every link.
-struct Kept {
-    timed: Option<Timed>,
+struct SimulatedTransfer {
+    timed: Option<SimulatedArrival>,
     _sent: Option<Tensor>,
-    _coming: Option<Lent>,
+    _coming: Option<LoanedTensor>,
 }
 
-impl Flight for Kept {
+impl Flight for SimulatedTransfer {
     fn wait(self: Box<Self>) {
-        if let Some(Timed { arrival, machine }) = &self.timed
+        if let Some(SimulatedArrival { arrival, machine }) = &self.timed
             && let Some(clock) = machine.clock()
         {
             clock.arrive(arrival);
@@ -118,13 +118,13 @@ impl Link for Imagined {
     fn send(&self, device: &Device, to: usize, src: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(src.bytes(), 0);
         let timed = self.arrival(device, to, src.bytes(), false);
-        Box::new(Kept { timed, _sent: Some(src.clone()), _coming: None })
+        Box::new(SimulatedTransfer { timed, _sent: Some(src.clone()), _coming: None })
     }
 
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, _: What) -> Box<dyn Flight> {
         self.count(0, dst.bytes());
         let timed = self.arrival(device, from, dst.bytes(), true);
-        Box::new(Kept { timed, _sent: None, _coming: Some(Lent::new(dst.clone())) })
+        Box::new(SimulatedTransfer { timed, _sent: None, _coming: Some(LoanedTensor::new(dst.clone())) })
     }
 
     fn check(&self) -> Result<(), LinkError> {

@@ -8,24 +8,24 @@ use super::threads::lock;
 
 /// Last known activity of a rank.
 #[derive(Clone, Copy)]
-struct Seen {
+struct LastActivity {
     at: Instant,
     what: Option<What>,
     waits: bool,
 }
 
 /// Activity by rank.
-pub(super) struct Presence(Vec<Mutex<Seen>>);
+pub(super) struct Presence(Vec<Mutex<LastActivity>>);
 
 impl Presence {
     pub fn new(ranks: usize) -> Presence {
-        let seen = || Mutex::new(Seen { at: Instant::now(), what: None, waits: false });
+        let seen = || Mutex::new(LastActivity { at: Instant::now(), what: None, waits: false });
         Presence((0..ranks).map(|_| seen()).collect())
     }
 
     /// Records that a rank starts waiting.
     pub fn waits(&self, rank: usize, what: &What) {
-        *lock(&self.0[rank]) = Seen { at: Instant::now(), what: Some(*what), waits: true };
+        *lock(&self.0[rank]) = LastActivity { at: Instant::now(), what: Some(*what), waits: true };
     }
 
     /// Records that a rank resumes its own work.
@@ -43,7 +43,7 @@ impl Presence {
 
     pub fn describe(&self, ranks: &[usize]) -> Vec<Absent> {
         let one = |rank: &usize| {
-            let Seen { at, what, .. } = *lock(&self.0[*rank]);
+            let LastActivity { at, what, .. } = *lock(&self.0[*rank]);
             let last = what.map(|what| what.to_string()).unwrap_or_default();
             Absent { rank: *rank, silent_s: at.elapsed().as_secs_f64(), last }
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::link::{Flight, Link, LinkError, Traffic, What};
 use super::presence::{Meeting, Presence};
-use crate::loan::Lent;
+use crate::loan::LoanedTensor;
 use crate::share::{Reader, Share};
 use crate::spill::mix;
 use crate::{Device, Tensor};
@@ -184,7 +184,7 @@ impl End {
 }
 
 /// A sent message that its receiver has not copied yet.
-struct Sent {
+struct PendingSend {
     end: Rc<End>,
     to: usize,
     number: u64,
@@ -192,7 +192,7 @@ struct Sent {
     share: Option<Share>,
 }
 
-impl Flight for Sent {
+impl Flight for PendingSend {
     fn wait(mut self: Box<Self>) {
         let Some(share) = self.share.take() else { return };
         let started = Instant::now();
@@ -208,7 +208,7 @@ impl Flight for Sent {
     }
 }
 
-impl Drop for Sent {
+impl Drop for PendingSend {
     fn drop(&mut self) {
         // Messages not taken yet never will be; the share waits for a copy that has started.
         let mut mailbox = lock(&self.end.world.boxes[self.to]);
@@ -232,7 +232,7 @@ struct Coming {
     from: usize,
     /// Number of the sender's message; messages may be waited for in any order.
     number: u64,
-    dst: Lent,
+    dst: LoanedTensor,
     /// When the tensor was lent; before that it may still be in use.
     fence: u64,
     what: What,
@@ -318,11 +318,11 @@ impl Link for Threads {
         lock(&world.boxes[to]).queues[end.rank].push_back(Parcel { number, what, reader });
         world.bells[to].notify_all();
         end.count(|traffic| traffic.sent_bytes += src.bytes());
-        Box::new(Sent { to, number, what, share: Some(share), end })
+        Box::new(PendingSend { to, number, what, share: Some(share), end })
     }
 
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight> {
-        let (end, device, dst) = (self.0.clone(), device.clone(), Lent::new(dst.clone()));
+        let (end, device, dst) = (self.0.clone(), device.clone(), LoanedTensor::new(dst.clone()));
         let number = next(&end.expected, from);
         let fence = device.machine.fence();
         Box::new(Coming { end, device, from, number, dst, fence, what })

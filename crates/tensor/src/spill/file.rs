@@ -133,7 +133,7 @@ fn try_page(file: &File, bytes: u64, page: &mut [u8]) -> io::Result<()> {
 }
 
 /// Stopping point of a loop of operations, and the reason.
-pub(super) struct Stopped {
+pub(super) struct IoFailure {
     pub at: usize,
     pub source: io::Error,
 }
@@ -144,23 +144,23 @@ pub(super) fn move_all(
     len: usize,
     direct: bool,
     mut operation: impl FnMut(usize, u32) -> io::Result<usize>,
-) -> std::result::Result<(), Stopped> {
+) -> std::result::Result<(), IoFailure> {
     /// Consecutive operations without progress before giving up.
     const PATIENCE: u32 = 100;
     let (mut at, mut attempt, mut idle) = (0, 0, 0);
     while at < len {
         let moved = match operation(at, attempt) {
-            Ok(0) => return Err(Stopped { at, source: ErrorKind::UnexpectedEof.into() }),
+            Ok(0) => return Err(IoFailure { at, source: ErrorKind::UnexpectedEof.into() }),
             Ok(moved) => moved.min(len - at),
             Err(source) if source.kind() == ErrorKind::Interrupted => 0,
-            Err(source) => return Err(Stopped { at, source }),
+            Err(source) => return Err(IoFailure { at, source }),
         };
         let reached = at + moved;
         let next = if direct && reached < len { reached - reached % PAGE as usize } else { reached };
         idle = if next == at { idle + 1 } else { 0 };
         if idle > PATIENCE {
             let source = io::Error::other(format!("no progress in {idle} attempts"));
-            return Err(Stopped { at, source });
+            return Err(IoFailure { at, source });
         }
         (at, attempt) = (next, attempt + 1);
     }

@@ -10,14 +10,14 @@ use super::layout::{Codec, Layout};
 use super::space::Extent;
 use super::worker::Transfer;
 use super::{Kind, Spill, Tag};
-use crate::loan::Lent;
+use crate::loan::LoanedTensor;
 use crate::{DType, Tensor};
 
 /// State that a transfer holds until it retires. Dropping it early waits first: workers never outlive what they use.
 pub(super) struct Flight {
     pub spill: Spill,
     pub kind: Kind,
-    pub lent: Lent,
+    pub loan: LoanedTensor,
     pub extent: Rc<Extent>,
     pub layout: Layout,
     pub tag: Tag,
@@ -70,10 +70,10 @@ impl Writing {
     /// # Errors
     /// The engine's first failure; the tensor is released.
     pub fn retire_with(self) -> Result<(Stored, Tensor)> {
-        let Flight { extent, layout, tag, lent, .. } = &self.0;
+        let Flight { extent, layout, tag, loan, .. } = &self.0;
         self.0.land()?;
         let stored = Stored { extent: extent.clone(), layout: *layout, tag: *tag };
-        Ok((stored, lent.tensor().clone()))
+        Ok((stored, loan.tensor().clone()))
     }
 
     /// Identifies the value.
@@ -93,7 +93,7 @@ impl Reading {
     /// The engine's first failure; the tensor is released.
     pub fn retire(self) -> Result<Tensor> {
         self.0.land()?;
-        Ok(self.0.lent.tensor().clone())
+        Ok(self.0.loan.tensor().clone())
     }
 
     /// Identifies the value.

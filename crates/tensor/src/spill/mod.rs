@@ -58,12 +58,12 @@ pub use layout::Codec;
 pub use options::{Access, Options};
 pub use stats::{Kind, Span, Stats};
 
-use crate::loan::Lent;
+use crate::loan::LoanedTensor;
 use crate::{Clock, DType, Device, Machine, Tensor, Way};
 use flight::Flight;
 use layout::Layout;
 use space::{Extent, Space};
-use worker::{Shared, Transfer};
+use worker::{Transfer, WorkerContext};
 
 /// Granularity of extents in bytes; direct IO needs memory, offsets and lengths in multiples of it.
 pub const PAGE: u64 = 4096;
@@ -101,7 +101,7 @@ struct Inner {
     transfers: Cell<u64>,
     recording: Cell<bool>,
     /// None on a machine without data.
-    live: Option<Arc<Shared>>,
+    live: Option<Arc<WorkerContext>>,
     /// Provides the clock of a machine without data.
     machine: Arc<dyn Machine>,
     workers: Vec<JoinHandle<()>>,
@@ -134,25 +134,30 @@ impl Spill {
         options.check()?;
         let staging = options.charge_staging(device);
         let space = Space::new(options.capacity_bytes / PAGE * PAGE);
-        let opened = if device.machine.has_data() {
+        let engine = if device.machine.has_data() {
             options.start(device, &staging, space.capacity)?
         } else {
-            options::Opened { access: Access::Nowhere, live: None, workers: Vec::new(), pinned: Vec::new() }
+            options::EngineParts {
+                access: Access::Nowhere,
+                live: None,
+                workers: Vec::new(),
+                pinned: Vec::new(),
+            }
         };
         Ok(Spill(Rc::new(Inner {
             name: options.file_name(),
-            access: opened.access,
+            access: engine.access,
             piece_bytes: options.piece_bytes,
             in_memory: options.in_memory,
             space: Rc::new(RefCell::new(space)),
             stats: Cell::default(),
             transfers: Cell::new(0),
             recording: Cell::new(false),
-            live: opened.live,
+            live: engine.live,
             machine: device.machine.clone(),
-            workers: opened.workers,
+            workers: engine.workers,
             _staging: staging,
-            _pinned: opened.pinned,
+            _pinned: engine.pinned,
         })))
     }
 
@@ -262,7 +267,7 @@ impl Spill {
         let Stored { extent, layout, tag } = stored;
         let region = Region::of(&tensor);
         extent.begin(kind, tag);
-        let lent = Lent::new(tensor);
+        let loan = LoanedTensor::new(tensor);
         let transfer = self.live().map(|live| {
             let region = Region { fence: live.copies.fence(), ..region };
             let mut transfer = Transfer::new(kind, region, layout, extent.offset);
@@ -279,7 +284,7 @@ impl Spill {
             (true, false) => Way::HostRead,
         };
         let ends_at = self.clock().map(|clock| clock.begin(way, layout.moved_bytes(&rows)));
-        Flight { spill: self.clone(), kind, lent, extent, layout, tag, transfer, ends_at }
+        Flight { spill: self.clone(), kind, loan, extent, layout, tag, transfer, ends_at }
     }
 
     fn full(&self, bytes: u64, tag: Tag) -> Error {
@@ -288,7 +293,7 @@ impl Spill {
         Error::Full { file, tag, bytes, live: space.live, capacity: space.capacity }
     }
 
-    fn live(&self) -> Option<&Shared> {
+    fn live(&self) -> Option<&WorkerContext> {
         self.0.live.as_deref()
     }
 
@@ -318,7 +323,7 @@ impl Spill {
     /// # Errors
     /// The failure.
     pub fn check(&self) -> Result<()> {
-        self.live().map_or(Ok(()), Shared::check)
+        self.live().map_or(Ok(()), WorkerContext::check)
     }
 
     /// Totals since the engine was opened.

@@ -9,7 +9,7 @@ use super::chaos::{Adverse, Chaos};
 use super::error::{Error, Result, remedy};
 use super::file::{self, Backing};
 use super::memory::Memory;
-use super::worker::{Shared, Staging};
+use super::worker::{Staging, WorkerContext};
 use super::{HostBuffer, PAGE};
 use crate::{Category, DType, Device, Tensor};
 
@@ -64,10 +64,10 @@ impl fmt::Display for Access {
 /// Room beyond a piece in a staging buffer, to begin and end at page boundaries of memory and of the file.
 const MARGIN: u64 = 3 * PAGE;
 
-/// The opened engine.
-pub(super) struct Opened {
+/// Parts of an engine that has been opened.
+pub(super) struct EngineParts {
     pub access: Access,
-    pub live: Option<Arc<Shared>>,
+    pub live: Option<Arc<WorkerContext>>,
     pub workers: Vec<JoinHandle<()>>,
     /// Staging outside the pool.
     pub pinned: Vec<Box<dyn HostBuffer>>,
@@ -125,7 +125,7 @@ impl Options {
     }
 
     /// Opens the file and starts the workers.
-    pub(super) fn start(&self, device: &Device, staging: &[Tensor], capacity: u64) -> Result<Opened> {
+    pub(super) fn start(&self, device: &Device, staging: &[Tensor], capacity: u64) -> Result<EngineParts> {
         let no_copies = || Error::NoCopies { machine: device.machine.profile().name.clone() };
         let copies = device.machine.copies().ok_or_else(no_copies)?;
         let mut pinned = Vec::new();
@@ -157,18 +157,18 @@ impl Options {
             Some(chaos) => Box::new(Adverse { chaos, under, direct }),
             None => under,
         };
-        let mut shared = Shared::new(backing, self.file_name(), direct, copies);
+        let mut shared = WorkerContext::new(backing, self.file_name(), direct, copies);
         shared.chaos = self.chaos;
         let shared = Arc::new(shared);
-        let mut opened = Opened { access, live: Some(shared.clone()), workers: Vec::new(), pinned };
+        let mut engine = EngineParts { access, live: Some(shared.clone()), workers: Vec::new(), pinned };
         for (index, slot) in slots.into_iter().enumerate() {
             let shared_with = shared.clone();
             let name = format!("spill-{}.{index}", self.rank);
             match std::thread::Builder::new().name(name).spawn(move || shared_with.serve(slot)) {
-                Ok(worker) => opened.workers.push(worker),
+                Ok(worker) => engine.workers.push(worker),
                 Err(source) => {
                     shared.stop();
-                    opened.workers.drain(..).for_each(|worker| drop(worker.join()));
+                    engine.workers.drain(..).for_each(|worker| drop(worker.join()));
                     return Err(Error::Open {
                         action: "start the threads of",
                         folder: self.folder.clone(),
@@ -179,6 +179,6 @@ impl Options {
                 }
             }
         }
-        Ok(opened)
+        Ok(engine)
     }
 }

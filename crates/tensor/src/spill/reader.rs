@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{Error, Result, remedy};
-use super::file::{Step, Stopped, move_all};
+use super::file::{IoFailure, Step, move_all};
 use super::layout::Codec;
 use super::space::Extent;
-use super::worker::Shared;
+use super::worker::WorkerContext;
 use super::{Kind, PAGE, Spill, Stored, Tag};
 use crate::share::{Reader, Share};
 
@@ -19,7 +19,7 @@ const NO_TRANSFER: u64 = u64::MAX;
 
 /// Locations in the file of consecutive values.
 struct Source {
-    live: Arc<Shared>,
+    live: Arc<WorkerContext>,
     /// Offset and bytes of each value.
     parts: Vec<(u64, u64)>,
     tag: Tag,
@@ -114,7 +114,7 @@ impl Source {
         Ok(())
     }
 
-    fn stopped(&self, first: u64, len: usize, Stopped { at, source }: Stopped) -> Error {
+    fn stopped(&self, first: u64, len: usize, IoFailure { at, source }: IoFailure) -> Error {
         Error::Io {
             action: "read",
             file: self.live.name.clone(),

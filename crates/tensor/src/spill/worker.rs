@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::chaos::{Chaos, mix};
 use super::copies::{Copies, Region};
 use super::error::{Error, Result, remedy};
-use super::file::{Backing, Step, Stopped, move_all};
+use super::file::{Backing, IoFailure, Step, move_all};
 use super::layout::{Codec, Layout, Piece};
 use super::stats::{Kind, Span};
 use super::{PAGE, Tag, fp8};
@@ -29,7 +29,7 @@ pub(super) struct Transfer {
     /// Bytes moved, without padding.
     pub bytes: u64,
     pub tag: Tag,
-    /// Pieces that have not ended; changed under the lock of [`Shared::state`].
+    /// Pieces that have not ended; changed under the lock of [`WorkerContext::state`].
     remaining: AtomicU32,
     issued: Instant,
     began: OnceLock<Instant>,
@@ -53,7 +53,7 @@ struct State {
 }
 
 /// State shared by the workers and the issuing thread.
-pub(super) struct Shared {
+pub(super) struct WorkerContext {
     pub file: Box<dyn Backing>,
     /// Name in messages.
     pub name: String,
@@ -97,10 +97,10 @@ impl Transfer {
     }
 }
 
-impl Shared {
-    pub fn new(file: Box<dyn Backing>, name: String, direct: bool, copies: Arc<dyn Copies>) -> Shared {
+impl WorkerContext {
+    pub fn new(file: Box<dyn Backing>, name: String, direct: bool, copies: Arc<dyn Copies>) -> WorkerContext {
         let (state, work, done) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Shared { file, name, direct, copies, chaos: None, state, work, done }
+        WorkerContext { file, name, direct, copies, chaos: None, state, work, done }
     }
 
     /// Locks the state, which is consistent whenever the lock is free, even after a panic elsewhere.
@@ -325,8 +325,8 @@ impl Shared {
         moved.map_err(|stopped| self.stopped("read", offset, len, job, stopped))
     }
 
-    fn stopped(&self, action: &'static str, offset: u64, len: usize, job: &Job, stopped: Stopped) -> Error {
-        let Stopped { at, source } = stopped;
+    fn stopped(&self, action: &'static str, offset: u64, len: usize, job: &Job, stopped: IoFailure) -> Error {
+        let IoFailure { at, source } = stopped;
         Error::Io {
             action,
             file: self.name.clone(),

@@ -14,7 +14,7 @@ use super::pack::View;
 use super::softmax::Delta;
 use super::unit::Unit;
 use super::wavefront::Wavefront;
-use super::workspace::{Shared, aligned, padded};
+use super::workspace::{SyncOperands, aligned, padded};
 use super::{Backward, KEYS, Shape};
 use crate::threads::Threads;
 use layout::Layout;
@@ -41,7 +41,7 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace
     let layout = Layout::new::<U>(&op.shape, threads.count(), op.mask.slices.len());
     let pass = Pass { op: *op, layout, base: aligned(workspace), wavefront: Wavefront::default() };
     pass.spans();
-    let shared = Shared::new(&pass);
+    let shared = SyncOperands::new(&pass);
     threads.run(layout.query_blocks, &|block, _| {
         // SAFETY: each task writes its own hull.
         unsafe { shared.get().hull(block) }

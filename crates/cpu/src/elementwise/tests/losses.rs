@@ -249,7 +249,7 @@ fn measures_of_parts_are_those_of_the_whole() {
         let mut stats = Stored::blank(8, rows, Elem::F32);
         let below =
             |all: MatMut, row: usize| MatMut { ptr: all.ptr.wrapping_add(4 * row * all.stride), ..all };
-        let run = |(first, width): (usize, usize), to: MatMut, spread: Option<Spread>| {
+        let run = |(first, width): (usize, usize), to: MatMut, spread: Option<VocabShard>| {
             let logits = logits.mat(0);
             let op = CrossEntropy {
                 vocab: width,
@@ -270,11 +270,11 @@ fn measures_of_parts_are_those_of_the_whole() {
         };
         run((0, vocab), whole.mat_mut(0), None);
         for (rank, (first, width)) in [(0, 64), (64, 32)].into_iter().enumerate() {
-            let spread = Spread { first, stats: Some(below(stats.mat_mut(0), 4 * rank)), all: None };
+            let spread = VocabShard { first, stats: Some(below(stats.mat_mut(0), 4 * rank)), all: None };
             run((first, width), parts.mat_mut(0), Some(spread));
         }
         let all = Some((stats.mat(0), 2));
-        run((64, 32), parts.mat_mut(0), Some(Spread { first: 64, stats: None, all }));
+        run((64, 32), parts.mat_mut(0), Some(VocabShard { first: 64, stats: None, all }));
         for (row, hit) in hits.into_iter().enumerate() {
             assert_eq!((whole.get(2, row), parts.get(2, row)), (hit, hit), "row {row}");
             assert!((whole.get(1, row) - parts.get(1, row)).abs() < 2e-6, "row {row}");

@@ -320,7 +320,7 @@ fn adamw_follows_its_definition() {
                     param: param.mat_mut(0).ptr,
                     master: if with_master { master.mat_mut(0).ptr.cast() } else { std::ptr::null_mut() },
                     moments: Elem::F32,
-                    coded: None,
+                    scales: None,
                     keys: [1, 2],
                     weight_key: 3,
                     first: 0,

@@ -5,7 +5,7 @@ use fathom_tensor::{
     Tensor,
 };
 
-use super::{Bed, Case, Made};
+use super::{Bed, Case, Outputs};
 
 /// Scores are rounded to bf16 between two products.
 const BOUNDS: [f64; 2] = [1e-4, 2e-2];
@@ -123,7 +123,7 @@ fn parts(whole: &Tensor, dim: usize) -> [Tensor; 3] {
     [whole.view_cols(0..q), whole.view_cols(q..k), whole.view_cols(k..k + KV_HEADS * dim)]
 }
 
-fn attend(bed: &Bed, problem: &Problem) -> Made {
+fn attend(bed: &Bed, problem: &Problem) -> Outputs {
     let (dim, tokens) = (problem.dim, problem.ends.last().copied().unwrap_or(0));
     let mask = mask(bed, problem);
     let shape = [tokens, (HEADS + 2 * KV_HEADS) * dim];

@@ -6,7 +6,7 @@ use fathom_tensor::{
     OpDesc, Route, RouteBackward, RouterLosses, Routing, Scores,
 };
 
-use super::{Bed, Case, Made, ROUNDED};
+use super::{Bed, Case, Outputs, ROUNDED};
 
 const TOKENS: usize = 300;
 const EXPERTS: usize = 8;
@@ -21,7 +21,7 @@ pub const CASES: &[Case] = &[
     Case { name: "combine", bounds: ROUNDED, run: combine },
 ];
 
-fn router(bed: &Bed) -> Made {
+fn router(bed: &Bed) -> Outputs {
     let groups = Some(Groups { count: 4, top: 2, by: 1 });
     let mut made = Vec::new();
     for (name, scores, groups) in [("softmax", Scores::Softmax, None), ("sigmoid", Scores::Sigmoid, groups)] {
@@ -67,7 +67,7 @@ fn router(bed: &Bed) -> Made {
 }
 
 /// Two rounds of slots to four owners of two experts each; the second takes what did not fit in the first.
-fn dispatch(bed: &Bed) -> Made {
+fn dispatch(bed: &Bed) -> Outputs {
     let (own, owners, cap) = (2, 4, 90);
     let index = bed.ints([TOKENS, SLOTS], |at| if at % 17 == 0 { -1 } else { (at * 5 % EXPERTS) as i32 });
     let mut made = Vec::new();
@@ -88,7 +88,7 @@ fn dispatch(bed: &Bed) -> Made {
     made
 }
 
-fn products(bed: &Bed) -> Made {
+fn products(bed: &Bed) -> Outputs {
     let (inner, out) = (96, 160);
     let index = bed.ints([TOKENS, SLOTS], |at| if at % 17 == 0 { -1 } else { (at * 5 % EXPERTS) as i32 });
     let shared = bed.data(1, [TOKENS, inner]);
@@ -114,7 +114,7 @@ fn products(bed: &Bed) -> Made {
 }
 
 /// Operands with gaps between rows, one of them at an odd offset; experts chosen by no token, and one chosen by all.
-fn uneven(bed: &Bed) -> Made {
+fn uneven(bed: &Bed) -> Outputs {
     let (inner, out) = (64, 72);
     let mut made = Vec::new();
     for (name, expert) in [
@@ -142,7 +142,7 @@ fn uneven(bed: &Bed) -> Made {
 }
 
 /// Little scratch, so that experts' rows are split into parts.
-fn parts(bed: &Bed) -> Made {
+fn parts(bed: &Bed) -> Outputs {
     let (inner, out) = (48, 40);
     let index =
         bed.ints([TOKENS, SLOTS], |at| if at % 13 == 0 { -1 } else { (at * 7 % 11 % EXPERTS) as i32 });
@@ -166,7 +166,7 @@ fn parts(bed: &Bed) -> Made {
     vec![("forward", result), ("into f32", wide), ("gradient", gradient)]
 }
 
-fn combine(bed: &Bed) -> Made {
+fn combine(bed: &Bed) -> Outputs {
     let cols = 200;
     let (y, weights) = (bed.data(1, [TOKENS, SLOTS * cols]), bed.wide(2, [TOKENS, SLOTS]));
     let (out, plain) = (bed.empty([TOKENS, cols], bed.dtype), bed.empty([TOKENS, cols], bed.dtype));

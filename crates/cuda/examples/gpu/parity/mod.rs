@@ -102,7 +102,7 @@ impl Bed {
 }
 
 /// Results of an operation.
-pub type Made = Vec<(&'static str, Tensor)>;
+pub type Outputs = Vec<(&'static str, Tensor)>;
 
 /// One operation to compare.
 pub struct Case {
@@ -111,7 +111,7 @@ pub struct Case {
     /// Largest difference allowed, relative to the largest number; in f32 and in bf16.
     pub bounds: [f64; 2],
     /// The same program for both machines.
-    pub run: fn(&Bed) -> Made,
+    pub run: fn(&Bed) -> Outputs,
 }
 
 /// f32 sums in a different order, and results rounded to bf16.

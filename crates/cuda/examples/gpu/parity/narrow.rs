@@ -1,10 +1,10 @@
 //! Products of narrow operands: by matrix units if the device has them, compared with the CPU's emulation.
 
 use fathom_tensor::{
-    Blocks, Category, DType, Delayed, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor,
+    AmaxHistory, Blocks, Category, DType, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor,
 };
 
-use super::{Bed, Case, Made};
+use super::{Bed, Case, Outputs};
 
 /// Elements and scales are equal, but sums of matrix units keep fewer bits than f32: on Hopper about 14 of the largest
 /// addend.
@@ -21,7 +21,7 @@ pub const CASES: &[Case] = &[
 const SIZES: [usize; 3] = [208, 384, 336];
 
 /// The three products of a linear layer.
-fn of(bed: &Bed, blocks: Blocks, late: bool) -> Made {
+fn of(bed: &Bed, blocks: Blocks, late: bool) -> Outputs {
     let [tokens, wide, out] = SIZES;
     let (x, w, dy) = (bed.data(1, [tokens, wide]), bed.data(2, [out, wide]), bed.data(3, [tokens, out]));
     let rule = if blocks == Blocks::Line(32) { Rule::Floor } else { Rule::Covers };
@@ -29,7 +29,7 @@ fn of(bed: &Bed, blocks: Blocks, late: bool) -> Made {
     let seen: Vec<[Tensor; 2]> = [0.6, 1.1, 0.3].map(|before| [one(before), one(0.0)]).to_vec();
     let operand = |at: usize, element, blocks| {
         let [before, now] = &seen[at];
-        let delayed = late.then_some(Delayed { before, now: Some(now) });
+        let delayed = late.then_some(AmaxHistory { before, now: Some(now) });
         NarrowOperand { how: Narrow { element, blocks, rule }, delayed }
     };
     let of_weight = if blocks == Blocks::Line(128) { Blocks::Tile(128) } else { blocks };

@@ -5,7 +5,7 @@ use fathom_tensor::{
     NormKind, Rope, RopeTable, Spread, StepScale, Tensor,
 };
 
-use super::{Bed, Case, EXACT, Made, ROUNDED};
+use super::{Bed, Case, EXACT, Outputs, ROUNDED};
 
 /// Row and column counts that are not multiples of any block size.
 const SHAPE: [usize; 2] = [300, 200];
@@ -27,7 +27,7 @@ pub const CASES: &[Case] = &[
     Case { name: "optimizer", bounds: ROUNDED, run: optimizer },
 ];
 
-fn copy(bed: &Bed) -> Made {
+fn copy(bed: &Bed) -> Outputs {
     let x = bed.data(1, SHAPE);
     let other = bed.empty(SHAPE, if bed.dtype == DType::F32 { DType::Bf16 } else { DType::F32 });
     bed.machine().copy(&x, &other);
@@ -36,7 +36,7 @@ fn copy(bed: &Bed) -> Made {
     vec![("converted", other), ("columns", part)]
 }
 
-fn simple(bed: &Bed) -> Made {
+fn simple(bed: &Bed) -> Outputs {
     let (x, y, out) = (bed.data(1, SHAPE), bed.wide(2, SHAPE), bed.empty(SHAPE, bed.dtype));
     bed.machine().add(&x, &y, &out);
     let scaled = bed.empty(SHAPE, bed.dtype);
@@ -46,7 +46,7 @@ fn simple(bed: &Bed) -> Made {
     vec![("sum", out), ("multiple", scaled), ("capped", capped)]
 }
 
-fn bias(bed: &Bed) -> Made {
+fn bias(bed: &Bed) -> Outputs {
     let (x, bias) = (bed.data(1, SHAPE), bed.data(2, [1, SHAPE[1]]));
     bed.machine().add_bias(&x, &bias);
     let gradient = bed.wide(4, [1, SHAPE[1]]);
@@ -54,7 +54,7 @@ fn bias(bed: &Bed) -> Made {
     vec![("added", x), ("gradient", gradient)]
 }
 
-fn products(bed: &Bed, [m, n, k]: [usize; 3]) -> Made {
+fn products(bed: &Bed, [m, n, k]: [usize; 3]) -> Outputs {
     let mut made = Vec::new();
     for (name, a_trans, b_trans) in
         [("plain", false, false), ("a turned", true, false), ("b turned", false, true)]
@@ -71,15 +71,15 @@ fn products(bed: &Bed, [m, n, k]: [usize; 3]) -> Made {
     made
 }
 
-fn matmul(bed: &Bed) -> Made {
+fn matmul(bed: &Bed) -> Outputs {
     products(bed, [512, 384, 256])
 }
 
-fn odd_matmul(bed: &Bed) -> Made {
+fn odd_matmul(bed: &Bed) -> Outputs {
     products(bed, [77, 131, 45])
 }
 
-fn norms(bed: &Bed, kind: NormKind) -> Made {
+fn norms(bed: &Bed, kind: NormKind) -> Outputs {
     let (groups, width, rows) = (2, 96, 300);
     let shape = [rows, groups * width];
     let (x, weight, bias) = (bed.data(1, shape), bed.data(2, [1, width]), bed.data(3, [1, width]));
@@ -95,15 +95,15 @@ fn norms(bed: &Bed, kind: NormKind) -> Made {
     vec![("out", out), ("dx", dx), ("dweight", dweight), ("dbias", dbias)]
 }
 
-fn norm(bed: &Bed) -> Made {
+fn norm(bed: &Bed) -> Outputs {
     norms(bed, NormKind { centred: false, plus_one: false, round_first: true, eps: 1e-5 })
 }
 
-fn layer_norm(bed: &Bed) -> Made {
+fn layer_norm(bed: &Bed) -> Outputs {
     norms(bed, NormKind { centred: true, plus_one: true, round_first: false, eps: 1e-5 })
 }
 
-fn activations(bed: &Bed) -> Made {
+fn activations(bed: &Bed) -> Outputs {
     let mut made = Vec::new();
     for (name, kind, gated) in [
         ("swiglu", Activation::Silu, true),
@@ -124,7 +124,7 @@ fn activations(bed: &Bed) -> Made {
     made
 }
 
-fn rope(bed: &Bed) -> Made {
+fn rope(bed: &Bed) -> Outputs {
     let (tokens, heads, head_dim, rot) = (300, 3, 64, 48);
     let positions = bed.ints([1, tokens], |at| (at * 37 % 4000) as i32);
     let inv_freq: Vec<f32> = (0..rot / 2).map(|i| 10_000f32.powf(-2.0 * i as f32 / rot as f32)).collect();
@@ -149,7 +149,7 @@ fn rope(bed: &Bed) -> Made {
     made
 }
 
-fn embed(bed: &Bed) -> Made {
+fn embed(bed: &Bed) -> Outputs {
     let (vocab, tokens, cols) = (50, 300, 200);
     let ids = bed.ints([1, tokens], |at| (at * at % vocab) as i32);
     let (table, out) = (bed.data(1, [vocab, cols]), bed.data(2, [tokens, cols]));
@@ -160,7 +160,7 @@ fn embed(bed: &Bed) -> Made {
     vec![("rows", out), ("gradient", gradient)]
 }
 
-fn loss(bed: &Bed) -> Made {
+fn loss(bed: &Bed) -> Outputs {
     let (rows, vocab) = (64, 1111);
     let (logits, weights) = (bed.data(1, [rows, vocab]), bed.wide(2, [1, rows]));
     let labels = bed.ints([1, rows], |at| if at % 9 == 0 { -1 } else { (at * 31 % vocab) as i32 });
@@ -181,7 +181,7 @@ fn loss(bed: &Bed) -> Made {
 }
 
 /// A vocabulary split between two ranks, computed one after the other.
-fn spread_loss(bed: &Bed) -> Made {
+fn spread_loss(bed: &Bed) -> Outputs {
     let (rows, vocab) = (64, 1000);
     let logits = bed.data(1, [rows, vocab]);
     let labels = bed.ints([1, rows], |at| if at % 9 == 0 { -1 } else { (at * 31 % vocab) as i32 });
@@ -223,7 +223,7 @@ fn part_loss(bed: &Bed, [logits, labels, loss]: [&Tensor; 3], dlogits: Option<&T
     bed.machine().cross_entropy(&op);
 }
 
-fn sums(bed: &Bed) -> Made {
+fn sums(bed: &Bed) -> Outputs {
     let x = bed.wide(1, [1, 100_000]);
     let (sum, squares) = (bed.wide(2, [1, 1]), bed.wide(3, [1, 1]));
     bed.machine().sum(&x, &sum);
@@ -231,7 +231,7 @@ fn sums(bed: &Bed) -> Made {
     vec![("sum", sum), ("squares", squares)]
 }
 
-fn optimizer(bed: &Bed) -> Made {
+fn optimizer(bed: &Bed) -> Outputs {
     let shape = [300, 100];
     let one = |value: f32| bed.device.from_f32(1, 1, &[value], fathom_tensor::Category::Data);
     let (scale, skip, norm) = (bed.zeros([1, 1]), bed.zeros([1, 1]), bed.zeros([1, 1]));

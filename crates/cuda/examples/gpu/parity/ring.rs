@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask, PackedMask, Slice, Tensor};
 
-use super::{Bed, Case, Made};
+use super::{Bed, Case, Outputs};
 
 /// Those of attention, with each part rounded to bf16.
 const BOUNDS: [f64; 2] = [1e-4, 2e-2];
@@ -183,7 +183,7 @@ impl Rank<'_> {
         self.bed.machine().attention_backward(&call, &self.bed.scratch(&forward.desc(true)));
     }
 
-    fn made(self, dk: Tensor, dv: Tensor) -> Made {
+    fn made(self, dk: Tensor, dv: Tensor) -> Outputs {
         vec![("out", self.out), ("lse", self.lse), ("dq", self.dq), ("dk", dk), ("dv", dv)]
     }
 }
@@ -195,7 +195,7 @@ fn keys(bed: &Bed, context: &Context) -> [Tensor; 4] {
 }
 
 /// Own keys first, then those of the preceding ranks; results accumulate in f32.
-fn around(bed: &Bed, context: &Context) -> Made {
+fn around(bed: &Bed, context: &Context) -> Outputs {
     let rank = Rank::new(bed, context, DType::F32);
     let [k, v, dk, dv] = keys(bed, context);
     let own = context.positions(RANK);
@@ -217,7 +217,7 @@ fn around(bed: &Bed, context: &Context) -> Made {
 }
 
 /// All ranks' keys in stream order.
-fn gathered(bed: &Bed, context: &Context) -> Made {
+fn gathered(bed: &Bed, context: &Context) -> Outputs {
     let rank = Rank::new(bed, context, bed.dtype);
     let [k, v, dk, dv] = keys(bed, context);
     let all: Vec<i32> = (0..context.tokens() as i32).collect();

@@ -4,7 +4,7 @@
 use fathom_tensor::choice::{Choose, Draw, LeaveOut, kept_bytes};
 use fathom_tensor::{AdamW, BalanceBias, Category, DType, MomentScales, Tensor, moments};
 
-use super::{Bed, Case, EXACT, Made, ROUNDED};
+use super::{Bed, Case, EXACT, Outputs, ROUNDED};
 
 pub const CASES: &[Case] = &[
     Case { name: "largest", bounds: EXACT, run: largest },
@@ -34,7 +34,7 @@ pub const CASES: &[Case] = &[
     Case { name: "biases of experts", bounds: EXACT, run: balance },
 ];
 
-fn largest(bed: &Bed) -> Made {
+fn largest(bed: &Bed) -> Outputs {
     let x = bed.data(1, [300, 200]);
     let (of_all, by_column) = (bed.zeros([1, 1]), bed.zeros([1, 200]));
     bed.machine().largest(&x, &of_all);
@@ -42,14 +42,14 @@ fn largest(bed: &Bed) -> Made {
     vec![("of all", of_all), ("by column", by_column)]
 }
 
-fn slots(bed: &Bed) -> Made {
+fn slots(bed: &Bed) -> Outputs {
     let (x, sums) = (bed.wide(1, [1, 100_000]), bed.wide(2, [1, 4]));
     bed.machine().sum_squares_slots(&x, 30_000, &sums);
     vec![("sums", sums)]
 }
 
 /// Groups of one and of two tensors, more groups than threads.
-fn filled(bed: &Bed) -> Made {
+fn filled(bed: &Bed) -> Outputs {
     let whole = bed.zeros([60, 25]);
     let rows = |from: usize, to: usize| whole.view_rows(from..to);
     let groups: Vec<Vec<Tensor>> =
@@ -72,7 +72,7 @@ struct Moments {
 }
 
 /// Three updates, each reading what the previous one rounded.
-fn updated(bed: &Bed, Moments { storage, second, masters }: Moments) -> Made {
+fn updated(bed: &Bed, Moments { storage, second, masters }: Moments) -> Outputs {
     let size = 20 * moments::BLOCK;
     let (param, master) = (bed.data(1, [1, size]), bed.wide(1, [1, size]));
     let (m, v) = (zeros(bed, size, storage), zeros(bed, size, storage));
@@ -108,7 +108,7 @@ fn zeros(bed: &Bed, size: usize, dtype: DType) -> Tensor {
 }
 
 /// The largest logits, and random draws.
-fn tokens(bed: &Bed) -> Made {
+fn tokens(bed: &Bed) -> Outputs {
     let logits = bed.data(1, [20, 5000]);
     let draw = Draw { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.01, seed: 3, drawn: 8 };
     let of = |draw: Option<Draw>, among: bool| {
@@ -135,7 +135,7 @@ fn tokens(bed: &Bed) -> Made {
     ]
 }
 
-fn balance(bed: &Bed) -> Made {
+fn balance(bed: &Bed) -> Outputs {
     let (bias, load) = (bed.wide(1, [1, 64]), bed.wide(2, [1, 64]));
     let [skipped, counted] = [1.0, 0.0].map(|skip| bed.device.from_f32(1, 1, &[skip], Category::Data));
     for skip in [&skipped, &counted] {

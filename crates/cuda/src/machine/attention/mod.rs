@@ -12,12 +12,12 @@
 //! head and all other code in rows of tokens, and the gradients of packed sequences.
 #![allow(unsafe_code)]
 
-mod held;
+#[cfg(test)]
+mod fake_attention;
 mod layers;
 mod operands;
 mod parts;
-#[cfg(test)]
-mod pretended;
+mod row_set;
 #[cfg(test)]
 mod tests;
 
@@ -31,7 +31,7 @@ use crate::Result;
 use crate::blas::Element;
 use crate::driver::Rows;
 use crate::kernels;
-use crate::memory::{Attended, Work};
+use crate::memory::{AttentionOp, Work};
 use crate::operand::output;
 use crate::sdpa::{Attend, Case, Strides, uid};
 use layers::Layer;
@@ -333,7 +333,7 @@ impl Cuda {
                 self.run(&kernels::transpose(&theirs, &ours));
             }
             let (scale, window) = (described.op.scale, round.window.unwrap_or_default());
-            let call = Attended { case, backward, tensors, workspace, scale, window };
+            let call = AttentionOp { case, backward, tensors, workspace, scale, window };
             // SAFETY: the case was made of these tensors, which live; see `Cuda::run` for their storage.
             unsafe { self.streams.issue(Work::Attend(library.clone(), Box::new(call)))? };
             self.place(described, round, group, progress);

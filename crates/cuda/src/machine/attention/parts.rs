@@ -3,22 +3,22 @@
 
 use fathom_tensor::{DType, Machine, Tensor};
 
-use super::held::Held;
+use super::row_set::RowSet;
 use super::{Described, Round};
 use crate::kernels;
 use crate::machine::Cuda;
 
 /// Rows of queries and of keys that already have results.
 pub(super) struct Progress {
-    queries: Held,
-    keys: Held,
+    queries: RowSet,
+    keys: RowSet,
 }
 
 impl Progress {
     /// State before the first round: rows that the call accumulates on.
     pub fn of(described: &Described<'_>) -> Progress {
         let all = described.goes_on.then_some(0..described.op.q.rows());
-        Progress { queries: Held::of(all), keys: Held::default() }
+        Progress { queries: RowSet::of(all), keys: RowSet::default() }
     }
 
     /// Records that a round was issued.
@@ -36,11 +36,11 @@ impl Progress {
 }
 
 /// Rows of a round's queries and keys.
-fn rows(round: &Round) -> [Held; 2] {
+fn rows(round: &Round) -> [RowSet; 2] {
     let sequences = &round.layer.sequences;
     [
-        Held::of(sequences.iter().map(|sequence| sequence.q.clone())),
-        Held::of(sequences.iter().map(|sequence| sequence.k.clone())),
+        RowSet::of(sequences.iter().map(|sequence| sequence.q.clone())),
+        RowSet::of(sequences.iter().map(|sequence| sequence.k.clone())),
     ]
 }
 

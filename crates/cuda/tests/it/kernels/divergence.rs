@@ -1,8 +1,8 @@
 //! Divergences from a teacher: whole distributions and best tokens, the vocabulary on one rank and on two.
 
 use fathom_tensor::{
-    Category, CrossEntropy, DType, Device, Distance, Diverged, Divergence, Dropout, Known, RowDistance,
-    Spread, Tensor,
+    Category, CrossEntropy, DType, Device, Distance, Divergence, DivergenceOutput, Dropout, RowDistance,
+    Spread, TeacherLogits, Tensor,
 };
 
 use super::{blank, random, same};
@@ -58,16 +58,19 @@ fn run(device: &Device, widths: &[usize], beta: f32, softcap: f32, best: Option<
         let mut first = 0;
         for rank in 0..widths.len() {
             let teacher = match best {
-                None => {
-                    Known::Whole { logits: &teachers[rank], stats: &of_teacher, scale: 0.8, softcap: 0.0 }
-                }
-                Some(rest) => Known::Best { ids: &ids, logps: &logps, rest },
+                None => TeacherLogits::Whole {
+                    logits: &teachers[rank],
+                    stats: &of_teacher,
+                    scale: 0.8,
+                    softcap: 0.0,
+                },
+                Some(rest) => TeacherLogits::Best { ids: &ids, logps: &logps, rest },
             };
             let loss = device.zeros(1, ROWS, DType::F32, Category::Data);
             let dlogits = blank(device, [ROWS, widths[rank]], DType::F32);
             // In place of the teacher's logits, if there are any.
             let dlogits = if best.is_none() && rank == 0 { teachers[0].clone() } else { dlogits };
-            let out = Diverged { loss: &loss, dlogits: &dlogits, weights: &weights, factor: 0.7 };
+            let out = DivergenceOutput { loss: &loss, dlogits: &dlogits, weights: &weights, factor: 0.7 };
             device.machine.divergence(&Divergence {
                 logits: &students[rank],
                 stats: &stats,

@@ -1,8 +1,8 @@
 //! Codes and scales for matrix units: the same numbers as in emulation, laid out as in cuBLAS' manual.
 
-use fathom_cuda::kernels::{self, Coded, SCRATCH_BYTES, Scratch};
+use fathom_cuda::kernels::{self, Fp8Operand, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
-    Blocks, Category, DType, Delayed, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
+    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
     Tensor,
 };
 
@@ -40,7 +40,7 @@ fn scale(bytes: &[u8], blocks: Blocks, [lines, count]: [usize; 2], line: usize, 
 
 /// Decodes an operand, line by line.
 #[track_caller]
-fn decoded(device: &Device, coded: &Coded, how: Narrow, [lines, summed]: [usize; 2]) -> Vec<f32> {
+fn decoded(device: &Device, coded: &Fp8Operand, how: Narrow, [lines, summed]: [usize; 2]) -> Vec<f32> {
     let filled = summed.next_multiple_of(16);
     assert_eq!(coded.codes.shape(), [lines, filled]);
     let (codes, scales) = (floats(device, &coded.codes), device.machine.read(&coded.scales).wait());
@@ -89,7 +89,7 @@ fn check(device: &Device, how: Narrow, trans: [bool; 2], dtype: DType, late: boo
     let b = uneven(device, turn([COLS, ROWS], trans[1]), dtype);
     let c = blank(device, [ROWS, ROWS], DType::F32);
     let [before, now] = [3.0, 0.5].map(|x| device.from_f32(1, 1, &[x], Category::Data));
-    let delayed = late.then_some(Delayed { before: &before, now: Some(&now) });
+    let delayed = late.then_some(AmaxHistory { before: &before, now: Some(&now) });
     let operand = NarrowOperand { how, delayed };
     let product = MatMul { a: &a, a_trans: trans[0], b: &b, b_trans: trans[1], c: &c, accumulate: false };
     let op = NarrowMatMul { product, a: operand, b: operand };

@@ -1,7 +1,7 @@
 //! Matrix products without a library.
 
 use fathom_tensor::{
-    Blocks, Category, DType, Delayed, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
+    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
     Tensor,
 };
 
@@ -112,7 +112,7 @@ fn seen_narrow(
     super::set(device, &one, &ones.collect::<Vec<f32>>());
     let [before, now] = [3.0, 0.0].map(|x| device.from_f32(1, 1, &[x], Category::Data));
     let late = how.blocks == Blocks::Tensor && wide == DType::F32;
-    let delayed = late.then_some(Delayed { before: &before, now: Some(&now) });
+    let delayed = late.then_some(AmaxHistory { before: &before, now: Some(&now) });
     let seen = NarrowOperand { how, delayed };
     let plain = NarrowOperand { how: Narrow { blocks: Blocks::Line(32), ..how }, delayed: None };
     let c = blank(device, if first { [outer, inner] } else { [inner, outer] }, wide);

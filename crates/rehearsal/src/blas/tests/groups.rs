@@ -7,7 +7,7 @@ use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
 
 use super::*;
 use crate::blas::groups::{GroupJob, Groups};
-use crate::blas::matmul::Given;
+use crate::blas::matmul::BufferArgs;
 use crate::blas::objects::operation;
 
 const INVALID: Status = Status::CUBLAS_STATUS_INVALID_VALUE;
@@ -112,22 +112,22 @@ impl Bed {
     }
 
     /// The work, with an algorithm from the heuristic.
-    fn job(&self, change: impl FnOnce(&mut [*const c_void; 2], &mut Given)) -> Result<GroupJob, Status> {
+    fn job(&self, change: impl FnOnce(&mut [*const c_void; 2], &mut BufferArgs)) -> Result<GroupJob, Status> {
         let groups = self.groups(|_| {}, VERSION).unwrap();
         let wishes = Preference { workspace: 32 << 20, alignments: [16; 4], ..PREFERENCE };
         let chosen = crate::blas::heuristic::choose_groups(&groups, &wishes).unwrap();
         let packed: cublasLtMatmulAlgo_t = chosen[0].pack();
         let own = chosen[0].workspace;
-        let mut given = Given {
+        let mut args = BufferArgs {
             addresses: self.addresses.each_ref().map(|list| addresses(list)),
             workspace: room(own),
             workspace_bytes: own,
         };
         let factors = [floats(&[2.0]), floats(&[0.5])];
         let mut factors = factors.map(|at| without_provenance_mut::<c_void>(at as usize).cast_const());
-        change(&mut factors, &mut given);
+        change(&mut factors, &mut args);
         // SAFETY: factors of the device.
-        unsafe { GroupJob::new(groups, given, factors, Some(&packed)) }.map_err(|refusal| refusal.status)
+        unsafe { GroupJob::new(groups, args, factors, Some(&packed)) }.map_err(|refusal| refusal.status)
     }
 }
 
@@ -163,7 +163,7 @@ fn tables_are_read_when_the_work_runs() {
     stream();
     let bed = Bed::new([Kind::Bf16; 4], [false; 2], &SIZES);
     let mut arrays = [0; 4];
-    let job = bed.job(|_, given| arrays = given.addresses).unwrap();
+    let job = bed.job(|_, args| arrays = args.addresses).unwrap();
     let to: *mut u64 = std::ptr::with_exposed_provenance_mut(arrays[0] as usize);
     // SAFETY: the first element of the array.
     unsafe { to.write(bed.addresses[0][0] + 2) };
@@ -201,21 +201,21 @@ fn what_tables_must_not_say() {
 #[test]
 fn what_a_call_must_not_say() {
     stream();
-    let check = |what: &str, status: Status, change: fn(&mut [*const c_void; 2], &mut Given)| {
+    let check = |what: &str, status: Status, change: fn(&mut [*const c_void; 2], &mut BufferArgs)| {
         let bed = Bed::new([Kind::Bf16; 4], [false; 2], &SIZES);
         assert_eq!(bed.job(change).err(), Some(status), "{what}");
     };
-    check("an array that is not aligned", INVALID, |_, given| given.addresses[1] += 8);
-    check("no array", INVALID, |_, given| given.addresses[2] = 0);
-    check("an array that is not allocated", INVALID, |_, given| given.addresses[0] = 1 << 40);
+    check("an array that is not aligned", INVALID, |_, args| args.addresses[1] += 8);
+    check("no array", INVALID, |_, args| args.addresses[2] = 0);
+    check("an array that is not allocated", INVALID, |_, args| args.addresses[0] = 1 << 40);
     check("no factor", INVALID, |factors, _| factors[1] = std::ptr::null());
     check("a factor of the host", INVALID, |factors, _| {
         static ONE: f32 = 1.0;
         factors[0] = (&raw const ONE).cast();
     });
-    check("too little workspace", INVALID, |_, given| given.workspace_bytes -= 1);
-    check("a workspace that is not aligned", INVALID, |_, given| given.workspace += 16);
-    check("a workspace over a table", INVALID, |_, given| given.addresses[0] = given.workspace);
+    check("too little workspace", INVALID, |_, args| args.workspace_bytes -= 1);
+    check("a workspace that is not aligned", INVALID, |_, args| args.workspace += 16);
+    check("a workspace over a table", INVALID, |_, args| args.addresses[0] = args.workspace);
 }
 
 #[test]

@@ -62,8 +62,8 @@ fn outcome(bench: &Bench, places: &[(&Tensor, u64)], wanted: Option<&str>) {
     let places = places.iter().map(|(tensor, place)| (tensor.uid, *place)).collect();
     let pack = bench.pack(plan, &places);
     let mut all = registry();
-    let (Ok(Made::Plan(plan)), Ok(Made::Pack(pack))) =
-        (all.made(plan.addr() as u64), all.made(pack.addr() as u64))
+    let (Ok(Object::Plan(plan)), Ok(Object::Pack(pack))) =
+        (all.object(plan.addr() as u64), all.object(pack.addr() as u64))
     else {
         panic!("no plan and pack")
     };

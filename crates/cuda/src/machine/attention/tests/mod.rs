@@ -10,7 +10,7 @@ use fathom_tensor::{
     Tensor, gpu,
 };
 
-use super::pretended::{Pretended, Seen};
+use super::fake_attention::{FakeAttention, RecordedCall};
 use super::{rounded, spanned};
 use crate::driver::fake::Fake;
 use crate::driver::{Driver, Stream};
@@ -93,10 +93,10 @@ impl Problem {
     }
 }
 
-fn watched(budget: u64) -> (Arc<Fake>, Arc<Mutex<Vec<Seen>>>, Device) {
+fn watched(budget: u64) -> (Arc<Fake>, Arc<Mutex<Vec<RecordedCall>>>, Device) {
     let fake = Arc::new(Fake::new(8 << 30));
     let seen = Arc::default();
-    let library = Pretended { seen: Arc::clone(&seen), fake: None };
+    let library = FakeAttention { seen: Arc::clone(&seen), fake: None };
     let parts = MachineLibraries { attend: Some(Arc::new(library)), ..MachineLibraries::default() };
     let device = Device::new(machine(&fake, parts), budget);
     (fake, seen, device)
@@ -116,7 +116,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         assert!(case.packed && case.causal && case.window && call.window == 30);
         assert_eq!(case.strides.of(uid::K), problem.qkv.stride() as i64);
     }
-    let address = Seen::address;
+    let address = RecordedCall::address;
     // The lists are on the device once the stream has executed their upload.
     fake.synchronise(Stream(1)).unwrap();
     let list = |at: u64, count: usize| -> Vec<i64> {
@@ -164,9 +164,9 @@ fn long_gradients_take_some_heads_at_a_time() {
     problem.run(0.0);
     fake.synchronise(Stream(1)).unwrap();
     let seen = seen.lock().unwrap();
-    let calls: Vec<&Seen> = seen.iter().filter(|call| call.backward).collect();
+    let calls: Vec<&RecordedCall> = seen.iter().filter(|call| call.backward).collect();
     assert_eq!((seen.len(), calls.len()), (3, 2));
-    let address = Seen::address;
+    let address = RecordedCall::address;
     for (number, bytes) in [(uid::Q, 2 * 2 * 64), (uid::DK, 2 * 64), (uid::LSE, 0), (uid::SUMS, 0)] {
         assert_eq!(address(calls[1], number) - address(calls[0], number), bytes, "tensor {number}");
     }
@@ -186,9 +186,9 @@ fn prompts_of_many_lengths_have_few_plans() {
     problem.run(0.0);
     let seen = seen.lock().unwrap();
     let [forward, backward] = &seen[..] else { panic!("{} calls", seen.len()) };
-    let shape = |call: &Seen| (call.case.packed, call.case.sequences, call.case.q_tokens);
+    let shape = |call: &RecordedCall| (call.case.packed, call.case.sequences, call.case.q_tokens);
     assert_eq!((shape(forward), shape(backward)), ((true, 1, 128), (false, 1, 100)));
-    let address = Seen::address;
+    let address = RecordedCall::address;
     assert_eq!(address(forward, uid::LSE), problem.lse.address());
     assert_ne!(address(backward, uid::LSE), problem.lse.address());
     drop(fake);

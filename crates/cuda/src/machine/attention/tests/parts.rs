@@ -7,7 +7,7 @@ use fathom_tensor::{
     Attention, AttentionBackward, Category, DType, Device, Extent, Mask, OpDesc, PackedMask, Slice, Tensor,
 };
 
-use super::super::pretended::{Pretended, Seen};
+use super::super::fake_attention::{FakeAttention, RecordedCall};
 use crate::driver::fake::Fake;
 use crate::machine::build::MachineLibraries;
 use crate::machine::tests::machine;
@@ -130,9 +130,9 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
 
 /// Checks that the library handles all of a step with the CPU's results; returns its calls, forward and backward.
 #[track_caller]
-fn check(what: &str, step: &Step) -> [Vec<Seen>; 2] {
+fn check(what: &str, step: &Step) -> [Vec<RecordedCall>; 2] {
     let fake = Arc::new(Fake::new(256 << 20));
-    let library = Pretended { fake: Some(fake.clone()), ..Pretended::default() };
+    let library = FakeAttention { fake: Some(fake.clone()), ..FakeAttention::default() };
     let seen = library.seen.clone();
     let parts = MachineLibraries { attend: Some(Arc::new(library)), ..MachineLibraries::default() };
     let device = Device::new(machine(&fake, parts), 64 << 20);
@@ -161,7 +161,7 @@ fn zigzag(rank: i32, ranks: i32, chunk: i32) -> Vec<i32> {
     tokens(rank).chain(tokens(2 * ranks - 1 - rank)).collect()
 }
 
-fn sizes(calls: &[Seen]) -> Vec<(i64, i64, bool)> {
+fn sizes(calls: &[RecordedCall]) -> Vec<(i64, i64, bool)> {
     calls.iter().map(|call| (call.case.q_tokens, call.case.k_tokens, call.case.causal)).collect()
 }
 
@@ -233,7 +233,7 @@ fn windowed(window: usize, ends: &[i32], q: Vec<i32>, k: Vec<i32>, goes_on: bool
 #[test]
 fn windows_reach_keys_of_other_ranks() {
     let of = |rank| zigzag(rank, 4, 8);
-    let shapes = |calls: &[Seen]| -> Vec<(i64, i64, bool, usize)> {
+    let shapes = |calls: &[RecordedCall]| -> Vec<(i64, i64, bool, usize)> {
         calls
             .iter()
             .map(|call| (call.case.q_tokens, call.case.k_tokens, call.case.causal, call.window))
@@ -283,7 +283,7 @@ fn documents_within_windows_are_packed_sequences() {
     let turn = |of: i32| (0..64).filter(|at| at / 4 % 2 == of).collect::<Vec<i32>>();
     let step = Step { docs: 8, ..windowed(6, &[64], turn(1), turn(0), true) };
     let [forward, backward] = check("turns", &step);
-    let shapes = |calls: &[Seen]| -> Vec<(i64, bool, usize)> {
+    let shapes = |calls: &[RecordedCall]| -> Vec<(i64, bool, usize)> {
         calls.iter().map(|call| (call.case.sequences, call.case.window, call.window)).collect()
     };
     assert_eq!(shapes(&forward), [(8, true, 2)]);
@@ -298,7 +298,7 @@ fn scratch_of_few_heads_is_enough() {
     for docs in [1, 4] {
         let step = Step { kv_heads: 1, docs, ..own.clone() };
         let [forward, backward] = check("groups", &step);
-        let heads = |calls: &[Seen]| calls.iter().map(|call| call.case.kv_heads).collect::<Vec<_>>();
+        let heads = |calls: &[RecordedCall]| calls.iter().map(|call| call.case.kv_heads).collect::<Vec<_>>();
         assert_eq!((heads(&forward), heads(&backward)), (vec![1, 1], vec![1, 1]));
     }
 }
@@ -335,7 +335,7 @@ fn documents_of_one_rank_are_whole() {
         (Step { kv_heads: 1, ..of(&[50, 96], None, 2) }, [(2, 128, true), (2, 128, true)]),
     ] {
         let calls = check("whole", &step);
-        let shapes = |seen: &Seen| (seen.case.sequences, seen.case.q_tokens, seen.case.packed);
+        let shapes = |seen: &RecordedCall| (seen.case.sequences, seen.case.q_tokens, seen.case.packed);
         assert_eq!(calls.each_ref().map(|calls| shapes(&calls[0])), expected, "{:?}", step.slices);
         let window = if step.slices[0].lo > -100 { 10 } else { 0 };
         assert!(calls.iter().flatten().all(|call| (call.case.window, call.window) == (window > 0, window)));

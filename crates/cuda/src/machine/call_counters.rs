@@ -43,14 +43,14 @@ impl Counter {
 
 /// Counters of one machine.
 #[derive(Default)]
-pub struct Taken {
+pub struct CallCounters {
     products: Counter,
     attention: Counter,
     narrow: Counter,
     grouped: Counter,
 }
 
-impl Taken {
+impl CallCounters {
     /// Counts a product.
     pub fn product(&self, by_library: bool) {
         self.products.add(by_library);
@@ -93,18 +93,18 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_who_did_them() {
-        let taken = Taken::default();
-        let before = taken.calls();
-        taken.product(true);
-        taken.attention(false);
-        let [products, attention] = taken.calls();
+        let counters = CallCounters::default();
+        let before = counters.calls();
+        counters.product(true);
+        counters.attention(false);
+        let [products, attention] = counters.calls();
         assert_eq!(products.since(before[0], "cuBLASLt"), "cuBLASLt");
         assert_eq!(attention.since(before[1], "cuDNN"), "kernels");
-        taken.attention(true);
-        assert_eq!(taken.calls()[1].since(before[1], "cuDNN"), "cuDNN and kernels");
-        assert_eq!(taken.calls()[0].since(products, "cuBLASLt"), "nothing");
-        taken.narrow(false);
-        assert_eq!(taken.narrow_calls().since(Calls::default(), "FP8 units"), "kernels");
-        assert_eq!(taken.calls()[0], products);
+        counters.attention(true);
+        assert_eq!(counters.calls()[1].since(before[1], "cuDNN"), "cuDNN and kernels");
+        assert_eq!(counters.calls()[0].since(products, "cuBLASLt"), "nothing");
+        counters.narrow(false);
+        assert_eq!(counters.narrow_calls().since(Calls::default(), "FP8 units"), "kernels");
+        assert_eq!(counters.calls()[0], products);
     }
 }

@@ -12,7 +12,7 @@ use crate::driver::fake::Fake;
 use crate::sdpa::{Attend, Call, Case, uid};
 
 /// A call of attention as seen by the library.
-pub struct Seen {
+pub struct RecordedCall {
     pub case: Case,
     pub backward: bool,
     pub tensors: Vec<(i64, u64)>,
@@ -20,7 +20,7 @@ pub struct Seen {
     pub window: usize,
 }
 
-impl Seen {
+impl RecordedCall {
     /// Address of a tensor.
     pub fn address(&self, number: i64) -> u64 {
         let found = self.tensors.iter().find(|(of, _)| *of == number);
@@ -30,20 +30,20 @@ impl Seen {
 
 /// Records calls, and executes them if there is a device.
 #[derive(Default)]
-pub struct Pretended {
-    pub seen: Arc<Mutex<Vec<Seen>>>,
+pub struct FakeAttention {
+    pub seen: Arc<Mutex<Vec<RecordedCall>>>,
     pub fake: Option<Arc<Fake>>,
 }
 
 // SAFETY: reads and writes only what the graphs of a case name, and the workspace.
-unsafe impl Attend for Pretended {
+unsafe impl Attend for FakeAttention {
     fn takes(&self, _: &Case, _: bool, _: u64) -> bool {
         true
     }
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()> {
         let workspace = (call.workspace, call.workspace_bytes);
         let (tensors, window) = (call.tensors.to_vec(), call.window);
-        let seen = || Seen { case: *case, backward, tensors: tensors.clone(), workspace, window };
+        let seen = || RecordedCall { case: *case, backward, tensors: tensors.clone(), workspace, window };
         self.seen.lock().unwrap().push(seen());
         if let Some(fake) = &self.fake {
             let (seen, scale) = (seen(), call.scale);
@@ -67,7 +67,7 @@ fn write<T>(at: u64, value: T) {
 
 /// Memory and scale of a call.
 struct Memory<'a> {
-    seen: &'a Seen,
+    seen: &'a RecordedCall,
     scale: f32,
 }
 
@@ -81,7 +81,7 @@ struct Of {
 
 impl Memory<'_> {
     fn attend(&self) {
-        let Seen { case, backward, workspace: (at, bytes), .. } = self.seen;
+        let RecordedCall { case, backward, workspace: (at, bytes), .. } = self.seen;
         (0..*bytes).for_each(|byte| write(at + byte, 0xffu8));
         for sequence in 0..case.sequences as u64 {
             let [queries, keys] = if case.packed {
@@ -139,7 +139,7 @@ impl Memory<'_> {
 
     /// Keys that a row attends to.
     fn keys(&self, of: Of, row: u64) -> std::ops::Range<u64> {
-        let Seen { case, window, .. } = self.seen;
+        let RecordedCall { case, window, .. } = self.seen;
         let end = if case.causal { of.keys.min(row + 1) } else { of.keys };
         let start = if case.window { (row + 1).saturating_sub(*window as u64) } else { 0 };
         assert!(start < end, "a row without keys is nothing that one could count on");

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 /// Ranges of rows, ascending, with gaps between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held(Vec<Range<usize>>);
+pub(super) struct RowSet(Vec<Range<usize>>);
 
-impl Held {
+impl RowSet {
     /// Merges ranges given in any order.
-    pub fn of(ranges: impl IntoIterator<Item = Range<usize>>) -> Held {
+    pub fn of(ranges: impl IntoIterator<Item = Range<usize>>) -> RowSet {
         let mut ranges: Vec<Range<usize>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
         ranges.sort_by_key(|range| range.start);
         let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -18,7 +18,7 @@ impl Held {
                 _ => merged.push(range),
             }
         }
-        Held(merged)
+        RowSet(merged)
     }
 
     /// The ranges, ascending.
@@ -27,8 +27,8 @@ impl Held {
     }
 
     /// The union with `other`.
-    pub fn and(&self, other: &Held) -> Held {
-        Held::of(self.0.iter().chain(&other.0).cloned())
+    pub fn and(&self, other: &RowSet) -> RowSet {
+        RowSet::of(self.0.iter().chain(&other.0).cloned())
     }
 
     /// Splits a range where it enters or leaves the set; each piece with whether it is inside.
@@ -59,12 +59,12 @@ mod tests {
 
     #[test]
     fn rows_are_cut_where_something_begins_to_be_there() {
-        let held = Held::of([8..10, 2..4, 4..5, 9..12, 3..3]);
-        assert_eq!(held.runs(), [2..5, 8..12]);
-        assert_eq!(held.cut(&(0..9)), [(0..2, false), (2..5, true), (5..8, false), (8..9, true)]);
-        assert_eq!((held.cut(&(9..11)), held.cut(&(5..8))), (vec![(9..11, true)], vec![(5..8, false)]));
-        assert_eq!(held.gaps(14).collect::<Vec<_>>(), [0..2, 5..8, 12..14]);
-        let full = held.and(&Held::of([0..8, 12..14]));
+        let rows = RowSet::of([8..10, 2..4, 4..5, 9..12, 3..3]);
+        assert_eq!(rows.runs(), [2..5, 8..12]);
+        assert_eq!(rows.cut(&(0..9)), [(0..2, false), (2..5, true), (5..8, false), (8..9, true)]);
+        assert_eq!((rows.cut(&(9..11)), rows.cut(&(5..8))), (vec![(9..11, true)], vec![(5..8, false)]));
+        assert_eq!(rows.gaps(14).collect::<Vec<_>>(), [0..2, 5..8, 12..14]);
+        let full = rows.and(&RowSet::of([0..8, 12..14]));
         assert_eq!((full.cut(&(0..14)), full.gaps(14).count()), (vec![(0..14, true)], 0));
     }
 }
