@@ -13,7 +13,7 @@ use fathom_base::{Error as Unloadable, human};
 use crate::adapted::check_adapter;
 use crate::error::{Error, Result};
 use crate::needs_corpus;
-use crate::policy::check::check as of_policy;
+use crate::policy::check::{check as of_policy, stages as room_for_answers};
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
 use crate::rounded;
@@ -40,8 +40,18 @@ pub fn outdated(loaded: &Loaded<Recipe>) -> Option<(String, String)> {
 type Check = fn(&Loaded<Recipe>) -> Result<()>;
 
 /// Each is asked whether a value is outdated, also where an earlier one refuses something: so each is of one thing.
-const CHECKS: [Check; 9] =
-    [numbers_allowed, addresses::check, model, adapters, rounded::check, quantization, batches, warmup, rest];
+const CHECKS: [Check; 10] = [
+    numbers_allowed,
+    addresses::check,
+    model,
+    adapters,
+    rounded::check,
+    quantization,
+    batches,
+    warmup,
+    room_for_answers,
+    rest,
+];
 
 /// Those of [`check_training`].
 const TRAINING: [Check; 6] = [given, lengths, rows::check, of_policy, z_loss, extended];
