@@ -113,8 +113,8 @@ events! {
         recipe: Vec<Row>,
         /// The machine.
         machine: MachineFacts,
-        /// Why the run is too short for some of the figures that runs are judged by; empty where it is not.
-        short: String,
+        /// A figure that misses its bar is not judged before a run has trained on as many tokens; 0 where every figure is.
+        least_tokens: u64,
     }
 
     /// What text a run trains on.
