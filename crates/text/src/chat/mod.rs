@@ -5,6 +5,7 @@
 //! as the difference between the text up to an answer and the text with it, if the first is the second's beginning. Where none of these
 //! holds, it is an error.
 
+mod concat;
 mod conversation;
 mod follow;
 mod known;
