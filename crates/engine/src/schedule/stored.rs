@@ -39,7 +39,7 @@ const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A disk that has not answered for this long is given up, and what it should have read is computed.
-const LATE: Duration = Duration::from_secs(30);
+pub(super) const LATE: Duration = Duration::from_secs(30);
 
 /// What has to be before a sequence can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,14 +103,14 @@ impl Reading {
     }
 
     /// Takes what has come, and may wait for some. What is not the page that it should be ends it, and is removed.
-    fn receive(&mut self, pages: &Pages, store: Option<&Beginnings>, mut wait: bool) {
+    fn receive(&mut self, pages: &Pages, (store, late): (Option<&Beginnings>, Duration), mut wait: bool) {
         while let Some(coming) = self.coming.as_ref().filter(|_| self.arrived.len() < self.ahead) {
             let at = self.next + self.arrived.len();
             let heard = coming.recv_timeout(if wait { LOOK } else { Duration::ZERO });
             wait = false;
             let page = match heard {
                 Ok(page) => page,
-                Err(RecvTimeoutError::Timeout) if self.heard.elapsed() < LATE => return,
+                Err(RecvTimeoutError::Timeout) if self.heard.elapsed() < late => return,
                 Err(_) => {
                     self.coming = None;
                     return;
@@ -220,7 +220,7 @@ impl Scheduler<'_> {
         let mut all = std::mem::take(&mut self.reads);
         let mut own = Vec::new();
         for read in all.iter_mut().filter(|read| !read.done) {
-            read.receive(&self.pages, self.store.as_ref(), false);
+            read.receive(&self.pages, (self.store.as_ref(), self.late), false);
             own.push(read.counts());
         }
         for (read, [count, ended]) in all.iter_mut().filter(|read| !read.done).zip(self.agreed(&own)) {
@@ -294,7 +294,7 @@ impl Scheduler<'_> {
     pub(super) fn await_read(&mut self) -> bool {
         let Some(read) = self.reads.iter_mut().find(|read| !read.done) else { return false };
         if read.started && read.arrived.is_empty() {
-            read.receive(&self.pages, self.store.as_ref(), true);
+            read.receive(&self.pages, (self.store.as_ref(), self.late), true);
         }
         true
     }
