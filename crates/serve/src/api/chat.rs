@@ -48,7 +48,7 @@ impl Tools {
 
     /// Marks that the text of an answer has to have, also where they are special tokens.
     fn shown(&self) -> Vec<String> {
-        tools::shown(if self.offered() { self.format } else { ToolFormat::None })
+        tools::shown_marks(if self.offered() { self.format } else { ToolFormat::None })
     }
 
     /// Tools were offered.

@@ -34,7 +34,7 @@ const ARGS: &str = "[ARGS]";
 const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
 /// Marks that the text of an answer has to have, also where they are special tokens: those of thoughts, and of calls in a format.
-pub fn shown(format: ToolFormat) -> Vec<String> {
+pub fn shown_marks(format: ToolFormat) -> Vec<String> {
     let calls: &[&str] = match format {
         ToolFormat::Auto => &[OPEN, CLOSE, MISTRAL, CALL_ID, ARGS, LLAMA],
         ToolFormat::Hermes => &[OPEN, CLOSE],
