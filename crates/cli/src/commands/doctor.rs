@@ -19,7 +19,7 @@ use fathom_cpu::isa::Isa;
 use fathom_cuda::libs::{Found, Library};
 use fathom_tensor::Device;
 
-use super::bench::{self, Measured, Rate};
+use super::bench::{self, Measurement, Rate};
 use crate::{args, console};
 
 /// Memory below which the quickstart's long stage does not fit.
@@ -233,7 +233,7 @@ fn text(findings: &mut Findings) {
 /// Rates of the kernels that a run takes next to what plans expect of such a processor; `out` becomes a profile for plans with the
 /// measured ones.
 fn speed(findings: &mut Findings, out: Option<&Path>) -> Result<()> {
-    let Measured { rates, loaded, profile } = bench::rates()?;
+    let Measurement { rates, loaded, profile } = bench::rates()?;
     let busy = if loaded { "; other processes computed meanwhile" } else { "" };
     for rate in &rates {
         let (verdict, found) = compared(rate);

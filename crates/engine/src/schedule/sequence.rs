@@ -14,7 +14,7 @@ use crate::adapters::Adapted;
 use crate::answer::Writer;
 use crate::pages::Table;
 use crate::sampler::Sampler;
-use crate::structure::Structured;
+use crate::structure::Constraint;
 
 /// Seconds of waiting that count as much as one more in priority.
 const AGE_S: f64 = 10.0;
@@ -27,13 +27,13 @@ pub(crate) struct Checked {
     /// Its prompt.
     pub ids: Vec<u32>,
     pub asked: GenerateRequest,
-    pub structure: Option<Structured>,
+    pub structure: Option<Constraint>,
 }
 
 impl Checked {
     /// The same for another rank.
     pub fn again(&mut self) -> Checked {
-        let structure = self.structure.as_mut().map(Structured::again);
+        let structure = self.structure.as_mut().map(Constraint::again);
         Checked { ids: self.ids.clone(), asked: self.asked.clone(), structure }
     }
 }
@@ -73,7 +73,7 @@ pub(super) struct Sequence<'e> {
     pub sampler: Sampler,
     pub writer: Writer<'e>,
     /// What the answer has to be.
-    pub structure: Option<Structured>,
+    pub structure: Option<Constraint>,
     pub drafting: Drafting,
     /// The same of the draft model.
     pub guessing: Drafting,
@@ -99,7 +99,7 @@ pub(super) struct Sequence<'e> {
 impl<'e> Sequence<'e> {
     /// The same for another answer, without pages and guesses.
     pub fn again(&mut self, answer: usize, writer: Writer<'e>, table: Table) -> Sequence<'e> {
-        let structure = self.structure.as_mut().map(Structured::again);
+        let structure = self.structure.as_mut().map(Constraint::again);
         Sequence {
             request: self.request,
             scope: self.scope.clone(),

@@ -31,7 +31,7 @@ const REASON: u64 = 4096;
 
 /// What a process is asked, as JSON on its standard input.
 #[derive(Serialize, Deserialize)]
-pub struct Asked {
+pub struct ProbeRequest {
     /// What to compile.
     pub structure: Structure,
     /// Tokens of the vocabulary.
@@ -47,7 +47,7 @@ pub struct Asked {
 /// # Errors
 /// Why it cannot be compiled, in a line.
 pub fn answer(input: &[u8]) -> Result<(), String> {
-    let Asked { structure, size, special, stops } =
+    let ProbeRequest { structure, size, special, stops } =
         serde_json::from_slice(input).map_err(|error| error.to_string())?;
     let mut words = vec![Vec::new(); size];
     for (id, text) in special {

@@ -44,7 +44,7 @@ pub struct Rate {
 }
 
 /// What a short measurement found.
-pub struct Measured {
+pub struct Measurement {
     /// Kernel by kernel.
     pub rates: [Rate; 5],
     /// Other processes computed meanwhile.
@@ -54,7 +54,7 @@ pub struct Measured {
 }
 
 /// Measures a bf16 product, both directions of bf16 attention, a copy and an activation function with all threads.
-pub fn rates() -> Result<Measured> {
+pub fn rates() -> Result<Measurement> {
     let cpu = Arc::new(Cpu::new(0, host::isa_mask()?));
     let bed = Bed { device: Device::new(cpu.clone(), BYTES), cpu, dtype: DType::Bf16 };
     let profile = Machine::of_kind(MachineKind::Cpu, bed.threads(), &Silent).profile()?;
@@ -91,7 +91,7 @@ pub fn rates() -> Result<Measured> {
     let faster = std::array::from_fn(|at| planned_s[at] / measured_s[at]);
     let rates = Some(as_measured(&planned, faster, (backward, backward_s, pairs)));
     let profile = Profile { memory_bytes: Memory::read().map(|memory| memory.total_bytes), rates, ..profile };
-    Ok(Measured { rates: std::array::from_fn(rate), loaded: watch.loaded(), profile })
+    Ok(Measurement { rates: std::array::from_fn(rate), loaded: watch.loaded(), profile })
 }
 
 /// Planned rates, by how much faster kernels were than these: products of f32 as those of bf16, and what a pair of attention costs as
