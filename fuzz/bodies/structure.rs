@@ -4,7 +4,7 @@
 use std::sync::OnceLock;
 
 use fathom_base::Structure;
-use fathom_engine::{Structured, Structures};
+use fathom_engine::{Constraint, Structures};
 use fathom_text::Tokenizer;
 
 /// Tokens that are followed.
@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
     follow(&mut structured, usize::from(*kind));
 }
 
-fn follow(structured: &mut Structured, seed: usize) {
+fn follow(structured: &mut Constraint, seed: usize) {
     for step in 0..TOKENS {
         let Ok(mask) = structured.mask() else { return };
         let allowed: Vec<u32> =

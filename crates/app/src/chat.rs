@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, GenerateRequest, PartialSampling, Prompt, Sampling, Stop, Usage};
 use fathom_engine::{Engine, Limits, Scheduler};
+use fathom_serve::{ToolFormat, shown_marks};
 use fathom_text::chat::{Conversation, Message, Template};
 
 use crate::error::{Result, caught, refuse};
@@ -156,7 +157,7 @@ impl Talk<'_> {
         }
         let max_tokens = self.settings.max_tokens.unwrap_or(MAX_TOKENS).min(left);
         let sampling = Sampling { max_tokens, ..self.sampling.clone() };
-        let request = GenerateRequest::new(Prompt::Ids(ids), sampling);
+        let request = asking(ids, sampling);
         let events: Rc<RefCell<VecDeque<Event>>> = Rc::default();
         let inbox = events.clone();
         let listener = Box::new(move |event| {
@@ -187,9 +188,27 @@ impl Talk<'_> {
     }
 }
 
+/// What is asked of the model: its thoughts and calls keep their marks, also where these are special tokens.
+fn asking(ids: Vec<u32>, sampling: Sampling) -> GenerateRequest {
+    GenerateRequest {
+        shown: shown_marks(ToolFormat::Auto),
+        ..GenerateRequest::new(Prompt::Ids(ids), sampling)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thoughts_and_calls_keep_their_marks() {
+        let shown = asking(vec![1], Sampling::default()).shown;
+        for mark in
+            ["<think>", "</think>", "[THINK]", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "<|python_tag|>"]
+        {
+            assert!(shown.iter().any(|it| it == mark), "{mark}");
+        }
+    }
 
     #[test]
     fn a_model_says_how_it_is_talked_to_unless_a_person_does() {

@@ -21,7 +21,7 @@ pub(crate) fn run_event(loaded: &Loaded<Recipe>, command: &str) -> events::Run {
         command: command.into(),
         recipe: loaded.rows().to_vec(),
         machine: MachineFacts::read(),
-        short: String::new(),
+        least_tokens: 0,
     }
 }
 

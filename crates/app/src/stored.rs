@@ -16,7 +16,7 @@ use crate::models::precision;
 
 /// Disk space of a run, without headers and small files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct Footprint {
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: u64,
     /// Maximum number of checkpoints at once: those that are kept, the last of each stage, and the one being written.
@@ -25,12 +25,12 @@ pub struct Stored {
     pub model_bytes: u64,
 }
 
-impl Stored {
+impl Footprint {
     /// Computes the disk space of a run.
     ///
     /// # Errors
     /// Weights selected for training that the model does not have.
-    pub fn of(job: &Job) -> Result<Stored> {
+    pub fn of(job: &Job) -> Result<Footprint> {
         let recipe = job.recipe();
         let dtype = precision(recipe.model.precision);
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
@@ -48,7 +48,7 @@ impl Stored {
         let moment = (1 + u64::from(moments.second)) * moments.dtype.bytes() as u64;
         let master = if moments.masters && dtype != DType::F32 { 4 } else { 0 };
         let saved = if without_base && recipe.model.from.is_some() { trained } else { all };
-        Ok(Stored {
+        Ok(Footprint {
             checkpoint_bytes: weight * saved + (moment + master) * trained,
             checkpoints: (recipe.checkpoint.keep.max(1) + recipe.stage.len()) as u64,
             model_bytes: weight * if adapts { trained } else { all },
@@ -73,13 +73,13 @@ impl Stored {
 /// # Errors
 /// The space that is needed and that is free; weights selected for training that the model does not have.
 pub(crate) fn check(job: &Job) -> Result<()> {
-    let stored = Stored::of(job)?;
+    let stored = Footprint::of(job)?;
     let goes_on = job.checkpoints().join("LATEST").exists();
     let needed = stored.least_bytes(job.recipe().stage.len() as u64, goes_on);
     refuse_full(&job.folder, (needed, free_bytes(&job.folder)), &stored)
 }
 
-fn refuse_full(folder: &Path, (needed, free): (u64, Option<u64>), stored: &Stored) -> Result<()> {
+fn refuse_full(folder: &Path, (needed, free): (u64, Option<u64>), stored: &Footprint) -> Result<()> {
     if let Some(free) = free.filter(|free| *free < needed) {
         refuse!(
             "{}: the run writes at least {} there (a checkpoint {}, the model {}), and {} are free; free some, or name a folder on \
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_room_for_what_is_certain_is_refused() {
-        let stored = Stored { checkpoint_bytes: 14 << 30, checkpoints: 4, model_bytes: 2 << 30 };
+        let stored = Footprint { checkpoint_bytes: 14 << 30, checkpoints: 4, model_bytes: 2 << 30 };
         assert_eq!(stored.bytes(), 58 << 30);
         let needed = [(2, false), (2, true)].map(|(stages, goes_on)| stored.least_bytes(stages, goes_on));
         assert_eq!(needed, [30 << 30, 16 << 30]);

@@ -38,5 +38,5 @@ pub use sampler::Sampler;
 pub use schedule::{Capacity, Listener, Scheduler};
 pub use service::{Accept, Commands, Facts, Handle, Render, service};
 pub use store::{Beginnings, HeldReads, KeptModel, StoreLocation};
-pub use structure::{Structured, Structures, probe};
+pub use structure::{Constraint, Structures, probe};
 pub use texts::TextReading;

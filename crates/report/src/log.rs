@@ -156,6 +156,13 @@ impl RunLog {
         self.steps.last().map_or(0.0, |step| step.time_s)
     }
 
+    /// Tokens that the run has trained on and those that its figures need, where it has fewer.
+    pub fn too_few_tokens(&self) -> Option<[u64; 2]> {
+        let least = self.run.as_ref()?.least_tokens;
+        let trained = self.steps.last().map_or(0, |step| step.tokens_total);
+        (trained < least).then_some([trained, least])
+    }
+
     /// Returns the longest sequence length of any stage that was trained or, for a plan, planned, in tokens.
     pub fn longest_tokens(&self) -> Option<u64> {
         let made = |stage: &&ev::Stage| self.steps.iter().any(|step| step.stage == stage.index);

@@ -16,7 +16,7 @@ pub struct Verdict {
     pub value: String,
     /// Comparison or explanation.
     pub note: String,
-    /// True if the figure meets its target; `None` if there is no target.
+    /// Whether it passes its bar; `None` where there is no bar, or where the run had too few tokens to reach it.
     pub passes: Option<bool>,
 }
 
@@ -110,12 +110,13 @@ pub(crate) fn bits(log: &RunLog) -> Option<Verdict> {
     let all = log.bits.last()?;
     let below = all.bits_per_byte < all.gzip_bits_per_byte;
     let word = if below { "below" } else { "not below" };
-    Some(Verdict {
+    let verdict = Verdict {
         name: "held-out bits per byte",
         value: format!("{:.3}", all.bits_per_byte),
         note: format!("{word} gzip -9, {:.3}{}", all.gzip_bits_per_byte, in_windows(all.context_tokens)),
-        passes: judged(log, below).filter(|_| all.gzip_bits_per_byte.is_finite()),
-    })
+        passes: None,
+    };
+    Some(if all.gzip_bits_per_byte.is_finite() { judged(log, verdict, below) } else { verdict })
 }
 
 /// Describes the windows in which bits per byte were measured.
@@ -139,7 +140,8 @@ pub(crate) fn needle(log: &RunLog) -> Option<Verdict> {
     if log.model.as_ref().is_some_and(|model| model.init == "induction") {
         note += &format!("; {}", circuit(log, first, longest));
     }
-    Some(Verdict { name: "needle found", value: percent(share), note, passes: judged(log, share >= 0.8) })
+    let verdict = Verdict { name: "needle found", value: percent(share), note, passes: None };
+    Some(judged(log, verdict, share >= 0.8))
 }
 
 /// Describes how much the result owes to a copying circuit built into the initial weights.
@@ -167,11 +169,12 @@ pub fn needle_at(needle: &Needle, length: u64) -> Option<f64> {
     mean.is_finite().then_some(mean)
 }
 
-/// Returns whether a figure passes. A run known to be too short for it may pass but not fail; it warned of this at
-/// its start.
-fn judged(log: &RunLog, passes: bool) -> Option<bool> {
-    let short = log.run.as_ref().is_some_and(|run| !run.short.is_empty());
-    (passes || !short).then_some(passes)
+/// The figure with its mark. A run that trained on too few tokens for it may pass and cannot fail.
+fn judged(log: &RunLog, verdict: Verdict, passes: bool) -> Verdict {
+    if passes || log.too_few_tokens().is_none() {
+        return Verdict { passes: Some(passes), ..verdict };
+    }
+    Verdict { note: format!("not enough tokens; {}", verdict.note), passes: None, ..verdict }
 }
 
 /// Mean accuracy over all depths and the lengths up to `longest`, and the largest such length. Prompt lengths are
@@ -205,13 +208,9 @@ pub(crate) fn long_context(log: &RunLog) -> Option<Verdict> {
         "{what} a context of up to {full} in the place of {cut} tokens, for the same {} tokens",
         human::grouped(eval.tokens)
     );
-    let passes = judged(log, gain > 0.0).filter(|_| shown);
-    gain.is_finite().then(|| Verdict {
-        name: "worth of context",
-        value: format!("{gain:+.3}{around}"),
-        note,
-        passes,
-    })
+    let verdict =
+        Verdict { name: "worth of context", value: format!("{gain:+.3}{around}"), note, passes: None };
+    gain.is_finite().then(|| if shown { judged(log, verdict, gain > 0.0) } else { verdict })
 }
 
 /// Number of standard errors below which a difference is attributed to chance.

@@ -27,6 +27,7 @@ mod shared;
 mod sse;
 mod traces;
 
+pub use api::tools::shown_marks;
 pub use axum::Router;
 pub use error::Error;
 pub use fault::Fault;

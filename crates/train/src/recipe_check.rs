@@ -12,7 +12,8 @@ use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
 use crate::error::{Error, Result};
-use crate::policy::check::check as of_policy;
+use crate::needs_corpus;
+use crate::policy::check::{check as of_policy, stages as room_for_answers};
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
 use crate::several::check_several;
@@ -40,8 +41,18 @@ pub fn outdated(loaded: &Loaded<Recipe>) -> Option<(String, String)> {
 type Check = fn(&Loaded<Recipe>) -> Result<()>;
 
 /// Each check is run for outdated values even if an earlier one refuses something, so each concerns one subject.
-const CHECKS: [Check; 9] =
-    [numbers_allowed, addresses::check, model, adapters, rounded::check, quantization, batches, warmup, rest];
+const CHECKS: [Check; 10] = [
+    numbers_allowed,
+    addresses::check,
+    model,
+    adapters,
+    rounded::check,
+    quantization,
+    batches,
+    warmup,
+    room_for_answers,
+    rest,
+];
 
 /// Checks of [`check_training`].
 const TRAINING: [Check; 6] = [given, lengths, rows::check, of_policy, z_loss, extended];

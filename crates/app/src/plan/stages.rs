@@ -133,7 +133,15 @@ impl Plans<'_> {
         say("the longest sequence that fits");
         let longest = if alone { draft.longest()? } else { None };
         let of_all = asked.longest_of_all.then(|| draft.longest_of_all()).transpose()?;
-        let offloaded = if asked.longest_of_all { draft.longest_with_state_offloaded()? } else { Vec::new() };
+        let mut offloaded =
+            if asked.longest_of_all { draft.longest_with_state_offloaded()? } else { Vec::new() };
+        // Where a disk has little room, state on it takes the place of activations.
+        let mut longest_so_far = of_all.as_ref().and_then(Option::as_ref).map_or(0, |(tokens, _)| *tokens);
+        offloaded.retain(|(_, tokens)| {
+            let is_longer = *tokens > longest_so_far;
+            longest_so_far = longest_so_far.max(*tokens);
+            is_longer
+        });
         say("changes that lower the peak");
         let why = asked.why.then(|| draft.why()).transpose()?;
         let rollout = self.rollout(draft)?;

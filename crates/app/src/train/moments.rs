@@ -19,13 +19,18 @@ pub fn first_weights(recipe: &Recipe) -> Option<InitName> {
 /// Minimum tokens of a quickstart model that learns to look something up; fewer have never sufficed. The quickstart's
 /// ten minutes process eight million (docs/log/2026-11.md).
 const LEAST_TOKENS: u64 = 4_000_000;
-/// Minimum minutes for the same, on two cores.
+/// Nor have fewer minutes, on two cores with AVX-512.
 const LEAST_MINUTES: f64 = 7.0;
 
-/// Returns the reason why a run is too short for some of the figures by which runs are judged; `None` if it may be long
-/// enough, if they are not measured, or if the model was trained before.
+/// Tokens that a run must have trained on before its figures can miss their bars; 0 where they are not measured or the model knew its
+/// trade before.
+pub fn least_tokens(recipe: &Recipe) -> u64 {
+    if recipe.model.from.is_some() || !recipe.eval.enabled { 0 } else { LEAST_TOKENS }
+}
+
+/// Why a run will be too short for some of the figures that runs are judged by; `None` where it may be long enough.
 pub fn short(recipe: &Recipe) -> Option<String> {
-    if recipe.model.from.is_some() || !recipe.eval.enabled {
+    if least_tokens(recipe) == 0 {
         return None;
     }
     let tokens = recipe.stage.iter().try_fold(0u64, |tokens, stage| {
@@ -38,8 +43,8 @@ pub fn short(recipe: &Recipe) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "{extent} of training are too few to learn to find a needle or to use a long context, as a rule; the report marks no \
-         figure as missed"
+        "{extent} of training are too few to learn to find a needle or to use a long context, as a rule; the report says which \
+         figures had too few tokens"
     ))
 }
 

@@ -19,7 +19,7 @@ use fathom_cpu::isa::Isa;
 use fathom_cuda::libs::{Library, LibraryStatus};
 use fathom_tensor::Device;
 
-use super::bench::{self, Measured, Rate};
+use super::bench::{self, Measurement, Rate};
 use crate::{args, console};
 
 /// Memory below which the quickstart's long stage does not fit.
@@ -232,7 +232,7 @@ fn text(findings: &mut Findings) {
 
 /// Measured kernel rates next to planned ones; writes a profile with the measured rates to `out`.
 fn speed(findings: &mut Findings, out: Option<&Path>) -> Result<()> {
-    let Measured { rates, loaded, profile } = bench::rates()?;
+    let Measurement { rates, loaded, profile } = bench::rates()?;
     let busy = if loaded { "; other processes computed meanwhile" } else { "" };
     for rate in &rates {
         let (verdict, found) = compared(rate);

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use fathom_app::plan::{Asked, Planned, plan as plan_job, trace};
 use fathom_app::several::planned as planned_job;
-use fathom_app::stored::Stored;
+use fathom_app::stored::Footprint;
 use fathom_app::{Job, library, output};
 use fathom_base::human;
 use fathom_tensor::{Category, Label, Usage};
@@ -50,7 +50,7 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
     if args.solve == Some(args::Question::Mesh) {
         return (0..job.specs.len()).try_for_each(|index| plan_mesh::run(args, &plans, index, working));
     }
-    let stored = Stored::of(job)?;
+    let stored = Footprint::of(job)?;
     let asked = Asked { longest_of_all: args.solve.is_some(), why: args.why };
     let mut meshes = Vec::new();
     for planned in plans.stages(asked, working) {
@@ -63,7 +63,7 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
         meshes.extend(planned.figures.mesh.clone());
     }
     if !args.json {
-        let Stored { checkpoint_bytes, checkpoints, model_bytes } = stored;
+        let Footprint { checkpoint_bytes, checkpoints, model_bytes } = stored;
         let [each, model] = [checkpoint_bytes, model_bytes].map(human::bytes);
         let note = format!(
             "at most, in {}: {checkpoints} checkpoints of {each}, a model of {model}",
@@ -79,7 +79,7 @@ pub fn flops(count: u128) -> Value {
     u64::try_from(count).map_or_else(|_| Value::from(count as f64), Value::from)
 }
 
-fn in_json(Planned { draft, figures }: &Planned<'_>, stored: &Stored) -> Value {
+fn in_json(Planned { draft, figures }: &Planned<'_>, stored: &Footprint) -> Value {
     let plan = &figures.settled.plan;
     let by_category: serde_json::Map<String, Value> = plan
         .usage

@@ -178,6 +178,26 @@ fn an_extended_model_is_long_and_as_precise_as_it_was() {
     assert_eq!(json(&at("c/model/config.json"))["torch_dtype"], "bfloat16");
 }
 
+/// One document cannot be held out too: the model learns from it. A text that fills no bucket of positions has its bits per byte.
+#[test]
+fn one_document_extends_a_model_and_a_few_words_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
+    good(train(&path, &at("a"), &["eval.enabled=false"]));
+    fs::rename(at("a/model"), at("model")).unwrap();
+    let (from, data) =
+        (format!("model.from={}", arg(&at("model"))), format!("data.paths={}", arg(&at("text/00.txt"))));
+    good(train("extend", &at("b"), &[&from, &data, "stages=256", "stage.0.steps=2", "eval.enabled=false"]));
+    let events = crate::rows(&fs::read_to_string(at("b/metrics.jsonl")).unwrap());
+    let of = |name: &str| events.iter().filter(|event| event["event"] == name).collect::<Vec<_>>();
+    assert_eq!((of("step").len(), &of("data")[0]["documents"]), (2, &1.into()));
+    fs::write(at("few.txt"), "the old bridge").unwrap();
+    let said = good(["eval", arg(&at("model")), "--data", arg(&at("few.txt")), "--needle-trials", "0"]);
+    assert!(said.contains("1 document, 14 B, ") && said.contains("none, the text is too short"), "{said}");
+}
+
 /// Non-finite weights: every verb reports them and fails.
 #[test]
 fn a_model_without_numbers_is_named() {

@@ -22,8 +22,8 @@ use crate::read::lenient::leniently;
 use crate::read::packed::{Codec, Decompressor, Expansion};
 use crate::read::{ReadOptions, open};
 
-/// Size limit of a JSON file that is a single value.
-const MOST_JSON_BYTES: u64 = 1 << 30;
+/// Bytes of the largest JSON file that is one value, which is parsed at once.
+const MOST_JSON_BYTES: u64 = 256 << 20;
 /// Length limit of a line of JSON lines, which may come from a small compressed file. Parsed JSON takes up to thirty
 /// times its text.
 const LONGEST_LINE: u64 = 64 << 20;
@@ -155,7 +155,15 @@ impl Decontaminator {
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
             let mut bytes = Vec::new();
             let file = File::open(path).map_err(|e| Error::read(path, e))?;
-            file.take(MOST_JSON_BYTES).read_to_end(&mut bytes).map_err(|e| Error::read(path, e))?;
+            let length = file.metadata().map_err(|e| Error::read(path, e))?.len();
+            if length <= MOST_JSON_BYTES {
+                file.take(MOST_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(|e| Error::read(path, e))?;
+            }
+            if length.max(bytes.len() as u64) > MOST_JSON_BYTES {
+                let detail =
+                    format!("is one value of more than {MOST_JSON_BYTES} bytes; write it as JSON lines");
+                return Err(no_json(path, detail));
+            }
             let value = leniently(&bytes, |bytes| serde_json::from_slice(bytes))
                 .map_err(|e| no_json(path, e.to_string()))?;
             self.add_value(set, &value, texts);

@@ -230,6 +230,17 @@ fn a_line_of_a_set_that_is_too_long_is_refused_by_its_number() {
 }
 
 #[test]
+fn a_set_that_is_one_huge_value_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("set.json");
+    std::fs::File::create(&path).unwrap().set_len((256 << 20) + 1).unwrap();
+    let sets = vec![EvaluationSet { name: "set".into(), path, fields: vec!["text".into()] }];
+    let refused = Decontaminator::new(&DecontaminateOptions { sets, ..Default::default() }).unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("more than 268435456 bytes; write it as JSON lines"), "{said}");
+}
+
+#[test]
 fn a_set_may_be_just_its_path() {
     let read = |set: Value| {
         let options: Result<DecontaminateOptions, _> = serde_json::from_value(json!({ "sets": [set] }));

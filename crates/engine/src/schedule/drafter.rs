@@ -13,7 +13,7 @@ use super::{Capacity, Scheduler};
 use crate::engine::Engine;
 use crate::pages::{Feed, Pages, States, Table, pages_of};
 use crate::sampler::Sampler;
-use crate::structure::Structured;
+use crate::structure::Constraint;
 
 /// Number of steps for trying one mode.
 const TRIED: u32 = 16;
@@ -63,13 +63,13 @@ struct Guessing {
     ids: Vec<u32>,
     most: usize,
     sampler: Sampler,
-    structure: Option<Structured>,
+    structure: Option<Constraint>,
 }
 
 impl Guessing {
     /// Chooses the next guess; false if there are to be no more.
     fn next(&mut self, device: &Device, logits: &Tensor, drafts: &mut Vec<u32>) -> bool {
-        let allowed = self.structure.as_mut().map(Structured::mask).transpose();
+        let allowed = self.structure.as_mut().map(Constraint::mask).transpose();
         // There is no guess if no token may follow, or logits are not finite.
         let Ok(id) = allowed.and_then(|allowed| self.sampler.next(device, logits, allowed)) else {
             return false;
@@ -177,7 +177,7 @@ impl<'e> Drafter<'e> {
             sequence.guessing.judge(1, 0);
             return None;
         }
-        let structure = sequence.structure.as_mut().map(Structured::again);
+        let structure = sequence.structure.as_mut().map(Constraint::again);
         Some(Guessing { index, ids, most, sampler: sequence.sampler.guessing(), structure })
     }
 

@@ -69,6 +69,8 @@ pub struct Scheduler<'e> {
     store: Option<Beginnings>,
     /// Reads from the store in progress.
     reads: Vec<Reading>,
+    /// How long it may take to answer.
+    late: Duration,
     /// The rank's part of the model.
     part: Part,
     states: States,
@@ -101,6 +103,7 @@ impl<'e> Scheduler<'e> {
             tree,
             store: None,
             reads: Vec::new(),
+            late: stored::LATE,
             part: engine.part(),
             states: BTreeMap::new(),
             slots: (0..capacity.sequences).rev().collect(),
@@ -152,6 +155,11 @@ impl<'e> Scheduler<'e> {
         }
         self.store = Some(beginnings.clone());
         Ok(self)
+    }
+
+    /// The same, where a disk that has not answered for so long is given up.
+    pub fn with_patience(self, late: Duration) -> Scheduler<'e> {
+        Scheduler { late, ..self }
     }
 
     /// Queues a request; returns its number.

@@ -13,7 +13,7 @@ use super::{Ready, Scheduler};
 use crate::answer::TokenText;
 use crate::error::Error;
 use crate::sampler::{LOGIT, choose};
-use crate::structure::Structured;
+use crate::structure::Constraint;
 
 /// A row of logits, and the token chosen from it if known.
 struct Row {
@@ -260,7 +260,7 @@ impl Scheduler<'_> {
         let next = match &row.pick {
             Some(Pick { id, .. }) => id.map(|id| sampler.chose(id)).ok_or(Error::NotFinite { what: LOGIT }),
             None => {
-                let allowed = sequence.structure.as_mut().map(Structured::mask).transpose();
+                let allowed = sequence.structure.as_mut().map(Constraint::mask).transpose();
                 allowed.and_then(|allowed| sampler.next(engine.device, logits, allowed))
             }
         };

@@ -14,7 +14,7 @@ use crate::adapters::AdaptedModel;
 use crate::answer::Writer;
 use crate::pages::Table;
 use crate::sampler::Sampler;
-use crate::structure::Structured;
+use crate::structure::Constraint;
 
 /// Seconds of waiting that are worth one step of priority.
 const AGE_S: f64 = 10.0;
@@ -27,13 +27,13 @@ pub(crate) struct CheckedRequest {
     /// Ids of its prompt.
     pub ids: Vec<u32>,
     pub asked: GenerateRequest,
-    pub structure: Option<Structured>,
+    pub structure: Option<Constraint>,
 }
 
 impl CheckedRequest {
     /// A copy for another rank.
     pub fn again(&mut self) -> CheckedRequest {
-        let structure = self.structure.as_mut().map(Structured::again);
+        let structure = self.structure.as_mut().map(Constraint::again);
         CheckedRequest { ids: self.ids.clone(), asked: self.asked.clone(), structure }
     }
 }
@@ -73,7 +73,7 @@ pub(super) struct Sequence<'e> {
     pub sampler: Sampler,
     pub writer: Writer<'e>,
     /// The structure that the answer must have.
-    pub structure: Option<Structured>,
+    pub structure: Option<Constraint>,
     pub drafting: Drafting,
     /// The guessing state of the draft model.
     pub guessing: Drafting,
@@ -99,7 +99,7 @@ pub(super) struct Sequence<'e> {
 impl<'e> Sequence<'e> {
     /// A sequence for another answer, without pages and guesses.
     pub fn again(&mut self, answer: usize, writer: Writer<'e>, table: Table) -> Sequence<'e> {
-        let structure = self.structure.as_mut().map(Structured::again);
+        let structure = self.structure.as_mut().map(Constraint::again);
         Sequence {
             request: self.request,
             scope: self.scope.clone(),

@@ -40,7 +40,7 @@ const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// After this time without an answer, a disk read is abandoned, and the pages are computed.
-const LATE: Duration = Duration::from_secs(30);
+pub(super) const LATE: Duration = Duration::from_secs(30);
 
 /// Condition for running a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,14 +106,14 @@ impl Reading {
 
     /// Receives arrived pages, optionally waiting for some. A wrong page ends the reading, and is removed from the
     /// store.
-    fn receive(&mut self, pages: &Pages, store: Option<&Beginnings>, mut wait: bool) {
+    fn receive(&mut self, pages: &Pages, (store, late): (Option<&Beginnings>, Duration), mut wait: bool) {
         while let Some(coming) = self.coming.as_ref().filter(|_| self.arrived.len() < self.ahead) {
             let at = self.next + self.arrived.len();
             let heard = coming.recv_timeout(if wait { LOOK } else { Duration::ZERO });
             wait = false;
             let page = match heard {
                 Ok(page) => page,
-                Err(RecvTimeoutError::Timeout) if self.heard.elapsed() < LATE => return,
+                Err(RecvTimeoutError::Timeout) if self.heard.elapsed() < late => return,
                 Err(_) => {
                     self.coming = None;
                     return;
@@ -223,7 +223,7 @@ impl Scheduler<'_> {
         let mut all = std::mem::take(&mut self.reads);
         let mut own = Vec::new();
         for read in all.iter_mut().filter(|read| !read.done) {
-            read.receive(&self.pages, self.store.as_ref(), false);
+            read.receive(&self.pages, (self.store.as_ref(), self.late), false);
             own.push(read.counts());
         }
         for (read, [count, ended]) in all.iter_mut().filter(|read| !read.done).zip(self.agreed(&own)) {
@@ -298,7 +298,7 @@ impl Scheduler<'_> {
     pub(super) fn await_read(&mut self) -> bool {
         let Some(read) = self.reads.iter_mut().find(|read| !read.done) else { return false };
         if read.started && read.arrived.is_empty() {
-            read.receive(&self.pages, self.store.as_ref(), true);
+            read.receive(&self.pages, (self.store.as_ref(), self.late), true);
         }
         true
     }

@@ -24,7 +24,7 @@ use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTr
 use llguidance::{Matcher, ParserFactory};
 
 use crate::error::Error;
-use probe::{Asked, Probe};
+use probe::{Probe, ProbeRequest};
 use serde::Serialize;
 use serde_json::{Value, json};
 use turns::Turns;
@@ -45,7 +45,7 @@ pub struct Structures {
     probe: Option<Probe>,
     turns: Turns,
     /// Recently compiled structures, by hash.
-    kept: Mutex<VecDeque<([u8; 32], Structured)>>,
+    kept: Mutex<VecDeque<([u8; 32], Constraint)>>,
 }
 
 impl Structures {
@@ -63,7 +63,7 @@ impl Structures {
         tokenizer: &Tokenizer,
         vocab: usize,
         structure: &Structure,
-    ) -> Result<Structured, Error> {
+    ) -> Result<Constraint, Error> {
         self.compile_while(tokenizer, vocab, structure, &|| true)
     }
 
@@ -77,45 +77,48 @@ impl Structures {
         vocab: usize,
         structure: &Structure,
         wanted: &dyn Fn() -> bool,
-    ) -> Result<Structured, Error> {
+    ) -> Result<Constraint, Error> {
         let (grammar, bytes) = grammar(structure)?;
         if bytes > MOST_BYTES {
             return Err(refused(format!("it has {bytes} bytes; {MOST_BYTES} are the most")));
         }
         let key = *blake3::hash(&as_json(structure)?).as_bytes();
-        if let Some(structured) = self.kept(key) {
-            return Ok(structured);
+        if let Some(constraint) = self.kept(key) {
+            return Ok(constraint);
         }
         let _turn = self.turns.take(wanted)?;
         // Several requests may have waited for the same structure.
-        if let Some(structured) = self.kept(key) {
-            return Ok(structured);
+        if let Some(constraint) = self.kept(key) {
+            return Ok(constraint);
         }
         let size = vocab.max(tokenizer.vocab_size());
         if let Some(probe) = &self.probe {
             let special = (0..size as u32).filter(|id| tokenizer.is_special(*id));
             let special = special.map(|id| (id, tokenizer.token_bytes(id))).collect();
             let stops = tokenizer.stops().to_vec();
-            probe.ask(&as_json(&Asked { structure: structure.clone(), size, special, stops })?, wanted)?;
+            probe.ask(
+                &as_json(&ProbeRequest { structure: structure.clone(), size, special, stops })?,
+                wanted,
+            )?;
         }
         let factory = || factory(size, |id| word(tokenizer, id), tokenizer.stops());
         let factory = self.factory.get_or_init(factory).clone().map_err(refused)?;
         let state = with_stack(bytes, || first_mask(compiled(&factory, grammar)?))?;
-        let mut structured = Structured { state };
+        let mut constraint = Constraint { state };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(KEPT - 1);
-        kept.push_front((key, structured.again()));
-        Ok(structured)
+        kept.push_front((key, constraint.again()));
+        Ok(constraint)
     }
 
     /// A cached structure.
-    fn kept(&self, key: [u8; 32]) -> Option<Structured> {
+    fn kept(&self, key: [u8; 32]) -> Option<Constraint> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|(of, _)| *of == key)?;
         let mut found = kept.remove(at)?;
-        let structured = found.1.again();
+        let constraint = found.1.again();
         kept.push_front(found);
-        Some(structured)
+        Some(constraint)
     }
 }
 
@@ -257,7 +260,7 @@ fn factory(size: usize, word: impl Fn(u32) -> Vec<u8>, stops: &[u32]) -> Result<
 }
 
 /// A structure, with the state after the answer's last token.
-pub struct Structured {
+pub struct Constraint {
     state: State,
 }
 
@@ -269,9 +272,9 @@ enum State {
     Failed(String),
 }
 
-impl Structured {
+impl Constraint {
     /// The initial state, for another answer.
-    pub fn again(&mut self) -> Structured {
+    pub fn again(&mut self) -> Constraint {
         self.settle();
         let state = match &self.state {
             State::Ready(matcher) => State::Ready(Box::new(matcher.deep_clone())),
@@ -279,7 +282,7 @@ impl Structured {
             State::Failed(error) => State::Failed(error.clone()),
             State::Making(_) => State::Failed("a mask is still being made".to_string()),
         };
-        Structured { state }
+        Constraint { state }
     }
 
     /// Bit mask of the tokens that may follow.

@@ -31,7 +31,7 @@ const REASON: u64 = 4096;
 
 /// Request to the process, as JSON on its standard input.
 #[derive(Serialize, Deserialize)]
-pub struct Asked {
+pub struct ProbeRequest {
     /// The structure to compile.
     pub structure: Structure,
     /// Size of the vocabulary.
@@ -48,7 +48,7 @@ pub struct Asked {
 /// # Errors
 /// A line with the reason.
 pub fn answer(input: &[u8]) -> Result<(), String> {
-    let Asked { structure, size, special, stops } =
+    let ProbeRequest { structure, size, special, stops } =
         serde_json::from_slice(input).map_err(|error| error.to_string())?;
     let mut words = vec![Vec::new(); size];
     for (id, text) in special {

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
 use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, StoreLocation};
@@ -137,6 +138,27 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
     );
     drop(scheduler);
     assert!(heard[0].borrow()[..] == plain[..]);
+}
+
+/// A disk that never answers, behind the first of four pages: the rest is computed.
+#[test]
+fn what_a_disk_does_not_give_in_time_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let first = request(&bed, 1);
+    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let (heard, ends): (RefCell<Heard>, _) = Default::default();
+    let engine = bed.engine(200);
+    let scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200)).keeping(&at).unwrap();
+    let mut scheduler = scheduler.with_patience(Duration::from_millis(50));
+    let held = scheduler.hold_reads(1);
+    scheduler.submit(first, listen(&heard, &ends)).unwrap();
+    while scheduler.step() {}
+    let load = scheduler.load();
+    assert_eq!((load.restored_tokens, load.running, load.waiting), (128, 0, 0), "{load:?}");
+    // The thread that waits for the disk ends with it.
+    drop((scheduler, held));
+    assert!(heard.borrow()[..] == plain[..]);
 }
 
 /// Running sequences get the pages that a sequence waiting for the disk holds.

@@ -204,8 +204,12 @@ fn a_structure_is_compiled_once_for_requests_that_ask_for_the_same() {
 #[test]
 fn a_process_answers_for_the_tokens_that_grammars_name() {
     let answer = |structure: Structure| {
-        let asked =
-            probe::Asked { structure, size: 300, special: vec![(299, b"<end>".to_vec())], stops: vec![299] };
+        let asked = probe::ProbeRequest {
+            structure,
+            size: 300,
+            special: vec![(299, b"<end>".to_vec())],
+            stops: vec![299],
+        };
         probe::answer(&serde_json::to_vec(&asked).unwrap())
     };
     assert_eq!(answer(Structure::Grammar("start: \"a\" <end>".into())), Ok(()));

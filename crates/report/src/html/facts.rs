@@ -101,7 +101,7 @@ pub fn data_and_model(log: &RunLog) -> String {
     let mut html = String::new();
     if let Some(data) = &log.data {
         let total = data.sources.iter().fold(0, |sum: u64, source| sum.saturating_add(source.bytes));
-        let rows = [
+        let mut rows = vec![
             ("documents", human::grouped(data.documents)),
             ("tokens", human::grouped(data.tokens)),
             ("bytes of text", human::bytes(data.bytes)),
@@ -109,10 +109,13 @@ pub fn data_and_model(log: &RunLog) -> String {
             ("vocabulary", human::grouped(data.vocabulary)),
             ("exact copies dropped", human::grouped(data.duplicate_documents)),
             ("held-out documents", human::grouped(data.held_out_documents)),
-            ("synthetic share of tokens", human::percent(data.synthetic_share)),
-            ("time to prepare", human::seconds(data.seconds)),
         ];
-        html += &pairs("Data", &rows.map(|(name, value)| (name.to_string(), value)));
+        if data.synthetic_share > 0.0 {
+            rows.push(("synthetic share of tokens", human::percent(data.synthetic_share)));
+        }
+        rows.push(("time to prepare", human::seconds(data.seconds)));
+        let rows: Vec<_> = rows.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+        html += &pairs("Data", &rows);
         html += &sources(data, total);
         html += &dropped(data);
     }

@@ -172,9 +172,14 @@ fn cards(log: &RunLog) -> String {
             )
         })
         .collect();
-    let short = log.run.as_ref().map_or("", |run| run.short.as_str());
-    let short =
-        if short.is_empty() { String::new() } else { format!("<p class=\"note\">{}.</p>\n", escape(short)) };
+    let short = log.too_few_tokens().map_or(String::new(), |[trained, least]| {
+        format!(
+            "<p class=\"note\">{} tokens are too few to learn to find a needle or to use a long context: as a rule {} are needed. \
+             Figures that lack them are not marked as missed.</p>\n",
+            human::grouped(trained),
+            human::grouped(least)
+        )
+    });
     if cards.is_empty() { cards } else { format!("<div class=\"cards\">{cards}</div>\n{short}") }
 }
 

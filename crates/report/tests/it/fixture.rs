@@ -293,7 +293,7 @@ fn start() -> Vec<Event> {
                 row("stage.1.rope.type", "\"yarn\"", "recipe quickstart, line 14"),
             ],
             machine,
-            short: String::new(),
+            least_tokens: 0,
         }),
         Event::Data(ev::Data {
             documents: 9_214,

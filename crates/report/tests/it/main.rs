@@ -317,9 +317,9 @@ fn values(events: &[Event]) -> Vec<serde_json::Value> {
     events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
 }
 
-/// A run is not judged by figures for which it is too short, and reports this beforehand.
+/// What a run has too few tokens for is not held against it, however long it was meant to be.
 #[test]
-fn a_short_run_has_no_red_crosses() {
+fn a_run_is_judged_by_the_tokens_that_it_trained_on() {
     let needle = |share: f64| {
         let grid = ev::Needle {
             lengths_tokens: vec![1024],
@@ -334,21 +334,31 @@ fn a_short_run_has_no_red_crosses() {
     let stages = [(0, 2048), (1, 4096)].map(|(index, seq_len_tokens)| {
         Event::Stage(ev::Stage { index, seq_len_tokens, ..ev::Stage::default() })
     });
-    for (short, share, expected) in
-        [("", 0.2, Some(false)), ("too short", 0.2, None), ("too short", 0.9, Some(true))]
-    {
-        let run = Event::Run(ev::Run { short: short.into(), ..ev::Run::default() });
+    // Of 360 steps of 16,384 tokens.
+    for (least_tokens, share, expected) in [
+        (0, 0.2, Some(false)),
+        (5_898_240, 0.2, Some(false)),
+        (5_898_241, 0.2, None),
+        (5_898_241, 0.9, Some(true)),
+    ] {
+        let run = Event::Run(ev::Run { least_tokens, ..ev::Run::default() });
         let events: Vec<Event> = [run]
             .into_iter()
             .chain(stages.clone())
+            .chain([Event::Step(fixture::step(360, 0, 1))])
             .chain([needle(share), fixture::context("after_extension", -1.0)])
             .collect();
         let (page, log) = page_of(&events);
         let verdicts = verdict::verdicts(&log);
-        let passes = |name: &str| verdicts.iter().find(|verdict| verdict.name == name).unwrap().passes;
-        assert_eq!(passes("needle found"), expected, "{short}");
-        assert_eq!(passes("worth of context"), if short.is_empty() { Some(false) } else { None }, "{short}");
-        assert_eq!(page.contains("<p class=\"note\">too short.</p>"), !short.is_empty());
+        let of = |name: &str| verdicts.iter().find(|verdict| verdict.name == name).unwrap();
+        let is_few = least_tokens > 5_898_240;
+        let (found, context) = (of("needle found"), of("worth of context"));
+        assert_eq!(found.passes, expected, "{least_tokens}");
+        assert_eq!(context.passes, (!is_few).then_some(false), "{least_tokens}");
+        assert_eq!(context.note.starts_with("not enough tokens; nats"), is_few, "{}", context.note);
+        assert_eq!(found.note.starts_with("not enough tokens; "), expected.is_none(), "{}", found.note);
+        assert_eq!(page.contains("as a rule 5\u{202f}898\u{202f}241 are needed"), is_few);
+        assert_eq!(page.contains("✗"), expected == Some(false));
     }
 }
 

@@ -48,7 +48,7 @@ impl Tools {
 
     /// Markers that must appear in the text of an answer even if they are special tokens.
     fn shown(&self) -> Vec<String> {
-        tools::shown(if self.offered() { self.format } else { ToolFormat::None })
+        tools::shown_marks(if self.offered() { self.format } else { ToolFormat::None })
     }
 
     /// True if tools were offered.

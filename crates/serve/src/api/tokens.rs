@@ -13,17 +13,17 @@ fn spelled(service: &dyn Service, id: u32) -> String {
 
 /// The tokens of a text, serialised directly: a text may have millions.
 #[derive(Serialize)]
-struct Tokenized<'a> {
+struct Tokenization<'a> {
     count: usize,
     max_model_len: usize,
     tokens: &'a [u32],
-    token_strs: Option<Spelled<'a>>,
+    token_strs: Option<Spellings<'a>>,
 }
 
 /// The spelling of each token.
-struct Spelled<'a>(&'a dyn Service, &'a [u32]);
+struct Spellings<'a>(&'a dyn Service, &'a [u32]);
 
-impl Serialize for Spelled<'_> {
+impl Serialize for Spellings<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(self.1.iter().map(|id| spelled(self.0, *id)))
     }
@@ -51,11 +51,11 @@ pub async fn tokenize(server: Server, asked: AdmittedRequest) -> Answer {
         };
         let ids = ids.map_err(Fault::refused)?;
         let spelled = fields.or("return_token_strs", false)?;
-        let body = Tokenized {
+        let body = Tokenization {
             count: ids.len(),
             max_model_len: service.card().context_tokens,
             tokens: &ids,
-            token_strs: spelled.then_some(Spelled(service, &ids)),
+            token_strs: spelled.then_some(Spellings(service, &ids)),
         };
         let body = serde_json::to_string(&body).map_err(|error| Fault::ours(error.to_string()))?;
         Ok((body, fields.rest()?))

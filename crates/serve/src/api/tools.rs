@@ -35,7 +35,7 @@ const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THI
 
 /// Markers that must appear in an answer's text even if they are special tokens: those of thoughts, and of calls in a
 /// format.
-pub fn shown(format: ToolFormat) -> Vec<String> {
+pub fn shown_marks(format: ToolFormat) -> Vec<String> {
     let calls: &[&str] = match format {
         ToolFormat::Auto => &[OPEN, CLOSE, MISTRAL, CALL_ID, ARGS, LLAMA],
         ToolFormat::Hermes => &[OPEN, CLOSE],

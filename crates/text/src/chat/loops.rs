@@ -4,6 +4,8 @@
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::concat;
+
 /// Name of the function applied to the operand of every loop.
 pub const LOOPED: &str = "_looped";
 /// Maximum string length for iteration with a known length; each character becomes a value of its own.
@@ -27,7 +29,7 @@ pub fn looped(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Rewrites the loops of a template to call [`LOOPED`].
+/// A template whose loops ask [`LOOPED`], and whose texts that are joined ask [`concat::TEXT`].
 pub fn asking(source: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(source.len()), source);
     while let Some(start) = rest.find('{') {
@@ -46,10 +48,12 @@ pub fn asking(source: &str) -> String {
         let Some(end) = end(&rest[2..], close, quoted).map(|end| end + 2) else { break };
         let tag = &rest[..end];
         let word = tag[2..].trim_start_matches(['-', '+']).trim_start();
-        if close == "%}" && is_word(word, "for") {
-            out.push_str(&looping(tag));
-        } else {
+        if close == "#}" {
             out.push_str(tag);
+        } else if close == "%}" && is_word(word, "for") {
+            out.push_str(&concat::asking(&looping(tag)));
+        } else {
+            out.push_str(&concat::asking(tag));
         }
         rest = &rest[end..];
         if close == "%}"
@@ -72,7 +76,7 @@ fn end(text: &str, close: &str, quoted: bool) -> Option<usize> {
 }
 
 /// Characters outside string literals, with their offsets.
-fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
+pub fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
     let (mut quote, mut escaped) = (None, false);
     text.char_indices().filter(move |(_, c)| match quote {
         Some(_) if escaped => {
@@ -106,7 +110,7 @@ fn raw(text: &str) -> Option<usize> {
     None
 }
 
-fn is_word(text: &str, word: &str) -> bool {
+pub fn is_word(text: &str, word: &str) -> bool {
     text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 

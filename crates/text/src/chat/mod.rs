@@ -6,6 +6,7 @@
 //! by inserted marks; or else as the difference between the texts rendered without and with an answer, if the former
 //! is a prefix of the latter. If none of these applies, it is an error.
 
+mod concat;
 mod conversation;
 mod follow;
 mod known;

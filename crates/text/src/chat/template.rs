@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::conversation::Conversation;
 use super::known::{self, Known};
-use super::{loops, python, values};
+use super::{concat, loops, python, values};
 use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
 use crate::gguf::side_file;
@@ -156,6 +156,10 @@ impl Template {
         environment.set_unknown_method_callback(|state, value, method, args| {
             if method == "format" {
                 python::check_widths(value.as_str().unwrap_or_default())?;
+                return unknown_method_callback(state, value, method, &concat::formatted(args)?);
+            }
+            if let ("join", Some(items)) = (method, args.first()) {
+                concat::check_joined(items)?;
             }
             unknown_method_callback(state, value, method, args)
         });
@@ -180,7 +184,10 @@ impl Template {
         });
         environment.add_test("number", values::is_number);
         environment.add_test("float", values::is_float);
+        environment.add_filter("string", |value: &Value| concat::string(value));
+        environment.add_filter("join", concat::join);
         environment.add_function(loops::LOOPED, |value: &Value| loops::looped(value));
+        environment.add_function(concat::TEXT, |value: &Value| concat::text(value));
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {
             Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))

@@ -256,6 +256,12 @@ fn hostile_templates_end_in_an_error() {
         "{{ '{:>1000000000}'.format(1) }}",
         "{{ '%1000000000d' | format(1) }}",
         "{{ [1] | tojson(indent=1000000000) }}",
+        // A list in which a text stands 2^60 times.
+        "{% set n = namespace(x=['a']) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x ~ '' }}",
+        "{% set n = namespace(x=['a']) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ (n.x | string)[:1] }}",
+        "{% set n = namespace(x=['a']) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | join }}",
+        "{% set n = namespace(x=['a']) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ ''.join(n.x) }}",
+        "{% set n = namespace(x=['a']) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ '{}'.format(n.x) }}",
     ] {
         let refused = match Template::new(source, &tokenizer) {
             Err(_) => true,
@@ -327,6 +333,20 @@ fn numbers_and_kinds_are_as_in_jinja() {
         ("{{ messages[0].content }}", "[1e-07, 1e+16, 1e+22, 0.1, 2.0, 1.2345678901234568e+17, -1.5e-10, 3]"),
         ("{{ {'a': messages[0].content[0]} }}", "{'a': 1e-07}"),
         ("{{ messages[0].content[0] | string }}", "1e-07"),
+        (
+            "{{ 1e-7 ~ '|' ~ 1e16 ~ '|' ~ 2.0 * 1e16 ~ '|' ~ 3 ~ true ~ none ~ x }}",
+            "1e-07|1e+16|2e+16|3TrueNone",
+        ),
+        (
+            "{{ [1e-7, 1e16, none, 'a', [1.0]] | join(' ') }}{{ 'ab' | join('-') }}",
+            "1e-07 1e+16 None a [1.0]a-b",
+        ),
+        ("{{ [{'a': {'b': 1e-7}}, {'a': {'b': 2}}] | join(', ', attribute='a.b') }}", "1e-07, 2"),
+        (
+            "{{ 1e-7 | string }}{{ ['a', 1e16] | string }}{{ {'k': none} ~ ['é'] }}",
+            "1e-07['a', 1e+16]{'k': None}['é']",
+        ),
+        ("{{ ', '.join(['a', 'b']) }}{{ '{} {:.1f}'.format([1e-7], 2.0) }}", "a, b[1e-07] 2.0"),
         ("{{ messages[0].content[1] | tojson }}", "1e+16"),
         ("{{ messages[0].content[:2] | tojson }}", "[1e-07, 1e+16]"),
         (

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use fathom_base::guard;
-use parquet::file::reader::SerializedFileReader;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::record::reader::RowIter;
 use serde_json::Value;
@@ -51,10 +51,10 @@ impl Rows {
         let rows = |from| Ok(Rows { path: path.to_owned(), line: 0, from, ended: false });
         if ends(path, "parquet") {
             let file = File::open(path).or_io("open", path)?;
-            let opened = SerializedFileReader::new(file).map(|file| RowIter::from_file_into(Box::new(file)));
-            return rows(From::Table(
-                opened.map_err(|error| broken(path, 0, format!("is no Parquet: {error}")))?,
-            ));
+            let file = SerializedFileReader::new(file);
+            let file = file.map_err(|error| broken(path, 0, format!("is no Parquet: {error}")))?;
+            check_groups(&file, path)?;
+            return rows(From::Table(RowIter::from_file_into(Box::new(file))));
         }
         let mut file = text(path).or_io("open", path)?;
         let start = file.fill_buf().or_io("read", path)?;
@@ -162,8 +162,43 @@ fn table_row(rows: &mut RowIter<'static>, path: &Path, line: u64) -> Option<Resu
         Ok(row) => row?.map_err(|error| error.to_string()),
         Err(_) => Err("the decoder panicked on it".to_string()),
     };
-    let row = row.map(|row| object(row.get_column_iter()));
-    Some(row.map_err(|error| broken(path, line, format!("cannot be read, nor what follows it: {error}"))))
+    Some(match row {
+        Ok(row) if row.get_column_iter().map(|(_, field)| bytes(field)).sum::<u64>() > LONGEST => {
+            Err(too_long(path, line))
+        }
+        Ok(row) => Ok(object(row.get_column_iter())),
+        Err(error) => Err(broken(path, line, format!("cannot be read, nor what follows it: {error}"))),
+    })
+}
+
+/// Refuses a table in which a row has to be longer than one may be, before any is unpacked.
+fn check_groups(file: &SerializedFileReader<File>, path: &Path) -> Result<()> {
+    let mut line = 1;
+    for group in file.metadata().row_groups() {
+        let rows = group.num_rows().max(0) as u64;
+        let unpacked = group.columns().iter().map(|column| column.uncompressed_size().max(0) as u64);
+        let unpacked = unpacked.fold(0, u64::saturating_add);
+        if unpacked > LONGEST.saturating_mul(rows.max(1)) {
+            let reason = format!(
+                "and what follows it, {rows} in all, unpack to {unpacked} bytes; a row has at most {LONGEST}"
+            );
+            return Err(broken(path, line, reason));
+        }
+        line = line.saturating_add(rows);
+    }
+    Ok(())
+}
+
+/// Bytes of the texts of a field.
+fn bytes(field: &Field) -> u64 {
+    match field {
+        Field::Str(text) => text.len() as u64,
+        Field::Bytes(data) => data.len() as u64,
+        Field::Group(row) => row.get_column_iter().map(|(_, field)| bytes(field)).sum(),
+        Field::ListInternal(list) => list.elements().iter().map(bytes).sum(),
+        Field::MapInternal(map) => map.entries().iter().map(|(key, value)| bytes(key) + bytes(value)).sum(),
+        _ => 8,
+    }
 }
 
 fn too_long(path: &Path, line: u64) -> Error {

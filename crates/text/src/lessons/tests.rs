@@ -435,6 +435,42 @@ fn rows_are_read_compressed_and_from_tables() {
     }
 }
 
+/// A table of one row: a list of texts, all the same, which a dictionary holds once, or not.
+fn row_of(path: &Path, text: &str, times: usize, has_dictionary: bool) {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::properties::WriterProperties;
+    use parquet::file::writer::SerializedFileWriter;
+    let schema = "message rows { repeated binary output (STRING); }";
+    let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let how = WriterProperties::builder().set_dictionary_enabled(has_dictionary).build();
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, how.into()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values = vec![ByteArray::from(text); times];
+    let repeated: Vec<i16> = (0..times).map(|at| i16::from(at > 0)).collect();
+    column.typed::<ByteArrayType>().write_batch(&values, Some(&vec![1; times]), Some(&repeated)).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+/// As a row of JSON lines has at most 64 MiB, whatever its file has.
+#[test]
+fn a_row_of_a_table_has_as_many_bytes_as_one_of_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let error = || Rows::open(&path).and_then(|mut rows| rows.next().unwrap()).unwrap_err().to_string();
+    let text = "a".repeat(512 << 10);
+    row_of(&path, &text, 130, true);
+    assert!(std::fs::metadata(&path).unwrap().len() < 2 << 20);
+    assert!(error().contains("a.parquet:1: is longer than 67108864 bytes"), "{}", error());
+    row_of(&path, &text, 130, false);
+    assert!(error().contains("1 in all, unpack to 68"), "{}", error());
+    row_of(&path, &text, 120, true);
+    assert!(Rows::open(&path).unwrap().next().unwrap().is_ok());
+}
+
 #[test]
 fn a_damaged_table_ends_at_its_first_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -50,7 +50,7 @@ impl Draft<'_> {
     }
 
     /// What places beyond those of activations give: settings, each with those before it, and the longest sequence with them under the
-    /// best table of places.
+    /// best table of places. The solver is not asked: it chooses the places of a length, never the length.
     ///
     /// # Errors
     /// As [`Draft::longest`].
@@ -68,7 +68,7 @@ impl Draft<'_> {
                 continue;
             }
             settings.push(setting);
-            match draft.longest_of_all() {
+            match draft.longest_thrifty() {
                 // What ranks share is not offloaded.
                 Err(Error::Recipe { .. }) => break,
                 longest => found.extend(longest?.map(|(tokens, _)| (settings.join(" "), tokens))),
@@ -77,11 +77,21 @@ impl Draft<'_> {
         Ok(found)
     }
 
+    /// Buffers of offloaded values are what a tiny budget has no room for: where nothing fits with them, nothing is offloaded.
     fn longest_thrifty(&self) -> Result<Option<Longest>> {
+        let found = self.longest_with(&self.budgets)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        self.longest_with(&Budgets { host: 0, disk: 0, ..self.budgets })
+    }
+
+    /// Under the tables that need least memory where values may be offloaded to what `places` has.
+    fn longest_with(&self, places: &Budgets) -> Result<Option<Longest>> {
         let mut best: Option<Longest> = None;
         let mut own = self.clone();
         own.recipe.activations.memory = Memory::Manual;
-        for places in self.workload()?.thrifty(&self.budgets) {
+        for places in self.workload()?.thrifty(places) {
             let with = |tokens: usize| -> Result<Settled> {
                 let draft = own.with_tokens(tokens);
                 let mut work = draft.workload()?;

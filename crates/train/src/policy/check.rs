@@ -85,13 +85,15 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         }
     }
     behind(loaded)?;
-    ranks(loaded)?;
-    stages(loaded)
+    ranks(loaded)
 }
 
-/// Refuses stages that are too short for any answer.
-fn stages(loaded: &Loaded<Recipe>) -> Result<()> {
+/// Refuses stages that no answer fits into, in plans too.
+pub(crate) fn stages(loaded: &Loaded<Recipe>) -> Result<()> {
     let rl = &loaded.value.rl;
+    if !rl.is_on() {
+        return Ok(());
+    }
     for (index, stage) in loaded.value.stage.iter().enumerate() {
         if stage.seq_tokens <= rl.max_answer_tokens {
             let message = format!(

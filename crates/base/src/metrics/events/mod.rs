@@ -113,8 +113,8 @@ events! {
         recipe: Vec<Row>,
         /// The machine.
         machine: MachineFacts,
-        /// Reason why the run is too short for some of the usual figures; empty if it is not.
-        short: String,
+        /// A figure that misses its bar is not judged before a run has trained on as many tokens; 0 where every figure is.
+        least_tokens: u64,
     }
 
     /// Training text of a run.

@@ -44,7 +44,7 @@ pub struct Rate {
 }
 
 /// Result of a short measurement.
-pub struct Measured {
+pub struct Measurement {
     /// Rate of each kernel.
     pub rates: [Rate; 5],
     /// Whether other processes were computing.
@@ -54,7 +54,7 @@ pub struct Measured {
 }
 
 /// Measures a bf16 product, both directions of bf16 attention, a copy and an activation function on all threads.
-pub fn rates() -> Result<Measured> {
+pub fn rates() -> Result<Measurement> {
     let cpu = Arc::new(Cpu::new(0, host::isa_mask()?));
     let bed = Bed { device: Device::new(cpu.clone(), BYTES), cpu, dtype: DType::Bf16 };
     let profile = Machine::of_kind(MachineKind::Cpu, bed.threads(), &Silent).profile()?;
@@ -91,7 +91,7 @@ pub fn rates() -> Result<Measured> {
     let faster = std::array::from_fn(|at| planned_s[at] / measured_s[at]);
     let rates = Some(as_measured(&planned, faster, (backward, backward_s, pairs)));
     let profile = Profile { memory_bytes: Memory::read().map(|memory| memory.total_bytes), rates, ..profile };
-    Ok(Measured { rates: std::array::from_fn(rate), loaded: watch.loaded(), profile })
+    Ok(Measurement { rates: std::array::from_fn(rate), loaded: watch.loaded(), profile })
 }
 
 /// Scales planned rates by measured speedups: f32 products like bf16's, and attention's cost per pair like its

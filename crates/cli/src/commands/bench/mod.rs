@@ -33,7 +33,7 @@ use fathom_train::recipe::Precision;
 
 use crate::args::Bench;
 
-pub use kernels::{Measured, Rate, rates};
+pub use kernels::{Measurement, Rate, rates};
 
 /// Runs the verb.
 pub fn run(what: &Bench) -> Result<()> {
