@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, Counters, Eval, Grads, Labels, Params, Places, ProjectedState, Scope, Sharing, Tables, Taught,
-    Teacher,
+    Batch, Counters, CrossEntropyLoss, DivergenceLoss, Eval, Grads, Labels, LossTerm, Params, Places,
+    ProjectedState, Scope, Sharing, Tables, Teacher,
 };
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -178,15 +178,11 @@ impl Loaded<'_> {
     ) -> Tensor {
         let Scope { device, counters, .. } = *scope;
         let machine = &device.machine;
-        let (Some(weights), Some(known)) = (&self.labels.weights, &self.known) else {
+        let (Some(weights), Some(known)) = (&self.weights, &self.known) else {
             panic!("distillation: a micro batch without weights or without a teacher");
         };
         device.pool.enter("distill", -1);
-        let row = || device.empty(1, weights.cols(), DType::F32, Category::Data);
-        let (own, losses) = (row(), row());
-        machine.scale(weights, (1.0 - distill.ratio) as f32, &own);
-        let measures = self.measures(device, minimised);
-        let labels = Labels { weights: Some(own), measures, ..Labels::plain(self.labels.ids.clone()) };
+        let losses = device.empty(1, weights.cols(), DType::F32, Category::Data);
         let of_teacher = match (known, minimised.teacher) {
             (Known::Model(batch), Some(Frozen { params, .. })) => {
                 Some(Scope { device, params, batch: Tables::Shared(batch.clone()), counters })
@@ -202,15 +198,19 @@ impl Loaded<'_> {
             }
             _ => panic!("distillation: the teacher was not asked"),
         };
-        let taught = Taught {
-            teacher,
-            weights,
-            losses: &losses,
-            beta: distill.beta as f32,
-            temperature: distill.temperature,
-            factor: distill.ratio as f32,
+        let measures = self.measures(device, minimised);
+        let labels = Labels { measures, teacher: Some(teacher), ..self.labels.clone() };
+        let divergence = DivergenceLoss { beta: distill.beta as f32, temperature: distill.temperature };
+        let term = |loss, factor: f64, losses: &Tensor| LossTerm {
+            weights: Some(weights.clone()),
+            factor: factor as f32,
+            ..LossTerm::of(loss, losses)
         };
-        let dy = model.head(0.0).loss_and_divergence(scope, y, (&labels, &self.losses, &taught), grads);
+        let terms = [
+            term(&CrossEntropyLoss::PLAIN, 1.0 - distill.ratio, &self.losses),
+            term(&divergence, distill.ratio, &losses),
+        ];
+        let dy = model.head(0.0).loss(scope, y, &labels, &terms, grads);
         if let (Some(projections), Some(asked)) = (model.projections(), asked) {
             projections.learn(scope, &asked.projected.take(), grads);
         }

@@ -111,7 +111,7 @@ impl Loaded<'_> {
         asked: Option<&mut Asked>,
     ) -> Option<Pull> {
         let hidden = minimised.goal.objective.distils()?.hidden.clone()?;
-        let (labels, weights) = (self.labels.ids.clone(), self.labels.weights.clone()?);
+        let (labels, weights) = (self.labels.ids.clone(), self.weights.clone()?);
         let (asked, device) = (asked?, scope.device);
         let states = RefCell::new(std::mem::take(&mut asked.states));
         let projecting = model.projections().map(|all| (all.fetch(scope), asked.projected.clone()));

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, ContextLayout, Cut, Grads, Head, Jitter, Labels, Measures, Params, Scope, Sharing, Spread,
+    Batch, ContextLayout, CrossEntropyLoss, Cut, EntropyLoss, Grads, Head, Jitter, Labels, LossTerm,
+    Measures, Params, Scope, Sharing, Spread, TileLoss,
 };
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
@@ -25,7 +26,9 @@ const CHUNK: usize = 512;
 /// A micro batch's tables on the machine: this rank's tokens of it, its labels in the order in which the head meets them.
 pub(crate) struct Loaded<'a> {
     pub batch: Rc<Batch>,
-    pub(crate) labels: Labels,
+    pub(crate) labels: Labels<'static>,
+    /// f32 [1, t]: weights of the labels, if micro batches have any.
+    pub(crate) weights: Option<Tensor>,
     /// f32 [1, t]: the labels' losses, and in the end each times its weight.
     pub(crate) losses: Tensor,
     pub(crate) micro: &'a MicroBatch,
@@ -103,9 +106,9 @@ impl<'a> Loaded<'a> {
         let jitter = noise.map(|noise| jitter(device, noise, micro, (&sharing, &order), model.spec.hidden));
         let keeps = how.goal.objective.weigh().is_some_and(Weigh::keeps) && model.last.is_some();
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
-        let (batch, labels) = (Rc::new(batch), Labels { ids, weights, kept, measures: None });
+        let (batch, labels) = (Rc::new(batch), Labels { kept, ..Labels::plain(ids) });
         let padding = model.spec.padding;
-        Loaded { batch, labels, losses, micro, padding, known, jitter, layout, order }
+        Loaded { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
     }
 
     /// The gradient of the objective by the hidden states `y` of this rank's tokens, [t, d]; adds the head's own gradients to `grads`
@@ -123,40 +126,41 @@ impl<'a> Loaded<'a> {
         if let Some(distill) = goal.objective.distils() {
             return self.learn((model, distill), minimised, scope, (y, asked), grads);
         }
-        let (ids, weights) = (self.labels.ids.clone(), self.labels.weights.clone());
         let of_entropy = goal.objective.weigh().map_or(OfEntropy::Unasked, |weigh| weigh.entropies());
         let each = (of_entropy != OfEntropy::Unasked)
             .then(|| device.empty(1, self.losses.cols(), DType::F32, Category::Data));
-        let measures =
-            self.measures(device, minimised).or_else(|| each.as_ref().map(|_| Measures::default()));
-        let measures = measures.map(|measures| Measures { each: each.clone(), ..measures });
-        let labels = Labels { ids, weights, kept: self.labels.kept.clone(), measures };
+        let labels = Labels { measures: self.measures(device, minimised), ..self.labels.clone() };
         let Some(weigh) = goal.objective.weigh() else {
-            let dy = model.head(z_loss).loss(scope, y, &labels, &self.losses, grads);
+            let term = LossTerm { weights: self.weights.clone(), ..LossTerm::cross_entropy(&self.losses) };
+            let dy = model.head(z_loss).loss(scope, y, &labels, &[term], grads);
             // What the gradient is of; a weight of one changes no bit.
-            if let Some(weights) = &labels.weights {
+            if let Some(weights) = &self.weights {
                 device.machine.multiply(&self.losses, weights, &self.losses);
             }
             device.machine.sum(&self.losses, loss);
             return dy;
         };
         let asks = weigh.asks();
-        let head = || model.head(0.0).at(weigh.temperature());
+        let (head, temperature) = (model.head(0.0), weigh.temperature());
+        let (cross, entropy) = (CrossEntropyLoss { temperature }, EntropyLoss { temperature });
         let values = asks.scores().then(|| model.scores().values(scope, y));
         let also = weigh.also_at().map_or_else(Vec::new, |other| self.losses(model, scope, y, other));
         if asks.vocabulary() {
-            head().losses(scope, y, &labels, &self.losses);
+            let entropy = each.as_ref().map(|each| LossTerm::of(&entropy, each));
+            let terms: Vec<_> = [LossTerm::of(&cross, &self.losses)].into_iter().chain(entropy).collect();
+            head.losses(scope, y, &labels, &terms);
         }
         let weighed = self.weigh(scope, weigh, (&also, values.as_ref(), each.as_ref()), minimised);
         let dy = if asks.vocabulary() {
-            let weights = self.own(device, &weighed.weights, self.losses.cols());
-            let labels = Labels { weights: Some(weights), measures: None, ..labels };
+            let learned = |loss, by: &[f32]| {
+                let weights = Some(self.own(device, by, self.losses.cols()));
+                LossTerm { loss, weights, factor: 1.0, losses: None }
+            };
+            let mut terms = vec![learned(&cross as &dyn TileLoss, &weighed.weights)];
             if of_entropy == OfEntropy::Learned {
-                let by = self.own(device, &weighed.entropies, self.losses.cols());
-                head().weighted_backward_with_entropy(scope, y, (&labels, &by), grads)
-            } else {
-                head().weighted_backward(scope, y, &labels, grads)
+                terms.push(learned(&entropy, &weighed.entropies));
             }
+            head.loss(scope, y, &self.labels, &terms, grads)
         } else {
             device.zeros(y.rows(), y.cols(), y.dtype(), Category::Activations)
         };
@@ -184,12 +188,13 @@ impl<'a> Loaded<'a> {
             sums[first + 1][1] += all.filter(counts).count() as f64;
         }
         let of = chosen.map(|chosen| self.own(device, &chosen, self.losses.cols()));
-        Some(Measures { sums: Some(terms.view_rows(first..first + 2)), of, each: None })
+        Some(Measures { sums: terms.view_rows(first..first + 2), of })
     }
 
     /// Minus the log-probabilities of all labels of the stream at a temperature, in its order; nothing on a machine without data.
     pub fn losses(&self, model: &Model, scope: &Scope<'_>, y: &Tensor, temperature: f64) -> Vec<f32> {
-        model.head(0.0).at(temperature).losses(scope, y, &self.labels, &self.losses);
+        let cross = CrossEntropyLoss { temperature };
+        model.head(0.0).losses(scope, y, &self.labels, &[LossTerm::of(&cross, &self.losses)]);
         self.stream(scope.device, &self.losses, 0, 1)
     }
 
