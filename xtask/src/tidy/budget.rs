@@ -18,6 +18,9 @@ pub struct Budget {
     /// Most lines by page.
     pub pages: BTreeMap<String, usize>,
     crate_lines: BTreeMap<String, usize>,
+    /// Most files of a crate that are in circles; none of one that is not named.
+    #[serde(default)]
+    pub circles: BTreeMap<String, usize>,
     /// Most MiB of the binary.
     pub binary_mib: u64,
 }

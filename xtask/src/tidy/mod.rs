@@ -2,6 +2,7 @@
 
 mod arrows;
 mod budget;
+mod circles;
 mod idle;
 mod lex;
 mod rules;
@@ -80,6 +81,7 @@ fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Re
     }
     let code: Vec<&Source> = sources.iter().filter(|source| !is_test(source)).collect();
     found.extend(budget.check_crates(&code));
+    found.extend(circles::check(&code, &budget.circles));
     found.extend(rules::check_ops(paths));
     for (page, &most) in &budget.pages {
         found.extend(budget::check_page(page, read(&root.join(page)).ok().as_deref(), most));

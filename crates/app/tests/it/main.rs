@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod behind;
-mod circles;
 mod encoders;
 mod foreign;
 mod job;

@@ -244,38 +244,3 @@ pub(super) fn torch_name(dtype: DType) -> &'static str {
         _ => "float32",
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(file: &Value, expected: PartialSampling) {
-        let others = file.as_object().cloned().unwrap_or_default();
-        assert_eq!(GenerationConfig { others, ..GenerationConfig::default() }.sampling(), expected, "{file}");
-    }
-
-    #[test]
-    fn sampling_is_what_a_file_says_and_a_sampler_takes() {
-        let nothing = PartialSampling::default;
-        let of = |temperature| PartialSampling { temperature, ..nothing() };
-        check(
-            &json!({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0, "repetition_penalty": 1.05}),
-            PartialSampling {
-                temperature: Some(0.6),
-                top_k: Some(20),
-                top_p: Some(0.95),
-                min_p: Some(0.0),
-                repetition_penalty: Some(1.05),
-            },
-        );
-        check(&json!({"do_sample": true}), of(Some(1.0)));
-        check(&json!({"temperature": 0.7}), of(Some(0.7)));
-        check(&json!({"do_sample": false, "temperature": 0.7}), of(None));
-        check(
-            &json!({"temperature": null, "top_k": -1, "top_p": 0, "min_p": 2, "repetition_penalty": 0}),
-            nothing(),
-        );
-        check(&json!({"temperature": "x", "max_length": 20}), nothing());
-    }
-}

@@ -82,8 +82,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::files::source::{SafeTensors, Source};
     use crate::files::values::read_f32;
+    use crate::files::{SafeTensors, Source};
 
     /// The map exactly, and the codes but for a few at the limits of bitsandbytes' approximate table (`oracle/nf4.py`).
     #[test]
