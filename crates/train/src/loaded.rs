@@ -1,21 +1,18 @@
-//! A micro batch on the machine, and its way from hidden states to the gradient of the objective.
+//! A micro batch on the machine, and numbers of its tokens in the order of the stream and of the head.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{
-    Batch, ContextLayout, CrossEntropyLoss, Cut, EntropyLoss, Grads, Head, Jitter, Labels, LossTerm,
-    Measures, Params, Scope, Sharing, Spread, TileLoss,
-};
+use fathom_grad::{Batch, ContextLayout, Cut, Head, Jitter, Labels, Params, Scope, Sharing, Spread};
 use fathom_model::{Model, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::{Asked, Frozen, Known};
+use crate::distill::{Frozen, Known};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Goal, Measured, Noise, OfEntropy, Weigh, Weighed};
+use crate::objective::{Goal, Noise, Weigh};
 use crate::step::InStep;
 
 /// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
@@ -33,7 +30,7 @@ pub(crate) struct Loaded<'a> {
     pub(crate) losses: Tensor,
     pub(crate) micro: &'a MicroBatch,
     /// The token that the model's batches are filled up with.
-    padding: Option<u32>,
+    pub(crate) padding: Option<u32>,
     /// Of the teacher, if the objective has one.
     pub(crate) known: Option<Known>,
     /// Noise on this rank's rows of the embedding, where the run has any.
@@ -52,7 +49,7 @@ pub(crate) struct Minimised<'a> {
     pub loss: &'a Tensor,
     /// Of its metrics.
     pub metrics: &'a RefCell<Vec<[f64; 2]>>,
-    /// f32 [sums, 1]: the same where the machine adds them up, of an objective with a teacher and of what is measured at labels.
+    /// f32 [sums, 1]: the same where the machine adds them up, of terms with constant weights and of what is measured at labels.
     pub terms: Option<&'a Tensor>,
     /// The teacher, if one runs with the step.
     pub teacher: Option<&'a Frozen>,
@@ -111,149 +108,20 @@ impl<'a> Loaded<'a> {
         Loaded { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
     }
 
-    /// The gradient of the objective by the hidden states `y` of this rank's tokens, [t, d]; adds the head's own gradients to `grads`
-    /// and the objective to its sums; `asked` is what [`Loaded::ask`] gave. Only a head that knows its weights has a z-loss.
-    pub fn judge(
-        &self,
-        model: &Model,
-        minimised: &Minimised<'_>,
-        scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Asked>),
-        grads: &mut Grads,
-    ) -> Tensor {
-        let Minimised { goal, z_loss, loss, .. } = *minimised;
-        let device = scope.device;
-        if let Some(distill) = goal.objective.distils() {
-            return self.learn((model, distill), minimised, scope, (y, asked), grads);
-        }
-        let of_entropy = goal.objective.weigh().map_or(OfEntropy::Unasked, |weigh| weigh.entropies());
-        let each = (of_entropy != OfEntropy::Unasked)
-            .then(|| device.empty(1, self.losses.cols(), DType::F32, Category::Data));
-        let labels = Labels { measures: self.measures(device, minimised), ..self.labels.clone() };
-        let Some(weigh) = goal.objective.weigh() else {
-            let term = LossTerm { weights: self.weights.clone(), ..LossTerm::cross_entropy(&self.losses) };
-            let dy = model.head(z_loss).loss(scope, y, &labels, &[term], grads);
-            // What the gradient is of; a weight of one changes no bit.
-            if let Some(weights) = &self.weights {
-                device.machine.multiply(&self.losses, weights, &self.losses);
-            }
-            device.machine.sum(&self.losses, loss);
-            return dy;
-        };
-        let asks = weigh.asks();
-        let (head, temperature) = (model.head(0.0), weigh.temperature());
-        let (cross, entropy) = (CrossEntropyLoss { temperature }, EntropyLoss { temperature });
-        let values = asks.scores().then(|| model.scores().values(scope, y));
-        let also = weigh.also_at().map_or_else(Vec::new, |other| self.losses(model, scope, y, other));
-        if asks.vocabulary() {
-            let entropy = each.as_ref().map(|each| LossTerm::of(&entropy, each));
-            let terms: Vec<_> = [LossTerm::of(&cross, &self.losses)].into_iter().chain(entropy).collect();
-            head.losses(scope, y, &labels, &terms);
-        }
-        let weighed = self.weigh(scope, weigh, (&also, values.as_ref(), each.as_ref()), minimised);
-        let dy = if asks.vocabulary() {
-            let learned = |loss, by: &[f32]| {
-                let weights = Some(self.own(device, by, self.losses.cols()));
-                LossTerm { loss, weights, factor: 1.0, losses: None }
-            };
-            let mut terms = vec![learned(&cross as &dyn TileLoss, &weighed.weights)];
-            if of_entropy == OfEntropy::Learned {
-                terms.push(learned(&entropy, &weighed.entropies));
-            }
-            head.loss(scope, y, &self.labels, &terms, grads)
-        } else {
-            device.zeros(y.rows(), y.cols(), y.dtype(), Category::Activations)
-        };
-        if let Some(values) = values {
-            let dvalues = self.own_scores(scope, &weighed.scores, values.cols());
-            model.scores().backward(scope, y, &dvalues, &dy, grads);
-        }
-        dy
-    }
-
-    /// Where what is measured at labels is added up, if anything is; adds to what that is divided by.
-    pub fn measures(&self, device: &Device, minimised: &Minimised<'_>) -> Option<Measures> {
-        let Minimised { goal, metrics, terms: Some(terms), .. } = *minimised else { return None };
-        let (measured, micro) = (goal.measured(), self.micro);
-        if measured == Measured::Nothing {
-            return None;
-        }
-        let (first, chosen) = (goal.sums() - 2, measured.chosen(micro));
-        if device.machine.has_data() && device.mesh.index(Axis::Cp) == 0 {
-            let labelled = |at: &usize| micro.labels[*at] >= 0;
-            let counts = |at: &usize| chosen.as_ref().is_none_or(|chosen| chosen[*at] != 0.0);
-            let all = (0..micro.labels.len()).filter(labelled);
-            let mut sums = metrics.borrow_mut();
-            sums[first][1] += all.clone().count() as f64;
-            sums[first + 1][1] += all.filter(counts).count() as f64;
-        }
-        let of = chosen.map(|chosen| self.own(device, &chosen, self.losses.cols()));
-        Some(Measures { sums: terms.view_rows(first..first + 2), of })
-    }
-
-    /// Minus the log-probabilities of all labels of the stream at a temperature, in its order; nothing on a machine without data.
-    pub fn losses(&self, model: &Model, scope: &Scope<'_>, y: &Tensor, temperature: f64) -> Vec<f32> {
-        let cross = CrossEntropyLoss { temperature };
-        model.head(0.0).losses(scope, y, &self.labels, &[LossTerm::of(&cross, &self.losses)]);
-        self.stream(scope.device, &self.losses, 0, 1)
-    }
-
     /// What the second head says of all tokens of the stream.
     pub fn values(&self, model: &Model, scope: &Scope<'_>, y: &Tensor) -> Vec<f32> {
         self.scores(scope, &model.scores().values(scope, y))
     }
 
-    fn scores(&self, scope: &Scope<'_>, values: &Tensor) -> Vec<f32> {
+    /// The same of this rank's rows.
+    pub fn scores(&self, scope: &Scope<'_>, values: &Tensor) -> Vec<f32> {
         let rows = collect(scope, values);
         self.stream(scope.device, &rows.reshape(1, rows.len()), 1, values.cols())
     }
 
-    /// What the objective says of this micro batch; zeros on a machine without data.
-    fn weigh(
-        &self,
-        scope: &Scope<'_>,
-        weigh: &dyn Weigh,
-        (also, values, each): (&[f32], Option<&Tensor>, Option<&Tensor>),
-        minimised: &Minimised<'_>,
-    ) -> Weighed {
-        let (device, asks) = (scope.device, weigh.asks());
-        device.pool.enter("objective", -1);
-        let losses = if asks.vocabulary() { self.stream(device, &self.losses, 0, 1) } else { Vec::new() };
-        let entropies = each.map_or_else(Vec::new, |each| self.stream(device, each, 0, 1));
-        let scores = values.map_or_else(Vec::new, |values| self.scores(scope, values));
-        let loss = device.zeros(1, 1, DType::F32, Category::Data);
-        let mut weighed = Weighed::default();
-        if device.machine.has_data() {
-            let answers = Answers {
-                also,
-                entropies: &entropies,
-                scores: &scores,
-                padding: self.padding,
-                ..Answers::of(self.micro, &losses)
-            };
-            weighed = weigh.weigh(&answers);
-            let learned = if weigh.entropies() == OfEntropy::Learned { entropies.len() } else { 0 };
-            let fit = (losses.len(), scores.len(), learned)
-                == (weighed.weights.len(), weighed.scores.len(), weighed.entropies.len());
-            assert!(
-                fit,
-                "objective: it gives a derivative for each loss, score and entropy that it learns from"
-            );
-            // Ranks that share a stream have the same sums; the first of them counts.
-            if device.mesh.index(Axis::Cp) == 0 {
-                device.machine.write(&loss, &(weighed.loss as f32).to_le_bytes());
-                for (sum, more) in minimised.metrics.borrow_mut().iter_mut().zip(&weighed.metrics) {
-                    *sum = [sum[0] + more[0], sum[1] + more[1]];
-                }
-            }
-        }
-        device.machine.sum(&loss, minimised.loss);
-        weighed
-    }
-
     /// The values of all tokens of the stream, in its order, `width` of each; nothing on a machine without data. `rows` are those of
     /// this rank's tokens, f32 [1, t x width], in one of the two orders.
-    fn stream(&self, device: &Device, rows: &Tensor, order: usize, width: usize) -> Vec<f32> {
+    pub fn stream(&self, device: &Device, rows: &Tensor, order: usize, width: usize) -> Vec<f32> {
         let group = device.mesh.group(&[Axis::Cp]);
         let all = if group.size() == 1 {
             rows.clone()
@@ -276,7 +144,7 @@ impl<'a> Loaded<'a> {
     }
 
     /// This rank's values of one for each token of the stream, f32 [1, t] in the order of the head.
-    fn own(&self, device: &Device, values: &[f32], tokens: usize) -> Tensor {
+    pub fn own(&self, device: &Device, values: &[f32], tokens: usize) -> Tensor {
         if !device.machine.has_data() {
             return device.empty(1, tokens, DType::F32, Category::Data);
         }
@@ -286,7 +154,7 @@ impl<'a> Loaded<'a> {
     }
 
     /// This rank's rows of some values for each token of the stream, f32 [r, width].
-    fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
+    pub fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
         let device = scope.device;
         let rows = self.losses.cols() / scope.spread().share();
         if !device.machine.has_data() {

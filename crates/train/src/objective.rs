@@ -1,9 +1,10 @@
 //! What a step minimises. Pretraining, teaching and alignment are the same loop with another objective.
 //!
-//! The head gives the log-probability of each label. An objective with constant weights ([`CrossEntropy`]) needs no more: the head
-//! makes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of the whole stream, in the order of its
-//! tokens whatever the mesh, it computes the derivative of its sum by each of them, in f64 on the host, and the head computes the
-//! gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are sums over a range of that stream.
+//! An objective names losses over the vocabulary's logits at each label, with a weight each ([`Objective::terms`]): the weighted sum
+//! is minimised. A new one is an implementation of [`TileLoss`], and terms can be added to each other. With constant weights of tokens
+//! the head makes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of the whole stream, in the
+//! order of its tokens whatever the mesh, it computes the derivative of its sum by each of them, in f64 on the host, and the head
+//! computes the gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are sums over a range of that stream.
 //!
 //! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro batches and ranks of the step.
 
@@ -12,9 +13,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fathom_grad::{CrossEntropyLoss, TileLoss};
 use fathom_model::{Quantized, Spec, Trained};
 
-use crate::distill::Distill;
+use crate::hidden::Hidden;
 use crate::micro_batch::MicroBatch;
 use crate::reference::Refers;
 
@@ -26,23 +28,77 @@ pub trait Objective: fmt::Debug + Send + Sync {
     /// What the sum over a micro batch is divided by, together with those of all others of the step: tokens, pairs, answers.
     fn count(&self, micro: &MicroBatch) -> f64;
 
-    /// How weights follow from losses; `None` where they are constant: those of the micro batch, or one each.
-    fn weigh(&self) -> Option<&dyn Weigh>;
+    /// Losses at each label whose weighted sum is minimised; none if the vocabulary's head is not asked.
+    fn terms(&self) -> Vec<WeightedLoss> {
+        vec![WeightedLoss::cross_entropy()]
+    }
 
-    /// What is learned from a teacher, if there is one; such an objective has constant weights.
-    fn distils(&self) -> Option<&Distill> {
+    /// How weights of tokens follow from losses; `None` where they are constant: those of the micro batch, or one each.
+    fn weigh(&self) -> Option<&dyn Weigh> {
         None
     }
 
-    /// Names of the means that a step reports besides the objective's.
-    fn measures(&self) -> &[&'static str] {
-        self.weigh().map_or(&[], Weigh::metrics)
+    /// What it compares with a teacher, if it has one; such an objective has constant weights.
+    fn teacher(&self) -> Option<TeacherUse<'_>> {
+        None
+    }
+
+    /// Names of the means that a step reports besides the objective's: with constant weights those of its terms, where there are
+    /// several, and the distance of hidden states.
+    fn measures(&self) -> Vec<&'static str> {
+        if let Some(weigh) = self.weigh() {
+            return weigh.metrics().to_vec();
+        }
+        let terms = self.terms();
+        let several = terms.len() > 1;
+        let hidden = self.teacher().is_some_and(|teacher| teacher.hidden.is_some());
+        let names = terms.iter().filter(|_| several).map(|term| term.loss.name());
+        names.chain(hidden.then_some("hidden_distance")).collect()
     }
 
     /// What a run whose [`Goal::measured`] is set reports of the distributions at its labels.
     fn measured(&self) -> Measured {
         Measured::Nothing
     }
+}
+
+/// A loss over logits in what is minimised.
+#[derive(Clone, Debug)]
+pub struct WeightedLoss {
+    /// Multiplies it. Of a [`Weigh`] a loss of weight 0 is given to it and has no gradient.
+    pub weight: f64,
+    /// The loss.
+    pub loss: Arc<dyn TileLoss>,
+}
+
+impl WeightedLoss {
+    /// A loss and its weight.
+    pub fn new(weight: f64, loss: impl TileLoss + 'static) -> WeightedLoss {
+        WeightedLoss { weight, loss: Arc::new(loss) }
+    }
+
+    /// The cross-entropy of labels.
+    pub fn cross_entropy() -> WeightedLoss {
+        WeightedLoss::new(1.0, CrossEntropyLoss::PLAIN)
+    }
+}
+
+/// What an objective compares with a teacher.
+#[derive(Clone, Copy, Debug)]
+pub struct TeacherUse<'a> {
+    /// The teacher's best tokens alone, from the micro batch; else a teacher runs with the step.
+    pub best: Option<Best>,
+    /// Hidden states, of a teacher that runs with the step.
+    pub hidden: Option<&'a Hidden>,
+}
+
+/// A teacher's best tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Best {
+    /// How many of each label.
+    pub tokens: usize,
+    /// What is left of the mass is one more token; else the best are made to sum to one.
+    pub rest: bool,
 }
 
 /// What steps report of the distributions of the vocabulary at labels, by TRL's names: the mean of their entropies in nats, and the share
@@ -86,33 +142,20 @@ pub trait Weigh {
     /// Names of what [`Weighed::metrics`] has, in its order.
     fn metrics(&self) -> &[&'static str];
 
-    /// Which of the model's heads it asks.
-    fn asks(&self) -> Asks;
+    /// It asks the model's second head, of a few numbers a token: a reward, a value.
+    fn scores(&self) -> bool {
+        false
+    }
 
     /// Adds to the means of a step what follows from them.
     fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
-
-    /// Divides the logits of the distribution whose log-probabilities it asks for.
-    fn temperature(&self) -> f64 {
-        1.0
-    }
 
     /// Log-probabilities are among the tokens alone that each label was drawn among ([`crate::Rolled::kept`]).
     fn keeps(&self) -> bool {
         false
     }
 
-    /// A second temperature at which it asks the vocabulary's head, for what is constant for the gradient.
-    fn also_at(&self) -> Option<f64> {
-        None
-    }
-
-    /// What it does with the entropy of the distribution at each label.
-    fn entropies(&self) -> OfEntropy {
-        OfEntropy::Unasked
-    }
-
-    /// A reference that is in memory is asked in each step; else whoever makes micro batches has asked it.
+    /// A reference that is in memory is asked for the first term in each step; else whoever makes micro batches has asked it.
     fn asks_reference(&self) -> bool {
         true
     }
@@ -132,51 +175,16 @@ pub trait Weigh {
     fn weigh(&self, answers: &Answers<'_>) -> Weighed;
 }
 
-/// What an objective does with the entropies of the distributions at labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfEntropy {
-    /// Nothing.
-    Unasked,
-    /// They are in [`Answers::entropies`].
-    Asked,
-    /// So they are, and its sum depends on them: [`Weighed::entropies`].
-    Learned,
-}
-
-/// Heads of a model that an objective asks; the others do nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// The vocabulary's.
-    Vocabulary,
-    /// The one of a few numbers a token: a reward, a value.
-    Scores,
-    /// Both.
-    Both,
-}
-
-impl Asks {
-    /// The vocabulary's.
-    pub fn vocabulary(self) -> bool {
-        self != Asks::Scores
-    }
-
-    /// The scores'.
-    pub fn scores(self) -> bool {
-        self != Asks::Vocabulary
-    }
-}
-
 /// A micro batch and what the model says of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answers<'a> {
     /// The whole stream.
     pub micro: &'a MicroBatch,
-    /// Minus the natural log-probability of each token's label; 0 where there is none. Empty if it was not asked.
+    /// The first of [`Objective::terms`], of each token: minus the natural log-probability of its label; 0 where there is none. Empty
+    /// without terms.
     pub losses: &'a [f32],
-    /// The same losses at the temperature of [`Weigh::also_at`]. Empty without.
-    pub also: &'a [f32],
-    /// The entropy in nats of the distribution at each token's label; 0 where there is none. Empty unless [`Weigh::entropies`] asks.
-    pub entropies: &'a [f32],
+    /// The other terms.
+    pub others: &'a [Vec<f32>],
     /// What the second head says, token by token. Empty if it was not asked.
     pub scores: &'a [f32],
     /// The token that the model's batches are filled up with ([`fathom_model::scored_at`]).
@@ -186,7 +194,7 @@ pub struct Answers<'a> {
 impl<'a> Answers<'a> {
     /// Of the vocabulary's head alone.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
-        Answers { micro, losses, also: &[], entropies: &[], scores: &[], padding: None }
+        Answers { micro, losses, others: &[], scores: &[], padding: None }
     }
 
     /// The sum of the log-probabilities of a document's labels, added in the order of its tokens.
@@ -212,14 +220,24 @@ impl<'a> Answers<'a> {
 pub struct Weighed {
     /// The sum.
     pub loss: f64,
-    /// Its derivative by the loss of each token of the stream, if the vocabulary's head was asked.
+    /// Its derivative by the first term of each token of the stream, if there are terms.
     pub weights: Vec<f32>,
-    /// Its derivative by the entropy at each token, if it learns from them.
-    pub entropies: Vec<f32>,
+    /// Its derivative by the other terms; anything for those of weight 0.
+    pub others: Vec<Vec<f32>>,
     /// Its derivative by each of the scores, if those were asked.
     pub scores: Vec<f32>,
     /// By name of [`Weigh::metrics`]: a sum, and what it is divided by.
     pub metrics: Vec<[f64; 2]>,
+}
+
+impl Weighed {
+    /// Its derivative by a term; empty on a machine without data.
+    pub(crate) fn by(&self, term: usize) -> &[f32] {
+        match term {
+            0 => &self.weights,
+            _ => self.others.get(term - 1).map_or(&[], Vec::as_slice),
+        }
+    }
 }
 
 /// The cross-entropy of the next token, weighted where the micro batch has weights: their sum is what it is divided by.
@@ -237,10 +255,6 @@ impl Objective for CrossEntropy {
         }
         let labelled = micro.weights.iter().zip(&micro.labels).filter(|(_, label)| **label >= 0);
         labelled.map(|(weight, _)| f64::from(*weight)).sum()
-    }
-
-    fn weigh(&self) -> Option<&dyn Weigh> {
-        None
     }
 
     fn measured(&self) -> Measured {
@@ -275,10 +289,6 @@ impl Weigh for Dft {
     /// The mean cross-entropy, which the objective hides.
     fn metrics(&self) -> &[&'static str] {
         &["cross_entropy"]
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
@@ -340,9 +350,15 @@ impl Goal {
         !self.before.is_empty() || !self.after.is_empty()
     }
 
+    /// The machine adds up some of what a step reports.
+    pub(crate) fn adds(&self) -> bool {
+        self.measured() != Measured::Nothing
+            || (self.objective.weigh().is_none() && !self.objective.measures().is_empty())
+    }
+
     /// Names of the means that a step reports besides the objective's.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        [self.objective.measures(), self.measured().names()].concat()
+        [&self.objective.measures(), self.measured().names()].concat()
     }
 
     /// Sums that are kept for them: what is measured at labels is the last two.

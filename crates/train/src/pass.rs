@@ -1,6 +1,6 @@
 //! A forward pass over one micro batch, over all stages of a pipeline: what a model says of labels, without gradients.
 
-use fathom_grad::{Counters, Eval, Params, Scope, Tables};
+use fathom_grad::{Counters, Eval, Params, Scope, Tables, TileLoss};
 use fathom_model::Model;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, Device, Tensor};
@@ -20,14 +20,11 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Minus the natural log-probability of each label of the stream at a temperature, in the order of its tokens; 0 where there is no
-    /// label. Empty on ranks that do not have the model's end, and without data. All ranks that share the micro batch call this together.
-    pub fn losses(&self, micro: &MicroBatch, temperature: f64) -> Vec<f32> {
+    /// A loss of each label of the stream, in the order of its tokens; 0 where there is no label. Empty on ranks that do not have the model's end, and without data. All ranks that share the micro batch call this together.
+    pub fn losses(&self, micro: &MicroBatch, loss: &dyn TileLoss) -> Vec<f32> {
         let loaded = Loaded::new(self.device, (self.model, self.params), None, micro, self.how);
         let hidden = self.hidden(&loaded);
-        hidden.map_or_else(Vec::new, |hidden| {
-            loaded.losses(self.model, &self.scope(&loaded), &hidden, temperature)
-        })
+        hidden.map_or_else(Vec::new, |hidden| loaded.losses(self.model, &self.scope(&loaded), &hidden, loss))
     }
 
     /// What the second head says of each token, one number each; where as [`Pass::losses`].

@@ -16,7 +16,7 @@ impl CrossEntropyLoss {
     pub const PLAIN: CrossEntropyLoss = CrossEntropyLoss { temperature: 1.0 };
 
     fn run(&self, tile: &Tile<'_>, losses: &Tensor, (weights, dlogits): (Option<&Tensor>, Option<&Tensor>)) {
-        let measured = tile.labels.measures.as_ref().map(|measures| (measures, tile.rows(2)));
+        let measured = tile.measures.map(|measures| (measures, tile.rows(2)));
         let found = measured.as_ref().map(|(_, found)| found);
         tile.head.at(self.temperature).cross_entropy(tile, losses, (weights, dlogits), found);
         let Some((Measures { sums, of }, found)) = &measured else { return };

@@ -16,7 +16,7 @@ pub struct Labels<'a> {
     /// u8 [t, vocab / 8, rounded up]: bits of the tokens that each label was drawn among ([`fathom_tensor::choice::Choose::kept`]), over
     /// which alone the softmax is taken; all if absent.
     pub kept: Option<Tensor>,
-    /// What is measured at them besides.
+    /// What the first term measures at them besides, if it is a cross-entropy.
     pub measures: Option<Measures>,
     /// A teacher, for losses that have one.
     pub teacher: Option<Teacher<'a>>,

@@ -30,12 +30,13 @@ impl Head {
                 let tokens = rows.start * share + tile.start..rows.start * share + tile.end;
                 let logits = &self.project(scope, &x.view_rows(tile.clone()));
                 let taught_by = taught_by.as_ref().map(|x| x.view_rows(tile));
-                let tile = Tile { head: self, scope, logits, labels, tokens, taught_by };
+                let measures = labels.measures.as_ref();
+                let mut tile = Tile { head: self, scope, logits, labels, tokens, taught_by, measures };
                 self.leave_out(&tile);
                 for term in terms {
-                    term.losses
-                        .iter()
-                        .for_each(|to| term.loss.losses(&tile, &to.view_cols(tile.tokens.clone())));
+                    let losses = term.losses.as_ref().map(|to| to.view_cols(tile.tokens.clone()));
+                    losses.iter().for_each(|losses| term.loss.losses(&tile, losses));
+                    tile.measures = None;
                 }
             }
         }
@@ -103,9 +104,10 @@ impl Head {
         let tile_gradient = |logits: &Tensor, tile: Range<usize>, to: &Tensor| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
             let taught_by = taught_by.map(|x| x.view_rows(tile));
-            let tile = Tile { head: self, scope, logits, labels, tokens, taught_by };
+            let measures = labels.measures.as_ref();
+            let tile = Tile { head: self, scope, logits, labels, tokens, taught_by, measures };
             self.leave_out(&tile);
-            add_up(&tile, terms, to);
+            add_up(tile, terms, to);
         };
         let vocab = scope.params.shape(self.weight)[0];
         let device = scope.device;
@@ -135,24 +137,26 @@ impl Head {
 
 /// The gradient of the sum of all terms of a tile. That of the first takes the logits' place, so the others come before it; of those at
 /// most two are in memory.
-fn add_up(tile: &Tile<'_>, terms: &[LossTerm<'_>], to: &Tensor) {
+fn add_up(tile: Tile<'_>, terms: &[LossTerm<'_>], to: &Tensor) {
     let (scope, machine) = (tile.scope, &tile.scope.device.machine);
     let [first, others @ ..] = terms else { panic!("head: a gradient of no loss") };
+    let rest = Tile { measures: None, ..tile.clone() };
     let add = |sum: &Tensor, more: &Tensor| {
         let common = &sum.view_cols(0..more.cols());
         scope.counters.span("head", " loss", -1, || machine.add(common, more, common));
     };
-    let of = |term: &LossTerm<'_>, to| term.loss.gradient(tile, &term.tile(&tile.tokens), to);
-    let others = others.iter().map(|term| of(term, None)).reduce(|a, b| {
+    let of =
+        |term: &LossTerm<'_>, tile: &Tile<'_>, to| term.loss.gradient(tile, &term.tile(&tile.tokens), to);
+    let others = others.iter().map(|term| of(term, &rest, None)).reduce(|a, b| {
         let (wide, narrow) = if a.cols() < b.cols() { (b, a) } else { (a, b) };
         add(&wide, &narrow);
         wide
     });
     let Some(others) = others else {
-        of(first, Some(to));
+        of(first, &tile, Some(to));
         return;
     };
-    of(first, Some(tile.logits));
+    of(first, &tile, Some(tile.logits));
     add(tile.logits, &others);
     if to.address() != tile.logits.address() {
         machine.copy(tile.logits, to);

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use fathom_tensor::{Category, DType, Tensor};
 
-use super::{Head, Labels};
+use super::{Head, Labels, Measures};
 use crate::tape::Scope;
 
 /// A loss of each token by its logits. Tensor parallel ranks have some columns of the logits each and call both methods together.
@@ -24,6 +24,7 @@ pub trait TileLoss: fmt::Debug + Send + Sync {
 }
 
 /// Some tokens' logits.
+#[derive(Clone)]
 pub struct Tile<'a> {
     /// Whose they are: what happens to them on the way to a loss, and which columns these are.
     pub head: &'a Head,
@@ -37,6 +38,8 @@ pub struct Tile<'a> {
     pub tokens: Range<usize>,
     /// The teacher's hidden states of these tokens, if a model teaches.
     pub taught_by: Option<Tensor>,
+    /// What a cross-entropy measures besides, if it is the first term.
+    pub measures: Option<&'a Measures>,
 }
 
 impl Tile<'_> {

@@ -7,7 +7,7 @@
 
 use super::{answer, length};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Objective, Weigh, Weighed};
 
 /// The objective of a run on such groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +58,6 @@ impl Objective for Responses {
 impl Weigh for Responses {
     fn metrics(&self) -> &[&'static str] {
         &METRICS
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
     }
 
     /// Of each prompt `sum_i (w_i - b_i) NLL_i`, divided by the mean length of its answers.
@@ -148,14 +144,7 @@ mod tests {
             let (micro, losses) = group(losses);
             let weighed = Weigh::weigh(
                 &objective,
-                &Answers {
-                    micro: &micro,
-                    losses: &losses,
-                    also: &[],
-                    entropies: &[],
-                    scores: &[],
-                    padding: None,
-                },
+                &Answers { micro: &micro, losses: &losses, others: &[], scores: &[], padding: None },
             );
             (weighed, Objective::count(&objective, &micro))
         };
