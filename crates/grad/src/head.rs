@@ -22,7 +22,6 @@ mod loss;
 mod order;
 mod projections;
 mod scores;
-mod statistics;
 mod term;
 #[cfg(test)]
 mod tests;
@@ -34,7 +33,7 @@ pub use entropy::EntropyLoss;
 pub use labels::{Labels, Measures, Teacher};
 pub use projections::{ProjectedState, Projecting, Projections};
 pub use scores::Scores;
-pub use tile::{LossTerm, Tile, TileLoss, TileTerm};
+pub use tile::{LossTerm, Tile, TileLoss};
 
 /// What happens to logits on the way to the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]

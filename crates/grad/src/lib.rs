@@ -42,7 +42,7 @@ pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{
     CrossEntropyLoss, DivergenceLoss, EntropyLoss, Head, HeadTerm, HeadUse, Labels, LossTerm, Measures,
-    ProjectedState, Projecting, Projections, Scores, Teacher, Tile, TileLoss, TileTerm,
+    ProjectedState, Projecting, Projections, Scores, Teacher, Tile, TileLoss,
 };
 pub use held::Offload;
 pub use memo::{Alike, Which};

@@ -3,7 +3,7 @@
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Diverged, Divergence, Known, Tensor};
 
-use super::{Head, Teacher, Tile, TileLoss, TileTerm};
+use super::{Head, HeadUse, LossTerm, Teacher, Tile, TileLoss};
 
 /// The divergence of each label's distribution from the teacher's ([`Divergence`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,102 +20,64 @@ impl TileLoss for DivergenceLoss {
     }
 
     fn losses(&self, tile: &Tile<'_>, losses: &Tensor) {
-        let term = TileTerm { losses: Some(losses.clone()), weights: None, factor: 1.0 };
-        self.gradient(tile, &term, None);
+        self.gradient(tile, &LossTerm::of(self, losses), None);
     }
 
     /// The gradient takes the place of the teacher's logits.
-    fn gradient(&self, tile: &Tile<'_>, term: &TileTerm, to: Option<&Tensor>) -> Tensor {
-        let Some(teacher) = &tile.labels.teacher else { panic!("divergence: there is no teacher") };
-        let scope = tile.scope;
-        let (head, gradient) = match (teacher, &tile.taught_by) {
-            (Teacher::Model { head, scope: of, .. }, Some(x)) => {
+    fn gradient(&self, tile: &Tile<'_>, term: &LossTerm<'_>, to: Option<&Tensor>) -> Tensor {
+        let student = (&tile.head.at(self.temperature), self.beta);
+        match (tile.labels.teacher, &tile.taught_by) {
+            (Some(Teacher::Model { head, scope: of, .. }), Some(x)) => {
                 let head = head.at(self.temperature);
-                let known = head.project(of, x);
+                let (known, columns) = (head.project(of, x), tile.logits.cols());
                 assert!(
-                    known.cols() == tile.logits.cols() || scope.device.mesh.group(&[Axis::Tp]).size() == 1,
-                    "distillation: {} rows of the teacher's vocabulary and {} of the student's are not alike on their ranks",
+                    known.cols() == columns || tile.scope.device.mesh.group(&[Axis::Tp]).size() == 1,
+                    "distillation: {} rows of the teacher's vocabulary and {columns} of the student's are not alike on their ranks",
                     known.cols(),
-                    tile.logits.cols()
                 );
-                (Some(head), known.view_cols(0..known.cols().min(tile.logits.cols())))
+                let logits = &known.view_cols(0..known.cols().min(columns));
+                let stats = &head.all_statistics(tile.scope, &tile.ids(), logits);
+                let HeadUse { scale, softcap, .. } = head.how;
+                let teacher = Known::Whole { logits, stats, scale, softcap };
+                diverge(tile, student, (teacher, logits), (term, to))
             }
-            (Teacher::Model { .. }, None) => panic!("divergence: a teacher's hidden states are missing"),
-            (Teacher::Best { .. }, _) => (None, tile.like_logits()),
-        };
-        let logits = &tile.logits.view_cols(0..gradient.cols());
-        let compared = Compared { tile, head: tile.head.at(self.temperature), logits, beta: self.beta };
-        let stats = compared.statistics();
-        let of_teacher = head.map(|head| (head, head.all_statistics(scope, &tile.ids(), &gradient)));
-        let best = match teacher {
-            Teacher::Best { ids, logps, rest } => {
-                Some((ids.view_rows(tile.tokens.clone()), logps.view_rows(tile.tokens.clone()), rest))
+            (Some(Teacher::Best { ids, logps, rest }), _) => {
+                let [ids, logps] = &[ids, logps].map(|of| of.view_rows(tile.tokens.clone()));
+                diverge(tile, student, (Known::Best { ids, logps, rest }, &tile.like_logits()), (term, to))
             }
-            Teacher::Model { .. } => None,
-        };
-        let known = match (&best, &of_teacher) {
-            (Some((ids, logps, rest)), _) => Known::Best { ids, logps, rest: **rest },
-            (None, Some((head, stats))) => {
-                Known::Whole { logits: &gradient, stats, scale: head.how.scale, softcap: head.how.softcap }
-            }
-            (None, None) => panic!("divergence: a teacher's hidden states are missing"),
-        };
-        let (loss, weights) = (&term.room(tile), &term.weights(tile));
-        let out = Diverged { loss, dlogits: &gradient, weights, factor: term.factor };
-        compared.run(&stats, known, out);
-        placed(tile, gradient, to)
+            _ => panic!("divergence: there is no teacher, or its hidden states are missing"),
+        }
     }
 }
 
-/// One side of a comparison of two distributions.
-pub(super) struct Compared<'a> {
-    pub tile: &'a Tile<'a>,
-    /// At the temperature.
-    pub head: Head,
-    /// The columns that both have.
-    pub logits: &'a Tensor,
-    pub beta: f32,
-}
-
-impl Compared<'_> {
-    /// Those of all ranks.
-    pub fn statistics(&self) -> Tensor {
-        self.head.all_statistics(self.tile.scope, &self.tile.ids(), self.logits)
-    }
-
-    /// The kernel, in both its passes.
-    pub fn run(&self, stats: &Tensor, teacher: Known<'_>, out: Diverged<'_>) {
-        let Compared { tile, head, logits, beta } = *self;
-        let (device, labels) = (tile.scope.device, &tile.ids());
-        let parts = device.empty(teacher.parts(), logits.rows(), DType::F32, Category::Comm);
-        let op = Divergence {
-            logits,
-            stats,
-            scale: head.how.scale,
-            softcap: head.how.softcap,
-            teacher,
-            labels,
-            first: head.first,
-            beta,
-            parts: &parts,
-            out: None,
-        };
-        let run = |op: &Divergence<'_>| {
-            tile.scope.counters.span("head", " divergence", -1, || device.machine.divergence(op));
-        };
-        run(&op);
-        device.mesh.group(&[Axis::Tp]).all_reduce(device, &parts);
-        run(&Divergence { out: Some(out), ..op });
-    }
-}
-
-/// A gradient where it is wanted, with zeros in columns that it leaves out.
-pub(super) fn placed(tile: &Tile<'_>, gradient: Tensor, to: Option<&Tensor>) -> Tensor {
-    let Some(to) = to else { return gradient };
-    let machine = &tile.scope.device.machine;
-    machine.copy(&gradient, &to.view_cols(0..gradient.cols()));
-    if gradient.cols() < to.cols() {
-        machine.zero(&to.view_cols(gradient.cols()..to.cols()));
+/// The divergence of the columns that both sides have, with its gradient in place of the teacher's logits; where it is wanted elsewhere
+/// it has zeros in the columns that are left out. The student's head is at the temperature.
+pub(super) fn diverge(
+    tile: &Tile<'_>,
+    (student, beta): (&Head, f32),
+    (teacher, gradient): (Known<'_>, &Tensor),
+    (term, to): (&LossTerm<'_>, Option<&Tensor>),
+) -> Tensor {
+    let (device, labels) = (tile.scope.device, &tile.ids());
+    let (machine, common) = (&device.machine, gradient.cols());
+    let logits = &tile.logits.view_cols(0..common);
+    let stats = &student.all_statistics(tile.scope, labels, logits);
+    let parts = &device.empty(teacher.parts(), logits.rows(), DType::F32, Category::Comm);
+    let HeadUse { scale, softcap, .. } = student.how;
+    let first = student.first;
+    let op = Divergence { logits, stats, scale, softcap, teacher, labels, first, beta, parts, out: None };
+    let run = |op: &Divergence<'_>| {
+        tile.scope.counters.span("head", " divergence", -1, || machine.divergence(op));
+    };
+    run(&op);
+    device.mesh.group(&[Axis::Tp]).all_reduce(device, parts);
+    let (loss, weights) = (&term.room(tile), &term.some_weights(tile));
+    let out = Diverged { loss, dlogits: gradient, weights, factor: term.factor };
+    run(&Divergence { out: Some(out), ..op });
+    let Some(to) = to else { return gradient.clone() };
+    machine.copy(gradient, &to.view_cols(0..common));
+    if common < to.cols() {
+        machine.zero(&to.view_cols(common..to.cols()));
     }
     to.clone()
 }

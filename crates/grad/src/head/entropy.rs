@@ -1,9 +1,9 @@
 //! The entropy of the distributions at labels, over a tile of logits.
 
-use fathom_tensor::{Category, DType, Diverged, Known, Tensor};
+use fathom_tensor::{Category, DType, Known, Tensor};
 
-use super::divergence::{Compared, placed};
-use super::{Head, HeadUse, Tile, TileLoss, TileTerm};
+use super::divergence::diverge;
+use super::{Head, HeadUse, LossTerm, Tile, TileLoss};
 
 /// The entropy in nats of the distribution at each label; a sum in which its weight is above 0 makes distributions sharper.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,22 +25,16 @@ impl TileLoss for EntropyLoss {
 
     /// The derivative of the entropy H of a distribution p by a logit is `-p_i (log p_i + H)`. That is minus the one of the divergence
     /// `sum p log(p / u)` from a uniform u.
-    fn gradient(&self, tile: &Tile<'_>, term: &TileTerm, to: Option<&Tensor>) -> Tensor {
+    fn gradient(&self, tile: &Tile<'_>, term: &LossTerm<'_>, to: Option<&Tensor>) -> Tensor {
         if let Some(losses) = &term.losses {
             self.losses(tile, losses);
         }
-        let (scope, device) = (tile.scope, tile.scope.device);
         let [rows, columns] = tile.logits.shape();
         let uniform = Head { how: HeadUse::default(), ..*tile.head };
-        let gradient = device.zeros(rows, columns, DType::F32, Category::Activations);
-        let compared =
-            Compared { tile, head: tile.head.at(self.temperature), logits: tile.logits, beta: 1.0 };
-        let stats = compared.statistics();
-        let of_uniform = uniform.all_statistics(scope, &tile.ids(), &gradient);
-        let known = Known::Whole { logits: &gradient, stats: &of_uniform, scale: 1.0, softcap: 0.0 };
-        let (loss, weights) = (&tile.rows(1), &term.weights(tile));
-        let out = Diverged { loss, dlogits: &gradient, weights, factor: -term.factor };
-        compared.run(&stats, known, out);
-        placed(tile, gradient, to)
+        let gradient = tile.scope.device.zeros(rows, columns, DType::F32, Category::Activations);
+        let stats = uniform.all_statistics(tile.scope, &tile.ids(), &gradient);
+        let known = Known::Whole { logits: &gradient, stats: &stats, scale: 1.0, softcap: 0.0 };
+        let term = LossTerm { factor: -term.factor, losses: None, ..term.clone() };
+        diverge(tile, (&tile.head.at(self.temperature), 1.0), (known, &gradient), (&term, to))
     }
 }

@@ -146,7 +146,7 @@ fn add_up(tile: Tile<'_>, terms: &[LossTerm<'_>], to: &Tensor) {
         scope.counters.span("head", " loss", -1, || machine.add(common, more, common));
     };
     let of =
-        |term: &LossTerm<'_>, tile: &Tile<'_>, to| term.loss.gradient(tile, &term.tile(&tile.tokens), to);
+        |term: &LossTerm<'_>, tile: &Tile<'_>, to| term.loss.gradient(tile, &term.view(&tile.tokens), to);
     let others = others.iter().map(|term| of(term, &rest, None)).reduce(|a, b| {
         let (wide, narrow) = if a.cols() < b.cols() { (b, a) } else { (a, b) };
         add(&wide, &narrow);

@@ -20,7 +20,7 @@ pub trait TileLoss: fmt::Debug + Send + Sync {
     /// The gradient by the logits of the sum that `term` says, and the losses if it wants them. The gradient is [r, columns], in `to`
     /// if that is given, which may be the logits and may be narrower than f32; else in a tensor of its own, f32, which leaves out last
     /// columns that are all zeros.
-    fn gradient(&self, tile: &Tile<'_>, term: &TileTerm, to: Option<&Tensor>) -> Tensor;
+    fn gradient(&self, tile: &Tile<'_>, term: &LossTerm<'_>, to: Option<&Tensor>) -> Tensor;
 }
 
 /// Some tokens' logits.
@@ -65,43 +65,8 @@ impl Tile<'_> {
     }
 }
 
-/// What a tile adds to a sum: the factor times the sum of losses, each times its weight.
-pub struct TileTerm {
-    /// f32 [1, r]: where losses go, if they are wanted.
-    pub losses: Option<Tensor>,
-    /// f32 [1, r]: one each if absent.
-    pub weights: Option<Tensor>,
-    /// Multiplies all of them.
-    pub factor: f32,
-}
-
-impl TileTerm {
-    /// Where losses go, for a kernel that writes them in any case.
-    pub fn room(&self, tile: &Tile<'_>) -> Tensor {
-        self.losses.clone().unwrap_or_else(|| tile.rows(1))
-    }
-
-    /// The weights, for a kernel that needs them in any case.
-    pub fn weights(&self, tile: &Tile<'_>) -> Tensor {
-        let ones = || {
-            let ones = vec![1.0; tile.logits.rows()];
-            tile.scope.device.from_f32(1, ones.len(), &ones, Category::Activations)
-        };
-        self.weights.clone().unwrap_or_else(ones)
-    }
-
-    /// The weights times the factor; `None` where all are one.
-    pub fn products(&self, tile: &Tile<'_>) -> Option<Tensor> {
-        if self.factor == 1.0 {
-            return self.weights.clone();
-        }
-        let products = tile.rows(1);
-        tile.scope.device.machine.scale(&self.weights(tile), self.factor, &products);
-        Some(products)
-    }
-}
-
-/// A loss in the sum that a head minimises.
+/// A loss in the sum that a head minimises: the factor times the sum of each token's loss times its weight. Of a tile it has the tile's
+/// tokens.
 #[derive(Clone)]
 pub struct LossTerm<'a> {
     /// The loss.
@@ -120,9 +85,32 @@ impl<'a> LossTerm<'a> {
         LossTerm { loss, weights: None, factor: 1.0, losses: Some(losses.clone()) }
     }
 
-    /// What it is of some tokens.
-    pub(super) fn tile(&self, tokens: &Range<usize>) -> TileTerm {
-        let part = |of: &Option<Tensor>| of.as_ref().map(|of| of.view_cols(tokens.clone()));
-        TileTerm { losses: part(&self.losses), weights: part(&self.weights), factor: self.factor }
+    /// That of some tokens.
+    pub(super) fn view(&self, tokens: &Range<usize>) -> LossTerm<'a> {
+        let [weights, losses] =
+            [&self.weights, &self.losses].map(|of| of.as_ref().map(|of| of.view_cols(tokens.clone())));
+        LossTerm { weights, losses, ..*self }
+    }
+
+    /// Where a tile's losses go, for a kernel that writes them in any case.
+    pub fn room(&self, tile: &Tile<'_>) -> Tensor {
+        self.losses.clone().unwrap_or_else(|| tile.rows(1))
+    }
+
+    /// A tile's weights, for a kernel that needs them in any case.
+    pub fn some_weights(&self, tile: &Tile<'_>) -> Tensor {
+        let (device, rows) = (tile.scope.device, tile.logits.rows());
+        let ones = || device.from_f32(1, rows, &vec![1.0; rows], Category::Activations);
+        self.weights.clone().unwrap_or_else(ones)
+    }
+
+    /// A tile's weights times the factor; `None` where all are one.
+    pub fn products(&self, tile: &Tile<'_>) -> Option<Tensor> {
+        if self.factor == 1.0 {
+            return self.weights.clone();
+        }
+        let products = tile.rows(1);
+        tile.scope.device.machine.scale(&self.some_weights(tile), self.factor, &products);
+        Some(products)
     }
 }

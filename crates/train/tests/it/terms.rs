@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_grad::{CrossEntropyLoss, EntropyLoss, Tile, TileLoss, TileTerm};
+use fathom_grad::{CrossEntropyLoss, EntropyLoss, LossTerm, Tile, TileLoss};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta, Spread, Tensor};
 use fathom_train::{Goal, InStep, MicroBatch, Objective, WeightedLoss};
@@ -50,7 +50,7 @@ impl TileLoss for LogPartition {
         machine.add(losses, without, losses);
     }
 
-    fn gradient(&self, tile: &Tile<'_>, term: &TileTerm, to: Option<&Tensor>) -> Tensor {
+    fn gradient(&self, tile: &Tile<'_>, term: &LossTerm<'_>, to: Option<&Tensor>) -> Tensor {
         let machine = &tile.scope.device.machine;
         term.losses.iter().for_each(|losses| self.losses(tile, losses));
         let (scratch, weights) = (&tile.rows(1), term.products(tile));
