@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Where branches begin.
+/// The branches that others fork from.
 const MAIN: [&str; 2] = ["origin/main", "main"];
 
-/// Runs all checks, also after one has failed; what did not pass, by its command.
+/// Runs all checks, even after one has failed; returns the commands of those that failed.
 ///
 /// # Errors
-/// There is no git, or this is no checkout.
+/// git is not available, or this is not a checkout.
 pub fn quick() -> Result<Vec<String>, String> {
     let packages = packages(&changed()?);
     println!("changed: {}", if packages.is_empty() { "no crate".into() } else { packages.join(", ") });
@@ -32,7 +32,7 @@ pub fn quick() -> Result<Vec<String>, String> {
     Ok(failed)
 }
 
-/// Files that differ from where this branch left main, committed or not.
+/// Files that differ from the point where this branch left main, committed or not.
 fn changed() -> Result<BTreeSet<String>, String> {
     let fork = MAIN.iter().find_map(|main| git(&["merge-base", "HEAD", main]).ok());
     // A checkout without main is compared with its last commit.
@@ -42,13 +42,13 @@ fn changed() -> Result<BTreeSet<String>, String> {
     Ok(tracked.lines().chain(untracked.lines()).map(String::from).collect())
 }
 
-/// The packages that files belong to.
+/// The packages that contain `files`.
 fn packages<'a>(files: impl IntoIterator<Item = &'a String>) -> Vec<String> {
     let of = |file: &String| {
         let mut parts = Path::new(file).iter().filter_map(|part| part.to_str());
         match (parts.next()?, parts.next()) {
             ("xtask", Some(_)) => Some("xtask".to_string()),
-            // A crate that was removed has no tests.
+            // A removed crate has no tests.
             ("crates", Some(name)) => {
                 Path::new("crates").join(name).is_dir().then(|| format!("fathom-{name}"))
             }

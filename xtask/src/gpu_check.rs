@@ -1,34 +1,35 @@
-//! What can be said of the GPU's kernels without a GPU: NVIDIA's run-time compiler takes each for every chip, and no marked
-//! one spills. The compiler comes as a Python wheel into `target/gpu-wheels`; nothing of it is kept in the repository.
+//! Checks of the GPU kernels that need no GPU: NVIDIA's run-time compiler accepts each kernel for every architecture,
+//! and none of the marked ones spills registers. The compiler is downloaded as a Python wheel into `target/gpu-wheels`;
+//! nothing of it is kept in the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A package of the index: a folder of its own below `target/gpu-wheels` once it is unpacked.
+/// A package of the Python index; unpacked into its own folder below `target/gpu-wheels`.
 pub struct Wheel {
-    /// Its name in the index.
+    /// Name in the index.
     pub package: &'static str,
-    /// Which of them.
+    /// Version.
     pub version: &'static str,
-    /// A library in it, by folder and the beginning of its name.
+    /// A library in the package, by folder and the beginning of its file name.
     pub library: [&'static str; 2],
 }
 
-/// The compiler that CUDA 13.0 has.
+/// The compiler of CUDA 13.0.
 pub const NVRTC: Wheel =
     Wheel { package: "nvidia-cuda-nvrtc", version: "13.0.88", library: ["nvidia/cu13/lib", "libnvrtc.so."] };
 
-/// Fetches what is missing, then compiles every kernel for every chip. Says so in one line, and has no complaints, where the
-/// package index cannot be reached.
+/// Downloads what is missing, then compiles every kernel for every architecture. If the package index is unreachable,
+/// prints one line and returns `None`.
 ///
 /// # Errors
 /// A message when cargo cannot be run.
-pub fn run() -> Result<Vec<String>, String> {
+pub fn kernels() -> Result<Option<Vec<String>>, String> {
     let compiler = match NVRTC.fetch() {
         Ok(compiler) => compiler,
         Err(reason) => {
-            println!("gpu-check skipped: {} {} is not to be had: {reason}", NVRTC.package, NVRTC.version);
-            return Ok(Vec::new());
+            println!("gpu-check skipped: {} {} is unavailable: {reason}", NVRTC.package, NVRTC.version);
+            return Ok(None);
         }
     };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -38,17 +39,17 @@ pub fn run() -> Result<Vec<String>, String> {
         .arg(compiler)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
-    Ok(if status.success() { Vec::new() } else { vec!["kernels: see above".to_string()] })
+    Ok(Some(if status.success() { Vec::new() } else { vec!["kernels: see above".to_string()] }))
 }
 
-/// The repository.
+/// The root of the repository.
 pub fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
 }
 
 impl Wheel {
-    /// The library's path, after fetching and unpacking the wheel if it is not there yet; else the reason in one line.
+    /// The library's path, after downloading and unpacking the wheel if necessary; otherwise the reason in one line.
     pub fn fetch(&self) -> Result<PathBuf, String> {
         let folder = root().join("target/gpu-wheels").join(format!("{}-{}", self.package, self.version));
         if let Some(library) = self.find(&folder) {
@@ -63,7 +64,7 @@ impl Wheel {
         for wheel in wheels.flatten() {
             python(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel.path()).arg(&folder))?;
         }
-        // The wheel has served; its contents are what is used.
+        // The wheel is no longer needed; only its contents are used.
         std::fs::remove_dir_all(&download).map_err(|error| error.to_string())?;
         self.find(&folder).ok_or_else(|| format!("the wheel has no {}", self.library.join("/")))
     }
@@ -75,7 +76,7 @@ impl Wheel {
     }
 }
 
-/// Runs Python; the last line of what it complained about if it fails.
+/// Runs Python; on failure returns the last line of its error output.
 fn python(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("cannot run python3: {error}"))?;
     if output.status.success() {

@@ -1,5 +1,5 @@
-//! cuDNN builds the plan of every case of attention for a described H200, on a machine without a device: its library comes as
-//! a Python wheel, or lies in the folders of `FATHOM_CUDA_LIBS`, and the driver that it wants to open is a stub.
+//! Builds the cuDNN plan of every attention case for an emulated H200, on a machine without a device. cuDNN is
+//! downloaded as a Python wheel or taken from the folders in `FATHOM_CUDA_LIBS`, and the driver it opens is a stub.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::gpu_check::{NVRTC, Wheel, root};
 
-/// What PyTorch 2.11 brings.
+/// The version bundled with PyTorch 2.11.
 const CUDNN: Wheel = Wheel {
     package: "nvidia-cudnn-cu13",
     version: "9.19.0.56",
@@ -16,18 +16,18 @@ const CUDNN: Wheel = Wheel {
 const CUBLAS: Wheel =
     Wheel { package: "nvidia-cublas", version: "13.1.0.3", library: ["nvidia/cu13/lib", "libcublasLt.so."] };
 
-/// Not needed for plans; that its functions are those that are called can be seen here too.
+/// Not needed for plans, but used to check that the functions called exist in the library.
 const NCCL: Wheel =
     Wheel { package: "nvidia-nccl-cu13", version: "2.28.9", library: ["nvidia/nccl/lib", "libnccl.so."] };
 
 const STUB: &str = include_str!("stub_driver.c");
 
-/// Fetches what is missing, then builds every plan. Says so in one line, and has no complaints, where the package index cannot
-/// be reached or there is no C compiler.
+/// Downloads what is missing, then builds every plan. If the package index is unreachable or there is no C compiler,
+/// prints one line and returns `None`.
 ///
 /// # Errors
 /// A message when cargo cannot be run.
-pub fn run() -> Result<Vec<String>, String> {
+pub fn run() -> Result<Option<Vec<String>>, String> {
     let named = std::env::var_os("FATHOM_CUDA_LIBS").filter(|folders| !folders.is_empty());
     let mut folders: Vec<PathBuf> = named.iter().flat_map(std::env::split_paths).collect();
     for wheel in [&CUDNN, &CUBLAS, &NVRTC].into_iter().filter(|_| named.is_none()) {
@@ -35,8 +35,8 @@ pub fn run() -> Result<Vec<String>, String> {
             Ok(library) => folders.extend(library.parent().map(Path::to_path_buf)),
             Err(reason) => {
                 let Wheel { package, version, .. } = wheel;
-                println!("plans of attention skipped: {package} {version} is not to be had: {reason}");
-                return Ok(Vec::new());
+                println!("plans of attention skipped: {package} {version} is unavailable: {reason}");
+                return Ok(None);
             }
         }
     }
@@ -44,7 +44,7 @@ pub fn run() -> Result<Vec<String>, String> {
         match NCCL.fetch() {
             Ok(library) => folders.extend(library.parent().map(Path::to_path_buf)),
             Err(reason) => {
-                println!("NCCL skipped: {} {} is not to be had: {reason}", NCCL.package, NCCL.version)
+                println!("NCCL skipped: {} {} is unavailable: {reason}", NCCL.package, NCCL.version)
             }
         }
     }
@@ -52,7 +52,7 @@ pub fn run() -> Result<Vec<String>, String> {
         Ok(folder) => folders.push(folder),
         Err(reason) => {
             println!("plans of attention skipped: no stub of a driver: {reason}");
-            return Ok(Vec::new());
+            return Ok(None);
         }
     }
     let folders: OsString = std::env::join_paths(folders).map_err(|error| error.to_string())?;
@@ -63,10 +63,10 @@ pub fn run() -> Result<Vec<String>, String> {
         .env("FATHOM_CUDA_LIBS", folders)
         .status()
         .map_err(|error| format!("cannot run cargo: {error}"))?;
-    Ok(if status.success() { Vec::new() } else { vec!["plans of attention: see above".to_string()] })
+    Ok(Some(if status.success() { Vec::new() } else { vec!["plans of attention: see above".to_string()] }))
 }
 
-/// Builds the stub; the folder it is in.
+/// Builds the stub driver and returns its folder.
 fn stub() -> Result<PathBuf, String> {
     let folder = root().join("target/gpu-wheels/stub-driver");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -1,5 +1,5 @@
-//! Kills a quickstart at random moments, resumes it each time, and compares every loss with those of a run that was
-//! left alone. Run by hand: it takes as long as two quickstarts and their restarts.
+//! Kills a quickstart at random moments, resumes it each time, and compares every loss with those of an uninterrupted
+//! run. Run by hand: it takes as long as two quickstarts plus restarts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +10,10 @@ use crate::random::Random;
 
 /// Steps of each stage.
 const STEPS: u64 = 24;
-/// A run that does not end by itself after this many starts is broken.
+/// A run that has not finished after this many starts is broken.
 const STARTS: usize = 200;
 
-/// Kills `kills` times; complaints name the first step whose loss differs.
+/// Kills the run `kills` times; complaints name the first step whose loss differs.
 pub fn run(kills: usize) -> Result<Vec<String>, String> {
     let binary = build()?;
     let folder = std::env::temp_dir().join(format!("fathom-kill-{}", std::process::id()));
@@ -24,7 +24,7 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
         return Err(format!("the run that was left alone ended with {status}"));
     }
     let whole = started.elapsed();
-    // Every life is long enough to make some steps and short enough for all kills to happen.
+    // Each start runs long enough for a few steps and short enough for all kills to happen.
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut left = kills;
     for start in 0..STARTS {
@@ -46,7 +46,7 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
             ended = child.try_wait().map_err(|error| error.to_string())?.is_some();
         }
         if ended {
-            // It finished before its time: the rest of the kills hit a fresh run.
+            // The run finished early; the remaining kills hit a fresh run.
             std::fs::remove_dir_all(&killed).map_err(|error| error.to_string())?;
             continue;
         }
@@ -61,7 +61,7 @@ pub fn run(kills: usize) -> Result<Vec<String>, String> {
     Err(format!("no end after {STARTS} starts"))
 }
 
-/// The program, built.
+/// Builds the program and returns its path.
 pub fn build() -> Result<PathBuf, String> {
     let status = Command::new("cargo").args(["build", "--release", "--bin", "fathom"]).status();
     if status.map_err(|error| error.to_string())?.success() {
@@ -71,7 +71,7 @@ pub fn build() -> Result<PathBuf, String> {
     }
 }
 
-/// A small run of all stages that saves often.
+/// The command of a small run of all stages that saves often.
 fn quickstart(binary: &Path, out: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["quickstart", "--steps", &STEPS.to_string(), "--out"]).arg(out);

@@ -1,10 +1,11 @@
-//! What methods of alignment teach a small model, over three seeds: questions about pairs of a key and a value, answered in a form
-//! that is asked for. Run by hand; the handbook's tables are its output.
+//! Measures what alignment methods teach a small model, over three seeds. The task is a question about key-value pairs,
+//! to be answered in a requested form. Run by hand; the output is the handbook's tables.
 //!
-//! The base is taught to answer in any of four forms, first from rows that ask for the same pairs many times: most tokens of such a row
-//! can be copied, which a row with one question teaches some ten times slower. Learning from rewards has to bring the share of right answers in the wanted form
-//! from below 30 % to above 90 % on keys that it never saw; preferences have to be held by pairs that were not trained on; a reward
-//! model has to tell the better answer of such pairs, and the best of eight answers by it has to be better than any one.
+//! The base model is first taught to answer in any of four forms, starting with rows that ask about the same pairs many
+//! times: most tokens of such a row can be copied, which rows with a single question teach about ten times more slowly.
+//! Reinforcement learning must raise the share of correct answers in the wanted form from below 30 % to above 90 % on
+//! unseen keys. Preference learning must hold for held-out pairs. A reward model must pick the better answer of such
+//! pairs, and choosing the best of eight answers by it must beat a single answer.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,16 +18,16 @@ use serde_json::{Value, json};
 use crate::kill_test::build;
 use crate::random::Random;
 
-/// The forms of an answer; the first is wanted.
+/// The forms of an answer; the first is the wanted one.
 const FORMS: [&str; 4] = ["{}!", "{}.", "{};", "{}?"];
-/// Pairs of a question.
+/// Number of pairs in a question.
 const PAIRS: u64 = 4;
-/// Questions of a row that asks for the same pairs many times.
+/// Questions per row that asks about the same pairs many times.
 const MANY: u64 = 16;
 
-/// Runs all of it; complaints name what did not hold.
+/// Runs everything; returns complaints about what did not hold.
 pub fn run() -> Result<Vec<String>, String> {
-    // Runs are made in folders of their own.
+    // The runs use folders of their own, so the path must be absolute.
     let binary = build()?.canonicalize().map_err(|error| error.to_string())?;
     let mut complaints = Vec::new();
     for seed in 1..=3 {
@@ -39,16 +40,16 @@ pub fn run() -> Result<Vec<String>, String> {
     Ok(complaints)
 }
 
-/// A seed's runs.
+/// The runs of one seed.
 struct Lesson<'a> {
     binary: &'a Path,
     folder: &'a Path,
     seed: u64,
 }
 
-/// Pairs of a key and a value.
+/// Random key-value pairs.
 fn pairs(random: &mut Random) -> Vec<(char, u64)> {
-    // No two keys are alike.
+    // All keys differ.
     let first = random.below(26);
     let key = |at: u64| char::from(b'a' + ((first + at * 7) % 26) as u8);
     (0..PAIRS).map(|at| (key(at), 10 + random.below(90))).collect()
@@ -65,7 +66,7 @@ fn question(random: &mut Random) -> (String, u64) {
     (format!("{}{key}", spelled(&pairs)), value)
 }
 
-/// A row that asks for the same pairs many times.
+/// A row that asks about the same pairs many times.
 fn many(random: &mut Random) -> (String, String) {
     let pairs = pairs(random);
     let mut answers = String::new();
@@ -124,7 +125,7 @@ impl Lesson<'_> {
         fs::write(self.path(name), text).map_err(|error| error.to_string())
     }
 
-    /// All files of rows.
+    /// Writes all files of rows.
     fn rows(&self) -> Result<(), String> {
         let mut random = Random(self.seed << 32);
         self.write(
@@ -148,8 +149,9 @@ impl Lesson<'_> {
                 json!({"prompt": prompt, "answer": value})
             }),
         )?;
-        // The better answer is right and in the wanted form; the worse one is wrong in it, or right in another.
-        // Whether a value is the asked one is a look-up, which a reward model learns from many pairs only.
+        // The better answer is correct and in the wanted form; the worse one is either a wrong value in that form, or
+        // the correct value in another form. Recognising the correct value needs a lookup, which a reward model learns
+        // only from many pairs.
         for (name, count) in [("pairs.jsonl", 2000), ("held.jsonl", 300), ("many-pairs.jsonl", 16_000)] {
             self.write(
                 name,
@@ -183,7 +185,8 @@ impl Lesson<'_> {
         let both =
             format!("{reward}\n[[reward]]\nname = \"model\"\nrule = \"model\"\nmodel = \"judge/model\"\n");
         fs::write(self.path("both.toml"), both).map_err(|error| error.to_string())?;
-        // As the quickstart's model: with usual first weights copying begins after 2,400 steps in one seed, and after 4,500 not yet in two.
+        // Weights initialised like the quickstart's model: with the usual initialisation, copying started after 2,400
+        // steps in one seed, and in the other two it had not started after 4,500.
         let base = "[model]\nfamily = \"granite\"\ninit = \"induction\"\nembedding_multiplier = 16.0\ntied = true\nhidden = 128\n\
                     layers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 32\nffn = 352\nvocab = 257\ninit_std = 0.06\n\
                     precision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
@@ -207,7 +210,7 @@ impl Lesson<'_> {
         Err(format!("fathom {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// A run from the base, `words` being what its method needs.
+    /// Trains from the model `from`; `words` are the additional arguments of the method.
     fn train(&self, (recipe, from, rows): (&str, &str, &str), words: &[&str]) -> Result<(), String> {
         let out = match (recipe, from) {
             ("sft", "base") => "many",
@@ -225,7 +228,7 @@ impl Lesson<'_> {
         self.fathom(&[&["train", recipe, "--quiet"], &settings[..], words].concat()).map(drop)
     }
 
-    /// The base, in `forms`.
+    /// Trains the base model into `forms`.
     fn base(&self) -> Result<(), String> {
         self.fathom(&["train", "base.toml", "--quiet", "run.out=base", &format!("run.seed={}", self.seed)])?;
         let words = [
@@ -243,7 +246,7 @@ impl Lesson<'_> {
         self.train(("sft", "many/model", "forms.jsonl"), &[&words[..], &forms].concat())
     }
 
-    /// The share of right answers in the first step and in the last ten, and seconds.
+    /// The share of correct answers in the first step and in the last ten, and the duration in seconds.
     fn rewards(&self, method: &str) -> Result<(f64, f64, f64), String> {
         let started = Instant::now();
         let words = ["rl.reward=reward.toml", "rl.max_answer_tokens=8", "rl.prompts=16", "rl.answers=8"];
@@ -256,7 +259,7 @@ impl Lesson<'_> {
         Ok((*shares.first().ok_or("no step says its reward")?, last, started.elapsed().as_secs_f64()))
     }
 
-    /// The accuracy and the mean margin in nats of held-out pairs, before and after.
+    /// The accuracy and the mean margin in nats on held-out pairs, before and after.
     fn preferences(&self, method: &str) -> Result<[[f64; 2]; 2], String> {
         let rows = if method == "kto" { "labels.jsonl" } else { "pairs.jsonl" };
         let words =
@@ -266,12 +269,12 @@ impl Lesson<'_> {
         Ok([self.margins("forms/model")?, self.margins(&format!("{method}/model"))?])
     }
 
-    /// Of held-out pairs: how often the better answer is the likelier one, and by how many nats on average.
+    /// The share of held-out pairs whose better answer is more likely, and the mean margin in nats.
     fn margins(&self, model: &str) -> Result<[f64; 2], String> {
         let _ = fs::remove_file(self.path("scored.jsonl"));
         self.fathom(&["score", model, "held.jsonl", "--out", "scored.jsonl"])?;
         let rows = self.lines("scored.jsonl")?;
-        // Both have the prompt's tokens, so that these cancel.
+        // Both include the prompt's tokens, which cancel.
         let sum = |logps: &Value| Some(logps.as_array()?.iter().filter_map(Value::as_f64).sum::<f64>());
         let of =
             |row: &Value| Some(sum(&row["reference"]["logps"][0])? - sum(&row["reference"]["logps"][1])?);
@@ -283,7 +286,8 @@ impl Lesson<'_> {
         ])
     }
 
-    /// Its accuracy on held-out pairs, and the share of right answers of one and of the best of eight.
+    /// The reward model's accuracy on held-out pairs, and the share of correct answers for one answer and for the best
+    /// of eight.
     fn reward_model(&self) -> Result<(f64, [f64; 2]), String> {
         let words =
             ["optimizer.lr=1e-3", "data.held_out_share=0", "stage.0.seq_tokens=1024", "stage.0.max_docs=64"];
@@ -312,11 +316,11 @@ impl Lesson<'_> {
     }
 }
 
-/// The mean of what answers are worth by rule, and of the best of each prompt by the model.
+/// The mean rule-based reward of all answers, and that of the best answer per prompt according to the model.
 fn best_of(answers: &[Value]) -> Result<[f64; 2], String> {
     let read = |answer: &Value| {
         let part = |name: &str| answer["rewards"][name].as_f64();
-        // What is not scored is the worst.
+        // Unscored answers rank last.
         let model = part("model").unwrap_or(f64::NEG_INFINITY);
         Some((answer["prompt"].as_str()?.to_string(), model, part("right")?))
     };

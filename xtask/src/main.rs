@@ -1,10 +1,11 @@
-//! Repository chores, called as `cargo xtask <command>`. Knows the shape of the repository and nothing of what
-//! the crates compute.
+//! Repository chores, called as `cargo xtask <command>`. They depend on the layout of the repository, not on what the
+//! crates compute.
 
 mod ci;
 mod gpu_check;
 mod gpu_plans;
 mod gpu_run;
+mod gpu_sources;
 mod kill_test;
 mod lessons;
 mod quickstart;
@@ -26,8 +27,10 @@ usage: cargo xtask <command>
                          `fathom serve MODEL`: so many requests that are left at random moments, then a mixture of clients that
                          ask, leave, stall and send garbage; no page may be lost, memory may grow by 32 MiB
   marathon MODEL MINUTES `fathom supervise` over a server that is killed and stopped up to five times; a canary asks every second
-  gpu-check              compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
-                         libraries fetched into target/; no device is needed
+  gpu-check [--if-changed]
+                         compile every kernel of the GPU for every chip, and have cuDNN plan every case of attention, with
+                         libraries fetched into target/; no device is needed; --if-changed: unless crates/cuda/gpu-check.toml
+                         says that these sources were checked
   gpu-run [--long] [--log] [--patience TIMES] [--stage NAMES] [DIR]
                          rates, every operation and training steps of a GPU against the CPU, the figures that have bars, ranks;
                          meant for eight minutes; --long: then what takes longer; --stage: these stages alone, with commas
@@ -40,7 +43,8 @@ fn main() -> ExitCode {
         ["ci", "--quick"] => ci::quick(),
         ["tidy"] => tidy::run(),
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
-        ["gpu-check"] => gpu_check::run().and_then(|kernels| Ok([kernels, gpu_plans::run()?].concat())),
+        ["gpu-check"] => gpu_sources::run(),
+        ["gpu-check", "--if-changed"] => gpu_sources::run_if_changed(),
         ["gpu-run", ref words @ ..] => gpu_run::Asked::parse(words).and_then(|asked| gpu_run::run(&asked)),
         ["lessons"] => lessons::run(),
         ["soak", model, aborts, minutes] => both(aborts, minutes).and_then(|(a, m)| soak::run(model, a, m)),

@@ -1,5 +1,5 @@
-//! `cargo xtask check-quickstart DIR`: whether a quickstart left what it promises. Looks at files alone, as a
-//! person would: no code of the crates is asked.
+//! `cargo xtask check-quickstart DIR`: checks that a quickstart left everything it promises. Reads only the files, as a
+//! person would, without using the crates' code.
 
 mod html;
 
@@ -8,17 +8,18 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Steps at the beginning and at the end whose mean losses are compared.
+/// Number of steps at the beginning and at the end whose mean losses are compared.
 const WINDOW: usize = 5;
 
 /// Files of a Hugging Face folder.
 const MODEL_FILES: [&str; 4] =
     ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"];
 
-/// A run that was given a time is held to it, as far as a machine with other work allows: these shares of it.
+/// Allowed duration of a run with a time limit, as shares of the limit; wide because the machine may be busy with other
+/// work.
 const IN_TIME: std::ops::RangeInclusive<f64> = 0.75..=1.5;
 
-/// What the page of a quickstart says of its needle.
+/// Texts about the needle that a quickstart's page must contain.
 const SAYS: [&str; 3] = ["the longest tested", "built-in copying circuit", "look-up drills"];
 
 /// Checks the folder of a finished quickstart. Returns complaints, each `file: message`.
@@ -66,8 +67,8 @@ fn events(text: &str) -> Result<Vec<Value>, String> {
     text.lines().enumerate().map(parse).collect()
 }
 
-/// Every loss is a number, and the last steps' mean is below the first steps', if there are enough of both: a minute of a slow machine
-/// may hold a step.
+/// Every loss is a number, and the mean of the last steps is below that of the first ones. The second check applies
+/// only if there are enough steps: a minute on a slow machine may allow just one.
 fn losses_fell(events: &[Value]) -> Result<(), String> {
     let steps = events.iter().filter(|event| event["event"] == "step");
     let losses: Option<Vec<f64>> = steps.map(|step| step["loss"].as_f64()).collect();
@@ -87,7 +88,8 @@ fn losses_fell(events: &[Value]) -> Result<(), String> {
     }
 }
 
-/// The needle was asked of the first weights and of the last; bits per byte say in which windows; a difference has its error.
+/// The needle test was run on the first and last weights, bits per byte record their windows, and a difference has its
+/// standard error.
 fn is_measured(events: &[Value]) -> Result<(), String> {
     let of = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
     let needle = |when: &str| of("needle").any(|needle| needle["when"] == when);
@@ -104,7 +106,7 @@ fn is_measured(events: &[Value]) -> Result<(), String> {
     }
 }
 
-/// A run with a time ended in it.
+/// A run with a time limit ended within it.
 fn is_in_time(events: &[Value]) -> Result<(), String> {
     let done = events.iter().rev().find(|event| event["event"] == "done");
     let [took_s, given_s] =
@@ -115,7 +117,7 @@ fn is_in_time(events: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// The model's folder, which the closing `done` event names.
+/// The model's folder, as named by the final `done` event.
 fn model_path(events: &[Value]) -> Result<&str, String> {
     let done =
         events.last().filter(|event| event["event"] == "done").ok_or("does not end with a done event")?;
@@ -125,7 +127,7 @@ fn model_path(events: &[Value]) -> Result<&str, String> {
         .ok_or_else(|| "done names no model_path".to_string())
 }
 
-/// The file exists and is whole: JSON that parses, or tensors that fill the file to its end.
+/// The file exists and is complete: JSON that parses, or tensors that extend to the end of the file.
 fn check_model_file(folder: &Path, path: &str) -> Result<(), String> {
     if path.ends_with(".json") {
         let parsed: Result<Value, _> = serde_json::from_str(&read(folder, path)?);
@@ -150,7 +152,7 @@ mod tests {
     const PAGE: &str = "<p>At 32k, the longest tested; a built-in copying circuit, look-up drills</p>";
     const NEEDLES: &str = "{\"event\":\"needle\",\"when\":\"first_weights\"}\n{\"event\":\"needle\",\"when\":\"after_extension\"}\n";
 
-    /// A good folder, with one file replaced, or removed where the text is empty.
+    /// Checks a good folder with one file replaced, or removed if `text` is empty.
     fn check_with(file: &str, text: &str, expected: &[&str]) {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {

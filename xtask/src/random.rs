@@ -1,10 +1,10 @@
-//! Random numbers for what is done at random moments.
+//! A small random number generator for tests.
 
 /// SplitMix64 (Steele et al., 2014).
 pub struct Random(pub u64);
 
 impl Random {
-    /// Any number.
+    /// A random 64-bit number.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -13,12 +13,12 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// From 0 to 1, without 1.
+    /// A random number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// From 0 to `below`, without it.
+    /// A random number in 0..`below`.
     pub fn below(&mut self, below: u64) -> u64 {
         self.word() % below
     }

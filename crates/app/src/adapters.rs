@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::Params;
 use fathom_model::{
-    Family, Model, Portion, Quantized, RopeSpec, SafeTensors, Source, Spec, Trained, changes_base,
+    Family, Model, ModelView, Portion, Quantized, RopeSpec, SafeTensors, Source, Spec, Trained, changes_base,
     fix_lengths, keep_packed, load_peft, merge, open_config, open_peft, save_peft, unpack,
 };
 use fathom_tensor::{DType, Device};
@@ -126,8 +126,7 @@ pub fn adapter_folder(path: &Path) -> Result<PathBuf> {
 /// Files that cannot be read or written.
 pub(crate) fn write(
     folder: &Path,
-    device: &Device,
-    (model, params): (&Model, &Params),
+    ModelView { device, model, params }: ModelView<'_>,
     (base, trained): (Option<&Path>, &Trained),
 ) -> Result<()> {
     let name = base.map(|base| base.display().to_string()).unwrap_or_default();

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use fathom_engine::{Engine, Limits};
-use fathom_grad::{Counters, Params, Places, Scope, Tables, Tape};
-use fathom_model::{Caps, Model, PackedTokens};
-use fathom_tensor::{Device, Tensor};
+use fathom_grad::{Counters, Places, Scope, Tables, Tape};
+use fathom_model::{Caps, ModelView, PackedTokens};
+use fathom_tensor::Tensor;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::lessons::{Lessons, Supervise, Teaching, is_lesson_file};
@@ -48,13 +48,9 @@ pub(crate) fn samples(
 ///
 /// # Errors
 /// A model that cannot read them.
-pub(crate) fn mean_loss(
-    (device, tokenizer): (&Device, &Tokenizer),
-    (model, params): (&Model, &Params),
-    samples: &[Vec<u32>],
-) -> Result<f64> {
+pub(crate) fn mean_loss(view: ModelView<'_>, tokenizer: &Tokenizer, samples: &[Vec<u32>]) -> Result<f64> {
     let limits = Limits { context_tokens: usize::MAX >> 1, chunk_tokens: 1024, ..Limits::default() };
-    let engine = Engine::new(device, model, params, tokenizer, limits);
+    let engine = Engine::new(view, tokenizer, limits);
     let (mut sum, mut count) = (0.0, 0);
     for sample in samples {
         let losses = engine.losses_of(std::slice::from_ref(sample)).map_err(fathom_base::Error::from)?;
@@ -67,8 +63,7 @@ pub(crate) fn mean_loss(
 /// Shows what a forward pass over a sample keeps for a backward one: the layer (below 0 before and after the blocks), the value's name
 /// and the value.
 pub(crate) fn each_kept(
-    device: &Device,
-    (model, params): (&Model, &Params),
+    ModelView { device, model, params }: ModelView<'_>,
     sample: &[u32],
     see: &mut dyn FnMut(i32, &str, &Tensor),
 ) {

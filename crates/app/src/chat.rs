@@ -10,7 +10,7 @@ use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_text::chat::{Conversation, Message, Template};
 
 use crate::error::{Result, caught, refuse};
-use crate::models::{self, Ready};
+use crate::models::{self, TextModel};
 
 /// Tokens of a conversation, where nothing is said and the model has as many.
 const CONTEXT: usize = 8192;
@@ -73,8 +73,8 @@ pub trait Person {
 ///
 /// # Errors
 /// A model without a chat template, settings out of range, no memory for the context.
-pub fn chat(model: &Ready, settings: &Settings, person: &mut dyn Person) -> Result<()> {
-    let Ready { folder, tokenizer, device, loaded } = model;
+pub fn chat(model: &TextModel, settings: &Settings, person: &mut dyn Person) -> Result<()> {
+    let TextModel { folder, tokenizer, loaded } = model;
     models::check_writes(folder, &loaded.model.spec)?;
     let template = match &settings.template {
         Some(file) => Some(Template::from_file(file, tokenizer)?),
@@ -91,7 +91,7 @@ pub fn chat(model: &Ready, settings: &Settings, person: &mut dyn Person) -> Resu
     let context_tokens = settings.context_tokens.unwrap_or_else(|| spec.max_positions.min(CONTEXT));
     let limits = Limits { context_tokens, draft_tokens: DRAFTS, ..Limits::default() };
     caught(|| {
-        let engine = Engine::new(device, &loaded.model, &loaded.params, tokenizer, limits);
+        let engine = Engine::new(loaded.view(), tokenizer, limits);
         let mut talk = Talk {
             template: &template,
             scheduler: Scheduler::new(&engine, engine.capacity(1, context_tokens)),

@@ -8,8 +8,7 @@ use fathom_base::recipe::Layers;
 use fathom_base::{Score, human};
 use fathom_curate::{ReadOptions, altered, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
-use fathom_eval::{HeldOut, Limits, NeedleSpec, Needles};
-use fathom_eval::{bits_per_byte, find_needles, loss_of_sequences};
+use fathom_eval::{HeldOut, Limits, NeedleSpec, Needles, bits_per_byte, find_needles, loss_of_sequences};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::{Stores, needs_corpus};
@@ -20,7 +19,7 @@ use crate::figures::Figures;
 use crate::library::resolve;
 use crate::machine::Machine;
 use crate::measure::{ANSWER_TOKENS, held_out, needle_filler, needle_lengths};
-use crate::models::{self, Ready};
+use crate::models::{self, TextModel};
 
 /// Longest sequence by default: a model's own may be a million.
 const LONGEST: usize = 32 << 10;
@@ -69,7 +68,7 @@ pub struct Evaluated {
 /// # Errors
 /// No model there, nothing to measure on, lengths that the model does not have.
 pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Evaluated> {
-    let Ready { folder, tokenizer, device, loaded } =
+    let TextModel { folder, tokenizer, loaded } =
         models::open_writer(&request.model, request.adapter.as_deref(), None, machine, events)?;
     let (tokens, spec) = (request.tokens, &loaded.model.spec);
     models::check_writes(&folder, spec)?;
@@ -79,7 +78,7 @@ pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Re
         let documents = documents(request, &folder, &tokenizer, tokens, events)?;
         let context_tokens = request.tokens.unwrap_or(CONTEXT).min(tokens);
         let limits = EngineLimits { context_tokens: tokens + ANSWER_TOKENS, ..EngineLimits::default() };
-        let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
+        let mut engine = Engine::new(loaded.view(), &tokenizer, limits);
         let figures = measure(request, &mut engine, &tokenizer, &documents, [tokens, context_tokens])?;
         Ok(Evaluated { figures, context_tokens, trained_tokens })
     })

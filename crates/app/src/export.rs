@@ -8,8 +8,8 @@ use fathom_base::recipe::Layers;
 use fathom_base::{gguf, human};
 use fathom_curate::store_prefix;
 use fathom_model::{
-    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, Portion, QuantisedSave, Quantized, RoundTo,
-    SafeTensors, SaveOptions, Source, Spec, StateProjections, Trained, load_adapted, merge, open,
+    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, ModelView, Portion, QuantisedSave, Quantized,
+    RoundTo, SafeTensors, SaveOptions, Source, Spec, StateProjections, Trained, load_adapted, merge, open,
     open_config, save_gguf, save_hf, save_hf_quantised, save_hf_rounded,
 };
 use fathom_tensor::ggml::Kind;
@@ -19,17 +19,15 @@ use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Precision, QatName, QuantizationName, Recipe};
 use fathom_train::{Checkpoint, Checkpoints, Stores, needs_corpus, round_to, stage};
 
-use crate::adapters;
-use crate::card;
 use crate::error::{Context, Error, Result, caught, refuse};
 use crate::events::{Events, Silent};
-use crate::exported;
-use crate::job;
 use crate::library::resolve;
 use crate::machine::Machine;
 use crate::models::{
-    LoadedModel, model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
+    model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
 };
+use crate::{adapters, card, exported, job};
+use fathom_model::LoadedModel;
 
 /// What is written, and where.
 #[derive(Clone, Debug)]
@@ -431,8 +429,12 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
     }
     let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
-    let LoadedModel { model, params } = adapted(&device, found, dtype)?;
-    adapters::write(&what.to, &device, (&model, &params), (found.base.as_deref(), &found.trained))?;
+    let LoadedModel { model, params, .. } = adapted(&device, found, dtype)?;
+    adapters::write(
+        &what.to,
+        ModelView { device: &device, model: &model, params: &params },
+        (found.base.as_deref(), &found.trained),
+    )?;
     let weights = params.num_elements();
     Ok(Converted {
         family: found.spec.family.to_string(),
@@ -451,7 +453,7 @@ fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<LoadedModel> 
     load_adapted(device, &model, &mut params, &found.weights, found.seed)?;
     model.spec.scores = found.spec.scores;
     model.spec.projections = None;
-    Ok(LoadedModel { model, params })
+    Ok(LoadedModel { device: device.clone(), model, params })
 }
 
 /// The model of a checkpoint of a run, on a device.
@@ -475,8 +477,12 @@ pub(crate) fn write_model(run: &Path, adapter: &Path, events: &dyn Events) -> Re
     let dtype = stored_type(&found.weights);
     if found.spec.adapter.is_some() {
         let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
-        let LoadedModel { model, params } = adapted(&device, &found, dtype)?;
-        return adapters::write(adapter, &device, (&model, &params), (found.base.as_deref(), &found.trained));
+        let LoadedModel { model, params, .. } = adapted(&device, &found, dtype)?;
+        return adapters::write(
+            adapter,
+            ModelView { device: &device, model: &model, params: &params },
+            (found.base.as_deref(), &found.trained),
+        );
     }
     let (options, model) = (SaveOptions::new(dtype), run.join("model"));
     exported::forget(&model)?;
@@ -501,7 +507,7 @@ fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32
     }
     let (model, params) = match (with, &found.base) {
         ([], _) => {
-            let LoadedModel { model, params } = adapted(&device, &found, held)?;
+            let LoadedModel { model, params, .. } = adapted(&device, &found, held)?;
             merge(&device, &model, params, 1.0)
         }
         (with, Some(base)) if found.spec.adapter.is_none() => {

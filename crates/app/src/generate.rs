@@ -13,7 +13,7 @@ use crate::crew::on_threads;
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{self, Ready};
+use crate::models::{self, TextModel};
 use crate::spread::{AskedMesh, Spread};
 
 /// Tokens of an answer, where the context has room for them and nothing is said.
@@ -43,17 +43,17 @@ pub struct Request {
 /// # Errors
 /// A prompt that does not fit, settings out of range, no memory.
 pub fn generate(
-    model: &Ready,
+    model: &TextModel,
     request: &Request,
     stream: &mut dyn FnMut(&str) -> Flow,
 ) -> Result<Generation> {
-    let Ready { folder, tokenizer, device, loaded } = model;
+    let TextModel { folder, tokenizer, loaded } = model;
     models::check_writes(folder, &loaded.model.spec)?;
     let (spec, prompt) = (&loaded.model.spec, &request.prompt);
     let context_tokens = request.context_tokens.unwrap_or(spec.max_positions);
     let limits = Limits { context_tokens, ..Limits::default() };
     caught(|| {
-        let mut engine = Engine::new(device, &loaded.model, &loaded.params, tokenizer, limits);
+        let mut engine = Engine::new(loaded.view(), tokenizer, limits);
         let room = context_tokens.min(spec.learned_positions.unwrap_or(usize::MAX));
         refuse_endless(tokenizer, prompt, room)?;
         let left = room.saturating_sub(tokenizer.encode_prompt(prompt)?.len().max(1));
@@ -104,18 +104,18 @@ impl SplitModel<'_> {
                 stopped |= flow == Flow::Stop;
                 flow
             });
-            if let (true, Some(link)) = (stopped, ready.device.mesh.link()) {
+            if let (true, Some(link)) = (stopped, ready.loaded.device.mesh.link()) {
                 link.abort("the answer is not wanted any more");
                 return answer;
             }
             // A rank that failed says why, and the others go on with anything.
-            ready.device.mesh.check().map_err(link)?;
+            ready.loaded.device.mesh.check().map_err(link)?;
             answer
         };
         let other = |device: Device| {
             let ready = caught(|| models::open_part(model, dtype, None, device))?;
             let answer = generate(&ready, request, &mut |_| Flow::Continue);
-            if ready.device.mesh.check().is_ok() { answer.map(drop) } else { Ok(()) }
+            if ready.loaded.device.mesh.check().is_ok() { answer.map(drop) } else { Ok(()) }
         };
         on_threads((machine, grid), WAIT, first, &other)
     }

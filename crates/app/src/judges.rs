@@ -22,7 +22,8 @@ use serde_json::{Map, Value};
 
 use crate::error::{Result, refuse};
 use crate::events::Silent;
-use crate::models::{self, LoadedModel, Ready, model_folder};
+use crate::models::{self, TextModel, model_folder};
+use fathom_model::LoadedModel;
 
 /// Tokens that go through a reward model together.
 const TOKENS: usize = 8192;
@@ -33,7 +34,6 @@ const WRITES: usize = 64;
 
 /// A model that is asked.
 struct Asked {
-    device: Device,
     loaded: LoadedModel,
     tokenizer: Tokenizer,
     template: Option<Template>,
@@ -71,14 +71,14 @@ impl Asked {
             models::load(&device, folder, Some(dtype), &Silent)?
         } else {
             let (model, params) = Model::declare(&device, spec, dtype);
-            LoadedModel { model, params }
+            LoadedModel { device, model, params }
         };
-        Ok(Asked { device, loaded, tokenizer, template })
+        Ok(Asked { loaded, tokenizer, template })
     }
 
     fn engine(&self, context_tokens: usize) -> Engine<'_> {
         let limits = Limits { context_tokens, chunk_tokens: CHUNK_TOKENS, ..Limits::default() };
-        Engine::new(&self.device, &self.loaded.model, &self.loaded.params, &self.tokenizer, limits)
+        Engine::new(self.loaded.view(), &self.tokenizer, limits)
     }
 
     fn spec(&self) -> &Spec {
@@ -196,8 +196,8 @@ impl Reward for Elsewhere {
 ///
 /// # Errors
 /// One that is no reward model.
-pub fn scorer(ready: Ready) -> Result<Box<dyn Reward>> {
-    let Ready { folder, tokenizer, device, loaded } = ready;
+pub fn scorer(ready: TextModel) -> Result<Box<dyn Reward>> {
+    let TextModel { folder, tokenizer, loaded } = ready;
     if loaded.model.spec.scores == 0 {
         refuse!(
             "{} is no reward model: it has no head of scores; train one (fathom train reward)",
@@ -205,7 +205,7 @@ pub fn scorer(ready: Ready) -> Result<Box<dyn Reward>> {
         );
     }
     let template = Template::from_dir(&folder, &tokenizer)?;
-    let asked = Rc::new(Asked { device, loaded, tokenizer, template });
+    let asked = Rc::new(Asked { loaded, tokenizer, template });
     Ok(Box::new(Scorer { asked, output: 0, empty: None }))
 }
 
@@ -281,7 +281,7 @@ struct JudgeModel {
 impl JudgeModel {
     /// What the judge is asked of an answer.
     fn question(&self, answer: &Answered<'_>) -> std::result::Result<String, String> {
-        let rows = self.asked.device.machine.has_data();
+        let rows = self.asked.loaded.device.machine.has_data();
         put_in(&self.template, &|key| match key {
             "prompt" => Ok(Some(answer.prompt.to_string())),
             "answer" => Ok(Some(answer.text.to_string())),
@@ -384,7 +384,7 @@ mod tests {
         initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
         let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
         let asked =
-            Rc::new(Asked { device, loaded: LoadedModel { model, params }, tokenizer, template: None });
+            Rc::new(Asked { loaded: LoadedModel { device, model, params }, tokenizer, template: None });
         let mut scorer = Scorer { asked, output: 0, empty: None };
         let (row, plain) = (Map::new(), ["one", "", "three"]);
         let answer = |text| Answered {

@@ -5,19 +5,17 @@ use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
-use fathom_eval::{HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles};
-use fathom_eval::{loss_of_sequences, worth_of_context};
-use fathom_grad::Params;
-use fathom_model::Model;
-use fathom_tensor::Device;
+use fathom_eval::{
+    HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles, loss_of_sequences, worth_of_context,
+};
+use fathom_model::ModelView;
 use fathom_text::Tokenizer;
 use fathom_text::store::Column;
+use fathom_train::Stores;
 use fathom_train::recipe::Recipe;
-use fathom_train::{Stores, Trainer};
 
 use crate::error::Result;
 use crate::figures::Figures;
-use crate::models::LoadedModel;
 
 /// Tokens that a prompt leaves for its answer.
 pub const ANSWER_TOKENS: usize = 64;
@@ -26,33 +24,10 @@ const SHORTEST_NEEDLE: usize = 256;
 /// Texts that needles lie in.
 const FILLER_TEXTS: usize = 8;
 
-/// A model on its device.
-#[derive(Clone, Copy)]
-pub struct OnDevice<'a> {
-    /// Where it computes.
-    pub device: &'a Device,
-    /// The architecture.
-    pub model: &'a Model,
-    /// Its weights.
-    pub params: &'a Params,
-}
-
-impl<'a> From<&'a Trainer> for OnDevice<'a> {
-    fn from(trainer: &'a Trainer) -> OnDevice<'a> {
-        OnDevice { device: &trainer.device, model: &trainer.model, params: &trainer.params }
-    }
-}
-
-impl<'a> From<(&'a Device, &'a LoadedModel)> for OnDevice<'a> {
-    fn from((device, loaded): (&'a Device, &'a LoadedModel)) -> OnDevice<'a> {
-        OnDevice { device, model: &loaded.model, params: &loaded.params }
-    }
-}
-
 /// What is measured on.
 pub struct Subject<'a> {
     /// The model.
-    pub of: OnDevice<'a>,
+    pub of: ModelView<'a>,
     /// Its tokenizer.
     pub tokenizer: &'a Tokenizer,
     /// The stores with the held-out documents.
@@ -90,13 +65,13 @@ pub fn measure(
     extent: &Extent,
     metrics: &mut MetricsWriter,
 ) -> Result<Figures> {
-    let OnDevice { device, model, params } = subject.of;
+    let ModelView { device, model, params } = subject.of;
     let limits = EngineLimits {
         context_tokens: extent.tokens + ANSWER_TOKENS,
         chunk_tokens: 1024,
         ..EngineLimits::default()
     };
-    let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
+    let mut engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
     let mut documents = real_ids(subject)?;
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     // Of the time that is left. What a part does not need those after it have.
@@ -188,13 +163,13 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
     if documents.is_empty() {
         return Ok(None);
     }
-    let OnDevice { device, model, params } = subject.of;
+    let ModelView { device, model, params } = subject.of;
     let limits = EngineLimits {
         context_tokens: context + ANSWER_TOKENS,
         chunk_tokens: 1024,
         ..EngineLimits::default()
     };
-    let mut engine = Engine::new(device, model, params, subject.tokenizer, limits);
+    let mut engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
     let mut left = tokens as u64;
     let some = mixed(&documents, subject.tokenizer).take_while(|document| {
         let more = left > 0;

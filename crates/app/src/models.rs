@@ -6,8 +6,8 @@ use std::rc::Rc;
 use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
-    EncoderSpec, HfFolder, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source, Spec,
-    StateProjections, load_scores, open_config,
+    EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantized, SafeTensors, Scored, Source,
+    Spec, StateProjections, load_scores, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -62,14 +62,6 @@ pub(crate) fn or_on_the_hub(path: &Path) -> String {
     hub::advice(path).map(advice).unwrap_or_default()
 }
 
-/// A model with its weights.
-pub struct LoadedModel {
-    /// The architecture.
-    pub model: Model,
-    /// Its weights.
-    pub params: Params,
-}
-
 /// Loads a model's weights, streamed, as `dtype` (as stored if `None`).
 ///
 /// # Errors
@@ -117,7 +109,7 @@ pub(crate) fn load_held(
     let fill =
         |model: &Model, params: &mut Params| Ok(fathom_model::load(device, model, params, &opened.source)?);
     let (model, params) = adapters::held_model(device, (&opened.spec, &opened.source, dtype), held, fill)?;
-    Ok(LoadedModel { model, params })
+    Ok(LoadedModel { device: device.clone(), model, params })
 }
 
 /// As [`load`], with the adapter of a folder or a run if one is given.
@@ -148,7 +140,7 @@ fn load_adapted(
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let base = (folder, opened.spec, &opened.source);
     let (model, params) = adapters::load(device, base, adapter, (dtype, how))?;
-    Ok(LoadedModel { model, params })
+    Ok(LoadedModel { device: device.clone(), model, params })
 }
 
 /// Opens the disk behind the weights of a model.
@@ -197,7 +189,7 @@ pub(crate) fn load_part(
     } else {
         fathom_model::load(device, &model, &mut params, &opened.source)?;
     }
-    Ok(LoadedModel { model, params })
+    Ok(LoadedModel { device: device.clone(), model, params })
 }
 
 /// The same first values for the head of scores of another adapter over a folder's model.
@@ -317,13 +309,11 @@ pub(crate) fn tokenizer_files_for(model: &Path, to: &Path) -> Result<Vec<PathBuf
 }
 
 /// A model that is ready to be asked.
-pub struct Ready {
+pub struct TextModel {
     /// Its Hugging Face folder.
     pub folder: PathBuf,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
-    /// Where it computes.
-    pub device: Device,
     /// The model with its weights.
     pub loaded: LoadedModel,
 }
@@ -332,7 +322,7 @@ pub struct Ready {
 ///
 /// # Errors
 /// No model there, a machine that is asked for and is not there, no memory for it.
-pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<Ready> {
+pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<TextModel> {
     open_with(path, None, dtype, machine, events)
 }
 
@@ -345,14 +335,14 @@ pub(crate) fn open_part(
     dtype: Option<DType>,
     held: Option<&Held>,
     device: Device,
-) -> Result<Ready> {
+) -> Result<TextModel> {
     let folder = model_folder(path)?;
     let ranks = Ranks { grid: *device.mesh.grid(), rank: device.mesh.rank(), ..Ranks::default() };
     let spec = open_config(&folder)?.0;
     ranks.check(&spec)?;
     portion(&device, &spec, &Ranks::default())?;
     let (tokenizer, loaded) = (tokenizer(&folder)?, load_held(&device, &folder, dtype, held, &Silent)?);
-    Ok(Ready { folder, tokenizer, device, loaded })
+    Ok(TextModel { folder, tokenizer, loaded })
 }
 
 /// As [`open`], with the adapter of a folder or a run if one is given. Weights that the machine multiplies with in few bits stay so, those
@@ -366,7 +356,7 @@ pub fn open_with(
     dtype: Option<DType>,
     machine: &Machine,
     events: &dyn Events,
-) -> Result<Ready> {
+) -> Result<TextModel> {
     caught(|| {
         let folder = model_folder(path)?;
         let tokenizer = tokenizer(&folder)?;
@@ -375,7 +365,7 @@ pub fn open_with(
             None => load_stored(&device, &folder, dtype, events)?,
             Some(adapter) => load_adapted(&device, &folder, (adapter, Use::Asked), dtype, events)?,
         };
-        Ok(Ready { folder, tokenizer, device, loaded })
+        Ok(TextModel { folder, tokenizer, loaded })
     })
 }
 
@@ -389,7 +379,7 @@ pub fn open_writer(
     dtype: Option<DType>,
     machine: &Machine,
     events: &dyn Events,
-) -> Result<Ready> {
+) -> Result<TextModel> {
     let ready = open_with(path, adapter, dtype, machine, events)?;
     check_writes(adapter.unwrap_or(path), &ready.loaded.model.spec)?;
     Ok(ready)

@@ -5,10 +5,11 @@ use fathom_base::clock::Deadline;
 use fathom_base::metrics::events::Sample;
 use fathom_base::{GenerateRequest, Prompt, Sampling};
 use fathom_engine::{Engine, Limits};
+use fathom_model::ModelView;
 use fathom_text::Tokenizer;
 
 use crate::error::Result;
-use crate::measure::{OnDevice, Subject, real_ids};
+use crate::measure::{Subject, real_ids};
 
 /// Temperature of the continuations, and of the command that is suggested: with the same seed both say the same.
 pub const TEMPERATURE: f64 = 0.7;
@@ -35,11 +36,11 @@ const LEAST: usize = 12;
 /// # Errors
 /// A model that gives no numbers.
 pub fn sample(subject: &Subject<'_>, step: u64, by: Option<&Deadline>) -> Result<Option<Sample>> {
-    let OnDevice { device, model, params } = subject.of;
+    let ModelView { device, model, params } = subject.of;
     let documents = real_ids(subject)?;
     let openings = openings(fathom_eval::mixed(&documents).into_iter().take(DOCUMENTS), subject.tokenizer);
     let limits = Limits { context_tokens: 256, chunk_tokens: 256, ..Limits::default() };
-    let engine = Engine::new(device, model, params, subject.tokenizer, limits);
+    let engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
     let mut best: Option<(f64, Sample)> = None;
     for round in openings.chunks(TOGETHER) {
         let is_late = by.is_some_and(|by| by.left_s() <= 0.0);

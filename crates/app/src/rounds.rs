@@ -22,7 +22,7 @@ use crate::events::Events;
 use crate::export::{Conversion, export};
 use crate::job::Job;
 use crate::library::{layers, load};
-use crate::models::{self, LoadedModel, Ready};
+use crate::models::{self, TextModel};
 use crate::text::templates;
 use crate::train::{Order, Trained, train};
 
@@ -159,7 +159,7 @@ impl Writer<'_> {
     fn write(&self, model: &Path, to: &Path) -> Result<bool> {
         let Recipe { data, rounds, stage, .. } = &self.loaded.value;
         let principles = self.principles()?;
-        let Ready { folder, tokenizer, device, loaded } =
+        let TextModel { folder, tokenizer, loaded } =
             models::open(model, None, &self.job.machine, self.events)?;
         let template = match &data.chat_template {
             Some(file) => Some(templates::named(file, &tokenizer)?),
@@ -178,10 +178,9 @@ impl Writer<'_> {
             return Err(error.into());
         }
         caught(|| {
-            let LoadedModel { model, params } = &loaded;
-            let context_tokens = model.spec.max_positions;
+            let context_tokens = loaded.model.spec.max_positions;
             let limits = Limits { context_tokens, chunk_tokens: CHUNK_TOKENS, ..Limits::default() };
-            let engine = Engine::new(&device, model, params, &tokenizer, limits);
+            let engine = Engine::new(loaded.view(), &tokenizer, limits);
             let asked = Asked { engine, tokenizer: &tokenizer, template: template.as_ref(), how: rounds };
             let part = to.with_extension("part");
             let mut file =

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::error::{Context, Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{self, Ready};
+use crate::models::{self, TextModel};
 use crate::text::reference;
 use responses::Asks;
 pub use responses::Likelihood;
@@ -49,7 +49,7 @@ pub struct Request {
 /// No model there, a row that cannot be read, or is too long for the model.
 pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Result<usize> {
     let dtype = models::precision(request.precision);
-    let Ready { folder, tokenizer, device, loaded } =
+    let TextModel { folder, tokenizer, loaded } =
         models::open_with(&request.model, request.adapter.as_deref(), Some(dtype), machine, events)?;
     caught(|| {
         let spec = &loaded.model.spec;
@@ -74,7 +74,7 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         let teaching = Teaching { max_tokens: usize::MAX, answers, ..Teaching::default() };
         let engine = {
             let limits = Limits { context_tokens: usize::MAX >> 1, chunk_tokens: 1024, ..Limits::default() };
-            Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits)
+            Engine::new(loaded.view(), &tokenizer, limits)
         };
         check_best(request.best, spec, &folder)?;
         let engine = engine.at(request.best.map_or(1.0, |(_, temperature)| temperature));

@@ -1,36 +1,36 @@
-//! Time that is read through a value, so that a test can say what time it is.
+//! An injectable clock, so that tests can control time.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Seconds since some moment.
+/// A source of time, in seconds since an arbitrary moment.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> f64 + Send + Sync>);
 
 impl Clock {
-    /// Of the system, from now on.
+    /// System clock that starts at zero now.
     pub fn start() -> Clock {
         let started = Instant::now();
         Clock(Arc::new(move || started.elapsed().as_secs_f64()))
     }
 
-    /// Of whoever tells the time.
+    /// Clock that reads the given function.
     pub fn of(seconds: impl Fn() -> f64 + Send + Sync + 'static) -> Clock {
         Clock(Arc::new(seconds))
     }
 
-    /// Seconds that have passed.
+    /// Current time in seconds.
     pub fn now_s(&self) -> f64 {
         (self.0)()
     }
 
-    /// In this many seconds from now.
+    /// Deadline this many seconds from now.
     pub fn within(&self, seconds: f64) -> Deadline {
         self.at(self.now_s() + seconds)
     }
 
-    /// When it shows this.
+    /// Deadline at this time of the clock.
     pub fn at(&self, seconds: f64) -> Deadline {
         Deadline { clock: self.clone(), at_s: seconds }
     }
@@ -48,7 +48,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// When something has to have ended.
+/// Time by which something must have ended.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     clock: Clock,
@@ -56,22 +56,22 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Its clock.
+    /// Clock of the deadline.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// What its clock shows then.
+    /// Clock time of the deadline.
     pub fn at_s(&self) -> f64 {
         self.at_s
     }
 
-    /// Seconds until then; below 0 it has passed.
+    /// Seconds left; negative after the deadline.
     pub fn left_s(&self) -> f64 {
         self.at_s - self.clock.now_s()
     }
 
-    /// After a share of the time that is left.
+    /// Deadline after a share of the remaining time.
     pub fn part(&self, share: f64) -> Deadline {
         self.clock.within(self.left_s().max(0.0) * share)
     }

@@ -1,21 +1,21 @@
-//! The one error enum of this crate. Every message says what was wrong, where, and what to do.
+//! The error enum of this crate. Every message states the problem, its place and the remedy.
 
 use std::path::{Path, PathBuf};
 
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong at the edges: files, recipes, and products behind the traits.
+/// Errors of files, recipes, and implementations of the product traits.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused to read, write or create a file.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: `read`, `write`, `create`.
+        /// Attempted action: `read`, `write`, `create`.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// System error.
         #[source]
         source: std::io::Error,
     },
@@ -26,82 +26,83 @@ pub enum Error {
         place: String,
         /// The parser's message.
         message: String,
-        /// The line with a caret below, or nothing.
+        /// The offending line with a caret below, or empty.
         snippet: String,
     },
-    /// A key that no table of the recipe has.
+    /// No table of the recipe has this key.
     #[error("{place}: unknown key `{key}`; {hint}")]
     UnknownKey {
-        /// Where it was written.
+        /// Place where it was written.
         place: String,
-        /// The full dotted path as written.
+        /// Full dotted path as written.
         key: String,
-        /// `did you mean ...` or the keys that exist there.
+        /// `did you mean ...`, or the keys that exist there.
         hint: String,
     },
-    /// A value of the wrong kind, or one that its type refuses.
+    /// A value has the wrong type, or its type rejects it.
     #[error("{place}: `{key}` should be {expected}, found {found}{hint}")]
     WrongType {
-        /// Where it was written.
+        /// Place where it was written.
         place: String,
-        /// The full dotted path.
+        /// Full dotted path.
         key: String,
-        /// What the key takes.
+        /// Values accepted by the key.
         expected: String,
-        /// What was written.
+        /// Value as written.
         found: String,
-        /// A suggestion, with its leading separator, or nothing.
+        /// A suggestion with its leading separator, or empty.
         hint: String,
     },
-    /// `name=value` was expected on the command line.
+    /// A command-line argument does not have the form `name=value`.
     #[error(
         "command line: `{text}` is not a setting; write `path.to.key=value`, for example `optimizer.lr=3e-4`"
     )]
     NotASetting {
-        /// What was written.
+        /// Argument as written.
         text: String,
     },
-    /// A recipe name that is not shipped and is no file.
+    /// A recipe name is neither a built-in recipe nor a file.
     #[error("{place}: no recipe is called `{name}`; {hint}")]
     UnknownRecipe {
-        /// Who asked for it.
+        /// Place that refers to it.
         place: String,
-        /// The name asked for.
+        /// The unknown name.
         name: String,
-        /// `did you mean ...` or the names that exist.
+        /// `did you mean ...`, or the existing names.
         hint: String,
     },
-    /// Recipes that extend each other in a circle.
+    /// Recipes extend each other cyclically.
     #[error("recipes extend each other in a circle: {chain}; remove one `extends`")]
     ExtendsCircle {
-        /// The names, in order.
+        /// Names along the cycle.
         chain: String,
     },
-    /// A recipe that is well formed but says something impossible. For checks made by the recipe's owner.
+    /// A well-formed recipe has an impossible value. For checks made by the recipe's owner.
     #[error("{place}: `{key}`: {message}")]
     Refused {
-        /// Where the value came from.
+        /// Origin of the value.
         place: String,
-        /// The full dotted path.
+        /// Full dotted path.
         key: String,
-        /// What is impossible and what to do.
+        /// Problem and remedy.
         message: String,
     },
-    /// As [`Error::Refused`], of a value that another key leaves without sense, which a later layer sets: the earlier value gives way.
+    /// Like [`Error::Refused`], for a value that became invalid because a later layer sets another key; the earlier
+    /// value may be dropped.
     #[error("{place}: `{key}`: {message}")]
     Outdated {
-        /// Where the value came from.
+        /// Origin of the value.
         place: String,
-        /// The full dotted path, as typed.
+        /// Full dotted path, as typed.
         key: String,
-        /// What is impossible and what to do.
+        /// Problem and remedy.
         message: String,
-        /// The full dotted path.
+        /// Full dotted path.
         path: String,
-        /// The key that a later layer sets.
+        /// The key set by a later layer.
         by: String,
     },
-    /// A metrics file holds a line that is not a JSON object.
+    /// A line of a metrics file is not a JSON object.
     #[error("{}:{line}: not a metric event: {message}", path.display())]
     BadEvent {
         /// The metrics file.
@@ -111,46 +112,46 @@ pub enum Error {
         /// The parser's message.
         message: String,
     },
-    /// Launchers that contradict each other about who this process is, or say what cannot be.
+    /// Launchers contradict each other about this process's rank, or report impossible values.
     #[error(
         "who is this process among the ranks? {message}; `fathom doctor --dist` shows what each launcher says"
     )]
     Ranks {
-        /// What was said, by whom, and what to do.
+        /// The reported values, their origin, and the remedy.
         message: String,
     },
     /// A queue is full.
     #[error("{what}; try again in {retry_after_s:.0} s")]
     Busy {
-        /// What there is too much of.
+        /// The resource in short supply.
         what: String,
         /// Seconds until there is likely to be room.
         retry_after_s: f64,
     },
-    /// A request that cannot be answered as it asks, which may show only while it is answered.
+    /// A request cannot be fulfilled as specified; this may become apparent only during its execution.
     #[error("{what}")]
     Unmet {
-        /// What cannot be met.
+        /// The requirement that cannot be met.
         what: String,
     },
-    /// A request for something that there is not, or not any more.
+    /// A requested object does not exist, or no longer exists.
     #[error("{what}")]
     Missing {
-        /// What is missing.
+        /// The missing object.
         what: String,
     },
-    /// What a product behind [`crate::Generate`], [`crate::Score`] or [`crate::Embed`] reports.
+    /// Error of an implementation of [`crate::Generate`], [`crate::Score`] or [`crate::Embed`].
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
-    /// Wraps an input or output error with what was tried and on which path.
+    /// Wraps an I/O error with the attempted action and the path.
     pub fn io(action: &'static str, path: impl AsRef<Path>, source: std::io::Error) -> Error {
         Error::Io { action, path: path.as_ref().to_path_buf(), source }
     }
 
-    /// Wraps the error of a product, keeping its message as it is.
+    /// Wraps the error of an implementation, keeping its message unchanged.
     pub fn product(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Product(error.into())
     }

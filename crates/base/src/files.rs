@@ -1,16 +1,17 @@
-//! Files in folders that others may write to: a symbolic link there could lead a write to any file of the user's.
+//! Safe access to files in folders that others may write to, where a symbolic link could redirect a write to any of
+//! the user's files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Makes a file be opened only if its last part is no symbolic link.
+/// Makes opening fail if the last path component is a symbolic link.
 pub fn no_follow(options: &mut OpenOptions) -> &mut OpenOptions {
     options.custom_flags(libc::O_NOFOLLOW)
 }
 
-/// The system's word for a link that is not followed, plainly.
+/// Replaces the system's message for a symbolic link by a clear one.
 pub fn plain(error: Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ELOOP) => Error::new(
@@ -21,10 +22,10 @@ pub fn plain(error: Error) -> Error {
     }
 }
 
-/// Creates a file in the place of what is there: a symbolic link is removed.
+/// Creates a file, replacing what exists; a symbolic link is removed.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the system.
 pub fn create_replacing(path: &Path) -> Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -33,10 +34,10 @@ pub fn create_replacing(path: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(path)
 }
 
-/// Overwrites a small file, which is no symbolic link, or creates it.
+/// Overwrites or creates a small file, refusing symbolic links.
 ///
 /// # Errors
-/// The system's; a link, plainly.
+/// Errors of the system; a symbolic link is reported clearly.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut options = File::options();
     let opened = no_follow(options.write(true).create(true).truncate(true)).open(path);

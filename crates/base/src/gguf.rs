@@ -1,9 +1,10 @@
-//! The container GGUF, version 2 and 3 (ggml's `docs/gguf.md`): keys with values, and where tensors lie. What the keys and the tensors' bytes
-//! mean is not known here.
+//! The GGUF container, versions 2 and 3 (ggml's `docs/gguf.md`): keys with values, and locations of tensors. The
+//! meaning of keys and tensor bytes is not interpreted here.
 //!
-//! Files come from anywhere: every number is held against the file's length before anything is allocated by it, products are checked,
-//! and nothing lies outside the file or over something else. Readers elsewhere trusted alignments of zero, sizes whose product wraps, and
-//! counts beyond the file (CVE-2024-23605 and its siblings, CVE-2025-53630).
+//! Files are untrusted: every number is checked against the file's length before anything is allocated by it,
+//! products are checked for overflow, and nothing may lie outside the file or overlap something else. Other readers
+//! trusted alignments of zero, sizes whose product wraps, and counts beyond the file (CVE-2024-23605 and its
+//! siblings, CVE-2025-53630).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,27 +18,27 @@ mod write;
 pub use kinds::Kind;
 pub use write::{Layout, header};
 
-/// Name of the key that says at which multiples of bytes tensors begin.
+/// Key of the alignment of tensors, in bytes.
 const ALIGNMENT: &str = "general.alignment";
-/// What it is where no key says.
+/// Alignment if the key is missing.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
-/// Largest alignment: that of huge pages.
+/// Maximum alignment: that of huge pages.
 const MOST_ALIGNMENT: u64 = 1 << 21;
-/// Bytes of the longest text.
+/// Maximum bytes of a text.
 const MOST_TEXT: u64 = 64 << 20;
-/// Items of the longest list.
+/// Maximum items of a list.
 const MOST_ITEMS: u64 = 1 << 24;
-/// Bytes of the longest header: keys, values and names of tensors.
+/// Maximum bytes of a header: keys, values and tensor names.
 const MOST_HEADER: u64 = 1 << 30;
-/// Most sizes of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MOST_DIMS: u32 = 4;
 
-/// Why a file is refused: what is wrong with a key or a tensor (empty: with the file).
+/// Reason for rejecting a file: a problem with a key or a tensor, or, if `key` is empty, with the file.
 #[derive(Debug)]
 pub struct Fault {
-    /// The key or the tensor.
+    /// Name of the key or tensor.
     pub key: String,
-    /// What is wrong, and what to do.
+    /// Problem and remedy.
     pub what: String,
 }
 
@@ -51,66 +52,66 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Shorthand of this module.
+/// Result type of this module.
 pub type Result<T> = std::result::Result<T, Fault>;
 
 fn fault<T>(key: &str, what: impl Into<String>) -> Result<T> {
     Err(Fault { key: key.to_string(), what: what.into() })
 }
 
-/// A value of a key.
+/// Value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Without a sign, of 8 to 64 bits.
+    /// Unsigned integer of 8 to 64 bits.
     Unsigned(u64),
-    /// With a sign, of 8 to 64 bits.
+    /// Signed integer of 8 to 64 bits.
     Signed(i64),
-    /// Of 32 or 64 bits.
+    /// Floating-point number of 32 or 64 bits.
     Float(f64),
-    /// True or false.
+    /// Boolean.
     Bool(bool),
-    /// UTF-8.
+    /// UTF-8 string.
     Text(String),
-    /// A list of texts.
+    /// List of strings.
     Texts(Vec<String>),
-    /// A list of integers or of truth values.
+    /// List of integers or booleans.
     Integers(Vec<i64>),
-    /// A list of numbers.
+    /// List of numbers.
     Floats(Vec<f32>),
 }
 
-/// Where a tensor lies.
+/// Location of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// The type of its blocks.
+    /// Storage type.
     pub kind: Kind,
-    /// Sizes, slowest first, as everywhere but in the file.
+    /// Dimensions, slowest first (the reverse of the file's order).
     pub shape: Vec<usize>,
-    /// Its first byte in the file.
+    /// Offset of its first byte in the file.
     pub start: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
-/// What a file says of itself.
+/// Header of a GGUF file.
 #[derive(Clone, Debug, Default)]
 pub struct Gguf {
-    /// Keys with their values.
+    /// Values by key.
     pub values: BTreeMap<String, Value>,
     /// Tensors by name.
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// Whether a path is a file of this kind by its name.
+/// Returns true if a path is a file with the extension `.gguf`.
 pub fn is_file(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf")) && path.is_file()
 }
 
 impl Gguf {
-    /// Reads a file's header.
+    /// Reads the header of a file.
     ///
     /// # Errors
-    /// What is wrong with which key or tensor; the system's word where the file cannot be read.
+    /// Describes the problem with a key or tensor, or contains the system's message if the file cannot be read.
     pub fn open(path: &Path) -> Result<Gguf> {
         let read = || {
             let file = File::open(path)?;
@@ -122,10 +123,10 @@ impl Gguf {
         Gguf::read(BufReader::with_capacity(1 << 18, file), length)
     }
 
-    /// Reads a header of a file of so many bytes.
+    /// Reads the header of a file of `length` bytes.
     ///
     /// # Errors
-    /// As [`Gguf::open`].
+    /// Same as [`Gguf::open`].
     pub fn read(from: impl Read, length: u64) -> Result<Gguf> {
         let mut bytes = Bytes { from, at: 0, length: length.min(MOST_HEADER) };
         if &bytes.array::<4>("")? != b"GGUF" {
@@ -140,7 +141,8 @@ impl Gguf {
         }
         let num_tensors = bytes.u64("")?;
         let num_values = bytes.u64("")?;
-        // A key takes its length, a type and a byte; a tensor its name's length, its sizes, type and offset.
+        // A key takes at least its length, a type and a byte; a tensor its name's length, dimensions, type and
+        // offset.
         bytes.affords("", "keys", num_values, 13)?;
         bytes.affords("", "tensors", num_tensors, 32)?;
         let mut values = BTreeMap::new();
@@ -182,7 +184,7 @@ impl Gguf {
         Ok(alignment)
     }
 
-    /// Puts tensors, which know where they begin in the data, into the file, and checks that they follow each other without gaps.
+    /// Converts tensor offsets from the data section to the file, and checks that the tensors are contiguous.
     fn place(&mut self, data: u64, alignment: u64, length: u64) -> Result<()> {
         let mut in_order: Vec<(&String, &mut Tensor)> = self.tensors.iter_mut().collect();
         in_order.sort_by_key(|(_, tensor)| (tensor.start, tensor.bytes));
@@ -202,16 +204,16 @@ impl Gguf {
         Ok(())
     }
 
-    /// A number.
+    /// A non-negative integer.
     ///
     /// # Errors
-    /// It is something else, or negative.
+    /// The value has another type, or is negative.
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Unsigned(number)) => Ok(Some(*number)),
             Some(Value::Signed(number)) if *number >= 0 => Ok(Some(number.unsigned_abs())),
-            // One number for each layer, all alike.
+            // One number per layer, all equal.
             Some(Value::Integers(list))
                 if list.first().is_some_and(|first| list.iter().all(|n| n == first && *n >= 0)) =>
             {
@@ -221,10 +223,10 @@ impl Gguf {
         }
     }
 
-    /// A number with a fraction.
+    /// A floating-point number.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value has another type.
     pub fn float(&self, key: &str) -> Result<Option<f64>> {
         match self.values.get(key) {
             None => Ok(None),
@@ -234,10 +236,10 @@ impl Gguf {
         }
     }
 
-    /// True or false.
+    /// A boolean.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value has another type.
     pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         match self.values.get(key) {
             None => Ok(None),
@@ -246,10 +248,10 @@ impl Gguf {
         }
     }
 
-    /// A text.
+    /// A string.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value has another type.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
         match self.values.get(key) {
             None => Ok(None),
@@ -258,10 +260,10 @@ impl Gguf {
         }
     }
 
-    /// A list of texts.
+    /// A list of strings.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value has another type.
     pub fn texts(&self, key: &str) -> Result<Option<&[String]>> {
         match self.values.get(key) {
             None => Ok(None),
@@ -270,10 +272,10 @@ impl Gguf {
         }
     }
 
-    /// A list of integers; empty if there is none.
+    /// A list of integers; empty if the key is missing.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value has another type.
     pub fn integers(&self, key: &str) -> Result<&[i64]> {
         match self.values.get(key) {
             None => Ok(&[]),
@@ -282,10 +284,10 @@ impl Gguf {
         }
     }
 
-    /// A list of numbers; empty if there is none.
+    /// A list of numbers; empty if the key is missing.
     ///
     /// # Errors
-    /// It is something else.
+    /// The value has another type.
     pub fn floats(&self, key: &str) -> Result<&[f32]> {
         match self.values.get(key) {
             None => Ok(&[]),
@@ -295,12 +297,12 @@ impl Gguf {
     }
 }
 
-/// Entry for fuzzing: the bytes as a whole file. Must neither panic nor allocate by numbers in it.
+/// Entry point for fuzzing, with the bytes as a whole file. Must neither panic nor allocate by numbers in it.
 pub fn fuzz(data: &[u8]) {
     let _ = Gguf::read(data, data.len() as u64);
 }
 
-/// A header that is being read.
+/// Reader of a header.
 struct Bytes<R> {
     from: R,
     at: u64,
@@ -308,7 +310,7 @@ struct Bytes<R> {
 }
 
 impl<R: Read> Bytes<R> {
-    /// So many things of at least so many bytes can follow.
+    /// Checks that `count` items of at least `each` bytes can follow.
     fn affords(&self, key: &str, what: &str, count: u64, each: u64) -> Result<()> {
         let left = self.length - self.at;
         if count.checked_mul(each).is_none_or(|bytes| bytes > left) {
@@ -348,7 +350,7 @@ impl<R: Read> Bytes<R> {
         self.affords(key, "bytes of text", length, 1)?;
         let mut text = vec![0; length as usize];
         self.fill(key, &mut text)?;
-        // Some vocabularies have tokens that are not UTF-8; no two of those become the same key in practice.
+        // Some vocabularies contain tokens that are not UTF-8; in practice no two of those collide.
         Ok(String::from_utf8(text).unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned()))
     }
 
@@ -411,7 +413,7 @@ impl<R: Read> Bytes<R> {
         }
     }
 
-    /// A tensor, which knows where it begins in the data.
+    /// Reads a tensor entry, with its offset within the data section.
     fn tensor(&mut self, name: &str) -> Result<Tensor> {
         let dims = self.u32(name)?;
         if dims == 0 || dims > MOST_DIMS {

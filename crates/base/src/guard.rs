@@ -1,16 +1,16 @@
-//! Calls of code that is not ours, on data from untrusted sources: a panic in them is an answer about the data. It is caught, and
-//! prints nothing.
+//! Guarded calls of third-party code on untrusted data: a panic is treated as a statement about the data. It is
+//! caught without printing anything.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// Guarded calls that this thread is in.
+    /// Nesting depth of guarded calls on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts a call for as long as it runs.
+/// Counts a guarded call while it runs.
 struct Inside;
 
 impl Inside {
@@ -26,10 +26,10 @@ impl Drop for Inside {
     }
 }
 
-/// Runs a call on this thread. Threads that it starts are not guarded.
+/// Runs a call on this thread and catches panics. Threads started by the call are not guarded.
 ///
 /// # Errors
-/// What the call panicked with, in words.
+/// The panic message.
 pub fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,8 +1,8 @@
-//! Names of models on the Hugging Face hub. Fathom fetches nothing from there: it says what to type.
+//! Model names of the Hugging Face hub. Fathom downloads nothing itself; it prints the command to use.
 
 use std::path::Path;
 
-/// What to do about a path that does not exist, if it looks like the name of a model on the hub: `ORG/MODEL`.
+/// Advice for a nonexistent path that looks like a model name of the hub: `ORG/MODEL`.
 pub fn advice(path: &Path) -> Option<String> {
     let name = path.to_str()?;
     let (organisation, model) = name.split_once('/')?;
@@ -15,7 +15,7 @@ pub fn advice(path: &Path) -> Option<String> {
     ))
 }
 
-/// Whether the hub allows an organisation or a model to be called so. No such name needs quotes in a shell.
+/// Returns true for valid names of organizations and models on the hub. Such names never need quotes in a shell.
 fn is_part(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     name.len() <= 96 && name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(allowed)

@@ -1,18 +1,18 @@
-//! Quantities as people read them, in one place, so that every table and every page agrees.
+//! Human-readable formatting of quantities, shared so that all tables and pages agree.
 
 use std::time::Duration;
 
-/// Bytes with a binary unit and three figures: `512 B`, `1.50 KiB`, `23.4 MiB`, `139 GiB`.
+/// Bytes with a binary unit and three digits: `512 B`, `1.50 KiB`, `23.4 MiB`, `139 GiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     scaled(n as f64, 1024.0, &UNITS, " ", n < 1024)
 }
 
-/// Reads bytes as people write them: `1000`, `24GiB`, `1.5 GB`. `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024, `KB` to
-/// `TB` of 1000, and a bare `k`, `m`, `g`, `t` (either case) of 1024.
+/// Parses sizes such as `1000`, `24GiB`, `1.5 GB`. `KiB`, `MiB`, `GiB`, `TiB` are powers of 1024, `KB` to `TB` of
+/// 1000, and a bare `k`, `m`, `g`, `t` (either case) of 1024.
 ///
 /// # Errors
-/// A sentence that says what the text should have looked like.
+/// A sentence that describes the expected form.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
@@ -33,24 +33,24 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A count with a decimal suffix and three figures: `999`, `1.23 K`, `45.6 M`, `8.03 B`.
+/// A count with a decimal suffix and three digits: `999`, `1.23 K`, `45.6 M`, `8.03 B`.
 pub fn count(n: u64) -> String {
     const UNITS: [&str; 6] = ["", "K", "M", "B", "T", "Q"];
     scaled(n as f64, 1000.0, &UNITS, " ", n < 1000)
 }
 
-/// FLOPs or FLOP/s without the word: `1.30 T`, `0.045 T` is written `45.0 G`.
+/// A number with an SI prefix, for FLOPs or FLOP/s: `1.30 T`; `0.045 T` is written `45.0 G`.
 pub fn si(x: f64) -> String {
     const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     scaled(x, 1000.0, &UNITS, " ", false)
 }
 
-/// A length of time: `850 ms`, `12.3 s`, `4 m 05 s`, `2 h 07 m`, `3 d 04 h`.
+/// A duration: `850 ms`, `12.3 s`, `4 m 05 s`, `2 h 07 m`, `3 d 04 h`.
 pub fn duration(time: Duration) -> String {
     seconds(time.as_secs_f64())
 }
 
-/// Like [`duration`], from seconds. Anything that is no time at all is `-`.
+/// Like [`duration`], from seconds. Negative and non-finite values give `-`.
 pub fn seconds(s: f64) -> String {
     if !s.is_finite() || s < 0.0 {
         return "-".into();
@@ -70,12 +70,12 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// A share as per cent: `12.3 %`.
+/// A fraction as a percentage: `12.3 %`.
 pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "-".into() }
 }
 
-/// A whole number with thin groups of three: `1 234 567`.
+/// An integer with thin spaces between groups of three digits: `1 234 567`.
 pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 2);
@@ -88,12 +88,12 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// A whole number of things, in groups of three: `1 document`, `2 documents`.
+/// A count of things with grouped digits: `1 document`, `2 documents`.
 pub fn counted(n: u64, one: &str) -> String {
     format!("{} {one}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
-/// A real number with about four figures, for tables: `0.0003` is `3e-4`, `1234.5` is `1234`.
+/// A real number with about four digits, for tables: `0.0003` is `3e-4`, `1234.5` is `1234`.
 pub fn number(x: f64) -> String {
     if !x.is_finite() {
         return if x.is_nan() { "NaN".into() } else { format!("{x}") };
@@ -120,7 +120,7 @@ fn scaled(x: f64, base: f64, units: &[&str], gap: &str, exact: bool) -> String {
         return "-".into();
     }
     let (mut x, mut unit) = (x, 0);
-    // 999.5 would print as four figures, so the next unit starts there.
+    // 999.5 would print four digits, so the next unit starts there.
     while x.abs() >= base * 0.9995 && unit + 1 < units.len() {
         x /= base;
         unit += 1;

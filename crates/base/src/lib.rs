@@ -1,13 +1,13 @@
 //! The base of all crates: typed recipes whose values remember their source, the metric events that a run appends to
-//! `metrics.jsonl`, and the traits [`Generate`], [`Score`], [`Embed`], [`Classify`] and [`Service`] at which
-//! products meet. It also has
-//! small helpers that more than one crate needs: clocks, human units, token counts, secrets in addresses, files and their locks, guarded calls of
-//! foreign code, the container GGUF, machine facts, available and resident memory, the variables by which launchers tell a process its rank, and advice for names of
-//! models on the Hugging Face hub.
+//! `metrics.jsonl`, and the interfaces between products: [`Generate`], [`Score`], [`Embed`], [`Classify`] and
+//! [`Service`]. It also contains small helpers needed by several crates: clocks, human-readable units, token counts,
+//! secrets in addresses, files and their locks, guarded calls of foreign code, the GGUF container, machine facts,
+//! available and resident memory, the environment variables by which launchers assign ranks to processes, and advice
+//! for model names of the Hugging Face hub.
 //!
-//! This crate knows nothing of tensors, HTTP, or the files of any product.
+//! This crate is independent of tensors, HTTP, and the file formats of any product.
 
-// The macros of this crate name it by its public name, also when they are used inside it.
+// The macros of this crate refer to it by its public name, even inside the crate.
 extern crate self as fathom_base;
 
 pub mod clock;

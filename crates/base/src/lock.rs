@@ -1,4 +1,4 @@
-//! One process at a time: a lock on a file, which the system lets go when its holder ends, however that comes about.
+//! Mutual exclusion of processes by a file lock, which the system releases when its holder ends for any reason.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 
 use crate::files::{no_follow, plain};
 
-/// A job that was killed may take a moment to be gone.
+/// Grace period, since a killed job may take a moment to exit.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What became of asking for a lock.
+/// Outcome of an attempt to lock.
 #[derive(Debug)]
 pub enum Claim {
-    /// It is held for as long as the file is open.
+    /// The lock is held while the file is open.
     Held(File),
-    /// Another process has it, in words: `process 17 on node3`.
+    /// Another process holds the lock; its description: `process 17 on node3`.
     Taken(String),
-    /// Some file systems of clusters have no locks: nothing keeps others out.
+    /// The file system has no locks (as on some clusters), so other processes cannot be kept out.
     Impossible(io::Error),
 }
 
-/// Asks for the lock of `path`, a file that is made where it is missing, again and again for as long as `patience`. Whoever
-/// gets it leaves its process and host in the file for the next one to read.
+/// Tries to lock `path`, creating the file if it is missing, repeatedly for the duration of `patience`. The holder
+/// writes its process and host into the file for others to read.
 ///
 /// # Errors
 /// The file cannot be opened.
@@ -44,15 +44,15 @@ pub fn claim(path: &Path, patience: Duration) -> io::Result<Claim> {
     }
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let holder = format!("process {} on {}\n", std::process::id(), host.trim());
-    // A message's words: a full disk is no reason to end here.
+    // Only for messages: a full disk must not cause a failure here.
     let _ = file.set_len(0).and_then(|()| file.write_all(holder.as_bytes()));
     Ok(Claim::Held(file))
 }
 
-/// Who holds the lock of a file, in words; `None` where no process does, or there is no such file.
+/// Description of the process that holds the lock of a file; `None` if no process does, or there is no such file.
 pub fn holder(path: &Path) -> Option<String> {
     let file = File::open(path).ok()?;
-    // Shared: two that only look do not see each other.
+    // A shared lock, so that two observers do not block each other.
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| words(path))
 }
 

@@ -1,5 +1,5 @@
-//! What machine a figure was measured on: processor, cores, memory, kernel. Read from `/proc` on Linux, from
-//! the standard library elsewhere. No host name and no user name, so that a report may be passed on.
+//! Facts about the machine that a figure was measured on: processor, cores, memory, kernel. Read from `/proc` on
+//! Linux, from the standard library elsewhere. Host and user names are excluded, so that reports can be shared.
 
 use std::fs;
 
@@ -13,13 +13,13 @@ use crate::memory::Memory;
 pub struct MachineFacts {
     /// Processor model, e.g. `Intel(R) Xeon(R) Platinum 8481C`; empty when unknown.
     pub cpu: String,
-    /// Hardware threads this process may use.
+    /// Hardware threads available to this process.
     pub cores: u64,
-    /// Vector and matrix instructions that kernels may use, in a fixed order.
+    /// Vector and matrix instruction sets usable by kernels, in a fixed order.
     pub instructions: Vec<String>,
     /// Installed memory, 0 when unknown.
     pub memory_bytes: u64,
-    /// Memory that was free for use when asked, within the limits of control groups; 0 when unknown.
+    /// Available memory at the time of the call, within the limits of control groups; 0 when unknown.
     pub memory_available_bytes: u64,
     /// Operating system and kernel release.
     pub kernel: String,
@@ -28,7 +28,7 @@ pub struct MachineFacts {
 }
 
 impl MachineFacts {
-    /// Reads the facts of this machine. Never fails: what cannot be read stays empty.
+    /// Reads the facts of this machine. Never fails: unreadable facts stay empty.
     pub fn read() -> MachineFacts {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let memory = Memory::read();
@@ -45,7 +45,7 @@ impl MachineFacts {
         }
     }
 
-    /// Name and value of every fact, for a table. Unknown facts are left out.
+    /// Name and value of every known fact, for a table.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let memory = |bytes: u64| if bytes == 0 { String::new() } else { crate::human::bytes(bytes) };
         let rows = [
@@ -61,7 +61,7 @@ impl MachineFacts {
     }
 }
 
-/// The value of the first `model name` line (x86) or `Model` line (some ARM boards).
+/// Value of the first `model name` line (x86) or `Model` line (some ARM boards).
 fn cpu_model(cpuinfo: &str) -> String {
     let value = |name: &str| {
         let (_, value) = cpuinfo.lines().find_map(|l| l.split_once(':').filter(|(k, _)| k.trim() == name))?;

@@ -1,32 +1,32 @@
-//! How much memory this process may use: what the system has, the limits of the control groups that it runs in, which
-//! Kubernetes, Slurm, Docker and systemd set, and its own limits, which a shell sets (`ulimit -v`, `ulimit -d`). Linux only;
-//! elsewhere it is unknown.
+//! Memory available to this process: system memory, limits of its control groups (set by Kubernetes, Slurm, Docker
+//! and systemd), and its own resource limits (set by a shell with `ulimit -v`, `ulimit -d`). Linux only; unknown
+//! elsewhere.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::rss::kib_field;
 
-/// The memory that this process may use.
+/// Memory available to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Installed in the machine.
+    /// Memory installed in the machine.
     pub installed_bytes: u64,
-    /// All that may be used: what is installed, or the least limit of a control group or of the process.
+    /// Usable memory: the installed memory, or the lowest limit of a control group or of the process.
     pub total_bytes: u64,
-    /// What can be used now without swapping or meeting a limit.
+    /// Memory usable now without swapping or reaching a limit.
     pub available_bytes: u64,
-    /// The file with the least limit, if one is below what is installed.
+    /// File with the lowest limit, if it is below the installed memory.
     pub limited_by: Option<PathBuf>,
 }
 
 impl Memory {
-    /// What there is now; `None` where the system does not say.
+    /// Reads the current values; `None` if the system does not provide them.
     pub fn read() -> Option<Memory> {
         Memory::under(Path::new("/"))
     }
 
-    /// As [`Memory::read`], of the files under `root`.
+    /// Like [`Memory::read`], for the files under `root`.
     fn under(root: &Path) -> Option<Memory> {
         let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let bytes = |name| kib_field(&meminfo, name).map(|kib| kib * 1024);
@@ -51,8 +51,8 @@ impl Memory {
         Some(memory)
     }
 
-    /// Lowers the figures to the process's own limits. They count addresses and not what lies behind them, and threads, code and
-    /// the allocator take addresses too: half of them is left to those.
+    /// Lowers the values to the process's own limits. These limit address space rather than memory, and threads, code
+    /// and the allocator use address space too: half of it is reserved for them.
     fn limit_process(&mut self, process: &Path) {
         let path = process.join("limits");
         let limits = fs::read_to_string(&path).unwrap_or_default();
@@ -70,15 +70,15 @@ impl Memory {
         }
     }
 
-    /// Lowers the figures to the limits of `group` and of all groups above it. In a container the mounted folder may be the
-    /// group itself while its path is that of the host; folders that do not exist limit nothing.
+    /// Lowers the values to the limits of `group` and of all its ancestors. In a container the mounted folder may be
+    /// the group itself while its path is that on the host; nonexistent folders impose no limits.
     fn limit(&mut self, mount: &Path, group: &str, files: &Files) {
         let names = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_)));
         let group: PathBuf = names.collect();
         for folder in group.ancestors().map(|part| mount.join(part)) {
             let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
             let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-            // Cached pages of files count as used and are given back when memory runs out.
+            // Cached file pages count as used, but are reclaimed when memory runs out.
             let files_bytes: u64 = files.cached.iter().filter_map(|name| kib_field(&stat, name)).sum();
             let used = number(files.usage).unwrap_or(0).saturating_sub(files_bytes);
             for name in files.limits {
@@ -92,12 +92,12 @@ impl Memory {
     }
 }
 
-/// What the files of a group are called.
+/// File names of a control group version.
 struct Files {
-    /// Bytes that no process may go above, or above which it is slowed down.
+    /// Limits that no process may exceed, or above which it is throttled.
     limits: &'static [&'static str],
     usage: &'static str,
-    /// Lines of `memory.stat`: cached pages of files, in bytes, with the groups below.
+    /// Lines of `memory.stat` with cached file pages, in bytes, including subgroups.
     cached: [&'static str; 2],
 }
 
@@ -119,7 +119,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What is read of a machine of 1000 MiB with 800 free, in `groups`, with `files` below its root.
+    /// Reads memory of a machine of 1000 MiB with 800 free, in `groups`, with `files` below its root.
     fn read(groups: &str, files: &[(&str, &str)]) -> Memory {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
@@ -155,7 +155,7 @@ mod tests {
         check("0::/a\n", &[("a/memory.max", "max\n"), ("a/memory.current", "5\n")], [1000, 800], None);
         let none = "9223372036854771712\n";
         check("4:memory:/\n0::/\n", &[("memory/memory.limit_in_bytes", none)], [1000, 800], None);
-        // Above what the machine has.
+        // A limit above the installed memory.
         check("0::/a\n", &[("a/memory.max", "2097152000\n")], [1000, 800], None);
     }
 
@@ -171,7 +171,7 @@ mod tests {
         check("0::/pod/node\n", &files, [200, 170], Some("pod/memory.max"));
         let high = [("pod/memory.max", "209715200"), ("pod/memory.high", "104857600")];
         check("0::/pod\n", &high, [100, 100], Some("pod/memory.high"));
-        // Another group's limit is not ours.
+        // Limits of other groups do not apply.
         check("0::/other\n", &files, [1000, 800], None);
     }
 
@@ -210,7 +210,8 @@ mod tests {
         assert_eq!(limits("104857600", "unlimited"), (50, 0, true));
     }
 
-    /// Docker without a namespace of groups: the path is the host's, and the mounted folder is the container's own.
+    /// Docker without a cgroup namespace: the path is the host's, and the mounted folder is the container's own
+    /// group.
     #[test]
     fn a_container_sees_its_own_group_as_the_root() {
         let files = [("memory.max", "104857600\n"), ("memory.current", "209715200\n")];

@@ -1,37 +1,37 @@
-//! Resident memory of this process, as the kernel counts it. Linux only; elsewhere every answer is `None`.
+//! Resident memory of this process as counted by the kernel. Linux only; elsewhere every value is `None`.
 
 use std::fs;
 
-/// Anonymous resident bytes now (`RssAnon`): heap and stacks, without mapped files.
+/// Returns the present anonymous resident size in bytes (`RssAnon`): heap and stacks, without mapped files.
 pub fn anonymous_bytes() -> Option<u64> {
     field("RssAnon:")
 }
 
-/// The highest resident size this process ever had (`VmHWM`), mapped files included.
+/// Returns the peak resident size of this process in bytes (`VmHWM`), mapped files included.
 pub fn peak_bytes() -> Option<u64> {
     field("VmHWM:")
 }
 
-/// Forgets the peak, so that [`peak_bytes`] counts from now on. Says whether the kernel agreed.
+/// Resets the peak, so that [`peak_bytes`] counts from now on. Returns whether the kernel accepted it.
 pub fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// The highest anonymous resident size among the moments it was asked. The kernel keeps no such figure.
+/// Peak anonymous resident size over the observed moments. The kernel keeps no such figure.
 #[derive(Clone, Debug, Default)]
 pub struct PeakAnonymous {
     peak_bytes: u64,
 }
 
 impl PeakAnonymous {
-    /// Looks now, and returns the present size (0 where it cannot be read).
+    /// Samples the present size and returns it (0 if it cannot be read).
     pub fn observe(&mut self) -> u64 {
         let now = anonymous_bytes().unwrap_or(0);
         self.peak_bytes = self.peak_bytes.max(now);
         now
     }
 
-    /// The highest size seen, in bytes.
+    /// Returns the largest observed size in bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
@@ -42,7 +42,7 @@ fn field(name: &str) -> Option<u64> {
     kib_field(&status, name).map(|kib| kib * 1024)
 }
 
-/// The figure of a line such as `RssAnon:  1234 kB`.
+/// Returns the number of a line such as `RssAnon:  1234 kB`.
 pub(crate) fn kib_field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -61,7 +61,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn sees_an_allocation() {
-        // Other tests of this process give memory back at the same time: one of a few attempts is undisturbed.
+        // Other tests of this process free memory at the same time: one of the attempts should be undisturbed.
         let seen = (0..50).any(|_| {
             let before = anonymous_bytes().unwrap();
             let block = std::hint::black_box(vec![1u8; 32 << 20]);

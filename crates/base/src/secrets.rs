@@ -1,23 +1,25 @@
-//! Secrets inside addresses: a user with a password, and a query, in which stores sign (`X-Amz-Signature=`, `sig=`, tokens).
+//! Secrets inside addresses: a user name with a password, and a query, where object stores put signatures
+//! (`X-Amz-Signature=`, `sig=`, tokens).
 //!
-//! What names an input is written next to the results and printed, so it must not hold any. A product refuses such addresses by
-//! [`in_address`] and shows what was typed through [`redacted`].
+//! The location of an input is printed and written next to the results, so it must not contain any. Products reject
+//! such addresses with [`in_address`] and display typed text through [`redacted`].
 
 use std::borrow::Cow;
 
-/// What stands for a secret.
+/// Replacement for a secret.
 const HIDDEN: &str = "***";
 
-/// The parts of an address that may be secret, as byte ranges from its `://` on: user and password, and query with fragment.
+/// Parts of an address that may be secret, as byte offsets from the end of its `://`: user and password, and query
+/// with fragment.
 struct AddressSpans {
-    /// Where the host begins; behind an `@` if there is one.
+    /// Start of the host, after the `@` if there is one.
     host: usize,
-    /// Where the query or the fragment begins.
+    /// Start of the query or the fragment.
     query: Option<usize>,
     end: usize,
 }
 
-/// Looks at the address whose host, or user, begins at the start of `text`.
+/// Finds the parts of the address whose host, or user, begins at the start of `text`.
 fn parts(text: &str) -> AddressSpans {
     let ends = |c: char| c.is_whitespace() || c.is_control() || "\"'`<>".contains(c);
     let end = text.find(ends).unwrap_or(text.len());
@@ -27,10 +29,10 @@ fn parts(text: &str) -> AddressSpans {
     AddressSpans { host, query: address.find(['?', '#']), end }
 }
 
-/// What of an address may be secret, in words; `None` where nothing is.
+/// Names the part of an address that may be secret; `None` if there is none.
 pub fn in_address(location: &str) -> Option<&'static str> {
     let (_, rest) = location.split_once("://")?;
-    // The whole of it is one address, also where a space has come into it.
+    // The whole text is one address, even if it contains a space.
     match parts(rest) {
         AddressSpans { host, .. } if host > 0 => Some("a user or a password"),
         AddressSpans { query: Some(_), .. } => Some("a query"),
@@ -39,7 +41,7 @@ pub fn in_address(location: &str) -> Option<&'static str> {
     }
 }
 
-/// A text with the secrets of all addresses in it hidden.
+/// Returns a text with the secrets of all its addresses hidden.
 pub fn redacted(text: &str) -> Cow<'_, str> {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("://") {

@@ -1,11 +1,11 @@
-//! Token counts as people write them: `2048`, `16k`, `1m`. `k` is 1024, `m` is 1024 squared, `g` 1024 cubed,
-//! because context lengths are powers of two.
+//! Token counts as people write them: `2048`, `16k`, `1m`. `k` is 1024, `m` is 1024 squared and `g` 1024 cubed,
+//! because context lengths are usually powers of two.
 
-/// Reads a count with an optional suffix `k`, `m` or `g` (either case) and optional `_` between digits.
-/// A fraction is allowed when the result is whole: `1.5k` is 1536.
+/// Reads a count with an optional suffix `k`, `m` or `g` (either case) and optional `_` between digits. A fraction is
+/// allowed if the result is whole: `1.5k` is 1536.
 ///
 /// # Errors
-/// A sentence that says what the text should have looked like.
+/// Returns a sentence that describes the expected form.
 pub fn parse(text: &str) -> Result<i64, String> {
     let clean: String = text.trim().chars().filter(|c| *c != '_').collect();
     let unit = match clean.chars().last().map(|c| c.to_ascii_lowercase()) {
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
     Ok(n as i64)
 }
 
-/// Writes a count in the shortest exact way: 2048 is `2k`, 131072 is `128k`, 1048576 is `1m`, 1000 is `1000`.
+/// Writes a count in the shortest exact form: 2048 is `2k`, 131072 is `128k`, 1048576 is `1m`, 1000 is `1000`.
 pub fn format(tokens: u64) -> String {
     for (unit, suffix) in [(1u64 << 30, "g"), (1 << 20, "m"), (1 << 10, "k")] {
         if tokens >= unit && tokens.is_multiple_of(unit) {

@@ -6,8 +6,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 #[cfg(feature = "curate")]
-use signal_hook::flag::register_conditional_default;
-use signal_hook::flag::{register, register_conditional_shutdown};
+use signal_hook::flag::{register, register_conditional_default, register_conditional_shutdown};
 
 /// Sets `stop` when the process is asked to end. A second signal of the kind ends it at once; one of another kind asks for what
 /// was asked already.

@@ -1,6 +1,6 @@
-//! Rates of causal attention in bf16, 8 heads with keys of their own.
-//! Usage: `attention_bench [threads] [tokens] [head size] [documents] [rounds] [window]`; on one thread its CPU time
-//! counts, whoever shares the machine. FLOPs count the pairs of the mask once.
+//! Rates of causal attention in bf16, with 8 query and 8 key heads. Usage:
+//! `attention_bench [threads] [tokens] [head size] [documents] [rounds] [window]`; on one thread CPU time is measured,
+//! so other load on the machine does not matter. FLOPs count the pairs of the mask once.
 #![allow(unsafe_code)]
 
 use fathom_cpu::attention::{
@@ -21,11 +21,11 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Huge pages, as the pool has them.
+/// Memory in huge pages, like the pool's.
 fn memory(bytes: usize) -> *mut u8 {
     const HUGE: usize = 2 << 20;
     let bytes = bytes + 2 * HUGE;
-    // SAFETY: a fresh mapping that is never given back.
+    // SAFETY: a fresh mapping that is never unmapped.
     unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -56,7 +56,7 @@ fn checksum(data: *const u8, bytes: usize) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Seconds of each round of both passes, ascending: of the thread's processor time if there is one thread.
+/// Seconds of each round of both passes, ascending: CPU time if there is one thread.
 fn timed(threads: usize, rounds: usize, run: impl Fn(usize)) -> [Vec<f64>; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..rounds {

@@ -1,5 +1,6 @@
-//! Times attention of a decode step: one new token of each of some sequences over keys in pages. Microseconds of a call and gigabytes of
-//! keys and values a second, the median of some runs; on one thread its CPU time counts, whoever shares the machine.
+//! Times attention of a decode step: one new token in each of several sequences over keys in pages. Prints microseconds
+//! per call and gigabytes of keys and values per second, the median of several runs; on one thread CPU time is
+//! measured, so other load on the machine does not matter.
 //!
 //!     cargo run --release -p fathom-cpu --example attention_few_bench -- [threads] [sequences] [tokens] [heads] [key heads] [head size] [runs]
 #![allow(unsafe_code)]
@@ -37,7 +38,7 @@ fn noise(count: usize, elem: Elem, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Keys or values of all pages in a format, and bytes of a row.
+/// Keys or values of all pages in a format, and bytes per row.
 fn held(
     threads: &Threads,
     x: &[u8],
@@ -75,7 +76,7 @@ fn main() {
     let blocks = tokens.div_ceil(PAGE_ROWS);
     let keys = sequences * blocks * PAGE_ROWS;
     let shape = Shape { q_tokens: sequences, k_tokens: keys, heads, kv_heads, head_dim: dim };
-    // A sequence's pages are anywhere.
+    // A sequence's pages are scattered.
     let pages: Vec<i32> =
         (0..sequences * blocks).map(|at| (at * 7919 % (sequences * blocks)) as i32).collect();
     let is_free = |page: usize| pages.iter().filter(|other| **other == page as i32).count() == 1;

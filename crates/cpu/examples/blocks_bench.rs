@@ -1,5 +1,5 @@
-//! Times products with packed weights: gigabytes of the weights a second of one thread's CPU time, the median of some runs. Rows that
-//! are interleaved by eight are measured in turns with those that are not.
+//! Times products with packed weights: gigabytes of weights per second of one thread's CPU time, the median of several
+//! runs. Rows interleaved by eight are measured alternately with plain ones.
 //!
 //!     cargo run --release -p fathom-cpu --example blocks_bench -- [rows of the weight] [columns] [runs]
 #![allow(unsafe_code)]
@@ -21,7 +21,7 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Formats, of which those in a row are measured in turns.
+/// Groups of formats that are measured alternately.
 fn formats() -> Vec<Vec<BlockFormat>> {
     let kinds = [Kind::Q8_0, Kind::Q4_0, Kind::Q4_1, Kind::Q5_0, Kind::Q5_1, Kind::Q4K, Kind::Q5K, Kind::Q6K]
         .map(|kind| {
@@ -36,7 +36,7 @@ fn formats() -> Vec<Vec<BlockFormat>> {
 fn main() {
     let asked: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let of = |at: usize, or: usize| asked.get(at).copied().unwrap_or(or);
-    // The second size fits the second cache.
+    // The second size fits in the second-level cache.
     let (rows, cols, runs) = (of(0, 32768), of(1, 2048), of(2, 9));
     let device = Device::new(Arc::new(Cpu::new(1, None)), 4 << 30);
     for formats in formats() {

@@ -1,5 +1,5 @@
-//! Times products with the weights of experts, as bf16 and packed: CPU time of one thread for a way in and a way out of a layer, the
-//! median of some runs, measured in turns.
+//! Times products with the weights of experts, in bf16 and packed: CPU time of one thread for an input and an output
+//! projection of a layer, the median of several runs, measured alternately.
 //!
 //!     cargo run --release -p fathom-cpu --example experts_bench -- [experts] [of a token] [hidden] [inside] [runs]
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Weights of some rows: of a format, or as bf16.
+/// Random weights in a format, or in bf16.
 fn weights(device: &Device, format: Option<BlockFormat>, rows: usize, cols: usize) -> Tensor {
     let Some(format) = format else {
         let weights = device.empty(rows, cols, DType::Bf16, Category::Data);

@@ -1,4 +1,5 @@
-//! Times packing and unpacking of weights: gigabytes of elements a second, the best of some runs, for each instruction set.
+//! Times packing and unpacking of weights: gigabytes of elements per second, the best of several runs, for each
+//! instruction set.
 //!
 //!     cargo run --release -p fathom-cpu --example packed_bench
 
@@ -12,7 +13,7 @@ use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Unpack};
 const ROWS: usize = 4096;
 const COLS: usize = 4096;
 
-/// Gigabytes of the elements a second.
+/// Gigabytes of elements per second.
 fn rate(bytes: u64, work: impl Fn()) -> f64 {
     let time = || {
         let start = Instant::now();

@@ -1,5 +1,5 @@
-//! Rates of products of few rows with packed weights and with bf16, by the CPU time of one thread: GMAC a second and GB of weights a
-//! second, the best of some runs over weights larger than the caches.
+//! Rates of products of few rows with packed weights and with bf16, in CPU time of one thread: GMAC per second and GB
+//! of weights per second, the best of several runs over weights larger than the caches.
 //!
 //!     cargo run --release -p fathom-cpu --example packed_rows_bench -- [columns] [k] [rows ..]
 #![allow(unsafe_code)]
@@ -28,7 +28,7 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Weights of some rows, of a format or as bf16, and their bytes.
+/// Random weights in a format or in bf16, and their bytes.
 fn weights(device: &Device, format: Option<BlockFormat>, rows: usize, cols: usize) -> (Tensor, usize) {
     let Some(format) = format else {
         let weights = device.empty(rows, cols, DType::Bf16, Category::Data);

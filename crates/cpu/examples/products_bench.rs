@@ -1,5 +1,6 @@
-//! Rates of the products of a training step (hidden 512, ffn 1408, vocabulary 32000, bf16), operands not in the caches.
-//! Usage: `products_bench [threads] [tokens] [name]`; on one thread its CPU time counts, whoever shares the machine.
+//! Rates of the products of a training step (hidden 512, ffn 1408, vocabulary 32000, bf16), with operands outside the
+//! caches. Usage: `products_bench [threads] [tokens] [name]`; on one thread CPU time is measured, so other load on the
+//! machine does not matter.
 #![allow(unsafe_code)]
 
 use fathom_cpu::gemm::{Gemm, Layout, gemm, workspace_bytes};
@@ -16,11 +17,11 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Huge pages, as the pool has them.
+/// Memory in huge pages, like the pool's.
 fn memory(bytes: usize) -> *mut u8 {
     const HUGE: usize = 2 << 20;
     let bytes = bytes + 2 * HUGE;
-    // SAFETY: a fresh mapping that is never given back.
+    // SAFETY: a fresh mapping that is never unmapped.
     unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -142,7 +143,7 @@ fn main() {
         total_work += work * case.calls as f64;
         for operand in &operands {
             for (ptr, bytes) in operand.iter().zip([2 * m * k, 2 * k * n, case.c.bytes() * m * n]) {
-                // SAFETY: the mapping of `memory`; only its pages are given back.
+                // SAFETY: the mapping of `memory`; only its pages are released.
                 unsafe { libc::madvise(ptr.cast(), bytes, libc::MADV_DONTNEED) };
             }
         }

@@ -20,7 +20,7 @@ fn random(count: usize, seed: u64) -> Vec<u16> {
         .collect()
 }
 
-/// CPU time of this thread: what a kernel on one thread costs, whoever shares the machine.
+/// CPU time of this thread: the cost of a single-threaded kernel, independent of other load on the machine.
 fn thread_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes one timespec.
@@ -28,7 +28,7 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// Wall time, or on one thread its CPU time: best and median.
+/// Prints wall time, or CPU time on one thread: best and median.
 fn show(name: &str, bytes: usize, mut f: impl FnMut()) {
     let one = std::env::args().nth(1).is_some_and(|threads| threads == "1");
     f();
@@ -96,7 +96,7 @@ fn norms(memory: &mut Memory<'_>) {
         let (x, weight, out) = (bf(x, D), bf(&w, D), bf_mut(y, D));
         let stats = f32_mut(&mut stats, 2);
         let op = Norm { kind, rows, groups: 1, width: D, x, weight, bias: None, out, stats };
-        // SAFETY: the buffers have the sizes named; so in all that follows.
+        // SAFETY: the buffers have the given sizes; likewise below.
         show(&format!("{name} {rows}x{D}"), rows * D * 4, || unsafe { norm(place, &op) });
         let (stats, dy) = (stats.as_mat(), bf(dy, D));
         let op = NormBackward { kind, rows, groups: 1, width: D, x, weight, stats, dy };

@@ -21,7 +21,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const VALUE: usize = 64 << 20;
 const COLS: usize = 4096;
 
-/// Bytes that no device can shorten: disks of virtual machines write zeros several times faster than anything else.
+/// Incompressible bytes: disks of virtual machines write zeros several times faster than anything else.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut next = || {
@@ -33,14 +33,14 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len / 8).flat_map(|_| next()).collect()
 }
 
-/// dd to and from a file that already has its disk, as a spill file has.
+/// Runs dd to and from a preallocated file, like a spill file.
 struct Dd {
     source: PathBuf,
     file: PathBuf,
 }
 
 impl Dd {
-    /// The source lies in memory where the system has such a folder.
+    /// The source lies in memory if the system has such a folder.
     fn new(folder: &Path, count: usize) -> Result<Dd> {
         let memory = Path::new("/dev/shm");
         let source = if memory.is_dir() { memory } else { folder }.join("spill_bench.source");
@@ -146,7 +146,7 @@ fn main() -> Result<()> {
             engines.push((spill.clone(), tensors, codec));
         }
     }
-    // The first write to an extent also changes the file system's books; dd's file has been written once as well.
+    // The first write to an extent also updates file-system metadata; dd's file has been written once as well.
     for (spill, tensors, codec) in &engines {
         pass(&device, spill, tensors, *codec)?;
     }

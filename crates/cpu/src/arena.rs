@@ -1,24 +1,24 @@
-//! The address range behind a CPU pool: reserved at once, backed by memory when first touched.
+//! The address range behind a CPU pool: reserved at once, backed by memory on first touch.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{Arena, OutOfMemory};
 
-/// An anonymous mapping. Huge pages are asked for: first touch is then three times as fast, and the matrix
-/// kernels miss the TLB less.
+/// An anonymous mapping with huge pages, which make the first touch three times as fast and reduce TLB misses of the
+/// matrix kernels.
 pub(crate) struct Mapping {
     start: *mut libc::c_void,
     bytes: usize,
     base: u64,
 }
 
-/// Bases are aligned to a huge page.
+/// Alignment of bases: a huge page.
 const ALIGN: usize = 2 << 20;
 
 impl Mapping {
     /// Reserves address space for `bytes`.
     ///
     /// # Panics
-    /// With [`OutOfMemory`] if the kernel refuses the range (more than the address space, or a limit of the process).
+    /// With [`OutOfMemory`] if the kernel refuses the range (larger than the address space, or a limit of the process).
     pub fn reserve(bytes: u64) -> Mapping {
         let bytes = bytes as usize + ALIGN;
         let (access, flags) = (
@@ -51,7 +51,7 @@ impl Arena for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `start` and `bytes` are those of the mapping; the pool that held every buffer in it is gone.
+        // SAFETY: `start` and `bytes` are those of the mapping; the pool with all buffers in it has been dropped.
         unsafe {
             libc::munmap(self.start, self.bytes);
         }

@@ -1,7 +1,7 @@
-//! A global allocator that counts: what a program holds on the heap, outside the pool that charges every tensor.
+//! A counting global allocator: the heap memory of a program, outside the pool that charges every tensor.
 //!
-//! The pool's memory is a mapping of its own and never passes here, so the peak is what is not tracked elsewhere: batches on
-//! the host, schedules, readers, and every external crate.
+//! The pool's memory is a separate mapping and does not pass through here, so the peak is what is not tracked
+//! elsewhere: batches on the host, schedules, readers, and every external crate.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,12 +14,12 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 impl Counting {
-    /// Heap bytes that are live now; 0 in a program with another allocator.
+    /// Live heap bytes; 0 in a program with another allocator.
     pub fn live() -> u64 {
         LIVE.load(Ordering::Relaxed) as u64
     }
 
-    /// Restarts the peak from what is live now.
+    /// Restarts the peak at the current value.
     pub fn reset_peak() {
         PEAK.store(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -60,7 +60,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: `start` came from here, so from the system's allocator, with this layout.
+        // SAFETY: `start` came from this allocator, so from the system's, with this layout.
         unsafe { System.dealloc(start, layout) };
         shrink(layout.size());
     }

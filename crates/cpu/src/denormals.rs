@@ -1,27 +1,28 @@
 //! Denormal numbers are zeros while a kernel runs.
 //!
-//! A number below the smallest normal one (1.2e-38 in f32) costs an Intel core some 150 cycles an operation, and attention of a
-//! trained model makes millions of them: `exp` of a score far below the row's largest. So processors are set to read them as zeros and
-//! to write zeros for them ("denormals are zero" and "flush to zero"; Intel SDM vol. 1, 10.2.3 and 11.5; Arm ARM, FPCR.FZ). Kernels promise this: what they
-//! compute is what they would compute from zeros of the same sign, on every instruction set. Copies may keep the bits.
+//! An operation on a number below the smallest normal one (1.2e-38 in f32) costs an Intel core some 150 cycles, and
+//! attention of a trained model produces millions of them: `exp` of a score far below the row's largest. Processors are
+//! therefore set to read and write them as zeros ("denormals are zero" and "flush to zero"; Intel SDM vol. 1, 10.2.3
+//! and 11.5; Arm ARM, FPCR.FZ). On every instruction set, kernels compute what they would from zeros of the same sign.
+//! Copies may keep the bits.
 //!
-//! The setting belongs to a thread. A thread of the pool has it for life; the thread that issues work has it while a kernel runs, and its own
-//! setting again afterwards, because a program that embeds Fathom may count on denormals.
+//! The setting is per thread. A thread of the pool has it permanently; the issuing thread has it while a kernel runs,
+//! and its own setting again afterwards, because a program that embeds Fathom may rely on denormals.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
-/// The control bits: of MXCSR "flush to zero" (15) and "denormals are zero" (6).
+/// Control bits of MXCSR: "flush to zero" (15) and "denormals are zero" (6).
 #[cfg(target_arch = "x86_64")]
 const ZEROS: u32 = 1 << 15 | 1 << 6;
-/// The control bit FZ of FPCR, which is both.
+/// Control bit FZ of FPCR, which does both.
 #[cfg(target_arch = "aarch64")]
 const ZEROS: u64 = 1 << 24;
 
-/// While this lives, the thread takes denormals as zeros.
+/// Guard: while it lives, the thread treats denormals as zeros.
 pub struct AsZeros {
     before: Control,
-    /// The setting is this thread's: the guard may not be dropped on another.
+    /// The setting belongs to this thread, so the guard must not be dropped on another.
     here: PhantomData<*const ()>,
 }
 
@@ -48,7 +49,7 @@ impl Drop for AsZeros {
 type Control = u32;
 #[cfg(target_arch = "aarch64")]
 type Control = u64;
-/// Other processors keep what they do.
+/// Other processors are left unchanged.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 type Control = u32;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -64,8 +65,8 @@ fn control() -> Control {
 
 #[cfg(target_arch = "x86_64")]
 fn set_control(mxcsr: Control) {
-    // SAFETY: reads four bytes. Only the two bits of `ZEROS` ever differ from what the thread had: rounding and exceptions stay,
-    // and no code here depends on the value of a denormal.
+    // SAFETY: reads four bytes. Only the two bits of `ZEROS` ever differ from the thread's previous value: rounding and
+    // exceptions stay, and no code here depends on the value of a denormal.
     unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr, options(nostack, preserves_flags)) };
 }
 
@@ -79,7 +80,8 @@ fn control() -> Control {
 
 #[cfg(target_arch = "aarch64")]
 fn set_control(fpcr: Control) {
-    // SAFETY: only the bit of `ZEROS` ever differs from what the thread had, and no code here depends on the value of a denormal.
+    // SAFETY: only the bit of `ZEROS` ever differs from the thread's previous value, and no code here depends on the
+    // value of a denormal.
     unsafe { std::arch::asm!("msr fpcr, {}", in(reg) fpcr, options(nostack, preserves_flags)) };
 }
 
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
     use crate::threads::Threads;
 
-    /// Whether the smallest normal number has a half.
+    /// True if half of the smallest normal number is not zero.
     fn denormals_exist() -> bool {
         black_box(f32::MIN_POSITIVE) * black_box(0.5) != 0.0
     }

@@ -1,10 +1,10 @@
-//! Products of rows with the weights of their experts: rows are brought together expert by expert, multiplied by the
-//! ordinary kernel, and put back.
+//! Products of rows with the weights of their experts: rows are gathered expert by expert, multiplied by the ordinary
+//! kernel, and scattered.
 //!
-//! A result's row depends on its inputs alone. Sums over rows (weights' gradients) take an expert's tokens ascending;
-//! where the kernel sums several products at a time, rows of zeros fill up what an expert has of each [`SUM_CHUNK`] tokens,
-//! so that the bits do not depend on where tokens are cut (at multiples of that). An expert is done in batches of at most
-//! [`BATCH`] rows, so scratch does not grow with the number of tokens.
+//! A result's row depends only on its inputs. Sums over rows (weights' gradients) take an expert's tokens ascending; if
+//! the kernel sums several products at a time, an expert's rows in each [`SUM_CHUNK`] tokens are padded with rows of
+//! zeros, so that the bits do not depend on where tokens are cut (at multiples of that). An expert is processed in
+//! batches of at most [`BATCH`] rows, so scratch does not grow with the number of tokens.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -18,7 +18,7 @@ use fathom_tensor::{MOST_EXPERTS, SUM_CHUNK};
 #[cfg(test)]
 mod tests;
 
-/// Rows of an expert that are multiplied at once; a multiple of [`SUM_CHUNK`].
+/// Rows of an expert that are multiplied at a time; a multiple of [`SUM_CHUNK`].
 const BATCH: usize = 1024;
 /// Alignment of everything in the workspace.
 const ALIGN: usize = 64;
@@ -28,9 +28,9 @@ const ALIGN: usize = 64;
 pub struct Product<'a> {
     /// i32 `[tokens, slots]`.
     pub index: &'a [i32],
-    /// Slots of a token.
+    /// Slots per token.
     pub slots: usize,
-    /// How many experts there are.
+    /// Number of experts.
     pub experts: usize,
     /// The summed size.
     pub inner: usize,
@@ -38,11 +38,11 @@ pub struct Product<'a> {
     pub out: usize,
     /// `[tokens, slots x inner]`.
     pub a: Mat,
-    /// A is `[tokens, inner]`: a token's slots have it in common.
+    /// True if A is `[tokens, inner]`: a token's slots share it.
     pub shared: bool,
     /// `[experts x out, inner]` with `trans`, else `[experts x inner, out]`.
     pub weights: Mat,
-    /// Weights are stored `[out, inner]`.
+    /// True if weights are stored `[out, inner]`.
     pub trans: bool,
     /// `[tokens, slots x out]`, overwritten.
     pub c: MatMut,
@@ -53,27 +53,27 @@ pub struct Product<'a> {
 pub struct Weight<'a> {
     /// i32 `[tokens, slots]`.
     pub index: &'a [i32],
-    /// Slots of a token.
+    /// Slots per token.
     pub slots: usize,
-    /// How many experts there are.
+    /// Number of experts.
     pub experts: usize,
     /// Rows of an expert's gradient.
     pub m: usize,
-    /// Columns of it.
+    /// Columns of an expert's gradient.
     pub n: usize,
     /// `[tokens, slots x m]`.
     pub a: Mat,
-    /// A is `[tokens, m]`.
+    /// True if A is `[tokens, m]`.
     pub a_shared: bool,
     /// `[tokens, slots x n]`.
     pub b: Mat,
-    /// B is `[tokens, n]`.
+    /// True if B is `[tokens, n]`.
     pub b_shared: bool,
     /// f32 `[experts x m, n]`.
     pub c: MatMut,
 }
 
-/// What the workspace is computed from.
+/// Sizes and types that determine the workspace.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Tokens times slots.
@@ -82,7 +82,7 @@ pub struct Shape {
     pub cols: [usize; 2],
     /// Storage of the operands and of the result.
     pub elems: [Elem; 2],
-    /// A weight's gradient.
+    /// True for a weight's gradient.
     pub weight: bool,
 }
 
@@ -90,12 +90,12 @@ fn round_up(x: usize, to: usize) -> usize {
     x.div_ceil(to) * to
 }
 
-/// Rows of the batches; a short one may be filled up with zeros.
+/// Rows per batch; a short one may be padded with zeros.
 fn batch(rows: usize) -> usize {
     round_up(rows, SUM_CHUNK).min(BATCH)
 }
 
-/// Parts of the workspace in bytes: the order of rows, one side of them, the other, and the product's own.
+/// Parts of the workspace in bytes: the order of rows, the two sides, and the product's own.
 fn parts(isa: Isa, threads: usize, shape: &Shape) -> [usize; 4] {
     let [operand, result] = shape.elems;
     let sides = [operand, if shape.weight { operand } else { result }];
@@ -119,7 +119,7 @@ pub(crate) struct Sorted<'a> {
 }
 
 impl<'a> Sorted<'a> {
-    /// Sorts into `order`, which has an element for each slot.
+    /// Sorts the slots into `order`, which has an element for each slot.
     ///
     /// # Panics
     /// If an expert does not exist.
@@ -141,7 +141,7 @@ impl<'a> Sorted<'a> {
         Sorted { order, starts }
     }
 
-    /// Where an expert's slots are in the order.
+    /// Range of an expert's slots in the order.
     pub fn range(&self, expert: usize) -> Range<usize> {
         self.starts[expert]..self.starts[expert + 1]
     }
@@ -151,10 +151,10 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// Zeros in the columns of slots without an expert.
+/// Zeroes the columns of slots without an expert.
 ///
 /// # Safety
-/// C has `slots` times `out` columns of every token, and nothing else uses them.
+/// C has `slots` times `out` columns for every token, and nothing else uses them.
 pub(crate) unsafe fn clear_empty(index: &[i32], (slots, out): (usize, usize), c: &MatMut) {
     let size = c.elem.bytes();
     for (slot, _) in index.iter().enumerate().filter(|(_, expert)| **expert < 0) {
@@ -169,11 +169,11 @@ fn shift(mat: &Mat, row: usize) -> Mat {
 }
 
 fn as_mut(mat: &Mat) -> MatMut {
-    // Only read: the gathering of it has no scattering.
+    // Only read: this matrix is gathered, never scattered to.
     MatMut { ptr: mat.ptr.cast_mut(), elem: mat.elem, stride: mat.stride }
 }
 
-/// The workspace cut up.
+/// The divided workspace.
 struct Memory<'a> {
     order: &'a mut [i32],
     sides: [*mut u8; 2],
@@ -185,7 +185,7 @@ struct Memory<'a> {
 unsafe fn memory<'a>(place: Place<'_>, shape: &Shape, workspace: *mut u8) -> Memory<'a> {
     let [order, first, second, _] = parts(place.isa, place.threads.count(), shape);
     let start = workspace.wrapping_add(workspace.align_offset(ALIGN));
-    // SAFETY: the caller's promise; the parts lie behind each other.
+    // SAFETY: the caller's promise; the parts are consecutive.
     unsafe {
         let list = std::slice::from_raw_parts_mut(start.cast::<i32>(), shape.rows);
         let sides = [start.add(order), start.add(order + first)];
@@ -196,7 +196,7 @@ unsafe fn memory<'a>(place: Place<'_>, shape: &Shape, workspace: *mut u8) -> Mem
 /// Computes `op.c`.
 ///
 /// # Safety
-/// Operands are readable and C is writable for their extents; `workspace` as [`workspace_bytes`] says.
+/// Operands are readable and C is writable for their extents; `workspace` has [`workspace_bytes`].
 pub unsafe fn product(place: Place<'_>, op: &Product<'_>, workspace: *mut u8) {
     if op.index.is_empty() {
         return;
@@ -246,7 +246,7 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, workspace: *mut u8) {
 /// Adds to `op.c`.
 ///
 /// # Safety
-/// As [`product`].
+/// See [`product`].
 pub unsafe fn weight(place: Place<'_>, op: &Weight<'_>, workspace: *mut u8) {
     if op.index.is_empty() {
         return;
@@ -268,7 +268,7 @@ pub unsafe fn weight(place: Place<'_>, op: &Weight<'_>, workspace: *mut u8) {
         for slot in sorted.of(expert) {
             let of = *slot as usize / op.slots / SUM_CHUNK;
             if of != chunk {
-                // What another cut would have left to the kernel's own zeros.
+                // Padding that another cut would have left to the kernel's own zeros.
                 let end = round_up(filled, unit);
                 list[filled..end].fill(-1);
                 (filled, chunk) = (end, of);
@@ -286,10 +286,10 @@ pub unsafe fn weight(place: Place<'_>, op: &Weight<'_>, workspace: *mut u8) {
     }
 }
 
-/// Adds what some rows give to an expert's gradient.
+/// Adds some rows' contribution to an expert's gradient.
 ///
 /// # Safety
-/// As [`weight`].
+/// See [`weight`].
 unsafe fn add(
     place: Place<'_>,
     op: &Weight<'_>,

@@ -1,7 +1,7 @@
-//! Which instruction sets the kernels may use, decided once at start.
+//! Instruction sets that the kernels may use, decided once at start.
 //!
-//! `FATHOM_ISA=portable|avx2|avx512|avx512_bf16|amx` masks everything above the named level, so one
-//! machine can test every path. A level above what the processor has is lowered to what it has.
+//! `FATHOM_ISA=portable|avx2|avx512|avx512_bf16|amx` masks everything above the named level, so that one machine can
+//! test every path. A level above the processor's is lowered to the processor's.
 #![allow(unsafe_code)]
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
@@ -10,7 +10,7 @@ mod tiles;
 /// Kernel families in ascending order; each implies those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// Plain Rust; also what aarch64 runs.
+    /// Plain Rust; also used on aarch64.
     Portable,
     /// AVX2, FMA and F16C.
     Avx2,
@@ -26,7 +26,7 @@ impl Isa {
     /// All levels, lowest first.
     pub const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
-    /// The name used by `FATHOM_ISA` and in reports.
+    /// Name used by `FATHOM_ISA` and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -42,7 +42,7 @@ impl Isa {
         Isa::ALL.into_iter().find(|isa| isa.name() == name)
     }
 
-    /// The highest level this processor and kernel offer.
+    /// The highest level supported by this processor and kernel.
     #[cfg(target_arch = "x86_64")]
     pub fn detect() -> Isa {
         let avx512 = is_x86_feature_detected!("avx512f")
@@ -65,7 +65,7 @@ impl Isa {
         }
     }
 
-    /// The highest level this processor offers.
+    /// The highest level supported by this processor.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn detect() -> Isa {
         Isa::Portable
@@ -77,7 +77,7 @@ impl Isa {
     }
 }
 
-/// Whether tile instructions are computed in software: in this crate's own tests, so that these run the AMX kernels everywhere.
+/// True if tile instructions are emulated, as in this crate's own tests, so that these run the AMX kernels everywhere.
 #[cfg(target_arch = "x86_64")]
 fn in_software() -> bool {
     #[cfg(all(test, target_os = "linux"))]
@@ -86,8 +86,8 @@ fn in_software() -> bool {
     false
 }
 
-/// Asks the kernel for AMX tile state; false where it is not to be had. The order matters: a tile
-/// instruction without the permission kills the process. (Intel SDM vol. 1 ch. 18; Linux `arch_prctl`.)
+/// Requests AMX tile state from the kernel; returns false if it is not available. The order matters: a tile instruction
+/// without the permission kills the process. (Intel SDM vol. 1 ch. 18; Linux `arch_prctl`.)
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn request_amx() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};

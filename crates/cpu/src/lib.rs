@@ -2,8 +2,8 @@
 //!
 //! This crate knows nothing above the contract in `tensor`.
 //!
-//! Public are the machine and its instruction sets. What is hidden from the documentation is public for this crate's examples
-//! alone, which time kernels by themselves.
+//! The public interface is the machine and its instruction sets. Items hidden from the documentation are public only
+//! for this crate's examples, which time individual kernels.
 
 mod arena;
 #[doc(hidden)]

@@ -1,7 +1,7 @@
-//! Raw matrices: what kernels read and write. An address, a storage type and a row stride, no lifetime.
+//! Raw matrices for kernels: an address, a storage type and a row stride, without a lifetime.
 #![allow(unsafe_code)]
 
-/// How an operand is stored.
+/// Storage type of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Elem {
     /// 4-byte IEEE floats.
@@ -42,7 +42,7 @@ pub struct MatMut {
     pub stride: usize,
 }
 
-// SAFETY: these are addresses; every function that follows one is unsafe and says who may.
+// SAFETY: these are addresses; every function that dereferences one is unsafe and states its requirements.
 unsafe impl Send for Mat {}
 // SAFETY: as above.
 unsafe impl Sync for Mat {}
@@ -64,7 +64,7 @@ impl Mat {
 }
 
 impl MatMut {
-    /// The same matrix to read.
+    /// The same matrix, to read.
     pub fn as_mat(&self) -> Mat {
         Mat { ptr: self.ptr, elem: self.elem, stride: self.stride }
     }

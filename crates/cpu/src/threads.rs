@@ -1,7 +1,7 @@
 //! A fork-join pool: the caller is worker 0, helpers spin briefly and then park.
 //!
-//! Which thread runs which task is left to chance, so a kernel may not let it decide any result. All of them take denormals as zeros
-//! while they work (see [`crate::denormals`]).
+//! The assignment of tasks to threads is arbitrary, so a kernel's results must not depend on it. All threads treat
+//! denormals as zeros while they work (see [`crate::denormals`]).
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -14,38 +14,39 @@ use crate::denormals::AsZeros;
 /// A task body: `(task, thread)`.
 type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// How often a helper looks for the next job before it sleeps, and the caller for the end of one before it lets others run: about
-/// half a millisecond.
+/// Number of times that a helper polls for the next job before it sleeps, and the caller for the end of one before it
+/// yields: about half a millisecond.
 const SPINS: u32 = 20_000;
 
-/// One more thread in the current job, in [`Shared::gate`]; the lower half of it counts them.
+/// Increment of [`Shared::gate`] for one more thread in the current job; its lower half counts them.
 const INSIDE: u64 = 1;
 const COUNT: u64 = OPEN - 1;
-/// The current job may be joined.
+/// Bit that allows joining the current job.
 const OPEN: u64 = 1 << 31;
-/// One more job: the upper half counts them.
+/// Increment for one more job; the upper half counts them.
 const JOB: u64 = 1 << 32;
 
 struct Shared {
-    /// [`SPINS`], or 0 where there are fewer cores than threads: who spins there keeps somebody from working.
+    /// [`SPINS`], or 0 if there are fewer cores than threads: spinning would then keep another thread from working.
     spins: u32,
-    /// How many jobs there were, whether the last may still be joined, and how many helpers are in it. A helper that comes too late,
-    /// because others had its core, is not waited for.
+    /// Number of jobs so far, whether the last may still be joined, and the number of helpers in it. A helper that
+    /// arrives too late, because its core was busy, is not waited for.
     gate: AtomicU64,
-    /// The body of the current job and its number of tasks. Written by the caller while the gate is shut and no helper is inside, read by
-    /// helpers inside.
+    /// The body of the current job and its number of tasks. Written by the caller while the gate is shut and no helper
+    /// is inside; read by helpers inside.
     job: UnsafeCell<Option<(*const Body<'static>, usize)>>,
     next: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
 }
 
-// SAFETY: `job` is written only while the gate is shut and no helper is inside, and the release store that opens the gate publishes it.
+// SAFETY: `job` is written only while the gate is shut and no helper is inside, and the release store that opens the
+// gate publishes it.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is only followed by helpers inside, for whom `run` waits.
+// SAFETY: only helpers inside dereference the pointer in `job`, and `run` waits for them.
 unsafe impl Send for Shared {}
 
-/// `count` threads in all, the caller included.
+/// A pool of `count` threads, including the caller.
 pub struct Threads {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
@@ -74,7 +75,7 @@ impl Threads {
         Threads { shared, helpers, turn: Mutex::new(()) }
     }
 
-    /// How many threads work on a job.
+    /// Number of threads, including the caller.
     pub fn count(&self) -> usize {
         self.helpers.len() + 1
     }
@@ -91,8 +92,8 @@ impl Threads {
         }
         let _turn = self.turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let shared = &*self.shared;
-        // SAFETY: the lifetime is erased for the time of this call only: `run` returns, or unwinds, after the gate was shut and every
-        // helper inside has left, and so no longer holds the pointer.
+        // SAFETY: the lifetime is erased only for this call: `run` returns, or unwinds, after the gate was shut and
+        // every helper inside has left and no longer holds the pointer.
         let erased: *const Body<'static> = unsafe { std::mem::transmute(body as *const Body<'_>) };
         // SAFETY: no helper reads `job` now, see `Shared`.
         unsafe { *shared.job.get() = Some((erased, tasks)) };
@@ -117,7 +118,7 @@ impl Threads {
     }
 }
 
-/// Takes tasks until none is left; a panic is noted and ends the job early.
+/// Takes tasks until none is left; a panic is recorded and ends the job early.
 fn work(shared: &Shared, body: &Body<'_>, tasks: usize, thread: usize) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         loop {
@@ -144,7 +145,7 @@ fn helper(shared: &Shared, thread: usize) {
         }
         if gate & OPEN == 0 || gate / JOB == seen {
             spins = spins.saturating_add(1);
-            // A spinning helper hurts its neighbours. Whoever opens the gate unparks all helpers after it.
+            // Spinning slows down other threads. Opening the gate is always followed by unparking all helpers.
             if spins < shared.spins {
                 std::hint::spin_loop()
             } else {
@@ -156,7 +157,7 @@ fn helper(shared: &Shared, thread: usize) {
             continue;
         }
         (seen, spins) = (gate / JOB, 0);
-        // SAFETY: the caller wrote `job` before it opened the gate, and waits in `run` for those inside.
+        // SAFETY: the caller wrote `job` before it opened the gate, and waits in `run` for helpers inside.
         if let Some((body, tasks)) = unsafe { *shared.job.get() } {
             // SAFETY: as above, the body outlives this call.
             work(shared, unsafe { &*body }, tasks, thread);
@@ -194,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Jobs one after the other, of a few callers, each of which sees all of its own done.
+    /// Consecutive jobs from several callers, each of which must see all of its own tasks done.
     #[test]
     fn jobs_follow_each_other() {
         let threads = Threads::new(4);

@@ -1,5 +1,6 @@
-//! Compiles every kernel with an NVRTC library for every chip: `compile_kernels <libnvrtc.so.*> [chip...]`. Prints a line for
-//! each source and chip, and what is wrong; fails if anything is. `cargo xtask gpu-check` calls it.
+//! Compiles every kernel with an NVRTC library for every chip: `compile_kernels <libnvrtc.so.*> [chip...]`. Prints a
+//! line for each source and chip, followed by any problems, and fails if there are some. `cargo xtask gpu-check` calls
+//! it.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -9,7 +10,7 @@ use std::time::Instant;
 use fathom_cuda::kernels::nvrtc::Nvrtc;
 use fathom_cuda::kernels::{CHIPS, SOURCES, Source};
 
-/// A line for the reader, and what is wrong.
+/// Returns a line to print, and the problems found.
 fn compile(compiler: &Nvrtc, source: &Source, chip: &str) -> (String, Vec<String>) {
     let start = Instant::now();
     match compiler.compile(source, chip) {

@@ -1,45 +1,45 @@
-//! What can go wrong between this process and a device.
+//! Errors between this process and a device.
 
 use std::path::PathBuf;
 
 /// A failure of a library, or of finding one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// A library is nowhere.
+    /// A library was not found.
     #[error("{file} is nowhere ({looked})")]
     Missing {
-        /// Which.
+        /// Name of the library.
         library: &'static str,
-        /// Its file.
+        /// Its file name.
         file: &'static str,
-        /// Where it was looked for.
+        /// Places searched.
         looked: String,
     },
-    /// The driver is nowhere.
+    /// No driver was found.
     #[error("no NVIDIA driver: {0} not found")]
     NoDriver(
-        /// Its file.
+        /// The driver's file name.
         String,
     ),
-    /// A library is there and cannot be opened.
+    /// A library exists but cannot be opened.
     #[error("{} cannot be opened: {message}", path.display())]
     Load {
         /// The file.
         path: PathBuf,
-        /// What the loader says.
+        /// The loader's message.
         message: String,
     },
-    /// A library is too old, or of another major version.
+    /// A library is too old, or has another major version.
     #[error("{} is version {found}; {needed} is needed", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// What it says it is.
+        /// Its version.
         found: String,
-        /// What is needed.
+        /// Required version.
         needed: String,
     },
-    /// The driver is there, and no device.
+    /// The driver exists, but no device.
     #[error("no device: {0}")]
     NoDevice(String),
     /// A call of the driver failed.
@@ -47,11 +47,11 @@ pub enum Error {
     Driver {
         /// The function.
         call: &'static str,
-        /// CUDA's name of the error.
+        /// CUDA's name for the error.
         name: String,
-        /// Its number.
+        /// Error number.
         code: u32,
-        /// More, after a colon, or nothing.
+        /// Details after a colon, or empty.
         detail: String,
     },
     /// A kernel could not be compiled.
@@ -64,35 +64,35 @@ pub enum Error {
         call: &'static str,
         /// The product.
         what: String,
-        /// cuBLASLt's name of the error.
+        /// cuBLASLt's name for the error.
         status: String,
     },
     /// A call of cuDNN failed.
     #[error("{call}: {status}: {message}")]
     Dnn {
-        /// The function and what it was about.
+        /// The function and its subject.
         call: String,
-        /// cuDNN's name of the error.
+        /// cuDNN's name for the error.
         status: String,
-        /// Its own words.
+        /// cuDNN's message.
         message: String,
     },
-    /// Ranks did not meet.
+    /// The ranks' rendezvous failed.
     #[error("rendezvous at {at}: {message}")]
     Rendezvous {
-        /// Where.
+        /// Address of the rendezvous.
         at: String,
-        /// What the network says, or who has not come.
+        /// The network's error, or the missing ranks.
         message: String,
     },
-    /// A variable of the environment says what it cannot say.
+    /// An environment variable has an invalid value.
     #[error("{name}={value}: it can be {wanted}")]
     Variable {
-        /// Which.
+        /// Name of the variable.
         name: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it can say.
+        /// Allowed values.
         wanted: &'static str,
     },
     /// A call of NCCL failed.
@@ -100,10 +100,10 @@ pub enum Error {
     Nccl {
         /// The function.
         call: &'static str,
-        /// NCCL's words.
+        /// NCCL's message.
         message: String,
     },
 }
 
-/// Of this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

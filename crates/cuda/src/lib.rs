@@ -1,5 +1,5 @@
-//! The CUDA machine. Kernels are source text that is compiled at run time for the exact chip, and libraries are found at run
-//! time, so building and testing this crate needs nothing of CUDA.
+//! The CUDA machine. Kernels are source text compiled at run time for the exact chip, and libraries are found at run
+//! time, so building and testing this crate needs no part of CUDA.
 //!
 //! This crate knows nothing above the contract in `tensor`.
 

@@ -1,14 +1,14 @@
-//! Where tensors lie, for those who read and those who write.
+//! Addresses of tensors that are read or written.
 
 use fathom_tensor::Tensor;
 
-/// Where a tensor that is read begins.
+/// Address of a tensor to read.
 #[track_caller]
 pub fn input(tensor: &Tensor) -> u64 {
     tensor.address()
 }
 
-/// Where a tensor that is written begins.
+/// Address of a tensor to write.
 ///
 /// # Panics
 /// If another thread is reading the tensor.

@@ -1,4 +1,4 @@
-//! Kernels on the device: compiled for the exact chip when first used, kept on disk, loaded, found by name.
+//! Kernels on the device: compiled for the exact chip on first use, cached on disk, loaded, looked up by name.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use crate::kernels::nvrtc::Nvrtc;
 use crate::kernels::{Entry, HEADERS, Source, options};
 use crate::{Error, Result};
 
-/// Text to machine code.
+/// Compiles sources to machine code.
 pub trait Compiler: Send + Sync {
-    /// What compiles, so that code of another compiler is not taken for its own.
+    /// Version of the compiler, so that another compiler's code is not reused.
     fn version(&self) -> &str;
-    /// Machine code for a chip.
+    /// Compiles a source for a chip.
     ///
     /// # Errors
-    /// The compiler's words if it refuses the text.
+    /// The compiler's message if it refuses the source.
     fn compile(&self, source: &Source, chip: &str) -> Result<Vec<u8>>;
 }
 
@@ -51,7 +51,7 @@ impl Compiler for RunTime {
     }
 }
 
-/// Where compiled kernels are kept: `FATHOM_CACHE`, else the user's cache folder; none if there is neither.
+/// Folder of compiled kernels: `FATHOM_CACHE`, else below the user's cache folder; `None` if there is neither.
 pub fn cache_folder() -> Option<PathBuf> {
     let under = |key: &str, rest: &str| {
         let value = std::env::var_os(key).filter(|value| !value.is_empty())?;
@@ -73,13 +73,13 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Kernels for the device's chip, kept in a folder if there is one.
+    /// Kernels for the device's chip, cached in `cache` if given.
     pub fn new(driver: Arc<dyn Driver>, compiler: Box<dyn Compiler>, cache: Option<PathBuf>) -> Programs {
         let chip = driver.facts().arch();
         Programs { driver, compiler, chip, cache, functions: RwLock::default(), modules: Mutex::default() }
     }
 
-    /// The kernel of an entry, compiled and loaded if it is the first of its source.
+    /// The kernel of an entry; the first of a source compiles and loads it.
     ///
     /// # Errors
     /// If the compiler refuses the source, or the driver the code.
@@ -109,14 +109,14 @@ impl Programs {
             return Ok(code);
         }
         let code = self.compiler.compile(source, &self.chip)?;
-        // Without a cache the next start compiles again, which is no failure.
+        // Without a cache the next start compiles again, which is not an error.
         if let Some(file) = file {
             let _ = keep(&file, &code);
         }
         Ok(code)
     }
 
-    /// The file that a source's code is kept in: all that decides the code is in its name.
+    /// Cache file name of a source: a hash of everything that determines the code.
     fn file(&self, source: &Source) -> String {
         let mut hash = blake3::Hasher::new();
         let options = options(&self.chip);
@@ -133,20 +133,20 @@ impl Programs {
 impl Drop for Programs {
     fn drop(&mut self) {
         for module in self.modules.get_mut().unwrap_or_else(PoisonError::into_inner).values() {
-            // Streams have been waited for; the driver unloads what is left when the process ends.
+            // Streams have been waited for; the driver unloads the rest when the process ends.
             let _ = self.driver.unload(*module);
         }
     }
 }
 
-/// The code of a file that is whole: a hash, and what it is of.
+/// The code in a cache file if it is intact; the file is a hash followed by the code.
 fn kept(file: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(file).ok()?;
     let (hash, code) = bytes.split_at_checked(blake3::OUT_LEN)?;
     (blake3::hash(code).as_bytes() == hash).then(|| code.to_vec())
 }
 
-/// Writes a file that is whole or not there.
+/// Writes a cache file atomically.
 fn keep(file: &Path, code: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
@@ -166,7 +166,7 @@ pub(crate) mod tests {
     use crate::driver::fake::Fake;
     use crate::kernels::SOURCES;
 
-    /// Code that says what it is of, and a count of how often it was made.
+    /// A compiler whose code names its source, with a count of compilations.
     pub struct Writer(pub Arc<AtomicUsize>, pub &'static str);
 
     impl Compiler for Writer {
@@ -197,7 +197,7 @@ pub(crate) mod tests {
         assert_eq!(count(), 1);
         start("2").function(entries[0]).unwrap();
         assert_eq!(count(), 2);
-        // A file that was cut is made again.
+        // A truncated file is written again.
         let file = folder.path().join("kernels").join(programs.file(&SOURCES[0]));
         let bytes = std::fs::read(&file).unwrap();
         std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();

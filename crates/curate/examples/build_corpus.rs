@@ -1,4 +1,4 @@
-//! Builds the default corpus of this machine and prints what it holds and how fast it was made:
+//! Builds the default corpus of this machine, then prints a summary and the build rate:
 //! `cargo run --release -p fathom-curate --example build_corpus -- OUT [MEGABYTES] [PATH...]`.
 
 use std::path::PathBuf;

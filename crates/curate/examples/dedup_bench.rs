@@ -1,7 +1,7 @@
 //! Recall of near-duplicates against all pairs: `dedup_bench --recall [--documents N] [--copies N] [--words N] [--seed N] [--hash-seed N]
 //! [--hash-seeds N]
-//! [--shape default|permutations|datatrove|one-permutation]`. One line per range of 0.05 in
-//! Jaccard similarity; with several seeds of the hash functions, over all of them.
+//! [--shape default|permutations|datatrove|one-permutation]`. Prints one line per Jaccard interval of 0.05; with
+//! several hash seeds, aggregated over all of them.
 #![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
 use fathom_curate::dedup::{FuzzyOptions, NearDuplicates, RECALL_BUCKETS, RecallBucket, Scheme, recall};

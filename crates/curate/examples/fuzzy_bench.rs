@@ -1,6 +1,6 @@
 //! Fuzzy deduplication end to end on generated near-duplicates: `fuzzy_bench [--mb N] [--threads N]
-//! [--memory-mb N] [--check T] [--shape default|permutations|datatrove|one-permutation]`. Documents are generated while they are read;
-//! the rate with and without the time that generating alone takes is printed, and the peak of memory.
+//! [--memory-mb N] [--check T] [--shape default|permutations|datatrove|one-permutation]`. Documents are generated on
+//! the fly; prints the rate with and without generation time, and peak memory.
 #![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use fathom_curate::Error;
 use fathom_curate::dedup::{Engine, FuzzyOptions, NearDuplicates, Scheme, fuzzy, fuzzy_needs};
 
-/// A line of /proc/self/status in MiB.
+/// Value of a field of `/proc/self/status`, in MiB.
 fn status_mib(key: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(key)).unwrap();

@@ -1,6 +1,6 @@
 //! MinHash signatures per second on one core: `minhash_bench [--shape default|permutations|datatrove|one-permutation]
-//! [--documents N] [--write FILE | --text FILE]`. FILE holds documents ended by NUL bytes, so that another program
-//! can hash the same.
+//! [--documents N] [--write FILE | --text FILE]`. FILE holds NUL-terminated documents, so that another program can
+//! hash the same text.
 #![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! The speed of each piece of a curation on generated text, one thread: the rows of `fathom bench curate`.
+//! Single-threaded throughput of each curation component on generated text: the rows of `fathom bench curate`.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,39 +14,39 @@ use fathom_prose::extract::labelled::pages;
 use fathom_prose::extract::{Html, HtmlOptions};
 use fathom_prose::filter::{FilterOptions, Filters, Scratch};
 
-/// The pieces that are measured.
+/// Names of the measured components.
 pub const STAGES: [&str; 6] = ["heuristics", "minhash", "tokenize", "extract", "unicode", "fuzzy_dedup"];
 
-/// Documents of the text that pieces are measured on, about 32 MB.
+/// Documents in the benchmark text, about 32 MB.
 const DOCUMENTS: u64 = 8192;
-/// The whole deduplication takes so many times as many.
+/// Multiple of [`DOCUMENTS`] that the end-to-end deduplication benchmark processes.
 const DEDUP_TIMES: u64 = 8;
-/// Repeats; the median counts.
+/// Repetitions per measurement; the median is reported.
 const REPEATS: usize = 5;
-/// Web pages that extraction is measured on.
+/// Web pages in the extraction benchmark.
 const PAGES: usize = 1000;
-/// Ids of the tokenizer that is trained where none is given.
+/// Vocabulary size of the tokenizer trained when none is given.
 const VOCAB: usize = 8192;
 
-/// One row.
+/// One benchmark result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// `curate`.
+    /// Always `curate`.
     pub bench: &'static str,
-    /// The piece.
+    /// Name of the measured component.
     pub stage: &'static str,
-    /// Megabytes (10^6 bytes) of text a second.
+    /// Megabytes (10^6 bytes) of text per second.
     pub mb_per_s: f64,
-    /// Documents a second.
+    /// Documents per second.
     pub docs_per_s: f64,
     /// Threads.
     pub threads: usize,
 }
 
-/// Measures a piece; `None` where there is no piece of this name.
+/// Measures one component; `None` if no component has this name.
 ///
 /// # Errors
-/// A piece that cannot be made, or a disk that cannot be written.
+/// A component cannot be constructed, or the disk cannot be written.
 pub fn run(stage: &str) -> Result<Option<Row>, Error> {
     let Some(stage) = STAGES.into_iter().find(|name| *name == stage) else { return Ok(None) };
     match stage {
@@ -64,7 +64,7 @@ pub fn run(stage: &str) -> Result<Option<Row>, Error> {
         "heuristics" => {
             let filters = Filters::new(&FilterOptions::default())?;
             let (mut scratch, mut scores) = (Scratch::default(), Vec::new());
-            // Every filter measures every text: no early end flatters the figure.
+            // Every filter scores every text, so early exits do not flatter the figure.
             measure(stage, &texts, |text| {
                 black_box(filters.scores(text, &mut scratch, &mut scores).is_ok());
             })
@@ -123,7 +123,7 @@ fn row(stage: &'static str, bytes: f64, documents: f64, seconds: f64) -> Row {
     }
 }
 
-/// Fuzzy deduplication end to end, its documents in memory before the clock starts.
+/// Measures end-to-end fuzzy deduplication; the documents are in memory before the clock starts.
 fn whole_dedup(stage: &'static str) -> Result<Row, Error> {
     let texts: Vec<String> =
         NearDuplicates::new(1, DEDUP_TIMES * DOCUMENTS, 4).iter().map(|(_, text)| text).collect();

@@ -1,5 +1,5 @@
-//! Files that are there whole or not at all, whenever the machine stops. What is no file of ours, such as a device or what a link
-//! leads to, is not written.
+//! Atomic, durable file writes: a file is complete or absent, whenever the machine stops. Special files such as
+//! devices, and the targets of links, are never written.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 
-/// Writes a small file whole: temporary name, flush to disk, rename.
+/// Writes a small file atomically: temporary name, flush to disk, rename.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let temporary = temporary_of(path);
     let write = || {
@@ -23,13 +23,13 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     rename(&temporary, path)
 }
 
-/// Creates the file at a temporary name, in the place of one that an earlier run left there.
+/// Creates the file at a temporary name, replacing a leftover of an earlier run.
 pub(crate) fn create(temporary: &Path) -> Result<File, Error> {
     refuse_special(temporary)?;
     create_new(temporary).map_err(|e| Error::write("create", temporary, e))
 }
 
-/// A link that lies there goes, and is not followed.
+/// An existing link is removed, not followed.
 fn create_new(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -37,7 +37,7 @@ fn create_new(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a log of this process at its end.
+/// Opens a log file of this process for appending.
 pub(crate) fn append(path: &Path) -> Result<File, Error> {
     let refused = |what| Err(Error::write("append to", path, io::Error::other(what)));
     match std::fs::symlink_metadata(path) {
@@ -50,7 +50,7 @@ pub(crate) fn append(path: &Path) -> Result<File, Error> {
 const NOT_A_FILE: &str =
     "a folder, device, pipe or socket is there, not a file; name another path, or remove it";
 
-/// Refuses to replace what is no regular file. A link may be replaced, which leaves alone what it leads to.
+/// Refuses to replace anything but a regular file or a link; replacing a link leaves its target alone.
 pub(crate) fn refuse_special(path: &Path) -> Result<(), Error> {
     match std::fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() && !there.is_symlink() => {
@@ -67,7 +67,7 @@ pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), Error> {
     sync_folder_of(path)
 }
 
-/// Removes a file if it is there, durably.
+/// Durably removes a file if it exists.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Ok(()) => sync_folder_of(path),
@@ -76,19 +76,19 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Writes an account as JSON.
+/// Saves a value as JSON.
 pub(crate) fn save<T: Serialize>(path: &Path, account: &T) -> Result<(), Error> {
     let mut text = serde_json::to_vec_pretty(account).map_err(|e| Error::write("write", path, e.into()))?;
     text.push(b'\n');
     write_whole(path, &text)
 }
 
-/// An account, `None` whenever it is missing or torn: making it again mends both.
+/// Loads a JSON value; `None` if it is missing or torn, since both are repaired by saving it again.
 pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-/// The name of a file while it is being written; hidden, so that no listing of a table takes it for a part.
+/// Temporary name of a file being written; hidden, so that a table listing does not take it for a part.
 pub(crate) fn temporary_of(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     path.with_file_name(format!(".{name}.tmp"))

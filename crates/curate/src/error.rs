@@ -1,5 +1,4 @@
-//! What stops a run: a path the user named that cannot be read, nothing to read at all, or an output that cannot be
-//! written.
+//! Errors that stop a run: unreadable paths named by the user, empty input, unwritable output and others.
 
 use std::borrow::Cow;
 use std::io;
@@ -9,20 +8,20 @@ use fathom_base::secrets::redacted;
 
 use crate::counters::Reason;
 
-/// Everything that ends the reading of a corpus. Damaged records are counted instead, see
+/// Fatal errors of a curation or corpus build. Damaged records are counted instead, see
 /// [`Counters`](crate::Counters).
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file or folder that was named could not be opened, listed or read.
+    /// A named file or folder could not be opened, listed or read.
     #[error("cannot read {}: {source}; check that the path exists and may be read", path.display())]
     Read {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: std::io::Error,
     },
-    /// A file could not be opened or read for a reason that may pass and says nothing about its content: a disk or a
-    /// server that is unreachable, too many open files. It is never counted as damage.
+    /// A transient failure to open or read a file that says nothing about its content: an unreachable disk or server,
+    /// too many open files. Never counted as damage.
     #[error(
         "cannot read {location}{}: {detail}; this may pass: try again, and leave the file out if it stays so",
         offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
@@ -30,57 +29,58 @@ pub enum Error {
     Unavailable {
         /// The path or address.
         location: String,
-        /// The byte of the file that could not be had; `None` where it could not be opened.
+        /// Byte offset of the failed read; `None` if the file could not be opened.
         offset: Option<u64>,
-        /// What the system or the server said.
+        /// Message of the system or server.
         detail: String,
     },
-    /// Parts of a table that were not made, because files could not be read for a reason that may pass.
+    /// Table parts that were not made because files could not be read for a transient reason.
     #[error(
         "{parts} of {of} parts are not made: {first}; the next run with the same folder makes only what is missing"
     )]
     Unread {
-        /// How many parts.
+        /// Number of parts not made.
         parts: usize,
-        /// How many parts there were to make.
+        /// Total number of parts.
         of: usize,
-        /// Why the first of them was not.
+        /// Cause of the first failure.
         first: Box<Error>,
     },
-    /// A file behind an address could not be read.
+    /// A remote file could not be read.
     #[error("cannot read {location}: {detail}; {advice}")]
     Remote {
-        /// The address as it was given.
+        /// Address as given.
         location: String,
-        /// What the client or the server said.
+        /// Message of the client or server.
         detail: String,
-        /// What to do.
+        /// Suggested remedy.
         advice: String,
     },
-    /// A file that was named has an extension without a reader.
+    /// A named file has an extension without a reader.
     #[error("{}: no reader for this kind of file; readable are {}", path.display(), crate::files::READABLE)]
     UnknownExtension {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
     },
-    /// The file has no usable text column of the wanted name, a Parquet file by its schema, one of JSON in any record.
+    /// The file has no usable text column of the configured name: a Parquet file by its schema, a JSON file in any
+    /// record.
     #[error("{}: {problem}; choose one of its text columns ({columns}) as the field, or leave the file out", path.display())]
     NoTextColumn {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the wanted column.
+        /// Problem with the configured column.
         problem: String,
-        /// The names of the columns that could be read, comma separated.
+        /// Names of the readable columns, comma-separated.
         columns: String,
     },
-    /// A file that was named is not what its extension says.
+    /// A named file does not match its extension.
     #[error("{}: not a readable {kind} file: {detail}", path.display())]
     BadFile {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
-        /// The kind that its extension promises.
+        /// File kind implied by the extension.
         kind: &'static str,
-        /// What the decoder said.
+        /// Message of the decoder.
         detail: String,
     },
     /// Documents of two files would have the same ids.
@@ -89,14 +89,14 @@ pub enum Error {
          names different names, as in `paths = [\"a=one/\", \"b=two/\"]`"
     )]
     SameName {
-        /// What the documents of both would be called.
+        /// The shared document name.
         name: String,
-        /// The path or address of the first.
+        /// Path or address of the first.
         first: String,
-        /// The path or address of the second.
+        /// Path or address of the second.
         second: String,
     },
-    /// The folder of the results holds those of other inputs.
+    /// The output folder holds the results of other inputs.
     #[error(
         "{} holds a curation of other inputs ({held}); give this one another folder with `out=...`, or remove that one first",
         folder.display()
@@ -104,10 +104,10 @@ pub enum Error {
     OtherCuration {
         /// The folder.
         folder: PathBuf,
-        /// What that curation read.
+        /// Inputs of that curation.
         held: String,
     },
-    /// A folder that a curation would empty is not its own.
+    /// A folder that a curation would empty was not made by a curation.
     #[error(
         "{} is not empty, and no curation made it: its files would be removed; give this one another folder with `out=...`",
         folder.display()
@@ -116,44 +116,44 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
-    /// Not one document came out of everything that was looked at.
+    /// The input yielded no document at all.
     #[error("no text found: looked at {looked_at}; {outcome}")]
     EmptyCorpus {
-        /// The paths that were searched.
+        /// Paths that were searched.
         looked_at: String,
-        /// How many files there were and why none gave a document.
+        /// Number of files and the reasons why none gave a document.
         outcome: String,
     },
-    /// A file of the corpus could not be written, or the folder could not be made.
+    /// An output file could not be written, or a folder could not be created.
     #[error("cannot {action} {}: {source}", path.display())]
     Write {
-        /// What was tried: `create`, `write`, `rename`, `remove`.
+        /// Attempted action: `create`, `write`, `rename`, `remove`.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: std::io::Error,
     },
-    /// A setting of the corpus that cannot be.
+    /// Invalid setting of the corpus.
     #[error("corpus: `{key}` is {found}; {advice}")]
     Setting {
-        /// The field of [`CorpusSpec`](crate::CorpusSpec).
+        /// Field of [`CorpusSpec`](crate::CorpusSpec).
         key: &'static str,
         /// Its value.
         found: String,
-        /// What it may be.
+        /// Valid values.
         advice: String,
     },
-    /// The recipe of a curation.
+    /// Invalid recipe of a curation.
     #[error(transparent)]
     Recipe(#[from] fathom_base::Error),
-    /// The run was asked to end; the next one goes on from here.
+    /// The run was interrupted on request; the next one resumes here.
     #[error("stopped at `{at}`; the next run with the same folder goes on from here")]
     Interrupted {
-        /// The point of the run.
+        /// Point of interruption.
         at: String,
     },
-    /// Another process works in the folder of the results.
+    /// Another process uses the output folder.
     #[error(
         "{} is in use by {holder}, as rank {rank} of {world_size}; wait for its end, end it, or give this run another folder \
          with `out=...`",
@@ -162,102 +162,102 @@ pub enum Error {
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// Who, in words.
+        /// Description of that process.
         holder: String,
-        /// The number of that process among those of its run.
+        /// Rank of that process in its run.
         rank: usize,
-        /// The number of processes of that run.
+        /// Number of processes in that run.
         world_size: usize,
     },
-    /// A stage panicked where it should have counted a loss.
+    /// A stage panicked instead of counting a loss.
     #[error("a stage panicked: {detail}; leave the stage out, or report the text it panicked on")]
     Panicked {
-        /// The panic's message.
+        /// Panic message.
         detail: String,
     },
-    /// A file that an earlier step of the run wrote is gone.
+    /// A file written by an earlier step is gone.
     #[error("{} is missing; run the same recipe again, it makes what is missing", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
     },
-    /// A file that an earlier step of the run wrote holds something else now.
+    /// A file written by an earlier step has different content.
     #[error("{} has changed since it was written; run the same recipe again, rank 0 first: it makes the file again", path.display())]
     Changed {
         /// The file.
         path: PathBuf,
     },
-    /// A table that is not as a stage needs it.
+    /// A table does not have the form that a stage needs.
     #[error("a table of documents is not as it should be: {detail}")]
     Table {
-        /// What is wrong.
+        /// Description of the problem.
         detail: String,
     },
-    /// Threads that the system refuses.
+    /// The system refuses to start threads.
     #[error("cannot start threads: {detail}; ask for fewer with `threads=`")]
     Threads {
-        /// What the system said.
+        /// Message of the system.
         detail: String,
     },
-    /// A query over tables.
+    /// A query over tables failed.
     #[error("query: {detail}")]
     Query {
-        /// What the engine said.
+        /// Message of the query engine.
         detail: String,
     },
-    /// An option of a curation stage that cannot be.
+    /// Invalid option of a curation stage.
     #[error("{stage}: `{key}` is {found}; {advice}")]
     Option {
-        /// The stage.
+        /// Name of the stage.
         stage: &'static str,
-        /// The key of its options.
+        /// Key of the option.
         key: String,
-        /// Its value, in words.
+        /// Readable form of its value.
         found: String,
-        /// What it may be.
+        /// Valid values.
         advice: String,
     },
-    /// A model that a stage asks.
+    /// A model used by a stage failed.
     #[error("the model in {}: {detail}", folder.display())]
     Model {
-        /// Its Hugging Face folder.
+        /// Hugging Face folder of the model.
         folder: PathBuf,
-        /// What is wrong and what to do.
+        /// Problem and remedy.
         detail: String,
     },
-    /// A cluster for whole tables.
+    /// A cluster for whole tables failed.
     #[cfg(feature = "ballista")]
     #[error("cannot {doing} {address}: {detail}; {advice}")]
     Cluster {
-        /// What was tried: `reach the scheduler at`.
+        /// Attempted action, such as `reach the scheduler at`.
         doing: &'static str,
-        /// The address as it was given.
+        /// Address as given.
         address: String,
-        /// What the system or the cluster said.
+        /// Message of the system or the cluster.
         detail: String,
-        /// What to do.
+        /// Suggested remedy.
         advice: &'static str,
     },
-    /// The tables' engine gave up.
+    /// The table engine failed.
     #[error("cannot {doing} the table {}: {detail}; check the space left on its disk and the limit on memory", path.display())]
     Engine {
-        /// What it was doing: `start`, `sort`.
+        /// Attempted action: `start`, `sort`.
         doing: &'static str,
-        /// The table or folder.
+        /// Table or folder.
         path: PathBuf,
-        /// What it said.
+        /// Message of the engine.
         detail: String,
     },
-    /// A piece that works on texts.
+    /// Failure of a text-processing component.
     #[error(transparent)]
     Prose(#[from] fathom_prose::Error),
-    /// The tokenizer or the token store.
+    /// Failure of the tokenizer or the token store.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),
 }
 
 impl Error {
-    /// A failure to open a file or to read it at an offset.
+    /// Classifies a failure to open a file or to read it at an offset.
     pub(crate) fn access(location: &str, offset: Option<u64>, source: io::Error) -> Error {
         if !may_pass(&source) {
             return Error::read(location.as_ref(), source);
@@ -265,8 +265,8 @@ impl Error {
         let location = redacted(location).into_owned();
         Error::Unavailable { location, offset, detail: source.to_string() }
     }
-    /// What a file is counted under that cannot be opened or read because of this; `None` where that may pass, so that
-    /// it must not be counted.
+    /// Reason under which a file is counted that cannot be opened or read because of this error; `None` if the error
+    /// may be transient, so that the file must not be counted.
     pub(crate) fn reason(&self) -> Option<Reason> {
         match self {
             Error::Unavailable { .. } => None,
@@ -275,7 +275,7 @@ impl Error {
             _ => Some(Reason::Unreadable),
         }
     }
-    /// A failure to read `path`, which may be an address that was taken for one.
+    /// Failure to read `path`; secrets are redacted in case it is an address.
     pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
         let path = match path.to_str().map(redacted) {
             Some(Cow::Owned(shown)) => PathBuf::from(shown),
@@ -283,7 +283,7 @@ impl Error {
         };
         Error::Read { path, source }
     }
-    /// A setting of a stage that cannot be.
+    /// Invalid setting of a deduplication stage.
     pub(crate) fn setting(key: &'static str, found: impl std::fmt::Display, advice: &'static str) -> Error {
         Error::Option {
             stage: "dedup",
@@ -298,15 +298,15 @@ impl Error {
     }
 }
 
-/// Whether a failure to open or read a file may pass: a disk or network that is unreachable (`EIO`, `ESTALE`, `ETIMEDOUT`), too many
-/// open files (`EMFILE`, `ENFILE`), no memory. What lasts is listed; all else may pass, because to try once too often costs less
-/// than a file that is left out for good.
+/// Returns true if a failure to open or read a file may be transient: an unreachable disk or network (`EIO`,
+/// `ESTALE`, `ETIMEDOUT`), too many open files (`EMFILE`, `ENFILE`), no memory. Permanent errors are listed and all
+/// others count as transient, because one retry too many costs less than a file left out for good.
 pub(crate) fn may_pass(error: &io::Error) -> bool {
     use io::ErrorKind::{
         InvalidData, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied,
         UnexpectedEof, Unsupported,
     };
-    // `ELOOP`, symbolic links in a circle, which a folder from anywhere may hold; its kind has no stable name.
+    // `ELOOP`: a cycle of symbolic links, which any input folder may contain; its `ErrorKind` has no stable name.
     const LOOP: i32 = if cfg!(target_os = "linux") { 40 } else { 62 };
     let lasts = matches!(
         error.kind(),

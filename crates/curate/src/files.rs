@@ -1,4 +1,4 @@
-//! Which files a path stands for, in an order that only names decide.
+//! Expands a path to its files, in an order that depends only on names.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,18 @@ use crate::counters::{Counters, Damage, Reason};
 use crate::error::{Error, may_pass};
 use crate::read::packed::Codec;
 
-/// What has a reader, for messages.
+/// Readable file types, for messages.
 pub(crate) const READABLE: &str = ".txt .md .rs .html .json .jsonl .warc .wet .tar and MediaWiki dumps *-pages-*.xml, all of \
     them also compressed .gz .zst .bz2, and .parquet; a curation reads source code too, and files of any name by `input.format`";
 
-/// How a file is decoded.
+/// Decoding of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The file is the text.
+    /// The file is the text itself.
     Text(Codec),
-    /// The text between the tags.
+    /// HTML; the text between the tags.
     Html(Codec),
-    /// One JSON object a line.
+    /// One JSON object per line.
     Jsonl(Codec),
     /// A column of strings.
     Parquet,
@@ -56,35 +56,36 @@ fathom_base::choice! {
     }
 }
 
-/// Source code by extension, beyond what [`Kind::of`] knows as text.
+/// Extensions of source code beyond those that [`Kind::of`] treats as text.
 const CODE: &str = " c h cc cpp cxx hpp hh cu cuh py pyi pyx pxd js mjs cjs ts tsx jsx go java kt kts scala sbt swift rb php pl pm \
                     lua r jl hs ml mli clj cljs ex exs erl cs fs vb zig nim d dart sh bash zsh fish ps1 bat cmd sql proto \
                     thrift graphql tf hcl cmake mk mak gradle groovy bzl bazel nix m4 ac am awk tcl rst adoc org markdown \
                     tex toml yaml yml ini cfg vue svelte css scss sass less el lisp scm rkt elm purs lean agda v sv vhd f f90 \
                     f95 pas ada adb ads m mm asm s sol wgsl glsl hlsl vert frag metal erb ejs hbs pug ";
-/// What only a folder of programs has as source code.
+/// Extensions treated as source code only in a folder of programs.
 const CODE_DATA: &str = " html htm xhtml json json5 jsonc xml xsd xsl xslt csv tsv conf properties ";
-/// Source code by the whole name.
+/// Complete file names of source code.
 const CODE_NAMES: &str = " dockerfile containerfile makefile gnumakefile rakefile gemfile jenkinsfile vagrantfile procfile \
                           justfile brewfile podfile fastfile build workspace sconstruct sconscript kconfig kbuild ";
 
-/// Whether `word` stands in a list of words between spaces.
+/// Returns true if `word` occurs in a space-separated list.
 fn stands_in(list: &str, word: &str) -> bool {
     list.split_ascii_whitespace().any(|listed| listed == word)
 }
 
 impl Kind {
-    /// Whether the records of a file have about as many bytes as the file.
+    /// Returns true if the records of a file have about as many bytes as the file.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Kind::Text(Codec::Plain) | Kind::Html(Codec::Plain) | Kind::Jsonl(Codec::Plain))
     }
 
-    /// The kind by file name, `None` where no reader exists. Case does not matter.
+    /// Kind by file name; `None` if no reader exists. Case-insensitive.
     pub(crate) fn of(path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
         let (codec, stem) = Codec::split(&name);
         let ends = |suffix: &str| stem.len() > suffix.len() && stem.ends_with(suffix);
-        // Large dumps come in pieces: `...-pages-articles1.xml-p1p41242.bz2`. Their index is a list of places.
+        // Large dumps are split into pieces: `...-pages-articles1.xml-p1p41242.bz2`. Their index only lists
+        // positions.
         let dump = |(head, rest): (&str, &str)| {
             head.contains("-pages-") && (rest.is_empty() || rest.starts_with("-p"))
         };
@@ -112,7 +113,7 @@ impl Kind {
         Kind::of(path).or_else(other)
     }
 
-    /// The kind of a file of a folder of programs.
+    /// Kind of a file in a folder of programs.
     fn of_code(path: &Path) -> Option<Kind> {
         if is_code(path) || is_of(path, CODE_DATA) {
             return Some(Kind::Text(Codec::Plain));
@@ -122,7 +123,7 @@ impl Kind {
     }
 }
 
-/// Whether the extension is one of a list.
+/// Returns true if the extension occurs in a list.
 fn is_of(path: &Path, list: &str) -> bool {
     path.extension().is_some_and(|e| stands_in(list, &e.to_string_lossy().to_lowercase()))
 }
@@ -134,7 +135,7 @@ fn is_code(path: &Path) -> bool {
 }
 
 impl Format {
-    /// How a file of this name is read, `None` where no reader exists.
+    /// Kind of a file of this name; `None` if no reader exists.
     pub(crate) fn kind(self, path: &Path) -> Option<Kind> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
         let (codec, _) = Codec::split(&name);
@@ -156,40 +157,40 @@ impl Format {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub path: PathBuf,
-    /// The name that documents and messages carry.
+    /// Name used in documents and messages.
     pub name: String,
     pub group: u64,
     pub kind: Kind,
     pub bytes: u64,
-    /// The user named this very file: a failure to read it stops the run.
+    /// True if the user named this very file; a failure to read it then stops the run.
     pub named: bool,
 }
 
-/// A file below a folder, before anybody decided to read it.
+/// A file below a folder, not yet selected for reading.
 pub(crate) struct Found {
     pub path: PathBuf,
-    /// Relative to the folder, with `/` on every system.
+    /// Path relative to the folder, with `/` on every system.
     pub relative: String,
     pub kind: Kind,
     pub bytes: u64,
 }
 
-/// Which symbolic links below a folder are followed. One that the user names is followed always.
+/// Policy for symbolic links below a folder. Links named by the user are always followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// None.
+    /// No links.
     Never,
-    /// Those that lead to a place in the same folder. Whoever fills a folder of data should not choose what else of the
-    /// machine is read.
+    /// Links whose target is in the same folder, so that the contents of a data folder cannot select other files of
+    /// the machine.
     Within,
-    /// All.
+    /// All links.
     Anywhere,
 }
 
-/// [`below_of`] for the kinds that [`Kind::of`] knows.
+/// [`below_of`] with the kinds of [`Kind::of`].
 ///
 /// # Errors
-/// As there.
+/// Same as [`below_of`].
 pub(crate) fn below(
     root: &Path,
     links: Links,
@@ -199,12 +200,12 @@ pub(crate) fn below(
     below_of(root, links, skip, Kind::of, counters)
 }
 
-/// Every file below `root` that has a `kind`, sorted by name folder by folder; hidden names and those that `skip`
-/// refuses are left out with all below them. Symbolic links are followed as `links` says; one that leads out of the folder, a
-/// loop of them and anything that cannot be listed is counted.
+/// Lists every file below `root` that has a `kind`, sorted by name within each folder; hidden names and those that
+/// `skip` matches are left out with everything below them. Symbolic links are followed according to `links`; links
+/// out of the folder, link cycles and unlistable entries are counted.
 ///
 /// # Errors
-/// [`Error::Read`] if `root` itself cannot be listed, [`Error::Unavailable`] if something below it may be listed later.
+/// [`Error::Read`] if `root` itself cannot be listed, [`Error::Unavailable`] if a transient failure occurs below it.
 pub(crate) fn below_of(
     root: &Path,
     links: Links,
@@ -257,7 +258,7 @@ pub(crate) fn below_of(
     Ok(found)
 }
 
-/// Whether an entry is a link to a place that is not below `home`.
+/// Returns true if an entry is a link to a place outside `home`.
 fn leads_out(entry: &DirEntry, home: &Path) -> bool {
     let stays = || entry.path().canonicalize().is_ok_and(|target| target.starts_with(home));
     entry.depth() > 0 && entry.path_is_symlink() && !stays()
@@ -273,7 +274,7 @@ fn link_out(path: &Path, counters: &mut Counters) {
     counters.damaged(Damage { file, place, reason, detail }, 1, 0);
 }
 
-/// Counts what cannot be listed, unless that may pass.
+/// Counts an unlistable entry, or returns an error if the failure may be transient.
 fn unlistable(root: &Path, error: &walkdir::Error, counters: &mut Counters) -> Result<(), Error> {
     let file = error.path().unwrap_or(root).display().to_string();
     if error.io_error().is_some_and(may_pass) {
@@ -284,14 +285,14 @@ fn unlistable(root: &Path, error: &walkdir::Error, counters: &mut Counters) -> R
     Ok(())
 }
 
-/// `path` relative to `root`, its parts joined by `/`.
+/// Path relative to `root`, its components joined by `/`.
 fn relative_name(root: &Path, path: &Path) -> String {
     let relative = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<_> = relative.components().map(|c| c.as_os_str().to_string_lossy()).collect();
     parts.join("/")
 }
 
-/// Paths as a sentence shows them: the first few and how many more there are.
+/// Formats paths for a message: the first few and the number of others.
 pub(crate) fn list_of(paths: &[PathBuf]) -> String {
     const SHOWN: usize = 8;
     if paths.is_empty() {

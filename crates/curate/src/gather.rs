@@ -1,7 +1,7 @@
-//! The default corpus: sources and documentation of the crates that built Fathom, or of one repository.
+//! The default corpus: sources and documentation of the crates that Fathom was built from, or of one repository.
 //!
-//! Every machine that has compiled Fathom has this text in cargo's registry folder. The files of one crate
-//! follow each other in path order and form one group, so that joined they give documents of real length.
+//! Every machine that has compiled Fathom has this text in cargo's registry folder. The files of a crate are
+//! contiguous in path order and form one group, so that joining them gives documents of realistic length.
 
 use std::path::{Path, PathBuf};
 
@@ -15,21 +15,21 @@ use crate::files::{Entry, Found, Kind, Links, below, list_of};
 use crate::read::packed::Codec;
 use crate::read::{Documents, ReadOptions};
 
-/// Larger files are tables and bundles, not writing.
+/// Size limit; larger files are tables and bundles, not writing.
 const MAX_FILE_BYTES: u64 = 2 << 20;
-/// Longer lines are data or minified code.
+/// Line length limit; longer lines are data or minified code.
 const MAX_LINE_CHARS: usize = 10_000;
-/// In the first round no crate gives more than this part of the budget, so that one giant cannot fill it ...
+/// In the first round no crate gets more than the budget divided by this, so that one giant cannot fill it ...
 const CRATE_SHARE: u64 = 16;
-/// ... but always as much as makes a long document.
+/// ... but always enough for a long document.
 const CRATE_LEAST_BYTES: u64 = 512 << 10;
 
-/// How much is gathered.
+/// Limits of gathering.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherOptions {
-    /// Files of at most so many bytes in sum are chosen.
+    /// Maximum total size of the selected files.
     pub max_bytes: u64,
-    /// Decides which crates come first when not all fit.
+    /// Seed that ranks the crates when not all fit.
     pub seed: u64,
 }
 
@@ -39,12 +39,12 @@ impl Default for GatherOptions {
     }
 }
 
-/// The folders of unpacked crates below a cargo home, `registry/src/*`, sorted; empty if there are none.
+/// Folders of unpacked crates below a cargo home, `registry/src/*`, sorted; empty if there are none.
 pub fn default_roots(cargo_home: &Path) -> Vec<PathBuf> {
     child_folders(&cargo_home.join("registry").join("src")).unwrap_or_default()
 }
 
-/// The sub-folders of `path` that are not hidden, sorted.
+/// Non-hidden subfolders of `path`, sorted.
 fn child_folders(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(path)? {
@@ -58,16 +58,16 @@ fn child_folders(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The texts (.rs, .md, .txt, .html) of all crates below `roots`, crates sorted by name, files by path. If the
-/// roots hold no text, `fallback` (a repository, build folders excepted) is read as one crate.
+/// Collects the texts (.rs, .md, .txt, .html) of all crates below `roots`, crates sorted by name, files by path. If
+/// the roots hold no text, `fallback` (a repository, without its build folders) is read as one crate.
 ///
-/// With a budget, crates come in the order of a seeded hash of their name and give files in path order, first at
-/// most a sixteenth of the budget each, then without that limit; a crate stops at its first file that does not fit.
-/// Files that are larger than 2 MiB, binary, generated code, or have lines over 10 000 characters are dropped and
-/// counted. Sources are named `crate-version/path`.
+/// With a budget, crates are visited in the order of a seeded hash of their name and contribute files in path order,
+/// in a first round at most a sixteenth of the budget each, then without that limit; a crate stops at its first file
+/// that does not fit. Files that are larger than 2 MiB, binary, generated code, or have lines over 10 000 characters
+/// are dropped and counted. Sources are named `crate-version/path`.
 ///
 /// # Errors
-/// [`Error::Read`] if a root, or the fallback where it is needed, cannot be listed.
+/// [`Error::Read`] if a root, or a fallback that is needed, cannot be listed.
 pub fn gather(
     roots: &[PathBuf],
     fallback: Option<&Path>,
@@ -78,19 +78,19 @@ pub fn gather(
     Ok(Documents::new(looked_at, entries, read, screen, counters))
 }
 
-/// The files of [`gather`], not read yet.
+/// Files selected by [`gather`], not yet read.
 pub(crate) struct Gathered {
-    /// The folders, for messages.
+    /// Searched folders, for messages.
     pub looked_at: String,
     pub entries: Vec<Entry>,
-    /// What was left out.
+    /// Counters of skipped files.
     pub counters: Counters,
 }
 
-/// Chooses the files of [`gather`].
+/// Selects the files of [`gather`].
 ///
 /// # Errors
-/// As there.
+/// Same as [`gather`].
 pub(crate) fn files(
     roots: &[PathBuf],
     fallback: Option<&Path>,
@@ -121,12 +121,12 @@ pub(crate) fn files(
     Ok(Gathered { looked_at: list_of(&looked_at), entries, counters })
 }
 
-/// Cargo's and Fathom's build folders inside a repository.
+/// Matches the build folders of Cargo and Fathom inside a repository.
 fn is_build_folder(name: &str) -> bool {
     name == "target" || name.starts_with("target-")
 }
 
-/// The files of one crate in path order.
+/// Files of one crate in path order.
 struct Crate {
     folder: PathBuf,
     name: String,
@@ -134,7 +134,7 @@ struct Crate {
 }
 
 impl Crate {
-    /// The crate in `folder`, `None` if it has no text.
+    /// Lists the files of the crate in `folder`; `None` if it has no text.
     fn list(folder: &Path, skip: fn(&str) -> bool, counters: &mut Counters) -> Result<Option<Crate>, Error> {
         let mut files = below(folder, Links::Never, skip, counters)?;
         files.retain(|file| {
@@ -171,7 +171,7 @@ impl Crate {
     }
 }
 
-/// How many files each crate gives.
+/// Number of files taken from each crate.
 fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
     let mut order: Vec<usize> = (0..crates.len()).collect();
     order.sort_by_key(|&i| (XxHash3_64::oneshot_with_seed(options.seed, crates[i].name.as_bytes()), i));
@@ -193,7 +193,7 @@ fn choose(crates: &[Crate], options: &GatherOptions) -> Vec<usize> {
     taken
 }
 
-/// Why the file `name` of the default corpus is not good text, if so.
+/// Reason to reject the file `name` of the default corpus; `None` if it is good text.
 fn screen(name: &str, text: &str) -> Option<Reason> {
     if memchr::memchr(0, text.as_bytes()).is_some() {
         return Some(Reason::Binary);

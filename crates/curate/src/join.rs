@@ -1,14 +1,14 @@
-//! Long documents from whole files: neighbours of one group become one text.
+//! Joins whole files of one group into long documents.
 
 use crate::document::Document;
 use crate::error::Error;
 
-/// What stands between two joined texts.
+/// Separator between two joined texts.
 pub const SEPARATOR: &str = "\n\n";
 
-/// Joins consecutive documents of one group as long as the result stays within `target_bytes`. Documents are
-/// never cut: one that is longer than the target stays as it is. Source code and English have three to four bytes
-/// a token under a trained vocabulary, so documents of 32K tokens need a target of 128 KiB and more.
+/// Joins consecutive documents of one group as long as the result stays within `target_bytes`. Documents are never
+/// cut: one longer than the target stays as it is. Under a trained vocabulary, source code and English have three to
+/// four bytes per token, so documents of 32K tokens need a target of at least 128 KiB.
 pub fn group_documents<I: Iterator<Item = Result<Document, Error>>>(
     documents: I,
     target_bytes: usize,
@@ -16,30 +16,30 @@ pub fn group_documents<I: Iterator<Item = Result<Document, Error>>>(
     Joined { documents, target_bytes, open: None, last: String::new(), waiting: None }
 }
 
-/// The iterator of [`group_documents`]. An error is passed on behind the document that was being joined.
+/// Iterator of [`group_documents`]. An error is yielded after the document that was being joined.
 pub struct Joined<I> {
     documents: I,
     target_bytes: usize,
-    /// The document being joined, its source still that of its first part.
+    /// Document being joined, with the source of its first part.
     open: Option<Document>,
-    /// The source of its last part, empty while there is one part.
+    /// Source of its last part; empty while there is only one part.
     last: String,
     waiting: Option<Error>,
 }
 
 impl<I> Joined<I> {
-    /// The documents below; one that was being joined is lost.
+    /// Returns the underlying iterator; a document being joined is lost.
     pub fn into_inner(self) -> I {
         self.documents
     }
 
-    /// Whether `next` may be appended to `open`.
+    /// Returns true if `next` may be appended to `open`.
     fn fits(&self, open: &Document, next: &Document) -> bool {
         let length = open.text.len() + SEPARATOR.len() + next.text.len();
         open.group == next.group && length <= self.target_bytes
     }
 
-    /// Takes the joined document out and names it after its first and last part.
+    /// Takes the joined document and names it after its first and last part.
     fn close(&mut self) -> Option<Document> {
         let mut document = self.open.take()?;
         if !self.last.is_empty() {

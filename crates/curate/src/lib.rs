@@ -1,9 +1,9 @@
 //! Curation: reading text from files and archives, deduplication, and the pipeline from a recipe to a token store.
 //!
-//! A corpus is an iterator of [`Document`]s. [`gather`] walks the sources of Fathom's own
-//! dependencies, [`open`] the paths that a user names; both give [`Documents`], which reads one record at a time.
-//! [`Unique`] drops exact repetitions and [`group_documents`] joins whole files of one group into long
-//! documents. The adapters chain like any iterator:
+//! A corpus is an iterator of [`Document`]s. [`gather`] walks the sources of Fathom's own dependencies, [`open`]
+//! reads paths named by the user; both return [`Documents`], which reads one record at a time. [`Unique`] drops exact
+//! duplicates and [`group_documents`] joins whole files of one group into long documents. The adapters chain like any
+//! iterator:
 //!
 //! ```no_run
 //! # use std::path::PathBuf;
@@ -17,20 +17,22 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Three promises hold everywhere. The order of documents depends on names and contents, never on the file
-//! system's listing. A record that cannot be read is counted with its place ([`Counters`]), never fatal and
-//! never silent; only a path that the user named may stop the run. Memory holds the list of files and one
-//! record, whatever the size of a file.
+//! Three guarantees hold everywhere. The order of documents depends on names and contents, never on the file system's
+//! listing order. An unreadable record is counted with its place ([`Counters`]), never fatal and never silent; only a
+//! path named by the user may stop the run. Memory holds the list of files and one record, whatever the size of a
+//! file.
 //!
-//! [`build`] goes all the way: from a [`CorpusSpec`] to a tokenizer and a token store on disk, ready to train on.
+//! [`build`] runs the whole chain: from a [`CorpusSpec`] to a tokenizer and a token store on disk, ready for
+//! training.
 //!
-//! What is done to one text at a time is in `fathom-prose`; [`pipeline`] puts it together with what needs the whole corpus.
+//! Processing of single texts is in `fathom-prose`; [`pipeline`] combines it with the operations on the whole corpus.
 //!
-//! Without the cargo feature `pipeline` there are the readers of local files and [`build`], and no query engine.
+//! Without the cargo feature `pipeline`, only the readers of local files and [`build`] are available, without a query
+//! engine.
 //!
-//! This crate knows nothing of tensors or the environment: folders are passed in. Only [`build`] knows tokens.
+//! This crate does not depend on tensors or the environment: folders are passed in. Only [`build`] deals with tokens.
 
-// Readers and counters have what only the pipeline asks for.
+// Some items of the readers and counters are used only by the pipeline.
 #![cfg_attr(not(feature = "pipeline"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "pipeline")]

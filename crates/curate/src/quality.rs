@@ -1,4 +1,4 @@
-//! A fastText model of good text from files of good and of other text.
+//! Training of a fastText quality classifier from files of good and of other text.
 
 use std::path::{Path, PathBuf};
 
@@ -10,20 +10,20 @@ use crate::read::{ReadOptions, open};
 
 pub use fathom_prose::language::{QualityReport, QualityTraining};
 
-/// What a model of quality learns from.
+/// Training data of a quality classifier.
 #[derive(Clone, Debug)]
 pub struct QualityExamples {
     /// Files and folders of good text.
     pub good: Vec<PathBuf>,
-    /// Files and folders of text as it comes.
+    /// Files and folders of ordinary text.
     pub other: Vec<PathBuf>,
-    /// The label of good text, as the stage `quality` asks for it.
+    /// Label of good text; the stage `quality` refers to it.
     pub label: String,
-    /// The label of other text.
+    /// Label of other text.
     pub other_label: String,
-    /// At most so many documents of either kind, the first ones.
+    /// Maximum number of documents per class, taken from the start.
     pub most: Option<u64>,
-    /// How the files are read.
+    /// Reader options of the files.
     pub read: ReadOptions,
 }
 
@@ -40,11 +40,12 @@ impl Default for QualityExamples {
     }
 }
 
-/// Trains a model on `examples` and writes it to `out` (`.bin`); also says what of the files could not be read.
+/// Trains a classifier on `examples` and writes it to `out` (`.bin`); also returns the counters of unreadable
+/// records.
 ///
 /// # Errors
-/// Paths that cannot be read or hold no text, labels that are the same or lack fastText's `__label__`, and those of
-/// [`fathom_prose::language::train_quality`].
+/// Paths cannot be read or hold no text, the labels are equal or lack fastText's `__label__`, or
+/// [`fathom_prose::language::train_quality`] fails.
 pub fn train_quality(
     examples: &QualityExamples,
     options: &QualityTraining,

@@ -1,11 +1,13 @@
-//! Adapters of an engine: models of their own over the weights of one base, which all of them share.
+//! Adapters of an engine: several models over the shared weights of one base.
 //!
-//! A request names its adapter, and holds it until it has ended. The rows of a step are grouped by adapter. Those of the base and of
-//! adapters that change what its products give (low-rank terms with lengths or without, factors, biases of projections) go through the
-//! base together, and each projection does with the rows of an adapter what that does; any other adapter's rows are a forward pass of its
-//! own over the same pages. What is remembered of a prompt belongs to the hash of the adapter's files, not to its name.
+//! A request names its adapter, and holds it until the request has ended. The rows of a step are grouped by adapter.
+//! Rows of the base and of adapters that only change the outputs of its projections (low-rank terms with or without
+//! magnitudes, factors, biases) go through the base together, and each projection applies an adapter's terms to that
+//! adapter's rows; the rows of any other adapter are a separate forward pass over the same pages. Cached prefixes are
+//! keyed by the hash of the adapter's files, not by its name.
 //!
-//! Ranks with parts of the base have the same parts of an adapter. Each reads its part first, and when all have, they adopt it together.
+//! Ranks with parts of the base hold the same parts of an adapter. Each reads its part first, and when all have
+//! succeeded, they adopt it together.
 
 use std::path::Path;
 use std::rc::{Rc, Weak};
@@ -18,53 +20,52 @@ use fathom_tensor::{Category, Tensor};
 use crate::engine::Engine;
 use crate::error::Error;
 
-/// The files of an adapter that say what it computes.
+/// The files of an adapter that determine its computation.
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 
 /// The base with an adapter.
 pub(crate) struct Adapted {
     model: Model,
     params: Params,
-    /// What it does at the base's products, if that is all that it does.
+    /// Its terms at the base's projections, if it does nothing else.
     pub terms: Option<Rc<Terms>>,
     /// The hash of the adapter's files.
     pub identity: String,
 }
 
-/// An adapter that was read, with its name.
+/// A loaded adapter, with its name.
 pub(crate) struct Read(String, Adapted);
 
-/// An adapter without its name; gone when the last request with it has ended.
+/// An adapter whose name was removed; gone when its last request has ended.
 pub(crate) type Unloaded = Weak<Adapted>;
 
 impl<'a> Engine<'a> {
-    /// The same, whose adapters leave so many bytes of the device's memory free: what a step takes.
+    /// Sets how many bytes of device memory adapters must leave free for a step.
     pub fn reserving(self, bytes: u64) -> Engine<'a> {
         Engine { reserved_bytes: bytes, ..self }
     }
 
-    /// Reads an adapter from its folder, as PEFT writes it, to answer requests that name it.
+    /// Loads an adapter from a folder in PEFT's format, for requests that name it.
     ///
     /// # Errors
-    /// There is one of this name; an adapter of another model, or one that changes its base; no room for it.
+    /// The name is already used, the adapter is for another model or changes its base, or there is no room for it.
     pub fn load_adapter(&self, name: &str, folder: &Path) -> Result<(), Error> {
         self.adopt(self.read_adapter(name, folder)?);
         Ok(())
     }
 
-    /// The same up to where requests can name it; no rank waits for another.
+    /// Reads an adapter without making it available to requests; ranks do not wait for each other.
     ///
     /// # Errors
-    /// As [`Engine::load_adapter`].
+    /// Those of [`Engine::load_adapter`].
     pub(crate) fn read_adapter(&self, name: &str, folder: &Path) -> Result<Read, Error> {
         if self.adapters.borrow().contains_key(name) {
             return Err(Error::AdapterTwice(name.into()));
         }
-        let base = (self.model, self.params);
         let (spec, tensors) = open_peft(folder, self.model.spec.clone())?;
         let misfit = |misfit: fathom_model::Misfit| Error::Unsupported(format!("adapter `{name}`: {misfit}"));
         self.model.portion.check(&spec).map_err(misfit)?;
-        let bytes = shared_bytes(self.device, base, (&spec, &tensors));
+        let bytes = shared_bytes(self.view(), (&spec, &tensors));
         let pool = &self.device.pool;
         let free = pool.budget().saturating_sub(pool.usage().live).saturating_sub(self.reserved_bytes);
         if bytes > free {
@@ -74,31 +75,31 @@ impl<'a> Engine<'a> {
             )));
         }
         let identity = identity(folder)?;
-        let (model, params) = share_base(self.device, base, (&spec, &tensors))?;
+        let (model, params) = share_base(self.view(), (&spec, &tensors))?;
         Ok(Read(name.into(), Adapted { model, params, terms: None, identity }))
     }
 
-    /// Requests can name it from now on; ranks with parts of it all do this at once.
+    /// Makes a read adapter available to requests; all ranks with parts of it do this at the same time.
     pub(crate) fn adopt(&self, Read(name, adapted): Read) {
         let terms = adapted.model.terms(self.device, &adapted.params).map(Rc::new);
         self.adapters.borrow_mut().insert(name, Rc::new(Adapted { terms, ..adapted }));
     }
 
-    /// Removes an adapter's name: no later request has it, and those that have it keep it until they have ended.
+    /// Removes an adapter's name: later requests cannot use it, and current ones keep it until they have ended.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no adapter of this name.
     pub fn unload_adapter(&self, name: &str) -> Result<(), Error> {
         self.take_adapter(name).map(drop)
     }
 
-    /// The same; what is left of it.
+    /// Removes an adapter's name, and returns a weak reference to the adapter.
     pub(crate) fn take_adapter(&self, name: &str) -> Result<Unloaded, Error> {
         let adapter = self.adapters.borrow_mut().remove(name);
         adapter.map(|adapter| Rc::downgrade(&adapter)).ok_or_else(|| Error::NoAdapter(name.into()))
     }
 
-    /// The adapter of a name.
+    /// The adapter of this name.
     pub(crate) fn adapter(&self, name: &str) -> Result<Rc<Adapted>, Error> {
         self.adapters.borrow().get(name).cloned().ok_or_else(|| Error::NoAdapter(name.into()))
     }
@@ -120,7 +121,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Hidden states of groups of rows, below each other.
+    /// Concatenates the rows of hidden states of several groups.
     pub(crate) fn joined(&self, mut groups: Vec<Tensor>) -> Tensor {
         if groups.len() == 1 {
             return groups.swap_remove(0);

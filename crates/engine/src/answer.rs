@@ -1,52 +1,52 @@
-//! The text of an answer while it grows.
+//! The text of an answer as it grows.
 
 use fathom_base::{Sampling, Stop};
 use fathom_text::tokenizer::Stream;
 
 use crate::stop::{Passed, StopFilter};
 
-/// Ids to text that is certain, up to where the answer ends.
+/// Converts ids to final text, up to the end of the answer.
 pub(crate) struct Writer<'t> {
     stream: Stream<'t>,
     filter: StopFilter,
     /// Tokens that end the answer.
     ends: Vec<u32>,
-    /// Those of them that the request named, and the model does not end its texts with.
+    /// The end tokens named by the request that the model itself does not use.
     named: Vec<u32>,
-    /// Special tokens that are part of the text, and their spellings.
+    /// Special tokens that are part of the text, with their spellings.
     shown: Vec<(u32, String)>,
     min_tokens: usize,
     max_tokens: usize,
     tokens: usize,
 }
 
-/// What became of a token.
+/// Result of a token.
 pub(crate) struct Written {
-    /// Text that is certain now; may be empty.
+    /// Text that is now final; may be empty.
     pub text: String,
-    /// The token is part of the answer.
+    /// True if the token is part of the answer.
     pub counts: bool,
-    /// The answer ends here.
+    /// Set if the answer ends here.
     pub stop: Option<Stop>,
 }
 
 impl<'t> Writer<'t> {
-    /// An answer that follows what the stream knows, and ends with the tokens that are named for it or with one of `ends`.
+    /// An answer that continues the stream's text and ends with the request's end tokens or with one of `ends`.
     pub fn new(stream: Stream<'t>, how: &Sampling, ends: &[u32]) -> Writer<'t> {
         let Sampling { min_tokens, max_tokens, .. } = *how;
         let named: Vec<u32> = how.stop_ids.iter().copied().filter(|id| !ends.contains(id)).collect();
         let ends = [&named, ends].concat();
-        // Before so many tokens no text ends the answer either, so it is not looked for.
+        // Stop texts are not searched for within the first `min_tokens` tokens.
         let filter = StopFilter::new(&how.stop);
         Writer { stream, filter, ends, named, shown: Vec::new(), min_tokens, max_tokens, tokens: 0 }
     }
 
-    /// The same, in whose text these special tokens are spelled.
+    /// Makes these special tokens part of the text.
     pub fn showing(self, shown: Vec<(u32, String)>) -> Writer<'t> {
         Writer { shown, ..self }
     }
 
-    /// The same of an answer from its beginning on, after what the stream knows.
+    /// A writer for another answer from its beginning, which continues the text of `stream`.
     pub fn again(&self, stream: Stream<'t>) -> Writer<'t> {
         let Writer { min_tokens, max_tokens, .. } = *self;
         let (filter, ends, named) = (StopFilter::default(), self.ends.clone(), self.named.clone());
@@ -85,12 +85,12 @@ impl<'t> Writer<'t> {
         Written { text, counts: true, stop }
     }
 
-    /// Tokens that the answer may still have.
+    /// Number of tokens that the answer may still have.
     pub fn left(&self) -> usize {
         self.max_tokens - self.tokens
     }
 
-    /// What is still held back, of an answer that ends for another reason than its text.
+    /// Text that is still held back, if the answer ends for another reason than a stop text.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.filter).finish()
     }

@@ -1,4 +1,4 @@
-//! How a model answers a text that is given: the loss of each token, and whether it is the one that the model finds most likely.
+//! Evaluation of a given text: the loss of each token, and whether it is the most likely one.
 
 use fathom_grad::Scope;
 use fathom_tensor::SUM_CHUNK;
@@ -6,20 +6,20 @@ use fathom_tensor::SUM_CHUNK;
 use crate::engine::Engine;
 use crate::error::Error;
 
-/// Of each of `ids[1..]`, given all before it.
+/// Scores of `ids[1..]`, each given all tokens before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     /// The negative natural log-probability.
     pub losses: Vec<f64>,
-    /// Whether no token is more likely; of equally likely ones the first counts.
+    /// True if no token is more likely; among equals, only the first counts.
     pub hits: Vec<bool>,
 }
 
 impl Engine<'_> {
-    /// Scores a text in one pass; the logits exist 128 tokens at a time.
+    /// Scores a text in one pass; logits are computed for 128 tokens at a time.
     ///
     /// # Errors
-    /// A text that is too long, ids outside the vocabulary, a model that gives no numbers.
+    /// A text that is too long, ids outside the vocabulary, non-finite logits.
     pub fn answers(&mut self, ids: &[u32]) -> Result<Answers, Error> {
         self.check(ids, 0)?;
         let lead = self.lead();
@@ -47,7 +47,7 @@ impl Engine<'_> {
     }
 }
 
-/// The loss of a label among logits, and whether it is the most likely.
+/// The loss of a label from its logits, and whether it is the most likely.
 fn judged(logits: &[f32], label: usize) -> (f64, bool) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();

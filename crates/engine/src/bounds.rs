@@ -1,4 +1,4 @@
-//! What a request may ask, known without the engine: for the thread that brings it.
+//! Limits of requests that can be checked without the engine, by the thread of the client.
 
 use fathom_base::{Beams, GenerateRequest, Prompt, Sampling};
 use fathom_tensor::PAGE_ROWS;
@@ -15,17 +15,17 @@ use crate::schedule::Capacity;
 pub struct Bounds {
     /// Rows of the embedding.
     pub vocab: usize,
-    /// Tokens that a sequence can have, besides virtual ones.
+    /// Maximum tokens of a sequence, not counting virtual ones.
     pub room: usize,
     /// Virtual tokens of an adapter before every sequence.
     pub lead: usize,
     /// The model's windows.
     pub windows: Vec<Option<usize>>,
-    /// Answers to one prompt can share its pages: no layer remembers more than keys and values.
+    /// True if answers to one prompt can share its pages, because all layers store only keys and values.
     pub forks: bool,
     /// Sizes of the engine.
     pub limits: Limits,
-    /// What runs at once.
+    /// Capacity for concurrent sequences.
     pub capacity: Capacity,
 }
 
@@ -44,8 +44,10 @@ impl Bounds {
         }
     }
 
+    /// Checks a request.
+    ///
     /// # Errors
-    /// What the request asks for is out of range, or longer than the context or the pages.
+    /// A request out of range, or longer than the context or the pages.
     pub fn check(&self, ids: &[u32], asked: &GenerateRequest) -> Result<(), Error> {
         let how = &asked.sampling;
         self.prompt(ids, how.max_tokens)?;
@@ -75,7 +77,7 @@ impl Bounds {
         Ok(())
     }
 
-    /// Whether there are pages, in memory or on disk, for a sequence of so many tokens with its virtual ones.
+    /// True if memory or disk has enough pages for a sequence of `tokens` tokens and its virtual tokens.
     pub fn fits(&self, tokens: usize) -> bool {
         let needed = pages_for(&self.windows, 1, tokens, self.limits.chunk_tokens);
         let all = needed.iter().zip(&self.capacity.pages).zip(&self.windows);
@@ -83,14 +85,16 @@ impl Bounds {
         all.into_iter().all(|((needed, there), window)| *needed <= (*there).max(disk(window)))
     }
 
-    /// Whether a sequence of so many tokens needs more pages than there are in memory.
+    /// True if a sequence of `tokens` tokens needs more pages than there are in memory.
     pub fn exceeds_memory(&self, tokens: usize) -> bool {
         let needed = pages_for(&self.windows, 1, tokens, self.limits.chunk_tokens);
         needed.iter().zip(&self.capacity.pages).any(|(needed, there)| needed > there)
     }
 
+    /// Checks beam search: its range, and the options that it does not support.
+    ///
     /// # Errors
-    /// A search out of range, or with what it does not follow.
+    /// An option is out of range, or beam search does not support an option or the model.
     fn beams(&self, beams: Beams, asked: &GenerateRequest) -> Result<(), Error> {
         let refuse = |key, message: String| Err(Error::Sampling { key, message });
         let most = self.capacity.sequences.min(self.vocab / 2);
@@ -140,6 +144,8 @@ impl Bounds {
         }
     }
 
+    /// Checks the ids of a prompt.
+    ///
     /// # Errors
     /// A prompt that is empty, has unknown ids, or leaves no room for `new` tokens.
     pub fn prompt(&self, ids: &[u32], new: usize) -> Result<(), Error> {

@@ -1,8 +1,8 @@
-//! Texts as vectors by a decoder: its hidden states behind the last norm, pooled as its folder says, or else their mean over a text's
-//! tokens, brought to length 1.
+//! Text embeddings from a decoder: its hidden states after the final norm, pooled as its folder specifies, or else
+//! their mean over a text's tokens, normalised to length 1.
 //!
-//! The latter is mean pooling as in Sentence-BERT (Reimers and Gurevych 2019), of a decoder: a token has seen what stands before
-//! it only. Several texts run as documents of one packed stream that do not see each other.
+//! The latter is mean pooling as in Sentence-BERT (Reimers and Gurevych 2019), applied to a decoder, whose tokens see
+//! only those before them. Several texts run as separate documents of one packed stream.
 
 use fathom_base::{Embed, TextIds};
 use fathom_model::Sentence;
@@ -12,11 +12,11 @@ use crate::error::Error;
 use crate::texts::{BYTES_PER_TOKEN, Reads, framed, plain, spoken};
 
 impl Embed for Engine<'_> {
-    /// The first [`crate::Limits::context_tokens`] tokens of a text count (fewer where positions are learned); spellings
-    /// of special tokens are ordinary text, and a begin-of-text token stands first where the tokenizer has it so (a model whose folder
-    /// says how it pools reads a text in its tokenizer's frame). As many
-    /// texts run together as [`crate::Limits::chunk_tokens`] hold, so memory is that of one chunk or one text. Rotary
-    /// settings that look at the length see the limit, for every text the same.
+    /// Uses the first [`crate::Limits::context_tokens`] tokens of a text (fewer with learned positions). Spellings of
+    /// special tokens are ordinary text, and a begin-of-text token is prepended if the tokenizer does so (a model whose
+    /// folder specifies pooling uses its tokenizer's template). As many texts run together as fit into
+    /// [`crate::Limits::chunk_tokens`], so memory is that of one chunk or one text. Length-dependent rotary settings
+    /// see the limit, for every text the same.
     fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
         let texts = texts.iter().map(|text| self.beginning(text)).collect::<Result<Vec<_>, Error>>()?;
         Ok(self.all(&texts, true)?)
@@ -42,7 +42,7 @@ impl Reads for Engine<'_> {
         docs.into_iter().map(one).collect()
     }
 
-    /// The scores of the last token of each.
+    /// The scores of each text's last token.
     fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
         let documents: Vec<Vec<u32>> = texts.iter().map(|text| text.ids.clone()).collect();
         self.scores_of(&documents)
@@ -54,7 +54,7 @@ impl Reads for Engine<'_> {
 }
 
 impl Engine<'_> {
-    /// The ids of a text that count: at least one.
+    /// The ids of a text that are used: at least one.
     fn beginning(&self, text: &str) -> Result<TextIds, Error> {
         let room = self.room();
         let end = text.floor_char_boundary(room.saturating_mul(BYTES_PER_TOKEN));

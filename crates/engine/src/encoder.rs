@@ -1,4 +1,4 @@
-//! Texts read by an encoder: labels, vectors, and scores of pairs.
+//! Encoders of texts: labels, vectors, and scores of pairs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use fathom_text::Tokenizer;
 use crate::error::Error;
 use crate::texts::{BYTES_PER_TOKEN, Reads, TextReading};
 
-/// How far encoders without a table of positions read: so many times what they were made for. A tokenizer's limit beyond that says that there
-/// is none.
+/// Maximum input of encoders without learned positions, as a multiple of their original length. A larger limit in a
+/// tokenizer means that there is none.
 const REACH: usize = 16;
 
-/// An encoder, its tokenizer, and how much of a text it reads.
+/// An encoder with its tokenizer and input limits.
 pub struct TextEncoder {
     encoder: Encoder,
     tokenizer: Arc<Tokenizer>,
@@ -25,11 +25,12 @@ pub struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Opens a Hugging Face folder. Of a text at most `max_tokens` count, those of the tokenizer's frame included (none for as many as the
-    /// encoder has positions for, or its authors' code reads); as many texts run together as `chunk_tokens` hold.
+    /// Opens a Hugging Face folder. At most `max_tokens` tokens of a text are used, including those of the tokenizer's
+    /// template. `None` means the number of the encoder's positions or, if smaller, the limit in its authors' code.
+    /// Texts run together as long as they fit into `chunk_tokens`.
     ///
     /// # Errors
-    /// A folder that is not an encoder's, or `max_tokens` beyond its positions.
+    /// A folder without an encoder, or `max_tokens` beyond its positions.
     pub fn open(
         device: &Device,
         folder: &Path,
@@ -57,10 +58,10 @@ impl TextEncoder {
         Ok(TextEncoder { encoder, tokenizer, reading, max_tokens: max_tokens.unwrap_or(most), chunk_tokens })
     }
 
-    /// The same, which has to give vectors.
+    /// Requires that the encoder returns vectors.
     ///
     /// # Errors
-    /// It has a classification head.
+    /// An encoder with a classification head.
     pub fn embedding(self) -> Result<TextEncoder, Error> {
         match self.encoder.spec.task {
             None => Ok(self),
@@ -70,10 +71,10 @@ impl TextEncoder {
         }
     }
 
-    /// The same, which has to have a classification head.
+    /// Requires a classification head.
     ///
     /// # Errors
-    /// It has none.
+    /// An encoder without one.
     pub fn classifying(self) -> Result<TextEncoder, Error> {
         match self.encoder.spec.task {
             Some(_) => Ok(self),
@@ -88,29 +89,29 @@ impl TextEncoder {
         &self.encoder
     }
 
-    /// How it reads texts.
+    /// Settings for reading texts.
     pub fn reading(&self) -> &TextReading {
         &self.reading
     }
 
-    /// Tokens of a text that count.
+    /// Maximum tokens of a text that are used.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
 
-    /// Numbers of a vector; 0 of an encoder with a head, which gives none.
+    /// Dimension of a vector; 0 for an encoder with a head, which returns none.
     pub fn vector_size(&self) -> usize {
         let hidden = if self.encoder.spec.task.is_some() { return 0 } else { self.encoder.spec.model.hidden };
         self.reading.sentence.as_ref().map_or(hidden, |how| how.size(hidden))
     }
 
-    /// Plans steps of as many tokens as run together, in the longest texts and in the shortest, on a machine without data.
+    /// Plans full steps, with the longest texts and with the shortest, on a machine without data.
     pub fn plan(&self) {
         let (most, chunk) = (self.max_tokens.max(1), self.chunk_tokens.max(1));
         let left = Some(chunk % most).filter(|left| *left > 0 && chunk > most);
         let longest = std::iter::repeat_n(most, (chunk / most).max(1)).chain(left).collect();
         for lengths in [longest, vec![1; chunk]] {
-            // Types of tokens are charged where a batch has pairs.
+            // Token types are charged if a batch has pairs.
             let text = |tokens: usize| TextIds { ids: vec![0; tokens], first: 0 };
             let texts: Vec<TextIds> = lengths.into_iter().map(text).collect();
             match self.encoder.spec.task {
@@ -120,7 +121,7 @@ impl TextEncoder {
         }
     }
 
-    /// The ids of the beginnings of texts, as Transformers truncates them.
+    /// The ids of truncated texts, as in Transformers.
     fn read(&self, texts: &[&str], asked: Numbers) -> Result<Vec<TextIds>, Error> {
         let vocab = self.encoder.spec.model.vocab;
         let one = |text: &&str| {

@@ -1,4 +1,4 @@
-//! The engine: a model with what it takes to answer. How requests share it is the scheduler's.
+//! The engine: a model with everything needed to answer requests. The scheduler decides how requests share it.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, LossTerm, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, PackedTokens, Sentence, scored_at};
+use fathom_model::{Caps, LayerSpec, Mixer, Model, ModelView, PackedTokens, Sentence, scored_at};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -22,14 +22,14 @@ use crate::schedule::{Capacity, Scheduler};
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens of prompt and answer together.
+    /// Maximum tokens of prompt and answer together.
     pub context_tokens: usize,
-    /// Tokens that are read at once: of answers one each, and of prompts as many as are left.
+    /// Maximum tokens read per step: one for each answer, and the rest from prompts.
     pub chunk_tokens: usize,
-    /// Tokens that are guessed to follow each answer in a step, at most, from what followed the same tokens before; 0 for none. Changes
-    /// no answer.
+    /// Maximum tokens per answer and step that are guessed from earlier repetitions; 0 disables guessing. Does not
+    /// change answers.
     pub draft_tokens: usize,
-    /// How keys and values are held. In few bits they take less memory and change answers a little.
+    /// Format of keys and values. Quantized formats save memory and change answers a little.
     pub kv: PageFormat,
 }
 
@@ -39,7 +39,7 @@ impl Default for Limits {
     }
 }
 
-/// Generates with a model that it borrows.
+/// Generates with a borrowed model.
 pub struct Engine<'a> {
     pub(crate) device: &'a Device,
     pub(crate) model: &'a Model,
@@ -48,22 +48,20 @@ pub struct Engine<'a> {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     pub(crate) temperature: f64,
-    /// By name.
+    /// Loaded adapters by name.
     pub(crate) adapters: RefCell<BTreeMap<String, Rc<Adapted>>>,
-    /// Bytes that adapters leave free.
+    /// Device memory in bytes that adapters must leave free.
     pub(crate) reserved_bytes: u64,
-    /// What guesses for it.
+    /// The draft model's engine.
     pub(crate) draft: Option<&'a Engine<'a>>,
-    /// From hidden states to a vector, where its folder says how.
+    /// Pooling of hidden states to a vector, if the folder specifies it.
     pub(crate) sentence: Option<Sentence>,
 }
 
 impl<'a> Engine<'a> {
     /// An engine over a model's weights.
     pub fn new(
-        device: &'a Device,
-        model: &'a Model,
-        params: &'a Params,
+        ModelView { device, model, params }: ModelView<'a>,
         tokenizer: &'a Tokenizer,
         limits: Limits,
     ) -> Engine<'a> {
@@ -82,15 +80,21 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The same, whose vectors are made of hidden states as its folder says.
+    /// Its model.
+    pub(crate) fn view(&self) -> ModelView<'a> {
+        ModelView { device: self.device, model: self.model, params: self.params }
+    }
+
+    /// Sets the pooling of hidden states to vectors.
     pub fn pooling(self, sentence: Option<Sentence>) -> Engine<'a> {
         Engine { sentence, ..self }
     }
 
-    /// The same with a draft model: a small one, whose guesses the model confirms. No answer changes.
+    /// Adds a small draft model, whose guesses the model verifies. Answers do not change.
     ///
     /// # Errors
-    /// The draft model has another vocabulary; layers of either remember more than keys and values, which cannot be taken back.
+    /// The draft model has another vocabulary; layers of either store more than keys and values, which cannot be rolled
+    /// back.
     pub fn drafting(self, draft: &'a Engine<'a>) -> Result<Engine<'a>, Error> {
         check_vocabulary(self.tokenizer, draft.tokenizer)?;
         for (engine, which) in [(&self, "this model"), (draft, "the draft model")] {
@@ -103,7 +107,7 @@ impl<'a> Engine<'a> {
         Ok(Engine { draft: Some(draft), ..self })
     }
 
-    /// A capacity that holds the tokens of one of another model.
+    /// The capacity that this model needs for the sequences of another model's capacity.
     pub fn alongside(&self, other: &Capacity) -> Capacity {
         let most = other.pages.iter().copied().max().unwrap_or(0);
         let (windows, chunk) = (self.model.spec.windows(), self.limits.chunk_tokens);
@@ -115,8 +119,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The same of the model at a temperature: what is drawn from, and every log-probability, is of logits divided by it. A request's
-    /// own temperature divides them again.
+    /// Sets the temperature of the model itself: logits are divided by it before sampling and for log-probabilities. A
+    /// request's own temperature divides them again.
     pub fn at(self, temperature: f64) -> Engine<'a> {
         Engine { temperature, ..self }
     }
@@ -127,7 +131,7 @@ impl<'a> Engine<'a> {
         Capacity { sequences, pages, on_disk: 0 }
     }
 
-    /// Reads new tokens of some sequences; returns the hidden states of all of them, [tokens, hidden].
+    /// Reads new tokens of several sequences; returns the hidden states of all of them, [tokens, hidden].
     pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>], states: (&mut States, usize)) -> Tensor {
         let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds, states);
         let scope = Scope {
@@ -139,7 +143,7 @@ impl<'a> Engine<'a> {
         self.through(&scope, &mut memory)
     }
 
-    /// What logits are divided by.
+    /// Divisor of logits.
     pub(crate) fn temperature(&self) -> f64 {
         self.temperature
     }
@@ -153,7 +157,7 @@ impl<'a> Engine<'a> {
         self.with_scope(|scope| self.logits(scope, &picked))
     }
 
-    /// How likely the model held each label behind a row of hidden states, with the `top` likeliest tokens there.
+    /// Log-probability of each label after its row of hidden states, with the `top` most likely tokens.
     pub(crate) fn logprobs(&self, hidden: &Tensor, labels: &[u32], top: usize) -> Vec<TokenLogprob> {
         let mut all = Vec::with_capacity(labels.len());
         for (tile, labels) in labels.chunks(SUM_CHUNK).enumerate() {
@@ -164,7 +168,7 @@ impl<'a> Engine<'a> {
         all
     }
 
-    /// The same of labels whose logits are there, [labels, vocab].
+    /// [`Engine::logprobs`] from existing logits, [labels, vocab].
     pub(crate) fn judge(&self, logits: &Tensor, labels: &[u32], top: usize) -> Vec<TokenLogprob> {
         let losses = self.surprises(logits, labels, None);
         let row = |row: usize| logits.view_rows(row..row + 1);
@@ -176,7 +180,7 @@ impl<'a> Engine<'a> {
             .collect()
     }
 
-    /// Minus the natural log-probability of a label for each row of logits; among the columns that are kept, if that is said
+    /// Negative natural log-probability of a label for each row of logits, over the columns in `kept` if given
     /// ([`LeaveOut::kept`]).
     pub(crate) fn surprises(&self, logits: &Tensor, labels: &[u32], kept: Option<&Tensor>) -> Vec<f32> {
         let among = kept.map(|kept| {
@@ -194,7 +198,7 @@ impl<'a> Engine<'a> {
         self.device.to_f32(&loss)
     }
 
-    /// A token with its log-probability among all others of its row of logits, [1, vocab]; none on a machine without data.
+    /// A token with its log-probability and rank in its row of logits, [1, vocab]; none on a machine without data.
     pub(crate) fn ranked(
         &self,
         logits: &Tensor,
@@ -205,7 +209,7 @@ impl<'a> Engine<'a> {
         (!row.is_empty()).then(|| ranked(id, logprob, &row, top))
     }
 
-    /// A scope without tokens, for the head alone.
+    /// Runs `work` with a scope without tokens, for the head alone.
     fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
         let none = self.device.from_i32(&[0], Category::Data);
         let (ids, positions) = (none.clone(), none);
@@ -221,7 +225,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Answers several requests together; of each its answers, in their order.
+    /// Answers several requests together; returns each request's answers, in order.
     ///
     /// # Errors
     /// The first request that is refused or fails.
@@ -230,7 +234,7 @@ impl<'a> Engine<'a> {
         for request in &requests {
             tokens = tokens.max(self.ids(&request.prompt)?.len().saturating_add(request.sampling.max_tokens));
         }
-        // What does not fit into the context is refused by the scheduler, before there are pages for it.
+        // The scheduler refuses requests beyond the context before pages are needed for them.
         let sequences = requests.iter().map(|request| request.sequences().max(1)).sum();
         let capacity = self.capacity(sequences, tokens.min(self.room()) + self.lead());
         let heard: Vec<RefCell<Heard>> = requests.iter().map(|_| RefCell::default()).collect();
@@ -245,23 +249,23 @@ impl<'a> Engine<'a> {
         heard.into_iter().map(|heard| heard.into_inner().answers()).collect()
     }
 
-    /// Greedy continuations of several prompts, advanced together: `max_tokens` new ids each, or fewer up to an
+    /// Greedy continuations of several prompts, computed together: `max_tokens` new ids each, or fewer up to an
     /// end-of-text token.
     ///
     /// # Errors
-    /// A prompt that is empty, has unknown ids, or is too long; a model that gives no numbers.
+    /// A prompt that is empty, has unknown ids, or is too long; non-finite logits.
     pub fn greedy(&self, prompts: &[Vec<u32>], max_tokens: usize) -> Result<Vec<Vec<u32>>, Error> {
         let request = |prompt: &Vec<u32>| GenerateRequest::greedy(prompt.clone(), max_tokens);
         let answers = self.generate_all(prompts.iter().map(request).collect())?;
         Ok(answers.into_iter().flatten().map(|answer| answer.ids).collect())
     }
 
-    /// What the model is.
+    /// The model's specification.
     pub fn spec(&self) -> &fathom_model::Spec {
         &self.model.spec
     }
 
-    /// Tokens that a sequence can have, besides an adapter's virtual ones.
+    /// Maximum tokens of a sequence, not counting an adapter's virtual ones.
     pub(crate) fn room(&self) -> usize {
         let learned = self.model.spec.learned_positions.unwrap_or(usize::MAX);
         self.limits.context_tokens.min(learned).saturating_sub(self.lead())
@@ -272,12 +276,12 @@ impl<'a> Engine<'a> {
         self.model.spec.virtual_tokens()
     }
 
-    /// Beginnings of sequences can be shared: no layer remembers more than keys and values.
+    /// True if sequences can share prefixes, because all layers store only keys and values.
     pub(crate) fn shares_beginnings(&self) -> bool {
         shares_beginnings(&self.model.spec)
     }
 
-    /// What requests may ask where so much runs at once.
+    /// Limits of requests for a given capacity.
     pub fn bounds(&self, capacity: Capacity) -> Bounds {
         let (vocab, windows) = (self.model.spec.vocab, self.model.spec.windows());
         let (lead, forks) = (self.lead(), self.shares_beginnings());
@@ -293,12 +297,14 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Whether beginnings of a model's sequences can be shared: no layer remembers more than keys and values.
+/// True if a model's sequences can share prefixes, because all layers store only keys and values.
 pub(crate) fn shares_beginnings(spec: &fathom_model::Spec) -> bool {
     let custom = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Custom(_));
     !spec.layers.iter().any(custom)
 }
 
+/// Checks that a draft model has the same tokens as the model.
+///
 /// # Errors
 /// A draft model's tokens are not the model's.
 fn check_vocabulary(own: &Tokenizer, draft: &Tokenizer) -> Result<(), Error> {
@@ -313,7 +319,7 @@ fn check_vocabulary(own: &Tokenizer, draft: &Tokenizer) -> Result<(), Error> {
     )))
 }
 
-/// A token among all others of its row of logits.
+/// A token's log-probability and rank in its row of logits, with the `top` most likely tokens.
 pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLogprob {
     let own = row[id as usize];
     let count = |row: &[f32], better: fn(f32, f32) -> bool| -> u32 {
@@ -332,7 +338,7 @@ pub(crate) fn ranked(id: u32, logprob: f32, row: &[f32], top: usize) -> TokenLog
     TokenLogprob { id, logprob: Some(logprob), rank: Some(rank), top, kept: Vec::new() }
 }
 
-/// Logits in their order.
+/// A logit with a total order.
 #[derive(PartialEq)]
 struct Ordered(f32);
 
@@ -350,7 +356,7 @@ impl Ord for Ordered {
     }
 }
 
-/// What was heard of a request.
+/// Events received for a request.
 #[derive(Default)]
 struct Heard {
     answers: Vec<Generation>,
@@ -358,7 +364,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// An answer of which nothing was heard.
+    /// An empty answer.
     fn nothing() -> Generation {
         let (text, ids, stop) = (String::new(), Vec::new(), Stop::Receiver);
         Generation { text, ids, stop, prompt_tokens: 0, prefill_s: 0.0, decode_s: 0.0 }
@@ -393,7 +399,7 @@ impl Heard {
 }
 
 impl Generate for Engine<'_> {
-    /// The first answer's text is handed on while it grows; there is one, whatever the request says.
+    /// Streams the text of the first answer; the request's number of answers is ignored.
     fn generate(
         &mut self,
         request: &GenerateRequest,
@@ -432,11 +438,11 @@ impl Score for Engine<'_> {
 }
 
 impl Engine<'_> {
-    /// Minus the natural log-probabilities of the tokens of some documents, each given those before it in its document: of each
-    /// document one less than it has tokens. They go through the model side by side.
+    /// Negative natural log-probabilities of the tokens of several documents, each given those before it in its
+    /// document: one fewer than the document has tokens. The documents run as one batch.
     ///
     /// # Errors
-    /// As [`Score::losses`] of each.
+    /// Those of [`Score::losses`] for each.
     pub fn losses_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
         let (batch, docs) = self.side_by_side(documents)?;
         let losses = self.packed_losses(&batch, &next(&batch, documents, &docs));
@@ -446,12 +452,12 @@ impl Engine<'_> {
         Ok(docs.into_iter().map(|doc| losses[doc.start..doc.end - 1].to_vec()).collect())
     }
 
-    /// The `k` best tokens that the model has in place of each token of some documents, given all before it: id and natural
-    /// log-probability in turn, the best first, of equals the smaller id. Nothing is before the first, whose place has zeros. They go
-    /// through the model side by side.
+    /// The `k` best tokens that the model predicts at each position of several documents, given all tokens before it:
+    /// id and natural log-probability alternating, best first, ties by smaller id. The first position has zeros, since
+    /// nothing is before it. The documents run as one batch.
     ///
     /// # Errors
-    /// As [`Score::losses`] of each.
+    /// Those of [`Score::losses`] for each.
     pub fn best_of(&self, documents: &[Vec<u32>], k: usize) -> Result<Vec<Vec<f32>>, Error> {
         let (batch, docs) = self.side_by_side(documents)?;
         let hidden = self.packed_hidden(&batch);
@@ -481,11 +487,11 @@ impl Engine<'_> {
         Ok(docs.into_iter().map(of).collect())
     }
 
-    /// The scores of each document, of a model with a head of scores: those of its last token that is no padding
+    /// The scores of each document, for a model with a head of scores: those at the last token that is not padding
     /// ([`scored_at`]).
     ///
     /// # Errors
-    /// As [`Score::losses`] of each.
+    /// Those of [`Score::losses`] for each.
     ///
     /// # Panics
     /// If the model has no such head.
@@ -505,7 +511,7 @@ impl Engine<'_> {
         }
         let width = self.model.spec.scores;
         if scores.is_empty() {
-            // A machine without data says nothing.
+            // A machine without data returns nothing.
             return Ok(vec![Vec::new(); docs.len()]);
         }
         let of = |(doc, document): (Range<usize>, &Vec<u32>)| {
@@ -515,15 +521,15 @@ impl Engine<'_> {
         Ok(docs.into_iter().zip(documents).map(of).collect())
     }
 
-    /// Documents as one batch, and where each is in it.
+    /// Packs documents into one batch; returns the range of each.
     fn side_by_side(&self, documents: &[Vec<u32>]) -> Result<(Batch, Vec<Range<usize>>), Error> {
         documents.iter().try_for_each(|document| self.check(document, 0))?;
         let seq_tokens = documents.iter().map(Vec::len).max().unwrap_or(0);
         Ok(self.packed(documents, self.lead() + seq_tokens))
     }
 
-    /// The same of documents that were checked, as of sequences of so many tokens: each behind the virtual tokens, which are none of
-    /// what it says of their places.
+    /// Packs documents that were checked, with rotary settings for sequences of `seq_tokens` tokens. Each follows the
+    /// virtual tokens, which the returned ranges exclude.
     pub(crate) fn packed(&self, documents: &[Vec<u32>], seq_tokens: usize) -> (Batch, Vec<Range<usize>>) {
         let (mut ids, mut positions) = (Vec::new(), Vec::new());
         let (mut docs, mut texts, lead) = (Vec::new(), Vec::new(), self.lead());
@@ -539,8 +545,8 @@ impl Engine<'_> {
         (self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens }), texts)
     }
 
-    /// Hidden states of a packed batch behind the last norm, without memory of earlier tokens: [tokens, hidden]. What
-    /// works token by token runs in tiles of a prompt's chunk.
+    /// Hidden states of a packed batch after the final norm, without earlier context: [tokens, hidden]. Token-wise
+    /// operations run in tiles of a prompt's chunk.
     pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
         let scope =
             Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
@@ -548,7 +554,7 @@ impl Engine<'_> {
         self.model.forward(&mut Eval::new(scope, Some(tile_rows), None))
     }
 
-    /// Per-token losses of a packed batch: f32 in the order of the tokens, 0 where `labels` is below zero.
+    /// Per-token losses of a packed batch: f32 in token order, 0 for negative `labels`.
     fn packed_losses(&self, batch: &Batch, labels: &[i32]) -> Vec<f32> {
         let hidden = self.packed_hidden(batch);
         let scope =
@@ -560,7 +566,7 @@ impl Engine<'_> {
     }
 }
 
-/// The label of each token of a batch: what follows in its document, below zero where nothing does.
+/// The label of each token of a batch: the next token of its document, negative for the last.
 fn next(batch: &Batch, documents: &[Vec<u32>], texts: &[Range<usize>]) -> Vec<i32> {
     let mut labels = vec![-1; batch.tokens];
     for (document, text) in documents.iter().zip(texts) {
@@ -570,7 +576,7 @@ fn next(batch: &Batch, documents: &[Vec<u32>], texts: &[Range<usize>]) -> Vec<i3
     labels
 }
 
-/// The `k` best of a row of logits: id and log-probability in turn.
+/// The `k` best of a row of logits: id and log-probability alternating.
 fn best(row: &[f32], k: usize) -> Vec<f32> {
     let mut ids: Vec<u32> = (0..row.len() as u32).collect();
     let order = |a: &u32, b: &u32| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b));
@@ -582,6 +588,6 @@ fn best(row: &[f32], k: usize) -> Vec<f32> {
     ids.sort_unstable_by(order);
     let top = f64::from(ids.first().map_or(0.0, |id| row[*id as usize]));
     let mass = top + row.iter().map(|x| (f64::from(*x) - top).exp()).sum::<f64>().ln();
-    // Ids below 2^24 are whole numbers as f32.
+    // Ids below 2^24 are exact in f32.
     ids.iter().flat_map(|id| [*id as f32, (f64::from(row[*id as usize]) - mass) as f32]).collect()
 }

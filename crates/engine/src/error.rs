@@ -1,4 +1,4 @@
-//! What can be wrong with a request.
+//! Errors of requests.
 
 /// Errors of a request; the engine stays usable.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum Error {
     /// There is nothing to continue.
     #[error("the prompt is empty and the tokenizer has no begin-of-text token to start from")]
     Empty,
-    /// An id that the model does not have.
+    /// An id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocab}")]
     Vocabulary {
         /// The id.
@@ -32,10 +32,10 @@ pub enum Error {
     Sampling {
         /// The setting.
         key: &'static str,
-        /// What is wrong.
+        /// The reason.
         message: String,
     },
-    /// Hidden states that point nowhere.
+    /// Hidden states without a direction.
     #[error(
         "a text of {tokens} tokens has no vector: the hidden states of the model are not finite, or add up to nothing; check its weights"
     )]
@@ -43,36 +43,36 @@ pub enum Error {
         /// Tokens of the text.
         tokens: usize,
     },
-    /// Logits or losses that are not numbers.
+    /// Logits or losses that are not finite.
     #[error(
         "the model gives no numbers ({what} is not finite): its weights hold NaN or infinity, or values that its type cannot compute with; check where they come from"
     )]
     NotFinite {
-        /// What is not a number.
+        /// The quantity that is not finite.
         what: &'static str,
     },
-    /// No token may follow.
+    /// No token is allowed next.
     #[error(
         "no token is allowed here: the structure that was asked for cannot be met by the vocabulary, or every token is left out by logit_bias"
     )]
     NoToken,
-    /// A structure that cannot be followed.
+    /// A structure that cannot be enforced.
     #[error("the structure that was asked for: {0}")]
     Structure(String),
-    /// Structures of others are being compiled.
+    /// Too many other structures are being compiled.
     #[error(
         "{at_once} structures are being compiled, which is the most, and others wait for them; this one has waited for {waited_s:.0} s"
     )]
     Compiling {
-        /// The most.
+        /// Maximum number compiled at once.
         at_once: usize,
-        /// How long this one waited.
+        /// Seconds that this request waited.
         waited_s: f64,
     },
-    /// Who asked has left.
+    /// The client has left.
     #[error("the request is no longer wanted")]
     Unwanted,
-    /// More pages than there are.
+    /// More pages are needed than there are.
     #[error(
         "{tokens} tokens of prompt and answers need more pages than there are (room for {room} tokens); generate fewer, shorten the prompt, or give the engine more memory (--memory), fewer bits of keys and values (--kv int8), or pages on disk (--prefix-store DIR serve.page_file_bytes=N)"
     )]
@@ -82,41 +82,41 @@ pub enum Error {
         /// Tokens that the pages hold.
         room: usize,
     },
-    /// Beginnings of prompts cannot be kept there.
+    /// Prefixes cannot be stored in this folder.
     #[error("{}: {why}; name another folder for beginnings of prompts (--prefix-store)", folder.display())]
     Store {
         /// The folder.
         folder: std::path::PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// No adapter of this name.
+    /// There is no adapter of this name.
     #[error("there is no adapter called `{0}`")]
     NoAdapter(String),
-    /// A second adapter, or a model and an adapter, of one name.
+    /// The name is taken by another adapter, or by a model.
     #[error("there is a model or an adapter called `{0}` already; unload it first, or take another name")]
     AdapterTwice(String),
-    /// Something that this model does not do.
+    /// Something that this model does not support.
     #[error("{0}")]
     Unsupported(String),
     /// More tokens than an encoder has positions for.
     #[error("max_tokens is {max_tokens}, and the encoder has positions for {room} tokens; lower it")]
     Positions {
-        /// Tokens that are to count.
+        /// Requested tokens.
         max_tokens: usize,
-        /// What the encoder has positions for.
+        /// Positions of the encoder.
         room: usize,
     },
-    /// A rank that has a part of the model.
+    /// A rank with a part of the model failed.
     #[error("a rank failed, and the others have parts of the model alone: {0}")]
     Rank(#[from] fathom_tensor::mesh::LinkError),
-    /// A request that failed on its way.
+    /// A request failed on its way.
     #[error(transparent)]
     Failed(fathom_base::Error),
-    /// From a folder of a model.
+    /// Error of a model's folder.
     #[error(transparent)]
     Model(#[from] fathom_model::Error),
-    /// From the tokenizer.
+    /// Error of the tokenizer.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),
 }

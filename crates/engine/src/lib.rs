@@ -1,8 +1,8 @@
-//! Generation with a trained model: continuous batching over paged keys and values, prefixes that sequences share, sampling. Also
-//! scores and embeddings of given texts, by encoders too, and their classification.
+//! Generation with a trained model: continuous batching over paged keys and values, shared prefixes, sampling. Also
+//! scores and embeddings of given texts, including by encoders, and their classification.
 //!
-//! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks restrict each row
-//! to its sequence's pages. A row's result does not depend on the other rows.
+//! Prompts are read in chunks and sequences advance together, as rows of one packed stream whose masks restrict each
+//! row to its sequence's pages. A row's result does not depend on the other rows.
 //!
 //! This crate knows nothing of HTTP or training.
 

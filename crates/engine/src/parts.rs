@@ -1,8 +1,8 @@
-//! An engine on the ranks of a mesh that have parts of the model each: tensor parallel ranks some heads and columns, and some experts or
-//! some columns of each, stages of a pipeline some layers. Its keys and values are those of the rank's heads and layers. All of these ranks take the same steps for the
-//! same requests, and each of them has the logits of every answer, so all choose the same tokens. Every rank has a clock of its own, and
-//! would run other sequences first, so time decides nothing there unless one of them tells it to the others ([`crate::ranks`]). Replicas
-//! of the model know nothing of each other here.
+//! An engine on ranks of a mesh that each have a part of the model: tensor parallel ranks some heads and columns, and
+//! some experts or some columns of each; pipeline stages some layers. Keys and values are those of the rank's heads and
+//! layers. All of these ranks take the same steps for the same requests, and each has the logits of every answer, so
+//! all choose the same tokens. Since the ranks' clocks differ and would order sequences differently, time decides
+//! nothing unless one rank sends it to the others ([`crate::ranks`]). Replicas of the model are independent here.
 
 use std::time::Duration;
 
@@ -15,28 +15,11 @@ use crate::pages::Feeding;
 use crate::store::Part;
 
 impl Engine<'_> {
-    /// The hidden states of a batch behind all stages of the pipeline; on a stage that is not the last they mean nothing.
+    /// The hidden states of a batch after all pipeline stages; on stages other than the last they are meaningless.
     pub(crate) fn through(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
-        let (device, model) = (self.device, self.model);
-        let (pp, chunks) = (device.mesh.group(&[Axis::Pp]), model.portion.chunks.len());
-        let neighbour = |next: usize| (pp.index() + next) % pp.size();
-        let (rows, dtype) = (scope.batch.tokens, model.dtype(self.params));
-        let mut hidden = None;
-        for chunk in 0..chunks {
-            let x = (!model.portion.first || chunk > 0).then(|| {
-                device.pool.enter("pipeline", -1);
-                let x = device.empty(rows, model.spec.hidden, dtype, Category::Activations);
-                pp.exchange(device, "forward", &[], &[(neighbour(pp.size() - 1), &x)]).wait();
-                x
-            });
-            let y = model.forward_chunk(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), chunk, x);
-            if !(model.portion.last && chunk + 1 == chunks) {
-                device.pool.enter("pipeline", -1);
-                pp.exchange(device, "forward", &[(neighbour(1), &y)], &[]).wait();
-            }
-            hidden = Some(y);
-        }
-        hidden.unwrap_or_else(|| panic!("forward: this rank has no layers"))
+        self.view().forward_stages(scope.batch.tokens, &mut |chunk, x| {
+            self.model.forward_chunk(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), chunk, x)
+        })
     }
 
     /// f32 logits of some rows of hidden states, [rows, vocab], on every rank.
@@ -54,7 +37,7 @@ impl Engine<'_> {
         if model.portion.last {
             let columns: Vec<_> = (0..tp.size()).map(|rank| self.columns(rank)).collect();
             let widest = columns.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-            // Shares of a vocabulary differ by one, and messages are of one size.
+            // Shares of a vocabulary differ by one, and messages have one size.
             let (mine, all) =
                 (device.zeros(rows, widest, DType::F32, Category::Comm), empty(tp.size() * rows, widest));
             let own = own();
@@ -72,7 +55,7 @@ impl Engine<'_> {
         whole
     }
 
-    /// Which part of the model the rank has.
+    /// The part of the model that the rank has.
     pub(crate) fn part(&self) -> Part {
         let mesh = &self.device.mesh;
         let [tp, pp] = [Axis::Tp, Axis::Pp].map(|axis| [mesh.index(axis), mesh.size(axis)]);
@@ -80,19 +63,19 @@ impl Engine<'_> {
         (!self.is_whole()).then_some([tp[0], tp[1], pp[0], pp[1], ep, etp])
     }
 
-    /// The rank has all of the model.
+    /// True if the rank has the whole model.
     pub(crate) fn is_whole(&self) -> bool {
         self.device.mesh.size(Axis::Tp) * self.device.mesh.size(Axis::Pp) == 1
     }
 
-    /// The columns of the logits that a tensor parallel rank makes.
+    /// The columns of the logits that a tensor parallel rank computes.
     fn columns(&self, rank: usize) -> std::ops::Range<usize> {
         let (vocab, ranks) = (self.model.spec.vocab, self.model.portion.tp);
         vocab * rank / ranks..vocab * (rank + 1) / ranks
     }
 
-    /// Minus the log-probabilities of labels, i32 [1, labels], from their logits, [labels, vocab], into f32 [1, labels]: with the sums
-    /// of the ranks' columns that training adds up, in its order.
+    /// Negative log-probabilities of labels, i32 [1, labels], from their logits, [labels, vocab], into f32 [1, labels]:
+    /// computed with the same sums over the ranks' columns as in training, in the same order.
     pub(crate) fn entropy(&self, logits: &Tensor, labels: &Tensor, loss: &Tensor) {
         let device = self.device;
         let ask = |logits: &Tensor, spread: Option<Spread<'_>>| {
@@ -123,8 +106,8 @@ impl Engine<'_> {
     }
 }
 
-/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few, which need not divide. What
-/// its ranks send each other is not counted among the messages of steps.
+/// A device whose tensor parallel ranks have all rows between sub-layers: a step of generation has few rows, which need
+/// not divide. Messages of its ranks are not counted among those of steps.
 pub(crate) fn with_all_rows(device: &Device) -> Device {
     let grid = *device.mesh.grid();
     if grid.tp * grid.pp == 1 {

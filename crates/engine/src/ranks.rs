@@ -1,7 +1,8 @@
-//! A service over ranks that have parts of one model ([`crate::parts`]). The first of them has the queue, the clock and those who ask.
-//! Whatever time or others decide it says to the rest before a step: what came, what left, how late it is, and what its draft model
-//! guessed, which no other rank has. They do the same with it in the same order, so all take the same steps and choose the same tokens,
-//! and no other rank reads a clock or hears of a client.
+//! A service over ranks that have parts of one model ([`crate::parts`]). The first rank has the queue, the clock and
+//! the clients. Before a step it sends to the others everything that time or clients decide: requests that came or
+//! left, the time, and the guesses of its draft model, which no other rank has. The others apply this in the same
+//! order, so all take the same steps and choose the same tokens, and only the first reads a clock or communicates with
+//! clients.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,26 +15,26 @@ use crate::error::Error;
 use crate::schedule::{Capacity, Checked, Guess, Scheduler};
 use crate::store::Beginnings;
 
-/// What the first rank says to the others.
+/// A message from the first rank to the others.
 pub(crate) enum Word {
-    /// A request comes, this late.
+    /// A request arrives at this time.
     Join(u64, Box<Checked>, Duration),
     /// A request leaves.
     Leave(u64),
-    /// Beginnings are given up.
+    /// Cached prefixes are dropped.
     Erase,
-    /// An adapter of this name is read from this folder; how that went is answered.
+    /// An adapter of this name is read from this folder, and the result is returned.
     Read(String, PathBuf, Sender<Result<(), Error>>),
-    /// What was read is adopted, or given up.
+    /// The adapter that was read is adopted, or dropped.
     Adopt(bool),
-    /// An adapter's name goes.
+    /// An adapter's name is removed.
     Unload(String),
-    /// A step, this late, with what the draft model guessed.
+    /// A step at this time, with the draft model's guesses.
     Step(Duration, Vec<Guess>),
 }
 
 impl Word {
-    /// The same, for another rank.
+    /// A copy for another rank.
     fn again(&mut self) -> Word {
         match self {
             Word::Join(id, request, now) => Word::Join(*id, Box::new(request.again()), *now),
@@ -47,24 +48,25 @@ impl Word {
     }
 }
 
-/// The first rank's way to the others, which end when it is gone.
+/// The first rank's channels to the others, which end when it is gone.
 pub struct Leader {
     others: Vec<Sender<Word>>,
 }
 
-/// Another rank's side of it.
+/// Another rank's end of the channel.
 pub struct Follower {
     words: Receiver<Word>,
 }
 
-/// The ends of so many ranks besides the first.
+/// A leader and its `others` followers.
 pub fn ranks(others: usize) -> (Leader, Vec<Follower>) {
     let (others, followers) = (0..others).map(|_| channel()).unzip::<_, _, Vec<_>, Vec<_>>();
     (Leader { others }, followers.into_iter().map(|words| Follower { words }).collect())
 }
 
 impl Leader {
-    /// Says something to all others. One that is gone has given the link the reason, which the next step finds.
+    /// Sends a message to all others. A rank that has exited has left its error in the link, where the next step finds
+    /// it.
     pub(crate) fn say(&self, mut word: Word) {
         self.others.iter().for_each(|other| _ = other.send(word.again()));
     }
@@ -72,12 +74,12 @@ impl Leader {
     /// Loads an adapter on all ranks, or on none.
     ///
     /// # Errors
-    /// What one of them says of it.
+    /// The error of any rank.
     pub(crate) fn load_adapter(&self, engine: &Engine<'_>, name: &str, folder: &Path) -> Result<(), Error> {
         let (reply, replies) = channel();
         self.say(Word::Read(name.into(), folder.into(), reply));
         let own = engine.read_adapter(name, folder);
-        // One that is gone answers nothing.
+        // A rank that is gone sends no reply.
         let others = replies.iter().collect::<Result<Vec<()>, Error>>();
         let read = own.and_then(|read| others.map(|_| read));
         self.say(Word::Adopt(read.is_ok()));
@@ -86,13 +88,13 @@ impl Leader {
 }
 
 impl Follower {
-    /// Takes the first rank's steps until that ends, with beginnings on disk if that has them; how full this one is then.
+    /// Follows the first rank's steps until it ends, with prefixes on disk if it has them; returns the final load.
     ///
     /// # Errors
     /// A rank failed.
     ///
     /// # Panics
-    /// What a step panics with.
+    /// Those of a step.
     pub fn follow(
         &self,
         engine: &Engine<'_>,
@@ -114,7 +116,7 @@ impl Follower {
                 Word::Erase => _ = scheduler.erase(None),
                 Word::Read(name, folder, reply) => {
                     let read = engine.read_adapter(&name, &folder);
-                    // The first rank waits for it, or is gone.
+                    // The first rank waits for this, or is gone.
                     _ = reply.send(read.map(|read| adapter = Some(read)));
                 }
                 Word::Adopt(all) => {
@@ -135,8 +137,10 @@ impl Follower {
 }
 
 impl Engine<'_> {
+    /// Fails if a rank failed, since results computed after that are meaningless.
+    ///
     /// # Errors
-    /// A rank failed: what was computed since means nothing.
+    /// A rank failed; results computed since then are invalid.
     pub(crate) fn check_ranks(&self) -> Result<(), Error> {
         Ok(self.device.mesh.check()?)
     }

@@ -1,10 +1,10 @@
-//! Answers for training, written with the trainer's own weights.
+//! Answers for training, generated with the trainer's own weights.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use fathom_base::{Event, Flow, GenerateRequest, Sampling, Stop};
-use fathom_model::{Asked, Failed, Rollout, Weights, Written};
+use fathom_model::{Asked, Failed, ModelView, Rollout, Written};
 use fathom_text::Tokenizer;
 
 use crate::engine::{Engine, Limits};
@@ -12,17 +12,17 @@ use crate::error::Error;
 use crate::parts::with_all_rows;
 use crate::schedule::Scheduler;
 
-/// Writes answers by continuous batching, whatever model it is given.
+/// Generates answers by continuous batching, with any model.
 pub struct Writer {
-    /// Of the model.
+    /// The model's tokenizer.
     pub tokenizer: Rc<Tokenizer>,
-    /// Tokens that are read at once.
+    /// Maximum tokens read per step.
     pub chunk_tokens: usize,
-    /// Sequences that are written at once; 0: all.
+    /// Maximum number of concurrent sequences; 0: all.
     pub sequences: usize,
 }
 
-/// What was heard of the answers to a prompt.
+/// Events received for the answers to a prompt.
 #[derive(Default)]
 struct Heard {
     answers: Vec<Written>,
@@ -30,7 +30,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Takes what happened; an answer ends with the first token that ends a text, which is part of it.
+    /// Processes an event; an answer ends with the first end token, which is part of it.
     fn hear(&mut self, event: Event, ends: &[u32]) -> Flow {
         match event {
             Event::Piece { answer, ids, logprobs, .. } => {
@@ -55,13 +55,13 @@ impl Heard {
 }
 
 impl Rollout for Writer {
-    fn rollout(&self, weights: Weights<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed> {
-        let Weights { device, model, params } = weights;
+    fn rollout(&self, weights: ModelView<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed> {
+        let ModelView { device, model, params } = weights;
         let device = &with_all_rows(device);
         let longest = asked.prompts.iter().map(Vec::len).max().unwrap_or(0) + asked.max_tokens;
         let limits = Limits { context_tokens: longest, chunk_tokens: self.chunk_tokens, ..Limits::default() };
         let greedy = asked.temperature == 0.0;
-        let engine = Engine::new(device, model, params, &self.tokenizer, limits);
+        let engine = Engine::new(ModelView { device, model, params }, &self.tokenizer, limits);
         let engine = engine.at(if greedy { 1.0 } else { asked.temperature });
         let all = asked.prompts.len() * asked.answers;
         let sequences = if self.sequences == 0 { all } else { self.sequences.min(all) };
@@ -76,14 +76,14 @@ impl Rollout for Writer {
                 min_p: asked.min_p,
                 seed: *seed,
                 max_tokens: asked.max_tokens,
-                // The token that ends an answer is learned, so it has to be heard of.
+                // The end token is trained on, so it must be reported.
                 ignore_eos: true,
                 ..Sampling::default()
             };
             let request = GenerateRequest::new(prompt.clone(), sampling);
             let request =
                 GenerateRequest { answers: asked.answers, logprobs: Some(0), kept: asked.kept, ..request };
-            // Where there is no data every token is the same, and ends nothing.
+            // Without data all tokens are the same, and none ends an answer.
             let ends = if device.machine.has_data() { self.tokenizer.stops() } else { &[] };
             scheduler.submit(request, Box::new(move |event| heard.borrow_mut().hear(event, ends)))?;
         }

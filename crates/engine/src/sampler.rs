@@ -1,4 +1,4 @@
-//! The next token from its logits.
+//! Sampling of the next token from its logits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use crate::error::Error;
 #[derive(Clone, Debug)]
 pub struct Sampler {
     how: Sampling,
-    /// Tokens of prompt and answer.
+    /// Tokens that prompt and answer contain.
     seen: BTreeSet<u32>,
-    /// How often the answer has each token.
+    /// Number of occurrences of each token in the answer.
     counts: BTreeMap<u32, u32>,
     drawn: u64,
-    /// Tokens that end an answer: not chosen before `min_tokens`.
+    /// End tokens, which are excluded before `min_tokens`.
     ends: Vec<u32>,
 }
 
@@ -32,16 +32,16 @@ impl Sampler {
         Ok(Sampler { how: how.clone(), seen, counts: BTreeMap::new(), drawn: 0, ends: ends.to_vec() })
     }
 
-    /// The same for another answer to the same prompt, before the first token.
+    /// A sampler for another answer to the same prompt, before the first token.
     pub fn again(&self, answer: usize) -> Sampler {
         let mut other = self.clone();
         other.how.seed = self.how.seed.wrapping_add((answer as u64).wrapping_mul(SEED_STEP));
         other
     }
 
-    /// A copy that guesses what this one will choose, with the draws that it will have.
+    /// A copy that predicts this sampler's choices, with the same future draws.
     pub fn guessing(&self) -> Sampler {
-        // What was seen can be all of a long prompt.
+        // Copied only if needed: it may contain all of a long prompt.
         let seen = if self.how.repetition_penalty == 1.0 { BTreeSet::new() } else { self.seen.clone() };
         let Sampler { how, counts, drawn, ends, .. } = self;
         Sampler { how: how.clone(), seen, counts: counts.clone(), drawn: *drawn, ends: ends.clone() }
@@ -52,10 +52,10 @@ impl Sampler {
         &self.ends
     }
 
-    /// Chooses a token from a row of logits. `allowed`: bits of the tokens that may be chosen.
+    /// Chooses a token from a row of logits; `allowed` is a bit mask of the permitted tokens.
     ///
     /// # Errors
-    /// The logits are not numbers, or no token may be chosen.
+    /// The logits are not finite, or no token is permitted.
     pub fn next(&mut self, device: &Device, logits: &Tensor, allowed: Option<&[u32]>) -> Result<u32, Error> {
         if allowed.is_none()
             && let Some(draw) = self.plain(0)
@@ -66,7 +66,7 @@ impl Sampler {
         self.on_host(&mut device.to_f32(logits), allowed)
     }
 
-    /// If the logits decide alone: how the token `ahead` tokens after the next one is chosen.
+    /// The draw for the token `ahead` tokens after the next one, if it depends only on the logits.
     pub fn plain(&self, ahead: usize) -> Option<Option<Draw>> {
         let draw = || self.draw().map(|draw| Draw { drawn: draw.drawn + ahead as u64, ..draw });
         self.is_plain().then(draw)
@@ -76,9 +76,9 @@ impl Sampler {
         is_plain(&self.how) && self.drawn >= self.how.min_tokens as u64
     }
 
-    /// Chooses a token from logits, which it may change.
+    /// Chooses a token from logits, modifying them.
     fn on_host(&mut self, logits: &mut [f32], allowed: Option<&[u32]>) -> Result<u32, Error> {
-        // What is left out is minus infinity from here on, so a model without numbers shows itself before.
+        // Excluded tokens become minus infinity from here on, so non-finite logits must be detected before.
         choice::largest(logits).ok_or(Error::NotFinite { what: LOGIT })?;
         self.penalise(logits);
         if self.drawn < self.how.min_tokens as u64 {
@@ -94,8 +94,8 @@ impl Sampler {
         Ok(self.chose(id as u32))
     }
 
-    /// Divides positive and multiplies negative logits of tokens already seen (Keskar et al., 2019), subtracts what the answer's own
-    /// cost, and adds the biases.
+    /// Divides positive and multiplies negative logits of tokens already seen (Keskar et al., 2019), subtracts the
+    /// frequency and presence penalties of the answer's tokens, and adds the biases.
     fn penalise(&self, logits: &mut [f32]) {
         let penalty = self.how.repetition_penalty as f32;
         for id in self.seen.iter().filter(|_| penalty != 1.0) {
@@ -116,13 +116,13 @@ impl Sampler {
         }
     }
 
-    /// How the next token is drawn; none for the most likely one.
+    /// The draw of the next token; `None` chooses the most likely one.
     fn draw(&self) -> Option<Draw> {
         let Sampling { temperature, top_k, top_p, min_p, seed, .. } = self.how;
         (temperature > 0.0).then_some(Draw { temperature, top_k, top_p, min_p, seed, drawn: self.drawn })
     }
 
-    /// Goes on behind a token that was chosen.
+    /// Records a chosen token.
     pub fn chose(&mut self, id: u32) -> u32 {
         self.drawn += 1;
         self.seen.insert(id);
@@ -131,7 +131,7 @@ impl Sampler {
     }
 }
 
-/// Logits decide alone, from [`Sampling::min_tokens`] on.
+/// True if choices depend only on logits, from [`Sampling::min_tokens`] on.
 pub(crate) fn is_plain(how: &Sampling) -> bool {
     let Sampling { repetition_penalty, frequency_penalty, presence_penalty, typical_p, .. } = *how;
     repetition_penalty == 1.0
@@ -144,7 +144,7 @@ pub(crate) fn is_plain(how: &Sampling) -> bool {
 /// The largest penalty.
 const MOST_PENALTY: f64 = 1000.0;
 
-/// Apart from each other: seeds of the answers to one request.
+/// Distance between the seeds of a request's answers.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn leave_out(logits: &mut [f32], id: u32) {
@@ -153,6 +153,8 @@ fn leave_out(logits: &mut [f32], id: u32) {
     }
 }
 
+/// Checks that settings are in range.
+///
 /// # Errors
 /// A setting out of range, by name.
 pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
@@ -169,7 +171,7 @@ pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
     if !(how.typical_p > 0.0 && how.typical_p <= 1.0) {
         return refuse("typical_p", "must be above 0 and at most 1");
     }
-    // Beyond these, logits would overflow.
+    // Beyond these limits, logits would overflow.
     if !(1.0 / MOST_PENALTY..=MOST_PENALTY).contains(&how.repetition_penalty) {
         return refuse("repetition_penalty", "must be from 0.001 to 1000; 1 changes nothing");
     }
@@ -189,11 +191,11 @@ pub(crate) fn check(how: &Sampling) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a model without numbers has.
+/// The quantity named in errors about non-finite logits.
 pub(crate) const LOGIT: &str = "a logit";
 
-/// What the machine chooses of each row of logits, so that no logits come to the host; none where they are not numbers. `kept`: where it
-/// writes what the draws keep ([`Choose::kept`]).
+/// Chooses a token for each row of logits on the machine, without copying the logits to the host; `None` for rows that
+/// are not finite. Masks of the sampled candidates are written to `kept` ([`Choose::kept`]).
 pub(crate) fn choose(
     device: &Device,
     logits: &Tensor,
@@ -237,7 +239,8 @@ mod tests {
 
     #[test]
     fn typical_tokens_are_kept() {
-        // Shares .5, .25, .125, .0625, .0625: the entropy is 1.3 nats, to which .25 (1.386) is nearest, then .5 (.693), .125 (2.08).
+        // Shares .5, .25, .125, .0625, .0625: the entropy is 1.3 nats, to which .25 (1.386) is nearest, then .5 (.693),
+        // .125 (2.08).
         let logits = [0.5f32, 0.25, 0.125, 0.0625, 0.0625].map(f32::ln);
         let warm = Sampling { temperature: 1.0, ..Sampling::default() };
         let kept = |typical_p| {

@@ -1,7 +1,7 @@
-//! A model as a [`Service`]: a thread owns the engine and steps its batch; handles anywhere send it requests.
+//! A model as a [`Service`]: a thread owns the engine and steps its batch; handles in any thread send it requests.
 //!
-//! A request is tokenised and checked by the thread that brings it, so the engine's own never waits for text. Memory and device stay on
-//! the engine's thread.
+//! Requests are tokenised and checked by the client's thread, so the engine's never waits for text. Memory and device
+//! stay on the engine's thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,45 +28,45 @@ use crate::store::Beginnings;
 use crate::structure::Structures;
 use crate::texts::{TextReading, Texts};
 
-/// Makes a prompt of a conversation.
+/// Renders a conversation as a prompt.
 pub type Render = dyn Fn(&Conversation) -> Result<String> + Send + Sync;
 
-/// Finds an adapter's folder and refuses those of other bases.
+/// Resolves an adapter's folder and refuses those of other bases.
 pub type Accept = dyn Fn(&Path) -> Result<PathBuf> + Send + Sync;
 
-/// What handles know of a model.
+/// Properties of a model needed by handles.
 pub struct Facts {
-    /// What it says of itself.
+    /// Description of the model.
     pub card: ModelCard,
     /// Its tokenizer.
     pub tokenizer: Arc<Tokenizer>,
-    /// What requests may ask.
+    /// Limits of requests.
     pub bounds: Bounds,
-    /// Its template; none of a model that does not converse.
+    /// Its template; `None` if the model does not support conversations.
     pub render: Option<Box<Render>>,
-    /// What accepts adapters, before they are read; none where there are to be none.
+    /// Checks adapters before they are read; `None` if there are to be none.
     pub adapters: Option<Box<Accept>>,
-    /// Requests that may be open at once; more are refused.
+    /// Maximum number of open requests.
     pub queue: usize,
-    /// What compiles the structures that they ask for.
+    /// Compiler of requested structures.
     pub structures: Structures,
-    /// How texts are read of which numbers are asked.
+    /// Settings for reading texts to embed or score.
     pub reading: TextReading,
 }
 
-/// A way to the engine's thread.
+/// A channel to the engine's thread.
 pub struct Handle {
     facts: Facts,
-    /// Gone with the handle: a ticket does not keep the engine's thread.
+    /// Closed with the handle: tickets do not keep the engine's thread alive.
     commands: Arc<Sender<Command>>,
     shared: Arc<Shared>,
 }
 
-/// What both sides see.
+/// State seen by both sides.
 #[derive(Default)]
 struct Shared {
     load: Mutex<Load>,
-    /// Names of adapters, and the hash of the files of each.
+    /// Names of adapters, with the hash of each one's files.
     adapters: Mutex<BTreeMap<String, String>>,
     requested: AtomicU64,
     open: AtomicU64,
@@ -76,23 +76,23 @@ struct Shared {
 pub struct Commands {
     commands: Receiver<Command>,
     shared: Arc<Shared>,
-    /// Adapters that are unloaded, and who waits for the end of their requests.
+    /// Adapters that are being unloaded, with those who wait for the end of their requests.
     unloaded: RefCell<Vec<(Unloaded, Sender<()>)>>,
-    /// Where other ranks have parts of the model: the way to them, and since when this one tells them the time.
+    /// On the first of several ranks: the channels to the others, and the start of the clock that it sends them.
     leader: Option<(Leader, Instant)>,
 }
 
 enum Command {
     Submit(u64, Box<Checked>, Sink),
     Cancel(u64),
-    /// Texts, and whether vectors are asked of them, and not what a head says.
+    /// Texts, and whether vectors are wanted rather than outputs of the head.
     Numbers(u64, Vec<TextIds>, bool, VectorSink),
     Erase(Sender<u64>),
     Load(String, PathBuf, Sender<std::result::Result<(), Error>>),
     Unload(String, Sender<()>),
 }
 
-/// A handle, and the engine's side of it.
+/// A handle, and the engine's end of its channel.
 pub fn service(facts: Facts) -> (Handle, Commands) {
     let (sender, receiver) = channel();
     let shared = Arc::new(Shared::default());
@@ -103,12 +103,12 @@ pub fn service(facts: Facts) -> (Handle, Commands) {
 }
 
 impl Commands {
-    /// The same on the first of several ranks, each of which has a part of the model.
+    /// For the first of several ranks that each have a part of the model.
     pub fn leading(self, leader: Leader) -> Commands {
         Commands { leader: Some((leader, Instant::now())), ..self }
     }
 
-    /// Says to other ranks, if there are some, what they are to do at this time too.
+    /// Sends a message with the current time to the other ranks, if there are any.
     fn say(&self, scheduler: &mut Scheduler<'_>, word: impl FnOnce(Duration) -> Word) {
         if let Some((leader, started)) = &self.leader {
             let now = started.elapsed();
@@ -117,14 +117,14 @@ impl Commands {
         }
     }
 
-    /// Serves until all handles are gone and every request has ended; with beginnings on disk, if there is a place for them:
-    /// over ranks the same on all.
+    /// Serves until all handles are gone and every request has ended, with prefixes on disk if there is a folder for
+    /// them. Over ranks, all of them have the same.
     ///
     /// # Errors
-    /// A rank failed, after which nothing is served any more.
+    /// A rank failed; nothing can be served afterwards.
     ///
     /// # Panics
-    /// What a step panics with. Its requests end without an answer; called again, this serves those that come.
+    /// Those of a step. Its requests end without an answer; called again, this serves new ones.
     pub fn serve(
         &self,
         engine: &Engine<'_>,
@@ -144,7 +144,7 @@ impl Commands {
             self.tell_unloaded();
             let busy = !scheduler.is_idle() || !texts.is_empty();
             gone |= !self.take(busy, &mut scheduler, &mut texts);
-            // A chunk of texts between two steps.
+            // One chunk of texts runs between two steps.
             if engine.is_whole() {
                 texts.step(engine);
             } else {
@@ -162,7 +162,7 @@ impl Commands {
     /// Serves an encoder until all handles are gone and every request has ended.
     ///
     /// # Panics
-    /// As [`Commands::serve`].
+    /// Those of [`Commands::serve`].
     pub fn serve_texts(&self, encoder: &TextEncoder) {
         let mut texts = Texts::default();
         let mut rate = 0.0;
@@ -176,7 +176,7 @@ impl Commands {
                     texts.cancel(id);
                     continue;
                 }
-                // What else there is, an encoder does not: handles say so, and who asked hears of a reply that is dropped.
+                // Encoders support no other command: handles refuse them, and a dropped reply tells the sender.
                 Next::Command(Command::Erase(reply)) => _ = reply.send(0),
                 Next::Command(_) => continue,
                 Next::Gone if texts.is_empty() => return,
@@ -191,7 +191,7 @@ impl Commands {
         }
     }
 
-    /// What has come; waits for something if that is said.
+    /// The next command; optionally waits for one.
     fn next(&self, wait: bool) -> Next {
         let came = if wait {
             self.commands.recv().map_err(|_| TryRecvError::Disconnected)
@@ -205,7 +205,7 @@ impl Commands {
         }
     }
 
-    /// A step, on all ranks.
+    /// Runs a step, on all ranks.
     fn step(&self, scheduler: &mut Scheduler<'_>) -> bool {
         let Some((leader, started)) = &self.leader else { return scheduler.step() };
         let now = started.elapsed();
@@ -215,7 +215,7 @@ impl Commands {
         scheduler.run()
     }
 
-    /// Takes what has come; waits for something unless there is work. False if no handle is left.
+    /// Processes commands; waits for one unless there is work. False if no handle is left.
     fn take(&self, busy: bool, scheduler: &mut Scheduler<'_>, texts: &mut Texts) -> bool {
         let mut wait = !busy;
         loop {
@@ -233,7 +233,7 @@ impl Commands {
                     texts.cancel(id);
                 }
                 Command::Numbers(id, asked, vectors, sink) => texts.push(id, asked, vectors, sink),
-                // Who asked may be gone.
+                // The sender may be gone.
                 Command::Erase(reply) => {
                     self.say(scheduler, |_| Word::Erase);
                     _ = reply.send(scheduler.erase(None));
@@ -249,7 +249,7 @@ impl Commands {
                     _ = reply.send(loaded);
                 }
                 Command::Unload(name, reply) => {
-                    // Without one of this name it is dropped, and who asked hears so.
+                    // Without an adapter of this name the reply is dropped, which tells the sender.
                     if let Ok(adapter) = scheduler.engine.take_adapter(&name) {
                         self.say(scheduler, |_| Word::Unload(name.clone()));
                         self.shared.adapters().remove(&name);
@@ -261,12 +261,12 @@ impl Commands {
         }
     }
 
-    /// Says of adapters whose last request has ended that they are gone.
+    /// Reports adapters whose last request has ended.
     fn tell_unloaded(&self) {
         self.unloaded.borrow_mut().retain(|(adapter, reply)| {
             let used = adapter.strong_count() > 0;
             if !used {
-                // Who asked may be gone.
+                // The sender may be gone.
                 _ = reply.send(());
             }
             used
@@ -275,7 +275,7 @@ impl Commands {
 
     fn submit(&self, scheduler: &mut Scheduler<'_>, id: u64, mut request: Checked, sink: Sink) {
         let mut listening = Listening { sink, shared: self.shared.clone() };
-        // Its adapter may have gone since it was checked.
+        // Its adapter may have been unloaded since the check.
         if let Some(Err(error)) = request.asked.adapter.as_deref().map(|name| scheduler.engine.adapter(name))
         {
             (listening.sink)(Event::Failed(error.into()));
@@ -284,7 +284,7 @@ impl Commands {
         self.say(scheduler, |now| Word::Join(id, Box::new(request.again()), now));
         let engine = scheduler.engine;
         let listener = move |event| {
-            // Where a rank failed, what was computed since is no answer.
+            // If a rank failed, later results are not answers.
             if engine.check_ranks().is_ok() {
                 (listening.sink)(event);
             }
@@ -297,7 +297,7 @@ impl Commands {
     }
 }
 
-/// What comes next.
+/// The next event of the loop.
 enum Next {
     Command(Command),
     Nothing,
@@ -328,6 +328,8 @@ impl Drop for Listening {
 }
 
 impl Handle {
+    /// Counts an open request.
+    ///
     /// # Errors
     /// The queue is full.
     fn enter(&self) -> Result<()> {
@@ -343,7 +345,7 @@ impl Handle {
         Err(fathom_base::Error::Busy { what, retry_after_s: wait.clamp(1.0, 600.0) })
     }
 
-    /// Cancels a request when it is dropped.
+    /// A ticket that cancels its request when dropped.
     fn ticket(&self, id: u64) -> Ticket {
         let commands = Arc::downgrade(&self.commands);
         Ticket::new(move || _ = commands.upgrade().map(|commands| commands.send(Command::Cancel(id))))

@@ -1,4 +1,4 @@
-//! Text that is certain: nothing that could still become part of a stop text is given out.
+//! Stop texts: no text is emitted that could still become part of one.
 
 /// Collects a sequence's text and cuts it at the first stop text.
 #[derive(Debug, Default)]
@@ -7,12 +7,12 @@ pub struct StopFilter {
     held: String,
 }
 
-/// What became of a piece of text.
+/// Result of a piece of text.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// Text that is certain; may be empty.
+    /// Final text; may be empty.
     Text(String),
-    /// The text before a stop text, and that; the sequence ends here.
+    /// The text before a stop text, and the stop text; the sequence ends here.
     Stopped(String, String),
 }
 
@@ -38,13 +38,13 @@ impl StopFilter {
         Passed::Text(std::mem::replace(&mut self.held, rest))
     }
 
-    /// The rest, when the sequence ended for another reason.
+    /// The remaining text of a sequence that ended for another reason.
     pub fn finish(self) -> String {
         self.held
     }
 }
 
-/// Bytes at the end of `text` that begin `stop`.
+/// Length of the end of `text` that begins `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let lens = stop.char_indices().map(|(at, _)| at).skip(1);
     lens.filter(|len| text.ends_with(&stop[..*len])).max().unwrap_or(0)

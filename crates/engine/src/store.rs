@@ -1,13 +1,14 @@
-//! Beginnings of sequences on disk, which outlive the process: a file for each page, named by everything that its keys and values
-//! depend on.
+//! Prefixes of sequences on disk, which outlive the process: one file per page, named by everything that its keys and
+//! values depend on.
 //!
-//! A page's name is the hash of the page before it and its own tokens; the first one's of who may share it, the adapter, the regime of
-//! the rotary embeddings and, where ranks have parts of the model, which part of how many this is: under another mesh it is not found.
-//! `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as they are in memory, and the hash of both, which is verified
-//! when it is read. A thread writes the files (0600, published by rename) while the engine goes on; what is on its way is bounded, and
-//! what found no room is offered again. Threads of their own read them, a bounded number of bytes ahead. What was used least recently
-//! goes first, the ends of sequences before their beginnings. Ranks of one process share what is known of the folder, and its limit. Only
-//! a folder that is a store is opened, and only its pages are removed.
+//! A page's name is the hash of the previous page's name and its own tokens. The first page's depends on the scope of
+//! sharing, the adapter, the regime of the rotary embeddings and, if ranks have parts of the model, the rank's part: it
+//! is not found under another mesh. `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as in memory,
+//! and the hash of both, which is verified when it is read. A thread writes the files (0600, published by rename) while
+//! the engine continues; pending bytes are bounded, and pages without room are offered again later. Separate threads
+//! read them, a bounded number of bytes ahead. The least recently used pages are removed first, ends of sequences
+//! before their beginnings. Ranks of one process share the index of the folder, and its limit. Only a folder that is a
+//! store is opened, and only its pages are removed.
 
 mod owned;
 
@@ -31,27 +32,28 @@ use crate::engine::shares_beginnings;
 use crate::error::Error;
 use crate::pages::Root;
 
-/// Bytes that may be on their way to the disk, and of each sequence from it.
+/// Maximum bytes being written to disk, and maximum bytes being read for each sequence.
 const ON_THE_WAY: u64 = 64 << 20;
-/// Pages that are read ahead of a sequence, at most.
+/// Maximum number of pages read ahead for a sequence.
 const AHEAD: u64 = 64;
-/// First bytes of a file, with the version of its form.
+/// First bytes of a file, including the version of its format.
 const MAGIC: &[u8; 8] = b"FTHMPG01";
-/// Ends the name of a file that is not whole.
+/// Suffix of an unfinished file.
 const UNFINISHED: &str = ".part";
 
-/// Where beginnings are kept.
+/// Location of stored prefixes.
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// The folder, for any number of models.
     pub folder: PathBuf,
-    /// What the keys and values of a model depend on besides the tokens, hashed: weights, tokenizer, types, instruction set.
+    /// Hash of everything except tokens on which the keys and values of a model depend: weights, tokenizer, types,
+    /// instruction set.
     pub model: String,
-    /// Most bytes of the folder.
+    /// Maximum bytes of the folder.
     pub most_bytes: u64,
 }
 
-/// How far a sequence's pages are kept, and what the next one's name depends on.
+/// The stored pages of a sequence, and the hash on which the next page's name depends.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     folder: String,
@@ -60,12 +62,12 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Pages that it has.
+    /// Number of its pages.
     pub fn pages(&self) -> usize {
         self.pages
     }
 
-    /// With a page of these tokens more.
+    /// The chain with another page of these tokens.
     pub fn with(&self, ids: &[u32]) -> Chain {
         let mut hasher = Hasher::new();
         hasher.update(self.hash.as_bytes());
@@ -73,7 +75,7 @@ impl Chain {
         Chain { folder: self.folder.clone(), hash: hasher.finalize(), pages: self.pages + 1 }
     }
 
-    /// The file of its last page, below the store's folder.
+    /// The file of its last page, relative to the store's folder.
     fn name(&self) -> String {
         format!("{}/{:08}-{}", self.folder, self.pages, &self.hash.to_hex()[..32])
     }
@@ -85,15 +87,15 @@ struct Entry {
     used: u64,
 }
 
-/// A folder where beginnings are kept, open: for all ranks of a model in this process.
+/// An open folder of prefixes, for all ranks of a model in this process.
 #[derive(Clone)]
 pub struct Beginnings(Arc<Mutex<PrefixStore>>);
 
 impl Beginnings {
-    /// Opens a folder for the beginnings of a model's sequences; it is created.
+    /// Opens a folder for the prefixes of a model's sequences, creating it if needed.
     ///
     /// # Errors
-    /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
+    /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
     pub fn open(at: &Stored, spec: &Spec) -> Result<Beginnings, Error> {
         if !shares_beginnings(spec) {
             return Err(Error::Unsupported(
@@ -110,11 +112,11 @@ impl Beginnings {
     }
 }
 
-/// Which part of a model a rank has: its places along the axes of the mesh, the sizes of these, and over how many ranks experts are spread
-/// and each of them is. None where it has all.
+/// A rank's part of the model: its indices along the axes of the mesh, their sizes, and the numbers of ranks over which
+/// experts and the columns of each are distributed. `None` for the whole model.
 pub(crate) type Part = Option<[usize; 6]>;
 
-/// The files of one model, and how much is in the folder.
+/// The files of one model, and the size of the folder.
 pub(crate) struct PrefixStore {
     at: Stored,
     files: BTreeMap<String, Entry>,
@@ -124,24 +126,24 @@ pub(crate) struct PrefixStore {
     disk: Disk,
 }
 
-/// What is kept of a model.
+/// The stored prefixes of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptModel {
     /// [`Stored::model`].
     pub model: String,
-    /// Keys and salts under which something is kept.
+    /// Number of scopes: keys and salts with stored pages.
     pub scopes: usize,
-    /// Pages.
+    /// Number of pages.
     pub pages: usize,
-    /// Bytes of them.
+    /// Their bytes.
     pub bytes: u64,
 }
 
 impl Stored {
-    /// What is kept in a folder, by model.
+    /// The stored prefixes in a folder, by model.
     ///
     /// # Errors
-    /// The folder is no store; the system's.
+    /// The folder is not a store; errors of the system.
     pub fn kept(folder: &Path) -> std::io::Result<Vec<KeptModel>> {
         owned::check(folder)?;
         let mut all = Vec::new();
@@ -154,7 +156,7 @@ impl Stored {
                 kept.pages += pages.len();
                 kept.bytes += pages.iter().map(|page| page.about.len()).sum::<u64>();
             }
-            // A folder without any is not a model's.
+            // A folder without pages is not a model's.
             if kept.pages > 0 {
                 all.push(kept);
             }
@@ -163,10 +165,10 @@ impl Stored {
         Ok(all)
     }
 
-    /// Erases what is kept of a model in a folder; other files stay.
+    /// Erases the stored prefixes of a model in a folder; other files stay.
     ///
     /// # Errors
-    /// The folder is no store; the system's.
+    /// The folder is not a store; errors of the system.
     pub fn erase(folder: &Path, kept: &KeptModel) -> std::io::Result<()> {
         owned::check(folder)?;
         owned::erase_model(&folder.join(&kept.model))
@@ -174,10 +176,10 @@ impl Stored {
 }
 
 impl PrefixStore {
-    /// Opens a folder, which is created, and removes what is over its limit.
+    /// Opens a folder, creating it if needed, and removes pages beyond its limit.
     ///
     /// # Errors
-    /// The folder has files and is no store; the system's.
+    /// The folder has files and is not a store; errors of the system.
     pub fn open(at: &Stored) -> std::io::Result<PrefixStore> {
         owned::open(&at.folder)?;
         let mut found = Vec::new();
@@ -212,7 +214,7 @@ impl PrefixStore {
         Ok(store)
     }
 
-    /// The beginning of a chain of pages, of a part of the model.
+    /// The start of a chain of pages, for a part of the model.
     pub fn chain(&self, (scope, adapter, regime): &Root, part: Part) -> Chain {
         let scope = blake3::hash(scope.as_bytes());
         let mut hasher = Hasher::new();
@@ -225,12 +227,12 @@ impl PrefixStore {
         Chain { folder: self.folder(scope), hash: hasher.finalize(), pages: 0 }
     }
 
-    /// The folder of a scope, below the store's.
+    /// The folder of a scope, relative to the store's.
     fn folder(&self, scope: Hash) -> String {
         format!("{}/{}", self.at.model, &scope.to_hex()[..16])
     }
 
-    /// The folder.
+    /// The store's folder.
     pub fn root(&self) -> &Path {
         &self.at.folder
     }
@@ -240,18 +242,18 @@ impl PrefixStore {
         self.bytes
     }
 
-    /// The time, in uses.
+    /// The current time, counted in uses.
     pub fn now(&self) -> u64 {
         self.clock
     }
 
-    /// The last page of a chain is kept.
+    /// True if the last page of a chain is stored.
     pub fn has(&self, chain: &Chain) -> bool {
         self.files.contains_key(&chain.name())
     }
 
-    /// Keeps the last page of a chain. False if there is no room for it without what was used since `since`, or too much is on its way
-    /// and nothing waits.
+    /// Stores the last page of a chain. False if there is no room without removing pages used since `since`, or if too
+    /// many bytes are pending and `wait` is false.
     pub fn put(&mut self, chain: &Chain, page: impl FnOnce() -> Vec<u8>, (since, wait): (u64, bool)) -> bool {
         if !self.disk.has_room(wait) {
             return false;
@@ -267,8 +269,8 @@ impl PrefixStore {
         true
     }
 
-    /// Reads the last page of each chain as it was put, in their order, on a thread of its own: up to the first that is not there, not
-    /// whole, or of more than `page_bytes`, of which there is nothing. So many are read ahead, at most.
+    /// Reads the last page of each chain, in order, on a new thread: up to the first that is missing, damaged, or
+    /// larger than `page_bytes`, for which `None` is sent. Also returns how many are read ahead.
     pub fn read(&self, chains: &[Chain], page_bytes: u64) -> (Receiver<Option<Vec<u8>>>, usize) {
         let longest = page_bytes + (MAGIC.len() + blake3::OUT_LEN) as u64;
         let known = |chain: &Chain| {
@@ -281,7 +283,7 @@ impl PrefixStore {
         let (send, receive) = sync_channel(ahead);
         let (way, given) = (self.disk.way.clone(), self.disk.given());
         let work = move || {
-            // What was put may still be on its way.
+            // A page may still be waiting to be written.
             way.wait(given);
             for (file, bytes) in files {
                 way.wait_readable();
@@ -292,18 +294,18 @@ impl PrefixStore {
                 }
             }
         };
-        // Without a thread nothing is read, and what it would have given is computed.
+        // Without a thread nothing is read, and the pages are computed instead.
         _ = thread::Builder::new().name("beginning".into()).spawn(work);
         (receive, ahead)
     }
 
-    /// Has reads wait after as many more pages, until what is returned is dropped: as on a disk that does not answer.
+    /// Suspends reads after `after` more pages, until the result is dropped, as if the disk did not answer.
     pub fn hold_reads(&self, after: u64) -> HeldReads {
         self.disk.way.readable.store(after, Ordering::Relaxed);
         HeldReads(self.disk.way.clone())
     }
 
-    /// Removes the last page of a chain, which is not what it should be.
+    /// Removes the last page of a chain, which is damaged.
     pub fn remove(&mut self, chain: &Chain) {
         let name = chain.name();
         if self.files.contains_key(&name) {
@@ -312,7 +314,7 @@ impl PrefixStore {
         }
     }
 
-    /// Pages of a chain were used: the last ones first, so that they go before those that they stand on.
+    /// Marks the pages of a chain as used, the last ones first, so that they are removed before those they depend on.
     pub fn touch(&mut self, chains: &[Chain]) {
         let mut touched = Vec::new();
         for chain in chains.iter().rev() {
@@ -326,7 +328,7 @@ impl PrefixStore {
         self.disk.give(Job::Touch(touched));
     }
 
-    /// Erases what this model has kept, of one scope or of all; returns its bytes.
+    /// Erases this model's stored prefixes, of one scope or all; returns their bytes.
     pub fn erase(&mut self, scope: Option<&str>) -> u64 {
         let scope = scope.map(|scope| self.folder(blake3::hash(scope.as_bytes())));
         let below = format!("{}/", scope.as_ref().unwrap_or(&self.at.model));
@@ -361,7 +363,7 @@ impl PrefixStore {
         }
     }
 
-    /// Room for so many bytes more, at the cost of what was last used at `since` or before.
+    /// Makes room for `bytes` bytes, removing only pages last used at `since` or before.
     fn make_room(&mut self, bytes: u64, since: u64) -> bool {
         while self.bytes + bytes > self.at.most_bytes {
             let Some((used, name)) = self.by_use.first_key_value() else { return false };
@@ -384,26 +386,26 @@ enum Job {
     Touch(Vec<PathBuf>),
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Disk {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     way: Arc<Way>,
 }
 
-/// What is on its way.
+/// Pending work.
 #[derive(Default)]
 struct Way {
     bytes: AtomicU64,
-    /// Jobs that were given, and those of them that are done; in their order.
+    /// Numbers of submitted and of finished jobs, which run in order.
     jobs: Mutex<[u64; 2]>,
     less: Condvar,
     failed: AtomicBool,
-    /// Pages that may still be read, where reads are held.
+    /// Number of pages that may still be read while reads are suspended.
     readable: AtomicU64,
 }
 
-/// Reads of pages wait until this is dropped.
+/// Suspends reads of pages until it is dropped.
 pub struct HeldReads(Arc<Way>);
 
 impl Drop for HeldReads {
@@ -444,12 +446,12 @@ impl Disk {
         }
     }
 
-    /// Jobs that were given so far.
+    /// Number of jobs submitted so far.
     fn given(&self) -> u64 {
         self.way.jobs()[0]
     }
 
-    /// Until nothing of this is on its way.
+    /// Waits for all pending work.
     fn wait(&self) {
         self.way.wait(self.given());
     }
@@ -459,7 +461,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // What it was given is written first.
+            // Submitted jobs are finished first.
             _ = thread.join();
         }
     }
@@ -470,7 +472,7 @@ impl Way {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until so many jobs are done.
+    /// Waits until the first `given` jobs are done.
     fn wait(&self, given: u64) {
         let mut jobs = self.jobs();
         while jobs[1] < given {
@@ -500,9 +502,9 @@ impl Way {
             Job::EraseModel(folder) => owned::erase_model(&folder).map_err(|error| (folder, error)),
             Job::EraseScope(folder) => owned::erase_scope(&folder).map_err(|error| (folder, error)),
             Job::Touch(files) => {
-                // A file that is gone needs no time.
+                // A removed file needs no time stamp.
                 let now = SystemTime::now();
-                // Nor is waited for what stands in for one.
+                // Anything other than a regular file is skipped rather than waited for.
                 let is_file = |file: &PathBuf| fs::symlink_metadata(file).is_ok_and(|found| found.is_file());
                 for file in files.into_iter().filter(is_file) {
                     _ = File::open(file).and_then(|file| file.set_modified(now));
@@ -512,7 +514,7 @@ impl Way {
         };
         match result {
             Ok(()) => self.failed.store(false, Ordering::Relaxed),
-            // A disk that is full says it once, not for every page.
+            // A full disk is reported once, not for every page.
             Err((file, error)) if !self.failed.swap(true, Ordering::Relaxed) => {
                 log::warn!(
                     "{}: {error}; beginnings of prompts are not kept there until this works again",
@@ -526,12 +528,12 @@ impl Way {
     }
 }
 
-/// A folder for its owner alone.
+/// Creates a folder with access for its owner only.
 fn private(folder: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// What is not there need not be removed.
+/// Ignores the error of removing a missing file.
 fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
@@ -552,7 +554,7 @@ fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What was written, if all of it is there, in a file: what stands in for one is not waited for.
+/// The contents of a regular file of exactly this size; other kinds of files are not waited for.
 fn read(file: &Path, size: u64) -> Option<Vec<u8>> {
     if !fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && found.len() == size) {
         return None;

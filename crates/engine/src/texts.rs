@@ -1,5 +1,5 @@
-//! Texts of which vectors or scores are asked: how they become ids, and a queue of them. As many run together as a chunk holds, of all
-//! requests in turn; a text's numbers do not depend on what runs with it.
+//! Texts to embed or score: their conversion to ids, and a queue of them. As many texts run together as fit into a
+//! chunk, from all requests in turn; a text's results do not depend on the others.
 
 use std::collections::VecDeque;
 
@@ -9,28 +9,28 @@ use fathom_text::Tokenizer;
 
 use crate::error::Error;
 
-/// Of a text, as many bytes are read as this for each token that counts: words of natural text and code have far fewer, and
-/// a file of gigabytes is not tokenised for the sake of its first lines.
+/// Bytes of a text that are read for each token that is used: words of natural text and code are far shorter, and a
+/// file of gigabytes is not tokenised for its first lines only.
 pub(crate) const BYTES_PER_TOKEN: usize = 32;
 
-/// How a model reads texts of which numbers are asked, and what its numbers are.
+/// Settings of a model for reading texts to embed or score, and the meaning of its outputs.
 #[derive(Clone, Debug, Default)]
 pub struct TextReading {
-    /// From hidden states to a vector, where its folder says how.
+    /// Pooling of hidden states to a vector, if the folder specifies it.
     pub sentence: Option<Sentence>,
-    /// Texts, and pairs of them, stand in the frame of its tokenizer, as an encoder was trained.
+    /// True if texts and pairs are wrapped in the tokenizer's template, as in an encoder's training.
     pub framed: bool,
-    /// What the numbers of its head are; none without one.
+    /// Meaning of its head's outputs; `None` without a head.
     pub task: Option<Task>,
-    /// The one number that ranks goes through a sigmoid.
+    /// True if the single score for ranking goes through a sigmoid.
     pub sigmoid: bool,
 }
 
 impl TextReading {
-    /// The ids of a text or a pair, of `most` tokens at most if it says so.
+    /// The ids of a text or a pair, at most `most` tokens if given.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Those of the tokenizer.
     pub fn ids(
         &self,
         tokenizer: &Tokenizer,
@@ -56,7 +56,7 @@ impl TextReading {
         Ok(ids.into())
     }
 
-    /// What a row of logits says.
+    /// Converts a row of logits to the requested numbers.
     pub(crate) fn said(&self, asked: Numbers, mut row: Vec<f32>) -> Vec<f32> {
         match (asked, self.task) {
             (Numbers::Vector, _) | (Numbers::Classes, None) => row,
@@ -69,13 +69,13 @@ impl TextReading {
     }
 }
 
-/// A text as the folder's authors' code reads it.
+/// A text as the folder's authors' code preprocesses it.
 pub(crate) fn spoken(how: &Sentence, text: &str) -> String {
     let text = format!("{}{text}", how.prompt);
     if how.lower { text.to_lowercase() } else { text }
 }
 
-/// The ids of a text or a pair in the tokenizer's frame.
+/// The ids of a text or a pair in the tokenizer's template.
 pub(crate) fn framed(
     tokenizer: &Tokenizer,
     first: &str,
@@ -86,7 +86,8 @@ pub(crate) fn framed(
     Ok(TextIds { ids, first })
 }
 
-/// The ids of a text in which spellings of special tokens are ordinary text, behind a begin-of-text token where the tokenizer has it so.
+/// The ids of a text in which spellings of special tokens are ordinary text, after a begin-of-text token if the
+/// tokenizer adds one.
 pub(crate) fn plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Error> {
     let mut ids: Vec<u32> = tokenizer.prompt_bos().into_iter().collect();
     ids.extend(tokenizer.encode(text)?);
@@ -96,30 +97,30 @@ pub(crate) fn plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Error
     Ok(ids)
 }
 
-/// What gives numbers of texts that run together.
+/// Computes numbers of texts that run together.
 pub(crate) trait Reads {
-    /// A vector of length 1 of each.
+    /// A vector of length 1 for each text.
     ///
     /// # Errors
     /// Hidden states without a direction.
     fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error>;
 
-    /// The logits of the head of each.
+    /// The head's logits for each text.
     ///
     /// # Errors
-    /// Some that are no numbers.
+    /// Non-finite logits.
     ///
     /// # Panics
     /// Without such a head.
     fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error>;
 
-    /// Tokens that run together.
+    /// Number of tokens that run together.
     fn chunk_tokens(&self) -> usize;
 
-    /// All texts, chunk by chunk: of each its vector, or its logits.
+    /// All texts, chunk by chunk: the vector of each, or its logits.
     ///
     /// # Errors
-    /// As those.
+    /// Those of the methods above.
     fn all(&self, mut texts: &[TextIds], vectors: bool) -> Result<Vec<Vec<f32>>, Error> {
         let mut rows = Vec::with_capacity(texts.len());
         while let Some(first) = texts.first() {
@@ -136,11 +137,11 @@ pub(crate) trait Reads {
     }
 }
 
-/// Requests for numbers, in the order in which they came.
+/// Requests for numbers, in order of arrival.
 #[derive(Default)]
 pub(crate) struct Texts {
     asked: VecDeque<Asking>,
-    /// Tokens that were computed, since the start.
+    /// Number of tokens computed since the start.
     pub done_tokens: u64,
 }
 
@@ -148,7 +149,7 @@ struct Asking {
     id: u64,
     texts: Vec<TextIds>,
     vectors: bool,
-    /// Of the first texts, those that are computed.
+    /// Results of the first texts.
     rows: Vec<Vec<f32>>,
     sink: VectorSink,
 }
@@ -158,13 +159,13 @@ impl Texts {
         self.asked.is_empty()
     }
 
-    /// Requests that are open, and tokens that are left of them.
+    /// Number of open requests, and of their remaining tokens.
     fn open(&self) -> (usize, usize) {
         let left = |it: &Asking| it.texts[it.rows.len()..].iter().map(|text| text.ids.len()).sum::<usize>();
         (self.asked.len(), self.asked.iter().map(left).sum())
     }
 
-    /// A load with this queue's.
+    /// Adds this queue to a load.
     pub fn added(&self, load: Load) -> Load {
         let (requests, tokens) = self.open();
         Load {
@@ -180,7 +181,7 @@ impl Texts {
         self.asked.push_back(Asking { id, texts, vectors, rows: Vec::new(), sink });
     }
 
-    /// Forgets a request.
+    /// Removes a request.
     pub fn cancel(&mut self, id: u64) {
         self.asked.retain(|asking| asking.id != id);
     }
@@ -192,7 +193,7 @@ impl Texts {
         }
     }
 
-    /// Computes a chunk: texts of all requests for the same as the first, in turn. Tokens that it had.
+    /// Computes a chunk: texts of all requests of the same kind as the first, in turn. Returns its number of tokens.
     pub fn step(&mut self, of: &dyn Reads) -> usize {
         let Some(vectors) = self.asked.front().map(|first| first.vectors) else { return 0 };
         let taken = self.chosen(vectors, of.chunk_tokens());
@@ -202,7 +203,7 @@ impl Texts {
         self.done_tokens += tokens as u64;
         let mut rows = match of.all(&chosen, vectors) {
             Ok(rows) => rows.into_iter(),
-            // One request is at fault: each by itself.
+            // If a chunk fails, its requests run separately to find the one at fault.
             Err(error) if taken.len() == 1 => {
                 self.fail(taken[0].0, error);
                 return tokens;
@@ -224,7 +225,7 @@ impl Texts {
         tokens
     }
 
-    /// How many texts of which requests a chunk has: one at least.
+    /// The number of texts that a chunk takes from each request: at least one in all.
     fn chosen(&self, vectors: bool, chunk_tokens: usize) -> Vec<(usize, usize)> {
         let mut taken = vec![0; self.asked.len()];
         let (mut tokens, mut more) = (0, true);
@@ -249,7 +250,7 @@ impl Texts {
         }
     }
 
-    /// Answers what is complete.
+    /// Sends the complete results.
     fn answer(&mut self) {
         let mut at = 0;
         while let Some(asking) = self.asked.get(at) {
@@ -275,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives each text its first id; knows no 13. Notes what ran together.
+    /// Returns each text's first id, fails on 13, and records the chunks.
     #[derive(Default)]
     struct First(RefCell<Vec<Vec<u32>>>);
 
@@ -322,10 +323,10 @@ mod tests {
         let wrong = ask(&mut texts, 4, &[(13, 1)]);
         let load = texts.added(Load::default());
         assert_eq!((load.running, load.waiting, load.waiting_tokens, load.prompt_tokens), (1, 1, 35, 10));
-        // The one at fault fails, and not its neighbour.
+        // The request at fault fails, and not its neighbour.
         texts.step(&model);
         assert!(wrong.try_recv().unwrap().is_err());
-        // What is longer than a chunk runs by itself.
+        // A text longer than a chunk runs alone.
         assert_eq!(texts.step(&model), 30);
         assert_eq!(long.try_recv().unwrap().unwrap(), [[1.0], [2.0], [3.0], [4.0]]);
         assert!(texts.is_empty());

@@ -1,10 +1,10 @@
-//! Bits per byte of text the model has not seen: the only figure of loss that does not depend on the vocabulary,
-//! and one that a compressor has too.
+//! Bits per byte of held-out text: a measure of loss that does not depend on the vocabulary and that can also be
+//! computed for a compressor.
 //!
-//! bits per byte = sum of losses / (ln 2 x UTF-8 bytes). Every token of a document counts: the first one is predicted
-//! from the begin-of-text token, or from the end-of-text token, which in training stands before each document. With a
-//! tokenizer that has neither, the first token is charged log2(vocabulary) bits. The end of a document is not
-//! charged; gzip does not store it either.
+//! bits per byte = sum of losses / (ln 2 x UTF-8 bytes). Every token of a document counts. The first is predicted from
+//! the begin-of-text token, or from the end-of-text token, which precedes each document in training. If the tokenizer
+//! has neither, the first token costs log2(vocabulary) bits. The end of a document is not counted; gzip does not store
+//! it either.
 
 use std::io::Write;
 
@@ -17,17 +17,17 @@ use crate::error::{Error, Result, losses};
 use crate::limits::Pace;
 use crate::{Limits, Moment};
 
-/// A document to measure: its text and the ids of exactly this text.
+/// A document to measure: a text and its token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldOut {
-    /// Token ids, without begin- and end-of-text.
+    /// Token ids, without begin- and end-of-text tokens.
     pub ids: Vec<u32>,
     /// The text.
     pub text: String,
 }
 
 impl HeldOut {
-    /// From ids as a store holds them: an end-of-text token at the end is taken off.
+    /// Builds a document from stored ids, removing an end-of-text token at the end.
     pub fn from_ids(mut ids: Vec<u32>, tokenizer: &Tokenizer) -> HeldOut {
         if ids.last().is_some() && ids.last().copied() == tokenizer.eos() {
             ids.pop();
@@ -35,7 +35,7 @@ impl HeldOut {
         HeldOut { text: tokenizer.decode(&ids), ids }
     }
 
-    /// From text.
+    /// Tokenizes a text.
     ///
     /// # Errors
     /// The tokenizer cannot encode the text.
@@ -47,22 +47,22 @@ impl HeldOut {
 /// Bits per byte, with the counts behind them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bits {
-    /// The model's.
+    /// Bits per byte of the model.
     pub bits_per_byte: f64,
-    /// Those of `gzip -9` over the same documents, one after another without anything between.
+    /// Bits per byte of `gzip -9` over the concatenated documents.
     pub gzip_bits_per_byte: f64,
     /// UTF-8 bytes.
     pub bytes: u64,
     /// Tokens.
     pub tokens: u64,
-    /// Documents; of the last one a part where the time ended.
+    /// Number of documents; the last one may be measured only in part, if the deadline passed.
     pub documents: usize,
-    /// The most tokens before a predicted one.
+    /// Largest number of tokens before a predicted one.
     pub context_tokens: usize,
 }
 
 impl Bits {
-    /// The event of the metrics log; `name` says which text.
+    /// The event for the metrics log; `name` identifies the text.
     pub fn to_event(&self, name: &str, moment: &Moment) -> EvalBits {
         EvalBits {
             name: name.to_owned(),
@@ -75,9 +75,9 @@ impl Bits {
     }
 }
 
-/// Measures `documents` in windows of `context` tokens. Windows share one token, the last of the one being the first of
-/// the next, so each token is scored once, with between 1 and `context - 1` tokens before it. A deadline ends it after any window, and
-/// what was scored of a document until then counts.
+/// Measures `documents` in windows of `context` tokens. Consecutive windows share one token, so each token is scored
+/// once, with between 1 and `context - 1` tokens before it. The deadline can end the measurement after any window; the
+/// part of a document scored by then counts.
 ///
 /// # Errors
 /// There is no text, `context` is below 2 or above what the model can score, or the model fails.
@@ -125,8 +125,8 @@ pub fn bits_per_byte(
     })
 }
 
-/// The summed losses of the ids of one document, in nats, and of how many of them: of all, unless the time ends. The first window of
-/// the first document is measured in any case.
+/// The summed losses in nats of one document's ids, and the number of ids scored: all of them unless the deadline
+/// passes. The first window of the first document is always measured.
 fn document_nats(
     model: &mut dyn Score,
     tokenizer: &Tokenizer,
@@ -152,7 +152,7 @@ fn document_nats(
     Ok((nats, scored))
 }
 
-/// Counts the bytes and drops them.
+/// Counts the bytes written and discards them.
 struct Counted(u64);
 
 impl Write for Counted {

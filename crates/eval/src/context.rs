@@ -1,9 +1,10 @@
-//! What a longer context is worth: the loss of the same tokens with all of the context and with a part of it.
+//! The benefit of a longer context: the loss of the same tokens with the full context and with a truncated one.
 //!
-//! A document is cut to pieces of the full length, and the tokens of each piece's second half are predicted twice: after the whole piece
-//! before them, and after the last tokens alone. Both losses are of the same tokens, so what differs is the context and not the text.
-//! Differences are taken by blocks of half the cut context, and the standard error is of their mean. Blocks of one document are not quite
-//! independent, so of few documents it is a little small.
+//! Documents are cut into pieces of the full length. The tokens in the second half of each piece are predicted twice:
+//! with everything in the piece before them, and with only the most recent tokens. Both losses are of the same tokens,
+//! so only the context differs. Differences are averaged over blocks of half the truncated context, and the standard
+//! error is that of their mean. Blocks of one document are not quite independent, so the standard error is slightly too
+//! small if there are few documents.
 
 use fathom_base::Score;
 use fathom_base::metrics::events::EvalContext;
@@ -12,27 +13,27 @@ use crate::error::{Result, losses};
 use crate::limits::Pace;
 use crate::{Limits, Moment};
 
-/// What was found, with the counts behind it.
+/// The result, with the counts behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worth {
-    /// Context of the last of the tokens, in tokens.
+    /// Full context of the last token, in tokens.
     pub full_tokens: usize,
-    /// The most context of any of them where it was cut; the least is half of it.
+    /// Largest truncated context; the smallest is half of it.
     pub cut_tokens: usize,
     /// Mean loss with the full context.
     pub full_loss: f64,
-    /// Mean loss of the same tokens with the cut one.
+    /// Mean loss of the same tokens with the truncated context.
     pub cut_loss: f64,
-    /// Standard error of their difference; infinite of a single block.
+    /// Standard error of the difference; infinite for a single block.
     pub standard_error: f64,
-    /// Tokens.
+    /// Number of tokens measured.
     pub tokens: u64,
-    /// Blocks that differences were taken by.
+    /// Number of blocks the differences were averaged over.
     pub blocks: usize,
 }
 
 impl Worth {
-    /// The event of the metrics log.
+    /// The event for the metrics log.
     pub fn to_event(&self, moment: &Moment) -> EvalContext {
         EvalContext {
             when: moment.when.clone(),
@@ -48,8 +49,8 @@ impl Worth {
     }
 }
 
-/// Measures pieces of `full` tokens of the documents, or of half as many, a quarter, .. where no document is as long or the time does not
-/// hold one; `None` where less than twice the cut context is left.
+/// Measures pieces of `full` tokens; if no document is that long or the time is too short, of half as many, a quarter
+/// and so on. `None` if fewer than twice the truncated context would remain.
 ///
 /// # Errors
 /// The model fails.
@@ -67,7 +68,7 @@ pub fn worth_of_context(
     let mut pace = Pace::new(limits.deadline.as_ref());
     let costs = |full: usize| [(1, full), (full / 2 / block, 2 * block)];
     if let Some(long) = documents.iter().find(|ids| ids.len() >= 2 * cut).filter(|_| pace.is_timed()) {
-        // Two lengths say what longer ones will take.
+        // Two lengths are enough to estimate the time of longer ones.
         for tokens in [2 * block, 4 * block] {
             pace.time(tokens, || losses(model, &long[..tokens]))?;
         }
@@ -108,7 +109,7 @@ pub fn worth_of_context(
     }))
 }
 
-/// Of the mean of these numbers.
+/// Standard error of the mean of `numbers`.
 fn standard_error(numbers: &[f64]) -> f64 {
     let count = numbers.len() as f64;
     if count < 2.0 {

@@ -1,4 +1,4 @@
-//! What can go wrong while measuring: the model, the tokenizer, or a measurement that cannot be made.
+//! Errors of measurements: from the model, from the tokenizer, or because a measurement is not possible.
 
 /// The result of a measurement.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -6,16 +6,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model's own error.
+    /// An error of the model.
     #[error(transparent)]
     Model(#[from] fathom_base::Error),
-    /// The tokenizer's, or that of a prompt which cannot be made.
+    /// An error of the tokenizer, or of building a prompt.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),
-    /// What was asked for cannot be measured.
+    /// The requested measurement is not possible.
     #[error("{0}")]
     Impossible(String),
-    /// The model broke the contract of [`fathom_base::Score::losses`].
+    /// The model violated the contract of [`fathom_base::Score::losses`].
     #[error("the model gave {got} losses for {tokens} tokens; one less than tokens is the contract")]
     WrongCount {
         /// Losses received.

@@ -1,12 +1,12 @@
-//! Tasks and metrics over anything that implements [`fathom_base::Generate`] or [`fathom_base::Score`].
+//! Tasks and metrics for any type that implements [`fathom_base::Generate`] or [`fathom_base::Score`].
 //!
-//! Four measurements: loss by position ([`loss_of_sequences`]), the loss of the same tokens with all of their context and with a part
-//! of it ([`worth_of_context`]), bits per byte of unseen text next to those of gzip ([`bits_per_byte`]), and finding a planted fact by
-//! length and depth ([`find_needles`]). Each returns its figures with the counts behind them and turns into the event of the metrics log.
-//! All are functions of the model, the text and the seed; a deadline only decides how much is measured, and the counts say how much that
-//! was.
+//! There are four measurements: loss by position ([`loss_of_sequences`]), the loss of the same tokens with the full and
+//! a truncated context ([`worth_of_context`]), bits per byte of held-out text compared with gzip ([`bits_per_byte`]),
+//! and needle in a haystack by length and depth ([`find_needles`]). Each returns its figures with the counts behind
+//! them and can be converted to an event for the metrics log. The results are functions of the model, the text and the
+//! seed; a deadline only limits how much is measured, and the counts record how much that was.
 //!
-//! This crate knows nothing of engines, machines or training.
+//! This crate does not depend on engines, machines or training.
 
 mod bits;
 mod context;
@@ -24,13 +24,13 @@ pub use position::{
     ByPosition, bucket_bounds, loss_by_position, loss_by_position_same_documents, loss_of_sequences, mixed,
 };
 
-/// When something was measured, as the metrics log wants to know.
+/// When a measurement was taken, as recorded in the metrics log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// `before_extension`, `after_extension`, or another name.
     pub when: String,
-    /// Finished updates.
+    /// Number of finished updates.
     pub step: u64,
-    /// Longest sequence the model was trained on by then.
+    /// Longest sequence the model has been trained on so far.
     pub trained_tokens: u64,
 }

@@ -1,16 +1,16 @@
-//! How much is measured: by number, and by the time that is left.
+//! Limits of a measurement: a number of documents and a deadline.
 
 use fathom_base::clock::Deadline;
 
 use crate::error::Result;
 
-/// How much is measured at most. One piece is always measured, whatever the time.
+/// Limits of a measurement. At least one piece is always measured.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Documents at most.
+    /// Maximum number of documents.
     pub documents: usize,
-    /// No further piece is started that would, judged by those before it, end later; `None` sets no limit, and then two runs agree
-    /// exactly.
+    /// No further piece is started if, judging by the previous ones, it would end after the deadline. With `None` there
+    /// is no time limit and two runs give exactly the same result.
     pub deadline: Option<Deadline>,
 }
 
@@ -20,10 +20,10 @@ impl Default for Limits {
     }
 }
 
-/// Judges by the pieces of work so far whether another one ends in time.
+/// Estimates from the pieces processed so far whether another one would end in time.
 pub(crate) struct Pace<'a> {
     deadline: Option<&'a Deadline>,
-    /// Tokens of the last piece and of the last one of another length, and seconds of a token of each.
+    /// (tokens, seconds per token) of the last piece and of the last piece of a different length.
     known: Vec<(f64, f64)>,
 }
 
@@ -32,7 +32,8 @@ impl<'a> Pace<'a> {
         Pace { deadline, known: Vec::new() }
     }
 
-    /// Seconds that a piece of this many tokens will take. A token of a longer piece attends to more, so what it takes grows linearly.
+    /// Expected seconds for a piece of `tokens` tokens. The time per token grows linearly with the length, because of
+    /// attention.
     fn expected_s(&self, tokens: usize) -> Option<f64> {
         let tokens = tokens as f64;
         let (last, rate) = self.known.first().copied()?;
@@ -46,8 +47,8 @@ impl<'a> Pace<'a> {
         self.deadline.map(Deadline::left_s)
     }
 
-    /// Whether pieces, given as (number, tokens of each), end within a share of the time that is left. Of what no piece shows the cost any
-    /// time is enough.
+    /// True if pieces, given as (number, tokens of each), would end within `share` of the remaining time. Pieces whose
+    /// cost cannot be estimated yet are always allowed.
     pub fn allows(&self, pieces: &[(usize, usize)], share: f64) -> bool {
         let Some(left_s) = self.left_s() else { return true };
         let cost =
@@ -55,7 +56,7 @@ impl<'a> Pace<'a> {
         left_s > 0.0 && pieces.iter().map(cost).sum::<f64>() <= left_s * share
     }
 
-    /// Does a piece of work, and remembers what it took.
+    /// Runs `work` on a piece of `tokens` tokens and records the time it took.
     pub fn time<T>(&mut self, tokens: usize, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(clock) = self.deadline.map(Deadline::clock) else { return work() };
         let began = clock.now_s();
@@ -68,7 +69,7 @@ impl<'a> Pace<'a> {
         Ok(done)
     }
 
-    /// There is a deadline.
+    /// True if there is a deadline.
     pub fn is_timed(&self) -> bool {
         self.deadline.is_some()
     }
@@ -91,7 +92,7 @@ mod tests {
         let deadline = clock.within(10.0);
         let mut pace = Pace::new(Some(&deadline));
         assert!(pace.allows(&[(1, 1 << 30)], 1.0));
-        // A token takes 1 ms, and 1 ms more for every thousand before it.
+        // A token takes 1 ms, plus 1 ms per thousand tokens before it.
         for tokens in [500, 1000] {
             pace.time(tokens, || {
                 Ok(ms.fetch_add(tokens as u64 + (tokens * tokens / 1000) as u64, Ordering::Relaxed))
@@ -99,7 +100,7 @@ mod tests {
             .unwrap();
         }
         assert!((pace.expected_s(2000).unwrap() - 6.0).abs() < 1e-9, "{:?}", pace.expected_s(2000));
-        // Of ten seconds 2.75 are over.
+        // 2.75 of ten seconds have passed.
         assert!(pace.allows(&[(1, 2000)], 1.0) && !pace.allows(&[(1, 2000), (1, 1000)], 1.0));
         assert!(!pace.allows(&[(1, 2000)], 0.8));
         ms.store(10_000, Ordering::Relaxed);

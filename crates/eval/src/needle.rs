@@ -1,8 +1,10 @@
-//! Finding a planted fact by length and depth: "needle in a haystack", with the prompts of [`fathom_text::recall`].
+//! Needle in a haystack: retrieving an inserted fact, by prompt length and depth, with the prompts of
+//! [`fathom_text::recall`].
 //!
-//! The keys belong to the test split, so no key was seen in training. A prompt is a function of (seed, length, depth,
-//! trial): before and after a change of the model the same questions are asked, and further lengths change none of
-//! them. An answer is right if the greedy continuation, without leading space, begins with the planted value.
+//! The keys belong to the test split, so the model never saw them in training. A prompt is a function of (seed, length,
+//! depth, trial): the same questions are used before and after a change of the model, and adding lengths does not
+//! change the others. An answer is correct if the greedy continuation, without its leading space, begins with the
+//! inserted value.
 
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::events;
@@ -14,54 +16,54 @@ use crate::Moment;
 use crate::error::{Error, Result};
 use crate::limits::Pace;
 
-/// Which prompts to ask.
+/// Which prompts to use.
 #[derive(Clone, Debug)]
 pub struct NeedleSpec {
     /// Lengths of the whole prompt in tokens.
     pub lengths_tokens: Vec<usize>,
-    /// Depths of the fact: 0 is the beginning, 1 the end.
+    /// Depths of the fact: 0 is the beginning of the prompt, 1 the end.
     pub depths: Vec<f64>,
     /// Trials per length and depth.
     pub trials: usize,
-    /// Decides keys, values and filler.
+    /// Seed for the keys, values and filler.
     pub seed: u64,
-    /// Lines of real text between; made-up sentences when empty.
+    /// Lines of real text to use as filler; generated sentences if empty.
     pub filler: Vec<String>,
-    /// No prompt is started that would, judged by those before it, end later.
+    /// No prompt is started if, judging by the previous ones, it would end after the deadline.
     pub deadline: Option<Deadline>,
 }
 
-/// The outcome of one length.
+/// The result for one length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Length {
     /// Length of the whole prompt in tokens.
     pub tokens: usize,
-    /// Right answers per depth, in the order of [`Needles::depths`].
+    /// Number of correct answers per depth, in the order of [`Needles::depths`].
     pub right: Vec<usize>,
-    /// Trials per depth; fewer than asked for where the time ended.
+    /// Trials per depth; fewer than requested if the deadline passed.
     pub trials: usize,
 }
 
 impl Length {
-    /// Share of right answers over all depths.
+    /// Share of correct answers over all depths.
     pub fn accuracy(&self) -> f64 {
         self.right.iter().sum::<usize>() as f64 / (self.trials * self.right.len()) as f64
     }
 }
 
-/// The outcome: only lengths of which every depth was tried.
+/// The results; includes only lengths for which every depth was tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Needles {
     /// Depths, ascending.
     pub depths: Vec<f64>,
-    /// Ascending.
+    /// Results by length, ascending.
     pub lengths: Vec<Length>,
-    /// Lengths that there was no time for.
+    /// Lengths skipped for lack of time.
     pub untried_tokens: Vec<usize>,
 }
 
 impl Needles {
-    /// Share of right answers over all lengths up to `max_tokens` and all depths; `None` when none was tried.
+    /// Share of correct answers over all depths and all lengths up to `max_tokens`; `None` if none was tried.
     pub fn accuracy(&self, max_tokens: usize) -> Option<f64> {
         let tried = self.lengths.iter().filter(|length| length.tokens <= max_tokens);
         let (right, asked) = tried.fold((0, 0), |(right, asked), length| {
@@ -70,7 +72,7 @@ impl Needles {
         (asked > 0).then(|| right as f64 / asked as f64)
     }
 
-    /// The event of the metrics log. Its number of trials is the least of all lengths.
+    /// The event for the metrics log. Its number of trials is the minimum over all lengths.
     pub fn to_event(&self, moment: &Moment) -> events::Needle {
         let share = |depth: usize, length: &Length| length.right[depth] as f64 / length.trials as f64;
         let row = |depth| self.lengths.iter().map(|length| share(depth, length)).collect();
@@ -87,12 +89,13 @@ impl Needles {
     }
 }
 
-/// Asks all prompts of `spec`, shorter lengths first. Within a length, one trial of every depth comes before the
-/// second trial of any, and a trial that the deadline cut short does not count. With a deadline, the longest length of which a trial ends
-/// in time comes as soon as shorter ones show which that is, then a trial of each other length, then second trials.
+/// Runs all prompts of `spec`, shorter lengths first. Within a length, every depth gets one trial before any gets a
+/// second, and a trial interrupted by the deadline does not count. With a deadline, the longest length that can finish
+/// in time runs as soon as shorter ones have shown which one that is; then each other length gets one trial, and second
+/// trials follow.
 ///
 /// # Errors
-/// `spec` names no length, depth or trial, a length cannot hold a question, or model or tokenizer fail.
+/// `spec` names no length, depth or trial, a length is too short for a question, or the model or tokenizer fails.
 pub fn find_needles(model: &mut dyn Generate, tokenizer: &Tokenizer, spec: &NeedleSpec) -> Result<Needles> {
     if spec.lengths_tokens.is_empty() || spec.depths.is_empty() || spec.trials == 0 {
         let found = format!("{:?}, {:?}, {}", spec.lengths_tokens, spec.depths, spec.trials);
@@ -127,13 +130,13 @@ pub fn find_needles(model: &mut dyn Generate, tokenizer: &Tokenizer, spec: &Need
     Ok(Needles { depths, lengths, untried_tokens: untried.iter().map(|length| length.tokens).collect() })
 }
 
-/// The lengths that are tried first are this many doublings below the longest, the shortest before them: they cost a fiftieth, and show
-/// what attention costs.
+/// The lengths tried first are this many doublings below the longest, starting with the shortest: they cost a fiftieth
+/// as much and show the cost of attention.
 const PROBES: [usize; 3] = [usize::MAX, 5, 3];
-/// The longest length takes this share of the time that is left, at most.
+/// Maximum share of the remaining time for the longest length.
 const LONGEST_SHARE: f64 = 0.9;
 
-/// What asks prompts.
+/// State of a run over the prompts.
 struct Asking<'a> {
     model: &'a mut dyn Generate,
     tokenizer: &'a Tokenizer,
@@ -144,7 +147,8 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Another trial of every depth at a length that has had fewer than `most`; whether there was time for it.
+    /// Runs one more trial of every depth at a length with fewer than `most` trials; returns false if there was no time
+    /// for it.
     fn trial(&mut self, length: &mut Length, most: usize) -> Result<bool> {
         let tokens = length.tokens;
         if length.trials >= most || !self.pace.allows(&[(self.depths.len(), tokens)], 1.0) {
@@ -167,9 +171,9 @@ impl Asking<'_> {
     }
 }
 
-/// Whether the model's greedy continuation begins with the value.
+/// True if the model's greedy continuation begins with the value.
 fn answers(model: &mut dyn Generate, tokenizer: &Tokenizer, needle: &recall::Needle) -> Result<bool> {
-    // The value in the model's own way of cutting is no shorter than ours by more than a token or two.
+    // The model may tokenize the value differently, but not into more than one or two extra tokens.
     let most = tokenizer.encode(&format!(" {}", needle.answer))?.len() + 2;
     let mut said = String::new();
     let request = GenerateRequest::greedy(needle.prompt.as_str(), most);

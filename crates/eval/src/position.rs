@@ -1,12 +1,12 @@
-//! Loss by position: does a token far into a document profit from what came before it?
+//! Loss by position: whether predictions improve as more of a document precedes the token.
 //!
-//! A document is fed from its beginning, in one sequence; the position of a token is its index there. Positions fall
-//! into buckets of doubling width: 0..256, 256..512, 512..1024 and so on. A document counts in a bucket only if it
-//! reaches the bucket's end, so all positions of a bucket weigh the same.
+//! A document is fed from its beginning, in one sequence; the position of a token is its index there. Positions are
+//! grouped into buckets of doubling width: 0..256, 256..512, 512..1024 and so on. A document counts in a bucket only if
+//! it reaches the bucket's end, so all positions of a bucket have equal weight.
 //!
-//! Long documents are not like short ones, so buckets over different documents do not compare;
-//! [`loss_by_position_same_documents`] takes every bucket over the same long documents. Even there buckets are of different tokens: what
-//! context is worth is measured by [`crate::worth_of_context`].
+//! Long documents differ from short ones, so buckets over different documents are not comparable;
+//! [`loss_by_position_same_documents`] measures every bucket on the same long documents. Even then the buckets contain
+//! different tokens; to measure the benefit of context, use [`crate::worth_of_context`].
 
 use fathom_base::Score;
 use fathom_base::metrics::events::{EvalPosition, PositionBucket};
@@ -15,24 +15,24 @@ use crate::error::{Error, Result, losses};
 use crate::limits::Pace;
 use crate::{Limits, Moment};
 
-/// End of the first bucket; each further bucket ends at twice the end before.
+/// End of the first bucket; each further bucket ends at twice the previous end.
 const FIRST_BUCKET: usize = 256;
 
 /// Loss by position, with the counts behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ByPosition {
-    /// Ascending; buckets that no document reached to their end are left out. Position 0 has no loss.
+    /// Buckets in ascending order, without those that no document fills. Position 0 has no loss.
     pub buckets: Vec<PositionBucket>,
-    /// Documents, or sequences of joined ones, that were measured.
+    /// Number of documents, or of sequences of concatenated documents, that were measured.
     pub documents: usize,
-    /// Documents that were passed over as too short.
+    /// Number of documents skipped as too short.
     pub too_short: usize,
-    /// Sequences were of documents one behind the other.
+    /// True if the sequences were made of concatenated documents.
     pub joined: bool,
 }
 
 impl ByPosition {
-    /// The event of the metrics log.
+    /// The event for the metrics log.
     pub fn to_event(&self, moment: &Moment) -> EvalPosition {
         EvalPosition {
             when: moment.when.clone(),
@@ -42,14 +42,14 @@ impl ByPosition {
         }
     }
 
-    /// The mean loss of the bucket `from..to`, where it was measured.
+    /// The mean loss of the bucket `from..to`, if it was measured.
     pub fn loss(&self, from: usize, to: usize) -> Option<f64> {
         let found = self.buckets.iter().find(|b| (b.from, b.to) == (from as u64, to as u64));
         found.map(|bucket| bucket.loss)
     }
 }
 
-/// The buckets up to `full_tokens`: `[(0, 256), (256, 512), ...]`, the last one ending at `full_tokens`.
+/// The bounds of the buckets up to `full_tokens`: `[(0, 256), (256, 512), ...]`, the last one ending at `full_tokens`.
 pub fn bucket_bounds(full_tokens: usize) -> Vec<(usize, usize)> {
     let (mut bounds, mut from) = (Vec::new(), 0);
     while from < full_tokens {
@@ -60,23 +60,25 @@ pub fn bucket_bounds(full_tokens: usize) -> Vec<(usize, usize)> {
     bounds
 }
 
-/// Documents in an order that does not depend on length, so that a short budget still measures a mixture.
+/// Documents in an order that does not depend on length, so that a small limit still measures a mixture.
 pub fn mixed(documents: &[Vec<u32>]) -> Vec<&Vec<u32>> {
     let mut order: Vec<&Vec<u32>> = documents.iter().collect();
     order.sort_by_key(|ids| ids.iter().fold(0u32, |hash, id| hash.wrapping_mul(31).wrapping_add(*id)));
     order
 }
 
-/// Where fewer documents fill the length, sequences are made of several: what a single one says where it says it would decide.
+/// If fewer documents than this fill the length, sequences are made by concatenating documents; otherwise single
+/// documents would dominate the result.
 const FEW: usize = 8;
 
-/// Loss by position over sequences that all have `full_tokens`: documents that are as long, or, where few are, documents one behind the
-/// other ([`mixed`]) with `separator` between them. Of these every bucket is measured over all of the text: it is cut to pieces that end
-/// where the bucket does, so that a bucket does not depend on which document happens to lie there. Of text that does not fill one
-/// sequence, as [`loss_by_position`]; `None` without any.
+/// Loss by position over sequences of exactly `full_tokens`: documents of at least that length or, if there are few of
+/// them, documents concatenated in the order of [`mixed`] with `separator` between them. For concatenated documents
+/// every bucket is measured over all of the text, which is cut into pieces ending at the bucket's end, so the result
+/// does not depend on which documents happen to lie in the bucket. Text that does not fill one sequence is measured
+/// like in [`loss_by_position`]; `None` if there is no text.
 ///
 /// # Errors
-/// As [`loss_by_position`].
+/// Those of [`loss_by_position`].
 pub fn loss_of_sequences(
     model: &mut dyn Score,
     documents: &[Vec<u32>],
@@ -100,10 +102,10 @@ pub fn loss_of_sequences(
     }
     if sequences.is_empty() {
         let mut by_length: Vec<&Vec<u32>> = documents.iter().collect();
-        // The longest first: they fill most buckets.
+        // Longest first: they fill the most buckets.
         by_length.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
         let found = loss_by_position(model, by_length.into_iter().cloned(), full_tokens, limits)?;
-        // None of them fills the first bucket.
+        // No document fills the first bucket.
         return Ok(Some(found).filter(|found| found.documents > 0));
     }
     let found =
@@ -111,8 +113,8 @@ pub fn loss_of_sequences(
     Ok(Some(ByPosition { joined: true, ..found }))
 }
 
-/// Mean loss by position up to `full_tokens`, every document counting in the buckets that it fills. `documents` are
-/// token ids; longer ones are cut.
+/// Mean loss by position up to `full_tokens`; every document counts in the buckets it fills. `documents` are token ids;
+/// longer ones are truncated.
 ///
 /// # Errors
 /// The model cannot score `full_tokens`, or fails.
@@ -126,11 +128,11 @@ pub fn loss_by_position(
     measure(model, documents, &Lengths { least, full: full_tokens, pieces: false }, limits)
 }
 
-/// As [`loss_by_position`], over documents of at least `full_tokens` only: every bucket is a mean over the same
-/// documents, so buckets compare with each other.
+/// Like [`loss_by_position`], but only over documents of at least `full_tokens`: every bucket is a mean over the same
+/// documents, so buckets can be compared.
 ///
 /// # Errors
-/// As [`loss_by_position`].
+/// Those of [`loss_by_position`].
 pub fn loss_by_position_same_documents(
     model: &mut dyn Score,
     documents: impl IntoIterator<Item = Vec<u32>>,
@@ -140,17 +142,17 @@ pub fn loss_by_position_same_documents(
     measure(model, documents, &Lengths { least: full_tokens, full: full_tokens, pieces: false }, limits)
 }
 
-/// Which documents are measured, and how, in tokens.
+/// Which documents are measured, and how; in tokens.
 struct Lengths {
-    /// Shorter ones are passed over.
+    /// Minimum length; shorter documents are skipped.
     least: usize,
-    /// Longer ones are cut.
+    /// Maximum length; longer documents are truncated.
     full: usize,
-    /// A document is cut to pieces for each bucket, and all of them are measured.
+    /// If true, a document is cut into pieces for each bucket, and all pieces are measured.
     pieces: bool,
 }
 
-/// The longest end of a bucket up to which there is time to score a document.
+/// The largest bucket end up to which there is time to score a document.
 fn in_time(
     model: &mut dyn Score,
     document: Option<&Vec<u32>>,
@@ -159,7 +161,7 @@ fn in_time(
 ) -> Result<usize> {
     let ends: Vec<usize> = bucket_bounds(full).iter().map(|&(_, to)| to).collect();
     let Some(ids) = document else { return Ok(full) };
-    // Two lengths show what longer ones will take: a thirty-second of the longest, and an eighth.
+    // Two lengths are enough to estimate the time of longer ones: 1/32 and 1/8 of the longest.
     let probes = [6, 4].map(|below| ends.len().saturating_sub(below));
     for tokens in probes.map(|at| &ends[at]).into_iter().filter(|tokens| **tokens < full.min(ids.len())) {
         pace.time(*tokens, || losses(model, &ids[..*tokens]))?;
@@ -194,7 +196,7 @@ fn measure(
             too_short += 1;
             continue;
         }
-        // Nothing behind the last bucket that the document fills would be used.
+        // Tokens after the last bucket that the document fills would not be used.
         let filled = bounds.iter().rev().find(|&&(_, to)| to <= ids.len()).map_or(0, |&(_, to)| to);
         let ids = &ids[..filled];
         let mut whole = Vec::new();

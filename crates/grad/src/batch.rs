@@ -1,4 +1,4 @@
-//! A micro batch: one packed stream of tokens with its positions and masks, no padding.
+//! A micro-batch: one packed stream of tokens with its positions and masks, without padding.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -8,11 +8,11 @@ use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 use crate::context::Context;
 use crate::ops::lora::RowTerms;
 
-/// Ids from here on are of virtual tokens: rows of an adapter that stand before a document.
+/// First id of virtual tokens, which are rows of an adapter before a document.
 pub const VIRTUAL: usize = 1 << 30;
 
-/// Token ids, positions, masks and rotary tables of one micro batch. What depends on the model (how many masks,
-/// which rotary tables) is listed in the order in which its layers refer to it.
+/// Token ids, positions, masks and rotary tables of one micro-batch. Entries that depend on the model (masks, rotary
+/// tables) are in the order in which its layers refer to them.
 pub struct Batch {
     /// Number of tokens.
     pub tokens: usize,
@@ -24,24 +24,25 @@ pub struct Batch {
     pub masks: Vec<Mask>,
     /// One per distinct rotary setting.
     pub ropes: Vec<Rotation>,
-    /// Where the stream goes on, if other ranks have tokens of it.
+    /// The rest of the stream, if other ranks have tokens of it.
     pub context: Option<Context>,
-    /// i32 [1, t]: each token's own place, -1 of virtual tokens ([`Batch::text_of`]); of models that put something in their place.
+    /// i32 [1, t]: each token's own position in the stream, -1 for virtual tokens ([`Batch::text_of`]); for models that
+    /// replace their rows.
     pub text: Option<Tensor>,
-    /// i32 [1, t]: a number of each token that dropout depends on; none where nothing is dropped.
+    /// i32 [1, t]: random key of each token for dropout; `None` without dropout.
     pub keys: Option<Tensor>,
-    /// Rows of adapters that share the pass, in generation.
+    /// Rows with adapters' terms that share the pass, in generation.
     pub terms: Vec<RowTerms>,
-    /// i32 [1, t]: the type of each token, of encoders that read pairs of texts; none where all are of the first.
+    /// i32 [1, t]: type of each token, for encoders that read pairs of texts; `None` if all have the first type.
     pub types: Option<Tensor>,
 }
 
-/// A batch, borrowed, or freed with the last tape that needs it.
+/// A batch that is borrowed, or freed with the last tape that needs it.
 #[derive(Clone)]
 pub enum Tables<'a> {
-    /// Kept elsewhere.
+    /// Borrowed.
     Kept(&'a Batch),
-    /// Shared by those that need it.
+    /// Shared.
     Shared(Rc<Batch>),
 }
 
@@ -63,13 +64,13 @@ impl<'a> From<&'a Batch> for Tables<'a> {
 }
 
 impl Batch {
-    /// Which of these tokens are text, for [`Batch::text`].
+    /// Computes [`Batch::text`] from the tokens' ids.
     pub fn text_of(device: &Device, ids: &[i32]) -> Tensor {
         let place = |(at, id): (usize, &i32)| if (*id as usize) < VIRTUAL { at as i32 } else { -1 };
         device.from_i32(&ids.iter().enumerate().map(place).collect::<Vec<i32>>(), Category::Data)
     }
 
-    /// All that the work on a machine without data depends on, as numbers.
+    /// Everything on which the work on a machine without data depends, as numbers.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let by_tile = |rope: &Rotation| u64::from(matches!(rope, Rotation::ByTile { .. }));
         let mut sizes = vec![self.tokens as u64, self.ids.cols() as u64, self.masks.len() as u64];
@@ -81,7 +82,7 @@ impl Batch {
         sizes
     }
 
-    /// Pairs that the batch's queries attend to under a mask, wherever the keys are.
+    /// Number of pairs that the batch's queries attend to under a mask, on whichever rank the keys are.
     pub fn pairs(&self, mask: usize) -> u64 {
         self.context.as_ref().map_or(self.masks[mask].pairs, |context| context.pairs(mask))
     }
@@ -91,7 +92,7 @@ impl Batch {
 pub enum Rotation {
     /// f32 [t, rot].
     Table(Tensor),
-    /// Computed for the rows at hand whenever they are needed: the table of a million tokens would be large.
+    /// Computed for the current rows whenever they are needed: the table of a million tokens would be large.
     ByTile {
         /// f32 [1, rot/2]: radians per position.
         inv_freq: Tensor,

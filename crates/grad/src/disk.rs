@@ -1,11 +1,11 @@
-//! Disk behind weights and optimizer state: one file for both, and the ring of buffers that they pass through.
+//! Offload of weights and optimizer state: one file for both, and the ring of buffers that they pass through.
 //!
-//! A value on disk is cut into chunks of [`CHUNK`] elements, whatever its shape, so a vocabulary's matrix is never whole in
-//! memory for an update. A sweep walks chunks in a fixed order: while one is at work, the next is being read and the one
-//! before it written. What moves when depends on the sweep alone, and the ring exists before the first step, so a slow disk
-//! means waiting and never more memory.
+//! An offloaded value is cut into chunks of [`CHUNK`] elements, whatever its shape, so a vocabulary's matrix is never
+//! whole in memory for an update. A sweep processes chunks in a fixed order: while one is in use, the next is being
+//! read and the previous one written. Transfers depend on the sweep alone, and the ring is allocated before the first
+//! step, so a slow disk causes waits but never needs more memory.
 //!
-//! After a failed transfer a sweep goes on with values that mean nothing: ask [`StateDisk::check`] before any is used.
+//! After a failed transfer a sweep continues with meaningless values: call [`StateDisk::check`] before using any.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -18,38 +18,38 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use crate::optimizer::Moments;
 use crate::value::Value;
 
-/// Elements that move at once; f32: 4 MiB, one operation of the file.
+/// Elements per transfer; f32: 4 MiB, one operation of the file.
 pub const CHUNK: usize = 1 << 20;
 
-/// Chunks of each kind in memory: one at work, one on its way in, one on its way out.
+/// Chunks of each kind in memory: one in use, one being read, one being written.
 const RING: usize = 3;
 
-/// What of a model is on disk while it is not at work.
+/// The parts of a model that are offloaded while unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OnDisk {
     /// Weights, outside the segments that need them.
     pub weights: bool,
     /// Moments and masters, outside the update.
     pub optimizer: bool,
-    /// It is in the host's memory instead, pinned where the machine is a GPU.
+    /// In host memory instead, pinned if the machine is a GPU.
     pub in_host: bool,
-    /// How much of the optimizer's state stays with the machine all the same, in hundredths of its elements.
+    /// Share of the optimizer's state that stays on the machine, in percent of its elements.
     pub stays_percent: u32,
 }
 
 impl OnDisk {
-    /// Whether there is anything.
+    /// True if anything is offloaded.
     pub fn any(self) -> bool {
         self.weights || self.optimizer
     }
 
-    /// How it is opened: a file in a folder, or memory of the host.
+    /// Options for opening it: a file in a folder, or host memory.
     pub fn options(self, folder: &Path, bytes: u64) -> Options {
         if self.in_host { Options::in_memory(bytes) } else { Options::new(folder, bytes) }
     }
 }
 
-/// Which part of a weight's state a value is; each has its buffers in the ring.
+/// Role of a value among a weight's state; each role has its own buffers in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Weight,
@@ -69,13 +69,13 @@ impl Role {
     }
 }
 
-/// The file, and the ring. One for all weights and state of a model, and of others over the same base.
+/// The file and the ring, shared by all weights and state of a model, and of others over the same base.
 pub struct StateDisk {
     spill: Spill,
     what: OnDisk,
     /// Buffers of each slot by role, [1, CHUNK].
     ring: RefCell<[[Option<Tensor>; 4]; RING]>,
-    /// A file without room.
+    /// The error if the file is full.
     full: RefCell<Option<Error>>,
 }
 
@@ -89,10 +89,10 @@ pub(crate) struct SweptChunk<'a> {
 }
 
 impl StateDisk {
-    /// Opens the file and makes the ring, for weights of `dtype`.
+    /// Opens the file and allocates the ring, for weights of `dtype`.
     ///
     /// # Errors
-    /// As [`Spill::open`].
+    /// Those of [`Spill::open`].
     pub fn open(device: &Device, options: &Options, what: OnDisk, dtype: DType) -> Result<Rc<StateDisk>> {
         device.pool.enter("state on disk", -1);
         let spill = Spill::open(device, options)?;
@@ -105,7 +105,7 @@ impl StateDisk {
         Ok(Rc::new(StateDisk { spill, what, ring, full: RefCell::new(None) }))
     }
 
-    /// Makes the ring of the moments; optimizers that take turns have one.
+    /// Allocates the ring of the moments; optimizers that take turns share one.
     pub(crate) fn make_moments(&self, device: &Device, moments: Moments) {
         if !self.what.optimizer {
             return;
@@ -122,7 +122,7 @@ impl StateDisk {
         }
     }
 
-    /// What is on it.
+    /// The offloaded parts.
     pub fn what(&self) -> OnDisk {
         self.what
     }
@@ -137,7 +137,7 @@ impl StateDisk {
         &self.spill
     }
 
-    /// The first failure, if there was one: before and after an update.
+    /// The first failure, if there was one: to be checked before and after an update.
     ///
     /// # Errors
     /// That failure.
@@ -146,7 +146,8 @@ impl StateDisk {
         self.spill.check()
     }
 
-    /// Room for a value of `len` elements, in chunks; without room the failure is kept, and nothing given.
+    /// Reserves space for a value of `len` elements, in chunks; if there is none, the failure is stored, and the result
+    /// is empty.
     pub(crate) fn reserve(&self, len: usize, dtype: DType, role: Role, layer: i32) -> Vec<Stored> {
         let tag = Tag { name: role.name(), layer };
         let chunk = |range: Range<usize>| self.spill.reserve([1, range.len()], dtype, Codec::AsIs, tag);
@@ -156,7 +157,7 @@ impl StateDisk {
         })
     }
 
-    /// Room in a slot's buffer; bytes of packed weights use that of weights.
+    /// A view of a slot's buffer; bytes of packed weights use the buffer of weights.
     fn buffer(&self, slot: usize, role: Role, dtype: DType, len: usize) -> Tensor {
         match &self.ring.borrow()[slot][role as usize] {
             Some(buffer) if dtype == DType::U8 => buffer.as_bytes().view_cols(0..len),
@@ -165,7 +166,7 @@ impl StateDisk {
         }
     }
 
-    /// The elements of a part: of the tensor if it is in memory, else in a slot's buffer.
+    /// The elements of a part: in the tensor if it is in memory, else in a slot's buffer.
     fn view(&self, part: &SweptChunk<'_>, slot: usize) -> Tensor {
         match part.value.offloaded() {
             Some(offloaded) => self.buffer(slot, offloaded.role, part.value.dtype(), part.range.len()),
@@ -173,7 +174,7 @@ impl StateDisk {
         }
     }
 
-    /// The parts that pass through the ring, with their places.
+    /// The parts that pass through the ring, with their locations.
     fn moving<'a>(
         &'a self,
         parts: &'a [SweptChunk<'a>],
@@ -196,8 +197,8 @@ impl StateDisk {
         moving.filter_map(|(_, stored, buffer)| self.spill.rewrite(stored, buffer).ok()).collect()
     }
 
-    /// Calls `work(item, its parts' elements)` for `items` items in their order, where `parts(item)` says what an item
-    /// is made of: [1, n] each. Everything is back at its place when this returns.
+    /// Calls `work(item, its parts' elements)` for `items` items in order, where `parts(item)` are the parts of an
+    /// item, [1, n] each. Everything is written back when this returns.
     pub(crate) fn sweep<'a>(
         &self,
         items: usize,
@@ -210,7 +211,7 @@ impl StateDisk {
         for item in 0..items {
             let (slot, next) = (item % RING, (item + 1) % RING);
             let after = if item + 1 < items { parts(item + 1) } else { Vec::new() };
-            // Failures are the engine's first error: `check` tells.
+            // Failures are the engine's first error, reported by `check`.
             leaving[next].drain(..).for_each(|writing| drop(writing.retire()));
             let ahead = self.begin_reads(&after, next);
             coming.drain(..).for_each(|reading| drop(reading.retire()));

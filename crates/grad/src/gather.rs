@@ -1,7 +1,7 @@
-//! Updated weights on their way to the ranks that do not keep their state.
+//! Transfer of updated weights to the ranks that do not keep their state.
 //!
-//! After an update the first buckets begin to go round; where a segment fetches its weights, its bucket is waited for and the
-//! next begins. So they travel behind the forward pass, and no more than [`AHEAD`] buckets need room.
+//! After an update the transfers of the first buckets start; a segment that fetches its weights waits for its bucket
+//! and starts the next. Transfers thus overlap with the forward pass, and at most [`AHEAD`] buckets need memory.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,15 +12,15 @@ use fathom_tensor::{Category, Device, Tensor};
 use crate::params::{ParamId, Params};
 use crate::shares::Shares;
 
-/// Buckets under way at once.
+/// Number of buckets in flight.
 const AHEAD: usize = 2;
 
-/// Buckets that come, and those after them.
+/// Buckets in flight, and those after them.
 pub(crate) struct Gathering {
     shares: Rc<Shares>,
-    /// The first that has not arrived.
+    /// The first bucket that has not arrived.
     first: usize,
-    /// What is under way, with the copies that are sent.
+    /// Buckets in flight, with the sent copies.
     flying: VecDeque<Vec<(Flying, Vec<Tensor>)>>,
 }
 
@@ -31,7 +31,7 @@ impl Gathering {
         gathering
     }
 
-    /// Begins what may be under way.
+    /// Starts transfers up to the limit.
     fn advance(&mut self, device: &Device, params: &Params) {
         while self.flying.len() < AHEAD && self.first + self.flying.len() < self.shares.buckets.len() {
             let bucket = self.first + self.flying.len();
@@ -39,7 +39,7 @@ impl Gathering {
         }
     }
 
-    /// What is sent is a copy: a weight is written to while its own part is read.
+    /// A copy is sent, since a weight is written while its own part is read.
     fn send(&self, device: &Device, params: &Params, bucket: usize) -> Vec<(Flying, Vec<Tensor>)> {
         device.pool.enter("gather parameters", -1);
         let groups = self.shares.by_group(&self.shares.buckets[bucket]).into_iter();
@@ -62,7 +62,7 @@ impl Gathering {
         .collect()
     }
 
-    /// Waits for the bucket at the front.
+    /// Waits for the first bucket in flight.
     fn next(&mut self, device: &Device, params: &Params) {
         if let Some(bucket) = self.flying.pop_front() {
             bucket.into_iter().for_each(|(flying, _)| flying.wait());
@@ -71,7 +71,7 @@ impl Gathering {
         }
     }
 
-    /// Waits for some weights, and those before them.
+    /// Waits for some weights, and earlier ones.
     pub fn arrive(&mut self, device: &Device, params: &Params, ids: &[ParamId]) {
         let holds = |bucket: &Vec<ParamId>| bucket.iter().any(|id| ids.contains(id));
         while self.shares.buckets.get(self.first..).is_some_and(|coming| coming.iter().any(holds)) {

@@ -1,13 +1,14 @@
-//! Main gradients: f32, of the *sum* of the loss over tokens, added to in place, and summed over the ranks that have the same
-//! weights.
+//! Main gradients: f32, of the *sum* of the loss over tokens, accumulated in place, and summed over the ranks that have
+//! the same weights.
 //!
-//! A step does not begin with zeros: the first product of a weight writes its gradient, and the later ones add to it. What no product
-//! wrote in the step before is cleared at the beginning, where that hides behind updated weights that are still on their way.
+//! A step does not start from zeros: the first product of a weight overwrites its gradient, and later ones add to it.
+//! Gradients that no product overwrote in the previous step are cleared at the beginning, which overlaps with transfers
+//! of updated weights.
 //!
-//! Sums begin when a segment's last contribution is there and end when those of the next begin, so they travel behind the
-//! backward pass of one segment, and no more than one bucket of them needs room. Where gradients are shared (ZeRO-2), a
-//! segment's are there from its backward pass until its sums have been made, micro batch by micro batch; what lasts is this
-//! rank's part.
+//! Sums over ranks start when a segment's last contribution is complete and end when those of the next start, so they
+//! overlap with the backward pass of one segment, and at most one bucket needs memory. With sharded gradients (ZeRO-2),
+//! a segment's gradients exist from its backward pass until their sums are computed, micro-batch by micro-batch; only
+//! this rank's part is kept.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,18 +19,18 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use crate::params::{ParamId, Params};
 use crate::shares::{Sharding, Shares};
 
-/// What the storage of a gradient holds.
+/// Contents of a gradient's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Contents {
-    /// Nothing of meaning: the first contribution overwrites it.
+    /// Meaningless: the first contribution overwrites it.
     Stale,
     /// Zeros.
     Zero,
-    /// The sum of what came so far.
+    /// The sum of the contributions so far.
     Sum,
 }
 
-/// What a gradient holds, and how that came.
+/// Contents of a gradient, and how they came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GradState {
     contents: Contents,
@@ -39,18 +40,18 @@ pub(crate) struct GradState {
 /// The gradient of one weight.
 struct Main {
     shape: [usize; 2],
-    /// All elements; of shared gradients only while they are made.
+    /// All elements; for sharded gradients only while they are computed.
     full: Option<Tensor>,
-    /// Of shared gradients this rank's elements, [1, n].
+    /// For sharded gradients, this rank's elements, [1, n].
     own: Option<Tensor>,
-    /// Of `full`.
+    /// Contents of `full`.
     contents: Contents,
-    /// The last first contribution was one that overwrites.
+    /// True if the last first contribution overwrote.
     overwritten: bool,
 }
 
 impl Main {
-    /// Makes zeros of what has no meaning.
+    /// Clears meaningless contents.
     fn settle(&mut self, device: &Device) {
         if let (Contents::Stale, Some(full)) = (self.contents, &self.full) {
             device.machine.zero(full);
@@ -59,10 +60,10 @@ impl Main {
     }
 }
 
-/// Sums of one bucket under way.
+/// Sums of one bucket in flight.
 struct Flying {
     reducing: Reducing,
-    /// The weights, and all elements of their gradients as one row.
+    /// The weights, with all elements of their gradients as one row.
     of: Vec<(ParamId, Tensor)>,
 }
 
@@ -70,21 +71,21 @@ struct Flying {
 pub struct Grads {
     list: Vec<Option<Main>>,
     shares: Option<Rc<Shares>>,
-    /// Sums under way, of one bucket: by the groups that make them.
+    /// Sums of one bucket in flight, by group of ranks.
     flying: Vec<Flying>,
-    /// By bucket: its sums were started.
+    /// By bucket: whether its sums were started.
     started: Vec<bool>,
-    /// The micro batch at hand is the last of the step.
+    /// True during the last micro-batch of the step.
     last: bool,
 }
 
 impl Grads {
-    /// Zeroed gradients for every trainable weight, of one rank.
+    /// Zeroed gradients of every trainable weight, for a single rank.
     pub fn zeros(device: &Device, params: &Params) -> Grads {
         Grads::make(device, params, None)
     }
 
-    /// Zeroed gradients of one of several ranks.
+    /// Zeroed gradients, for one of several ranks.
     pub fn shared(device: &Device, params: &Params, shares: Rc<Shares>) -> Grads {
         Grads::make(device, params, Some(shares))
     }
@@ -114,7 +115,7 @@ impl Grads {
         }
     }
 
-    /// Starts the next step: what gradients hold has no meaning until something contributes to them, or [`Grads::settle`].
+    /// Starts the next step: contents are meaningless until a contribution arrives, or [`Grads::settle`].
     pub fn clear(&mut self, device: &Device) {
         self.retire(device);
         for main in self.list.iter_mut().flatten() {
@@ -136,8 +137,8 @@ impl Grads {
         self.list.iter_mut().flatten().for_each(|main| main.settle(device));
     }
 
-    /// Where a contribution to a weight's gradient goes, and whether it is added there. One that `can_overwrite` does so where
-    /// nothing is yet; for others that is cleared.
+    /// Target of a contribution to a weight's gradient, and whether to add to it. A contribution that `can_overwrite`
+    /// does so if there is nothing yet; for others the target is cleared.
     pub(crate) fn receive(
         &mut self,
         device: &Device,
@@ -157,13 +158,13 @@ impl Grads {
         Some((full, !overwrites))
     }
 
-    /// What the gradients of some weights hold.
+    /// The states of some weights' gradients.
     pub(crate) fn states(&self, ids: impl Iterator<Item = ParamId>) -> Vec<Option<GradState>> {
         let state = |main: &Main| GradState { contents: main.contents, overwritten: main.overwritten };
         ids.map(|id| self.list[id.index()].as_ref().map(state)).collect()
     }
 
-    /// Says what they hold: what [`Grads::receive`] would have left.
+    /// Sets the states to what [`Grads::receive`] would have left.
     pub(crate) fn set_states(&mut self, ids: impl Iterator<Item = ParamId>, states: &[Option<GradState>]) {
         for (id, state) in ids.zip(states) {
             if let (Some(main), Some(GradState { contents, overwritten })) =
@@ -174,12 +175,12 @@ impl Grads {
         }
     }
 
-    /// The gradient of a weight, if it has one; of shared gradients only while its segment is at work.
+    /// The gradient of a weight, if it has one; if sharded, only while its segment is in use.
     pub fn get(&self, id: ParamId) -> Option<&Tensor> {
         self.list[id.index()].as_ref()?.full.as_ref()
     }
 
-    /// All gradients that are there, in the order of the weights.
+    /// All existing gradients, in the order of the weights.
     pub fn iter<'a>(&'a self) -> impl Iterator<Item = (ParamId, &'a Tensor)> {
         let full = |(index, main): (usize, &'a Option<Main>)| {
             Some((ParamId(index as u32), main.as_ref()?.full.as_ref()?))
@@ -187,7 +188,7 @@ impl Grads {
         self.list.iter().enumerate().filter_map(full)
     }
 
-    /// The trained weights, in their order.
+    /// The trained weights, in order.
     pub fn ids(&self) -> impl Iterator<Item = ParamId> {
         let trained = self.list.iter().enumerate().filter(|(_, main)| main.is_some());
         trained.map(|(index, _)| ParamId(index as u32))
@@ -207,22 +208,22 @@ impl Grads {
         })
     }
 
-    /// Gives up what a step that failed left under way; what the gradients are is undefined until they are cleared.
+    /// Abandons the transfers of a failed step; gradients are undefined until they are cleared.
     pub fn abandon(&mut self) {
         self.flying.clear();
     }
 
-    /// Says whether the backward passes from here on are those of a step's last micro batch.
+    /// Sets whether the following backward passes are those of a step's last micro-batch.
     pub fn set_last(&mut self, last: bool) {
         self.last = last;
     }
 
-    /// Whether gradients outlast their segment only in parts.
+    /// True if only parts of gradients outlive their segment.
     fn are_parted(&self) -> bool {
         self.shares.as_ref().is_some_and(|shares| shares.sharding >= Sharding::OptimGrads)
     }
 
-    /// Before a segment's backward pass: room for its gradients.
+    /// Before a segment's backward pass: allocates its gradients.
     pub(crate) fn enter(&mut self, device: &Device, ids: &[ParamId]) {
         if !self.are_parted() {
             return;
@@ -237,7 +238,7 @@ impl Grads {
         }
     }
 
-    /// After a segment's backward pass: what is complete begins to be summed.
+    /// After a segment's backward pass: starts to sum complete gradients.
     pub(crate) fn leave(&mut self, device: &Device, ids: &[ParamId]) {
         let Some(shares) = self.shares.clone() else { return };
         if !self.last && !self.are_parted() {
@@ -250,7 +251,7 @@ impl Grads {
         }
     }
 
-    /// Begins the sums of a bucket; those before it end here.
+    /// Starts the sums of a bucket, after ending earlier ones.
     fn begin(&mut self, device: &Device, shares: &Rc<Shares>, bucket: usize) {
         self.retire(device);
         self.started[bucket] = true;
@@ -271,7 +272,7 @@ impl Grads {
         }
     }
 
-    /// A gradient whose contributions are all there; a shared one stays with who sums it.
+    /// A gradient with all contributions; a sharded one is moved to the sum.
     fn hand_over(&mut self, device: &Device, id: ParamId) -> Option<Tensor> {
         let parted = self.are_parted();
         let main = self.list[id.index()].as_mut()?;
@@ -279,7 +280,7 @@ impl Grads {
         if parted { main.full.take() } else { main.full.clone() }
     }
 
-    /// Ends the sums under way.
+    /// Ends the sums in flight.
     fn retire(&mut self, device: &Device) {
         for flying in std::mem::take(&mut self.flying) {
             if let Some(shares) = self.shares.clone() {
@@ -311,8 +312,8 @@ impl Grads {
         }
     }
 
-    /// Completes the gradients of a step's micro batches over all ranks: ends what is under way, and sums what no segment has
-    /// left.
+    /// Completes the gradients of a step's micro-batches over all ranks: ends sums in flight, and sums the remaining
+    /// ones.
     pub fn complete(&mut self, device: &Device) {
         self.settle(device);
         let Some(shares) = self.shares.clone() else { return };
@@ -329,12 +330,12 @@ impl Grads {
     }
 }
 
-/// What of a gradient each member sums.
+/// The part of a gradient that each member sums.
 fn parts(shares: &Shares, id: ParamId, flat: &Tensor) -> Vec<Tensor> {
     shares.summed(id, flat.len()).into_iter().map(|range| flat.view_cols(range)).collect()
 }
 
-/// Hands each member's sums to the others.
+/// Sends each member's sums to the others.
 fn spread(device: &Device, shares: &Shares, of: &[(ParamId, Tensor)]) {
     let Some((first, _)) = of.first() else { return };
     let group = shares.group(*first);
@@ -342,7 +343,7 @@ fn spread(device: &Device, shares: &Shares, of: &[(ParamId, Tensor)]) {
         return;
     }
     let parts: Vec<Vec<Tensor>> = of.iter().map(|(id, flat)| parts(shares, *id, flat)).collect();
-    // A copy: what is sent and what is received are parts of one tensor.
+    // A copy, since the sent and received parts belong to one tensor.
     let copy = |parts: &Vec<Tensor>| {
         let own = &parts[group.index()];
         let mine = device.empty(1, own.len(), DType::F32, Category::Comm);

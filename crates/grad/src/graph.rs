@@ -1,7 +1,7 @@
-//! What a block does, as data: the list of operations that its forward function names.
+//! A block as data: the list of operations that its forward function names.
 //!
-//! A block's function runs once over a [`Ctx`] and computes nothing: it records. The executor then runs the list,
-//! whole or by tiles of rows, replays any slice of it, and knows the last use of every value.
+//! A block's function runs once over a [`Ctx`] and records operations without computing. The executor then runs the
+//! list, whole or by tiles of rows, replays any slice of it, and knows the last use of every value.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use fathom_tensor::mesh::Mesh;
 use crate::op::{Desc, Op};
 use crate::params::{ParamId, Params};
 
-/// A value of a graph: a handle without storage. `[t, cols]`, one row a token.
+/// A value of a graph: a handle without storage. `[t, cols]`, one row per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Val(pub(crate) u32);
 
@@ -22,7 +22,7 @@ impl Val {
     }
 }
 
-/// What is known of a value before anything runs.
+/// Properties of a value that are known before anything runs.
 #[derive(Clone, Debug)]
 pub struct Info {
     /// The activation's name, e.g. `attn.out`; the key of its place.
@@ -31,36 +31,36 @@ pub struct Info {
     pub cols: usize,
     /// Element type.
     pub dtype: DType,
-    /// The node that makes it; `None` for the graph's input.
+    /// The node that produces it; `None` for the graph's input.
     pub producer: Option<usize>,
-    /// Gradients flow through it (statistics have none).
+    /// True if gradients flow through it (statistics have none).
     pub differentiable: bool,
-    /// Ranks that share its rows, as [`own_rows`] says: 1, or `tp` where each has some of the tokens.
+    /// Number of ranks that share its rows, as in [`own_rows`]: 1, or `tp` if each has some of the tokens.
     pub share: usize,
-    /// One row for all tokens instead, see [`crate::Out::total`].
+    /// True if it has one row for all tokens, see [`crate::Out::total`].
     pub total: bool,
-    /// Rows of its own instead, see [`crate::Out::rows`].
+    /// Its own number of rows, see [`crate::Out::rows`].
     pub rows: Option<usize>,
 }
 
-/// One operation and what it reads and makes.
+/// One operation with its inputs and outputs.
 pub struct Node {
-    /// What it does.
+    /// The operation.
     pub op: Rc<dyn Op>,
     /// Values read.
     pub ins: Vec<Val>,
     /// Weights read.
     pub params: Vec<ParamId>,
-    /// Values made.
+    /// Values written.
     pub outs: Vec<Val>,
     /// The rows region it belongs to: nodes of one region run tile by tile.
     pub region: Option<u32>,
-    /// Its forward pass takes weights as they are packed.
+    /// True if its forward pass accepts packed weights.
     pub packed: bool,
 }
 
 impl Node {
-    /// A backward pass reads its weights: for the gradients of its inputs. An embedding has none.
+    /// True if a backward pass reads its weights, for the gradients of its inputs. An embedding has none.
     pub fn rereads_weights(&self) -> bool {
         !self.ins.is_empty()
     }
@@ -74,71 +74,72 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The segment's input, if it has one.
     pub input: Option<Val>,
-    /// What it reads besides.
+    /// Further values that it reads.
     pub memory: Vec<Val>,
     /// The segment's output.
     pub output: Val,
 }
 
 impl Info {
-    /// Its rows on a rank, by its index among those that share them, where these tokens are at hand.
+    /// Number of rows of these tokens on the rank with this index among those that share them.
     pub fn rows_of(&self, tokens: &Range<usize>, index: usize) -> usize {
         self.rows.unwrap_or_else(|| own_rows(tokens, self.share, index).len())
     }
 }
 
-/// Where the rows of a rank lie among all that it has, of these tokens of a stream whose ranks share the rows of each tile. Shares of
-/// tokens, of tiles and of the stream, differ by at most one.
+/// Position of a rank's rows among all of its rows, for tokens of a stream whose ranks share the rows of each tile.
+/// Shares of tokens, of tiles and of the stream, differ by at most one.
 pub fn own_rows(tokens: &Range<usize>, ranks: usize, index: usize) -> Range<usize> {
-    // Of the tokens before `end` the rank has one in each `ranks`, as if they were dealt out. What is not shared all have.
+    // Of the tokens before `end`, the rank has every `ranks`-th, as if distributed round-robin. Rows that are not
+    // shared are on all ranks.
     let before = |end: usize| (end + ranks - 1 - index % ranks) / ranks;
     before(tokens.start)..before(tokens.end)
 }
 
 impl Graph {
-    /// What comes from outside: the input and what is read besides.
+    /// Values from outside: the input and the further values read.
     pub fn given(&self) -> impl Iterator<Item = Val> + '_ {
         self.input.into_iter().chain(self.memory.iter().copied())
     }
 
-    /// The weights that its operations name, in their order.
+    /// The weights that its operations name, in order.
     pub fn weights(&self) -> Vec<ParamId> {
         self.nodes.iter().flat_map(|node| node.params.iter().copied()).collect()
     }
 }
 
-/// How a segment's work is sharded over ranks.
+/// Distribution of a segment's work over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spread {
-    /// Ranks that have a part of each sub-layer's weights.
+    /// Number of ranks that each have a part of every sub-layer's weights.
     pub ranks: usize,
-    /// Between sub-layers each of them has a share of the rows (Megatron's sequence parallel), not all: of each tile, or of all
-    /// tokens where there are no tiles, the part of its index.
+    /// True if between sub-layers each of them has a share of the rows (Megatron's sequence parallel) instead of all:
+    /// of each tile, or of all tokens without tiles, the part of its index.
     pub rows: bool,
-    /// Expert parallel ranks: each has some of a layer's experts.
+    /// Number of expert parallel ranks: each has some of a layer's experts.
     pub ep: usize,
-    /// Tensor parallel ranks of an expert: each has a part of its columns inside.
+    /// Number of tensor parallel ranks of an expert: each has some of its inner columns.
     pub etp: usize,
 }
 
 impl Spread {
-    /// One rank.
+    /// A single rank.
     pub const NONE: Spread = Spread { ranks: 1, rows: false, ep: 1, etp: 1 };
 
-    /// How the ranks of a mesh share it.
+    /// The distribution over the ranks of a mesh.
     pub fn of(mesh: &Mesh) -> Spread {
         let grid = mesh.grid();
         let rows = grid.sequence_parallel && grid.tp > 1;
         Spread { ranks: grid.tp, rows, ep: grid.ep, etp: grid.etp }
     }
 
-    /// Ranks over which rows between sub-layers are shared.
+    /// Number of ranks over which rows between sub-layers are shared.
     pub fn share(self) -> usize {
         if self.rows { self.ranks } else { 1 }
     }
 }
 
-/// Records a block's operations. The methods that model code calls are in [`crate::ops`], one per operation.
+/// Records a block's operations. The methods for model code are in [`crate::ops`], one per operation.
 pub struct Ctx<'p> {
     pub(crate) params: &'p Params,
     pub(crate) spread: Spread,
@@ -149,8 +150,8 @@ pub struct Ctx<'p> {
 }
 
 impl<'p> Ctx<'p> {
-    /// Runs `body` once and returns what it recorded. `input` describes the segment's input, `memory` what it reads besides,
-    /// with its rows.
+    /// Runs `body` once and returns what it recorded. `input` describes the segment's input, `memory` its further
+    /// inputs with their rows.
     pub fn record(
         params: &'p Params,
         spread: Spread,
@@ -176,8 +177,8 @@ impl<'p> Ctx<'p> {
         Graph { values, nodes, input: input.map(|_| Val(0)), memory, output }
     }
 
-    /// A region of operations that work row by row: the executor runs it whole or by tiles of rows, and replays
-    /// it by tiles. Communication inside it happens per tile.
+    /// A region of operations that work row by row: the executor runs it whole or by tiles of rows, and replays it by
+    /// tiles. Communication inside it happens per tile.
     ///
     /// # Panics
     /// If regions are nested.
@@ -191,8 +192,8 @@ impl<'p> Ctx<'p> {
         result
     }
 
-    /// Operations that need all rows at once. Inside a rows region it ends before them and another begins after them:
-    /// what later operations read has storage for all rows.
+    /// Operations that need all rows at once. Inside a rows region, the region ends before them and a new one begins
+    /// after them: values that later operations read have storage for all rows.
     pub fn whole<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let inside = self.region.take().is_some();
         let result = body(self);
@@ -222,7 +223,7 @@ impl<'p> Ctx<'p> {
         self.apply_to(share, op, ins, params)
     }
 
-    /// As [`Ctx::apply`], for an operation that scatters or gathers rows: its outputs have tokens / `share` rows.
+    /// [`Ctx::apply`] for an operation that scatters or gathers rows: its outputs have tokens / `share` rows.
     #[track_caller]
     pub(crate) fn apply_to(
         &mut self,
@@ -260,7 +261,7 @@ impl<'p> Ctx<'p> {
         outs
     }
 
-    /// Says that the forward pass of the last operation takes weights as they are packed.
+    /// Marks the last operation's forward pass as accepting packed weights.
     pub(crate) fn takes_packed(&mut self) {
         if let Some(node) = self.nodes.last_mut() {
             node.packed = true;

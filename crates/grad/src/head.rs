@@ -3,8 +3,8 @@
 //! A sum of losses is minimised, each a [`TileLoss`]. With constant weights per token the gradients are computed in the forward pass
 //! ([`Head::loss`]); objectives whose weights depend on the losses use [`Head::losses`] first and [`Head::loss`] after.
 //!
-//! Tensor parallel ranks have some rows of the projection each (vocabulary parallel): of a tile every rank makes its columns
-//! of the logits, and two numbers a token go round before the loss is known.
+//! Tensor parallel ranks each have some rows of the projection (vocabulary parallel): for each tile, every rank
+//! computes its columns of the logits, and two numbers per token are exchanged before the loss is known.
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Machine, MatMul, OpDesc, SUM_CHUNK, Tensor};
@@ -35,7 +35,7 @@ pub use projections::{ProjectedState, Projecting, Projections};
 pub use scores::Scores;
 pub use tile::{LossTerm, Tile, TileLoss};
 
-/// What happens to logits on the way to the loss.
+/// Transformation of logits before the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadUse {
     /// Multiplies the logits.
@@ -55,9 +55,9 @@ impl Default for HeadUse {
 /// A low-rank term of the output projection (LoRA; Hu et al., 2021): `scale (x A^T) B^T` is added to the logits.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadTerm {
-    /// [rank, d], all of it on every rank.
+    /// [rank, d], whole on every rank.
     pub a: ParamId,
-    /// [vocab, rank], of the rows that the projection has here.
+    /// [vocab, rank], for the projection's rows on this rank.
     pub b: ParamId,
     /// Multiplies both together.
     pub scale: f32,
@@ -68,19 +68,19 @@ pub struct HeadTerm {
 pub struct Head {
     /// [vocab, d].
     pub weight: ParamId,
-    /// [1, vocab]: joins the logits before anything else happens to them.
+    /// [1, vocab]: added to the logits before any transformation.
     pub bias: Option<ParamId>,
-    /// What follows.
+    /// Transformation of the logits.
     pub how: HeadUse,
-    /// The token whose row is the first of the weight: above 0 where the vocabulary is spread over ranks.
+    /// Token of the weight's first row: above 0 if the vocabulary is distributed over ranks.
     pub first: usize,
-    /// What an adapter adds.
+    /// The adapter's term.
     pub term: Option<HeadTerm>,
 }
 
 impl Head {
-    /// The same of the distribution at a temperature, which divides logits after the cap: `cap tanh(s x / cap) / T` is that of
-    /// scale `s / T` and cap `cap / T`.
+    /// The head of the distribution at a temperature, which divides logits after the cap: `cap tanh(s x / cap) / T` is
+    /// that of scale `s / T` and cap `cap / T`.
     pub fn at(mut self, temperature: f64) -> Head {
         if temperature != 1.0 {
             self.how.scale = (f64::from(self.how.scale) / temperature) as f32;
@@ -95,7 +95,7 @@ impl Head {
         (bytes / (4 * vocab) / SUM_CHUNK * SUM_CHUNK).max(SUM_CHUNK)
     }
 
-    /// Tokens whose gradients are kept together: whole tiles.
+    /// Tokens whose logit gradients are kept together: whole tiles.
     fn gradient_rows(machine: &dyn Machine, vocab: usize, dtype: DType) -> usize {
         let tile = Head::tile_rows(machine, vocab);
         let bytes = machine.profile().portions.logit_grads_bytes;
@@ -105,7 +105,7 @@ impl Head {
         }
     }
 
-    /// The projection's weight, its bias if there is one, and an adapter's.
+    /// The projection's weight, its bias if there is one, and the adapter's weights.
     fn ids(&self) -> impl Iterator<Item = ParamId> {
         let term = self.term.map(|term| [term.a, term.b]);
         [self.weight].into_iter().chain(self.bias).chain(term.into_iter().flatten())
@@ -125,7 +125,7 @@ impl Head {
         let logits = self.project(scope, x);
         let HeadUse { scale, softcap, .. } = self.how;
         if scale != 1.0 || softcap != 0.0 {
-            // One pass of the loss's own kernel would give the loss as well; only the transform is wanted.
+            // The loss's own kernel would compute the loss as well, but only the transformation is wanted.
             scope.device.machine.scale(&logits, scale, &logits);
             if softcap != 0.0 {
                 scope.device.machine.softcap(&logits, softcap);
@@ -170,7 +170,7 @@ impl Head {
         scope.counters.span("head", " matmul", -1, || scope.device.machine.matmul(&op, &ws));
     }
 
-    /// The rows of all ranks where each has a share of them.
+    /// The rows of all ranks if each has a share of them.
     fn collect(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let (device, spread) = (scope.device, scope.spread());
         if spread.share() == 1 {
@@ -184,7 +184,7 @@ impl Head {
         all
     }
 
-    /// `dx = dlogits W`, summed over the ranks that have other columns of the logits.
+    /// `dx = dlogits W`, summed over the ranks with the other columns of the logits.
     fn input_gradient(&self, scope: &Scope<'_>, dlogits: &Tensor, weight: &Tensor, dx: &Tensor) {
         let (device, spread) = (scope.device, scope.spread());
         let product = |c: &Tensor| {

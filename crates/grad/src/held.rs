@@ -1,8 +1,9 @@
-//! The values that a segment holds for its backward pass: in memory, or offloaded to host memory or disk and fetched back.
+//! The values that a segment holds for its backward pass: in memory, or offloaded to host memory or disk and fetched
+//! back.
 //!
-//! A value leaves when its segment's forward pass is over, and its memory is free when the next segment reaches its
-//! attention. It is fetched and waited for at fixed points among the steps of the schedule ([`crate::schedule`]), so
-//! the memory of a step does not depend on the disk's speed. An offloaded value can be read more than once.
+//! A value is written when its segment's forward pass ends, and its memory is free when the next segment reaches its
+//! attention. It is fetched and waited for at fixed steps of the schedule ([`crate::schedule`]), so the memory of a
+//! step does not depend on the disk's speed. An offloaded value can be read more than once.
 
 use fathom_tensor::spill::{Codec, Reading, Spill, Stored, Tag, Writing};
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -10,22 +11,22 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use crate::graph::Val;
 use crate::places::{Place, Places};
 
-/// Memory behind a machine's own.
+/// Memory for offloaded values.
 #[derive(Clone, Default)]
 pub struct Offload {
-    /// The host's.
+    /// Host memory.
     pub host: Option<Spill>,
     /// Disk.
     pub disk: Option<Spill>,
 }
 
 impl Offload {
-    /// Disk alone.
+    /// Only a disk.
     pub fn disk(spill: Spill) -> Offload {
         Offload { disk: Some(spill), host: None }
     }
 
-    /// The engine behind a place; none for places that need none.
+    /// The engine of a place; `None` for places without one.
     pub fn engine(&self, place: Place) -> Option<&Spill> {
         match place {
             Place::Host => self.host.as_ref(),
@@ -34,12 +35,12 @@ impl Offload {
         }
     }
 
-    /// The engines there are.
+    /// All engines.
     pub fn engines(&self) -> impl Iterator<Item = &Spill> {
         self.host.iter().chain(&self.disk)
     }
 
-    /// The first failure of any of them, if there was one: for the end of a step.
+    /// The first failure of any engine, to be checked at the end of a step.
     ///
     /// # Errors
     /// That failure.
@@ -48,17 +49,17 @@ impl Offload {
     }
 }
 
-/// How a value is offloaded.
+/// Parameters of offloading a value.
 pub(crate) struct Leaving<'a> {
     pub spill: &'a Spill,
     pub codec: Codec,
-    /// Rows from the first on that stay.
+    /// Number of first rows that stay in memory.
     pub rows_kept: usize,
     pub tag: Tag,
 }
 
 impl<'a> Leaving<'a> {
-    /// What the table says of a tensor, if it is offloaded and there is a place for it.
+    /// The parameters for a tensor from the table of places, if it is offloaded and there is an engine.
     pub fn of(
         (places, codec): (&Places, Codec),
         offload: &'a Offload,
@@ -78,7 +79,7 @@ pub(crate) struct Held {
     cols: usize,
     dtype: DType,
     spill: Option<Spill>,
-    /// The first rows, if only the others went.
+    /// The first rows, if only the others were offloaded.
     first_rows: Option<Tensor>,
     stored: Option<Stored>,
     at: At,
@@ -88,10 +89,10 @@ enum At {
     Here(Tensor),
     Leaving(Writing, Tensor),
     Offloaded,
-    /// The rows that come, and all rows.
+    /// The rows being read, and all rows.
     Coming(Reading, Tensor),
-    /// A transfer failed. The step goes on with values that mean nothing; its caller asks [`Offload::check`] before it
-    /// uses any of them.
+    /// A transfer failed. The step continues with meaningless values; its caller must check [`Offload::check`] before
+    /// using any.
     Lost,
 }
 
@@ -104,7 +105,7 @@ impl Held {
         }
     }
 
-    /// Stays in memory.
+    /// Keeps the value in memory.
     pub fn here(tensor: Tensor) -> Held {
         let (rows, cols, dtype) = (tensor.rows(), tensor.cols(), tensor.dtype());
         Held { rows, cols, dtype, spill: None, first_rows: None, stored: None, at: At::Here(tensor) }
@@ -126,7 +127,7 @@ impl Held {
         held
     }
 
-    /// Waits until it is written, and frees its memory.
+    /// Waits until the value is written, and frees its memory.
     pub fn settle(&mut self) {
         self.at = match std::mem::replace(&mut self.at, At::Lost) {
             At::Leaving(writing, _) => writing.retire().map_or(At::Lost, |stored| {
@@ -137,7 +138,7 @@ impl Held {
         };
     }
 
-    /// Gives it memory again and begins to read; what has not left yet stays.
+    /// Allocates memory and starts to read; a value not yet offloaded stays.
     pub fn fetch(&mut self, device: &Device) {
         self.at = match std::mem::replace(&mut self.at, At::Lost) {
             At::Leaving(writing, tensor) => writing.retire().map_or(At::Lost, |stored| {
@@ -160,7 +161,7 @@ impl Held {
         Some(At::Coming(spill.read(stored, rest).ok()?, all))
     }
 
-    /// The value, in memory; waits for it where it is on its way. An offloaded value can be fetched again.
+    /// The value in memory; waits for it if it is being read. An offloaded value can be fetched again.
     pub fn arrive(&mut self, device: &Device) -> Tensor {
         let back = match std::mem::replace(&mut self.at, At::Offloaded) {
             At::Here(tensor) => Some(tensor),
@@ -177,7 +178,7 @@ impl Held {
 /// The values that a segment holds.
 pub(crate) struct Holding {
     pub vals: Vec<(Val, Held)>,
-    /// What the backward pass reads first.
+    /// The values that the backward pass reads first.
     pub first_reads: Vec<Val>,
 }
 
@@ -191,14 +192,14 @@ impl Holding {
         self.vals.iter_mut().for_each(|(_, held)| held.settle());
     }
 
-    /// Begins to read one value.
+    /// Starts to read one value.
     pub fn fetch(&mut self, val: Val, device: &Device) {
         if let Some(held) = self.get(val) {
             held.fetch(device);
         }
     }
 
-    /// Begins to read what the backward pass reads first.
+    /// Starts to read the values that the backward pass needs first.
     pub fn fetch_first(&mut self, device: &Device) {
         for val in self.first_reads.clone() {
             self.fetch(val, device);
@@ -217,11 +218,11 @@ impl Holding {
     }
 }
 
-/// What a pass over a segment knows of values outside memory.
+/// Offloaded values known to a pass over a segment.
 #[derive(Default)]
 pub(crate) struct Far<'a> {
-    /// Of this segment, in the backward pass.
+    /// Those of this segment, in the backward pass.
     pub own: Option<&'a mut Holding>,
-    /// Of the segment below.
+    /// Those of the segment below.
     pub below: Option<&'a mut Holding>,
 }

@@ -1,6 +1,6 @@
-//! Segments that were recorded and scheduled once: a model's blocks are mostly alike, so they share a graph and a schedule, in every
-//! step, for every generated token and in plans. On a machine without data they also share what their tiles and operations do
-//! ([`fathom_tensor::Summary`]), so that a plan runs each of them once and adds up the rest.
+//! Cache of recorded and scheduled segments: a model's blocks are mostly alike, so they share a graph and a schedule,
+//! in every step, for every generated token and in plans. On a machine without data they also share the effects of
+//! their tiles and operations ([`fathom_tensor::Summary`]), so that a plan runs each of them once and adds up the rest.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::places::Places;
 use crate::run::Counters;
 use crate::schedule::Schedule;
 
-/// What a segment has in common with others of its model.
+/// Properties that a segment shares with others of its model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alike {
     /// Segments of one kind name the same operations, over weights at the same distances from the first.
@@ -25,7 +25,7 @@ pub struct Alike {
     pub first: ParamId,
 }
 
-/// Which segment runs.
+/// Identifies a segment.
 #[derive(Clone, Debug)]
 pub struct Which {
     /// Its layer, or the first of several; -1 outside the blocks.
@@ -40,7 +40,7 @@ impl From<i32> for Which {
     }
 }
 
-/// What a graph and its schedule depend on besides the kind of segment.
+/// Everything on which a graph and its schedule depend, with the kind of segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub kind: Vec<u32>,
@@ -50,62 +50,62 @@ pub(crate) struct Key {
     pub pass: Pass,
 }
 
-/// How a segment is run.
+/// Kind of a pass over a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pass {
     /// Without a backward pass, in tiles of this height.
     Eval(Option<usize>),
-    /// With one.
+    /// With a backward pass.
     Tape {
-        /// The table of places, by its number in the memo.
+        /// The table of places, by its index in the memo.
         places: usize,
-        /// Which of its rules are about the layer.
+        /// The rules that concern the layer.
         rules: Vec<u16>,
         input_grad: bool,
-        /// There is a host and a disk behind memory.
+        /// True if there is a host and a disk for offloading, respectively.
         behind: [bool; 2],
         split: bool,
     },
 }
 
-/// All that is remembered for one set of weights.
+/// The cache for one set of weights.
 #[derive(Default)]
 pub(crate) struct Memo {
     segments: RefCell<HashMap<Key, Rc<Segment>>>,
     places: RefCell<Vec<Places>>,
     batches: RefCell<Vec<Vec<u64>>>,
-    /// Nothing is remembered.
+    /// Disables the cache.
     off: bool,
 }
 
 impl Memo {
-    /// Forgets everything: what is recorded now is something else.
+    /// Clears the cache, when later recordings differ.
     pub fn clear(&mut self) {
         *self = Memo { off: self.off, ..Memo::default() };
     }
 
-    /// Remembers nothing from here on.
+    /// Disables the cache from here on.
     pub fn end(&mut self) {
         self.off = true;
         self.clear();
     }
 
-    /// Whether anything is remembered.
+    /// True if the cache is enabled.
     pub fn is_on(&self) -> bool {
         !self.off
     }
 
-    /// The number of a table of places.
+    /// Index of a table of places.
     pub fn places(&self, places: &Places) -> usize {
         number(&self.places, places)
     }
 
-    /// The number of all batches of which a machine without data has to do the same.
+    /// Index of all batches with the same work on a machine without data.
     pub fn batch(&self, batch: &Batch) -> usize {
         number(&self.batches, &batch.sizes())
     }
 
-    /// The segment of a key, made by `record` where there is none.
+    /// The segment of a key, created by `record` if missing.
     pub fn segment(&self, key: Key, record: impl FnOnce() -> Segment) -> Rc<Segment> {
         if let Some(known) = self.segments.borrow().get(&key) {
             return known.clone();
@@ -128,17 +128,17 @@ fn number<T: Clone + PartialEq>(list: &RefCell<Vec<T>>, one: &T) -> usize {
 pub(crate) struct Segment {
     pub graph: Graph,
     pub schedule: Schedule,
-    /// The weights that its forward pass and its backward pass need, as they were recorded.
+    /// The weights that its forward pass and its backward pass need, as recorded.
     weights: Vec<ParamId>,
     reread: Vec<ParamId>,
     first: ParamId,
     layer: i32,
-    /// By what a pass finds: what its steps do.
+    /// Cached effects of its steps, by the state a pass starts from.
     runs: RefCell<HashMap<Found, Rc<Steps>>>,
 }
 
 impl Segment {
-    /// Of a graph that was recorded at a layer, over weights from `first` on.
+    /// From a graph that was recorded at a layer, over weights from `first` on.
     pub fn new(graph: Graph, schedule: Schedule, which: &Which) -> Segment {
         let nodes = graph.nodes.iter().enumerate();
         let needs = nodes.filter(|(index, node)| node.rereads_weights() || schedule.replays(*index));
@@ -153,14 +153,14 @@ impl Segment {
     }
 }
 
-/// A segment at the place of one that may have been recorded elsewhere. Cheap to clone.
+/// A segment at a place other than where it was recorded. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Placed {
     segment: Rc<Segment>,
     pub layer: i32,
-    /// From the weights that were recorded to its own.
+    /// Distance from the recorded weights to its own.
     shift: u32,
-    /// It shares the segment with others, so what steps do is worth remembering.
+    /// True if it shares the segment with others, so that effects of steps are worth caching.
     shares: bool,
 }
 
@@ -179,79 +179,79 @@ impl Placed {
         &self.segment.schedule
     }
 
-    /// Layers between where it was recorded and where it is.
+    /// Number of layers between the recorded place and this one.
     pub fn layers_on(&self) -> i32 {
         self.layer - self.segment.layer
     }
 
-    /// A recorded weight's own.
+    /// Its own weight for a recorded one.
     pub fn id(&self, recorded: ParamId) -> ParamId {
         ParamId(recorded.0.wrapping_add(self.shift))
     }
 
-    /// The weights that its operations name, in their order.
+    /// The weights that its operations name, in order.
     pub fn weights(&self) -> impl Iterator<Item = ParamId> + Clone {
         self.segment.weights.iter().map(|id| self.id(*id))
     }
 
-    /// Those that its backward pass reads.
+    /// The weights that its backward pass reads.
     pub fn reread(&self) -> impl Iterator<Item = ParamId> {
         self.segment.reread.iter().map(|id| self.id(*id))
     }
 
-    /// What is known of the steps of a pass that finds this; `None` where steps have to run.
+    /// The cached effects of the steps of a pass that finds this; `None` if steps have to run.
     pub fn steps(&self, device: &Device, found: impl FnOnce() -> Found) -> Option<Rc<Steps>> {
         let runs = self.shares && !device.machine.has_data();
         runs.then(|| self.segment.runs.borrow_mut().entry(found()).or_default().clone())
     }
 }
 
-/// What the steps of a pass depend on besides graph and schedule.
+/// Everything on which the steps of a pass depend besides graph and schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Found {
     pub backward: bool,
-    /// The layer, where layers differ in how their keys travel.
+    /// The layer, if layers differ in how they exchange keys.
     pub layer: i32,
-    /// The number of the batch.
+    /// Index of the batch.
     pub batch: usize,
-    /// What gradients hold.
+    /// Contents of gradients.
     pub grads: Vec<Option<GradState>>,
-    /// How weights are packed that are held as blocks.
+    /// Packing of weights that are stored as blocks.
     pub packings: Vec<Packing>,
-    /// Every tile runs.
+    /// True if every tile runs.
     pub all_tiles: bool,
-    /// Routers count.
+    /// True if routers count.
     pub counts: bool,
 }
 
-/// What the steps of one pass do, by their numbers.
+/// Effects of the steps of one pass, by their indices.
 #[derive(Default)]
 pub(crate) struct Steps {
     list: RefCell<Vec<Known>>,
-    /// A step runs to be remembered; those inside it just run.
+    /// True while a step runs to be cached; steps inside it just run.
     inside: Cell<bool>,
 }
 
 #[derive(Clone, Default)]
 enum Known {
-    /// Nothing yet.
+    /// Unknown.
     #[default]
     Nothing,
-    /// It cannot be repeated.
+    /// Not repeatable.
     Runs,
     Repeats(Rc<Repeats>),
 }
 
 struct Repeats {
     summary: Summary,
-    /// FLOPs of the model, FLOPs that ran, operations replayed.
+    /// FLOPs of the model, FLOPs executed, operations replayed.
     work: [u128; 3],
-    /// What gradients hold afterwards.
+    /// Contents of gradients afterwards.
     grads: Vec<Option<GradState>>,
 }
 
 impl Steps {
-    /// Whether a step has been run, and does what [`Steps::repeat`] would do.
+    /// Cached information about a step: whether its effects are known and can be repeated.
     fn at(&self, step: usize) -> Known {
         if self.inside.get() {
             Known::Runs
@@ -260,7 +260,7 @@ impl Steps {
         }
     }
 
-    /// Does what a step did before; false if it has to run.
+    /// Repeats the effects of a step; false if it has to run.
     pub fn repeat(
         &self,
         step: usize,
@@ -278,12 +278,12 @@ impl Steps {
         true
     }
 
-    /// Whether a step that runs now is to be remembered.
+    /// True if a step that runs now is to be cached.
     pub fn is_new(&self, step: usize) -> bool {
         matches!(self.at(step), Known::Nothing)
     }
 
-    /// Runs a step and remembers what it does; `states` are those of the gradients.
+    /// Runs a step and caches its effects; `states` are those of the gradients.
     pub fn run(
         &self,
         step: usize,

@@ -1,8 +1,10 @@
-//! Low-precision GEMMs of linear layers: their number formats, and the largest magnitudes of earlier steps for delayed scaling.
+//! Low-precision GEMMs of linear layers: their number formats, and the largest magnitudes of earlier steps for delayed
+//! scaling.
 //!
-//! Each product quantises both operands along its own reduction dimension: the forward product x and W along the columns of x,
-//! the input gradient dy and W along the rows of W, the weight gradient dy and x along the tokens. The machine decides how.
-//! Blocks are aligned with tiles, micro batches and ranks' shards, all of which are multiples of them.
+//! Each product quantizes both operands along its own reduction dimension: the forward product x and W along the
+//! columns of x, the input gradient dy and W along the rows of W, the weight gradient dy and x along the tokens. The
+//! machine decides how. Blocks are aligned with tiles, micro-batches and ranks' shards, all of which are multiples of
+//! them.
 
 use std::cell::Cell;
 
@@ -49,7 +51,7 @@ pub enum Pass {
     Weight,
 }
 
-/// An operand of one of them, by its number in what is kept of it.
+/// An operand of a product, by its index in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     X,
@@ -58,7 +60,7 @@ enum Role {
 }
 
 impl Pass {
-    /// A and B.
+    /// Roles of A and B.
     fn roles(self) -> [Role; 2] {
         match self {
             Pass::Forward => [Role::X, Role::W],
@@ -85,12 +87,12 @@ impl GemmFormat {
         }
     }
 
-    /// How A and B of a product are stored.
+    /// Formats of A and B of a product.
     pub fn operands(self, pass: Pass) -> [Narrow; 2] {
         pass.roles().map(|role| self.operand(role))
     }
 
-    /// Neighbours that share a scale; `None` where all of a tensor does.
+    /// Number of adjacent elements that share a scale; `None` if a whole tensor does.
     pub fn block(self) -> Option<usize> {
         match self {
             GemmFormat::Micro(_) => Some(MICRO),
@@ -99,17 +101,17 @@ impl GemmFormat {
         }
     }
 
-    /// Results depend on how tokens are cut into tiles: a tile's tensor is another.
+    /// True if results depend on how tokens are cut into tiles, since each tile's tensor has its own scale.
     pub fn depends_on_tiles(self) -> bool {
         self == GemmFormat::Fp8Current
     }
 }
 
-/// What an operation knows of its weight's products.
+/// The formats of an operation's products.
 #[derive(Clone, Debug)]
 pub struct NarrowLinear {
     format: GemmFormat,
-    /// f32 [1, 3] of x, W and dy: largest magnitudes of earlier steps, and of this one.
+    /// f32 [1, 3] for x, W and dy: largest magnitudes of earlier steps, and of this one.
     seen: Option<[Tensor; 2]>,
 }
 
@@ -117,27 +119,27 @@ pub struct NarrowLinear {
 #[derive(Debug)]
 pub struct Narrowing {
     format: GemmFormat,
-    /// By weight, its number among the narrow ones.
+    /// By weight, its index among the narrow ones.
     numbers: Vec<Option<usize>>,
     seen: Option<Seen>,
 }
 
-/// Largest magnitudes of the three operands of each narrow weight: a row of history for each step.
+/// Largest magnitudes of the three operands of each narrow weight, with one row of history per step.
 #[derive(Debug)]
 struct Seen {
-    /// f32 [steps, 3 x weights]: the steps before this one, in a ring.
+    /// f32 [steps, 3 x weights]: earlier steps, in a ring.
     history: Tensor,
-    /// f32 [1, 3 x weights]: the largest of each column.
+    /// f32 [1, 3 x weights]: the maximum of each column.
     before: Tensor,
-    /// f32 [1, 3 x weights]: of this step so far.
+    /// f32 [1, 3 x weights]: this step so far.
     now: Tensor,
-    /// The row that this step will be.
+    /// The row for this step.
     row: Cell<usize>,
 }
 
 impl Narrowing {
-    /// The products of these weights, of `count` in all. `history` is how many steps delayed scaling looks back on (Transformer
-    /// Engine's `amax_history_len`).
+    /// Low-precision GEMMs for these weights, of `count` in all. `history` is the number of steps of delayed scaling
+    /// (Transformer Engine's `amax_history_len`).
     pub fn new(
         device: &Device,
         format: GemmFormat,
@@ -159,7 +161,7 @@ impl Narrowing {
         Narrowing { format, numbers, seen }
     }
 
-    /// The number format of a weight's GEMM operands; `None` if they are not quantised.
+    /// The number format of a weight's GEMM operands; `None` if they are not quantized.
     pub fn of(&self, id: ParamId) -> Option<NarrowLinear> {
         let number = (*self.numbers.get(id.index())?)?;
         let columns = 3 * number..3 * number + 3;
@@ -168,7 +170,7 @@ impl Narrowing {
         Some(NarrowLinear { format: self.format, seen })
     }
 
-    /// Ends a step: its largest magnitudes, over all ranks with the same layers, join the history.
+    /// Ends a step: adds its largest magnitudes, over all ranks with the same layers, to the history.
     pub fn end_step(&self, device: &Device) {
         let Some(Seen { history, before, now, row }) = &self.seen else { return };
         device.pool.enter("amax", -1);
@@ -186,12 +188,12 @@ impl Narrowing {
         machine.largest(history, before);
     }
 
-    /// f32 [steps, 3 x weights] of delayed scaling, and the row that this step will be.
+    /// f32 [steps, 3 x weights]: the history of delayed scaling, and the row for this step.
     pub fn history(&self) -> Option<(&Tensor, usize)> {
         self.seen.as_ref().map(|seen| (&seen.history, seen.row.get()))
     }
 
-    /// Goes on at a row of a history that was loaded into [`Narrowing::history`].
+    /// Resumes at a row of a history that was loaded into [`Narrowing::history`].
     pub fn resume(&self, device: &Device, row: usize) {
         let Some(seen) = &self.seen else { return };
         seen.row.set(row % seen.history.rows());
@@ -213,7 +215,7 @@ impl Exec<'_> {
         });
         let [a, b] = [0, 1].map(|side| {
             let delayed = cells[side].as_ref().map(|[before, now]| {
-                // What is evaluated leaves no trace in training.
+                // Evaluation does not affect the history.
                 Delayed { before, now: self.trains.then_some(now) }
             });
             NarrowOperand { how: hows[side], delayed }

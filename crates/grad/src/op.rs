@@ -18,7 +18,7 @@ pub struct Desc {
 }
 
 impl Desc {
-    /// That of a tensor.
+    /// The columns and type of a tensor.
     pub fn of(x: &Tensor) -> Desc {
         Desc { cols: x.cols(), dtype: x.dtype() }
     }
@@ -33,12 +33,12 @@ pub struct Out {
     pub cols: usize,
     /// Element type.
     pub dtype: DType,
-    /// Gradients flow through it.
+    /// True if gradients flow through it.
     pub differentiable: bool,
-    /// One row for all tokens, to which each tile adds; it begins at zero. Only the backward pass may read it, and it is
-    /// always kept for that.
+    /// True if it is one row for all tokens, to which each tile adds, starting from zero. Only the backward pass may
+    /// read it, and it is always kept for that.
     pub total: bool,
-    /// Rows of its own, which are none of the tokens'; what comes from such values alone has them too.
+    /// Its own number of rows, unrelated to the tokens; values computed only from such ones have these rows too.
     pub rows: Option<usize>,
 }
 
@@ -64,16 +64,16 @@ impl Out {
     }
 }
 
-/// Which gradients a node has to compute.
+/// The gradients that a node has to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Of its inputs.
+    /// Gradients of the inputs.
     pub inputs: bool,
-    /// Of its weights.
+    /// Gradients of the weights.
     pub weights: bool,
 }
 
-/// What the backward pass reads, as indices into inputs and outputs.
+/// The values that the backward pass reads, as indices into inputs and outputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saves {
     /// Inputs.
@@ -82,36 +82,36 @@ pub struct Saves {
     pub outs: Vec<usize>,
 }
 
-/// What the gradients of an operation allow.
+/// Capabilities of an operation's gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backward {
     /// Inputs whose gradient is the output's, unchanged.
     pub passes: &'static [usize],
-    /// `backward_input` can add to `dx`.
+    /// True if `backward_input` can add to `dx`.
     pub accumulates: bool,
-    /// `backward_weight` can write the first weight's gradient instead of adding to it.
+    /// True if `backward_weight` can overwrite the first weight's gradient instead of adding to it.
     pub writes_weight: bool,
 }
 
 impl Backward {
-    /// Every gradient is computed; those of inputs are written, those of weights are added to.
+    /// Every gradient is computed; those of inputs are overwritten, those of weights are added to.
     pub const PLAIN: Backward = Backward { passes: &[], accumulates: false, writes_weight: false };
 }
 
-/// Floating-point operations of one node. Model FLOPs count attention once under the mask and no replay.
+/// Floating-point operations of one node. Model FLOPs count attention once under the mask, without replays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flops {
     /// Forward.
     pub forward: u64,
     /// Backward, by inputs.
     pub input: u64,
-    /// Backward, by the first weight. What biases take is not counted, as in the forward pass.
+    /// Backward, by the first weight. Work for biases is not counted, as in the forward pass.
     pub weight: u64,
-    /// What the backward kernels do beyond that (attention recomputes its scores).
+    /// Additional work of the backward kernels (attention recomputes its scores).
     pub extra: u64,
 }
 
-/// What [`Saves`] named, for the rows at hand.
+/// The values named by [`Saves`], for the current rows.
 pub struct Saved {
     pub(crate) ins: Vec<Option<Tensor>>,
     pub(crate) outs: Vec<Option<Tensor>>,
@@ -134,7 +134,7 @@ impl Saved {
 }
 
 impl Saved {
-    /// What gradients of the weights alone are made from, but for the weights.
+    /// The saved values that the gradients of weights need, without the weights.
     pub(crate) fn for_weights(&self, op: &dyn Op) -> Saved {
         let Saves { ins, outs } = op.saves(Want { inputs: false, weights: true });
         let only = |vals: &[Option<Tensor>], wanted: Vec<usize>| {
@@ -145,7 +145,7 @@ impl Saved {
     }
 }
 
-/// Where an input's gradient goes.
+/// Target of an input's gradient.
 pub struct Dx {
     /// [rows, cols of the input].
     pub tensor: Tensor,
@@ -153,12 +153,12 @@ pub struct Dx {
     pub accumulate: bool,
 }
 
-/// What a layer remembers of earlier tokens, in generation.
+/// Memory of earlier tokens in a layer, during generation.
 pub trait LayerMemory {
-    /// For attention: appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks speak of.
+    /// For attention: appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks refer to.
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor);
-    /// For recurrences: of each sequence of the batch its rows of the stream, and what the layer kept of the rows before them: zeros
-    /// at its beginning, [rows, cols] of f32, to be overwritten with what it keeps of these.
+    /// For recurrences: each sequence's rows of the stream, with the layer's state before them, f32 [rows, cols], which
+    /// is zero at its beginning and is to be overwritten with the new state.
     fn state(&mut self, device: &Device, layer: usize, shape: [usize; 2]) -> Vec<(Range<usize>, Tensor)>;
 }
 
@@ -170,30 +170,31 @@ pub struct Exec<'a> {
     pub params: &'a Params,
     /// Token ids, positions, masks.
     pub batch: &'a Batch,
-    /// What layers remember, in generation.
+    /// Memory of earlier tokens, in generation.
     pub kv: Option<&'a mut dyn LayerMemory>,
-    /// The token rows of the tile at hand.
+    /// The token rows of the current tile.
     pub rows: Range<usize>,
-    /// The first weight of the operation at hand, in a forward pass.
+    /// The first weight of the current operation, in a forward pass.
     pub weight: Option<ParamId>,
     /// The segment's layer.
     pub layer: i32,
-    /// Layers between the one that the operations were recorded for and this one.
+    /// Number of layers between where the operations were recorded and this one.
     pub layers_on: i32,
-    /// Groups of heads that attention runs over, one after the other.
+    /// Number of groups of heads that attention processes one after the other.
     pub head_groups: usize,
-    /// The gradient of the first weight is added to; else an operation that [`Backward::writes_weight`] writes it.
+    /// True if the gradient of the first weight is added to; otherwise an operation with [`Backward::writes_weight`]
+    /// overwrites it.
     pub adds: bool,
-    /// What an operation's weight gradient leaves for its input gradient, which follows it.
+    /// Value passed from an operation's weight gradient to its input gradient, which follows it.
     pub carry: Option<Tensor>,
-    /// f32 [layers, experts], in a forward pass that trains: routers count what they choose.
+    /// f32 [layers, experts]: routing counts, in a forward pass that trains.
     pub loads: Option<Tensor>,
-    /// The pass is of a step that trains.
+    /// True if the pass belongs to a training step.
     pub trains: bool,
 }
 
 impl Exec<'_> {
-    /// A matrix product with its scratch, by a packed weight too.
+    /// A matrix product with its scratch, also with a packed weight.
     #[track_caller]
     pub fn matmul(&self, op: MatMul<'_>) {
         if let Some(op) = op.packed() {
@@ -204,7 +205,7 @@ impl Exec<'_> {
         self.device.machine.matmul(&op, &ws);
     }
 
-    /// A matrix product with terms, and its scratch, by a packed weight too.
+    /// A matrix product with terms, and its scratch, also with a packed weight.
     #[track_caller]
     pub fn matmul_with(&self, op: MatMul<'_>, terms: &[Term<'_>]) {
         if op.packed().is_some() || terms.len() > TERMS {
@@ -221,25 +222,25 @@ impl Exec<'_> {
     }
 }
 
-/// A fused operation. `forward` writes `outs`; `backward_input` writes (or adds to) each `dx` that is there;
-/// `backward_weight` adds to each main gradient that is there (f32), or writes the first.
+/// A fused operation. `forward` writes `outs`; `backward_input` writes (or adds to) each existing `dx`;
+/// `backward_weight` adds to each existing main gradient (f32), or overwrites the first.
 pub trait Op {
-    /// For messages and profiles.
+    /// Name for messages and profiles.
     fn name(&self) -> &'static str;
     /// Names and shapes of the outputs.
     ///
     /// # Panics
     /// If the inputs do not fit, with the operation's name and the shapes.
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out>;
-    /// What the backward pass reads.
+    /// The values that the backward pass reads.
     fn saves(&self, want: Want) -> Saves;
-    /// What its gradients allow.
+    /// Capabilities of its gradients.
     fn backward(&self) -> Backward;
     /// Work for `rows` tokens.
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], batch: &Batch) -> Flops;
     /// Computes the outputs.
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]);
-    /// Gradients of the inputs, for those that want one and are not passed through.
+    /// Gradients of the inputs that want one and are not passed through.
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]);
     /// Gradients of the weights.
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]);

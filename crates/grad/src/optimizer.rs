@@ -1,7 +1,8 @@
-//! AdamW (Loshchilov and Hutter, 2019), or SGD with momentum, with f32 masters or without, and clipping by the global norm.
+//! AdamW (Loshchilov and Hutter, 2019), or SGD with momentum, with f32 masters or without, and clipping by the global
+//! norm.
 //!
-//! Gradients are those of the sum of the loss; one over the count of valid tokens is applied here, so accumulating
-//! over micro batches equals one big batch.
+//! Gradients are those of the summed loss; the division by the number of valid tokens happens here, so accumulation
+//! over micro-batches equals one big batch.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -64,7 +65,7 @@ pub struct AdamW {
     moments: Moments,
     /// f32 [1, slots]: sums of squares.
     slots: Tensor,
-    /// i32: updates made. On the device, because only it knows in time whether a step was skipped.
+    /// i32: number of updates. On the device, because only it knows in time whether a step was skipped.
     updates: Tensor,
     sum_squares: Tensor,
     scale: Tensor,
@@ -89,7 +90,7 @@ impl Item<'_> {
     }
 }
 
-/// Walks items through the ring of the disk, or as they lie in memory without one.
+/// Walks items through the ring of the disk, or in memory without one.
 fn sweep<'a>(
     params: &Params,
     items: usize,
@@ -105,7 +106,7 @@ fn sweep<'a>(
     }
 }
 
-/// Whether the state of some elements of a weight is on disk, if the recipe leaves none in memory.
+/// True if the state of some elements of a weight is on disk, given that none is to stay in memory.
 fn moves(disk: &StateDisk, weight: &Value, range: &Range<usize>) -> bool {
     disk.what().optimizer && Value::moves(weight.shape()) && !range.is_empty()
 }
@@ -136,11 +137,11 @@ pub struct Update<'a> {
     pub count: &'a Tensor,
 }
 
-/// What an update did; read it one step late.
+/// Outcome of an update, to be read one step late.
 pub struct StepReport {
     /// Norm of the mean's gradient before clipping.
     pub norm: InFlight,
-    /// Not zero: loss or gradient was not finite, or no token was valid, and nothing was changed.
+    /// Nonzero if loss or gradient was not finite, or no token was valid, so that nothing was changed.
     pub skipped: InFlight,
 }
 
@@ -150,7 +151,7 @@ impl AdamW {
         AdamW::shared(device, params, Rc::new(Shares::alone(device, params)), Moments::default())
     }
 
-    /// As [`AdamW::new`], for a rank with its shard of the state, and with these moments.
+    /// [`AdamW::new`] for a rank with its shard of the state, and with these moments.
     ///
     /// # Panics
     /// If weights are on disk and their state is sharded.
@@ -223,7 +224,7 @@ impl AdamW {
         });
     }
 
-    /// What an update goes through, in its order: whole weights, and chunks of those that are on disk or whose state is.
+    /// The items of an update, in order: whole weights, and chunks of those that are on disk or whose state is.
     fn items<'a>(&'a self, params: &'a Params) -> Vec<Item<'a>> {
         let mut items = Vec::new();
         for ((id, param), state) in params.iter().zip(&self.states) {
@@ -240,7 +241,7 @@ impl AdamW {
         items
     }
 
-    /// Updates made; skipped steps are none. Waits for the device.
+    /// Number of updates, without skipped steps. Waits for the device.
     pub fn updates(&self, device: &Device) -> u64 {
         let bytes = device.machine.read(&self.updates).wait();
         bytes.first_chunk::<4>().map_or(0, |bytes| i32::from_le_bytes(*bytes).max(0) as u64)
@@ -261,7 +262,7 @@ impl AdamW {
         self.states[id.index()].as_ref()
     }
 
-    /// Updates all weights in place from the gradient of the sum. Needs the weights exclusively, so no tape can
+    /// Updates all weights in place from the gradient of the summed loss. Needs the weights exclusively, so no tape may
     /// still hold them.
     pub fn update(
         &mut self,
@@ -292,7 +293,7 @@ impl AdamW {
         let items = self.items(params);
         let parts = |item: usize| {
             let Item { param, state, range, .. } = &items[item];
-            // A narrow weight is read although its master says what it is: a step that is skipped must not change it.
+            // A narrow weight is read although it follows from its master: a skipped step must not change it.
             let of_weight = items[item].of_weight();
             let weight = SweptChunk { value: &param.value, range: of_weight, read: true, write: true };
             std::iter::once(weight).chain(state.parts(range, true)).collect()
@@ -328,7 +329,7 @@ impl AdamW {
             machine.adamw(&call);
         });
         self.round_own(device, params);
-        // Updated elements go to the ranks that have the same weights and not their state.
+        // Updated elements are sent to the ranks that have the same weights but not their state.
         if self.hands_out() {
             params.begin_gather(device, &self.shares);
         }
@@ -345,7 +346,7 @@ impl AdamW {
             };
             let own = self.shares.own(id);
             if !own.is_empty() {
-                // Ranks part weights where slots begin.
+                // Weights are divided among ranks at slot boundaries.
                 let slots = first + own.start / SLOT..first + own.end.div_ceil(SLOT);
                 machine.sum_squares_slots(&grad, SLOT, &self.slots.view_cols(slots));
             }
@@ -355,17 +356,17 @@ impl AdamW {
         machine.sum(&self.slots, &self.sum_squares);
     }
 
-    /// What is kept of earlier gradients.
+    /// Types of the moments and masters.
     pub fn moments(&self) -> Moments {
         self.moments
     }
 
-    /// f32 [1, 1]: not zero if the last update left everything as it was.
+    /// f32 [1, 1]: nonzero if the last update changed nothing.
     pub fn skip(&self) -> &Tensor {
         &self.skip
     }
 
-    /// Which rank holds which state.
+    /// Distribution of the state over ranks.
     pub fn shares(&self) -> &Shares {
         &self.shares
     }

@@ -1,4 +1,4 @@
-//! Weight gradients that are made after the backward pass of their segments.
+//! Weight gradients that are computed after the backward pass of their segments.
 
 use crate::grads::Grads;
 use crate::memo::Placed;
@@ -6,7 +6,7 @@ use crate::params::ParamId;
 use crate::run::{Due, Runner, Store};
 use crate::tape::{Scope, exec};
 
-/// Deferred weight gradients ([`Tape::backward_input`]), as zero-bubble schedules need them.
+/// Deferred weight gradients ([`Tape::backward_input`]), for zero-bubble schedules.
 #[must_use = "weight gradients are made where they are added"]
 pub struct Owed<'a> {
     pub(crate) scope: Scope<'a>,

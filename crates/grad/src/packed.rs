@@ -1,5 +1,5 @@
-//! A frozen weight in few bits: its bytes are in memory, on disk or sharded over ranks; a segment that needs the weight has its
-//! elements for the time of the segment. Bytes are fetched a segment ahead, elements are made when the segment begins.
+//! A frozen quantized weight: its bytes are in memory, on disk or sharded over ranks; a segment that needs the weight
+//! has its elements while it runs. Bytes are fetched a segment ahead; elements are unpacked when the segment begins.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::value::Value;
 pub(crate) struct PackedValue {
     device: Device,
     format: BlockFormat,
-    /// Of the elements.
+    /// Shape of the elements.
     shape: [usize; 2],
     dtype: DType,
     /// Bytes of [`BlockFormat::packed_shape`].
@@ -30,8 +30,8 @@ struct Visit {
     plain: Option<Tensor>,
 }
 
-/// A frozen weight that is read as it is packed: its bytes are in memory always. Operations that do not take packed weights have its
-/// elements as long as they use them.
+/// A frozen weight that is read in packed form: its bytes are always in memory. Operations that do not accept packed
+/// weights have its elements while they use them.
 pub(crate) struct Blocked {
     device: Device,
     bytes: Tensor,
@@ -44,7 +44,7 @@ impl Blocked {
         Blocked { device: device.clone(), bytes: bytes.packed(Rc::new(packing)), dtype }
     }
 
-    /// The weight as it is packed.
+    /// The packed weight.
     pub fn bytes(&self) -> &Tensor {
         &self.bytes
     }
@@ -56,7 +56,7 @@ impl Blocked {
     /// The elements.
     ///
     /// # Panics
-    /// If they are turned, which products with experts alone take.
+    /// If they are transposed, a layout only for products with experts.
     #[track_caller]
     pub fn plain(&self) -> Tensor {
         let Some(packing) = self.bytes.packing() else { panic!("{:?} has no packing", self.bytes) };
@@ -74,7 +74,8 @@ impl Blocked {
     }
 }
 
-/// Copies rows of a weight, packed or not, to f32 `to` [rows, columns]: what is packed is unpacked without a rounding between.
+/// Copies rows of a weight, packed or not, to f32 `to` [rows, columns]: packed ones are unpacked without intermediate
+/// rounding.
 pub(crate) fn copy_rows(device: &Device, weight: &Tensor, rows: Range<usize>, to: &Tensor) {
     let Some(packing) = weight.packing() else {
         return device.machine.copy(&weight.view_rows(rows), to);
@@ -84,7 +85,7 @@ pub(crate) fn copy_rows(device: &Device, weight: &Tensor, rows: Range<usize>, to
         let bytes = format.row_bytes(cols);
         let (start, end) = (rows.start.max(first), rows.end.min(first + count));
         if start < end {
-            // Rows that are interleaved come by eight.
+            // Interleaved rows are unpacked by eight.
             let together = if matches!(format, BlockFormat::Octets(_)) { OCTET } else { 1 };
             let whole = (start - first) / together * together..(end - first).next_multiple_of(together);
             let packed = weight.view_cols(at + whole.start * bytes..at + whole.end * bytes);
@@ -117,7 +118,7 @@ impl PackedValue {
         self.format
     }
 
-    /// The same bytes as products read them, if they are in memory and rows are whole blocks and whole groups of 32.
+    /// The same bytes in the form for products, if they are in memory and rows are whole blocks and whole groups of 32.
     pub fn blocked(&self) -> Option<Blocked> {
         let [rows, cols] = self.shape;
         if self.format.lines(self.shape) != self.shape || !cols.is_multiple_of(TOGETHER) {
@@ -136,7 +137,7 @@ impl PackedValue {
         &self.bytes
     }
 
-    /// The elements, if they are here.
+    /// The elements, if they are unpacked.
     pub fn plain(&self) -> Option<Tensor> {
         self.visit.borrow().plain.clone()
     }
@@ -150,7 +151,7 @@ impl PackedValue {
         }
     }
 
-    /// Waits for the bytes and unpacks them, unless that was done; the bytes that were fetched are released.
+    /// Waits for the bytes and unpacks them, unless that was done; fetched bytes are released.
     pub fn wait(&self) {
         let mut visit = self.visit.borrow_mut();
         if visit.plain.is_some() {
@@ -167,7 +168,7 @@ impl PackedValue {
         visit.plain = Some(plain);
     }
 
-    /// Removes a user; with the last one the elements go.
+    /// Removes a user; the last one frees the elements.
     pub fn release(&self) {
         let mut visit = self.visit.borrow_mut();
         visit.users -= 1;
@@ -176,7 +177,7 @@ impl PackedValue {
         }
     }
 
-    /// As [`Value::fill`], of f32 elements; `rescale` then changes the scales in the order of the blocks.
+    /// [`Value::fill`] with f32 elements; `rescale` then changes the scales in the order of the blocks.
     pub fn fill(&self, work: &mut dyn FnMut(Range<usize>, &Tensor), rescale: Option<Rescale<'_>>) {
         let (device, format) = (&self.device, self.format);
         let [lines, width] = format.lines(self.shape);
@@ -218,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows that begin and end within eights, and within runs of other formats.
+    /// Rows that begin and end within groups of eight, and within runs of other formats.
     #[test]
     fn rows_of_a_packed_weight_are_copied() {
         let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 24);

@@ -20,7 +20,7 @@ use crate::value::Value;
 pub struct ParamId(pub u32);
 
 impl ParamId {
-    /// As an index.
+    /// The index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -43,30 +43,30 @@ pub struct Param {
 pub struct Params {
     list: Vec<Param>,
     disk: Option<Rc<StateDisk>>,
-    /// Weights are sharded over the ranks that would otherwise replicate them.
+    /// True if weights are sharded over the ranks that would otherwise replicate them.
     parted: bool,
-    /// Those that come to a base, which ranks deal as they would without.
+    /// Weights added to a base, which is distributed over ranks as without them.
     added: BTreeSet<ParamId>,
     /// Each run of layers' segments, with the weights that they need, in the order of a forward pass.
     walk: Walk,
     /// The embedding to which the head is tied.
     tied: Option<ParamId>,
-    /// Updated weights that other ranks still have to send.
+    /// Updated weights that other ranks have yet to send.
     gathering: RefCell<Option<Gathering>>,
     /// Weights with low-precision GEMMs.
     narrowing: Option<Narrowing>,
-    /// Weights that are what a format makes of their masters.
+    /// Weights that are their rounded masters.
     rounding: Option<Rounding>,
-    /// The segments that were recorded over them.
+    /// The segments recorded over them.
     memo: Memo,
-    /// What the learning rates of some weights are multiplied with.
+    /// Factors of the learning rates of some weights.
     rates: BTreeMap<ParamId, f32>,
 }
 
 /// By run of layers and segment; the head is the last segment.
 type Walk = Vec<Vec<Vec<ParamId>>>;
 
-/// Weights of a segment, in memory until this is dropped.
+/// Weights of a segment, kept in memory until this is dropped.
 #[must_use = "weights that are elsewhere are in memory as long as this lives"]
 pub struct Weights<'a> {
     params: &'a Params,
@@ -79,7 +79,7 @@ impl Weights<'_> {
         self.ids.is_empty()
     }
 
-    /// Waits until they have been fetched: before their first use.
+    /// Waits until they are fetched: before their first use.
     pub fn wait(&self) {
         self.ids.iter().for_each(|id| self.params.get(*id).value.wait());
     }
@@ -92,19 +92,19 @@ impl Drop for Weights<'_> {
 }
 
 impl Params {
-    /// No weights yet; those to come, and their optimizer state, can be offloaded.
+    /// An empty list; weights added to it, and their optimizer state, can be offloaded.
     pub fn with_disk(disk: Option<Rc<StateDisk>>) -> Params {
         Params { disk, ..Params::default() }
     }
 
-    /// The same, for weights of which ranks that have the same ones keep a part each ([`Params::part`]).
+    /// Sets whether ranks with the same weights keep a part of each ([`Params::part`]).
     pub fn parted(mut self, parted: bool) -> Params {
         self.parted = parted;
         self
     }
 
-    /// Room for a weight of `layer` (-1 outside the blocks): on disk if weights are there and it is a matrix, else in
-    /// memory. Undefined until it is filled.
+    /// Allocates a weight of `layer` (-1 outside the blocks): on disk if weights are there and it is a matrix, else in
+    /// memory. It is undefined until filled.
     pub fn room(&self, device: &Device, [rows, cols]: [usize; 2], dtype: DType, layer: i32) -> Value {
         match &self.disk {
             _ if self.parted => Value::parted(device, [rows, cols], dtype),
@@ -115,7 +115,7 @@ impl Params {
         }
     }
 
-    /// As [`Params::room`] for a frozen matrix that is packed; what is said of the weight's place is said of its bytes.
+    /// [`Params::room`] for a frozen matrix that is packed; the rules for the location apply to its bytes.
     pub fn packed_room(
         &self,
         device: &Device,
@@ -134,29 +134,29 @@ impl Params {
         Value::packed(device, format, shape, dtype, bytes)
     }
 
-    /// As [`Params::room`] for a frozen matrix that is held, and multiplied with, as blocks. Those of experts may be turned
-    /// ([`Packing::turned`]).
+    /// [`Params::room`] for a frozen matrix that is held, and multiplied with, as blocks. Those of experts may be
+    /// transposed ([`Packing::turned`]).
     pub fn blocked_room(&self, device: &Device, packing: Packing, shape: [usize; 2], dtype: DType) -> Value {
         Value::blocked(device, packing, shape, dtype)
     }
 
-    /// The disk behind weights and state.
+    /// The disk of weights and state.
     pub fn disk(&self) -> Option<&Rc<StateDisk>> {
         self.disk.as_ref()
     }
 
-    /// Says in which order a forward pass needs the weights: of each run of layers the segments, the head the last of all. What
-    /// is elsewhere is fetched ahead by it. `tied` is an embedding that is the head too.
+    /// Sets the order in which a forward pass needs the weights: the segments of each run of layers, the head last.
+    /// Offloaded weights are fetched ahead in this order. `tied` is an embedding that is the head too.
     pub fn set_walk(&mut self, runs: Vec<Vec<Vec<ParamId>>>, tied: Option<ParamId>) {
         (self.walk, self.tied) = (runs, tied);
     }
 
-    /// Says of a weight that it comes to a base, an adapter's: ranks deal the base as they would without.
+    /// Marks a weight as added to a base, such as an adapter's: ranks distribute the base as without it.
     pub fn set_added(&mut self, id: ParamId) {
         self.added.insert(id);
     }
 
-    /// Whether a weight comes to a base.
+    /// True if a weight is added to a base.
     pub(crate) fn is_added(&self, id: ParamId) -> bool {
         self.added.contains(&id)
     }
@@ -166,7 +166,7 @@ impl Params {
         self.tied
     }
 
-    /// All weights by the segment that needs them first, in the order of a forward pass; what none needs with the last.
+    /// All weights by the segment that needs them first, in the order of a forward pass; unused ones with the last.
     pub fn buckets(&self) -> Vec<Vec<ParamId>> {
         let mut seen = vec![false; self.list.len()];
         let mut fresh = |ids: &[ParamId]| -> Vec<ParamId> {
@@ -183,8 +183,8 @@ impl Params {
         buckets
     }
 
-    /// Gives each of the ranks with the same weights its part of them, where they keep parts: after the last weight. `replicas`
-    /// says who has the same of a weight.
+    /// Assigns each of the ranks with the same weights its part, if they keep parts: called after the last weight.
+    /// `replicas` returns the ranks with a given weight.
     pub fn part<'g>(&self, device: &Device, replicas: &dyn Fn(ParamId) -> &'g Group) {
         if !self.parted {
             return;
@@ -196,22 +196,22 @@ impl Params {
         }
     }
 
-    /// Starts to fetch the offloaded weights of the segment after the one with these weights. The head counts as a segment where
-    /// it `follows`.
+    /// Starts to fetch the offloaded weights of the segment after the one with these weights. The head counts as a
+    /// segment if it `follows`.
     pub fn fetch_after(&self, device: &Device, ids: &[ParamId], follows: bool) -> Option<Weights<'_>> {
         let holds = |segment: &Vec<ParamId>| segment.iter().any(|id| ids.contains(id));
         let run = self.walk.iter().position(|run| run.iter().any(holds))?;
         let last_run = run + 1 == self.walk.len();
         let segments = &self.walk[run][..self.walk[run].len() - usize::from(last_run && !follows)];
         let mut at = segments.iter().position(holds)?;
-        // A segment may be several of the walk's.
+        // A segment may cover several of the walk's.
         while segments.get(at + 1).is_some_and(|next| next.iter().all(|id| ids.contains(id))) {
             at += 1;
         }
         Some(self.fetch(device, segments.get(at + 1)?.iter().copied()))
     }
 
-    /// Starts to fetch those of the weights that are not in memory; they stay in memory as long as the result lives. Waits for
+    /// Starts to fetch the weights that are not in memory; they stay in memory as long as the result lives. Waits for
     /// updates of the others from other ranks.
     pub fn fetch(&self, device: &Device, ids: impl IntoIterator<Item = ParamId>) -> Weights<'_> {
         let all: Vec<ParamId> = ids.into_iter().collect();
@@ -223,8 +223,8 @@ impl Params {
         Weights { params: self, ids }
     }
 
-    /// Begins to hand updated elements to the ranks that have the same weights and not their state; they arrive where a segment
-    /// fetches its weights.
+    /// Starts to send updated elements to the ranks with the same weights but without their state; they arrive when a
+    /// segment fetches its weights.
     pub(crate) fn begin_gather(&self, device: &Device, shares: &Rc<Shares>) {
         *self.gathering.borrow_mut() = Some(Gathering::begin(device, self, shares));
     }
@@ -234,7 +234,7 @@ impl Params {
         self.gathering.take();
     }
 
-    /// Waits for all updated weights of other ranks: before anything but a segment reads weights. Collective.
+    /// Waits for all updated weights of other ranks, before anything other than a segment reads weights. Collective.
     pub fn settle(&self, device: &Device) {
         if let Some(mut gathering) = self.gathering.borrow_mut().take() {
             gathering.settle(device, self);
@@ -252,22 +252,22 @@ impl Params {
         self.narrowing.as_ref()
     }
 
-    /// The number format of a weight's GEMM operands; `None` if they are not quantised.
+    /// The number format of a weight's GEMM operands; `None` if they are not quantized.
     pub(crate) fn narrow(&self, id: ParamId) -> Option<NarrowLinear> {
         self.narrowing.as_ref()?.of(id)
     }
 
-    /// Sets the weights that are what a format makes of their masters: [`crate::AdamW::round`] then writes them.
+    /// Sets the weights that are their rounded masters, which [`crate::AdamW::round`] writes.
     pub fn set_rounding(&mut self, rounding: Option<Rounding>) {
         self.rounding = rounding;
     }
 
-    /// The weights that are what a format makes of their masters.
+    /// The weights that are their rounded masters.
     pub fn rounding(&self) -> Option<&Rounding> {
         self.rounding.as_ref()
     }
 
-    /// Takes a weight out of training: before gradients and optimizer state are made.
+    /// Excludes a weight from training, before gradients and optimizer state are allocated.
     pub fn freeze(&mut self, id: ParamId) {
         self.memo.clear();
         self.list[id.index()].trainable = false;
@@ -278,7 +278,7 @@ impl Params {
         self.rates.insert(id, factor);
     }
 
-    /// What the learning rate of a weight is multiplied with.
+    /// Factor of a weight's learning rate.
     pub fn rate(&self, id: ParamId) -> f32 {
         self.rates.get(&id).copied().unwrap_or(1.0)
     }
@@ -290,17 +290,18 @@ impl Params {
         ParamId(self.list.len() as u32 - 1)
     }
 
-    /// Forgets the segments that were recorded over them: a model that changes names other operations.
+    /// Drops the segments recorded over them, for a model that now names other operations.
     pub fn forget_segments(&mut self) {
         self.memo.clear();
     }
 
-    /// Records and schedules every segment each time it runs, and runs all of its steps: what tests compare with.
+    /// Disables the cache: every segment is recorded and scheduled each time it runs, and all of its steps run. For
+    /// tests to compare with.
     pub fn remember_nothing(&mut self) {
         self.memo.end();
     }
 
-    /// The segments that were recorded over them.
+    /// The segments recorded over them.
     pub(crate) fn memo(&self) -> &Memo {
         &self.memo
     }
@@ -313,22 +314,22 @@ impl Params {
     /// A weight's values.
     ///
     /// # Panics
-    /// If they are offloaded and have not been fetched.
+    /// If they are offloaded and were not fetched.
     #[track_caller]
     pub fn tensor(&self, id: ParamId) -> Tensor {
         self.list[id.index()].value.tensor()
     }
 
-    /// A weight's values, or its blocks where it is held as such.
+    /// A weight's values, or its blocks if it is stored as blocks.
     ///
     /// # Panics
-    /// As [`Params::tensor`].
+    /// Those of [`Params::tensor`].
     #[track_caller]
     pub fn operand(&self, id: ParamId) -> Tensor {
         self.list[id.index()].value.operand()
     }
 
-    /// How those of some weights are packed that are held as blocks.
+    /// Packing of those of the given weights that are stored as blocks.
     pub(crate) fn packings(&self, ids: impl Iterator<Item = ParamId>) -> Vec<Packing> {
         ids.filter_map(|id| self.get(id).value.as_blocked()?.packing().cloned()).collect()
     }

@@ -1,4 +1,4 @@
-//! A weight of which every one of some ranks keeps a part (ZeRO-3): gathered where a segment needs it.
+//! A weight sharded over ranks, each of which keeps a part (ZeRO-3): gathered when a segment needs it.
 
 use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
@@ -8,14 +8,14 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::value::Visit;
 
-/// This rank's part, and the whole while somebody needs it.
+/// This rank's part, and the whole while it is used.
 pub(crate) struct Parted {
     device: Device,
     place: OnceCell<Place>,
     pub visit: RefCell<Visit>,
 }
 
-/// Who has which elements.
+/// Distribution of the elements.
 struct Place {
     /// [1, n].
     own: Tensor,
@@ -24,12 +24,12 @@ struct Place {
 }
 
 impl Parted {
-    /// No rank has anything yet.
+    /// A weight without assigned parts.
     pub fn new(device: &Device) -> Parted {
         Parted { device: device.clone(), place: OnceCell::new(), visit: RefCell::default() }
     }
 
-    /// Gives the members their elements, once: models over the same base deal it in the same way.
+    /// Assigns the members' elements, once: models over the same base assign them in the same way.
     pub fn place(&self, device: &Device, dtype: DType, group: &Group, ranges: Vec<Range<usize>>) {
         self.place.get_or_init(|| {
             let own = device.empty(1, ranges[group.index()].len(), dtype, Category::Params);
@@ -55,12 +55,12 @@ impl Parted {
         ranges[group.index()].clone()
     }
 
-    /// What they are, [1, n].
+    /// Their values, [1, n].
     pub fn tensor(&self) -> &Tensor {
         &self.at().own
     }
 
-    /// Begins to gather all elements into one row.
+    /// Starts to gather all elements into one row.
     pub fn gather(&self, device: &Device, flat: &Tensor) -> Flying {
         let Place { own, ranges, group } = self.at();
         let me = group.index();

@@ -3,7 +3,7 @@
 use fathom_tensor::spill::Codec;
 use fathom_tensor::{SUM_CHUNK, is_whole_chunks};
 
-/// Where an activation is between forward and backward.
+/// Place of an activation between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In device memory.
@@ -27,13 +27,13 @@ impl Place {
         }
     }
 
-    /// Offloaded: host or disk.
+    /// True for host and disk.
     pub fn is_offloaded(self) -> bool {
         matches!(self, Place::Host | Place::Disk)
     }
 }
 
-/// One row of the table: the first row that matches decides.
+/// One row of the table: the first row that matches applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Layers `from..to`.
@@ -48,19 +48,19 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Places {
     rules: Vec<Rule>,
-    /// Where kept values are offloaded to.
+    /// Rules for offloading kept values.
     offloaded: Vec<Rule>,
     /// Fraction of the tokens, the last ones, whose offloaded values leave memory; the rest stays.
     pub offload_fraction: f64,
-    /// How offloaded values are written; statistics are never encoded.
+    /// Encoding of offloaded values; statistics are never encoded.
     pub codec: Codec,
     /// Layers per segment (Megatron's `recompute_method = "uniform"`): only the input of its first layer is kept as a segment's
     /// input. Its places are those of the first layer.
     pub segment_layers: usize,
     /// Rows of a tile in a rows region; a multiple of 128. `None` runs regions whole.
     pub tile_rows: Option<usize>,
-    /// Attention runs over this many groups of key and value heads, one after the other, and needs scratch for one; the
-    /// largest number up to this that divides the heads.
+    /// Number of groups of key and value heads that attention processes one after the other, with scratch for one; the
+    /// largest number up to this that divides the heads is used.
     pub head_groups: usize,
 }
 
@@ -68,10 +68,10 @@ pub struct Places {
 /// number of tokens.
 const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
 
-/// Modules and the activations that belong to each: what a model calls its parts.
+/// Modules with the activations that belong to each: the parts of a model.
 pub type Modules = [(&'static str, &'static [&'static str])];
 
-/// Modules of every model: what a segment begins with, and everything.
+/// Modules of every model: the input of a block, and everything.
 const EVERY: [(&str, &[&str]); 2] = [("block", &["block.in"]), ("all", &["*"])];
 
 impl Places {
@@ -116,7 +116,7 @@ impl Places {
         Ok(Places::new(rules(modules, table, Place::Recompute)?, None))
     }
 
-    /// Megatron's `full` with `recompute_method = "block"`: as [`Places::full`] in the first `layers` layers, everything
+    /// Megatron's `full` with `recompute_method = "block"`: [`Places::full`] in the first `layers` layers, everything
     /// kept in the others.
     pub fn full_block(layers: usize) -> Places {
         let mut places = Places::full();
@@ -124,15 +124,15 @@ impl Places {
         places
     }
 
-    /// The same table, in which `rules` take precedence.
+    /// Adds `rules`, which take precedence.
     pub fn with_rules(mut self, mut rules: Vec<Rule>) -> Places {
         rules.append(&mut self.rules);
         self.rules = rules;
         self
     }
 
-    /// The same table, which offloads the kept activations of these modules to host memory or disk (Megatron's
-    /// `offload_modules`), besides those of `table` `block` and `all`.
+    /// Offloads the kept activations of these modules to host memory or disk (Megatron's `offload_modules`); `block`
+    /// and `all` are known in addition to those of `table`.
     ///
     /// # Errors
     /// If a module is unknown; names it.
@@ -141,7 +141,7 @@ impl Places {
         Ok(self)
     }
 
-    /// The same table, which offloads every kept activation.
+    /// Offloads every kept activation.
     pub fn offload_all(mut self, place: Place) -> Places {
         self.offloaded.push(rule("*", place));
         self
@@ -152,7 +152,7 @@ impl Places {
         self.offloaded.iter().chain(&self.rules).any(|rule| rule.place == place)
     }
 
-    /// The same table with tiles of `rows`.
+    /// Sets tiles of `rows`.
     ///
     /// # Panics
     /// If `rows` is not whole chunks ([`SUM_CHUNK`]).
@@ -163,31 +163,31 @@ impl Places {
         self
     }
 
-    /// The same table, offloading this fraction of the tokens.
+    /// Sets the fraction of the tokens that is offloaded.
     pub fn with_fraction(mut self, fraction: f64) -> Places {
         self.offload_fraction = fraction;
         self
     }
 
-    /// The same table, with offloaded values written by `codec`.
+    /// Sets the encoding of offloaded values.
     pub fn with_codec(mut self, codec: Codec) -> Places {
         self.codec = codec;
         self
     }
 
-    /// The same table with segments of this many layers.
+    /// Sets the number of layers per segment.
     pub fn with_segment_layers(mut self, layers: usize) -> Places {
         self.segment_layers = layers.max(1);
         self
     }
 
-    /// The same table with attention over this many groups of heads.
+    /// Sets the number of groups of heads in attention.
     pub fn with_head_groups(mut self, groups: usize) -> Places {
         self.head_groups = groups.max(1);
         self
     }
 
-    /// Which of the rules are about a layer: where they are the same, so are all places.
+    /// The rules that concern a layer: layers with the same rules have the same places.
     pub(crate) fn rules_of(&self, layer: i32) -> Vec<u16> {
         let all = self.offloaded.iter().chain(&self.rules).enumerate();
         let about = all.filter(|(_, rule)| layer >= 0 && rule.layers.contains(&(layer as usize)));
@@ -212,7 +212,7 @@ impl Places {
 /// Activation names of a module.
 ///
 /// # Errors
-/// If no table has it; names those that are known.
+/// If it is unknown; names the known ones.
 fn activations_of(module: &str, table: &Modules) -> Result<&'static [&'static str], String> {
     let mut all = table.iter().chain(&EVERY);
     match all.clone().find(|(name, _)| *name == module) {

@@ -1,6 +1,7 @@
-//! Quantisation-aware training: what steps compute with are the numbers that a format in four bits has for some weights' f32 masters.
-//! Gradients by these numbers go to the masters (the straight-through estimator, Bengio et al., 2013), so that nothing else of a step
-//! knows of it: after an update, and once masters were loaded, the weights are rewritten.
+//! Quantization-aware training: steps compute with the f32 masters of some weights rounded to a four-bit format.
+//! Gradients with respect to the rounded values are applied to the masters (the straight-through estimator, Bengio et
+//! al., 2013), so the rest of a step is unaffected: weights are rewritten after an update, and after masters were
+//! loaded.
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, FourBits, Tensor};
@@ -11,14 +12,14 @@ use crate::params::ParamId;
 #[derive(Debug)]
 pub struct Rounding {
     format: FourBits,
-    /// By weight, its number among them.
+    /// By weight, its index among them.
     numbers: Vec<Option<usize>>,
-    /// f32 [1, weights]: their largest magnitudes, on all ranks, for formats with a factor of a whole weight.
+    /// f32 [1, weights]: their largest magnitudes, over all ranks, for formats with a factor for the whole weight.
     largest: Option<Tensor>,
 }
 
 impl Rounding {
-    /// Of these weights, of `count` in all.
+    /// Rounding of these weights, of `count` in all.
     pub fn new(device: &Device, format: FourBits, ids: &[ParamId], count: usize) -> Rounding {
         let mut numbers = vec![None; count];
         ids.iter().enumerate().for_each(|(number, id)| numbers[id.index()] = Some(number));
@@ -33,7 +34,7 @@ impl Rounding {
         self.format
     }
 
-    /// Whether a weight is rounded.
+    /// True if a weight is rounded.
     pub fn has(&self, id: ParamId) -> bool {
         self.number(id).is_some()
     }
@@ -48,13 +49,14 @@ impl Rounding {
         Some(self.largest.as_ref()?.view_cols(number..number + 1))
     }
 
-    /// No weight was looked at; false if none has to be.
+    /// Resets the magnitudes; false if none are needed.
     pub(crate) fn begin(&self, device: &Device) -> bool {
         self.largest.iter().for_each(|largest| device.machine.zero(largest));
         self.largest.is_some()
     }
 
-    /// Largest magnitudes of parts become those of whole weights: over all ranks with the same layers. Collective.
+    /// Reduces the largest magnitudes of parts to those of whole weights, over all ranks with the same layers.
+    /// Collective.
     pub(crate) fn join(&self, device: &Device) {
         let ranks = device.mesh.group(&[Axis::Tp, Axis::Cp, Axis::Dp]);
         let Some(largest) = self.largest.as_ref().filter(|_| ranks.size() > 1) else { return };

@@ -18,12 +18,12 @@ use crate::params::ParamId;
 use crate::schedule::{Route, Slot, Step};
 use crate::tiles;
 
-/// What has been computed so far, and how long it took if asked.
+/// Counts of the work so far, and its times if requested.
 #[derive(Default)]
 pub struct Counters {
     state: RefCell<Counted>,
     loads: RefCell<Option<Tensor>>,
-    /// Whose moments spans have.
+    /// The machine whose clock spans use too.
     machine: RefCell<Option<Arc<dyn Machine>>>,
 }
 
@@ -32,9 +32,9 @@ pub struct Counters {
 pub struct Counted {
     /// Attention once under its mask, no replay.
     pub model_flops: u128,
-    /// Everything that ran.
+    /// All executed work.
     pub hardware_flops: u128,
-    /// Operations that ran again.
+    /// Number of replayed operations.
     pub replayed: u128,
     /// Present when profiling.
     pub spans: Option<Vec<Span>>,
@@ -47,12 +47,12 @@ pub struct Span {
     pub name: String,
     /// Its layer.
     pub layer: i32,
-    /// When it began.
+    /// Start time.
     pub start: Instant,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// The machine's own moments of both ends ([`fathom_tensor::Machine::stamp`]), where operations are not over when they
-    /// return.
+    /// The machine's own time stamps of both ends ([`fathom_tensor::Machine::stamp`]), if operations are not finished
+    /// when calls return.
     pub stamps: Option<[u64; 2]>,
 }
 
@@ -72,31 +72,31 @@ impl Counters {
         *self.state.borrow_mut() = Counted { spans: profile.then(Vec::new), ..Counted::default() };
     }
 
-    /// Restarts as [`Counters::reset`]; a profile has the machine's own times too, from this moment on.
+    /// [`Counters::reset`]; a profile also has the machine's own times, starting now.
     pub fn reset_on(&self, profile: bool, machine: &Arc<dyn Machine>) {
         self.reset(profile);
-        // The first moment is the profile's beginning.
+        // The first time stamp is the beginning of the profile.
         let timed = profile && machine.stamp().is_some();
         *self.machine.borrow_mut() = timed.then(|| machine.clone());
     }
 
-    /// Has routers count from here on: each layer's row of this f32 [layers, experts] gets the slots of its experts.
+    /// Makes routers count from here on: each layer's row of this f32 [layers, experts] gets the slots of its experts.
     pub fn count_loads(&self, loads: &Tensor) {
         *self.loads.borrow_mut() = Some(loads.clone());
     }
 
-    /// Where routers count.
+    /// The tensor for routers' counts.
     pub(crate) fn loads(&self) -> Option<Tensor> {
         self.loads.borrow().clone()
     }
 
-    /// FLOPs of the model, FLOPs that ran, operations replayed.
+    /// FLOPs of the model, FLOPs executed, operations replayed.
     pub(crate) fn work(&self) -> [u128; 3] {
         let state = self.state.borrow();
         [state.model_flops, state.hardware_flops, state.replayed]
     }
 
-    /// Counts work that is known.
+    /// Adds known work.
     pub(crate) fn add_work(&self, [model, hardware, replayed]: [u128; 3]) {
         let mut state = self.state.borrow_mut();
         state.model_flops += model;
@@ -104,12 +104,12 @@ impl Counters {
         state.replayed += replayed;
     }
 
-    /// Whether the time of each operation is recorded.
+    /// True if the time of each operation is recorded.
     pub(crate) fn has_spans(&self) -> bool {
         self.state.borrow().spans.is_some()
     }
 
-    /// Counts what was done since `before` another `times` times.
+    /// Counts the work since `before` another `times` times.
     pub(crate) fn repeat_since(&self, before: [u128; 3], times: u64) {
         let mut state = self.state.borrow_mut();
         let Counted { model_flops, hardware_flops, replayed, .. } = &mut *state;
@@ -162,12 +162,12 @@ impl Store {
     }
 }
 
-/// Parts of a step that are known on their own: weight gradients and input gradients.
+/// Parts of a step that are cached separately: weight gradients and input gradients.
 const PARTS: usize = 2;
 
 /// Runs steps of one graph.
 pub(crate) struct Runner<'a, 'x> {
-    /// Where the segment is.
+    /// The segment with its place.
     pub at: &'a Placed,
     pub graph: &'a Graph,
     pub exec: &'a mut Exec<'x>,
@@ -175,19 +175,19 @@ pub(crate) struct Runner<'a, 'x> {
     pub tile_rows: Option<usize>,
     /// Whole-segment storage.
     pub store: Store,
-    /// The tile at hand, inside a loop.
+    /// Storage of the current tile, inside a loop.
     pub tile: Option<Store>,
     /// Main gradients; `None` in the forward pass.
     pub grads: Option<&'a mut Grads>,
-    /// Values outside memory.
+    /// Offloaded values.
     pub far: Far<'a>,
     /// Deferred weight gradients; `None` if they are computed at once.
     pub due: Option<&'a mut Vec<Due>>,
-    /// What is known of the steps of the pass.
+    /// Cached effects of the pass's steps.
     pub known: Option<Rc<Steps>>,
 }
 
-/// What a node's weight gradients are made from.
+/// Inputs of a node's deferred weight gradients.
 pub(crate) struct Due {
     pub node: usize,
     pub saved: Saved,
@@ -229,7 +229,7 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// A part of a step that leaves nothing in memory: run, or repeated where it is known what it does.
+    /// A part of a step that leaves nothing in memory: run, or repeated if its effects are cached.
     fn known(&mut self, step: usize, part: usize, work: impl FnOnce(&mut Self)) {
         let known = self.known.clone().filter(|_| self.tile.is_none() && self.due.is_none());
         let Some(known) = known else { return work(self) };
@@ -246,7 +246,7 @@ impl Runner<'_, '_> {
         });
     }
 
-    /// Steps that move values between memory and what lies behind it.
+    /// Steps that move values between memory and the offload engines.
     fn transfer(&mut self, step: &Step) {
         let Far { own, below } = &mut self.far;
         let device = self.exec.device;
@@ -273,7 +273,7 @@ impl Runner<'_, '_> {
             self.tile = None;
         };
         if every {
-            // What tiles leave for later is in memory at once.
+            // Values that tiles leave for later are in memory together.
             tiles::all(tokens, tile_rows).for_each(work)
         } else {
             tiles::each(device, counters, tokens, tile_rows, work)
@@ -285,12 +285,12 @@ impl Runner<'_, '_> {
         self.tile.as_mut().unwrap_or(&mut self.store)
     }
 
-    /// Which this rank is of those that share rows; where none do, the first.
+    /// Index of this rank among those that share rows; the first if none do.
     fn index(&self) -> usize {
         self.exec.device.mesh.index(Axis::Tp)
     }
 
-    /// Storage for a slot shaped like `val`, of these tokens.
+    /// Allocates a slot shaped like `val` for these tokens.
     fn alloc(&self, slot: Slot, val: Val, rows: Range<usize>) -> Tensor {
         let info = &self.graph.values[val.index()];
         self.exec.device.pool.label(info.name, matches!(slot, Slot::Grad(_)));
@@ -305,7 +305,7 @@ impl Runner<'_, '_> {
         )
     }
 
-    /// The rows at hand of a slot shaped like `val`, if it has storage.
+    /// The current rows of a slot shaped like `val`, if it has storage.
     fn find(&self, slot: Slot, val: Val) -> Option<Tensor> {
         let (outer, inner) = match slot {
             Slot::Value(val) => {
@@ -326,7 +326,7 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// The rows at hand of a slot shaped like `val`, with storage made if there is none.
+    /// The current rows of a slot shaped like `val`, allocated if needed.
     fn find_or_alloc(&mut self, slot: Slot, val: Val) -> Tensor {
         self.find(slot, val).unwrap_or_else(|| {
             let tensor = self.alloc(slot, val, self.exec.rows.clone());
@@ -350,7 +350,7 @@ impl Runner<'_, '_> {
         let descs: Vec<Desc> = node.ins.iter().map(describe).collect();
         let shape = |id: &ParamId| self.exec.params.shape(self.at.id(*id));
         let params: Vec<[usize; 2]> = node.params.iter().map(shape).collect();
-        // Where rows are parted or collected, all of them are worked on.
+        // Where rows are scattered or gathered, all of them are processed.
         let shares = node.ins.iter().chain(&node.outs).map(|val| self.graph.values[val.index()].share);
         let own = node.outs.first().and_then(|val| self.graph.values[val.index()].rows);
         let all = || own_rows(&self.exec.rows, shares.min().unwrap_or(1), self.index()).len();
@@ -379,12 +379,12 @@ impl Runner<'_, '_> {
         });
     }
 
-    /// A weight, by its number in the graph.
+    /// A weight, by its index in the graph.
     fn weight(&self, id: ParamId) -> Tensor {
         self.exec.params.tensor(self.at.id(id))
     }
 
-    /// The same, as blocks if it is held as such.
+    /// A weight, as blocks if it is stored that way.
     fn operand(&self, id: ParamId) -> Tensor {
         self.exec.params.operand(self.at.id(id))
     }
@@ -440,7 +440,7 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// Adds to the gradients of a node's weights; what holds nothing yet is written, or cleared first.
+    /// Adds to the gradients of a node's weights; meaningless ones are overwritten, or cleared first.
     fn backward_weight(&mut self, index: usize, saved: &Saved, dy: &[Option<Tensor>]) {
         let node = &self.graph.nodes[index];
         let Some(grads) = self.grads.as_deref_mut() else { return };

@@ -1,8 +1,8 @@
-//! Sharding of weights, gradients and optimizer state over ranks with the same weights (ZeRO, Rajbhandari et al., 2020), and
-//! the slots in which the squares of gradients are added.
+//! Sharding of weights, gradients and optimizer state over ranks with the same weights (ZeRO, Rajbhandari et al.,
+//! 2020), and the slots in which the squares of gradients are added.
 //!
-//! The square of the gradient's norm is added up in slots, one for each [`SLOT`] elements of a weight of the whole model, and
-//! the slots in their order: the norm has the same bits whichever rank computes which slot.
+//! The square of the gradient's norm is added up in slots, one for each [`SLOT`] elements of a weight of the whole
+//! model, and the slots in order: the norm has the same bits whichever rank computes which slot.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use fathom_tensor::mesh::{Group, share};
 
 use crate::params::{ParamId, Params};
 
-/// Elements whose squares are added into one slot; ranks part weights at multiples of it.
+/// Elements whose squares are added into one slot; weights are divided among ranks at multiples of it.
 pub const SLOT: usize = 1 << 18;
 
-/// What is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`); each
-/// variant includes those before it.
+/// What is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`).
+/// Each variant includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharding {
     /// Nothing: everything is replicated.
@@ -33,16 +33,16 @@ pub enum Sharding {
 /// The shards of one weight over a group of replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamShares {
-    /// The elements that each member keeps the state of, ascending and together all; or all elements for each, if none is
-    /// shared.
+    /// The elements whose state each member keeps, ascending and together all; or all elements for each, if they are
+    /// replicated.
     pub ranges: Vec<Range<usize>>,
     /// The slot of its first element; `None` if another rank adds its squares.
     pub slot: Option<usize>,
-    /// Every tensor parallel rank has all of the weight and a part of its gradient.
+    /// True if every tensor parallel rank has the whole weight and a part of its gradient.
     pub partial: bool,
-    /// A tied embedding whose other copy is on the pipeline's other end.
+    /// True for a tied embedding whose other copy is on the pipeline's other end.
     pub twice: bool,
-    /// It is an expert's: the ranks that have the same are [`Shares::experts`].
+    /// True for an expert's weight, whose replicas are [`Shares::experts`].
     pub expert: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct ParamShares {
 pub struct Shares {
     /// By [`ParamId`].
     pub params: Vec<ParamShares>,
-    /// Weights whose gradients are summed together, in the order in which a forward pass needs them.
+    /// Weights whose gradients are summed together, in the order of a forward pass.
     pub buckets: Vec<Vec<ParamId>>,
     /// Slots of the whole model.
     pub num_slots: usize,
@@ -58,22 +58,22 @@ pub struct Shares {
     pub replicas: Group,
     /// Ranks with the same experts.
     pub experts: Group,
-    /// What they shard; nothing if there is only one.
+    /// Their sharding; none if there is only one.
     pub sharding: Sharding,
-    /// Each has the whole state: nothing is sharded.
+    /// True if each has the whole state.
     pub whole: bool,
-    /// Ranks whose slots together are all.
+    /// Ranks whose slots together are all slots.
     pub squares: Group,
-    /// Ranks that have parts of the same weights.
+    /// Ranks with different parts of the same weights.
     pub tp: Group,
-    /// Ranks that have parts of the same experts.
+    /// Ranks with different parts of the same experts.
     pub etp: Group,
-    /// Ranks that have the two copies of a tied embedding.
+    /// Ranks with the two copies of a tied embedding.
     pub ends: Group,
 }
 
 impl Shares {
-    /// One rank with everything.
+    /// A single rank with everything.
     pub fn alone(device: &Device, params: &Params) -> Shares {
         let mut num_slots = 0;
         let share = |len: usize| {
@@ -99,17 +99,17 @@ impl Shares {
         }
     }
 
-    /// The ranks that have the same of a weight.
+    /// The ranks with the same part of a weight.
     pub fn group(&self, id: ParamId) -> &Group {
         if self.params[id.index()].expert { &self.experts } else { &self.replicas }
     }
 
-    /// The ranks that have other parts of it.
+    /// The ranks with its other parts.
     pub(crate) fn other_parts(&self, id: ParamId) -> &Group {
         if self.params[id.index()].expert { &self.etp } else { &self.tp }
     }
 
-    /// Some weights by the group that has the same of them.
+    /// Some weights by the group of their replicas.
     pub(crate) fn by_group(&self, ids: &[ParamId]) -> [(&Group, Vec<ParamId>); 2] {
         let (experts, others) = ids.iter().copied().partition(|id| self.params[id.index()].expert);
         [(&self.replicas, others), (&self.experts, experts)]
@@ -120,8 +120,8 @@ impl Shares {
         self.params[id.index()].ranges[self.group(id).index()].clone()
     }
 
-    /// The elements of a weight of `len` that each member has the sum of the gradients of: those whose state it keeps, or of
-    /// whole state equal parts, which then go round.
+    /// The elements of a weight of `len` whose gradients each member sums: those whose state it keeps, or, with
+    /// replicated state, equal parts that are exchanged afterwards.
     pub(crate) fn summed(&self, id: ParamId, len: usize) -> Vec<Range<usize>> {
         let members = self.group(id).size();
         if self.whole {
@@ -131,23 +131,23 @@ impl Shares {
         }
     }
 
-    /// Buckets that some weights are in, the last first.
+    /// Buckets that contain some of the weights, the last first.
     pub(crate) fn buckets_of(&self, ids: &[ParamId]) -> Vec<usize> {
         let holds = |bucket: &usize| self.buckets[*bucket].iter().any(|id| ids.contains(id));
         (0..self.buckets.len()).rev().filter(holds).collect()
     }
 
-    /// There is nothing to reduce with other ranks.
+    /// True if there is nothing to reduce with other ranks.
     pub(crate) fn is_alone(&self) -> bool {
         [&self.replicas, &self.experts, &self.tp, &self.etp, &self.ends].iter().all(|group| group.size() == 1)
     }
 }
 
-/// Deals elements to `members` in runs that begin and end at slots and are as equal as that allows: the ranges of each
-/// member in each of the weights of these lengths.
+/// Distributes elements to `members` in runs that begin and end at slots and are as equal as that allows: the ranges of
+/// each member in each of the weights of these lengths.
 pub fn deal(lens: &[usize], members: usize) -> Vec<Vec<Range<usize>>> {
     let total: usize = lens.iter().sum();
-    // The member whose part of the total an element is in, rounded to slots.
+    // The end of a member's part of the total in a weight, rounded to slots.
     let cut = |before: usize, len: usize, member: usize| {
         let end = total * member / members;
         let at = end.saturating_sub(before).min(len);
@@ -162,9 +162,10 @@ pub fn deal(lens: &[usize], members: usize) -> Vec<Vec<Range<usize>>> {
     lens.iter().map(ranges).collect()
 }
 
-/// Deals the weights of each bucket on their own, so that every one of a weight's `members` has a part of every segment; by
-/// [`ParamId`]. A tied embedding is dealt by itself: the ranks that have its other copy deal it among other weights. So is what comes to a
-/// base ([`Params::set_added`]): of the base each member has the same whatever is added.
+/// Distributes the weights of each bucket separately, so that each of a weight's `members` has a part of every segment;
+/// by [`ParamId`]. A tied embedding is distributed by itself, since the ranks with its other copy have it among other
+/// weights. So are weights added to a base ([`Params::set_added`]): a member's part of the base does not depend on
+/// them.
 pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<Vec<Range<usize>>> {
     let mut all = vec![Vec::new(); params.len()];
     for bucket in params.buckets() {

@@ -1,4 +1,4 @@
-//! One tape per micro batch: segments run forward one after the other, and backward in reverse.
+//! A tape per micro-batch: segments run forward one after the other, and backward in reverse.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,20 +26,20 @@ pub struct Scope<'a> {
     pub device: &'a Device,
     /// Weights.
     pub params: &'a Params,
-    /// The micro batch.
+    /// The micro-batch.
     pub batch: Tables<'a>,
     /// FLOPs and times.
     pub counters: &'a Counters,
 }
 
 impl Scope<'_> {
-    /// How the work is sharded over ranks.
+    /// Distribution of the work over ranks.
     pub fn spread(&self) -> Spread {
         Spread::of(&self.device.mesh)
     }
 }
 
-/// What segments read besides their input: an encoder's output, an image's features. Its rows are its own.
+/// A further input of segments: an encoder's output, an image's features. It has its own number of rows.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// [rows, cols].
@@ -49,13 +49,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What a segment is recorded with: the shape of each, and its rows.
+    /// Descriptions for recording a segment: the shape of each, and its rows.
     pub fn descs(all: &[Memory]) -> Vec<(Desc, usize)> {
         all.iter().map(|memory| (Desc::of(&memory.value), memory.value.rows())).collect()
     }
 }
 
-/// A segment that ran forward and waits for its backward pass.
+/// A segment that ran forward and awaits its backward pass.
 struct Done {
     at: Placed,
     memory: Vec<Memory>,
@@ -70,51 +70,52 @@ pub struct Eval<'a> {
     kv: Option<&'a mut dyn LayerMemory>,
     /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
-    /// After how many blocks the residual stream is left behind, and what it was.
+    /// Numbers of blocks after which the residual stream is saved, and the saved streams.
     taps: (Vec<usize>, BTreeMap<usize, Tensor>),
 }
 
-/// Looks at the residual stream after so many blocks, on its way forward. What it gives, of the stream's shape and type, is added to the
-/// gradient there.
+/// A callback for the residual stream, called during the forward pass with the number of blocks before it. A returned
+/// value of the stream's shape and type is added to the gradient there.
 pub type Pull = Box<dyn Fn(usize, &Tensor) -> Option<Tensor>>;
 
-/// Runs segments and remembers what their backward passes need.
+/// Runs segments and keeps the values that their backward passes need.
 pub struct Tape<'a> {
     scope: Scope<'a>,
     places: &'a Places,
-    /// The numbers of the table of places and of the batch among those that are remembered.
+    /// Indices of the table of places and of the batch in the cache.
     numbers: [usize; 2],
     offload: Option<&'a Offload>,
     done: Vec<Done>,
     /// Weights of the next segment, being fetched.
     ahead: Option<Weights<'a>>,
-    /// The output of the last segment depends on something trainable.
+    /// True if the output of the last segment depends on something trainable.
     input_grad: bool,
-    /// Weight gradients are deferred.
+    /// True if weight gradients are deferred.
     split: bool,
-    /// Of each row of the embedding's output.
+    /// Noise for the rows of the embedding's output.
     jitter: Option<Jitter>,
-    /// Who looks at the residual stream.
+    /// Callback for the residual stream.
     pull: Option<Pull>,
-    /// What was given for the output of a segment, of which so many are before.
+    /// Gradients returned by it, with the number of segments before each.
     pulls: Vec<(usize, Tensor)>,
 }
 
-/// Noise on the embedding's output, the same however often that is read.
+/// Noise on the embedding's output, which is the same whenever it is computed.
 #[derive(Clone, Debug)]
 pub struct Jitter {
-    /// i32 [1, rows]: what a row's noise depends on, besides the column.
+    /// i32 [1, rows]: random key of each row.
     pub keys: Tensor,
-    /// f32 [1, rows]: its size.
+    /// f32 [1, rows]: scale of each row.
     pub scales: Tensor,
 }
 
-/// Names the operations of a segment: from its input and what it reads besides.
+/// Names the operations of a segment, given its input and further inputs.
 pub type Body<'s, 'a> = &'s dyn Fn(&mut Ctx<'a>, Val, &[Val]) -> Val;
 
 /// Runs a model's segments, recording or not: the model's forward function is written once over this.
 pub trait Segments<'a> {
-    /// Runs one segment: `body` names the operations of a block. It is not asked where a segment of the same kind was recorded.
+    /// Runs one segment: `body` names the operations of a block. It is not called if a segment of the same kind is
+    /// cached.
     fn segment(
         &mut self,
         which: impl Into<Which>,
@@ -124,7 +125,7 @@ pub trait Segments<'a> {
         self.segment_with(which, x, &[], &|cx, x, _| body(cx, x))
     }
 
-    /// The same, of a segment that reads `memory` besides its input; it is recorded each time.
+    /// Runs a segment that reads `memory` besides its input; it is recorded each time.
     fn segment_with(
         &mut self,
         which: impl Into<Which>,
@@ -133,17 +134,17 @@ pub trait Segments<'a> {
         body: Body<'_, 'a>,
     ) -> Tensor;
 
-    /// Blocks of a segment.
+    /// Number of blocks per segment.
     fn layers_per_segment(&self) -> usize;
 
-    /// Sees the output of the embedding before the first block reads it: where training adds noise.
+    /// Called with the output of the embedding before the first block reads it: training adds noise here.
     fn embedded(&self, _x: &Tensor) {}
 
-    /// Sees the residual stream after so many of the model's blocks; 0 for what the first reads.
+    /// Called with the residual stream after this number of the model's blocks; 0 for the first block's input.
     fn passed(&mut self, _blocks: usize, _x: &Tensor) {}
 }
 
-/// What a segment starts from: which it is, its input, and what it reads besides.
+/// Start of a segment: its identity, its input, and its further inputs.
 #[derive(Clone, Copy)]
 struct Start<'s> {
     which: &'s Which,
@@ -151,7 +152,7 @@ struct Start<'s> {
     memory: &'s [Memory],
 }
 
-/// The segment of a kind that is remembered, or the one that is recorded and scheduled now.
+/// The cached segment of a kind, or one that is recorded and scheduled now.
 fn placed<'a>(
     scope: &Scope<'a>,
     Start { which, x, memory }: Start<'_>,
@@ -177,14 +178,14 @@ fn placed<'a>(
     Placed::new(segment, which)
 }
 
-/// What a segment reads besides its input, in the storage of a pass.
+/// Stores a segment's further inputs for a pass.
 fn remember(store: &mut Store, graph: &Graph, memory: &[Memory]) {
     for (val, memory) in graph.memory.iter().zip(memory) {
         store.values[val.index()] = Some(memory.value.clone());
     }
 }
 
-/// A segment's weights, in memory; starts to fetch those of the next segment. The head counts as a segment where it
+/// A segment's weights, in memory; starts to fetch those of the next segment. The head counts as a segment if it
 /// `follows`.
 fn weights<'a>(
     scope: &Scope<'a>,
@@ -222,7 +223,7 @@ pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &Placed, head_groups: usize) ->
     }
 }
 
-/// What a pass finds, of those that its steps depend on.
+/// The state on which a pass's steps depend.
 fn found(scope: &Scope<'_>, at: &Placed, batch: usize, grads: Option<&Grads>) -> Found {
     let alike = scope.batch.context.as_ref().is_none_or(Context::is_same_everywhere);
     Found {
@@ -236,12 +237,12 @@ fn found(scope: &Scope<'_>, at: &Placed, batch: usize, grads: Option<&Grads>) ->
     }
 }
 
-/// The number of a batch among those that are remembered: for a machine without data.
+/// Index of a batch in the cache, for a machine without data.
 fn batch_number(scope: &Scope<'_>) -> usize {
     if scope.device.machine.has_data() { 0 } else { scope.params.memo().batch(&scope.batch) }
 }
 
-/// Tells the machine where a block's operations begin and end.
+/// Marks the beginning and end of a block's operations for the machine.
 fn block(device: &Device, run: impl FnOnce()) {
     device.machine.enter_block();
     run();
@@ -256,13 +257,13 @@ impl<'a> Eval<'a> {
         Eval { scope, places: Places::none().with_tiles(tile_rows), batch, kv, ahead: None, taps }
     }
 
-    /// The same pass, which leaves behind the residual stream after so many blocks, for each of these.
+    /// Saves the residual stream after each of these numbers of blocks.
     pub fn with_taps(mut self, blocks: Vec<usize>) -> Eval<'a> {
         self.taps.0 = blocks;
         self
     }
 
-    /// What it left behind, by blocks.
+    /// The saved streams, by number of blocks.
     pub fn into_taps(self) -> BTreeMap<usize, Tensor> {
         self.taps.1
     }
@@ -318,7 +319,7 @@ impl<'a> Segments<'a> for Eval<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// A tape for one micro batch.
+    /// A tape for one micro-batch.
     pub fn new(scope: Scope<'a>, places: &'a Places) -> Tape<'a> {
         let numbers = [scope.params.memo().places(places), batch_number(&scope)];
         let (done, input_grad, split) = (Vec::new(), false, false);
@@ -326,45 +327,46 @@ impl<'a> Tape<'a> {
         Tape { scope, places, numbers, offload, done, ahead, input_grad, split, jitter, pull, pulls }
     }
 
-    /// What the tape runs with.
+    /// The tape's scope.
     pub fn scope(&self) -> &Scope<'a> {
         &self.scope
     }
 
-    /// The same tape, whose reverse pass returns the gradient of the first segment's input.
+    /// Makes the backward pass return the gradient of the first segment's input.
     pub fn with_input_gradient(mut self) -> Tape<'a> {
         self.input_grad = true;
         self
     }
 
-    /// The same tape, with noise on the embedding's output.
+    /// Adds noise to the embedding's output.
     pub fn with_jitter(mut self, jitter: Option<&Jitter>) -> Tape<'a> {
         self.jitter = jitter.cloned();
         self
     }
 
-    /// The same tape, with someone who looks at the residual stream.
+    /// Sets the callback for the residual stream.
     pub fn with_pull(mut self, pull: Option<Pull>) -> Tape<'a> {
         self.pull = pull;
         self
     }
 
-    /// The same tape, whose reverse pass is [`Tape::backward_input`].
+    /// Makes the backward pass [`Tape::backward_input`].
     pub fn with_split_backward(mut self, split: bool) -> Tape<'a> {
         self.split = split;
         self
     }
 
-    /// The same tape, with memory behind it for what [`Place::Host`](crate::Place::Host) and
-    /// [`Place::Disk`](crate::Place::Disk) name; without it such values stay. After a failed transfer the step goes on
-    /// with values that mean nothing: ask [`Offload::check`] before the update.
+    /// Sets the engines for values in [`Place::Host`](crate::Place::Host) and [`Place::Disk`](crate::Place::Disk);
+    /// without them such values stay in memory. After a failed transfer the step continues with meaningless values:
+    /// call [`Offload::check`] before the update.
     pub fn with_offload(mut self, offload: Option<&'a Offload>) -> Tape<'a> {
         self.offload = offload;
         self
     }
 
-    /// Shows what its segments hold in memory for their backward passes, the first segment first: the layer (below 0 before and after
-    /// the blocks), the value's name and the value. A segment's input comes first, as `block.in`.
+    /// Calls `see` for the values that segments hold in memory for their backward passes, first segment first: the
+    /// layer (negative before and after the blocks), the value's name and the value. A segment's input comes first, as
+    /// `block.in`.
     pub fn each_kept(&self, see: &mut dyn FnMut(i32, &str, &Tensor)) {
         for Done { at, holding, .. } in &self.done {
             let graph = at.graph();
@@ -375,14 +377,14 @@ impl<'a> Tape<'a> {
         }
     }
 
-    /// The reverse pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
-    /// the first segment's input if [`Tape::with_input_gradient`] asked for it. Storage is released segment by segment.
+    /// The backward pass from the gradient of the last segment's output; adds to `grads` and returns the gradient of
+    /// the first segment's input if [`Tape::with_input_gradient`] was set. Storage is released segment by segment.
     pub fn backward(self, dy: Tensor, grads: &mut Grads) -> Option<Tensor> {
         self.reverse(dy, grads, None)
     }
 
-    /// As [`Tape::backward`], deferring the weight gradients: their operands stay in memory. They have the same bits if those of
-    /// every tape are added in the order of the micro batches. For tapes
+    /// [`Tape::backward`] with deferred weight gradients: their operands stay in memory. They have the same bits if
+    /// those of every tape are added in the order of the micro-batches. For tapes
     /// [`with_split_backward`](Tape::with_split_backward).
     ///
     /// # Panics
@@ -395,7 +397,7 @@ impl<'a> Tape<'a> {
         (dx, Owed { scope, head_groups, segments })
     }
 
-    /// The segment, with the steps that the tape's places make of it.
+    /// The segment, with the steps for the tape's places.
     fn placed(&self, start: Start<'_>, body: Body<'_, 'a>) -> Placed {
         let Start { which, memory, .. } = start;
         let (places, input_grad, split) = (self.places, self.input_grad, self.split);
@@ -542,13 +544,13 @@ impl<'a> Segments<'a> for Tape<'a> {
         drop(weights);
         let mut store = runner.store;
         let output = take_output(&mut store, graph);
-        // Nothing may hold a value that leaves.
+        // Nothing else may hold a value that is offloaded.
         drop(take_input(&mut store, graph));
         let device = self.scope.device;
         let leave = |val: Val, tensor: Tensor| {
             let info = &graph.values[val.index()];
             let tag = Tag { name: info.name, layer };
-            // Statistics, indices and what is wider than the rest are few bytes, and the products hang on them.
+            // Statistics, indices and values of a wider type are few bytes, and products depend on them.
             let plain = !info.differentiable || info.dtype != graph.values[graph.output.index()].dtype;
             let how = (self.places, if plain { Codec::AsIs } else { self.places.codec });
             let offload = offload.filter(|_| schedule.offloaded.contains(&val));

@@ -1,4 +1,5 @@
-//! What the operations' tests share: f64 matrices for references, batches, and small graphs held against references.
+//! Common parts of the operations' tests: f64 matrices for references, batches, and small graphs compared with
+//! references.
 
 mod case;
 
@@ -67,7 +68,7 @@ impl Matrix {
         Matrix::new(self.rows, range.len(), |row, col| self[(row, range.start + col)])
     }
 
-    /// As the type can hold it.
+    /// Rounded to the type.
     pub fn rounded(&self, dtype: DType) -> Matrix {
         Matrix::new(self.rows, self.cols, |row, col| round(self[(row, col)], dtype))
     }
@@ -148,9 +149,9 @@ pub(crate) struct Stream {
     pub positions: Vec<i32>,
     pub slices: Vec<Slice>,
     pub rotation: Option<Rotation>,
-    /// Each document has a mask of its own.
+    /// Each document has its own mask.
     pub apart: bool,
-    /// Of each token, for dropout.
+    /// Keys for dropout, one per token.
     pub keys: Option<Vec<i32>>,
 }
 

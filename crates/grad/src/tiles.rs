@@ -1,5 +1,5 @@
 //! Loops over tiles of tokens. A machine without data runs as many tiles as differ and counts the rest: their charges,
-//! FLOPs and seconds are those of the tile before them.
+//! FLOPs and seconds equal those of the preceding tile.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use fathom_tensor::Device;
 
 use crate::run::Counters;
 
-/// Tiles that run before the rest is counted: the second finds what every later one finds.
+/// Number of tiles that run before the rest is counted: the second looks like every later one.
 const FIRST: usize = 2;
 
 /// Every tile, ascending.

@@ -1,5 +1,5 @@
-//! A weight, or a part of its optimizer state: a tensor in memory, chunks on disk, a part on each of several ranks, or, of a frozen
-//! weight, bytes in few bits that are at one of these places.
+//! A weight, or a part of its optimizer state: a tensor in memory, chunks on disk, a part on each of several ranks, or,
+//! for a frozen weight, quantized bytes at one of these places.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -40,7 +40,7 @@ pub(crate) struct Offloaded {
     visit: RefCell<Visit>,
 }
 
-/// A value's time in memory.
+/// State of a value while it is in memory.
 #[derive(Default)]
 pub(crate) struct Visit {
     users: u32,
@@ -55,7 +55,7 @@ enum At {
     Here(Tensor),
 }
 
-/// How a value is fetched.
+/// A fetch in flight.
 pub(crate) enum Coming {
     /// From disk.
     Disk(Vec<Reading>),
@@ -64,10 +64,10 @@ pub(crate) enum Coming {
 }
 
 impl Coming {
-    /// Waits for it.
+    /// Waits until the value has arrived.
     fn arrive(self) {
         match self {
-            // A failure is the engine's first error: `StateDisk::check` tells.
+            // Failures are the engine's first error, reported by `StateDisk::check`.
             Coming::Disk(readings) => readings.into_iter().for_each(|reading| drop(reading.retire())),
             Coming::Ranks(flying) => flying.wait(),
         }
@@ -97,7 +97,7 @@ impl fmt::Debug for Value {
 }
 
 impl Value {
-    /// Room for a value on disk; what it holds is undefined.
+    /// Allocates a value on disk; its contents are undefined.
     pub(crate) fn on_disk(
         disk: &Rc<StateDisk>,
         shape: [usize; 2],
@@ -110,17 +110,17 @@ impl Value {
         Value { shape, dtype, home: Home::Offloaded(Rc::new(offloaded)) }
     }
 
-    /// Whether values of this shape are offloaded at all: vectors are not.
+    /// True if values of this shape can be offloaded: vectors are not.
     pub(crate) fn moves(shape: [usize; 2]) -> bool {
         shape[0] > 1
     }
 
-    /// Of which ranks will have a part each, once [`Value::part`] has said which.
+    /// A value sharded over ranks, after [`Value::part`] has assigned the parts.
     pub(crate) fn parted(device: &Device, shape: [usize; 2], dtype: DType) -> Value {
         Value { shape, dtype, home: Home::Parted(Rc::new(Parted::new(device))) }
     }
 
-    /// Elements of `dtype` that are held as `bytes` ([`BlockFormat::packed_shape`]): never written but by [`Value::fill`].
+    /// Elements of `dtype` stored as `bytes` ([`BlockFormat::packed_shape`]), written only by [`Value::fill`].
     pub(crate) fn packed(
         device: &Device,
         format: BlockFormat,
@@ -132,7 +132,7 @@ impl Value {
         Value { shape, dtype, home: Home::Packed(Rc::new(packed)) }
     }
 
-    /// Elements of `dtype` that are held and multiplied as blocks: never written but in [`Value::as_blocked`].
+    /// Elements of `dtype` stored and multiplied as blocks, written only through [`Value::as_blocked`].
     pub(crate) fn blocked(device: &Device, packing: Packing, shape: [usize; 2], dtype: DType) -> Value {
         let [rows, cols] = [packing.rows(), packing.cols];
         let fits = if packing.turned { rows * cols == shape[0] * shape[1] } else { shape == [rows, cols] };
@@ -140,7 +140,7 @@ impl Value {
         Value { shape, dtype, home: Home::Blocked(Rc::new(Blocked::new(device, packing, dtype))) }
     }
 
-    /// Its blocks, in memory ([`Tensor::packing`]), if it is held as such.
+    /// Its blocks, in memory ([`Tensor::packing`]), if it is stored as blocks.
     pub fn as_blocked(&self) -> Option<&Tensor> {
         match &self.home {
             Home::Blocked(blocked) => Some(blocked.bytes()),
@@ -148,23 +148,23 @@ impl Value {
         }
     }
 
-    /// The same bytes as a value that is multiplied with as it is packed ([`Value::as_blocked`]); `None` if this is not packed, not in
-    /// memory, or has rows that are no whole blocks.
+    /// The same bytes as a value that products use in packed form ([`Value::as_blocked`]); `None` if this is not
+    /// packed, not in memory, or has rows that are not whole blocks.
     pub fn multiplied_as_packed(&self) -> Option<Value> {
         let Home::Packed(packed) = &self.home else { return None };
         Some(Value { home: Home::Blocked(Rc::new(packed.blocked()?)), ..self.clone() })
     }
 
-    /// The tensor, or the blocks of a value that is held as such.
+    /// The tensor, or the blocks of a value that is stored as blocks.
     ///
     /// # Panics
-    /// As [`Value::tensor`].
+    /// Those of [`Value::tensor`].
     #[track_caller]
     pub fn operand(&self) -> Tensor {
         self.as_blocked().cloned().unwrap_or_else(|| self.tensor())
     }
 
-    /// How it is packed, and its bytes, [`BlockFormat::packed_shape`]; `None` if it is not.
+    /// Its format and bytes, [`BlockFormat::packed_shape`], if it is packed.
     pub fn as_packed(&self) -> Option<(BlockFormat, &Value)> {
         match &self.home {
             Home::Packed(packed) => Some((packed.format(), packed.bytes())),
@@ -172,12 +172,12 @@ impl Value {
         }
     }
 
-    /// What is held of it: itself, or the bytes that it is packed in.
+    /// The stored value: itself, or its packed bytes.
     pub(crate) fn held(&self) -> &Value {
         self.as_packed().map_or(self, |(_, bytes)| bytes)
     }
 
-    /// Gives every rank its part of a value made by [`Value::parted`]; what it holds is undefined.
+    /// Assigns every rank its part of a value made by [`Value::parted`]; the contents are undefined.
     pub(crate) fn part(&self, device: &Device, group: &Group, ranges: Vec<Range<usize>>) {
         match &self.home {
             Home::Parted(parted) => parted.place(device, self.dtype, group, ranges),
@@ -193,7 +193,7 @@ impl Value {
         }
     }
 
-    /// Whether it is in memory only while it is used.
+    /// True if it is in memory only while it is used.
     pub(crate) fn comes(&self) -> bool {
         !matches!(self.home, Home::Here(_) | Home::Blocked(_))
     }
@@ -206,7 +206,7 @@ impl Value {
         }
     }
 
-    /// The elements that are always here, in memory or on disk; of a packed value bytes.
+    /// The elements that are always here, in memory or on disk; for a packed value, bytes.
     pub fn own(&self) -> Range<usize> {
         match &self.home {
             Home::Parted(parted) => parted.own(),
@@ -215,7 +215,8 @@ impl Value {
         }
     }
 
-    /// The same value, of which only [`Value::own`] is: in memory or on disk whatever its ranks do. Of a packed value the bytes.
+    /// A value with only [`Value::own`], in memory or on disk independently of other ranks. For a packed value, the
+    /// bytes.
     pub fn own_part(&self) -> Value {
         match &self.home {
             Home::Parted(parted) => parted.tensor().clone().into(),
@@ -257,10 +258,10 @@ impl Value {
         }
     }
 
-    /// The tensor; of blocks their elements, for as long as the caller has them.
+    /// The tensor; for blocks their elements, for as long as the caller holds them.
     ///
     /// # Panics
-    /// If the value is not in memory and has not been fetched.
+    /// If the value is not in memory and was not fetched.
     #[track_caller]
     pub fn tensor(&self) -> Tensor {
         let packed = match &self.home {
@@ -276,7 +277,7 @@ impl Value {
         here.or(packed).unwrap_or_else(|| panic!("{self:?} is used and was not fetched"))
     }
 
-    /// Elements of a tensor in memory, as one row; of a parted value some of this rank's.
+    /// Elements of a tensor in memory, as one row; for a sharded value some of this rank's.
     pub(crate) fn flat(&self, range: Range<usize>) -> Tensor {
         if let Home::Parted(parted) = &self.home {
             let own = parted.own();
@@ -314,7 +315,7 @@ impl Value {
         }
     }
 
-    /// Waits for what was fetched; what is packed is unpacked.
+    /// Waits for a fetch; packed values are unpacked.
     pub(crate) fn wait(&self) {
         if let Home::Packed(packed) = &self.home {
             return packed.wait();
@@ -341,7 +342,7 @@ impl Value {
         if visit.users == 0
             && let At::Coming(_, coming @ Coming::Ranks(_)) = std::mem::take(&mut visit.at)
         {
-            // The others wait until theirs has been taken.
+            // Other users wait until theirs has arrived.
             coming.arrive();
         }
     }
@@ -373,7 +374,7 @@ impl Value {
         self.release();
     }
 
-    /// By chunks; what is written is kept of this rank's elements alone, and what is read comes from all ranks.
+    /// Processes a sharded value by chunks: writes keep only this rank's elements, and reads gather all ranks'.
     fn sweep_parted(&self, parted: &Parted, read: bool, work: &mut dyn FnMut(Range<usize>, &Tensor)) {
         let device = parted.device();
         if read {
@@ -391,9 +392,9 @@ impl Value {
         }
     }
 
-    /// Gives the value new elements: calls `work(elements, where to write them)` for ranges in ascending order that cover
-    /// it; the tensor is [1, n], and all of it must be written. Nothing larger than a chunk is made, but for the bytes of a packed
-    /// value that is not in memory; such a value's elements are f32 and packed then.
+    /// Sets new elements: calls `work(elements, target)` for ascending ranges that cover the value; the target is [1,
+    /// n], and must be written completely. Nothing larger than a chunk is allocated, except the bytes of a packed value
+    /// that is not in memory; the elements of a packed value are written as f32 and then packed.
     ///
     /// # Panics
     /// If the value is being read, by a checkpoint or a segment.
@@ -401,16 +402,16 @@ impl Value {
         self.sweep(false, &mut work);
     }
 
-    /// As [`Value::fill`] of a packed value, whose scales `rescale` then changes, in the order of the blocks. False, with nothing done,
-    /// if it is not packed.
+    /// [`Value::fill`] for a packed value, whose scales `rescale` then changes, in the order of the blocks. False, with
+    /// nothing done, if it is not packed.
     pub fn fill_packed(&self, work: &mut dyn FnMut(Range<usize>, &Tensor), rescale: Rescale<'_>) -> bool {
         let Home::Packed(packed) = &self.home else { return false };
         packed.fill(work, Some(rescale));
         true
     }
 
-    /// Calls `work(elements, tensor)` for ranges in ascending order that cover the value; the tensor is [1, n]. Ranks that have a
-    /// part of it each call this together.
+    /// Calls `work(elements, tensor)` for ascending ranges that cover the value; the tensor is [1, n]. Ranks that each
+    /// have a part call this together.
     pub fn read(&self, mut work: impl FnMut(Range<usize>, &Tensor)) {
         self.sweep(true, &mut work);
     }
@@ -422,11 +423,11 @@ impl Value {
         all
     }
 
-    /// Lets another thread read the value while this one continues; from disk, if it is offloaded. Nothing may be written to it
-    /// until the share ends. Of a packed value the bytes are read.
+    /// Lets another thread read the value while this one continues; from disk, if it is offloaded. It must not be
+    /// written until the share ends. For a packed value the bytes are read.
     ///
     /// # Panics
-    /// If this rank holds only a part of it: [`Value::own_part`] can be shared.
+    /// If this rank stores only a part of the value: [`Value::own_part`] can be shared.
     #[track_caller]
     pub fn share(&self, device: &Device) -> (Share, Reader) {
         match &self.home {

@@ -12,6 +12,7 @@ use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing, Profile,
 
 use crate::files::{Source, of_stack};
 use crate::given::{Blocked, Given};
+use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::portion::Portion;
@@ -56,7 +57,7 @@ impl Model {
 /// The same model with none of its weights in few bits, but those that are held as a file has them: each has the elements, in the model's
 /// type, that a segment computes with.
 pub fn unpack(device: &Device, model: &Model, params: &Params) -> (Model, Params) {
-    with_values(device, (model, params), &|_, _| None)
+    with_values(ModelView { device, model, params }, &|_, _| None)
 }
 
 /// As [`unpack`], but what the machine multiplies with as it is packed stays so: projections whose rows are whole blocks.
@@ -68,12 +69,11 @@ pub fn keep_packed(device: &Device, model: &Model, params: &Params) -> (Model, P
         let kept = projections[id.index()] && device.machine.multiplies(format);
         if kept { value.multiplied_as_packed() } else { None }
     };
-    with_values(device, (model, params), &kept)
+    with_values(ModelView { device, model, params }, &kept)
 }
 
 fn with_values(
-    device: &Device,
-    (model, params): (&Model, &Params),
+    ModelView { device, model, params }: ModelView<'_>,
     kept: &dyn Fn(ParamId, &Value) -> Option<Value>,
 ) -> (Model, Params) {
     let mut whole = Params::default();

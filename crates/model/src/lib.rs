@@ -21,6 +21,7 @@ mod grouped;
 mod in_files;
 mod init;
 mod latent;
+mod loaded;
 mod made;
 mod mlp;
 mod model;
@@ -68,6 +69,7 @@ pub use grouped::{
 };
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::LatentParams;
+pub use loaded::{LoadedModel, ModelView};
 pub use made::LlamaSizes;
 pub use mlp::DenseParams;
 pub use model::Model;
@@ -78,7 +80,7 @@ pub use patch::{Patch, patches};
 pub use pieces::{Linear, LinearPart, Piece};
 pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
 pub use prune::{Kept, prunable, prune};
-pub use rollout::{Asked, Failed, Rollout, Weights, Written};
+pub use rollout::{Asked, Failed, Rollout, Written};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{
     Adapter, AdapterMethod, Biases, Capacity, Custom, Drops, EncoderParts, Family, Ffn, Latent, LayerSpec,

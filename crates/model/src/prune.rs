@@ -5,8 +5,9 @@
 use std::ops::Range;
 
 use fathom_grad::Params;
-use fathom_tensor::{Category, Device};
+use fathom_tensor::Category;
 
+use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::spec::{Ffn, LayerSpec, Mixer, QkNorm, Spec};
 use crate::weight::Term;
@@ -120,8 +121,7 @@ fn slice(spec: &Spec, kept: &Kept, at: usize, (role, term): (&str, Term)) -> Sli
 /// # Errors
 /// As [`Kept::spec`].
 pub fn prune(
-    device: &Device,
-    (model, params): (&Model, &Params),
+    ModelView { device, model, params }: ModelView<'_>,
     kept: &Kept,
 ) -> Result<(Model, Params), String> {
     let spec = &model.spec;

@@ -1,21 +1,7 @@
 //! What training asks of whatever writes text with the weights that it trains: the seam between the loop and an engine. Neither knows
 //! the other.
 
-use fathom_grad::Params;
-use fathom_tensor::Device;
-
-use crate::model::Model;
-
-/// Weights as they are, where they are.
-#[derive(Clone, Copy)]
-pub struct Weights<'a> {
-    /// Compute and memory.
-    pub device: &'a Device,
-    /// The architecture.
-    pub model: &'a Model,
-    /// The weights.
-    pub params: &'a Params,
-}
+use crate::loaded::ModelView;
 
 /// Answers that are asked for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,5 +52,5 @@ pub trait Rollout {
     ///
     /// # Errors
     /// A prompt that is too long, no room for the answers, a model that gives no numbers.
-    fn rollout(&self, weights: Weights<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed>;
+    fn rollout(&self, weights: ModelView<'_>, asked: &Asked) -> Result<Vec<Vec<Written>>, Failed>;
 }

@@ -1,7 +1,7 @@
 //! A rank's end of the link between processes.
 //!
-//! A tensor is a first message that says what it is, with the elements if they are few, and then the elements. Both sides
-//! copy through memory of the process, so tensors may be anywhere and may have gaps.
+//! A tensor is sent as a first message that describes it, including the elements if they are few, and otherwise
+//! followed by the elements. Both sides copy through host memory, so tensors may be anywhere and may have gaps.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use fathom_tensor::{Device, Lent, Share, Tensor};
 use crate::transfer::Transfer;
 use crate::world::End;
 
-/// Tensors of at most so many bytes travel with the first message.
+/// Largest size in bytes of a tensor that travels within the first message.
 const SMALL_BYTES: usize = 64 << 10;
-/// Most bytes of what a first message says.
+/// Largest size in bytes of the description in a first message.
 const LABEL_BYTES: usize = 512;
 /// Bytes of the label's length.
 const LENGTH_BYTES: usize = 2;
-/// Messages of a link; its first messages and its elements arrive in the order of their sending each.
+/// Tags of a link's messages; first messages and elements arrive in sending order each.
 const FIRST: i32 = 1;
 const ELEMENTS: i32 = 2;
 
@@ -29,14 +29,14 @@ fn label(what: &What) -> String {
     what.to_string().chars().take(LABEL_BYTES / 4).collect()
 }
 
-/// What a first message says, and its elements.
+/// Splits a first message into its description and its elements.
 fn open(message: &[u8]) -> (String, &[u8]) {
     let Some((length, rest)) = message.split_first_chunk::<LENGTH_BYTES>() else { return Default::default() };
     let (label, elements) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
     (String::from_utf8_lossy(label).into_owned(), elements)
 }
 
-/// Something sent.
+/// A send in flight.
 struct Sent {
     end: Rc<End>,
     to: usize,
@@ -57,8 +57,8 @@ impl Flight for Sent {
     }
 }
 
-/// Something that is to come. MPI pairs messages with receives in the order in which both begin, so these begin when the
-/// tensor is asked for, in whatever order the flights are waited for.
+/// A pending receive. MPI matches messages with receives in the order in which both begin, so receives begin when the
+/// tensor is requested, in whatever order the flights are waited for.
 struct Coming {
     end: Rc<End>,
     device: Device,
@@ -67,12 +67,12 @@ struct Coming {
     what: What,
     /// The first message, until it is waited for.
     first: Option<Transfer>,
-    /// The elements, if they are too many for it.
+    /// The elements, if they are not in the first message.
     many: Option<Transfer>,
 }
 
 impl Coming {
-    /// Waits for a message: its bytes, and how many came.
+    /// Waits for a message: its bytes, and the number received.
     fn message(&self, mut message: Transfer) -> (Vec<u8>, usize) {
         let Coming { end, from, what, .. } = self;
         if let Err(seconds) = end.wait(|| message.is_over().then_some(())) {
@@ -116,7 +116,7 @@ impl Link for Processes {
         let end = self.0.clone();
         let (share, reader) = device.machine.share(src);
         let mut elements = end.buffer(0);
-        // What is in memory can be read.
+        // A tensor in memory can always be read.
         let _ = reader.read(0..src.rows(), 0..src.cols(), &mut elements);
         drop(reader);
         let label = label(&what);
@@ -147,7 +147,7 @@ impl Link for Processes {
         Box::new(Coming { end, device, from, dst, what, first, many })
     }
 
-    /// Whoever fails ends all, so no rank is left to ask.
+    /// A failure aborts the whole job, so there is never one to report.
     fn check(&self) -> Result<(), LinkError> {
         Ok(())
     }

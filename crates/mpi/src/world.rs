@@ -1,4 +1,4 @@
-//! This process among those that were started together.
+//! This process among those started together.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,18 +14,18 @@ use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 
 use crate::link::Processes;
 
-/// Exit code of a job that a rank ended.
+/// Exit code of a job ended by a rank.
 const ENDED: i32 = 1;
-/// Between two looks of a wait that may take hours.
+/// Polling interval of a wait that may take hours.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// Looks of a wait without sleep in between: some tens of microseconds.
+/// Polls without sleeping at the start of a wait: some tens of microseconds.
 const EAGER_LOOKS: u32 = 200;
-/// Sleep between later ones: ranks may share a core with the one they wait for.
+/// Sleep between later polls: ranks may share a core with the one they wait for.
 const NAP: Duration = Duration::from_micros(30);
 /// Buffers kept for later transfers.
 const SPARE_BUFFERS: usize = 8;
 
-/// Why there is no link.
+/// Failure to create a link.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// MPI starts once in a process.
@@ -33,31 +33,31 @@ pub enum Error {
     Started,
 }
 
-/// One process of a job. It belongs to the thread that started it; cheap to clone. MPI ends when the last clone and the last
-/// link are gone, so that must be on the thread that began.
+/// One process of a job. It belongs to the thread that started it; cheap to clone. MPI ends when the last clone and the
+/// last link are dropped, which must happen on that thread.
 #[derive(Clone)]
 pub struct Mpi(Rc<End>);
 
-/// What the link and its flights share.
+/// State shared by the link and its flights.
 pub(crate) struct End {
     pub rank: usize,
     pub ranks: usize,
     pub deadline: Duration,
-    /// What the run is doing, and how long a wait may take meanwhile, if not [`End::deadline`].
+    /// Current section of the run, and its limit on waits, if not [`End::deadline`].
     pub section: Cell<(&'static str, Option<Duration>)>,
     traffic: Cell<Traffic>,
     spare: RefCell<Vec<Vec<u8>>>,
     world: SimpleCommunicator,
-    /// Last, since dropping it ends MPI.
+    /// Last, as dropping it ends MPI.
     _universe: Universe,
 }
 
 impl Mpi {
-    /// Joins the job that this process was started in; a process that was not started with others is a job of one. A wait
-    /// of the link takes at most `deadline`.
+    /// Joins the job that this process was started in; a process started on its own is a job of one. A wait of the link
+    /// takes at most `deadline`.
     ///
     /// # Errors
-    /// If MPI was started before.
+    /// If MPI was already started.
     pub fn start(deadline: Duration) -> Result<Mpi, Error> {
         let (universe, _) = mpi::initialize_with_threading(Threading::Funneled).ok_or(Error::Started)?;
         let world = universe.world();
@@ -76,33 +76,33 @@ impl Mpi {
         self.0.ranks
     }
 
-    /// The link, for a mesh.
+    /// The link for a mesh.
     pub fn link(&self) -> Box<dyn Link> {
         Box::new(Processes(self.0.clone()))
     }
 
-    /// The first rank's number, on all: all call this together, however long it takes until the first does. Uses no
-    /// processor time to speak of.
+    /// Broadcasts the first rank's number; all ranks call this together, and wait however long the first takes, using
+    /// almost no CPU time.
     pub fn tell(&self, number: u64) -> u64 {
         let mut number = number;
         scope(|scope| patiently(self.0.process(0).immediate_broadcast_into(scope, &mut number)));
         number
     }
 
-    /// Everybody's number, by rank; all call this together.
+    /// All ranks' numbers, by rank; all ranks call this together.
     pub fn gather(&self, number: u64) -> Vec<u64> {
         let mut all = vec![0; self.0.ranks];
         scope(|scope| patiently(self.0.world.immediate_all_gather_into(scope, &number, &mut all[..])));
         all
     }
 
-    /// Says why and ends the job.
+    /// Reports the reason and ends the job.
     pub fn abort(&self, reason: &str) -> ! {
         self.0.fail(&LinkError::Aborted { rank: self.0.rank, reason: reason.to_string() })
     }
 }
 
-/// Waits without a deadline: whoever should come may have hours of work first, and one that dies ends the job.
+/// Waits without a deadline: the other rank may have hours of work first, and if it dies the job ends.
 fn patiently<'a, D: ?Sized, S: Scope<'a>>(mut request: Request<'a, D, S>) {
     while let Err(still) = request.test() {
         request = still;
@@ -112,7 +112,7 @@ fn patiently<'a, D: ?Sized, S: Scope<'a>>(mut request: Request<'a, D, S>) {
 
 impl End {
     pub fn process(&self, rank: usize) -> Process<'_> {
-        // A rank that fits into MPI's own count, which gave the number of ranks.
+        // The rank fits in MPI's own integers, which also gave the number of ranks.
         self.world.process_at_rank(i32::try_from(rank).unwrap_or(i32::MAX))
     }
 
@@ -126,10 +126,10 @@ impl End {
         self.traffic.set(traffic);
     }
 
-    /// Looks until something is there. Time counts as waited.
+    /// Polls until `look` returns a value. The time counts as waiting.
     ///
     /// # Errors
-    /// The seconds of the deadline, when it has passed.
+    /// The seconds waited, once the deadline has passed.
     pub fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> Result<T, f64> {
         let started = Instant::now();
         let deadline = self.section.get().1.unwrap_or(self.deadline);
@@ -148,13 +148,13 @@ impl End {
         found
     }
 
-    /// Ends the job: nothing came from a rank, or was taken by it, for so long.
+    /// Ends the job because a rank neither sent nor received for too long.
     pub fn late(&self, peer: usize, what: &What, seconds: f64) -> ! {
         let what = format!("{what} ({})", self.section.get().0);
         self.fail(&LinkError::TimedOut { rank: self.rank, peer, what, seconds })
     }
 
-    /// A buffer of so many bytes, used before if possible.
+    /// A buffer of this size, reused if possible.
     pub fn buffer(&self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.spare.borrow_mut().pop().unwrap_or_default();
         buffer.resize(bytes, 0);
@@ -168,7 +168,7 @@ impl End {
         }
     }
 
-    /// A rank can end the others in one way, and itself with them.
+    /// Ends the job: the only way for a rank to end the others, including itself.
     pub fn fail(&self, error: &LinkError) -> ! {
         log::error!("error: {error}");
         self.world.abort(ENDED)

@@ -1,4 +1,4 @@
-//! What every link must do, and how this one fails: run by `mpirun` on several ranks, which `.ci/mpi` does.
+//! Conformance test of links, and failures of this one: run by `mpirun` on several ranks, as in `.ci/mpi`.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use fathom_mpi::Mpi;
 use fathom_tensor::mesh::{Axis, Grid, Link, Mesh, ThreadsOptions, conformance, threads};
 use fathom_tensor::{Category, DType, Device};
 
-/// Says what the link reports, as the binary does.
+/// Logs the link's reports like the binary.
 struct Reports;
 
 impl log::Log for Reports {
@@ -105,7 +105,7 @@ fn same_bits_as_threads(mpi: &Mpi) {
     }
 }
 
-/// More than one message can carry, from columns of a wider tensor.
+/// A tensor larger than one message, from columns of a wider tensor.
 fn large(mpi: &Mpi) {
     let (n, rank) = (mpi.ranks(), mpi.rank());
     let device = device(Grid { cp: n, ..Grid::default() }, mpi.link());
@@ -136,7 +136,7 @@ fn gone(mpi: &Mpi) {
     device.mesh.group(&[Axis::Tp]).all_reduce(&device, &x);
 }
 
-/// Ranks whose programs went apart.
+/// Ranks whose programs differ.
 fn apart(mpi: &Mpi) {
     let device = device(Grid { dp: mpi.ranks(), ..Grid::default() }, mpi.link());
     let x = device.zeros(1, 9 + mpi.rank(), DType::F32, Category::Data);
@@ -152,7 +152,7 @@ fn abort(mpi: &Mpi) {
     device.mesh.group(&[Axis::Pp]).broadcast(&device, 1, &x);
 }
 
-/// A panic with transfers under way.
+/// A panic with transfers in flight.
 fn unwinds(mpi: &Mpi) {
     let device = device(Grid { pp: mpi.ranks(), ..Grid::default() }, mpi.link());
     let x = device.zeros(5000, 1000, DType::F32, Category::Data);

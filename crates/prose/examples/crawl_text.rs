@@ -1,6 +1,6 @@
-//! Generated text as a crawl has it, for measuring whole curations: `crawl_text DIR GIGABYTES` writes JSON lines in files
-//! of about 256 MB. English-like documents; one of ten is a near copy of an earlier one of its file, one of fifty an exact
-//! copy, one of twenty is decoded wrongly.
+//! Generates crawl-like text for benchmarking whole curations: `crawl_text DIR GIGABYTES` writes JSON lines in files
+//! of about 256 MB. Documents are English-like; one in ten is a near-duplicate of an earlier one in its file, one in
+//! fifty an exact copy, and one in twenty is mojibake.
 
 #[allow(dead_code)] // Other examples take many documents at once.
 #[path = "shared/english.rs"]
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use english::{English, Random};
 
 const FILE_BYTES: u64 = 256 << 20;
-/// Documents that a later one may be a copy of.
+/// Number of earlier documents that a later one may copy.
 const REMEMBERED: usize = 1024;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,14 +60,14 @@ fn write_file(path: &Path, number: u64, bytes: u64) -> Result<u64, Box<dyn std::
     Ok(written)
 }
 
-/// The text with up to three words of a hundred left out.
+/// Removes up to three percent of the words.
 fn near_copy(text: &str, random: &mut Random) -> String {
     let share = random.unit() * 0.03;
     let kept = text.split_inclusive(' ').filter(|_| random.unit() >= share);
     kept.collect()
 }
 
-/// UTF-8 read as Latin-1, the typographic apostrophe and all.
+/// Reads UTF-8 as Latin-1, including the typographic apostrophe.
 fn mojibake(text: &str) -> String {
     text.bytes().map(char::from).collect()
 }

@@ -1,11 +1,11 @@
-//! Main content of labelled pages: `write FILE` writes the generated set, `gather FOLDER HALF FILE` a set from elsewhere,
-//! `run FILE [METHOD]` measures every method on a set, one JSON row each, and `misses FILE` says what the default one gets
-//! wrong. The rival is `oracle/curate/extract.py` on the same file.
+//! Main-content extraction from labelled pages: `write FILE` writes the generated set, `gather FOLDER HALF FILE` an
+//! external set, `run FILE [METHOD]` measures every method on a set, one JSON row each, and `misses FILE` prints the
+//! errors of the default method. The competitor is `oracle/curate/extract.py` on the same file.
 //!
-//! Two layouts of folders are known, those of the public sets: `ground-truth.json` with the articles' text next to
+//! Two folder layouts of public sets are supported: `ground-truth.json` with the articles' text next to
 //! `html/NAME.html.gz` (Scrapinghub's benchmark), and `tests/evaldata.json` with segments next to `tests/eval` and
-//! `tests/cache` (trafilatura's). `HALF` is `even` or `odd`, by the hash of a page's name, or `all`: rules are written with
-//! one half in view, and measured on the other.
+//! `tests/cache` (trafilatura's). `HALF` is `even` or `odd`, by the hash of a page's name, or `all`: rules are
+//! developed on one half and measured on the other.
 
 #[path = "shared/folder.rs"]
 mod folder;
@@ -21,9 +21,9 @@ use fathom_prose::extract::{Html, HtmlOptions, Method};
 use folder::Page;
 use shingles::Overlap;
 
-/// Pages of the generated set.
+/// Number of pages in the generated set.
 const PAGES: usize = 1000;
-/// Its seed.
+/// Seed of the generated set.
 const SEED: u64 = 4;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +69,7 @@ fn run(file: &str, only: Option<&str>) -> Result<(), Box<dyn std::error::Error>>
     Ok(())
 }
 
-/// One method on a set: by segments, or by shingles where the pages have the whole text.
+/// Measures one method on a set: by segments, or by shingles if the pages have the whole text.
 fn measured(
     name: &str,
     options: &HtmlOptions,
@@ -103,7 +103,7 @@ fn measured(
     }))
 }
 
-/// What the default method gets wrong, page by page.
+/// Prints the errors of the default method, page by page.
 fn misses(file: &str) -> Result<(), Box<dyn std::error::Error>> {
     let html = Html::default();
     for (number, page) in read(file)?.iter().enumerate() {

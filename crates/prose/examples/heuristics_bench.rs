@@ -1,4 +1,4 @@
-//! Speed of the heuristic filters on one thread: `heuristics_bench [MB] [FILE]` measures generated English text and
+//! Single-threaded speed of the heuristic filters: `heuristics_bench [MB] [FILE]` measures generated English text and
 //! writes it to FILE as JSON lines, on which `oracle/curate/filters.py` runs datatrove's filters.
 
 #[path = "shared/english.rs"]

@@ -1,5 +1,5 @@
-//! Speed of redaction on one thread: `pii_bench [MB]` measures generated English text, the same with figures in every
-//! line, and with personal data in every line.
+//! Single-threaded speed of redaction: `pii_bench [MB]` measures generated English text, the same with numbers in
+//! every line, and with personal data in every line.
 
 #[path = "shared/english.rs"]
 mod english;
@@ -7,7 +7,7 @@ mod english;
 use fathom_prose::pii::{Pii, PiiOptions};
 use std::time::Instant;
 
-/// Figures of reports and logs.
+/// Numbers as found in reports and logs.
 const FIGURES: [&str; 6] = [
     "In 2019 it rose by 3.5 % to 1,234,567 in 12 of 48 cases, from 1998 to 2004.",
     "12 34 56 78 90 11 22 33 44 55 66 77",

@@ -1,6 +1,6 @@
-//! Speed of Unicode repair on one thread: `unicode_bench [MB] [FILE]` measures generated text of which one line in
-//! twenty is mojibake, and writes it to FILE as JSON lines, on which `oracle/curate/unicode.py bench` runs ftfy.
-//! `unicode_bench cases FILE` counts the lines `[broken, curator, ftfy]` of FILE that are repaired as they say.
+//! Single-threaded speed of Unicode repair: `unicode_bench [MB] [FILE]` measures generated text with mojibake in one
+//! line of twenty, and writes it to FILE as JSON lines, on which `oracle/curate/unicode.py bench` runs ftfy.
+//! `unicode_bench cases FILE` counts the lines `[broken, curator, ftfy]` of FILE that are repaired as expected.
 
 #[path = "shared/english.rs"]
 mod english;
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One line in twenty read as Windows-1252 instead of UTF-8, one in forty with entities.
+/// Reads one line in twenty as Windows-1252 instead of UTF-8, and adds entities to one in forty.
 fn spoil(line: &str, random: &mut english::Random) -> String {
     match random.below(40) {
         0 | 1 => line.replace('’', "â€™").replace('ï', "Ã¯") + " â€œendâ€\u{9d}",

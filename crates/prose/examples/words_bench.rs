@@ -1,5 +1,6 @@
-//! Speed of finding words on one thread: `words_bench FILE ...` counts the words of each file between spaces, by the rules
-//! of Unicode and by dictionary. `oracle/curate/words.py` writes files of several languages and counts with Python's packages.
+//! Single-threaded speed of word segmentation: `words_bench FILE ...` counts the words of each file by spaces, by the
+//! Unicode rules and by dictionary. `oracle/curate/words.py` writes files in several languages and counts with Python
+//! packages.
 
 use fathom_prose::filter::{FilterOptions, Filters, Scratch, WordRule};
 use std::time::Instant;
@@ -22,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let started = Instant::now();
                 found = 0.0;
                 for text in &documents {
-                    // The verdict is of no interest here.
+                    // Only the word count matters here.
                     let _ = filters.scores(text, &mut scratch, &mut scores);
                     found += scores.iter().find(|score| score.name == "word_count").map_or(0.0, |s| s.value);
                 }

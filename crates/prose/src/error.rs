@@ -1,58 +1,58 @@
-//! What stops before the first text: a model or table that cannot be read, a setting that cannot be.
+//! Errors before the first text: unreadable models or tables, and invalid settings.
 
 use std::path::{Path, PathBuf};
 
-/// Everything that keeps a piece from being made. Texts are never an error: they are refused with a reason.
+/// Errors in constructing a component. Texts never cause errors; they are rejected with a reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file that was named could not be opened or read.
+    /// A named file could not be opened or read.
     #[error("cannot read {}: {source}; check that the path exists and may be read", path.display())]
     Read {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: std::io::Error,
     },
-    /// A file that was named is not what it should be.
+    /// A named file does not have the expected format.
     #[error("{}: not a readable {kind} file: {detail}", path.display())]
     BadFile {
-        /// The path as it was given.
+        /// Path as given.
         path: PathBuf,
-        /// What it should be.
+        /// Expected kind of file.
         kind: &'static str,
-        /// What the decoder said.
+        /// Message of the decoder.
         detail: String,
     },
     /// A file could not be written.
     #[error("cannot {action} {}: {source}", path.display())]
     Write {
-        /// What was tried: `create`, `write`, `rename`, `remove`.
+        /// Attempted action: `create`, `write`, `rename`, `remove`.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// System error.
         source: std::io::Error,
     },
-    /// An option that cannot be.
+    /// An option is invalid.
     #[error("{piece}: `{key}` is {found}; {advice}")]
     Option {
-        /// Whose option.
+        /// Component that the option belongs to.
         piece: &'static str,
-        /// Its key.
+        /// Key of the option.
         key: String,
-        /// Its value, in words.
+        /// Readable form of its value.
         found: String,
-        /// What it may be.
+        /// Valid values.
         advice: String,
     },
 }
 
 impl Error {
-    /// A failure to read `path`.
+    /// Failure to read `path`.
     pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
         Error::Read { path: path.to_path_buf(), source }
     }
-    /// A failure to write `path`.
+    /// Failure to write `path`.
     pub(crate) fn write(action: &'static str, path: &Path, source: std::io::Error) -> Error {
         Error::Write { action, path: path.to_path_buf(), source }
     }

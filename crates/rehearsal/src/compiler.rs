@@ -1,4 +1,4 @@
-//! NVRTC's functions, and programs that were compiled: for the processor, by a C++ compiler, with the emulation header.
+//! NVRTC's functions, and compiled programs: for the CPU, by a C++ compiler, with the emulation header.
 #![allow(clippy::missing_safety_doc)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
@@ -11,7 +11,7 @@ use libloading::os::unix::Library;
 
 const EMULATION: &str = include_str!("emu.h");
 
-/// What an image begins with; then its bytes without this, as eight bytes.
+/// First bytes of an image; followed by the size of the rest, as eight bytes.
 const MAGIC: &[u8; 8] = b"REHEARSE";
 
 /// Statuses of nvrtc.h.
@@ -19,7 +19,7 @@ const SUCCESS: c_int = 0;
 const INVALID_INPUT: c_int = 3;
 const COMPILATION: c_int = 6;
 
-/// A text on its way to a program.
+/// A program before compilation.
 pub struct Draft {
     name: String,
     text: String,
@@ -28,24 +28,24 @@ pub struct Draft {
     image: Vec<u8>,
 }
 
-/// How a kernel is launched.
+/// Launch configuration of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: [u32; 2],
-    /// Threads of one.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory of one.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
 type Run = unsafe extern "C" fn(c_uint, c_uint, c_uint, usize, *mut *mut c_void);
 
-/// A kernel, as the compiled library lists it.
+/// A kernel, as listed by the compiled library.
 #[repr(C)]
 pub struct Kernel {
     name: *const c_char,
-    /// The most threads of a block.
+    /// Largest number of threads per block.
     pub threads: u32,
     count: u32,
     sizes: [u32; 32],
@@ -54,8 +54,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Its parameters, a letter each: `p` address, `l` 64-bit and `i` 32-bit integer, `f` f32, and from `A` on structures of 8, 16
-    /// and more bytes.
+    /// One letter per parameter: `p` address, `l` 64-bit and `i` 32-bit integer, `f` f32, and from `A` on structures of
+    /// 8, 16 and more bytes.
     pub fn kinds(&self) -> &str {
         std::str::from_utf8(&self.kinds[..self.count as usize]).unwrap_or_default()
     }
@@ -63,7 +63,7 @@ impl Kernel {
     /// Copies arguments.
     ///
     /// # Safety
-    /// As many addresses as the kernel has parameters, each of as many bytes as that has.
+    /// There are as many addresses as the kernel has parameters, each with as many bytes as the parameter has.
     pub unsafe fn read(&self, params: *mut *mut c_void) -> Vec<Box<[u8]>> {
         let one = |index: usize| {
             // SAFETY: the caller's promise.
@@ -76,28 +76,28 @@ impl Kernel {
     }
 }
 
-/// A program for the processor.
+/// A program for the CPU.
 pub struct Program {
-    // Open as long as its kernels are known.
+    // Stays open as long as its kernels are referenced.
     _library: Library,
     kernels: &'static [Kernel],
 }
 
-// SAFETY: the list is constant, its functions may run on any thread.
+// SAFETY: the list is constant, and its functions may run on any thread.
 unsafe impl Send for Program {}
 // SAFETY: as above.
 unsafe impl Sync for Program {}
 
 impl Program {
-    /// Opens what the compiler made.
+    /// Opens a compiled image.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If it is not such an image.
     ///
     /// # Safety
-    /// An image of the compiler below, or any eight bytes that are not its first.
+    /// The address is that of an image of the compiler below, or of any eight bytes that differ from its header.
     pub unsafe fn load(image: *const u8) -> Result<Program, String> {
-        // SAFETY: the caller's promise: the head is there, and behind the right one as many bytes as it says.
+        // SAFETY: the caller's promise: there is a header, and behind a matching one as many bytes as it specifies.
         let bytes = unsafe {
             if std::slice::from_raw_parts(image, 8) != MAGIC {
                 return Err("not an image of the rehearsal's compiler".into());
@@ -107,7 +107,8 @@ impl Program {
         };
         let file = tempfile::Builder::new().suffix(".so").tempfile().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), bytes).map_err(|error| error.to_string())?;
-        // SAFETY: a library without initialisers, whose list is as the text below declares it and ends with a null name.
+        // SAFETY: a library without initialisers, whose list is declared as in the text below and ends with a null
+        // name.
         unsafe {
             let library = Library::new(file.path()).map_err(|error| error.to_string())?;
             let list = library.get::<*const Kernel>(b"emu_entries").map_err(|error| error.to_string())?;
@@ -120,22 +121,22 @@ impl Program {
 
     /// A kernel by name.
     pub fn kernel(&self, name: &str) -> Option<&Kernel> {
-        // SAFETY: names are texts of the library, which is open.
+        // SAFETY: names are strings of the library, which is open.
         let named = |kernel: &&Kernel| unsafe { CStr::from_ptr(kernel.name) }.to_str() == Ok(name);
         self.kernels.iter().find(named)
     }
 
-    /// Runs one.
+    /// Runs a kernel.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If there is no kernel of this name.
     pub fn run(&self, name: &str, grid: Grid, args: &[Box<[u8]>]) -> Result<(), String> {
         let kernel = self.kernel(name).ok_or("no such kernel")?;
         let mut pointers: Vec<*mut c_void> =
             args.iter().map(|arg| arg.as_ptr().cast_mut().cast::<c_void>()).collect();
         crate::install::during(name, || {
-            // SAFETY: arguments were copied by their sizes; memory that they point to is what a kernel is launched for, and what is
-            // no memory ends the process with a line.
+            // SAFETY: arguments were copied by their sizes; the memory that they refer to is the launch's
+            // responsibility, and an invalid access ends the process with a message.
             unsafe {
                 let [x, y] = grid.blocks;
                 (kernel.run)(x, y, grid.threads, grid.shared_bytes as usize, pointers.as_mut_ptr());
@@ -145,7 +146,7 @@ impl Program {
     }
 }
 
-/// Kernels of a preprocessed text, with the threads they are compiled for.
+/// Kernels in a preprocessed source, with the threads they are compiled for.
 fn entries(text: &str) -> Vec<(String, u32)> {
     let one = |piece: &str| {
         let (threads, rest) = piece.split_once(')')?;
@@ -156,11 +157,12 @@ fn entries(text: &str) -> Vec<(String, u32)> {
     text.split("emu::bounds(").skip(1).filter_map(one).collect()
 }
 
-/// How kernels become a library; for this processor, if the compiler knows it.
+/// Compiler flags for making a library of kernels; the host's architecture is added if the compiler supports it.
 const FLAGS: &str = "-O2 -fPIC -shared -U_FORTIFY_SOURCE -ffp-contract=off -o program.so main.cpp";
 const NATIVE: &str = "-march=native";
 
-/// A number for everything that decides an image besides the text and its headers: the emulation, the compiler, the processor.
+/// A hash of everything that determines an image besides the source and its headers: the emulation, the compiler, the
+/// processor.
 pub fn version() -> u64 {
     static VERSION: OnceLock<u64> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -172,10 +174,10 @@ pub fn version() -> u64 {
     })
 }
 
-/// Kernels for the processor, from their text and the headers that it names: an image for [`Program::load`].
+/// Compiles kernels for the CPU from a source and the headers that it includes; returns an image for [`Program::load`].
 ///
 /// # Errors
-/// The compiler's words.
+/// The compiler's message.
 pub fn compile<'a>(
     text: &str,
     headers: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -205,7 +207,7 @@ pub fn compile<'a>(
     Ok([&MAGIC[..], &(library.len() as u64).to_le_bytes(), &library].concat())
 }
 
-/// What the compiler prints, or what it complains of.
+/// Output of the compiler, or its error message.
 fn run(folder: &Path, args: &[&str]) -> Result<String, String> {
     let mut command = Command::new("c++");
     command.current_dir(folder).args(["-std=c++20", "-w"]).args(args);
@@ -216,11 +218,11 @@ fn run(folder: &Path, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A minor version that no compiler of NVIDIA's has, and another for every emulation, compiler and processor: who keeps what is made here
-/// keeps it under its version.
+/// Reports a minor version that no NVIDIA compiler has, different for every emulation, compiler and processor, so that
+/// caches of compiled code keyed by version stay correct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     unsafe {
         *major = 13;
         *minor = 1000 + (version() % 1_000_000) as c_int;
@@ -240,7 +242,7 @@ pub extern "C" fn nvrtcGetErrorString(status: c_int) -> *const c_char {
 }
 
 /// # Safety
-/// A text that ends with a zero, or null.
+/// A zero-terminated string, or null.
 unsafe fn text(at: *const c_char) -> Option<String> {
     // SAFETY: the caller's promise.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
@@ -255,7 +257,7 @@ pub unsafe extern "C" fn nvrtcCreateProgram(
     headers: *const *const c_char,
     names: *const *const c_char,
 ) -> c_int {
-    // SAFETY: of the header: texts, and lists of as many as were said.
+    // SAFETY: the header's contract: strings, and lists with the given number of elements.
     unsafe {
         let (Some(source), Some(name)) = (text(source), text(name)) else { return INVALID_INPUT };
         let header = |index: usize| Some((text(*names.add(index))?, text(*headers.add(index))?));
@@ -272,7 +274,7 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
     count: c_int,
     options: *const *const c_char,
 ) -> c_int {
-    // SAFETY: of the header: a program that was created, and as many options as were said.
+    // SAFETY: the header's contract: a program that was created, and the given number of options.
     let (draft, options) = unsafe {
         let option = |index: usize| text(*options.add(index)).unwrap_or_default();
         (&mut *program, (0..count as usize).map(option).collect::<Vec<_>>())
@@ -293,7 +295,7 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
 }
 
 /// # Safety
-/// Room for one size, or for as many bytes as it was said to be.
+/// The addresses have room for a size, and for as many bytes as that size.
 unsafe fn give(bytes: &[u8], size: *mut usize, to: *mut c_char) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
@@ -309,18 +311,18 @@ unsafe fn give(bytes: &[u8], size: *mut usize, to: *mut c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetProgramLogSize(program: *mut Draft, size: *mut usize) -> c_int {
-    // SAFETY: of the header; the log ends with a zero.
+    // SAFETY: the header's contract; the log is zero-terminated.
     unsafe { give(&log(program), size, std::ptr::null_mut()) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetProgramLog(program: *mut Draft, to: *mut c_char) -> c_int {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     unsafe { give(&log(program), std::ptr::null_mut(), to) }
 }
 
 /// # Safety
-/// A program that was created.
+/// The program was created and not destroyed.
 unsafe fn log(program: *mut Draft) -> Vec<u8> {
     // SAFETY: the caller's promise.
     let log = unsafe { &(*program).log };
@@ -329,19 +331,19 @@ unsafe fn log(program: *mut Draft) -> Vec<u8> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetCUBINSize(program: *mut Draft, size: *mut usize) -> c_int {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     unsafe { give(&(*program).image, size, std::ptr::null_mut()) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetCUBIN(program: *mut Draft, to: *mut c_char) -> c_int {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     unsafe { give(&(*program).image, std::ptr::null_mut(), to) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Draft) -> c_int {
-    // SAFETY: of the header: a program that was created, and is not used again.
+    // SAFETY: the header's contract: a program that was created, and is not used again.
     unsafe {
         drop(Box::from_raw(*program));
         *program = std::ptr::null_mut();

@@ -1,15 +1,15 @@
-//! How programs come to the pretended libraries, and what is said when a kernel touches what is not there.
+//! Installation of the simulated libraries for programs, and the message when a kernel accesses invalid memory.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Once, OnceLock};
 
-/// What Fathom looks for.
+/// Library file names that Fathom searches for.
 const FILES: [&str; 5] =
     ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"];
 
-/// Whether there is a C++ compiler, without which no kernel runs; says so once if not.
+/// True if there is a C++ compiler, without which no kernel runs; prints a note once if not.
 pub fn is_possible() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -22,8 +22,8 @@ pub fn is_possible() -> bool {
     })
 }
 
-/// Makes a folder of links with the names of CUDA's libraries, for `FATHOM_CUDA_LIBS`. The shared library is the one that cargo
-/// builds next to the tests and programs of a target.
+/// Creates a folder of links with the names of CUDA's libraries, for `FATHOM_CUDA_LIBS`. The shared library is the one
+/// that cargo builds next to a target's tests and programs.
 ///
 /// # Errors
 /// If it was not built, or the folder cannot be written.
@@ -32,7 +32,7 @@ pub fn install(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for file in FILES {
         let link = folder.join(file);
-        // Others may use the folder, or make it at the same time.
+        // Others may use or create the folder at the same time.
         if std::fs::read_link(&link).is_ok_and(|to| to == library) {
             continue;
         }
@@ -51,11 +51,11 @@ fn find() -> Option<PathBuf> {
 }
 
 thread_local! {
-    /// The kernel that this thread runs: address and length of its name.
+    /// Name of the kernel running on this thread: address and length.
     static RUNNING: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Runs a kernel; if it touches what is no memory, a line says which it was.
+/// Runs a kernel; if it accesses invalid memory, a line names the kernel.
 pub(crate) fn during(name: &str, run: impl FnOnce()) {
     static HANDLED: Once = Once::new();
     HANDLED.call_once(|| {
@@ -75,7 +75,7 @@ pub(crate) fn during(name: &str, run: impl FnOnce()) {
 extern "C" fn fell(_: libc::c_int) {
     let (at, len) = RUNNING.get();
     let write = |from: *const u8, len: usize| {
-        // SAFETY: bytes that live.
+        // SAFETY: a live buffer.
         unsafe { libc::write(2, from.cast(), len) };
     };
     let words =

@@ -1,4 +1,4 @@
-//! `rehearse PROGRAM WORDS...`: runs a program on the pretended GPU.
+//! `rehearse PROGRAM WORDS...`: runs a program on the simulated GPU.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Kernels for the processor are kept next to the libraries and not among a user's own.
+    // Kernels compiled for the CPU are cached next to the libraries, not in the user's cache.
     let cache = folder.join("cache");
     let error =
         Command::new(program).args(words).env("FATHOM_CUDA_LIBS", &folder).env("FATHOM_CACHE", cache).exec();

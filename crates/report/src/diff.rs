@@ -1,5 +1,5 @@
-//! Two runs side by side: what was asked differently, what was planned, what came out, the first step whose loss has other
-//! bits, and the first tensor of a checkpoint that has.
+//! Comparison of two runs: differences in recipe, plan and results, the first step whose losses differ in any bit,
+//! and the first differing tensor of a checkpoint.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,21 +12,21 @@ use serde::Serialize;
 use crate::log::RunLog;
 use crate::smooth::quantile;
 
-/// A figure of both runs; `-` where a run does not have it.
+/// A figure of both runs; `-` if a run does not have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// What it is.
+    /// Name of the figure.
     pub name: String,
-    /// In the left run.
+    /// Value in the left run.
     pub left: String,
-    /// In the right run.
+    /// Value in the right run.
     pub right: String,
 }
 
-/// The first step at which two runs part.
+/// The first step at which the losses of two runs differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Parting {
-    /// Finished updates.
+    /// Number of finished updates.
     pub step: u64,
     /// Loss of the left run.
     pub left_loss: f64,
@@ -41,45 +41,45 @@ pub struct Parting {
 /// The first tensor of two checkpoints that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorParting {
-    /// Which part of the checkpoint: `model`, `moment1`, `moment2`, `master`.
+    /// Part of the checkpoint: `model`, `moment1`, `moment2` or `master`.
     pub part: String,
-    /// Hugging Face name.
+    /// Hugging Face name of the tensor.
     pub name: String,
-    /// Its shape in the left run.
+    /// Shape in the left run.
     pub shape: Vec<usize>,
-    /// How its elements differ; `None` if one run lacks the tensor or has it in another shape.
+    /// Difference of the elements; `None` if one run lacks the tensor or has it in another shape.
     pub elements: Option<ElementParting>,
 }
 
-/// Where a tensor's elements differ.
+/// Difference between the elements of two tensors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ElementParting {
-    /// Index of the first one, row-major.
+    /// Index of the first differing element, row-major.
     pub index: Vec<usize>,
-    /// That element of the left run.
+    /// Value of that element in the left run.
     pub left: f32,
-    /// That element of the right run.
+    /// Value of that element in the right run.
     pub right: f32,
-    /// Largest difference of two elements of the tensor; NaN if one is not a number.
+    /// Largest absolute difference of two elements; NaN if an element is not a number.
     pub max_abs_difference: f32,
-    /// Elements that differ.
+    /// Number of differing elements.
     pub count: u64,
 }
 
-/// How the newest checkpoints of one step differ.
+/// Difference between the newest checkpoints that two runs have at the same step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CheckpointDiff {
-    /// Finished updates.
+    /// Number of finished updates.
     pub step: u64,
-    /// Tensors of the left run, in all parts.
+    /// Number of tensors of the left run, over all parts.
     pub tensors: u64,
-    /// How many of them differ.
+    /// Number of differing tensors.
     pub differing: u64,
-    /// The first, in the order of parts and files.
+    /// First differing tensor, in the order of parts and files.
     pub first: Option<TensorParting>,
 }
 
-/// How two runs differ.
+/// Differences between two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDiff {
     /// Names of the two runs.
@@ -88,15 +88,15 @@ pub struct RunDiff {
     pub recipe: Vec<Difference>,
     /// Figures of plan, loss, memory and speed.
     pub figures: Vec<Pair>,
-    /// Steps that both runs have.
+    /// Number of steps that both runs have.
     pub common_steps: u64,
-    /// The first common step whose loss bits differ, if any does.
+    /// First common step whose loss bits differ, if any.
     pub parting: Option<Parting>,
-    /// The newest checkpoint that both have; whoever can read tensors sets it.
+    /// Comparison of the newest checkpoint that both have. Set by a caller that can read tensors.
     pub checkpoint: Option<CheckpointDiff>,
 }
 
-/// Compares two logs. Steps are matched by their number.
+/// Compares two logs, matching steps by number.
 pub fn compare(left: &RunLog, right: &RunLog) -> RunDiff {
     let rows = |log: &RunLog| log.run.as_ref().map_or(Vec::new(), |run| run.recipe.clone());
     let pairs: Vec<(&Step, &Step)> = common(left, right);
@@ -117,7 +117,7 @@ pub fn compare(left: &RunLog, right: &RunLog) -> RunDiff {
     }
 }
 
-/// Steps of the same number; both lists ascend.
+/// Pairs the steps with equal numbers; both lists are in ascending order.
 fn common<'a>(left: &'a RunLog, right: &'a RunLog) -> Vec<(&'a Step, &'a Step)> {
     let mut others = right.steps.iter().peekable();
     let mut out = Vec::new();
@@ -130,7 +130,7 @@ fn common<'a>(left: &'a RunLog, right: &'a RunLog) -> Vec<(&'a Step, &'a Step)> 
     out
 }
 
-/// Planned bytes of each category at the highest planned peak.
+/// Planned bytes of a category, from the plan with the highest peak.
 fn planned(log: &RunLog, category: &str) -> Option<String> {
     let highest = log.plans.iter().max_by_key(|plan| plan.peak_live_bytes)?;
     highest.by_category.get(category).filter(|bytes| **bytes > 0).map(|bytes| human::bytes(*bytes))

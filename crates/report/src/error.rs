@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-/// Shorthand for results of this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong when a report is made.
+/// Errors of making a report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log could not be read.
@@ -14,9 +14,9 @@ pub enum Error {
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },

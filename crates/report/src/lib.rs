@@ -1,15 +1,15 @@
-//! Views of a run: one offline page and the comparison of two runs, drawn from the event log `metrics.jsonl` alone
-//! ([`fathom_base::metrics`]), so they can be made anywhere, at any time, also of a run that was killed; and the files that
-//! are written while a run goes on.
+//! Views of a run: a self-contained page and the comparison of two runs, made only from the event log `metrics.jsonl`
+//! ([`fathom_base::metrics`]). They can be made anywhere and at any time, even for a run that was killed. This crate
+//! also writes TensorBoard files and traces while a run is in progress.
 //!
 //! ```text
 //! metrics.jsonl -> RunLog -> html::page          one self-contained report.html
 //!                         -> diff::compare       two runs side by side
-//! tensorboard::EventFile                         scalars of a run that goes on
+//! tensorboard::EventFile                         scalars of a run in progress
 //! trace::TraceWriter                             spans of a profile, for Perfetto
 //! ```
 //!
-//! This crate knows nothing of tensors and of the products whose logs it reads.
+//! This crate knows nothing about tensors or about the products whose logs it reads.
 
 pub mod diff;
 mod error;
@@ -23,7 +23,7 @@ pub mod tensorboard;
 pub mod trace;
 pub mod verdict;
 
-/// For fuzzing: `metrics.jsonl` as given, line by line, and everything that is drawn from it.
+/// Entry point for fuzzing: reads `metrics.jsonl` line by line and makes all views of it.
 #[doc(hidden)]
 pub fn fuzz_metrics(data: &[u8]) {
     let lines = data.split(|byte| *byte == b'\n');

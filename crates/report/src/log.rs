@@ -1,4 +1,4 @@
-//! A run's log sorted by kind of event.
+//! Log of a run, sorted by kind of event.
 
 use std::path::Path;
 
@@ -7,57 +7,57 @@ use serde_json::Value;
 
 use crate::error::Result;
 
-/// Everything a log says, sorted by kind. Of things reported twice (an evaluation repeated after a resume, a step
-/// repeated after a kill) the later telling is kept.
+/// All events of a log, sorted by kind. If something is reported twice (an evaluation repeated after a resume, a step
+/// repeated after a kill), the later report is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunLog {
-    /// How the run began.
+    /// Start of the run.
     pub run: Option<ev::Run>,
-    /// Its text.
+    /// Training data.
     pub data: Option<ev::Data>,
-    /// Its model.
+    /// Model.
     pub model: Option<ev::Model>,
-    /// One plan per stage.
+    /// Plans, one per stage.
     pub plans: Vec<ev::Plan>,
     /// Stages in order.
     pub stages: Vec<ev::Stage>,
     /// Steps in ascending order.
     pub steps: Vec<ev::Step>,
-    /// One memory timeline per stage.
+    /// Measured memory timelines, one per stage.
     pub timelines: Vec<ev::MemoryTimeline>,
-    /// The planned one of every stage.
+    /// Planned memory timelines, one per stage.
     pub planned: Vec<ev::MemoryTimeline>,
-    /// Places of activations, one per stage.
+    /// Placements of activations, one per stage.
     pub placements: Vec<ev::Placement>,
-    /// Length against memory and time, for stages that have it.
+    /// Memory and time by sequence length, for stages that have it.
     pub lengths: Vec<ev::Lengths>,
-    /// Planned steps of pipelines, one per stage of the run.
+    /// Pipeline timelines: one planned and one measured per stage.
     pub pipelines: Vec<ev::Pipeline>,
-    /// Loss by position, one per moment.
+    /// Loss by position, one per evaluation.
     pub positions: Vec<ev::EvalPosition>,
-    /// What a long context is worth, one per moment.
+    /// Benefit of a long context, one per evaluation.
     pub contexts: Vec<ev::EvalContext>,
     /// Bits per byte, one per text.
     pub bits: Vec<ev::EvalBits>,
-    /// Needle grids, one per moment and task.
+    /// Needle grids, one per evaluation and task.
     pub needles: Vec<ev::Needle>,
     /// Samples, one per step and prompt.
     pub samples: Vec<ev::Sample>,
-    /// Answers of a policy, one list for each rollout.
+    /// Answers of a policy, one list per rollout.
     pub rollouts: Vec<ev::Rollout>,
-    /// An example of the lessons.
+    /// Example lesson.
     pub lesson: Option<ev::Lesson>,
-    /// How it answers held-out lessons.
+    /// Results on held-out lessons.
     pub answers: Vec<ev::EvalAnswers>,
     /// Checkpoints.
     pub checkpoints: Vec<ev::Checkpoint>,
     /// Resumes.
     pub resumes: Vec<ev::Resume>,
-    /// How fast ranks were.
+    /// Speed of ranks.
     pub ranks: Vec<ev::Ranks>,
-    /// Failures of ranks that the run went on after.
+    /// Failures of ranks from which the run recovered.
     pub recoveries: Vec<ev::Recovery>,
-    /// How the run ended, if it did.
+    /// End of the run, if it has ended.
     pub done: Option<ev::Done>,
 }
 
@@ -65,14 +65,14 @@ impl RunLog {
     /// Reads `metrics.jsonl`, or the file of that name in a run's folder.
     ///
     /// # Errors
-    /// When the file cannot be read or a line before the last is no JSON object.
+    /// Fails if the file cannot be read, or if a line before the last is not a JSON object.
     pub fn read(path: impl AsRef<Path>) -> Result<RunLog> {
         let path = path.as_ref();
         let file = if path.is_dir() { path.join("metrics.jsonl") } else { path.to_path_buf() };
         Ok(RunLog::from_events(&read_events(file)?))
     }
 
-    /// Sorts events; unknown kinds are left out.
+    /// Sorts events; unknown kinds are ignored.
     pub fn from_events(events: &[Value]) -> RunLog {
         let mut log = RunLog::default();
         for event in events.iter().filter_map(Event::from_value) {
@@ -83,7 +83,7 @@ impl RunLog {
         log
     }
 
-    /// Adds one event, replacing an earlier telling of the same thing.
+    /// Adds one event, replacing an earlier report of the same thing.
     pub fn add(&mut self, event: Event) {
         match event {
             Event::Run(run) => self.run = Some(run),
@@ -92,7 +92,7 @@ impl RunLog {
             Event::Done(done) => self.done = Some(done),
             Event::Resume(resume) => self.resumes.push(resume),
             Event::Ranks(ranks) => {
-                // As of steps.
+                // The same rule as for steps below.
                 while self.ranks.last().is_some_and(|last| last.step >= ranks.step) {
                     self.ranks.pop();
                 }
@@ -101,7 +101,7 @@ impl RunLog {
             Event::Recovery(recovery) => self.recoveries.push(recovery),
             Event::Checkpoint(checkpoint) => self.checkpoints.push(checkpoint),
             Event::Step(step) => {
-                // Only the end of the list can repeat, so long logs stay linear.
+                // Only the end of the list can repeat, so long logs take linear time.
                 while self.steps.last().is_some_and(|last| last.step >= step.step) {
                     self.steps.pop();
                 }
@@ -133,17 +133,17 @@ impl RunLog {
         }
     }
 
-    /// The run's name, or a word that stands for it.
+    /// Returns the run's name, or `run` if it has none.
     pub fn name(&self) -> &str {
         self.run.as_ref().map(|run| run.name.as_str()).filter(|name| !name.is_empty()).unwrap_or("run")
     }
 
-    /// True of a plan: no step was run.
+    /// Returns whether the log is that of a plan, without any step.
     pub fn is_plan(&self) -> bool {
         self.steps.is_empty() && self.done.is_none() && self.data.is_none() && !self.plans.is_empty()
     }
 
-    /// How many ranks the recipe asks for.
+    /// Returns the number of ranks in the recipe.
     pub fn num_ranks(&self) -> u64 {
         let rows = self.run.iter().flat_map(|run| &run.recipe);
         let axes =
@@ -151,12 +151,12 @@ impl RunLog {
         axes.filter_map(|row| row.value.parse::<u64>().ok()).fold(1, u64::saturating_mul)
     }
 
-    /// Time spent training so far, in seconds.
+    /// Returns the time spent training so far, in seconds.
     pub fn train_time_s(&self) -> f64 {
         self.steps.last().map_or(0.0, |step| step.time_s)
     }
 
-    /// Tokens of the longest sequence that steps were made of.
+    /// Returns the longest sequence length of any stage that was trained or, for a plan, planned, in tokens.
     pub fn longest_tokens(&self) -> Option<u64> {
         let made = |stage: &&ev::Stage| self.steps.iter().any(|step| step.stage == stage.index);
         self.stages
@@ -166,7 +166,7 @@ impl RunLog {
             .max()
     }
 
-    /// Share of the tokens so far that were made up to train looking up.
+    /// Returns the share of the tokens so far that come from synthetic look-up drills.
     pub fn drill_share(&self) -> f64 {
         let (mut drilled, mut before) = (0.0, 0);
         for step in &self.steps {
@@ -178,13 +178,14 @@ impl RunLog {
         drilled / before.max(1) as f64
     }
 
-    /// The needle grid of the weights before the first step, and the last one of the weights after it.
+    /// Returns the needle grid before the first step, and the last grid after it.
     pub fn needle_before_and_after(&self) -> [Option<&ev::Needle>; 2] {
         let is_first = |needle: &&ev::Needle| needle.when == "first_weights";
         [self.needles.iter().find(is_first), self.needles.iter().rev().find(|needle| !is_first(needle))]
     }
 
-    /// The sequence length before the last stage (the extension), in tokens; that of the only stage if there is one.
+    /// Returns the sequence length before the last stage (the extension), in tokens; that of the only stage if there
+    /// is just one.
     pub fn short_tokens(&self) -> Option<u64> {
         self.stages
             .iter()

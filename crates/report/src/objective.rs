@@ -1,4 +1,5 @@
-//! What a run is judged by: of each kind of objective its figures, and which section of the page comes first. A kind is a row of data.
+//! Objectives of runs: the figures shown for each kind of objective and the section of the page that comes first. A
+//! kind is a row of data.
 
 use fathom_base::human;
 use fathom_base::metrics::events::Step;
@@ -7,12 +8,12 @@ use crate::log::RunLog;
 use crate::smooth::{ema, window};
 use crate::verdict::{self, Verdict};
 
-/// A number of a step that its objective is judged by.
+/// A metric of a step by which its objective is judged.
 pub struct Headline {
-    /// Its name in the log, and that of its deviation within the step if it has one.
+    /// Name in the log, and the name of its deviation within the step, if it has one.
     metric: &'static str,
     deviation: Option<&'static str>,
-    /// Its name on the page, and in the line of a step.
+    /// Name on the page, and in the line of a step.
     name: &'static str,
     short: &'static str,
     show: fn(f64) -> String,
@@ -35,13 +36,13 @@ fn whole(value: f64) -> String {
     format!("{value:.0}")
 }
 
-/// Of policies that learn from rewards.
+/// Metrics of policies that learn from rewards.
 const REWARDS: &[Headline] = &[
     Headline { deviation: Some("reward_std"), ..headline("reward", "reward", "reward", plain) },
     headline("completions/mean_length", "answer length", "length", whole),
     headline("kl", "KL to the reference", "kl", plain),
 ];
-/// Of answers that are compared or judged.
+/// Metrics of answers that are compared or judged.
 const PREFERENCES: &[Headline] = &[
     headline("rewards/accuracies", "preferred", "accuracy", human::percent),
     headline("rewards/margins", "margin", "margin", plain),
@@ -53,20 +54,20 @@ const PREFERENCES: &[Headline] = &[
 pub struct Objective {
     is: fn(&RunLog) -> bool,
     headlines: &'static [Headline],
-    /// Figures after the headlines.
+    /// Figures shown after the headlines.
     tiles: &'static [fn(&RunLog) -> Option<Verdict>],
-    /// The section that comes first.
+    /// Id of the section that comes first.
     pub first: &'static str,
-    /// The axis of the loss.
+    /// Axis label of the loss.
     pub loss: &'static str,
-    /// Whether context and compression are what it is judged by.
+    /// True if the run is judged by context and compression.
     pub of_text: bool,
 }
 
 const COMMON: &[fn(&RunLog) -> Option<Verdict>] =
     &[verdict::loss, verdict::speed, verdict::memory, verdict::amount];
 
-/// The first that a log is of counts.
+/// Kinds of objectives; the first one that matches a log applies.
 const OBJECTIVES: [Objective; 4] = [
     Objective {
         is: |log| has(log, "reward"),
@@ -124,13 +125,13 @@ fn has(log: &RunLog, metric: &str) -> bool {
     log.steps.iter().any(|step| step.metrics.contains_key(metric))
 }
 
-/// That of a run.
+/// Returns the objective of a run.
 pub fn of(log: &RunLog) -> &'static Objective {
     OBJECTIVES.iter().find(|objective| (objective.is)(log)).unwrap_or(&OBJECTIVES[3])
 }
 
 impl Objective {
-    /// Its figures that the log allows, in the order to show them.
+    /// Returns the figures available in the log, in display order.
     pub fn figures(&self, log: &RunLog) -> Vec<Verdict> {
         let headlines = self.headlines.iter().filter_map(|headline| headline.figure(log));
         headlines.chain(self.tiles.iter().filter_map(|tile| tile(log))).collect()
@@ -158,7 +159,7 @@ impl Headline {
     }
 }
 
-/// The numbers that a step is judged by, in a line: those of its objective, or its loss.
+/// Returns a line with the metrics by which a step is judged: those of its objective, or its loss.
 pub fn step_line(step: &Step) -> String {
     let of = |headlines: &[Headline]| -> Vec<String> {
         headlines.iter().filter_map(|headline| headline.in_a_step(step)).collect()
@@ -205,7 +206,7 @@ mod tests {
         };
         assert_eq!(names(&taught), ["held-out answers", "held-out accuracy", "training loss"]);
         assert_eq!(names(&of_steps(vec![step(&[])]))[..2], ["training loss", "held-out bits per byte"]);
-        // A loss of a policy is no number of nats.
+        // The loss of a policy is not in nats.
         let loss = of(&rewarded).figures(&rewarded).into_iter().find(|figure| figure.name == "training loss");
         assert!(!loss.unwrap().note.contains("nats"));
     }

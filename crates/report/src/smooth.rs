@@ -1,8 +1,9 @@
-//! Smoothing and thinning of long series, so that a page of a million steps stays small and keeps its spikes.
+//! Smoothing and thinning of long series, so that the page of a run with a million steps stays small and keeps its
+//! spikes.
 
-/// Exponential moving average over about `window` points. The window grows with the series (a fifth of the
-/// points so far), so that the steep start of a loss curve is followed and not lagged behind. Points that are
-/// not finite are skipped: the average goes on where it was.
+/// Exponential moving average over about `window` points. The window grows with the series (a fifth of the points so
+/// far), so that the average follows the steep start of a loss curve without lag. Points that are not finite are
+/// skipped and leave the average unchanged.
 pub(crate) fn ema(values: &[f64], window: f64) -> Vec<f64> {
     let (mut average, mut count) = (f64::NAN, 0.0);
     let mut next = |x: &f64| {
@@ -16,12 +17,13 @@ pub(crate) fn ema(values: &[f64], window: f64) -> Vec<f64> {
     values.iter().map(&mut next).collect()
 }
 
-/// The window that reads well for `n` points.
+/// Returns a suitable window for `n` points.
 pub(crate) fn window(n: usize) -> f64 {
     (n as f64 / 40.0).clamp(5.0, 200.0)
 }
 
-/// Indices of at most about `limit` points that keep first, last, and the least and greatest of every stretch.
+/// Returns the indices of about `limit` points at most, including the first, the last, and the smallest and largest
+/// of every stretch.
 pub(crate) fn thin(values: &[f64], limit: usize) -> Vec<usize> {
     let n = values.len();
     if n <= limit || limit < 8 {
@@ -45,7 +47,7 @@ pub(crate) fn thin(values: &[f64], limit: usize) -> Vec<usize> {
     out
 }
 
-/// The value below which a share of the finite values lies; NaN when there are none.
+/// Returns the value below which a share of the finite values lies; NaN if there are none.
 pub(crate) fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().filter(|x| x.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,23 +1,23 @@
-//! A small SVG writer: lines, areas, rectangles and text, coloured by CSS classes so that one picture serves
-//! light and dark pages.
+//! A small SVG writer: lines, areas, rectangles and text, coloured by CSS classes so that one picture serves light
+//! and dark pages.
 
 use std::fmt::Write;
 
 /// A point in user units; y grows downwards.
 pub type Point = (f64, f64);
 
-/// Which end of a text its point is.
+/// Alignment of a text relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// The text begins there.
+    /// The text begins at the point.
     Start,
-    /// The text is centred there.
+    /// The text is centred at the point.
     Middle,
-    /// The text ends there.
+    /// The text ends at the point.
     End,
 }
 
-/// A rectangle by its upper left corner.
+/// A rectangle, given by its upper left corner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rect {
     /// Left edge.
@@ -30,7 +30,7 @@ pub struct Rect {
     pub h: f64,
 }
 
-/// A picture being drawn.
+/// An SVG image being drawn.
 #[derive(Clone, Debug)]
 pub struct Svg {
     width: f64,
@@ -39,12 +39,12 @@ pub struct Svg {
 }
 
 impl Svg {
-    /// An empty picture in user units; pages scale it to the width they have.
+    /// Creates an empty image of a size in user units; pages scale it to the available width.
     pub fn new(width: f64, height: f64) -> Svg {
         Svg { width, height, body: String::new() }
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub fn line(&mut self, class: &str, from: Point, to: Point) {
         if ![from, to].into_iter().all(has_place) {
             return;
@@ -53,7 +53,7 @@ impl Svg {
         let _ = write!(self.body, r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
     }
 
-    /// A line through points; it breaks where a point has no place.
+    /// Draws a line through points; it is interrupted at points that cannot be drawn.
     pub fn path(&mut self, class: &str, points: &[Point]) {
         let d = path_data(points);
         if !d.is_empty() {
@@ -61,7 +61,7 @@ impl Svg {
         }
     }
 
-    /// The area between an upper and a lower line of equally many points.
+    /// Draws the area between an upper and a lower line with equal numbers of points.
     pub fn area(&mut self, class: &str, upper: &[Point], lower: &[Point]) {
         let outline: Vec<Point> = upper.iter().chain(lower.iter().rev()).copied().collect();
         let d = path_data(&outline);
@@ -70,7 +70,7 @@ impl Svg {
         }
     }
 
-    /// A rectangle; a title shows when the pointer rests on it.
+    /// Draws a rectangle with a tooltip.
     pub fn rect(&mut self, class: &str, rect: Rect, title: &str) {
         if ![(rect.x, rect.y), (rect.w, rect.h)].into_iter().all(has_place) {
             return;
@@ -80,7 +80,7 @@ impl Svg {
         self.close("rect", title);
     }
 
-    /// A disc; a title shows when the pointer rests on it.
+    /// Draws a disc with a tooltip.
     pub fn circle(&mut self, class: &str, at: Point, radius: f64, title: &str) {
         if !has_place(at) {
             return;
@@ -90,12 +90,12 @@ impl Svg {
         self.close("circle", title);
     }
 
-    /// Text with its base line at a point.
+    /// Draws text with its baseline at a point.
     pub fn text(&mut self, class: &str, at: Point, anchor: Anchor, text: &str) {
         self.text_with("", class, at, (anchor, text));
     }
 
-    /// Text that reads upwards, centred at a point.
+    /// Draws text that reads upwards, centred at a point.
     pub fn text_upwards(&mut self, class: &str, at: Point, text: &str) {
         let turn = format!(r#" transform="rotate(-90 {} {})""#, number(at.0), number(at.1));
         self.text_with(&turn, class, at, (Anchor::Middle, text));
@@ -123,20 +123,20 @@ impl Svg {
         }
     }
 
-    /// The picture as an element for an HTML page; `label` is what a screen reader says.
+    /// Returns the image as an HTML element; `label` is the text for screen readers.
     pub fn finish(self, label: &str) -> String {
         let (w, h, label) = (number(self.width), number(self.height), escape(label));
         format!(r#"<svg viewBox="0 0 {w} {h}" role="img" aria-label="{label}">{}</svg>"#, self.body)
     }
 }
 
-/// Whether a point can be drawn: it is finite, and not so far outside that its digits alone would swell the page. What has no
-/// place is left out.
+/// Returns whether a point can be drawn: it is finite, and not so far outside that its digits alone would swell the
+/// page. Other points are left out.
 fn has_place(point: Point) -> bool {
     point.0.abs() < 1e6 && point.1.abs() < 1e6
 }
 
-/// A sentence of ours made safe for HTML, with what stands between backticks as code.
+/// Escapes a trusted sentence for HTML, with the text between backticks as code.
 pub fn sentence(text: &str) -> String {
     let mut parts = text.split('`');
     let mut out = escape(parts.next().unwrap_or_default());
@@ -149,8 +149,8 @@ pub fn sentence(text: &str) -> String {
     out
 }
 
-/// Text made safe for HTML and SVG, in content and in quoted attributes. Control characters that XML forbids
-/// become a replacement sign.
+/// Escapes text for HTML and SVG, in content and in quoted attributes. Control characters that XML forbids become a
+/// replacement character.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
@@ -168,7 +168,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// A coordinate with at most two decimals.
+/// Writes a coordinate with at most two decimals.
 pub(crate) fn number(x: f64) -> String {
     let text = format!("{x:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

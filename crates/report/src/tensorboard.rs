@@ -1,8 +1,8 @@
 //! TensorBoard event files: scalars as protocol buffers in the TFRecord framing.
 //!
-//! A record is the length as u64, the masked CRC-32C of those eight bytes, the data, and the masked CRC-32C of
-//! the data, all little-endian (tensorflow/core/lib/io/record_writer.cc). The mask turns the checksum right by
-//! 15 bits and adds a constant, so that checksums of data which holds checksums stay good.
+//! A record is the length as u64, the masked CRC-32C of those eight bytes, the data, and the masked CRC-32C of the
+//! data, all little-endian (tensorflow/core/lib/io/record_writer.cc). The mask rotates the checksum right by 15 bits
+//! and adds a constant, so that checksums remain useful for data that contains checksums.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use prost::Message;
 
 use crate::error::{Error, Result};
 
-/// An event of tensorflow/core/util/event.proto, as far as scalars need it.
+/// Subset of the event of tensorflow/core/util/event.proto that scalars need.
 #[derive(Clone, PartialEq, Message)]
 struct EventProto {
     #[prost(double, tag = "1")]
@@ -28,7 +28,7 @@ struct EventProto {
     session_log: Option<SessionLogProto>,
 }
 
-/// Says that a run restarted at the event's step.
+/// Marks a restart of the run at the event's step.
 #[derive(Clone, PartialEq, Message)]
 struct SessionLogProto {
     #[prost(int32, tag = "1")]
@@ -52,8 +52,8 @@ struct ValueProto {
     simple_value: f32,
 }
 
-/// An event file being written. Each call writes whole records to the system, so TensorBoard shows a run while it goes on
-/// and a killed run leaves a readable file.
+/// An event file being written. Each call writes whole records to the operating system, so TensorBoard shows a run in
+/// progress, and a killed run leaves a readable file.
 #[derive(Debug)]
 pub struct EventFile {
     path: PathBuf,
@@ -61,12 +61,12 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Creates `events.out.tfevents.<unix seconds>.fathom` in a folder, which is created too, for a run that begins, or goes
-    /// on after `step` updates: a further file, since readers join the files of a folder. Points after `step` in earlier files are
-    /// then void: the run tells them again.
+    /// Creates `events.out.tfevents.<unix seconds>.fathom` in a folder, which is created too, for a run that begins,
+    /// or continues after `step` updates. A continued run adds a file, since readers join the files of a folder.
+    /// Points after `step` in earlier files become void, because the run writes them again.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Write`] if the folder or the file cannot be written.
     pub fn resume(folder: &Path, now_unix_s: u64, step: u64) -> Result<EventFile> {
         std::fs::create_dir_all(folder).map_err(|error| Error::write(folder, error))?;
         let mut copy = 0;
@@ -74,7 +74,7 @@ impl EventFile {
             let path = folder.join(file_name(now_unix_s, copy));
             match File::create_new(&path) {
                 Ok(file) => break (path, file),
-                // Started twice within a second.
+                // The run was started twice within a second.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => copy += 1,
                 Err(error) => return Err(Error::write(&path, error)),
             }
@@ -82,19 +82,19 @@ impl EventFile {
         let (mut events, wall_time) = (EventFile { path, file }, now_unix_s as f64);
         let file_version = Some("brain.Event:2".to_string());
         events.record(&EventProto { wall_time, file_version, ..EventProto::default() })?;
-        // A reader drops what it has from this step on (tensorboard, event_accumulator.py).
+        // Readers drop their points from this step on (tensorboard, event_accumulator.py).
         let session_log = Some(SessionLogProto { status: SESSION_START });
         let step = signed(step + 1);
         events.record(&EventProto { wall_time, step, session_log, ..EventProto::default() })?;
         Ok(events)
     }
 
-    /// The file's path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes scalars of one step. `wall_s` is seconds since 1970.
+    /// Writes scalars of one step. `wall_s` is in seconds since 1970.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -104,7 +104,7 @@ impl EventFile {
         self.record(&EventProto { wall_time: wall_s, step: signed(step), summary, ..EventProto::default() })
     }
 
-    /// Writes a training step under fixed tags. `wall_s` is seconds since 1970.
+    /// Writes a training step under fixed tags. `wall_s` is in seconds since 1970.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -129,7 +129,7 @@ impl EventFile {
         }
     }
 
-    /// Writes bits per byte of a text under a tag with its name. `wall_s` is seconds since 1970.
+    /// Writes bits per byte of a text under a tag with its name. `wall_s` is in seconds since 1970.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -171,7 +171,7 @@ fn masked_crc(data: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Takes a file apart again, checking every checksum.
+    /// Parses a file, checking every checksum.
     fn read_back(mut bytes: &[u8]) -> Vec<EventProto> {
         let mut out = Vec::new();
         while !bytes.is_empty() {
@@ -200,7 +200,7 @@ mod tests {
         let mut first = EventFile::resume(folder.path(), 1_700_000_000, 0).unwrap();
         for at in 1..=3 {
             first.step(1_700_000_000.0 + at as f64, &step(at)).unwrap();
-            // Nothing was closed or flushed.
+            // Records must be complete without closing or flushing the file.
             assert_eq!(read_back(&std::fs::read(first.path()).unwrap()).len(), 2 + at as usize);
         }
         let mut second = EventFile::resume(folder.path(), 1_700_000_000, 2).unwrap();

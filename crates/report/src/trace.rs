@@ -1,7 +1,7 @@
 //! Chrome traces for Perfetto and `chrome://tracing`: one process per rank, one thread per stream.
 //!
-//! The file is a JSON array with one event a line. Readers of the format accept an array without its end, so
-//! the trace of a killed run opens too.
+//! The file is a JSON array with one event per line. Readers of the format accept an array without its end, so the
+//! trace of a killed run can be opened too.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,20 +11,20 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
 
-/// A stretch of work.
+/// A span of work.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Span {
-    /// What ran, e.g. `layer 3 attention`.
+    /// Name, e.g. `layer 3 attention`.
     pub name: String,
-    /// Its kind, e.g. `forward`; colours and filters follow it.
+    /// Kind, e.g. `forward`, used for colours and filters.
     pub category: String,
-    /// The rank.
+    /// Rank.
     pub rank: u64,
-    /// The stream within the rank.
+    /// Stream within the rank.
     pub stream: u64,
-    /// Begin, in microseconds since the trace began.
+    /// Start in microseconds since the start of the trace.
     pub start_us: f64,
-    /// Length in microseconds.
+    /// Duration in microseconds.
     pub duration_us: f64,
     /// Further facts to show, such as bytes or FLOPs.
     pub args: Vec<(String, Value)>,
@@ -79,7 +79,7 @@ impl TraceWriter {
         }))
     }
 
-    /// Ends the file.
+    /// Writes the end of the file and returns its path.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -96,24 +96,24 @@ impl TraceWriter {
     }
 }
 
-/// Streams of one name for spans that may overlap: each goes to the first stream that is free, since viewers draw a
-/// stream's spans in one line.
+/// Streams with a common name for spans that may overlap. Each span goes to the first free stream, since viewers draw
+/// the spans of a stream on one line.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     rank: u64,
     first_stream: u64,
     name: String,
-    /// When each stream is free, in microseconds.
+    /// Time at which each stream becomes free, in microseconds.
     free_us: Vec<f64>,
 }
 
 impl Lanes {
-    /// Streams from a number on; there are as many as spans overlap.
+    /// Creates lanes numbered from `first_stream`. Streams are added as spans overlap.
     pub fn new(rank: u64, first_stream: u64, name: &str) -> Lanes {
         Lanes { rank, first_stream, name: name.to_string(), free_us: Vec::new() }
     }
 
-    /// Writes a span; spans come in the order in which they begin. Its rank and stream are set here.
+    /// Writes a span, with its rank and stream set here. Spans must be in order of their start.
     ///
     /// # Errors
     /// [`Error::Write`].

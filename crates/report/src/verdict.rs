@@ -1,4 +1,4 @@
-//! The few figures a run is judged by. The page shows them as cards, the end of a run as lines.
+//! The few figures by which a run is judged, shown as cards on the page and as lines at the end of a run.
 
 use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket, Step};
 use fathom_base::{human, tokens};
@@ -10,13 +10,13 @@ use crate::smooth::{ema, quantile, window};
 /// One figure of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What it is.
+    /// Name of the figure.
     pub name: &'static str,
-    /// The figure with its unit.
+    /// Value with its unit.
     pub value: String,
-    /// What it is compared with.
+    /// Comparison or explanation.
     pub note: String,
-    /// Whether it passes its bar; `None` where there is no bar.
+    /// True if the figure meets its target; `None` if there is no target.
     pub passes: Option<bool>,
 }
 
@@ -31,12 +31,12 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Every figure that the log allows, in the order to show them.
+/// Returns every figure available in the log, in display order.
 pub fn verdicts(log: &RunLog) -> Vec<Verdict> {
     objective::of(log).figures(log)
 }
 
-/// The figures of a plan: of the stage that needs the most.
+/// Returns the figures of a plan, for the stage that needs the most memory.
 pub fn planned(log: &RunLog) -> Vec<Verdict> {
     let Some(plan) = log.plans.iter().max_by_key(|plan| plan.peak_reserved_bytes) else { return Vec::new() };
     let budget = log.lengths.iter().map(|lengths| lengths.budget_bytes).find(|bytes| *bytes > 0);
@@ -84,7 +84,7 @@ pub(crate) fn loss(log: &RunLog) -> Option<Verdict> {
     Some(Verdict { name: "training loss", value: format!("{last:.3}"), note, passes: None })
 }
 
-/// How held-out lessons are answered: the loss of what is learned.
+/// Loss on the learned tokens of held-out lessons.
 pub(crate) fn answers_loss(log: &RunLog) -> Option<Verdict> {
     let (before, after) = (log.answers.first()?, log.answers.last()?);
     let was = if before.when == after.when { String::new() } else { format!("; {:.3} before", before.loss) };
@@ -92,7 +92,7 @@ pub(crate) fn answers_loss(log: &RunLog) -> Option<Verdict> {
     Some(Verdict { name: "held-out answers", value: format!("{:.3}", after.loss), note, passes: None })
 }
 
-/// How often the likeliest token is the right one.
+/// How often the most likely token is the right one on held-out lessons.
 pub(crate) fn answers_accuracy(log: &RunLog) -> Option<Verdict> {
     let (before, after) = (log.answers.first()?, log.answers.last()?);
     let was = human::percent(before.token_accuracy);
@@ -118,7 +118,7 @@ pub(crate) fn bits(log: &RunLog) -> Option<Verdict> {
     })
 }
 
-/// How bits per byte were measured.
+/// Describes the windows in which bits per byte were measured.
 pub(crate) fn in_windows(context_tokens: u64) -> String {
     match context_tokens {
         0 => String::new(),
@@ -126,7 +126,7 @@ pub(crate) fn in_windows(context_tokens: u64) -> String {
     }
 }
 
-/// The longest length that was tested.
+/// Share of needles found at the longest tested length.
 pub(crate) fn needle(log: &RunLog) -> Option<Verdict> {
     let [first, after] = log.needle_before_and_after();
     let (needle, longest) = (after?, *after?.lengths_tokens.last()?);
@@ -142,7 +142,7 @@ pub(crate) fn needle(log: &RunLog) -> Option<Verdict> {
     Some(Verdict { name: "needle found", value: percent(share), note, passes: judged(log, share >= 0.8) })
 }
 
-/// What a model that begins with a copying circuit owes to it.
+/// Describes how much the result owes to a copying circuit built into the initial weights.
 fn circuit(log: &RunLog, first: Option<&Needle>, longest: u64) -> String {
     let found = first.and_then(|first| {
         let at = first.lengths_tokens.iter().rev().find(|tokens| **tokens <= longest)?;
@@ -167,14 +167,15 @@ pub fn needle_at(needle: &Needle, length: u64) -> Option<f64> {
     mean.is_finite().then_some(mean)
 }
 
-/// Whether a figure passes. A run that is too short for it may pass and cannot fail: it said so when it began.
+/// Returns whether a figure passes. A run known to be too short for it may pass but not fail; it warned of this at
+/// its start.
 fn judged(log: &RunLog, passes: bool) -> Option<bool> {
     let short = log.run.as_ref().is_some_and(|run| !run.short.is_empty());
     (passes || !short).then_some(passes)
 }
 
-/// Mean accuracy over all depths and the lengths up to `longest`, and the greatest such length. Lengths of
-/// prompts fall a little short of the round figure, never above it.
+/// Mean accuracy over all depths and the lengths up to `longest`, and the largest such length. Prompt lengths are
+/// slightly below the round figure, never above it.
 pub fn needle_within(needle: &Needle, longest: u64) -> Option<(f64, u64)> {
     let columns: Vec<usize> =
         (0..needle.lengths_tokens.len()).filter(|c| needle.lengths_tokens[*c] <= longest).collect();
@@ -188,7 +189,7 @@ pub fn needle_within(needle: &Needle, longest: u64) -> Option<(f64, u64)> {
     (!cells.is_empty()).then(|| (cells.iter().sum::<f64>() / cells.len() as f64, last))
 }
 
-/// What the long context is worth: a difference that chance may have made has no mark.
+/// Benefit of the long context; a difference that may be due to chance neither passes nor fails.
 pub(crate) fn long_context(log: &RunLog) -> Option<Verdict> {
     let eval = log.contexts.last()?;
     let (gain, error) = (eval.cut_loss - eval.full_loss, eval.standard_error);
@@ -213,10 +214,10 @@ pub(crate) fn long_context(log: &RunLog) -> Option<Verdict> {
     })
 }
 
-/// Differences of up to as many standard errors are left to chance.
+/// Number of standard errors below which a difference is attributed to chance.
 const CHANCE: f64 = 2.0;
 
-/// What extension did to the short context: the loss there before and after.
+/// Effect of extension on the short context: change of the loss there.
 pub(crate) fn short_context(log: &RunLog) -> Option<Verdict> {
     let (before, after) = (log.positions.first()?, log.positions.last()?);
     let (short, _) = short_and_long(after, log.short_tokens()?)?;
@@ -230,7 +231,8 @@ pub(crate) fn short_context(log: &RunLog) -> Option<Verdict> {
     })
 }
 
-/// The last bucket within the short length and the last of all; `None` unless the last lies beyond.
+/// Returns the last bucket within the short length and the last of all; `None` unless the last lies beyond that
+/// length.
 pub fn short_and_long(eval: &EvalPosition, short_tokens: u64) -> Option<(&PositionBucket, &PositionBucket)> {
     let filled = || eval.buckets.iter().filter(|b| b.tokens > 0 && b.loss.is_finite());
     let short = filled().rfind(|bucket| bucket.to <= short_tokens)?;
@@ -238,14 +240,14 @@ pub fn short_and_long(eval: &EvalPosition, short_tokens: u64) -> Option<(&Positi
     (long.from >= short_tokens).then_some((short, long))
 }
 
-/// A bucket as `16k–32k`.
+/// Writes a bucket as `16k–32k`.
 pub fn span(bucket: &PositionBucket) -> String {
     format!("{}–{}", tokens::format(bucket.from), tokens::format(bucket.to))
 }
 
 pub(crate) fn speed(log: &RunLog) -> Option<Verdict> {
-    // The first steps warm caches up; the median does not mind them.
-    // Of the longest sequences: a shorter stage before them has most of the steps.
+    // Only the longest sequences count, since an earlier, shorter stage has most of the steps. The median is
+    // insensitive to the first steps, in which caches warm up.
     let length = |step: &Step| {
         log.stages.iter().find(|stage| stage.index == step.stage).map(|stage| stage.seq_len_tokens)
     };
@@ -278,7 +280,7 @@ pub(crate) fn memory(log: &RunLog) -> Option<Verdict> {
     Some(Verdict { name: "memory", value: human::bytes(peak), note, passes })
 }
 
-/// A run that was given a time is late beyond this share of it.
+/// A run with a given time is late if it takes more than this multiple of it.
 const LATE: f64 = 1.02;
 
 pub(crate) fn amount(log: &RunLog) -> Option<Verdict> {

@@ -1,4 +1,4 @@
-//! How much a server takes on: permits for requests and for tokens, taken before any work and held by the answer's stream.
+//! Admission control: permits for requests and for tokens, taken before any work and held by the answer's stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ pub struct Room {
     most: u64,
 }
 
-/// A part of a [`Room`], given back when it is dropped.
+/// A share of a [`Room`], returned when dropped.
 #[derive(Debug)]
 pub struct Permit {
     room: Arc<Room>,
@@ -20,23 +20,23 @@ pub struct Permit {
 }
 
 impl Room {
-    /// Room for so many.
+    /// Room with this limit.
     pub fn new(most: u64) -> Arc<Room> {
         Arc::new(Room { used: AtomicU64::new(0), most })
     }
 
-    /// How many are taken.
+    /// Amount in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The most.
+    /// The limit.
     pub fn most(&self) -> u64 {
         self.most
     }
 
-    /// Takes some; none if they do not fit. Where nothing is taken, what is larger than the whole fits too, so that no request waits
-    /// for ever.
+    /// Takes an amount; `None` if it does not fit. If nothing is taken, an amount above the limit fits too, so that no
+    /// request waits forever.
     pub fn take(self: &Arc<Room>, count: u64) -> Option<Permit> {
         let fits = |used: u64| {
             let after = used.checked_add(count)?;
@@ -48,7 +48,7 @@ impl Room {
 }
 
 impl Permit {
-    /// Gives a part back; the rest stays taken.
+    /// Returns a part of the amount; the rest stays taken.
     pub fn give_back(&mut self, count: u64) {
         let count = count.min(self.count);
         self.count -= count;
@@ -62,18 +62,18 @@ impl Drop for Permit {
     }
 }
 
-/// What a model takes on.
+/// Admission limits of a model.
 #[derive(Debug)]
 pub struct Admission {
-    /// Tokens of prompts and answers that open requests ask for.
+    /// Tokens of prompts and answers requested by open requests.
     pub tokens: Arc<Room>,
-    /// Tokens of prompts that were not started yet.
+    /// Tokens of prompts that are not started.
     pub unread: Arc<Room>,
-    /// Seconds to the first token that are accepted.
+    /// Longest accepted wait for the first token, in seconds.
     pub first_token_s: f64,
 }
 
-/// What a request holds of a model.
+/// Amounts held by a request at a model.
 #[derive(Debug)]
 pub struct Held {
     _tokens: Permit,
@@ -81,22 +81,23 @@ pub struct Held {
 }
 
 impl Held {
-    /// A prompt of so many tokens is being read.
+    /// Records that a prompt of `tokens` tokens is being read.
     pub fn started(&mut self, tokens: usize) {
         self.unread.give_back(tokens as u64);
     }
 }
 
 impl Admission {
-    /// Room for so many tokens, and so long a wait.
+    /// Limits of tokens and of the wait for the first one.
     pub fn new(tokens: u64, first_token_s: f64) -> Admission {
         Admission { tokens: Room::new(tokens), unread: Room::new(u64::MAX), first_token_s }
     }
 
-    /// Lets a request in that asks for so many tokens of prompt and answers, at a model that reads `per_s` tokens a second (0: not known).
+    /// Admits a request for this many tokens of prompt and answers, at a model that reads `per_s` tokens per second (0:
+    /// unknown).
     ///
     /// # Errors
-    /// 429: there is no room, or it would wait too long.
+    /// 429: there is no room, or the wait would be too long.
     pub fn admit(&self, prompt: u64, answers: u64, per_s: f64) -> Result<Held, Fault> {
         let before = self.unread.used() as f64;
         let wait = if per_s > 0.0 { before / per_s } else { 0.0 };
@@ -134,7 +135,7 @@ mod tests {
         assert!(room.take(3).is_none());
         drop(first);
         assert_eq!(room.used(), 0);
-        // Alone, anything fits.
+        // If nothing else is taken, anything fits.
         let large = room.take(100).unwrap();
         assert!(room.take(1).is_none());
         drop(large);

@@ -1,4 +1,4 @@
-//! Requests under way at a model: what they hold, what they hear, and what is counted of them. Dropping it cancels them.
+//! Requests in progress at a model: their permits, events and statistics. Dropping one cancels them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,21 +24,21 @@ pub struct Answering {
     pub model: Arc<Model>,
     /// Its adapter.
     adapter: Option<String>,
-    /// What the request is called.
+    /// Names of the request.
     named: Named,
-    /// What is reported of its settings, where it is traced.
+    /// Reported settings, if the request is traced.
     asked: Vec<(&'static str, Value)>,
     events: UnboundedReceiver<(usize, Event)>,
     _tickets: Vec<Ticket>,
     held: Held,
     _permits: Vec<Permit>,
     phase: watch::Receiver<Phase>,
-    /// Prompts whose answers have not all ended.
+    /// Prompts with unfinished answers.
     open: usize,
-    /// What they took so far, all prompts together.
+    /// Total usage of all prompts so far.
     pub usage: Usage,
     arrived: Instant,
-    /// A prompt has been read.
+    /// True if a prompt has been read.
     started: bool,
     first_s: Option<f64>,
     last: BTreeMap<(usize, usize), Instant>,
@@ -46,7 +46,7 @@ pub struct Answering {
     failed: Option<&'static str>,
 }
 
-/// How an answer ended, in OpenAI's words.
+/// The reason why an answer ended, in OpenAI's terms.
 pub fn reason(stop: &Stop) -> &'static str {
     match stop {
         Stop::EndOfText | Stop::StopToken(_) | Stop::StopText(_) | Stop::Structure => "stop",
@@ -55,7 +55,7 @@ pub fn reason(stop: &Stop) -> &'static str {
     }
 }
 
-/// What of a request ended an answer, as vLLM has it: the stop text, or the token of `stop_token_ids`.
+/// The stop text or the token of `stop_token_ids` that ended an answer, as reported by vLLM.
 pub fn ended_by(stop: Option<&Stop>) -> Value {
     match stop {
         Some(Stop::StopText(text)) => text.as_str().into(),
@@ -64,7 +64,7 @@ pub fn ended_by(stop: Option<&Stop>) -> Value {
     }
 }
 
-/// What a span says of a request's settings.
+/// A request's settings as attributes of a span.
 fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
     let how = &request.sampling;
     vec![
@@ -79,6 +79,8 @@ fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
     ]
 }
 
+/// Limits the log-probabilities of a response.
+///
 /// # Errors
 /// The answers would list more log-probabilities than `most`: those of a prompt are repeated for each of its answers.
 fn listed(requests: &[GenerateRequest], most: u64) -> Result<(), Fault> {
@@ -105,7 +107,7 @@ fn listed(requests: &[GenerateRequest], most: u64) -> Result<(), Fault> {
 }
 
 impl Answering {
-    /// Asks a model. `permit` is that of the HTTP request, which has room for one prompt.
+    /// Submits requests to a model. `permit` is that of the HTTP request, which has room for one prompt.
     ///
     /// # Errors
     /// There is no room, or the model refuses.
@@ -116,7 +118,7 @@ impl Answering {
         (named, permit): (Named, Permit),
     ) -> Result<Answering, Fault> {
         listed(&requests, shared.settings.max_listed_logprobs)?;
-        // All prompts of a request have the same; that of tools is made here.
+        // All prompts of a request have the same structure; that of tools was created by this server.
         if let Some(structure) = requests.first().and_then(|request| request.structure.as_ref()) {
             schema::check("structure", structure, &shared.settings)?;
         }
@@ -169,7 +171,7 @@ impl Answering {
         })
     }
 
-    /// What happens next; none after the last answer has ended, or after a fault.
+    /// The next event; `None` after the last answer has ended, or after a fault.
     pub async fn next(&mut self) -> Option<Result<(usize, Event), Fault>> {
         if self.is_over() {
             return None;
@@ -185,7 +187,7 @@ impl Answering {
         })
     }
 
-    /// What has happened already, if anything has.
+    /// The next event if one is available.
     pub fn ready(&mut self) -> Option<Result<(usize, Event), Fault>> {
         if self.is_over() {
             return None;
@@ -248,7 +250,7 @@ impl Answering {
 }
 
 impl Answering {
-    /// Hands the request's span on, if spans are wanted.
+    /// Sends the request's span, if spans are wanted.
     fn trace(&mut self, failed: Option<&'static str>) {
         if !self.shared.traces.wanted() {
             return;
@@ -264,7 +266,7 @@ impl Answering {
             ("gen_ai.usage.input_tokens", json!(prompt_tokens)),
             ("gen_ai.usage.output_tokens", json!(answer_tokens)),
             ("gen_ai.usage.cache_read.input_tokens", json!(cached_tokens)),
-            // As vLLM has them.
+            // Names as in vLLM.
             ("gen_ai.latency.time_to_first_token", json!(self.first_s)),
             ("gen_ai.latency.e2e", json!(took.as_secs_f64())),
             ("gen_ai.latency.time_in_queue", json!(queue_s)),
@@ -284,7 +286,7 @@ impl Answering {
         });
     }
 
-    /// Counts a request with an adapter as what it is now; none when it has ended.
+    /// Counts a request with an adapter in its current state; `None` when it has ended.
     fn adapter_is(&mut self, now: Option<State>) {
         if let Some(name) = &self.adapter {
             let was = Some(if self.started { State::Running } else { State::Waiting });
@@ -321,32 +323,32 @@ impl Drop for Answering {
     }
 }
 
-/// An answer, complete.
+/// A complete answer.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// Its text.
     pub text: String,
     /// Its tokens.
     pub ids: Vec<u32>,
-    /// Of these, if asked for.
+    /// Log-probabilities of these, if requested.
     pub logprobs: Vec<TokenLogprob>,
     /// Why it ended.
     pub stop: Option<Stop>,
 }
 
-/// What became of a prompt.
+/// Results for a prompt.
 #[derive(Debug, Default)]
 pub struct Answered {
     /// Its tokens.
     pub prompt: Vec<u32>,
-    /// Of these, if asked for.
+    /// Log-probabilities of these, if requested.
     pub logprobs: Vec<TokenLogprob>,
     /// Its answers.
     pub answers: Vec<Answer>,
 }
 
 impl Answered {
-    /// Takes what happened.
+    /// Processes an event.
     pub fn hear(&mut self, event: Event) {
         let answer = |answers: &mut Vec<Answer>, at: usize| {
             if answers.len() <= at {

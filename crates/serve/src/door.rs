@@ -1,5 +1,5 @@
-//! What every request passes, whatever it asks for: its name, the names it uses, its key, its size and time, and what its answer
-//! always says.
+//! The common checks of all requests: request id, host names, key, size and time limits, and the headers of every
+//! response.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::traces::Parent;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Headers of every answer that does not say otherwise.
+/// Default headers of every response.
 const ALWAYS: [(HeaderName, &str); 5] = [
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -33,10 +33,10 @@ const ALWAYS: [(HeaderName, &str); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// Answers a request to a route, or to none.
+/// Responds to a request for a route, or for none.
 pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: Request) -> Response<Body> {
     let started = Instant::now();
-    // A body is not to be looked at from several threads, so its head is held apart.
+    // A body cannot be shared between threads, so its head is kept separately.
     let (head, body) = request.into_parts();
     let id = request_id(&server, &head.headers);
     let method = head.method.clone();
@@ -50,7 +50,7 @@ pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: 
                 (origin, Ok(preflight()))
             } else {
                 let work = pass(&server, route, (&head, body), &id);
-                // A handler that panics is a defect of ours; the process and its other requests go on.
+                // A panic of a handler is a defect of the server; the process and its other requests continue.
                 let done = AssertUnwindSafe(work).catch_unwind().await;
                 let defect = |_| Err(Fault::ours("the request failed by a defect of the server"));
                 (origin, done.unwrap_or_else(defect))
@@ -79,7 +79,7 @@ pub async fn enter(server: Arc<Shared>, route: Option<&'static Route>, request: 
     response
 }
 
-/// The client's name for the request, or one of ours.
+/// The client's request id, or a new one.
 fn request_id(server: &Shared, headers: &HeaderMap) -> String {
     let plain =
         |text: &&str| (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -117,7 +117,7 @@ fn finish(headers: &mut HeaderMap, id: &str, origin: Option<&str>) {
     }
 }
 
-/// Lets a request in, reads it, and answers it.
+/// Admits a request, reads it, and responds to it.
 async fn pass(
     server: &Arc<Shared>,
     route: Option<&'static Route>,
@@ -136,7 +136,7 @@ async fn pass(
             head.method
         )));
     };
-    // Before any work, and before the body is read.
+    // The permit comes before any work, and before the body is read.
     let permit = if route.takes == Takes::Work { Some(server.permit()?) } else { None };
     let json_bytes = json_bytes(route, &head.headers)?;
     let (body, bytes) = if route.takes == Takes::Nothing {
@@ -151,7 +151,7 @@ async fn pass(
     route.answer(server.clone(), asked).await
 }
 
-/// Bytes of the body that are JSON, on a route that takes tensors behind them.
+/// Length of the body's JSON part, on a route that accepts tensors after it.
 fn json_bytes(route: &Route, headers: &HeaderMap) -> Result<Option<usize>, Fault> {
     let Some(said) = headers.get(tensors::JSON_BYTES).filter(|_| route.words == Words::Kserve) else {
         return Ok(None);
@@ -161,8 +161,9 @@ fn json_bytes(route: &Route, headers: &HeaderMap) -> Result<Option<usize>, Fault
     number.map(Some).ok_or_else(wrong)
 }
 
-/// The body of a request that says that it is JSON, or that has tensors behind its JSON and says that it is bytes. Clients that are no browsers may say nothing of it, as Triton's does; a browser
-/// names the page that asks, or where it stands (`Sec-Fetch-Site`), and has to say it. With it comes what it takes of the room for bodies.
+/// The body of a request with the content type of JSON, or of bytes if tensors follow its JSON. Clients other than
+/// browsers may omit the type, as Triton's does; browsers, which send the page's origin or its relation
+/// (`Sec-Fetch-Site`), must declare it. Also returns the permit for its bytes.
 async fn read(
     server: &Shared,
     (headers, tensors): (&HeaderMap, bool),
@@ -186,7 +187,7 @@ async fn read(
     if length.is_some_and(|length| length > limit) {
         return Err(Fault::too_large(limit));
     }
-    // One that does not say its length may turn out to be as long as any.
+    // A body of unknown length may have the maximum length.
     let mut bytes = server.body(length.unwrap_or(limit))?;
     let body = Limited::new(body, usize::try_from(limit).unwrap_or(usize::MAX));
     let time = Duration::from_secs_f64(settings.body_s.clamp(0.01, 86_400.0));

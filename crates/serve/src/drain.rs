@@ -1,19 +1,19 @@
-//! The end of a server: it takes nothing new, lets go on what runs, and cuts off what takes too long.
+//! Shutdown of a server: it accepts nothing new, lets running requests continue, and cuts off those that take too long.
 
 use tokio::sync::watch;
 
-/// How a server is.
+/// Phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It answers.
+    /// Requests are accepted.
     Serving,
-    /// It answers what it has started.
+    /// Running requests are finished.
     Draining,
-    /// What it has started ends now.
+    /// Running requests are cut off.
     Cut,
 }
 
-/// The phase of a server, which everybody watches.
+/// The phase of a server, which can be watched.
 #[derive(Debug)]
 pub struct Drain {
     phase: watch::Sender<Phase>,
@@ -26,12 +26,12 @@ impl Default for Drain {
 }
 
 impl Drain {
-    /// The phase now.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// A later phase.
+    /// Advances to a later phase.
     pub fn go(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {
             let later = phase > *now;

@@ -1,42 +1,42 @@
-//! What keeps a server from starting.
+//! Errors that prevent a server from starting.
 
 use std::path::PathBuf;
 
-/// The errors of a server.
+/// Errors of a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file of keys that opens nothing, or everything.
+    /// An invalid file of keys.
     #[error("{}: {why}; a server without keys is one without --api-key-file", file.display())]
     Keys {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Two models or adapters of one name.
+    /// Two models or adapters have the same name.
     #[error(
         "two models or adapters are called `{0}`; name them (--name, once for each model in their order; --adapter NAME=DIR)"
     )]
     Twice(String),
-    /// An address that cannot be listened at.
+    /// The address cannot be used.
     #[error("cannot listen at {address}: {source}{hint}")]
     Listen {
         /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
-        /// What to do, with its leading separator, or nothing.
+        /// A remedy, with its leading separator, or empty.
         hint: &'static str,
     },
-    /// A certificate or its key.
+    /// An invalid certificate or key.
     #[error("TLS: {0}")]
     Tls(String),
-    /// Something that is not served like that.
+    /// Something that the server does not support.
     #[error("{0}")]
     Refused(String),
-    /// From the operating system.
+    /// Error of the operating system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }

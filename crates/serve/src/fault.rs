@@ -1,11 +1,11 @@
-//! What goes wrong with a request, as status and as JSON in the words of each protocol.
+//! Failures of a request, as status and as JSON in each protocol's format.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use fathom_base::Error;
 use serde_json::{Value, json};
 
-/// A request that is not answered as asked.
+/// A request that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     /// The status.
@@ -14,15 +14,15 @@ pub struct Fault {
     pub kind: &'static str,
     /// OpenAI's `code`.
     pub code: Option<&'static str>,
-    /// The field.
+    /// The field at fault.
     pub param: Option<String>,
-    /// What is wrong, and what to do.
+    /// The reason, and a remedy.
     pub message: String,
-    /// Seconds after which another try is worth it.
+    /// Seconds after which the client should retry.
     pub retry_after_s: Option<f64>,
 }
 
-/// Whose words an error is in.
+/// Format of an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Words {
     /// OpenAI's.
@@ -39,40 +39,40 @@ impl Fault {
         Fault { status, kind, code: None, param: None, message: message.into(), retry_after_s: None }
     }
 
-    /// The request is wrong.
+    /// An invalid request.
     pub fn bad(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A field of the request is wrong.
+    /// An invalid field of the request.
     pub fn field(name: &str, message: impl std::fmt::Display) -> Fault {
         Fault { param: Some(name.to_string()), ..Fault::bad(format!("`{name}` {message}")) }
     }
 
-    /// No such thing.
+    /// Something that does not exist.
     pub fn missing(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
     }
 
-    /// No such model.
+    /// A model that does not exist.
     pub fn no_model(name: &str, there: &[String]) -> Fault {
         let message = format!("there is no model `{name}`; there are {}", there.join(", "));
         Fault { code: Some("model_not_found"), param: Some("model".into()), ..Fault::missing(message) }
     }
 
-    /// The key is missing or wrong.
+    /// A missing or wrong key.
     pub fn no_key() -> Fault {
         let message = "a valid key is needed: `Authorization: Bearer KEY`, or `x-api-key: KEY`";
         let kind = "invalid_request_error";
         Fault { code: Some("invalid_api_key"), ..Fault::new(StatusCode::UNAUTHORIZED, kind, message) }
     }
 
-    /// A page or a name that may not call this server.
+    /// A page or a host name that is not allowed.
     pub fn forbidden(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::FORBIDDEN, "invalid_request_error", message)
     }
 
-    /// A body that is no JSON by its type.
+    /// A body whose type is not JSON.
     pub fn media(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
@@ -89,7 +89,7 @@ impl Fault {
         Fault::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
-    /// There is too much to do.
+    /// Too much load.
     pub fn busy(what: impl Into<String>, retry_after_s: f64) -> Fault {
         Fault {
             code: Some("rate_limit_exceeded"),
@@ -98,7 +98,7 @@ impl Fault {
         }
     }
 
-    /// The server ends.
+    /// The server is shutting down.
     pub fn ending() -> Fault {
         Fault {
             code: Some("shutting_down"),
@@ -107,32 +107,32 @@ impl Fault {
         }
     }
 
-    /// Something of ours is wrong.
+    /// A defect of the server.
     pub fn ours(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// Who asked has left, and hears nothing of it.
+    /// The client has left and receives nothing.
     pub fn left() -> Fault {
         Fault::bad("the client has left")
     }
 
-    /// The same fault of a field.
+    /// Attributes the fault to a field.
     pub fn of(self, name: &str) -> Fault {
         Fault { param: Some(name.to_string()), ..self }
     }
 
-    /// A request that a model refused before it was queued: what is wrong is the request's, unless the error says otherwise.
+    /// A request refused by a model before it was queued: the request is at fault, unless the error says otherwise.
     pub fn refused(error: Error) -> Fault {
         Fault::of_request(&error).unwrap_or_else(|| Fault::bad(error.to_string()))
     }
 
-    /// A request that failed while it was answered: what is wrong is ours, unless the error says otherwise.
+    /// A request that failed during processing: the server is at fault, unless the error says otherwise.
     pub fn failed(error: &Error) -> Fault {
         Fault::of_request(error).unwrap_or_else(|| Fault::ours(error.to_string()))
     }
 
-    /// The fault of an error that says whose it is.
+    /// The fault of an error whose cause is known.
     fn of_request(error: &Error) -> Option<Fault> {
         match error {
             Error::Busy { what, retry_after_s } => Some(Fault::busy(what, *retry_after_s)),
@@ -145,7 +145,7 @@ impl Fault {
         }
     }
 
-    /// The cause, for the metrics.
+    /// The cause, for metrics.
     pub fn cause(&self) -> &'static str {
         match self.status.as_u16() {
             429 => "overloaded",
@@ -156,7 +156,7 @@ impl Fault {
         }
     }
 
-    /// The error in a protocol's words.
+    /// The error in a protocol's format.
     pub fn json(&self, words: Words) -> Value {
         let Fault { kind, code, param, message, .. } = self;
         match words {
@@ -180,7 +180,7 @@ impl Fault {
         }
     }
 
-    /// The answer that says so.
+    /// The response with the error.
     pub fn response(&self, words: Words) -> Response<Body> {
         let mut response = Response::new(Body::from(self.json(words).to_string()));
         *response.status_mut() = self.status;

@@ -1,10 +1,10 @@
-//! The fields of a request: taken one by one, each with its type; what is left over is harmless, refused, or unknown.
+//! The fields of a request: taken one by one, each with its type; remaining ones are harmless, refused, or unknown.
 
 use serde_json::{Map, Value};
 
 use crate::fault::Fault;
 
-/// Fields that are accepted and have no effect: they say who asks, or how to do what is done anyway.
+/// Fields that are accepted without effect: they identify the client, or request what is done anyway.
 pub const HARMLESS: &[&str] = &[
     "user",
     "metadata",
@@ -20,8 +20,8 @@ pub const HARMLESS: &[&str] = &[
     "chat_template_content_format",
 ];
 
-/// Fields that would change the answer and that this server does not know how to follow. A value that asks for nothing (`null`, `false`,
-/// an empty list, or the one next to the name) is accepted.
+/// Fields that would change the answer but are not supported. A neutral value (`null`, `false`, an empty list, or the
+/// one given with the name) is accepted.
 pub const REFUSED: &[(&str, Option<&str>)] = &[
     ("audio", None),
     ("modalities", Some(r#"["text"]"#)),
@@ -46,19 +46,19 @@ pub const REFUSED: &[(&str, Option<&str>)] = &[
     ("skip_special_tokens", Some("true")),
 ];
 
-/// A JSON object whose fields are taken out of it.
+/// A JSON object from which fields are taken.
 #[derive(Debug, Default)]
 pub struct Fields {
     map: Map<String, Value>,
-    /// Names of what was taken and has no effect.
+    /// Names of taken fields without effect.
     unread: Vec<String>,
 }
 
-/// What a field is converted from.
+/// Conversion of a field's value.
 pub trait Take: Sized {
-    /// What it should have been.
+    /// Description of the expected value.
     const EXPECTED: &'static str;
-    /// The value, if it is one.
+    /// The value, if it has this type.
     fn take(value: Value) -> Option<Self>;
 }
 
@@ -93,17 +93,17 @@ impl<T: Take> Take for Vec<T> {
     }
 }
 
-/// A whole number, also if it is written `1.0`.
+/// A whole number, including those written as `1.0`.
 fn whole(value: &Value) -> Option<i64> {
     let real = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
     value.as_i64().or_else(|| value.as_f64().filter(real).map(|x| x as i64))
 }
 
 impl Fields {
-    /// The fields of a body.
+    /// Parses the fields of a body.
     ///
     /// # Errors
-    /// It is no JSON object.
+    /// The body is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Fields, Fault> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Fields::of(map)),
@@ -117,28 +117,28 @@ impl Fields {
         Fields { map, unread: Vec::new() }
     }
 
-    /// A field as it is.
+    /// The raw value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.map.get(name)
     }
 
-    /// Notes that a field, or a part of one, has no effect.
+    /// Records that a field, or a part of one, has no effect.
     pub fn ignore(&mut self, name: &str) {
         self.unread.push(name.to_string());
     }
 
-    /// Takes a field that has fields of its own.
+    /// Takes a field that is an object.
     ///
     /// # Errors
-    /// It is no object.
+    /// A value that is not an object.
     pub fn part(&mut self, name: &str) -> Result<Fields, Fault> {
         Ok(Fields::of(self.or(name, Map::new())?))
     }
 
-    /// What is left of a part: unknown, or refused.
+    /// Handles the remaining fields of a part: unknown, or refused.
     ///
     /// # Errors
-    /// As [`Fields::rest`].
+    /// Those of [`Fields::rest`].
     pub fn rest_of(&mut self, name: &str, part: Fields) -> Result<(), Fault> {
         self.unread.extend(part.rest()?.into_iter().map(|of| format!("{name}.{of}")));
         Ok(())
@@ -149,16 +149,16 @@ impl Fields {
         self.map.insert(name.to_string(), value);
     }
 
-    /// Other fields, with what is left of these where they do not have it.
+    /// Other fields, completed by these where they have none.
     pub fn under(self, mut map: Map<String, Value>) -> Fields {
         self.map.into_iter().for_each(|(name, value)| _ = map.entry(name).or_insert(value));
         Fields { map, unread: self.unread }
     }
 
-    /// Takes a field; `null` is none.
+    /// Takes a field; `null` counts as missing.
     ///
     /// # Errors
-    /// It is of another type.
+    /// A value of another type.
     pub fn take<T: Take>(&mut self, name: &str) -> Result<Option<T>, Fault> {
         match self.map.remove(name) {
             None | Some(Value::Null) => Ok(None),
@@ -169,18 +169,18 @@ impl Fields {
         }
     }
 
-    /// Takes a field, or what stands for it.
+    /// Takes a field, or the default.
     ///
     /// # Errors
-    /// It is of another type.
+    /// A value of another type.
     pub fn or<T: Take>(&mut self, name: &str, default: T) -> Result<T, Fault> {
         Ok(self.take(name)?.unwrap_or(default))
     }
 
-    /// Takes a field that has to be there.
+    /// Takes a required field.
     ///
     /// # Errors
-    /// It is missing, or of another type.
+    /// A missing field, or a value of another type.
     pub fn need<T: Take>(&mut self, name: &str) -> Result<T, Fault> {
         self.take(name)?
             .ok_or_else(|| Fault::field(name, format_args!("is missing; it has to be {}", T::EXPECTED)))
@@ -189,7 +189,7 @@ impl Fields {
     /// Takes a field that is one value or a list of them.
     ///
     /// # Errors
-    /// It is of another type.
+    /// A value of another type.
     pub fn list<T: Take>(&mut self, name: &str) -> Result<Vec<T>, Fault> {
         match self.map.remove(name) {
             None | Some(Value::Null) => Ok(Vec::new()),
@@ -202,10 +202,10 @@ impl Fields {
         }
     }
 
-    /// The fields that have no effect: those that were not taken, and parts of others.
+    /// The fields without effect: those that were not taken, and parts of others.
     ///
     /// # Errors
-    /// One would change the answer and cannot be followed.
+    /// A field that would change the answer but is not supported.
     pub fn rest(self) -> Result<Vec<String>, Fault> {
         let mut unknown = self.unread;
         for (name, value) in self.map {
@@ -224,7 +224,7 @@ impl Fields {
     }
 }
 
-/// Whether a value asks for anything.
+/// True if a value is not neutral.
 fn asks(value: &Value, neutral: Option<&str>) -> bool {
     let nothing = match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Who may ask: keys, and the names and pages by which a browser may reach the server.
+//! Access control: keys, and the host names and pages through which a browser may reach the server.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -7,28 +7,28 @@ use axum::http::{HeaderMap, header};
 
 use crate::error::Error;
 
-/// The keys that open a server, hashed.
+/// The accepted keys, hashed.
 #[derive(Clone, Debug, Default)]
 pub struct Keys(Vec<blake3::Hash>);
 
-/// What a request's key is.
+/// Result of checking a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// One of the keys; names it without telling it.
+    /// A valid key, identified without revealing it.
     Known(String),
-    /// No key is asked for.
+    /// No key is required.
     Anybody,
-    /// None, or a wrong one.
+    /// No key, or a wrong one.
     Denied,
 }
 
 impl Keys {
-    /// No key is asked for.
+    /// No key is required.
     pub fn none() -> Keys {
         Keys::default()
     }
 
-    /// The keys of a file, one a line; lines that begin with `#` are comments.
+    /// Reads the keys of a file, one per line; lines that begin with `#` are comments.
     ///
     /// # Errors
     /// The file cannot be read, or has no key.
@@ -43,12 +43,12 @@ impl Keys {
         Ok(Keys(keys))
     }
 
-    /// Whether a key is asked for.
+    /// True if a key is required.
     pub fn asked(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Who a request is from. Hashes are compared in a time that does not depend on them, each with all keys.
+    /// Checks a request's key. Hashes are compared in constant time, each with all keys.
     pub fn asker(&self, headers: &HeaderMap) -> Asker {
         if !self.asked() {
             return Asker::Anybody;
@@ -66,24 +66,24 @@ impl Keys {
     }
 }
 
-/// The names by which a server may be called, against pages that point a name of theirs at this machine (DNS rebinding).
+/// The accepted host names of the server, against pages that resolve their name to this machine (DNS rebinding).
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Further names (`serve.hosts`).
+    /// Additional names (`serve.hosts`).
     pub hosts: Vec<String>,
-    /// Pages that may ask (`serve.origins`).
+    /// Origins of allowed pages (`serve.origins`).
     pub origins: Vec<String>,
-    /// It is reached from elsewhere too: any address will do as its name.
+    /// True if the server can be reached from other machines: any address is accepted as its name.
     pub open: bool,
-    /// Keys are asked for, which a foreign page does not have: any name will do.
+    /// True if keys are required, which a foreign page does not have: any name is accepted.
     pub keyed: bool,
 }
 
 impl Names {
-    /// Whether a request may be answered; if a page of another origin asks that may, that origin.
+    /// Checks that a request is allowed; returns the origin if an allowed page of another origin sent it.
     ///
     /// # Errors
-    /// In words: the name or the page that may not.
+    /// A message with the name or page that is not allowed.
     pub fn check<'h>(
         &self,
         headers: &'h HeaderMap,
@@ -119,7 +119,7 @@ impl Names {
     }
 }
 
-/// A host without its port. What has something else behind its name is no host with a port, and stays whole.
+/// A host without its port. Anything other than a port after the name is kept, so that it does not match.
 fn name_of(host: &str) -> &str {
     let (name, rest) = match host.find(']') {
         Some(end) if host.starts_with('[') => host.split_at(end + 1),

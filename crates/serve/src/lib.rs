@@ -1,8 +1,8 @@
-//! Models over HTTP: OpenAI's endpoints and their kin over any [`fathom_base::Service`].
+//! Models over HTTP: OpenAI's endpoints and related ones over any [`fathom_base::Service`].
 //!
-//! A request passes one door (its name, its key, its size), takes a permit before any work, and is a ticket at its model from then on:
-//! whoever stops listening drops it, and the model is free within a step. What it was refused for is said in the words of its protocol.
-//! All routes are in one table, each with who may ask it.
+//! Every request passes the same checks (request id, key, size) and takes a permit before any work; from then on it is
+//! a ticket at its model. A client that disconnects drops it, which frees the model within a step. Refusals are
+//! reported in the format of the request's protocol. All routes are in one table, with their access rules.
 //!
 //! This crate knows nothing of engines, tensors or files of models; it prints nothing.
 

@@ -1,4 +1,4 @@
-//! Connections: accepted up to a limit, over TLS if asked for, with limits of time for what a client sends and takes.
+//! Connections: accepted up to a limit, over TLS if configured, with time limits for sending and receiving.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -27,10 +27,10 @@ use crate::drain::Phase;
 use crate::error::Error;
 use crate::shared::Shared;
 
-/// Listens at an address.
+/// Binds an address.
 ///
 /// # Errors
-/// It is in use, or cannot be had.
+/// An address in use, or not available.
 pub fn bind(host: &str, port: u16) -> Result<Bound, Error> {
     let address = if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
@@ -52,10 +52,10 @@ pub fn bind(host: &str, port: u16) -> Result<Bound, Error> {
     Ok(bound)
 }
 
-/// What makes connections secret.
+/// The TLS acceptor for a certificate.
 ///
 /// # Errors
-/// Files that are none, or do not belong together.
+/// Files that are invalid, or do not belong together.
 pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Error> {
     let fault = |file: &Path, why: &dyn std::fmt::Display| Error::Tls(format!("{}: {why}", file.display()));
     let chain = CertificateDer::pem_file_iter(certificate).and_then(|all| all.collect::<Result<Vec<_>, _>>());
@@ -68,7 +68,7 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Error> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Takes connections until the server is cut off.
+/// Accepts connections until the server is cut off.
 ///
 /// # Errors
 /// The listener cannot be used.
@@ -84,7 +84,7 @@ pub async fn accept(
         let Ok(place) = room.clone().acquire_owned().await else { return Ok(()) };
         let (stream, _) = match listener.accept().await {
             Ok(accepted) => accepted,
-            // Of a connection that is gone, or for want of file descriptors; others may come.
+            // The connection is gone, or file descriptors are exhausted; later ones may succeed.
             Err(_) => {
                 sleep(Duration::from_millis(20)).await;
                 continue;
@@ -99,10 +99,10 @@ pub async fn accept(
     }
 }
 
-/// Where a listener is.
+/// The address of a listener.
 ///
 /// # Errors
-/// The system does not say.
+/// The system does not know it.
 pub fn address(bound: &Bound) -> io::Result<SocketAddr> {
     bound.local_addr()
 }
@@ -137,11 +137,11 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin>(stream: S, router: Router, ser
             () = server.drain.reaches(Phase::Draining) => connection.as_mut().graceful_shutdown(),
         }
     }
-    // What a client does wrong ends its connection.
+    // Errors of a client only end its connection.
     _ = connection.await;
 }
 
-/// A stream that breaks where the other side takes nothing for too long.
+/// A stream that breaks if the other side receives nothing for too long.
 struct Stalling<S> {
     stream: S,
     limit: Duration,
@@ -153,7 +153,7 @@ impl<S> Stalling<S> {
         Stalling { stream, limit, since: None }
     }
 
-    /// Passes on what became of a write, unless it waits for too long.
+    /// Returns the result of a write, unless it waits too long.
     fn watch<T>(&mut self, context: &mut Context<'_>, write: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if write.is_ready() {
             self.since = None;

@@ -1,4 +1,4 @@
-//! What is seen of a server: counters and histograms under vLLM's names and with its buckets, in Prometheus' text format.
+//! Metrics of a server: counters and histograms with vLLM's names and buckets, in Prometheus' text format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 
 use crate::shared::now_s;
 
-/// Bounds of times to a first token, in seconds.
+/// Bucket bounds of times to a first token, in seconds.
 const FIRST: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
     80.0, 160.0, 640.0, 2560.0,
 ];
-/// Of times between tokens.
+/// Bucket bounds of times between tokens, in seconds.
 const BETWEEN: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 ];
-/// Of whole requests and their parts.
+/// Bucket bounds of durations of requests and their parts, in seconds.
 const WHOLE: &[f64] = &[
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
     960.0, 1920.0, 7680.0,
 ];
-/// Of tokens: 1, 2, 5 and their tens.
+/// Bucket bounds of token counts: 1, 2, 5 and their multiples by powers of ten.
 const TOKENS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6,
     2e6,
 ];
-/// Of answers to a prompt.
+/// Bucket bounds of answers per prompt.
 const ANSWERS: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
 
-/// How often values fell between bounds.
+/// Counts of values between bounds.
 #[derive(Clone, Debug)]
 struct Histogram {
     bounds: &'static [f64],
@@ -62,7 +62,7 @@ impl Histogram {
     }
 }
 
-/// Names, meanings and buckets of the histograms, in the order of their fields.
+/// Names, descriptions and buckets of the histograms, in order.
 const HISTOGRAMS: [(&str, &str, &[f64]); 11] = [
     ("vllm:time_to_first_token_seconds", "Time to the first token", FIRST),
     ("vllm:inter_token_latency_seconds", "Time between tokens", BETWEEN),
@@ -78,7 +78,7 @@ const HISTOGRAMS: [(&str, &str, &[f64]); 11] = [
 ];
 const PARAMS_N: (&str, &str) = ("vllm:request_params_n", "Answers that requests ask for");
 
-/// What was counted of a model.
+/// Metrics of a model.
 #[derive(Debug)]
 struct Counts {
     histograms: Vec<Histogram>,
@@ -86,19 +86,19 @@ struct Counts {
     finished: BTreeMap<&'static str, u64>,
 }
 
-/// How a request with an adapter is.
+/// State of a request with an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// No prompt of it is read.
+    /// Waiting: no prompt of it is being read.
     Waiting,
-    /// It is answered.
+    /// Running.
     Running,
 }
 
-/// What was counted.
+/// All metrics.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By model and adapter, requests that wait and that run.
+    /// Waiting and running requests, by model and adapter.
     adapters: Mutex<BTreeMap<(String, String), [u64; 2]>>,
     models: Mutex<BTreeMap<String, Counts>>,
     failures: Mutex<BTreeMap<&'static str, u64>>,
@@ -127,11 +127,11 @@ impl Metrics {
         if !models.contains_key(model) {
             models.insert(model.to_string(), Counts::new());
         }
-        // Just inserted where it was missing.
+        // The entry was just inserted if it was missing.
         work(models.entry(model.to_string()).or_insert_with(Counts::new))
     }
 
-    /// A request begins.
+    /// Counts a new request.
     pub fn asked(&self, model: &str, answers: usize, max_tokens: usize) {
         self.of(model, |counts| {
             counts.answers.add(answers as f64, 1);
@@ -139,7 +139,7 @@ impl Metrics {
         });
     }
 
-    /// Tokens came so long after those before.
+    /// Records the time between tokens.
     pub fn between(&self, model: &str, seconds: f64, tokens: usize) {
         let each = seconds / tokens.max(1) as f64;
         self.of(model, |counts| {
@@ -148,7 +148,7 @@ impl Metrics {
         });
     }
 
-    /// A request with an adapter is something else than it was.
+    /// Changes the state of a request with an adapter.
     pub fn adapter(&self, model: &str, adapter: &str, was: Option<State>, now: Option<State>) {
         let mut all = self.adapters.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = all.entry((model.to_string(), adapter.to_string())).or_default();
@@ -159,7 +159,7 @@ impl Metrics {
         }
     }
 
-    /// vLLM's line of each model that has adapters: those that requests wait for and run with, when that was so.
+    /// vLLM's line for each model with adapters: adapters of waiting and running requests, with the time.
     fn write_adapters(&self, out: &mut String, adapters: &[(String, usize)]) {
         const NAME: &str = "vllm:lora_requests_info";
         head(out, NAME, "Adapters of requests, at a time in seconds since 1970", "gauge");
@@ -178,17 +178,17 @@ impl Metrics {
         }
     }
 
-    /// A first token came.
+    /// Records a first token.
     pub fn first(&self, model: &str, seconds: f64) {
         self.of(model, |counts| counts.add("vllm:time_to_first_token_seconds", seconds, 1));
     }
 
-    /// An answer ended for a reason.
+    /// Counts a finished answer by its reason.
     pub fn finished(&self, model: &str, reason: &'static str) {
         self.of(model, |counts| *counts.finished.entry(reason).or_default() += 1);
     }
 
-    /// A request was answered.
+    /// Records a completed request.
     pub fn answered(&self, model: &str, usage: &Usage, whole_s: f64) {
         let Usage { prompt_tokens, answer_tokens, queue_s, prefill_s, decode_s, .. } = *usage;
         let values = [
@@ -203,17 +203,18 @@ impl Metrics {
         self.of(model, |counts| values.into_iter().for_each(|(name, value)| counts.add(name, value, 1)));
     }
 
-    /// A request failed: `overloaded`, `validation`, `dropped`, `generation`, `denied`, `shutting_down`.
+    /// Counts a failed request by its cause: `overloaded`, `validation`, `dropped`, `generation`, `denied`,
+    /// `shutting_down`.
     pub fn failed(&self, cause: &'static str) {
         *self.failures.lock().unwrap_or_else(PoisonError::into_inner).entry(cause).or_default() += 1;
     }
 
-    /// A route was answered with a status.
+    /// Counts a response of a route by its status.
     pub fn http(&self, route: &'static str, status: u16) {
         *self.http.lock().unwrap_or_else(PoisonError::into_inner).entry((route, status)).or_default() += 1;
     }
 
-    /// Histograms of a model's latencies, for a page: bounds, and how often values fell below each.
+    /// Latency histograms of a model, for the page: bounds and counts.
     pub fn latency(&self, model: &str) -> Value {
         let one = |counts: &Counts, at: usize| {
             let Histogram { bounds, counts, sum } = &counts.histograms[at];
@@ -225,7 +226,7 @@ impl Metrics {
         )
     }
 
-    /// All of it as Prometheus reads it, with how full the models are and how many adapters they have.
+    /// All metrics in Prometheus' format, with the models' loads and numbers of adapters.
     pub fn text(&self, loads: &[(String, Load)], adapters: &[(String, usize)]) -> String {
         let mut out = String::with_capacity(1 << 14);
         gauges(&mut out, loads);
@@ -273,7 +274,7 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A figure of a load.
+/// A value of a load.
 type Figure = fn(&Load) -> f64;
 
 const GAUGES: &[(&str, &str, &str, Figure)] = &[

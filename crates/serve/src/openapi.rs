@@ -1,4 +1,4 @@
-//! The OpenAPI document, from the table of routes.
+//! The OpenAPI document, generated from the table of routes.
 
 use serde_json::{Map, Value, json};
 
@@ -68,7 +68,7 @@ fn operation(route: &Route) -> Value {
     operation
 }
 
-/// Fields that requests to generate share, with their types.
+/// Common fields of requests to generate, with their types.
 const SHARED: &[(&str, &str)] = &[
     ("model", "string"),
     ("max_tokens", "integer"),
@@ -107,7 +107,7 @@ const SHARED: &[(&str, &str)] = &[
     ("deadline_s", "number"),
 ];
 
-/// Fields of a route besides.
+/// Additional fields of a route.
 const OWN: &[(&str, &[(&str, &str)])] = &[
     (
         "/v1/chat/completions",

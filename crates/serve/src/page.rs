@@ -1,4 +1,4 @@
-//! The page at `/`: one file, which loads nothing from anywhere else.
+//! The page at `/`: a single file that loads nothing from elsewhere.
 
 use axum::http::{HeaderValue, header};
 
@@ -6,7 +6,7 @@ use crate::api::{Answer, Asked, Server, typed};
 
 const PAGE: &str = include_str!("page.html");
 
-/// The page. Its script and its style are let run by a word that each answer has of its own.
+/// The page. A nonce, new in each response, permits its script and style.
 ///
 /// # Errors
 /// None.

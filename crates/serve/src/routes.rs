@@ -1,4 +1,5 @@
-//! Every route in one table: who may ask it, what it takes, what answers. The router is built from it, so none is without.
+//! All routes in one table, with access, input and handler. The router is built from it, so every route has all of
+//! these.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,23 +17,23 @@ use crate::fault::Words;
 use crate::page;
 use crate::shared::Shared;
 
-/// Who may ask a route.
+/// Access to a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody.
+    /// Everyone.
     Open,
-    /// Who has a key, where keys are asked for.
+    /// Clients with a key, if keys are required.
     Keyed,
 }
 
-/// What a route takes.
+/// Input of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Nothing.
     Nothing,
     /// JSON.
     Json,
-    /// JSON, and a permit, for a model or its tokenizer has to work.
+    /// JSON, and a permit for the work of a model or its tokenizer.
     Work,
 }
 
@@ -44,13 +45,13 @@ pub struct Route {
     pub method: &'static str,
     /// Its path, as the router reads it.
     pub path: &'static str,
-    /// Who may ask it.
+    /// Access.
     pub access: Access,
-    /// What it takes.
+    /// Input.
     pub takes: Takes,
-    /// Whose words its errors are in.
+    /// Format of its errors.
     pub words: Words,
-    /// What it is for.
+    /// Description.
     pub about: &'static str,
     call: Call,
 }
@@ -124,18 +125,18 @@ pub const ADMIN: &[Route] = routes! {
 };
 
 impl Route {
-    /// It answers conversations.
+    /// True if it answers conversations.
     pub fn converses(&self) -> bool {
         ["/v1/chat/completions", "/v1/responses", "/v1/messages"].contains(&self.path)
     }
 
-    /// Answers a request that was let in.
+    /// Runs the handler for an admitted request.
     pub async fn answer(&self, server: Arc<Shared>, asked: Asked) -> Answer {
         (self.call)(server, asked).await
     }
 }
 
-/// A router over a table.
+/// Builds a router from a table.
 pub fn router(server: &Arc<Shared>, routes: &'static [Route]) -> Router {
     let mut router = Router::new();
     for route in routes {

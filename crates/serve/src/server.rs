@@ -1,4 +1,4 @@
-//! A server from its first connection to its last.
+//! The life of a server from its first connection to its last.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -17,15 +17,15 @@ use crate::listen;
 use crate::routes::{ADMIN, ROUTES, router};
 use crate::shared::Shared;
 
-/// Between two looks at what asks a server to end.
+/// Interval of checks for a request to stop.
 const LOOK: Duration = Duration::from_millis(20);
-/// What streams have to take their last event.
+/// Time that streams have to send their last event.
 const LAST: Duration = Duration::from_secs(1);
 
-/// Where a server listens.
+/// Addresses of a server.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// The address or name of this machine.
+    /// The address or host name.
     pub host: String,
     /// The port; 0 for any free one.
     pub port: u16,
@@ -35,15 +35,16 @@ pub struct Listening {
     pub tls: Option<(PathBuf, PathBuf)>,
 }
 
-/// Whether an address is reached from this machine alone.
+/// True if an address is reachable from this machine only.
 pub fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Serves until `stop` is set or it is drained, and what it has started has ended. `heard` receives where it listens.
+/// Serves until `stop` is set or the server is drained, and running requests have ended. `heard` receives its
+/// addresses.
 ///
 /// # Errors
-/// An address that cannot be had, certificates that are none, an admin listener without keys.
+/// An address that is not available, invalid certificates, an admin listener without keys.
 pub fn serve(
     server: &Arc<Shared>,
     at: &Listening,
@@ -54,15 +55,15 @@ pub fn serve(
     run(server, at, stop, &mut |addresses| heard.take().into_iter().for_each(|heard| heard(addresses)))
 }
 
-/// Whether it could listen now, before a model is loaded.
+/// Checks that the server could listen, before a model is loaded.
 ///
 /// # Errors
-/// As [`serve`].
+/// Those of [`serve`].
 pub fn check(at: &Listening, keys: &Keys) -> Result<(), Error> {
     open(at, keys).map(drop)
 }
 
-/// The listeners, and what makes connections secret.
+/// The listeners, and the TLS acceptor.
 fn open(
     at: &Listening,
     keys: &Keys,
@@ -80,7 +81,7 @@ fn open(
     Ok((main, admin, tls))
 }
 
-/// [`serve`] without a type of its caller's: with one, every crate that serves would compile the whole server again.
+/// [`serve`] without type parameters: with them, every crate that serves would compile the whole server again.
 fn run(
     server: &Arc<Shared>,
     at: &Listening,
@@ -116,18 +117,18 @@ fn run(
     Ok(())
 }
 
-/// Lets what was started end, up to a limit, and cuts off the rest.
+/// Lets running requests finish, up to a time limit, and cuts off the rest.
 async fn end(server: &Shared) {
     server.drain.go(Phase::Draining);
     let limit = Duration::from_secs_f64(server.settings.drain_s.clamp(0.0, 86_400.0));
     until(server, limit).await;
     server.drain.go(Phase::Cut);
     until(server, LAST).await;
-    // What is written is on its way.
+    // Time to send what was written.
     sleep(5 * LOOK).await;
 }
 
-/// Waits until no request is open, or so long.
+/// Waits until no request is open, or the limit has passed.
 async fn until(server: &Shared, limit: Duration) {
     let started = Instant::now();
     while server.requests.used() > 0 && started.elapsed() < limit {

@@ -1,4 +1,4 @@
-//! What a server may be asked, as keys of a recipe.
+//! Limits and options of a server, as keys of a recipe.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What all requests of a server share.
+//! State shared by all requests of a server.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,72 +19,72 @@ use crate::metrics::Metrics;
 use crate::settings::Settings;
 use crate::traces::Traces;
 
-/// Takes the lines of the log, JSON each: what was asked, never what was said.
+/// Receives the log's lines, as JSON: settings of requests, never their contents.
 pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
 
-/// Loads the model of a name again, next to the one that is served.
+/// Loads the model of a name again, in addition to the current one.
 pub type Reload = Arc<dyn Fn(&str) -> fathom_base::Result<Arc<dyn Service>> + Send + Sync>;
 
-/// Bodies of the largest size that are read at once.
+/// Number of bodies of maximum size that may be read at once.
 const BODIES: u64 = 4;
 
-/// A model that is served.
+/// A served model.
 pub struct Model {
     /// Its name.
     pub name: String,
     /// The model.
     pub service: Arc<dyn Service>,
-    /// What it takes on.
+    /// Its admission limits.
     pub admission: Admission,
 }
 
-/// A server.
+/// A server's state.
 pub struct Shared {
-    /// By name.
+    /// The models by name.
     models: RwLock<BTreeMap<String, Arc<Model>>>,
-    /// Its keys of the recipe.
+    /// The settings of its recipe.
     pub settings: Settings,
-    /// Who may ask.
+    /// The accepted keys.
     pub keys: Keys,
-    /// By which names.
+    /// The accepted host names.
     pub names: Names,
-    /// Requests under way.
+    /// Open requests.
     pub requests: Arc<Room>,
-    /// Bytes of the bodies that are being read and prepared.
+    /// Bytes of the bodies being read and prepared.
     bodies: Arc<Room>,
-    /// How it is.
+    /// Its phase.
     pub drain: Drain,
-    /// What was counted.
+    /// Its metrics.
     pub metrics: Metrics,
     /// Spans of requests.
     pub traces: Arc<Traces>,
-    /// Where lines go.
+    /// Receiver of the log's lines.
     pub log: Option<Log>,
     /// The program's version.
     pub version: String,
-    /// When it began, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub began: u64,
     random: RandomState,
     asked: AtomicU64,
     reload: Option<Reload>,
-    /// Folders of adapters that were loaded while the server runs, by model and name. Who reloads holds it.
+    /// Folders of adapters loaded at run time, by model and name. Locked during a reload.
     adapters: Mutex<BTreeMap<(String, String), PathBuf>>,
 }
 
-/// How a server is opened.
+/// Configuration of a server.
 #[derive(Default)]
 pub struct Opening {
-    /// Its keys of the recipe.
+    /// The settings of its recipe.
     pub settings: Settings,
-    /// Who may ask.
+    /// The accepted keys.
     pub keys: Keys,
-    /// It is reached from elsewhere too.
+    /// True if the server can be reached from other machines.
     pub open: bool,
-    /// Where lines of the log go.
+    /// Receiver of the log's lines.
     pub log: Option<Log>,
     /// The program's version.
     pub version: String,
-    /// What loads models again; none where they cannot be.
+    /// Reloads models; `None` if that is not possible.
     pub reload: Option<Reload>,
 }
 
@@ -121,7 +121,7 @@ impl Shared {
     /// Serves a model under a name.
     ///
     /// # Errors
-    /// There is one of this name.
+    /// The name is taken.
     pub fn add(&self, name: &str, service: Arc<dyn Service>) -> Result<(), Error> {
         let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<String> = service.card().adapters.into_keys().collect();
@@ -137,11 +137,11 @@ impl Shared {
         Ok(())
     }
 
-    /// A model, with room for what its pages hold.
+    /// A model with admission limits from its pages.
     fn admitting(&self, name: &str, service: Arc<dyn Service>) -> Arc<Model> {
         let load = service.load();
         let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
-        // A model that does not tell its pages has room for what its context and its requests allow.
+        // For a model without known pages, the limit follows from its context and the number of requests.
         let unknown = self.settings.max_requests.saturating_mul(service.card().context_tokens as u64);
         let pages = if load.pages > 0 { room } else { unknown };
         let tokens = self.settings.max_tokens.unwrap_or(pages);
@@ -149,11 +149,11 @@ impl Shared {
         Arc::new(Model { name: name.to_string(), service, admission })
     }
 
-    /// Loads a model again and serves new requests with it; those that run keep the old one, which goes with the last of them.
-    /// Adapters that were loaded meanwhile are loaded over the new one.
+    /// Loads a model again and uses it for new requests; running ones keep the old model, which is dropped with the
+    /// last of them. Adapters loaded at run time are loaded over the new one.
     ///
     /// # Errors
-    /// It cannot be loaded, or an adapter over it: the old one is served on. Another is being loaded.
+    /// The model or an adapter over it cannot be loaded, and the old one stays; another reload is in progress.
     pub fn reload(&self, name: &str) -> Result<Arc<Model>, Fault> {
         let Some(reload) = &self.reload else {
             return Err(Fault::bad("models cannot be loaded again here; start the server again"));
@@ -172,7 +172,7 @@ impl Shared {
         Ok(model)
     }
 
-    /// Adapters that were loaded while the server runs: their folders by model and name. No model is loaded again meanwhile.
+    /// Adapters loaded at run time: their folders by model and name. Reloads wait while this is locked.
     pub fn loaded_adapters(&self) -> MutexGuard<'_, BTreeMap<(String, String), PathBuf>> {
         self.adapters.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +182,7 @@ impl Shared {
         self.models.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The model of a name, or the only one; with the adapter, if the name is one's.
+    /// The model of a name, or the only model; with the adapter, if the name is an adapter's.
     ///
     /// # Errors
     /// There is none.
@@ -208,7 +208,7 @@ impl Shared {
         })
     }
 
-    /// How full the models are.
+    /// Loads of the models.
     pub fn loads(&self) -> Vec<(String, Load)> {
         self.models().iter().map(|model| (model.name.clone(), model.service.load())).collect()
     }
@@ -216,7 +216,7 @@ impl Shared {
     /// A permit for a request.
     ///
     /// # Errors
-    /// 429 if there is none left, 503 if the server ends.
+    /// 429 if there is none left, 503 if the server is shutting down.
     pub fn permit(&self) -> Result<Permit, Fault> {
         if self.drain.phase() > Phase::Serving {
             return Err(Fault::ending());
@@ -227,7 +227,7 @@ impl Shared {
         })
     }
 
-    /// Room for the body of a request, which takes many times its bytes while it is read.
+    /// Permit for the body of a request, which needs many times its size while it is parsed.
     ///
     /// # Errors
     /// 429 if there is none.
@@ -243,20 +243,20 @@ impl Shared {
         })
     }
 
-    /// A name that nothing else has, and that cannot be guessed.
+    /// A unique name that cannot be guessed.
     pub fn unique(&self, prefix: &str) -> String {
         let count = self.asked.fetch_add(1, Ordering::Relaxed);
         let [a, b] = [0u8, 1].map(|half| self.random.hash_one((count, half, self.began)));
         format!("{prefix}{a:016x}{b:016x}")
     }
 
-    /// A seed for a request that names none.
+    /// A seed for a request without one.
     pub fn seed(&self) -> u64 {
         let count = self.asked.fetch_add(1, Ordering::Relaxed);
         self.random.hash_one((count, "seed")) >> 1
     }
 
-    /// Spans of requests that no collector took.
+    /// Number of spans that the collector did not accept.
     pub fn traces_lost(&self) -> u64 {
         self.traces.lost()
     }

@@ -1,4 +1,4 @@
-//! Answers as server-sent events, while they grow.
+//! Streamed answers, as server-sent events.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use serde_json::Value;
 use crate::answering::Answering;
 use crate::fault::Fault;
 
-/// Events that are written at once, at most.
+/// Maximum number of events written at once.
 const TOGETHER: usize = 64;
 
-/// Events of a stream, as they are written.
+/// Serialised events of a stream.
 #[derive(Debug, Default)]
 pub struct Frames(String);
 
@@ -31,7 +31,7 @@ impl Frames {
         _ = write!(self.0, "event: {name}\ndata: {value}\n\n");
     }
 
-    /// OpenAI's end of a stream.
+    /// OpenAI's end marker of a stream.
     pub fn done(&mut self) {
         self.0.push_str("data: [DONE]\n\n");
     }
@@ -41,13 +41,13 @@ impl Frames {
     }
 }
 
-/// How a protocol tells what happens.
+/// Representation of events in a protocol.
 pub trait Protocol: Send + 'static {
-    /// Before anything happens.
+    /// The beginning of the stream.
     fn begin(&mut self, out: &mut Frames);
-    /// Something happened to a prompt.
+    /// An event of a prompt.
     fn event(&mut self, prompt: usize, event: Event, out: &mut Frames);
-    /// It failed; nothing follows.
+    /// The request failed; nothing follows.
     fn fault(&mut self, fault: &Fault, out: &mut Frames);
     /// All answers have ended.
     fn end(&mut self, usage: &Usage, out: &mut Frames);
@@ -61,7 +61,7 @@ struct Stream<P> {
 }
 
 impl<P: Protocol> Stream<P> {
-    /// What is written next, and whether something follows.
+    /// The next bytes to write, and whether more follow.
     async fn next(&mut self) -> (Bytes, bool) {
         let mut out = Frames::default();
         if !self.started {
@@ -90,7 +90,7 @@ impl<P: Protocol> Stream<P> {
         (out.0.into(), true)
     }
 
-    /// False at the end.
+    /// Processes an event; false at the end.
     fn take(&mut self, event: Option<Result<(usize, Event), Fault>>, out: &mut Frames) -> bool {
         match event {
             None => self.protocol.end(&self.answering.usage, out),
@@ -104,7 +104,7 @@ impl<P: Protocol> Stream<P> {
     }
 }
 
-/// The answer that streams.
+/// The streaming response.
 pub fn stream(answering: Answering, protocol: impl Protocol, keep_alive_s: f64) -> Response<Body> {
     let keep_alive = Duration::from_secs_f64(keep_alive_s.clamp(0.05, 3600.0));
     let stream = Stream { answering, protocol, keep_alive, started: false };

@@ -1,8 +1,8 @@
-//! Traces: a span of each request at a model, sent to a collector as OTLP over HTTP in JSON, under OpenTelemetry's names for generative
-//! models (`gen_ai.*`). What was asked is described by its settings alone, never what was said.
+//! Traces: a span for each request at a model, sent to a collector as OTLP over HTTP in JSON, with OpenTelemetry's
+//! names for generative models (`gen_ai.*`). Spans contain the settings of requests, never their contents.
 //!
-//! Spans wait in a short queue and go in batches, a second apart at most. What a collector does not take in time is lost and counted:
-//! no request waits for it.
+//! Spans wait in a short queue and are sent in batches, at most a second apart. Spans that a collector does not accept
+//! in time are lost and counted: no request waits for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,16 +16,16 @@ use tokio::time::timeout;
 use crate::bench::client::{Connection, Target};
 use crate::error::Error;
 
-/// Spans that may wait; more are lost.
+/// Maximum number of waiting spans; more are lost.
 const QUEUE: usize = 4096;
-/// Spans of a batch.
+/// Maximum number of spans in a batch.
 const BATCH: usize = 256;
-/// The oldest span of a batch waits no longer.
+/// Maximum wait of the oldest span of a batch.
 const PACE: Duration = Duration::from_secs(1);
-/// What a collector has to take a batch.
+/// Time limit for a collector to accept a batch.
 const TAKEN: Duration = Duration::from_secs(5);
 
-/// Where a request stands in its caller's trace.
+/// The parent of a request in its caller's trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parent {
     trace: String,
@@ -33,8 +33,8 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// What a request says of itself (`traceparent`, W3C Trace Context); none if it says nothing, nothing valid, or that it is not
-    /// to be traced.
+    /// Parses the `traceparent` of a request (W3C Trace Context): without a valid one the request is a trace of its
+    /// own, and it may ask not to be traced.
     pub fn of(headers: &HeaderMap) -> Traced {
         let Some(text) = headers.get("traceparent").and_then(|value| value.to_str().ok()) else {
             return Traced::Alone;
@@ -57,41 +57,41 @@ impl Parent {
     }
 }
 
-/// Whether a request is traced.
+/// Tracing of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Traced {
-    /// As a trace of its own.
+    /// A trace of its own.
     #[default]
     Alone,
-    /// Below a span of its caller.
+    /// Child of the caller's span.
     Below(Parent),
-    /// Its caller does not trace it.
+    /// Not traced by the caller.
     Not,
 }
 
-/// A request that has ended.
+/// A finished request.
 #[derive(Debug)]
 pub struct Span {
-    /// Where it stands.
+    /// Its tracing.
     pub traced: Traced,
-    /// A name that nothing else has: 32 hexadecimal digits.
+    /// A unique id: 32 hexadecimal digits.
     pub unique: String,
-    /// What was done: `chat`, `text_completion`.
+    /// The operation: `chat`, `text_completion`.
     pub operation: &'static str,
-    /// With which model.
+    /// The model.
     pub model: String,
-    /// When it began.
+    /// Start time.
     pub began: SystemTime,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
-    /// Further attributes; those that are null are left out.
+    /// Further attributes; null ones are omitted.
     pub attributes: Vec<(&'static str, Value)>,
-    /// Why it failed, if it did.
+    /// The reason of a failure.
     pub failed: Option<&'static str>,
 }
 
 impl Span {
-    /// In OTLP's JSON.
+    /// The span in OTLP's JSON.
     fn json(self) -> Value {
         let nanos =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos()).to_string();
@@ -108,7 +108,7 @@ impl Span {
             "traceId": trace,
             "spanId": own,
             "name": format!("{} {}", self.operation, self.model),
-            // A server's.
+            // The kind of a server span.
             "kind": 2,
             "startTimeUnixNano": nanos(self.began),
             "endTimeUnixNano": nanos(self.began + self.took),
@@ -122,7 +122,7 @@ impl Span {
     }
 }
 
-/// A value as OTLP's `AnyValue`, whose whole numbers are strings.
+/// A value as OTLP's `AnyValue`, in which whole numbers are strings.
 fn any(value: &Value) -> Value {
     match value {
         Value::Bool(on) => json!({"boolValue": on}),
@@ -136,11 +136,11 @@ fn any(value: &Value) -> Value {
 
 enum Message {
     Ended(Box<Span>),
-    /// Answered when all before it is sent or lost.
+    /// Answered when everything before it is sent or lost.
     Flush(oneshot::Sender<()>),
 }
 
-/// Spans on their way.
+/// Pending spans.
 #[derive(Debug, Default)]
 pub struct Traces {
     send: Mutex<Option<mpsc::Sender<Message>>>,
@@ -154,17 +154,17 @@ impl std::fmt::Debug for Message {
 }
 
 impl Traces {
-    /// Spans are taken.
+    /// True if spans are wanted.
     pub fn wanted(&self) -> bool {
         self.sender().is_some()
     }
 
-    /// Spans that no collector took.
+    /// Number of spans that the collector did not accept.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// What Prometheus reads of them; nothing where none are sent.
+    /// Metrics of the spans; empty if none are sent.
     pub fn metrics(&self) -> String {
         if !self.wanted() {
             return String::new();
@@ -180,7 +180,7 @@ impl Traces {
         self.send.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a span; it is lost where too many wait.
+    /// Queues a span; it is lost if too many are waiting.
     pub fn take(&self, span: Span) {
         if let Some(send) = self.sender().filter(|_| span.traced != Traced::Not)
             && send.try_send(Message::Ended(Box::new(span))).is_err()
@@ -189,10 +189,11 @@ impl Traces {
         }
     }
 
-    /// Sends spans to a collector from now on, by its address without `/v1/traces`: what does so, to be spawned.
+    /// Starts to send spans to a collector, given its address without `/v1/traces`; returns the future that does so, to
+    /// be spawned.
     ///
     /// # Errors
-    /// An address that is none of HTTP.
+    /// An address that is not HTTP.
     pub fn start(
         self: std::sync::Arc<Self>,
         collector: &str,
@@ -225,7 +226,7 @@ impl Traces {
         })
     }
 
-    /// Waits until what has ended is sent or lost, at most so long.
+    /// Waits until all finished spans are sent or lost, at most for this time.
     pub async fn flush(&self, most: Duration) {
         let Some(send) = self.sender() else { return };
         let (done, heard) = oneshot::channel();
@@ -238,7 +239,7 @@ impl Traces {
     }
 }
 
-/// Sends a batch, over the connection that is there or, where that broke, a new one; false if it was not taken.
+/// Sends a batch, over the open connection or, if that is broken, a new one; false if it was not accepted.
 async fn post(target: &Target, connection: &mut Option<Connection>, body: &str) -> bool {
     for _ in 0..2 {
         let kept = connection.is_some();

@@ -1,4 +1,4 @@
-//! What attention is called with.
+//! Arguments of attention calls.
 
 use crate::{Mask, PageFormat, Tensor};
 
@@ -11,11 +11,12 @@ pub struct Attention<'a> {
     pub k: &'a Tensor,
     /// [tk, kv_heads x head_dim].
     pub v: &'a Tensor,
-    /// [tq, heads x head_dim]; may be f32 whatever q is.
+    /// [tq, heads x head_dim]; may be f32 whatever the type of q.
     pub out: &'a Tensor,
-    /// f32 [tq, heads], natural logarithm; minus infinity, and zeros in `out`, of a row that attends to nothing.
+    /// f32 [tq, heads]: each row's natural log-sum-exp. A row that attends to nothing has minus infinity here and zeros
+    /// in `out`.
     pub lse: &'a Tensor,
-    /// Who attends to whom.
+    /// Pairs of queries and keys that attend.
     pub mask: &'a Mask,
     /// Columns of one head.
     pub head_dim: usize,
@@ -25,7 +26,7 @@ pub struct Attention<'a> {
     pub softcap: f32,
     /// f32 [1, heads]: a logit that joins each row's denominator.
     pub sinks: Option<&'a Tensor>,
-    /// Goes on with what `out` and `lse` hold, the results of other keys without sinks.
+    /// Continues from `out` and `lse`, which hold the results over other keys, without sinks.
     pub resume: bool,
 }
 
@@ -40,7 +41,7 @@ impl Attention<'_> {
         }
     }
 
-    /// The shape alone.
+    /// Shapes and types of the call.
     pub fn desc(&self, backward: bool) -> crate::OpDesc {
         crate::OpDesc::Attention {
             q_tokens: self.q.rows(),
@@ -56,9 +57,9 @@ impl Attention<'_> {
     }
 }
 
-/// The backward pass of [`Attention`]; overwrites dq, dk and dv. `out` and `lse` may be those of more keys than there are
-/// here: then the gradients are the shares of these keys. Sinks are part of `lse` and not read. Gradients may be f32 whatever
-/// q is.
+/// The backward pass of [`Attention`]; overwrites dq, dk and dv. `out` and `lse` may cover more keys than this call
+/// has; the gradients are then the shares of this call's keys. Sinks are part of `lse` and are not read. Gradients may
+/// be f32 whatever the type of q.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionBackward<'a> {
     /// The forward pass with its results.
@@ -75,15 +76,15 @@ pub struct AttentionBackward<'a> {
     pub accumulate: bool,
 }
 
-/// The gradient of an attention's sinks: `dsinks_h -= sum over t of exp(sinks_h - lse_th) (out_th . dout_th)`, from results of
-/// all keys.
+/// Gradient of an attention's sinks, from results over all keys:
+/// `dsinks_h -= sum over t of exp(sinks_h - lse_th) (out_th . dout_th)`.
 #[derive(Clone, Copy, Debug)]
 pub struct SinksBackward<'a> {
     /// [t, heads x head_dim].
     pub out: &'a Tensor,
     /// Like out.
     pub dout: &'a Tensor,
-    /// f32 [t, heads]; rows of minus infinity do not count.
+    /// f32 [t, heads]; rows of minus infinity are skipped.
     pub lse: &'a Tensor,
     /// f32 [1, heads].
     pub sinks: &'a Tensor,

@@ -1,23 +1,23 @@
-//! Offsets in a range that only ever grows at its end: best fit, the lowest offset among equals, behind all that is taken if no hole is
-//! wide enough. Where something is placed follows from what is taken and from nothing that was before, so the same calls give the same
-//! offsets, a plan and a run agree, and programs that take turns reach as far as the one that reaches furthest, in memory
-//! ([`Pool`](crate::Pool)) and in the spill file.
+//! Offsets in a range that only ever grows at its end: best fit, the lowest offset among equals, and past everything in
+//! use if no hole is wide enough. A placement depends only on what is in use now, not on earlier calls. The same calls
+//! therefore give the same offsets, a plan and a run agree, and programs that take turns need no more than the largest
+//! of them, in memory ([`Pool`](crate::Pool)) and in the spill file.
 
-/// Which parts of a range are taken.
+/// The parts of a range that are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct BestFit {
-    /// End of the highest part ever taken.
+    /// Highest end of any part so far.
     pub peak_end: u64,
-    /// End of the highest part that is taken.
+    /// End of the highest part in use.
     end: u64,
-    /// Free holes below `end`, ascending: offset and length. Neighbours are always merged, and none touches the end. They are few, and a
-    /// row of them is searched faster than a tree.
+    /// Free holes below `end`, ascending: offset and length. Adjacent holes are always merged, and none touches the
+    /// end. Holes are few, so a vector is searched faster than a tree.
     holes: Vec<(u64, u64)>,
 }
 
 impl BestFit {
-    /// The smallest hole that holds `size`, the lowest among equals, else the end of what is taken; none if the range would
-    /// grow beyond `limit`.
+    /// Takes the smallest hole that holds `size`, the lowest among equals, else the end of the parts in use; `None` if
+    /// the range would grow beyond `limit`.
     pub fn place(&mut self, size: u64, limit: u64) -> Option<u64> {
         let (mut best, mut least) = (usize::MAX, u64::MAX);
         for (at, (_, len)) in self.holes.iter().enumerate() {
@@ -42,7 +42,7 @@ impl BestFit {
         Some(start)
     }
 
-    /// The most that can be placed side by side below `peak_end`.
+    /// Largest size that can still be placed below `peak_end`.
     pub fn widest(&self) -> u64 {
         let holes = self.holes.iter().map(|(_, len)| *len);
         holes.fold(self.peak_end - self.end, u64::max)
@@ -94,7 +94,7 @@ mod tests {
             fit.withdraw(expected, 30);
             assert_eq!(fit.peak_end, 30);
         }
-        // Nor does it matter how far the range once reached.
+        // The earlier peak does not matter either.
         fit.give_back(0, 10);
         assert_eq!((fit.place(20, 100), fit.place(15, 100), fit.peak_end), (Some(0), Some(20), 35));
     }
@@ -107,7 +107,7 @@ mod tests {
         for fit in [&mut fresh, &mut used] {
             let placed = [10, 15, 10].map(|size| fit.place(size, 100));
             fit.give_back(10, 15);
-            // The hole is a better fit than what is behind, however much there once was.
+            // The hole fits better than the end, whatever was there before.
             let placed = [placed[0], placed[2], fit.place(4, 100), fit.place(12, 100)];
             assert_eq!(placed, [Some(0), Some(25), Some(10), Some(35)]);
         }

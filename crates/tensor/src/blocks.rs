@@ -1,15 +1,16 @@
-//! Weights in few bits: rows of codes with a scale for each block of elements, as bitsandbytes computes them. The formats'
-//! definitions, slow and in f32; machines have kernels ([`crate::Machine::pack`], [`crate::Machine::unpack`]) with the same bits.
+//! Quantized weights: rows of codes with a scale for each block of elements, as bitsandbytes computes them. These are
+//! the formats' reference definitions, slow and in f32; machines have kernels with the same bits
+//! ([`crate::Machine::pack`], [`crate::Machine::unpack`]).
 //!
 //! NF4 (Dettmers et al., 2023, appendix E): blocks of 64 elements; the scale is the largest magnitude, and a code names one of sixteen
 //! values from -1 to 1. int8: one block is a row, codes are `round(127 x / largest)`.
 //!
-//! A packed row is its codes, filled up to four bytes, and its scales, f32. Where a matrix has rows of whole blocks each is packed
-//! by itself, which makes the same blocks as bitsandbytes, which counts through the whole matrix; others are packed as one long row.
-//! A block of denormal numbers is one of zeros.
+//! A packed row is its codes, padded to four bytes, then its scales in f32. If a matrix has rows of whole blocks, each
+//! row is packed on its own; bitsandbytes counts blocks through the whole matrix, which gives the same blocks. Other
+//! matrices are packed as one long row. A block of denormal numbers is packed as zeros.
 //!
-//! ggml's block types ([`crate::ggml`]) have their scales in their blocks; their rows are whole blocks. Rows of
-//! [`crate::grouped`] have theirs behind their codes, and are read out of files alone.
+//! ggml's block types ([`crate::ggml`]) keep their scales inside their blocks; their rows are whole blocks. Rows of
+//! [`crate::grouped`] have scales behind their codes and are only read from files.
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ use crate::{DType, Tensor};
 /// Elements of a block of NF4.
 pub const NF4_BLOCK: usize = 64;
 
-/// What the codes of NF4 stand for, ascending: bitsandbytes' table.
+/// Values of NF4's codes, ascending: bitsandbytes' table.
 #[allow(clippy::excessive_precision)]
 pub const NF4_VALUES: [f32; 16] = [
     -1.0,
@@ -44,7 +45,7 @@ pub const NF4_VALUES: [f32; 16] = [
     1.0,
 ];
 
-/// Between neighbours of [`NF4_VALUES`]: what is larger than the bound has the upper one's code.
+/// Bounds between adjacent [`NF4_VALUES`]: an element above a bound takes the upper value's code.
 pub const NF4_BOUNDS: [f32; 15] = {
     let mut bounds = [0.0; 15];
     let mut code = 0;
@@ -55,30 +56,30 @@ pub const NF4_BOUNDS: [f32; 15] = {
     bounds
 };
 
-/// A block's scale is divided by no less.
+/// Lower bound of the scale that a block is divided by.
 pub const NF4_LEAST: f32 = 1e-38;
 
-/// What int8's product of code and scale is multiplied by: bitsandbytes' constant, 1/127 in f32.
+/// Factor of int8's product of code and scale: bitsandbytes' constant, 1/127 in f32.
 pub const INT8_STEP: f32 = 0.007_874_016;
 
-/// How weights are packed.
+/// Format of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockFormat {
-    /// Four bits, two codes a byte, the first in the upper half; a scale for 64 elements.
+    /// Four bits, two codes per byte, the first in the upper half; one scale per 64 elements.
     Nf4,
-    /// Eight bits; a scale for a row.
+    /// Eight bits; one scale per row.
     Int8,
-    /// A block type of ggml's, not one of plain numbers.
+    /// A block type of ggml that is not plain numbers.
     Ggml(Kind),
-    /// The same, or bf16, of whole eights of rows that are interleaved ([`crate::ggml::octets`]): never made, and no row can be read
-    /// alone.
+    /// Such a block type, or bf16, with its rows interleaved in groups of eight ([`crate::ggml::octets`]). Rows cannot
+    /// be packed in this format or read alone.
     Octets(Kind),
-    /// Codes with scales and zeros of groups, as other tools leave them: read out of files, never made.
+    /// Codes with per-group scales and zeros, as other tools write them: read from files, never made.
     Grouped(Grouped),
 }
 
 impl BlockFormat {
-    /// Its name in recipes.
+    /// The name in recipes.
     pub fn name(self) -> &'static str {
         match self {
             BlockFormat::Nf4 => "nf4",
@@ -88,7 +89,7 @@ impl BlockFormat {
         }
     }
 
-    /// Elements under one scale, of a row of `cols`.
+    /// Elements under one scale in a row of `cols`.
     pub fn block(self, cols: usize) -> usize {
         match self {
             BlockFormat::Nf4 => NF4_BLOCK,
@@ -98,17 +99,17 @@ impl BlockFormat {
         }
     }
 
-    /// Whether a row's scales are among its codes, as far as others than its own kernels know.
+    /// True if a row's scales lie among its codes, as far as code other than the format's own kernels can tell.
     fn has_scales_within(self) -> bool {
         matches!(self, BlockFormat::Ggml(_) | BlockFormat::Octets(_) | BlockFormat::Grouped(_))
     }
 
-    /// Scales of a row behind its codes.
+    /// Number of scales behind a row's codes.
     pub fn scales(self, cols: usize) -> usize {
         if self.has_scales_within() { 0 } else { cols.div_ceil(self.block(cols)) }
     }
 
-    /// Bytes of a row's codes, without what fills them up.
+    /// Bytes of a row's codes, without padding.
     pub fn code_bytes(self, cols: usize) -> usize {
         match self {
             BlockFormat::Nf4 => cols.div_ceil(2),
@@ -118,7 +119,7 @@ impl BlockFormat {
         }
     }
 
-    /// Where a row's scales begin, in bytes.
+    /// Byte offset of a row's scales.
     pub fn scales_at(self, cols: usize) -> usize {
         let bytes = self.code_bytes(cols);
         if self.has_scales_within() { bytes } else { bytes.next_multiple_of(4) }
@@ -129,18 +130,19 @@ impl BlockFormat {
         self.scales_at(cols) + 4 * self.scales(cols)
     }
 
-    /// The packed shape of a matrix: row by row where rows are whole blocks, else one row.
+    /// The packed shape of a matrix: row by row if rows are whole blocks, else one row.
     pub fn packed_shape(self, [rows, cols]: [usize; 2]) -> [usize; 2] {
         let [lines, width] = self.lines([rows, cols]);
         [lines, self.row_bytes(width)]
     }
 
-    /// A matrix as the rows that are packed each by itself.
+    /// The matrix's shape as rows that are packed individually.
     pub fn lines(self, [rows, cols]: [usize; 2]) -> [usize; 2] {
         if cols.is_multiple_of(self.block(cols)) { [rows, cols] } else { [1, rows * cols] }
     }
 
-    /// Whether some columns of rows of `cols` are whole blocks, and a packed row of their own without another scale.
+    /// True if these columns, of rows of `cols`, are whole blocks and form a packed row of their own without new
+    /// scales.
     pub fn has_columns(self, cols: usize, part: &Range<usize>) -> bool {
         let whole = |block: usize| part.start.is_multiple_of(block) && part.len().is_multiple_of(block);
         match self {
@@ -156,7 +158,7 @@ impl BlockFormat {
     /// Copies such columns of a packed row of `cols`, not interleaved, to `out`.
     ///
     /// # Panics
-    /// If they are none that [`BlockFormat::has_columns`], or the bytes are not those of the rows.
+    /// If [`BlockFormat::has_columns`] is false for them, or the sizes of `row` or `out` do not fit.
     #[track_caller]
     pub fn take_columns(self, row: &[u8], (cols, part): (usize, Range<usize>), out: &mut [u8]) {
         assert!(self.has_columns(cols, &part), "columns {part:?} of {cols} in {}", self.name());
@@ -169,10 +171,10 @@ impl BlockFormat {
         }
     }
 
-    /// Packs a row: the definition. `out` has [`BlockFormat::row_bytes`].
+    /// Packs a row (reference definition). `out` has [`BlockFormat::row_bytes`].
     ///
     /// # Panics
-    /// If rows of this format are read and never made.
+    /// If the format is only read, never made.
     #[track_caller]
     pub fn pack_row(self, x: &[f32], out: &mut [u8]) {
         if let BlockFormat::Ggml(kind) = self {
@@ -201,7 +203,7 @@ impl BlockFormat {
         }
     }
 
-    /// What a packed row stands for: the definition.
+    /// Values of a packed row (reference definition).
     ///
     /// # Panics
     /// If rows of this format are interleaved with others.
@@ -231,19 +233,19 @@ impl BlockFormat {
     }
 }
 
-/// How a matrix is packed: runs of rows, each in one format and row by row, one behind the other.
+/// Layout of a packed matrix: runs of rows, each in one format and packed row by row, one run after another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
     /// Columns of the matrix.
     pub cols: usize,
-    /// Formats, and how many rows each has.
+    /// Each run's format and number of rows.
     pub runs: Vec<(BlockFormat, usize)>,
-    /// It is of experts, [experts x out, in], whose weight counts as [experts x in, out]: for products with experts alone.
+    /// Weights of experts, [experts x out, in], that count as [experts x in, out]; only for products grouped by expert.
     pub turned: bool,
 }
 
 impl Packing {
-    /// Rows, as they are packed.
+    /// Number of rows as packed.
     pub fn rows(&self) -> usize {
         self.runs.iter().map(|(_, rows)| rows).sum()
     }
@@ -253,8 +255,8 @@ impl Packing {
         self.runs.iter().map(|(format, rows)| rows * format.row_bytes(self.cols)).sum()
     }
 
-    /// The same rows, of which every whole eight of a run are interleaved where their kind allows it: as many bytes. bf16 is
-    /// interleaved as a whole or not at all.
+    /// The same rows in as many bytes, with every whole group of eight in a run interleaved if the kind allows it. bf16
+    /// is interleaved as a whole or not at all.
     pub fn interleaved(self) -> Packing {
         let mut runs = Vec::new();
         for (format, rows) in self.runs.iter().copied() {
@@ -272,17 +274,17 @@ impl Packing {
         Packing { runs, ..self }
     }
 
-    /// Whether rows of numbers are whole eights of whole pairs.
+    /// True if the row count is a multiple of eight and the column count of two.
     fn is_pairs_of_eights(&self, rows: usize) -> bool {
         rows.is_multiple_of(OCTET) && self.cols.is_multiple_of(2)
     }
 
-    /// Whether it is of numbers alone: one run of bf16 whose rows are interleaved.
+    /// True if the matrix is plain numbers: one run of interleaved bf16.
     pub fn is_numbers(&self) -> bool {
         matches!(self.runs[..], [(BlockFormat::Octets(Kind::Bf16), _)])
     }
 
-    /// Where a row's bytes begin, before rows are interleaved, and its format.
+    /// Byte offset and format of a row, before interleaving.
     ///
     /// # Panics
     /// If there is no such row.
@@ -300,8 +302,8 @@ impl Packing {
     }
 }
 
-/// Packs a block of NF4, and gives its scale. bitsandbytes multiplies a whole block by the reciprocal and divides a short one, whose
-/// scale is never zero.
+/// Packs a block of NF4 and returns its scale. Like bitsandbytes, multiplies a whole block by the reciprocal and
+/// divides a short one, whose scale is never zero.
 fn pack_nf4(x: &[f32], codes: &mut [u8]) -> f32 {
     let most = x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
     let most = if most < f32::MIN_POSITIVE { 0.0 } else { most };
@@ -312,38 +314,38 @@ fn pack_nf4(x: &[f32], codes: &mut [u8]) -> f32 {
         NF4_BOUNDS.iter().map(|bound| u8::from(x > *bound)).sum::<u8>()
     };
     for (pair, x) in codes.iter_mut().zip(x.chunks(2)) {
-        // What fills up the last byte is zero before it becomes a code.
+        // The padding of the last byte is zero before it becomes a code.
         *pair = code(&x[0]) << 4 | x.get(1).map_or_else(|| code(&0.0), code);
     }
     if whole { most } else { floor }
 }
 
-/// An element as bitsandbytes quantises it to int8: as f16.
+/// An element as bitsandbytes quantizes it to int8: rounded to f16.
 pub fn int8_input(x: f32) -> f32 {
     f16::from_f32(x.clamp(-65504.0, 65504.0)).to_f32()
 }
 
-/// The scale of a row of int8: its largest magnitude.
+/// The scale of an int8 row: its largest magnitude.
 pub fn int8_scale(x: impl Iterator<Item = f32>) -> f32 {
     x.fold(0.0, |most: f32, x| most.max(int8_input(x).abs()))
 }
 
-/// The code of an element of a row with this scale.
+/// The code of an element in a row with this scale.
 pub fn int8_code(x: f32, scale: f32) -> i8 {
-    // PyTorch divides a number by a tensor so.
+    // The order in which PyTorch divides a number by a tensor.
     if scale == 0.0 { 0 } else { (int8_input(x) * (1.0 / scale * 127.0)).round_ties_even() as i8 }
 }
 
-/// What a code stands for.
+/// The value of a code.
 #[inline(always)]
 pub fn int8_value(code: i8, scale: f32) -> f32 {
     f32::from(code) * scale * INT8_STEP
 }
 
-/// Elements to packed rows.
+/// Packs rows of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Pack<'a> {
-    /// How.
+    /// Format of the packed rows.
     pub format: BlockFormat,
     /// f32 [rows, cols], without gaps; each row is packed by itself.
     pub x: &'a Tensor,
@@ -351,10 +353,10 @@ pub struct Pack<'a> {
     pub out: &'a Tensor,
 }
 
-/// Packed rows to elements.
+/// Unpacks rows to elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Unpack<'a> {
-    /// How they are packed.
+    /// Format of the packed rows.
     pub format: BlockFormat,
     /// Bytes [rows, [`BlockFormat::row_bytes`]], without gaps.
     pub packed: &'a Tensor,

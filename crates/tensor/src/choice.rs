@@ -1,5 +1,5 @@
-//! The choice of a token from its logits: the largest, or one drawn. What a machine does is what the functions here do on the host.
-//! Where a logit is not a number, or the largest is infinite, there is no choice.
+//! Choice of a token from its logits: the largest, or a random draw. The functions here define on the host what a
+//! machine computes. There is no choice if a logit is NaN or the largest is infinite.
 
 use std::ops::Range;
 
@@ -12,36 +12,36 @@ pub struct Choose<'a> {
     pub logits: &'a Tensor,
     /// i32 [1, r]: the columns; -1 where there is no choice.
     pub ids: &'a Tensor,
-    /// How that of each row is drawn; where there is none, the row's largest, the first of equals.
+    /// How each row is drawn; `None` takes the row's largest, the first of equals.
     pub draws: &'a [Option<Draw>],
-    /// u8 [r, vocab / 8, rounded up]: the columns that the draw of a row keeps, the first in the lowest bit of the first byte; all where
-    /// there is no draw, none where there is no choice. Written where it is asked for.
+    /// u8 [r, vocab / 8, rounded up]: the columns that each row's draw keeps, the first in the lowest bit of the first
+    /// byte; all columns if there is no draw, none if there is no choice. Written only if given.
     pub kept: Option<&'a Tensor>,
 }
 
-/// Leaves logits out of what follows: a loss over the others alone is that of the distribution that a draw had which kept those.
+/// Masks logits that a draw did not keep, so that a loss over the rest is that of the distribution drawn from.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaveOut<'a> {
     /// f32 [r, columns]: becomes [`LEFT_OUT`] where a column's bit is zero.
     pub logits: &'a Tensor,
-    /// u8 [r, vocab / 8, rounded up]: bits as those of [`Choose::kept`].
+    /// u8 [r, vocab / 8, rounded up]: bits as in [`Choose::kept`].
     pub kept: &'a Tensor,
-    /// The place of the first column among the bits.
+    /// Bit index of the first column.
     pub first: usize,
 }
 
-/// What stands for a logit that is left out: no scale makes anything of its exponential, and its product with zero is zero.
+/// Value of a masked logit: its exponential is zero under any scale, and its product with zero is zero.
 pub const LEFT_OUT: f32 = -1e15;
 
-/// A logit is left out where it is below this, whatever multiplied it.
+/// Logits below this are masked, whatever scale they were multiplied by.
 pub const LEFT_OUT_BELOW: f32 = -1e10;
 
-/// Bytes of the bits of a vocabulary.
+/// Bytes of a vocabulary's bit mask.
 pub fn kept_bytes(vocab: usize) -> usize {
     vocab.div_ceil(8)
 }
 
-/// Leaves columns of a row out; see [`LeaveOut`].
+/// Masks columns of a row; see [`LeaveOut`].
 pub fn leave_out(logits: &mut [f32], kept: &[u8], first: usize) {
     for (id, logit) in (first..).zip(logits) {
         if kept[id / 8] >> (id % 8) & 1 == 0 {
@@ -50,7 +50,8 @@ pub fn leave_out(logits: &mut [f32], kept: &[u8], first: usize) {
     }
 }
 
-/// Draws of rows in a row that differ by their number alone, which counts up, or rows without one: by runs, with the first one's.
+/// Groups consecutive rows whose draws differ only by a counter that counts up, and rows without a draw, into runs;
+/// each with its first draw.
 pub fn runs(draws: &[Option<Draw>]) -> impl Iterator<Item = (Range<usize>, Option<Draw>)> {
     let follows = |first: Option<Draw>, at: u64| first.map(|draw| Draw { drawn: draw.drawn + at, ..draw });
     let mut start = 0;
@@ -63,26 +64,26 @@ pub fn runs(draws: &[Option<Draw>]) -> impl Iterator<Item = (Range<usize>, Optio
     })
 }
 
-/// How a token is drawn: softmax of the logits over a temperature, of which some are left out.
+/// Parameters of a draw: softmax of the logits over a temperature, with some tokens excluded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draw {
     /// Divides the logits; above zero.
     pub temperature: f64,
     /// Keeps the k most likely; 0 keeps all.
     pub top_k: usize,
-    /// Then keeps the fewest whose share reaches this; 1 keeps all.
+    /// Then keeps the smallest set whose probability reaches this; 1 keeps all.
     pub top_p: f64,
-    /// Then drops those less likely than this share of the most likely.
+    /// Then drops tokens less likely than this share of the most likely one's probability.
     pub min_p: f64,
-    /// The number drawn is a function of this
+    /// Seed of the random number.
     pub seed: u64,
-    /// and of how many were drawn before.
+    /// Number of earlier draws; with the seed, determines the random number.
     pub drawn: u64,
 }
 
-/// The largest; the first of equals.
+/// The largest logit; the first of equals.
 pub fn largest(logits: &[f32]) -> Option<usize> {
-    // Lanes by themselves, as vectors compute them.
+    // Independent lanes, so that the loop vectorises.
     const LANES: usize = 16;
     let (mut most, mut no_number) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
     let mut take = |lane: usize, logit: f32| {
@@ -101,12 +102,12 @@ pub fn largest(logits: &[f32]) -> Option<usize> {
     logits.iter().position(|logit| *logit == most)
 }
 
-/// One that is drawn.
+/// Draws a token.
 pub fn drawn(logits: &[f32], how: &Draw) -> Option<usize> {
     drawn_typical(logits, how, 1.0)
 }
 
-/// The columns of a row that a draw keeps, or all without one, as bits ([`Choose::kept`]).
+/// Bit mask of the columns that a draw keeps ([`Choose::kept`]); all without a draw.
 pub fn kept(logits: &[f32], draw: Option<&Draw>, bits: &mut [u8]) {
     bits.fill(0);
     let Some(top) = largest(logits) else { return };
@@ -127,8 +128,8 @@ pub fn kept(logits: &[f32], draw: Option<&Draw>, bits: &mut [u8]) {
     }
 }
 
-/// One that is drawn of those that are left, of which only the typical ones are kept: whose surprise is nearest to the entropy, until
-/// their share reaches `typical_p` (Meister et al., 2023, arXiv:2202.00666); 1 keeps all.
+/// Draws a token after typical sampling: of the tokens left, keeps those whose surprise is nearest the entropy until
+/// their probability reaches `typical_p` (Meister et al., 2023, arXiv:2202.00666); 1 keeps all.
 pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize> {
     let scale = Scale { top: f64::from(logits[largest(logits)?]), temperature: how.temperature };
     let all = how.top_k == 0 && how.top_p >= 1.0 && how.min_p <= 0.0 && typical_p >= 1.0;
@@ -150,7 +151,7 @@ pub fn drawn_typical(logits: &[f32], how: &Draw, typical_p: f64) -> Option<usize
     ranked.id(drawn_weight(&weights, how)?)
 }
 
-/// What a logit weighs.
+/// Weights of logits: `exp((logit - top) / temperature)`.
 #[derive(Clone, Copy)]
 struct Scale {
     top: f64,
@@ -158,7 +159,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Zero or below.
+    /// The exponent: zero or below.
     #[inline]
     fn exponent(&self, logit: f32) -> f64 {
         (f64::from(logit) - self.top) / self.temperature
@@ -169,7 +170,7 @@ impl Scale {
         exp(self.exponent(logit))
     }
 
-    /// The sum of all weights, by lanes, as vectors compute it.
+    /// The sum of all weights, by lanes, so that it vectorises.
     fn total(&self, logits: &[f32]) -> f64 {
         let mut sums = [0.0; 8];
         let (whole, rest) = logits.as_chunks::<8>();
@@ -180,17 +181,17 @@ impl Scale {
     }
 }
 
-/// e^x of x <= 0, within four units of rounding, without branches so that it is computed by vectors; 0 below -708.
+/// e^x for x <= 0, within four units of rounding and without branches, so that it vectorises; 0 below -708.
 #[inline]
 fn exp(x: f64) -> f64 {
-    // Adding and subtracting this rounds to the nearest whole number, which is in its lowest bits meanwhile.
+    // Adding and subtracting this rounds to the nearest integer, which meanwhile lies in the lowest bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     const LN_2: [f64; 2] = [f64::from_bits(0x3fe6_2e42_fee0_0000), f64::from_bits(0x3dea_39ef_3579_3c76)];
     let kept = x.max(-708.0);
     let whole = kept * std::f64::consts::LOG2_E + ROUND;
     let n = whole - ROUND;
     let r = kept - n * LN_2[0] - n * LN_2[1];
-    // By Taylor's series: |r| <= ln 2 / 2, whose 14th power over 14! is below 2^-53 of it.
+    // Taylor series: |r| <= ln 2 / 2, whose 14th power over 14! is below 2^-53 of the result.
     let mut sum = 1.0 / 6_227_020_800.0;
     for term in [
         1.0 / 479_001_600.0,
@@ -213,14 +214,14 @@ fn exp(x: f64) -> f64 {
     if x < -708.0 { 0.0 } else { sum * power }
 }
 
-/// Intervals of logits for a draw of all tokens, and how many of them a logit of one over the temperature has.
+/// Number of logit intervals in a draw from all tokens, and intervals per unit of logit over temperature.
 const INTERVALS: usize = 2048;
 const FINENESS: f64 = 64.0;
 
-/// One that is drawn of all tokens, the likeliest first, without their order: weights are summed by intervals of logits, and only those
-/// of the interval in which the number falls are put in order. None where rounding could decide, as in [`drawn_of_few`].
+/// Draws from all tokens, the likeliest first, without sorting them: weights are summed by intervals of logits, and
+/// only the interval in which the number falls is sorted. `None` where rounding could decide, as in [`drawn_of_few`].
 fn drawn_of_all(logits: &[f32], scale: Scale, how: &Draw) -> Option<usize> {
-    // Ascending as the logit descends, whatever is rounded. The sum with 2^52 has a whole number in its lowest bits.
+    // Ascends as the logit descends, whatever the rounding. The sum with 2^52 has an integer in its lowest bits.
     let interval = |logit: f32| {
         let place = (scale.exponent(logit) * -FINENESS).min((INTERVALS - 1) as f64);
         (place + 4_503_599_627_370_496.0).to_bits() as u32
@@ -263,12 +264,13 @@ fn drawn_of_all(logits: &[f32], scale: Scale, how: &Draw) -> Option<usize> {
     None
 }
 
-/// A sum of n numbers, in whatever order, is within n units of rounding, and so are n differences from it.
+/// Bound on the rounding error: a sum of n numbers, in any order, is within n units of rounding, and so are n
+/// differences from it.
 fn doubt(total: f64, count: usize) -> f64 {
     total * count as f64 * (8.0 * f64::EPSILON)
 }
 
-/// The index of the weight that is drawn.
+/// The index of the drawn weight.
 fn drawn_weight(weights: &[f64], how: &Draw) -> Option<usize> {
     let total: f64 = weights.iter().sum();
     let mut left = uniform(how.seed, how.drawn) * total;
@@ -280,13 +282,13 @@ fn drawn_weight(weights: &[f64], how: &Draw) -> Option<usize> {
     Some(chosen.unwrap_or(last))
 }
 
-/// The same of the few that are kept.
+/// Draws from the few tokens that are kept; `None` where rounding could decide.
 fn drawn_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<usize> {
     let weights = weights_of_few(ranked, (logits, scale), how)?;
     ranked.id(drawn_weight(&weights, how)?)
 }
 
-/// Weights of the tokens that are kept, by rank.
+/// Weights of the kept tokens, by rank.
 fn weights_in_order(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Vec<f64> {
     let weigh = |id: usize| scale.weight(logits[id]);
     let mut weights: Vec<f64> =
@@ -297,8 +299,8 @@ fn weights_in_order(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: 
     weights
 }
 
-/// The same without the order of tokens that are less likely than all that matter: a row of logits is mostly those. The sum of all weights
-/// is taken in any order here, whose rounding differs; nothing where that could decide.
+/// The same without sorting tokens too unlikely to matter, which are most of a row. The total is summed in any order
+/// here, with different rounding; `None` where that could decide.
 fn weights_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &Draw) -> Option<Vec<f64>> {
     let weigh = |id: usize| scale.weight(logits[id]);
     let count = ranked.keys.len();
@@ -311,7 +313,7 @@ fn weights_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &D
     let (mut weights, mut sum) = (Vec::new(), 0.0);
     for rank in 0..count {
         let weight = weigh(ranked.id(rank)?);
-        // Later weights are at most this one, but for the rounding of exponentials.
+        // Later weights are at most this one, except for the rounding of exponentials.
         if weight < how.min_p * (1.0 - 1e-9) {
             break;
         }
@@ -331,7 +333,7 @@ fn weights_of_few(ranked: &mut Ranked, (logits, scale): (&[f32], Scale), how: &D
     Some(weights)
 }
 
-/// Ascends as the logit descends and, among equals, with the token.
+/// Sort key: ascends as the logit descends and, among equals, with the token.
 fn key((id, logit): (usize, &f32)) -> u64 {
     let bits = logit.to_bits();
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
@@ -343,9 +345,9 @@ fn id(key: u64) -> usize {
     key as u32 as usize
 }
 
-/// Tokens, the most likely first and the first of equals; in order as far as was asked.
+/// Tokens, the most likely first and the first of equals; sorted only as far as needed.
 struct Ranked {
-    /// By logit, descending, with the token below.
+    /// Keys, ascending: by descending logit, with the token in the low bits.
     keys: Vec<u64>,
     sorted: usize,
 }
@@ -355,7 +357,7 @@ impl Ranked {
         Ranked { keys: logits.iter().enumerate().map(key).collect(), sorted: 0 }
     }
 
-    /// Leaves out all but the first `count`.
+    /// Keeps only the first `count`.
     fn keep(&mut self, count: usize) {
         if count < self.keys.len() {
             self.keys.select_nth_unstable(count - 1);
@@ -364,12 +366,12 @@ impl Ranked {
         }
     }
 
-    /// A token, in no order.
+    /// A token by position, in no particular order.
     fn at(&self, at: usize) -> usize {
         id(self.keys[at])
     }
 
-    /// The token of a rank.
+    /// The token at a rank.
     fn id(&mut self, rank: usize) -> Option<usize> {
         while rank >= self.sorted && self.sorted < self.keys.len() {
             let count = (3 * self.sorted).max(256).min(self.keys.len() - self.sorted);
@@ -398,7 +400,7 @@ fn keep_top_p(weights: &mut Vec<f64>, p: f64) {
     weights.truncate(reached.map_or(weights.len(), |last| last + 1));
 }
 
-/// Zeros for those that are not typical.
+/// Sets weights of atypical tokens to zero.
 fn keep_typical(weights: &mut [f64], typical_p: f64) {
     if typical_p >= 1.0 {
         return;
@@ -426,7 +428,7 @@ pub fn uniform(seed: u64, counter: u64) -> f64 {
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The column of a row of logits; -1 where there is no choice.
+/// The column chosen from a row of logits; -1 if there is no choice.
 pub fn of_row(logits: &[f32], draw: Option<&Draw>) -> i32 {
     draw.map_or_else(|| largest(logits), |draw| drawn(logits, draw)).map_or(-1, |id| id as i32)
 }
@@ -436,7 +438,7 @@ pub(crate) fn of_rows(logits: &[f32], vocab: usize, draws: &[Option<Draw>]) -> V
     logits.chunks_exact(vocab).zip(draws).map(|(logits, draw)| of_row(logits, draw.as_ref())).collect()
 }
 
-/// What is kept of each row, one after the other.
+/// The bit masks of all rows, one after another.
 pub(crate) fn kept_of_rows(logits: &[f32], vocab: usize, draws: &[Option<Draw>]) -> Vec<u8> {
     let mut all = vec![0; draws.len() * kept_bytes(vocab)];
     let rows = logits.chunks_exact(vocab).zip(draws).zip(all.chunks_exact_mut(kept_bytes(vocab)));
@@ -448,7 +450,7 @@ pub(crate) fn kept_of_rows(logits: &[f32], vocab: usize, draws: &[Option<Draw>])
 mod tests {
     use super::*;
 
-    /// By the definition: all tokens in order, and all of their weights; the token, and those that are kept.
+    /// Reference: sorts all tokens and computes all weights; returns the token and the kept ones.
     fn by_order(logits: &[f32], how: &Draw) -> Option<(usize, Vec<usize>)> {
         largest(logits)?;
         let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -500,7 +502,7 @@ mod tests {
             [(1, 1.0, 0.0), (5, 2.0, 0.0), (300, 8.0, 2.0), (5000, 12.0, 0.0), (5000, 6.0, 4.0)]
         {
             for seed in 0..6 {
-                // Where there are steps, many are equal, zeros of both signs among them; some are left out.
+                // With steps, many logits are equal, including zeros of both signs; some are masked.
                 let logit = |at: usize| {
                     let x = (uniform(seed, at as u64) - 0.7) * spread;
                     let x = if steps > 0.0 { (x * steps).round() / steps } else { x };
@@ -527,7 +529,7 @@ mod tests {
             }
         }
         assert!(quick * 10 > cases * 9, "{quick} of {cases} without all of the order");
-        // A share that is met exactly, where rounding decides.
+        // A share that is met exactly, so that rounding decides.
         let how = Draw { temperature: 1.0, top_k: 0, top_p: 0.5, min_p: 0.0, seed: 1, drawn: 0 };
         for number in 0..50 {
             let how = Draw { drawn: number, ..how };
@@ -547,7 +549,7 @@ mod tests {
         }
         let none = [f32::NEG_INFINITY; 4];
         assert_eq!((largest(&none), drawn(&none, &draw), largest(&[])), (None, None, None));
-        // The first of equals, zeros of both signs among them, wherever it is.
+        // The first of equals at any position, including zeros of both signs.
         for (count, at) in (1..70).flat_map(|count| (0..count).map(move |at| (count, at))) {
             let mut logits = vec![-0.5; count];
             logits[at..].fill(0.0);

@@ -1,8 +1,9 @@
-//! The clock of a machine without data: what each call would take by a roofline, added up.
+//! Clock of a machine without data: sums what a roofline predicts for each call.
 //!
-//! An operation takes the longer of its arithmetic and its memory traffic. Transfers wait in queues of their own,
-//! first come first served, overlapped with the compute; a retire point that comes before its transfer's end waits, and that is
-//! the predicted stall (of the disk and the host) or exposed communication (of the lines between ranks). The clock knows rates and sizes only: what is called, and when, is the program's affair.
+//! An operation takes the longer of its arithmetic and its memory traffic. Transfers wait in queues of their own, first
+//! come first served, overlapped with the compute. A retire point before its transfer's end waits: that is the
+//! predicted stall (of the disk and the host) or exposed communication (of the lines between ranks). The clock knows
+//! only rates and sizes; the program decides which calls are made, and when.
 
 use std::ops::{Add, AddAssign, Mul, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use crate::lines::Lines;
 use crate::summary::Tick;
 use crate::{DType, Rates, Ride};
 
-/// Seconds by what they are spent on.
+/// Seconds by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Times {
@@ -19,24 +20,24 @@ pub struct Times {
     pub matmul_s: f64,
     /// Attention, both directions.
     pub attention_s: f64,
-    /// Everything that is bounded by memory.
+    /// Operations bound by memory.
     pub memory_s: f64,
     /// The disk's work, overlapped with the compute.
     pub disk_s: f64,
     /// The host link's work, overlapped with the compute.
     pub host_s: f64,
-    /// Retire points that waited for one of these.
+    /// Waits at retire points for the disk or the host link.
     pub stall_s: f64,
-    /// The work of the lines within a node, both directions, overlapped with the compute.
+    /// Work of the lines within a node, both directions, overlapped with the compute.
     pub node_s: f64,
-    /// The same between nodes.
+    /// Work of the lines between nodes.
     pub network_s: f64,
-    /// Retire points that waited for other ranks.
+    /// Waits at retire points for other ranks.
     pub exposed_s: f64,
 }
 
 impl Times {
-    /// Seconds that pass: compute and waiting. What disk, host link and lines do meanwhile is not among them.
+    /// Seconds that pass: compute and waiting. The overlapped work of disk, host link and lines is not included.
     pub fn elapsed_s(&self) -> f64 {
         self.matmul_s + self.attention_s + self.memory_s + self.stall_s + self.exposed_s
     }
@@ -97,14 +98,14 @@ impl Mul<f64> for Times {
     }
 }
 
-/// What a call is bounded by besides memory.
+/// Bound of a call in addition to memory traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Work {
     /// FLOPs of a matrix product of this type.
     MatMul(f64, DType),
-    /// FLOPs of attention, pairs of the mask counted once.
+    /// Attention, pairs of the mask counted once.
     Attention {
-        /// How many.
+        /// FLOPs.
         flops: f64,
         /// Pairs of a query and a key row, once for each head.
         pairs: f64,
@@ -117,7 +118,7 @@ pub(crate) enum Work {
     Memory,
 }
 
-/// A way out of the machine's memory.
+/// Transfer route out of or into the machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Memory to disk.
@@ -126,22 +127,22 @@ pub enum Way {
     DiskRead,
     /// Machine to host.
     HostWrite,
-    /// Host to machine; both directions of the link work at once.
+    /// Host to machine; both directions of the link work simultaneously.
     HostRead,
 }
 
-/// Parts of the time, and when each queue is empty: numbers that one thread at a time adds to.
+/// Times by category, and when each queue becomes idle. One thread at a time adds to them.
 #[derive(Debug)]
 pub struct Clock {
     rates: Rates,
     times: [Seconds; TimeKind::ALL.len()],
-    /// Disk, to the host, from the host; within the node out and in, over the network out and in.
+    /// Order: disk, to the host, from the host; within the node out and in, over the network out and in.
     free_at: [Seconds; 7],
-    /// What is known of messages, and the log of a summary that is being made.
+    /// State of messages, and the log of a summary that is being made.
     pub(crate) lines: Lines,
 }
 
-/// Bits of an f64. Only the thread that issues work writes, so plain loads and stores will do.
+/// Bits of an f64. Only the thread that issues work writes, so plain loads and stores suffice.
 #[derive(Debug, Default)]
 struct Seconds(AtomicU64);
 
@@ -159,7 +160,7 @@ impl Seconds {
     }
 }
 
-/// What seconds are spent on: the fields of [`Times`].
+/// Category of seconds: the fields of [`Times`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TimeKind {
     MatMul,
@@ -188,12 +189,12 @@ impl TimeKind {
 }
 
 impl Clock {
-    /// A clock that stands at zero.
+    /// Creates a clock at zero.
     pub fn new(rates: Rates) -> Clock {
         Clock { rates, times: Default::default(), free_at: Default::default(), lines: Lines::default() }
     }
 
-    /// What it counts with.
+    /// The rates that the clock counts with.
     pub fn rates(&self) -> &Rates {
         &self.rates
     }
@@ -203,7 +204,7 @@ impl Clock {
         self.times().elapsed_s()
     }
 
-    /// The parts of them.
+    /// Seconds since the beginning by category.
     pub fn times(&self) -> Times {
         Times::of(|part| self.times[part as usize].get())
     }
@@ -212,16 +213,16 @@ impl Clock {
         self.times[part as usize].add(seconds);
     }
 
-    /// Adds work that is known to repeat, without running it: `repeats` times `delta`, which has run at least once.
+    /// Adds repeated work without running it: `repeats` times `delta`, which has run at least once.
     pub fn add_times(&self, delta: &Times, repeats: usize) {
         let more = *delta * repeats as f64;
         let (now, passed) = (self.now(), more.elapsed_s());
-        // One loop body may use both directions of a link; each is taken to have half of its work.
+        // One loop body may use both directions of a link; each direction is assumed to have half of the work.
         let [host, node, network] = [delta.host_s, delta.node_s, delta.network_s].map(|both| both / 2.0);
         let busy = [delta.disk_s, host, host, node, node, network, network];
         for (queue, busy_s) in self.free_at.iter().zip(busy).filter(|(_, busy_s)| *busy_s > 0.0) {
             let backlog = queue.get() - now;
-            // A queue slower than the compute grows; a faster one is left with what one body leaves.
+            // The backlog of a queue slower than the compute grows; a faster one keeps what one body leaves.
             let left = (backlog + repeats as f64 * busy_s - passed).max(backlog.min(busy_s));
             queue.set(now + passed + left);
         }
@@ -233,7 +234,7 @@ impl Clock {
         self.run_times(work, bytes, 1);
     }
 
-    /// Runs a number of calls that are alike.
+    /// Runs a number of identical calls.
     pub(crate) fn run_times(&self, work: Work, bytes: u64, times: usize) {
         let rates = &self.rates;
         let rate = match work {
@@ -260,7 +261,7 @@ impl Clock {
         self.lines.log(|| Tick::Spend(part, seconds));
     }
 
-    /// Begins to move bytes; returns when that will have ended.
+    /// Starts a transfer of bytes; returns when it will end.
     pub fn begin(&self, way: Way, bytes: u64) -> f64 {
         self.lines.spoil();
         let (queue, part, rate) = match way {
@@ -269,7 +270,7 @@ impl Clock {
             Way::HostWrite => (1, TimeKind::Host, self.rates.host_bytes_per_s),
             Way::HostRead => (2, TimeKind::Host, self.rates.host_bytes_per_s),
         };
-        // A rate that was not measured costs nothing: the plan says so.
+        // An unmeasured rate costs nothing; the plan reports that.
         let busy_s = if rate > 0.0 { bytes as f64 / rate } else { 0.0 };
         self.add(part, busy_s);
         let end = self.free_at[queue].get().max(self.now()) + busy_s;
@@ -277,7 +278,8 @@ impl Clock {
         end
     }
 
-    /// Moves a message over one of the rank's lines, out or in, no earlier than `from`; returns when the line will be done.
+    /// Moves a message over one of the rank's lines, out or in, no earlier than `from`; returns when the line becomes
+    /// idle.
     pub fn ride(&self, ride: &Ride, inwards: bool, from: f64) -> f64 {
         let queue = &self.free_at[3 + 2 * usize::from(ride.network) + usize::from(inwards)];
         self.add(if ride.network { TimeKind::Network } else { TimeKind::Node }, ride.busy_s);
@@ -286,12 +288,12 @@ impl Clock {
         end
     }
 
-    /// A retire point of a message that is there at `moment`.
+    /// The retire point of a message that arrives at `moment`.
     pub fn wait_for_rank(&self, moment: f64) {
         self.add(TimeKind::Exposed, (moment - self.now()).max(0.0));
     }
 
-    /// A retire point of what ends at `moment`; returns the seconds waited.
+    /// The retire point of a transfer that ends at `moment`; returns the seconds waited.
     pub fn wait_until(&self, moment: f64) -> f64 {
         self.lines.spoil();
         let stall_s = (moment - self.now()).max(0.0);
@@ -350,7 +352,7 @@ mod tests {
     fn lines_work_during_the_compute() {
         let clock = clock();
         let ride = |network, busy_s| Ride { network, busy_s, latency_s: 0.0 };
-        // Directions and lines do not wait for each other, messages of one line do.
+        // Directions and lines do not wait for each other; messages of one line do.
         assert_eq!(clock.ride(&ride(false, 2.0), false, 0.0), 2.0);
         assert_eq!(clock.ride(&ride(false, 1.0), false, 0.0), 3.0);
         assert_eq!(clock.ride(&ride(false, 1.0), true, 0.5), 1.5);

@@ -1,20 +1,20 @@
-//! How far a student's hidden states are from a teacher's.
+//! Distance of a student's hidden states from a teacher's.
 
 use crate::Tensor;
 
-/// A distance of two rows of `d` columns.
+/// Distance between two rows of `d` columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// The mean of the squared differences.
     Mse,
-    /// One less the cosine of the angle between them, each length at least 1e-8.
+    /// One minus the cosine of the angle between them, each length at least 1e-8.
     Cosine,
 }
 
 /// The distance of each row from another, and its gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct RowDistance<'a> {
-    /// Which.
+    /// Kind of distance.
     pub distance: Distance,
     /// [r, d], f32 or bf16.
     pub x: &'a Tensor,
@@ -28,6 +28,7 @@ pub struct RowDistance<'a> {
     pub factor: f32,
     /// f32 [1, r]: the distances.
     pub loss: &'a Tensor,
-    /// [r, d] of the type of `x`: the gradient of `factor sum(weight x distance)` by it; may share storage with `target`.
+    /// [r, d] of the type of `x`: gradient of `factor sum(weight x distance)` with respect to `x`; may share storage
+    /// with `target`.
     pub dx: &'a Tensor,
 }

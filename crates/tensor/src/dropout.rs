@@ -1,23 +1,24 @@
-//! Dropout by counters (Srivastava et al., 2014): whether an element is dropped is a function of a key of its row, of a number of the
-//! place where it is asked, and of its column. So a mask is never stored, and is the same for whoever asks, as often as it is asked.
+//! Counter-based dropout (Srivastava et al., 2014): whether an element is dropped is a function of its row's key, a
+//! number of the place in the model, and its column. A mask is therefore never stored, and every evaluation gives the
+//! same one.
 
 use crate::moments::noise;
 
-/// Which elements are dropped, and what the others are multiplied with.
+/// The elements that are dropped, and the factor of the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// Of the place: joins the rows' keys.
+    /// Number of the place in the model; combined with the rows' keys.
     pub salt: u32,
-    /// Of 2^20 numbers those below this one are dropped.
+    /// Threshold: of 2^20 random numbers, those below it drop the element.
     pub threshold: u32,
-    /// One over the share that stays, so that the expectation is what it was.
+    /// One over the share that is kept, which preserves the expectation.
     pub factor: f32,
-    /// The first column's number, where others have those before it.
+    /// Global index of the first column, if other ranks hold the columns before it.
     pub first: usize,
 }
 
 impl Dropout {
-    /// Of a share `rate` of all elements, to a 2^20th.
+    /// Dropout at probability `rate`, rounded to a multiple of 2^-20.
     ///
     /// # Panics
     /// If the rate is not from 0 to below 1.
@@ -29,7 +30,7 @@ impl Dropout {
         Dropout { salt, threshold, factor, first }
     }
 
-    /// Whether the element is dropped that is in this column of a row with this key.
+    /// True if the element in this column of a row with this key is dropped.
     #[inline(always)]
     pub fn drops(&self, key: i32, col: usize) -> bool {
         noise(key.cast_unsigned() ^ self.salt, (self.first + col) as u32) < self.threshold

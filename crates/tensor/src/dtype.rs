@@ -20,7 +20,7 @@ pub enum DType {
     I32,
     /// Signed 64-bit integer.
     I64,
-    /// Signed byte: in files alone.
+    /// Signed byte, in files only.
     I8,
     /// Unsigned byte.
     U8,
@@ -39,7 +39,7 @@ impl DType {
         }
     }
 
-    /// The name used in safetensors headers.
+    /// Name in safetensors headers.
     pub fn safetensors_name(self) -> &'static str {
         match self {
             DType::F32 => "F32",
@@ -63,7 +63,7 @@ impl DType {
             .find(|dtype| dtype.safetensors_name() == name)
     }
 
-    /// True for the types that gradients flow through.
+    /// True if gradients may have this type.
     pub fn is_float(self) -> bool {
         !matches!(self, DType::I32 | DType::I64 | DType::I8 | DType::U8 | DType::U32)
     }

@@ -1,13 +1,13 @@
 //! Calls of mixture-of-experts layers: routing, products grouped by expert, and the weighted sum of experts' results.
 //!
-//! A token has `k` slots, each with an expert: `index` i32 [t, k]. A value that every slot has for itself is
-//! [t, k x cols], slot after slot; rows are never permuted, so a tile of tokens is a tile of slots, and kernels gather
-//! what belongs to an expert. A negative index is an empty slot: its results are zeros and it gives no gradient. How many
-//! tokens an expert gets is data on the machine; the host never knows.
+//! A token has `k` slots, each with an expert: `index` i32 [t, k]. A value that each slot has for itself is [t, k x
+//! cols], slot after slot; rows are never permuted, so a tile of tokens is a tile of slots, and kernels gather the rows
+//! of each expert. A negative index is an empty slot: its results are zeros and it gives no gradient. The number of
+//! tokens per expert is data on the machine; the host never knows it.
 
 use crate::{DType, OpDesc, Tensor};
 
-/// Most experts of a layer, and most owners of experts: what kernels have tables for.
+/// Largest number of experts in a layer, and of owners of experts: the size of the kernels' tables.
 pub const MOST_EXPERTS: usize = 1024;
 
 /// Empties the slots of each expert beyond `capacity` of them.
@@ -15,94 +15,94 @@ pub const MOST_EXPERTS: usize = 1024;
 pub struct LimitExperts<'a> {
     /// i32 [t, k].
     pub index: &'a Tensor,
-    /// f32 [t, k]: the heaviest slots stay, of equals the first; without, the first slots.
+    /// f32 [t, k]: the heaviest slots stay, the first of equals; without weights, the first slots stay.
     pub weights: Option<&'a Tensor>,
-    /// How many there are.
+    /// Number of experts.
     pub experts: usize,
-    /// Slots that an expert takes.
+    /// Slots per expert.
     pub capacity: usize,
     /// i32 [t, k]: `index` or -1.
     pub out: &'a Tensor,
 }
 
-/// The rule that keeps experts busy without a loss: `bias += rate x sign(mean load - load)` (Wang et al., 2024, algorithm 1;
-/// DeepSeek-V3, section 2.1.2).
+/// Load balancing without a loss: `bias += rate x sign(mean load - load)` (Wang et al., 2024, algorithm 1; DeepSeek-V3,
+/// section 2.1.2).
 #[derive(Clone, Copy, Debug)]
 pub struct BalanceBias<'a> {
-    /// f32 [1, experts]: joins the choice of experts.
+    /// f32 [1, experts]: added to the scores in the choice of experts.
     pub bias: &'a Tensor,
     /// f32 [1, experts]: slots of each expert in the step.
     pub load: &'a Tensor,
-    /// How far a step goes.
+    /// Step size.
     pub rate: f32,
-    /// f32 [1, 1]: not zero leaves everything as it is.
+    /// f32 [1, 1]: if nonzero, nothing changes.
     pub skip: &'a Tensor,
 }
 
-/// Which slots go to which owner of experts in one round. Owner o has the experts `o x own .. (o + 1) x own`; of its slots,
-/// ascending, the round takes numbers `round x cap .. (round + 1) x cap`.
+/// Assigns slots to the owners of experts in one round. Owner o has the experts `o x own .. (o + 1) x own`; of its
+/// slots, ascending, the round takes numbers `round x cap .. (round + 1) x cap`.
 #[derive(Clone, Copy, Debug)]
 pub struct Dispatch<'a> {
     /// i32 [t, k].
     pub index: &'a Tensor,
-    /// Experts of an owner.
+    /// Experts per owner.
     pub own: usize,
-    /// Which round.
+    /// Number of the round.
     pub round: usize,
-    /// i32 [owners, cap]: the slot in each place, `token x k + slot`; -1 in empty places, as in the next two.
+    /// i32 [owners, cap]: the slot at each place, `token x k + slot`; -1 at empty places, as in the next two.
     pub slots: &'a Tensor,
-    /// Like `slots`: its token.
+    /// Like `slots`: the slot's token.
     pub tokens: &'a Tensor,
-    /// Like `slots`: the number of its expert among its owner's.
+    /// Like `slots`: the index of the slot's expert within its owner.
     pub experts: &'a Tensor,
-    /// i32 [t, k]: the place of each slot, `owner x cap + place`; -1 if it is empty or of another round.
+    /// i32 [t, k]: the place of each slot, `owner x cap + place`; -1 for empty slots and those of other rounds.
     pub places: &'a Tensor,
 }
 
-/// From a router's logits to scores.
+/// Function from a router's logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scores {
-    /// Over all experts.
+    /// Normalised over all experts.
     Softmax,
-    /// Each expert by itself (DeepSeek-V3).
+    /// Each expert independently (DeepSeek-V3).
     Sigmoid,
 }
 
-/// Groups of experts: those of the best groups alone are chosen from (DeepSeek-V2, section 2.1.3).
+/// Groups of experts; experts are chosen from the best groups only (DeepSeek-V2, section 2.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
-    /// Groups of equal size, neighbours together.
+    /// Number of groups, equal in size; neighbours are together.
     pub count: usize,
-    /// Groups that are chosen from.
+    /// Number of groups chosen from.
     pub top: usize,
-    /// A group is judged by the sum of its this many best scores: 1 in DeepSeek-V2, 2 in V3.
+    /// Number of best scores whose sum ranks a group: 1 in DeepSeek-V2, 2 in V3.
     pub by: usize,
 }
 
-/// How a router weighs and chooses.
+/// Routing parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
-    /// Slots of a token.
+    /// Slots per token.
     pub top_k: usize,
-    /// What logits become.
+    /// Function from logits to scores.
     pub scores: Scores,
-    /// Groups are chosen first.
+    /// Groups that are chosen first.
     pub groups: Option<Groups>,
-    /// A token's weights are divided by their sum.
+    /// Divides a token's weights by their sum.
     pub normalise: bool,
     /// Multiplies the weights.
     pub scale: f32,
 }
 
-/// Chooses experts: the `top_k` largest of scores + bias, the first of equals, by descending order; weights are the
-/// scores, without the bias.
+/// Chooses experts: the `top_k` largest of scores + bias in descending order, the first of equals; weights are the
+/// scores without the bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Route<'a> {
-    /// How.
+    /// Routing parameters.
     pub routing: Routing,
     /// f32 [t, experts].
     pub logits: &'a Tensor,
-    /// f32 [1, experts]: joins the choice only (Wang et al., 2024, auxiliary-loss-free balancing).
+    /// f32 [1, experts]: affects the choice only (Wang et al., 2024, auxiliary-loss-free balancing).
     pub bias: Option<&'a Tensor>,
     /// i32 [t, k].
     pub index: &'a Tensor,
@@ -113,7 +113,7 @@ pub struct Route<'a> {
 /// The backward pass of [`Route`]: overwrites `dlogits`.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteBackward<'a> {
-    /// How.
+    /// Routing parameters.
     pub routing: Routing,
     /// f32 [t, experts].
     pub logits: &'a Tensor,
@@ -126,34 +126,34 @@ pub struct RouteBackward<'a> {
 }
 
 /// The gradient of a router's own losses, summed over tokens: overwrites `dlogits`. Probabilities are the softmax, or
-/// the sigmoids divided by their sum.
+/// the normalised sigmoids.
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses<'a> {
-    /// What logits become.
+    /// Function from logits to scores.
     pub scores: Scores,
     /// f32 [t, experts].
     pub logits: &'a Tensor,
-    /// f32 [1, experts]: slots of each expert in the whole micro batch.
+    /// f32 [1, experts]: slots of each expert in the whole micro-batch.
     pub load: &'a Tensor,
-    /// Of `sum over tokens and experts of load x probability` (Fedus et al., 2021, eq. 4).
+    /// Coefficient of `sum over tokens and experts of load x probability` (Fedus et al., 2021, eq. 4).
     pub aux: f32,
-    /// Of `sum over tokens of logsumexp(logits)^2` (Zoph et al., 2022, eq. 5).
+    /// Coefficient of `sum over tokens of logsumexp(logits)^2` (Zoph et al., 2022, eq. 5).
     pub z: f32,
     /// f32 [t, experts].
     pub dlogits: &'a Tensor,
 }
 
-/// `C = A op(W_e)` for each slot, e its expert.
+/// `C = A op(W_e)` for each slot, where e is its expert.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupedMatMul<'a> {
     /// [t, in], shared by a token's slots, or [t, k x in].
     pub a: &'a Tensor,
-    /// Experts on top of each other: [experts x out, in] with `trans`, else [experts x in, out]. Packed ([`Tensor::packing`]) they are
-    /// [experts x out, in] always.
+    /// Stacked experts: [experts x out, in] with `trans`, else [experts x in, out]. Packed weights
+    /// ([`Tensor::packing`]) are always [experts x out, in].
     pub weights: &'a Tensor,
-    /// How many.
+    /// Number of experts.
     pub experts: usize,
-    /// W_e is stored [out, in].
+    /// True if W_e is stored [out, in].
     pub trans: bool,
     /// i32 [t, k].
     pub index: &'a Tensor,
@@ -162,7 +162,7 @@ pub struct GroupedMatMul<'a> {
 }
 
 impl GroupedMatMul<'_> {
-    /// (t, k, in, out).
+    /// Sizes (t, k, in, out).
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -181,7 +181,7 @@ impl GroupedMatMul<'_> {
         (t, k, inner, out)
     }
 
-    /// The shape alone.
+    /// Shapes and types of the call.
     #[track_caller]
     pub fn desc(&self) -> OpDesc {
         let (tokens, slots, inner, out) = self.sizes();
@@ -193,8 +193,8 @@ impl GroupedMatMul<'_> {
     }
 }
 
-/// `C_e += A_e^T B_e` over the slots of each expert, tokens ascending: the gradient of its weight. Cutting the tokens at
-/// multiples of [`crate::SUM_CHUNK`] changes no bit, unless a library of the machine's adds in an order of its own.
+/// `C_e += A_e^T B_e` over the slots of each expert, tokens ascending: the gradient of its weight. Cutting the tokens
+/// at multiples of [`crate::SUM_CHUNK`] changes no bit, unless one of the machine's libraries sums in its own order.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupedWeight<'a> {
     /// [t, m], shared by a token's slots, or [t, k x m].
@@ -210,7 +210,7 @@ pub struct GroupedWeight<'a> {
 }
 
 impl GroupedWeight<'_> {
-    /// (t, k, m, n).
+    /// Sizes (t, k, m, n).
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -229,7 +229,7 @@ impl GroupedWeight<'_> {
         (t, k, m, n)
     }
 
-    /// The shape alone.
+    /// Shapes and types of the call.
     #[track_caller]
     pub fn desc(&self) -> OpDesc {
         let (tokens, slots, inner, out) = self.sizes();

@@ -1,69 +1,71 @@
-//! What connects ranks, as plain data: lines within a node and between nodes, and how long a message keeps them busy.
+//! Model of the interconnect, as plain data: lines within a node and between nodes, and how long a message occupies
+//! them.
 //!
-//! Two rules, by collective. *Together* (all-gather, reduce-scatter, all-reduce, broadcast): whatever the messages of the program
-//! are, they are counted as a ring's, which is optimal in bytes (Patarasu and Yuan, 2009; Thakur, Rabenseifner and Gropp,
-//! 2005): a rank moves (n - 1) / n of the whole. Within a node that is at the rate of the node's line. Over several nodes a group
-//! with g ranks on each runs g rings, each of which leaves the node over another rank's adapter, so the rate is g adapters', and no
-//! more than the node's line (NCCL's bus bandwidth; nccl-tests, PERFORMANCE.md). The latency is that of a tree, one hop for each
-//! doubling. *Each to its own* (all-to-all, rings of keys and values, stages): a message takes the node's line if both ends are on
-//! one node, else the sender's adapter out and the receiver's in.
+//! There are two rules, by collective. *Together* (all-gather, reduce-scatter, all-reduce, broadcast): whatever
+//! messages the program sends, they are counted as a ring's, which is optimal in bytes (Patarasu and Yuan, 2009;
+//! Thakur, Rabenseifner and Gropp, 2005): a rank moves (n - 1) / n of the whole. Within a node that is at the rate of
+//! the node's line. Over several nodes, a group with g ranks on each runs g rings, each of which leaves the node over
+//! another rank's adapter, so the rate is that of g adapters, and at most the node's line (NCCL's bus bandwidth;
+//! nccl-tests, PERFORMANCE.md). The latency is that of a tree, one hop for each doubling. *Each to its own*
+//! (all-to-all, rings of keys and values, stages): a message takes the node's line if both ends are on one node, else
+//! the sender's adapter out and the receiver's in.
 
 use serde::{Deserialize, Serialize};
 
-/// A rank's line, each direction on its own.
+/// A rank's line; each direction is independent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Bytes per second, in each direction.
     pub bytes_per_s: f64,
-    /// Seconds from a message's end here to its end there.
+    /// Seconds from the end of sending to the end of receiving.
     pub latency_s: f64,
 }
 
-/// Lines between ranks that lie node after node in the order of their numbers.
+/// Lines between ranks, which are numbered node after node.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fabric {
-    /// Ranks of a node.
+    /// Ranks per node.
     pub node_ranks: usize,
-    /// Between ranks of one node.
+    /// Line between ranks of one node.
     pub node: Line,
-    /// Between nodes; every rank has an adapter of its own.
+    /// Line between nodes; every rank has its own adapter.
     pub network: Line,
-    /// A receiver copies out of the sender's memory itself when it waits, so no transfer overlaps with its work: ranks that are
-    /// threads of one process.
+    /// The receiver copies from the sender's memory when it waits, so no transfer overlaps with its work: ranks that
+    /// are threads of one process.
     #[serde(default)]
     pub copied: bool,
 }
 
-/// How a message travels.
+/// Cost of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ride {
-    /// Over the network, not within a node.
+    /// True if the message leaves the node.
     pub network: bool,
-    /// Seconds that it keeps a line busy.
+    /// Seconds that the message occupies a line.
     pub busy_s: f64,
-    /// Seconds from then to its arrival.
+    /// Seconds from then to arrival.
     pub latency_s: f64,
 }
 
 impl Fabric {
-    /// What connects threads of one process over this line.
+    /// Fabric of threads of one process over this line.
     pub fn threads(line: Line) -> Fabric {
         Fabric { node_ranks: 1 << 16, node: line, network: line, copied: true }
     }
 
-    /// The number of a rank's node.
+    /// Index of a rank's node.
     pub fn node_of(&self, rank: usize) -> usize {
         rank / self.node_ranks.max(1)
     }
 
-    /// A message between two ranks on its own.
+    /// A point-to-point message between two ranks.
     pub fn message(&self, from: usize, to: usize, bytes: u64) -> Ride {
         let network = self.node_of(from) != self.node_of(to);
         let line = if network { self.network } else { self.node };
         Ride { network, busy_s: line.busy_s(bytes), latency_s: line.latency_s }
     }
 
-    /// What `rank` has of a ring of these members.
+    /// The line of `rank` in a ring of these members.
     pub fn ring(&self, members: &[usize], rank: usize) -> Ring {
         let here = members.iter().filter(|other| self.node_of(**other) == self.node_of(rank)).count();
         let network = here < members.len();
@@ -77,23 +79,23 @@ impl Fabric {
         Ring { network, line: Line { latency_s: f64::from(hops) * line.latency_s, ..line } }
     }
 
-    /// One of the n - 1 messages that `rank` has with the other members in a collective of all of them together.
+    /// One of the n - 1 messages between `rank` and the other members in a collective of the group.
     pub fn together(&self, members: &[usize], rank: usize, bytes: u64) -> Ride {
         self.ring(members, rank).ride(bytes)
     }
 }
 
-/// A rank's line in collectives of a group together.
+/// A rank's line in a group's collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ring {
-    /// It leaves the node.
+    /// True if the ring leaves the node.
     pub network: bool,
-    /// Its rate, and the latency of a whole collective.
+    /// Rate, and the latency of a whole collective.
     pub line: Line,
 }
 
 impl Ring {
-    /// One of the messages of a collective.
+    /// One message of a collective.
     pub fn ride(&self, bytes: u64) -> Ride {
         Ride { network: self.network, busy_s: self.line.busy_s(bytes), latency_s: self.line.latency_s }
     }
@@ -122,9 +124,9 @@ mod tests {
         let all: Vec<usize> = (0..16).collect();
         let cases: [(&[usize], usize, f64, bool, f64); 4] = [
             (&[0, 1, 2, 3], 1, 400.0, false, 2.0),
-            // One rank a node: one adapter each.
+            // One rank per node: one adapter each.
             (&[3, 11, 19, 27], 11, 50.0, true, 8.0),
-            // Two a node: two rings over two adapters.
+            // Two per node: two rings over two adapters.
             (&[0, 4, 8, 12], 8, 100.0, true, 8.0),
             // All eight adapters are as fast as the node's line.
             (&all, 5, 400.0, true, 16.0),

@@ -1,10 +1,12 @@
-//! Weights in four bits with a scale for each block of a row, as servers load them: which number a weight becomes when it is stored and
-//! read again. Quantisation-aware training computes with these numbers, and writers of folders store their codes, so both are this
-//! definition; machines have kernels with the same bits ([`crate::Machine::round_weights`]).
+//! Four-bit weights with a scale for each block of a row, as inference servers load them: the number that a weight
+//! becomes when it is stored and read again. Quantization-aware training computes with these numbers and checkpoint
+//! writers store their codes, so both use this definition; machines have kernels with the same bits
+//! ([`crate::Machine::round_weights`]).
 //!
-//! - MXFP4 (OCP Microscaling Formats 1.0): 32 numbers of e2m1 under a power of two, by which the largest is rounded and not clipped, as
-//!   compressed-tensors chooses it.
-//! - NVFP4 (NVIDIA, 2025): 16 numbers of e2m1 under one of e4m3, and all scales of a weight under an f32, `448 x 6 / largest`.
+//! - MXFP4 (OCP Microscaling Formats 1.0): 32 e2m1 numbers under a power of two, chosen as in compressed-tensors so
+//!   that the largest is rounded, not clipped.
+//! - NVFP4 (NVIDIA, 2025): 16 e2m1 numbers under an e4m3 scale, and all scales of a weight under an f32,
+//!   `448 x 6 / largest`.
 //! - int4 (compressed-tensors' `pack-quantized`): -8 to 7 under `largest / 7.5`, by groups.
 //!
 //! Elements round to the nearest, ties to even.
@@ -13,16 +15,16 @@ use half::{bf16, f16};
 
 use crate::{DType, Element, Tensor};
 
-/// Blocks, and weights, of nothing larger are zeros: no product below is a denormal number.
+/// Blocks and weights with nothing larger are zeros, so that no product below is denormal.
 const LEAST: f32 = 1e-30;
 /// The largest number of e2m1.
 const MOST: f32 = Element::E2M1.most();
 /// The largest scale of NVFP4.
 const MOST_SCALE: f32 = Element::E4M3.most();
-/// The least scale of NVFP4 above 0: a block is never under a scale of 0.
+/// The least scale of NVFP4 above 0: no block has a scale of 0.
 const LEAST_SCALE: f32 = 1.0 / 512.0;
 
-/// A format of weights.
+/// Format of four-bit weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FourBits {
     /// Blocks of 32.
@@ -36,14 +38,14 @@ pub enum FourBits {
 /// The scale of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockScale {
-    /// As it is stored: a power of two, a number of e4m3, or one of bf16 and of f16.
+    /// The scale as stored: a power of two, an e4m3 number, or one exact in both bf16 and f16.
     pub stored: f32,
-    /// What numbers of the block are multiplied with.
+    /// Factor of the block's numbers.
     pub times: f32,
 }
 
-/// The number of so many bits of mantissa nearest to a magnitude up to 448, of an exponent no less than that of `least`. The sum with
-/// 1.5 x 2^(23 - mantissa) of a number's power of two has the format's last bit as its own.
+/// Rounds a magnitude up to 448 to the nearest number with this many mantissa bits and an exponent no less than that of
+/// `least`. Adding 1.5 x 2^(23 - mantissa) times the number's power of two makes the format's last bit the sum's own.
 #[inline(always)]
 fn nearest(x: f32, mantissa: u32, least: f32) -> f32 {
     let exponent = f32::from_bits(x.to_bits() & 0x7f80_0000).max(least);
@@ -61,25 +63,25 @@ impl FourBits {
         }
     }
 
-    /// Scales of a weight are multiplied with a factor that its largest magnitude gives.
+    /// True if the scales of a weight are multiplied by a factor that depends on its largest magnitude.
     pub fn has_factor(self) -> bool {
         self == FourBits::Nvfp4
     }
 
-    /// The factor of a weight whose largest magnitude this is; 1 for formats without.
+    /// The factor of a weight with this largest magnitude; 1 for formats without one.
     #[inline(always)]
     pub fn factor(self, largest: f32) -> f32 {
         if self.has_factor() && largest >= LEAST { MOST_SCALE * MOST / largest } else { 1.0 }
     }
 
-    /// The scale of a block of a weight with this factor.
+    /// The scale of a block in a weight with this factor.
     #[inline(always)]
     pub fn scale(self, block: &[f32], factor: f32) -> BlockScale {
         let bits = block.iter().fold(0, |most: u32, x| most.max(x.to_bits() & 0x7fff_ffff));
         let largest = f32::from_bits(bits);
         match self {
             FourBits::Mxfp4 => {
-                // The power of two of the largest, once that has e2m1's one bit of mantissa, becomes 4.
+                // The power of two of the largest magnitude, once rounded to e2m1's one mantissa bit, maps to 4.
                 let power = (bits + (1 << 21)) & 0x7f80_0000;
                 let stored = if largest < LEAST { 1.0 } else { f32::from_bits(power) / 4.0 };
                 BlockScale { stored, times: stored }
@@ -96,7 +98,7 @@ impl FourBits {
         }
     }
 
-    /// The number whose code is stored for a weight, of a block whose numbers are multiplied with `times`.
+    /// The number stored for a weight in a block whose factor is `times`.
     #[inline(always)]
     pub fn number(self, x: f32, times: f32) -> f32 {
         let y = x / times;
@@ -109,10 +111,10 @@ impl FourBits {
         }
     }
 
-    /// What whole blocks of a weight with this factor become: the definition.
+    /// The rounded values of whole blocks of a weight with this factor (reference definition).
     ///
     /// # Panics
-    /// If they are no whole blocks.
+    /// If `x` is not whole blocks.
     #[track_caller]
     pub fn round(self, x: &[f32], factor: f32) -> Vec<f32> {
         assert!(x.len().is_multiple_of(self.block()), "{} elements as {self:?}", x.len());
@@ -124,8 +126,8 @@ impl FourBits {
     }
 }
 
-/// The scale of a group of int4 with this largest magnitude: a number of bf16 and of f16 as well, as both are how scales are stored, and
-/// not 0.
+/// The scale of an int4 group with this largest magnitude. It is exact in both bf16 and f16, since scales are stored in
+/// either, and is not 0.
 #[inline(always)]
 pub fn int4_scale(largest: f32) -> f32 {
     let scale = bf16::from_f32((largest / 7.5).min(bf16::from_f32(60_000.0).to_f32()));
@@ -133,10 +135,10 @@ pub fn int4_scale(largest: f32) -> f32 {
     if scale > 0.0 { scale } else { f16::MIN_POSITIVE_SUBNORMAL.to_f32() }
 }
 
-/// Masters to the weights that a step computes with.
+/// Rounds master weights to the weights that a step computes with.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundWeights<'a> {
-    /// What they become.
+    /// Target format.
     pub format: FourBits,
     /// f32 [1, n], whole blocks.
     pub x: &'a Tensor,
@@ -157,7 +159,7 @@ impl RoundWeights<'_> {
         assert!(fits && typed && largest.is_some() == format.has_factor(), "round_weights: {self:?}");
     }
 
-    /// What is written: for machines without a kernel.
+    /// The bytes written, for machines without a kernel.
     pub(crate) fn bytes(&self, x: &[f32], largest: f32) -> Vec<u8> {
         let rounded = self.format.round(x, self.format.factor(largest)).into_iter();
         match self.out.dtype() {
@@ -177,7 +179,7 @@ mod tests {
         (0..count).map(|at| (at as f32 * 0.37).sin() * [0.1, 3e-4, 40.0][at / 64 % 3]).collect()
     }
 
-    /// By comparison with every number that there is.
+    /// Compares with every representable number.
     fn slowly(format: FourBits, x: f32, times: f32) -> f32 {
         let all: Vec<f32> = match format {
             FourBits::Int4(_) => (-8..8).map(|code| code as f32).collect(),
@@ -196,7 +198,7 @@ mod tests {
                 let BlockScale { times, .. } = format.scale(block, factor);
                 for x in block {
                     let (found, nearest) = (format.number(*x, times), slowly(format, *x, times));
-                    // Neighbours of a tie are as near as each other.
+                    // Both candidates of a tie are equally near.
                     let [a, b] = [found, nearest].map(|y| (y * times - x).abs());
                     assert!((a - b).abs() <= 1e-6 * times, "{format:?} {x}: {found}, {nearest}");
                 }
@@ -220,12 +222,12 @@ mod tests {
     fn scales_are_what_files_hold() {
         let mx = FourBits::Mxfp4;
         assert_eq!([6.0, 7.9, 8.0, 0.75].map(|x| mx.scale(&[x, -0.1], 1.0).stored), [1.0, 2.0, 2.0, 0.125]);
-        // The largest block of a weight has the largest scale.
+        // A weight's largest block has the largest scale.
         let nv = FourBits::Nvfp4;
         let factor = nv.factor(0.3);
         assert_eq!(factor, 2688.0 / 0.3);
         assert_eq!(nv.scale(&[0.3; 16], factor).stored, 448.0);
-        // 448 / 7 = 64, and between 64 and 72 the nearest.
+        // 448 / 7 = 64; between 64 and 72, the nearest.
         assert_eq!([0.3 / 7.0, 0.3 / 6.7].map(|x| nv.scale(&[x; 16], factor).stored), [64.0, 64.0]);
         assert_eq!(nv.scale(&[1e-9; 16], factor).stored, LEAST_SCALE);
         for largest in [0.1, 1e-3, 3e-5, 1e-7, 0.0, 1e9] {
@@ -250,7 +252,7 @@ mod tests {
                 assert!(seen.len() <= 16, "{format:?}");
             }
         }
-        // Twice is once where the scale is that of the largest number.
+        // Rounding is idempotent if the scale is that of the largest number.
         let once = FourBits::Mxfp4.round(&numbers(192), 1.0);
         assert_eq!(FourBits::Mxfp4.round(&once, 1.0), once);
     }

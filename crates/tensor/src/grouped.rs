@@ -1,19 +1,19 @@
-//! Weights in few bits as GPTQ, AWQ, compressed-tensors, DeepSeek and ModelOpt leave them, laid out for products: a row is its codes,
-//! then a scale (f32) for each group of neighbours, then for integers a zero (a byte) for each group.
+//! Quantized weights of GPTQ, AWQ, compressed-tensors, DeepSeek and ModelOpt, laid out for products: a row is its
+//! codes, then a scale (f32) per group of neighbours, then for integers a zero point (one byte) per group.
 //!
-//! `w = scale x (code - zero)` of integers, `w = scale x number(code)` of e2m1 and e4m3, each operation rounded to f32. Codes of 32
-//! neighbours are together. In four bits byte `j` has the elements `j` and, in its upper half, `j + 16`; in two bits `j`, `j + 8`,
-//! `j + 16` and `j + 24`.
+//! `w = scale x (code - zero)` for integers, `w = scale x number(code)` for e2m1 and e4m3, each operation rounded to
+//! f32. Codes of 32 neighbours are stored together. In four bits, byte `j` has the elements `j` and, in its upper half,
+//! `j + 16`; in two bits `j`, `j + 8`, `j + 16` and `j + 24`.
 
 use std::ops::Range;
 
-/// Neighbours whose codes are together.
+/// Neighbours whose codes are stored together.
 pub const TOGETHER: usize = 32;
 
-/// The numbers of e2m1, by their low three bits; the highest is the sign.
+/// The numbers of e2m1 by their low three bits; the highest bit is the sign.
 pub const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// What codes are.
+/// Type of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codes {
     /// Unsigned integers of two bits.
@@ -28,10 +28,10 @@ pub enum Codes {
     E4m3,
 }
 
-/// How rows lie: their codes, and how many neighbours share a scale.
+/// Layout of rows: their codes, and how many neighbours share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grouped {
-    /// The codes.
+    /// Type of the codes.
     pub codes: Codes,
     /// Elements under one scale.
     pub group: usize,
@@ -47,12 +47,12 @@ impl Codes {
         }
     }
 
-    /// Whether groups have zeros.
+    /// True if groups have zero points.
     pub fn has_zeros(self) -> bool {
         matches!(self, Codes::Int2 | Codes::Int4 | Codes::Int8)
     }
 
-    /// What a code means under a scale of one.
+    /// The value of a code under a scale of one.
     #[inline(always)]
     pub fn number(self, code: u8, zero: u8) -> f32 {
         match self {
@@ -82,18 +82,18 @@ pub fn e4m3(code: u8) -> f32 {
     if code & 128 == 0 { size } else { -size }
 }
 
-/// The scale of a group of a row, and its zero.
+/// A group's scale and zero point.
 pub type Scale = (f32, u8);
 
 impl Grouped {
-    /// Whether products take rows of so many elements.
+    /// True if products accept rows of `cols` elements.
     pub fn fits(self, cols: usize) -> bool {
         let halves = self.codes == Codes::E2m1 && self.group == TOGETHER / 2;
         let whole = self.group > 0 && self.group.is_multiple_of(TOGETHER);
         cols > 0 && cols.is_multiple_of(TOGETHER) && (halves || whole) && cols.is_multiple_of(self.group)
     }
 
-    /// Its name.
+    /// The format's name.
     pub fn name(self) -> &'static str {
         match self.codes {
             Codes::Int2 => "grouped int2",
@@ -104,12 +104,12 @@ impl Grouped {
         }
     }
 
-    /// Where a row's scales begin, in bytes.
+    /// Byte offset of a row's scales.
     pub fn scales_at(self, cols: usize) -> usize {
         cols * self.codes.bits() / 8
     }
 
-    /// Where a row's zeros begin, if it has some, in bytes.
+    /// Byte offset of a row's zero points, if there are any.
     pub fn zeros_at(self, cols: usize) -> usize {
         self.scales_at(cols) + 4 * (cols / self.group)
     }
@@ -120,10 +120,11 @@ impl Grouped {
         self.zeros_at(cols) + zeros
     }
 
-    /// Writes a row of `cols` elements; `scale` is asked for the first element of each group. A group with a NaN has the scale NaN.
+    /// Writes a row of `cols` elements; `scale` is called with the first element of each group. A group with a NaN has
+    /// the scale NaN.
     ///
     /// # Panics
-    /// If the rows do not fit, or `out` has other bytes.
+    /// If the format does not fit such rows, or the size of `out` is wrong.
     #[track_caller]
     pub fn write_row(
         self,
@@ -156,7 +157,7 @@ impl Grouped {
         }
     }
 
-    /// Copies some columns of a row of `cols`, whole groups, to a row of their own.
+    /// Copies columns of a row of `cols`, in whole groups, to a row of their own.
     pub(crate) fn take_columns(self, row: &[u8], (cols, part): (usize, Range<usize>), out: &mut [u8]) {
         let (groups, len) = (part.start / self.group..part.end / self.group, part.len());
         let mut copy = |from: usize, to: usize, bytes: usize| {
@@ -178,7 +179,7 @@ impl Grouped {
         byte >> (index / (4 * bits) * bits) & kept
     }
 
-    /// What some elements of a row of `cols`, from `first` on, stand for.
+    /// Values of a row's elements from `first` on, in a row of `cols`.
     pub fn unpack(self, row: &[u8], (cols, first): (usize, usize), out: &mut [f32]) {
         let (scales_at, zeros_at) = (self.scales_at(cols), self.zeros_at(cols));
         for (at, out) in (first..).zip(out) {

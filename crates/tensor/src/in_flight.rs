@@ -1,17 +1,17 @@
-//! Results on their way from a machine to the host.
+//! Transfers of results from a machine to the host.
 
 use std::fmt;
 
 use crate::Tensor;
 
-/// A result on its way to the host. The buffer stays charged until [`InFlight::wait`].
+/// A result in transfer to the host. The buffer stays charged until [`InFlight::wait`].
 pub struct InFlight {
     keep: Tensor,
     fetch: Box<dyn FnOnce() -> Vec<u8>>,
 }
 
 impl InFlight {
-    /// A transfer of `tensor` that `fetch` completes.
+    /// Wraps a transfer of `tensor` that `fetch` completes.
     pub fn new(tensor: &Tensor, fetch: impl FnOnce() -> Vec<u8> + 'static) -> InFlight {
         InFlight { keep: tensor.clone(), fetch: Box::new(fetch) }
     }

@@ -1,4 +1,4 @@
-//! The machine contract: what memory and compute look like to everything above.
+//! The machine contract: memory and compute as all other crates see them.
 //!
 //! A [`Machine`] offers coarse operations over opaque addresses. The caller allocates outputs and workspace
 //! from a [`Pool`], so every byte is charged in program order on one thread, and the same program on [`Meta`],

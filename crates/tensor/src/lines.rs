@@ -1,5 +1,5 @@
-//! Messages between ranks by the clock of a machine without data: when each was given, when it arrives, and what is written
-//! down of all that while a summary is made ([`crate::Summary`]).
+//! Messages between ranks on the clock of a machine without data: when each was sent, when it arrives, and the log of
+//! both while a summary is made ([`crate::Summary`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::mesh::Mesh;
 use crate::summary::Tick;
 use crate::{Ride, Times};
 
-/// What a clock knows of messages. One thread at a time uses it.
+/// The clock's state of messages. One thread at a time uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     state: Mutex<State>,
@@ -18,43 +18,43 @@ pub(crate) struct Lines {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the sends of a group's collective were given last.
+    /// For each group and collective, when its sends were last issued.
     given: Vec<(String, &'static str, f64)>,
-    /// When the other side of the collective at hand gave what comes.
+    /// When the other side of the current collective issued what arrives.
     now: f64,
     log: Option<Log>,
-    /// Logs so far.
+    /// Number of logs so far.
     logs: u32,
-    /// Of the messages of a summary that is repeated.
+    /// Arrival times of the messages of a summary that is being repeated.
     moments: Vec<[f64; 2]>,
 }
 
-/// What happened since a summary was started.
+/// Events since a summary was started.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub ticks: Vec<Tick>,
-    /// Which log it is.
+    /// Number of this log.
     number: u32,
-    /// Messages that were started, and those that were waited for.
+    /// Messages started, and messages waited for.
     started: u32,
     waited: u32,
-    /// Something happened that a summary cannot repeat.
+    /// True if something happened that a summary cannot repeat.
     spoiled: bool,
 }
 
 impl Log {
-    /// Whether the ticks alone say what happened.
+    /// True if the ticks describe all that happened.
     pub fn is_whole(&self) -> bool {
         !self.spoiled && self.started == self.waited
     }
 }
 
-/// A message under way.
+/// A message in transit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    /// When it is through, and what the receiver does from then on, or from when it waits.
+    /// When the message is through, and how long its receiver then works, counted from then or from when it waits.
     moment: [f64; 2],
-    /// The log that it was started in, and its number there.
+    /// Log in which the message was started, and its number there.
     logged: Option<(u32, u32)>,
 }
 
@@ -63,7 +63,7 @@ impl Lines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a log.
+    /// Starts a log.
     pub fn begin(&self) {
         let mut state = self.state();
         state.logs += 1;
@@ -71,13 +71,13 @@ impl Lines {
         self.logging.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Ends the log and returns it.
     pub fn end(&self) -> Log {
         self.logging.store(false, Ordering::Relaxed);
         self.state().log.take().unwrap_or_default()
     }
 
-    /// Writes down what happened, if there is a log.
+    /// Records a tick if a log is being made.
     pub fn log(&self, tick: impl FnOnce() -> Tick) {
         if self.logging.load(Ordering::Relaxed)
             && let Some(log) = &mut self.state().log
@@ -86,7 +86,7 @@ impl Lines {
         }
     }
 
-    /// Something happened that ticks do not say.
+    /// Marks the log as incomplete: something happened that ticks do not describe.
     pub fn spoil(&self) {
         if self.logging.load(Ordering::Relaxed)
             && let Some(log) = &mut self.state().log
@@ -97,7 +97,7 @@ impl Lines {
 }
 
 impl State {
-    /// The messages from here on are of a group's collective, by its number.
+    /// Makes the following messages part of a group's collective, by index.
     fn give(&mut self, key: usize, keeps: bool, now: f64) {
         if !keeps {
             self.given[key].2 = now;
@@ -107,7 +107,7 @@ impl State {
 }
 
 impl Clock {
-    /// The messages from here on are of this collective; `sends` says whether this rank sends some now.
+    /// Makes the following messages part of this collective; `sends` is whether this rank sends now.
     pub(crate) fn among(&self, group: &str, collective: &'static str, sends: bool) {
         let (now, state) = (self.now(), &mut *self.lines.state());
         let known = state.given.iter().position(|(name, of, _)| *of == collective && name == group);
@@ -115,7 +115,8 @@ impl Clock {
         if known.is_none() {
             state.given.push((group.to_string(), collective, now));
         }
-        // What comes without anything being sent was given when this rank gave its own part, but in a broadcast it gives nothing.
+        // A receive without a send counts from when this rank gave its own part, except in a broadcast, where it gives
+        // nothing.
         let keeps = !sends && collective != "broadcast";
         state.give(key, keeps, now);
         if let Some(log) = &mut state.log {
@@ -123,11 +124,11 @@ impl Clock {
         }
     }
 
-    /// A message given at a moment, out or in: when it is through, and what its receiver does from then on, or from when it waits;
-    /// nothing where a sender has nothing to do with it.
+    /// A message sent at `given`, out or in: when it is through, and how long its receiver works from then or from when
+    /// it waits; `None` if the sender takes no part in it.
     fn travel(&self, ride: &Ride, inwards: bool, copied: bool, given: f64) -> Option<[f64; 2]> {
         match (inwards, copied) {
-            // The sender has nothing to do with it.
+            // The sender takes no part in it.
             (false, true) => None,
             (true, true) => Some([given + ride.latency_s, ride.busy_s]),
             (true, false) => Some([self.ride(ride, true, given) + ride.latency_s, 0.0]),
@@ -135,7 +136,7 @@ impl Clock {
         }
     }
 
-    /// A message of the collective at hand.
+    /// A message of the current collective.
     pub(crate) fn message(&self, ride: &Ride, inwards: bool, copied: bool) -> Option<Arrival> {
         let mut state = self.lines.state();
         let moment = self.travel(ride, inwards, copied, state.now)?;
@@ -165,7 +166,7 @@ impl Clock {
         }
     }
 
-    /// Does once more what was written down; what the mesh counts is counted with `mesh`.
+    /// Repeats what was recorded; counters of the mesh are kept in `mesh`.
     pub(crate) fn repeat(&self, ticks: &[Tick], mesh: &Mesh) {
         let state = &mut *self.lines.state();
         let mut moments = std::mem::take(&mut state.moments);

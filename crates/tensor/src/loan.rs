@@ -1,9 +1,10 @@
-//! Elements that a transfer is using. Until it retires no code may learn where they are, so no operation can read or
-//! reuse them: [`Tensor::address`] panics for whatever overlaps them, clones and other views included.
+//! Loans of a tensor's elements to a transfer. Until the transfer retires, no code may learn their address, so no
+//! operation can read or reuse them: [`Tensor::address`] panics for any tensor that overlaps them, including clones and
+//! other views.
 
 use crate::Tensor;
 
-/// Which bytes of the address range a tensor's elements are.
+/// Bytes of the address range that hold a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     start: u64,
@@ -13,7 +14,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The bytes of a tensor; rows without gaps between them are one.
+    /// The bytes of a tensor; rows without gaps between them are merged into one.
     pub fn of(tensor: &Tensor, start: u64) -> Span {
         let size = tensor.dtype().bytes() as u64;
         if tensor.is_contiguous() {
@@ -32,7 +33,7 @@ impl Span {
         self.start + (self.rows - 1) * self.stride + self.row
     }
 
-    /// Whether some byte is in both. Two views of different strides count as overlapping if their ranges do.
+    /// True if the spans share a byte. Two views of different strides count as overlapping if their ranges do.
     pub fn overlaps(&self, other: &Span) -> bool {
         if [self, other].iter().any(|span| span.rows * span.row == 0) {
             return false;
@@ -55,7 +56,7 @@ impl Span {
         }
     }
 
-    /// Whether a row has a byte of `start..end`.
+    /// True if a row has a byte in `start..end`.
     fn meets(&self, start: u64, end: u64) -> bool {
         if end <= self.start {
             return false;
@@ -66,7 +67,7 @@ impl Span {
     }
 }
 
-/// A tensor whose elements are on loan to a transfer: for links. Dropping it ends the loan.
+/// A tensor whose elements are on loan to a transfer, for links. Dropping it ends the loan.
 pub struct Lent {
     tensor: Tensor,
     span: Span,
@@ -76,7 +77,7 @@ impl Lent {
     /// Lends the elements.
     ///
     /// # Panics
-    /// If some of them are on loan already.
+    /// If some of them are already on loan.
     #[track_caller]
     pub fn new(tensor: Tensor) -> Lent {
         let span = Span::of(&tensor, tensor.address());
@@ -103,7 +104,7 @@ impl Drop for Lent {
 mod tests {
     use super::*;
 
-    /// All pairs of small spans agree with counting bytes.
+    /// Compares all pairs of small spans with counting bytes.
     #[test]
     fn overlap_is_exact_at_equal_strides() {
         let bytes = |s: &Span| -> Vec<u64> {

@@ -1,9 +1,9 @@
-//! What a machine can do: coarse methods, outputs and scratch passed in by the caller.
+//! The operations of a machine: coarse methods, with outputs and scratch passed in by the caller.
 //!
-//! Rules every machine keeps (they are tested on each): an output row depends only on its inputs and a fixed
-//! order of addition, the same for one row and a million; sums over rows run in ascending order, continued from
-//! what the output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit. A machine that is slow with
-//! denormal numbers reads them as zeros, and writes zeros for them, in all its arithmetic.
+//! Rules that every machine keeps (each is tested for them): an output row depends only on its inputs and a fixed order
+//! of addition, the same for one row and a million; sums over rows run in ascending order, continued from what the
+//! output holds, so that cutting the rows at multiples of [`SUM_CHUNK`] changes no bit. A machine that is slow with
+//! denormal numbers reads and writes them as zeros in all its arithmetic.
 
 use std::sync::Arc;
 
@@ -27,30 +27,30 @@ use crate::tensor::floats;
 use crate::term::Term;
 use crate::{PackPages, Profile, Tensor};
 
-/// Rows of a chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in an order of its own and fixed, as its vectors or
-/// matrix units want it, and chunk after chunk, ascending, to what the output holds. So whoever cuts a sum into several calls at a
-/// multiple of this changes no bit: tiles, micro batches and parts of a context are whole chunks. More would make smaller tiles
-/// impossible, less would leave kernels too little to do between two reads of the output.
+/// Rows per chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in its own fixed order, as suits
+/// its vectors or matrix units, and chunk after chunk, ascending, to what the output holds. Cutting a sum into calls at
+/// a multiple of this changes no bit: tiles, micro-batches and parts of a context are whole chunks. A larger value
+/// would rule out smaller tiles; a smaller one would leave kernels too little work between reads of the output.
 pub const SUM_CHUNK: usize = 128;
 
-/// Neighbours that a unit of products adds up, in an order of its own, before their sum joins what the output holds: two of `vdpbf16ps`, at
-/// most as many as these, of an AMX tile. Rows that begin at a multiple of it are added as they are where they begin at 0.
+/// Neighbours that a unit of products sums in its own order before adding to the output: two for `vdpbf16ps`, at most
+/// this many for an AMX tile. Rows that begin at a multiple of it are summed as if they began at 0.
 pub const SUM_UNIT: usize = 32;
 
-/// Whether rows may be cut here without changing a sum over them: a multiple of [`SUM_CHUNK`], and not 0.
+/// True if cutting rows here changes no sum over them: a nonzero multiple of [`SUM_CHUNK`].
 pub fn is_whole_chunks(rows: usize) -> bool {
     rows > 0 && rows.is_multiple_of(SUM_CHUNK)
 }
 
-/// An address range of a machine, given back when dropped.
+/// An address range of a machine, released when dropped.
 pub trait Arena {
     /// The first address.
     fn base(&self) -> u64;
-    /// The pool is about to use bytes up to `end` of the range, more than ever before. A machine whose memory has to be
-    /// asked for does so here; the order of calls is the program's.
+    /// Called before the pool uses bytes up to `end` of the range, more than ever before. A machine that has to request
+    /// its memory does so here; the order of calls is the program's.
     ///
     /// # Errors
-    /// If the machine has no memory left, with what it has.
+    /// If the machine has no memory left, with the amount it has.
     fn grow(&self, _end: u64) -> Result<(), String> {
         Ok(())
     }
@@ -74,7 +74,7 @@ pub struct MatMul<'a> {
 }
 
 impl MatMul<'_> {
-    /// (m, n, k).
+    /// Sizes (m, n, k).
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -87,10 +87,10 @@ impl MatMul<'_> {
         (m, n, k)
     }
 
-    /// The same product with a B that is packed, if it is.
+    /// The same product as one with a packed B; `None` if B is not packed.
     ///
     /// # Panics
-    /// If it is and this is not `C = A B^T`.
+    /// If B is packed and this is not `C = A B^T`.
     #[track_caller]
     pub fn packed(&self) -> Option<PackedMatMul<'_>> {
         self.b.packing()?;
@@ -98,7 +98,7 @@ impl MatMul<'_> {
         Some(PackedMatMul { a: self.a, weight: self.b, c: self.c })
     }
 
-    /// The shape alone.
+    /// Shapes and types of the call.
     #[track_caller]
     pub fn desc(&self) -> crate::OpDesc {
         let (m, n, k) = self.sizes();
@@ -107,7 +107,7 @@ impl MatMul<'_> {
     }
 }
 
-/// `C = A W^T` with a weight as it is packed.
+/// `C = A W^T` with a packed weight.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedMatMul<'a> {
     /// f32 or bf16 [m, k].
@@ -119,10 +119,10 @@ pub struct PackedMatMul<'a> {
 }
 
 impl PackedMatMul<'_> {
-    /// How the weight is packed.
+    /// The weight's packing.
     ///
     /// # Panics
-    /// If it is not, or shapes do not fit.
+    /// If it is not packed, or shapes do not fit.
     #[track_caller]
     pub fn packing(&self) -> &crate::Packing {
         let Some(packing) = self.weight.packing() else { panic!("packed_matmul: {self:?}") };
@@ -131,7 +131,7 @@ impl PackedMatMul<'_> {
         packing
     }
 
-    /// The shape alone.
+    /// Shapes and types of the call.
     #[track_caller]
     pub fn desc(&self) -> crate::OpDesc {
         let packing = self.packing();
@@ -140,14 +140,14 @@ impl PackedMatMul<'_> {
     }
 }
 
-/// Which normalisation.
+/// Kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormKind {
     /// Subtracts the mean (LayerNorm) or not (RMSNorm).
     pub centred: bool,
     /// Multiplies by `1 + w` (Gemma, LayerNorm1P) instead of `w`.
     pub plus_one: bool,
-    /// Rounds the normalised value to the storage type before it meets the weight, as Llama does.
+    /// Rounds the normalised value to the storage type before multiplying by the weight, as Llama does.
     pub round_first: bool,
     /// Added to the variance.
     pub eps: f32,
@@ -156,7 +156,7 @@ pub struct NormKind {
 /// Normalises each group of `weight.cols()` columns of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
-    /// Which.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// [t, groups x width].
     pub x: &'a Tensor,
@@ -170,16 +170,16 @@ pub struct Norm<'a> {
     pub stats: &'a Tensor,
 }
 
-/// The backward pass of [`Norm`]; each method uses its part.
+/// The backward pass of [`Norm`]; each method uses some of the fields.
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackward<'a> {
-    /// Which.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// The forward input.
     pub x: &'a Tensor,
     /// The forward weight.
     pub weight: &'a Tensor,
-    /// What the forward pass wrote.
+    /// Statistics written by the forward pass.
     pub stats: &'a Tensor,
     /// Gradient of the output.
     pub dy: &'a Tensor,
@@ -200,8 +200,8 @@ pub enum Activation {
     Relu2,
     /// The hyperbolic tangent.
     Tanh,
-    /// gpt-oss's, gated alone: `(up + 1) gate sigmoid(1.702 gate)` with gate at most 7 and up within -7 and 7; x holds
-    /// gate and up in turns, not in halves.
+    /// gpt-oss's activation, only gated: `(up + 1) gate sigmoid(1.702 gate)` with gate at most 7 and up within -7 and
+    /// 7; x holds gate and up interleaved, not in halves.
     ClampedSwiglu,
 }
 
@@ -240,7 +240,7 @@ pub struct RopeTable<'a> {
     pub positions: &'a Tensor,
     /// f32 [1, rot/2]: radians per position.
     pub inv_freq: &'a Tensor,
-    /// Multiplies both (YaRN's and LongRoPE's attention factor).
+    /// Multiplies cosines and sines (YaRN's and LongRoPE's attention factor).
     pub factor: f32,
     /// f32 [t, rot].
     pub out: &'a Tensor,
@@ -257,9 +257,9 @@ pub struct Rope<'a> {
     pub table: &'a Tensor,
     /// Columns of one head.
     pub head_dim: usize,
-    /// Pairs are neighbours (GPT-J) instead of halves.
+    /// Pairs are adjacent columns (GPT-J) instead of halves.
     pub interleaved: bool,
-    /// Rotates back: the gradient.
+    /// Rotates in the opposite direction: the gradient.
     pub inverse: bool,
     /// Adds to `out`.
     pub accumulate: bool,
@@ -270,7 +270,7 @@ pub struct Rope<'a> {
 pub struct Embed<'a> {
     /// i32 [1, t].
     pub ids: &'a Tensor,
-    /// [vocab, d]; packed if the machine multiplies with what is packed so.
+    /// [vocab, d]; packed if the machine multiplies weights of that format.
     pub table: &'a Tensor,
     /// Multiplies each row.
     pub scale: f32,
@@ -278,7 +278,7 @@ pub struct Embed<'a> {
     pub out: &'a Tensor,
     /// Adds to `out`.
     pub accumulate: bool,
-    /// The table is a part of a larger one, its first row this id's; ids without a row have zeros.
+    /// The id of the table's first row, if it is a part of a larger table; ids without a row give zeros.
     pub first: Option<usize>,
 }
 
@@ -301,50 +301,51 @@ pub struct CrossEntropy<'a> {
     pub softcap: f32,
     /// Weight of the squared log-partition.
     pub z_loss: f32,
-    /// The logits are some columns of a vocabulary that is spread over several ranks.
+    /// Present if the logits are a column slice of a vocabulary that is spread over several ranks.
     pub spread: Option<Spread<'a>>,
-    /// f32 [2, r]: the entropy of the softmax in nats, and 1 where the label is its largest (the first of equals), else 0; zeros where
-    /// ignored. With it a rank's statistics have four rows.
+    /// f32 [2, r]: the entropy of the softmax in nats, and 1 where the label is the largest logit (the first of
+    /// equals), else 0; zeros where ignored. If present, a rank's statistics have four rows.
     pub measures: Option<&'a Tensor>,
 }
 
-/// Cross-entropy over a vocabulary that is spread over ranks: first each rank makes its statistics, then with those of all
-/// the loss and its own columns of the gradient.
+/// Cross-entropy over a vocabulary that is spread over ranks: first each rank computes its statistics; then, given
+/// those of all ranks, the loss and its own columns of the gradient.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread<'a> {
-    /// The label that the first column is.
+    /// Vocabulary index of the first column.
     pub first: usize,
-    /// f32 [2, r]: the logarithm of the sum over these columns, and the label's logit where it is one of them, else 0. Where
-    /// measures are asked for two more rows: the entropy of the softmax over these columns, and what the label's logit has to be
-    /// at least, for all that these columns have, to be the first of the largest. If given, it is written and nothing else.
+    /// f32 [2, r]: the log-sum-exp over these columns, and the label's logit if it is among them, else 0. With measures
+    /// there are two more rows: the entropy of the softmax over these columns, and the least logit that would make the
+    /// label the first of the largest among these columns. If given, only this is written.
     pub stats: Option<&'a Tensor>,
     /// f32 [2 x ranks, r], or [4 x ranks, r]: the statistics of all ranks, in their order.
     pub all: Option<&'a Tensor>,
 }
 
-/// One update of one tensor: AdamW (Loshchilov and Hutter, 2019), or without a second moment SGD with momentum and decoupled decay
-/// (SGDW, in the same paper): `m = beta1 m + g`, `param -= lr (m + weight_decay param)`.
+/// One update of one tensor: AdamW (Loshchilov and Hutter, 2019) or, without a second moment, SGD with momentum and
+/// decoupled decay (SGDW, in the same paper): `m = beta1 m + g`, `param -= lr (m + weight_decay param)`.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW<'a> {
-    /// Updated weights. In bf16 without a master they are rounded up or down at random ([`crate::moments`]).
+    /// Updated weights. In bf16 without a master they are rounded stochastically ([`crate::moments`]).
     pub param: &'a Tensor,
-    /// f32 master of `param` if that is narrower and has one.
+    /// f32 master weights, if `param` is narrower and has them.
     pub master: Option<&'a Tensor>,
-    /// First moment: f32; or bf16, to which it is rounded once it has been used; or e4m3 codes with `scales`.
+    /// First moment: f32; bf16, rounded after use; or e4m3 codes with `scales`.
     pub m: &'a Tensor,
-    /// Second moment, of the same type.
+    /// Second moment, of the same type as the first.
     pub v: Option<&'a Tensor>,
-    /// Of moments that are e4m3 codes ([`crate::moments`]).
+    /// Scales of moments in e4m3 codes ([`crate::moments`]).
     pub scales: Option<MomentScales<'a>>,
-    /// A number for the weight. With the next one and `updates` it decides how narrow moments, and weights without masters, are rounded.
+    /// Number of the weight. With `first` and `updates` it determines the rounding of narrow moments and of weights
+    /// without masters.
     pub key: u32,
-    /// Which of the weight's elements the first one is; a multiple of the block's where there are scales.
+    /// Index of the first element within the whole weight; a multiple of the block size if there are scales.
     pub first: usize,
     /// f32 gradient of the sum; multiplied by `scale`.
     pub grad: &'a Tensor,
     /// f32 [1, 1]: one over the valid tokens, times the clip factor.
     pub scale: &'a Tensor,
-    /// f32 [1, 1]: not zero leaves everything as it is.
+    /// f32 [1, 1]: if nonzero, nothing changes.
     pub skip: &'a Tensor,
     /// Learning rate.
     pub lr: f32,
@@ -360,25 +361,26 @@ pub struct AdamW<'a> {
     pub updates: &'a Tensor,
 }
 
-/// The scales of an update's moments, f32 [1, blocks].
+/// Scales of an update's moments, f32 [1, blocks].
 #[derive(Clone, Copy, Debug)]
 pub struct MomentScales<'a> {
-    /// Of first moments.
+    /// Scales of first moments.
     pub m: &'a Tensor,
-    /// Of the roots of second moments.
+    /// Scales of the roots of second moments.
     pub v: Option<&'a Tensor>,
 }
 
-/// From the gradient's sum of squares to the factor of an update. All f32 [1, 1] but the count of updates.
+/// Computes the factor of an update from the gradient's sum of squares. All tensors are f32 [1, 1], except the count of
+/// updates.
 #[derive(Clone, Copy, Debug)]
 pub struct StepScale<'a> {
-    /// Of the gradient of the sum.
+    /// Sum of squares of the gradient of the summed loss.
     pub sum_squares: &'a Tensor,
-    /// Sum of the losses; only looked at for being finite.
+    /// Sum of the losses; only tested for being finite.
     pub loss: &'a Tensor,
     /// Valid tokens.
     pub count: &'a Tensor,
-    /// Clip the norm of the mean's gradient to this; 0 for no clipping.
+    /// Largest norm of the mean's gradient, to which it is clipped; 0 for no clipping.
     pub max_norm: f32,
     /// `min(1, max_norm / norm) / count`; 0 without a valid token.
     pub scale: &'a Tensor,
@@ -386,70 +388,71 @@ pub struct StepScale<'a> {
     pub skip: &'a Tensor,
     /// `sqrt(sum_squares) / count`.
     pub norm: &'a Tensor,
-    /// i32 [1, 1]: one more unless skipped.
+    /// i32 [1, 1]: incremented unless skipped.
     pub updates: &'a Tensor,
 }
 
-/// A kind of hardware, or the count of one. Methods panic with the operation's name and shapes if those do not
+/// A kind of hardware, or its stand-in without data. Methods panic with the operation's name and shapes if those do not
 /// fit; `ws` is scratch of at least `profile().workspace(desc)` bytes.
 pub trait Machine: Send + Sync {
     /// The data sheet.
     fn profile(&self) -> &Profile;
-    /// Address space for a pool; nothing is touched.
+    /// Reserves address space for a pool; no memory is touched.
     fn reserve(&self, bytes: u64) -> Box<dyn Arena>;
-    /// True when tensors hold data.
+    /// True if tensors hold data.
     fn has_data(&self) -> bool;
-    /// The clock that its calls advance, on a machine without data whose profile has rates.
+    /// The clock that calls advance, on a machine without data whose profile has rates.
     fn clock(&self) -> Option<&Clock> {
         None
     }
-    /// How host threads move its data, for [`crate::spill`]; `None` without data, or if it cannot spill.
+    /// Host-side copies of the machine's data, for [`crate::spill`]; `None` without data, or if it cannot spill.
     fn copies(&self) -> Option<Arc<dyn Copies>> {
         None
     }
 
-    /// Host to machine; `bytes` are the elements row by row, little-endian.
+    /// Writes from host to machine; `bytes` are the elements row by row, little-endian.
     fn write(&self, dst: &Tensor, bytes: &[u8]);
-    /// Host to machine, many tensors at once: calls `fill(index, elements)` once for each group of `dst`, on any thread
-    /// and several at a time, where `elements` has for each tensor of `dst[index]` all its elements, row by row,
-    /// little-endian, to be overwritten. What is read or converted there needs no buffer of its own. Panics if rows of
-    /// a tensor have gaps between them or two tensors overlap.
+    /// Writes many tensors from the host: calls `fill(index, elements)` once for each group of `dst`, on any thread and
+    /// several at a time. `elements` has for each tensor of `dst[index]` all its elements, row by row, little-endian,
+    /// to be overwritten, so reading or converting there needs no extra buffer. Panics if rows of a tensor have gaps
+    /// between them or two tensors overlap.
     fn fill(&self, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mut [u8]]) + Sync));
-    /// Machine to host.
+    /// Reads from machine to host.
     fn read(&self, src: &Tensor) -> InFlight;
-    /// Lets another thread read the elements as they are now while this one goes on. Until the share ends, methods
-    /// panic that would write to the tensor's storage.
+    /// Lets another thread read the elements as they are now while this one continues. Until the share ends, methods
+    /// that would write to the tensor's storage panic.
     fn share(&self, src: &Tensor) -> (Share, Reader);
-    /// This point of the program, for [`Machine::take`].
+    /// Marks this point of the program, for [`Machine::take`].
     fn fence(&self) -> u64 {
         0
     }
-    /// Copies what another rank shares into a tensor of as many elements without gaps, and without the host, where the memory
-    /// of both is of one device. The copy begins after the fence; operations that are called later begin after the copy.
-    /// False, with nothing done, if it has to go another way.
+    /// Copies a tensor shared by another rank into one of as many elements without gaps, bypassing the host, if both
+    /// lie on one device; otherwise returns false. The copy begins after the fence, operations called later after the
+    /// copy.
     fn take(&self, _from: &Reader, _dst: &Tensor, _fence: u64) -> bool {
         false
     }
-    /// The operations from here to [`Machine::leave_block`] are those of a block, which comes again with every step: a machine
-    /// may collect them and issue them together.
+    /// Starts a block, a sequence of operations up to [`Machine::leave_block`] that recurs in every step; a machine may
+    /// collect them and issue them together.
     fn enter_block(&self) {}
-    /// The block's operations are issued.
+    /// Ends the block and issues its operations.
     fn leave_block(&self) {}
-    /// Marks a moment of the machine's own time, and gives its number; none where operations are over when they return.
+    /// Records a timestamp on the machine's clock and returns its index; `None` if operations end before they return.
     fn stamp(&self) -> Option<u64> {
         None
     }
-    /// Waits for the moments marked so far: the seconds of each since the first. Forgets them.
+    /// Waits for all timestamps recorded so far, returns the seconds of each since the first, and clears them.
     fn stamps(&self) -> Vec<f64> {
         Vec::new()
     }
-    /// All bits zero.
+    /// Sets all bits to zero.
     fn zero(&self, dst: &Tensor);
-    /// `dst = src`, converting between float types, or i32 as it is; strides may differ.
+    /// `dst = src`, converting between float types, or i32 unchanged; strides may differ.
     fn copy(&self, src: &Tensor, dst: &Tensor);
     /// `out = a + b`; `out` may be `a`, float types may differ.
     fn add(&self, a: &Tensor, b: &Tensor, out: &Tensor);
-    /// `out = a b`, element by element; a row `b` [1, cols] is that of all rows of `a`. `out` may be `a`, float types may differ.
+    /// `out = a b`, element by element; a single row `b` [1, cols] is used for all rows of `a`. `out` may be `a`, float
+    /// types may differ.
     fn multiply(&self, a: &Tensor, b: &Tensor, out: &Tensor);
     /// `out = 1 / sqrt(x)`; `out` may be `x`.
     fn rsqrt(&self, x: &Tensor, out: &Tensor);
@@ -457,10 +460,10 @@ pub trait Machine: Send + Sync {
     fn scale(&self, x: &Tensor, factor: f32, out: &Tensor);
     /// `x = cap tanh(x / cap)`.
     fn softcap(&self, x: &Tensor, cap: f32);
-    /// `x[r, c] += scales[r] (2 u - 1)` with `u` in [0, 1) of twenty bits, which [`crate::moments::noise`] makes of the row's key and the
-    /// column; keys i32 and scales f32 [1, r].
+    /// `x[r, c] += scales[r] (2 u - 1)` with a 20-bit `u` in [0, 1) from [`crate::moments::noise`] of the row's key and
+    /// the column; keys i32 and scales f32 [1, r].
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor);
-    /// `x[r, c] *= factor`, or zero where [`Dropout::drops`] says so of the row's key and the column; keys i32 [1, r].
+    /// `x[r, c] *= factor`, or zero where [`Dropout::drops`] is true for the row's key and the column; keys i32 [1, r].
     fn dropout(&self, x: &Tensor, keys: &Tensor, how: Dropout);
     /// `x += bias` on each row.
     fn add_bias(&self, x: &Tensor, bias: &Tensor);
@@ -469,46 +472,46 @@ pub trait Machine: Send + Sync {
 
     /// Matrix product.
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
-    /// The product, and then each term added to its result: where that is one pass, with the same bits. Scratch is that of
+    /// A product with terms added to its result, in one pass if the machine can, with the same bits. Scratch is that of
     /// [`MatMul::desc_with`].
     fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
         self.matmul(op, ws);
         terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(op, ws)));
     }
-    /// Whether [`Machine::packed_matmul`] and [`Machine::grouped_matmul`] take weights of this format, and [`Machine::embed`] tables that
-    /// files have in it. The second takes none of numbers.
+    /// True if [`Machine::packed_matmul`] and [`Machine::grouped_matmul`] take weights of this format, and
+    /// [`Machine::embed`] tables that files have in it. The grouped product takes no plain numbers.
     fn multiplies(&self, _format: crate::BlockFormat) -> bool {
         false
     }
-    /// Matrix product with a packed weight, on machines that multiply with such.
+    /// Matrix product with a packed weight, on machines that support it.
     fn packed_matmul(&self, op: &PackedMatMul<'_>, _ws: &Tensor) {
         panic!("the machine {} multiplies with no packed weights: {op:?}", self.profile().name);
     }
-    /// Matrix product of operands that are narrowed first.
+    /// Matrix product of operands that are rounded to fewer bits first.
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor);
-    /// `out = max(out, |x|)` over the finite elements of x: all of them for f32 [1, 1], else by column for f32 [1, cols].
+    /// `out = max(out, |x|)` over the finite elements of x: all of them for f32 [1, 1], by column for f32 [1, cols].
     fn largest(&self, x: &Tensor, out: &Tensor);
     /// Normalisation.
     fn norm(&self, op: &Norm<'_>);
-    /// `dx (+)=` the gradient by x.
+    /// `dx (+)=` the gradient with respect to x.
     fn norm_backward_input(&self, op: &NormBackward<'_>, dx: &Tensor, accumulate: bool);
     /// `dweight +=`, `dbias +=`, ascending rows; f32.
     fn norm_backward_weight(&self, op: &NormBackward<'_>, dweight: &Tensor, dbias: Option<&Tensor>);
     /// Activation function.
     fn activate(&self, op: &Activate<'_>);
-    /// Its gradient.
+    /// Gradient of [`Machine::activate`].
     fn activate_backward(&self, op: &ActivateBackward<'_>);
     /// Cosines and sines.
     fn rope_table(&self, op: &RopeTable<'_>);
     /// Rotation.
     fn rope(&self, op: &Rope<'_>);
-    /// Table look-up.
+    /// Table lookup.
     fn embed(&self, op: &Embed<'_>);
     /// `dtable[ids] += scale x dy`, ascending rows; f32. `first` as in [`Embed`].
     fn embed_backward(&self, ids: &Tensor, dy: &Tensor, scale: f32, dtable: &Tensor, first: Option<usize>);
     /// Chooses experts.
     fn route(&self, op: &Route<'_>);
-    /// Its gradient.
+    /// Gradient of [`Machine::route`].
     fn route_backward(&self, op: &RouteBackward<'_>);
     /// The gradient of a router's own losses.
     fn router_losses(&self, op: &RouterLosses<'_>);
@@ -526,29 +529,30 @@ pub trait Machine: Send + Sync {
     fn grouped_weight(&self, op: &GroupedWeight<'_>, ws: &Tensor);
     /// Sums of experts' results.
     fn combine(&self, op: &Combine<'_>);
-    /// Its gradient.
+    /// Gradient of [`Machine::combine`].
     fn combine_backward(&self, op: &CombineBackward<'_>);
     /// Attention.
     fn attention(&self, op: &Attention<'_>, ws: &Tensor);
-    /// [`Machine::attention`] reads keys and values in pages ([`Mask::pages`]); others need them in order.
+    /// True if [`Machine::attention`] reads keys and values in pages ([`Mask::pages`]); other machines need them in
+    /// order.
     fn reads_pages(&self) -> bool {
         false
     }
-    /// Rows of keys or values in few bits, on machines that read pages.
+    /// Quantizes rows of keys or values into pages, on machines that read pages.
     fn pack_pages(&self, op: &PackPages<'_>) {
         panic!("this machine holds no keys in {:?}", op.format);
     }
-    /// Its gradient.
+    /// Gradient of [`Machine::attention`].
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
     /// See [`SinksBackward`].
     fn sinks_backward(&self, op: &SinksBackward<'_>);
     /// Cross-entropy of a tile.
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
-    /// Divergence from a teacher, of a tile.
+    /// Divergence of a tile of logits from a teacher.
     fn divergence(&self, op: &Divergence<'_>);
-    /// Distances of rows from others.
+    /// Distances of rows from target rows.
     fn row_distance(&self, op: &RowDistance<'_>);
-    /// Chooses tokens: `op.draws` has one for each row.
+    /// Chooses tokens; `op.draws` has one entry per row.
     fn choose(&self, op: &Choose<'_>) {
         let logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
         let ids = choice::of_rows(&logits, op.logits.cols(), op.draws);
@@ -557,7 +561,7 @@ pub trait Machine: Send + Sync {
             self.write(kept, &choice::kept_of_rows(&logits, op.logits.cols(), op.draws));
         }
     }
-    /// Leaves logits out.
+    /// Masks logits; see [`LeaveOut`].
     fn leave_out(&self, op: &LeaveOut<'_>) {
         let mut logits = floats(op.logits.dtype(), &self.read(op.logits).wait());
         let bits = self.read(op.kept).wait();
@@ -569,8 +573,8 @@ pub trait Machine: Send + Sync {
     fn sum(&self, x: &Tensor, out: &Tensor);
     /// `out += sum(x^2)`; f32 to [1, 1].
     fn sum_squares(&self, x: &Tensor, out: &Tensor);
-    /// `out[i] += sum(x^2)` of at most `slot` elements from `i slot` on; f32 [1, n] to [1, ceil(n / slot)]. The order of
-    /// addition within a sum depends on how many elements it has, and on nothing else.
+    /// `out[i] += sum(x^2)` of at most `slot` elements starting at `i slot`; f32 [1, n] to [1, ceil(n / slot)]. The
+    /// order of addition within a sum depends only on the number of its elements.
     fn sum_squares_slots(&self, x: &Tensor, slot: usize, out: &Tensor) {
         for (index, start) in (0..x.cols()).step_by(slot).enumerate() {
             let part = x.view_cols(start..x.cols().min(start + slot));
@@ -581,7 +585,7 @@ pub trait Machine: Send + Sync {
     fn step_scale(&self, op: &StepScale<'_>);
     /// The update.
     fn adamw(&self, op: &AdamW<'_>);
-    /// What weights become as a format stores their masters: the bits of [`crate::FourBits::round`].
+    /// Rounds weights as a format stores their masters: the bits of [`crate::FourBits::round`].
     fn round_weights(&self, op: &RoundWeights<'_>) {
         op.check();
         let largest = op.largest.map_or(0.0, |largest| self.read(largest).wait_f32());
@@ -590,6 +594,6 @@ pub trait Machine: Send + Sync {
     }
     /// Packs rows of weights: the bits of [`crate::BlockFormat::pack_row`].
     fn pack(&self, op: &Pack<'_>);
-    /// Unpacks them: the bits of [`crate::BlockFormat::unpack_row`], rounded to the output's type.
+    /// Unpacks rows of weights: the bits of [`crate::BlockFormat::unpack_row`], rounded to the output's type.
     fn unpack(&self, op: &Unpack<'_>);
 }

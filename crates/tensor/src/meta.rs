@@ -1,4 +1,5 @@
-//! The machine without data: it accepts every call and does nothing, so a program run on it is its own plan.
+//! The machine without data: it accepts every call and computes nothing, so running a program on it gives the program's
+//! plan.
 
 use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::blocks::{BlockFormat, Pack, Unpack};
@@ -15,7 +16,7 @@ use crate::narrow::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::{Hardware, Profile, Tensor};
 
-/// Shapes and no data, with another machine's profile. A profile with rates gives it a clock.
+/// Shapes without data, with another machine's profile. A profile with rates gives it a clock.
 pub struct Meta {
     profile: Profile,
     clock: Option<Clock>,
@@ -34,12 +35,12 @@ impl Meta {
         }
     }
 
-    /// A call that reads or writes each of these once.
+    /// A call that reads or writes each of these once without computing.
     fn moves(&self, tensors: &[&Tensor]) {
         self.run(Work::Memory, bytes(tensors));
     }
 
-    /// A call that does so and computes.
+    /// A call that also computes.
     fn maps(&self, tensors: &[&Tensor]) {
         self.run(Work::Elementwise, bytes(tensors));
     }
@@ -49,7 +50,7 @@ fn bytes(tensors: &[&Tensor]) -> u64 {
     tensors.iter().map(|tensor| tensor.bytes()).sum()
 }
 
-/// Bytes that go through memory for a result that is added to what is there, or not.
+/// Memory traffic of a result that is written or, if `accumulate`, added to.
 fn into(out: &Tensor, accumulate: bool) -> u64 {
     out.bytes() * (1 + u64::from(accumulate))
 }
@@ -111,7 +112,7 @@ impl Machine for Meta {
         self.run(Work::MatMul(flops, op.a.dtype()), bytes(&[op.a, op.weight, op.c]));
     }
     fn narrow_matmul(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
-        // Operands are read and written narrow; the product is as fast as it would be with those that are not.
+        // Operands are read and written narrowed; the product is as fast as without narrowing.
         self.maps(&[op.product.a, op.product.b, op.product.a, op.product.b]);
         self.matmul(&op.product, ws);
     }
@@ -174,7 +175,7 @@ impl Machine for Meta {
         self.run(Work::Memory, bytes(&[op.ids, op.out]) + into(op.out, op.accumulate));
     }
     fn embed_backward(&self, ids: &Tensor, dy: &Tensor, _: f32, _: &Tensor, _: Option<usize>) {
-        // Each row of dy meets an f32 row of the table, read and written.
+        // Each row of dy is added to an f32 row of the table, which is read and written.
         self.run(Work::Memory, bytes(&[ids, dy]) + 8 * dy.len() as u64);
     }
     fn route(&self, op: &Route<'_>) {
@@ -201,7 +202,7 @@ impl Machine for Meta {
     fn grouped_matmul(&self, op: &GroupedMatMul<'_>, _: &Tensor) {
         let (t, k, inner, out) = op.sizes();
         let flops = 2.0 * (t * k) as f64 * inner as f64 * out as f64;
-        // Experts that no token chose are not read.
+        // Experts without tokens are not read.
         let share = (t * k).min(op.experts) as u64;
         let weights = op.weights.bytes() / op.experts as u64 * share;
         let rows = (t * k * inner * op.a.dtype().bytes()) as u64;
@@ -251,7 +252,7 @@ impl Machine for Meta {
             Known::Best { ids, logps, .. } => [ids, logps],
         };
         let out = op.out.map_or(0, |out| bytes(&[out.loss, out.dlogits, out.weights]));
-        // Without a gradient the best tokens alone are read.
+        // Without a gradient only the best tokens are read.
         let logits = match op.teacher {
             Known::Best { ids, .. } if op.out.is_none() => ids.bytes(),
             _ => op.logits.bytes(),
@@ -259,7 +260,7 @@ impl Machine for Meta {
         self.run(Work::Elementwise, logits + bytes(&known) + bytes(&[op.stats, op.labels, op.parts]) + out);
     }
     fn row_distance(&self, op: &RowDistance<'_>) {
-        // Both are read twice.
+        // Both operands are read twice.
         self.run(
             Work::Elementwise,
             2 * bytes(&[op.x, op.target]) + bytes(&[op.labels, op.weights, op.loss, op.dx]),

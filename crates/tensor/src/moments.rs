@@ -1,33 +1,34 @@
-//! Moments of an optimizer, and weights without masters, in fewer bits than f32: how they are rounded.
+//! Rounding of an optimizer's moments, and of weights without masters, to fewer bits than f32.
 //!
-//! An average that moves by a twentieth never leaves a code if it is rounded to the nearest one, of which eight lie between
-//! powers of two; one that moves by a thousandth never leaves a bf16 number, and neither does a weight whose step is less than its 512th. So an update rounds up or down as a hash of the
-//! weight, the element and the count of updates says: right on average, and the same whichever rank or machine does it.
+//! Rounding to nearest would freeze small changes: an average that moves by a twentieth never leaves its code, as there
+//! are only eight codes between powers of two; one that moves by a thousandth never leaves a bf16 number, and neither
+//! does a weight whose step is less than 1/512 of it. An update therefore rounds up or down by a hash of the weight,
+//! the element and the count of updates: unbiased, and the same whichever rank or machine does it.
 //!
-//! In eight bits they are e4m3 codes in blocks of [`BLOCK`] elements with a scale each; of second moments their
-//! roots, which have half the range of exponents.
+//! In eight bits, moments are e4m3 codes in blocks of [`BLOCK`] elements with one scale each; second moments store
+//! their roots, which have half the range of exponents.
 //!
-//! Blocks of 128 are those of COAT (Xi et al., 2025), e4m3 codes with powers of two as scales those of OCP's microscaling formats
-//! (2023). With such a scale every first moment and every square of a root is a bf16 number, so a checkpoint in bf16 holds
-//! moments exactly, and what is read from it has the same blocks and the same values.
+//! Blocks of 128 are those of COAT (Xi et al., 2025); e4m3 codes with powers of two as scales are those of OCP's
+//! microscaling formats (2023). With such a scale every first moment and every square of a root is a bf16 number, so a
+//! bf16 checkpoint holds moments exactly, and reading it gives the same blocks and values.
 //!
-//! A root that is not zero stays so, because weights are divided by it.
+//! A nonzero root stays nonzero, because weights are divided by it.
 //!
-//! All of this is arithmetic on one element at a time without a branch, so that it becomes vector code where it is inlined.
+//! All functions are branch-free arithmetic on one element at a time, so that they vectorise where they are inlined.
 
-/// Elements with one scale.
+/// Elements per scale.
 pub const BLOCK: usize = 128;
 
 /// Noise with which [`encode`] rounds to the nearest code.
 pub const NEAREST: u32 = 1 << 19;
 
-/// Biased exponent of the smallest scale: squares of the smallest roots, 2^-9 of it, are normal numbers.
+/// Biased exponent of the smallest scale: the squares of its smallest roots, 2^-9 of it, are normal numbers.
 const SMALLEST: u32 = 127 - 54;
 
 /// 448, the largest e4m3 magnitude.
 const MOST: u32 = 0x43e0_0000;
 
-/// The smallest power of two over which no magnitude of a block is above 448, and one over it.
+/// The smallest power of two that divides all magnitudes of a block to at most 448, and its reciprocal.
 #[inline(always)]
 pub fn scale(block: &[f32]) -> (f32, f32) {
     let most = block.iter().fold(0, |most: u32, x| most.max(x.to_bits() & 0x7fff_ffff));
@@ -36,14 +37,14 @@ pub fn scale(block: &[f32]) -> (f32, f32) {
     (f32::from_bits(exponent << 23), f32::from_bits((254 - exponent) << 23))
 }
 
-/// The e4m3 code below or above `x`, a value over its block's scale: above if the part of `x` between the two is greater than
-/// `noise` of 2^20 leaves. A value that has a code gets it whatever the noise.
+/// The e4m3 code below or above `x`, a value divided by its block's scale: above if the fraction of `x` between the two
+/// plus `noise` / 2^20 reaches one. An exactly representable value is unchanged by the noise.
 #[inline(always)]
 pub fn encode(x: f32, noise: u32) -> u8 {
     let sign = (x.to_bits() >> 24) & 0x80;
     let magnitude = x.to_bits() & 0x7fff_ffff;
     let clipped = magnitude.min(MOST);
-    // Three bits of the mantissa stay, and the exponent's bias of 127 becomes 7.
+    // Keeps three mantissa bits and changes the exponent's bias from 127 to 7.
     let normal = ((clipped + noise) >> 20).wrapping_sub(120 << 3);
     // Below 2^-6 codes are multiples of 2^-9.
     let small = (f32::from_bits(clipped) * 512.0 + noise as f32 / 1_048_576.0) as i32 as u32;
@@ -61,7 +62,7 @@ pub fn decode(code: u8) -> f32 {
     if code < 0x80 { value } else { -value }
 }
 
-/// Twenty bits that depend on all of these numbers (the finaliser of MurmurHash3, Appleby).
+/// Twenty bits that depend on both numbers (the finaliser of MurmurHash3, Appleby).
 #[inline(always)]
 pub fn noise(key: u32, element: u32) -> u32 {
     let mut hash = key ^ element.wrapping_mul(0x9e37_79b1);
@@ -70,30 +71,31 @@ pub fn noise(key: u32, element: u32) -> u32 {
     (hash ^ (hash >> 16)) >> 12
 }
 
-/// The key of one update's noise, from that of the weight: of its first moments or of its second ones.
+/// The noise key of one update of a weight's first or second moments.
 pub fn key(weight: u32, updates: i32, second: bool) -> u32 {
     (weight ^ (updates as u32).wrapping_mul(0x85eb_ca77)).wrapping_mul(2).wrapping_add(u32::from(second))
 }
 
-/// The key of one update's noise that rounds a narrow weight which has no master (stochastic rounding, Zamirai et al., 2020).
+/// The noise key of one update that rounds a narrow weight without a master (stochastic rounding, Zamirai et al.,
+/// 2020).
 pub fn weight_key(weight: u32, updates: i32) -> u32 {
     key(weight ^ 0x9e37_79b9, updates, false)
 }
 
-/// The bf16 number below or above `x`: above if the sixteen bits of `x` that go and the upper sixteen of `noise` add up to 2^16 or
-/// more. What is a bf16 number already stays it, as does what is not finite.
+/// The bf16 number below or above `x`: above if the sixteen bits of `x` that are dropped and the upper sixteen of
+/// `noise` add up to 2^16 or more. bf16 numbers and non-finite values are unchanged.
 #[inline(always)]
 pub fn round_bf16(x: f32, noise: u32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(noise >> 4);
     let finite = bits & 0x7fff_ffff < 0x7f80_0000;
-    // The first bit of a NaN's fraction says that it is one.
+    // The first bit of the fraction keeps a NaN a NaN.
     let kept = bits | if bits & 0x7fff_ffff > 0x7f80_0000 { 0x40_0000 } else { 0 };
     ((if finite { rounded } else { kept }) >> 16) as u16
 }
 
-/// The codes of a block, whose elements are given as `root` says: as they are, or squares whose roots are kept. `noise` says of
-/// each element how it is rounded. Gives back the scale.
+/// Encodes a block and returns its scale. With `root`, elements are squares whose roots are stored. `noise` gives each
+/// element's rounding.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -112,7 +114,7 @@ pub fn encode_block(block: &mut [f32], root: bool, noise: impl Fn(usize) -> u32,
     scale
 }
 
-/// The elements of a block.
+/// Decodes a block.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -129,7 +131,7 @@ pub fn decode_block(codes: &[u8], scale: f32, root: bool, block: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// An average that falls by a thousandth of itself, which is less than half of what lies between two bf16 numbers, falls.
+    /// An average that shrinks by a thousandth, less than half the gap between two bf16 numbers, does shrink.
     #[test]
     fn small_changes_of_bf16_are_kept_on_average() {
         let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
@@ -180,7 +182,7 @@ mod tests {
         assert!((mean - 0.5).abs() < 0.02 && hashes.iter().all(|x| *x < 1 << 20), "{mean}");
     }
 
-    /// What a checkpoint needs: bf16 holds every value, and its codes are the same values again.
+    /// A checkpoint's requirement: bf16 holds every value, and its codes give the same values again.
     #[test]
     fn values_are_bf16_and_come_back() {
         let mut state = 9u32;

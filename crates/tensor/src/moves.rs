@@ -1,5 +1,5 @@
-//! Charges and releases of memory as a list that can be repeated: what a part of a program takes of the pool beyond what is
-//! there when it begins. Nothing of it is left when it ends.
+//! Charges and releases of memory as a list that can be repeated: what a part of a program takes from the pool beyond
+//! what was charged when it began. All of it is released when the part ends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use crate::pool::Label;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub op: &'static str,
-    /// With the layer at which it happened.
+    /// The buffer's label, with the layer at which it was charged.
     pub label: Label,
-    /// At the layer of what ran, whichever that is.
+    /// True if that layer is the one of the part that ran.
     own: bool,
     pub charge: u64,
-    /// Of a release: which charge of its run ends.
+    /// For a release: index of the charge in its run that it ends.
     pub released: Option<u32>,
 }
 
@@ -29,22 +29,22 @@ impl Move {
         Move { op, label, own: false, charge, released: Some(0) }
     }
 
-    /// The layer at which it happens when all is repeated at `layer`.
+    /// The layer of this move when all is repeated at `layer`.
     pub fn layer(&self, layer: i32) -> i32 {
         if self.own { layer } else { self.label.layer }
     }
 }
 
-/// Moves between two moments at which nothing is left of what they charged.
+/// Moves between two points at which everything they charged is released.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     first: u32,
     end: u32,
-    /// How often they follow each other: tiles of one height.
+    /// Number of consecutive repetitions: tiles of one height.
     pub times: u32,
     /// Most bytes that are charged at once.
     pub rise: u64,
-    /// Bytes of all charges. A hole as wide as this holds them all side by side, so that nothing grows.
+    /// Bytes of all charges. A hole this wide holds them all next to each other, so the range does not grow.
     sum: u64,
 }
 
@@ -53,7 +53,7 @@ impl Run {
         self.first as usize..self.end as usize
     }
 
-    /// Whether a range has room for it wherever it is placed.
+    /// True if a range has room for the run wherever it is placed.
     pub fn fits(&self, space: &BestFit) -> bool {
         space.widest() >= self.sum
     }
@@ -64,12 +64,12 @@ impl Run {
 pub(crate) struct Moves {
     pub list: Vec<Move>,
     pub runs: Vec<Run>,
-    /// What the pool is to charge to afterwards: the operation, and whether that is at the layer of what ran, else at which.
+    /// The pool's operation afterwards, and its layer; `None` for the layer of the part that ran.
     pub last: (&'static str, Option<i32>),
 }
 
 impl Moves {
-    /// From moves with their offsets; `None` if something stays, or if something older is released.
+    /// Builds the list from moves with their offsets; `None` if a charge stays, or if something older is released.
     pub fn of(moves: Vec<(Move, u64)>, layer: i32, (op, at): (&'static str, i32)) -> Option<Moves> {
         let mut all = Moves { list: Vec::new(), runs: Vec::new(), last: (op, (at != layer).then_some(at)) };
         let mut live: BTreeMap<u64, u32> = BTreeMap::new();
@@ -95,7 +95,7 @@ impl Moves {
         live.is_empty().then_some(all)
     }
 
-    /// Ends a run that began at `first`; one like the run before it is counted.
+    /// Ends a run that began at `first`; a run equal to the previous one only increments its count.
     fn end_run(&mut self, first: usize) {
         let end = self.list.len();
         if let Some(last) = self.runs.last_mut()
@@ -117,7 +117,7 @@ impl Moves {
         self.runs.push(Run { first: first as u32, end: end as u32, times: 1, rise, sum });
     }
 
-    /// The layer after all of them, repeated at `layer`.
+    /// The pool's layer afterwards, when repeated at `layer`.
     pub fn last_layer(&self, layer: i32) -> i32 {
         self.last.1.unwrap_or(layer)
     }

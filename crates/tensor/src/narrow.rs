@@ -1,15 +1,15 @@
-//! Matrix products whose operands meet in fewer bits: element formats, which neighbours share a scale, and the calls.
+//! Matrix products with operands in fewer bits: element formats, blocks that share a scale, and the calls.
 //!
-//! A scale is a power of two throughout, so an element times its scale has no more significant bits than the element: a machine
-//! that multiplies such values in bf16 or f32 (emulation) and one that multiplies elements and applies scales later (a matrix
-//! unit) differ in the order of additions alone. Micro-scaling demands it (OCP Microscaling Formats 1.0, section 6.3); for FP8
-//! it is Transformer Engine's default for blocks (`Float8BlockScaling`) and its option for tensors. As these are floating-point
-//! elements, a coarser scale costs range and no precision.
+//! A scale is always a power of two, so an element times its scale has no more significant bits than the element: a
+//! machine that multiplies such values in bf16 or f32 (emulation) and one that multiplies elements and applies scales
+//! later (a matrix unit) differ only in the order of additions. Micro-scaling requires this (OCP Microscaling Formats
+//! 1.0, section 6.3); for FP8 it is Transformer Engine's default for blocks (`Float8BlockScaling`) and its option for
+//! tensors. Since the elements are floating-point, a coarser scale costs range but no precision.
 
 use crate::{DType, MatMul, OpDesc, Tensor};
 
-/// Formats of elements (OCP 8-bit Floating Point 1.0; OCP Microscaling Formats 1.0, section 5.3). Zeros have signs; an element
-/// rounds to the nearest, ties to even, and what is too large becomes the largest.
+/// Element formats (OCP 8-bit Floating Point 1.0; OCP Microscaling Formats 1.0, section 5.3). Zeros have signs; an
+/// element rounds to nearest, ties to even, and values that are too large saturate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     /// 8 bits, largest 448.
@@ -25,10 +25,10 @@ pub enum Element {
 }
 
 impl Element {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Element; 5] = [Element::E4M3, Element::E5M2, Element::E2M3, Element::E3M2, Element::E2M1];
 
-    /// Bits of mantissa.
+    /// Number of mantissa bits.
     pub const fn mantissa(self) -> i32 {
         match self {
             Element::E4M3 | Element::E2M3 => 3,
@@ -37,7 +37,7 @@ impl Element {
         }
     }
 
-    /// Exponent of the least normal number.
+    /// Exponent of the smallest normal number.
     pub const fn low(self) -> i32 {
         match self {
             Element::E4M3 => -6,
@@ -68,7 +68,7 @@ impl Element {
         }
     }
 
-    /// The storage type, if tensors have such a one.
+    /// The storage type, if tensors have one for this format.
     pub const fn dtype(self) -> Option<DType> {
         match self {
             Element::E4M3 => Some(DType::F8E4M3),
@@ -78,42 +78,42 @@ impl Element {
     }
 }
 
-/// Which elements of an operand share a scale.
+/// Elements of an operand that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blocks {
-    /// All of it.
+    /// The whole operand.
     Tensor,
-    /// This many neighbours along the summed index: 32 in micro-scaling, 128 of an activation in DeepSeek-V3.
+    /// This many neighbours along the summed index: 32 in micro-scaling, 128 for activations in DeepSeek-V3.
     Line(usize),
-    /// This many rows and columns: 128 of a weight in DeepSeek-V3 (2024, section 3.3.2).
+    /// This many rows and columns: 128 for weights in DeepSeek-V3 (2024, section 3.3.2).
     Tile(usize),
 }
 
-/// How a block's scale follows from its largest element.
+/// Derivation of a block's scale from its largest element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// `2^(floor(log2 largest) - high)`: the largest element may become the format's largest number from above (OCP
+    /// `2^(floor(log2 largest) - high)`: the largest element may be clipped to the format's largest number (OCP
     /// Microscaling Formats 1.0, section 6.3).
     Floor,
-    /// The smallest power of two that keeps the largest element within the format (Transformer Engine's FP8 scales, rounded to
-    /// powers of two).
+    /// The smallest power of two that keeps the largest element within the format (Transformer Engine's FP8 scales,
+    /// rounded to powers of two).
     Covers,
 }
 
-/// How one operand of a product is stored.
+/// Storage of one operand of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Narrow {
-    /// Its elements.
+    /// Element format.
     pub element: Element,
-    /// What shares a scale.
+    /// Elements that share a scale.
     pub blocks: Blocks,
-    /// How scales are made.
+    /// Derivation of scales.
     pub rule: Rule,
 }
 
 impl Narrow {
-    /// The exponent of the scale of a block whose largest finite magnitude is `largest`, within E8M0's range; 0 without a
-    /// largest one, as of a tensor that has no history.
+    /// The exponent of the scale for a block whose largest finite magnitude is `largest`, within E8M0's range; 0 if
+    /// `largest` is 0, as for a tensor without history.
     pub fn exponent(self, largest: f32) -> i32 {
         if largest == 0.0 {
             return 0;
@@ -123,7 +123,8 @@ impl Narrow {
         ((bits >> 23) as i32 - 127 - self.element.high() + i32::from(above)).clamp(-127, 127)
     }
 
-    /// Rows and columns of a block of a matrix whose summed index runs along its columns or not; `None` for all of it.
+    /// Rows and columns of a block in a matrix whose summed index runs along its columns or not; `None` for the whole
+    /// matrix.
     pub fn block(self, along_columns: bool) -> Option<[usize; 2]> {
         match (self.blocks, along_columns) {
             (Blocks::Tensor, _) => None,
@@ -137,36 +138,37 @@ impl Narrow {
 /// Largest magnitudes of an operand that is scaled by those of earlier steps; both f32 [1, 1].
 #[derive(Clone, Copy, Debug)]
 pub struct Delayed<'a> {
-    /// Of the steps before this one; 0 if there was none: then the scale is 1.
+    /// Largest magnitude in earlier steps; 0 if there were none, which gives a scale of 1.
     pub before: &'a Tensor,
-    /// Of this step so far: the operand's joins it. Left alone without.
+    /// Largest magnitude in this step so far, updated with the operand's; not tracked if `None`.
     pub now: Option<&'a Tensor>,
 }
 
 /// One operand.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowOperand<'a> {
-    /// How it is stored.
+    /// Storage of the operand.
     pub how: Narrow,
-    /// Where the scale of a whole tensor comes from; its own elements without.
+    /// Source of a whole tensor's scale; `None` takes it from the tensor's own elements.
     pub delayed: Option<Delayed<'a>>,
 }
 
-/// A product of operands that are narrowed first: `C (+)= op(narrow(A)) op(narrow(B))`, summed in f32 as ever.
+/// A product of operands that are rounded to fewer bits first: `C (+)= op(narrow(A)) op(narrow(B))`, summed in f32 as
+/// usual.
 ///
-/// Elements that are not finite stay so, and do not take part in a block's largest.
+/// Non-finite elements stay so, and do not count towards a block's largest.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowMatMul<'a> {
     /// The product, its operands in bf16 or f32.
     pub product: MatMul<'a>,
-    /// Of A.
+    /// Storage of A.
     pub a: NarrowOperand<'a>,
-    /// Of B.
+    /// Storage of B.
     pub b: NarrowOperand<'a>,
 }
 
 impl NarrowMatMul<'_> {
-    /// The shape alone.
+    /// Shapes and types of the call.
     #[track_caller]
     pub fn desc(&self) -> OpDesc {
         let (m, n, k) = self.product.sizes();
@@ -192,7 +194,7 @@ mod tests {
             let exponents = bits - 1 - element.mantissa();
             let bias = (1 << (exponents - 1)) - 1;
             assert_eq!(element.low(), 1 - bias, "{element:?}");
-            // E4M3 gives up one code for NaN, E5M2 an exponent for infinities.
+            // E4M3 gives up one code for NaN, E5M2 a whole exponent for infinities.
             let top = (1 << exponents) - 1 - bias - i32::from(element == Element::E5M2);
             let steps = (1 << (element.mantissa() + 1)) - 1 - i32::from(element == Element::E4M3);
             let most = steps as f32 * 2f32.powi(top - element.mantissa());

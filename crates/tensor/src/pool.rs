@@ -1,9 +1,9 @@
 //! Memory, to the byte.
 //!
-//! A charge is the size rounded up to the machine's granule. Charges and releases happen on one thread in
-//! program order; offsets come from a best fit over an address range that only ever grows at its end, so the
-//! same program gives the same offsets, the same `peak_live` and the same `peak_reserved` on every machine
-//! with the same granule, `meta` included.
+//! A charge is the size rounded up to the machine's granule. Charges and releases happen on one thread in program
+//! order; offsets come from a best fit over an address range that only ever grows at its end, so the same program gives
+//! the same offsets, the same `peak_live` and the same `peak_reserved` on every machine with the same granule,
+//! including `meta`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,13 +21,13 @@ use crate::machine::{Arena, Machine};
 use crate::moves::{Move, Moves};
 use crate::{DType, Tensor};
 
-/// The payload of a panic for want of memory: of a pool's budget, or of the machine's own. What was allocated before unwinds as
-/// always, and the pool can be used again.
+/// Panic payload when memory runs out: a pool's budget, or the machine's own. Earlier allocations unwind as usual, and
+/// the pool stays usable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory(String);
 
 impl OutOfMemory {
-    /// Panics with what there is no memory for.
+    /// Panics with a description of the request that does not fit.
     ///
     /// # Panics
     /// Always.
@@ -42,11 +42,11 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// What a buffer is for.
+/// Purpose of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
-    /// Weights in the type they are computed with.
+    /// Weights in their compute type.
     Params,
     /// Main gradients.
     Grads,
@@ -83,7 +83,7 @@ impl Category {
         Category::Snapshot,
     ];
 
-    /// The name used in reports.
+    /// Name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Category::Params => "params",
@@ -105,12 +105,12 @@ impl Category {
 pub struct ByCategory([u64; Category::ALL.len()]);
 
 impl ByCategory {
-    /// Every category with its bytes, in report order.
+    /// Each category with its bytes, in report order.
     pub fn iter(&self) -> impl Iterator<Item = (Category, u64)> {
         Category::ALL.into_iter().zip(self.0)
     }
 
-    /// Bytes of all categories together.
+    /// Total bytes of all categories.
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -146,7 +146,7 @@ pub struct Usage {
     pub peak_reserved: u64,
 }
 
-/// One point of a recorded timeline: what was live right after a charge or release.
+/// One point of a recorded timeline: the live bytes right after a charge or release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The operation running.
@@ -155,27 +155,27 @@ pub struct Mark {
     pub layer: i32,
     /// Live bytes by category.
     pub by_category: ByCategory,
-    /// What was charged or released.
+    /// The buffer that was charged or released.
     pub label: Label,
-    /// Its bytes; below zero when it was released.
+    /// Its bytes; negative if it was released.
     pub delta: i64,
 }
 
-/// What a buffer holds.
+/// Content of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label {
     /// An activation's name, or the operation that asked for the buffer.
     pub name: &'static str,
     /// The segment's layer, or -1 outside one.
     pub layer: i32,
-    /// The gradient of what is named.
+    /// True if the buffer holds the gradient of the named value.
     pub gradient: bool,
-    /// What the buffer is for.
+    /// Purpose of the buffer.
     pub category: Category,
 }
 
 /// The buffers that were live at the highest point of a timeline, by label, the largest first. Buffers older than the
-/// recording are not among them.
+/// recording are not included.
 pub fn live_at_peak(marks: &[Mark]) -> Vec<(Label, u64)> {
     let total = |mark: &Mark| mark.by_category.sum();
     let Some(peak) = marks.iter().map(total).max() else { return Vec::new() };
@@ -199,14 +199,14 @@ struct Inner {
     granule: u64,
     budget: u64,
     base: u64,
-    /// Keeps the address range.
+    /// Keeps the address range alive.
     arena: Box<dyn Arena>,
     state: RefCell<State>,
     op: Cell<&'static str>,
     layer: Cell<i32>,
-    /// The name and whether it is a gradient, of what is allocated next.
+    /// Name of the next allocation, and whether it is a gradient.
     label: Cell<Option<(&'static str, bool)>>,
-    /// Set when what is under way is to be given up.
+    /// Set when the current work is to be cancelled.
     stop: RefCell<Option<Arc<AtomicBool>>>,
 }
 
@@ -217,11 +217,11 @@ struct State {
     peak_layer: i32,
     space: BestFit,
     timeline: Option<Vec<Mark>>,
-    /// The timeline has every tile of a loop, not those alone that differ.
+    /// True if the timeline has every tile of a loop, not only those that differ.
     every_tile: bool,
     /// Charges and releases since a summary was started, with their offsets.
     moves: Option<Vec<(Move, u64)>>,
-    /// Of what a repeated summary has charged.
+    /// Offsets that a repeated summary has charged.
     offsets: Vec<u64>,
 }
 
@@ -229,15 +229,15 @@ struct State {
 #[derive(Clone)]
 pub struct Pool(Rc<Inner>);
 
-/// A charged piece of the pool; released when dropped.
+/// A charged piece of the pool, released when dropped.
 pub(crate) struct Buf {
     pool: Pool,
     offset: u64,
     charge: u64,
     label: Label,
-    /// Shares that forbid writing.
+    /// Number of shares that forbid writing.
     pub(crate) readers: Cell<u32>,
-    /// What transfers are using.
+    /// Spans that transfers are using.
     pub(crate) loans: RefCell<Vec<Span>>,
 }
 
@@ -275,16 +275,17 @@ impl Pool {
         Pool(Rc::new(inner))
     }
 
-    /// The bytes charged for a request.
+    /// Bytes charged for a request.
     pub fn charge(&self, bytes: u64) -> u64 {
         bytes.max(1).div_ceil(self.0.granule) * self.0.granule
     }
 
-    /// An uninitialised rows x cols tensor.
+    /// Allocates an uninitialised rows x cols tensor.
     ///
     /// # Panics
-    /// With [`OutOfMemory`] when the budget is exceeded, or what the machine has left; the message has the categories. A plan on
-    /// `meta` tells beforehand. Unwinds with [`crate::GivenUp`] if what is under way is to be given up ([`Pool::revocable`]).
+    /// With [`OutOfMemory`] if the budget or the machine's memory is exceeded; the message has the categories. A plan
+    /// on `meta` shows this beforehand. Unwinds with [`crate::GivenUp`] if the current work is cancelled
+    /// ([`Pool::revocable`]).
     pub fn alloc(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
         self.heed_stop();
         let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
@@ -303,20 +304,20 @@ impl Pool {
         Tensor::over(Rc::new(buf), rows, cols, dtype)
     }
 
-    /// Another flag that has work given up; the one before.
+    /// Replaces the cancellation flag; returns the previous one.
     pub(crate) fn replace_stop(&self, stop: Option<Arc<AtomicBool>>) -> Option<Arc<AtomicBool>> {
         self.0.stop.replace(stop)
     }
 
-    /// Whether such a flag is set.
+    /// True if the cancellation flag is set.
     pub(crate) fn is_stopped(&self) -> bool {
         self.0.stop.borrow().as_deref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
-    /// An offset for a charge.
+    /// Places a charge and returns its offset.
     ///
     /// # Panics
-    /// As [`Pool::alloc`].
+    /// Like [`Pool::alloc`].
     fn place(&self, state: &mut State, charge: u64, category: Category) -> u64 {
         let Some(offset) = state.space.place(charge, self.0.budget) else {
             let table: Vec<String> = state
@@ -354,28 +355,29 @@ impl Pool {
         }
     }
 
-    /// Begins to write down charges and releases.
+    /// Starts recording charges and releases.
     pub(crate) fn begin_moves(&self) {
         self.0.state.borrow_mut().moves = Some(Vec::new());
     }
 
-    /// Ends that: what was charged and released again, if that is all that happened. `layer` is that of what ran.
+    /// Ends recording; returns the moves if everything charged was released again and nothing else happened. `layer` is
+    /// that of the part that ran.
     pub(crate) fn end_moves(&self, layer: i32) -> Option<Moves> {
         let moves = self.0.state.borrow_mut().moves.take()?;
         Moves::of(moves, layer, self.at())
     }
 
-    /// Charges and releases once more what was written down, at another layer.
+    /// Repeats recorded charges and releases at another layer.
     ///
     /// # Panics
-    /// As [`Pool::alloc`].
+    /// Like [`Pool::alloc`].
     pub(crate) fn repeat_moves(&self, moves: &Moves, layer: i32) {
         let mut state = self.0.state.borrow_mut();
         let mut offsets = std::mem::take(&mut state.offsets);
         let whole = state.every_tile && state.timeline.is_some();
         for run in &moves.runs {
             for _ in 0..run.times {
-                // Neither the peak nor the end of the range would move.
+                // Neither the peak nor the end of the range would change.
                 let unseen = state.timeline.is_none() && state.usage.live + run.rise <= state.usage.peak_live;
                 if unseen && run.fits(&state.space) {
                     break;
@@ -395,7 +397,7 @@ impl Pool {
                     }
                 }
                 offsets.clear();
-                // What finds the same memory as the time before does the same.
+                // A pass over an unchanged free list repeats the same offsets.
                 if !whole {
                     break;
                 }
@@ -405,12 +407,12 @@ impl Pool {
         self.enter(moves.last.0, moves.last_layer(layer));
     }
 
-    /// Names what the next buffer holds: an activation or its gradient. Without, it is the operation.
+    /// Names the next buffer: an activation or its gradient. By default it is named after the operation.
     pub fn label(&self, name: &'static str, gradient: bool) {
         self.0.label.set(Some((name, gradient)));
     }
 
-    /// Names the operation and layer that following charges belong to.
+    /// Sets the operation and layer that following charges belong to.
     pub fn enter(&self, op: &'static str, layer: i32) {
         self.0.op.set(op);
         self.0.layer.set(layer);
@@ -432,14 +434,14 @@ impl Pool {
         usage
     }
 
-    /// Restarts the peak of live bytes from what is live now; `peak_reserved` stays.
+    /// Restarts the peak of live bytes at the current value; `peak_reserved` stays.
     pub fn reset_peak(&self) {
         let mut state = self.0.state.borrow_mut();
         state.usage.peak_live = state.usage.live;
         state.usage.peak_by_category = state.usage.by_category;
     }
 
-    /// Has the machine get the memory for so many bytes of reservations now, not as they are made. Charges nothing.
+    /// Has the machine commit memory for this many reserved bytes now rather than on demand. Charges nothing.
     ///
     /// # Panics
     /// With [`OutOfMemory`] if the machine does not have that much.
@@ -452,8 +454,7 @@ impl Pool {
         self.begin_timeline(true);
     }
 
-    /// Starts recording a timeline that leaves out tiles of a loop that are like those before them: what is live at the peak is in
-    /// it all the same.
+    /// Starts recording a timeline without repeated tiles of a loop; the buffers live at the peak are still included.
     pub fn record_peak(&self) {
         self.begin_timeline(false);
     }
@@ -463,7 +464,7 @@ impl Pool {
         (state.timeline, state.every_tile) = (Some(Vec::new()), every_tile);
     }
 
-    /// A timeline with every tile is being recorded.
+    /// True if a timeline with every tile is being recorded.
     pub fn is_recording(&self) -> bool {
         let state = self.0.state.borrow();
         state.every_tile && state.timeline.is_some()
@@ -571,7 +572,7 @@ mod tests {
         assert!(said.starts_with("out of memory: "), "{said}");
         let live = device.pool.usage().live;
         assert!(said.ends_with(&format!("the budget is 1048576; live: data {live}")), "{said}");
-        // And is the same for whoever goes on.
+        // The pool then behaves the same for later work.
         drop((held, ask(1 << 19)));
         assert_eq!(device.pool.usage().live, 0);
         ask(1 << 20);

@@ -1,4 +1,4 @@
-//! What a machine is, as plain data and pure functions, constructible without the machine.
+//! Description of a machine as plain data and pure functions, constructible without the machine.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::ggml::Kind;
 use crate::ggml::octets::interleaves;
 use crate::{BlockFormat, DType, Fabric, Narrow};
 
-/// Rates for the roofline, in FLOP/s and bytes/s. Those of transfers are 0 where they were not measured.
+/// Rates for the roofline, in FLOP/s and bytes/s. Rates of transfers are 0 if not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
@@ -18,14 +18,14 @@ pub struct Rates {
     pub attention_forward_flops_per_s: f64,
     /// Attention backward: 10 FLOPs per pair, head and column.
     pub attention_backward_flops_per_s: f64,
-    /// In addition to its products, attention takes this many seconds for each pair and head (the exponential), in each
-    /// direction: why small heads are slower.
+    /// Seconds per pair and head that attention takes in addition to its products, in each direction (the exponential);
+    /// the reason that small heads are slower.
     pub attention_pair_s: f64,
-    /// Memory, read and write together, where nothing is computed.
+    /// Memory traffic, reads and writes together, without computation.
     pub memory_bytes_per_s: f64,
-    /// As much for norms, activation functions, rotations and losses.
+    /// Memory traffic of norms, activation functions, rotations and losses.
     pub elementwise_bytes_per_s: f64,
-    /// What every call costs, however little it does.
+    /// Overhead of every call.
     pub call_s: f64,
     /// Memory to disk.
     pub disk_write_bytes_per_s: f64,
@@ -36,7 +36,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// What each of so many ranks has that share a machine.
+    /// Each rank's share of the rates when `ranks` ranks share a machine.
     pub fn among(&self, ranks: usize) -> Rates {
         let share = 1.0 / ranks.max(1) as f64;
         Rates {
@@ -53,7 +53,7 @@ impl Rates {
         }
     }
 
-    /// Seconds of attention's arithmetic.
+    /// Seconds that attention's arithmetic takes.
     pub fn attention_s(&self, flops: f64, pairs: f64, backward: bool) -> f64 {
         let rate =
             if backward { self.attention_backward_flops_per_s } else { self.attention_forward_flops_per_s };
@@ -76,12 +76,12 @@ pub enum OpDesc {
         input: DType,
         /// Type of C.
         output: DType,
-        /// A is stored [k, m].
+        /// True if A is stored [k, m].
         a_trans: bool,
-        /// B is stored [n, k].
+        /// True if B is stored [n, k].
         b_trans: bool,
     },
-    /// The same, and products of short sums that are added to columns of C.
+    /// The same with terms, products of short sums that are added to columns of C.
     WithTerms {
         /// Rows of C.
         m: usize,
@@ -93,7 +93,7 @@ pub enum OpDesc {
         input: DType,
         /// Type of C.
         output: DType,
-        /// Columns and summed size of each term; zeros where there is none.
+        /// Columns and summed size of each term; zeros for absent terms.
         terms: [(usize, usize); crate::TERMS],
     },
     /// `C[m,n] = A[m,k] W[n,k]^T` with a packed W.
@@ -104,10 +104,10 @@ pub enum OpDesc {
         n: usize,
         /// The summed size.
         k: usize,
-        /// Storage of A and C, of a W of bf16 whose rows are interleaved; of others what they need does not depend on it.
+        /// Storage of A and C if W is interleaved bf16; scratch for other formats does not depend on it.
         numbers: Option<(DType, DType)>,
     },
-    /// The same of operands that are narrowed first.
+    /// A product of operands that are rounded to fewer bits first.
     Narrow {
         /// Rows of C.
         m: usize,
@@ -115,22 +115,22 @@ pub enum OpDesc {
         n: usize,
         /// The summed size.
         k: usize,
-        /// Type of A and B before.
+        /// Type of A and B before rounding.
         input: DType,
         /// Type of C.
         output: DType,
-        /// A is stored [k, m].
+        /// True if A is stored [k, m].
         a_trans: bool,
-        /// B is stored [n, k].
+        /// True if B is stored [n, k].
         b_trans: bool,
-        /// How A and B are stored when they meet.
+        /// Storage of A and B as multiplied.
         how: [Narrow; 2],
     },
     /// A product of `tokens x slots` rows, each with the weight of its expert, or the gradient of those weights.
     Grouped {
         /// Tokens.
         tokens: usize,
-        /// Experts of a token.
+        /// Experts per token.
         slots: usize,
         /// The summed size; of a weight's gradient, its rows.
         inner: usize,
@@ -140,17 +140,17 @@ pub enum OpDesc {
         input: DType,
         /// Type of the result.
         output: DType,
-        /// The gradient of the weights.
+        /// True if this is the gradient of the weights.
         weight: bool,
     },
     /// A product of rows, each with the packed weight of its expert.
     PackedGrouped {
-        /// Tokens times experts of a token.
+        /// Tokens times experts per token.
         rows: usize,
         /// The summed size.
         inner: usize,
     },
-    /// Attention; `backward` needs more.
+    /// Attention; the backward pass needs more.
     Attention {
         /// Query rows.
         q_tokens: usize,
@@ -166,37 +166,38 @@ pub enum OpDesc {
         dtype: DType,
         /// Most slices of the mask.
         slices: usize,
-        /// A library makes results apart, which then join those of other keys ([`crate::Mask::partial`]).
+        /// True if a library makes results separately, which are then merged with those of other keys
+        /// ([`crate::Mask::partial`]).
         partial: bool,
-        /// The backward pass.
+        /// True if this is the backward pass.
         backward: bool,
     },
 }
 
-/// What a machine takes at a time: the more of it works at once, the larger.
+/// Working-set sizes; the more of it a machine works on in parallel, the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portions {
-    /// Bytes that a tile of f32 logits should not exceed.
+    /// Most bytes of a tile of f32 logits.
     pub logits_bytes: usize,
-    /// Bytes that the gradients of some tiles of logits should not exceed where they are narrower than f32: the more tokens
-    /// they cover, the less often the head's main gradient is read and written.
+    /// Most bytes of the gradients of several tiles of logits, if narrower than f32: the more tokens they cover, the
+    /// less often the head's main gradient is read and written.
     pub logit_grads_bytes: usize,
-    /// The squares of a weight's gradient are added in one call, not in one for each of their sums.
+    /// True if the squares of a weight's gradient are added in one call rather than one for each of their sums.
     pub squares_at_once: bool,
 }
 
 impl Portions {
-    /// Of a processor.
+    /// Sizes for a CPU.
     pub const CPU: Portions =
         Portions { logits_bytes: 32 << 20, logit_grads_bytes: 64 << 20, squares_at_once: false };
 }
 
-/// What a machine is.
+/// Kind of machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hardware {
-    /// The host's processor: ranks share its cores and its memory, and calls return when their work is done.
+    /// The host's CPU: ranks share its cores and memory, and calls return when their work is done.
     Processor,
-    /// A graphics processor: one for each rank, next to a host; calls return before their work is done.
+    /// A GPU: one per rank, with a host; calls return before their work is done.
     Graphics,
 }
 
@@ -205,27 +206,27 @@ pub enum Hardware {
 pub struct Profile {
     /// `cpu`, `h200`, ...
     pub name: String,
-    /// What it is.
+    /// Kind of machine.
     pub hardware: Hardware,
-    /// Charges are multiples of this many bytes.
+    /// Granularity of charges in bytes.
     pub granule: u64,
     /// Threads that share a kernel.
     pub threads: usize,
     /// Instruction set or compute capability.
     pub isa: String,
-    /// Its memory, if the profile knows.
+    /// Memory, if known.
     pub memory_bytes: Option<u64>,
-    /// Memory of its host, for a machine that has one.
+    /// Host memory, for a machine that has a host.
     pub host_bytes: Option<u64>,
-    /// What its libraries take of its memory outside the pool, for a machine that has such; `None` until measured.
+    /// Memory that the machine's libraries take outside the pool, if it has such libraries; `None` until measured.
     pub outside_pool_bytes: Option<u64>,
-    /// For predicted times; `None` until measured.
+    /// Rates for predicted times; `None` until measured.
     pub rates: Option<Rates>,
-    /// What connects such machines, for predicted times of a mesh; `None` if it is not known.
+    /// Interconnect of such machines, for predicted times of a mesh; `None` if unknown.
     pub fabric: Option<Fabric>,
-    /// What it takes at a time.
+    /// Working-set sizes.
     pub portions: Portions,
-    /// Scratch bytes an operation needs; the kernels ask the same function.
+    /// Scratch bytes of an operation; the kernels call the same function.
     pub workspace: fn(&Profile, &OpDesc) -> u64,
 }
 
@@ -249,8 +250,8 @@ impl Profile {
         }
     }
 
-    /// What one of `ranks` ranks has of the machine that share its cores and its memory's bandwidth; lines of copies were measured
-    /// between two.
+    /// Profile of one of `ranks` ranks that share the machine's cores and memory bandwidth. Copy lines are unchanged:
+    /// they were measured between two ranks.
     pub fn among(&self, ranks: usize) -> Profile {
         let mut profile = self.clone();
         profile.threads = (self.threads / ranks.max(1)).max(1);
@@ -262,24 +263,24 @@ impl Profile {
         profile
     }
 
-    /// What a pool may have of so much free memory, for one of `together` ranks that compute in it: all but what libraries take
-    /// behind its back. The only answer to this question, of runs and of plans.
+    /// Pool size for one of `together` ranks that compute in this much free memory: all but what libraries take outside
+    /// the pool. Both runs and plans use this function.
     pub fn pool_bytes(&self, free: u64, together: u64) -> u64 {
         match (self.hardware, self.outside_pool_bytes) {
             (Hardware::Processor, _) => host_share(free) / together,
             (Hardware::Graphics, Some(outside)) => (free / together).saturating_sub(outside),
-            // Where it has not been measured.
+            // Not measured yet.
             (Hardware::Graphics, None) => free / 100 * 95 / together,
         }
     }
 
-    /// Scratch bytes an operation needs.
+    /// Scratch bytes of an operation.
     pub fn workspace(&self, op: &OpDesc) -> u64 {
         (self.workspace)(self, op)
     }
 
-    /// Whether such a machine multiplies with packed weights of this format. bf16 whose rows are interleaved is for processors that
-    /// have no unit for products of it.
+    /// True if such a machine multiplies packed weights of this format. Interleaved bf16 is for CPUs without a unit for
+    /// bf16 products.
     pub fn multiplies(&self, format: BlockFormat) -> bool {
         self.hardware == Hardware::Processor
             && match format {
@@ -290,7 +291,7 @@ impl Profile {
             }
     }
 
-    /// All of it that a file can hold.
+    /// The parts of the profile that a file can hold.
     pub fn sheet(&self) -> Sheet {
         let Profile { threads, granule, memory_bytes, host_bytes, outside_pool_bytes, rates, fabric, .. } =
             *self;
@@ -299,12 +300,13 @@ impl Profile {
     }
 }
 
-/// What a run may use of so much free memory of a host.
+/// Free host memory that a run may use.
 pub fn host_share(free: u64) -> u64 {
     free / 10 * 9
 }
 
-/// A profile as a file has it: everything but what it is, its portions and the scratch function, which the name stands for.
+/// A profile as stored in a file: everything but the kind of hardware, the portions and the scratch function, which
+/// follow from the name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
     /// [`Profile::name`].
@@ -333,7 +335,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// The profile, with what no file holds of the machine that the name stands for.
+    /// The profile, completed with the parts of `of` that files do not hold.
     pub fn profile(self, of: &Profile) -> Profile {
         let Sheet {
             name,

@@ -1,9 +1,10 @@
-//! Tensors that another thread reads while the issuing thread goes on: what a checkpoint streams during the next step.
+//! Tensors that another thread reads while the issuing thread continues: a checkpoint streams them during the next
+//! step.
 //!
-//! A [`Share`] stays with the issuing thread. While it lives the tensor may be read by any thread and written by none: a
-//! machine's methods panic for an output that [`Tensor::is_shared`]. A [`Reader`] goes to the other thread. The share's end
-//! waits for its readers, so a reader never sees a later value, and the storage stays charged until then. A program that
-//! forgets a share keeps the tensor from being written for ever and loses nothing else.
+//! A [`Share`] stays with the issuing thread. While it lives, the tensor may be read by any thread and written by none:
+//! a machine's methods panic for an output that [`Tensor::is_shared`]. A [`Reader`] goes to the other thread. Dropping
+//! the share waits for its readers, so a reader never sees a later value, and the storage stays charged until then. A
+//! program that forgets a share leaves the tensor permanently read-only and loses nothing else.
 
 use std::any::Any;
 use std::ops::Range;
@@ -25,9 +26,9 @@ impl Gate {
     }
 }
 
-/// The issuing thread's end: nothing is written to the tensor while it lives.
+/// The issuing thread's end: the tensor is not written while it lives.
 ///
-/// Dropping it waits until its readers are gone, so they must not be dropped after it on the same thread.
+/// Dropping it waits until its readers are gone, so on the same thread they must be dropped before it.
 pub struct Share {
     gate: Arc<Gate>,
     /// Allows writing again.
@@ -35,13 +36,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// For machines: forbids writing, and gives the pass that a reader needs.
+    /// For machines: forbids writing, and returns the pass that a reader needs.
     pub fn begin(tensor: &Tensor) -> (Share, Pass) {
         Share::begin_until(tensor, || {})
     }
 
-    /// As [`Share::begin`]; `last` is called on the issuing thread once the readers are gone, before the tensor may be
-    /// written: for machines whose copies are still under way then.
+    /// Like [`Share::begin`]; `last` is called on the issuing thread once the readers are gone, before the tensor may
+    /// be written: for machines whose copies are still in flight then.
     pub fn begin_until(tensor: &Tensor, last: impl Fn() + 'static) -> (Share, Pass) {
         tensor.readers().set(tensor.readers().get() + 1);
         let tensor = tensor.clone();
@@ -51,14 +52,14 @@ impl Share {
         })
     }
 
-    /// Of whatever may not be written to before `end` is called.
+    /// A share of anything that must not be written before `end` is called.
     pub(crate) fn over(end: impl Fn() + 'static) -> (Share, Pass) {
         let gate = Arc::new(Gate::default());
         *gate.readers() = 1;
         (Share { gate: gate.clone(), end: Box::new(end) }, Pass(gate))
     }
 
-    /// Whether a reader is still there.
+    /// True if a reader is still alive.
     pub fn is_read(&self) -> bool {
         *self.gate.readers() > 0
     }
@@ -75,7 +76,7 @@ impl Drop for Share {
     }
 }
 
-/// A reader's right to be there.
+/// Keeps a share open for a reader.
 pub struct Pass(Arc<Gate>);
 
 impl Drop for Pass {
@@ -90,7 +91,7 @@ type Fetch = Box<dyn Fn(Range<usize>, Range<usize>, &mut Vec<u8>) -> Result<()> 
 
 /// The other thread's end: the tensor's elements as they were when the share began.
 pub struct Reader {
-    // Before the pass, so that it is gone when the share ends.
+    // Before the pass, so that it is dropped first, while the share still holds.
     fetch: Fetch,
     shape: [usize; 2],
     dtype: DType,
@@ -111,7 +112,7 @@ impl Reader {
         })
     }
 
-    /// Of a value that need not be in memory.
+    /// A reader of a value that need not be in memory.
     pub(crate) fn of(
         shape: [usize; 2],
         dtype: DType,
@@ -121,12 +122,12 @@ impl Reader {
         Reader { fetch: Box::new(fetch), shape, dtype, origin: None, _pass: pass }
     }
 
-    /// For machines: with what they need to know to copy without the host ([`crate::Machine::take`]).
+    /// For machines: attaches what they need to copy without the host ([`crate::Machine::take`]).
     pub fn with_origin(self, origin: Arc<dyn Any + Send + Sync>) -> Reader {
         Reader { origin: Some(origin), ..self }
     }
 
-    /// What the machine that gave the reader said of it.
+    /// The value attached with [`Reader::with_origin`].
     pub fn origin(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.origin.as_deref()
     }
@@ -141,11 +142,11 @@ impl Reader {
         self.shape
     }
 
-    /// Replaces the contents of `out` with some rows and columns, row by row, little-endian. Empty from a machine without
-    /// data.
+    /// Replaces the contents of `out` with some rows and columns, row by row, little-endian. Empty from a machine
+    /// without data.
     ///
     /// # Errors
-    /// If the tensor is on disk, and that fails.
+    /// If the tensor is on disk and reading fails.
     ///
     /// # Panics
     /// If a range leaves the tensor.

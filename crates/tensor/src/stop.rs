@@ -1,33 +1,33 @@
-//! Giving work up: what takes long and changes nothing ends where it next asks for memory, once somebody wants it to.
+//! Cancellation: long work without side effects ends at its next allocation once a flag is set.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::Pool;
 
-/// What unwinds through work that is given up. What was allocated before unwinds as it does for want of memory, and the
-/// pool can be used again.
+/// Payload of the panic that unwinds through cancelled work. Earlier allocations unwind as they do when memory runs
+/// out, and the pool stays usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp;
 
-/// Work that may be given up, for as long as this lives.
+/// Scope of cancellable work; ends when dropped.
 pub struct Revocable {
     pool: Pool,
     before: Option<Arc<AtomicBool>>,
 }
 
 impl Pool {
-    /// From here on allocations unwind with [`GivenUp`] once `stop` is set, until what is returned is dropped.
+    /// Makes allocations unwind with [`GivenUp`] once `stop` is set, until the returned value is dropped.
     pub fn revocable(&self, stop: &Arc<AtomicBool>) -> Revocable {
         let before = self.replace_stop(Some(stop.clone()));
         Revocable { pool: self.clone(), before }
     }
 
     /// # Panics
-    /// Unwinds with [`GivenUp`] if what is under way is to be given up.
+    /// Unwinds with [`GivenUp`] if the current work is cancelled.
     pub(crate) fn heed_stop(&self) {
         if self.is_stopped() && !std::thread::panicking() {
-            // Nothing is wrong, so that no hook reports a panic.
+            // `resume_unwind`, because nothing is wrong and no hook should report a panic.
             std::panic::resume_unwind(Box::new(GivenUp))
         }
     }

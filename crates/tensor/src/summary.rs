@@ -1,36 +1,37 @@
-//! What a part of a program does to a machine without data, as a list: bytes charged and released, seconds spent, messages
-//! sent and waited for. A part that would do the same again need not run again: its summary is repeated, and every figure is
-//! the one that running it would give.
+//! Effects of a part of a program on a machine without data, as a list: bytes charged and released, seconds spent,
+//! messages sent and waited for. A part that would do the same again need not run again: its summary is repeated, and
+//! the figures equal those of a full run.
 //!
-//! What a part leaves behind, a tensor that stays or a message that is waited for later, is not in a summary: such parts run.
+//! A part that leaves something behind, a tensor that stays or a message that is waited for later, has no summary and
+//! runs every time.
 
 use crate::clock::TimeKind;
 use crate::mesh::Wire;
 use crate::moves::Moves;
 use crate::{Device, Ride};
 
-/// Something that happens to the clock.
+/// An event of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tick {
     /// A call.
     Spend(TimeKind, f64),
-    /// Messages from here on are of this collective, by its number with the clock.
+    /// The following messages belong to this collective, by its number in the clock.
     Give { key: usize, keeps: bool },
-    /// One of them.
+    /// A message of that collective.
     Message { ride: Ride, inwards: bool, copied: bool },
     /// The retire point of a message, by its number.
     Arrive(u32),
-    /// A retire point of several begins.
+    /// Start of a retire point for several messages.
     Wait,
-    /// It ends; the number of the group's collective with the mesh.
+    /// End of the retire point; the number of the group's collective in the mesh.
     Waited(usize),
-    /// What follows is repeated.
+    /// Start of a repeated part.
     Mark,
-    /// What came since the mark is counted this often more.
+    /// The part since the mark is counted this many more times.
     Repeat(usize),
 }
 
-/// What a part of a program did.
+/// Effects of a part of a program.
 #[derive(Clone, Debug)]
 pub struct Summary {
     moves: Moves,
@@ -40,7 +41,7 @@ pub struct Summary {
 }
 
 impl Device {
-    /// Runs a part of a program at a layer, and says what it did; `None` if that cannot be repeated.
+    /// Runs a part of a program at a layer and returns its effects; `None` if they cannot be repeated.
     pub fn summarise(&self, layer: i32, work: impl FnOnce()) -> Option<Summary> {
         let (before, _) = self.mesh.counted();
         self.pool.begin_moves();
@@ -59,10 +60,10 @@ impl Device {
         log.is_whole().then_some(Summary { moves, ticks: log.ticks, wires })
     }
 
-    /// Does once more what a summary says, at another layer.
+    /// Repeats the effects of a summary at another layer.
     ///
     /// # Panics
-    /// As [`Pool::alloc`](crate::Pool::alloc).
+    /// Like [`Pool::alloc`](crate::Pool::alloc).
     pub fn repeat(&self, summary: &Summary, layer: i32) {
         let Summary { moves, ticks, wires } = summary;
         self.pool.repeat_moves(moves, layer);
@@ -72,7 +73,7 @@ impl Device {
         }
     }
 
-    /// Runs a part of a program and counts what it took another `times` times.
+    /// Runs a part of a program and counts its effects another `times` times.
     pub fn count_again(&self, times: usize, work: impl FnOnce()) {
         let clock = self.machine.clock();
         let (wires, waits) = self.mesh.counted();

@@ -11,8 +11,8 @@ use crate::mesh::Mesh;
 use crate::pool::{Buf, Category, Pool};
 use crate::{DType, Machine, Packing};
 
-/// Rows x columns at a row stride. Cloning shares the storage; the storage is released, on the thread that
-/// issues work, when the last clone or view goes. Not `Send`: the ledger belongs to one thread.
+/// Rows x columns at a row stride. Cloning shares the storage, which is released on the issuing thread when the last
+/// clone or view is dropped. Not `Send`: the ledger belongs to one thread.
 #[derive(Clone)]
 pub struct Tensor {
     buf: Rc<Buf>,
@@ -59,7 +59,7 @@ impl Tensor {
         self.rows * self.cols
     }
 
-    /// True when there is no element.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -69,12 +69,12 @@ impl Tensor {
         self.len() as u64 * self.dtype.bytes() as u64
     }
 
-    /// True when rows follow each other without gaps.
+    /// True if rows follow each other without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.stride == self.cols || self.rows <= 1
     }
 
-    /// Where the first element lies, in the machine's own terms; only a machine may interpret it.
+    /// Address of the first element, in the machine's own terms; only a machine may interpret it.
     ///
     /// # Panics
     /// If a transfer that has not retired is using some of the elements (see [`crate::spill`]).
@@ -87,22 +87,22 @@ impl Tensor {
         address
     }
 
-    /// What transfers are using of the storage.
+    /// Spans of the storage that transfers are using.
     pub(crate) fn loans(&self) -> &RefCell<Vec<Span>> {
         &self.buf.loans
     }
 
-    /// The category its storage is charged to.
+    /// The category that its storage is charged to.
     pub fn category(&self) -> Category {
         self.buf.category()
     }
 
-    /// Number of handles (clones and views) to the storage.
+    /// Number of handles (clones and views) to the storage, including this one.
     pub fn handles(&self) -> usize {
         Rc::strong_count(&self.buf)
     }
 
-    /// True while another thread reads the storage ([`crate::Share`]); a machine must not write to it then.
+    /// True if another thread is reading the storage ([`crate::Share`]); a machine must not write to it then.
     pub fn is_shared(&self) -> bool {
         self.buf.readers.get() > 0
     }
@@ -111,7 +111,7 @@ impl Tensor {
         &self.buf.readers
     }
 
-    /// A view of some rows.
+    /// A view of a range of rows.
     ///
     /// # Panics
     /// If the range leaves the tensor.
@@ -124,7 +124,7 @@ impl Tensor {
         view
     }
 
-    /// A view of some columns.
+    /// A view of a range of columns.
     ///
     /// # Panics
     /// If the range leaves the tensor.
@@ -137,10 +137,10 @@ impl Tensor {
         view
     }
 
-    /// Some bytes of scratch as a tensor of its own, without gaps.
+    /// A range of scratch bytes as a separate tensor, without gaps.
     ///
     /// # Panics
-    /// If this is no row of bytes, or has not that many.
+    /// If this is not a row of bytes, or is too short.
     #[track_caller]
     pub fn part(&self, from: u64, rows: usize, cols: usize, dtype: DType) -> Tensor {
         let bytes = (rows * cols * dtype.bytes()) as u64;
@@ -157,7 +157,7 @@ impl Tensor {
         }
     }
 
-    /// The bytes of its elements, as one row.
+    /// The bytes of the elements, as one row.
     ///
     /// # Panics
     /// If the tensor has gaps.
@@ -168,7 +168,7 @@ impl Tensor {
         Tensor { rows: 1, cols, stride: cols, dtype: DType::U8, packing: None, ..self.clone() }
     }
 
-    /// The same elements as another shape.
+    /// The same elements in another shape.
     ///
     /// # Panics
     /// If the tensor has gaps or the counts differ.
@@ -178,10 +178,10 @@ impl Tensor {
         Tensor { rows, cols, stride: cols, packing: None, ..self.clone() }
     }
 
-    /// A row of bytes as the matrix that is packed in them. Views of it are of the bytes.
+    /// A row of bytes as the packed matrix in them. Views of the result are views of the bytes.
     ///
     /// # Panics
-    /// If these are not its bytes.
+    /// If the number of bytes does not fit.
     #[track_caller]
     pub fn packed(&self, packing: Rc<Packing>) -> Tensor {
         let fits = self.dtype == DType::U8 && self.shape() == [1, packing.bytes()];
@@ -189,7 +189,7 @@ impl Tensor {
         Tensor { packing: Some(packing), ..self.clone() }
     }
 
-    /// How the matrix is packed that these bytes are; `None` of what are elements.
+    /// The packing of the matrix in these bytes; `None` for plain elements.
     pub fn packing(&self) -> Option<&Packing> {
         self.packing.as_deref()
     }
@@ -205,14 +205,14 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A machine with its pool and its place in the mesh: what a rank computes with. Cheap to clone.
+/// A machine with its pool and its place in the mesh: the resources of a rank. Cheap to clone.
 #[derive(Clone)]
 pub struct Device {
-    /// Where work runs.
+    /// Machine that runs the work.
     pub machine: Arc<dyn Machine>,
-    /// Where its memory comes from.
+    /// Pool that memory comes from.
     pub pool: Pool,
-    /// The other ranks.
+    /// Mesh of all ranks.
     pub mesh: Mesh,
 }
 
@@ -222,7 +222,7 @@ impl Device {
         Device::on_mesh(machine, budget_bytes, Mesh::alone())
     }
 
-    /// As [`Device::new`], one rank of a mesh.
+    /// Like [`Device::new`], as one rank of a mesh.
     pub fn on_mesh(machine: Arc<dyn Machine>, budget_bytes: u64, mesh: Mesh) -> Device {
         let pool = Pool::new(machine.as_ref(), budget_bytes);
         Device { machine, pool, mesh }
@@ -256,7 +256,7 @@ impl Device {
     #[track_caller]
     pub fn from_i32(&self, data: &[i32], category: Category) -> Tensor {
         let tensor = self.empty(1, data.len(), DType::I32, category);
-        // Without data there is nothing to convert: plans ask for a million tokens a thousand times.
+        // Without data there is nothing to convert: plans request a million tokens a thousand times.
         let data = if self.machine.has_data() { data } else { &[] };
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
         self.machine.write(&tensor, &bytes);
@@ -270,7 +270,7 @@ impl Device {
     }
 }
 
-/// Elements that were read, as f32.
+/// Converts bytes that were read to f32.
 #[track_caller]
 pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     match dtype {

@@ -1,11 +1,11 @@
-//! Terms of a product: what low-rank adapters add to it.
+//! Terms of a product: the contributions of low-rank adapters.
 
 use crate::{MatMul, OpDesc, Tensor};
 
-/// The most terms of a product.
+/// Largest number of terms in a product.
 pub const TERMS: usize = 3;
 
-/// `a b` or, with `b_trans`, `a b^T`, which is added to some columns of a product's result.
+/// `a b` or, with `b_trans`, `a b^T`, added to some columns of a product's result.
 #[derive(Clone, Copy, Debug)]
 pub struct Term<'a> {
     /// [m, k].
@@ -14,7 +14,7 @@ pub struct Term<'a> {
     pub b: &'a Tensor,
     /// Transposes B.
     pub b_trans: bool,
-    /// The first of the columns.
+    /// The first of those columns.
     pub first: usize,
 }
 
@@ -25,7 +25,7 @@ impl Term<'_> {
         if self.b_trans { (k, n) } else { (n, k) }
     }
 
-    /// Calls `product` with what adds this to C.
+    /// Calls `product` with the product that adds this term to C.
     pub fn added(&self, c: &Tensor, product: impl FnOnce(&MatMul<'_>)) {
         let c = &c.view_cols(self.first..self.first + self.sizes().0);
         product(&MatMul { a: self.a, a_trans: false, b: self.b, b_trans: self.b_trans, c, accumulate: true });
@@ -33,7 +33,7 @@ impl Term<'_> {
 }
 
 impl MatMul<'_> {
-    /// The shape of this product with terms.
+    /// Shapes and types of this product with terms.
     ///
     /// # Panics
     /// If there are more than [`TERMS`], or the shapes do not fit.

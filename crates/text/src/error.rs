@@ -1,67 +1,67 @@
-//! What can go wrong at the edges of this crate: files, tokenizers, stores and the choice of documents.
+//! Errors of this crate: files, tokenizers, stores and the choice of documents.
 
 use std::path::{Path, PathBuf};
 
 /// The result of an operation on text, tokenizers or token stores.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error at an edge of this crate. Each message says what was wrong, where, and where it helps what to do.
+/// Error of this crate. Messages state the problem, its place and, where useful, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation on a file.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as in "cannot {action} FILE".
+        /// Attempted action, as in "cannot {action} FILE".
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// System error.
         source: std::io::Error,
     },
-    /// There is no tokenizer of the kind that can be read.
+    /// No tokenizer of a supported kind was found.
     #[error("{} is missing; {advice}", path.display())]
     NoTokenizer {
-        /// The file that would be it.
+        /// Expected file.
         path: PathBuf,
-        /// What to do.
+        /// Suggested remedy.
         advice: String,
     },
-    /// A tokenizer file that cannot be used.
+    /// The tokenizer file is unusable.
     #[error("{} is not a usable tokenizer: {reason}", path.display())]
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// A chat template that cannot be used.
+    /// The chat template is unusable.
     #[error("{}: the chat template: {reason}", path.display())]
     Template {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// A value in a JSON file that cannot be used.
+    /// A value in a JSON file is invalid.
     #[error("{}: key `{key}`: {reason}", path.display())]
     Json {
         /// The file.
         path: PathBuf,
         /// The key, dotted from the root; empty for the file as a whole.
         key: String,
-        /// What is wrong with the value.
+        /// Description of the problem.
         reason: String,
     },
-    /// A binary file whose content breaks its format.
+    /// The content of a binary file violates its format.
     #[error("{}: byte {offset}, {field}: {reason}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// Where the field starts, in bytes from the start of the file.
+        /// Byte offset of the field in the file.
         offset: u64,
-        /// The field's name.
+        /// Name of the field.
         field: &'static str,
-        /// What was found and what was expected.
+        /// Found and expected values.
         reason: String,
     },
     /// A token id at or above the vocabulary's size.
@@ -75,60 +75,60 @@ pub enum Error {
         path: PathBuf,
         /// Byte offset of the token.
         offset: u64,
-        /// The document that holds it.
+        /// Index of the document that contains it.
         doc: u64,
         /// The id as stored.
         id: i64,
-        /// The number of ids allowed.
+        /// Size of the vocabulary.
         vocab_size: u64,
     },
-    /// A store with a tokenizer that did not make it.
+    /// The store was made with another tokenizer.
     #[error(
         "{}: the store's ids are those of the tokenizer {made_by}, and the one given is {given}; name the tokenizer that the \
          store was written with, or write the store again",
         path.display()
     )]
     OtherTokenizer {
-        /// The store's account.
+        /// Metadata file of the store.
         path: PathBuf,
         /// [`crate::Tokenizer::hash`] of the tokenizer that made the ids.
         made_by: String,
-        /// That of the tokenizer given.
+        /// Hash of the given tokenizer.
         given: String,
     },
-    /// Text that the tokenizer refused.
+    /// The tokenizer failed to encode a text.
     #[error("the tokenizer failed: {0}")]
     Encode(String),
-    /// A token that a special role needs and the tokenizer does not have.
+    /// The tokenizer lacks a required special token.
     #[error("{}: no end-of-text token: {reason}", path.display())]
     NoEos {
         /// The tokenizer's file.
         path: PathBuf,
-        /// Where it was looked for.
+        /// Places that were searched.
         reason: String,
     },
-    /// A row of a file that cannot be taught.
+    /// A row of a file cannot be used for training.
     #[error("{}:{line}: {reason}", path.display())]
     Row {
         /// The file.
         path: PathBuf,
-        /// The line, from 1; of a JSON array, the number of the row.
+        /// Line number, from 1; in a JSON array, the number of the row.
         line: u64,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// A request that the given documents cannot satisfy.
+    /// The given documents cannot satisfy a request.
     #[error("{0}")]
     Documents(String),
-    /// A cursor that belongs to other data or other settings.
+    /// The cursor belongs to other data or settings.
     #[error(
         "the data cursor was saved over other data or settings (fingerprint {saved}, now {current}); \
          resume with the stores, weights, seed, length and packing that the run began with"
     )]
     Cursor {
-        /// The fingerprint inside the cursor.
+        /// Fingerprint in the cursor.
         saved: String,
-        /// The fingerprint of the data and settings given now.
+        /// Fingerprint of the current data and settings.
         current: String,
     },
 }

@@ -3,15 +3,15 @@
 use crate::store::check_index;
 use std::path::Path;
 
-/// Treats the bytes as an `.idx` file. The first eight are taken as the size of its `.bin` file.
+/// Parses the bytes as an `.idx` file. The first eight are taken as the size of its `.bin` file.
 pub fn fuzz_idx(data: &[u8]) {
     let Some((size, idx)) = data.split_first_chunk::<8>() else { return };
-    // Whether it is accepted does not matter here, only that the answer comes.
+    // Acceptance is irrelevant here, as long as the call returns.
     let _ = check_index(idx, u64::from_le_bytes(*size), Path::new("fuzz.idx"));
 }
 
-/// Treats the bytes as `tokenizer_config.json` or one of its neighbours, and as a `tokenizer.json` that, when
-/// accepted, must encode and decode.
+/// Parses the bytes as `tokenizer_config.json` or a similar file, and as a `tokenizer.json`, which must encode and
+/// decode if it is accepted.
 pub fn fuzz_tokenizer_config(data: &[u8]) {
     let _ = crate::tokenizer::probe_roles(data);
     if let Ok(tokenizer) = crate::Tokenizer::from_bytes(data, Path::new("tokenizer.json"))
@@ -21,8 +21,8 @@ pub fn fuzz_tokenizer_config(data: &[u8]) {
     }
 }
 
-/// Treats the bytes as a `tokenizer.json` and, when it is accepted, puts it to all its uses: texts are encoded in every way,
-/// ids decoded at once and one by one, the file written and read again.
+/// Parses the bytes as a `tokenizer.json` and, if it is accepted, exercises all its functions: encoding in every way,
+/// decoding at once and one by one, writing and reading it again.
 pub fn fuzz_tokenizer_use(data: &[u8]) {
     let path = Path::new("tokenizer.json");
     let Ok(tokenizer) = crate::Tokenizer::from_bytes(data, path) else { return };
@@ -39,7 +39,7 @@ pub fn fuzz_tokenizer_use(data: &[u8]) {
     let _ = tokenizer.decode_text(&[0, 1, u32::MAX]);
     let _ = tokenizer.eos().and_then(|id| tokenizer.token(id));
     if let Ok(json) = tokenizer.to_json() {
-        // What is written need not be what was read, but it is answered.
+        // The result may differ from the input, but reading it must return.
         let _ = crate::Tokenizer::from_bytes(json.as_bytes(), path);
     }
 }

@@ -1,12 +1,12 @@
-//! Text as a trainer sees it: tokenizers, packed token stores, packing, blends and the loader that feeds a step.
+//! Text processing for training: tokenizers, token stores, packing, blends, and the loader that feeds training steps.
 //!
-//! The way of a document: [`tokenizer::Tokenizer`] turns its text into ids, [`store::StoreWriter`] appends them to a
-//! Megatron `.bin/.idx` pair with a side file of facts per document, [`loader::Loader`] draws documents from one or
-//! more stores in a seeded order, [`pack`] lays them side by side in samples of a fixed length, and the trainer
+//! A document's path: [`tokenizer::Tokenizer`] converts its text to ids, [`store::StoreWriter`] appends them to a
+//! Megatron `.bin/.idx` pair with a side file of metadata per document, [`loader::Loader`] draws documents from one
+//! or more stores in a seeded order, [`pack`] places them side by side in samples of a fixed length, and the trainer
 //! receives [`pack::PackedSample`]: tokens, labels, positions and document ranges in one flat row.
 //!
-//! Every order in here is a function of (seed, epoch) and of the stored bytes, so a cursor of a few numbers resumes
-//! a run exactly. This crate knows nothing of models and devices.
+//! Every order is a function of (seed, epoch) and of the stored bytes, so a cursor of a few numbers resumes a run
+//! exactly. This crate is independent of models and devices.
 
 pub mod chat;
 mod error;

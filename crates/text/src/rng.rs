@@ -1,5 +1,5 @@
-//! A small counter-based generator whose sequence is part of the data format: orders must not change when a
-//! dependency does, or a cursor saved yesterday would point at other samples today.
+//! A small counter-based generator whose sequence is part of the data format: if it changed with a dependency, a
+//! saved cursor would point at other samples.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): the state is a counter, the output a bijective mix of it.
 #[derive(Clone, Debug)]
@@ -16,31 +16,31 @@ fn mix(mut z: u64) -> u64 {
 }
 
 impl Rng {
-    /// A stream for this key; different keys give unrelated streams, the order of the parts matters.
+    /// Creates the stream of this key; different keys give unrelated streams, and the order of the parts matters.
     pub fn keyed(key: &[u64]) -> Self {
         let state =
             key.iter().fold(0x5851_F42D_4C95_7F2D, |state, &part| mix(mix(part ^ GOLDEN) ^ mix(state)));
         Self { state }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         mix(self.state)
     }
 
-    /// A whole number in `0..bound`, without bias beyond 2^-64 x bound. Panics when `bound` is zero.
+    /// Returns an integer in `0..bound`, with bias of at most 2^-64 x bound. Panics when `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "Rng::below needs a bound above zero");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// An index into a slice of `len` elements. Panics when `len` is zero.
+    /// Returns an index into a slice of `len` elements. Panics when `len` is zero.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// A number in `[0, 1)` with 53 random bits.
+    /// Returns a number in `[0, 1)` with 53 random bits.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
@@ -52,7 +52,7 @@ impl Rng {
         }
     }
 
-    /// One element of a non-empty slice.
+    /// Picks an element of a non-empty slice.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }

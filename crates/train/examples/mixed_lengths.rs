@@ -1,5 +1,5 @@
-//! A step over context parallel ranks of one core each, on documents of log-normal lengths: bytes sent and seconds, with documents
-//! on all ranks and on few. `mixed_lengths [RANKS [TOKENS [MEAN]]]`.
+//! Benchmark of a step over context parallel ranks of one core each, on documents of log-normal lengths: bytes sent and
+//! seconds, with documents on all ranks and on few. `mixed_lengths [RANKS [TOKENS [MEAN]]]`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ fn documents(tokens: usize, mean: f64) -> Vec<Range<usize>> {
     docs
 }
 
-/// Bytes that the rank sent in a step, the seconds of the fastest of some, how long that rank waited in all, and the loss.
+/// Bytes that the rank sent in a step, seconds of the fastest of several steps, the rank's waiting time in it, and the
+/// loss.
 fn rank(device: &Device, spec: &Spec, ranks: Ranks, batch: &[MicroBatch]) -> (u64, f64, f64, f32) {
     let tokens = batch[0].ids.len();
     let portion = ranks.portion(spec, &device.mesh);

@@ -1,6 +1,6 @@
-//! What quantisation-aware training is worth: a small decoder is trained, then trained on with weights as they are and with rounded
-//! ones. Losses on text that no step has seen, of the first as it is and rounded to nearest, and of the second, which is rounded.
-//! `rounded [PRETRAINING_STEPS [STEPS [LEARNING_RATE]]]`.
+//! The benefit of quantization-aware training: a small decoder is trained, then training continues with weights as they
+//! are and with rounded ones. Prints losses on unseen text, of the first as it is and rounded to nearest, and of the
+//! second, which is rounded. `rounded [PRETRAINING_STEPS [STEPS [LEARNING_RATE]]]`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use fathom_train::{Goal, InStep, MicroBatch, Trainer};
 /// Tokens of a document, and documents of a step.
 const DOCUMENT: usize = 512;
 const DOCUMENTS: usize = 2;
-/// Batches that measure, and the first of them.
+/// Number of measured batches, and index of the first.
 const MEASURED: usize = 32;
 const UNSEEN: usize = 1 << 20;
 
@@ -35,7 +35,7 @@ fn batch(text: &RecallGenerator, step: usize) -> MicroBatch {
     }
 }
 
-/// One start's runs.
+/// The shared setup of all runs.
 struct Bed {
     text: RecallGenerator,
     how: InStep,
@@ -71,7 +71,7 @@ impl Bed {
         Bed { text: RecallGenerator::new(seed, Split::Train), how, spec, seed }
     }
 
-    /// A trainer with these weights in bf16, or first ones.
+    /// A trainer with these weights in bf16, or with random ones.
     fn trainer(&self, weights: Option<&[Vec<u8>]>) -> Trainer {
         let device = Device::new(Arc::new(Cpu::new(0, None)), 4 << 30);
         let (model, mut params) = Model::declare(&device, &self.spec, DType::Bf16);
@@ -82,7 +82,7 @@ impl Bed {
         Trainer::new(&device, model, params)
     }
 
-    /// Steps whose learning rate falls to a hundredth by a cosine.
+    /// Trains with a learning rate that falls to a hundredth along a cosine.
     fn train(&self, trainer: &mut Trainer, (first, steps): (usize, usize), lr: f64) {
         for step in 0..steps {
             let share = 0.5 + 0.5 * (std::f64::consts::PI * step as f64 / steps as f64).cos();
@@ -95,7 +95,7 @@ impl Bed {
         }
     }
 
-    /// Mean loss of a token that no step has seen.
+    /// Mean loss per token on unseen text.
     fn loss(&self, trainer: &mut Trainer) -> f64 {
         let (mut sum, mut count) = (0.0, 0.0);
         for at in 0..MEASURED {
@@ -106,7 +106,7 @@ impl Bed {
     }
 }
 
-/// Has a trainer round.
+/// Makes a trainer round its weights.
 fn round(trainer: &mut Trainer, to: RoundTo) {
     if let Err(error) = trainer.round_to(Some(to)) {
         panic!("{error}");

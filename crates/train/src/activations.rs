@@ -1,5 +1,5 @@
-//! Every activation of a model under a table of places: name, shape, bytes, place. The segments are recorded as a step
-//! records them, and not run.
+//! Every activation of a model under a table of places: name, shape, bytes, place. Segments are recorded as in a step,
+//! but not run.
 
 use std::sync::Arc;
 
@@ -19,31 +19,31 @@ use crate::plan::Workload;
 pub struct Activation {
     /// Its name.
     pub name: &'static str,
-    /// Its rows: the rank's tokens, or its share of them.
+    /// Number of rows: the rank's tokens, or its share of them.
     pub rows: usize,
-    /// Its columns.
+    /// Number of columns.
     pub cols: usize,
     /// Its type.
     pub dtype: DType,
-    /// What the table says of it.
+    /// Its place in the table.
     pub place: Place,
-    /// True if it is there from forward to backward; a kept value that no gradient needs is not.
+    /// True if it is held from forward to backward; a kept value that no gradient needs is not.
     pub held: bool,
     /// Bytes for all of the rank's tokens.
     pub bytes: u64,
 }
 
-/// What one or more layers make; neighbours that are alike are one.
+/// The activations of one or more layers; neighbouring layers that are alike share a segment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
-    /// The layers; -1 outside the blocks.
+    /// Indices of the layers; -1 outside the blocks.
     pub layers: Vec<i32>,
-    /// In the order in which they are made.
+    /// The activations, in program order.
     pub activations: Vec<Activation>,
 }
 
 impl Segment {
-    /// Bytes of the activations of one layer that are so.
+    /// Sum of the bytes of one layer's activations for which `which` holds.
     pub fn sum(&self, which: impl Fn(&Activation) -> bool) -> u64 {
         self.activations
             .iter()
@@ -53,7 +53,7 @@ impl Segment {
     }
 }
 
-/// The activations of one micro batch of `tokens` tokens on one rank, in program order.
+/// The activations of one micro-batch of `tokens` tokens on one rank, in program order.
 pub fn activations(
     profile: &Profile,
     spec: &Spec,
@@ -65,7 +65,7 @@ pub fn activations(
 }
 
 impl Workload<'_> {
-    /// The activations of one micro batch on the first rank of each stage of the pipeline, layer by layer, in program order.
+    /// The activations of one micro-batch on the first rank of each pipeline stage, layer by layer, in program order.
     pub fn activations(&self) -> Vec<Segment> {
         let grid = Grid { pp: 1, ..self.how.ranks.grid };
         let stage = Ranks { grid, rank: 0, ..self.how.ranks };
@@ -90,7 +90,7 @@ fn on_mesh(
     recorder.segments
 }
 
-/// Segments as an event for the report.
+/// The segments as an event for the report.
 pub fn placement_event(
     stage: &str,
     places: &Places,
@@ -127,7 +127,7 @@ struct Recorder<'a> {
     params: &'a Params,
     places: &'a Places,
     tokens: usize,
-    /// What flows into the next segment depends on something trainable.
+    /// True if the next segment's input depends on something trainable.
     grads: bool,
     segments: Vec<Segment>,
 }

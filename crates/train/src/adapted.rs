@@ -9,10 +9,10 @@ use toml::Value;
 use crate::error::{Error, Result};
 use crate::recipe::{AdapterName, EncoderName, MethodName, Recipe};
 
-/// A model with the adapter that the recipe asks for, if it does.
+/// Adds the recipe's adapter, if any, to a model.
 ///
 /// # Errors
-/// Targets that the model does not have; a rank that is larger than a projection.
+/// Targets that the model does not have; a rank larger than a projection.
 pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     let table = &recipe.adapter;
     let refuse = |key: &str| {
@@ -52,7 +52,7 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     let targets = targets(recipe).map_err(refuse("targets"))?;
     let mut names = spec.targeted(&targets).map_err(refuse("targets"))?;
     if !matches!(table.method, AdapterName::Lora | AdapterName::Rslora) {
-        // What these do is done to projections of blocks alone.
+        // These methods apply to projections of blocks only.
         names = spec.of_blocks(&names);
         if names.is_empty() {
             let message =
@@ -80,10 +80,10 @@ pub fn adapted(recipe: &Recipe, spec: Spec) -> Result<Spec> {
     Ok(spec)
 }
 
-/// Columns between A and B where nothing is said.
+/// Default rank: columns between A and B.
 const RANK: usize = 16;
 
-/// The projections that the recipe means.
+/// The projections named by the recipe.
 fn targets(recipe: &Recipe) -> std::result::Result<Targets, String> {
     let texts = |list: &[Value]| -> Option<Vec<String>> {
         list.iter().map(|value| value.as_str().map(str::to_string)).collect()
@@ -96,7 +96,7 @@ fn targets(recipe: &Recipe) -> std::result::Result<Targets, String> {
         Some(Value::String(text)) if text.contains(|char| "\\*+?()[]|^$".contains(char)) => {
             Ok(Targets::Matching(text.clone()))
         }
-        // As it is written on the command line.
+        // The form that the command line gives.
         Some(Value::String(text)) => Ok(ends(&text.split(',').map(str::trim).collect::<Vec<&str>>())),
         Some(Value::Array(list)) if !list.is_empty() => {
             texts(list).map(Targets::Ends).ok_or_else(|| "is a list of something else than texts".into())
@@ -152,7 +152,7 @@ pub(crate) fn check_adapter(loaded: &Loaded<Recipe>) -> Result<()> {
     if method.leads() { check_leading(loaded) } else { Ok(()) }
 }
 
-/// Refuses what does not go with virtual tokens.
+/// Refuses settings that do not work with virtual tokens.
 fn check_leading(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let Recipe { adapter, objective, mesh, model, .. } = recipe;
@@ -175,7 +175,7 @@ fn check_leading(loaded: &Loaded<Recipe>) -> Result<()> {
         );
     }
     if adapter.prefix_projection {
-        // Every layer reads weights that lie before the first, as nothing else that is trained.
+        // Every layer reads these weights, which lie before the first layer; no other trained weight is like that.
         let ranks = [("cp", mesh.cp), ("dp", mesh.dp), ("pp", mesh.pp), ("ep", mesh.ep)];
         if let Some((axis, _)) = ranks.iter().find(|(_, ranks)| *ranks > 1) {
             let message = "has several ranks, between which what all layers of adapter.prefix_projection share is not summed; give 1";

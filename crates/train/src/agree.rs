@@ -1,4 +1,4 @@
-//! What ranks tell each other outside of a step: whether all is well, and if not, why.
+//! Agreement between ranks outside of a step: whether all of them succeeded, and if not, why.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::error::{Error, Result};
 
-/// Bytes of a message to the other ranks.
+/// Bytes of one message between ranks.
 const TEXT_BYTES: usize = 512;
-/// Between two questions to the other ranks, first and at last.
+/// First and longest pause between two polls of the other ranks.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Some numbers of every rank, by rank. All ranks call this together.
+/// Gathers `N` numbers from every rank, in rank order. All ranks call this together.
 ///
 /// # Errors
 /// If a rank is gone.
@@ -27,7 +27,7 @@ pub(crate) fn gather<const N: usize>(device: &Device, mine: [i32; N]) -> Result<
     Ok(numbers.as_chunks::<N>().0.to_vec())
 }
 
-/// A number of bytes of every rank, by rank. All ranks call this together.
+/// Gathers a byte count from every rank, in rank order. All ranks call this together.
 ///
 /// # Errors
 /// If a rank is gone.
@@ -36,8 +36,9 @@ pub(crate) fn gather_bytes(device: &Device, mine: u64) -> Result<Vec<u64>> {
     Ok(halves.iter().map(|[high, low]| u64::from(*high as u32) << 32 | u64::from(*low as u32)).collect())
 }
 
-/// Waits until something is so on every rank, however long that takes: ranks tell each other meanwhile that they are there, so no
-/// deadline passes while the disk of one of them is slow. A rank alone waits in what comes next. All ranks call this together.
+/// Waits, without a limit, until `is_so` holds on every rank. The ranks keep signalling each other, so no deadline
+/// passes while one of them waits for a slow disk. With a single rank this returns at once: the caller's next operation
+/// waits instead. All ranks call this together.
 ///
 /// # Errors
 /// If a rank is gone.
@@ -53,7 +54,7 @@ pub(crate) fn until(device: &Device, is_so: &dyn Fn() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// A text of every rank, by rank. All ranks call this together.
+/// Gathers a text from every rank, in rank order. All ranks call this together.
 ///
 /// # Errors
 /// If a rank is gone.
@@ -71,7 +72,7 @@ pub(crate) fn gather_texts(device: &Device, mine: &[u8]) -> Result<Vec<Vec<u8>>>
     Ok(all.chunks(text.len()).zip(lengths).map(|(text, length)| text[..length as usize].to_vec()).collect())
 }
 
-/// Every rank's numbers, one after the other.
+/// Every rank's numbers, concatenated.
 fn all(device: &Device, mine: &[i32]) -> Result<Vec<u8>> {
     let everybody = device.mesh.everybody();
     let (rank, ranks) = (everybody.index(), everybody.size());
@@ -88,11 +89,11 @@ fn all(device: &Device, mine: &[i32]) -> Result<Vec<u8>> {
     Ok(device.machine.read(&whole).wait())
 }
 
-/// The outcome of something that every rank tried, if all of them can say the same; otherwise on every rank a failure: its own,
-/// or what the first of those that failed says. All ranks call this together.
+/// The outcome of something that every rank tried: `mine` if all succeeded; otherwise a failure on every rank, its own
+/// or that of the first rank that failed. All ranks call this together.
 ///
 /// # Errors
-/// As said; or that a rank is gone.
+/// A failure on some rank; a rank that is gone.
 pub(crate) fn outcome<T>(device: &Device, mine: Result<T>) -> Result<T> {
     if device.mesh.grid().ranks() == 1 {
         return mine;
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// No rank goes on before the last one is ready, and who is ready keeps answering.
+    /// No rank continues before the last one is ready; ranks that are ready keep answering.
     #[test]
     fn ranks_wait_for_the_last_one_together() {
         let one = |seat: Seat| {

@@ -1,14 +1,13 @@
-//! What the samples of a stage are drawn from: the corpus of the run, a part of it, or token stores made elsewhere.
+//! The sources of a stage's samples: the run's corpus, a part of it, or existing token stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use fathom_model::Spec as ModelSpec;
-use fathom_text::Tokenizer;
 use fathom_text::loader::{self, Cursor, HeldOut, Loader, SourceFilter, Spec, choose, is_held_out};
-use fathom_text::recall;
 use fathom_text::store::{Column, Store};
+use fathom_text::{Tokenizer, recall};
 
 use crate::claim::claim;
 use crate::error::{Error, Result};
@@ -17,13 +16,13 @@ use crate::recipe::{Blend, Recipe};
 use crate::source::{Samples, Share, Source, Sources};
 use crate::stage;
 
-/// The parts of the run's own corpus, as a blend names them.
+/// Names of the parts of the run's own corpus in a blend.
 const TEXT: &str = "text";
 const RECALL: &str = "recall";
 const DRILL: &str = "drill";
 const OWN: [&str; 3] = [TEXT, RECALL, DRILL];
 
-/// Passes that are looked through before the first step.
+/// Maximum number of passes that are checked before the first step.
 const PASSES: u64 = 8;
 
 /// The blend of a stage: its own, or the run's.
@@ -31,9 +30,9 @@ fn blend(recipe: &Recipe, index: usize) -> &[Blend] {
     recipe.stage[index].blend(recipe)
 }
 
-/// True if a stage draws from the run's own corpus, so that one has to be gathered.
+/// True if a stage draws from the run's own corpus, which then has to be prepared.
 pub fn needs_corpus(recipe: &Recipe) -> bool {
-    // A policy is asked prompts, and learns from what it answers.
+    // A policy is given prompts and learns from its own answers.
     !recipe.rl.is_on()
         && (0..recipe.stage.len()).any(|index| {
             let blend = blend(recipe, index);
@@ -41,7 +40,7 @@ pub fn needs_corpus(recipe: &Recipe) -> bool {
         })
 }
 
-/// True if a store that a stage draws from has weights of losses, as that of lessons has.
+/// True if a store that the stage draws from has loss weights, as a store of lessons does.
 pub fn weighted(recipe: &Recipe, index: usize) -> bool {
     if recipe.rl.is_on() {
         return false;
@@ -53,7 +52,7 @@ pub fn weighted(recipe: &Recipe, index: usize) -> bool {
     own && recipe.data.is_lessons() || named.any(has_weights)
 }
 
-/// The stores of a run.
+/// The token stores of a run.
 #[derive(Clone)]
 pub struct Stores {
     corpus: Option<Arc<Store>>,
@@ -63,12 +62,12 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// The run's own corpus, if it has one, and every store that a blend of the recipe names. Each is looked through
-    /// for ids that the model does not have, and every stage for documents to draw: a run does not come to its last stage to
-    /// find none.
+    /// Opens the run's own corpus, if it has one, and every store that a blend of the recipe names. Each is checked for
+    /// ids outside the vocabulary, and every stage for documents to draw, so that a run does not fail only when it
+    /// reaches its last stage.
     ///
     /// # Errors
-    /// A store is missing or broken, or holds ids of `vocab` and above; a stage that no document qualifies for.
+    /// A store that is missing, broken, or holds ids >= `vocab`; a stage for which no document qualifies.
     pub fn open(recipe: &Recipe, corpus: Option<Arc<Store>>, vocab: usize) -> Result<Stores> {
         let mut named = BTreeMap::new();
         if recipe.rl.is_on() {
@@ -106,15 +105,16 @@ impl Stores {
         }
     }
 
-    /// Checks that each named store was written with this tokenizer.
+    /// Checks that every named store was written with this tokenizer.
     ///
     /// # Errors
-    /// A store that says it was written with another.
+    /// A store that names a different tokenizer.
     pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Result<()> {
         Ok(self.named.values().try_for_each(|store| store.check_tokenizer(tokenizer))?)
     }
 
-    /// Documents that are held out, their tokens and bytes, and the tokens of all documents; synthetic ones left out.
+    /// Number of held-out documents, of their tokens and bytes, and of the tokens of all documents; synthetic documents
+    /// do not count.
     ///
     /// # Errors
     /// A store that cannot be read.
@@ -133,7 +133,8 @@ impl Stores {
         Ok([documents, tokens, bytes, all])
     }
 
-    /// Has a model claim the context that the documents of a run reached, as far as its samples have room for them.
+    /// Raises the context that the model claims to the longest document of the run, limited by the length of its
+    /// samples.
     ///
     /// # Errors
     /// A store that cannot be read.
@@ -143,7 +144,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Tokens of the longest document that is trained on; 0 where there is no text.
+    /// Tokens of the longest document; 0 without text.
     fn longest_tokens(&self) -> Result<usize> {
         let mut longest = 0;
         for store in self.measured() {
@@ -156,12 +157,12 @@ impl Stores {
         Ok(longest)
     }
 
-    /// Documents kept out of training ([`held_out`]).
+    /// The documents kept out of training ([`held_out`]).
     pub fn held_out(&self) -> HeldOut {
         self.held_out
     }
 
-    /// Where held-out documents are measured: the run's own corpus, else every store that was named.
+    /// The stores whose held-out documents are measured: the run's own corpus, else every named store.
     pub fn measured(&self) -> Vec<&Store> {
         match &self.corpus {
             Some(corpus) => vec![corpus],
@@ -169,7 +170,7 @@ impl Stores {
         }
     }
 
-    /// The sources of a stage. Synthetic documents are left out where there are none of the kind that the stage draws.
+    /// The sources of a stage. Kinds of synthetic documents that the corpus does not have are omitted.
     fn sources(&self, recipe: &Recipe, index: usize, spec: &Spec) -> Result<Vec<loader::Source>> {
         let blend = blend(recipe, index);
         if blend.is_empty() {
@@ -197,14 +198,14 @@ impl Stores {
         Ok(sources)
     }
 
-    /// Samples of each pass of a stage that has a number of them.
+    /// Number of samples of each pass of a stage that has `epochs`.
     fn passes(&self, recipe: &Recipe, index: usize) -> Result<Option<Vec<u64>>> {
         let Some(epochs) = recipe.stage[index].epochs else { return Ok(None) };
         let spec = stage::loader_spec(recipe, index, self.held_out);
         let sources = self.sources(recipe, index, &spec)?;
         let [source] = &sources[..] else { return Ok(None) };
         let docs = choose(&source.store, &source.part, &spec)?;
-        // Passes differ in their number of samples only where documents are drawn by weight, or are packed in several windows.
+        // Passes differ in their number of samples only if documents are drawn by weight or packed in several windows.
         let spec = spec.of(&source.store);
         let samples = |epoch| loader::samples(&docs, &spec, 0, epoch).len() as u64;
         Ok(Some((0..epochs).map(samples).collect()))
@@ -217,12 +218,12 @@ impl Stores {
     }
 }
 
-/// Refuses a stage of whose micro batches one has more documents than masks have room for: as far as its passes are known, and no
-/// more than a few of them.
+/// Refuses a stage with a micro-batch of more documents than masks have room for. Only passes known in advance are
+/// checked, and at most [`PASSES`] of them.
 fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spec) -> Result<()> {
     let (shape, stage) = (stage::shape(recipe, index), &recipe.stage[index]);
     let (docs, spec) = (choose(&source.store, &source.part, spec)?, spec.of(&source.store));
-    // Micro batches of steps go on over the end of a pass, so that of those the first pass alone is as it will be.
+    // With a number of steps, micro-batches run across the end of a pass, so only the first pass is known exactly.
     for pass in 0..stage.epochs.unwrap_or(1).min(PASSES) {
         let mut samples = loader::samples(&docs, &spec, 0, pass);
         if let (None, Some(steps)) = (stage.epochs, stage.steps) {

@@ -1,15 +1,16 @@
-//! Checkpoints: the model as Hugging Face tensors, the optimizer's state under the same names, and where the run was.
+//! Checkpoints: the model as Hugging Face tensors, the optimizer's state under the same names, and the run's progress.
 //!
-//! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: written under another name, synced,
-//! renamed. `state.json` lists every file with its size and hash, and ends with its own; a file that differs is refused by
-//! name. A checkpoint may be for no other user to read: folders have mode 0700 and files 0600. Every rank writes what it holds, as parts of tensors under their global names ([`deal`]), and reads what it needs, so a checkpoint that one
-//! mesh wrote loads under any other.
+//! A checkpoint is a folder `step-NNNNNNNN` that appears whole or not at all: it is written under another name, synced
+//! and renamed. `state.json` lists every file with its size and hash, and ends with its own hash; a file that differs
+//! is refused by name. Checkpoints are private to their user: folders have mode 0700 and files 0600. Every rank writes
+//! the tensor parts that it holds under their global names ([`deal`]) and reads the parts that it needs, so a
+//! checkpoint written by one mesh loads under any other.
 //!
-//! Weights and state on disk are read from there and written there chunk by chunk.
+//! Weights and state on disk are read and written chunk by chunk.
 //!
-//! A save takes hold of the tensors as they are and a thread of each rank writes them. Steps go on meanwhile; only the next
-//! update has to wait until all of them are read ([`Saving::release`]), and no step waits for the disk before the next save.
-//! When all ranks have written, they agree that it is well, and the first publishes.
+//! A save shares the tensors as they are, and a thread on each rank writes them while steps continue. Only the next
+//! update waits until all of them are read ([`Saving::release`]); no step waits for the disk before the next save. When
+//! all ranks have written, they agree on the outcome, and the first rank publishes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,12 +47,12 @@ use saving::{Job, Place};
 pub(crate) use state::fuzz;
 use state::{State, VERSION};
 
-/// What a save wrote.
+/// Result of a save.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Saved {
     /// Bytes on disk.
     pub bytes: u64,
-    /// Seconds from the request to the publication.
+    /// Seconds from the request to publication.
     pub seconds: f64,
 }
 
@@ -60,19 +61,19 @@ pub struct Saved {
 pub struct Checkpoints {
     folder: PathBuf,
     keep: usize,
-    /// What is not trained stays there.
+    /// The base model that holds the weights that are not trained.
     base: Option<Base>,
 }
 
-/// Names the newest checkpoint.
+/// The file that names the newest checkpoint.
 const LATEST: &str = "LATEST";
-/// Will be `LATEST` when the checkpoint that it names is published.
+/// The next `LATEST`, until the checkpoint that it names is published.
 const NEXT: &str = ".LATEST.next";
 
-/// The parts of a checkpoint: sub-folder, and which value of the optimizer's state it holds; none for the weights.
+/// A part of a checkpoint: its sub-folder, and the value of the optimizer's state that it holds (none for weights).
 type Section = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
 
-/// The weights of a reference that moves.
+/// Weights of a moving reference.
 const REFERENCE: &str = "reference";
 /// Masters of narrow weights.
 const MASTER: &str = "master";
@@ -85,8 +86,8 @@ const PARTS: [Section; 5] = [
     (MASTER, Some(|state| state.master.as_ref())),
 ];
 
-/// The parts that a trainer of this type needs: without narrow weights there are no masters, nor where none are wanted; without
-/// squares no second moments, and without a reference that moves none.
+/// The parts that a trainer of this configuration needs. Masters need narrow weights that keep them, second moments
+/// need squares, and the reference needs one that moves.
 fn parts(trainer: &Trainer) -> impl Iterator<Item = Section> {
     let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
     let moments = trainer.optimizer().moments();
@@ -100,9 +101,9 @@ fn parts(trainer: &Trainer) -> impl Iterator<Item = Section> {
     PARTS.into_iter().filter(move |(name, _)| wanted(name))
 }
 
-/// The values of a part that this rank holds: weights that are not trained have no state, and are in the base if there is one, as are
-/// those in few bits always. What
-/// steps change without a gradient is with the weights always.
+/// The values of a part that this rank holds. Weights that are not trained have no state and are in the base, if there
+/// is one; quantized weights always are. Values that steps change without a gradient are always stored with the
+/// weights.
 fn slots(trainer: &Trainer, (name, pick): Section, base: Option<&Base>) -> Vec<Slot> {
     let changes: Vec<ParamId> = trainer.model.choice_biases().map(|(_, id)| id).collect();
     let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
@@ -137,35 +138,35 @@ fn load_parts(trainer: &Trainer, folder: &Path, base: Option<&Base>) -> Result<(
 }
 
 impl Checkpoints {
-    /// The checkpoints in a folder. After a save all are removed but the newest `keep` (at least one stays) and the last of
-    /// each stage.
+    /// The checkpoints in a folder. After a save, all but the newest `keep` (at least one) and the last of each stage
+    /// are removed.
     pub fn new(folder: &Path, keep: usize) -> Checkpoints {
         Checkpoints { folder: folder.to_path_buf(), keep: keep.max(1), base: None }
     }
 
-    /// The same, of the trained part alone: the other weights are those of `base`.
+    /// Stores the trained part only: the other weights are those of `base`.
     pub fn over(self, base: Option<Base>) -> Checkpoints {
         Checkpoints { base, ..self }
     }
 
-    /// Begins to save the trainer's state; until [`Saving::release`] its weights and optimizer may not be updated. All ranks
-    /// call this together.
+    /// Starts to save the trainer's state; until [`Saving::release`] its weights and optimizer must not be updated. All
+    /// ranks call this together.
     ///
     /// # Errors
-    /// If the system refuses a folder or a thread. What the file system refuses later is reported when the saving ends; earlier
-    /// checkpoints stay.
+    /// If the system refuses a folder or a thread. Later failures of the file system are reported when the saving ends;
+    /// earlier checkpoints stay.
     pub fn begin(&self, trainer: &Trainer, progress: &Progress) -> Result<Saving> {
         trainer.params.settle(&trainer.device);
         let mesh = &trainer.device.mesh;
         let temporary = self.folder.join(temporary_name(progress.step));
-        // No rank writes before the first one has removed what an earlier save left.
+        // No rank may write before the first one has removed the leftovers of an earlier save.
         let prepared = match mesh.rank() {
             0 => make_private(&temporary),
             _ => Ok(()),
         };
         outcome(&trainer.device, prepared)?;
         let deal = Deal::new(trainer);
-        // Shares wait for the readers in the exports: declared first, dropped last.
+        // Shares wait for the readers in the exports, so they are declared first and dropped last.
         let mut shares: Vec<Share> = Vec::new();
         let mut exports = Vec::new();
         let (pieces, shapes) = (trainer.model.pieces(), trainer.model.shapes());
@@ -195,12 +196,12 @@ impl Checkpoints {
         let checkpoints = self.clone();
         let progress = Progress { amax: trainer.amax(), ..progress.clone() };
         let job = Job { checkpoints, place, progress, optimizer_step, exports };
-        // A rank without a thread would leave the others waiting for what it writes.
+        // A rank without a thread would leave the others waiting for its files.
         outcome(&trainer.device, Saving::start(job, shares))
     }
 
-    /// Moves the newest checkpoint on to `progress` if it is of the same step and so has the same tensors; says whether
-    /// it was.
+    /// Advances the newest checkpoint to `progress` if it is of the same step and so has the same tensors; returns
+    /// whether it was.
     ///
     /// # Errors
     /// If the file system refuses.
@@ -216,10 +217,10 @@ impl Checkpoints {
         Ok(true)
     }
 
-    /// The name of the newest checkpoint; `None` if there never was one.
+    /// Name of the newest checkpoint; `None` if there never was one.
     ///
     /// # Errors
-    /// `LATEST` that cannot be read, names no checkpoint, or is missing next to some.
+    /// `LATEST` that cannot be read, names no checkpoint, or is missing although checkpoints exist.
     fn newest(&self) -> Result<Option<String>> {
         let path = self.folder.join(LATEST);
         let Some(text) = read_if_there(&path)? else { return self.first() };
@@ -229,8 +230,8 @@ impl Checkpoints {
         }
     }
 
-    /// The newest checkpoint where nothing says which that is: the first, if the run was killed between its publication and its
-    /// mention.
+    /// The newest checkpoint in the absence of `LATEST`: the first one, if the run was killed after publishing it and
+    /// before writing `LATEST`.
     fn first(&self) -> Result<Option<String>> {
         let names = published(&self.folder)?;
         let next = read_if_there(&self.folder.join(NEXT))?.filter(|next| names.contains(next));
@@ -249,15 +250,16 @@ impl Checkpoints {
     /// The newest checkpoint; `None` if there never was one.
     ///
     /// # Errors
-    /// `LATEST` or `state.json` that is missing next to others, cannot be read, or is not sound; the message says what else there
-    /// is to go on from.
+    /// `LATEST` or `state.json` that is missing next to others, cannot be read, or is not sound; the message names the
+    /// checkpoints to continue from.
     pub fn found(&self) -> Result<Option<Checkpoint>> {
         let found =
             self.newest().and_then(|name| name.map(|name| Checkpoint::open(&self.place(&name))).transpose());
         found.map_err(|error| self.with_way_out(error))
     }
 
-    /// The folder of a published checkpoint: where it was put aside, if the run was killed while another took its place.
+    /// Folder of a published checkpoint; the one that was put aside, if the run was killed while another took its
+    /// place.
     fn place(&self, name: &str) -> PathBuf {
         let [place, aside] = [name, &aside_name(name)].map(|name| self.folder.join(name));
         if !place.exists() && aside.exists() { aside } else { place }
@@ -268,7 +270,7 @@ impl Checkpoints {
         step_of(&self.newest().ok()??)
     }
 
-    /// Every published checkpoint, by name, whose state can be read.
+    /// Names and states of all published checkpoints whose state can be read.
     fn readable(&self) -> impl Iterator<Item = (String, State)> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten();
         entries.filter_map(|entry| {
@@ -278,24 +280,24 @@ impl Checkpoints {
         })
     }
 
-    /// The checkpoint with which a run ended its first `stages` stages: its step and its folder.
+    /// Step and folder of the checkpoint that ended the first `stages` stages of a run.
     pub fn after(&self, stages: usize) -> Option<(u64, PathBuf)> {
         let is_it = |progress: &Progress| progress.stage == stages && progress.stage_step == 0;
         let (name, state) = self.readable().find(|(_, state)| is_it(&state.progress))?;
         Some((state.progress.step, self.folder.join(name)))
     }
 
-    /// What is to be known of the newest checkpoint, if it can be read and there is anything.
+    /// A remark about the newest checkpoint, if it can be read and there is one.
     pub fn note(&self) -> Option<String> {
         self.found().ok().flatten()?.note()
     }
 
-    /// Loads the newest checkpoint into a trainer; `None` if there is none. All ranks call this together; each reads its part,
-    /// and they share out the checking of files.
+    /// Loads the newest checkpoint into a trainer; `None` if there is none. All ranks call this together; each reads
+    /// its part, and the verification of files is divided among them.
     ///
     /// # Errors
-    /// A file that cannot be read or is missing, truncated, altered, or of another model, by name; ranks that do not find the
-    /// same checkpoint; a missing `LATEST` next to checkpoints.
+    /// A file that cannot be read or is missing, truncated, altered, or of another model, by name; ranks that do not
+    /// find the same checkpoint; a missing `LATEST` next to checkpoints.
     pub fn load_latest(&self, trainer: &mut Trainer) -> Result<Option<Progress>> {
         let device = trainer.device.clone();
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());
@@ -317,21 +319,21 @@ impl Checkpoints {
                     base.folder.display()
                 ),
             )),
-            // Whole checkpoints have what is not trained, too.
+            // Whole checkpoints contain untrained weights too.
             (None, _) => Ok(()),
         };
         outcome(&device, based)?;
         outcome(&device, load_parts(trainer, &folder, state.base.as_ref()))?;
         trainer.optimizer_mut().set_updates(&device, state.optimizer_step);
         trainer.set_amax(state.progress.amax.as_ref());
-        // What was saved may be of a run that rounded to another format, or did not.
+        // The saving run may have rounded to another format, or not at all.
         trainer.round();
         Ok(Some(Progress { amax: None, ..state.progress }))
     }
 
-    /// Why the newest checkpoint cannot be used, and which one a run could go on from instead.
+    /// Adds to an error about the newest checkpoint the one that the run could continue from instead.
     fn with_way_out(&self, error: Error) -> Error {
-        // Says itself what there is to choose from.
+        // This error lists the choices already.
         if matches!(&error, Error::Checkpoint { path, .. } if *path == self.folder.join(LATEST) && !path.exists())
         {
             return error;
@@ -346,7 +348,7 @@ impl Checkpoints {
         }
     }
 
-    /// Refuses ranks that have not found the checkpoint of the first, or none like the first. All ranks call this together.
+    /// Refuses ranks that did not find the same checkpoint as the first rank. All ranks call this together.
     fn same_everywhere(&self, device: &Device, found: Option<&Progress>) -> Result<()> {
         let number = |number: Option<u64>| number.and_then(|number| i32::try_from(number).ok()).unwrap_or(-1);
         let mine = found.map(|progress| [progress.step, progress.stage as u64, progress.stage_step]);
@@ -363,7 +365,7 @@ impl Checkpoints {
         Err(refuse(&self.folder, message))
     }
 
-    /// Removes what is older than the newest `keep` but for the last of each stage, and leftovers of saves that did not end.
+    /// Removes all but the newest `keep` and the last of each stage, and leftovers of unfinished saves.
     fn retire(&self, newest: &str) -> Result<()> {
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(io("list", &self.folder))? {
@@ -382,19 +384,20 @@ impl Checkpoints {
     }
 }
 
-/// Whether a name is that of a checkpoint in the making, or put aside. Other names are no run's, such as a copy's.
+/// True if a name is that of an unfinished checkpoint, or of one put aside. Other names, such as those of copies, are
+/// never written by a run.
 fn is_left_over(name: &str) -> bool {
     let step = |end| name.strip_prefix('.')?.strip_suffix(end).and_then(step_of);
     [".tmp", ".old"].into_iter().any(|end| step(end).is_some())
 }
 
-/// The step that a checkpoint's name says.
+/// The step in a checkpoint's name.
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Whether a stage ended with a checkpoint: the run goes on from it at the beginning of the next.
+/// True if a stage ended with this checkpoint, so that the run continues with the next stage.
 fn ends_a_stage(folder: &Path) -> bool {
     read_state(folder).is_ok_and(|State { progress, .. }| progress.stage > 0 && progress.stage_step == 0)
 }

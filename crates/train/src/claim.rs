@@ -1,17 +1,17 @@
-//! The context that a model claims (`max_position_embeddings`). Longer samples alone are no claim: where documents are masked, positions
-//! begin at 0 in each.
+//! The context that a model claims (`max_position_embeddings`). Longer samples alone are no reason to raise it: with
+//! masked documents, positions restart at 0 in each.
 
 use fathom_model::{RopeScaling, Spec};
 
 use crate::recipe::{RopeType, Stage};
 
-/// Whether a stage asks for a longer context.
+/// True if a stage extends the context.
 pub fn extends(stage: &Stage) -> bool {
     stage.rope_type != RopeType::Keep || stage.rope_theta.is_some()
 }
 
-/// Has a model claim at least so many positions. Not where rotations depend on the claim: `dynamic` measures against the
-/// configuration's longest sequence, and `longrope` scales by it.
+/// Raises the claimed context to at least `tokens` positions, unless rotations depend on the claim: `dynamic` compares
+/// with the configuration's longest sequence, and `longrope` scales by it.
 pub fn claim(spec: &mut Spec, tokens: usize) {
     let measured =
         |scaling: &RopeScaling| matches!(scaling, RopeScaling::Dynamic { .. } | RopeScaling::Longrope { .. });
@@ -45,7 +45,7 @@ mod tests {
         let masked = Stage { masked: true, seq_tokens: 2048, ..Stage::default() };
         let claims = |stage: &Stage| extend(&small, stage, 0).unwrap().max_positions;
         assert_eq!(claims(&masked), 256);
-        // Positions run through a sample that is one document.
+        // A sample without masks is one document for positions.
         assert_eq!(claims(&Stage { masked: false, ..masked.clone() }), 2048);
         assert_eq!(claims(&Stage { rope_theta: Some(1e6), ..masked.clone() }), 2048);
         assert_eq!(claims(&Stage { rope_type: RopeType::Yarn, ..masked }), 2048);

@@ -1,18 +1,19 @@
-//! Distillation: a student learns a teacher's distribution of the next token besides the labels. The teacher is a frozen model of the
-//! same step, whose whole vocabulary counts, or a column of its best tokens next to the text.
+//! Distillation: besides the labels, a student learns a teacher's distribution of the next token. The teacher is a
+//! frozen model that runs in the same step, with its whole vocabulary, or a column of its best tokens stored with the
+//! text.
 //!
-//! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence of
-//! [`fathom_tensor::Divergence`] at the temperature. It is not multiplied by the squared temperature. Distances of hidden states
-//! ([`Hidden`]) are added to it.
+//! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence
+//! of [`fathom_tensor::Divergence`] at the temperature, not multiplied by the squared temperature. Distances of hidden
+//! states ([`Hidden`]) are added to it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, Counters, DivergenceLoss, Eval, Params, Places, ProjectedState, Scope, Sharing, Tables, Teacher,
+    Batch, Counters, DivergenceLoss, Eval, Places, ProjectedState, Scope, Sharing, Tables, Teacher,
 };
-use fathom_model::{Model, PackedTokens};
+use fathom_model::{LoadedModel, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::hidden::Hidden;
@@ -21,36 +22,29 @@ use crate::micro_batch::MicroBatch;
 use crate::objective::{Best, CrossEntropy, Measured, Objective, TeacherUse, WeightedLoss};
 use crate::step::InStep;
 
-/// A teacher: a model that is not trained.
-pub struct Frozen {
-    /// Its architecture.
-    pub model: Model,
-    /// Its weights, on the trainer's device.
-    pub params: Params,
-}
-
 /// How a student learns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distill {
-    /// Of the divergence: 0 forward, 1 reverse, between them Jensen and Shannon's.
+    /// Kind of divergence: 0 is forward KL, 1 reverse, values between are generalised Jensen-Shannon.
     pub beta: f64,
-    /// Divides the logits of both.
+    /// Divides the logits of both models.
     pub temperature: f64,
-    /// Share of the divergence; the rest is the cross-entropy's.
+    /// Weight of the divergence; cross-entropy has the rest.
     pub ratio: f64,
-    /// The teacher's best tokens alone, from the micro batch.
+    /// Uses only the teacher's best tokens, which the micro-batch has.
     pub best: Option<Best>,
-    /// Hidden states that are compared besides, of a teacher that runs with the step.
+    /// Hidden states to compare as well, with a teacher that runs in the step.
     pub hidden: Option<Hidden>,
 }
 
-/// What a teacher said of a micro batch.
+/// A teacher's outputs for a micro-batch.
 pub(crate) struct Asked {
     /// Its hidden states before the head, [t, d].
     pub y: Tensor,
-    /// Its residual stream after so many blocks.
+    /// Its residual stream, by number of blocks before it.
     pub states: BTreeMap<usize, Tensor>,
-    /// What projections of the student's stream read and what their loss says of what they wrote: from its forward pass.
+    /// Inputs of the projections of the student's stream and the gradients of their outputs, from the student's forward
+    /// pass.
     pub projected: Rc<RefCell<Vec<ProjectedState>>>,
 }
 
@@ -81,20 +75,20 @@ impl Objective for Distill {
     }
 }
 
-/// What a micro batch has of a teacher, on the machine.
+/// The teacher's side of a micro-batch, on the machine.
 pub(crate) enum Known {
-    /// The tables of the model that runs.
+    /// Tables of the teacher that runs in the step.
     Model(Rc<Batch>),
-    /// i32 and f32 [t, k], in the order of the head.
+    /// Ids (i32) and log-probabilities (f32), [t, k], in the order of the head.
     Best([Tensor; 2]),
 }
 
 impl Known {
-    /// That of a micro batch; `order` are the tokens of this rank in the order of its head, `tokens` how many. Nothing if the objective
-    /// asks no teacher.
+    /// The teacher's side of a micro-batch: `order` gives this rank's tokens in the order of its head, `tokens` their
+    /// number. `None` if the objective has no teacher.
     pub fn new(
         (device, how): (&Device, &InStep),
-        teacher: Option<&Frozen>,
+        teacher: Option<&LoadedModel>,
         micro: &MicroBatch,
         (sharing, order): (&Sharing<'_>, &dyn Fn() -> Vec<usize>),
         tokens: usize,
@@ -110,7 +104,7 @@ impl Known {
             return Some(Known::Best([empty(DType::I32), empty(DType::F32)]));
         }
         let order = order();
-        // Each label's ids and log-probabilities alternate; a stream without labels has none.
+        // A label's ids and log-probabilities alternate; a stream without labels has none.
         let column = |odd: usize| -> Vec<f32> {
             let value =
                 |token: usize, at: usize| micro.best.get((token * k + at) * 2 + odd).copied().unwrap_or(0.0);
@@ -127,19 +121,20 @@ impl Known {
 }
 
 impl Loaded<'_> {
-    /// What a teacher that runs with the step says, of this rank's rows: before the student's forward pass, so that no
-    /// activation of that is there yet.
+    /// Runs the teacher over this rank's rows. This comes before the student's forward pass, so that none of the
+    /// student's activations are in memory yet.
     pub fn ask(
         &self,
         device: &Device,
         minimised: &Minimised<'_>,
         (places, counters): (&Places, &Counters),
     ) -> Option<Asked> {
-        let (Some(Known::Model(batch)), Some(Frozen { model, params })) = (&self.known, minimised.teacher)
+        let (Some(Known::Model(batch)), Some(LoadedModel { model, params, .. })) =
+            (&self.known, minimised.teacher)
         else {
             return None;
         };
-        // Of its own: experts of the teacher are not the student's.
+        // Separate counters: the teacher's experts are not the student's.
         let own = Counters::default();
         let scope = Scope { device, params, batch: Tables::Shared(batch.clone()), counters: &own };
         let hidden = minimised.goal.objective.teacher().and_then(|teacher| teacher.hidden);
@@ -154,7 +149,7 @@ impl Loaded<'_> {
 
     /// Over whose weights a teacher's head runs, if a model teaches.
     pub fn of_teacher<'b>(&'b self, minimised: &Minimised<'b>, scope: &Scope<'b>) -> Option<Scope<'b>> {
-        let (Some(Known::Model(batch)), Some(Frozen { params, .. })) = (&self.known, minimised.teacher)
+        let (Some(Known::Model(batch)), Some(LoadedModel { params, .. })) = (&self.known, minimised.teacher)
         else {
             return None;
         };
@@ -173,7 +168,7 @@ impl Loaded<'_> {
             (Some(Known::Best([ids, logps])), ..) => {
                 Teacher::Best { ids, logps, rest: best.is_some_and(|best| best.rest) }
             }
-            (_, Some(Frozen { model, .. }), Some(scope), Some(asked)) => {
+            (_, Some(LoadedModel { model, .. }), Some(scope), Some(asked)) => {
                 Teacher::Model { head: model.head(0.0), scope, x: &asked.y }
             }
             _ => panic!("distillation: the teacher was not asked"),

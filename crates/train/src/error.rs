@@ -1,4 +1,4 @@
-//! What can go wrong at the edges of a run.
+//! Errors at the edges of a run.
 
 use std::path::PathBuf;
 
@@ -20,15 +20,15 @@ pub enum Error {
     DoesNotFit {
         /// Name of the stage.
         stage: String,
-        /// Of what it needs too much.
+        /// The resource that is short.
         of: Resource,
-        /// Planned peak of it.
+        /// Planned peak.
         needed_bytes: u64,
-        /// What there is.
+        /// Budget.
         budget_bytes: u64,
-        /// Where memory peaks, if that is short.
+        /// The operation at the memory peak, if memory is short.
         peak_op: Option<String>,
-        /// What would make it fit.
+        /// A remedy.
         remedy: String,
     },
     /// Loss or gradient is not a number.
@@ -47,20 +47,20 @@ pub enum Error {
         norm: f64,
         /// The step of the last checkpoint.
         saved: Option<u64>,
-        /// Whether gradients are clipped.
+        /// True if gradients are clipped.
         clipped: bool,
     },
-    /// A rank is gone, or ranks went apart.
+    /// A rank is gone, or ranks diverged.
     #[error(transparent)]
     Link(#[from] fathom_tensor::mesh::LinkError),
     /// Ranks that should have the same weights do not.
     #[error("step {step}: {}", corrupt_in_words(ranks, *known))]
     Corrupt {
-        /// The step that was being made.
+        /// The step in which this was found.
         step: u64,
-        /// Who is odd, or those among whom that cannot be said.
+        /// The ranks that differ, or the candidates if it is unclear which of them do.
         ranks: Vec<usize>,
-        /// Whether it can.
+        /// True if the differing ranks are known.
         known: bool,
     },
     /// A checkpoint could not be written.
@@ -69,17 +69,17 @@ pub enum Error {
     /// A collective operation failed on another rank.
     #[error("rank {rank}: {message}")]
     Rank {
-        /// Which.
+        /// The rank that failed.
         rank: usize,
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// A recipe's values do not go together.
+    /// Values of a recipe that are not compatible.
     #[error("{key}: {message}")]
     Recipe {
         /// The key.
         key: String,
-        /// What is wrong and what would be right.
+        /// The fault and a remedy.
         message: String,
     },
     /// The run folder belongs to another recipe.
@@ -97,35 +97,35 @@ pub enum Error {
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         message: String,
     },
     /// The file system refused.
     #[error("cannot {action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On what.
+        /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// From recipes and the metrics log.
+    /// Errors of recipes and the metrics log.
     #[error(transparent)]
     Base(#[from] fathom_base::Error),
-    /// From stores and tokenizers.
+    /// Errors of stores and tokenizers.
     #[error(transparent)]
     Text(#[from] fathom_text::Error),
-    /// From weights and their files.
+    /// Errors of weights and their files.
     #[error(transparent)]
     Model(#[from] fathom_model::Error),
-    /// From reports and traces.
+    /// Errors of reports and traces.
     #[error(transparent)]
     Report(#[from] fathom_report::Error),
-    /// From the disk behind activations.
+    /// Errors of the disk spill of activations.
     #[error(transparent)]
     Spill(#[from] fathom_tensor::spill::Error),
-    /// From a hook of the program around the run.
+    /// Error of a hook of the program around the run.
     #[error(transparent)]
     Hook(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -142,5 +142,5 @@ fn corrupt_in_words(ranks: &[usize], known: bool) -> String {
     }
 }
 
-/// Shorthand.
+/// `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;

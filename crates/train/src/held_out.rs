@@ -1,4 +1,4 @@
-//! Which documents of a run are kept out of training.
+//! Selection of the documents that are kept out of training.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,14 @@ use fathom_text::store::Store;
 use crate::error::Result;
 use crate::recipe::Recipe;
 
-/// Within this factor of the tokens that were asked for, a share of the documents' hashes is what is held out.
+/// A share of the documents' hashes is accepted if its tokens are within this factor of the requested share.
 const NEAR: f64 = 2.0;
-/// No more of the text than this is held out.
+/// Maximum share of the text that is held out.
 const MOST: f64 = 0.5;
 
-/// The documents of some stores that a run does not train on: the recipe's share of them, or, where that is far from the same share of
-/// their tokens, those between two hashes that come nearest to it. Where files are named that are held out, they decide.
+/// The documents of some stores that a run does not train on: those selected by the recipe's share of hashes or, if
+/// their tokens are far from that share of all tokens, the range of hashes that comes nearest to it. Named held-out
+/// files take precedence.
 ///
 /// # Errors
 /// A store that cannot be read.
@@ -33,7 +34,7 @@ pub fn held_out(recipe: &Recipe, stores: &[&Store]) -> Result<HeldOut> {
     Ok(settled(documents, share))
 }
 
-/// Of documents' tokens by hash. The only document is trained on.
+/// Selects the documents from token counts by hash. A single document is never held out.
 fn settled(documents: BTreeMap<u128, u64>, share: f64) -> HeldOut {
     let all: u64 = documents.values().sum();
     let wanted = share * all as f64;
@@ -45,7 +46,7 @@ fn settled(documents: BTreeMap<u128, u64>, share: f64) -> HeldOut {
     let documents: Vec<(u128, u64)> = documents.into_iter().collect();
     let (mut end, mut sum, mut nearest) = (0, 0, (f64::INFINITY, HeldOut::from(0.0)));
     for begin in 0..documents.len() {
-        // Where the sum passes what is wanted, the last document with and without.
+        // At the point where the sum passes the target, the range is tried without and with its last document.
         while end < documents.len() && (sum as f64) < wanted {
             sum += documents[end].1;
             end += 1;
@@ -61,7 +62,7 @@ fn settled(documents: BTreeMap<u128, u64>, share: f64) -> HeldOut {
     nearest.1
 }
 
-/// From one hash to another, both included.
+/// The range between two hashes, both included.
 fn between(first: u128, last: u128) -> HeldOut {
     let [first, last] = [first, last].map(|hash| (hash >> 64) as u64 as f64);
     let scale = 2f64.powi(64);
@@ -72,7 +73,7 @@ fn between(first: u128, last: u128) -> HeldOut {
 mod tests {
     use super::*;
 
-    /// Which of these documents are held out, by their hashes' place in the range of all.
+    /// Indices of the held-out documents, given the position of each hash in the range of all.
     fn held(documents: &[(f64, u64)], share: f64) -> Vec<u64> {
         let hash = |place: f64| ((place * 2f64.powi(64)) as u128) << 64;
         let all: Vec<_> = documents.iter().map(|(place, tokens)| (hash(*place), *tokens)).collect();

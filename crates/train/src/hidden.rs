@@ -1,7 +1,8 @@
-//! Distillation of hidden states: at named pairs of layers the student's residual stream learns to be like the teacher's (TinyBERT, Jiao
-//! and others, 2020; the intermediate states of Minitron's distillation). The distance and its gradient are computed while the student's
-//! stream passes, and added to its gradient there on the way back. Where the teacher is of another width, a projection for each pair is
-//! trained with the student (equation 8 of TinyBERT): what is compared is what it makes of the student's stream.
+//! Distillation of hidden states: at given pairs of layers the student's residual stream learns to match the teacher's
+//! (TinyBERT, Jiao and others, 2020; the intermediate states of Minitron's distillation). Distance and gradient are
+//! computed during the student's forward pass, and the gradient is added to the stream's in the backward pass. If the
+//! teacher's width differs, a projection per pair is trained with the student (equation 8 of TinyBERT), and its output
+//! is compared.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,22 +17,23 @@ use crate::error::{Error, Result};
 use crate::loaded::{Loaded, Minimised};
 use crate::step::InStep;
 
-/// Which hidden states are compared.
+/// The hidden states to compare.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hidden {
-    /// Blocks before the student's and before the teacher's, ascending; 0 for what the first block reads.
+    /// Number of blocks before the student's state and before the teacher's, ascending; 0 is the input of the first
+    /// block.
     pub pairs: Vec<[usize; 2]>,
-    /// How.
+    /// The distance.
     pub distance: Distance,
-    /// Multiplies the mean over the pairs in what is minimised.
+    /// Weight in the loss of the mean over the pairs.
     pub weight: f64,
 }
 
 impl Hidden {
-    /// Pairs as `student:teacher`.
+    /// Parses pairs of the form `student:teacher`.
     ///
     /// # Errors
-    /// What is no pair.
+    /// The text that is not a pair.
     pub fn parse(pairs: &[String]) -> std::result::Result<Vec<[usize; 2]>, String> {
         let one = |text: &String| {
             let (student, teacher) = text.split_once(':')?;
@@ -48,7 +50,7 @@ impl Hidden {
         Ok(pairs)
     }
 
-    /// The teacher's sides.
+    /// The teacher's sides of the pairs.
     pub(crate) fn of_teacher(&self) -> Vec<usize> {
         self.pairs.iter().map(|[_, teacher]| *teacher).collect()
     }
@@ -57,7 +59,8 @@ impl Hidden {
 /// Refuses pairs of states that cannot be compared in a step.
 ///
 /// # Errors
-/// Layers that a model does not have, other widths, ranks that have some of the rows, and several blocks recomputed as one.
+/// Layers that a model does not have, different widths, ranks that hold only some of the rows, and several blocks
+/// recomputed as one.
 pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<()> {
     let Some(hidden) = how.goal.objective.teacher().and_then(|teacher| teacher.hidden) else {
         return Ok(());
@@ -103,7 +106,8 @@ pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<
 }
 
 impl Loaded<'_> {
-    /// Who compares the student's hidden states with those that the teacher was `asked` for, if the objective does.
+    /// A callback that compares the student's hidden states with the teacher's states in `asked`, if the objective does
+    /// so.
     pub fn pull(
         &self,
         (model, scope): (&Model, &Scope<'_>),
@@ -129,20 +133,21 @@ impl Loaded<'_> {
     }
 }
 
-/// What a comparison needs.
+/// Inputs of a comparison.
 struct Compared<'a> {
     hidden: &'a Hidden,
     device: &'a Device,
     /// Labels and weights.
     row: [&'a Tensor; 2],
-    /// Of what is minimised, and of the mean distance.
+    /// Sums of the loss and of the mean distance.
     sums: [&'a Tensor; 2],
-    /// Projections to the teacher's width, and where what they did is kept.
+    /// Projections to the teacher's width, and the list for their inputs and gradients.
     projecting: Option<&'a (Projecting, Rc<RefCell<Vec<ProjectedState>>>)>,
 }
 
 impl Compared<'_> {
-    /// The gradient by the stream `x` after so many blocks, if it is compared there. A state takes its place where it is not asked for again.
+    /// The gradient with respect to the stream `x` after `blocks` blocks, if it is compared there. It takes the buffer
+    /// of the teacher's state, which is removed from `states`, unless a later pair needs that state.
     fn at(&self, blocks: usize, x: &Tensor, states: &mut BTreeMap<usize, Tensor>) -> Option<Tensor> {
         let Compared { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
         let (machine, each) = (&device.machine, 1.0 / hidden.pairs.len() as f64);

@@ -1,8 +1,9 @@
-//! The one training loop.
+//! The training loop.
 //!
-//! A stage of a run takes micro batches from a [`Source`] and minimises an [`Objective`], in [`Trainer::step`]: packed samples of
-//! token stores and the cross-entropy of the next token, unless a recipe says otherwise. Pretraining and context extension differ in
-//! lengths, rotary frequencies and data. A plan is the same step on the machine without data.
+//! A stage of a run takes micro-batches from a [`Source`] and minimises an [`Objective`], in [`Trainer::step`]: packed
+//! samples of token stores and the cross-entropy of the next token, unless a recipe selects others. Pretraining and
+//! context extension differ in lengths, rotary frequencies and data. A plan is the same step on the machine without
+//! data.
 //!
 //! This crate knows nothing of HTTP or serving.
 
@@ -48,7 +49,7 @@ mod timeline;
 pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Base, Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
-pub use distill::{Distill, Frozen};
+pub use distill::Distill;
 pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden::Hidden;

@@ -3,64 +3,64 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, ContextLayout, Cut, Head, Jitter, Labels, Params, Scope, Sharing, Spread};
-use fathom_model::{Model, PackedTokens};
+use fathom_grad::{Batch, ContextLayout, Cut, Head, Jitter, Labels, Scope, Sharing, Spread};
+use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::{Frozen, Known};
+use crate::distill::Known;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Goal, Noise, Weigh};
 use crate::step::InStep;
 
-/// Most tokens that are dealt to context parallel ranks together where layers differ in their windows: what is balanced is the sum
-/// of their areas, and small chunks balance nearly each. Elsewhere chunks are as large as balance allows, so that attention meets
-/// few groups of keys in each step.
+/// Maximum tokens per chunk of the context-parallel layout if layers have different windows: the layout balances the
+/// sum of their areas, and small chunks balance nearly each of them. Otherwise chunks are as large as balance allows,
+/// so that each step of attention involves few groups of keys.
 const CHUNK: usize = 512;
 
-/// A micro batch's tables on the machine: this rank's tokens of it, its labels in the order in which the head meets them.
+/// A micro-batch's tables on the machine: this rank's tokens, and its labels in the order of the head.
 pub(crate) struct Loaded<'a> {
     pub batch: Rc<Batch>,
     pub(crate) labels: Labels<'static>,
     /// f32 [1, t]: weights of the labels, if micro batches have any.
     pub(crate) weights: Option<Tensor>,
-    /// f32 [1, t]: the labels' losses, and in the end each times its weight.
+    /// f32 [1, t]: the labels' losses, multiplied by their weights at the end.
     pub(crate) losses: Tensor,
     pub(crate) micro: &'a MicroBatch,
-    /// The token that the model's batches are filled up with.
+    /// The token with which the model pads its batches.
     pub(crate) padding: Option<u32>,
-    /// Of the teacher, if the objective has one.
+    /// The teacher's side, if the objective has a teacher.
     pub(crate) known: Option<Known>,
-    /// Noise on this rank's rows of the embedding, where the run has any.
+    /// Noise on this rank's rows of the embedding, if the run adds any.
     pub jitter: Option<Jitter>,
     layout: ContextLayout,
-    /// This rank's tokens in the order of the head, and by the rank that has their rows, where these are not the stream's.
+    /// This rank's tokens in the order of the head, and by the rank that has their rows, if these differ from the
+    /// stream's order.
     order: Option<[Vec<usize>; 2]>,
 }
 
-/// What a step minimises, and where its sums are added up.
+/// The objective of a step, and its accumulators.
 pub(crate) struct Minimised<'a> {
     pub goal: &'a Goal,
     /// Weight of the z-loss.
     pub z_loss: f32,
-    /// f32 [1, 1]: of the objective.
+    /// f32 [1, 1]: the objective.
     pub loss: &'a Tensor,
-    /// Of its metrics.
+    /// Metrics of the objective.
     pub metrics: &'a RefCell<Vec<[f64; 2]>>,
     /// f32 [sums, 1]: the same where the machine adds them up, of terms with constant weights and of what is measured at labels.
     pub terms: Option<&'a Tensor>,
     /// The teacher, if one runs with the step.
-    pub teacher: Option<&'a Frozen>,
+    pub teacher: Option<&'a LoadedModel>,
 }
 
 impl<'a> Loaded<'a> {
-    /// Puts a micro batch on the machine.
+    /// Copies a micro-batch to the machine.
     pub fn new(
-        device: &Device,
-        (model, params): (&Model, &Params),
-        teacher: Option<&Frozen>,
+        ModelView { device, model, params }: ModelView<'_>,
+        teacher: Option<&LoadedModel>,
         micro: &'a MicroBatch,
         how: &InStep,
     ) -> Self {
@@ -108,7 +108,7 @@ impl<'a> Loaded<'a> {
         Loaded { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
     }
 
-    /// What the second head says of all tokens of the stream.
+    /// Outputs of the second head for all tokens of the stream.
     pub fn values(&self, model: &Model, scope: &Scope<'_>, y: &Tensor) -> Vec<f32> {
         self.scores(scope, &model.scores().values(scope, y))
     }
@@ -119,8 +119,8 @@ impl<'a> Loaded<'a> {
         self.stream(scope.device, &rows.reshape(1, rows.len()), 1, values.cols())
     }
 
-    /// The values of all tokens of the stream, in its order, `width` of each; nothing on a machine without data. `rows` are those of
-    /// this rank's tokens, f32 [1, t x width], in one of the two orders.
+    /// Gathers the values of all tokens in the order of the stream, `width` per token; empty on a machine without data.
+    /// `rows` are those of this rank's tokens, f32 [1, t x width], in one of the two orders.
     pub fn stream(&self, device: &Device, rows: &Tensor, order: usize, width: usize) -> Vec<f32> {
         let group = device.mesh.group(&[Axis::Cp]);
         let all = if group.size() == 1 {
@@ -143,7 +143,7 @@ impl<'a> Loaded<'a> {
         stream
     }
 
-    /// This rank's values of one for each token of the stream, f32 [1, t] in the order of the head.
+    /// This rank's part of one value per token of the stream, f32 [1, t] in the order of the head.
     pub fn own(&self, device: &Device, values: &[f32], tokens: usize) -> Tensor {
         if !device.machine.has_data() {
             return device.empty(1, tokens, DType::F32, Category::Data);
@@ -153,7 +153,7 @@ impl<'a> Loaded<'a> {
         device.from_f32(1, tokens, &own, Category::Data)
     }
 
-    /// This rank's rows of some values for each token of the stream, f32 [r, width].
+    /// This rank's rows of `width` values per token of the stream, f32 [r, width].
     pub fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
         let device = scope.device;
         let rows = self.losses.cols() / scope.spread().share();
@@ -170,7 +170,8 @@ impl<'a> Loaded<'a> {
     }
 }
 
-/// What each label of this rank's tokens was drawn among, in the order of the head: u8 [t, vocab / 8, rounded up].
+/// Masks of the tokens that each of this rank's labels was sampled from, in the order of the head: u8 [t, vocab / 8,
+/// rounded up].
 fn kept(
     device: &Device,
     micro: &MicroBatch,
@@ -188,7 +189,8 @@ fn kept(
     kept
 }
 
-/// What dropout depends on of each token of the stream: the seed, the step, what its document is, and where it is in that.
+/// Random keys for dropout, one per token of the stream: they depend on the seed, the step, the document's contents and
+/// the token's place in it.
 fn keys(seed: u64, micro: &MicroBatch) -> Vec<i32> {
     let mut keys = vec![0; micro.ids.len()];
     for doc in &micro.docs {
@@ -203,7 +205,7 @@ fn keys(seed: u64, micro: &MicroBatch) -> Vec<i32> {
     keys
 }
 
-/// The keys and sizes of the noise on this rank's rows, of a model that is `hidden` wide.
+/// Keys and sizes of the noise on this rank's rows, for a model that is `hidden` wide.
 fn jitter(
     device: &Device,
     noise: Noise,
@@ -231,7 +233,7 @@ fn jitter(
     Jitter { keys, scales: device.from_f32(1, rows, &scales, Category::Data) }
 }
 
-/// The rows of all tensor parallel ranks where each has a share of them, one rank's after the other's.
+/// Gathers the rows of all tensor parallel ranks if each has a share of them, in rank order.
 fn collect(scope: &Scope<'_>, rows: &Tensor) -> Tensor {
     let (device, share) = (scope.device, scope.spread().share());
     if share == 1 {
@@ -249,7 +251,7 @@ fn of_head(order: &Option<[Vec<usize>; 2]>) -> Option<&[usize]> {
     order.as_ref().map(|[head, _]| head.as_slice())
 }
 
-/// This rank's values of one for each token of the stream, in the order of the head.
+/// This rank's part of one value per token of the stream, in the order of the head.
 fn own<T: Copy>(device: &Device, sharing: &Sharing<'_>, order: Option<&[usize]>, values: &[T]) -> Vec<T> {
     let own = sharing.own(device, values);
     match order {

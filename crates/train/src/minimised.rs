@@ -1,4 +1,4 @@
-//! From a recipe's table of the objective to the objective.
+//! Construction of the objective from the recipe's table.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::recipe::{
     DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe,
 };
 
-/// A key of the table and what is wrong with its value.
+/// A key of the table and its fault.
 type Wrong = (&'static str, String);
 
-/// What a run minimises.
+/// The objective of a run.
 ///
 /// # Errors
-/// A key of the table, and why its value does not go with the others.
+/// A key of the table, and why its value is not compatible with the others.
 pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
     let table = &recipe.objective;
     without_effect(table)?;
@@ -44,7 +44,7 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
     })
 }
 
-/// Keys of distillation in a run of something else.
+/// Refuses keys of distillation in other runs.
 fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
     let plain = ObjectiveTable::default();
     let (distills, best) = (table.method == MethodName::Distill, table.top_k > 0);
@@ -73,7 +73,7 @@ fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
     Err((key, format!("has no effect here: it is of {needs}; leave it out")))
 }
 
-/// Distillation.
+/// Settings of distillation.
 fn distill(recipe: &Recipe) -> Result<Distill, Wrong> {
     let table = &recipe.objective;
     let beta = match table.loss {
@@ -112,7 +112,7 @@ fn pair_loss(table: &ObjectiveTable, name: LossName) -> Result<PairLoss, Wrong> 
         (Dpo | Cpo, LossName::Auto | LossName::Sigmoid) => PairLoss::Sigmoid,
         (Dpo | Cpo, LossName::Hinge) => PairLoss::Hinge,
         (Dpo, LossName::Ipo) => PairLoss::Ipo,
-        // Of mean log-probabilities already.
+        // This one uses mean log-probabilities already.
         (Cpo, LossName::Ipo) | (Dpo, LossName::IpoSum) => PairLoss::IpoSum,
         (Dpo, LossName::SigmoidNorm) => PairLoss::SigmoidNorm,
         (Dpo, LossName::ExoPair) => PairLoss::ExoPair,

@@ -1,4 +1,4 @@
-//! From a recipe to the specification of a model made from nothing, and what training adds to experts.
+//! The specification of a new model from a recipe, and the training settings of experts.
 
 use fathom_grad::RouterCosts;
 use fathom_model::{Capacity, Drops, LlamaSizes, Moe, Shared, Spec, lacks_for_induction};
@@ -10,10 +10,10 @@ fn refuse(key: &str, message: impl Into<String>) -> Error {
     Error::Recipe { key: key.into(), message: message.into() }
 }
 
-/// The specification of `[model]` and `[moe]`.
+/// The specification described by `[model]` and `[moe]`.
 ///
 /// # Errors
-/// Sizes that do not fit each other, by key.
+/// Sizes that are not compatible, by key.
 pub fn new_model(recipe: &Recipe) -> Result<Spec> {
     let table = &recipe.model;
     let llama = Spec::llama(LlamaSizes {
@@ -81,10 +81,10 @@ fn experts(table: &MoeTable, family: FamilyName, llama: &Spec) -> Result<Moe> {
     Ok(moe)
 }
 
-/// Gives the experts of a model what training adds to them: costs, capacity and the rule of the choice's biases.
+/// Sets the training settings of a model's experts: costs, capacity and the rule for the router's biases.
 ///
 /// # Errors
-/// Keys of `[moe]` that the model has no use for.
+/// Keys of `[moe]` that do not apply to the model.
 pub fn train_experts(recipe: &Recipe, spec: &mut Spec) -> Result<()> {
     let table = &recipe.moe;
     let capacity = table.capacity_factor.map(|factor| Capacity {

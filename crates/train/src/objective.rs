@@ -1,4 +1,4 @@
-//! What a step minimises. Pretraining, teaching and alignment are the same loop with another objective.
+//! Objectives of training. Pretraining, fine-tuning and alignment are the same loop with different objectives.
 //!
 //! An objective names losses over the vocabulary's logits at each label, with a weight each ([`Objective::terms`]): the weighted sum
 //! is minimised. A new one is an implementation of [`TileLoss`], and terms can be added to each other. With constant weights of tokens
@@ -6,7 +6,8 @@
 //! order of its tokens whatever the mesh, it computes the derivative of its sum by each of them, in f64 on the host, and the head
 //! computes the gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are sums over a range of that stream.
 //!
-//! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro batches and ranks of the step.
+//! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro-batches and ranks
+//! of the step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +21,12 @@ use crate::hidden::Hidden;
 use crate::micro_batch::MicroBatch;
 use crate::reference::Refers;
 
-/// What a step minimises.
+/// An objective of training.
 pub trait Objective: fmt::Debug + Send + Sync {
     /// Its name in recipes and logs.
     fn name(&self) -> &'static str;
 
-    /// What the sum over a micro batch is divided by, together with those of all others of the step: tokens, pairs, answers.
+    /// The micro-batch's part of the divisor of the step's sum: its number of tokens, pairs or answers.
     fn count(&self, micro: &MicroBatch) -> f64;
 
     /// Losses at each label whose weighted sum is minimised; none if the vocabulary's head is not asked.
@@ -56,7 +57,7 @@ pub trait Objective: fmt::Debug + Send + Sync {
         names.chain(hidden.then_some("hidden_distance")).collect()
     }
 
-    /// What a run whose [`Goal::measured`] is set reports of the distributions at its labels.
+    /// Label metrics that a run reports if [`Goal::measured`] is set.
     fn measured(&self) -> Measured {
         Measured::Nothing
     }
@@ -95,28 +96,28 @@ pub struct TeacherUse<'a> {
 /// A teacher's best tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Best {
-    /// How many of each label.
+    /// Number of tokens per label.
     pub tokens: usize,
-    /// What is left of the mass is one more token; else the best are made to sum to one.
+    /// If true, the remaining mass is one more token; otherwise the best tokens are normalised to sum to one.
     pub rest: bool,
 }
 
-/// What steps report of the distributions of the vocabulary at labels, by TRL's names: the mean of their entropies in nats, and the share
-/// of the labels that are the likeliest.
+/// Label metrics of the vocabulary's distribution, under TRL's names: the mean entropy in nats, and the share of labels
+/// that are the most likely token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
-    /// Nothing.
+    /// None.
     Nothing,
     /// The entropy.
     Entropy,
     /// Both.
     Both,
-    /// Both, the share of the labels of the first of each pair of documents.
+    /// Both; the share counts only labels in the first document of each pair.
     OfChosen,
 }
 
 impl Measured {
-    /// The names.
+    /// Names of the metrics.
     fn names(self) -> &'static [&'static str] {
         match self {
             Measured::Nothing => &[],
@@ -125,7 +126,7 @@ impl Measured {
         }
     }
 
-    /// Of each token of a stream one if it counts for the second, else zero; nothing if all count.
+    /// 1 for each token of a stream that counts for the second metric and 0 for the others; `None` if all count.
     pub(crate) fn chosen(self, micro: &MicroBatch) -> Option<Vec<f32>> {
         (self == Measured::OfChosen).then(|| {
             let mut chosen = vec![0.0; micro.ids.len()];
@@ -139,7 +140,7 @@ impl Measured {
 
 /// An objective whose weights depend on the log-probabilities.
 pub trait Weigh {
-    /// Names of what [`Weighed::metrics`] has, in its order.
+    /// Names of the entries of [`Weighed::metrics`], in order.
     fn metrics(&self) -> &[&'static str];
 
     /// It asks the model's second head, of a few numbers a token: a reward, a value.
@@ -147,10 +148,10 @@ pub trait Weigh {
         false
     }
 
-    /// Adds to the means of a step what follows from them.
+    /// Adds derived values to the means of a step.
     fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
 
-    /// Log-probabilities are among the tokens alone that each label was drawn among ([`crate::Rolled::kept`]).
+    /// True if log-probabilities are over the tokens from which each label was sampled only ([`crate::Rolled::kept`]).
     fn keeps(&self) -> bool {
         false
     }
@@ -160,22 +161,22 @@ pub trait Weigh {
         true
     }
 
-    /// It has to know something of all micro batches of a step before it weighs any: [`Weigh::ahead`] of each.
+    /// True if it needs sums over all micro-batches of a step before it weighs any: [`Weigh::ahead`] of each.
     fn looks_ahead(&self) -> bool {
         false
     }
 
-    /// Of one micro batch a sum and what it is divided by; added up over the step they are in [`crate::Totals::ahead`].
+    /// A sum over one micro-batch and its divisor; their totals over the step are [`crate::Totals::ahead`].
     fn ahead(&self, _answers: &Answers<'_>) -> [f64; 2] {
         [0.0; 2]
     }
 
-    /// The objective's sum over a micro batch, with its derivatives. Every rank that has the model's end calls this with the same
-    /// numbers.
+    /// The objective's sum over a micro-batch, with its derivatives. Every rank that has the end of the model calls
+    /// this with the same numbers.
     fn weigh(&self, answers: &Answers<'_>) -> Weighed;
 }
 
-/// A micro batch and what the model says of it.
+/// A micro-batch and the model's outputs for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answers<'a> {
     /// The whole stream.
@@ -185,37 +186,37 @@ pub struct Answers<'a> {
     pub losses: &'a [f32],
     /// The other terms.
     pub others: &'a [Vec<f32>],
-    /// What the second head says, token by token. Empty if it was not asked.
+    /// Outputs of the second head, token by token. Empty if it was not run.
     pub scores: &'a [f32],
-    /// The token that the model's batches are filled up with ([`fathom_model::scored_at`]).
+    /// The token with which the model pads its batches ([`fathom_model::scored_at`]).
     pub padding: Option<u32>,
 }
 
 impl<'a> Answers<'a> {
-    /// Of the vocabulary's head alone.
+    /// Outputs of the vocabulary head only.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
         Answers { micro, losses, others: &[], scores: &[], padding: None }
     }
 
-    /// The sum of the log-probabilities of a document's labels, added in the order of its tokens.
+    /// Sum of the log-probabilities of a document's labels, added in token order.
     pub fn logp(&self, doc: &Range<usize>) -> f64 {
         -self.losses[doc.clone()].iter().map(|loss| f64::from(*loss)).sum::<f64>()
     }
 
-    /// The same of the model that the micro batch's reference column is of; 0 without one.
+    /// The same sum under the model of the micro-batch's reference column; 0 without one.
     pub fn reference(&self, doc: &Range<usize>) -> f64 {
         let valid = |at: &usize| self.micro.labels[*at] >= 0;
         let reference = self.micro.reference.get(doc.clone()).unwrap_or_default();
         doc.clone().zip(reference).filter(|(at, _)| valid(at)).map(|(_, logp)| f64::from(*logp)).sum()
     }
 
-    /// Labels of a document.
+    /// Number of labels in a document.
     pub fn labels(&self, doc: &Range<usize>) -> usize {
         self.micro.labels[doc.clone()].iter().filter(|label| **label >= 0).count()
     }
 }
 
-/// An objective's sum over a micro batch.
+/// An objective's sum over a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weighed {
     /// The sum.
@@ -224,9 +225,9 @@ pub struct Weighed {
     pub weights: Vec<f32>,
     /// Its derivative by the other terms; anything for those of weight 0.
     pub others: Vec<Vec<f32>>,
-    /// Its derivative by each of the scores, if those were asked.
+    /// Derivative by each score, if the second head was run.
     pub scores: Vec<f32>,
-    /// By name of [`Weigh::metrics`]: a sum, and what it is divided by.
+    /// A sum and its divisor for each name of [`Weigh::metrics`].
     pub metrics: Vec<[f64; 2]>,
 }
 
@@ -240,7 +241,7 @@ impl Weighed {
     }
 }
 
-/// The cross-entropy of the next token, weighted where the micro batch has weights: their sum is what it is divided by.
+/// The cross-entropy of the next token, weighted if the micro-batch has weights, whose sum is then the divisor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrossEntropy;
 
@@ -262,8 +263,8 @@ impl Objective for CrossEntropy {
     }
 }
 
-/// The loss of dynamic fine-tuning (Wu and others, 2025; TRL's `dft`): of each label `-p log p`, its probability `p` constant for the
-/// gradient, times the micro batch's weight if there is one. Divided as [`CrossEntropy`].
+/// The loss of dynamic fine-tuning (Wu and others, 2025; TRL's `dft`): `-p log p` of each label, with the probability
+/// `p` constant for the gradient, times the micro-batch's weight if there is one. Divided like [`CrossEntropy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dft;
 
@@ -286,7 +287,7 @@ impl Objective for Dft {
 }
 
 impl Weigh for Dft {
-    /// The mean cross-entropy, which the objective hides.
+    /// The mean cross-entropy, which the objective itself does not show.
     fn metrics(&self) -> &[&'static str] {
         &["cross_entropy"]
     }
@@ -309,43 +310,44 @@ impl Weigh for Dft {
     }
 }
 
-/// What is minimised, and by which weights.
+/// The objective of a run, with the weights that it trains.
 #[derive(Clone, Debug)]
 pub struct Goal {
     /// The objective.
     pub objective: Arc<dyn Objective>,
-    /// Micro batches have weights, and memory for them on the machine.
+    /// Micro-batches have weights, and memory for them on the machine.
     pub weighted: bool,
-    /// Which of the model's weights are trained: for plans. A trainer's own are those that were not frozen.
+    /// The weights to train, for plans. A trainer trains those that were not frozen.
     pub trained: Trained,
-    /// How projections that are not trained are held: for plans, as well.
+    /// Format of quantized projections that are not trained, for plans as well.
     pub quantized: Option<Quantized>,
-    /// The teacher's architecture, if one runs in every step: for plans. A trainer's own is [`crate::Trainer::teacher`].
+    /// Architecture of a teacher that runs in every step, for plans. A trainer's own is [`crate::Trainer::teacher`].
     pub teacher: Option<Arc<Spec>>,
     /// Noise on embeddings.
     pub noise: Option<Noise>,
-    /// The seed of what an adapter drops; that depends on it, the step, the document, the token's place in that and the module, and not
-    /// on how documents are packed and shared out.
+    /// Seed of an adapter's dropout, which depends on it, the step, the document, the token's place in the document and
+    /// the module, and not on how documents are packed and distributed.
     pub drops: Option<u64>,
-    /// Which model a step asks besides: for plans, too.
+    /// The reference model of a step, for plans too.
     pub refers: Refers,
-    /// Models with other adapters over the same base, whose weights and optimizer state are in memory too, made before this one: for plans.
+    /// Models with other adapters over the same base that were created before this one; their weights and optimizer
+    /// state are in memory too. For plans.
     pub before: Vec<Arc<Spec>>,
-    /// The same, made after it.
+    /// Those created after it.
     pub after: Vec<Arc<Spec>>,
-    /// Models that judge answers, whose weights are in memory during steps too: for plans.
+    /// Models that judge answers, whose weights are in memory during steps too. For plans.
     pub judges: Vec<Arc<Spec>>,
-    /// Steps report of the distributions at labels what [`Objective::measured`] says.
+    /// True if steps report the label metrics of [`Objective::measured`].
     pub measured: bool,
 }
 
 impl Goal {
-    /// What is reported of the distributions at labels.
+    /// The label metrics that are reported.
     pub(crate) fn measured(&self) -> Measured {
         if self.measured { self.objective.measured() } else { Measured::Nothing }
     }
 
-    /// Other adapters take steps between this one's, so that nothing of it is under way where one ends.
+    /// True if other adapters take steps between this one's, so that nothing may be in flight when a step ends.
     pub(crate) fn takes_turns(&self) -> bool {
         !self.before.is_empty() || !self.after.is_empty()
     }
@@ -356,30 +358,30 @@ impl Goal {
             || (self.objective.weigh().is_none() && !self.objective.measures().is_empty())
     }
 
-    /// Names of the means that a step reports besides the objective's.
+    /// Names of the means that a step reports in addition to the objective.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         [&self.objective.measures(), self.measured().names()].concat()
     }
 
-    /// Sums that are kept for them: what is measured at labels is the last two.
+    /// Number of accumulators for them; label metrics are the last two.
     pub(crate) fn sums(&self) -> usize {
         self.objective.measures().len() + if self.measured() == Measured::Nothing { 0 } else { 2 }
     }
 }
 
-/// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha / sqrt(L d)` with the
-/// length L of the token's document and the width d. It depends on the seed, the micro batch's number, the token's place in the stream
-/// and the column.
+/// Noise on the embeddings of training tokens (NEFTune: Jain and others, 2023): uniform from -1 to 1, times `alpha /
+/// sqrt(L d)` with the length L of the token's document and the width d. It depends on the seed, the micro-batch's
+/// number, the token's place in the stream and the column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Its size.
+    /// Scale of the noise.
     pub alpha: f64,
-    /// Of the run.
+    /// Seed of the run.
     pub seed: u64,
 }
 
 impl Default for Goal {
-    /// The cross-entropy, all tokens alike, by all weights.
+    /// The cross-entropy, with all tokens weighted equally and all weights trained.
     fn default() -> Goal {
         let (objective, trained) = (Arc::new(CrossEntropy), Trained::all());
         Goal {

@@ -1,4 +1,4 @@
-//! Opens what lies behind the machine's memory for a stage's places.
+//! Opens the offload engines for a stage's places.
 
 use std::path::Path;
 
@@ -9,42 +9,42 @@ use fathom_tensor::spill::{Chaos, Options, Spill};
 use crate::error::Result;
 use crate::plan::Plan;
 
-/// Where values go that leave the machine's memory, and how much room there is.
+/// Destinations of offloaded values, with their capacity.
 #[derive(Clone, Copy, Debug)]
 pub struct Room<'a> {
     /// Folder of the spill file.
     pub folder: &'a Path,
-    /// Bytes with the host.
+    /// Capacity on the host, in bytes.
     pub host_bytes: u64,
-    /// Bytes on disk.
+    /// Capacity on disk, in bytes.
     pub disk_bytes: u64,
-    /// An adversary for tests.
+    /// Fault injection for tests.
     pub chaos: Option<Chaos>,
 }
 
 impl<'a> Room<'a> {
-    /// What a plan asks for; weights and optimizer state have room of their own.
+    /// The room that a plan needs, without weights and optimizer state, which have room of their own.
     pub fn of(plan: &Plan, folder: &'a Path, chaos: Option<Chaos>) -> Room<'a> {
         let host_bytes = plan.host_peak_bytes - plan.host_state_bytes;
         Room { folder, host_bytes, disk_bytes: plan.spill_peak_bytes, chaos }
     }
 
-    /// Bytes with the host and on disk, each where places ask for some.
+    /// Bytes wanted on the host and on disk, each only if a place uses it.
     pub(crate) fn wanted(&self, places: &Places) -> [Option<u64>; 2] {
         [(Place::Host, self.host_bytes), (Place::Disk, self.disk_bytes)]
             .map(|(place, bytes)| places.uses(place).then_some(bytes))
     }
 
-    /// As much as it takes: for plans.
+    /// Unlimited room, for plans.
     pub fn endless() -> Room<'static> {
         Room { folder: Path::new(""), host_bytes: 1 << 60, disk_bytes: 1 << 60, chaos: None }
     }
 }
 
-/// The engines that a table of places needs; none if it keeps everything in memory.
+/// The engines that a table of places needs; `None` if it keeps everything in memory.
 ///
 /// # Errors
-/// A folder that takes no file of this size, a machine without copies.
+/// A folder that cannot hold a file of this size; a machine without copies.
 pub fn open(device: &Device, places: &Places, room: Room<'_>) -> Result<Option<Offload>> {
     let Room { folder, host_bytes, disk_bytes, chaos } = room;
     let engine = |place: Place, options: Options| -> Result<Option<Spill>> {
@@ -58,16 +58,16 @@ pub fn open(device: &Device, places: &Places, room: Room<'_>) -> Result<Option<O
     Ok(any.then_some(offload))
 }
 
-/// What is open behind the machine's memory, which runs that take turns pass on: between two steps nothing is in it.
+/// The open engines, which runs that take turns hand over to each other: they are empty between two steps.
 #[derive(Default)]
 pub(crate) struct Passed {
     pub offload: Option<Offload>,
-    /// Its bytes with the host and on disk; `None` where nothing is open.
+    /// Their bytes on the host and on disk; `None` for one that is not open.
     pub bytes: [Option<u64>; 2],
 }
 
 impl Passed {
-    /// Whether it is what a step wants, or the same and larger.
+    /// True if they have the same places as a step wants, each at least as large.
     pub fn serves(&self, wanted: [Option<u64>; 2]) -> bool {
         self.bytes.iter().zip(wanted).all(|(have, want)| have.is_some() == want.is_some() && *have >= want)
     }

@@ -1,66 +1,50 @@
-//! A forward pass over one micro batch, over all stages of a pipeline: what a model says of labels, without gradients.
+//! A forward pass over one micro-batch and all stages of a pipeline, which evaluates labels without gradients.
 
-use fathom_grad::{Counters, Eval, Params, Scope, Tables, TileLoss};
-use fathom_model::Model;
-use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, Device, Tensor};
+use fathom_grad::{Counters, Eval, Scope, Tables, TileLoss};
+use fathom_model::ModelView;
+use fathom_tensor::Tensor;
 
 use crate::loaded::Loaded;
 use crate::micro_batch::MicroBatch;
 use crate::step::InStep;
 
-/// Whom it asks, and how steps are run.
+/// The model to run, and how its steps are run.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
-    pub device: &'a Device,
-    pub model: &'a Model,
-    pub params: &'a Params,
+    pub of: ModelView<'a>,
     pub counters: &'a Counters,
     pub how: &'a InStep,
 }
 
 impl Pass<'_> {
-    /// A loss of each label of the stream, in the order of its tokens; 0 where there is no label. Empty on ranks that do not have the model's end, and without data. All ranks that share the micro batch call this together.
+    /// A loss of each label of the stream, in token order; 0 without a label. Empty on ranks without the end of the
+    /// model, and without data. All ranks that share the micro-batch call this together.
     pub fn losses(&self, micro: &MicroBatch, loss: &dyn TileLoss) -> Vec<f32> {
-        let loaded = Loaded::new(self.device, (self.model, self.params), None, micro, self.how);
+        let loaded = Loaded::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
-        hidden.map_or_else(Vec::new, |hidden| loaded.losses(self.model, &self.scope(&loaded), &hidden, loss))
+        hidden
+            .map_or_else(Vec::new, |hidden| loaded.losses(self.of.model, &self.scope(&loaded), &hidden, loss))
     }
 
-    /// What the second head says of each token, one number each; where as [`Pass::losses`].
+    /// Output of the second head, one number per token; empty where [`Pass::losses`] is.
     pub fn values(&self, micro: &MicroBatch) -> Vec<f32> {
-        let loaded = Loaded::new(self.device, (self.model, self.params), None, micro, self.how);
+        let loaded = Loaded::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
-        hidden.map_or_else(Vec::new, |hidden| loaded.values(self.model, &self.scope(&loaded), &hidden))
+        hidden.map_or_else(Vec::new, |hidden| loaded.values(self.of.model, &self.scope(&loaded), &hidden))
     }
 
     fn scope(&self, loaded: &Loaded<'_>) -> Scope<'_> {
-        let Pass { device, params, counters, .. } = *self;
+        let (ModelView { device, params, .. }, counters) = (self.of, self.counters);
         Scope { device, params, batch: Tables::Shared(loaded.batch.clone()), counters }
     }
 
-    /// The hidden states before the head of this rank's tokens, on the last stage.
+    /// Hidden states of this rank's tokens before the head, on the last stage.
     fn hidden(&self, loaded: &Loaded<'_>) -> Option<Tensor> {
-        let Pass { device, model, .. } = *self;
-        let (pp, chunks) = (device.mesh.group(&[Axis::Pp]), model.portion.chunks.len());
-        let neighbour = |next: usize| (pp.index() + next) % pp.size();
         let rows = loaded.batch.tokens / self.scope(loaded).spread().share();
-        for chunk in 0..chunks {
-            let x = (!model.portion.first || chunk > 0).then(|| {
-                device.pool.enter("pipeline", -1);
-                let dtype = model.dtype(self.params);
-                let x = device.empty(rows, model.spec.hidden, dtype, Category::Activations);
-                pp.exchange(device, "forward", &[], &[(neighbour(pp.size() - 1), &x)]).wait();
-                x
-            });
+        let y = self.of.forward_stages(rows, &mut |chunk, x| {
             let mut run = Eval::new(self.scope(loaded), self.how.places.tile_rows, None);
-            let y = model.forward_chunk(&mut run, chunk, x);
-            if model.portion.last && chunk + 1 == chunks {
-                return Some(y);
-            }
-            device.pool.enter("pipeline", -1);
-            pp.exchange(device, "forward", &[(neighbour(1), &y)], &[]).wait();
-        }
-        None
+            self.of.model.forward_chunk(&mut run, chunk, x)
+        });
+        self.of.model.portion.last.then_some(y)
     }
 }

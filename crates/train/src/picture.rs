@@ -1,5 +1,5 @@
-//! What the report shows of a plan, as events: memory along the step, places of the activations, and what other lengths
-//! and other places would need. Everything is a plan; nothing is estimated.
+//! Events that show a plan in the report: memory along the step, places of the activations, and the needs at other
+//! lengths and with other places. Every figure is planned; nothing is estimated.
 
 use fathom_base::metrics::{Event, events};
 use fathom_grad::{Place, Places};
@@ -17,21 +17,21 @@ use crate::timeline;
 pub struct Subject<'a> {
     /// Name of the stage.
     pub stage: &'a str,
-    /// Its step.
+    /// The stage's step.
     pub work: Workload<'a>,
 }
 
-/// Lengths that are planned, as powers of two around the stage's.
+/// Exponents of the powers of two by which the planned lengths differ from the stage's.
 const AROUND: std::ops::RangeInclusive<i32> = -3..=3;
-/// The shortest and the longest of them.
+/// Limits of the planned lengths.
 const WITHIN: std::ops::RangeInclusive<usize> = 128..=4 << 20;
 
 impl Subject<'_> {
-    /// The plan, the memory along a step, and the places, for the log; and how many points a recording of a whole step
-    /// would have. `step` is how many updates were done before.
+    /// The plan, the memory along a step, and the places, for the log; also the number of points that a recording of a
+    /// whole step would have. `step` is the number of updates done before.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub fn events(&self, plan: &Plan, step: u64) -> Result<(Vec<Event>, usize)> {
         let Workload { profile, how, micro_batches, tokens, .. } = &self.work;
         let marks = self.work.run(Record::Timeline)?.1;
@@ -52,10 +52,10 @@ impl Subject<'_> {
         Ok((events, points))
     }
 
-    /// What a step of this stage, with these places and with others, would need at other lengths.
+    /// Needs of this stage's step at other lengths, with its own places and with alternatives.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub fn lengths(&self, budget_bytes: u64) -> Result<events::Lengths> {
         let how = &self.work.how;
         let seq_tokens = how.caps.seq_tokens;
@@ -109,7 +109,7 @@ impl Subject<'_> {
     }
 }
 
-/// The stage with the longest sequences, the last of several.
+/// The stage with the longest sequences; the last of several.
 pub fn longest_stage(recipe: &Recipe) -> Option<usize> {
     (0..recipe.stage.len()).max_by_key(|index| recipe.stage[*index].seq_tokens)
 }

@@ -1,4 +1,4 @@
-//! Whether the rules of `activations.places` change anything of the model.
+//! Checks that the rules of `activations.places` affect the model.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use crate::error::{Error, Result};
 use crate::recipe::{Granularity, PlaceName, PlaceRule, Recipe};
 use crate::stage;
 
-/// Tokens of the step that is recorded for its names.
+/// Tokens of the step that is recorded to find names.
 const TOKENS: usize = 128;
-/// What a block begins with.
+/// Name of a block's input.
 const INPUT: &str = "block.in";
 
 /// Activations by layer and name; -1 outside the blocks.
 type Names = BTreeSet<(i32, &'static str)>;
 
-/// What a model makes.
+/// Activations of a model.
 #[derive(Default)]
 pub(crate) struct Known {
     made: Names,
-    /// What of it a rule can put elsewhere.
+    /// Those that a rule can put elsewhere.
     movable: Names,
 }
 
-/// Refuses a rule that changes nothing in any stage, and a module that the model does not have; `specs` are the specifications
-/// before each.
+/// Refuses a rule that changes nothing in any stage, and a module that the model does not have; `specs` are the
+/// specifications before each stage.
 ///
 /// # Errors
-/// The first such rule or module, and what there is.
+/// The first such rule or module, and the valid ones.
 pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Result<()> {
     check_modules(recipe, specs)?;
     let rules = &recipe.activations.places;
@@ -53,7 +53,7 @@ pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Resul
     })
 }
 
-/// Refuses a module that the model does not have; a name that no model has is refused where it is read.
+/// Refuses a module that the model does not have. Names that no model has are refused when they are parsed.
 fn check_modules(recipe: &Recipe, specs: &[Spec]) -> Result<()> {
     let table = &recipe.activations;
     let has: BTreeSet<&str> = specs.iter().flat_map(Spec::modules).collect();
@@ -74,31 +74,32 @@ fn check_modules(recipe: &Recipe, specs: &[Spec]) -> Result<()> {
     Ok(())
 }
 
-/// Whether some stage recomputes modules.
+/// True if some stage recomputes modules.
 fn recomputes(recipe: &Recipe) -> bool {
     let of_all = recipe.activations.recompute_granularity;
     recipe.stage.iter().any(|stage| stage.recompute_granularity.unwrap_or(of_all) == Granularity::Selective)
 }
 
 impl Known {
-    /// Of a model in segments of so many layers.
+    /// The activations of a model in segments of `segment_layers` layers.
     pub fn of(profile: &Profile, spec: &Spec, segment_layers: usize) -> Known {
         let segments = |places: Places| {
             activations(profile, spec, DType::Bf16, &places.with_segment_layers(segment_layers), TOKENS)
         };
-        // Backward passes read what is held where everything is kept. What is held all the same has no other place, but inputs.
+        // Activations held with everything kept are read by backward passes. Those held even with everything recomputed
+        // cannot be moved, except inputs.
         let (kept, replayed) = (segments(Places::none()), segments(Places::full()));
         let always = names(&replayed, true);
         let moves = |one: &(i32, &str)| one.0 >= 0 && (one.1 == INPUT || !always.contains(one));
         Known { made: names(&kept, false), movable: names(&kept, true).into_iter().filter(moves).collect() }
     }
 
-    /// Layers with something that a rule for this name can put elsewhere.
+    /// Layers with an activation that a rule for this name can move.
     pub fn layers<'a>(&'a self, rule: &'a str) -> impl Iterator<Item = i32> + 'a {
         self.movable.iter().filter(move |(_, name)| speaks_of(rule, name)).map(|(layer, _)| *layer)
     }
 
-    /// Why a rule changes nothing, and by which of its keys.
+    /// The key that makes a rule ineffective, and why.
     fn check(&self, rule: &PlaceRule) -> std::result::Result<(), (&'static str, String)> {
         let PlaceRule { layers, name, place } = rule;
         if name == INPUT && *place == PlaceName::Recompute {
@@ -127,12 +128,12 @@ impl Known {
     }
 }
 
-/// Whether a rule for a name, or a prefix ending in `*`, is one for this activation.
+/// True if a rule for a name, or for a prefix ending in `*`, applies to this activation.
 fn speaks_of(rule: &str, name: &str) -> bool {
     rule.strip_suffix('*').map_or(rule == name, |prefix| name.starts_with(prefix))
 }
 
-/// What segments make, or what of it is there from forward to backward.
+/// Names of all activations of some segments, or only of those held from forward to backward.
 fn names(segments: &[Segment], held: bool) -> Names {
     let of = |segment: &Segment| -> Vec<(i32, &'static str)> {
         let names = segment.activations.iter().filter(|one| one.held || !held).map(|one| one.name);
@@ -180,7 +181,7 @@ mod tests {
         ] {
             assert_eq!(layers(&known, rule), expected, "{rule}");
         }
-        // A segment of two blocks has the places of its first.
+        // A segment of two blocks uses the places of its first layer.
         let twos = Known::of(&profile, &dense, 2);
         assert_eq!((layers(&twos, "attn.q"), layers(&twos, "block.out")), (2, 2));
         let experts = Known::of(&profile, &dense.into_mixtral(Moe::new(4, 2, 48)), 1);

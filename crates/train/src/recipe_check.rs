@@ -1,6 +1,6 @@
-//! Whether the numbers of a recipe are within what their keys allow, and the few relations between keys. Checked in one place, before
-//! anything is planned or run. Knows no model's files and no text; of a model that is read from a folder the sizes are not the
-//! recipe's.
+//! Validation of a recipe: the allowed range of every number, and the relations between keys. It runs in one place,
+//! before anything is planned or run, and reads neither model files nor text; if a model is read from a folder, its
+//! sizes are not the recipe's.
 
 mod addresses;
 mod rows;
@@ -12,23 +12,23 @@ use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
 use crate::error::{Error, Result};
-use crate::needs_corpus;
 use crate::policy::check::check as of_policy;
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
-use crate::rounded;
 use crate::several::check_several;
+use crate::{needs_corpus, rounded};
 
-/// Refuses numbers that a run cannot be made with. The recipe's stages are expanded.
+/// Refuses numbers that no run can have. The recipe's stages are expanded.
 ///
 /// # Errors
-/// The first such key, with its place, its value and what it may be.
+/// The first such key, with its path, its value and the allowed ones.
 pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     CHECKS.iter().try_for_each(|check| check(loaded))
 }
 
-/// A value of an earlier layer that makes no sense with what a later one sets: its path, and the key that the later one sets. A person's
-/// setting displaces such values of a shipped recipe, and a command line's those of a file; in one layer they are refused.
+/// A value of an earlier layer that conflicts with one set by a later layer: its path, and the later layer's key. A
+/// user's setting replaces such values of a shipped recipe, and a command line's those of a file; conflicts within one
+/// layer are refused.
 pub fn outdated(loaded: &Loaded<Recipe>) -> Option<(String, String)> {
     let found = |check: &Check| match check(loaded) {
         Err(Error::Base(Unloadable::Outdated { path, by, .. })) => Some((path, by)),
@@ -39,14 +39,14 @@ pub fn outdated(loaded: &Loaded<Recipe>) -> Option<(String, String)> {
 
 type Check = fn(&Loaded<Recipe>) -> Result<()>;
 
-/// Each is asked whether a value is outdated, also where an earlier one refuses something: so each is of one thing.
+/// Each check is run for outdated values even if an earlier one refuses something, so each concerns one subject.
 const CHECKS: [Check; 9] =
     [numbers_allowed, addresses::check, model, adapters, rounded::check, quantization, batches, warmup, rest];
 
-/// Those of [`check_training`].
+/// Checks of [`check_training`].
 const TRAINING: [Check; 6] = [given, lengths, rows::check, of_policy, z_loss, extended];
 
-/// Numbers within what their keys allow.
+/// Numbers within the ranges of their keys.
 fn numbers_allowed(loaded: &Loaded<Recipe>) -> Result<()> {
     let allowed: BTreeMap<String, Allowed> =
         keys::<Recipe>().into_iter().filter_map(|key| Some((key.path, key.allowed?))).collect();
@@ -59,7 +59,7 @@ fn numbers_allowed(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// A folder, or sizes that fit each other.
+/// A folder, or sizes that are compatible.
 fn model(loaded: &Loaded<Recipe>) -> Result<()> {
     match &loaded.value.model.from {
         Some(folder) if folder.as_os_str().is_empty() => {
@@ -76,12 +76,12 @@ fn model(loaded: &Loaded<Recipe>) -> Result<()> {
     }
 }
 
-/// One adapter, or several, of which each is checked in a recipe of its own.
+/// Checks the adapter, or each of several adapters in its own recipe.
 fn adapters(loaded: &Loaded<Recipe>) -> Result<()> {
     if loaded.value.adapters.is_empty() { check_adapter(loaded) } else { check_several(loaded) }
 }
 
-/// Weights in few bits, and what is trained with them.
+/// Checks that quantized weights are used with something to train.
 fn quantization(loaded: &Loaded<Recipe>) -> Result<()> {
     let model = &loaded.value.model;
     let several = !loaded.value.adapters.is_empty();
@@ -105,8 +105,8 @@ fn rest(loaded: &Loaded<Recipe>) -> Result<()> {
     ranks(loaded)
 }
 
-/// Refuses what can be planned and not trained: text that nothing names, stages of which nothing says how long they are trained, and a first one that
-/// extends a model where there is none yet.
+/// Refuses recipes that can be planned but not trained: without text, with stages of unknown duration, or with a first
+/// stage that extends a model that does not exist yet.
 ///
 /// # Errors
 /// The first such stage.
@@ -114,7 +114,7 @@ pub fn check_training(loaded: &Loaded<Recipe>) -> Result<()> {
     TRAINING.iter().try_for_each(|check| check(loaded))
 }
 
-/// Text, and a model where one has to be there.
+/// Requires text, and a model where one is needed.
 fn given(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let reads = needs_corpus(recipe) || recipe.rl.is_on();
@@ -134,7 +134,7 @@ fn given(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// One length for each stage.
+/// Exactly one duration per stage.
 fn lengths(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     for (index, stage) in recipe.stage.iter().enumerate() {
@@ -153,7 +153,7 @@ fn lengths(loaded: &Loaded<Recipe>) -> Result<()> {
             }
             (Some(_), Some(_), _) => return one_of([&path("epochs"), &path("steps")]),
             (None, Some(_), Some(_)) => return one_of([&path("epochs"), "run.minutes"]),
-            // In one layer some stages may have steps, and the others the time.
+            // In one layer, some stages may have steps and the others share the time.
             (Some(_), None, Some(_)) if loaded.is_earlier(&path("steps"), "run.minutes") => {
                 return one_of([&path("steps"), "run.minutes"]);
             }
@@ -167,7 +167,7 @@ fn lengths(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// The head that has no z-loss.
+/// Only one head has a z-loss.
 fn z_loss(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     if recipe.objective.method != MethodName::CrossEntropy && recipe.optimizer.z_loss != 0.0 {
@@ -177,14 +177,14 @@ fn z_loss(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// A first stage that extends a model has one.
+/// A first stage that extends a model needs one.
 fn extended(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let extending = |stage: &Stage| match stage.rope_type {
         RopeType::Keep | RopeType::Default => stage.rope_theta.map(|_| "rope_theta"),
         _ => Some("rope_type"),
     };
-    // Of several alike, as the short form `stages` makes them, the first trains the model that the others extend.
+    // If several stages are alike, as expanded from `stages`, the first trains the model that the others extend.
     let alike =
         |[one, other]: [&Stage; 2]| (one.rope_type, one.rope_theta) == (other.rope_type, other.rope_theta);
     if recipe.model.from.is_some() || recipe.stage.get(1).is_some_and(|next| alike([&recipe.stage[0], next]))
@@ -201,8 +201,8 @@ fn extended(loaded: &Loaded<Recipe>) -> Result<()> {
     }
 }
 
-/// One length of warm-up. No steps of it are none that a share could contradict: so recipes without warm-up say it. A stage's own holds
-/// against the schedule's unless a later layer sets that.
+/// Only one length of warm-up. Zero steps do not conflict with a share, so recipes without warm-up can set them. A
+/// stage's own warm-up overrides the schedule's unless a later layer sets that.
 fn warmup(loaded: &Loaded<Recipe>) -> Result<()> {
     let (table, both) = (&loaded.value.schedule, ["schedule.warmup_share", "schedule.warmup_steps"]);
     if let (Some(steps), Some(share)) = (table.warmup_steps, table.warmup_share) {
@@ -225,13 +225,13 @@ fn warmup(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of a row's value, as text and as such: of a list, each.
+/// The numbers in a row's value, each as text and as f64; several in a list.
 fn numbers(value: &str) -> impl Iterator<Item = (&str, f64)> {
     let parts = value.trim_matches(['[', ']']).split(',').map(str::trim);
     parts.filter_map(|text| Some((text, text.replace('_', "").parse().ok()?)))
 }
 
-/// A path as the list of keys has it: `*` stands for an index.
+/// A path as in the list of keys, with `*` for an index.
 fn starred(path: &str) -> String {
     let star = |part: &str| {
         if part.bytes().all(|byte| byte.is_ascii_digit()) { "*".into() } else { part.to_string() }
@@ -243,7 +243,7 @@ pub(crate) fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<Stri
     Err(loaded.refuse(key, message).into())
 }
 
-/// Sizes of a model from nothing that fit each other.
+/// Sizes of a new model that are compatible.
 fn sizes(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { model, moe, activations, data, .. } = &loaded.value;
     let latent = model.family == FamilyName::DeepseekV3;
@@ -274,7 +274,7 @@ fn sizes(loaded: &Loaded<Recipe>) -> Result<()> {
         return refuse("model.vocab", message);
     }
     for (index, stage) in loaded.value.stage.iter().enumerate() {
-        // Four products over all pairs of tokens, of two FLOPs a column and pair, half of them masked.
+        // Four products over all pairs of tokens, with two FLOPs per column and pair, half of them masked.
         let tokens = (stage.seq_tokens * stage.samples_per_micro_batch) as f64;
         let columns = (model.heads * model.head_dim) as f64;
         let most = (u64::MAX as f64 / (4.0 * columns)).sqrt();
@@ -289,7 +289,7 @@ fn sizes(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// Micro batches that can be counted.
+/// Numbers of micro-batches that can be counted.
 fn batches(loaded: &Loaded<Recipe>) -> Result<()> {
     let stages = &loaded.value.stage;
     for (index, stage) in stages.iter().enumerate() {

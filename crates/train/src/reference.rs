@@ -1,14 +1,14 @@
-//! A model that a step's micro batches are compared with, in the run itself, and the pass over them before the step learns.
+//! An in-memory reference model for a step's micro-batches, and the pass over them before the step learns.
 //!
-//! The reference is a frozen copy of the weights that the run starts from, or the base of an adapter, which takes no memory. Its
-//! log-probabilities are what a column next to the tokens would have, so the objectives do not know where they are from. A copy may move
-//! after the policy (TR-DPO: Gorbatovski and others, 2024).
+//! The reference is a frozen copy of the run's initial weights, or the base of an adapter, which takes no memory. Its
+//! log-probabilities have the form of a column stored with the tokens, so objectives do not depend on their origin. A
+//! copy may follow the policy (TR-DPO: Gorbatovski and others, 2024).
 
 use std::borrow::Borrow;
 use std::rc::Rc;
 
 use fathom_grad::{Params, Value};
-use fathom_model::Model;
+use fathom_model::{Model, ModelView};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType};
 
@@ -17,50 +17,52 @@ use crate::objective::Answers;
 use crate::pass::Pass;
 use crate::step::{InStep, Trainer};
 
-/// Rows of a weight that move together.
+/// Number of a weight's rows that are updated together.
 const TILE_ROWS: usize = 256;
 
-/// Which model a step asks besides its own; for plans.
+/// The reference model that a step runs, for plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refers {
-    /// None: micro batches have what they need.
+    /// None: micro-batches have everything already.
     #[default]
     Not,
-    /// A frozen copy of the start.
+    /// A frozen copy of the initial weights.
     Copy,
     /// The policy without its adapter.
     AdapterOff,
 }
 
-/// How a copy moves: every so many steps `reference <- alpha policy + (1 - alpha) reference`; with 1 it becomes the policy.
+/// Update of a copy: every `steps` steps, `reference <- alpha policy + (1 - alpha) reference`; with alpha 1 it becomes
+/// the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sync {
-    /// The policy's share.
+    /// Weight of the policy.
     pub alpha: f32,
-    /// Steps between two moves.
+    /// Steps between two updates.
     pub steps: u64,
 }
 
 /// The model that answers are compared with.
 pub struct Reference {
     model: Model,
-    /// Its own weights, which policies over one base share; the policy's if none.
+    /// Its own weights, which policies over one base share; `None` uses the policy's.
     params: Option<Rc<Params>>,
     sync: Option<Sync>,
 }
 
 impl Reference {
-    /// A copy, with weights of the same parts as the policy's.
+    /// A copy, with the same parts of weights as the policy's.
     pub fn copy(model: Model, params: Params, sync: Option<Sync>) -> Reference {
         Reference { model, params: Some(Rc::new(params)), sync }
     }
 
-    /// A policy without its adapter, over its weights.
+    /// The policy's own weights without its adapter.
     pub fn adapter_off(policy: &Model) -> Reference {
         Reference { model: policy.without_adapter(), params: None, sync: None }
     }
 
-    /// The same to another policy over the same base: a copy stays where it is, and the other without its adapter is the base.
+    /// The same reference for another policy over the same base: a copy is shared, and that policy without its adapter
+    /// is the base too.
     fn of_other(&self, policy: &Model) -> Reference {
         match &self.params {
             Some(_) => Reference { model: self.model.clone(), params: self.params.clone(), sync: self.sync },
@@ -68,44 +70,47 @@ impl Reference {
         }
     }
 
-    /// A pass that asks it, in the place of a trainer's model.
+    /// A pass that runs the reference with a trainer's settings.
     pub(crate) fn pass<'a>(&'a self, trainer: &'a Trainer, how: &'a InStep) -> Pass<'a> {
         let params = self.params.as_deref().unwrap_or(&trainer.params);
-        Pass { model: &self.model, params, ..trainer.pass(how) }
+        Pass { of: ModelView { model: &self.model, params, ..trainer.view() }, ..trainer.pass(how) }
     }
 
-    /// Its weights, if they are its own and change.
+    /// Its weights, if it has its own and they are updated.
     pub(crate) fn moving(&self) -> Option<&Params> {
         self.params.as_deref().filter(|_| self.sync.is_some())
     }
 }
 
 impl Trainer {
-    /// Has micro batches compared with this model from here on.
+    /// Sets the reference for micro-batches from here on.
     pub fn refer_to(&mut self, reference: Reference) {
         self.reference = Some(reference);
     }
 
-    /// Asks the models that another adapter over the same base asks, each of which is in memory once: a teacher, and what micro batches
-    /// are compared with.
+    /// Shares the teacher and the reference of another adapter over the same base, so that each is in memory once.
     pub fn ask_whom(&mut self, other: &Trainer) {
         self.teacher.clone_from(&other.teacher);
         self.reference = other.reference.as_ref().map(|reference| reference.of_other(&self.model));
     }
 
-    /// A pass that asks the policy.
-    pub(crate) fn pass<'a>(&'a self, how: &'a InStep) -> Pass<'a> {
-        let Trainer { device, model, params, counters, .. } = self;
-        Pass { device, model, params, counters, how }
+    /// The model that is trained, with its weights.
+    pub fn view(&self) -> ModelView<'_> {
+        ModelView { device: &self.device, model: &self.model, params: &self.params }
     }
 
-    /// The model that micro batches are compared with, if it is in memory.
+    /// A pass that runs the policy.
+    pub(crate) fn pass<'a>(&'a self, how: &'a InStep) -> Pass<'a> {
+        Pass { of: self.view(), counters: &self.counters, how }
+    }
+
+    /// The reference, if it is in memory.
     pub fn reference(&self) -> Option<&Reference> {
         self.reference.as_ref()
     }
 
-    /// Micro batches with what the reference says of them, and with what the objective has to know of all of the step's together; `None`
-    /// where they have all that.
+    /// Completes micro-batches with the reference's log-probabilities and the step's totals that the objective needs;
+    /// `None` if nothing is missing.
     pub(crate) fn look_ahead(
         &self,
         micro_batches: &[impl Borrow<MicroBatch>],
@@ -115,7 +120,7 @@ impl Trainer {
         let terms = how.goal.objective.terms();
         let first = &*terms.first()?.loss;
         let device = &self.device;
-        // Alone in its step a micro batch knows all by itself.
+        // A single micro-batch of a step has all totals itself.
         let others = micro_batches.len() > 1 || device.mesh.size(Axis::Dp) > 1;
         let looks = weigh.looks_ahead() && others;
         let reference = self.reference.as_ref().filter(|_| weigh.asks_reference());
@@ -151,7 +156,8 @@ impl Trainer {
         Some(all)
     }
 
-    /// After so many steps of a run: moves the reference, if it is due. Ranks with the same weights call this together.
+    /// Updates the reference after `step` steps of a run, if that is due. Ranks with the same weights call this
+    /// together.
     pub fn move_reference(&mut self, step: u64) {
         let Trainer { device, params, reference, .. } = self;
         let Some(Reference { params: Some(own), sync: Some(Sync { alpha, steps }), .. }) = reference else {

@@ -1,4 +1,5 @@
-//! Quantisation-aware training: steps compute with what a format in four bits makes of projections, and train their f32 masters.
+//! Quantization-aware training: steps compute with projections rounded to a four-bit format, and train their f32
+//! masters.
 
 use fathom_base::recipe::Loaded;
 use fathom_model::{Model, RoundTo};
@@ -8,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::recipe::{AdapterName, Precision, QatName, QuantizationName, Recipe};
 use crate::step::Trainer;
 
-/// Names in recipes.
+/// Formats by their names in recipes.
 const NAMES: [(QatName, RoundTo); 3] =
     [(QatName::Mxfp4, RoundTo::Mxfp4), (QatName::Nvfp4, RoundTo::Nvfp4), (QatName::Int4, RoundTo::Int4)];
 
@@ -24,7 +25,7 @@ impl QatName {
     }
 }
 
-/// Refuses what leaves weights without masters to be rounded.
+/// Refuses settings that leave no masters to round.
 ///
 /// # Errors
 /// The key.
@@ -68,7 +69,7 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// As [`Trainer::round_to`].
+/// [`Trainer::round_to`] for parameters without a trainer.
 pub(crate) fn rounded(
     device: &Device,
     model: &Model,
@@ -80,7 +81,8 @@ pub(crate) fn rounded(
 }
 
 impl Trainer {
-    /// Has projections be what a format makes of their masters, from the next [`Trainer::round`] on; as they are without.
+    /// Sets the format to which projections are rounded from their masters, from the next [`Trainer::round`] on; `None`
+    /// stops rounding.
     ///
     /// # Errors
     /// If the model or the mesh is not compatible with it, or weights have no masters.
@@ -92,8 +94,8 @@ impl Trainer {
         rounded(&self.device, &self.model, &mut self.params, how)
     }
 
-    /// Rounds the projections that are to be: before the first step, and once masters were loaded. Steps do so themselves. All ranks call
-    /// this together.
+    /// Rounds the projections: before the first step, and after masters were loaded. Steps do so themselves. All ranks
+    /// call this together.
     pub fn round(&self) {
         self.optimizer().round(&self.device, &self.params);
     }

@@ -21,25 +21,26 @@ choice! {
 pub struct Schedule {
     /// The shape.
     pub decay: Decay,
-    /// The highest rate.
+    /// The peak rate.
     pub peak: f64,
-    /// The last rate as a share of the highest.
+    /// The final rate as a share of the peak.
     pub final_share: f64,
     /// Steps of linear warm-up.
     pub warmup_steps: u64,
     /// Share of the steps after warm-up over which `wsd` decays.
     pub decay_share: f64,
-    /// All steps.
+    /// Total number of steps.
     pub total_steps: u64,
 }
 
 impl Schedule {
-    /// The rate of step `step`, counted from 0. Depends on nothing but its arguments, so a resumed run goes on alike.
+    /// The rate of step `step`, counted from 0. It depends only on its arguments, so a resumed run continues with the
+    /// same rates.
     pub fn rate(&self, step: u64) -> f64 {
         self.rate_at(step, step as f64 / self.total_steps.max(1) as f64)
     }
 
-    /// The rate of step `step` when `progress` (0 to 1) of the run has passed; for runs measured in time.
+    /// The rate of step `step` at `progress` (0 to 1) of the run; for runs measured in time.
     pub fn rate_at(&self, step: u64, progress: f64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
@@ -91,11 +92,11 @@ mod tests {
         let mut recipe = Recipe { stage: vec![Stage::default()], ..Recipe::default() };
         let warm = |recipe: &Recipe, steps: u64| crate::stage::schedule(recipe, 0, steps).warmup_steps;
         assert_eq!(warm(&recipe, 1000), 20);
-        // Recipes without warm-up give no steps, and a share goes before that.
+        // Recipes without warm-up have 0 steps, over which a share takes precedence.
         recipe.schedule.warmup_steps = Some(0);
         assert_eq!(warm(&recipe, 1000), 0);
         recipe.schedule.warmup_share = Some(0.03);
-        // As Transformers: `math.ceil(steps * ratio)`.
+        // Transformers rounds like this: `math.ceil(steps * ratio)`.
         assert_eq!([1, 33, 34, 100, 1001].map(|steps| warm(&recipe, steps)), [1, 1, 2, 3, 31]);
         recipe.schedule.warmup_share = Some(0.0);
         assert_eq!(warm(&recipe, 1000), 0);

@@ -1,5 +1,5 @@
-//! Several adapters in one run: each has a trainer of its own over the weights of one base, and they take steps in turns
-//! ([`crate::together`]). So each learns what it would alone, to the bit, and memory has the base once.
+//! Several adapters in one run: each has its own trainer over the weights of one base, and they take turns
+//! ([`crate::together`]). Each learns the same as alone, to the bit, and memory holds the base once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::adapted::adapted;
 use crate::error::Result;
 use crate::recipe::{AdapterName, GemmName, NamedAdapter, QatName, Recipe};
 
-/// The models of the other adapters of a run of several, over the base of `spec`, as far as a plan needs them: those that are made before
-/// that of the recipe, and those after it.
+/// Specifications of the other adapters of a run over the base of `spec`, for plans: those created before the recipe's
+/// own, and those after it.
 ///
 /// # Errors
-/// As [`adapted`].
+/// Those of [`adapted`].
 pub(crate) fn other_adapters(recipe: &Recipe, spec: &Spec) -> Result<[Vec<Arc<Spec>>; 2]> {
     let base = spec.without_adapter();
     let made = |other: Recipe| Ok(Arc::new(adapted(&other, base.clone())?));
@@ -25,16 +25,16 @@ pub(crate) fn other_adapters(recipe: &Recipe, spec: &Spec) -> Result<[Vec<Arc<Sp
     Ok([before, after])
 }
 
-/// Refuses what several adapters in one run cannot be.
+/// Refuses settings that do not work with several adapters in one run.
 ///
 /// # Errors
-/// The key that has to be another.
+/// The key to change.
 pub fn check_several(loaded: &Loaded<Recipe>) -> Result<()> {
     check_each(loaded)?;
     if loaded.value.adapters.is_empty() { Ok(()) } else { check_run(loaded) }
 }
 
-/// Names, lessons and methods.
+/// Checks names, lessons and methods.
 fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let mut names = BTreeSet::new();
@@ -77,7 +77,7 @@ fn check_each(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// What the run of all is.
+/// Checks the common settings of the run.
 fn check_run(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let Recipe { model, objective, precision, data, .. } = recipe;

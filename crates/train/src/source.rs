@@ -1,4 +1,4 @@
-//! Where a run's micro batches come from.
+//! Sources of a run's micro-batches.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,39 +14,39 @@ use crate::step::Trainer;
 
 const _: () = assert!(fathom_text::pack::VIRTUAL as usize == fathom_grad::VIRTUAL);
 
-/// Gives the micro batches of a stage, step by step, from a position that can be saved.
+/// Source of a stage's micro-batches, step by step, with a position that can be saved.
 pub trait Source {
-    /// This rank's micro batches of the next step, as many on each rank. `policy` is the model as it is now: text that it writes itself
-    /// comes from it.
+    /// This rank's micro-batches of the next step, the same number on each rank. `policy` is the current model, for
+    /// sources that generate text with it.
     ///
     /// # Errors
-    /// What cannot be read any more, or does not fit the stage's shape.
+    /// Data that can no longer be read, or does not fit the stage's shape.
     fn step(&mut self, policy: &Trainer) -> Result<Vec<MicroBatch>>;
 
-    /// The position after the last step given.
+    /// The position after the last returned step.
     fn cursor(&self) -> &Cursor;
 
-    /// Seconds that all calls of [`Source::step`] waited for data.
+    /// Total seconds that calls of [`Source::step`] waited for data.
     fn wait_s(&self) -> f64;
 
-    /// What there is to tell of how the last step's micro batches were made; given once.
+    /// Takes the report on the last step's micro-batches.
     fn reported(&mut self) -> Reported {
         Reported::default()
     }
 }
 
-/// What a source tells of a step.
+/// A source's report on a step.
 #[derive(Clone, Debug, Default)]
 pub struct Reported {
-    /// Numbers for the step's line in the log, by name.
+    /// Metrics of the step for the log, by name.
     pub metrics: BTreeMap<String, f64>,
-    /// Answers that the policy wrote.
+    /// Answers written by the policy.
     pub rollout: Option<events::Rollout>,
 }
 
-/// Makes the sources of a run's stages.
+/// Creates the sources of a run's stages.
 pub trait Sources {
-    /// The source of a stage, from the beginning or a saved position.
+    /// The source of a stage, from its beginning or from a saved position.
     ///
     /// # Errors
     /// There is nothing to draw, or the position belongs to other data.
@@ -58,18 +58,19 @@ pub trait Sources {
         cursor: Option<&Cursor>,
     ) -> Result<Box<dyn Source>>;
 
-    /// Steps of a stage that ends with its data ([`crate::recipe::Stage::epochs`]); `None` for any other.
+    /// Number of steps of a stage that ends with its data ([`crate::recipe::Stage::epochs`]); `None` for any other.
     ///
     /// # Errors
     /// There is nothing to draw.
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>>;
 
-    /// Steps that share what the first of them makes, as a rollout: what a step takes repeats with them.
+    /// Number of steps that share work done by the first of them, such as a rollout: their durations repeat with this
+    /// period.
     fn round(&self, _recipe: &Recipe) -> u64 {
         1
     }
 
-    /// Share of a stage's tokens that are made up to train looking up.
+    /// Share of a stage's tokens that are synthetic look-up drills.
     ///
     /// # Errors
     /// There is nothing to draw.
@@ -78,65 +79,65 @@ pub trait Sources {
     }
 }
 
-/// A rank's micro batches among those of a step.
+/// A rank's micro-batches among those of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Micro batches of a step.
+    /// Number of micro-batches in a step.
     pub all: usize,
-    /// Those of this rank.
+    /// Indices of this rank's micro-batches.
     pub own: Range<usize>,
 }
 
-/// What a stage's micro batches are like.
+/// Shape of a stage's micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Index of the stage.
     pub stage: usize,
-    /// Samples of each, packed into one stream.
+    /// Samples per micro-batch, packed into one stream.
     pub samples: usize,
-    /// Tokens of a sample, at most.
+    /// Maximum number of tokens in a sample.
     pub seq_tokens: usize,
-    /// Documents of a micro batch, at most; what fills it up counts as one.
+    /// Maximum number of documents in a micro-batch; padding counts as one.
     pub docs: usize,
-    /// All are filled up to the most tokens that there can be.
+    /// True if all are padded to the maximum number of tokens.
     pub one_length: bool,
-    /// They are of one rank, so that a step may have fewer of them.
+    /// True if a single rank uses them, so that a step may have fewer.
     pub alone: bool,
     /// Virtual tokens before each document.
     pub lead: usize,
 }
 
-/// Samples of token stores, a fixed number in each micro batch: without end, from a position that can be saved.
+/// Samples of token stores, a fixed number in each micro-batch: endless, from a position that can be saved.
 pub struct Samples {
     loader: Loader,
     shape: Shape,
     share: Share,
-    /// Samples at the end of each pass, all earlier ones included; without end if none.
+    /// Total number of samples up to the end of each pass; `None` is endless.
     passes: Option<Vec<u64>>,
 }
 
-/// Tokens of a micro batch that has no sample, in the last step of a stage that ends with its data.
+/// Tokens of a micro-batch without samples, in the last step of a stage that ends with its data.
 const NOTHING: usize = 2;
 
 impl Samples {
-    /// Micro batches of this shape, for one of the ranks.
+    /// Micro-batches of this shape, for one of the ranks.
     pub fn new(loader: Loader, shape: Shape, share: Share) -> Samples {
         Samples { loader, shape, share, passes: None }
     }
 
-    /// Ends with the last of these passes, which a step never has two of: what is left of a pass is its last step.
+    /// Ends with the last of these passes. A step never spans two passes: the rest of a pass is its last step.
     pub fn in_passes(self, passes: Option<Vec<u64>>) -> Samples {
         Samples { passes, ..self }
     }
 
-    /// Samples up to which the next step may go.
+    /// Sample at which the next step must end.
     fn end(&self) -> u64 {
         let sample = self.loader.cursor().sample;
         let Some(passes) = &self.passes else { return u64::MAX };
         passes.iter().copied().find(|end| *end > sample).unwrap_or(sample)
     }
 
-    /// The next micro batch, of samples before `end`.
+    /// The next micro-batch, of samples before `end`.
     ///
     /// # Errors
     /// More documents than masks have room for; a store that cannot be read any more.
@@ -158,7 +159,7 @@ impl Samples {
 }
 
 impl Source for Samples {
-    /// All ranks read the same stream, so that the position does not depend on their number.
+    /// All ranks read the same stream, so the position does not depend on their number.
     fn step(&mut self, _policy: &Trainer) -> Result<Vec<MicroBatch>> {
         let mut own: Vec<MicroBatch> = Vec::with_capacity(self.share.own.len());
         let mut all = Totals::default();
@@ -191,13 +192,13 @@ impl Source for Samples {
 }
 
 impl Shape {
-    /// Refuses a micro batch that masks have no room for.
+    /// Refuses a micro-batch with too many documents for masks.
     fn check(&self, micro: MicroBatch) -> Result<MicroBatch> {
         self.check_docs(micro.docs.len())?;
         Ok(micro)
     }
 
-    /// Refuses so many documents in one micro batch, if masks have no room for them.
+    /// Refuses `found` documents in one micro-batch if masks have no room for them.
     pub(crate) fn check_docs(&self, found: usize) -> Result<()> {
         let room = self.docs;
         if found <= room {
@@ -213,7 +214,7 @@ impl Shape {
     }
 }
 
-/// Fills a micro batch up to `tokens` with a range of its own that no loss is computed for.
+/// Pads a micro-batch to `tokens` tokens with a separate range without loss.
 pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
     let from = micro.ids.len();
     if from < tokens {
@@ -221,7 +222,7 @@ pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
         micro.labels.resize(tokens, IGNORE);
         micro.positions.extend((0..tokens - from).map(|at| (at % seq_tokens) as i32));
         micro.docs.push(from..tokens);
-        // Whatever a column says of labels that there are not.
+        // Columns are padded with zeros too.
         let Rolled { logps, kept, advantages, values, returns, .. } = &mut micro.rolled;
         let width = kept.len().checked_div(from).unwrap_or(0);
         kept.resize(width * tokens, 0);

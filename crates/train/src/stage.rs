@@ -1,4 +1,4 @@
-//! From a recipe's stage to what its steps run with.
+//! Settings of the steps of a recipe's stage.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ pub fn places(recipe: &Recipe, index: usize) -> Result<Places> {
     Ok(places.with_tiles(tile_rows).with_head_groups(table.head_groups))
 }
 
-/// The adversary that the recipe asks for.
+/// The recipe's injected disk disorder.
 pub(crate) fn chaos(recipe: &Recipe) -> Option<Chaos> {
     let fault_one_in = recipe.machine.chaos_faults;
     recipe.machine.chaos.map(|seed| Chaos { seed, fault_one_in })
@@ -109,7 +109,7 @@ fn rules(table: &[PlaceRule]) -> std::result::Result<Vec<Rule>, String> {
     table.iter().map(rule).collect()
 }
 
-/// What of weights and optimizer state is on disk.
+/// The parts of weights and optimizer state that are on disk.
 pub fn on_disk(recipe: &Recipe) -> OnDisk {
     let machine = &recipe.machine;
     OnDisk {
@@ -120,7 +120,7 @@ pub fn on_disk(recipe: &Recipe) -> OnDisk {
     }
 }
 
-/// What the optimizer keeps of earlier gradients and next to low-precision weights.
+/// Types of the optimizer's moments and masters.
 pub fn moments(recipe: &Recipe) -> Moments {
     let dtype = match recipe.optimizer.moments {
         MomentType::Bf16 => DType::Bf16,
@@ -131,7 +131,7 @@ pub fn moments(recipe: &Recipe) -> Moments {
     Moments { dtype, second, masters: recipe.optimizer.master_weights }
 }
 
-/// The update, at the highest learning rate.
+/// Settings of the update, at the peak learning rate.
 pub fn adamw(recipe: &Recipe) -> AdamWSettings {
     let optimizer = &recipe.optimizer;
     AdamWSettings {
@@ -145,10 +145,10 @@ pub fn adamw(recipe: &Recipe) -> AdamWSettings {
     }
 }
 
-/// What a stage's steps run with; the learning rate is set step by step.
+/// Settings of a stage's steps; the learning rate is set for each step.
 ///
 /// # Errors
-/// As [`places`].
+/// Those of [`places`].
 pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
     let refused = |(key, message): (&str, String)| Error::Recipe { key: format!("objective.{key}"), message };
     let caps = Caps { docs: shape(recipe, index).docs, seq_tokens: recipe.stage[index].seq_tokens };
@@ -162,7 +162,7 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         z_loss: recipe.optimizer.z_loss as f32,
         goal: Goal {
             objective: objective(recipe).map_err(refused)?,
-            // A teacher's part is weighed apart from that of the labels.
+            // The teacher's term is weighted separately from that of the labels.
             weighted: weighted(recipe, index) || recipe.objective.method == MethodName::Distill,
             trained: trained(recipe)?,
             quantized: quantized(recipe)?,
@@ -179,40 +179,40 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
     })
 }
 
-/// The same, next to the other adapters over the base of the specification before the stage.
+/// [`in_step`] with the other adapters over the base of the specification before the stage.
 ///
 /// # Errors
-/// As [`in_step`], and an adapter that does not fit.
+/// Those of [`in_step`], and an adapter that does not fit.
 pub fn in_step_among(recipe: &Recipe, index: usize, spec: &Spec) -> Result<InStep> {
     let mut how = in_step(recipe, index)?;
     [how.goal.before, how.goal.after] = other_adapters(recipe, spec)?;
     Ok(how)
 }
 
-/// Noise on embeddings; of none the size is 0.
+/// Noise on embeddings; size 0 means none.
 fn noise(recipe: &Recipe) -> Option<Noise> {
     let (alpha, seed) = (recipe.objective.neftune_alpha, recipe.run.seed);
     (alpha > 0.0).then_some(Noise { alpha, seed })
 }
 
-/// The architecture of a teacher that runs in every step.
+/// Architecture of a teacher that runs in every step.
 ///
 /// # Errors
-/// No model there.
+/// A folder without a model.
 pub fn teacher(recipe: &Recipe) -> Result<Option<Arc<Spec>>> {
     let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
     let refuse = |message: String| Error::Recipe { key: "objective.teacher".into(), message };
     if folder.as_os_str().is_empty() {
         return Err(refuse("is empty; give the folder of the model that the student learns from".into()));
     }
-    // A run's folder has its model in one of its own.
+    // A run's folder has its model in a sub-folder.
     let within = folder.join("model");
     let folder = if folder.join("config.json").is_file() { folder } else { &within };
     let (spec, _) = open_config(folder).map_err(|error| refuse(error.to_string()))?;
     Ok(Some(Arc::new(spec)))
 }
 
-/// Which model steps ask besides the policy.
+/// The reference model that steps run.
 pub fn refers(recipe: &Recipe) -> Refers {
     if recipe.rl.has_reference() {
         let is_base = recipe.rl.reference.is_none() && recipe.no_adapter_off().is_none();
@@ -225,10 +225,10 @@ pub fn refers(recipe: &Recipe) -> Refers {
     }
 }
 
-/// Which weights receive gradients. A value head is new and does, whatever else is chosen, as does the head of a reward model with an adapter.
+/// The weights that receive gradients; a value head's, and with an adapter a reward model's head, always do.
 ///
 /// # Errors
-/// A pattern that is no regular expression.
+/// An invalid regular expression.
 pub fn trained(recipe: &Recipe) -> Result<Trained> {
     let adapts = recipe.adapter.method != AdapterName::None;
     let choose = if adapts { Trained::adapter } else { Trained::matching };
@@ -238,10 +238,10 @@ pub fn trained(recipe: &Recipe) -> Result<Trained> {
     Ok(if scores { chosen.with_scores() } else { chosen })
 }
 
-/// How weights that are not trained are held, if in few bits.
+/// Format of weights that are not trained, if they are quantized.
 ///
 /// # Errors
-/// As [`trained`].
+/// Those of [`trained`].
 pub fn quantized(recipe: &Recipe) -> Result<Option<Quantized>> {
     let Some(format) = format(recipe.model.quantization) else { return Ok(None) };
     Ok(Some(Quantized { format, double: recipe.model.double_quant, trained: trained(recipe)? }))
@@ -256,10 +256,10 @@ pub fn format(name: QuantizationName) -> Option<BlockFormat> {
     }
 }
 
-/// Products of narrow operands, if the recipe has any.
+/// Low-precision GEMMs of the recipe, if it has any.
 ///
 /// # Errors
-/// Scales of the tensor at hand where tokens are cut into tiles, or a history without a step.
+/// Scales per tensor where tokens are cut into tiles, or a history without a step.
 pub fn narrow(recipe: &Recipe, index: usize) -> Result<Option<NarrowLayers>> {
     let table = &recipe.precision;
     let format = match table.gemm {
@@ -300,10 +300,10 @@ pub fn narrow(recipe: &Recipe, index: usize) -> Result<Option<NarrowLayers>> {
     Ok(Some(NarrowLayers { format, linears, at_start, at_end, history: table.amax_history }))
 }
 
-/// The mesh of a stage's steps; the plan's rank is the first.
+/// The mesh of a stage's steps; the planned rank is the first.
 ///
 /// # Errors
-/// Sizes that do not divide, and which would.
+/// Sizes that do not divide, and ones that would.
 pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     let table = &recipe.mesh;
     let say = |key: &str, message: String| Error::Recipe { key: format!("mesh.{key}"), message };
@@ -366,11 +366,11 @@ pub fn ranks(recipe: &Recipe, index: usize) -> Result<Ranks> {
     Ok(Ranks { grid, virtual_stages, layout, order, sharding, cp_comm, cp_dynamic, rank: 0 })
 }
 
-/// What a stage's micro batches are like.
+/// Shape of a stage's micro-batches.
 pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
     let (stage, mesh) = (&recipe.stage[index], &recipe.mesh);
     let samples = stage.samples_per_micro_batch.max(1);
-    // Ranks that share a micro batch's tokens, or send each other their rows, count on lengths that they know.
+    // Ranks that share a micro-batch's tokens, or exchange rows, rely on known lengths.
     let one_length = mesh.tp * mesh.cp * mesh.ep * mesh.etp > 1;
     let (docs, alone) = (stage.max_docs * samples, !one_length && mesh.dp * mesh.pp == 1);
     Shape {
@@ -384,16 +384,16 @@ pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
     }
 }
 
-/// The ranks among which so many tokens can be shared, up to a node's or two.
+/// Numbers of ranks among which `tokens` tokens can be divided, up to a node or two.
 fn divisors(tokens: usize) -> String {
     let fits = (1..=16.min(tokens)).filter(|ranks| tokens.is_multiple_of(*ranks));
     fits.map(|ranks| ranks.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Steps of warm-up where a recipe does not say.
+/// Default number of warm-up steps.
 const WARMUP_STEPS: u64 = 20;
 
-/// The learning rates of a stage of `steps` steps. A share of them is rounded up, as Transformers does it (`get_warmup_steps`).
+/// Learning rates of a stage of `steps` steps. A share of them is rounded up, as in Transformers (`get_warmup_steps`).
 pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
     let table = &recipe.schedule;
     let share = table.warmup_share.map(|share| (share * steps as f64).ceil() as u64);
@@ -408,7 +408,7 @@ pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
     }
 }
 
-/// The specification during a stage: its rotary settings, and the positions that a model claims after it ([`crate::claim`]).
+/// The specification during a stage, with its rotary settings and the claimed positions ([`crate::claim`]).
 ///
 /// # Errors
 /// A scaling that the stage does not describe fully.
@@ -427,7 +427,7 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
         if let Some(theta) = stage.rope_theta {
             rope.theta = theta;
         }
-        // A stage after a stretched one stretches the length that the model had first.
+        // A stage after a scaled one scales the model's original length.
         let original = match rope.scaling {
             RopeScaling::Linear { factor } => (old as f64 / factor) as usize,
             _ => rope.scaling.original_positions().unwrap_or(old),
@@ -444,8 +444,8 @@ pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     Ok(spec)
 }
 
-/// Which rotary settings a stage changes: those of layers that see everything, or the first, which is the model's, where all layers have windows. One of
-/// its own for layers with windows (Gemma 3, Cohere 2) stays as it is: distances stay within the window.
+/// The rotary settings that a stage changes: those of layers with full attention, or the first if all layers have
+/// windows. A separate one for layers with windows (Gemma 3, Cohere 2) stays, as distances stay within the window.
 fn stretched(spec: &Spec) -> Vec<bool> {
     let sees_all = |table: usize| {
         spec.layers.iter().any(|layer| layer.rope() == Some(table) && layer.window().is_none())
@@ -484,7 +484,7 @@ fn scaling(kind: RopeType, factor: f64, original: usize, index: usize) -> Result
     Ok(Some(scaling))
 }
 
-/// How a stage draws its samples, the share `held_out` of the documents apart.
+/// The loader's settings for a stage, with the documents `held_out` excluded.
 pub fn loader_spec(recipe: &Recipe, index: usize, held_out: impl Into<loader::HeldOut>) -> loader::Spec {
     let stage = &recipe.stage[index];
     let packing = match stage.packing {
@@ -568,7 +568,7 @@ mod tests {
             let base = 1e4 * (4.0f64 * 4.0 - 3.0).powf(16.0 / 14.0);
             let expected = base.powf(-2.0 / 16.0) as f32;
             assert_eq!(spec.ropes[0].frequencies(1024).inv_freq[1], expected);
-            // What Transformers measures against.
+            // The length with which Transformers compares.
             let config = Family::write(Path::new("config.json"), &spec).unwrap();
             assert_eq!(config["max_position_embeddings"], 256);
         }
@@ -582,17 +582,17 @@ mod tests {
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
-        // Nor where those that see everything do not rotate.
+        // The same if layers with full attention do not rotate.
         spec.layers[0].set_rope(None);
         let kept = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert!(kept.ropes.iter().all(|rope| rope.scaling == RopeScaling::Default));
         spec.layers[0].set_rope(Some(0));
-        // In a model whose layers all have windows the first setting is stretched, and that of its own for windows is not.
+        // If all layers have windows, the first setting is scaled, and a separate one for windows is not.
         spec.layers[0].set_window(Some(64));
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_ne!(extended.ropes[0].scaling, spec.ropes[0].scaling);
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);
-        // As Gemma 3 with sliding layers only, of which none uses the first setting.
+        // Like Gemma 3 with sliding layers only, none of which uses the first setting.
         spec.layers[0].set_rope(Some(1));
         let extended = extend(&spec, &stage(RopeType::Yarn, 1024), 0).unwrap();
         assert_eq!(extended.ropes[1].scaling, RopeScaling::Default);

@@ -1,14 +1,15 @@
-//! The disk behind weights and optimizer state, as large as they need it.
+//! The disk for weights and optimizer state, sized by their needs.
 
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{OnDisk, Params, StateDisk};
-use fathom_model::{Model, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained};
+use fathom_model::{
+    LoadedModel, Model, ModelView, NarrowLayers, Portion, Quantized, Spec, Trained, share_untrained,
+};
 use fathom_tensor::{DType, Device, Meta, Profile};
 
-use crate::distill::Frozen;
 use crate::error::{Error, Result};
 use crate::objective::Goal;
 use crate::offload::{self, Room};
@@ -16,13 +17,14 @@ use crate::reference::{Reference, Refers};
 use crate::rounded::rounded;
 use crate::step::{InStep, Trainer};
 
-/// A plan's disk is as large as it has to be.
+/// Capacity of a plan's disk, practically unlimited.
 const MOST_DISK_BYTES: u64 = 1 << 60;
 
-/// Whether products of narrow operands go with a model and its mesh, and the trained weights are the model's.
+/// Checks that low-precision GEMMs, quantization and rounding work with a model and its mesh, and that the trained
+/// weights exist.
 ///
 /// # Errors
-/// As [`Trainer::narrow`], [`Trainer::round_to`] and [`frozen`].
+/// Those of [`Trainer::narrow`], [`Trainer::round_to`] and [`frozen`].
 pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Result<()> {
     let quantized = how.goal.quantized.as_ref();
     let plain = how.narrow.is_none() && how.round_to.is_none();
@@ -38,7 +40,7 @@ pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Res
     rounded(&meta, &model, &mut params, how.round_to)
 }
 
-/// Whether the weights of a rank can be held in few bits.
+/// Checks that the weights of a rank can be quantized.
 ///
 /// # Errors
 /// The weight that cannot.
@@ -47,16 +49,16 @@ pub fn quantizes(quantized: Option<&Quantized>, spec: &Spec, portion: &Portion) 
     quantized.map_or(Ok(()), |quantized| quantized.check(spec, portion).map_err(refuse))
 }
 
-/// Freezes the weights of a rank's model that are not trained; gradients and optimizer state are made after this.
+/// Freezes the weights of a rank's model that are not trained, before gradients and optimizer state are created.
 ///
 /// # Errors
-/// A pattern that no weight has, or that parts what is one weight here.
+/// A pattern matches no weight, or only a part of weights that are stored as one here.
 pub fn frozen(model: &mut Model, params: &mut Params, trained: &Trained) -> Result<()> {
     let refuse = |message| Error::Recipe { key: "model.trained".into(), message };
     model.freeze(params, trained).map_err(refuse)
 }
 
-/// As [`Trainer::narrow`].
+/// [`Trainer::narrow`] for parameters without a trainer.
 pub(crate) fn narrowed(
     device: &Device,
     model: &Model,
@@ -67,15 +69,15 @@ pub(crate) fn narrowed(
     model.narrow(device, params, how).map_err(refuse)
 }
 
-/// The model that a copy to compare with is of: neither an adapter nor a value head is part of it.
+/// Specification of the reference copy, which has neither adapter nor value head.
 fn compared(spec: &Spec) -> Spec {
     Spec { scores: 0, ..spec.without_adapter() }
 }
 
-/// A trainer on a machine without data, with disks as large as they have to be.
+/// A trainer on a machine without data, with disks of sufficient size.
 ///
 /// # Errors
-/// As [`StateDisk::open`], [`frozen`], [`Trainer::narrow`] and [`Trainer::round_to`].
+/// Those of [`StateDisk::open`], [`frozen`], [`Trainer::narrow`] and [`Trainer::round_to`].
 fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Result<Trainer> {
     let open = |on_disk: OnDisk| {
         let options = on_disk.options(Path::new(""), MOST_DISK_BYTES);
@@ -94,7 +96,7 @@ fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> 
     trainer.teacher = how.goal.teacher.as_ref().map(|spec| {
         let portion = how.ranks.portion(spec, &device.mesh);
         let (model, params) = Model::declare_part(device, spec, dtype, None, portion);
-        Rc::new(Frozen { model, params })
+        Rc::new(LoadedModel { device: device.clone(), model, params })
     });
     match how.goal.refers {
         Refers::Not => {}
@@ -111,10 +113,11 @@ fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> 
     Ok(trainer)
 }
 
-/// The trainers of a run on a machine without data, made in the run's order: that of `spec`, and those of the other adapters over its base.
+/// The trainers of a run on a machine without data, in order of creation: that of `spec`, and those of the other
+/// adapters over its base.
 ///
 /// # Errors
-/// As [`planned_trainer`] and [`offload::open`].
+/// Those of [`planned_trainer`] and [`offload::open`].
 pub(crate) fn planned_trainers(
     device: &Device,
     spec: &Spec,
@@ -132,10 +135,10 @@ pub(crate) fn planned_trainers(
     Ok((own, all))
 }
 
-/// The trainer of another adapter over the base of one.
+/// The trainer of another adapter over the base of `first`.
 fn planned_other(first: &Trainer, spec: &Spec, how: &InStep) -> Result<Trainer> {
     let Trainer { device, model, params, .. } = first;
-    let (mut model, mut params) = share_untrained(device, (model, params), spec);
+    let (mut model, mut params) = share_untrained(ModelView { device, model, params }, spec);
     frozen(&mut model, &mut params, &how.goal.trained)?;
     let mut other = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
     other.narrow(how.narrow.as_ref())?;
@@ -144,11 +147,11 @@ fn planned_other(first: &Trainer, spec: &Spec, how: &InStep) -> Result<Trainer> 
     Ok(other)
 }
 
-/// Opens a file for a rank's weights and optimizer state in a folder, and those of the other adapters over the same base, as large as its
-/// plan says; `None` if none of them is on disk. The rank is the device's.
+/// Opens a file in a folder for a rank's weights and optimizer state, including the other adapters' over the same base,
+/// with the size of its plan; `None` if none of them is on disk. The rank is the device's.
 ///
 /// # Errors
-/// If the folder takes no file of this size, and those of a plan.
+/// If the folder cannot hold a file of this size, and those of a plan.
 pub fn open_state_disk(
     device: &Device,
     spec: &Spec,

@@ -1,4 +1,4 @@
-//! One training step: micro batches forward and backward, then the update.
+//! One training step: forward and backward passes of the micro-batches, then the update.
 
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
@@ -8,12 +8,11 @@ use std::time::Instant;
 use fathom_grad::{
     AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, ParamId, Params, Places, Update,
 };
-use fathom_model::{Caps, Model, NarrowLayers, RoundTo, Spec};
+use fathom_model::{Caps, LoadedModel, Model, ModelView, NarrowLayers, RoundTo, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
-use crate::distill::Frozen;
 use crate::error::Result;
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
@@ -23,7 +22,7 @@ use crate::parallel::{self, Ranks, Sharding, shares};
 use crate::reference::Reference;
 use crate::run::Amax;
 
-/// What is trained and what a step needs besides data.
+/// A model in training, with everything that a step needs except data.
 pub struct Trainer {
     /// Compute and memory.
     pub device: Device,
@@ -33,30 +32,31 @@ pub struct Trainer {
     pub params: Params,
     /// FLOPs and times.
     pub counters: Counters,
-    /// What lies behind memory; needed by steps whose places name it ([`crate::offload::open`]).
+    /// The offload engines, needed by steps whose places use them ([`crate::offload::open`]).
     pub offload: Option<Offload>,
-    /// Since when the parts of a step are timed; never, if nothing is given.
+    /// Start of the timing of a step's passes; `None` disables it.
     pub(crate) watch: Option<Instant>,
-    /// When the last step's parts began and ended: of plans, and of steps that are watched.
+    /// Times of the last step's passes, for plans and for timed steps.
     pub(crate) laps: RefCell<Vec<Lap>>,
-    /// Whom an objective with a teacher asks, and other adapters over the same base: its weights are frozen, and no checkpoint has
-    /// them.
-    pub teacher: Option<Rc<Frozen>>,
-    /// The step of the run that is made or comes next, from 1: sources may ask.
+    /// The teacher of the objective, shared with other adapters over the same base: its weights are frozen, and not
+    /// part of checkpoints.
+    pub teacher: Option<Rc<LoadedModel>>,
+    /// Number of the run's current or next step, from 1; sources may read it.
     pub number: u64,
-    /// The model that micro batches are compared with, if the run has it in memory.
+    /// The reference, if the run has one in memory.
     pub(crate) reference: Option<Reference>,
     grads: Grads,
     optimizer: AdamW,
     loss: Tensor,
     count: Tensor,
-    /// What the objective's metrics add up to on this rank.
+    /// Sums of the objective's metrics on this rank.
     metrics: RefCell<Vec<[f64; 2]>>,
-    /// f32 [sums, 1]: the same where the machine adds them up, while a step runs.
+    /// f32 [sums, 1]: sums accumulated on the machine, during a step.
     terms: Option<Tensor>,
-    /// f32 [sums, 2]: both together, of all ranks. A step is read while the next one runs, so they stay, as its loss does.
+    /// f32 [sums, 2]: both together, over all ranks. A step's results are read while the next one runs, so they stay,
+    /// like its loss.
     sums: Option<Tensor>,
-    /// f32 [layers, experts]: what routers chose in the step.
+    /// f32 [layers, experts]: token counts of the step's routing.
     loads: Option<Tensor>,
     flops: Tensor,
 }
@@ -64,55 +64,56 @@ pub struct Trainer {
 /// Settings of a step.
 #[derive(Clone, Debug)]
 pub struct InStep {
-    /// Where activations live.
+    /// Places of activations.
     pub places: Places,
-    /// What of weights and optimizer state is on disk: for plans. A trainer's own are where its weights were declared.
+    /// Offloaded weights and optimizer state, for plans. In a trainer it depends on where its weights were declared.
     pub on_disk: OnDisk,
-    /// Sizes that shapes are charged with.
+    /// Maximum sizes with which shapes are charged.
     pub caps: Caps,
-    /// Over which ranks: for plans. A trainer's own are its device's.
+    /// The ranks, for plans. A trainer uses its device's.
     pub ranks: Ranks,
-    /// Low-precision GEMMs: for plans. A trainer's own are what [`Trainer::narrow`] was given.
+    /// Low-precision GEMMs, for plans. A trainer uses those given to [`Trainer::narrow`].
     pub narrow: Option<NarrowLayers>,
-    /// What projections are rounded to: for plans. A trainer's own is what [`Trainer::round_to`] was given.
+    /// Format to which projections are rounded, for plans. A trainer uses the one given to [`Trainer::round_to`].
     pub round_to: Option<RoundTo>,
     /// Weight of the z-loss.
     pub z_loss: f32,
-    /// What is minimised.
+    /// The objective.
     pub goal: Goal,
     /// The update.
     pub adamw: AdamWSettings,
 }
 
-/// What a step returns; read it one step late.
+/// Results of a step, to be read one step late.
 #[derive(Debug)]
 pub struct StepResult {
-    /// Sum of the losses, each times its weight: over `count` it is the mean whose gradient was taken.
+    /// Sum of the weighted losses; divided by `count` it is the mean whose gradient was computed.
     pub loss: InFlight,
     /// Norm of the mean's gradient before clipping.
     pub norm: InFlight,
-    /// Not zero: nothing was changed.
+    /// Nonzero if nothing was updated.
     pub skipped: InFlight,
-    /// What the sum of the losses is divided by, of all ranks: see [`crate::Objective::count`].
+    /// Divisor of the sum of the losses, over all ranks: see [`crate::Objective::count`].
     pub count: InFlight,
-    /// f32 [sums, 2]: of each of the objective's metrics, and of what is measured at labels, a sum and what it is divided by, of all
-    /// ranks; none without.
+    /// f32 [sums, 2]: for each of the objective's metrics and label metrics, a sum and its divisor, over all ranks;
+    /// `None` without any.
     pub metrics: Option<InFlight>,
-    /// FLOPs of the model, of all ranks.
+    /// FLOPs of the model over all ranks.
     pub model_flops: InFlight,
     /// Tokens of the stream that this rank has, or has a part of.
     pub tokens: u64,
-    /// f32 [layers, experts]: slots of each expert, of all ranks; none without experts.
+    /// f32 [layers, experts]: slots of each expert over all ranks; `None` without experts.
     pub loads: Option<InFlight>,
 }
 
 impl Trainer {
-    /// Gradients and optimizer state for the trainable weights; everything a step keeps exists from here on.
+    /// Creates gradients and optimizer state for the trainable weights; all persistent memory of steps is allocated
+    /// here.
     pub fn new(device: &Device, model: Model, params: Params) -> Trainer {
         Trainer::sharded(device, model, params, Sharding::default(), Moments::default())
     }
 
-    /// As [`Trainer::new`], saying what ranks with the same weights share and which moments are kept.
+    /// [`Trainer::new`] with a choice of sharding among ranks with the same weights, and of moments.
     pub fn sharded(
         device: &Device,
         model: Model,
@@ -154,22 +155,22 @@ impl Trainer {
         }
     }
 
-    /// Has products of linear layers made of narrow operands, as a recipe's `precision` says; of all as they are without.
+    /// Enables low-precision GEMMs in linear layers, according to a recipe's `precision`; `None` disables them.
     ///
     /// # Errors
-    /// If the model or the mesh does not go with it.
+    /// If the model or the mesh is not compatible with them.
     pub fn narrow(&mut self, how: Option<&NarrowLayers>) -> Result<()> {
         crate::state::narrowed(&self.device, &self.model, &mut self.params, how)
     }
 
-    /// What delayed scaling looks back on; `None` if nothing is scaled so.
+    /// History of delayed scaling; `None` if it is not used.
     pub fn amax(&self) -> Option<Amax> {
         let (history, row) = self.params.narrowing()?.history()?;
         let bits = self.device.to_f32(history).into_iter().map(f32::to_bits).collect();
         Some(Amax { row, bits })
     }
 
-    /// Goes on with what was looked back on before. A history of another length or of other layers is left alone: the recipe has
+    /// Restores the history of delayed scaling. A history of another length or other layers is ignored: the recipe has
     /// changed.
     pub(crate) fn set_amax(&self, amax: Option<&Amax>) {
         let (Some(amax), Some(narrowing)) = (amax, self.params.narrowing()) else { return };
@@ -181,18 +182,19 @@ impl Trainer {
         narrowing.resume(&self.device, amax.row);
     }
 
-    /// What is left of it without gradients and optimizer state.
-    pub fn into_model(self) -> (Device, Model, Params) {
-        (self.device, self.model, self.params)
+    /// The model with its weights, without gradients and optimizer state.
+    pub fn into_model(self) -> LoadedModel {
+        let Trainer { device, model, params, .. } = self;
+        LoadedModel { device, model, params }
     }
 
-    /// Another stage's architecture over the same weights.
+    /// Sets another stage's architecture for the same weights.
     pub fn set_spec(&mut self, spec: Spec) {
         self.model.spec = spec;
         self.params.forget_segments();
     }
 
-    /// Whether steps change a weight: by its gradient, or as the choice of experts goes.
+    /// True if steps change a weight: by its gradient, or as a bias of expert selection.
     pub(crate) fn changes(&self, id: ParamId) -> bool {
         self.params.get(id).trainable || self.model.choice_biases().any(|(_, bias)| bias == id)
     }
@@ -202,18 +204,18 @@ impl Trainer {
         &self.optimizer
     }
 
-    /// The optimizer's state, to be loaded.
+    /// The optimizer's state, for loading.
     pub fn optimizer_mut(&mut self) -> &mut AdamW {
         &mut self.optimizer
     }
 
-    /// Gradients of the last accumulation, of the sum of the loss.
+    /// Gradients of the last accumulation, with respect to the summed loss.
     pub fn grads(&self) -> &Grads {
         &self.grads
     }
 
-    /// Runs the micro batches, whose first contributions overwrite the gradients of the step before, and returns (tokens of its stream,
-    /// its part of what the sum is divided by). The loss is left in a device scalar.
+    /// Runs the micro-batches, whose first contributions overwrite the previous step's gradients. Returns the tokens of
+    /// this rank's stream and its part of the divisor of the sum. The loss stays in a device scalar.
     pub fn accumulate(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) -> (u64, f64) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
@@ -232,15 +234,15 @@ impl Trainer {
         }
         self.grads.settle(&self.device);
         let tokens: u64 = micro_batches.iter().map(|micro| micro.borrow().ids.len() as u64).sum();
-        // A stream that several ranks share is counted by the first of them, and nothing on a machine without data.
+        // Only the first rank of those that share a stream counts it, and none on a machine without data.
         let counts = self.device.mesh.index(Axis::Cp) == 0 && self.device.machine.has_data();
         let ours = micro_batches.iter().filter(|_| counts);
         let of_ours = ours.map(|micro| how.goal.objective.count(micro.borrow()));
         (tokens, of_ours.sum())
     }
 
-    /// Room for what an objective's metrics add up to, if it has any and there is none yet: before the first step, so that whatever is
-    /// done before that has the peak of its plan.
+    /// Allocates the accumulators of an objective's metrics, if it has any and they do not exist: called before the
+    /// first step, so that earlier work already has the peak of its plan.
     pub fn make_sums(&mut self, how: &InStep) {
         let sums = how.goal.sums();
         if sums > 0 && self.sums.as_ref().is_none_or(|made| made.rows() != sums) {
@@ -249,20 +251,21 @@ impl Trainer {
         }
     }
 
-    /// One step: gradients of all micro batches, then the update. Accumulating equals one big batch bit for bit when
-    /// micro batches are whole chunks of 128 tokens.
+    /// One step: gradients of all micro-batches, then the update. Accumulation equals one big batch bit for bit if
+    /// micro-batches are whole chunks of 128 tokens.
     ///
     /// # Errors
-    /// The disk behind activations failed, and nothing was updated; or the disk behind weights and optimizer state, and
-    /// what they are is undefined: the last checkpoint is what there is.
+    /// The disk of activations failed, and nothing was updated; or the disk of weights and optimizer state failed, and
+    /// they are undefined: the last checkpoint must be used.
     pub fn step(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) -> Result<StepResult> {
         self.step_with(micro_batches, how, |_, _| Ok(()))
     }
 
-    /// As [`Trainer::step`]; `before_update` is called when the gradients are there and nothing was updated yet.
+    /// [`Trainer::step`] with a callback, which is called after the gradients are complete and before anything is
+    /// updated.
     ///
     /// # Errors
-    /// As [`Trainer::step`], and those of `before_update`: then nothing is updated.
+    /// Those of [`Trainer::step`] and of `before_update`; then nothing is updated.
     pub fn step_with(
         &mut self,
         micro_batches: &[impl Borrow<MicroBatch>],
@@ -277,7 +280,7 @@ impl Trainer {
         self.grads.complete(&self.device);
         parallel::sums(&self.device, &self.loss, &self.count);
         let metrics = self.metrics();
-        // Every rank counted the tokens that it had, of its layers.
+        // Every rank has counted its own tokens in its own layers.
         self.loads.iter().for_each(|loads| self.device.mesh.everybody().all_reduce(&self.device, loads));
         self.device.mesh.everybody().all_reduce(&self.device, &self.flops);
         self.device.mesh.check()?;
@@ -305,7 +308,7 @@ impl Trainer {
         Ok(StepResult { loss, count, metrics, model_flops, norm, skipped, tokens, loads })
     }
 
-    /// The sums of the objective's metrics over all ranks, f32 [metrics, 2]; `None` without any.
+    /// Sums of the objective's metrics over all ranks, f32 [metrics, 2]; `None` without any.
     fn metrics(&mut self) -> Option<Tensor> {
         let mine = std::mem::take(&mut *self.metrics.borrow_mut());
         let sums = self.sums.clone().filter(|_| !mine.is_empty())?;
@@ -319,7 +322,7 @@ impl Trainer {
         Some(sums)
     }
 
-    /// Moves the biases of the choice of experts towards even loads, if the model's experts say how far.
+    /// Moves the biases of expert selection towards even loads, by the model's rate.
     fn balance(&self) {
         let rate = self.model.spec.moe.as_ref().map_or(0.0, |moe| moe.bias_rate);
         let Some(loads) = self.loads.as_ref().filter(|_| rate != 0.0) else { return };
@@ -334,26 +337,26 @@ impl Trainer {
         }
     }
 
-    /// Gives up what a step that failed left under way: before anything is loaded over it.
+    /// Abandons the operations of a failed step, before anything is loaded.
     pub fn abandon(&mut self) {
         self.grads.abandon();
         self.params.abandon();
     }
 
-    /// The engines behind activations, and behind weights and optimizer state.
+    /// The offload engines of activations, and of weights and optimizer state.
     pub fn spills(&self) -> impl Iterator<Item = &Spill> {
         let activations = self.offload.iter().flat_map(|offload| offload.engines());
         activations.chain(self.params.disk().map(|disk| disk.spill()))
     }
 
-    /// Bytes that went to disk and came from it so far, and seconds that steps waited for them.
+    /// Bytes written to and read from disk so far, and seconds that steps waited for them.
     pub fn disk_traffic(&self) -> (u64, f64) {
         self.spills().map(Spill::stats).fold((0, 0.0), |(bytes, stall_s), stats| {
             (bytes + stats.written_bytes + stats.read_bytes, stall_s + stats.stall_s)
         })
     }
 
-    /// The first failure of the disk behind weights and optimizer state.
+    /// The first failure of the disk of weights and optimizer state.
     fn check_state(&self) -> Result<()> {
         Ok(self.params.disk().map_or(Ok(()), |disk| disk.check())?)
     }
@@ -363,7 +366,7 @@ impl Trainer {
         self.device.machine.read(&self.loss).wait_f32()
     }
 
-    /// Forward and backward of all micro batches.
+    /// Forward and backward of all micro-batches.
     fn run(&mut self, micro_batches: &[impl Borrow<MicroBatch>], how: &InStep) {
         let Trainer {
             device,
@@ -381,8 +384,9 @@ impl Trainer {
             ..
         } = self;
         let (teacher, terms) = (teacher.as_deref(), terms.as_ref());
-        let load =
-            |index: usize| Loaded::new(device, (model, params), teacher, micro_batches[index].borrow(), how);
+        let load = |index: usize| {
+            Loaded::new(ModelView { device, model, params }, teacher, micro_batches[index].borrow(), how)
+        };
         let (places, offload) = (&how.places, offload.as_ref());
         let minimised = Minimised { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
         let (order, arrived) = (how.ranks.order, Cell::new(None));

@@ -15,8 +15,9 @@ fn in_head<'a>(term: &'a WeightedLoss, weights: Option<Tensor>, losses: Option<&
 }
 
 impl Loaded<'_> {
-    /// The gradient of the objective by the hidden states `y` of this rank's tokens, [t, d]; adds the head's own gradients to `grads`
-    /// and the objective to its sums; `asked` is what [`Loaded::ask`] gave. Only a head that knows its weights has a z-loss.
+    /// The gradient of the objective with respect to the hidden states `y` of this rank's tokens, [t, d]. Adds the
+    /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`Loaded::ask`]. The
+    /// z-loss applies only to objectives with constant weights.
     pub fn minimise(
         &self,
         model: &Model,
@@ -60,7 +61,7 @@ impl Loaded<'_> {
     /// Adds the terms to the objective's sum, and to those that are reported.
     fn add_up(&self, device: &Device, minimised: &Minimised<'_>, terms: &[WeightedLoss], losses: &[Tensor]) {
         let (machine, objective) = (&device.machine, &minimised.goal.objective);
-        // What the gradient is of; a weight of one changes no bit.
+        // The weighted sum is what `dy` differentiates; a weight of one changes no bit.
         if let Some(weights) = &self.weights {
             losses.iter().for_each(|losses| machine.multiply(losses, weights, losses));
         }
@@ -131,7 +132,7 @@ impl Loaded<'_> {
         (0..terms).map(|index| if index == 0 { self.losses.clone() } else { more() }).collect()
     }
 
-    /// Where what is measured at labels is added up, if anything is; adds to what that is divided by.
+    /// Accumulators for label metrics, if there are any; also adds to their denominators.
     fn measures(&self, device: &Device, minimised: &Minimised<'_>) -> Option<Measures> {
         let Minimised { goal, metrics, terms: Some(terms), .. } = *minimised else { return None };
         let (measured, micro) = (goal.measured(), self.micro);
@@ -157,7 +158,7 @@ impl Loaded<'_> {
         self.stream(scope.device, &self.losses, 0, 1)
     }
 
-    /// What the objective says of this micro batch; zeros on a machine without data.
+    /// Weighs this micro-batch by the objective; zeros on a machine without data.
     fn weigh(
         &self,
         scope: &Scope<'_>,
@@ -180,7 +181,7 @@ impl Loaded<'_> {
             let fit = weighed.scores.len() == scores.len()
                 && learned.all(|(index, _)| weighed.by(index).len() == losses[index].len());
             assert!(fit, "objective: it gives a derivative for each score, and for each token of its terms");
-            // Ranks that share a stream have the same sums; the first of them counts.
+            // Ranks that share a stream have the same sums; only the first of them counts.
             if device.mesh.index(Axis::Cp) == 0 {
                 device.machine.write(&loss, &(weighed.loss as f32).to_le_bytes());
                 for (sum, more) in minimised.metrics.borrow_mut().iter_mut().zip(&weighed.metrics) {

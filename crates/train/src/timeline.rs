@@ -1,12 +1,12 @@
-//! Memory along one step as an event: of a real step, or of the same step on the machine without data.
+//! Memory along one step as an event: for a real step, or for the same step on the machine without data.
 
 use fathom_base::metrics::events::{LiveValue, MemoryTimeline, Phase};
 use fathom_tensor::{Category, Mark, live_at_peak};
 
-/// Points of a memory timeline.
+/// Maximum number of points in a memory timeline.
 const POINTS: usize = 600;
 
-/// Micro batches that are shown: the second finds what every later one finds.
+/// Number of micro-batches shown: the second looks like every later one.
 pub const SHOWN: usize = 2;
 
 /// A recording as an event, without its stage and step.
@@ -15,7 +15,7 @@ pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
     let marks = marks.as_slice();
     let phases = phases(marks);
     let width = marks.len().div_ceil(POINTS).max(1);
-    // Of each run of neighbours the one with the most live bytes, so that peaks survive.
+    // The point with the most live bytes in each run of adjacent points is kept, so that peaks survive.
     let live = |i: &usize| marks[*i].by_category.sum();
     let kept: Vec<usize> = (0..marks.len())
         .step_by(width)
@@ -43,7 +43,7 @@ pub fn of(mut marks: Vec<Mark>) -> MemoryTimeline {
     }
 }
 
-/// Leaves out the micro batches that are like the second.
+/// Removes the micro-batches that repeat the second.
 fn cut(marks: &mut Vec<Mark>) {
     let phases = phases(marks);
     let third = phases.iter().filter(|(phase, _)| *phase == "forward").nth(SHOWN);
@@ -53,7 +53,7 @@ fn cut(marks: &mut Vec<Mark>) {
     }
 }
 
-/// What is live at the highest point, the layers of one name together.
+/// Live buffers at the highest point, with layers of the same name merged.
 fn at_peak(marks: &[Mark]) -> Vec<LiveValue> {
     let mut values: Vec<LiveValue> = Vec::new();
     for (label, bytes) in live_at_peak(marks) {
@@ -79,7 +79,7 @@ fn at_peak(marks: &[Mark]) -> Vec<LiveValue> {
     values
 }
 
-/// Where forward, backward and update begin, by the operations that begin them.
+/// Beginnings of forward, backward and update, by the operations that start them.
 fn phases(marks: &[Mark]) -> Vec<(&'static str, usize)> {
     let mut phases: Vec<(&'static str, usize)> = Vec::new();
     for (i, mark) in marks.iter().enumerate() {

@@ -1,21 +1,21 @@
-//! The words after `gpu-run`.
+//! The arguments of `gpu-run`.
 
 use std::path::PathBuf;
 
 use super::stages::{Stage, names};
 
-/// What is asked for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Has `gpu` and `fathom`, if nothing is to be built.
+    /// Folder containing the programs `gpu` and `fathom`; if given, nothing is built.
     pub folder: Option<PathBuf>,
-    /// Also what takes longer than the eight minutes.
+    /// Also run the stages that do not fit into the eight minutes.
     pub long: bool,
-    /// These stages alone, in this order.
+    /// Run only these stages, in this order.
     pub stages: Vec<&'static Stage>,
-    /// What was found goes into the month's page in `docs/log`.
+    /// Append the results to the month's page in `docs/log`.
     pub log: bool,
-    /// Limits are so many times as long: for a rehearsal, where the processor does it all.
+    /// Factor for all time limits: for a rehearsal, where the CPU does all the work.
     pub patience: u64,
 }
 
@@ -26,10 +26,10 @@ impl Default for Asked {
 }
 
 impl Asked {
-    /// Of the words after `gpu-run`.
+    /// Parses the arguments after `gpu-run`.
     ///
     /// # Errors
-    /// If one of them is neither an option nor a folder, or names no stage.
+    /// An argument is neither an option nor a folder, or names an unknown stage.
     pub fn parse(words: &[&str]) -> Result<Asked, String> {
         let (mut asked, mut words) = (Asked::default(), words.iter());
         while let Some(word) = words.next() {

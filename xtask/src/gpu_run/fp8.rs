@@ -1,4 +1,4 @@
-//! Steps with FP8 products against those without: how fast they are, and what becomes of the loss.
+//! Compares steps with FP8 matrix products to bf16: speed and loss.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,30 +6,31 @@ use std::process::Command;
 use super::Session;
 use super::losses::{compare_means, read};
 
-/// `precision.gemm`, next to bf16.
+/// Values of `precision.gemm` compared with bf16.
 pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
-/// The Llama-3-8B shape with half of its layers, so that the optimizer's state stays on the device and the step is one of products.
+/// The Llama-3-8B shape with half of its layers, so that the optimizer's state fits on the device and matrix products
+/// dominate the step.
 const SHAPE: &str = "model.hidden=4096 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";
-/// What its rows are called.
+/// Name of its rows.
 pub const SHAPE_NAME: &str = "Llama-3-8B shape of 16 layers";
-/// Tokens of a step.
+/// Tokens per step.
 const TOKENS: &str = "8192";
-/// Limits of a step's run and of a training run.
+/// Time limits in seconds of a step benchmark and of a training run.
 pub const STEP_S: u64 = 25;
 pub const RUN_S: u64 = 60;
-/// Steps of each stage of a training run, and the last of them whose losses are compared.
+/// Steps of each stage of a training run, and the number of final steps whose losses are compared.
 const STEPS: &str = "200";
 const LAST: usize = 20;
-/// Most that they may differ by.
+/// Maximum relative difference of the losses.
 const BOUND: f64 = 0.01;
 
-/// The check of a format's loss.
+/// Name of the loss check of a format.
 pub fn loss_of(format: &str) -> String {
     format!("loss of {STEPS} steps in {format} against bf16")
 }
 
 impl Session {
-    /// A step in each format.
+    /// Benchmarks a step in each format.
     pub(super) fn fp8_steps(&mut self) {
         for format in ["bf16"].iter().chain(&FORMATS) {
             let mut command = self.bench_step((SHAPE, "flat"), TOKENS, "5");
@@ -40,7 +41,7 @@ impl Session {
         }
     }
 
-    /// Training in each format.
+    /// Trains in each format.
     pub(super) fn fp8_losses(&mut self) {
         let out = std::env::temp_dir().join(format!("fathom-gpu-fp8-{}", std::process::id()));
         let mut reference = Vec::new();
@@ -57,12 +58,13 @@ impl Session {
             self.results.add(&[line], None);
             self.complaints.extend(complaint);
         }
-        // A folder of the system's that it clears itself.
+        // A temporary folder; the system cleans it up otherwise.
         let _ = std::fs::remove_dir_all(&out);
     }
 }
 
-/// Training on the handbook's text, by a model large enough that its products are the library's.
+/// The command of a training run on the handbook's text, with a model large enough that its products run in the
+/// library.
 fn training(binary: &Path, out: &Path, format: &str, machine: &str) -> Command {
     let mut command = Command::new(binary);
     command.args(["quickstart", "--steps", STEPS, "--out"]).arg(out);
@@ -82,7 +84,7 @@ fn training(binary: &Path, out: &Path, format: &str, machine: &str) -> Command {
     command
 }
 
-/// The line of a format, and a complaint if its loss is another.
+/// The result line of a format, and a complaint if its loss differs.
 fn judged(format: &str, reference: &[f64], losses: &[f64]) -> (String, Option<String>) {
     let what = loss_of(format);
     let steps = STEPS.parse().unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Training runs of a few steps on both machines: their losses and the norms of their gradients.
+//! Short training runs on both machines, compared by loss and gradient norm.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,18 +9,18 @@ use super::Session;
 
 /// Steps of each of the three stages of a small run.
 const STEPS: &str = "3";
-/// Limit of each run.
+/// Time limit in seconds of each run.
 pub const RUN_S: u64 = 10;
 
-/// Largest differences of two losses and of two norms, as shares: f32 sums in another order, and bf16 products. What differs goes
-/// into the weights of the next step, and norms feel it more.
+/// Maximum relative differences of losses and of norms: f32 sums have a different order, and products are in bf16.
+/// Differences accumulate in the weights, and norms are more sensitive to them.
 const BOUNDS: [(&str, [f64; 2]); 2] = [("f32", [1e-4, 1e-3]), ("bf16", [2e-2, 5e-2])];
 
-/// A step's loss and the norm of its gradient.
+/// A step's loss and gradient norm.
 pub type Step = [f64; 2];
 
 impl Session {
-    /// The steps of small runs on both machines.
+    /// Runs the small runs on both machines and compares their steps.
     pub(super) fn losses(&mut self) {
         let out = std::env::temp_dir().join(format!("fathom-gpu-{}", std::process::id()));
         for (precision, bounds) in BOUNDS {
@@ -38,11 +38,11 @@ impl Session {
                 self.complaints.extend(complaints);
             }
         }
-        // A folder of the system's that it clears itself.
+        // A temporary folder; the system cleans it up otherwise.
         let _ = std::fs::remove_dir_all(&out);
     }
 
-    /// The steps of a small run in a precision, which its name begins with.
+    /// The steps of a small run in the precision that `name` begins with.
     fn steps(&mut self, out: &Path, name: &str, machine: &str, keys: &[&str]) -> Vec<Step> {
         let run = out.join(format!("{}-{machine}", name.replace([',', ' '], "-")));
         let precision = name.split(',').next().unwrap_or(name);
@@ -52,13 +52,13 @@ impl Session {
     }
 }
 
-/// A small run of all stages over the handbook.
+/// The command of a small run of all stages on the handbook.
 fn quickstart(binary: &Path, out: &Path, (precision, machine): (&str, &str), keys: &[&str]) -> Command {
     let mut command = Command::new(binary);
     command.args(["quickstart", "--steps", STEPS, "--out"]).arg(out);
     command.arg(format!("model.precision={precision}")).arg(format!("machine.kind={machine}"));
     command.args(["model.layers=2", "model.hidden=128", "model.vocab=1024", "eval.enabled=false"]);
-    // The handbook is small: several documents, so that not all of it is held out.
+    // The handbook is small; several documents ensure that not all of it is held out.
     command.arg("data.document_bytes=16384");
     command.args([
         "stage.0.samples_per_micro_batch=4",
@@ -70,7 +70,7 @@ fn quickstart(binary: &Path, out: &Path, (precision, machine): (&str, &str), key
     command
 }
 
-/// The steps of a run.
+/// Reads the steps of a run.
 pub fn read(folder: &Path) -> Result<Vec<Step>, String> {
     let path = folder.join("metrics.jsonl");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -99,7 +99,8 @@ fn compare(precision: &str, [cpu, cuda]: &[Vec<Step>; 2], bounds: [f64; 2]) -> V
     complaints
 }
 
-/// By stage of so many steps, the mean of the last losses against that of the reference; `None` if steps are missing.
+/// By stage of `steps` steps, the ratio of the mean of the last `last` losses to that of the reference; `None` if steps
+/// are missing.
 pub fn compare_means(reference: &[f64], losses: &[f64], (steps, last): (usize, usize)) -> Option<Vec<f64>> {
     let whole = !losses.is_empty() && losses.len() == reference.len() && losses.len().is_multiple_of(steps);
     let ends = |all: &[f64]| -> Vec<f64> {

@@ -1,7 +1,7 @@
-//! What a GPU is asked before anything is claimed of it, in one command that is meant for eight minutes: its libraries and rates,
-//! every operation and training steps against the CPU machine, the figures that have bars, next to PyTorch's, ranks on one device,
-//! NCCL, graphs. Each stage has a time limit, and the failure of one does not stop the others. What it found is printed as a dated
-//! table, for the month's page in `docs/log`. Each stage can also be run alone.
+//! All checks and benchmarks on a GPU, in one command designed for eight minutes: libraries and rates, every operation
+//! and training steps compared with the CPU machine, the figures with bars next to PyTorch's, ranks on one device,
+//! NCCL, CUDA graphs. Each stage has a time limit, and a failed stage does not stop the others. The results are printed
+//! as a dated table for the month's page in `docs/log`. Each stage can also be run alone.
 
 mod asked;
 mod fp8;
@@ -20,7 +20,7 @@ use stage::Ran;
 use stages::{ALL_S, DEVICE_S, LARGE_SHAPE, SHAPE, STAGES, Stage, Step};
 use table::{GRAPHS, LARGE, LEAN, OFFLOADED, PEAKED, Results};
 
-/// Where the two programs are: a folder that was brought here, or what cargo builds.
+/// The paths of the two programs: in a given folder, or as built by cargo.
 struct Programs {
     gpu: PathBuf,
     fathom: PathBuf,
@@ -47,7 +47,7 @@ impl Programs {
     }
 }
 
-/// The stages so far.
+/// The state of a run.
 struct Session {
     programs: Programs,
     started: Instant,
@@ -58,7 +58,7 @@ struct Session {
 }
 
 impl Session {
-    /// Runs a program within its limit and what is left of all.
+    /// Runs a program within its time limit and the remaining total time.
     fn stage(&mut self, name: &str, limit_s: u64, command: &mut Command) -> Ran {
         let left = self.limit.saturating_sub(self.started.elapsed());
         if left.is_zero() {
@@ -72,7 +72,7 @@ impl Session {
             self.complaints.push(format!("{name}: {failed}"));
         }
         if ran.ended {
-            // What it held of the device is not there for the next one at once.
+            // Device memory held by the program is not available immediately to the next one.
             stage::run(Command::new(&self.programs.gpu).arg("free"), Duration::from_secs(30));
         }
         ran
@@ -86,11 +86,12 @@ impl Session {
     }
 
     fn check(&mut self, what: &str, limit_s: u64) {
-        // What failed is among the complaints.
+        // A failure has already been added to the complaints.
         let _ = self.gpu(what, limit_s);
     }
 
-    /// `fathom bench step` of a shape and length with such scores, in tiles.
+    /// The command `fathom bench step` for a shape, a kind of attention scores and a sequence length, with tiled
+    /// processing.
     fn bench_step(&self, (shape, scores): (&str, &str), tokens: &str, repeat: &str) -> Command {
         let mut command = Command::new(&self.programs.fathom);
         command.args([
@@ -107,7 +108,7 @@ impl Session {
         command
     }
 
-    /// A step of a length, with places, so often; in a way or of a shape that has a name.
+    /// Benchmarks a step with the given memory options; `name` selects a variant or another shape.
     fn bench(&mut self, (tokens, places, repeat, limit_s): Step, name: Option<&str>) {
         let shape = if matches!(name, Some(LARGE | OFFLOADED)) { LARGE_SHAPE } else { SHAPE };
         let more: &[&str] = match name {
@@ -128,16 +129,16 @@ impl Session {
     }
 }
 
-/// Runs everything that is asked for; complaints name what differs.
+/// Runs all requested stages; returns complaints about differences.
 ///
 /// # Errors
-/// If a program cannot be built, or there is no device: then in one line.
+/// One line if a program cannot be built or there is no device.
 pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     let programs = Programs::find(asked.folder.as_deref())?;
     let mut stages: Vec<&Stage> = asked.stages.clone();
     let alone = !stages.is_empty();
     stages.extend(STAGES.iter().filter(|stage| if stage.long { asked.long } else { !alone }));
-    // Alone, or with the long ones, each has its own limit and no more.
+    // Stages run alone, or with the long ones, have only their own limits.
     let limits = stages.iter().map(|stage| stage.limit_s).sum::<u64>() + DEVICE_S;
     let limit = Duration::from_secs(if alone || asked.long { limits } else { ALL_S });
     let (started, patience) = (Instant::now(), asked.patience as u32);
@@ -161,7 +162,7 @@ pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     Ok(session.complaints)
 }
 
-/// Appends a table to the page of its month, which is created with a heading where the folder has none.
+/// Appends a table to its month's page, creating the page with a heading if necessary.
 fn log(folder: &Path, date: &str, table: &str) -> Result<(), String> {
     let month = date.get(..7).ok_or("--log: `date` does not print a date")?;
     let path = folder.join(format!("{month}.md"));

@@ -1,4 +1,5 @@
-//! PyTorch on the same device, if it is there: the script says itself when it is not, as asking first would import it twice.
+//! PyTorch on the same device, if it is installed. The script itself reports if it is not, since a check beforehand
+//! would import it twice.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,24 +7,24 @@ use std::process::Command;
 use super::Session;
 use super::table::PEAKED;
 
-/// The first and the last length, each compiled and warmed up, and attention alone.
+/// Time limit in seconds for the first and last lengths, each compiled and warmed up, and attention alone.
 pub const SHORT_S: u64 = 95;
-/// The length between them.
+/// Time limit in seconds for the length between them.
 pub const MIDDLE_S: u64 = 90;
-/// The first length with peaked attention.
+/// Time limit in seconds for the first length with peaked attention.
 pub const PEAKED_S: u64 = 60;
-/// The longest step, by interval search.
+/// Time limit in seconds for the longest step, by bisection.
 pub const LONGEST_S: u64 = 600;
-/// The rival's script.
+/// The PyTorch script.
 const SCRIPT: &str = "oracle/bench/gpu_step.py";
 
-/// The script in the working directory, else where this was built.
+/// The script in the working directory, or else in the repository this was built from.
 fn script() -> Option<PathBuf> {
     [PathBuf::from(SCRIPT), crate::gpu_check::root().join(SCRIPT)].into_iter().find(|path| path.is_file())
 }
 
 impl Session {
-    /// `rival`, `rival-32768`, `rival-longest` or `peaked`.
+    /// Runs `rival`, `rival-32768`, `rival-longest` or `peaked`.
     pub(super) fn rival(&mut self, stage: &str, limit_s: u64) {
         let Some(script) = script() else {
             println!("== PyTorch skipped: {SCRIPT} is neither here nor where this was built");

@@ -1,26 +1,26 @@
-//! One program with a time limit: its lines are shown as they come, and kept.
+//! Runs one program with a time limit; its output lines are shown as they arrive and collected.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two looks at a program.
+/// Interval between checks on a program.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a program did.
+/// The result of a program.
 pub struct Ran {
-    /// Its lines.
+    /// Its output lines.
     pub lines: Vec<String>,
     /// How it failed, if it did.
     pub failed: Option<String>,
-    /// It took longer than it may.
+    /// True if it exceeded its time limit.
     pub ended: bool,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// Runs a program for at most so long; one that takes longer is ended.
+/// Runs a program for at most `limit`, then kills it.
 pub fn run(command: &mut Command, limit: Duration) -> Ran {
     let started = Instant::now();
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -29,7 +29,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Ran {
         Ok(mut child) => {
             let reader = child.stdout.take().map(|out| {
                 let lines = lines.clone();
-                // Not joined: a program that was ended may have left one of its own that holds the pipe.
+                // The thread is not joined: a killed program may have left a child that keeps the pipe open.
                 std::thread::spawn(move || {
                     for line in BufReader::new(out).lines().map_while(Result::ok) {
                         println!("{line}");
@@ -49,14 +49,14 @@ pub fn run(command: &mut Command, limit: Duration) -> Ran {
     Ran { lines, failed, ended, seconds: started.elapsed().as_secs_f64() }
 }
 
-/// How a program failed, if it did, and whether it was ended.
+/// How a program failed, if it did, and whether it was killed.
 fn wait(child: &mut Child, started: Instant, limit: Duration) -> (Option<String>, bool) {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return ((!status.success()).then(|| status.to_string()), false),
             Err(error) => return (Some(error.to_string()), false),
             Ok(None) if started.elapsed() > limit => {
-                // One that has just ended by itself is no failure of this.
+                // If the program has just exited by itself, this fails harmlessly.
                 let _ = child.kill();
                 let _ = child.wait();
                 return (Some(format!("ended after its limit of {} s", limit.as_secs())), true);

@@ -1,21 +1,21 @@
-//! What is asked of a GPU, in order: what has bars first, so that a run that is cut short has lost the rest.
+//! The stages of a GPU run, in order: figures with bars come first, so that an interrupted run loses only the rest.
 
 use super::table::{GRAPHS, LARGE, LEAN, OFFLOADED, PEAKED};
 use super::{Session, rival};
 
-/// All stages of one command together; it is meant for eight minutes.
+/// Time limit in seconds of all stages of one command together, which is designed for eight minutes.
 pub const ALL_S: u64 = 476;
-/// The device is asked what it is.
+/// Time limit in seconds for querying the device.
 pub const DEVICE_S: u64 = 10;
 
-/// A part of the whole.
+/// A stage of the run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// How it is asked for.
+    /// Name on the command line.
     pub name: &'static str,
-    /// No longer than this.
+    /// Time limit in seconds.
     pub limit_s: u64,
-    /// Only with `--long`, or alone.
+    /// Runs only with `--long`, or alone.
     pub long: bool,
 }
 
@@ -27,7 +27,7 @@ const fn long(name: &'static str, limit_s: u64) -> Stage {
     Stage { name, limit_s, long: true }
 }
 
-/// All of them, in the order in which they are run.
+/// All stages, in the order they are run.
 pub const STAGES: [Stage; 16] = [
     short("rates", 50),
     short("parity", 45),
@@ -48,13 +48,13 @@ pub const STAGES: [Stage; 16] = [
 ];
 
 impl Stage {
-    /// The stage of a name.
+    /// The stage named `name`.
     pub fn named(name: &str) -> Option<&'static Stage> {
         STAGES.iter().find(|stage| stage.name == name)
     }
 }
 
-/// For messages.
+/// All names, for messages.
 pub fn names() -> String {
     STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ")
 }
@@ -63,21 +63,21 @@ pub fn names() -> String {
 pub const SHAPE: &str = "model.hidden=2048 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=64 model.ffn=8192 model.vocab=128256";
 /// The larger shape.
 pub const LARGE_SHAPE: &str = "model.hidden=4096 model.layers=32 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";
-/// Tokens, the key of its places, repeats and the limit of each step.
+/// Tokens, memory option, repeats and time limit in seconds of a step.
 pub type Step = (&'static str, &'static str, &'static str, u64);
 const KEPT: &str = "activations.recompute_granularity=none";
 const LINEAR: &str = "activations.recompute_granularity=linear";
 const AUTO: &str = "activations.memory=auto";
 const STEPS: [Step; 3] = [("8192", KEPT, "5", 25), ("32768", LINEAR, "3", 30), ("131072", LINEAR, "2", 55)];
-/// With an optimizer's state like PyTorch's: the update is a share of the shortest step alone.
+/// With an optimizer state like PyTorch's; only in the shortest step is the update a noticeable share of the time.
 const LEAN_STEP: Step = ("8192", KEPT, "5", 15);
-/// With the scores of a trained model; all other steps have those of random weights.
+/// With attention scores like those of a trained model; all other steps use random weights.
 const PEAKED_STEP: Step = ("8192", KEPT, "5", 25);
-/// With blocks as graphs.
+/// With blocks as CUDA graphs.
 const GRAPHS_STEP: Step = ("8192", KEPT, "5", 40);
 const LONG: Step = ("262144", AUTO, "1", 120);
 const LARGE_STEP: Step = ("262144", AUTO, "1", 900);
-/// The bar for the longest step; it alone takes longer than everything else.
+/// The bar for the longest step; it takes longer than everything else together.
 const LONGEST: Step = ("1048576", AUTO, "1", 1500);
 
 impl Session {

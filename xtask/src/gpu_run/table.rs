@@ -1,39 +1,40 @@
-//! Lines of programs to a dated table for `docs/log`, with the bars of the issue next to the figures.
+//! Converts the output lines of the programs to a dated table for `docs/log`, with the bars of the issue next to the
+//! figures.
 
 use serde_json::Value;
 
-/// What rows of the larger shape are called.
+/// Name of rows of the larger shape.
 pub const LARGE: &str = "Llama-3-8B shape, bf16 moments and no masters";
-/// And with the optimizer's state in the host's memory.
+/// Name of rows of the larger shape with the optimizer state in host memory.
 pub const OFFLOADED: &str = "Llama-3-8B shape, f32 masters and moments with the host";
-/// What rows of steps are called whose optimizer keeps what PyTorch's does: narrow weights and moments, no masters.
+/// Name of rows of steps with an optimizer state like PyTorch's: bf16 weights and moments, no master weights.
 pub const LEAN: &str = "step with bf16 moments and no masters";
-/// What rows of steps are called whose scores span what a trained model's do.
+/// Name of rows of steps whose attention scores have the range of a trained model's.
 pub const PEAKED: &str = "step with peaked attention";
-/// What rows of steps whose blocks are graphs are called.
+/// Name of rows of steps with blocks as CUDA graphs.
 pub const GRAPHS: &str = "step with blocks as graphs";
-/// Largest difference between the device's memory and the plan's, as a share.
+/// Maximum relative difference between the device memory used and planned.
 const MEMORY_BAR: f64 = 0.02;
-/// Least ratio of our step to PyTorch's.
+/// Minimum ratio of our step rate to PyTorch's.
 const STEP_BAR: f64 = 1.1;
-/// Least share of the measured rate of products that a step of the longest length has.
+/// Minimum rate of a step of the longest length, as a share of the measured matrix product rate.
 const RATE_BAR: f64 = 0.55;
-/// Least ratio of our attention to PyTorch's.
+/// Minimum ratio of our attention rate to PyTorch's.
 const ATTENTION_BAR: f64 = 0.97;
-/// Least ratio of a step with FP8 products to one without.
+/// Minimum speedup of a step with FP8 products.
 const FP8_BAR: f64 = 1.2;
-/// Tokens of the lengths that have these bars.
+/// Lengths in tokens that these bars apply to.
 const LONG: u64 = 131_072;
 const ATTENTION_TOKENS: u64 = 32_768;
 
-/// Figures held to their bars.
+/// Compares figures with their bars.
 #[derive(Default)]
 struct Bars {
     missed: Vec<String>,
 }
 
 impl Bars {
-    /// A figure that should be no less.
+    /// Formats a figure that must be at least `bar`.
     fn least(&mut self, what: String, value: Option<f64>, bar: f64) -> String {
         match value {
             Some(value) if value >= bar => format!("{value:.2} (bar {bar})"),
@@ -45,7 +46,7 @@ impl Bars {
         }
     }
 
-    /// A figure that should be one.
+    /// Formats a figure that must be close to one.
     fn memory(&mut self, what: &str, value: Option<f64>) -> String {
         match value {
             Some(value) if (value - 1.0).abs() <= MEMORY_BAR => format!("{value:.4}"),
@@ -58,14 +59,14 @@ impl Bars {
     }
 }
 
-/// All that was printed as JSON.
+/// All results printed as JSON.
 #[derive(Default)]
 pub struct Results {
     rows: Vec<Value>,
 }
 
 impl Results {
-    /// Takes the lines that are JSON objects; with a name, the rows of benches are called that.
+    /// Adds the lines that are JSON objects; if `name` is given, benchmark rows get that name.
     pub fn add(&mut self, lines: &[String], name: Option<&str>) {
         let parsed = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         self.rows.extend(parsed.filter(Value::is_object).map(|mut row| {
@@ -76,17 +77,17 @@ impl Results {
         }));
     }
 
-    /// The device is a pretended one.
+    /// True if the device is the rehearsal device.
     pub fn is_rehearsed(&self) -> bool {
         self.found("device").is_some_and(|name| name.contains("(rehearsal)"))
     }
 
-    /// The words of a check.
+    /// The text of a check's result.
     fn found(&self, what: &str) -> Option<&str> {
         self.rows.iter().find(|row| row["what"] == what).and_then(|row| row["found"].as_str())
     }
 
-    /// The number that a check's words begin with.
+    /// The number at the beginning of a check's result.
     fn number(&self, what: &str) -> Option<f64> {
         self.found(what)?.split(' ').next()?.parse().ok()
     }
@@ -97,7 +98,7 @@ impl Results {
             .find(|row| row["bench"] == bench && row["tokens"] == tokens && row["rival"].is_string() == rival)
     }
 
-    /// Lengths of steps, ours or the rival's, ascending.
+    /// Lengths of steps, ours or PyTorch's, ascending.
     fn lengths(&self) -> Vec<u64> {
         let steps = self.rows.iter().filter(|row| row["bench"] == "step");
         let mut lengths: Vec<u64> = steps.filter_map(|row| row["tokens"].as_u64()).collect();
@@ -106,7 +107,7 @@ impl Results {
         lengths
     }
 
-    /// The table, and complaints about bars that are missed.
+    /// The table, and complaints about missed bars.
     pub fn table(&self, date: &str) -> (String, Vec<String>) {
         let mut bars = Bars::default();
         let mut out = format!("## {date}: on a GPU\n\n{}\n\n", self.where_it_ran());
@@ -170,7 +171,7 @@ impl Results {
         (out.trim_end().to_string(), bars.missed)
     }
 
-    /// The row of a length.
+    /// The table row of a length.
     fn step(&self, tokens: u64, bars: &mut Bars) -> String {
         let rate = |rival| self.bench("step", tokens, rival).and_then(|row| row["model_tflops"].as_f64());
         let (ours, theirs) = (rate(false), rate(true));
@@ -189,13 +190,14 @@ impl Results {
         format!("| {tokens} tokens | {} | {} | {ratio} | {share} | {memory} |\n", text(ours), text(theirs))
     }
 
-    /// What the device says that a step took, less what libraries take outside any pool, as a share of what the plan reserves.
+    /// Device memory used by a step, without the libraries' allocations outside the pool, relative to the memory
+    /// reserved by the plan.
     fn memory(&self, row: &Value) -> Option<f64> {
         let outside = self.number("taken outside the pool")?;
         Some((row["device_used_bytes"].as_f64()? - outside) / row["planned_reserved_bytes"].as_f64()?)
     }
 
-    /// Attention next to PyTorch's, in both directions.
+    /// Attention compared with PyTorch's, in both directions.
     fn attention(&self, bars: &mut Bars) -> String {
         let ours = self.found(&format!("causal attention, {ATTENTION_TOKENS} tokens")).unwrap_or_default();
         let theirs = self.bench("attention", ATTENTION_TOKENS, true);
@@ -213,7 +215,7 @@ impl Results {
         )
     }
 
-    /// Steps and losses of number formats against bf16.
+    /// Steps and losses of the FP8 formats compared with bf16.
     fn fp8(&self, bars: &mut Bars) -> Vec<String> {
         let rate = |format: &str| {
             self.rows

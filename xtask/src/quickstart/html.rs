@@ -1,10 +1,11 @@
-//! Finds what a page would load from elsewhere. A reader of tags by hand, for pages that we write ourselves.
+//! Finds resources that a page would load from elsewhere. A minimal tag parser, sufficient for pages we write
+//! ourselves.
 
-/// Attributes that load, and tags whose `href` loads; the `href` of a link to follow does not.
+/// Attributes that load a resource, and tags whose `href` does; the `href` of an ordinary link does not.
 const LOADING: [&str; 6] = ["src", "srcset", "poster", "data", "background", "action"];
 const LOADING_HREF: [&str; 4] = ["link", "image", "use", "base"];
 
-/// Every load of a page that is not `data:` or a part of the page itself, as a short piece of its text.
+/// Every load in a page that is neither `data:` nor a part of the page itself, as a short excerpt of the text.
 pub fn loads(page: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = page;
@@ -28,7 +29,7 @@ pub fn loads(page: &str) -> Vec<String> {
         if name == "style" || name == "script" {
             let body = rest.find(&format!("</{name}")).map_or(rest, |end| &rest[..end]);
             rest = &rest[body.len()..];
-            // Data is text: an address in it is only read.
+            // JSON is only data; addresses in it are not loaded.
             let is_data = tag.contains("json");
             let load = if name == "style" { style_load(body) } else { script_load(body) };
             found.extend(load.filter(|_| !is_data));
@@ -46,7 +47,7 @@ fn loads_from(tag: &str, attribute: &str, value: &str) -> bool {
     loading && !(value.is_empty() || value.starts_with("data:") || value.starts_with('#'))
 }
 
-/// Index of the `>` that ends a tag; one in quotes does not.
+/// Index of the `>` that ends a tag, ignoring those in quotes.
 fn tag_end(tag: &str) -> Option<usize> {
     let mut quote = None;
     tag.char_indices().find_map(|(at, c)| {
@@ -60,7 +61,7 @@ fn tag_end(tag: &str) -> Option<usize> {
     })
 }
 
-/// Names, in lower case, and values of a tag's attributes.
+/// Names (in lower case) and values of a tag's attributes.
 fn attributes(tag: &str) -> Vec<(String, &str)> {
     let mut found = Vec::new();
     let mut rest = tag;
@@ -79,7 +80,7 @@ fn attributes(tag: &str) -> Vec<(String, &str)> {
     found
 }
 
-/// The first load of a style sheet: an import, or an address that is not data.
+/// The first load of a style sheet: an import, or an address other than `data:`.
 fn style_load(style: &str) -> Option<String> {
     if let Some(at) = style.find("@import") {
         return Some(short(&style[at..]));
@@ -90,7 +91,7 @@ fn style_load(style: &str) -> Option<String> {
     outside.next().map(|(at, _)| short(&style[at..]))
 }
 
-/// The first address in a script that is not the name of an XML language.
+/// The first address in a script, except names of XML namespaces.
 fn script_load(script: &str) -> Option<String> {
     let mut addresses = script.match_indices("http").map(|(at, _)| &script[at..]).filter(|address| {
         let rest = address.strip_prefix("https").or(address.strip_prefix("http")).unwrap_or_default();

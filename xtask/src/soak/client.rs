@@ -1,29 +1,29 @@
-//! Requests to a server over plain sockets, so that they can be cut off, held up and spoilt.
+//! HTTP requests over plain sockets, so that they can be interrupted, delayed and malformed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Seconds that a whole answer may take.
+/// Time limit of a whole response.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Where a server answers, on this machine.
+/// Address of a server on this machine.
 #[derive(Clone, Copy)]
 pub struct Client {
-    /// Its port.
+    /// Port.
     pub port: u16,
 }
 
-/// An answer.
+/// A response.
 pub struct Answer {
-    /// Its status.
+    /// Status code.
     pub status: u16,
-    /// All behind its head, chunks joined.
+    /// The body, with chunks joined.
     pub body: String,
 }
 
 impl Client {
-    /// A connection.
+    /// Opens a connection.
     pub fn open(self) -> Option<TcpStream> {
         let stream =
             TcpStream::connect_timeout(&([127, 0, 0, 1], self.port).into(), Duration::from_secs(5)).ok()?;
@@ -32,7 +32,7 @@ impl Client {
         Some(stream)
     }
 
-    /// The bytes of a request with a body of JSON, of which the server closes the connection.
+    /// The bytes of a POST request with a JSON body, after which the server closes the connection.
     pub fn post(self, path: &str, body: &str) -> Vec<u8> {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -43,7 +43,7 @@ impl Client {
         [head.as_bytes(), body.as_bytes()].concat()
     }
 
-    /// Asks, and waits for all of the answer.
+    /// Sends a request and waits for the whole response.
     pub fn ask(self, request: &[u8]) -> Option<Answer> {
         let mut stream = self.open()?;
         stream.write_all(request).ok()?;
@@ -52,14 +52,14 @@ impl Client {
         answer(&String::from_utf8_lossy(&bytes))
     }
 
-    /// What `GET` finds at a path.
+    /// The response to `GET` of a path.
     pub fn get(self, path: &str) -> Option<Answer> {
         let head =
             format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\n\r\n", self.port);
         self.ask(head.as_bytes())
     }
 
-    /// Asks, reads for so long, and leaves without a word.
+    /// Sends a request, reads for `after`, and disconnects.
     pub fn leave(self, request: &[u8], after: Duration) {
         let Some(mut stream) = self.open() else { return };
         if stream.write_all(request).is_ok() {
@@ -69,7 +69,7 @@ impl Client {
         _ = stream.shutdown(Shutdown::Both);
     }
 
-    /// Sends bytes, says nothing more for so long, and leaves.
+    /// Sends bytes, then stays silent until `until` returns true, and disconnects.
     pub fn stall(self, bytes: &[u8], until: impl Fn() -> bool) {
         let Some(mut stream) = self.open() else { return };
         _ = stream.write_all(bytes);
@@ -79,10 +79,10 @@ impl Client {
     }
 }
 
-/// Reads to the end, or until it is enough.
+/// Reads to the end, or until `enough` returns true.
 fn read_until(stream: &mut TcpStream, bytes: &mut Vec<u8>, enough: impl Fn() -> bool) {
     let mut part = [0; 4096];
-    // A short patience, so that `enough` is asked often.
+    // A short timeout, so that `enough` is checked often.
     _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
     while !enough() {
         match stream.read(&mut part) {
@@ -95,7 +95,7 @@ fn read_until(stream: &mut TcpStream, bytes: &mut Vec<u8>, enough: impl Fn() -> 
     }
 }
 
-/// Takes an answer apart; none where it is cut off.
+/// Parses a response; `None` if it is incomplete.
 fn answer(text: &str) -> Option<Answer> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;

@@ -1,6 +1,6 @@
-//! A server under `fathom supervise` that is killed and stopped, and a canary that asks it all the time. What has to hold are
-//! TensorRT-LLM's criteria for a run of thirty minutes: fewer than one canary in a hundred fails, the server answers again within
-//! thirty seconds, the last five canaries' answers are the first one's.
+//! A server under `fathom supervise` that is repeatedly killed and stopped while a canary request is sent continually.
+//! The criteria are those of TensorRT-LLM for a run of thirty minutes: fewer than one in a hundred canaries fails, the
+//! server answers again within thirty seconds, and the last five canary answers equal the first.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -11,12 +11,12 @@ use super::{Killed, free_port, ready, serve, token_ids};
 use crate::kill_test::build;
 use crate::random::Random;
 
-/// Kills and stops, in turns.
+/// Number of faults: kills and stops, alternating.
 const FAULTS: u32 = 5;
-/// Seconds in which it has to answer again.
+/// Maximum seconds until the server answers again.
 const RECOVERY: f64 = 30.0;
 
-/// Runs it; complaints say what did not hold.
+/// Runs the test; returns complaints about what did not hold.
 pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
     let (binary, client) = (build()?, Client { port: free_port()? });
     let server = serve(&binary, model, client.port);
@@ -29,7 +29,7 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
 
     let (mut random, started) = (Random(1), Instant::now());
     let seconds = 60.0 * minutes;
-    // One in each of so many equal parts of the time, the last of them left alone.
+    // One fault in each of `FAULTS` equal parts of the time, at a random moment; the last part has none.
     let part = seconds / f64::from(FAULTS + 1);
     let mut faults: Vec<f64> =
         (0..FAULTS).map(|at| part * (f64::from(at) + 0.2 + 0.6 * random.unit())).collect();
@@ -75,7 +75,7 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
     Ok(complaints)
 }
 
-/// Sends a signal to the server below the supervisor.
+/// Sends a signal to the server process below the supervisor.
 fn signal(supervisor: u32, name: &str) -> Result<(), String> {
     let path = format!("/proc/{supervisor}/task/{supervisor}/children");
     let children = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;

@@ -1,4 +1,5 @@
-//! A server under clients that behave badly: whether it loses pages, memory or its temper. Run by hand, with a small model.
+//! A server under misbehaving clients: checks that it leaks neither pages nor memory and keeps answering. Run by hand,
+//! with a small model.
 
 pub mod client;
 pub mod marathon;
@@ -14,17 +15,17 @@ use client::{Answer, Client};
 use crate::kill_test::build;
 use crate::random::Random;
 
-/// Clients at once.
+/// Number of concurrent clients.
 const CLIENTS: u64 = 8;
-/// By how much memory may grow after the first tenth of the load, in bytes.
+/// Maximum growth of memory after the first tenth of the load, in bytes.
 const GROWTH: f64 = (32 << 20) as f64;
-/// Tokens of context that the server is started with.
+/// Context length in tokens that the server is started with.
 const CONTEXT: usize = 1024;
-/// A prompt whose answer is the same in every life of a server.
+/// A prompt whose answer is the same after every restart of the server.
 const CANARY: &str =
     r#"{"model":"m","prompt":"The quick brown fox","max_tokens":8,"temperature":0,"return_token_ids":true}"#;
 
-/// A process that does not outlive what needs it; what it has started may end first.
+/// A process that is terminated on drop; its children get a chance to end first.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -39,7 +40,8 @@ impl Drop for Killed {
     }
 }
 
-/// `ABORTS` requests that are left, then `minutes` of mixed load; complaints say what was lost.
+/// Sends `aborts` requests and disconnects from each, then `minutes` of mixed load; returns complaints about what was
+/// lost.
 pub fn run(model: &str, aborts: u64, minutes: f64) -> Result<Vec<String>, String> {
     let client = Client { port: free_port()? };
     let mut command = serve(&build()?, model, client.port);
@@ -109,13 +111,13 @@ pub fn run(model: &str, aborts: u64, minutes: f64) -> Result<Vec<String>, String
     Ok(complaints)
 }
 
-/// A port that nothing listens at.
+/// A port that nothing listens on.
 fn free_port() -> Result<u16, String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
 }
 
-/// A server of a model under the name `m`.
+/// The command of a server for a model, under the name `m`.
 fn serve(binary: &Path, model: &str, port: u16) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", model, "--name", "m", "--quiet", "--port", &port.to_string()]);
@@ -124,7 +126,7 @@ fn serve(binary: &Path, model: &str, port: u16) -> Command {
     command
 }
 
-/// Waits until it is ready.
+/// Waits until the server is ready.
 fn ready(client: Client, patience: Duration) -> Result<(), String> {
     let since = Instant::now();
     while since.elapsed() < patience {
@@ -136,20 +138,21 @@ fn ready(client: Client, patience: Duration) -> Result<(), String> {
     Err(format!("the server was not ready after {} s", patience.as_secs()))
 }
 
-/// A gauge of the server.
+/// The value of one of the server's gauges.
 fn gauge(client: Client, name: &str) -> Option<f64> {
     let text = client.get("/metrics")?.body;
     text.lines().find(|line| line.starts_with(name))?.rsplit(' ').next()?.parse().ok()
 }
 
-/// The ids of the canary's answer.
+/// The token ids of the canary's answer.
 fn token_ids(client: Client) -> Option<Vec<u64>> {
     let answer = client.ask(&client.post("/v1/completions", CANARY))?;
     let value: serde_json::Value = serde_json::from_str(&answer.body).ok()?;
     value["choices"][0]["token_ids"].as_array()?.iter().map(serde_json::Value::as_u64).collect()
 }
 
-/// Nothing runs, the canary's answer is what it was, and a request that needs the whole context finds its pages.
+/// Checks that nothing is running, the canary's answer is unchanged, and a request that needs the whole context gets
+/// its pages.
 fn settled(client: Client, canary: &[u64]) -> Vec<String> {
     let open = || {
         ["vllm:num_requests_running", "vllm:num_requests_waiting"]
@@ -167,7 +170,7 @@ fn settled(client: Client, canary: &[u64]) -> Vec<String> {
     if token_ids(client).as_deref() != Some(canary) {
         complaints.push("the canary's answer is another".to_string());
     }
-    // As many as run together, each as long as the context: all pages have to be found.
+    // As many sequences as run concurrently, each as long as the context: they need all pages.
     let body = format!(
         r#"{{"model":"m","prompt":{:?},"n":16,"max_tokens":{},"ignore_eos":true,"temperature":1}}"#,
         vec![5; 64],
@@ -179,7 +182,7 @@ fn settled(client: Client, canary: &[u64]) -> Vec<String> {
     complaints
 }
 
-/// Some request for a completion.
+/// A random completion request.
 fn completion(client: Client, random: &mut Random) -> Vec<u8> {
     let ids: Vec<u64> = (0..1 + random.below(300)).map(|_| 3 + random.below(200)).collect();
     let body = format!(
@@ -191,7 +194,7 @@ fn completion(client: Client, random: &mut Random) -> Vec<u8> {
     client.post("/v1/completions", &body)
 }
 
-/// How many clients did what.
+/// Number of requests by outcome.
 #[derive(Default)]
 struct Counts {
     answered: AtomicU64,
@@ -217,7 +220,7 @@ impl Counts {
     }
 }
 
-/// What a client does once.
+/// One random action of a client.
 fn mixed(client: Client, random: &mut Random, counts: &Counts, over: &AtomicBool) {
     let count = |of: &AtomicU64| of.fetch_add(1, Ordering::Relaxed);
     match random.below(8) {
@@ -247,7 +250,7 @@ fn mixed(client: Client, random: &mut Random, counts: &Counts, over: &AtomicBool
     };
 }
 
-/// A request that should be answered neither with 200 nor with 500.
+/// A malformed request; the response should be neither 200 nor 500.
 fn garbage(client: Client, random: &mut Random) -> Vec<u8> {
     let body = match random.below(6) {
         0 => "[".repeat(20_000),

@@ -1,4 +1,4 @@
-//! Dependencies between the crates: `cargo metadata` held against the table of the design.
+//! Dependencies between the crates: compares `cargo metadata` with the table of the design.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Violation;
 
-/// A line of the table: a crate depends on what its line names and on what those depend on, nothing else.
+/// A row of the table: a crate may depend on the crates in its row, and on their dependencies, but on nothing else.
 struct Line {
     name: &'static str,
     names: &'static [&'static str],
@@ -16,7 +16,7 @@ const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
     Line { name, names }
 }
 
-/// From the bottom row to the top: a line names only lines above it in this list.
+/// From the bottom layer to the top: a row names only crates above it in this list.
 const TABLE: [Line; 20] = [
     line("base", &[]),
     line("rehearsal", &[]),
@@ -40,9 +40,9 @@ const TABLE: [Line; 20] = [
     line("xtask", &[]),
 ];
 
-/// Crates whose tests may run on the CPU machine, which they must not know otherwise. For `cuda` it is the reference.
+/// Crates whose tests may use the CPU machine, which they must not depend on otherwise. For `cuda` it is the reference.
 const TESTED_ON_CPU: [&str; 6] = ["grad", "model", "train", "engine", "cuda", "mpi"];
-/// And on the pretended GPU, which nothing else may know.
+/// Crates whose tests may use the rehearsal GPU, which nothing else may depend on.
 const REHEARSED: [&str; 2] = ["cuda", "cli"];
 
 fn find(name: &str) -> Option<&'static Line> {
@@ -53,10 +53,10 @@ fn reaches(from: &Line, to: &str) -> bool {
     from.names.iter().any(|&name| name == to || find(name).is_some_and(|line| reaches(line, to)))
 }
 
-/// What cargo says of the workspace.
+/// The output of `cargo metadata` for the workspace.
 ///
 /// # Errors
-/// A message when cargo cannot be run, fails or is not understood.
+/// A message when cargo cannot be run, fails, or its output cannot be parsed.
 pub fn metadata() -> Result<Value, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -69,11 +69,11 @@ pub fn metadata() -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata is not JSON: {error}"))
 }
 
-/// Checks every arrow between crates of the workspace, and that every crate keeps the workspace's lints.
-/// `read` gives the text of a file by its path from the root.
+/// Checks every dependency between crates of the workspace, and that every crate uses the workspace's lints. `read`
+/// returns the text of a file by its path from the root.
 ///
 /// # Errors
-/// A message when the metadata lacks what it should have, or a manifest cannot be read.
+/// A message when the metadata is incomplete or a manifest cannot be read.
 pub fn check(
     metadata: &Value,
     read: &dyn Fn(&str) -> Result<String, String>,

@@ -1,4 +1,4 @@
-//! Sizes: what `xtask/budget.toml` allows, and the counts that are held against it.
+//! Size limits: the contents of `xtask/budget.toml`, and the counts compared with it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::Violation;
 use super::source::Source;
 
-/// The file `xtask/budget.toml`; its comments say what each entry means.
+/// The file `xtask/budget.toml`; its comments explain each entry.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
@@ -15,17 +15,17 @@ pub struct Budget {
     function_lines: usize,
     function_arguments: usize,
     argument_exceptions: Vec<Exception>,
-    /// Most lines by page.
+    /// Maximum number of lines by page.
     pub pages: BTreeMap<String, usize>,
     crate_lines: BTreeMap<String, usize>,
     /// Most files of a crate that are in circles; none of one that is not named.
     #[serde(default)]
     pub circles: BTreeMap<String, usize>,
-    /// Most MiB of the binary.
+    /// Maximum size of the binary in MiB.
     pub binary_mib: u64,
 }
 
-/// Functions by patterns in which `*` stands for any text.
+/// Functions by patterns in which `*` matches any text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Exception {
@@ -34,15 +34,15 @@ struct Exception {
 }
 
 impl Budget {
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// A message with the line of what is wrong.
+    /// A message with the line of the mistake.
     pub fn parse(text: &str) -> Result<Budget, String> {
         toml::from_str(text).map_err(|error| format!("xtask/budget.toml: {error}"))
     }
 
-    /// Length of a file, lengths and signatures of its functions. Tests keep them too.
+    /// Checks the length of a file and the lengths and signatures of its functions, including tests.
     pub fn check_rust(&self, source: &Source) -> Vec<Violation> {
         let mut found = Vec::new();
         let mut violation = |line, message| found.push(Violation::new(source.path, line, message));
@@ -68,7 +68,7 @@ impl Budget {
         found
     }
 
-    /// Size of every crate, counted over its files that are not tests.
+    /// Checks the size of every crate, counted over its non-test files.
     pub fn check_crates(&self, sources: &[&Source]) -> Vec<Violation> {
         let mut sizes = BTreeMap::<&str, usize>::new();
         for source in sources {
@@ -96,7 +96,7 @@ impl Budget {
     }
 }
 
-/// Length of a page of the repository that has to exist.
+/// Checks the length of a required page of the repository.
 pub fn check_page(path: &str, text: Option<&str>, most: usize) -> Option<Violation> {
     let lines = text.map(|text| text.lines().count());
     match lines {
@@ -108,14 +108,14 @@ pub fn check_page(path: &str, text: Option<&str>, most: usize) -> Option<Violati
     }
 }
 
-/// The size of the binary, if it has been built.
+/// Checks the size of the binary, if it has been built.
 pub fn check_binary(path: &str, bytes: Option<u64>, most_mib: u64) -> Option<Violation> {
     let bytes = bytes.filter(|bytes| *bytes > most_mib << 20)?;
     let mib = bytes as f64 / (1u64 << 20) as f64;
     Some(Violation::new(path, 1, format!("binary of {mib:.1} MiB, the budget is {most_mib}")))
 }
 
-/// Whether `text` is `pattern`, in which each `*` stands for any text.
+/// True if `text` matches `pattern`, in which each `*` matches any text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,

@@ -1,4 +1,5 @@
-//! Tests that a manifest switches off (`test = false`, `doctest = false`): there are none, or they would be passed over in silence.
+//! Tests that a manifest disables (`test = false`, `doctest = false`): there must be none, since they would be skipped
+//! silently.
 
 use serde_json::Value;
 
@@ -37,7 +38,7 @@ fn within(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The first line of a block in documentation that rustdoc runs.
+/// The first line of a code block in documentation that rustdoc runs.
 fn example(text: &str) -> Option<usize> {
     let mut open = false;
     text.lines().position(|line| {

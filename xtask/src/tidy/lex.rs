@@ -1,21 +1,21 @@
-//! A Rust lexer by hand: just enough to tell code from strings and comments. Knows nothing of grammar.
+//! A hand-written Rust lexer: just enough to separate code from strings and comments. It does not know the grammar.
 
-/// What a token is. Rules look at identifiers and marks; numbers and lifetimes are of no interest to them.
+/// The kind of a token. The rules look at identifiers and punctuation; numbers and lifetimes do not matter to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An identifier or a keyword.
     Word,
-    /// A string or character literal of any sort, with its quotes.
+    /// A string or character literal of any kind, with its quotes.
     Text,
     /// A number or a lifetime.
     Other,
-    /// One character of punctuation: `->` is two marks.
+    /// One punctuation character: `->` is two tokens.
     Mark,
-    /// A comment, with its slashes.
+    /// A comment, including its slashes.
     Comment,
 }
 
-/// A token and the line it begins on, from 1.
+/// A token and the line it begins on, counted from 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Token<'a> {
     pub kind: Kind,
@@ -24,13 +24,13 @@ pub struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Whether this is that identifier, keyword or mark.
+    /// True if this is the identifier, keyword or punctuation `text`.
     pub fn is(&self, text: &str) -> bool {
         matches!(self.kind, Kind::Word | Kind::Mark) && self.text == text
     }
 }
 
-/// All tokens of a file, comments included. Never fails: what the compiler would refuse becomes marks.
+/// All tokens of a file, including comments. Never fails: invalid input becomes punctuation tokens.
 pub fn lex(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -46,7 +46,7 @@ pub fn lex(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Kind and length in bytes of the token that `rest` begins with.
+/// Kind and length in bytes of the token at the beginning of `rest`.
 fn next(rest: &str, first: char) -> (Kind, usize) {
     if rest.starts_with("//") {
         return (Kind::Comment, rest.find('\n').unwrap_or(rest.len()));
@@ -68,7 +68,7 @@ fn next(rest: &str, first: char) -> (Kind, usize) {
     }
 }
 
-/// Length of a block comment; they nest.
+/// Length of a block comment, which may be nested.
 fn block_comment(rest: &str) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < rest.len() {
@@ -100,7 +100,7 @@ fn string(rest: &str) -> Option<usize> {
     Some(escaped(rest, prefix.len() + 1, b'"'))
 }
 
-/// End of a literal whose body starts at `at`: past the first `close` that no backslash guards.
+/// End of a literal whose body starts at `at`: after the first unescaped `close`.
 fn escaped(rest: &str, mut at: usize, close: u8) -> usize {
     let bytes = rest.as_bytes();
     while at < bytes.len() {

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the budgets and arrows of the design, held by counting. Reads the work tree as it is.
+//! `cargo xtask tidy`: checks the size budgets and dependency rules of the design. Reads the work tree as it is.
 
 mod arrows;
 mod budget;
@@ -17,7 +17,7 @@ use serde_json::Value;
 use budget::Budget;
 use source::Source;
 
-/// Runs every check. Returns the violations, each `file:line: message`, in order of file and line.
+/// Runs every check. Returns the violations, each `file:line: message`, ordered by file and line.
 ///
 /// # Errors
 /// A message when the repository cannot be read or `cargo metadata` fails.
@@ -37,7 +37,7 @@ pub fn run() -> Result<Vec<String>, String> {
     Ok(found.into_iter().map(|v| format!("{}:{}: {}", v.path, v.line, v.message)).collect())
 }
 
-/// A broken rule and its place.
+/// A violated rule and where.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,
@@ -55,7 +55,7 @@ fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Re
     let mut found = arrows::check(metadata, &|path| read(&root.join(path)))?;
     let mut rust = Vec::new();
     for path in paths {
-        // What is not UTF-8 is data, not text of ours.
+        // Files that are not UTF-8 are data.
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         found.extend(rules::check_text(path, &text));
         if path.ends_with(".rs") {
@@ -89,8 +89,8 @@ fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Re
     Ok(found)
 }
 
-/// Collects the files below `folder` as paths from `root`. Hidden folders hold tools' state, except the two that
-/// are ours; the others named here are build results, which git ignores too.
+/// Collects the files below `folder` as paths from `root`. Skips hidden folders, which hold state of tools, except for
+/// our two; the other named folders are build results, which git ignores too.
 fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) -> Result<(), String> {
     let wrong = |error| format!("cannot list {}: {error}", folder.display());
     for entry in fs::read_dir(folder).map_err(wrong)? {

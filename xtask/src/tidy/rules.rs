@@ -1,4 +1,4 @@
-//! Rules that are kept or not, without a number: what a file must begin with and what it must not hold.
+//! Rules without a number: what a file must begin with and what it must not contain.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use super::Violation;
 use super::lex::Kind;
 use super::source::{Source, attribute};
 
-/// Files of text in which the paths of one machine are looked for.
+/// Extensions of text files, which are searched for machine-specific paths.
 const TEXT: [&str; 11] = ["rs", "toml", "py", "sh", "md", "yml", "yaml", "html", "css", "js", "cu"];
-/// Those of them that are code, in which no chore may be left behind.
+/// Extensions of code files, which must not contain markers of unfinished work.
 const CODE: [&str; 8] = ["rs", "toml", "py", "sh", "yml", "yaml", "js", "cu"];
 const CHORES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
-/// What of a mesh the model may know, and the files of its crate that may.
+/// Identifiers of ranks, and the files of the model crate that may use them.
 const RANKS: [&str; 9] = ["Axis", "Mesh", "Grid", "tp", "tp_index", "ep", "ep_index", "etp", "etp_index"];
 const KNOW_RANKS: [&str; 3] = ["portion.rs", "model.rs", "narrow.rs"];
-/// What prints. Programs do, and a build script talks to cargo.
+/// Macros that print. Programs may print, and a build script communicates with cargo this way.
 const PRINTS: [&str; 5] = ["println", "print", "eprintln", "eprint", "dbg"];
 const PROGRAMS: [&str; 4] = ["crates/cli/", "crates/rehearsal/", "fuzz/", "xtask/"];
-/// What a `static` is kept by that changes while the program runs, besides atomics.
+/// Types that make a `static` mutable while the program runs, besides atomics.
 const CELLS: [&str; 9] =
     ["OnceLock", "LazyLock", "Once", "OnceCell", "LazyCell", "Mutex", "RwLock", "Cell", "RefCell"];
-/// Who may keep such a thing for the whole process: the allocator's counts, the panic hook of guarded calls, libraries of CUDA,
-/// which stay open, with the addresses of their functions and a thread's context, names of files that no other thread has, the
-/// threads behind requests, and tables of characters and words.
+/// Files that may keep process-wide state: the allocator's counts, the panic hook of guarded calls, CUDA libraries,
+/// which stay open, with the addresses of their functions and a thread's context, file names that are unique across
+/// threads, the threads behind requests, and tables of characters and words.
 const KEEPERS: [&str; 10] = [
     "crates/base/src/guard.rs",
     "crates/cpu/src/counting.rs",
@@ -37,7 +37,7 @@ const KEEPERS: [&str; 10] = [
 ];
 const HOMES: [&str; 3] = [concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
-/// Rules for any file of text: no paths of one machine, no chores left behind.
+/// Rules for all text files: no machine-specific paths, no markers of unfinished work.
 pub fn check_text(path: &str, text: &str) -> Vec<Violation> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
@@ -58,7 +58,7 @@ pub fn check_text(path: &str, text: &str) -> Vec<Violation> {
     found
 }
 
-/// Whether a line has an absolute path that begins with `home`, rather than a part of another path or address.
+/// True if a line contains an absolute path that begins with `home`, not as part of another path or address.
 fn names_path(line: &str, home: &str) -> bool {
     line.match_indices(home).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -66,7 +66,7 @@ fn names_path(line: &str, home: &str) -> bool {
     })
 }
 
-/// Rules for a Rust file. `is_test` says that only tests compile it.
+/// Rules for a Rust file. `is_test` is true if only tests compile it.
 pub fn check_rust(source: &Source, is_test: bool) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut violation = |line, message| found.push(Violation::new(source.path, line, message));
@@ -112,7 +112,7 @@ pub fn check_rust(source: &Source, is_test: bool) -> Vec<Violation> {
     found
 }
 
-/// Whether the argument at `code[at]` is a message: parsers have an `expect` of their own, for tokens.
+/// True if the argument at `code[at]` is a message: parsers have an `expect` of their own, for tokens.
 fn takes_text(source: &Source, at: usize) -> bool {
     source.code[at..].iter().find(|token| !token.is("&")).is_some_and(|token| {
         token.kind == Kind::Text && !token.text.starts_with(['\'', 'b']) || token.is("format")
@@ -128,12 +128,12 @@ fn is_program(path: &str) -> bool {
     PROGRAMS.iter().any(|folder| path.starts_with(folder))
 }
 
-/// The program `fathom` too prints by way of its console, which knows when no one reads.
+/// The sources of `fathom` may print only through its console, which detects a closed output.
 fn may_print(path: &str) -> bool {
     path.ends_with("/build.rs") || is_program(path) && !path.starts_with("crates/cli/src/")
 }
 
-/// Whether `code[at]`, the module `process`, is asked for `exit`, by its path or among others in braces.
+/// True if `exit` is used from the module `process` at `code[at]`, by its path or in a braced list.
 fn ends_process(source: &Source, at: usize) -> bool {
     let mut rest = source.code[at + 1..].iter().skip_while(|token| token.is(":") || token.is("::"));
     match rest.next() {
@@ -142,7 +142,7 @@ fn ends_process(source: &Source, at: usize) -> bool {
     }
 }
 
-/// Whether the `static` at `code[at]` can change: its type, up to its value, has a cell, a lock or an atomic.
+/// True if the `static` at `code[at]` is mutable: its type contains a cell, a lock or an atomic.
 fn keeps(source: &Source, at: usize) -> bool {
     let mut kind = source.code[at + 1..].iter().take_while(|token| !token.is("=") && !token.is(";"));
     kind.any(|token| CELLS.contains(&token.text) || token.text.starts_with("Atomic"))
@@ -152,12 +152,12 @@ fn may_keep(path: &str) -> bool {
     is_program(path) || KEEPERS.contains(&path)
 }
 
-/// Blocks and families are the same on every rank.
+/// Blocks and families must be the same on every rank.
 fn may_know_ranks(path: &str) -> bool {
     path.strip_prefix("crates/model/src/").is_none_or(|file| KNOW_RANKS.contains(&file))
 }
 
-/// Whether an attribute switches a test off.
+/// True if an attribute disables a test.
 fn ignores(attribute: &[super::lex::Token]) -> bool {
     match attribute {
         [first, rest @ ..] => {
@@ -167,7 +167,7 @@ fn ignores(attribute: &[super::lex::Token]) -> bool {
     }
 }
 
-/// Every op owns its contract, its slow reference and its tests.
+/// Every op has its own contract, slow reference and tests.
 pub fn check_ops(paths: &[String]) -> Vec<Violation> {
     let ops = "crates/grad/src/ops/";
     let folder = |path: &String| Some(path.strip_prefix(ops)?.split_once('/')?.0.to_string());

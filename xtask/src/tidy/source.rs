@@ -1,4 +1,4 @@
-//! What the rules ask about one Rust file: which parts are tests, which functions it has.
+//! The facts about a Rust file that the rules use: which parts are tests, and which functions it has.
 
 use std::ops::Range;
 
@@ -9,27 +9,27 @@ pub struct Source<'a> {
     /// Path from the root of the repository, with `/`.
     pub path: &'a str,
     pub text: &'a str,
-    /// Tokens without comments.
+    /// Tokens, without comments.
     pub code: Vec<Token<'a>>,
-    /// Parts of `code` that only tests compile.
+    /// Parts of `code` that are compiled only for tests.
     tests: Vec<Range<usize>>,
-    /// Path prefixes, without `.rs`, of modules that this file declares for tests only.
+    /// Path prefixes, without `.rs`, of modules that this file declares only for tests.
     pub test_modules: Vec<String>,
 }
 
-/// A function that has a body.
+/// A function with a body.
 #[derive(Debug, PartialEq)]
 pub struct Function {
     pub name: String,
     pub line: usize,
-    /// From `fn` to the closing brace.
+    /// Number of lines from `fn` to the closing brace.
     pub lines: usize,
-    /// Arguments besides a `self` receiver.
+    /// Number of arguments, without `self`.
     pub arguments: usize,
 }
 
 impl<'a> Source<'a> {
-    /// Reads a file's text.
+    /// Parses a file's text.
     pub fn new(path: &'a str, text: &'a str) -> Self {
         let code = lex(text).into_iter().filter(|token| token.kind != Kind::Comment).collect();
         let mut source = Source { path, text, code, tests: Vec::new(), test_modules: Vec::new() };
@@ -37,20 +37,20 @@ impl<'a> Source<'a> {
         source
     }
 
-    /// Whether the whole file is tests by its name or place.
+    /// True if the whole file is tests, judging by its name or folder.
     pub fn is_test_file(&self) -> bool {
         let (folders, name) = self.path.rsplit_once('/').unwrap_or(("", self.path));
         name == "tests.rs"
             || folders.split('/').any(|folder| matches!(folder, "tests" | "benches" | "examples"))
     }
 
-    /// Whether `code[index]` is inside a test item.
+    /// True if `code[index]` is inside a test item.
     pub fn in_test(&self, index: usize) -> bool {
         self.tests.iter().any(|range| range.contains(&index))
     }
 
-    /// Lines that hold code outside test items. Blank lines and comments are free: a budget that counted them would
-    /// be met by explaining less.
+    /// Number of lines with code outside test items. Blank lines and comments do not count: otherwise a budget could be
+    /// met by explaining less.
     pub fn code_lines(&self) -> usize {
         let (mut lines, mut last) = (0, 0);
         for (_, token) in self.code.iter().enumerate().filter(|&(at, _)| !self.in_test(at)) {
@@ -61,7 +61,7 @@ impl<'a> Source<'a> {
         lines
     }
 
-    /// All functions with a body, nested ones and those in macros too.
+    /// All functions with a body, including nested ones and those in macros.
     pub fn functions(&self) -> Vec<Function> {
         let starts = (0..self.code.len()).filter(|&at| self.code[at].is("fn"));
         starts.filter_map(|at| self.function(at)).collect()
@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The attribute that begins at `code[at]`: whether it is an inner one, what its brackets hold, and its end.
+/// The attribute that begins at `code[at]`: whether it is an inner attribute, the tokens in its brackets, and its end.
 pub fn attribute<'c, 'a>(code: &'c [Token<'a>], at: usize) -> Option<(bool, &'c [Token<'a>], usize)> {
     code.get(at).filter(|token| token.is("#"))?;
     let inner = code.get(at + 1)?.is("!");
@@ -116,8 +116,7 @@ pub fn attribute<'c, 'a>(code: &'c [Token<'a>], at: usize) -> Option<(bool, &'c 
     Some((inner, &code[open + 1..close], close + 1))
 }
 
-/// Whether an attribute keeps its item out of every build but tests: `test`, `tokio::test`, `cfg(test)`,
-/// `cfg(all(test, ..))`.
+/// True if an attribute restricts its item to test builds: `test`, `tokio::test`, `cfg(test)`, `cfg(all(test, ..))`.
 fn is_test(attribute: &[Token]) -> bool {
     let has = |text: &str| attribute.iter().any(|token| token.is(text));
     match attribute {
@@ -127,7 +126,7 @@ fn is_test(attribute: &[Token]) -> bool {
     }
 }
 
-/// The folder that holds the child modules of the module in a file.
+/// The folder with the child modules of the module in a file.
 fn module_folder(path: &str) -> &str {
     let (folder, name) = path.rsplit_once('/').unwrap_or((".", path));
     if matches!(name, "mod.rs" | "lib.rs" | "main.rs") { folder } else { path.trim_end_matches(".rs") }
@@ -149,7 +148,7 @@ fn close(code: &[Token], open: usize) -> Option<usize> {
     None
 }
 
-/// How a token of a type changes the depth in angle brackets; the `>` of `->` does not.
+/// By how much a token of a type changes the depth in angle brackets; the `>` of `->` does not.
 fn angle(code: &[Token], at: usize) -> isize {
     if code[at].is("<") {
         return 1;
@@ -157,7 +156,7 @@ fn angle(code: &[Token], at: usize) -> isize {
     -isize::from(code[at].is(">") && !(at > 0 && code[at - 1].is("-")))
 }
 
-/// Index past the generic parameters that begin at `at`, or `at` where none do.
+/// Index after the generic parameters that begin at `at`, or `at` if there are none.
 fn past_angles(code: &[Token], at: usize) -> usize {
     let mut depth = 0;
     for index in at..code.len() {
@@ -169,7 +168,7 @@ fn past_angles(code: &[Token], at: usize) -> usize {
     at
 }
 
-/// Index past the item that `code[at]` is a part of: past its `;`, or past the braces of its body.
+/// Index after the item that `code[at]` belongs to: after its `;`, or after the braces of its body.
 fn item_end(code: &[Token], mut at: usize) -> usize {
     let mut depth = 0;
     while at < code.len() {
@@ -184,7 +183,7 @@ fn item_end(code: &[Token], mut at: usize) -> usize {
     code.len()
 }
 
-/// Number of arguments between a function's parentheses, a `self` receiver not counted.
+/// Number of arguments between a function's parentheses, without `self`.
 fn arguments(code: &[Token]) -> usize {
     let (mut at, mut depth, mut count, mut empty) = (0, 0, 0, true);
     while at < code.len() {
@@ -204,7 +203,7 @@ fn arguments(code: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// A function's name, lines and arguments.
+    /// A function's name, number of lines and number of arguments.
     type Measure<'a> = (&'a str, usize, usize);
 
     fn measure(text: &str, expected: &[Measure]) {

@@ -1,25 +1,25 @@
-//! Words that are not written in Rust sources, because the field has plainer ones. The list is the page's own.
+//! Words that are refused in Rust sources because the field has plainer ones. The list is in the page itself.
 
 use super::Violation;
 use super::lex::{Kind, lex};
 use super::source::Source;
 
-/// The page with the list, and what the line of it begins with. The words stand between backticks.
+/// The page with the list, and the beginning of the list's line. The words are in backticks.
 pub const PAGE: &str = "CONTRIBUTING.md";
 const LIST: &str = "Refused in Rust sources:";
 
-/// The words of the page.
+/// The words listed in the page.
 ///
 /// # Errors
-/// A message when it has no such line.
+/// A message if the page has no such line.
 pub fn listed(page: &str) -> Result<Vec<&str>, String> {
     let line = page.lines().find_map(|line| line.strip_prefix(LIST));
     let line = line.ok_or_else(|| format!("{PAGE} has no line `{LIST}`"))?;
     Ok(line.split('`').skip(1).step_by(2).collect())
 }
 
-/// Looks for them in comments, identifiers and messages. Texts of tests may have them, and so may names in files that were
-/// written before (`rename = ".."`).
+/// Looks for the words in comments, identifiers and messages. String literals of tests may contain them, and so may
+/// names in existing files (`rename = ".."`).
 pub fn check(source: &Source, is_test: bool, words: &[&str]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut look = |line: usize, text: &str| {
@@ -42,7 +42,7 @@ pub fn check(source: &Source, is_test: bool, words: &[&str]) -> Vec<Violation> {
     found
 }
 
-/// The words of a text: those of an identifier apart, by underscores and by capitals.
+/// The words of a text; identifiers are split at underscores and capitals.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric()).flat_map(|word| {
         let starts = |(at, c): (usize, char)| {

@@ -75,14 +75,14 @@ fn with_engine(
     let open = || -> error::Result<_> {
         let device = Machine::of_kind(MachineKind::Cpu, settings.threads, events).cpu()?;
         let loaded = models::load(&device, folder, None, events)?;
-        Ok((device, loaded, models::tokenizer(folder)?))
+        Ok((loaded, models::tokenizer(folder)?))
     };
-    let (device, loaded, tokenizer) = open().map_err(|error| refused(folder, &error))?;
+    let (loaded, tokenizer) = open().map_err(|error| refused(folder, &error))?;
     let sentence =
         Sentence::open(folder, loaded.model.spec.hidden).map_err(|error| refused(folder, &error.into()))?;
     let own = sentence.as_ref().and_then(|sentence| sentence.max_tokens).unwrap_or(usize::MAX);
     let limits = Limits { context_tokens: settings.context_tokens.min(own), ..Limits::default() };
-    let engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, limits);
+    let engine = Engine::new(loaded.view(), &tokenizer, limits);
     work(&mut engine.pooling(sentence))
 }
 

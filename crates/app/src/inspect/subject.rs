@@ -9,7 +9,8 @@ use fathom_tensor::{DType, Device};
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{LoadedModel, check_writes, load_with, model_folder};
+use crate::models::{check_writes, load_with, model_folder};
+use fathom_model::LoadedModel;
 
 /// A model with one document on the device.
 pub struct Subject {

@@ -29,7 +29,7 @@ use crate::events::{Events, Silent};
 use crate::export::{Conversion, export};
 use crate::job::Job;
 use crate::library::{layers, load};
-use crate::models::{self, Ready};
+use crate::models::{self, TextModel};
 use crate::train::{Order, Report, train};
 use crate::{adapters, report};
 use pairs::{Pair, Pairs};
@@ -205,11 +205,11 @@ fn look(
     events: &dyn Events,
 ) -> Result<Seen> {
     let ready = models::open_writer(&job.model(), adapter, None, &job.machine, &Silent)?;
-    let Ready { tokenizer, device, loaded, .. } = &ready;
+    let TextModel { tokenizer, loaded, .. } = &ready;
     events.doing("asking it about functions of other crates");
     crate::error::caught(|| {
         let limits = Limits { context_tokens: 1024, chunk_tokens: 512, ..Limits::default() };
-        let mut engine = Engine::new(device, &loaded.model, &loaded.params, tokenizer, limits);
+        let mut engine = Engine::new(loaded.view(), tokenizer, limits);
         let template = Template::from_file(&folder.join("chat_template.jinja"), tokenizer)?;
         let mut asked = Vec::new();
         for pair in held_out.iter().take(ANSWERED) {

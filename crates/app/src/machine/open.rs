@@ -10,9 +10,8 @@ use fathom_train::recipe::MachineKind;
 
 use super::found::Machine;
 use crate::error::{Context, Result, refuse};
-use crate::host;
 use crate::place::Place;
-use crate::profiles;
+use crate::{host, profiles};
 
 /// A device that computes for one rank.
 pub struct Opened {

@@ -7,10 +7,9 @@ use std::rc::Rc;
 use fathom_model::Spec;
 use fathom_tensor::{Device, Profile, Usage};
 use fathom_text::Tokenizer;
-use fathom_train::policy;
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::recipe::Stage;
-use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, distinct};
+use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, distinct, policy};
 
 use crate::budgets::{budgets, sharing};
 use crate::error::{Result, caught};

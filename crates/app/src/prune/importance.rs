@@ -8,9 +8,8 @@
 //! | a column inside an MLP | size of its activation |
 //! | a layer | one minus the cosine of its output to its input (block influence: Men and others, 2024); a mean over tokens |
 
-use fathom_grad::Params;
-use fathom_model::{Kept, Model, Spec};
-use fathom_tensor::{Device, Tensor};
+use fathom_model::{Kept, ModelView, Spec};
+use fathom_tensor::Tensor;
 
 use crate::calibration::each_kept;
 use crate::error::{Result, refuse};
@@ -68,7 +67,7 @@ fn influence(x: &[f32], y: &[f32], cols: usize) -> f64 {
 }
 
 /// That of the parts of a model, for some samples.
-pub fn importance(device: &Device, (model, params): (&Model, &Params), samples: &[Vec<u32>]) -> Importance {
+pub fn importance(ModelView { device, model, params }: ModelView<'_>, samples: &[Vec<u32>]) -> Importance {
     let spec = &model.spec;
     let layers = spec.layers.len();
     let mut all = Importance {
@@ -102,7 +101,7 @@ pub fn importance(device: &Device, (model, params): (&Model, &Params), samples: 
                 _ => {}
             }
         };
-        each_kept(device, (model, params), sample, &mut seen);
+        each_kept(ModelView { device, model, params }, sample, &mut seen);
         squared(&mut all.hidden, &hidden);
     }
     let roots = all.heads.iter_mut().chain(&mut all.ffn).flatten().chain(&mut all.hidden);

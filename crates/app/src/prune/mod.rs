@@ -6,14 +6,15 @@ mod importance;
 use std::path::PathBuf;
 
 use fathom_base::human;
-use fathom_model::{FolderOptions, Kept, SaveOptions, open_config, prunable, prune, save_hf};
+use fathom_model::{FolderOptions, Kept, ModelView, SaveOptions, open_config, prunable, prune, save_hf};
 use fathom_train::recipe::Precision;
 
 use crate::calibration::{mean_loss, samples};
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
-use crate::models::{self, LoadedModel, Ready, tokenizer_files_for};
+use crate::models::{self, TextModel, tokenizer_files_for};
+use fathom_model::LoadedModel;
 
 use importance::{Choice, importance};
 pub use importance::{Importance, Sizes};
@@ -60,10 +61,9 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         refuse!("{} is not empty; name another folder, or remove it", request.to.display());
     }
     let dtype = models::precision(request.precision);
-    let Ready { folder, tokenizer, device, loaded } =
-        models::open(&request.model, Some(dtype), machine, events)?;
+    let TextModel { folder, tokenizer, loaded } = models::open(&request.model, Some(dtype), machine, events)?;
     caught(|| {
-        let LoadedModel { model, params } = &loaded;
+        let LoadedModel { device, model, params } = &loaded;
         let refusal = |message: String| format!("{}: the model {message}", folder.display());
         if let Err(message) = prunable(&model.spec) {
             refuse!("{}", refusal(message));
@@ -77,20 +77,20 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
             folder.display(),
             human::grouped(tokens as u64)
         ));
-        let importance = importance(&device, (model, params), &samples);
+        let importance = importance(loaded.view(), &samples);
         let kept = wanted.of(&model.spec, &importance);
-        let pruned = prune(&device, (model, params), &kept);
+        let pruned = prune(loaded.view(), &kept);
         let (smaller, slices) = match pruned {
             Ok(pruned) => pruned,
             Err(message) => refuse!("{}", refusal(message)),
         };
-        let loss = |model, params| mean_loss((&device, &tokenizer), (model, params), &samples);
+        let loss = |model, params| mean_loss(ModelView { device, model, params }, &tokenizer, &samples);
         let losses = [loss(model, params)?, loss(&smaller, &slices)?];
         let copy = tokenizer_files_for(&folder, &request.to)?;
         let generation = fathom_model::open(&folder)?.generation;
         let options =
             FolderOptions { weights: SaveOptions::new(dtype), generation: &generation, copy: &copy };
-        save_hf(&device, &smaller, &slices, &request.to, options)?;
+        save_hf(device, &smaller, &slices, &request.to, options)?;
         if open_config(&request.to)?.0 != smaller.spec {
             refuse!(
                 "{}: the family {} cannot say in its configuration which layers are left, as they differ from each other; leave --layers \

@@ -15,7 +15,8 @@ use crate::error::{Error, Result, caught, refuse};
 use crate::events::Events;
 use crate::export::Target;
 use crate::machine::Machine;
-use crate::models::{self, LoadedModel, model_folder, tokenizer_files_for};
+use crate::models::{self, model_folder, tokenizer_files_for};
+use fathom_model::LoadedModel;
 
 use moments::{Given, Judged};
 
@@ -102,11 +103,9 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         let device = machine.open()?;
         let loaded =
             if request.data.is_some() { Some(models::load(&device, &folder, None, events)?) } else { None };
-        let loss = |loaded: &LoadedModel| {
-            mean_loss((&device, &tokenizer), (&loaded.model, &loaded.params), &measured)
-        };
+        let loss = |loaded: &LoadedModel| mean_loss(loaded.view(), &tokenizer, &measured);
         let before = loaded.as_ref().map(loss).transpose()?;
-        let judged = loaded.as_ref().map(|loaded| Judged { device: &device, loaded, texts: &texts, events });
+        let judged = loaded.as_ref().map(|loaded| Judged { loaded, texts: &texts, events });
         let Written { group, unjudged } = write(request, (&folder, &opened), judged.as_ref())?;
         drop(loaded);
         let written = models::load(&device, &request.to, None, events)?;

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fathom_model::{BlockTensor, InputSizes, Moments, Residual};
+use fathom_model::{BlockTensor, InputSizes, ModelView, Moments, Residual};
 use fathom_tensor::{Device, Tensor};
 
 use crate::calibration::each_kept;
 use crate::events::Events;
-use crate::models::LoadedModel;
+use fathom_model::LoadedModel;
 
 /// Bytes of second moments that are held at once, if a layer's are not more.
 const BUDGET: usize = 2 << 30;
@@ -16,7 +16,6 @@ const INDEX: &str = "moe.index";
 
 /// A model with the text that it is judged by.
 pub(super) struct Judged<'a> {
-    pub device: &'a Device,
     pub loaded: &'a LoadedModel,
     pub texts: &'a [Vec<u32>],
     pub events: &'a dyn Events,
@@ -75,12 +74,12 @@ impl Layer {
 impl<'a> Judged<'a> {
     /// Shows the inputs of all projections, row by row.
     fn each(&self, see: &mut See<'_>) {
-        let LoadedModel { model, params } = self.loaded;
+        let LoadedModel { device, model, params } = self.loaded;
         // Attention and MLP may read one norm.
         let shared = model.spec.residual == Residual::SharedNorm;
         for text in self.texts {
             let mut layers = BTreeMap::<usize, Layer>::new();
-            each_kept(self.device, (model, params), text, &mut |layer, name, tensor| {
+            each_kept(ModelView { device, model, params }, text, &mut |layer, name, tensor| {
                 let Ok(layer) = usize::try_from(layer) else { return };
                 let (of_all, mut of_experts) = roles(name);
                 let mut also: &[&str] = &[];
@@ -88,7 +87,7 @@ impl<'a> Judged<'a> {
                     (also, of_experts) = roles("mlp.norm");
                 }
                 if !of_all.is_empty() {
-                    let rows = self.device.to_f32(tensor);
+                    let rows = device.to_f32(tensor);
                     let all = of_all.iter().chain(also);
                     all.for_each(|role| see((layer, role, None), &rows, tensor.cols()));
                 }
@@ -101,7 +100,7 @@ impl<'a> Judged<'a> {
                     seen.index = Some(tensor.clone());
                 }
             });
-            layers.iter().for_each(|(layer, seen)| seen.by_expert(self.device, *layer, see));
+            layers.iter().for_each(|(layer, seen)| seen.by_expert(device, *layer, see));
         }
     }
 

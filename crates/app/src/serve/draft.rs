@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use fathom_engine::{Engine, Limits, page_bytes};
-use fathom_model::{HfFolder, Model};
+use fathom_model::{HfFolder, Model, ModelView};
 use fathom_tensor::{DType, Device, PageFormat};
 use fathom_text::Tokenizer;
 
 use super::order::Order;
 use crate::error::{Context, Result, caught};
 use crate::events::Silent;
-use crate::models::{self, LoadedModel};
+use crate::models;
+use fathom_model::LoadedModel;
 
 /// A draft model, with its weights or planned.
 pub(super) struct Draft {
@@ -39,7 +40,7 @@ impl Draft {
         Draft::made(order, |folder, dtype| {
             let opened = fathom_model::open(folder)?;
             let (model, params) = Model::declare_stored(meta, &opened.spec, dtype, &opened.source);
-            Ok(LoadedModel { model, params })
+            Ok(LoadedModel { device: meta.clone(), model, params })
         })
     }
 
@@ -64,8 +65,8 @@ impl Draft {
 
     /// The engine that guesses for one of these sizes.
     pub fn engine<'a>(&'a self, device: &'a Device, limits: Limits) -> Engine<'a> {
-        let LoadedModel { model, params } = &self.loaded;
-        let context_tokens = limits.context_tokens.min(model.spec.max_positions);
-        Engine::new(device, model, params, &self.tokenizer, Limits { context_tokens, ..limits })
+        let view = ModelView { device, ..self.loaded.view() };
+        let context_tokens = limits.context_tokens.min(view.model.spec.max_positions);
+        Engine::new(view, &self.tokenizer, Limits { context_tokens, ..limits })
     }
 }

@@ -16,8 +16,7 @@ use super::order::Order;
 use super::sizes::{Sizes, imagined};
 use crate::error::{Result, caught, refuse};
 use crate::events::Silent;
-use crate::exported;
-use crate::models;
+use crate::{exported, models};
 
 /// Opens an encoder on a device: with its weights, or planned where the device has no data.
 ///

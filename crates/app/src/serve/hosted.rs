@@ -129,8 +129,7 @@ pub(super) fn run(
     let loaded = caught(|| models::load_held(&device, &folder, Some(dtype), held.as_ref(), &Silent))?;
     let draft = Draft::load(&device, order)?;
     let drafting = draft.as_ref().map(|draft| draft.engine(&device, sizes.limits));
-    let mut engine = Engine::new(&device, &loaded.model, &loaded.params, &tokenizer, sizes.limits)
-        .reserving(sizes.workspace_bytes);
+    let mut engine = Engine::new(loaded.view(), &tokenizer, sizes.limits).reserving(sizes.workspace_bytes);
     if let Some(drafting) = &drafting {
         engine = engine.drafting(drafting)?;
     }

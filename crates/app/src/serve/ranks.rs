@@ -83,18 +83,17 @@ pub(super) fn run(
     let first = |device: Device| {
         let part = caught(|| models::open_part(path, Some(dtype), held.as_ref(), device))?;
         // It guesses for all.
-        let alone = sizes::whole(&part.device);
+        let alone = sizes::whole(&part.loaded.device);
         let draft = Draft::load(&alone, order)?;
         let drafting = draft.as_ref().map(|draft| draft.engine(&alone, limits));
         let mut engine =
-            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits)
-                .reserving(each[0].workspace_bytes);
+            Engine::new(part.loaded.view(), &part.tokenizer, limits).reserving(each[0].workspace_bytes);
         if let Some(drafting) = &drafting {
             engine = engine.drafting(drafting)?;
         }
         let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
         let commands = commands.leading(leader);
-        followers.iter().try_for_each(|_| heard(&loaded, &part.device.mesh))?;
+        followers.iter().try_for_each(|_| heard(&loaded, &part.loaded.device.mesh))?;
         if send.send(Ok((handle, sizes))).is_err() {
             return Ok(());
         }
@@ -108,8 +107,7 @@ pub(super) fn run(
         let follower = own.context("a rank without a leader")?;
         let part = caught(|| models::open_part(path, Some(dtype), held.as_ref(), device))?;
         let engine =
-            Engine::new(&part.device, &part.loaded.model, &part.loaded.params, &part.tokenizer, limits)
-                .reserving(each[rank].workspace_bytes);
+            Engine::new(part.loaded.view(), &part.tokenizer, limits).reserving(each[rank].workspace_bytes);
         // Who waits for it may have failed, and says so itself.
         _ = ready.send(());
         caught(|| Ok(follower.follow(&engine, capacity.clone(), beginnings.as_ref())?)).map(drop)

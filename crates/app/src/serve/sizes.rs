@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fathom_base::{GenerateRequest, human};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, layer_page_bytes, page_buffers_bytes, page_bytes};
 use fathom_grad::Params;
-use fathom_model::{HfFolder, Model, SafeTensors, Spec};
+use fathom_model::{HfFolder, Model, ModelView, SafeTensors, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Meta, PAGE_ROWS};
 use fathom_text::Tokenizer;
@@ -297,7 +297,8 @@ pub(super) fn of(
         let meta = imagined(device);
         let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
-        let mut engine = Engine::new(&meta, &declared, &params, tokenizer, limits);
+        let mut engine =
+            Engine::new(ModelView { device: &meta, model: &declared, params: &params }, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
         let alone = whole(&meta);
         let draft = if meta.mesh.rank() == 0 { Draft::planned(&alone, order)? } else { None };
@@ -362,7 +363,7 @@ fn with_adapters(
     order: &Order,
     (limits, sequences): (Limits, usize),
 ) -> Result<(u64, u64)> {
-    let engine = Engine::new(meta, model, params, tokenizer, limits);
+    let engine = Engine::new(ModelView { device: meta, model, params }, tokenizer, limits);
     let mut workspace_bytes = workspace(meta, &engine, None, (limits, sequences))?;
     let before = meta.pool.usage().live;
     for (name, path) in &order.adapters {

@@ -15,7 +15,8 @@ use fathom_train::recipe::{MethodName, ReferenceName};
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::job::Job;
-use crate::models::{self, LoadedModel};
+use crate::models;
+use fathom_model::{LoadedModel, ModelView};
 
 /// Tokens that go through the model together.
 const TOKENS: usize = 8192;
@@ -180,14 +181,16 @@ pub fn column(
     }
     let device = job.machine.open()?;
     let dtype = models::precision(job.recipe().model.precision);
-    let LoadedModel { model, params } = models::load(&device, folder, Some(dtype), events)?;
+    let LoadedModel { model, params, .. } = models::load(&device, folder, Some(dtype), events)?;
     if needed.top_k > model.spec.vocab {
         let message = format!("is {}, and the teacher has {} tokens", needed.top_k, model.spec.vocab);
         return Err(job.loaded.refuse("objective.top_k", message).into());
     }
     let longest = (0..store.num_documents()).map(|doc| store.doc_len(doc)).max().unwrap_or(0);
     let limits = Limits { context_tokens: longest.max(1), chunk_tokens: 1024, ..Limits::default() };
-    let engine = Engine::new(&device, &model, &params, tokenizer, limits).at(needed.temperature);
+    let engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, tokenizer, limits)
+            .at(needed.temperature);
     let mut writer = ColumnWriter::create(&store_prefix(&job.data()), *column, *made_by)?;
     let mut from = 0;
     while from < store.num_documents() {

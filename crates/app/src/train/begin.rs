@@ -23,9 +23,8 @@ use crate::crew::Crew;
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::job::Job;
-use crate::judges;
 use crate::plan::rollout_of;
-use crate::{report, stored, text};
+use crate::{judges, report, stored, text};
 
 /// How a run is asked for.
 #[derive(Clone, Default)]

@@ -1,20 +1,16 @@
 //! The model of a run as a Hugging Face folder, and what it needs: looked at before the first step.
 
-use fathom_grad::Params;
-use fathom_model::{Family, FolderOptions, Model, SaveOptions, Spec, save_hf};
-use fathom_tensor::Device;
+use fathom_model::{Family, FolderOptions, ModelView, SaveOptions, Spec, save_hf};
 use fathom_text::Tokenizer;
 use fathom_train::{Checkpoints, stage};
 
-use crate::adapters;
-use crate::card;
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::export::{generation, write_model};
-use crate::exported;
 use crate::job::Job;
 use crate::models::tokenizer_files;
 use crate::text::tokenizer_dir;
+use crate::{adapters, card, exported};
 
 /// Tries what the export at the end will need: the tokenizer's files are read again, and the configuration of the model
 /// after the last stage is put together.
@@ -38,10 +34,14 @@ pub fn check(job: &Job) -> Result<()> {
 }
 
 /// The model of a run on one rank.
-pub fn whole(job: &Job, device: &Device, model: &Model, params: &Params) -> Result<()> {
+pub fn whole(job: &Job, ModelView { device, model, params }: ModelView<'_>) -> Result<()> {
     if model.spec.adapter.is_some() {
         let (base, trained) = (job.start()?, stage::trained(job.recipe())?);
-        return adapters::write(&job.adapter(), device, (model, params), (base.as_deref(), &trained));
+        return adapters::write(
+            &job.adapter(),
+            ModelView { device, model, params },
+            (base.as_deref(), &trained),
+        );
     }
     let (folder, tokenizer) = (job.model(), tokenizer_dir(&job.data()));
     let (generation, copy) = (&generation(job.recipe(), &tokenizer)?, tokenizer_files(&tokenizer));

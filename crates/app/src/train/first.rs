@@ -22,10 +22,10 @@ use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
 use crate::job::Job;
 use crate::judges::Judges;
-use crate::measure::{OnDevice, Subject};
-use crate::models::{self, LoadedModel};
+use crate::measure::Subject;
 use crate::opening::sample;
-use crate::report;
+use crate::{models, report};
+use fathom_model::LoadedModel;
 
 /// How a run ended.
 pub struct Trained {
@@ -134,7 +134,7 @@ pub(super) fn first(
 fn measure_before(run: &mut Run<'_>, watch: &mut Watch<'_>, gap: Option<&mut Gap<'_>>) -> Result<()> {
     for when in [When::First, When::Before] {
         if run.progress().step == 0 && watch.measures && when.done(watch.recipe) == Some(0) {
-            run.before(&mut |trainer, metrics| watch.measure(trainer.into(), when, 0, metrics).map(drop))?;
+            run.before(&mut |trainer, metrics| watch.measure(trainer.view(), when, 0, metrics).map(drop))?;
         }
     }
     if let Some(gap) = gap {
@@ -215,32 +215,31 @@ impl<'a> First<'a> {
         let job = self.shared.job;
         let alone = trainer.device.mesh.grid().ranks() == 1;
         // Without what training keeps next to the weights: of all ranks together one of them may have no room for it.
-        let (mut device, mut model, mut params) = trainer.into_model();
+        let mut trained = trainer.into_model();
         if job.recipe().rl.has_values() {
             // The value head is of the training alone; its weight is the last.
-            model.spec.scores = 0;
+            trained.model.spec.scores = 0;
         }
         // So are projections of hidden states.
-        model.spec.projections = None;
-        self.shared.stores.claim(job.recipe(), &mut model.spec)?;
+        trained.model.spec.projections = None;
+        self.shared.stores.claim(job.recipe(), &mut trained.model.spec)?;
         if alone {
-            export::whole(job, &device, &model, &params)?;
+            export::whole(job, trained.view())?;
         } else {
-            drop((device, model, params));
+            drop(trained);
             export::of_ranks(job, progress.step, self.events)?;
-            device = job.machine.open()?;
-            let Some(whole) = self.measure_saved(&device, progress.step, board, &mut metrics)? else {
+            let Some(whole) = self.measure_saved(&job.machine.open()?, progress.step, board, &mut metrics)?
+            else {
                 return self.end(metrics, progress);
             };
-            LoadedModel { model, params } = whole;
+            trained = whole;
         }
-        let of = OnDevice { device: &device, model: &model, params: &params };
-        let subject = Subject { of, tokenizer: self.tokenizer, stores: self.shared.stores };
+        let subject = Subject { of: trained.view(), tokenizer: self.tokenizer, stores: self.shared.stores };
         // What has scores in the place of the vocabulary's head writes nothing.
         let writes = subject.of.model.spec.scores == 0;
         let sample = if writes {
             let by = self.shared.time.map(Timetable::end);
-            self.aside().attempt(&device, || sample(&subject, progress.step, by.as_ref()))?.flatten()
+            self.aside().attempt(&trained.device, || sample(&subject, progress.step, by.as_ref()))?.flatten()
         } else {
             None
         };
@@ -264,7 +263,7 @@ impl<'a> First<'a> {
         if job.recipe().eval.enabled {
             let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
-                watch.measure((device, &whole).into(), When::Before, step, metrics)?;
+                watch.measure(whole.view(), When::Before, step, metrics)?;
             }
         }
         let whole = self.aside().attempt(device, || match (&job.trained.adapter, job.start()?) {
@@ -275,7 +274,7 @@ impl<'a> First<'a> {
             _ => models::load(device, &job.model(), None, events),
         })?;
         if let Some(whole) = &whole {
-            watch.measure((device, whole).into(), When::After, step, metrics)?;
+            watch.measure(whole.view(), When::After, step, metrics)?;
         }
         Ok(whole)
     }

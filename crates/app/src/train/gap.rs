@@ -3,6 +3,7 @@
 
 use fathom_base::metrics::{Event, MetricsWriter, read_events};
 use fathom_eval::Moment;
+use fathom_model::ModelView;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 use fathom_train::recipe::{QatName, Recipe};
@@ -11,7 +12,7 @@ use fathom_train::{Checkpoints, Stores, Trainer};
 use super::watch::Aside;
 use crate::error::Result;
 use crate::job::Job;
-use crate::measure::{OnDevice, Subject, some_bits};
+use crate::measure::{Subject, some_bits};
 
 /// Longest context.
 const CONTEXT: usize = 2048;
@@ -60,14 +61,14 @@ impl<'a> Gap<'a> {
         if self.plain.is_some() {
             return Ok(());
         }
-        self.plain = self.measure(trainer.into(), ("before rounding", 0), metrics)?;
+        self.plain = self.measure(trainer.view(), ("before rounding", 0), metrics)?;
         Ok(())
     }
 
     /// Measures it with its weights rounded, before the first step, and says what plain rounding costs.
     pub fn rounds(&mut self, trainer: &Trainer, metrics: &mut MetricsWriter) -> Result<()> {
         let (Some(plain), None) = (self.plain, self.rounded) else { return Ok(()) };
-        self.rounded = self.measure(trainer.into(), ("rounded", 0), metrics)?;
+        self.rounded = self.measure(trainer.view(), ("rounded", 0), metrics)?;
         let Some(rounded) = self.rounded else { return Ok(()) };
         let (qat, cost) = (self.recipe.precision.qat, rounded - plain);
         self.aside.events.line(&format!(
@@ -80,7 +81,7 @@ impl<'a> Gap<'a> {
     pub fn ends(&self, trainer: &Trainer, step: u64, metrics: &mut MetricsWriter) -> Result<()> {
         let (Some(plain), Some(rounded)) = (self.plain, self.rounded) else { return Ok(()) };
         let when = ("rounded and trained", step);
-        let Some(trained) = self.measure(trainer.into(), when, metrics)? else { return Ok(()) };
+        let Some(trained) = self.measure(trainer.view(), when, metrics)? else { return Ok(()) };
         let (qat, cost) = (self.recipe.precision.qat, trained - rounded);
         self.aside.events.line(&format!(
             "{qat}: held-out text takes {trained:.4} bits a byte with the rounded weights as they were trained ({cost:+.4} since they \
@@ -93,7 +94,7 @@ impl<'a> Gap<'a> {
     /// Bits per byte of a model; `None` where there is no text or no room, or it was given up.
     fn measure(
         &self,
-        of: OnDevice<'_>,
+        of: ModelView<'_>,
         (when, step): (&str, u64),
         metrics: &mut MetricsWriter,
     ) -> Result<Option<f64>> {

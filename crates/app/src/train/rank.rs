@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use fathom_base::metrics::MetricsWriter;
 use fathom_grad::Params;
-use fathom_model::{Init, Model, Spec, adapt, begin_as, initialise, initialise_induction, share_untrained};
+use fathom_model::{
+    Init, Model, ModelView, Spec, adapt, begin_as, initialise, initialise_induction, share_untrained,
+};
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{
@@ -14,7 +16,6 @@ use fathom_train::{
     fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
 };
 
-use fathom_train::Frozen;
 use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
 
 use super::begin::Order;
@@ -25,8 +26,9 @@ use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
 use crate::judges::Judges;
-use crate::models::{How, LoadedModel, begin_scores, load_part, model_folder, portion, precision};
+use crate::models::{How, begin_scores, load_part, model_folder, portion, precision};
 use crate::text::tokenizer_dir;
+use fathom_model::LoadedModel;
 
 /// What every rank of a run is given.
 pub struct Shared<'a> {
@@ -145,7 +147,8 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     let how = How { disk: &disk, ranks, quantized: quantized.as_ref(), adapt: &adapt };
     let (mut model, mut params) = match job.start()? {
         Some(folder) => {
-            let LoadedModel { mut model, params } = load_part(device, &folder, Some(dtype), &how, events)?;
+            let LoadedModel { mut model, params, .. } =
+                load_part(device, &folder, Some(dtype), &how, events)?;
             train_experts(recipe, &mut model.spec)?;
             (model, params)
         }
@@ -185,7 +188,8 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
 /// A model that has no rows for all tokens.
 fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -> Result<Trainer> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
-    let (mut model, mut params) = share_untrained(device, (&other.model, &other.params), &job.specs[0]);
+    let (mut model, mut params) =
+        share_untrained(ModelView { device, model: &other.model, params: &other.params }, &job.specs[0]);
     has_rows(&model, vocab)?;
     if let Some(folder) = job.start()? {
         begin_scores(device, &folder, &model, &params)?;
@@ -228,7 +232,7 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
             let how = How { disk: &disk, ranks, quantized: None, adapt: &Ok };
             let dtype = Some(precision(recipe.model.precision));
             let loaded = load_part(&trainer.device, &folder, dtype, &how, &Silent)?;
-            let LoadedModel { mut model, mut params } = loaded;
+            let LoadedModel { mut model, mut params, .. } = loaded;
             if recipe.sync().is_some() {
                 // Checkpoints have of it what they have of the policy.
                 frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
@@ -239,13 +243,12 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
 }
 
 /// A rank's part of the teacher that runs in every step.
-fn teacher(job: &Job, device: &Device) -> Result<Option<Frozen>> {
+fn teacher(job: &Job, device: &Device) -> Result<Option<LoadedModel>> {
     let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
     let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
     let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
     let (folder, dtype) = (model_folder(folder)?, precision(recipe.model.precision));
-    let LoadedModel { model, params } = load_part(device, &folder, Some(dtype), &how, &Silent)?;
-    Ok(Some(Frozen { model, params }))
+    load_part(device, &folder, Some(dtype), &how, &Silent).map(Some)
 }
 
 /// Gives the weights of an adapter their first values and rates.

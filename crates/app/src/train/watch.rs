@@ -9,6 +9,7 @@ use fathom_base::clock::Clock;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_engine::Error as Engine;
 use fathom_eval::Moment;
+use fathom_model::ModelView;
 use fathom_report::tensorboard::EventFile;
 use fathom_tensor::{Device, GivenUp, OutOfMemory};
 use fathom_text::Tokenizer;
@@ -18,7 +19,7 @@ use fathom_train::{Hooks, Settled, Stores, Trainer};
 use super::time::{Ahead, Timetable, Turns, When};
 use crate::error::{Error, Result};
 use crate::events::{Event, Events};
-use crate::measure::{Extent, OnDevice, Parts, Subject, measure};
+use crate::measure::{Extent, Parts, Subject, measure};
 use crate::report::unix_s;
 
 /// What a run does besides its steps, and goes on without.
@@ -95,7 +96,7 @@ impl Watch<'_> {
     /// Measures up to the run's longest sequence; stops where that was given up.
     pub fn measure(
         &mut self,
-        of: OnDevice<'_>,
+        of: ModelView<'_>,
         when: When,
         step: u64,
         metrics: &mut MetricsWriter,
@@ -185,7 +186,7 @@ impl Hooks for Watch<'_> {
         let Some(when) = [When::Before, When::After].into_iter().find(is_now) else {
             return Ok(Flow::Continue);
         };
-        self.measure(trainer.into(), when, step, metrics)
+        self.measure(trainer.view(), when, step, metrics)
     }
 }
 

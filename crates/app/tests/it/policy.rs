@@ -12,7 +12,7 @@ use fathom_base::metrics::read_events;
 use fathom_cpu::Cpu;
 use fathom_engine::Writer;
 use fathom_grad::{AdamWSettings, CpComm, OnDisk, Places};
-use fathom_model::{Asked, Caps, Model, Rollout, RopeSpec, Weights, load, open};
+use fathom_model::{Asked, Caps, Model, Rollout, RopeSpec, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::parallel::Ranks;
@@ -48,7 +48,7 @@ pub fn written(
         prompts: prompts.clone(),
         ..Asked::default()
     };
-    let weights = Weights { device: &trainer.device, model: &trainer.model, params: &trainer.params };
+    let weights = trainer.view();
     let groups = writer.rollout(weights, &asked).unwrap();
     let doc = |(prompt, written): (&Vec<u32>, fathom_model::Written)| Doc {
         ids: [&prompt[..], &written.ids].concat(),

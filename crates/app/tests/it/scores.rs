@@ -1,19 +1,19 @@
 //! A reward model where it is asked: by a server it ranks with its head of scores, and nothing makes it write.
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use fathom_app::serve::{Around, serve};
 use fathom_app::{Machine, Silent, evaluate, generate, models, train};
 use fathom_base::{Flow, Sampling};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
+use fathom_model::ModelView;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::MachineKind;
@@ -34,8 +34,7 @@ fn reads_before_padding(run: &Path, machine: &Machine) {
         fs::write(&file, config.to_string()).unwrap();
         let model = models::open(run, Some(DType::F32), machine, &Silent).unwrap();
         let limits = Limits { context_tokens: 256, ..Limits::default() };
-        let engine =
-            Engine::new(&model.device, &model.loaded.model, &model.loaded.params, &model.tokenizer, limits);
+        let engine = Engine::new(model.loaded.view(), &model.tokenizer, limits);
         engine.scores_of(&[vec![5, 6, 7], vec![5, 6, 7, end]]).unwrap()
     };
     let (plain, padded) = (scores(Value::Null), scores(json!(end)));
@@ -49,7 +48,7 @@ fn reads_before_padding(run: &Path, machine: &Machine) {
 fn scores_are_read_where_transformers_reads_them() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_preferences/reward");
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 26);
-    let models::LoadedModel { mut model, params } =
+    let fathom_model::LoadedModel { mut model, params, .. } =
         models::load(&device, &golden, Some(DType::F32), &Silent).unwrap();
     let tokenizer = Tokenizer::train_bpe(std::iter::empty(), 257, &["<|endoftext|>"]).unwrap();
     let texts = [vec![5, 6, 9, 7], vec![5, 6, 9], vec![5, 7, 9, 7, 7], vec![5, 7, 9]];
@@ -59,7 +58,10 @@ fn scores_are_read_where_transformers_reads_them() {
     ] {
         model.spec.padding = padding;
         let limits = Limits { context_tokens: 64, ..Limits::default() };
-        let found = Engine::new(&device, &model, &params, &tokenizer, limits).scores_of(&texts).unwrap();
+        let found =
+            Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits)
+                .scores_of(&texts)
+                .unwrap();
         for (found, wanted) in found.iter().zip(wanted) {
             assert!((found[0] - wanted).abs() < 1e-5, "{padding:?}: {found:?} {wanted}");
         }
@@ -102,8 +104,7 @@ fn a_reward_model_ranks_and_writes_nothing() {
     let model = models::open(&run, Some(DType::F32), &machine, &Silent).unwrap();
     let wanted: Vec<f32> = {
         let limits = Limits { context_tokens: 256, ..Limits::default() };
-        let engine =
-            Engine::new(&model.device, &model.loaded.model, &model.loaded.params, &model.tokenizer, limits);
+        let engine = Engine::new(model.loaded.view(), &model.tokenizer, limits);
         let ids = |text: &str| model.tokenizer.encode_prompt(text).unwrap();
         let pair = |document: &str| [ids("Is 3?"), ids(document)].concat();
         let scores = engine.scores_of(&[" Yes 3.", " No.", " Perhaps."].map(pair)).unwrap();

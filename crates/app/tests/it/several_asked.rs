@@ -11,7 +11,7 @@ use fathom_app::train::Order;
 use fathom_app::{Job, Silent, library, plan, train};
 use fathom_base::metrics::read_events;
 use fathom_cpu::Cpu;
-use fathom_model::{Init, Model, adapt, initialise, open, share_untrained};
+use fathom_model::{Init, Model, ModelView, adapt, initialise, open, share_untrained};
 use fathom_tensor::{DType, Device};
 use fathom_train::policy::planned;
 use fathom_train::recipe::{AdapterName, NamedAdapter, Recipe};
@@ -347,7 +347,8 @@ fn rollouts_of_adapters_need_what_is_planned() {
     initialise(&device, &plain, &mut params, Init { deviation: 0.05, seed: 3 });
     let trainer = |recipe: &Recipe| {
         let spec = adapted(recipe, base.clone()).unwrap();
-        let (mut model, mut params) = share_untrained(&device, (&plain, &params), &spec);
+        let (mut model, mut params) =
+            share_untrained(ModelView { device: &device, model: &plain, params: &params }, &spec);
         adapt(&device, &model, &mut params, 5).unwrap();
         frozen(&mut model, &mut params, &stage::trained(recipe).unwrap()).unwrap();
         let sharding = stage::ranks(recipe, 0).unwrap().sharding;

@@ -1,33 +1,33 @@
-//! Types of tensors in GGUF files.
+//! Tensor types of GGUF files.
 
-/// How a tensor's elements are stored: numbers, or blocks of codes with their scales.
+/// Storage of a tensor's elements: plain numbers, or blocks of quantized codes with scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Numbers of 32 bits.
+    /// 32-bit floating-point numbers.
     F32,
-    /// IEEE's numbers of 16 bits.
+    /// IEEE 16-bit floating-point numbers.
     F16,
-    /// The upper half of f32.
+    /// bfloat16, the upper half of f32.
     Bf16,
-    /// Blocks of 32 in 8 bits.
+    /// Blocks of 32 with 8 bits per element.
     Q8_0,
-    /// Blocks of 32 in 4 bits.
+    /// Blocks of 32 with 4 bits per element.
     Q4_0,
-    /// The same with an offset.
+    /// Like `Q4_0`, with an offset.
     Q4_1,
-    /// Blocks of 32 in 5 bits.
+    /// Blocks of 32 with 5 bits per element.
     Q5_0,
-    /// The same with an offset.
+    /// Like `Q5_0`, with an offset.
     Q5_1,
-    /// Blocks of 256 in 4 bits, with scales and offsets of each 32.
+    /// Blocks of 256 with 4 bits per element, and a scale and offset per 32.
     Q4K,
-    /// Blocks of 256 in 5 bits, with scales and offsets of each 32.
+    /// Blocks of 256 with 5 bits per element, and a scale and offset per 32.
     Q5K,
-    /// Blocks of 256 in 6 bits, with scales of each 16.
+    /// Blocks of 256 with 6 bits per element, and a scale per 16.
     Q6K,
 }
 
-/// Types that others use and that are not read.
+/// Types in use elsewhere that are not supported.
 const OTHERS: [(u32, &str); 23] = [
     (9, "Q8_1"),
     (10, "Q2_K"),
@@ -55,7 +55,7 @@ const OTHERS: [(u32, &str); 23] = [
 ];
 
 impl Kind {
-    /// All of them.
+    /// All supported types.
     pub const ALL: [Kind; 11] = [
         Kind::F32,
         Kind::F16,
@@ -70,10 +70,10 @@ impl Kind {
         Kind::Q6K,
     ];
 
-    /// The type with this number in files.
+    /// Type with this code.
     ///
     /// # Errors
-    /// In words: that it is not supported.
+    /// A message that the type is not supported.
     pub fn of(code: u32) -> Result<Kind, String> {
         Kind::ALL.into_iter().find(|kind| kind.code() == code).ok_or_else(|| {
             let known = Kind::ALL.map(Kind::name).join(", ");
@@ -86,27 +86,27 @@ impl Kind {
         })
     }
 
-    /// Its number in files.
+    /// Code used in files.
     pub fn code(self) -> u32 {
         self.row().0
     }
 
-    /// ggml's name.
+    /// Name used by ggml.
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
-    /// Elements of a block; one of numbers.
+    /// Elements per block; 1 for plain numbers.
     pub fn block(self) -> usize {
         self.row().2
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         self.row().3
     }
 
-    /// All four.
+    /// Code, name, elements and bytes of a block.
     fn row(self) -> (u32, &'static str, usize, usize) {
         match self {
             Kind::F32 => (0, "F32", 1, 4),
@@ -123,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of so many elements, which are whole blocks.
+    /// Bytes of this many elements, which must be whole blocks.
     pub fn bytes(self, elements: usize) -> usize {
         elements / self.block() * self.block_bytes()
     }

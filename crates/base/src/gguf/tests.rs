@@ -1,8 +1,8 @@
-//! Containers of GGUF, whole and damaged.
+//! Tests of intact and damaged GGUF files.
 
 use super::*;
 
-/// A file with these values and tensors, all of them zero.
+/// A file with these values and tensors, with all tensor bytes zero.
 fn file(values: &[(String, Value)], tensors: &[Layout]) -> Vec<u8> {
     let mut out = header(values, tensors);
     for (_, kind, shape) in tensors {
@@ -55,7 +55,7 @@ fn what_is_written_is_read() {
 fn every_cut_is_an_error() {
     let (values, tensors) = sample();
     let bytes = file(&values, &tensors);
-    // What fills up the last tensor is not needed.
+    // The padding after the last tensor is optional.
     for end in 0..bytes.len() - 32 {
         assert!(read(&bytes[..end]).is_err(), "{end} bytes");
     }
@@ -78,7 +78,7 @@ fn changed_bytes_never_panic() {
     }
 }
 
-/// The public shapes of broken files.
+/// Published kinds of malicious files.
 #[test]
 fn known_attacks_are_errors() {
     let why = |values: &[(String, Value)], change: &dyn Fn(&mut Vec<u8>)| {
@@ -90,7 +90,7 @@ fn known_attacks_are_errors() {
         let values = [(ALIGNMENT.to_string(), Value::Unsigned(alignment))];
         assert!(why(&values, &|_| ()).contains("general.alignment"), "{alignment}");
     }
-    // From byte 24 on: the name's length, the name, the number of sizes, the sizes, type and offset.
+    // From byte 24 on: name length, name, number of dimensions, dimensions, type and offset.
     let set = |at: usize, number: u64| {
         move |bytes: &mut Vec<u8>| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes())
     };

@@ -1,11 +1,11 @@
-//! The header of a GGUF file that is written.
+//! Writes the header of a GGUF file.
 
 use super::{DEFAULT_ALIGNMENT, Kind, Value};
 
-/// A tensor that is written: its name, type and sizes, slowest first.
+/// Tensor to be written: name, type and dimensions, slowest first.
 pub type Layout = (String, Kind, Vec<usize>);
 
-/// The bytes of a header, version 3, filled up to where the data begins. Tensors follow each other in this order, each filled up to the
+/// Bytes of a version 3 header, padded up to the data section. Tensors follow in this order, each padded to the
 /// alignment of 32 bytes.
 pub fn header(values: &[(String, Value)], tensors: &[Layout]) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
@@ -34,7 +34,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// A value with its type; numbers have 32 bits where they fit, as ggml's own writers have them.
+/// Writes a value with its type; integers use 32 bits if they fit, as in ggml's own writers.
 fn put(out: &mut Vec<u8>, value: &Value) {
     let mut kind = |kind: u32| out.extend(kind.to_le_bytes());
     let list = |out: &mut Vec<u8>, kind: u32, len: usize| {

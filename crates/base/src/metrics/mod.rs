@@ -1,8 +1,8 @@
-//! The event log of a run, `metrics.jsonl`: one JSON object a line, one event a line, names that carry units.
-//! Reports, TensorBoard files and comparisons are all drawn from it alone.
+//! The event log of a run, `metrics.jsonl`: one event per line as a JSON object, with units in the field names.
+//! Reports, TensorBoard files and comparisons are derived from it alone.
 //!
-//! A line is written whole with one call on a file opened for appending, so a killed run leaves at most one
-//! torn line at the end. Reading skips such a line; opening for writing cuts it off.
+//! A line is written with a single call on a file opened for appending, so a killed run leaves at most one torn line
+//! at the end. Reading skips such a line; opening for writing removes it.
 
 pub mod events;
 
@@ -25,10 +25,10 @@ pub struct MetricsWriter {
 }
 
 impl MetricsWriter {
-    /// Opens a file for appending, or creates it. A torn last line is cut off.
+    /// Opens or creates a file for appending. A torn last line is removed.
     ///
     /// # Errors
-    /// [`Error::Io`] when the file cannot be opened, read or cut.
+    /// [`Error::Io`] if the file cannot be opened, read or truncated.
     pub fn open(path: impl AsRef<Path>) -> Result<MetricsWriter> {
         let path = path.as_ref().to_path_buf();
         let mut file = no_follow(OpenOptions::new().create(true).append(true).read(true))
@@ -50,7 +50,7 @@ impl MetricsWriter {
         self.file.write_all(&line).map_err(to_io)
     }
 
-    /// Appends an event of which a log has one, if it has none of its kind yet; whether it did.
+    /// Appends an event that occurs once per log, unless the log has one of its kind; returns true if it was written.
     ///
     /// # Errors
     /// [`Error::Io`], and those of [`read_events`].
@@ -65,7 +65,7 @@ impl MetricsWriter {
         Ok(!has)
     }
 
-    /// Waits until everything written so far is on the disk. For checkpoints.
+    /// Waits until everything written so far is on disk. For checkpoints.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -73,12 +73,13 @@ impl MetricsWriter {
         self.file.sync_data().map_err(|error| Error::io("sync", &self.path, error))
     }
 
-    /// Takes back what happened after a step, because a run resumes from that step's checkpoint and will tell
-    /// it again: every event whose `step` is greater, every `stage` that starts there or later, and every
-    /// event without either field that follows the first event with a greater step. So is every `done`: the run goes on.
+    /// Removes what happened after a step, because a run resumes from that step's checkpoint and will report it
+    /// again: every event with a greater `step`, every `stage` that starts at that step or later, and every event
+    /// without either field that follows the first event with a greater step. Every `done` is removed too, since the
+    /// run continues.
     ///
     /// # Errors
-    /// [`Error::Io`]. The file is replaced as a whole; on an error it is as before.
+    /// [`Error::Io`]. The file is replaced atomically; after an error it is unchanged.
     pub fn truncate_after_step(&mut self, step: u64) -> Result<()> {
         let to_io = |error| Error::io("rewrite", &self.path, error);
         let temporary = self.path.with_extension("jsonl.tmp");
@@ -108,7 +109,7 @@ impl MetricsWriter {
     }
 }
 
-/// Every event of a file as JSON, in order. A torn or unreadable last line is left out.
+/// Reads every event of a file as JSON, in order. A torn or unreadable last line is skipped.
 ///
 /// # Errors
 /// [`Error::Io`], or [`Error::BadEvent`] for a line before the last that is not a JSON object.
@@ -135,7 +136,7 @@ pub fn read_events(path: impl AsRef<Path>) -> Result<Vec<Value>> {
     Ok(events)
 }
 
-/// Cuts the file after its last line break. Positions of writes follow, since the file appends.
+/// Truncates the file after its last line break. Later writes follow there, since the file is opened for appending.
 fn cut_torn_line(file: &mut File) -> std::io::Result<()> {
     let length = file.metadata()?.len();
     let mut end = length;
@@ -177,7 +178,7 @@ mod tests {
         let whole = fs::read(&path).unwrap();
         for cut in 1..whole.len() / 2 {
             fs::write(&path, &whole[..whole.len() - cut]).unwrap();
-            // Only the line break missing: the line still reads.
+            // If only the line break is missing, the line can still be read.
             assert_eq!(steps(&path), if cut == 1 { vec![1, 2] } else { vec![1] });
             MetricsWriter::open(&path).unwrap().write(&step(2)).unwrap();
             assert_eq!(fs::read(&path).unwrap(), whole);

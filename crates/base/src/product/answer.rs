@@ -1,4 +1,4 @@
-//! What a model answers.
+//! Answers of a model.
 
 use std::fmt;
 
@@ -6,80 +6,82 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What the receiver of streamed text wants next.
+/// Decision of the receiver of streamed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// Go on.
+    /// Continue generating.
     Continue,
     /// End here; the text so far is the answer.
     Stop,
 }
 
-/// Why an answer ended.
+/// Reason why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// The model wrote its end-of-text token.
+    /// The model generated its end-of-text token.
     EndOfText,
-    /// It wrote this one of [`crate::Sampling::stop_ids`].
+    /// The model generated this one of [`crate::Sampling::stop_ids`].
     StopToken(u32),
-    /// This one of the stop texts would have appeared: the earliest, of several that begin there the first that was named.
+    /// This stop text would have appeared: the earliest, or the first one named among those that begin at the same
+    /// place.
     StopText(String),
-    /// `max_tokens`, or the end of the context.
+    /// `max_tokens` or the end of the context was reached.
     Length,
     /// The structure was complete.
     Structure,
-    /// The request's deadline.
+    /// The request's deadline passed.
     Deadline,
-    /// The receiver said [`Flow::Stop`], or dropped its [`Ticket`].
+    /// The receiver returned [`Flow::Stop`], or dropped its [`Ticket`].
     Receiver,
 }
 
-/// A token with its natural log-probability under the model as it is: before penalties, bias, structure and temperature.
+/// A token with its natural log-probability under the unmodified model: before penalties, bias, structure and
+/// temperature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// The token.
+    /// Id of the token.
     pub id: u32,
     /// Its log-probability; `None` for the first token of a prompt.
     pub logprob: Option<f32>,
-    /// Its place among all tokens, 0 for the most likely one.
+    /// Rank among all tokens, 0 for the most likely one.
     pub rank: Option<u32>,
-    /// The most likely tokens there, the likeliest first.
+    /// Most likely tokens at this position, most likely first.
     pub top: Vec<(u32, f32)>,
-    /// Bits of the tokens that it was drawn among, the first in the lowest of the first byte, where a request asked for them.
+    /// Bit set of the candidate tokens of the draw, beginning with the lowest bit of the first byte, if requested.
     pub kept: Vec<u8>,
 }
 
-/// What happens to a request, in this order: [`Event::Started`], pieces and an end of each answer, [`Event::Done`]; or at any time
-/// [`Event::Failed`], after which nothing follows.
+/// Events of a request, in this order: [`Event::Started`], the pieces and the end of each answer, [`Event::Done`]; or
+/// at any time [`Event::Failed`], which is the last event.
 #[derive(Debug)]
 pub enum Event {
-    /// The prompt was read.
+    /// The prompt was processed.
     Started {
-        /// Its tokens.
+        /// Tokens of the prompt.
         prompt: Vec<u32>,
-        /// Those of its beginning that were not computed again.
+        /// Number of leading tokens that were cached.
         cached_tokens: usize,
-        /// Of its tokens, if asked for.
+        /// Log-probabilities of its tokens, if requested.
         logprobs: Vec<TokenLogprob>,
     },
-    /// More of an answer.
+    /// The next piece of an answer.
     Piece {
-        /// Which answer, from 0.
+        /// Index of the answer, from 0.
         answer: usize,
-        /// Text that is certain (whole characters, never the beginning of a stop text); the pieces joined are the answer's text.
-        /// May be empty.
+        /// Final text (whole characters, never the beginning of a stop text); the concatenated pieces are the
+        /// answer's text. May be empty.
         text: String,
-        /// The tokens that were chosen since the last piece.
+        /// Tokens generated since the last piece.
         ids: Vec<u32>,
-        /// Of these tokens, if asked for.
+        /// Log-probabilities of these tokens, if requested.
         logprobs: Vec<TokenLogprob>,
     },
     /// An answer ended.
     Ended {
-        /// Which.
+        /// Index of the answer.
         answer: usize,
-        /// Why.
+        /// Reason for the end.
         stop: Stop,
     },
     /// All answers ended.
@@ -88,29 +90,30 @@ pub enum Event {
     Failed(Error),
 }
 
-/// What a request took.
+/// Resources used by a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Those of them that were not computed again.
+    /// Number of prompt tokens that were cached.
     pub cached_tokens: usize,
-    /// Tokens of all answers.
+    /// Number of tokens in all answers.
     pub answer_tokens: usize,
-    /// Seconds before the first token of the prompt was computed.
+    /// Seconds before the computation of the prompt began.
     pub queue_s: f64,
-    /// From there to the first new token.
+    /// Seconds from there to the first new token.
     pub prefill_s: f64,
-    /// Seconds of the tokens after the first.
+    /// Seconds for the tokens after the first.
     pub decode_s: f64,
 }
 
-/// A request under way: dropping it cancels the request, whose pages and place in the batch are free within a step.
+/// Handle of a running request: dropping it cancels the request, whose pages and place in the batch are freed within
+/// a step.
 #[must_use = "a request is cancelled when its ticket is dropped"]
 pub struct Ticket(Option<Box<dyn FnOnce() + Send>>);
 
 impl Ticket {
-    /// A ticket that calls this when it is dropped.
+    /// Creates a ticket that calls `cancel` when it is dropped.
     pub fn new(cancel: impl FnOnce() + Send + 'static) -> Ticket {
         Ticket(Some(Box::new(cancel)))
     }
@@ -133,16 +136,16 @@ impl fmt::Debug for Ticket {
 /// A finished answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Generation {
-    /// The new text, without prompt and without the stop text.
+    /// Generated text, without the prompt and the stop text.
     pub text: String,
-    /// The new token ids, the end-of-text token not included.
+    /// Generated token ids, without the end-of-text token.
     pub ids: Vec<u32>,
-    /// Why it ended.
+    /// Reason why it ended.
     pub stop: Stop,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Time to the first new token.
+    /// Seconds to the first new token.
     pub prefill_s: f64,
-    /// Time of the tokens after the first.
+    /// Seconds for the tokens after the first.
     pub decode_s: f64,
 }

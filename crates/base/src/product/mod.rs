@@ -1,7 +1,8 @@
-//! The traits that products meet at. A server, a rail or an evaluation works with any of these and never
-//! learns which engine, machine or network is behind. All are object-safe.
+//! Interfaces between products. A server, a guardrail or an evaluation works with any implementation and does not
+//! depend on the engine, machine or network behind it. All traits are object-safe.
 //!
-//! [`Generate`], [`Score`], [`Embed`] and [`Classify`] answer one caller at a time; a [`Service`] answers many at once.
+//! [`Generate`], [`Score`], [`Embed`] and [`Classify`] serve one caller at a time; a [`Service`] serves many
+//! concurrently.
 
 mod answer;
 mod request;
@@ -15,13 +16,13 @@ pub use service::{
 
 use crate::error::Result;
 
-/// Continues text.
+/// Generates continuations of text.
 pub trait Generate {
-    /// Generates until a stop, calling `on_text` with each piece of text that is certain (whole characters,
-    /// and never the beginning of a stop text). The pieces joined are the answer's text.
+    /// Generates until a stop condition, calling `on_text` with each piece of final text (whole characters, and never
+    /// the beginning of a stop text). The concatenated pieces are the answer's text.
     ///
     /// # Errors
-    /// [`crate::Error::Product`] with the product's own message.
+    /// [`crate::Error::Product`] with the implementation's own message.
     fn generate(
         &mut self,
         request: &GenerateRequest,
@@ -29,40 +30,40 @@ pub trait Generate {
     ) -> Result<Generation>;
 }
 
-/// Says how likely given text is.
+/// Computes the likelihood of text.
 pub trait Score {
-    /// The negative natural log-probability of each of `ids[1..]` given everything before it, in one pass:
-    /// `ids.len() - 1` values, none for fewer than two ids.
+    /// Negative natural log-probability of each of `ids[1..]` given all preceding tokens, in one pass: `ids.len() -
+    /// 1` values, none for fewer than two ids.
     ///
     /// # Errors
-    /// [`crate::Error::Product`] with the product's own message.
+    /// [`crate::Error::Product`] with the implementation's own message.
     fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>>;
 
-    /// The longest text that can be scored, in tokens.
+    /// Maximum length of a scored text, in tokens.
     fn max_tokens(&self) -> usize;
 }
 
-/// Turns text into vectors.
+/// Computes embedding vectors of texts.
 pub trait Embed {
-    /// One vector of [`Embed::size`] numbers per text, of length 1.
+    /// Unit vectors of [`Embed::size`] numbers, one per text.
     ///
     /// # Errors
-    /// [`crate::Error::Product`] with the product's own message.
+    /// [`crate::Error::Product`] with the implementation's own message.
     fn embed(&mut self, texts: &[&str]) -> Result<Vec<Vec<f32>>>;
 
-    /// Numbers in a vector.
+    /// Dimensions of a vector.
     fn size(&self) -> usize;
 }
 
-/// Sorts texts by labels.
+/// Classifies texts.
 pub trait Classify {
-    /// For each text one number per label: its probability, or what a model that gives numbers says.
+    /// One number per label for each text: its probability, or the raw output of a regression model.
     ///
     /// # Errors
-    /// [`crate::Error::Product`] with the product's own message.
+    /// [`crate::Error::Product`] with the implementation's own message.
     fn classify(&mut self, texts: &[&str]) -> Result<Vec<Vec<f32>>>;
 
-    /// What the labels are called, in the order of the numbers.
+    /// Names of the labels, in the order of the numbers.
     fn labels(&self) -> &[String];
 }
 

@@ -1,16 +1,16 @@
-//! What is asked of a model.
+//! Requests to a model.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What to continue: text, or token ids of the product's own tokenizer.
+/// Text to continue, or token ids of the model's own tokenizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prompt {
-    /// Text; the product adds its begin-of-text token where its tokenizer says so.
+    /// Text; a beginning-of-text token is added if the tokenizer requires it.
     Text(String),
-    /// Ids, taken as they are.
+    /// Token ids, used unchanged.
     Ids(Vec<u32>),
 }
 
@@ -26,41 +26,42 @@ impl From<Vec<u32>> for Prompt {
     }
 }
 
-/// How the next token is chosen, and when the answer ends. What changes logits applies in this order: repetition, frequency and
-/// presence penalty, bias, structure, temperature, top-k, top-p, min-p, typical (the order of Transformers and vLLM).
+/// Token selection and termination. Logits are modified in this order: repetition, frequency and presence penalty,
+/// bias, structure, temperature, top-k, top-p, min-p, typical (the order of Transformers and vLLM).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the most likely token (ties: the lowest id).
+    /// Divisor of the logits; 0 selects the most likely token (ties: the lowest id).
     pub temperature: f64,
     /// Keeps the k most likely tokens; 0 keeps all.
     pub top_k: usize,
     /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
     pub top_p: f64,
-    /// Drops tokens less likely than this share of the most likely one; 0 drops none.
+    /// Drops tokens whose probability is below this fraction of the most likely one's; 0 drops none.
     pub min_p: f64,
-    /// Keeps the tokens whose surprise is nearest to the entropy until their probability reaches this (Meister et al., 2023,
-    /// arXiv:2202.00666); 1 keeps all.
+    /// Keeps the tokens whose surprise is nearest to the entropy until their total probability reaches this (Meister
+    /// et al., 2023, arXiv:2202.00666); 1 keeps all.
     pub typical_p: f64,
-    /// Divides positive and multiplies negative logits of tokens already seen, in prompt or answer; 1 changes nothing.
+    /// Divides positive and multiplies negative logits of tokens already present in prompt or answer; 1 changes
+    /// nothing.
     pub repetition_penalty: f64,
-    /// Subtracted from a token's logit for each time that the answer has it.
+    /// Subtracted from a token's logit once per occurrence in the answer.
     pub frequency_penalty: f64,
-    /// Subtracted from the logit of every token that the answer has.
+    /// Subtracted from the logit of every token present in the answer.
     pub presence_penalty: f64,
     /// Added to the logits of these tokens.
     pub logit_bias: BTreeMap<u32, f32>,
-    /// Same seed, prompt and settings: same tokens, whatever else runs at the time.
+    /// Seed. Equal seeds, prompts and settings give equal tokens, regardless of concurrent requests.
     pub seed: u64,
-    /// Most tokens to generate; with 0 the prompt is read and nothing follows it.
+    /// Maximum number of generated tokens; 0 only processes the prompt.
     pub max_tokens: usize,
-    /// Tokens that are generated before an end-of-text token or stop text may end the answer.
+    /// Minimum number of tokens before an end-of-text token or stop text may end the answer.
     pub min_tokens: usize,
-    /// Generation ends where one of these texts would appear; it is not part of the answer.
+    /// Texts that end generation where they would appear; they are not part of the answer.
     pub stop: Vec<String>,
-    /// Generation ends at one of these tokens, as at the tokenizer's own; they are not part of the answer.
+    /// Tokens that end generation like the tokenizer's end-of-text tokens; they are not part of the answer.
     pub stop_ids: Vec<u32>,
-    /// The tokenizer's end-of-text tokens end nothing and are part of the answer.
+    /// Continues after the tokenizer's end-of-text tokens, which become part of the answer.
     pub ignore_eos: bool,
 }
 
@@ -86,7 +87,7 @@ impl Default for Sampling {
     }
 }
 
-/// Settings of sampling as far as they are given.
+/// A subset of sampling settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartialSampling {
@@ -103,7 +104,7 @@ pub struct PartialSampling {
 }
 
 impl PartialSampling {
-    /// Those of another with what is given here in their place.
+    /// Overrides the settings of `other` by those given here.
     pub fn on(&self, other: Sampling) -> Sampling {
         Sampling {
             temperature: self.temperature.unwrap_or(other.temperature),
@@ -116,86 +117,89 @@ impl PartialSampling {
     }
 }
 
-/// What an answer's text has to be.
+/// Required structure of an answer's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Structure {
     /// Any JSON object.
     JsonObject,
-    /// JSON that meets this schema, which is JSON itself.
+    /// JSON that is valid under this schema, itself given as JSON.
     JsonSchema(String),
-    /// A text that this regular expression matches as a whole.
+    /// Text that matches this regular expression completely.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text of this grammar, in Lark's notation.
+    /// Text of this grammar in Lark's notation.
     Grammar(String),
 }
 
-/// When a search over beams ends before its longest answer, as Transformers' `early_stopping` says it.
+/// Termination rule of a beam search, as in Transformers' `early_stopping`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyStopping {
-    /// Where the best open beam, ended now, would score below all finished answers (`false`).
+    /// Ends when the best open beam, if ended now, would score below all finished answers (`false`).
     #[default]
     Likely,
-    /// With as many finished answers as there are beams (`true`).
+    /// Ends when there are as many finished answers as beams (`true`).
     First,
-    /// Where no open beam could reach a finished answer's score at any length (`"never"`).
+    /// Ends when no open beam can reach a finished answer's score at any length (`"never"`).
     Never,
 }
 
-/// A search for the likeliest answers in place of a draw: the `width` likeliest beginnings are followed side by side.
+/// Beam search for the most likely answers instead of sampling: the `width` most likely prefixes are extended in
+/// parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beams {
-    /// Beginnings that are followed.
+    /// Number of beams.
     pub width: usize,
-    /// An answer's score is the sum of its tokens' log-probabilities over its number of tokens to this power.
+    /// Exponent of the length in an answer's score: the sum of log-probabilities divided by length to this power.
     pub length_penalty: f64,
-    /// When the search ends.
+    /// Termination rule.
     pub early_stopping: EarlyStopping,
 }
 
-/// A generation to make: one or several answers to a prompt.
+/// A generation request for one or several answers to a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
-    /// What to continue.
+    /// Prompt to continue.
     pub prompt: Prompt,
-    /// How to choose tokens, and when to end.
+    /// Token selection and termination.
     #[serde(default)]
     pub sampling: Sampling,
-    /// Answers; each is sampled with a seed of its own, the first with [`Sampling::seed`].
+    /// Number of answers; each is sampled with its own seed, the first with [`Sampling::seed`].
     #[serde(default = "one")]
     pub answers: usize,
-    /// A search for the likeliest answers, of which the best are given at its end; none draws each.
+    /// Beam search, which returns the best answers at its end; none samples each answer.
     #[serde(default)]
     pub beams: Option<Beams>,
-    /// Alternatives of each new token that are reported, with their log-probabilities; `Some(0)` reports the chosen token's alone.
+    /// Number of alternatives reported per new token, with their log-probabilities; `Some(0)` reports only the chosen
+    /// token's.
     #[serde(default)]
     pub logprobs: Option<usize>,
-    /// Log-probabilities of new tokens are of the distribution that each was drawn from, among the tokens alone that top-k, top-p and
-    /// min-p kept, which are reported with them ([`crate::TokenLogprob::kept`]). For training, and for answers that nothing else changes.
+    /// Reports log-probabilities of new tokens under the distribution they were drawn from, restricted to the tokens
+    /// kept by top-k, top-p and min-p, together with these tokens ([`crate::TokenLogprob::kept`]). For training, and
+    /// only for answers without other modifications.
     #[serde(default)]
     pub kept: bool,
-    /// Log-probabilities of the prompt's tokens, of which the first has none.
+    /// Number of alternatives reported per prompt token, with their log-probabilities; the first token has none.
     #[serde(default)]
     pub prompt_logprobs: Option<usize>,
-    /// What the answer has to be.
+    /// Required structure of the answer.
     #[serde(default)]
     pub structure: Option<Structure>,
-    /// Special tokens that are part of an answer's text, as they are spelled; the others are left out of it.
+    /// Special tokens included in an answer's text, by their spelling; all others are omitted.
     #[serde(default)]
     pub shown: Vec<String>,
-    /// The adapter to answer with; none for the model as it is.
+    /// Adapter to use; none for the base model.
     #[serde(default)]
     pub adapter: Option<String>,
-    /// Higher ones run first; waiting raises it.
+    /// Priority: higher values run first; waiting increases it.
     #[serde(default)]
     pub priority: i32,
-    /// What was computed for a prompt's beginning is used again among requests with the same scope alone.
+    /// Scope of the prefix cache: cached prefixes are shared only among requests of the same scope.
     #[serde(default)]
     pub scope: String,
-    /// Seconds after which the request ends with what it has; none without a limit.
+    /// Time limit in seconds, after which the request ends with the partial answer; none for no limit.
     #[serde(default)]
     pub deadline_s: Option<f64>,
 }
@@ -205,7 +209,7 @@ fn one() -> usize {
 }
 
 impl GenerateRequest {
-    /// One answer to a prompt.
+    /// Creates a request for one answer to a prompt.
     pub fn new(prompt: impl Into<Prompt>, sampling: Sampling) -> GenerateRequest {
         GenerateRequest {
             prompt: prompt.into(),
@@ -224,12 +228,12 @@ impl GenerateRequest {
         }
     }
 
-    /// Sequences that are written for it at once, at most.
+    /// Maximum number of sequences generated concurrently for it.
     pub fn sequences(&self) -> usize {
         self.beams.map_or(self.answers, |beams| beams.width)
     }
 
-    /// A greedy continuation of at most `max_tokens`.
+    /// Creates a request for a greedy continuation of at most `max_tokens`.
     pub fn greedy(prompt: impl Into<Prompt>, max_tokens: usize) -> GenerateRequest {
         GenerateRequest::new(prompt, Sampling { max_tokens, ..Sampling::default() })
     }

@@ -1,4 +1,4 @@
-//! A model that serves many requests at once, from any thread.
+//! A model that serves many concurrent requests, from any thread.
 
 use std::collections::BTreeMap;
 
@@ -8,110 +8,110 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::product::{Event, GenerateRequest, PartialSampling, Ticket};
 
-/// Receives the events of a request, in the service's own thread: it must not wait.
+/// Receives the events of a request on the service's own thread; must not block.
 pub type Sink = Box<dyn FnMut(Event) + Send>;
 
-/// Receives vectors or scores, one for each text of a request, or what went wrong.
+/// Receives vectors or scores, one per text of a request, or an error.
 pub type VectorSink = Box<dyn FnOnce(Result<Vec<Vec<f32>>>) + Send>;
 
-/// How a text becomes ids.
+/// Interpretation of special tokens when a text is tokenized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Every character is text.
+    /// Every character is ordinary text.
     Text,
-    /// Spellings of special tokens are those tokens; nothing is added: what a template has rendered.
+    /// Spellings of special tokens denote those tokens, and no tokens are added; for rendered templates.
     Rendered,
-    /// As above, and a begin-of-text token stands first where the tokenizer says so.
+    /// Like `Rendered`, with a leading beginning-of-text token if the tokenizer requires it.
     Prompt,
 }
 
-/// A model behind a queue. A server knows no more of models than this.
+/// A model behind a queue: the only interface that a server needs.
 pub trait Service: Send + Sync {
-    /// What it serves.
+    /// Description of the served model.
     fn card(&self) -> ModelCard;
 
-    /// How full it is.
+    /// Current load.
     fn load(&self) -> Load;
 
-    /// Queues a request; `sink` gets its events.
+    /// Queues a request; `sink` receives its events.
     ///
     /// # Errors
-    /// What the request asks for and the model does not have or the settings do not allow; [`crate::Error::Busy`] if the queue is
-    /// full. Nothing was queued then.
+    /// The request requires something that the model lacks or the settings forbid, or the queue is full
+    /// ([`crate::Error::Busy`]). In these cases nothing was queued.
     fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
         self.submit_while(request, sink, &|| true)
     }
 
-    /// The same, which gives up what takes long before the request is queued once `wanted` does not hold any more: who asks may have
-    /// left.
+    /// Like [`submit`](Service::submit), aborting long preparations before queueing once `wanted` returns false, as
+    /// when the client has disconnected.
     ///
     /// # Errors
-    /// As [`Service::submit`].
+    /// Same as [`Service::submit`].
     fn submit_while(&self, request: GenerateRequest, sink: Sink, wanted: &dyn Fn() -> bool)
     -> Result<Ticket>;
 
-    /// The ids of a text.
+    /// Token ids of a text.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Errors of the tokenizer.
     fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>>;
 
-    /// The text of ids.
+    /// Text of token ids.
     ///
     /// # Errors
-    /// An id that the vocabulary does not have.
+    /// An id is not in the vocabulary.
     fn decode(&self, ids: &[u32]) -> Result<String>;
 
-    /// What a token is in the vocabulary: its bytes, which need not be whole characters.
+    /// Bytes of a token, which need not be whole characters.
     fn token_bytes(&self, id: u32) -> Vec<u8>;
 
-    /// A conversation as the prompt of the model's own template, special tokens spelled out.
+    /// Renders a conversation with the model's own template, with special tokens spelled out.
     ///
     /// # Errors
-    /// The model has no template, or it refuses the conversation.
+    /// The model has no template, or the template rejects the conversation.
     fn render(&self, conversation: &Conversation) -> Result<String>;
 
-    /// The ids of a text or a pair of which numbers are asked, without what is beyond `most` tokens if it says so: of a pair the longer
-    /// text loses its last tokens first.
+    /// Token ids of a text or a pair for [`numbers`](Service::numbers), truncated to `most` tokens if given: in a
+    /// pair the longer text loses its last tokens first.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// Errors of the tokenizer.
     fn read(&self, text: &TextPair, asked: Numbers, most: Option<usize>) -> Result<TextIds>;
 
-    /// Numbers of each text, in their order.
+    /// Computes numbers for each text, in order.
     ///
     /// # Errors
-    /// As [`Service::submit`]; a text without tokens or beyond the context; labels asked of a model that has none.
+    /// Same as [`Service::submit`]; or a text has no tokens or exceeds the context, or the model has no labels.
     fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket>;
 
     /// Loads an adapter from a folder under a name.
     ///
     /// # Errors
-    /// It is none, or of another model; no room for it.
+    /// The folder is not an adapter or belongs to another model, or there is no room for it.
     fn load_adapter(&self, name: &str, folder: &std::path::Path) -> Result<()>;
 
-    /// Unloads an adapter; requests that use it end first.
+    /// Unloads an adapter once the requests using it have ended.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No adapter has this name.
     fn unload_adapter(&self, name: &str) -> Result<()>;
 
-    /// Gives up the beginnings of prompts that it remembers, in memory and on disk; returns the bytes on disk that were erased.
+    /// Erases the cached prompt prefixes, in memory and on disk; returns the number of erased bytes on disk.
     ///
     /// # Errors
-    /// It has stopped.
+    /// The service has stopped.
     fn erase_prefixes(&self) -> Result<u64>;
 }
 
 /// A text, or two that are judged together.
 pub type TextPair = (String, Option<String>);
 
-/// A text, or two that are judged together, as a model reads them: with what its tokenizer puts around them.
+/// Token ids of a text, or of two that are judged together, including the tokens that the tokenizer adds around them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextIds {
-    /// Ids of all.
+    /// All token ids.
     pub ids: Vec<u32>,
-    /// So many of them are the first text's; the others are of the second token type, where a model has types.
+    /// Number of ids of the first text; the others have the second token type, if the model has types.
     pub first: usize,
 }
 
@@ -121,108 +121,108 @@ impl From<Vec<u32>> for TextIds {
     }
 }
 
-/// What is asked of texts.
+/// Kind of numbers computed for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
-    /// A vector of length 1.
+    /// A unit embedding vector.
     Vector,
-    /// For each of [`ModelCard::labels`] its probability, or the number that the model gives.
+    /// The probability of each of [`ModelCard::labels`], or the raw outputs of a regression model.
     Classes,
-    /// How well the second text answers the first: one number, as the model's own code gives it.
+    /// Relevance of the second text to the first: one number, computed as in the model's own code.
     Relevance,
 }
 
-/// A conversation, to be rendered.
+/// A conversation to be rendered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conversation {
-    /// Messages as clients send them: objects with `role`, `content` and whatever else the template reads.
+    /// Messages as sent by clients: objects with `role`, `content` and any other keys read by the template.
     pub messages: Vec<Value>,
-    /// Tools as JSON schemas.
+    /// Tool definitions as JSON schemas.
     pub tools: Vec<Value>,
-    /// The prompt ends where the model's answer begins.
+    /// Ends the prompt where the model's answer begins.
     pub add_generation_prompt: bool,
-    /// The prompt ends inside the last message, which the answer continues.
+    /// Ends the prompt inside the last message, which the answer continues.
     pub continue_final_message: bool,
-    /// Further variables of the template.
+    /// Additional variables of the template.
     pub variables: serde_json::Map<String, Value>,
 }
 
-/// What a service serves.
+/// Description of a served model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelCard {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// Names what it computes: of weights, tokenizer and settings. Equal answers need an equal fingerprint.
+    /// Fingerprint of weights, tokenizer and settings. Equal answers require equal fingerprints.
     pub fingerprint: String,
-    /// Tokens of prompt and answer together.
+    /// Maximum number of prompt and answer tokens together.
     pub context_tokens: usize,
-    /// Entries of the vocabulary.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// It generates text; otherwise it gives vectors or labels alone.
+    /// True if it generates text; otherwise it only returns vectors or labels.
     pub generates: bool,
-    /// It has a template for conversations.
+    /// True if it has a chat template.
     pub converses: bool,
-    /// Names of the numbers of a classifier.
+    /// Label names of a classifier.
     pub labels: Vec<String>,
-    /// Numbers of a vector.
+    /// Dimensions of an embedding vector.
     pub embedding: usize,
-    /// Its adapters: of each its name, and what names what it computes over this model.
+    /// Adapters by name, with the fingerprint of each on top of this model.
     pub adapters: BTreeMap<String, String>,
-    /// Ids that end an answer, and that begin a text.
+    /// Ids that end an answer.
     pub eos: Vec<u32>,
-    /// The id that begins a text.
+    /// Id that begins a text.
     pub bos: Option<u32>,
-    /// The token that fills batches, as it is spelled, where the tokenizer's files name one.
+    /// Padding token by its spelling, if the tokenizer's files name one.
     pub pad_token: Option<String>,
-    /// How its files say that tokens are chosen, where a request does not.
+    /// Default sampling settings from its files.
     pub sampling: PartialSampling,
-    /// The source of its template for conversations.
+    /// Source of its chat template.
     pub chat_template: Option<String>,
 }
 
-/// How full a service is.
+/// Load of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Requests that run.
+    /// Number of running requests.
     pub running: usize,
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub waiting: usize,
-    /// Tokens of prompts that wait to be computed.
+    /// Number of prompt tokens waiting to be processed.
     pub waiting_tokens: usize,
-    /// Pages of keys and values, and those in use or kept for prefixes.
+    /// Total number of pages of the key/value cache.
     pub pages: usize,
-    /// Pages that running requests hold.
+    /// Pages held by running requests.
     pub pages_used: usize,
-    /// Pages that hold beginnings of prompts that no running request uses.
+    /// Pages with cached prefixes that no running request uses.
     pub pages_cached: usize,
-    /// Tokens of a page.
+    /// Tokens per page.
     pub page_tokens: usize,
-    /// Tokens a second that prompts were read with lately; 0 before the first.
+    /// Recent prefill rate in tokens per second; 0 before the first.
     pub prefill_tokens_per_s: f64,
-    /// Tokens of prompts that were looked up among the prefixes, since the start.
+    /// Prompt tokens looked up in the prefix cache since the start.
     pub prefix_queries: u64,
-    /// Those that were found.
+    /// Prompt tokens found there.
     pub prefix_hits: u64,
-    /// Those that came back from disk, since the start.
+    /// Tokens restored from disk since the start.
     pub restored_tokens: u64,
-    /// Bytes of beginnings of prompts on disk, of all models.
+    /// Bytes of stored prefixes on disk, over all models.
     pub stored_bytes: u64,
-    /// Requests whose pages were preempted, to be recomputed.
+    /// Number of preempted requests whose pages are recomputed.
     pub preemptions: u64,
-    /// Tokens of prompts that were computed, since the start.
+    /// Prompt tokens computed since the start.
     pub prompt_tokens: u64,
-    /// Tokens that were generated.
+    /// Generated tokens.
     pub answer_tokens: u64,
-    /// Tokens that were guessed to follow, since the start.
+    /// Draft tokens proposed since the start.
     pub drafted_tokens: u64,
-    /// Those of them that followed.
+    /// Draft tokens accepted.
     pub accepted_tokens: u64,
-    /// The same of the first guess of each step, the second, and so on.
+    /// Accepted draft tokens by position: first of each step, second, and so on.
     pub accepted_at: Vec<u64>,
-    /// Guesses, each of one or more tokens, since the start.
+    /// Number of drafts, each of one or more tokens, since the start.
     pub drafts: u64,
-    /// Pages of the draft model that are in use.
+    /// Pages of the draft model in use.
     pub draft_pages_used: usize,
-    /// Tokens of each step lately, the last one last.
+    /// Tokens per recent step, the latest last.
     pub step_tokens: Vec<u32>,
 }

@@ -1,9 +1,10 @@
-//! Who a process is among how many, and where they meet: from flags and from what launchers put into the environment.
+//! Rank, world size and rendezvous of a process, from flags and from the environment that launchers set up.
 //!
-//! [`resolve`] is a pure function over the environment. Every source says what it knows; the first that is complete wins, in
-//! the order of [`SOURCES`]; two that disagree are an error that names both. A launcher inside another one (torchrun or mpirun
-//! inside a Slurm step) is asked alone: what the outer one says is about the launcher's own processes. Nothing here knows how
-//! ranks are connected.
+//! [`resolve`] is a pure function of the environment. Every source contributes the values it knows; the first
+//! complete one wins, in the order of [`SOURCES`]. Two sources that disagree are an error that names both. For a
+//! launcher inside another one (torchrun or mpirun inside a Slurm step) only the inner one counts, because the
+//! variables of the outer one describe the launcher's own processes. This module knows nothing about how ranks are
+//! connected.
 
 mod slurm;
 mod sources;
@@ -17,34 +18,34 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// The environment, by name.
+/// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
-/// The sources, in the order in which they win.
+/// The sources in order of precedence, highest first.
 pub const SOURCES: [&str; 9] =
     ["flags", "torchrun", "Open MPI", "PMI", "PMIx", "Slurm", "PET", "SkyPilot", "Kubernetes index"];
 
-/// A value, and the variable or flag that says it.
+/// A value with the variable or flag that sets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Said<T> {
-    /// What it says.
+    /// The value.
     pub value: T,
-    /// Its name.
+    /// Name of the variable or flag.
     pub by: String,
 }
 
-/// What is said of a process. Everything is counted from 0.
+/// The values that a source sets for a process. All numbers are counted from 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Claim {
-    /// Which rank it is.
+    /// Rank of the process.
     pub rank: Option<Said<usize>>,
     /// Number of ranks.
     pub world_size: Option<Said<usize>>,
-    /// Which of the ranks on its machine it is.
+    /// Rank among the processes on the same machine.
     pub local_rank: Option<Said<usize>>,
-    /// Ranks on its machine.
+    /// Number of ranks on the same machine.
     pub local_world_size: Option<Said<usize>>,
-    /// Which machine it is on.
+    /// Index of the machine.
     pub node: Option<Said<usize>>,
     /// Number of machines.
     pub nodes: Option<Said<usize>>,
@@ -52,70 +53,71 @@ pub struct Claim {
     pub rendezvous: Option<Said<String>>,
 }
 
-/// What became of a source.
+/// The outcome for a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It says nothing.
+    /// The source sets nothing.
     Absent,
-    /// It decides.
+    /// The source decides.
     Won,
-    /// It decides nothing and contradicts nothing.
+    /// The source does not decide, and contradicts nothing.
     Agrees,
-    /// It does not count, for this reason.
+    /// The source is ignored, for this reason.
     PassedOver(String),
 }
 
-/// A source, what it says and what became of it.
+/// A source, its values and the outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Source {
     /// One of [`SOURCES`].
     pub name: &'static str,
-    /// What it says.
+    /// Values that it sets.
     pub claim: Claim,
-    /// Whether it counts.
+    /// Outcome.
     pub verdict: Verdict,
 }
 
-/// All sources, and what follows.
+/// All sources, and the result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resolution {
-    /// In the order in which they win.
+    /// Sources in order of precedence.
     pub sources: Vec<Source>,
-    /// What counts: what the winner and those that agree with it say together. Empty for a process alone.
+    /// The result: the winner's values combined with those of the sources that agree with it. Empty for a process
+    /// alone.
     pub claim: Claim,
-    /// Who won; none for a process alone.
+    /// Name of the winner; `None` for a process alone.
     pub winner: Option<&'static str>,
-    /// Why there is no answer.
+    /// Reason why there is no result.
     pub refused: Option<String>,
 }
 
-/// What a process is to do.
+/// The part a process plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Everything: it was not launched with others.
+    /// The only process: it was not launched with others.
     Alone,
-    /// It is one rank.
+    /// One rank.
     Rank {
-        /// Which.
+        /// Its number.
         rank: usize,
-        /// Of how many.
+        /// Number of ranks.
         ranks: usize,
     },
-    /// It was started once on a machine and has the machine's ranks to start.
+    /// The only process started on a machine, which has to start that machine's ranks.
     Node {
-        /// Which machine.
+        /// Index of the machine.
         node: usize,
-        /// Of how many.
+        /// Number of machines.
         nodes: usize,
     },
 }
 
 impl Resolution {
-    /// What this process is to do.
+    /// Returns the role of this process.
     ///
     /// # Errors
-    /// Sources that disagree, and values that cannot be.
+    /// Fails if sources disagree or a value is impossible.
     pub fn role(&self) -> Result<Role> {
         if let Some(message) = &self.refused {
             return Err(Error::Ranks { message: message.clone() });
@@ -132,7 +134,7 @@ impl Resolution {
 }
 
 impl fmt::Display for Resolution {
-    /// One line: who this process is and who says so.
+    /// Writes one line: the place of this process and the source that sets it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(message) = &self.refused {
             return write!(f, "{message}");
@@ -145,7 +147,7 @@ impl fmt::Display for Resolution {
 }
 
 impl fmt::Display for Claim {
-    /// `rank 3 of 8, local rank 1 of 4, node 0 of 2, at host:29500`; what is not said is left out.
+    /// Writes `rank 3 of 8, local rank 1 of 4, node 0 of 2, at host:29500`, without the parts that are not set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         let pairs = [
@@ -168,7 +170,7 @@ impl fmt::Display for Claim {
 }
 
 impl Claim {
-    /// The numbers, with their names.
+    /// The numbers with their names.
     fn numbers(&self) -> [(&'static str, &Option<Said<usize>>); 6] {
         [
             ("rank", &self.rank),
@@ -184,12 +186,12 @@ impl Claim {
         *self == Claim::default()
     }
 
-    /// Whether it says which of how many.
+    /// Returns whether both a number and its total are known, for the rank or for the node.
     fn is_complete(&self) -> bool {
         self.rank.is_some() && self.world_size.is_some() || self.node.is_some() && self.nodes.is_some()
     }
 
-    /// Takes over what is missing.
+    /// Fills in missing values from another claim.
     fn complete(&mut self, other: &Claim) {
         fn fill<T: Clone>(to: &mut Option<T>, from: &Option<T>) {
             if to.is_none() {
@@ -205,7 +207,7 @@ impl Claim {
         fill(&mut self.rendezvous, &other.rendezvous);
     }
 
-    /// A number that is not below its count.
+    /// Describes the first number that is not below its count.
     fn beyond(&self) -> Option<String> {
         let pairs = [
             (&self.rank, &self.world_size),
@@ -222,7 +224,8 @@ impl Claim {
     }
 }
 
-/// Finds out who this process is. `flags` are what the user says; they win, and contradict nothing.
+/// Determines the ranks from `flags`, the values the user gives, and the environment. Flags win, and never conflict
+/// with a launcher.
 pub fn resolve(flags: &Claim, environment: &Environment) -> Resolution {
     let mut refused = (flags.rank.is_some() != flags.world_size.is_some())
         .then(|| "--rank and --world-size go together".to_string());
@@ -243,7 +246,7 @@ pub fn resolve(flags: &Claim, environment: &Environment) -> Resolution {
     settle(sources, refused)
 }
 
-/// Who wins, and whether those who count agree.
+/// Picks the winner and checks that the sources that count agree.
 fn settle(mut sources: Vec<Source>, mut refused: Option<String>) -> Resolution {
     let mut winner = None;
     let mut counting = Vec::new();
@@ -263,14 +266,15 @@ fn settle(mut sources: Vec<Source>, mut refused: Option<String>) -> Resolution {
     }
     let mut claim = Claim::default();
     if winner.is_some() {
-        // In their order: what a flag or MASTER_ADDR says comes before what follows from a launcher's list of hosts.
+        // In order of precedence: a flag or MASTER_ADDR is used before an address derived from a launcher's list of
+        // hosts.
         counting.iter().for_each(|index| claim.complete(&sources[*index].claim));
         refused = refused.or_else(|| claim.beyond());
     }
     Resolution { winner: winner.map(|index| sources[index].name), sources, claim, refused }
 }
 
-/// The first thing that a source and a later one say differently.
+/// Describes the first value in which a source and a later one disagree.
 fn disagreement(sources: &[Source], counting: &[usize], index: usize) -> Option<String> {
     let later = counting.iter().filter(|other| **other > index);
     later.into_iter().find_map(|other| {

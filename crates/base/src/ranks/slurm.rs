@@ -1,9 +1,10 @@
-//! What `srun` says: its own formats for lists of hosts and of tasks.
+//! Variables set by `srun`, with its formats for lists of hosts and of tasks.
 
 use super::sources::{number, port, text};
 use super::{Claim, Environment, Said};
 
-/// Whether the process is a task of a step of several; else why what is said does not count.
+/// Checks that the process is a task of a step of several; otherwise the error is the reason why Slurm's variables
+/// are ignored.
 pub(super) fn is_a_step(environment: &Environment) -> Result<(), String> {
     if text(environment, "SLURM_PROCID").is_none() && text(environment, "SLURM_JOB_ID").is_none() {
         return Ok(());
@@ -38,7 +39,7 @@ fn local_tasks(environment: &Environment, node: Option<usize>) -> Option<Said<us
     Some(Said { value: tasks_of(list, node?)?, by: by.into() })
 }
 
-/// Tasks of a node in a list such as `2(x3),1`: three nodes with two each, then one with one.
+/// Number of tasks on a node, from a list such as `2(x3),1`: three nodes with two each, then one with one.
 pub(super) fn tasks_of(list: &str, node: usize) -> Option<usize> {
     let mut first = 0;
     for part in list.split(',') {
@@ -63,7 +64,7 @@ fn rendezvous(environment: &Environment) -> Option<Said<String>> {
     Some(Said { value, by: by.into() })
 }
 
-/// The first host of a list such as `gpu[07-12,20],login` or `rack[1-2]n[3-4]`.
+/// First host of a list such as `gpu[07-12,20],login` or `rack[1-2]n[3-4]`.
 pub(super) fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list.trim().chars();

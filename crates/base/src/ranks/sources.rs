@@ -1,18 +1,19 @@
-//! The variables of each launcher.
+//! Environment variables of each launcher.
 
 use super::slurm;
 use super::{Claim, Environment, Said};
 
-/// What a source says, or which of its variables cannot be read; and why it does not count, if it does not.
+/// Values of a source, or an error for a variable that cannot be read, and the reason why the source is ignored, if
+/// it is.
 pub(super) struct Read {
     pub claim: Result<Claim, String>,
     pub passed_over: Option<String>,
 }
 
-/// What a source's claim is read from.
+/// A number from the environment, if it is set.
 pub(super) type Found = Result<Option<Said<usize>>, String>;
 
-/// All sources that are in the environment, in their order.
+/// Reads all sources of the environment, in order.
 pub(super) fn read(environment: &Environment) -> [Read; 8] {
     let elastic = has(environment, "TORCHELASTIC_RUN_ID");
     let mpirun = has(environment, "OMPI_COMM_WORLD_RANK");
@@ -46,12 +47,12 @@ fn has(environment: &Environment, name: &str) -> bool {
     text(environment, name).is_some()
 }
 
-/// A variable that is set to something.
+/// Value of a variable; `None` if it is unset or empty.
 pub(super) fn text<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
     environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
 }
 
-/// A number from the first of several variables that is set.
+/// Number in the first of several variables that is set.
 pub(super) fn number(environment: &Environment, names: &[&str]) -> Found {
     let Some((name, value)) = names.iter().find_map(|name| Some((*name, text(environment, name)?))) else {
         return Ok(None);
@@ -62,17 +63,17 @@ pub(super) fn number(environment: &Environment, names: &[&str]) -> Found {
     }
 }
 
-/// As [`number`], for variables that may hold words such as `auto`, which say nothing here.
+/// Like [`number`], but ignores values that are not numbers, such as `auto`.
 fn perhaps(environment: &Environment, name: &str) -> Option<Said<usize>> {
     number(environment, &[name]).unwrap_or_default()
 }
 
-/// The port of a job follows from its number, so that two jobs on a machine differ.
+/// Port derived from a job's number, so that two jobs on a machine use different ports.
 pub(super) fn port(job: u64) -> u64 {
     20_000 + job % 20_000
 }
 
-/// `host:port` from two variables.
+/// Address `host:port` from two variables.
 fn address(environment: &Environment, host: &str, port: &str) -> Option<Said<String>> {
     let name = text(environment, host)?;
     let value = format!("{name}:{}", text(environment, port).unwrap_or("29500"));
@@ -92,8 +93,9 @@ fn torchrun(environment: &Environment) -> Result<Claim, String> {
     })
 }
 
-/// `OMPI_COMM_WORLD_NODE_RANK` is the rank among the processes of one machine, not the machine's number, and is left out.
-/// Processes of one machine meet there, at a port that follows from the job's name; for others nothing says where the first is.
+/// `OMPI_COMM_WORLD_NODE_RANK` is the rank among the processes of one machine, not the machine's index, and is not
+/// used. Processes on a single machine meet on that machine, at a port derived from the job's name. For several
+/// machines, no variable gives the host of the first rank.
 fn open_mpi(environment: &Environment) -> Result<Claim, String> {
     let number = |name| number(environment, &[name]);
     let world_size = number("OMPI_COMM_WORLD_SIZE")?;
@@ -126,12 +128,12 @@ fn pmi(environment: &Environment) -> Result<Claim, String> {
     })
 }
 
-/// PMIx puts the rank into the environment and nothing else.
+/// PMIx sets only the rank.
 fn pmix(environment: &Environment) -> Result<Claim, String> {
     Ok(Claim { rank: number(environment, &["PMIX_RANK"])?, ..Claim::default() })
 }
 
-/// What Kubeflow's TrainJob injects: one process a node, which starts the node's ranks.
+/// Variables set by Kubeflow's TrainJob: one process per node, which starts the node's ranks.
 fn pet(environment: &Environment) -> Result<Claim, String> {
     Ok(of_node(Claim {
         local_world_size: perhaps(environment, "PET_NPROC_PER_NODE"),
@@ -154,12 +156,12 @@ fn sky(environment: &Environment) -> Result<Claim, String> {
     }))
 }
 
-/// An Indexed Job tells a pod its index and not the number of pods.
+/// A pod of an Indexed Job is given its index but not the number of pods.
 fn kubernetes(environment: &Environment) -> Result<Claim, String> {
     Ok(Claim { node: number(environment, &["JOB_COMPLETION_INDEX"])?, ..Claim::default() })
 }
 
-/// A node with one rank is that rank.
+/// Treats a node with a single rank as that rank.
 fn of_node(mut claim: Claim) -> Claim {
     if claim.local_world_size.as_ref().is_some_and(|said| said.value == 1) {
         claim.rank.clone_from(&claim.node);

@@ -1,4 +1,4 @@
-//! A table of environments and what follows from each.
+//! A table of environments with the expected result of each.
 
 use super::slurm::{first_host, tasks_of};
 use super::*;
@@ -12,7 +12,7 @@ fn resolved(text: &str) -> Resolution {
     resolve(&Claim::default(), &environment(text))
 }
 
-/// The line that a run prints.
+/// Checks the line that a run prints.
 #[track_caller]
 fn check(text: &str, expected: &str) {
     assert_eq!(resolved(text).to_string(), expected, "{text}");
@@ -33,7 +33,7 @@ fn every_launcher_of_the_table() {
     check("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h", "rank 1 of 2, at h:29500 (from torchrun)");
     check(TORCH, "rank 6 of 8, local rank 2 of 4, node 1 of 2, at a:1234 (from torchrun)");
     check(OMPI, "rank 5 of 8, local rank 1 of 4 (from Open MPI)");
-    // On one machine they can meet, wherever jobs have names.
+    // Ranks on one machine can meet if the job has a name.
     let here = OMPI.replace("LOCAL_SIZE=4", "LOCAL_SIZE=8");
     check(&here, "rank 5 of 8, local rank 1 of 8 (from Open MPI)");
     check(
@@ -64,7 +64,7 @@ fn every_launcher_of_the_table() {
         "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS=10.0.0.1;10.0.0.2 SKYPILOT_NUM_GPUS_PER_NODE=4",
         "4 local ranks, node 1 of 2, at 10.0.0.1:29500 (from SkyPilot)",
     );
-    // A pod does not know how many there are.
+    // A pod does not know the number of pods.
     check("JOB_COMPLETION_INDEX=2", "a process alone: no launcher says otherwise");
     check("JOB_COMPLETION_INDEX=2 RANK=1 WORLD_SIZE=4", "rank 1 of 4, node 2 (from torchrun)");
 }
@@ -78,7 +78,7 @@ fn what_does_not_count() {
     check("WORLD_SIZE=4", alone);
     check("PET_NODE_RANK=0 PET_NNODES=1:4", alone);
     check("RANK= WORLD_SIZE=", alone);
-    // Where to meet is taken from whoever says it, before it is taken from a list.
+    // An address given by any source is preferred to one derived from a list of hosts.
     for (environment, by) in
         [(OMPI, "rank 5 of 8, local rank 1 of 4"), (SLURM, "rank 3 of 6, local rank 1 of 2, node 1 of 3")]
     {
@@ -86,7 +86,7 @@ fn what_does_not_count() {
         let said = format!("{environment} MASTER_ADDR=a MASTER_PORT=7");
         check(&said, &format!("{by}, at a:7 (from {source})"));
     }
-    // torchrun and mpirun inside Slurm: the step is the launcher's.
+    // torchrun and mpirun inside Slurm: the step belongs to the launcher.
     check(
         &format!("{TORCH} {SLURM}"),
         "rank 6 of 8, local rank 2 of 4, node 1 of 2, at a:1234 (from torchrun)",
@@ -115,7 +115,7 @@ fn contradictions_name_both() {
         &format!("{SLURM} PMIX_RANK=2"),
         "PMIX_RANK=2 (PMIx) and SLURM_PROCID=3 (Slurm) disagree about the rank; unset one of them, or say --rank and --world-size",
     );
-    // What says little still has to fit.
+    // Even an incomplete source must not contradict the winner.
     check(
         &format!("{SLURM} RANK=2"),
         "RANK=2 (torchrun) and SLURM_PROCID=3 (Slurm) disagree about the rank; unset one of them, or say --rank and --world-size",

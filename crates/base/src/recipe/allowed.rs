@@ -1,31 +1,32 @@
-//! What the number of a key may be.
+//! Allowed ranges of numeric keys.
 
 use std::fmt;
 
 use crate::human;
 
-/// What a number may be; of a list, each.
+/// Allowed range of a number, or of each number of a list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Allowed {
-    /// Anything that its type holds.
+    /// Every number of the key's type.
     Any,
-    /// From the first to the second, whole.
+    /// Whole numbers from the first to the second, both included.
     Whole(u64, u64),
-    /// From the first to the second; without an end from [`Allowed::NO_END`] on.
+    /// Numbers from the first to the second, both included. [`Allowed::NO_END`] as the second stands for no upper
+    /// limit.
     Real(f64, f64),
-    /// Above 0, up to this.
+    /// Numbers above 0, up to this one.
     Above0(f64),
-    /// 0 or more, below 1.
+    /// Numbers from 0 up to but not including 1.
     Below1,
 }
 
 use Allowed::{Above0, Any, Below1, Real, Whole};
 
 impl Allowed {
-    /// No upper end but that of the type that kernels compute with.
+    /// Upper end of an open range: the largest value of the type that kernels compute with.
     pub const NO_END: f64 = f32::MAX as f64;
 
-    /// Whether it may be this number.
+    /// Returns whether a number is allowed.
     pub fn holds(self, number: f64) -> bool {
         match self {
             Any => true,

@@ -1,4 +1,4 @@
-//! Recipes that differ in a few values: rows of a table, each filled into one form.
+//! Recipes that differ in a few values: rows of a table, each filled into the same template.
 
 use std::collections::BTreeSet;
 
@@ -9,32 +9,33 @@ use super::source::Origin;
 use super::suggest;
 use crate::error::{Error, Result};
 
-/// Recipes as rows of a table. A row's columns, those of its model and those of its heading stand in the braces of a form; the
-/// row's win over the model's, and these over the heading's.
+/// A template for recipes, with a table of rows. Columns of a row, of its model and of its heading replace the names
+/// in braces. The row's own columns take precedence over the model's, and those over the heading's.
 #[derive(Clone, Copy, Debug)]
 pub struct Form<'a> {
-    /// A recipe with `{column}` where rows differ: after `= ` the value as TOML, elsewhere its text, in capitals if the name is.
-    /// A line with `{column?}` is left out where there is no such column, and so is a table without lines. `{name}` is the row's.
+    /// Recipe text with `{column}` where rows differ. After `= ` the column's value is written as TOML; elsewhere as
+    /// text, in capitals if the name in braces is. A line with `{column?}` is left out if the column does not exist,
+    /// and so is a table that has no lines. `{name}` is the name of the row.
     pub text: &'a str,
     /// TOML: a table of columns for each model.
     pub sizes: &'a str,
-    /// TOML: tables with a `heading`, columns that their rows share, and `runs`, a table of columns for each row; column `model`
-    /// is the row's model.
+    /// TOML: tables with a `heading`, columns shared by their rows, and `runs`, a table of columns for each row. The
+    /// column `model` names the row's model.
     pub runs: &'a str,
 }
 
-/// A heading, and the names of the recipes below it.
+/// A heading with the names of its recipes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The heading.
     pub heading: String,
-    /// Names in the order in which they are written.
+    /// Names of the recipes, in file order.
     pub names: Vec<String>,
 }
 
 type Columns = Vec<(String, Raw)>;
 
-/// The rows below one heading.
+/// Rows under one heading.
 struct Rows {
     heading: String,
     shared: Columns,
@@ -42,21 +43,21 @@ struct Rows {
 }
 
 impl Form<'_> {
-    /// The rows by heading, in the order in which they are written.
+    /// Returns the rows by heading, in file order.
     ///
     /// # Errors
-    /// A table of runs that is not TOML, or not as [`Form::runs`] says.
+    /// Fails if the table of runs is not TOML, or does not have the form described at [`Form::runs`].
     pub fn groups(&self) -> Result<Vec<Group>> {
         let names = |rows: Columns| rows.into_iter().map(|(name, _)| name).collect();
         let group = |rows: Rows| Group { heading: rows.heading, names: names(rows.rows) };
         Ok(self.rows()?.into_iter().map(group).collect())
     }
 
-    /// The recipe of a row as TOML; none where no row has this name.
+    /// Returns the recipe of a row as TOML, or `None` if there is no row of this name.
     ///
     /// # Errors
-    /// A table that is not TOML, a model that is not in the table of sizes, a column that the form asks for and nothing has, or one
-    /// that it does not use; with its place.
+    /// Fails, with the place, if a table is not TOML, a model is missing from the table of sizes, the template needs
+    /// a column that is not defined, or a column is not used by the template.
     pub fn recipe(&self, name: &str) -> Result<Option<String>> {
         for Rows { shared, rows, .. } in self.rows()? {
             if let Some((_, row)) = rows.into_iter().find(|(row, _)| row == name) {
@@ -81,7 +82,7 @@ impl Form<'_> {
         Raw::parse(self.runs, &runs())?.into_iter().map(read).collect()
     }
 
-    /// The form with the columns of a row, of its model and of its heading.
+    /// Fills the template with the columns of a row, of its model and of its heading.
     fn fill(&self, name: &str, row: Raw, shared: Columns) -> Result<String> {
         let line = row.line;
         let mut row = columns(row, &runs(), name)?;
@@ -115,18 +116,18 @@ impl Form<'_> {
     }
 }
 
-/// A form that is being filled in.
+/// State of a template being filled in.
 struct Filling<'a> {
     name: &'a str,
     /// Line of the row.
     line: usize,
-    /// The first of a name is taken.
+    /// Columns by precedence: the first with a name is used.
     columns: Columns,
     used: BTreeSet<String>,
 }
 
 impl Filling<'_> {
-    /// A line with values in place of braces; none where it is left out.
+    /// Returns a line with values in place of braces, or `None` if it is left out.
     fn line(&mut self, line: &str) -> Result<Option<String>> {
         let (mut out, mut rest) = (String::new(), line);
         while let Some((before, after)) = rest.split_once('{') {
@@ -146,7 +147,7 @@ impl Filling<'_> {
         Ok(Some(out + rest))
     }
 
-    /// The value of a column, as TOML or as text.
+    /// Returns the value of a column, as TOML or as text.
     fn value(&mut self, column: &str, as_toml: bool) -> Result<Option<String>> {
         if column == "name" {
             return Ok(Some(self.name.to_string()));

@@ -1,4 +1,4 @@
-//! Loading: the layers in order, `extends` resolved, the result typed.
+//! Loading: applies the layers in order, resolves `extends` and reads the typed result.
 
 use std::borrow::Cow;
 use std::fs;
@@ -17,7 +17,7 @@ use super::tree::{Node, Walk, defaults, join, reset, to_table};
 use crate::error::{Error, Result};
 use crate::secrets::redacted;
 
-/// Recipes that a binary carries: pairs of name and TOML text, and rows of tables that are filled into a form.
+/// Recipes embedded in a binary: pairs of name and TOML text, and rows of a table filled into a template.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Library<'a> {
     entries: &'a [(&'a str, &'a str)],
@@ -25,20 +25,20 @@ pub struct Library<'a> {
 }
 
 impl<'a> Library<'a> {
-    /// A library of (name, text) pairs.
+    /// Creates a library of (name, text) pairs.
     pub const fn new(entries: &'a [(&'a str, &'a str)]) -> Library<'a> {
         Library { entries, form: None }
     }
 
-    /// The same, and a form whose rows are recipes.
+    /// Adds a template whose rows are recipes.
     pub const fn with_form(self, form: Form<'a>) -> Library<'a> {
         Library { form: Some(form), ..self }
     }
 
-    /// The text of a recipe; none where no recipe has this name.
+    /// Returns the text of a recipe, or `None` if there is no recipe of this name.
     ///
     /// # Errors
-    /// A row that does not fit its form.
+    /// Fails if a row does not fit its template.
     pub fn text(&self, name: &str) -> Result<Option<Cow<'a, str>>> {
         if let Some((_, text)) = self.entries.iter().find(|(known, _)| *known == name) {
             return Ok(Some(Cow::Borrowed(text)));
@@ -47,10 +47,10 @@ impl<'a> Library<'a> {
         Ok(row.map(Cow::Owned))
     }
 
-    /// Every name, in the order given; those of rows come last.
+    /// Returns all names in the given order, those of rows last.
     ///
     /// # Errors
-    /// A table of runs that cannot be read.
+    /// Fails if the table of runs cannot be read.
     pub fn names(&self) -> Result<Vec<String>> {
         let rows = self.form.map_or(Ok(Vec::new()), |form| form.groups())?;
         let entries = self.entries.iter().map(|(name, _)| name.to_string());
@@ -58,7 +58,7 @@ impl<'a> Library<'a> {
     }
 }
 
-/// The layers of a recipe, laid over the defaults in the order they are added here.
+/// Layers of a recipe, applied to the defaults in the order in which they are added.
 #[derive(Clone, Debug, Default)]
 pub struct Layers<'a> {
     library: Library<'a>,
@@ -76,17 +76,17 @@ enum Layer {
 }
 
 impl<'a> Layers<'a> {
-    /// Only the defaults.
+    /// Starts with the defaults only.
     pub fn new() -> Layers<'static> {
         Layers::default()
     }
 
-    /// Only the defaults, with shipped recipes to name and extend.
+    /// Starts with the defaults only, with shipped recipes available by name and for `extends`.
     pub fn with_library(library: Library<'a>) -> Layers<'a> {
         Layers { library, ..Layers::default() }
     }
 
-    /// A shipped recipe by name, or a file: whatever has a `/` or ends in `.toml` is a file.
+    /// Adds a shipped recipe by name, or a file: text that contains a `/` or ends in `.toml` is a path.
     pub fn recipe(self, name_or_path: &str) -> Layers<'a> {
         if is_path(name_or_path) {
             return self.file(name_or_path);
@@ -94,32 +94,33 @@ impl<'a> Layers<'a> {
         self.push(Layer::Recipe(name_or_path.to_string()))
     }
 
-    /// A file.
+    /// Adds a file.
     pub fn file(self, path: impl AsRef<Path>) -> Layers<'a> {
         self.push(Layer::File(path.as_ref().to_path_buf()))
     }
 
-    /// A TOML text with a name, as if it were a shipped recipe.
+    /// Adds a TOML text under a name, like a shipped recipe.
     pub fn text(self, name: &str, text: &str) -> Layers<'a> {
         self.push(Layer::Text { name: name.to_string(), text: text.to_string() })
     }
 
-    /// A setting `a.b=v` as typed.
+    /// Adds a setting `a.b=v` as typed.
     pub fn set(self, setting: &str) -> Layers<'a> {
         self.push(Layer::Setting(setting.to_string()))
     }
 
-    /// Several settings `a.b=v`.
+    /// Adds several settings `a.b=v`.
     pub fn sets<S: AsRef<str>>(self, settings: &[S]) -> Layers<'a> {
         settings.iter().fold(self, |layers, setting| layers.set(setting.as_ref()))
     }
 
-    /// What a flag such as `--minutes 5` sets; the flag is the value's source.
+    /// Adds the value set by a flag such as `--minutes 5`; the flag is the value's source.
     pub fn flag(self, flag: &str, path: &str, value: &str) -> Layers<'a> {
         self.push(Layer::Flag { flag: flag.to_string(), path: path.to_string(), value: value.to_string() })
     }
 
-    /// With the default at a path, where a later layer sets the key `by` and the path's value makes no sense with it.
+    /// Puts the default back at a path if a later layer sets the key `by`, with which the path's value makes no
+    /// sense.
     pub fn displaced(mut self, path: &str, by: &str) -> Layers<'a> {
         self.displaced.push((path.to_string(), by.to_string()));
         self
@@ -131,7 +132,7 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// A loaded recipe: the typed value, and every key with its source.
+/// A loaded recipe: the typed value, and the source of every key.
 #[derive(Clone, Debug)]
 pub struct Loaded<T> {
     /// The typed value.
@@ -139,18 +140,18 @@ pub struct Loaded<T> {
     rows: Vec<Row>,
     sources: Vec<(String, Source)>,
     text: String,
-    /// The paths of the settings, as typed.
+    /// Paths of the settings, as typed.
     typed: Vec<String>,
-    /// The texts, in the order in which they lie over each other.
+    /// The layered texts, in order.
     order: Vec<Source>,
 }
 
 impl<T: Table> Loaded<T> {
-    /// Lays the layers over each other and reads the result.
+    /// Applies the layers and reads the result.
     ///
     /// # Errors
-    /// The first mistake, with its place: unknown key or recipe, wrong kind of value, unreadable file, text
-    /// that is not TOML, recipes that extend each other in a circle.
+    /// Returns the first mistake with its place: an unknown key or recipe, a value of the wrong kind, an unreadable
+    /// file, text that is not TOML, or recipes that extend each other in a circle.
     pub fn load(layers: Layers<'_>) -> Result<Loaded<T>> {
         let schema = TableSchema::of::<T>();
         let paths: Vec<String> = keys::<T>().into_iter().map(|key| key.path).collect();
@@ -178,28 +179,30 @@ impl<T: Table> Loaded<T> {
 }
 
 impl<T> Loaded<T> {
-    /// Every key with its value and source, in the order of declaration.
+    /// Returns every key with its value and source, in declaration order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// The whole recipe as TOML, the source of each value next to it. Loads to the same values.
+    /// Returns the whole recipe as TOML, with the source of each value in a comment. The text loads to the same
+    /// values.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Where the value of a path came from; `None` for a path that does not exist.
+    /// Returns the source of the value at a path, or `None` if the path does not exist.
     pub fn source(&self, path: &str) -> Option<&Source> {
         self.sources.iter().find(|(p, _)| p == path).map(|(_, source)| source)
     }
 
-    /// Whether anything but the default set a path, or any path below it.
+    /// Returns whether any layer sets a path, or a path below it.
     pub fn is_set(&self, path: &str) -> bool {
         let below = |p: &str| p == path || p.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
         self.sources.iter().any(|(p, source)| below(p) && !source.is_default())
     }
 
-    /// The layer that a path's value is of: 0 for the default, the highest for the command line; none for a path that does not exist.
+    /// Index of the layer that sets a path: 0 for the default, the highest for the command line. `None` if the path
+    /// does not exist.
     fn layer(&self, path: &str) -> Option<usize> {
         let source = self.source(path)?;
         Some(match source {
@@ -209,19 +212,20 @@ impl<T> Loaded<T> {
         })
     }
 
-    /// Of two keys that do not go together the one that an earlier layer sets, then the other; as they are given if one layer sets both.
+    /// Orders two conflicting keys: the one set by the earlier layer first. Keeps the given order if the same layer
+    /// sets both.
     pub fn earlier_first<'k>(&self, keys: [&'k str; 2]) -> [&'k str; 2] {
         let [one, other] = keys;
         if self.layer(other) < self.layer(one) { [other, one] } else { keys }
     }
 
-    /// Whether a layer sets the first path, and a later one the second.
+    /// Returns whether a layer sets the first path and a later one sets the second.
     pub fn is_earlier(&self, path: &str, other: &str) -> bool {
         self.layer(path).is_some_and(|layer| layer > 0 && Some(layer) < self.layer(other))
     }
 
-    /// As [`Loaded::refuse`], of a value that makes no sense with that of another key. If a later layer sets the other, the error is
-    /// [`Error::Outdated`].
+    /// Like [`Loaded::refuse`], for a value that conflicts with that of another key. If a later layer sets the other
+    /// key, the error is [`Error::Outdated`].
     pub fn refuse_with(&self, path: &str, other: &str, message: impl Into<String>) -> Error {
         match self.refuse(path, message) {
             Error::Refused { place, key, message } if self.is_earlier(path, other) => {
@@ -231,8 +235,8 @@ impl<T> Loaded<T> {
         }
     }
 
-    /// The path as it was typed on the command line, where an element of a list may be called by its name; `None` for a value
-    /// from elsewhere.
+    /// Returns the path as typed on the command line, where an element of a list may be given by name. `None` if the
+    /// value does not come from a setting.
     pub fn typed(&self, path: &str) -> Option<&str> {
         let is_path = |typed: &&String| {
             let (mut walked, mut theirs) = (String::new(), typed.split('.'));
@@ -247,14 +251,15 @@ impl<T> Loaded<T> {
         self.source(path).filter(|source| **source == Source::CommandLine).and_then(|_| typed())
     }
 
-    /// Whether an element of an array of tables is called so, as [`Walk::set`] takes it: by its first or second key.
+    /// Returns whether an element of an array of tables has this name under the rule of [`Walk::set`]: as the value
+    /// of its first or second key.
     fn is_named(&self, element: &str, name: &str) -> bool {
         let below = |row: &&Row| row.path.strip_prefix(element).is_some_and(|rest| rest.starts_with('.'));
         let name = Value::from(name).to_string();
         self.rows.iter().filter(below).take(2).any(|row| row.value == name)
     }
 
-    /// The error of a check that only the recipe's owner can make, with the place of the value.
+    /// Creates the error of a check that only the recipe's owner can make, with the place of the value.
     pub fn refuse(&self, path: &str, message: impl Into<String>) -> Error {
         let place = self.source(path).map_or("recipe".to_string(), Source::to_string);
         let key = self.typed(path).unwrap_or(path).to_string();
@@ -314,7 +319,7 @@ impl Loader<'_> {
         self.layer(&text, Origin::File { path: shown }, chain)
     }
 
-    /// One text: first what it extends, then its own values.
+    /// Applies one text: first the recipes it extends, then its own values.
     fn layer(&mut self, text: &str, origin: Origin, chain: &mut Vec<String>) -> Result<()> {
         let id = match &origin {
             Origin::File { path } => {
@@ -331,7 +336,7 @@ impl Loader<'_> {
         let mut entries = Vec::new();
         for (name, raw) in Raw::parse(text, &origin)? {
             match name.as_str() {
-                // Free text for lists of recipes.
+                // `about` is free text for lists of recipes.
                 "about" if self.schema.find("about").is_none() => {}
                 "extends" => self.extend(&raw, &origin, chain)?,
                 _ => entries.push((name, raw)),
@@ -362,10 +367,10 @@ impl Loader<'_> {
     }
 }
 
-/// Most bytes of a recipe: some thousand times those of a long one.
+/// Largest size of a recipe in bytes, about a thousand times that of a long one.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// A regular file of no more than [`MOST_BYTES`] bytes. What is none may have no end.
+/// Reads a regular file of at most [`MOST_BYTES`] bytes. Other files, such as devices, may never end.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let found = fs::metadata(path)?;
     if !found.is_file() && !found.is_dir() {
@@ -373,7 +378,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let mut bytes = Vec::new();
-    // It may grow while it is read.
+    // The file may grow while it is read.
     fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_BYTES {
         let message = format!("longer than {}, which no recipe is", crate::human::bytes(MOST_BYTES));

@@ -1,9 +1,9 @@
 //! The macros [`recipe!`](crate::recipe!) and [`choice!`](crate::choice!): one declaration per recipe table and
 //! per closed set of names.
 
-/// Declares recipe tables. Each key is declared once, with its documentation, type, default, and in brackets what its number may be
-/// (an [`Allowed`](crate::recipe::Allowed)); without `= default` the type's own default holds (`None`, empty). Whoever owns the recipe
-/// checks the numbers.
+/// Declares recipe tables. Each key is declared once: documentation, type, default and, in brackets, the allowed
+/// range of its number (an [`Allowed`](crate::recipe::Allowed)). Without `= default` the default of the type applies
+/// (`None`, empty). The owner of the recipe checks the ranges.
 ///
 /// A field may be `bool`, an integer, `f64`, `String`, `PathBuf`, a [`choice!`](crate::choice!) enum, another
 /// recipe table, or `Option`, `Vec` and `BTreeMap<String, _>` of these.
@@ -32,7 +32,7 @@ macro_rules! recipe {
     )*) => { $(
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq, $crate::serde::Serialize, $crate::serde::Deserialize)]
-        // No serde default: a missing key means an unset `Option`, whatever its default is.
+        // No serde default: a missing key means an unset `Option`, even if its default is a value.
         #[serde(crate = "fathom_base::serde", deny_unknown_fields)]
         $vis struct $name {
             $( $(#[doc = $doc])* $field_vis $field: $type, )*
@@ -112,12 +112,12 @@ macro_rules! choice {
         $vis enum $name { $( $(#[$doc])* #[doc = concat!("Written `", $text, "`.")] $variant, )* }
 
         impl $name {
-            /// Every name, in the order of declaration.
+            /// Names of all variants, in declaration order.
             pub const NAMES: &'static [&'static str] = &[$($text),*];
-            /// Every variant, in the order of declaration.
+            /// All variants, in declaration order.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
 
-            /// How the variant is written.
+            /// Returns the name of the variant in recipes.
             pub fn name(self) -> &'static str {
                 Self::NAMES[self as usize]
             }

@@ -1,19 +1,19 @@
-//! Typed recipes: TOML text in layers, every value remembering where it came from.
+//! Typed recipes: layers of TOML text in which every value keeps its source.
 //!
-//! A recipe type is declared once, with [`crate::recipe!`]; struct, defaults, key list and documentation all
-//! come from that declaration. Loading lays these over each other, later over earlier:
+//! A recipe type is declared once, with [`crate::recipe!`]; struct, defaults, key list and documentation all come
+//! from that declaration. Loading applies these layers in order, later ones overriding earlier ones:
 //!
 //! 1. the defaults of the type,
 //! 2. a named recipe (which may say `extends = "other"` at its top),
 //! 3. files (which may also extend),
 //! 4. settings `a.b=v` from the command line.
 //!
-//! The same dotted path works in a file, on the command line and in the documentation. An unknown key is an
-//! error with a suggestion, a value of the wrong kind an error with its place. Lists replace lists; an array of
-//! tables (`[[stage]]`) replaces the whole array, and one element of it is set by `stage.0.tokens=2k`. An
-//! optional key is unset by the text `none`. Whole numbers may be written `16k`.
+//! The same dotted path works in a file, on the command line and in the documentation. An unknown key is an error
+//! with a suggestion; a value of the wrong kind is an error with its place. A list replaces the whole list, and an
+//! array of tables (`[[stage]]`) the whole array; `stage.0.tokens=2k` sets a key of one element. The text `none`
+//! unsets an optional key. Whole numbers may be written `16k`.
 //!
-//! This module knows no key of any recipe.
+//! This module knows no keys of any particular recipe.
 
 mod allowed;
 mod form;
@@ -39,22 +39,22 @@ pub use source::Source;
 
 use crate::error::Result;
 
-/// A hint for a name that is none of `names`: `did you mean ..?`, or else `what: ` and all of them.
+/// Returns a hint for a name that is not among `names`: `did you mean ..?`, or else `what: ` and the full list.
 pub fn suggest_name(written: &str, names: &[&str], what: &str) -> String {
     suggest::name(written, names, what)
 }
 
-/// The value of a top-level text key such as `about`, without loading the recipe. For lists of recipes.
+/// Returns the value of a top-level text key such as `about` without loading the recipe. Used for lists of recipes.
 ///
 /// # Errors
-/// [`crate::Error::Toml`] when the text is not TOML.
+/// [`crate::Error::Toml`] if the text is not TOML.
 pub fn header(name: &str, text: &str, key: &str) -> Result<Option<String>> {
     let table = raw::Raw::parse(text, &source::Origin::Recipe { name: name.to_string() })?;
     Ok(table.into_iter().find(|(k, _)| k == key).and_then(|(_, raw)| raw.into_text()))
 }
 
-/// Entry for fuzzing: reads any bytes as a recipe file, its first line also as a command-line setting, and
-/// checks that what loads also resolves to text that loads to the same values.
+/// Entry point for fuzzing: reads arbitrary bytes as a recipe file, and their first line also as a command-line
+/// setting. Checks that a recipe that loads resolves to text that loads to the same values.
 pub fn fuzz_recipe(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (setting, rest) = text.split_once('\n').unwrap_or((text, ""));

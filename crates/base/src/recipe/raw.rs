@@ -16,10 +16,10 @@ pub(crate) struct Raw {
 /// A value as written.
 #[derive(Clone, Debug)]
 pub(crate) enum RawValue {
-    /// Anything but a list or a table.
+    /// Any value except a list or a table.
     Scalar(toml::Value),
     List(Vec<Raw>),
-    /// In the order of lines, so that the first mistake of a file is reported first.
+    /// Entries in line order, so that the first mistake of a file is reported first.
     Table(Vec<(String, Raw)>),
 }
 
@@ -35,13 +35,13 @@ impl Raw {
         })
     }
 
-    /// Reads one TOML value, or gives `None` when the text is none.
+    /// Reads one TOML value; `None` if the text is not one.
     pub fn parse_value(text: &str) -> Option<Raw> {
         let value = DeValue::parse(text).ok()?;
         convert(value.get_ref(), 1, &Lines::of("")).ok()
     }
 
-    /// The text it holds, if it is text.
+    /// Returns the text if the value is text.
     pub fn into_text(self) -> Option<String> {
         match self.value {
             RawValue::Scalar(toml::Value::String(text)) => Some(text),
@@ -49,7 +49,7 @@ impl Raw {
         }
     }
 
-    /// As a plain TOML value.
+    /// Converts to a plain TOML value.
     pub fn to_value(&self) -> toml::Value {
         match &self.value {
             RawValue::Scalar(value) => value.clone(),
@@ -60,7 +60,7 @@ impl Raw {
         }
     }
 
-    /// What it is, in words, with the value itself when it is short.
+    /// Describes the kind of the value in words, with the value itself if it is short.
     pub fn describe(&self) -> String {
         let kind = match &self.value {
             RawValue::Scalar(value) => match value {
@@ -77,7 +77,7 @@ impl Raw {
     }
 }
 
-/// At most sixty characters of a text, without secrets.
+/// Shortens a text to at most sixty characters and hides its secrets.
 pub(crate) fn shorten(text: &str) -> String {
     let text = redacted(text);
     if text.chars().count() <= 60 {
@@ -156,7 +156,7 @@ impl Lines {
         Lines { starts: std::iter::once(0).chain(after).collect() }
     }
 
-    /// One-based line of an offset.
+    /// One-based line of a byte offset.
     fn line(&self, offset: usize) -> usize {
         self.starts.partition_point(|start| *start <= offset).max(1)
     }

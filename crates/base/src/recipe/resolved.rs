@@ -1,4 +1,4 @@
-//! The resolved recipe as rows and as text, and the difference of two.
+//! The resolved recipe as rows and as text, and the difference between two recipes.
 
 use serde::{Deserialize, Serialize};
 use toml::Value;
@@ -12,9 +12,9 @@ use super::tree::{Node, join};
 pub struct Row {
     /// Dotted path.
     pub path: String,
-    /// The value as TOML; `none` when unset.
+    /// Value as TOML; `none` if unset.
     pub value: String,
-    /// Where it came from, in words.
+    /// Source of the value, in words.
     pub source: String,
 }
 
@@ -23,9 +23,9 @@ pub struct Row {
 pub struct Difference {
     /// Dotted path.
     pub path: String,
-    /// The left row, if the key exists there.
+    /// Left row, if the key exists there.
     pub left: Option<Row>,
-    /// The right row, if the key exists there.
+    /// Right row, if the key exists there.
     pub right: Option<Row>,
 }
 
@@ -39,8 +39,8 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// The keys whose values differ, in the left recipe's order, then those only the right one has. Sources may
-/// differ without the values differing; that is no difference.
+/// Returns the keys whose values differ, in the left recipe's order, followed by those that only the right one has. A
+/// different source with the same value is not a difference.
 pub fn diff(left: &[Row], right: &[Row]) -> Vec<Difference> {
     let find = |rows: &[Row], path: &str| rows.iter().find(|row| row.path == path).cloned();
     let mut out = Vec::new();
@@ -56,7 +56,7 @@ pub fn diff(left: &[Row], right: &[Row]) -> Vec<Difference> {
     out
 }
 
-/// Every key with its value, and the typed sources with them.
+/// Returns every key with its value, and the typed sources.
 pub(crate) fn rows(schema: &TableSchema, nodes: &[Node]) -> (Vec<Row>, Vec<(String, Source)>) {
     let (mut rows, mut sources) = (Vec::new(), Vec::new());
     walk(schema, nodes, "", &mut |path, value, source| {
@@ -96,8 +96,8 @@ fn shown(value: Option<&Value>) -> String {
     value.map_or("none".to_string(), |value| value.to_string())
 }
 
-/// The recipe as TOML with each value's source as a comment. Unset keys are written `"none"`, so that the
-/// text says the same whatever the defaults of a later version are.
+/// Returns the recipe as TOML with each value's source as a comment. Unset keys are written `"none"`, so that the
+/// text does not depend on the defaults of a later version.
 pub(crate) fn text(schema: &TableSchema, nodes: &[Node]) -> String {
     let mut out = String::new();
     write_table(schema, nodes, "", &mut out);
@@ -105,7 +105,7 @@ pub(crate) fn text(schema: &TableSchema, nodes: &[Node]) -> String {
 }
 
 fn write_table(schema: &TableSchema, nodes: &[Node], prefix: &str, out: &mut String) {
-    // Values first: after the header of a sub-table they would belong to that.
+    // Values come first: after the header of a sub-table they would belong to it.
     let mut lines: Vec<(String, String)> = Vec::new();
     for (key, node) in schema.keys.iter().zip(nodes) {
         let (value, source) = match node {
@@ -150,7 +150,7 @@ fn write_table(schema: &TableSchema, nodes: &[Node], prefix: &str, out: &mut Str
     }
 }
 
-/// A source fit for a comment: a path with a line break or another control character would end it.
+/// Makes a source safe for a TOML comment, which a line break or another control character in a path would end.
 fn comment(source: &Source) -> String {
     source.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -162,7 +162,7 @@ fn write_lines(lines: &[(String, String)], out: &mut String) {
     }
 }
 
-/// A free name as a TOML key.
+/// Quotes a free name as a TOML key if necessary.
 fn quoted(name: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.chars().all(bare) {

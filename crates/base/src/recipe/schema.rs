@@ -1,4 +1,4 @@
-//! What keys a recipe type has: the traits that [`crate::recipe!`] implements, and the tree they build.
+//! The schema of a recipe type: the traits that [`crate::recipe!`] implements, and the tree they build.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use serde::de::{DeserializeOwned, Error as _};
 
 use super::allowed::Allowed;
 
-/// What a value looks like in TOML.
+/// Kind of a TOML value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// `true` or `false`.
     Bool,
     /// A whole number, or text such as `16k`.
     Integer,
-    /// A real number; whole numbers are taken too.
+    /// A real number; a whole number is accepted too.
     Float,
     /// Text.
     Text,
@@ -23,12 +23,12 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A list of one kind.
     List(Box<Kind>),
-    /// Any TOML value; on the command line, text that is not TOML is taken as text.
+    /// Any TOML value. On the command line, text that is not TOML is a string.
     Any,
 }
 
 impl Kind {
-    /// In words, for messages and key lists.
+    /// Describes the kind in words, for messages and key lists.
     pub fn describe(&self) -> String {
         match self {
             Kind::Bool => "true or false".into(),
@@ -50,29 +50,29 @@ impl Kind {
 /// A key that holds a value.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// What it looks like.
+    /// Kind of the value.
     pub kind: Kind,
-    /// Whether the text `none` unsets it.
+    /// True if the text `none` unsets the key.
     pub optional: bool,
-    /// Asks the key's own type whether it takes the value.
+    /// Returns an error if the key's own type does not accept the value.
     pub check: fn(&toml::Value) -> Result<(), String>,
 }
 
-/// What a key holds.
+/// Content of a key.
 #[derive(Clone, Debug)]
 pub enum Shape {
     /// A value.
     Leaf(Leaf),
-    /// A table; an optional one is absent until something in it is set.
+    /// A table. An optional one is absent until one of its keys is set.
     Table {
         /// Its keys.
         schema: TableSchema,
-        /// Whether it may be absent.
+        /// True if the table may be absent.
         optional: bool,
     },
     /// An array of tables.
     Tables(TableSchema),
-    /// A table whose keys are free.
+    /// A table with free key names.
     Map(Leaf),
 }
 
@@ -81,39 +81,39 @@ pub enum Shape {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// Its documentation, one line per line.
+    /// Documentation, with the line breaks of its source.
     pub doc: &'static str,
-    /// What it holds.
+    /// Content of the key.
     pub shape: Shape,
-    /// What its number may be, where its declaration says so.
+    /// Allowed range of its number, if declared.
     pub allowed: Option<Allowed>,
 }
 
-/// The keys of a table and the values they have when nothing is said.
+/// Keys of a table with their default values.
 #[derive(Clone, Debug)]
 pub struct TableSchema {
     /// Keys in the order of declaration.
     pub keys: Vec<Key>,
-    /// Their defaults; unset optional keys are missing.
+    /// Default values; unset optional keys are missing.
     pub defaults: toml::Table,
-    /// The key, a map, that takes every name which no key has; see [`Table::rest`].
+    /// Name of the key, a map, that takes all names that are not keys; see [`Table::rest`].
     pub rest: Option<&'static str>,
 }
 
-/// A type that may stand behind a recipe key.
+/// A type that may be used for a recipe key.
 pub trait Field: Serialize + DeserializeOwned {
-    /// What the key holds.
+    /// Shape of the key.
     fn shape() -> Shape;
 
-    /// The value of the key from its TOML.
+    /// Reads the value of the key from TOML.
     ///
     /// # Errors
-    /// What kind of value the key takes, where this is none.
+    /// Names the expected kind if the value does not fit.
     fn read(value: toml::Value) -> Result<Self, toml::de::Error> {
         Self::deserialize(value)
     }
 
-    /// What a key that is not in its table holds; none where it has to be there.
+    /// Value of a key that is missing from its table; `None` if the key is required.
     fn absent() -> Option<Self> {
         None
     }
@@ -124,35 +124,36 @@ pub trait Table: Serialize + DeserializeOwned + Default {
     /// The keys, in the order of declaration.
     fn keys() -> Vec<Key>;
 
-    /// The key, a map of values, that takes every name which no key has: for tables whose keys depend on the value
-    /// of another key, such as the options of a stage. Whoever owns the recipe checks those names.
+    /// Name of the key, a map of values, that takes all names that are not keys: for tables whose keys depend on the
+    /// value of another key, such as the options of a stage. The owner of the recipe checks those names.
     fn rest() -> Option<&'static str> {
         None
     }
 
-    /// The defaults as TOML. [`crate::recipe!`] defines this and [`Table::from_toml`] for each type of its own, without serde's
-    /// visitors and in the crate of the type: as generic functions they were compiled in every crate that loads a recipe.
+    /// Returns the defaults as TOML. [`crate::recipe!`] implements this and [`Table::from_toml`] for each of its
+    /// types, without serde's visitors and in the crate of the type: as generic functions they were compiled in every
+    /// crate that loads a recipe.
     ///
     /// # Errors
-    /// A default that cannot be written as TOML, such as an integer above `i64::MAX`.
+    /// Fails if a default cannot be written as TOML, such as an integer above `i64::MAX`.
     fn defaults() -> Result<toml::Table, toml::ser::Error> {
         toml::Table::try_from(Self::default())
     }
 
-    /// The table from its TOML, which has every key that is not an unset option, and no other.
+    /// Reads the table from TOML. The TOML must contain every key except unset options, and no others.
     ///
     /// # Errors
-    /// A key that is missing, that the table does not have, or whose value it does not take.
+    /// Fails if a key is missing or unknown, or does not accept its value.
     fn from_toml(value: toml::Value) -> Result<Self, toml::de::Error> {
         Self::deserialize(value)
     }
 }
 
 impl TableSchema {
-    /// The schema of a recipe type.
+    /// Returns the schema of a recipe type.
     ///
     /// # Panics
-    /// When a default cannot be written as TOML, such as an integer above `i64::MAX`.
+    /// Panics if a default cannot be written as TOML, such as an integer above `i64::MAX`.
     pub fn of<T: Table>() -> TableSchema {
         let defaults = match T::defaults() {
             Ok(defaults) => defaults,
@@ -161,12 +162,12 @@ impl TableSchema {
         TableSchema { keys: T::keys(), defaults, rest: T::rest() }
     }
 
-    /// Position and key of a name.
+    /// Index and key of a name.
     pub(crate) fn find(&self, name: &str) -> Option<(usize, &Key)> {
         self.keys.iter().enumerate().find(|(_, key)| key.name == name)
     }
 
-    /// Position and shape of the map that takes names without a key.
+    /// Index and shape of the map that takes unknown names.
     pub(crate) fn find_rest(&self) -> Option<(usize, &Leaf)> {
         match self.find(self.rest?)? {
             (index, Key { shape: Shape::Map(leaf), .. }) => Some((index, leaf)),
@@ -176,24 +177,24 @@ impl TableSchema {
 }
 
 impl Key {
-    /// A key of a given type; a raw identifier (`r#type`) loses its mark.
+    /// Creates a key from its type; the prefix of a raw identifier (`r#type`) is removed.
     pub fn of<T: Field>(name: &'static str, doc: &'static str) -> Key {
         Key { name: name.strip_prefix("r#").unwrap_or(name), doc, shape: T::shape(), allowed: None }
     }
 
-    /// The same, its number being within what is allowed.
+    /// Restricts the key's number to a range.
     pub fn allowing(self, allowed: Allowed) -> Key {
         Key { allowed: Some(allowed), ..self }
     }
 }
 
 impl Shape {
-    /// The shape of a type that holds a value.
+    /// Returns the shape of a type that holds a value.
     pub fn leaf<T: DeserializeOwned>(kind: Kind) -> Shape {
         Shape::Leaf(Leaf { kind, optional: false, check: takes::<T> })
     }
 
-    /// The shape of a recipe table.
+    /// Returns the shape of a recipe table.
     pub fn table<T: Table>() -> Shape {
         Shape::Table { schema: TableSchema::of::<T>(), optional: false }
     }
@@ -287,14 +288,14 @@ fn unlike(expected: &str, value: &toml::Value) -> toml::de::Error {
     toml::de::Error::custom(format!("expected {expected}, found {}", value.type_str()))
 }
 
-/// The keys of a table that is being read, of which each is taken once.
+/// The keys of a table that is being read; each is taken once.
 pub struct Keys(toml::Table);
 
 impl Keys {
-    /// All of a table.
+    /// Starts reading a table.
     ///
     /// # Errors
-    /// It is no table.
+    /// Fails if the value is not a table.
     pub fn of(value: toml::Value) -> Result<Keys, toml::de::Error> {
         match value {
             toml::Value::Table(all) => Ok(Keys(all)),
@@ -302,10 +303,10 @@ impl Keys {
         }
     }
 
-    /// The value of a key; a raw identifier (`r#type`) loses its mark.
+    /// Takes the value of a key; the prefix of a raw identifier (`r#type`) is removed.
     ///
     /// # Errors
-    /// It is missing, or not what the key takes.
+    /// Fails if the key is missing or does not accept the value.
     pub fn take<T: Field>(&mut self, name: &str) -> Result<T, toml::de::Error> {
         let name = name.strip_prefix("r#").unwrap_or(name);
         match self.0.remove(name) {
@@ -314,10 +315,10 @@ impl Keys {
         }
     }
 
-    /// Every key was taken.
+    /// Checks that every key was taken.
     ///
     /// # Errors
-    /// A key that was not.
+    /// Fails if a key is left.
     pub fn end(self) -> Result<(), toml::de::Error> {
         match self.0.keys().next() {
             Some(name) => Err(toml::de::Error::custom(format!("unknown field `{name}`"))),
@@ -326,23 +327,23 @@ impl Keys {
     }
 }
 
-/// One line of a recipe type's key list.
+/// Entry in the key list of a recipe type.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeyDoc {
     /// Dotted path; `*` stands for an index or a free name.
     pub path: String,
-    /// What it takes, in words.
+    /// Expected value, in words.
     pub expected: String,
-    /// Its default as TOML; `none` when unset.
+    /// Default as TOML; `none` if unset.
     pub default: String,
-    /// What its number may be, where its declaration says so.
+    /// Allowed range of its number, if declared.
     #[serde(skip)]
     pub allowed: Option<Allowed>,
-    /// Its documentation in one line.
+    /// Documentation on one line.
     pub doc: String,
 }
 
-/// Every key of a recipe type, in the order of declaration. For documentation, and for counting keys.
+/// Returns all keys of a recipe type in declaration order, for documentation and for counting.
 pub fn keys<T: Table>() -> Vec<KeyDoc> {
     let mut out = Vec::new();
     let schema = TableSchema::of::<T>();

@@ -1,13 +1,13 @@
-//! Where a value came from.
+//! Sources of values.
 
 use std::fmt;
 
 use crate::secrets::redacted;
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The recipe type's own default.
+    /// The default of the recipe type.
     Default,
     /// A shipped recipe.
     Recipe {
@@ -23,11 +23,12 @@ pub enum Source {
         /// One-based line of the key.
         line: usize,
     },
-    /// The type's own default, in place of a value of an earlier layer that made no sense with what a later one sets.
+    /// The default of the recipe type, restored because a later layer sets a key with which an earlier value makes no
+    /// sense.
     Displaced {
-        /// The value and its source.
+        /// The displaced value and its source.
         value: String,
-        /// The key that the later layer sets.
+        /// The key set by the later layer.
         by: String,
     },
     /// A setting `a.b=v`.
@@ -37,12 +38,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether no layer's value holds: the default does.
+    /// Returns whether the value is the default, including one that was restored.
     pub fn is_default(&self) -> bool {
         matches!(self, Source::Default | Source::Displaced { .. })
     }
 
-    /// Whether both are lines of one text.
+    /// Returns whether both are lines of the same text.
     pub(crate) fn is_same_text(&self, other: &Source) -> bool {
         match (self, other) {
             (Source::Recipe { name, .. }, Source::Recipe { name: theirs, .. }) => name == theirs,
@@ -65,7 +66,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A text that values are read from; with a line it gives a [`Source`].
+/// A text from which values are read; together with a line it makes a [`Source`].
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     Recipe { name: String },
@@ -75,7 +76,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// The source of a value on a one-based line.
+    /// Returns the source of a value on a one-based line.
     pub fn source(&self, line: usize) -> Source {
         match self {
             Origin::Recipe { name } => Source::Recipe { name: name.clone(), line },
@@ -85,7 +86,7 @@ impl Origin {
         }
     }
 
-    /// The place of an error on a one-based line, in words.
+    /// Describes the place of an error on a one-based line.
     pub fn place(&self, line: usize) -> String {
         match self {
             Origin::CommandLine { text } => format!("command line, `{}`", redacted(text)),
@@ -93,7 +94,7 @@ impl Origin {
         }
     }
 
-    /// Whether the text was typed on a command line.
+    /// Returns whether the text was typed on a command line.
     pub fn is_typed(&self) -> bool {
         matches!(self, Origin::CommandLine { .. } | Origin::Flag { .. })
     }

@@ -1,13 +1,13 @@
-//! "Did you mean": which names are near what was written.
+//! "Did you mean": names similar to the one written.
 
-/// A hint for a name that is none of `names`: the nearest ones, or the list of all of them.
+/// Returns a hint for a name that is not among `names`: the most similar ones, or the full list.
 pub(crate) fn name(written: &str, names: &[&str], what: &str) -> String {
     let near = nearest(names.iter().map(|n| (n.to_string(), similarity(written, n))).collect());
     if near.is_empty() { format!("{what}: {}", list(names)) } else { did_you_mean(&near) }
 }
 
-/// A hint for an unknown key. `table` is the path of the table it was written in (empty for the top), `names`
-/// the keys of that table, `paths` every path of the recipe.
+/// Returns a hint for an unknown key. `table` is the path of the table in which it is written (empty at the top),
+/// `names` are the keys of that table, and `paths` all paths of the recipe.
 pub(crate) fn key(table: &str, written: &str, names: &[&str], paths: &[String]) -> String {
     let prefix = if table.is_empty() { String::new() } else { format!("{table}.") };
     let mut scored: Vec<(String, f64)> =
@@ -17,11 +17,11 @@ pub(crate) fn key(table: &str, written: &str, names: &[&str], paths: &[String]) 
         |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".into() } else { part.to_string() };
     let here = table.split('.').map(star).collect::<Vec<_>>().join(".") + ".";
     for path in paths {
-        // Neighbours are compared by name above; here their common table would make any two look alike.
+        // Keys of the same table are compared by name above; here their common prefix would make any two look alike.
         if !table.is_empty() && path.starts_with(&here) {
             continue;
         }
-        // The right name in the wrong table is the commonest mistake after a slip of the finger.
+        // The right name in the wrong table is the most common mistake after a typing error.
         let last = path.rsplit('.').next().unwrap_or(path);
         let score = if last == written { 0.9 } else { similarity(&full, path) };
         scored.push((path.clone(), score));
@@ -34,14 +34,14 @@ pub(crate) fn key(table: &str, written: &str, names: &[&str], paths: &[String]) 
     format!("{owner} has: {}", list(names))
 }
 
-/// From 0 (nothing in common) to 1 (equal), without regard to case and to `-` against `_`.
+/// Similarity from 0 (nothing in common) to 1 (equal), ignoring case and the difference between `-` and `_`.
 fn similarity(a: &str, b: &str) -> f64 {
     let plain = |text: &str| text.to_lowercase().replace('-', "_");
     let (a, b) = (plain(a), plain(b));
     strsim::normalized_damerau_levenshtein(&a, &b).max(strsim::jaro_winkler(&a, &b) - 0.2)
 }
 
-/// At most three names of those near the best, best first, ties in the given order.
+/// Returns at most three names with scores near the best, best first, ties in the given order.
 fn nearest(mut scored: Vec<(String, f64)>) -> Vec<String> {
     scored.sort_by(|a, b| b.1.total_cmp(&a.1));
     let best = scored.first().map_or(0.0, |(_, score)| *score);

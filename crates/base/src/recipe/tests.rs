@@ -1,4 +1,4 @@
-//! One table of recipes and what they load to; one table of mistakes and what the user reads.
+//! A table of recipes with the values they load to, and a table of mistakes with the messages they produce.
 
 use super::*;
 use crate::error::Error;
@@ -276,7 +276,8 @@ fn mistakes_in_settings_name_the_setting() {
     );
     let recipe = load(layers().set("train.lr=9"));
     assert_eq!(recipe.refuse("train.lr", "too large").to_string(), "command line: `train.lr`: too large");
-    // As it was typed, also by the name of an element; what was not typed keeps its number.
+    // A path keeps the form in which it was typed, such as an element's name; a path that was not typed keeps its
+    // index.
     let stages = "[[stage]]\ntype = 'yarn'\n[[stage]]\ntokens = '4k'\n";
     let recipe = load(layers().text("r", stages).set("stage.yarn.tokens=1k").set("stage.1.type=plain"));
     let key = |path: &str| recipe.typed(path).map(str::to_owned);
@@ -294,7 +295,7 @@ fn mistakes_in_settings_name_the_setting() {
     );
 }
 
-/// A device has no end, and a file of a gigabyte is no recipe.
+/// A device has no end, and a file of a gigabyte is not a recipe.
 #[test]
 fn what_is_no_file_of_a_recipe_s_size_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The recipe while its layers are laid over each other: the schema's tree with a value and a source per key.
+//! The recipe while layers are applied: the schema's tree with a value and a source per key.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,29 @@ use super::source::{Origin, Source};
 use super::{suggest, value};
 use crate::error::{Error, Result};
 
-/// One key's present state.
+/// Current state of one key.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
     /// A value, or unset.
     Leaf(Option<Value>, Source),
-    /// A table: one node per key of its schema, in that order.
+    /// A table: one node per key of its schema, in the same order.
     Table(Vec<Node>),
-    /// An optional table that is not there.
+    /// An optional table that is absent.
     Absent(Source),
     /// An array of tables.
     Tables(Vec<Vec<Node>>, Source),
-    /// Free names.
+    /// A map with free names.
     Map(BTreeMap<String, (Value, Source)>),
 }
 
-/// What a walk through the tree needs to say where it is.
+/// Context of a walk through the tree, for error messages.
 pub(crate) struct Walk<'a> {
     pub origin: &'a Origin,
-    /// Every path of the recipe, for suggestions.
+    /// All paths of the recipe, for suggestions.
     pub paths: &'a [String],
 }
 
-/// The nodes of a table with given defaults.
+/// Returns the nodes of a table with the given defaults.
 pub(crate) fn defaults(schema: &TableSchema, table: &toml::Table) -> Vec<Node> {
     let node = |key: &Key| {
         let value = table.get(key.name);
@@ -57,7 +57,7 @@ pub(crate) fn defaults(schema: &TableSchema, table: &toml::Table) -> Vec<Node> {
     schema.keys.iter().map(node).collect()
 }
 
-/// Puts the default back at the path of a value. Nothing happens at a path that is none.
+/// Restores the default at the path of a value. Does nothing if the path does not exist.
 pub(crate) fn reset(schema: &TableSchema, nodes: &mut [Node], path: &str, by: &str) {
     let (name, rest) = path.split_once('.').unwrap_or((path, ""));
     let Some((index, key)) = schema.find(name) else { return };
@@ -79,7 +79,7 @@ pub(crate) fn reset(schema: &TableSchema, nodes: &mut [Node], path: &str, by: &s
     }
 }
 
-/// The nodes as a TOML table.
+/// Converts the nodes to a TOML table.
 pub(crate) fn to_table(schema: &TableSchema, nodes: &[Node]) -> toml::Table {
     let mut out = toml::Table::new();
     for (key, node) in schema.keys.iter().zip(nodes) {
@@ -102,7 +102,7 @@ pub(crate) fn to_table(schema: &TableSchema, nodes: &[Node]) -> toml::Table {
 }
 
 impl Walk<'_> {
-    /// Lays the entries of a written table over the nodes of a table.
+    /// Applies the entries of a written table to the nodes of a table.
     pub fn merge(
         &self,
         schema: &TableSchema,
@@ -173,7 +173,7 @@ impl Walk<'_> {
         self.set_in(schema, nodes, ("", path), text)
     }
 
-    /// `at` is the path walked so far and the path that remains.
+    /// Sets a value. `at` is the path walked so far and the remaining path.
     fn set_in(&self, schema: &TableSchema, nodes: &mut [Node], at: (&str, &str), text: &str) -> Result<()> {
         let (walked, rest) = at;
         let (name, rest) = rest.split_once('.').map_or((rest, None), |(name, rest)| (name, Some(rest)));
@@ -229,9 +229,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Element `number` of an array of tables. One past the end appends, if the key that is set is one of the first two, by which
-    /// an element is identified: another was meant for an element that is not there. A text is the name of the one element whose first
-    /// or second key has it as its value.
+    /// Returns an element of an array of tables, given by index or by name. An index one past the end appends an
+    /// element, but only if the key being set is one of the first two, which identify an element; any other key was
+    /// meant for an element that does not exist. A name selects the one element whose first or second key has it as
+    /// its value.
     fn element<'n>(
         &self,
         schema: &TableSchema,
@@ -309,7 +310,7 @@ impl Walk<'_> {
     }
 }
 
-/// The nodes of a table, which comes into being if it was absent.
+/// Returns the nodes of a table, creating it if it was absent.
 fn present<'n>(node: &'n mut Node, schema: &TableSchema) -> &'n mut Vec<Node> {
     if let Node::Absent(_) = node {
         *node = Node::Table(defaults(schema, &schema.defaults));

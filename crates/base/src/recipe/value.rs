@@ -1,4 +1,4 @@
-//! Fits a written value to what a key takes: whole numbers with suffix, real numbers, choices, lists.
+//! Converts a written value to the type of its key: whole numbers with suffix, real numbers, choices, lists.
 
 use toml::Value;
 
@@ -7,10 +7,10 @@ use super::schema::{Kind, Leaf};
 use super::suggest;
 use crate::{human, tokens};
 
-/// Why a value does not fit: a hint for the message, empty when the message says enough.
+/// Hint for the error message of a value that does not fit; empty if the message is enough.
 pub(crate) struct Misfit(pub String);
 
-/// The value of a key from TOML; `None` unsets an optional key.
+/// Reads the value of a key from TOML; `None` unsets an optional key.
 pub(crate) fn from_toml(raw: &Raw, leaf: &Leaf) -> Result<Option<Value>, Misfit> {
     if leaf.optional && matches!(&raw.value, RawValue::Scalar(Value::String(text)) if text == "none") {
         return Ok(None);
@@ -18,7 +18,7 @@ pub(crate) fn from_toml(raw: &Raw, leaf: &Leaf) -> Result<Option<Value>, Misfit>
     checked(fit(raw, &leaf.kind)?, leaf).map(Some)
 }
 
-/// The value of a key from the command line, where text needs no quotes and lists no brackets.
+/// Reads the value of a key from the command line, where text needs no quotes and lists need no brackets.
 pub(crate) fn from_text(text: &str, leaf: &Leaf) -> Result<Option<Value>, Misfit> {
     if leaf.optional && text == "none" {
         return Ok(None);
@@ -92,13 +92,13 @@ fn read(text: &str, kind: &Kind) -> Result<Value, Misfit> {
     }
 }
 
-/// A size that says so by its unit, `4MiB`: without one, `1.5` would be a whole number.
+/// A size with an explicit unit, such as `4MiB`: without one, `1.5` would be a whole number.
 fn bytes(text: &str) -> Option<i64> {
     let size = text.trim().to_ascii_lowercase().ends_with('b').then(|| human::parse_bytes(text).ok())??;
     i64::try_from(size).ok()
 }
 
-/// Text as typed; quotes that make it a TOML string are taken off.
+/// Text as typed, without the quotes of a TOML string.
 fn unquoted(text: &str) -> String {
     let quoted = text.starts_with(['"', '\'']);
     let value = if quoted { Raw::parse_value(text).and_then(Raw::into_text) } else { None };

@@ -11,7 +11,8 @@ use std::arch::asm;
 /// Bytes of a row of a tile, and of a packed panel.
 const ROW: usize = 64;
 
-/// A B of so many bytes, read once for 32 rows, is read past the first-level cache, which then holds all the rest.
+/// Size in bytes from which a B that is read once for 32 rows is streamed past the first-level cache, which then holds
+/// everything else.
 const FAR: usize = 16 << 10;
 
 #[repr(C, align(64))]
@@ -31,7 +32,7 @@ pub unsafe fn begin() {
     asm!("ldtilecfg [{}]", in(reg) config.0.as_ptr(), options(nostack, readonly));
 }
 
-/// Gives the tile state back, or every context switch would save 8 KiB.
+/// Releases the tile state; otherwise every context switch would save 8 KiB.
 ///
 /// # Safety
 /// The process has the permission for tile state.

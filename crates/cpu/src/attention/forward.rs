@@ -15,16 +15,16 @@ use super::{Forward, KEYS, PageFormat, SUB, Scores, Shape};
 use crate::threads::Threads;
 use fathom_tensor::DType;
 
-/// Most rows (heads of tokens) of a tile.
+/// Largest number of rows (heads of tokens) in a tile.
 const TILE_ROWS: usize = 512;
 /// Rows of keys and of values that a strip prefetches.
 const PREFETCH: usize = 8;
-/// Elements of a key of heads side by side: a block of them, and of values, takes 512 KiB in f32.
+/// Elements per key of adjacent heads: a block of such keys, and of values, takes 512 KiB in f32.
 const SIDE_BY_SIDE: usize = 512;
-/// Most heads whose rows share a tile.
+/// Largest number of heads whose rows share a tile.
 const TILE_HEADS: usize = 16;
 
-/// How the work is cut. Results do not depend on it.
+/// Partition of the work. Results do not depend on it.
 #[derive(Clone, Copy)]
 struct Tiling {
     /// Heads and tokens of a tile.
@@ -41,7 +41,7 @@ struct Tiling {
 }
 
 impl Tiling {
-    /// Of a mask with so many slices.
+    /// Tiling for a mask with this many slices.
     fn new<U: Unit>(shape: &Shape, threads: usize, slices: usize) -> Tiling {
         if Tiling::reads_once(shape, slices) {
             return Tiling::of_sequences::<U>(shape, threads);
@@ -53,13 +53,13 @@ impl Tiling {
             0..=128 => TILE_ROWS,
             _ => TILE_ROWS / 2,
         };
-        // Few rows in all: smaller tiles, so that every thread has some.
+        // With few rows in total, smaller tiles give every thread some.
         while rows > SUB && shape.q_tokens * shape.heads / rows < 3 * threads {
             rows /= 2;
         }
         let tokens = (rows / heads).max(1);
         let tiles = shape.q_tokens.div_ceil(tokens);
-        // Few queries read many keys once: key heads side by side in a task, so that memory is read in long runs.
+        // Few queries read many keys once: a task has adjacent key heads, so that memory is read in long runs.
         let few = tiles == 1 && shape.q_tokens * heads <= SUB;
         let columns = if few { (shape.kv_heads * splits).div_ceil(threads) } else { 1 };
         Tiling { heads, tokens, splits, tiles, columns, ..Tiling::widths::<U>(shape) }
@@ -77,18 +77,19 @@ impl Tiling {
         }
     }
 
-    /// Most queries are of different sequences, as where answers are written: each key is read for one of them.
+    /// True if most queries are from different sequences, as in generation: each key is read for only one of them.
     fn reads_once(shape: &Shape, slices: usize) -> bool {
         2 * slices > shape.q_tokens && shape.q_tokens * shape.group() > SUB
     }
 
-    /// A strip of tokens a task with as many key heads side by side as there is room for, so that memory is read in long runs, and once.
+    /// Tasks with one strip of tokens and as many adjacent key heads as there is room for, so that memory is read in
+    /// long runs, and once.
     fn of_sequences<U: Unit>(shape: &Shape, threads: usize) -> Tiling {
         let splits = shape.group().div_ceil(TILE_HEADS);
         let heads = shape.group().div_ceil(splits);
         let tokens = (SUB / heads).max(1);
         let (tiles, all) = (shape.q_tokens.div_ceil(tokens), shape.kv_heads * splits);
-        // A block's keys and values of so many heads are in the outer caches together.
+        // The outer caches hold a block's keys and values of this many heads.
         let room = (SIDE_BY_SIDE / shape.head_dim).max(1);
         let columns = room.min(all.div_ceil((2 * threads).div_ceil(tiles)));
         Tiling { heads, tokens, splits, tiles, columns, ..Tiling::widths::<U>(shape) }
@@ -148,7 +149,7 @@ impl Layout {
 
 /// Bytes of workspace.
 pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usize {
-    // A mask may have fewer slices.
+    // The actual mask may have fewer slices.
     let total = |of: usize| Layout::new(shape, &Tiling::new::<U>(shape, threads, of), threads, slices).total;
     padded(total(slices).max(total(0)))
 }
@@ -156,7 +157,7 @@ pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usi
 /// The whole pass.
 ///
 /// # Safety
-/// As `attention::forward`.
+/// See `attention::forward`.
 pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace: *mut u8) {
     let shape = &op.shape;
     let tiling = Tiling::new::<U>(shape, threads.count(), op.mask.slices.len());
@@ -201,7 +202,7 @@ struct Pass<'a> {
 struct Tile<'a, U: Unit> {
     pass: &'a Pass<'a>,
     slot: *mut u8,
-    /// Columns of the task: the first, one past the last, and this one.
+    /// Columns of the task: the first, one past the last, and the current one.
     columns: (usize, usize),
     column: usize,
     /// First query head, heads, and their key head.
@@ -216,12 +217,12 @@ struct Tile<'a, U: Unit> {
     unit: std::marker::PhantomData<U>,
 }
 
-/// Rows of a tile that go through the score block together, and what of the key block they see.
+/// Rows of a tile that go through the score block together, and the part of the key block they see.
 struct Strip {
     first: usize,
     rows: usize,
     cols: (usize, usize),
-    /// Bits of its rows; null where every pair attends.
+    /// Mask bits of the rows; null if every pair attends.
     mask: *const u16,
 }
 
@@ -252,7 +253,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         tile.of(first)
     }
 
-    /// This tile of another column.
+    /// This tile for another column.
     fn of(&self, column: usize) -> Tile<'a, U> {
         let (group, tiling) = (self.pass.op.shape.group(), &self.pass.tiling);
         let (key_head, split) = (column / tiling.splits, column % tiling.splits);
@@ -267,7 +268,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         }
     }
 
-    /// Room for what a column keeps from one key block to the next: `size` values a row.
+    /// Storage for a column's state between key blocks: `size` values per row.
     unsafe fn kept<T>(&self, offset: usize, size: usize) -> *mut T {
         self.at::<T>(offset).add((self.column - self.columns.0) * self.pass.tiling.rows() * size)
     }
@@ -276,7 +277,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         self.slot.add(offset).cast()
     }
 
-    /// The row of the views below that is this tile's first.
+    /// Index of this tile's first row in the views below.
     fn first_row(&self) -> usize {
         self.tokens.start * self.heads
     }
@@ -301,7 +302,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         let op = &self.pass.op;
         match op.mask.format() {
             PageFormat::Plain => op.shape.view(rows.data.cast_mut(), rows.stride, op.elem, self.key_head, 1),
-            // Strides are in bytes.
+            // Strides are in bytes for packed formats.
             format => {
                 let head = format.head_bytes(op.shape.head_dim, DType::F32);
                 let data = rows.data.cast_mut().wrapping_add(self.key_head * head);
@@ -329,7 +330,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         }
     }
 
-    /// Packs the queries; no key is seen yet, but those of an earlier call.
+    /// Packs the queries; no key has been seen yet, except those of an earlier call.
     unsafe fn start(&self) {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
         U::rows(&Pack {
@@ -385,7 +386,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         }
     }
 
-    /// Columns side by side have their keys side by side.
+    /// Touches the adjacent keys of all columns in memory order.
     unsafe fn touch(&self, key: &Span) {
         let (first, end) = self.columns;
         if end - first > 1 {
@@ -397,10 +398,10 @@ impl<'a, U: Unit> Tile<'a, U> {
         }
     }
 
-    /// While one strip of many computes, a share of the next key block comes closer.
+    /// Prefetches a share of the next key block while one strip of many computes.
     unsafe fn prefetch(&self, key: &Span, strip: usize, strips: usize) {
         let op = &self.pass.op;
-        // A few rows at a time: a longer burst would keep the products waiting.
+        // A few rows at a time: a longer burst would stall the products.
         let last = strips.min(KEYS / PREFETCH);
         let share = KEYS / last;
         if self.columns.1 - self.columns.0 == 1 && strip + last >= strips {
@@ -421,7 +422,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         Span::of(self.pass.op.mask.pos_q, start + first / self.heads, start + end.div_ceil(self.heads))
     }
 
-    /// What of the key block a strip sees; fills the bits if not all.
+    /// The part of the key block that a strip sees; fills the mask bits unless it is all.
     unsafe fn strip(&self, index: usize, key: &Span) -> Option<Strip> {
         let op = &self.pass.op;
         let first = index * SUB;
@@ -444,7 +445,8 @@ impl<'a, U: Unit> Tile<'a, U> {
             to,
         });
         let cols = mask::extent(to, rows);
-        // Rows of other sequences see nothing of the block. A product adds to whole multiples of rows, so all of those get probabilities.
+        // Skips rows of other sequences, which see nothing of the block. A product takes whole multiples of rows, so
+        // all of those get probabilities.
         let seeing = mask::attending(to, rows);
         let skipped = seeing.start / U::ROWS * U::ROWS;
         let (first, rows) = (first + skipped, rows.min(seeing.end.next_multiple_of(U::ROWS)) - skipped);
@@ -472,11 +474,12 @@ impl<'a, U: Unit> Tile<'a, U> {
         U::along(&pack);
     }
 
-    /// The same of keys in few bits: some rows at a time become what the queries are made of, in the memory that scores will have.
+    /// The same for quantized keys: a few rows at a time are converted to the queries' type, in the memory used for
+    /// scores later.
     unsafe fn unpack_keys(&self, keys: Pack) {
         let (op, layout, tiling) = (&self.pass.op, &self.pass.layout, &self.pass.tiling);
         let (plain, row) = (self.at::<u8>(layout.s), op.shape.head_dim * op.elem.bytes());
-        // Scores and probabilities lie side by side.
+        // Scores and probabilities are adjacent.
         let step = (2 * SUB * KEYS * 4 / row / LANES * LANES).clamp(LANES, KEYS);
         let values =
             Pack { from: self.keys(op.v), to: self.at(layout.v), depth: KEYS / U::STEP * LANES, ..keys };
@@ -513,7 +516,7 @@ impl<'a, U: Unit> Tile<'a, U> {
         self.add_values(strip, strip.cols, (values, KEYS / U::STEP * LANES));
     }
 
-    /// Scores of the keys `start..end` of the block, whose operand is `keys`.
+    /// Scores of the keys `start..end` of the block, packed in operand `keys`.
     unsafe fn scores(&self, strip: &Strip, (start, end): (usize, usize), keys: *const u32) {
         let depth = self.pass.tiling.depth;
         U::product(&Product {
@@ -547,7 +550,8 @@ impl<'a, U: Unit> Tile<'a, U> {
         });
     }
 
-    /// Adds the values of the keys `start..end` of the block, an operand with so many words between panels.
+    /// Adds the values of the keys `start..end` of the block, from an operand with a given number of words between
+    /// panels.
     unsafe fn add_values(
         &self,
         strip: &Strip,

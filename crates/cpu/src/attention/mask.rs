@@ -1,6 +1,6 @@
-//! Which pairs of a block attend: all, none, or a table of bits.
+//! Pairs of a block that attend: all, none, or a table of bits.
 //!
-//! Rows here may be heads of tokens (`group` rows a token); slices and positions speak of tokens.
+//! Rows may be heads of tokens (`group` rows per token); slices and positions refer to tokens.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
 use super::simd::{LANES, Simd};
@@ -37,7 +37,7 @@ pub enum Cover {
     Some,
 }
 
-/// What of queries `q` by keys `k` the slice covers.
+/// Coverage of queries `q` by keys `k` by the slice.
 pub fn cover_of(s: &Slice, q: &Span, k: &Span) -> Cover {
     let [q0, q1, k0, k1] = [q.start, q.end, k.start, k.end].map(|x| x as i64);
     let (least, most) = (i64::from(k.least) - i64::from(q.most), i64::from(k.most) - i64::from(q.least));
@@ -57,7 +57,7 @@ pub fn cover_of(s: &Slice, q: &Span, k: &Span) -> Cover {
     }
 }
 
-/// The slices named by `list`, together.
+/// Coverage by all slices in `list`.
 pub fn cover(slices: &[Slice], list: &[u32], q: &Span, k: &Span) -> Cover {
     let mut cover = Cover::None;
     for &index in list {
@@ -85,10 +85,10 @@ pub unsafe fn touching<'a>(slices: &[Slice], q: &Span, k: &Span, to: *mut u32) -
     std::slice::from_raw_parts(to, count)
 }
 
-/// The most slices that [`near`] names.
+/// Largest number of slices that [`near`] returns individually.
 pub const NEAR: usize = 16;
 
-/// Of the slices named by `list` those that touch `q` by `k`; all of the list where they are many.
+/// The slices in `list` that touch `q` by `k`; all of the list if there are many.
 pub fn near<'a>(
     slices: &[Slice],
     list: &'a [u32],
@@ -111,10 +111,10 @@ pub fn near<'a>(
 /// One side of a block of pairs.
 #[derive(Clone, Copy)]
 pub struct Edge<'a> {
-    /// First row and how many; both count heads of tokens.
+    /// First row and number of rows; both count heads of tokens.
     pub first: usize,
     pub rows: usize,
-    /// Rows a token.
+    /// Rows per token.
     pub group: usize,
     /// Positions of all tokens of this side.
     pub pos: &'a [i32],
@@ -141,19 +141,19 @@ impl Edge<'_> {
     }
 }
 
-/// A block whose bits are wanted: up to `KEYS` rows by up to `KEYS` columns.
+/// A block whose mask bits are computed: up to `KEYS` rows by up to `KEYS` columns.
 pub struct Bits<'a> {
     pub rows: Edge<'a>,
     pub cols: Edge<'a>,
-    /// Rows are queries (forward) or keys (backward).
+    /// True if rows are queries (forward), false if they are keys (backward).
     pub rows_are_queries: bool,
     pub slices: &'a [Slice],
     pub list: &'a [u32],
-    /// `MASK_WORDS` a row.
+    /// Output, `MASK_WORDS` per row.
     pub to: *mut u16,
 }
 
-/// Fills `to`: bit c of row r says whether the pair attends.
+/// Fills `to`: bit c of row r is set if the pair attends.
 ///
 /// # Safety
 /// `to` has room for the rows.
@@ -205,7 +205,7 @@ fn lanes(cols: (usize, usize), at: usize) -> u16 {
     below(cols.1) & !below(cols.0)
 }
 
-/// The columns that some row attends, widened to multiples of `SUB`; empty as `(0, 0)`.
+/// The range of columns that some row attends to, widened to multiples of `SUB`; `(0, 0)` if empty.
 ///
 /// # Safety
 /// `bits` has the rows.
@@ -224,7 +224,7 @@ pub unsafe fn extent(bits: *const u16, rows: usize) -> (usize, usize) {
     }
 }
 
-/// The rows from the first to the last that attends any column.
+/// The range from the first to the last row that attends to any column.
 ///
 /// # Safety
 /// `bits` has the rows.

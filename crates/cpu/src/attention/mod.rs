@@ -5,10 +5,11 @@
 //!
 //! Order of addition: a row of `out`, `lse` or `dq` is one chain over ascending keys, a row of `dk` or `dv` one chain
 //! over ascending queries (heads of a group ascending within a token). No result depends on the number of threads, on
-//! the rows computed with it, or on where a call starts: one row alone has the bits it has in a long prefill.
+//! which other rows are computed with it, or on where a call starts: a single row has the same bits as in a long
+//! prefill.
 //!
-//! The kernels allocate nothing: the caller gives `workspace_bytes_*` of memory. Tensors must be finite also where the
-//! mask hides them (a hidden score weighs exactly zero, but zero times NaN is NaN).
+//! The kernels allocate nothing: the caller provides `workspace_bytes_*` of memory. Tensors must be finite even where
+//! the mask hides them (a hidden score has weight exactly zero, but zero times NaN is NaN).
 #![allow(unsafe_code)] // raw kernels over caller-owned memory
 
 #[cfg(target_arch = "x86_64")]
@@ -34,7 +35,7 @@ use crate::threads::Threads;
 pub use fathom_tensor::{PageFormat, Slice};
 use pack::View;
 
-/// Keys of a block; blocks start at absolute multiples of it.
+/// Keys per block; blocks start at absolute multiples of it.
 const KEYS: usize = fathom_tensor::PAGE_ROWS;
 /// Rows that pass through the score block at a time, and the granule to which masked blocks are cut.
 const SUB: usize = 32;
@@ -54,7 +55,7 @@ pub struct Shape {
     pub head_dim: usize,
 }
 
-/// How scores become logits.
+/// Conversion of scores to logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Factor of `q . k`, positive.
@@ -63,7 +64,7 @@ pub struct Options {
     pub softcap: f32,
 }
 
-/// Rows that are read: the first element, and elements between rows.
+/// Rows to read: the first element, and elements between rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     /// First element.
@@ -72,18 +73,18 @@ pub struct Rows {
     pub stride: usize,
 }
 
-/// Rows that are written.
+/// Rows to write.
 #[derive(Clone, Copy, Debug)]
 pub struct RowsMut {
     /// First element.
     pub data: *mut u8,
     /// Elements (not bytes) from one token to the next.
     pub stride: usize,
-    /// What they are: those of q or f32.
+    /// Element type: that of q, or f32.
     pub elem: Elem,
 }
 
-/// Who attends whom.
+/// Mask of queries and keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Masking<'a> {
     /// At most one slice covers a pair. A query row that none covers yields 0 and a log-sum-exp of minus infinity.
@@ -92,27 +93,27 @@ pub struct Masking<'a> {
     pub pos_q: &'a [i32],
     /// Position of each key token.
     pub pos_k: &'a [i32],
-    /// Where each block of keys is, in blocks, and how it is held; without: in their order, as they are. Forward only.
+    /// Page table of the key blocks and their format; `None` if they are in order and plain. Forward only.
     pub pages: Option<Paging<'a>>,
 }
 
-/// Where blocks of keys are.
+/// Page table of key blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Paging<'a> {
-    /// In blocks.
+    /// Index of each block.
     pub pages: &'a [i32],
-    /// How they are held.
+    /// Format of keys and values.
     pub format: PageFormat,
 }
 
 impl Masking<'_> {
-    /// The row of the key that is the `first` of its block.
+    /// The storage row of the key `first`, which begins a block.
     #[inline(always)]
     fn row(&self, first: usize) -> usize {
         self.pages.map_or(first, |paging| paging.pages[first / KEYS] as usize * KEYS)
     }
 
-    /// How keys are held.
+    /// Format of the keys.
     fn format(&self) -> PageFormat {
         self.pages.map_or(PageFormat::Plain, |paging| paging.format)
     }
@@ -137,11 +138,11 @@ pub struct Forward<'a> {
     pub out: RowsMut,
     /// `[q_tokens, heads]`, natural logarithm, sinks included; null if not wanted.
     pub lse: *mut f32,
-    /// Goes on with what `out` and `lse` hold, which are those of other keys.
+    /// Continues from `out` and `lse`, which hold the results over other keys.
     pub resume: bool,
 }
 
-/// One backward pass; overwrites `dq`, `dk`, `dv`. `out` and `lse` may be those of more keys. Sinks are part of `lse`.
+/// One backward pass; overwrites `dq`, `dk`, `dv`. `out` and `lse` may cover more keys. Sinks are part of `lse`.
 #[derive(Clone, Copy)]
 pub struct Backward<'a> {
     pub shape: Shape,
@@ -151,9 +152,9 @@ pub struct Backward<'a> {
     pub q: Rows,
     pub k: Rows,
     pub v: Rows,
-    /// What the forward pass wrote.
+    /// Result of the forward pass.
     pub out: Rows,
-    /// What the forward pass wrote.
+    /// Result of the forward pass.
     pub lse: *const f32,
     /// Gradient of `out`.
     pub dout: Rows,
@@ -249,8 +250,8 @@ pub fn workspace_bytes_forward(isa: Isa, threads: usize, shape: &Shape, elem: El
     dispatch!(isa, elem, forward::bytes, (threads, shape, slices))
 }
 
-/// Bytes of workspace that `backward` needs: some tiles per thread, two numbers per query row, and the f32 gradient
-/// of the queries of at most two key heads.
+/// Bytes of workspace that `backward` needs: some tiles per thread, two numbers per query row, and the f32 gradient of
+/// the queries of at most two key heads.
 pub fn workspace_bytes_backward(isa: Isa, threads: usize, shape: &Shape, elem: Elem, slices: usize) -> usize {
     dispatch!(isa, elem, backward::bytes, (threads, shape, slices))
 }
@@ -258,8 +259,8 @@ pub fn workspace_bytes_backward(isa: Isa, threads: usize, shape: &Shape, elem: E
 /// Computes `out` and `lse`.
 ///
 /// # Safety
-/// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_forward` bytes, contents
-/// free; `isa` is one that `Isa::select` gave.
+/// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_forward` bytes of any
+/// contents; `isa` was returned by `Isa::select`.
 ///
 /// # Panics
 /// If the shape, positions, scale or sinks disagree.
@@ -272,8 +273,8 @@ pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: 
 /// Computes `dq`, `dk` and `dv`.
 ///
 /// # Safety
-/// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_backward` bytes, contents
-/// free; `isa` is one that `Isa::select` gave.
+/// The pointers cover the shape and outputs overlap nothing; `workspace` has `workspace_bytes_backward` bytes of any
+/// contents; `isa` was returned by `Isa::select`.
 ///
 /// # Panics
 /// If the shape, positions or scale disagree.

@@ -1,4 +1,4 @@
-//! From tensor rows to the operands of `product`, and from f32 blocks back to tensor rows.
+//! Conversion of tensor rows to the operands of `product`, and of f32 blocks back to tensor rows.
 //!
 //! Everything past a row's end or past the last row becomes zero, so that it adds nothing.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
@@ -13,7 +13,7 @@ pub struct View {
     pub data: *mut u8,
     /// Bytes between tokens.
     pub stride: usize,
-    /// Heads per token that are seen as rows.
+    /// Heads per token that are treated as rows.
     pub group: usize,
     /// Bytes between heads.
     pub head: usize,
@@ -34,23 +34,23 @@ impl View {
     }
 }
 
-/// Which rows go where.
+/// Rows to pack, and their destination.
 #[derive(Clone, Copy)]
 pub struct Pack {
     pub from: View,
-    /// First row, and how many exist.
+    /// First row, and number of existing rows.
     pub first: usize,
     pub rows: usize,
-    /// How many rows the operand has; the rest is zero.
+    /// Rows of the operand; the rest is zero.
     pub padded: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub cols: usize,
     pub to: *mut u32,
-    /// `across`, `rows`: words of a row with padding. `along`: words between panels.
+    /// `across`, `rows`: padded words per row. `along`: words between panels.
     pub depth: usize,
 }
 
-/// Asks for rows that will be packed soon; a hint, rows past `end` are left out.
+/// Prefetches rows that will be packed soon; rows past `end` are skipped.
 ///
 /// # Safety
 /// The view has the rows below `end`.
@@ -68,8 +68,8 @@ pub unsafe fn prefetch(view: &View, first: usize, rows: usize, end: usize, bytes
     let _ = (view, first, rows, end, bytes);
 }
 
-/// Reads one word of every line of some rows in the order of memory, so that the hardware streams them in: packing
-/// one head of many after that finds its short runs in the cache.
+/// Reads one word of every cache line of some rows in memory order, so that the hardware streams them in: packing one
+/// head of many afterwards finds its short runs in the cache.
 ///
 /// # Safety
 /// The view has the rows, and `bytes` after the first byte of each.
@@ -208,11 +208,11 @@ pub unsafe fn across<S: Simd>(p: &Pack) {
     }
 }
 
-/// What [`across`] and [`along`] make of the same rows.
+/// Operands of [`across`] and [`along`] for the same rows.
 pub struct Both {
-    /// As for `across`.
+    /// Arguments of `across`.
     pub across: Pack,
-    /// `to` of `along`, and words between its panels.
+    /// Destination of `along`, and words between its panels.
     pub along: *mut u32,
     pub depth: usize,
 }
@@ -220,7 +220,7 @@ pub struct Both {
 /// [`across`] and [`along`] from one reading of the rows.
 ///
 /// # Safety
-/// As those of the two.
+/// See [`across`] and [`along`].
 #[inline(always)]
 pub unsafe fn both<S: Simd>(b: &Both) {
     let p = &b.across;
@@ -277,14 +277,14 @@ unsafe fn block_of<S: Simd>(rows: &[*const u8; LANES], p: &Pack, w: usize) -> [S
     block
 }
 
-/// Asks for the sixteen rows of a pack from `base` on.
+/// Prefetches the sixteen rows of a pack from `base` on.
 #[inline(always)]
 unsafe fn soon<S: Simd>(p: &Pack, base: usize) {
     let bytes = p.cols * p.from.elem.bytes();
     ask::<S>(&p.from, p.first + base, p.first + p.rows, bytes);
 }
 
-/// Asks for sixteen rows, but none from `end` on: they are short runs, which no prefetcher of the processor foresees.
+/// Prefetches sixteen rows before `end`: short runs, which hardware prefetchers do not predict.
 ///
 /// # Safety
 /// The view has the rows below `end`.
@@ -380,7 +380,7 @@ unsafe fn load_block<S: Simd>(mut from: *const f32, ld: usize) -> [S::V; LANES] 
     block
 }
 
-/// Turns what `along` made into an A operand: `to[column][depth / 16 words]`.
+/// Transposes the result of `along` into an A operand: `to[column][depth / 16 words]`.
 pub struct Turn {
     /// `[panels][depth]`, each panel `depth / 16` words deep.
     pub from: *const u32,
@@ -421,7 +421,7 @@ pub struct Unpack {
     pub rows: usize,
     pub cols: usize,
     pub scale: f32,
-    /// Adds to what is there.
+    /// Adds to existing values.
     pub add: bool,
 }
 
@@ -442,7 +442,7 @@ pub unsafe fn unpack<S: Simd>(p: &Unpack) {
     }
 }
 
-/// What sixteen elements of a row from element `at` on become.
+/// New values of sixteen elements of a row from element `at` on.
 #[inline(always)]
 unsafe fn scaled<S: Simd>(p: &Unpack, row: *const u8, at: usize, v: S::V) -> S::V {
     let v = S::mul(v, S::splat(p.scale));

@@ -1,4 +1,4 @@
-//! Keys and values in few bits: codes of a head of a token behind their scale, f32.
+//! Quantized keys and values: each head of a token is its scale, f32, followed by its codes.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use super::{Elem, PageFormat};
 use crate::mat::Mat;
 use crate::threads::Threads;
 
-/// Rows whose heads are packed.
+/// Rows of heads to quantize.
 pub struct PackRows<'a> {
     pub x: Mat,
     pub rows: usize,
@@ -24,10 +24,10 @@ pub struct PackRows<'a> {
     pub life: PhantomData<&'a ()>,
 }
 
-// SAFETY: as of `Mat`: addresses, which only `pack` follows.
+// SAFETY: as for `Mat`: addresses, which only `pack` dereferences.
 unsafe impl Sync for PackRows<'_> {}
 
-/// Packs every head of every row.
+/// Quantizes every head of every row.
 ///
 /// # Safety
 /// The pointers cover the rows, and nothing else writes to the output.
@@ -42,7 +42,7 @@ pub unsafe fn pack(threads: &Threads, p: &PackRows<'_>) {
     });
 }
 
-/// One head: the scale, then the codes.
+/// Quantizes one head: the scale, then the codes.
 unsafe fn pack_head(p: &PackRows<'_>, at: usize, out: *mut u8) {
     let value = |index: usize| match p.x.elem {
         Elem::F32 => *p.x.ptr.cast::<f32>().add(at + index),
@@ -74,22 +74,22 @@ unsafe fn pack_head(p: &PackRows<'_>, at: usize, out: *mut u8) {
     }
 }
 
-/// Rows of one head that become elements again.
+/// Rows of one head to convert back to elements.
 pub struct Unpacking {
     pub from: View,
-    /// First row, and how many.
+    /// First row, and number of rows.
     pub first: usize,
     pub rows: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub cols: usize,
     pub format: PageFormat,
-    /// What they become.
+    /// Element type of the output.
     pub elem: Elem,
-    /// Rows of `cols` elements, one behind the other.
+    /// Contiguous rows of `cols` elements.
     pub to: *mut u8,
 }
 
-/// Codes times their scale, rounded to the element once.
+/// Multiplies codes by their scale, rounding to the element type once.
 ///
 /// # Safety
 /// `from` has the rows, `to` has room for them.
@@ -117,7 +117,7 @@ pub unsafe fn unpack<S: Simd>(p: &Unpacking) {
     }
 }
 
-/// The last codes of a head, fewer than sixteen, and zeros.
+/// The last, fewer than sixteen codes of a head, padded with zeros.
 #[inline(always)]
 unsafe fn last<S: Simd>(p: &Unpacking, codes: *const u8, at: usize) -> S::V {
     let mut lanes = [0.0f32; LANES];
@@ -139,7 +139,7 @@ unsafe fn last<S: Simd>(p: &Unpacking, codes: *const u8, at: usize) -> S::V {
 /// The signed halves of eight bytes, lower halves first.
 #[inline(always)]
 fn halves(bytes: [u8; LANES / 2]) -> [i8; LANES] {
-    // Each half in a byte of its own.
+    // Spreads each half to its own byte.
     let apart = |four: u32| {
         let mut x = u64::from(four);
         x = (x | (x << 16)) & 0x0000_ffff_0000_ffff;

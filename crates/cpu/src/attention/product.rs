@@ -1,4 +1,4 @@
-//! `C (+)= A B` on packed operands, the register tile of every vector instruction set.
+//! `C (+)= A B` on packed operands: the register tile of every vector instruction set.
 //!
 //! A is rows of words, B is panels of 16 columns `[panel][depth][16]` (also the layout of an AMX tile), C is rows
 //! of f32. Each element of C is one chain over ascending depth, so neither the tile nor its neighbours change it.
@@ -6,7 +6,7 @@
 
 use super::simd::{LANES, Simd};
 
-/// Rows of the tile where sixteen registers hold half a vector each.
+/// Rows of the tile on instruction sets with sixteen registers of half a vector each.
 const FEW_REGISTERS: usize = 6;
 
 /// Operands and extents of one product.
@@ -54,11 +54,11 @@ unsafe fn columns<S: Simd, const C: usize>(p: &Product, panel: usize) -> usize {
     let mut row = 0;
     while row < p.rows {
         let left = p.rows - row;
-        // The last panels get more rows, so that there are sums enough to cover the latency.
+        // The last panels get more rows, so that there are enough sums to cover the latency.
         row += if C <= 2 && S::TILE.0 == 4 && left >= 8 {
             tile::<S, 8, C>(p, row, panel)
         } else if S::TILE.0 == FEW_REGISTERS && C == 1 && left >= 3 {
-            // Of seven or eight four at a time, which have sums enough; one or two at the end would not.
+            // Seven or eight rows are split into fours, which have enough sums; one or two rows at the end would not.
             match left {
                 3 => tile::<S, 3, C>(p, row, panel),
                 5 => tile::<S, 5, C>(p, row, panel),
@@ -92,7 +92,7 @@ unsafe fn tile<S: Simd, const R: usize, const C: usize>(p: &Product, row: usize,
     let mut acc = [[S::splat(0.0); C]; R];
     if p.add {
         for r in 0..R {
-            // The tile below is next: its sums come closer while this one computes.
+            // Prefetches the sums of the tile below, which is next.
             let next = c[r].wrapping_add(R * p.ldc);
             for j in 0..C {
                 S::prefetch(next.wrapping_add(j * LANES).cast());

@@ -1,8 +1,8 @@
-//! The row-wise parts: running softmax of the forward pass, its end, and the score gradients of the backward.
+//! The row-wise parts: the running softmax of the forward pass, its end, and the score gradients of the backward pass.
 //!
-//! A row keeps a reference `m` (log2 units), sixteen partial sums `l` and an output that all stand relative to `m`.
-//! `m` moves only when a score exceeds it by more than 2^8, which is decided for each row by its own scores;
-//! otherwise a block costs one pass. A masked score adds an exact zero.
+//! A row keeps a reference `m` (log2 units), sixteen partial sums `l` and an output, both relative to `m`. `m` moves
+//! only when a score exceeds it by more than 2^8, which depends only on the row's own scores; otherwise a block costs
+//! one pass. A masked score adds an exact zero.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
 use super::pack::{View, ask, put, row_f32};
@@ -11,11 +11,11 @@ use super::{KEYS, Scores};
 
 /// Reference of a row that has seen no key.
 pub const NONE: f32 = -1e20;
-/// What a masked score becomes; far below `NONE` whatever the scale.
+/// Value of a masked score; far below `NONE` at any scale.
 const MASKED: f32 = -1e30;
-/// How far, in log2, a score may exceed its row's reference.
+/// Largest excess, in log2, of a score over its row's reference.
 const SLACK: f32 = 8.0;
-/// u16 mask words of a row of a block.
+/// u16 mask words per row of a block.
 pub const MASK_WORDS: usize = KEYS / LANES;
 
 /// One block of scores: some rows by the keys `cols` of a key block.
@@ -25,19 +25,19 @@ pub struct Softmax {
     pub p: *mut u32,
     pub ldp: usize,
     pub rows: usize,
-    /// Columns to do, multiples of 32.
+    /// Range of columns, multiples of 32.
     pub cols: (usize, usize),
     pub m: *mut f32,
-    /// Sixteen sums a row.
+    /// Sixteen sums per row.
     pub l: *mut f32,
     pub o: *mut f32,
     pub ldo: usize,
     pub scores: Scores,
-    /// `MASK_WORDS` a row, or null when every pair attends.
+    /// `MASK_WORDS` per row, or null if every pair attends.
     pub mask: *const u16,
 }
 
-/// Turns scores into probabilities and brings `m`, `l` and, where `m` moved, `o` up to date.
+/// Turns scores into probabilities and updates `m`, `l` and, if `m` moved, `o`.
 ///
 /// # Safety
 /// The pointers cover the extents; `s` has rows of `KEYS`.
@@ -80,7 +80,7 @@ pub unsafe fn softmax<S: Simd>(b: &Softmax) {
     }
 }
 
-/// Probabilities of a row relative to `m`; the sums with `old`, and the largest score of each lane.
+/// Probabilities of a row relative to `m`; returns the sums added to `old`, and the largest score of each lane.
 #[inline(always)]
 unsafe fn row<S: Simd>(
     b: &Softmax,
@@ -159,12 +159,12 @@ unsafe fn cap_row<S: Simd>(b: &Softmax, s: *mut f32) {
     }
 }
 
-/// The beginning of a tile that goes on with results of other keys.
+/// Start of a tile that continues from results over other keys.
 pub struct Resume {
     pub out: View,
-    /// Of head 0 of the view.
+    /// Log-sum-exps of the view's head 0.
     pub lse: *const f32,
-    /// Heads of a whole token, the row stride of `lse`.
+    /// Heads per token, the row stride of `lse`.
     pub heads: usize,
     pub first: usize,
     pub rows: usize,
@@ -175,8 +175,8 @@ pub struct Resume {
     pub ldo: usize,
 }
 
-/// Sets `m`, `l` and `o` of the rows that have seen a key. They stand relative to the log-sum-exp, so that the sum is one
-/// but for the rounding of `m`.
+/// Sets `m`, `l` and `o` of the rows that have seen a key. They are relative to the log-sum-exp, so the sum is one,
+/// except for the rounding of `m`.
 ///
 /// # Safety
 /// The pointers cover the extents; `l` holds zeros.
@@ -202,7 +202,7 @@ pub unsafe fn resume<S: Simd>(p: &Resume) {
     }
 }
 
-/// The end of a tile: rows of `o` divided by their sums, and log-sum-exp.
+/// End of a tile: rows of `o` divided by their sums, and log-sum-exp.
 pub struct Finish {
     pub m: *const f32,
     pub l: *const f32,
@@ -212,9 +212,9 @@ pub struct Finish {
     pub cols: usize,
     pub first: usize,
     pub out: View,
-    /// Of head 0 of the view, or null.
+    /// Log-sum-exps of the view's head 0, or null.
     pub lse: *mut f32,
-    /// Heads of a whole token, the row stride of `lse`.
+    /// Heads per token, the row stride of `lse`.
     pub heads: usize,
     /// Sink logits of the view's heads, or null.
     pub sinks: *const f32,
@@ -258,13 +258,13 @@ pub struct Gradient {
     pub s: *const f32,
     pub dp: *const f32,
     pub rows: usize,
-    /// Columns to do, multiples of 32.
+    /// Range of columns, multiples of 32.
     pub cols: (usize, usize),
     /// Log-sum-exp in log2 units, and `rowsum(dO o)`, per column.
     pub lse2: *const f32,
     pub delta: *const f32,
     pub scores: Scores,
-    /// `MASK_WORDS` a row, or null.
+    /// `MASK_WORDS` per row, or null.
     pub mask: *const u16,
     /// Probabilities and score gradients as A operands, rows `ldp` words apart.
     pub p: *mut u32,
@@ -275,7 +275,7 @@ pub struct Gradient {
     pub ldb: usize,
 }
 
-/// Probabilities from the saved log-sum-exp, and `dS = P (dP - delta)` without the factor of the scale.
+/// Computes probabilities from the saved log-sum-exp, and `dS = P (dP - delta)` without the scale factor.
 ///
 /// # Safety
 /// The pointers cover the extents; `rows` is even.

@@ -16,14 +16,14 @@ use super::simd::{avx2::Avx2, avx512::Avx512};
 /// One kernel family. The functions are those of the same name in the sibling modules.
 ///
 /// # Safety
-/// As the functions named; and the processor has the family's instruction set. `begin` comes before and `end`
-/// after any `product` of a thread.
+/// See the named functions; in addition, the processor has the family's instruction set. On each thread, `begin`
+/// precedes and `end` follows any `product`.
 pub unsafe trait Unit: 'static {
     /// Elements in a word of an operand.
     const STEP: usize;
-    /// Products take whole multiples of so many rows (rows past the end may hold anything).
+    /// Row granularity of products (rows past the end may hold anything).
     const ROWS: usize;
-    /// Products take whole multiples of so many words of depth.
+    /// Granularity in words of a product's depth.
     const DEPTH: usize;
 
     unsafe fn begin() {}
@@ -51,8 +51,8 @@ macro_rules! functions {
         $(
             # $attribute
             unsafe fn $name(p: &$args) {
-                // SAFETY: the caller keeps the contract of the function called, and this family's
-                // instruction set is there.
+                // SAFETY: the caller keeps the contract of the called function, and the processor has this family's
+                // instruction set.
                 unsafe { $body(p) }
             }
         )*
@@ -87,7 +87,7 @@ macro_rules! unit {
             }
         }
     };
-    // A family whose product is the generic one too.
+    // A family that also uses the generic product.
     ($(#[$doc:meta])* $unit:ident, $simd:ty, $attribute:tt) => {
         unit!($(#[$doc])* $unit, $simd, $attribute, (1, 1), {
             functions! { $attribute product(Product) = product::product::<$simd>; }
@@ -129,7 +129,7 @@ unit!(
     (32, 16),
     {
         unsafe fn begin() {
-            // SAFETY: this family is chosen only where `isa` got the permission for tiles.
+            // SAFETY: this family is chosen only if `isa` obtained the permission for tiles.
             unsafe { amx::begin() }
         }
         unsafe fn end() {
@@ -142,12 +142,12 @@ unit!(
 
 #[cfg(test)]
 pub mod checked {
-    //! Families that take products only in the granules of AMX tiles, and say so: the block structure of `AmxUnit`
-    //! on any processor.
+    //! Families that accept products only in the granules of AMX tiles, and check that: the block structure of
+    //! `AmxUnit` on any processor.
 
     use super::*;
 
-    /// The generic product after a check of the granules; it computes the padded rows too, as tiles do.
+    /// The generic product after a check of the granules; also computes the padded rows, as tiles do.
     unsafe fn product<S: Simd>(p: &Product) {
         assert!(p.depth > 0 && p.depth.is_multiple_of(16), "a tile is 16 words deep, not {}", p.depth);
         assert!([p.lda, p.ldb, p.ldc].iter().all(|ld| ld.is_multiple_of(16)), "a tile row is a cache line");

@@ -1,17 +1,17 @@
-//! The order in which key blocks add to query gradients, whoever computes them.
+//! The order in which key blocks add to query gradients, independent of the threads that compute them.
 //!
 //! Tasks are started in ascending order and wait only for lower ones, so the lowest unfinished task never waits:
 //! there is no deadlock with any number of threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Turns, and a flag that ends all waiting when a task has panicked.
+/// Handles turns, and a flag that ends all waiting after a task has panicked.
 #[derive(Default)]
 pub struct Wavefront {
     broken: AtomicBool,
 }
 
-/// Raises the flag if its task unwinds.
+/// Sets the flag if its task unwinds.
 pub struct Guard<'a>(&'a Wavefront);
 
 impl Drop for Guard<'_> {
@@ -23,7 +23,7 @@ impl Drop for Guard<'_> {
 }
 
 impl Wavefront {
-    /// To be held by every task.
+    /// Guard to be held by every task.
     pub fn guard(&self) -> Guard<'_> {
         Guard(self)
     }
@@ -46,18 +46,18 @@ impl Wavefront {
     }
 }
 
-/// Work on key blocks of several key heads as one ascending list of tasks. Heads go in groups of `lanes`, within which
-/// they alternate, so that tasks next to each other seldom wait for each other.
+/// Work on key blocks of several key heads as one ascending list of tasks. Heads are in groups of `lanes`, within which
+/// they alternate, so that adjacent tasks seldom wait for each other.
 #[derive(Clone, Copy)]
 pub struct Order {
-    /// Key heads, tasks of each, and heads in flight.
+    /// Key heads, tasks per head, and heads in flight.
     pub heads: usize,
     pub steps: usize,
     pub lanes: usize,
 }
 
 impl Order {
-    /// How many tasks there are.
+    /// Number of tasks.
     pub fn tasks(&self) -> usize {
         self.heads * self.steps
     }

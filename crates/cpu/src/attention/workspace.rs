@@ -1,29 +1,29 @@
-//! Cutting one buffer into the pieces a kernel needs; sizing and cutting are the same code.
+//! Carves one buffer into the pieces that a kernel needs; computing the size and carving are the same code.
 
 /// Alignment of every piece: a cache line and a tile row.
 const LINE: usize = 64;
 
-/// Gives out offsets, one after the other.
+/// Assigns consecutive offsets.
 #[derive(Default)]
 pub struct Carve {
     at: usize,
 }
 
 impl Carve {
-    /// The offset of room for `count` values of `T`.
+    /// Reserves room for `count` values of `T` and returns its offset.
     pub fn take<T>(&mut self, count: usize) -> usize {
         let start = self.at;
         self.at = (start + count * size_of::<T>()).next_multiple_of(LINE);
         start
     }
 
-    /// Bytes given out so far.
+    /// Bytes assigned so far.
     pub fn bytes(&self) -> usize {
         self.at
     }
 }
 
-/// What a caller must provide so that an aligned piece of `bytes` fits.
+/// Bytes that a caller must provide so that an aligned piece of `bytes` fits.
 pub fn padded(bytes: usize) -> usize {
     bytes + LINE
 }
@@ -33,7 +33,7 @@ pub fn aligned(workspace: *mut u8) -> *mut u8 {
     workspace.wrapping_add(workspace.align_offset(LINE))
 }
 
-/// Sends pointers to the workers of one job.
+/// Shares pointers with the workers of one job.
 pub struct Shared<T>(T);
 
 // SAFETY: used only for the operands of one kernel call, whose tasks write disjoint rows and thread slots, or order

@@ -1,7 +1,7 @@
-//! Packed weights: rows of codes with scales ([`fathom_tensor::blocks`]), to elements and back, with the bits of the definition.
+//! Packing and unpacking of quantized weights ([`fathom_tensor::blocks`]), with the bits of the reference definition.
 //!
-//! Unpacking NF4 makes a block's sixteen values once, as its output stores them, and looks each element up in them with the
-//! instruction set's permutation; so it is as fast as memory. Everything else is plain Rust, compiled for each instruction set.
+//! Unpacking NF4 computes a block's sixteen values once, in the output type, and looks each element up with the
+//! instruction set's permutation, at memory speed. Everything else is plain Rust, compiled for each instruction set.
 #![allow(unsafe_code)]
 
 mod nf4;
@@ -23,31 +23,31 @@ use crate::mat::Elem;
 /// Rows of a matrix with its packed form; neither has gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
-    /// How.
+    /// Format of the packed rows.
     pub format: BlockFormat,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Elements of a row.
+    /// Elements per row.
     pub cols: usize,
     /// Bytes of all packed rows.
     pub packed: *mut u8,
     /// All elements.
     pub plain: *mut u8,
-    /// Their type; what is packed is f32.
+    /// Type of the elements; for packing, f32.
     pub elem: Elem,
 }
 
-// SAFETY: each task follows the pointers to its own blocks only.
+// SAFETY: each task dereferences the pointers only within its own blocks.
 unsafe impl Sync for Rows {}
 
-/// Elements that are worth waking a thread for.
+/// Number of elements from which waking another thread pays off.
 const SERIAL: usize = if cfg!(test) { 64 } else { 1 << 15 };
 /// Elements of ggml's largest block.
 const MOST_BLOCK: usize = 256;
 /// Tasks per thread, so that a disturbed thread does not hold up the others.
 const TASKS: usize = 8;
 
-/// Calls `work(row, columns)` for parts of rows that begin at blocks, by all threads.
+/// Calls `work(row, columns)` in parallel for parts of rows that begin at blocks.
 fn share(place: Place<'_>, op: &Rows, work: &(dyn Fn(usize, Range<usize>) + Sync)) {
     let block = op.format.block(op.cols);
     let across = op.cols.div_ceil(block);
@@ -89,7 +89,7 @@ unsafe fn codes(op: &Rows, row: usize, cols: Range<usize>) -> (&mut [u8], &mut [
 /// Elements of a row.
 ///
 /// # Safety
-/// As [`codes`]; they are stored as `T`.
+/// See [`codes`]; elements are stored as `T`.
 #[inline(always)]
 #[allow(clippy::mut_from_ref)]
 unsafe fn plain<T>(op: &Rows, row: usize, cols: Range<usize>) -> &mut [T] {
@@ -102,7 +102,7 @@ unsafe fn plain<T>(op: &Rows, row: usize, cols: Range<usize>) -> &mut [T] {
 /// Packs rows of f32.
 ///
 /// # Safety
-/// Both sides are as [`Rows`] says, the packed one writable; the processor has `place.isa`.
+/// Both sides are as [`Rows`] describes, the packed one writable; the processor has `place.isa`.
 pub unsafe fn pack(place: Place<'_>, op: &Rows) {
     share(place, op, &|row, cols| {
         // SAFETY: the caller's promise; parts are disjoint.
@@ -135,7 +135,7 @@ pub unsafe fn pack(place: Place<'_>, op: &Rows) {
 /// Unpacks rows to f32 or bf16.
 ///
 /// # Safety
-/// As [`pack`], with the plain side writable.
+/// See [`pack`], with the plain side writable.
 pub unsafe fn unpack(place: Place<'_>, op: &Rows) {
     if let BlockFormat::Grouped(grouped) = op.format {
         return place.threads.run(op.rows, &|row, _| {
@@ -176,7 +176,7 @@ pub unsafe fn unpack(place: Place<'_>, op: &Rows) {
     });
 }
 
-/// What is unpacked to.
+/// Output types of unpacking.
 trait Out: nf4::Table + Copy {
     fn of(x: f32) -> Self;
 }
@@ -189,7 +189,7 @@ impl Out for f32 {
 }
 
 impl Out for bf16 {
-    /// Without a branch; no value is a NaN unless its scale is.
+    /// Branch-free; no value is NaN unless its scale is.
     #[inline(always)]
     fn of(x: f32) -> bf16 {
         let bits = x.to_bits();
@@ -245,7 +245,7 @@ fn pack_nf4(x: &[f32], codes: &mut [u8], scales: &mut [[u8; 4]]) {
         }
         let most = lanes.iter().fold(0.0, |most: f32, lane| most.max(*lane));
         let (most, whole) = (if most < f32::MIN_POSITIVE { 0.0 } else { most }, x.len() == NF4_BLOCK);
-        // By its bits: the least scale is denormal, and would be read as zero.
+        // Copied as bits: the least scale is denormal, and would be read as zero.
         let least = if whole { 0 } else { NF4_LEAST.to_bits() };
         *out = if most == 0.0 { least } else { most.to_bits() }.to_le_bytes();
         let scale = if most == 0.0 { 1.0 } else { most };
@@ -281,7 +281,7 @@ fn unpack_int8<T: Out>(codes: &[u8], scales: &[[u8; 4]], out: &mut [T]) {
     }
 }
 
-/// By the definition: what is multiplied as it is packed is rarely unpacked.
+/// Unpacks by the reference definition: formats that are multiplied while packed are rarely unpacked.
 fn unpack_ggml<T: Out>(kind: Kind, codes: &[u8], out: &mut [T]) {
     let mut block = [0.0; MOST_BLOCK];
     let block = &mut block[..kind.block()];
@@ -291,10 +291,10 @@ fn unpack_ggml<T: Out>(kind: Kind, codes: &[u8], out: &mut [T]) {
     }
 }
 
-/// A row, by the definition as well.
+/// Unpacks a row, also by the reference definition.
 ///
 /// # Safety
-/// It exists on both sides, and nothing else uses it.
+/// The row exists on both sides, and nothing else uses it.
 unsafe fn unpack_grouped<T: Out>(op: &Rows, grouped: Grouped, row: usize) {
     let bytes = grouped.row_bytes(op.cols);
     // SAFETY: the caller's promise.
@@ -309,7 +309,7 @@ unsafe fn unpack_grouped<T: Out>(op: &Rows, grouped: Grouped, row: usize) {
     }
 }
 
-/// A row of eight that are interleaved.
+/// Unpacks one of eight interleaved rows.
 ///
 /// # Safety
 /// The eight exist on both sides, and nothing else uses the row's elements.
@@ -328,7 +328,7 @@ unsafe fn unpack_interleaved<T: Out>(op: &Rows, kind: Kind, row: usize) {
     }
 }
 
-/// Blocks by a table of each; what is short of a block is looked up element by element.
+/// Unpacks blocks by one table per block; the elements of a partial block are looked up one by one.
 #[inline(always)]
 fn unpack_nf4<T: Out>(
     codes: &[u8],
@@ -351,7 +351,7 @@ fn unpack_nf4<T: Out>(
     }
 }
 
-/// The same loops for an instruction set.
+/// Compiles the same loops for an instruction set.
 #[cfg(target_arch = "x86_64")]
 macro_rules! versions {
     ($features:literal, $pack:ident, $int8:ident, $nf4:ident, $look_up:ident) => {

@@ -1,4 +1,4 @@
-//! Looking the elements of a block of NF4 up in its table.
+//! Lookup of an NF4 block's elements in its table.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -10,15 +10,15 @@ use half::bf16;
 /// Bytes of a block's codes.
 const BYTES: usize = NF4_BLOCK / 2;
 
-/// What each code of a block stands for.
+/// The values of a block's codes.
 #[inline(always)]
 pub(super) fn table<T: Copy>(scale: f32, of: impl Fn(f32) -> T) -> [T; 16] {
     NF4_VALUES.map(|value| of(value * scale))
 }
 
-/// Elements that a table of sixteen can have.
+/// Element types of the tables.
 pub(super) trait Table: Copy {
-    /// Element by element.
+    /// Looks elements up one by one.
     #[inline(always)]
     fn look_up(table: &[Self; 16], codes: &[u8; BYTES], out: &mut [Self; NF4_BLOCK]) {
         for (pair, out) in codes.iter().zip(out.as_chunks_mut::<2>().0) {
@@ -96,7 +96,7 @@ unsafe fn f32_avx2(table: &[f32; 16], codes: &[u8; BYTES], out: &mut [f32; NF4_B
             for (part, all) in indices(codes.as_ptr().add(16 * half)).into_iter().enumerate() {
                 for (eight, index) in [all, _mm_srli_si128(all, 8)].into_iter().enumerate() {
                     let index = _mm256_cvtepu8_epi32(index);
-                    // The eighth bit of the index, as a sign, chooses the upper half of the table.
+                    // The index's top bit, as a sign, selects the upper half of the table.
                     let upper = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
                     let values = _mm256_blendv_ps(
                         _mm256_permutevar8x32_ps(low, index),

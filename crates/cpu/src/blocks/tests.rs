@@ -1,4 +1,5 @@
-//! Kernels against the definition, bit for bit, for every instruction set and number of threads.
+//! Compares kernels with the reference definition, bit for bit, for every instruction set and several numbers of
+//! threads.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ fn check(format: BlockFormat, [rows, cols]: [usize; 2], threads: usize, isa: Isa
     let what = format!("{format:?} [{rows}, {cols}] on {threads} threads with {isa:?}");
     let device = Device::new(Arc::new(Cpu::new(threads, Some(isa))), 1 << 26);
     let mut x = numbers(rows * cols, 7);
-    // A block of zeros, and one of a number alone.
+    // A block of zeros, and one with a single nonzero element.
     x.iter_mut().take(64).for_each(|x| *x = 0.0);
     let width = format.row_bytes(cols);
     let mut expected = vec![0; rows * width];
@@ -69,7 +70,7 @@ fn kernels_are_the_definition() {
     }
 }
 
-/// Rows that are interleaved stand for what they stood for before.
+/// Interleaving does not change the values of rows.
 #[test]
 fn interleaved_rows_are_unpacked() {
     let (rows, cols) = (16, 512);
@@ -117,7 +118,7 @@ fn masters_become_what_the_definition_says() {
         for (format, threads) in [(FourBits::Mxfp4, 1), (FourBits::Nvfp4, 3), (FourBits::Int4(64), 2)] {
             let device = Device::new(Arc::new(Cpu::new(threads, Some(isa))), 1 << 26);
             let masters = device.from_f32(1, x.len(), &x, Category::Data);
-            // Larger than all of them: they are a part of the weight.
+            // Larger than all elements, which are only a part of the weight.
             let most = device.from_f32(1, 1, &[310.0], Category::Data);
             let largest = format.has_factor().then_some(&most);
             let expected = format.round(&x, format.factor(310.0));

@@ -43,7 +43,7 @@ pub struct ActivateBackward {
     pub dy: Mat,
     /// `[rows, cols]`, overwritten.
     pub dgate: MatMut,
-    /// `[rows, cols]`, overwritten; there exactly if `up` is.
+    /// `[rows, cols]`, overwritten; present if and only if `up` is.
     pub dup: Option<MatMut>,
 }
 
@@ -148,7 +148,7 @@ struct Forward<'a, T, F>(&'a Activate, PhantomData<fn(T, F)>);
 /// Computes `op.out`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn activate(place: Place<'_>, op: &Activate) {
     let fits = op.out.elem == op.gate.elem && op.up.is_none_or(|up| up.elem == op.gate.elem);
     assert!(fits, "activate: storage of {op:?}");
@@ -193,7 +193,7 @@ struct Backward<'a, T, F>(&'a ActivateBackward, PhantomData<fn(T, F)>);
 /// Computes `op.dgate` and `op.dup`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn activate_backward(place: Place<'_>, op: &ActivateBackward) {
     let elem = op.gate.elem;
     let fits = op.dy.elem == elem

@@ -1,5 +1,5 @@
-//! gpt-oss's gated activation: `(up + 1) gate sigmoid(1.702 gate)`, gate at most 7, up within -7 and 7; x holds gate and
-//! up in turns.
+//! gpt-oss's gated activation: `(up + 1) gate sigmoid(1.702 gate)`, gate at most 7, up within -7 and 7; x holds gate
+//! and up interleaved.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -31,7 +31,7 @@ struct Forward<T> {
 /// `[rows, 2 cols]` to `[rows, cols]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn clamped(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: MatMut) {
     assert!(x.elem == out.elem, "clamped activation: storage of {x:?} and {out:?}");
     let bytes = cols * x.elem.bytes() * 3;
@@ -67,7 +67,7 @@ struct Backward<T> {
 /// The gradient: x and dx `[rows, 2 cols]`, dy `[rows, cols]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn clamped_backward(place: Place<'_>, rows: usize, cols: usize, [x, dy]: [Mat; 2], dx: MatMut) {
     assert!(x.elem == dy.elem && x.elem == dx.elem, "clamped activation backward: storage of {x:?}");
     let bytes = cols * x.elem.bytes() * 5;

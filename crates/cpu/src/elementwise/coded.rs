@@ -1,4 +1,4 @@
-//! Updates whose moments are e4m3 codes with a scale for each block ([`fathom_tensor::moments`]).
+//! Optimizer updates with moments in e4m3 codes with a scale for each block ([`fathom_tensor::moments`]).
 #![allow(unsafe_code)]
 
 use super::level::{Float, Kernel, Level};
@@ -7,7 +7,7 @@ use fathom_tensor::moments::{BLOCK, decode_block, encode_block, noise};
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
-/// What codes need besides themselves.
+/// Additional operands of coded moments.
 #[derive(Clone, Copy, Debug)]
 pub struct Coded {
     /// Scales of the first moment's blocks.
@@ -16,13 +16,13 @@ pub struct Coded {
     pub v: *mut f32,
 }
 
-/// The kernel: block by block the moments become f32 and codes again.
+/// The kernel: block by block, decodes the moments to f32, updates them and encodes them again.
 pub(super) struct Blocks<'a, T> {
     pub update: Update<'a, T, f32>,
     pub coded: Coded,
 }
 
-// SAFETY: each task follows the pointers to its own blocks only.
+// SAFETY: each task dereferences the pointers only within its own blocks.
 unsafe impl<T> Sync for Blocks<'_, T> {}
 
 /// One of the two moments of one block.
@@ -39,7 +39,7 @@ impl Moment<'_> {
         decode_block(self.codes, *self.scale, self.root, values);
     }
 
-    /// `first` is the number of the first value in its weight.
+    /// Encodes the values; `first` is the index of the first value in its weight.
     #[inline(always)]
     fn put(self, values: &mut [f32], first: usize) {
         let key = self.key;

@@ -1,4 +1,4 @@
-//! Sums of experts' results over the slots of a token, with their gradients, and rows brought together by expert.
+//! Sums of experts' results over the slots of a token, with their gradients, and gathering of rows by expert.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -12,7 +12,7 @@ use std::ops::Range;
 pub struct Combine {
     /// Tokens.
     pub rows: usize,
-    /// Slots of a token.
+    /// Slots per token.
     pub slots: usize,
     /// Columns of the result.
     pub cols: usize,
@@ -29,7 +29,7 @@ pub struct Combine {
 pub struct CombineBackward {
     /// Tokens.
     pub rows: usize,
-    /// Slots of a token.
+    /// Slots per token.
     pub slots: usize,
     /// Columns of the result.
     pub cols: usize,
@@ -53,7 +53,7 @@ struct Forward<'a, T>(&'a Combine, PhantomData<fn(T)>);
 /// Computes `op.out`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn combine(place: Place<'_>, op: &Combine) {
     let fits = op.y.elem == op.out.elem && op.weights.is_none_or(|weights| weights.elem == Elem::F32);
     assert!(fits, "combine: storage of {op:?}");
@@ -99,7 +99,7 @@ struct Backward<'a, T>(&'a CombineBackward, PhantomData<fn(T)>);
 /// Computes `op.dy` and `op.dweights`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn combine_backward(place: Place<'_>, op: &CombineBackward) {
     let elem = op.y.elem;
     let fits = op.dout.elem == elem
@@ -142,25 +142,25 @@ impl<T: Float> Kernel for Backward<'_, T> {
     }
 }
 
-/// Rows of an expert, each a token and a slot, brought together or put back.
+/// Rows of an expert, each a token and a slot, to be gathered or scattered.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathering<'a> {
     /// `token x slots + slot` of each row; below zero for a row of zeros.
     pub rows: &'a [i32],
-    /// Slots of a token.
+    /// Slots per token.
     pub slots: usize,
-    /// Columns of a row.
+    /// Columns per row.
     pub cols: usize,
     /// `[tokens, slots x cols]`; `[tokens, cols]` for `shared`.
     pub apart: MatMut,
-    /// A token's slots have one row in common; only for [`gather`].
+    /// True if a token's slots share one row; only for [`gather`].
     pub shared: bool,
     /// `[rows, cols]`, stored alike.
     pub together: MatMut,
 }
 
 impl Gathering<'_> {
-    /// Bytes from the first element to a row's.
+    /// Byte offset of a row.
     #[inline(always)]
     fn at(&self, row: i32) -> usize {
         let (token, slot) = (row as usize / self.slots, row as usize % self.slots);
@@ -175,7 +175,7 @@ struct Scatter<'a>(&'a Gathering<'a>);
 /// `together[i] = apart[rows[i]]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn gather(place: Place<'_>, op: &Gathering<'_>) {
     let bytes = 2 * op.cols * op.apart.elem.bytes();
     // SAFETY: the caller's promise; rows are disjoint.
@@ -185,10 +185,10 @@ pub unsafe fn gather(place: Place<'_>, op: &Gathering<'_>) {
 /// `apart[rows[i]] = together[i]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn scatter(place: Place<'_>, op: &Gathering<'_>) {
     let bytes = 2 * op.cols * op.apart.elem.bytes();
-    // SAFETY: the caller's promise; no two rows are the same slot.
+    // SAFETY: the caller's promise; no two rows are for the same slot.
     unsafe { run(place, &Scatter(op), op.rows.len(), 1, bytes) }
 }
 
@@ -216,7 +216,7 @@ impl Kernel for Scatter<'_> {
         let op = self.0;
         let bytes = op.cols * op.apart.elem.bytes();
         for row in part {
-            // SAFETY: rows and columns named by the descriptor; the slot is this call's own.
+            // SAFETY: rows and columns named by the descriptor; only this call writes the slot.
             unsafe {
                 let from = op.together.ptr.add(row * op.together.stride * op.together.elem.bytes());
                 let to = op.apart.ptr.add(op.at(op.rows[row]));

@@ -1,27 +1,27 @@
-//! Which slots experts take, and where they go: lists of slots, made by one thread and without memory of their own.
+//! Assignment of slots to experts and owners: lists of slots, computed by one thread without allocation.
 
 use fathom_tensor::MOST_EXPERTS;
 
-/// Where the slots of a round go; see [`fathom_tensor::Dispatch`].
+/// Assignment of a round's slots; see [`fathom_tensor::Dispatch`].
 #[derive(Debug)]
 pub struct Dispatch<'a> {
     /// The expert of each slot.
     pub index: &'a [i32],
-    /// Slots of a token.
+    /// Slots per token.
     pub top_k: usize,
-    /// Experts of an owner.
+    /// Experts per owner.
     pub own: usize,
-    /// An owner's slots before this round.
+    /// Number of an owner's slots before this round.
     pub first: usize,
-    /// Slots that the round takes of an owner's.
+    /// Slots per owner in the round.
     pub cap: usize,
-    /// For each owner and place, the slot or -1.
+    /// The slot of each owner and place, or -1.
     pub slots: &'a mut [i32],
-    /// Its token.
+    /// The slot's token.
     pub tokens: &'a mut [i32],
-    /// Its expert among the owner's.
+    /// Index of the slot's expert within its owner.
     pub experts: &'a mut [i32],
-    /// For each slot, its place or -1.
+    /// The place of each slot, or -1.
     pub places: &'a mut [i32],
 }
 
@@ -51,7 +51,7 @@ pub fn dispatch(op: Dispatch<'_>) {
     }
 }
 
-/// `bias += rate x sign(mean load - load)`; the mean is that of whole numbers, in f64.
+/// `bias += rate x sign(mean load - load)`; loads are integers, and their mean is computed in f64.
 pub fn balance_bias(bias: &mut [f32], load: &[f32], rate: f32) {
     let mean = load.iter().map(|load| f64::from(*load)).sum::<f64>() / load.len() as f64;
     for (bias, load) in bias.iter_mut().zip(load) {
@@ -60,10 +60,11 @@ pub fn balance_bias(bias: &mut [f32], load: &[f32], rate: f32) {
     }
 }
 
-/// `out` is `index`, with -1 for the slots of an expert beyond its `capacity`: the lightest, or without weights the last.
+/// `out` is `index`, with -1 for the slots of an expert beyond its `capacity`: the lightest, or without weights the
+/// last.
 ///
 /// # Panics
-/// If an expert does not exist, or a weight is below zero. One that is no number counts as zero: such a step is skipped later.
+/// If an expert does not exist, or a weight is negative. NaN counts as zero: such a step is skipped later.
 pub fn limit_experts(
     index: &[i32],
     weights: Option<&[f32]>,
@@ -73,16 +74,16 @@ pub fn limit_experts(
     assert!(experts <= MOST_EXPERTS && index.len() == out.len(), "limit experts: {experts} experts");
     let exist = index.iter().all(|expert| *expert < experts as i32);
     assert!(exist, "limit experts: an index of {experts}");
-    // The bits of positive numbers are ordered as the numbers are.
+    // The bits of positive numbers have the order of the numbers.
     let bits = |slot: usize| {
         weights.map_or(0, |weights| {
             let weight = weights[slot];
             assert!(weight >= 0.0 || weight.is_nan(), "limit experts: weight {weight}");
-            // A denormal weight is none, as in all kernels.
+            // Denormal weights count as zero, as in all kernels.
             if weight >= f32::MIN_POSITIVE { weight.to_bits() } else { 0 }
         })
     };
-    // An expert takes what is heavier than its bound, and of what is as heavy the first slots that fit.
+    // An expert takes all slots heavier than its bound, and the first ones equal to it that fit.
     let bounds = if weights.is_some() { bounds(index, bits, experts, capacity) } else { [0; MOST_EXPERTS] };
     let mut room = [capacity; MOST_EXPERTS];
     for (slot, expert) in index.iter().enumerate() {
@@ -104,7 +105,7 @@ pub fn limit_experts(
     }
 }
 
-/// For each expert the smallest bound that at most `capacity` slots are heavier than, found bit by bit.
+/// For each expert the smallest bound that at most `capacity` slots exceed, found bit by bit.
 fn bounds(
     index: &[i32],
     bits: impl Fn(usize) -> u32,
@@ -112,7 +113,7 @@ fn bounds(
     capacity: usize,
 ) -> [u32; MOST_EXPERTS] {
     let mut bounds = [0u32; MOST_EXPERTS];
-    // The largest value that more than `capacity` slots reach is the bound: built from its highest bit down.
+    // The bound is the largest value that more than `capacity` slots reach, built from its highest bit down.
     for bit in (0..31).rev() {
         let mut reached = [0usize; MOST_EXPERTS];
         for (slot, expert) in index.iter().enumerate() {
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(limit(Some(&weights), 4), [0, 1, 0, 0, 1, 0, -1, -1]);
         assert_eq!(limit(Some(&weights), 9), index);
         assert_eq!(limit(Some(&weights), 1), [-1, -1, -1, -1, 1, 0, -1, -1]);
-        // After a number that is none the step is skipped, and does not end the run.
+        // After a NaN the step is skipped, but the run continues.
         let broken = [f32::NAN, 0.1, 0.25, 0.5, 0.2, 0.75, 0.9, 0.25];
         assert_eq!(limit(Some(&broken), 2), [-1, 1, -1, 0, 1, 0, -1, -1]);
     }

@@ -1,4 +1,4 @@
-//! Distances of rows from others, with their gradient.
+//! Distances of rows from target rows, with their gradient.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -11,7 +11,7 @@ use std::ops::Range;
 /// See [`fathom_tensor::RowDistance`].
 #[derive(Clone, Copy, Debug)]
 pub struct RowDistance<'a> {
-    /// Which.
+    /// Kind of distance.
     pub distance: Distance,
     /// Columns.
     pub cols: usize,
@@ -23,7 +23,7 @@ pub struct RowDistance<'a> {
     pub labels: &'a [i32],
     /// Multiplies a row's gradient.
     pub weights: &'a [f32],
-    /// Multiplies all.
+    /// Multiplies all gradients.
     pub factor: f32,
     /// f32 `[1, rows]`.
     pub loss: MatMut,
@@ -36,7 +36,7 @@ struct Rows<'a, T>(&'a RowDistance<'a>, PhantomData<fn(T)>);
 /// Writes the distances and the gradient.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn row_distance(place: Place<'_>, op: &RowDistance<'_>) {
     let alike = op.x.elem == op.target.elem && op.x.elem == op.dx.elem;
     let in_place = !std::ptr::eq(op.dx.ptr, op.target.ptr) || op.dx.stride == op.target.stride;
@@ -46,7 +46,7 @@ pub unsafe fn row_distance(place: Place<'_>, op: &RowDistance<'_>) {
     by_elem!(op.x.elem, T => unsafe { run(place, &Rows::<T>(op, PhantomData), op.labels.len(), 1, bytes) });
 }
 
-/// The least length of a row.
+/// Lower bound of a row's length.
 const LEAST: f32 = 1e-8;
 
 impl<T: Float> Kernel for Rows<'_, T> {
@@ -54,7 +54,7 @@ impl<T: Float> Kernel for Rows<'_, T> {
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         let op = self.0;
         for row in part {
-            // SAFETY: rows and columns named by the descriptor, this row's.
+            // SAFETY: rows and columns named by the descriptor; only this call uses this row.
             unsafe {
                 let (x, dx) = (op.x.row::<T>(row, op.cols), op.dx.row::<T>(row, op.cols));
                 let loss = op.loss.ptr.cast::<f32>().add(row);
@@ -73,7 +73,7 @@ impl<T: Float> Kernel for Rows<'_, T> {
 }
 
 impl<T: Float> Rows<'_, T> {
-    /// The distance of `x` from `dx`, which becomes the gradient times `by`.
+    /// The distance of `x` from `dx`, which is overwritten by the gradient times `by`.
     #[inline(always)]
     fn row(&self, x: &[T], dx: &mut [T], by: f32) -> f32 {
         if self.0.distance == Distance::Mse {

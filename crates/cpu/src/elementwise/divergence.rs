@@ -1,4 +1,4 @@
-//! The divergence of a tile of logits from a teacher's, with its gradient.
+//! Divergence of a tile of logits from a teacher's, with its gradient.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -8,12 +8,12 @@ use super::math::{exp, ln};
 use crate::mat::{Mat, MatMut};
 use std::ops::Range;
 
-/// Logits of one model, f32 `[rows, vocab]`, and what its ranks know of them.
+/// Logits of one model, f32 `[rows, vocab]`, with the ranks' statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Side {
     /// The logits.
     pub logits: Mat,
-    /// f32 `[2 x ranks, rows]`: statistics, and the ranks.
+    /// f32 `[2 x ranks, rows]` statistics, and the number of ranks.
     pub stats: (Mat, usize),
     /// Multiplies the logits first.
     pub scale: f32,
@@ -21,20 +21,20 @@ pub struct Side {
     pub softcap: f32,
 }
 
-/// What is known of the teacher.
+/// The known part of the teacher's distribution.
 #[derive(Clone, Copy, Debug)]
 pub enum Known<'a> {
-    /// All.
+    /// The whole distribution.
     Whole(Side),
-    /// Its best tokens.
+    /// The best tokens.
     Best {
         /// `[rows, k]`.
         ids: &'a [i32],
         /// `[rows, k]`.
         logps: &'a [f32],
-        /// How many of each row.
+        /// Number of tokens per row.
         k: usize,
-        /// What is left of the mass is one more.
+        /// Counts the rest of the mass as one more token.
         rest: bool,
         /// See [`fathom_tensor::CLOSEST`].
         closest: f32,
@@ -52,13 +52,13 @@ pub struct Divergence<'a> {
     pub teacher: Known<'a>,
     /// Below zero: ignored.
     pub labels: &'a [i32],
-    /// The label of the first column.
+    /// Vocabulary index of the first column.
     pub first: usize,
     /// From 0 to 1.
     pub beta: f32,
     /// f32 `[n, rows]`: read with `out`, else written.
     pub parts: MatMut,
-    /// What is computed from the parts.
+    /// Results computed from the parts.
     pub out: Option<Diverged<'a>>,
 }
 
@@ -71,27 +71,27 @@ pub struct Diverged<'a> {
     pub dlogits: MatMut,
     /// Multiplies a row's gradient.
     pub weights: &'a [f32],
-    /// Multiplies all.
+    /// Multiplies all gradients.
     pub factor: f32,
 }
 
 struct Rows<'a>(&'a Divergence<'a>);
 
-/// Writes the parts, or from them the loss and the gradient.
+/// Writes the parts, or computes the loss and the gradient from them.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn divergence(place: Place<'_>, op: &Divergence<'_>) {
     // SAFETY: the caller's promise; rows are disjoint.
     unsafe { run(place, &Rows(op), op.labels.len(), 1, op.vocab * 16) }
 }
 
-/// The forward divergence, the reverse one, and those between.
+/// Kinds of divergence: forward, reverse, and in between.
 const FORWARD: u8 = 0;
 const REVERSE: u8 = 1;
 const MIXED: u8 = 2;
 
-/// `log((1 - beta) q + beta p)` of logarithms.
+/// `log((1 - beta) q + beta p)`, given logarithms.
 #[inline(always)]
 fn mixture<L: Level>(beta: f32, q: f32, p: f32) -> f32 {
     let (low, apart) = (p < q, (p - q).abs());
@@ -99,7 +99,7 @@ fn mixture<L: Level>(beta: f32, q: f32, p: f32) -> f32 {
     top + ln::<L>(at_top + (1.0 - at_top) * exp::<L>(-apart))
 }
 
-/// What a column adds to the two parts, from the logarithms of its probabilities.
+/// A column's contribution to the two parts, from the logarithms of its probabilities.
 #[inline(always)]
 fn column<L: Level, const KIND: u8>(beta: f32, q: f32, p: f32) -> [f32; 2] {
     match KIND {
@@ -113,7 +113,7 @@ fn column<L: Level, const KIND: u8>(beta: f32, q: f32, p: f32) -> [f32; 2] {
     }
 }
 
-/// The gradient by the student's logit after scale and cap; `mean` is the second part.
+/// The gradient with respect to the student's logit after scale and cap; `mean` is the second part.
 #[inline(always)]
 fn slope<L: Level, const KIND: u8>(beta: f32, q: f32, p: f32, mean: f32) -> f32 {
     match KIND {
@@ -123,7 +123,7 @@ fn slope<L: Level, const KIND: u8>(beta: f32, q: f32, p: f32, mean: f32) -> f32 
     }
 }
 
-/// As [`capped`], of which one copy of the loops serves two models with caps or without.
+/// Like [`capped`], with one copy of the loops for both models, whether either has a cap.
 #[inline(always)]
 fn through<L: Level, const CAP: bool>(x: f32, side: &Side) -> (f32, f32) {
     if CAP && side.softcap != 0.0 {
@@ -166,7 +166,7 @@ impl Rows<'_> {
     unsafe fn rows<L: Level, const CAP: bool, const KIND: u8>(&self, part: Range<usize>) {
         let op = self.0;
         for row in part {
-            // SAFETY: rows and columns named by the descriptor, this row's.
+            // SAFETY: rows and columns named by the descriptor; only this call uses this row.
             unsafe {
                 if op.labels[row] < 0 {
                     self.nothing(row);
@@ -187,7 +187,7 @@ impl Rows<'_> {
     /// An element of the parts.
     ///
     /// # Safety
-    /// It exists, and this row is its only user.
+    /// The element exists, and only this row uses it.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     unsafe fn part(&self, index: usize, row: usize) -> &mut f32 {
@@ -195,7 +195,7 @@ impl Rows<'_> {
         unsafe { &mut *self.0.parts.ptr.cast::<f32>().add(index * self.0.parts.stride + row) }
     }
 
-    /// A row that is ignored.
+    /// Handles an ignored row.
     #[inline(always)]
     unsafe fn nothing(&self, row: usize) {
         let op = self.0;
@@ -216,7 +216,8 @@ impl Rows<'_> {
     unsafe fn whole<L: Level, const CAP: bool, const KIND: u8>(&self, row: usize, teacher: &Side) {
         let op = self.0;
         let (student, beta) = (&op.student, op.beta);
-        // SAFETY: rows and columns named by the descriptor; the teacher's row is copied before it is written where they are apart.
+        // SAFETY: rows and columns named by the descriptor; the teacher's row is copied before it is overwritten,
+        // unless they are separate.
         unsafe {
             let lse = |side: &Side| spread_stats(&side.stats.0, side.stats.1, 2, row).0;
             let (of_student, of_teacher) = (lse(student), lse(teacher));
@@ -302,13 +303,13 @@ struct Best<'a> {
 /// A divergence over best tokens.
 struct Compared {
     loss: f64,
-    /// Its gradient by the logit of each of them.
+    /// Its gradient with respect to the logit of each best token.
     slopes: Vec<f64>,
-    /// Its gradient by that of any other token, divided by that token's probability.
+    /// Its gradient with respect to any other token's logit, divided by that token's probability.
     others: f64,
 }
 
-/// The divergence of one token, and its derivative by the logarithm of the student's probability.
+/// The divergence of one token, and its derivative with respect to the logarithm of the student's probability.
 fn pair(beta: f64, q: f64, p: f64) -> [f64; 2] {
     let (eq, ep) = (q.exp(), p.exp());
     if beta == 0.0 {
@@ -325,7 +326,8 @@ fn pair(beta: f64, q: f64, p: f64) -> [f64; 2] {
 }
 
 impl Best<'_> {
-    /// With `q` the logarithms of the student's probabilities. The chain from a logit to them: `d log q_i / dz_v = [i = v] - q_v`.
+    /// Compares with the student's log-probabilities `q`. The derivative of those by a logit is
+    /// `d log q_i / dz_v = [i = v] - q_v`.
     fn compare(&self, q: &[f64], beta: f64) -> Compared {
         let p: Vec<f64> = self.logps.iter().map(|logp| f64::from(*logp)).collect();
         let mass = |logs: &[f64]| {
@@ -344,7 +346,7 @@ impl Best<'_> {
             let (rest_q, rest_p) = (tail(of_q), tail(of_p));
             let [more, slope] = pair(beta, rest_q, rest_p);
             loss += more;
-            // Of a mass that was cut down to `closest` the rest is constant.
+            // If the mass was clamped to `closest`, the rest is constant.
             let each = if of_q < closest { slope / rest_q.exp() } else { 0.0 };
             by_mass += each * -of_q.exp_m1();
             others = each * of_q.exp() - all;

@@ -1,4 +1,4 @@
-//! Dropout by counters.
+//! Counter-based dropout.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -16,10 +16,10 @@ struct Rows<'a, T> {
     types: PhantomData<fn(T)>,
 }
 
-/// `x[r, c] *= factor`, or zero where that is dropped.
+/// `x[r, c] *= factor`, or zero where dropped.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn dropout(place: Place<'_>, cols: usize, x: MatMut, keys: &[i32], how: Dropout) {
     let bytes = 2 * cols * x.elem.bytes();
     // SAFETY: the caller's promise; rows are disjoint.

@@ -1,4 +1,4 @@
-//! Look-up in a table of rows, and its gradient.
+//! Lookup in a table of rows, and its gradient.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// `out[t] (+)= scale * table[ids[t]]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Embed<'a> {
-    /// A row of the table for each row of `out`.
+    /// Index of the table row for each row of `out`.
     pub ids: &'a [i32],
     /// Rows of the table.
     pub vocab: usize,
@@ -22,9 +22,9 @@ pub struct Embed<'a> {
     pub scale: f32,
     /// `[ids, cols]`, any storage.
     pub out: MatMut,
-    /// Adds to `out`, as learned positions do.
+    /// Adds to `out`, as for learned positions.
     pub accumulate: bool,
-    /// The table's first row is this id's, and ids without a row have zeros; `None`: all ids have rows, from 0.
+    /// The id of the table's first row; ids without a row give zeros. `None`: ids count from 0, and all must have rows.
     pub first: Option<usize>,
 }
 
@@ -33,7 +33,7 @@ struct Gather<'a, T, U>(&'a Embed<'a>, PhantomData<fn(T, U)>);
 /// Computes `op.out`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 ///
 /// # Panics
 /// If an id is not a row of the table.
@@ -91,7 +91,7 @@ impl<T: Float, U: Float> Kernel for Gather<'_, T, U> {
 /// `dtable[ids[t]] += scale * dy[t]` in ascending t.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbedBackward<'a> {
-    /// A row of the table for each row of `dy`.
+    /// Index of the table row for each row of `dy`.
     pub ids: &'a [i32],
     /// Rows of the table.
     pub vocab: usize,
@@ -103,7 +103,7 @@ pub struct EmbedBackward<'a> {
     pub scale: f32,
     /// f32 `[vocab, cols]`.
     pub dtable: MatMut,
-    /// As in [`Embed`].
+    /// Same as in [`Embed`].
     pub first: Option<usize>,
 }
 
@@ -112,7 +112,7 @@ struct Scatter<'a, T>(&'a EmbedBackward<'a>, PhantomData<fn(T)>);
 /// Adds to `op.dtable`. Parallel over columns.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 ///
 /// # Panics
 /// If an id is not a row of the table.
@@ -135,7 +135,7 @@ impl<T: Float> Kernel for Scatter<'_, T> {
         let op = self.0;
         for (row, id) in op.ids.iter().enumerate() {
             let Some(at) = row_of(*id, op.first.unwrap_or(0), op.vocab) else { continue };
-            // SAFETY: the row is one of the table's; these columns belong to this call, and no slice reaches beyond them.
+            // SAFETY: the row is one of the table's; these columns belong to this call, and no slice extends past them.
             let (dy, to) = unsafe {
                 let dy = &op.dy.row::<T>(row, part.end)[part.start..];
                 let at = at * op.dtable.stride + part.start;

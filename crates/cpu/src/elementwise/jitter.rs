@@ -1,4 +1,4 @@
-//! Noise on rows.
+//! Noise added to rows.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -16,10 +16,10 @@ struct Rows<'a, T> {
     types: PhantomData<fn(T)>,
 }
 
-/// `x[r, c] += scales[r] (2 u - 1)`, `u` of the row's key and the column.
+/// `x[r, c] += scales[r] (2 u - 1)`, where `u` depends on the row's key and the column.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn jitter(place: Place<'_>, cols: usize, x: MatMut, keys: &[i32], scales: &[f32]) {
     let bytes = 2 * cols * x.elem.bytes();
     // SAFETY: the caller's promise; rows are disjoint.

@@ -6,9 +6,9 @@ use crate::isa::Isa;
 use half::bf16;
 use std::ops::Range;
 
-/// An instruction set as a type, so that generic loops can ask it for constants.
+/// An instruction set as a type with constants for generic loops.
 pub(super) trait Level {
-    /// Multiply-add is one instruction.
+    /// True if multiply-add is one instruction.
     const FUSED: bool;
 }
 
@@ -28,7 +28,7 @@ impl Level for Fused {
     const FUSED: bool = true;
 }
 
-/// `a * b + c`, rounded once where that is an instruction.
+/// `a * b + c`, rounded once if the instruction set has that.
 #[inline(always)]
 pub(super) fn madd<L: Level>(a: f32, b: f32, c: f32) -> f32 {
     if L::FUSED { a.mul_add(b, c) } else { a * b + c }
@@ -39,7 +39,7 @@ pub(super) trait Float: Copy + Send + Sync + 'static {
     fn wide(self) -> f32;
     /// Rounds to nearest even.
     fn narrow(x: f32) -> Self;
-    /// Rounds up or down, as twenty bits of noise say.
+    /// Rounds up or down, depending on twenty bits of noise.
     fn settle(x: f32, noise: u32) -> Self;
 }
 
@@ -63,7 +63,7 @@ impl Float for bf16 {
     fn wide(self) -> f32 {
         f32::from_bits((self.to_bits() as u32) << 16)
     }
-    /// Without a branch, so that loops over it become vector code; the bits are those of `bf16::from_f32`.
+    /// Branch-free, so that loops vectorise; the bits are those of `bf16::from_f32`.
     #[inline(always)]
     fn narrow(x: f32) -> bf16 {
         let bits = x.to_bits();
@@ -94,17 +94,17 @@ macro_rules! by_elem {
 }
 pub(super) use by_elem;
 
-/// A loop over rows, or over columns for sums over rows. The method must be `#[inline(always)]` and call only
-/// such functions: it is compiled once for each instruction set.
+/// A loop over rows, or over columns for sums over rows. The method must be `#[inline(always)]` and call only such
+/// functions, as it is compiled once per instruction set.
 pub(super) trait Kernel: Sync {
-    /// Does `part` of the rows or columns.
+    /// Processes `part` of the rows or columns.
     ///
     /// # Safety
-    /// The operands are as the public function asks; no two calls at a time have a part in common.
+    /// The operands meet the public function's requirements; concurrent calls have disjoint parts.
     unsafe fn run<L: Level>(&self, part: Range<usize>);
 }
 
-/// Work below this many bytes is not worth waking a thread for. Tests share even the smallest.
+/// Bytes below which waking another thread does not pay off. In tests even the smallest work is shared.
 const SERIAL_BYTES: usize = if cfg!(test) { 8 } else { 64 << 10 };
 /// Tasks per thread, so that a disturbed thread does not hold up the others.
 const TASKS: usize = 8;
@@ -112,7 +112,7 @@ const TASKS: usize = 8;
 /// Runs `kernel` over `0..count` in parts that are multiples of `grain`, `bytes` of memory traffic each.
 ///
 /// # Safety
-/// The operands are as the public function asks; the processor has `place.isa`.
+/// The operands meet the public function's requirements; the processor has `place.isa`.
 pub(super) unsafe fn run(place: Place<'_>, kernel: &impl Kernel, count: usize, grain: usize, bytes: usize) {
     let total = count.saturating_mul(bytes);
     let most = if total < SERIAL_BYTES { 1 } else { place.threads.count() * TASKS };
@@ -184,7 +184,7 @@ pub(super) fn sum_one<T: Float>(x: &[T], term: impl Fn(f32) -> f32) -> f32 {
     fold_one(x, 0.0, |a, b| a + b, term)
 }
 
-/// Two sums over `x` in one pass, each as [`sum_one`] has it.
+/// Two sums over `x` in one pass, each equal to that of [`sum_one`].
 #[inline(always)]
 pub(super) fn sum_two<T: Float>(x: &[T], term: impl Fn(f32) -> (f32, f32)) -> (f32, f32) {
     let (mut a, mut b) = ([0.0f32; LANES], [0.0f32; LANES]);

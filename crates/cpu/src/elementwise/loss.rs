@@ -33,21 +33,22 @@ pub struct CrossEntropy<'a> {
     pub softcap: f32,
     /// Weight of the squared log-partition.
     pub z_loss: f32,
-    /// The logits are some columns of those of a larger vocabulary.
+    /// Present if the logits are a column slice of a larger vocabulary.
     pub spread: Option<Spread>,
-    /// f32 `[2, rows]`: the entropy of the softmax, and 1 where the label is the first of its largest, else 0.
+    /// f32 `[2, rows]`: the entropy of the softmax, and 1 where the label is its first largest, else 0.
     pub measures: Option<MatMut>,
 }
 
-/// Some columns of a vocabulary that is spread over several ranks.
+/// A column slice of a vocabulary that is spread over several ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
-    /// The label that the first column is.
+    /// Vocabulary index of the first column.
     pub first: usize,
-    /// f32 `[2, rows]`: of these columns `log sum exp f`, and `f[label]` where it is one of them, else 0. With measures `[4, rows]`:
-    /// also the entropy of their softmax, and their bound (see [`Measures`]). Written; then nothing else is.
+    /// f32 `[2, rows]`: `log sum exp f` over these columns, and `f[label]` if it is among them, else 0. With measures
+    /// `[4, rows]`: also the entropy of their softmax, and their bound (see [`Measures`]). If given, only this is
+    /// written.
     pub stats: Option<MatMut>,
-    /// f32 `[2 x ranks, rows]`, or `[4 x ranks, rows]`: those of all ranks, in their order.
+    /// f32 `[2 x ranks, rows]`, or `[4 x ranks, rows]`: the statistics of all ranks, in order.
     pub all: Option<(Mat, usize)>,
 }
 
@@ -56,7 +57,7 @@ struct Rows<'a, T, U>(&'a CrossEntropy<'a>, PhantomData<fn(T, U)>);
 /// Computes `op.loss`, `op.logp` and `op.dlogits`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 ///
 /// # Panics
 /// If a label is not a column.
@@ -79,7 +80,7 @@ pub unsafe fn cross_entropy(place: Place<'_>, op: &CrossEntropy<'_>) {
     }));
 }
 
-/// What the gradient of a row is made from.
+/// Factors of a row's gradient.
 #[derive(Clone, Copy)]
 struct Slope {
     scale: f32,
@@ -97,7 +98,7 @@ impl Slope {
     }
 }
 
-/// `softcap(scale * x)` and its derivative by `scale * x`. A logit that is left out has no cap.
+/// `softcap(scale * x)` and its derivative with respect to `scale * x`. Masked logits are not capped.
 #[inline(always)]
 pub(super) fn capped<L: Level, const CAP: bool>(x: f32, scale: f32, softcap: f32) -> (f32, f32) {
     let x = scale * x;
@@ -112,7 +113,7 @@ pub(super) fn capped<L: Level, const CAP: bool>(x: f32, scale: f32, softcap: f32
 impl<T: Float, U: Float> Kernel for Rows<'_, T, U> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
-        // Two copies of the loops, so that a row without a cap does not pay for one.
+        // Two copies of the loops, so that rows without a cap do not pay for one.
         // SAFETY: passed on.
         unsafe {
             if self.0.softcap == 0.0 { self.rows::<L, false>(part) } else { self.rows::<L, true>(part) }
@@ -128,7 +129,7 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
         let each = if op.measures.is_some() { 4 } else { 2 };
         for row in part {
             let label = op.labels[row];
-            // SAFETY: one element of each, this row's.
+            // SAFETY: one element of each, of this row.
             let put_in = |to: &MatMut, index: usize, x: f32| unsafe {
                 *to.ptr.cast::<f32>().add(index * to.stride + row) = x;
             };
@@ -146,7 +147,7 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
                 continue;
             }
             let first = op.spread.map_or(0, |spread| spread.first);
-            // Columns before the label's.
+            // Number of columns before the label's.
             let before = (label as usize).saturating_sub(first).min(op.vocab);
             let label = (label as usize).checked_sub(first).filter(|label| *label < op.vocab);
             let all = op.spread.and_then(|spread| spread.all);
@@ -222,19 +223,20 @@ impl<T: Float, U: Float> Rows<'_, T, U> {
     }
 }
 
-/// What is measured of a row.
+/// Measures of a row.
 #[derive(Clone, Copy)]
 struct Measures {
-    /// Of its softmax, in nats.
+    /// Entropy of its softmax, in nats.
     entropy: f32,
-    /// The label is the first of the largest if its logit is at least this.
+    /// Least logit with which the label is the first of the largest.
     bound: f32,
 }
 
 impl Measures {
     const NONE: Measures = Measures { entropy: 0.0, bound: f32::INFINITY };
 
-    /// Of all ranks: with `w` the share of a rank's columns in the sum of exponentials, `H = sum w (H_rank - log w)`.
+    /// Combines all ranks' measures: with `w` the share of a rank's columns in the sum of exponentials,
+    /// `H = sum w (H_rank - log w)`.
     ///
     /// # Safety
     /// `all` has four rows for each rank, with an element for `row` in each.
@@ -250,17 +252,17 @@ impl Measures {
     }
 }
 
-/// The exponential of this is zero: a finite place of minus infinity.
+/// Finite stand-in for minus infinity; its exponential is zero.
 const LEAST: f32 = -200.0;
 
-/// The next number above a finite one; above zero the first that is normal.
+/// The next number above a finite one; above zero, the smallest normal number.
 #[inline(always)]
 fn above(x: f32) -> f32 {
     if x == 0.0 { f32::MIN_POSITIVE } else { x.next_up() }
 }
 
-/// [`log_sum_exp`], to the bit, and what is measured in the same two passes. `before` columns are before the label's; all if that is
-/// another rank's behind these.
+/// [`log_sum_exp`], to the bit, and the measures in the same two passes. `before` is the number of columns before the
+/// label's; all of them if a later rank has the label.
 #[inline(always)]
 fn measured<L: Level, T: Float>(x: &[T], before: usize, value: impl Fn(f32) -> f32) -> (f32, Measures) {
     let most = |x: &[T]| fold_one(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a }, &value);
@@ -281,7 +283,7 @@ fn measured<L: Level, T: Float>(x: &[T], before: usize, value: impl Fn(f32) -> f
     (top + sum.ln(), Measures { entropy: sum.ln() - mean / sum, bound })
 }
 
-/// A row's `log sum exp` over all ranks and its label's logit, from what each has of them, in the order of the ranks.
+/// A row's `log sum exp` over all ranks and its label's logit, from the ranks' statistics, in rank order.
 ///
 /// # Safety
 /// `all` has `each` rows for each rank, two or more, with an element for `row` in each.

@@ -50,7 +50,7 @@ pub(super) fn sigmoid<L: Level>(x: f32) -> f32 {
     1.0 / (1.0 + exp::<L>(-x))
 }
 
-/// The hyperbolic tangent: a polynomial near zero, otherwise by e^-2|x|.
+/// The hyperbolic tangent: a polynomial near zero, otherwise from e^-2|x|.
 #[inline(always)]
 pub(super) fn tanh<L: Level>(x: f32) -> f32 {
     let size = x.abs();

@@ -1,13 +1,13 @@
-//! Kernels over rows: norms, activations, rotations, look-ups, cross-entropy, the optimizer, and copies.
+//! Kernels over rows: norms, activations, rotations, lookups, cross-entropy, the optimizer, and copies.
 //!
-//! Storage is f32 or bf16, arithmetic f32. Each loop is written once in plain Rust and compiled for each
-//! instruction set (see [`level`]). An output row depends only on its input rows, its sums over columns run in
-//! fixed lanes; sums over rows run per column in ascending chunks of [`fathom_tensor::SUM_CHUNK`] rows. So no result depends
-//! on the number of threads or on how rows are cut (at multiples of the chunk, for sums over rows).
+//! Storage is f32 or bf16, arithmetic f32. Each loop is written once in plain Rust and compiled for each instruction
+//! set (see [`level`]). An output row depends only on its input rows, and its sums over columns run in fixed lanes;
+//! sums over rows run per column in ascending chunks of [`fathom_tensor::SUM_CHUNK`] rows. Results therefore do not
+//! depend on the number of threads or on how rows are cut (at multiples of the chunk, for sums over rows).
 //!
-//! Functions take raw [`crate::mat::Mat`] descriptors and are unsafe: every operand must be readable, every
-//! output writable, for the rows and columns named, and outputs overlap nothing unless their text allows it.
-//! They panic, before anything is written, if storage types do not fit.
+//! Functions take raw [`crate::mat::Mat`] descriptors and are unsafe: every operand must be readable and every output
+//! writable for the given rows and columns, and outputs overlap nothing unless documented otherwise. They panic, before
+//! anything is written, if storage types do not fit.
 #![allow(unsafe_code)]
 
 mod activate;
@@ -61,11 +61,11 @@ pub use sums::{bias_backward, sum, sum_squares};
 use crate::isa::Isa;
 use crate::threads::Threads;
 
-/// Where a kernel runs.
+/// Execution context of a kernel.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
-    /// The pool.
+    /// The thread pool.
     pub threads: &'a Threads,
-    /// The instruction set; the processor has it.
+    /// The instruction set, which the processor supports.
     pub isa: Isa,
 }

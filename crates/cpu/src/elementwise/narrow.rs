@@ -1,7 +1,7 @@
-//! What elements become when they are stored in few bits and read again (`fathom_tensor::Narrow`), and largest magnitudes.
+//! Rounding of elements to few bits (`fathom_tensor::Narrow`), and largest magnitudes.
 //!
-//! An element's nearest is found by one addition: the sum of a number of exponent e and `1.5 x 2^(23 - mantissa + e)` has as its
-//! last bit the format's at that exponent, and rounds to it, ties to even, as every f32 addition does.
+//! An element is rounded by one addition: the sum of a number of exponent e and `1.5 x 2^(23 - mantissa + e)` has the
+//! format's last bit at that exponent as its own last bit, and rounds to it, ties to even, like every f32 addition.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -14,11 +14,11 @@ use super::Place;
 use super::level::{Float, Kernel, Level, by_elem, run};
 use crate::mat::{Elem, Mat, MatMut};
 
-/// Columns that are worked on together: whole blocks.
+/// Columns processed together: whole blocks.
 const STRIP: usize = 128;
 const INFINITE: u32 = 0x7f80_0000;
 
-/// Elements to what their format makes of them.
+/// Rounding of elements to a format.
 pub struct Round {
     /// The format.
     pub how: Narrow,
@@ -26,24 +26,24 @@ pub struct Round {
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// Rows and columns of a block; the exponent of the one scale of all.
+    /// Block shape for scales, or the exponent of a single scale.
     pub scale: Scale,
-    /// What is rounded.
+    /// Elements to round.
     pub x: Mat,
-    /// What it becomes: `nearest(x / scale) x scale`, of any storage.
+    /// Result: `nearest(x / scale) x scale`, of any storage.
     pub out: MatMut,
 }
 
-/// Where scales come from.
+/// Source of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The largest of each block of so many rows and columns; columns are a divisor of 128.
+    /// The largest element of each block of this many rows and columns; the columns divide 128.
     Blocks([usize; 2]),
-    /// Two to this power.
+    /// Two to this power, for all elements.
     Power(i32),
 }
 
-/// Two to a power from -127 to 127.
+/// Two to a power between -127 and 127.
 #[inline(always)]
 fn power(exponent: i32) -> f32 {
     let normal = ((exponent + 127) as u32) << 23;
@@ -63,7 +63,7 @@ struct Grid {
     most: f32,
     /// The least normal number.
     least: f32,
-    /// To the addend of a number's power of two.
+    /// Multiplier from a number's power of two to the addend.
     addend: f32,
 }
 
@@ -77,7 +77,7 @@ impl Grid {
         }
     }
 
-    /// `down` and `up` are one over the scale, and the scale.
+    /// Rounds `x`; `down` is the reciprocal of the scale, `up` the scale.
     #[inline(always)]
     fn round(self, x: f32, down: f32, up: f32) -> f32 {
         let y = (x * down).max(-self.most).min(self.most);
@@ -91,7 +91,7 @@ impl Grid {
 struct Rounding<'a, T, U> {
     call: &'a Round,
     grid: Grid,
-    /// Rows of a band, columns of a block.
+    /// Rows per band, columns per block.
     block: [usize; 2],
     types: PhantomData<fn(T, U)>,
 }
@@ -99,10 +99,10 @@ struct Rounding<'a, T, U> {
 /// Rounds elements.
 ///
 /// # Safety
-/// See the module's text. x and out are not the same.
+/// See the module documentation; x and out are distinct.
 ///
 /// # Panics
-/// If columns of blocks are no divisor of 128.
+/// If the columns of blocks do not divide 128.
 pub unsafe fn narrow(place: Place<'_>, call: &Round) {
     let block = match call.scale {
         Scale::Blocks(block) => block,
@@ -118,7 +118,7 @@ pub unsafe fn narrow(place: Place<'_>, call: &Round) {
 }
 
 impl<T: Float, U: Float> Rounding<'_, T, U> {
-    /// One over the scale, and the scale, of each column of a strip.
+    /// The reciprocal of the scale, and the scale, for each column of a strip.
     ///
     /// # Safety
     /// The rows and columns exist.
@@ -181,10 +181,10 @@ struct Largest<'a, T> {
     types: PhantomData<fn(T)>,
 }
 
-/// The largest finite magnitude of `[rows, cols]`; 0 without one.
+/// The largest finite magnitude of `[rows, cols]`; 0 if there is none.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn largest(place: Place<'_>, rows: usize, cols: usize, x: Mat) -> f32 {
     let most = AtomicU32::new(0);
     // SAFETY: the caller's promise.
@@ -208,7 +208,7 @@ impl<T: Float> Kernel for Largest<'_, T> {
                 }
             }
         }
-        // The bits of positive numbers are ordered as the numbers are, and a maximum has no order.
+        // The bits of positive numbers have the order of the numbers, and a maximum does not depend on order.
         self.most.fetch_max(tops.iter().fold(0, |most, top| most.max(*top)), Ordering::Relaxed);
     }
 }
@@ -223,7 +223,7 @@ struct ByColumn<T> {
 /// `out = max(out, |x|)` by column, over finite elements; out is f32 `[1, cols]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn largest_by_column(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: MatMut) {
     assert!(out.elem == Elem::F32, "largest: by column into {out:?}");
     // SAFETY: the caller's promise; columns are disjoint.
@@ -235,7 +235,7 @@ pub unsafe fn largest_by_column(place: Place<'_>, rows: usize, cols: usize, x: M
 impl<T: Float> Kernel for ByColumn<T> {
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
-        // SAFETY: rows and columns named by the caller; these columns of the output are this call's.
+        // SAFETY: rows and columns named by the caller; only this call uses these columns of the output.
         unsafe {
             let out = std::slice::from_raw_parts_mut(self.out.ptr.cast::<f32>().add(part.start), part.len());
             for row in 0..self.rows {

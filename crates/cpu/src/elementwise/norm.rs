@@ -11,13 +11,13 @@ use std::ops::Range;
 /// Normalises each group of `width` columns of each row: `x / rms(x) * w`, or `(x - mean) / deviation * w + b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm {
-    /// Which.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// Rows of x.
     pub rows: usize,
-    /// Groups of columns in a row (heads), all with the same weight.
+    /// Groups of columns per row (heads), all with the same weight.
     pub groups: usize,
-    /// Columns of a group.
+    /// Columns per group.
     pub width: usize,
     /// `[rows, groups * width]`.
     pub x: Mat,
@@ -27,8 +27,8 @@ pub struct Norm {
     pub bias: Option<Mat>,
     /// Like x.
     pub out: MatMut,
-    /// f32 `[rows, groups]` reciprocal deviations, or `[rows, 2 * groups]` pairs of mean and reciprocal
-    /// deviation if centred.
+    /// f32 `[rows, groups]` reciprocal deviations, or `[rows, 2 * groups]` pairs of mean and reciprocal deviation if
+    /// centred.
     pub stats: MatMut,
 }
 
@@ -37,7 +37,7 @@ struct Forward<'a, T, W>(&'a Norm, PhantomData<fn(T, W)>);
 /// Computes `op.out` and `op.stats`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn norm(place: Place<'_>, op: &Norm) {
     let bias_fits = op.bias.is_none_or(|bias| bias.elem == op.weight.elem);
     assert!(op.x.elem == op.out.elem && op.stats.elem == Elem::F32 && bias_fits, "norm: storage of {op:?}");
@@ -81,14 +81,14 @@ impl<T: Float, W: Float> Kernel for Forward<'_, T, W> {
     }
 }
 
-/// The normalised value of `x`, rounded to the storage type if the kind asks for it.
+/// The normalised value of `x`, rounded to the storage type if the kind requires it.
 #[inline(always)]
 pub(super) fn normalised<T: Float>(kind: NormKind, x: T, mean: f32, inverse: f32) -> f32 {
     let y = (x.wide() - mean) * inverse;
     if kind.round_first { T::narrow(y).wide() } else { y }
 }
 
-/// The factor that a weight stands for.
+/// The factor that a weight represents.
 #[inline(always)]
 pub(super) fn factor(kind: NormKind, weight: f32) -> f32 {
     if kind.plus_one { 1.0 + weight } else { weight }

@@ -1,4 +1,4 @@
-//! Gradients of the norms by input and by weight.
+//! Gradients of the norms with respect to input and weight.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -9,22 +9,22 @@ use fathom_tensor::{NormKind, SUM_CHUNK};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// What the backward pass of [`super::Norm`] reads.
+/// Inputs of the backward pass of [`super::Norm`].
 #[derive(Clone, Copy, Debug)]
 pub struct NormBackward {
-    /// Which.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// Rows of x.
     pub rows: usize,
-    /// Groups of columns in a row.
+    /// Groups of columns per row.
     pub groups: usize,
-    /// Columns of a group.
+    /// Columns per group.
     pub width: usize,
     /// The forward input.
     pub x: Mat,
     /// The forward weight.
     pub weight: Mat,
-    /// What the forward pass wrote.
+    /// Statistics written by the forward pass.
     pub stats: Mat,
     /// Gradient of the output, stored like x.
     pub dy: Mat,
@@ -63,11 +63,11 @@ struct Input<'a, T, W> {
     types: PhantomData<fn(T, W)>,
 }
 
-/// `dx (+)= (g - mean(g x') x' - mean(g)) / deviation` with `g = dy * w` and x' the normalised input; the last
-/// mean only if centred. `dx` is stored like x.
+/// `dx (+)= (g - mean(g x') x' - mean(g)) / deviation` with `g = dy * w` and x' the normalised input; the last mean
+/// only if centred. `dx` is stored like x.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn norm_backward_input(place: Place<'_>, op: &NormBackward, dx: MatMut, accumulate: bool) {
     op.check();
     assert!(dx.elem == op.x.elem, "norm backward: dx is stored as {:?}, x as {:?}", dx.elem, op.x.elem);
@@ -135,7 +135,7 @@ struct Weight<'a, T> {
 /// [`SUM_CHUNK`] rows; both f32 `[1, width]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn norm_backward_weight(
     place: Place<'_>,
     op: &NormBackward,
@@ -186,7 +186,7 @@ impl<T: Float> Kernel for Weight<'_, T> {
                         }
                     }
                 }
-                // SAFETY: these columns of the sums belong to this call.
+                // SAFETY: only this call uses these columns of the sums.
                 unsafe {
                     add_to(&self.dweight, block.start, weight);
                     if let Some(dbias) = &self.dbias {
@@ -201,7 +201,7 @@ impl<T: Float> Kernel for Weight<'_, T> {
 /// Adds `sums` to columns from `at` of a row of f32.
 ///
 /// # Safety
-/// The columns exist and are used by nothing else.
+/// The columns exist, and nothing else uses them.
 #[inline(always)]
 pub(super) unsafe fn add_to(to: &MatMut, at: usize, sums: &[f32]) {
     // SAFETY: the caller's promise.

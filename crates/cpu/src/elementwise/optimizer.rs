@@ -9,8 +9,8 @@ use fathom_tensor::moments::{BLOCK, noise};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations; without a second moment
-/// SGD with momentum.
+/// One AdamW update (Loshchilov and Hutter, 2019) of contiguous tensors, in PyTorch's order of operations; without a
+/// second moment SGD with momentum.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamW {
     /// Elements of each tensor.
@@ -19,17 +19,17 @@ pub struct AdamW {
     pub elem: Elem,
     /// The weights, updated.
     pub param: *mut u8,
-    /// Their f32 master copy, updated first; null if `param` itself is updated and, if narrow, rounded by noise.
+    /// Their f32 master copy, updated first; null if `param` itself is updated and, if narrow, rounded stochastically.
     pub master: *mut f32,
-    /// Storage of the moments, unless they are coded.
+    /// Storage of the moments, unless they are codes.
     pub moments: Elem,
-    /// Of moments that are e4m3 codes.
+    /// Scales of moments in e4m3 codes.
     pub coded: Option<Coded>,
     /// Keys of the noise that rounds narrow first and second moments.
     pub keys: [u32; 2],
     /// Key of the noise that rounds narrow weights without a master.
     pub weight_key: u32,
-    /// Which element of the weight the first one is.
+    /// Index of the first element within the whole weight.
     pub first: usize,
     /// First moment.
     pub m: *mut u8,
@@ -39,7 +39,7 @@ pub struct AdamW {
     pub grad: *const f32,
     /// Multiplies the gradient: one over the tokens, times the clip factor.
     pub scale: *const f32,
-    /// Not zero leaves everything as it is.
+    /// If nonzero, nothing changes.
     pub skip: *const f32,
     /// Learning rate.
     pub lr: f32,
@@ -64,16 +64,16 @@ pub(super) struct Update<'a, T, M> {
     types: PhantomData<fn(T, M)>,
 }
 
-// SAFETY: each task follows the pointers to its own elements only.
+// SAFETY: each task dereferences the pointers only within its own elements.
 unsafe impl<T, M> Sync for Update<'_, T, M> {}
 
-/// Elements handled as one piece.
+/// Elements processed as one piece.
 const PIECE: usize = 1024;
 
 /// Updates `param`, `master`, `m` and `v`.
 ///
 /// # Safety
-/// See the module's text; each pointer leads to `count` elements, `scale` and `skip` to one.
+/// See the module documentation; each pointer leads to `count` elements, `scale` and `skip` to one.
 pub unsafe fn adamw(place: Place<'_>, op: &AdamW) {
     // SAFETY: one element each.
     let (scale, skip) = unsafe { (*op.scale, *op.skip) };
@@ -109,22 +109,22 @@ impl<T: Float, M: Float> Kernel for Update<'_, T, M> {
     }
 }
 
-/// Elements that are updated at a time, in arrays: among five slices the compiler cannot tell which overlap, and makes code without vectors,
-/// which took a third of a training step.
+/// Elements updated at a time, in arrays: with five slices the compiler cannot tell which overlap and does not
+/// vectorise, which took a third of a training step.
 const LANES: usize = 128;
 
 impl<T: Float, M: Float> Update<'_, T, M> {
-    /// Updates the weights from element `from` on, with these moments of theirs.
+    /// Updates the weights from element `from` on, with the corresponding moments.
     ///
     /// # Safety
-    /// As many elements from there on belong to this call.
+    /// The elements from there on, as many as there are moments, belong to this call.
     #[inline(always)]
     pub unsafe fn advance<L: Level>(&self, from: usize, m: &mut [M], mut v: Option<&mut [M]>) {
         for at in (0..m.len()).step_by(LANES) {
             let count = LANES.min(m.len() - at);
             let m = &mut m[at..at + count];
             let v = v.as_deref_mut().map(|v| &mut v[at..at + count]);
-            // SAFETY: passed on. Copies of a length that the compiler knows are not calls.
+            // SAFETY: passed on. Copies of a length known to the compiler are inlined.
             unsafe {
                 match count {
                     LANES => self.lanes::<L>(from + at, LANES, m, v),
@@ -177,7 +177,7 @@ impl<T: Float, M: Float> Update<'_, T, M> {
         }
     }
 
-    /// Stores numbers of the elements from `from` on, narrow ones rounded by noise.
+    /// Stores values of the elements from `from` on; narrow ones are rounded stochastically.
     #[inline(always)]
     fn settle<S: Float>(&self, from: usize, key: u32, numbers: &[f32; LANES], to: &mut [S]) {
         let first = (self.op.first + from) as u32;
@@ -188,7 +188,7 @@ impl<T: Float, M: Float> Update<'_, T, M> {
     }
 }
 
-/// As f32, with zeros behind.
+/// Converts to f32, padded with zeros.
 #[inline(always)]
 fn wide<S: Float>(from: &[S]) -> [f32; LANES] {
     let mut to = [0.0; LANES];
@@ -198,7 +198,7 @@ fn wide<S: Float>(from: &[S]) -> [f32; LANES] {
     to
 }
 
-/// What an update needs to know about a step.
+/// Scaling of a step's update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepScale {
     /// `min(1, max_norm / norm) / count`; 0 without a valid token.
@@ -209,8 +209,8 @@ pub struct StepScale {
     pub norm: f32,
 }
 
-/// From the sum of squares of the gradient of the summed loss, the summed loss, and the number of valid tokens.
-/// `max_norm` 0 means no clipping.
+/// Computed from the sum of squares of the gradient of the summed loss, the summed loss, and the number of valid
+/// tokens. `max_norm` 0 means no clipping.
 pub fn step_scale(sum_squares: f32, loss: f32, count: f32, max_norm: f32) -> StepScale {
     if count <= 0.0 {
         return StepScale { scale: 0.0, skip: 1.0, norm: 0.0 };

@@ -10,11 +10,11 @@ use std::ops::Range;
 /// Cosines and sines of positions: `out[t] = [cos | sin](positions[t] * inv_freq) * factor`.
 #[derive(Clone, Copy, Debug)]
 pub struct RopeTable<'a> {
-    /// One for each row of `out`.
+    /// Position of each row of `out`.
     pub positions: &'a [i32],
     /// Radians per position.
     pub inv_freq: &'a [f32],
-    /// Multiplies both (YaRN's and LongRoPE's attention factor).
+    /// Multiplies cosines and sines (YaRN's and LongRoPE's attention factor).
     pub factor: f32,
     /// f32 `[positions, 2 * inv_freq]`.
     pub out: MatMut,
@@ -25,7 +25,7 @@ pub struct RopeTable<'a> {
 pub struct Rope {
     /// Rows.
     pub rows: usize,
-    /// Heads in a row.
+    /// Heads per row.
     pub heads: usize,
     /// Columns of one head.
     pub head_dim: usize,
@@ -37,9 +37,9 @@ pub struct Rope {
     pub out: MatMut,
     /// f32 `[rows, rot]`: cosines, then sines.
     pub table: Mat,
-    /// Pairs are neighbours (GPT-J) instead of halves.
+    /// Pairs are adjacent columns (GPT-J) instead of halves.
     pub interleaved: bool,
-    /// Rotates back: the gradient.
+    /// Rotates in the opposite direction: the gradient.
     pub inverse: bool,
     /// Adds to `out`.
     pub accumulate: bool,
@@ -48,7 +48,7 @@ pub struct Rope {
 /// Computes `op.out`. The angle is rounded to f32 before its cosine is taken, as PyTorch models do.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn rope_table(place: Place<'_>, op: &RopeTable<'_>) {
     assert!(op.out.elem == Elem::F32, "rope table: the table is f32");
     // A cosine costs about as much as moving 64 bytes.
@@ -77,7 +77,7 @@ struct Rotate<'a, T>(&'a Rope, PhantomData<fn(T)>);
 /// Computes `op.out`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn rope(place: Place<'_>, op: &Rope) {
     let fits = op.x.elem == op.out.elem && op.table.elem == Elem::F32;
     assert!(fits && op.rot.is_multiple_of(2) && op.rot <= op.head_dim, "rope: {op:?}");
@@ -115,7 +115,7 @@ impl<T: Float> Kernel for Rotate<'_, T> {
     }
 }
 
-/// One head: `(a, b) -> (a cos - b sin, b cos + a sin)` on each pair.
+/// Rotates one head: `(a, b) -> (a cos - b sin, b cos + a sin)` on each pair.
 #[inline(always)]
 fn head<L: Level, T: Float>(
     x: &[T],
@@ -137,7 +137,7 @@ fn head<L: Level, T: Float>(
             (out[0], out[1]) = (put(out[0], a), put(out[1], b));
         }
     } else {
-        // By way of arrays: the compiler need not ask whether the slices overlap, once a head.
+        // Arrays, so that overlap of the slices is checked once per head rather than by generated code.
         const STEP: usize = 16;
         let (x_low, x_high) = (&x[..half], &x[half..2 * half]);
         let (low, high) = out[..2 * half].split_at_mut(half);

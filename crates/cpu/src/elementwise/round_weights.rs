@@ -1,4 +1,4 @@
-//! Masters to what a format in four bits makes of them (`fathom_tensor::FourBits`), by its definition.
+//! Rounding of master weights to four-bit formats (`fathom_tensor::FourBits`), by the reference definition.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ struct Blocks<'a, T> {
 /// Rounds whole blocks of a weight with this factor.
 ///
 /// # Safety
-/// See the module's text; `out` is one row as long as `x`.
+/// See the module documentation; `out` is one row as long as `x`.
 pub unsafe fn round_weights(place: Place<'_>, format: FourBits, x: &[f32], factor: f32, out: MatMut) {
     let (count, bytes) = (x.len() / format.block(), format.block() * (4 + out.elem.bytes()));
     // SAFETY: the caller's promise; blocks are disjoint.
@@ -37,7 +37,7 @@ impl<T: Float> Kernel for Blocks<'_, T> {
         for at in part {
             let range = at * block..(at + 1) * block;
             let x = &self.x[range.clone()];
-            // SAFETY: the caller's row, of which this call has its own blocks.
+            // SAFETY: the caller's row, in which these blocks belong to this call.
             let out =
                 unsafe { std::slice::from_raw_parts_mut(self.out.ptr.cast::<T>().add(range.start), block) };
             let times = self.format.scale(x, self.factor).times;

@@ -1,4 +1,4 @@
-//! Routers of experts: scores, choice, weights, and the gradients of all of them. A row at a time.
+//! Routers of experts: scores, choice, weights, and their gradients, one row at a time.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -8,13 +8,13 @@ use crate::mat::{Elem, Mat, MatMut};
 use fathom_tensor::{Groups, MOST_EXPERTS, Routing, Scores};
 use std::ops::Range;
 
-/// Keeps a sum of weights above zero, as DeepSeek-V3's code does.
+/// Keeps a sum of weights above zero, as in DeepSeek-V3's code.
 const TINY: f32 = 1e-20;
 
 /// Chooses experts; see [`fathom_tensor::Route`].
 #[derive(Clone, Copy, Debug)]
 pub struct Route<'a> {
-    /// How.
+    /// Routing parameters.
     pub routing: Routing,
     /// Tokens.
     pub rows: usize,
@@ -22,7 +22,7 @@ pub struct Route<'a> {
     pub experts: usize,
     /// f32 `[rows, experts]`.
     pub logits: Mat,
-    /// f32 for each expert.
+    /// f32 per expert.
     pub bias: Option<&'a [f32]>,
     /// i32 `[rows, k]`, without gaps.
     pub index: *mut i32,
@@ -30,13 +30,13 @@ pub struct Route<'a> {
     pub weights: MatMut,
 }
 
-// SAFETY: rows of the index belong to whoever does the row.
+// SAFETY: each row of the index belongs to the call that computes the row.
 unsafe impl Sync for Route<'_> {}
 
 /// The backward pass of [`Route`].
 #[derive(Clone, Copy, Debug)]
 pub struct RouteBackward<'a> {
-    /// How.
+    /// Routing parameters.
     pub routing: Routing,
     /// At most [`MOST_EXPERTS`].
     pub experts: usize,
@@ -53,13 +53,13 @@ pub struct RouteBackward<'a> {
 /// The gradient of a router's own losses; see [`fathom_tensor::RouterLosses`].
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses<'a> {
-    /// What logits become.
+    /// Function from logits to scores.
     pub scores: Scores,
     /// Tokens.
     pub rows: usize,
     /// f32 `[rows, experts]`.
     pub logits: Mat,
-    /// f32 for each expert, at most [`MOST_EXPERTS`].
+    /// f32 per expert, at most [`MOST_EXPERTS`].
     pub load: &'a [f32],
     /// Factor of the load-balancing loss.
     pub aux: f32,
@@ -92,7 +92,7 @@ fn score<L: Level>(kind: Scores, logits: &[f32], out: &mut [f32]) {
     }
 }
 
-/// The first of the largest that are not `taken`.
+/// The first of the largest values not yet `taken`.
 #[inline(always)]
 fn best(values: &[f32], taken: &[bool]) -> usize {
     let mut found = None;
@@ -104,7 +104,7 @@ fn best(values: &[f32], taken: &[bool]) -> usize {
     found.unwrap_or(0)
 }
 
-/// Marks the experts of all groups but the best.
+/// Marks the experts outside the best groups.
 #[inline(always)]
 fn leave_groups(groups: Groups, choice: &[f32], taken: &mut [bool]) {
     let size = choice.len() / groups.count;
@@ -130,7 +130,7 @@ fn leave_groups(groups: Groups, choice: &[f32], taken: &mut [bool]) {
 /// Computes `op.index` and `op.weights`.
 ///
 /// # Safety
-/// See the module's text; the index has `rows x k` elements.
+/// See the module documentation; the index has `rows x k` elements.
 pub unsafe fn route(place: Place<'_>, op: &Route<'_>) {
     let Routing { top_k, groups, .. } = op.routing;
     let divides = |groups: Groups| {
@@ -188,7 +188,7 @@ impl Kernel for Route<'_> {
 /// Computes `op.dlogits`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 ///
 /// # Panics
 /// If an expert of the index does not exist.
@@ -225,7 +225,7 @@ impl Kernel for RouteBackward<'_> {
                 product += dweight * scores[*expert as usize];
             }
             let (factor, mean) = if normalise { (scale / sum, product / sum) } else { (scale, 0.0) };
-            // The gradients of the scores, in the place of the logits'; most are zero.
+            // The gradients of the scores, in place of the logits' gradients; most are zero.
             dlogits.fill(0.0);
             let mut inner = 0.0;
             for (expert, dweight) in index.iter().zip(dweights) {
@@ -245,7 +245,7 @@ impl Kernel for RouteBackward<'_> {
 /// Computes `op.dlogits`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn router_losses(place: Place<'_>, op: &RouterLosses<'_>) {
     assert!(op.load.len() <= MOST_EXPERTS, "router losses: {} experts", op.load.len());
     assert!(op.logits.elem == Elem::F32 && op.dlogits.elem == Elem::F32, "router losses: storage");
@@ -281,7 +281,7 @@ impl Kernel for RouterLosses<'_> {
     }
 }
 
-/// `load[e] +=` slots whose expert is e, counted in whole numbers: an f32 that grows by ones stops at 2^24.
+/// `load[e] +=` number of slots whose expert is e, counted in integers: an f32 that grows by ones stops at 2^24.
 ///
 /// # Panics
 /// If an expert does not exist.

@@ -8,10 +8,11 @@ use crate::mat::{Mat, MatMut};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Columns of a row when contiguous tensors are cut into new rows, so that one long row is shared by the threads too.
+/// Columns per row when contiguous tensors are cut into new rows, so that even a single long row is shared by the
+/// threads.
 const PIECE: usize = 4096;
 
-/// The rows that a kernel walks; the last may be shorter.
+/// Rows that a kernel processes; the last may be shorter.
 #[derive(Clone, Copy)]
 struct Extent {
     rows: usize,
@@ -21,7 +22,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// `[rows, cols]`, or pieces of one long row if all of `strides` say that there are no gaps.
+    /// `[rows, cols]`, or pieces of one long row if none of `strides` implies gaps.
     fn new(rows: usize, cols: usize, strides: &[usize]) -> Extent {
         let total = rows * cols;
         if rows <= 1 || strides.iter().all(|stride| *stride == cols) {
@@ -68,7 +69,7 @@ impl<F: Fn(f32, f32) -> f32 + Sync, T: Float, U: Float, V: Float> Kernel for Zip
     #[inline(always)]
     unsafe fn run<L: Level>(&self, part: Range<usize>) {
         for row in part {
-            // An operand that is the output is read through the output's slice, as Rust asks.
+            // An operand that is also the output is read through the output's slice, as Rust requires.
             // SAFETY: rows and columns named by the caller.
             unsafe {
                 let cols = self.extent.width(row);
@@ -127,16 +128,16 @@ impl<F: Map, T: Float, U: Float> Kernel for Each<F, T, U> {
 /// `out = a + b`, `[rows, cols]` each, any storage; `out` may be `a` or `b`.
 ///
 /// # Safety
-/// See the module's text. An operand at the address of `out` has its storage and stride.
+/// See the module documentation. An operand at the address of `out` has its storage and stride.
 pub unsafe fn add(place: Place<'_>, rows: usize, cols: usize, a: Mat, b: Mat, out: MatMut) {
     // SAFETY: the caller's promise.
     unsafe { zip(place, [rows, cols], [a, b], |a, b| a + b, out) }
 }
 
-/// `out = a b`, any storage; `out` may be `a`. If `row`, `b` is `[1, cols]` and serves every row.
+/// `out = a b`, any storage; `out` may be `a`. If `row`, `b` is `[1, cols]` and is used for every row.
 ///
 /// # Safety
-/// As [`add`].
+/// See [`add`].
 pub unsafe fn multiply(
     place: Place<'_>,
     rows: usize,
@@ -172,9 +173,9 @@ unsafe fn zip(
 /// `x += bias` on each row of `x`; `bias` is `[1, cols]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn add_bias(place: Place<'_>, rows: usize, cols: usize, x: MatMut, bias: Mat) {
-    // A stride of zero makes the one row serve every row.
+    // A stride of zero makes the single row serve every row.
     let bias = Mat { stride: 0, ..bias };
     // SAFETY: the caller's promise.
     unsafe { add(place, rows, cols, x.as_mat(), bias, x) }
@@ -230,7 +231,7 @@ unsafe fn each(place: Place<'_>, rows: usize, cols: usize, x: Mat, f: impl Map, 
 /// `out = factor * x`, any storage; `out` may be `x`.
 ///
 /// # Safety
-/// As [`add`].
+/// See [`add`].
 pub unsafe fn scale(place: Place<'_>, rows: usize, cols: usize, x: Mat, factor: f32, out: MatMut) {
     // SAFETY: the caller's promise.
     unsafe { each(place, rows, cols, x, Times(factor), out) }
@@ -239,7 +240,7 @@ pub unsafe fn scale(place: Place<'_>, rows: usize, cols: usize, x: Mat, factor: 
 /// `out = 1 / sqrt(x)`; `out` may be `x`.
 ///
 /// # Safety
-/// As [`add`].
+/// See [`add`].
 pub unsafe fn rsqrt(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: MatMut) {
     // SAFETY: the caller's promise.
     unsafe { each(place, rows, cols, x, Rsqrt, out) }
@@ -248,7 +249,7 @@ pub unsafe fn rsqrt(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: Mat
 /// `out = x`, converting between storage types.
 ///
 /// # Safety
-/// As [`add`].
+/// See [`add`].
 pub unsafe fn copy(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: MatMut) {
     // SAFETY: the caller's promise.
     unsafe { each(place, rows, cols, x, Same, out) }
@@ -257,7 +258,7 @@ pub unsafe fn copy(place: Place<'_>, rows: usize, cols: usize, x: Mat, out: MatM
 /// `out = cap tanh(x / cap)`; `out` may be `x`.
 ///
 /// # Safety
-/// As [`add`].
+/// See [`add`].
 pub unsafe fn softcap(place: Place<'_>, rows: usize, cols: usize, x: Mat, cap: f32, out: MatMut) {
     // SAFETY: the caller's promise.
     unsafe { each(place, rows, cols, x, Softcap(cap), out) }
@@ -288,10 +289,10 @@ impl Kernel for Zero {
     }
 }
 
-/// All bits zero.
+/// Sets all bits to zero.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn zero(place: Place<'_>, rows: usize, cols: usize, out: MatMut) {
     let extent = Extent::new(rows, cols, &[out.stride]);
     let kernel = Zero { out: extent.mat_mut(out), extent };

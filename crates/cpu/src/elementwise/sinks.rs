@@ -1,4 +1,4 @@
-//! The gradient of the logits that join every denominator of an attention.
+//! The gradient of an attention's sinks, the logits that join every denominator.
 #![allow(unsafe_code)]
 
 use super::Place;
@@ -31,13 +31,13 @@ pub struct SinksBackward<'a> {
 
 struct Heads<'a, T>(&'a SinksBackward<'a>, PhantomData<fn(T)>);
 
-// SAFETY: each task writes the gradients of its own heads.
+// SAFETY: each task writes only the gradients of its own heads.
 unsafe impl<T> Sync for Heads<'_, T> {}
 
 /// Adds to `op.dsinks`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn sinks_backward(place: Place<'_>, op: &SinksBackward<'_>) {
     let fits = op.out.elem == op.dout.elem && op.lse.elem == Elem::F32 && op.sinks.len() == op.heads;
     assert!(fits, "sinks backward: storage of {op:?}");
@@ -65,8 +65,8 @@ impl<T: Float> Kernel for Heads<'_, T> {
                         sum += (op.sinks[head] - lse).exp() * sum_three(out, dout, out, |a, b, _| a * b);
                     }
                 }
-                // SAFETY: this head belongs to this call. Continues what is there, so that micro batches of whole chunks
-                // add up to the same bits as one batch.
+                // SAFETY: this head belongs to this call. Accumulates on the previous value, so that micro-batches of
+                // whole chunks add up to the same bits as one batch.
                 unsafe { *op.dsinks.add(head) -= sum }
             }
         }

@@ -22,7 +22,7 @@ struct Columns<T> {
 /// `dbias += sum over rows of dy`, per column in ascending chunks; `dbias` is f32 `[1, cols]`.
 ///
 /// # Safety
-/// See the module's text.
+/// See the module documentation.
 pub unsafe fn bias_backward(place: Place<'_>, rows: usize, cols: usize, dy: Mat, dbias: MatMut) {
     assert!(dbias.elem == Elem::F32, "bias backward: the gradient is f32");
     let grain = cols.div_ceil(place.threads.count()).next_multiple_of(64).min(BLOCK);
@@ -55,13 +55,13 @@ impl<T: Float> Kernel for Columns<T> {
     }
 }
 
-/// The sum of `x`, continued from `start`: chunks of [`SUM_CHUNK`] elements, ascending. Cutting `x` at a
-/// multiple of the chunk changes no bit.
+/// The sum of `x`, continued from `start`, in ascending chunks of [`SUM_CHUNK`] elements. Cutting `x` at a multiple of
+/// the chunk changes no bit.
 pub fn sum(x: &[f32], start: f32) -> f32 {
     x.chunks(SUM_CHUNK).fold(start, |total, chunk| total + sum_one(chunk, |x| x))
 }
 
-/// Parts of a sum of squares, whatever the threads.
+/// Parts of a sum of squares, independent of the number of threads.
 const PARTS: usize = 64;
 
 struct Squares<'a> {
@@ -70,11 +70,11 @@ struct Squares<'a> {
     sums: *mut f64,
 }
 
-// SAFETY: each task writes the sums of its own parts.
+// SAFETY: each task writes only the sums of its own parts.
 unsafe impl Sync for Squares<'_> {}
 
-/// The sum of squares: f32 over 1024 elements, f64 over those sums, in parts that depend on the length alone.
-/// NaN or infinite if an element is, and infinite from elements above 1e19 on.
+/// The sum of squares: f32 over 1024 elements, f64 over those sums, in parts that depend only on the length. NaN or
+/// infinite if an element is, and infinite if elements exceed 1e19.
 ///
 /// # Safety
 /// The processor has `place.isa`.
@@ -93,7 +93,7 @@ impl Kernel for Squares<'_> {
         for part in parts {
             let x = &self.x[part * self.part..((part + 1) * self.part).min(self.x.len())];
             let total: f64 = x.chunks(1024).map(|x| sum_one(x, |x| x * x) as f64).sum();
-            // SAFETY: part < PARTS, and this task's own.
+            // SAFETY: part < PARTS, and the part is this task's own.
             unsafe { *self.sums.add(part) = total }
         }
     }

@@ -1,5 +1,5 @@
-//! Every kernel against plain f64, on every instruction set, and the same bits for every number of threads and
-//! every cut of the rows.
+//! Compares every kernel with plain f64 on every instruction set, and checks that the bits are the same for every
+//! number of threads and every cut of the rows.
 use super::*;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat, MatMut};
@@ -14,7 +14,7 @@ mod others;
 
 const ELEMS: [Elem; 2] = [Elem::F32, Elem::Bf16];
 
-/// Every level this machine has.
+/// Every level that this machine supports.
 fn levels() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
 }
@@ -27,7 +27,7 @@ fn places(mut f: impl FnMut(Place<'_>)) {
     }
 }
 
-/// A matrix in memory with unused columns next to it, `[rows, cols]`.
+/// A `[rows, cols]` matrix in memory with unused columns next to it.
 #[derive(Clone, PartialEq)]
 struct Stored {
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ impl Stored {
         })
     }
 
-    /// Marked, to see what is written.
+    /// Filled with a marker, to see what is written.
     fn blank(rows: usize, cols: usize, elem: Elem) -> Stored {
         Stored::new(rows, cols, elem, |_, _| -77.0)
     }
@@ -81,13 +81,13 @@ impl Stored {
         }
     }
 
-    /// From row `row` on.
+    /// The matrix from row `row` on.
     fn mat(&self, row: usize) -> Mat {
         let at = row * self.stride * self.elem.bytes();
         Mat { ptr: self.bytes[at..].as_ptr(), elem: self.elem, stride: self.stride }
     }
 
-    /// From row `row` on.
+    /// The matrix from row `row` on, to write.
     fn mat_mut(&mut self, row: usize) -> MatMut {
         let at = row * self.stride * self.elem.bytes();
         MatMut { ptr: self.bytes[at..].as_mut_ptr(), elem: self.elem, stride: self.stride }
@@ -104,8 +104,8 @@ impl Stored {
         MatMut { ptr, elem: self.elem, stride: self.stride }
     }
 
-    /// Each element is `want` within `tolerance` of `1 + |want|` (bf16: and half a unit in its last place), and
-    /// the unused columns still hold what they held in `before`.
+    /// Checks that each element is `want` within `tolerance` of `1 + |want|` (for bf16, plus half a unit in its last
+    /// place), and that the unused columns are as in `before`.
     fn check(&self, name: &str, before: &Stored, tolerance: f64, want: impl Fn(usize, usize) -> f64) {
         for row in 0..self.rows {
             for col in 0..self.cols {
@@ -121,12 +121,12 @@ impl Stored {
     }
 }
 
-/// The bits that each level gave first; those of two levels may differ.
+/// The first bits seen on each level; they may differ between levels.
 #[derive(Default)]
 struct Bits(Vec<(Isa, Vec<u8>)>);
 
 impl Bits {
-    /// `got` is what this level gave before, if it did.
+    /// Checks that `got` equals the earlier bits of this level, if there are any.
     fn check(&mut self, name: &str, isa: Isa, got: &[u8]) {
         match self.0.iter().find(|(level, _)| *level == isa) {
             Some((_, first)) => assert!(first == got, "{name} on {isa:?} changed bits"),

@@ -1,5 +1,5 @@
-//! The AMX kernel: 32 x 32 blocks of C as 2 x 2 tiles of bf16 products, by inline assembly because stable
-//! Rust has no intrinsics for it. `Isa::detect` has asked the kernel for the tile state.
+//! The AMX kernel: 32 x 32 blocks of C as 2 x 2 tiles of bf16 products, in inline assembly because stable Rust has no
+//! intrinsics for it. `Isa::detect` has requested the tile state from the kernel.
 //!
 //! A step is 32 of k: panels of A are `[k / 32][2][16 rows][32 k]`, panels of B `[k / 32][2][16 pairs][16 n][2]`.
 //! A is read with the T1 hint so that the panel of B stays in L1.
@@ -15,7 +15,7 @@ use std::arch::x86_64::*;
 const SIDE: usize = 32;
 /// Elements of one tile.
 const TILE: usize = 512;
-/// Bytes by which packing asks for a row ahead of its use.
+/// Distance in bytes at which packing prefetches a row.
 const AHEAD: usize = 320;
 
 pub(super) static KIND: Kind = Kind {
@@ -65,18 +65,19 @@ unsafe fn enter() {
     unsafe { asm!("ldtilecfg [{}]", in(reg) CONFIG.0.as_ptr(), options(nostack, readonly)) }
 }
 
-/// Without the release each context switch would save 8 KiB; the fence is for stores past the caches.
+/// Without the release each context switch would save 8 KiB; the fence is for non-temporal stores.
 unsafe fn leave() {
     // SAFETY: as `enter`.
     unsafe { asm!("tilerelease", "sfence", options(nostack)) }
 }
 
-/// See [`super::kind::Micro`]. The next tile of C follows this one; it and the next panel of B come closer, a few lines
-/// a step: a burst would keep the tiles waiting. The compiler does not use tile registers, so they hold between the blocks.
+/// See [`super::kind::Micro`]. The next tile of C follows this one; it and the next panel of B are prefetched a few
+/// lines per step, as a burst would stall the tiles. The compiler does not use tile registers, so they hold their
+/// values between the blocks.
 unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: bool) {
     let Panels { a, b, soon } = panels;
     let stride = SIDE * 4;
-    // SAFETY: `steps` tile steps of both panels and a 32 x 32 block of C, in memory of their own.
+    // SAFETY: `steps` tile steps of both panels and a 32 x 32 block of C, in separate memory.
     unsafe {
         let below = c.add(16 * SIDE);
         if fresh {
@@ -127,7 +128,7 @@ unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: b
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack<const A: bool>(source: &Source, cut: Cut, dst: *mut u8) {
     let steps = (cut.k1 - cut.k0).div_ceil(32);
-    // SAFETY: the tiles of a half of a panel lie `2 * TILE` apart in the destination.
+    // SAFETY: the tiles of a half of a panel are `2 * TILE` apart in the destination.
     unsafe {
         if source.k_contiguous {
             for half in 0..2 * cut.panels {
@@ -184,11 +185,11 @@ unsafe fn copy_along(source: &Source, o: usize, k0: usize, steps: usize, to: *mu
     }
 }
 
-/// 16 columns of B from `o` on: 16 pairs of k of each are turned.
+/// Packs 16 columns of B from `o` on, transposing 16 pairs of k of each.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn turn_along(source: &Source, o: usize, k0: usize, steps: usize, to: *mut u16) {
-    // Columns past the operand repeat its last one: what they add to is never stored.
+    // Columns past the operand repeat its last one: their sums are never stored.
     let rows: [*const u8; 16] =
         std::array::from_fn(|i| source.ptr.wrapping_add((o + i).min(source.outer - 1) * source.stride * 2));
     for step in 0..steps {
@@ -214,7 +215,7 @@ unsafe fn turn_along(source: &Source, o: usize, k0: usize, steps: usize, to: *mu
     }
 }
 
-/// See [`super::block::store`]. No sum is a denormal, which this conversion would flush: the tiles did.
+/// See [`super::block::store`]. No sum is denormal, which this conversion would flush: the tiles already did.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn store(tile: &Tile, c: &MatMut) {
     let whole = |to: *mut u8| tile.stream && tile.cols == SIDE && to.addr().is_multiple_of(64);

@@ -13,9 +13,9 @@ pub(super) const NR: usize = 32;
 /// See [`Kind::stream_bytes`].
 const STREAM_BYTES: usize = 16 << 20;
 
-/// What was written past the caches is there for other threads.
+/// Makes non-temporal stores visible to other threads.
 unsafe fn fence() {
-    // SAFETY: every processor with AVX-512 has it.
+    // SAFETY: every processor with AVX-512 has the instruction.
     unsafe { _mm_sfence() }
 }
 
@@ -73,7 +73,7 @@ pub(super) static KIND_BF16: Kind = Kind {
     few_widens: false,
 };
 
-/// A micro-kernel: `$step(sum, a dword, b)` is one unit of k for 16 columns. A panel of A holds MR dwords a
+/// Defines a micro-kernel: `$step(sum, a dword, b)` is one unit of k for 16 columns. A panel of A holds MR dwords per
 /// unit whatever the number of rows computed.
 macro_rules! kernel {
     ($name:ident, $tile:ident, $features:literal, $step:expr) => {
@@ -189,7 +189,7 @@ pub(super) fn narrow(x: __m512) -> __m256i {
     _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(up, nan, quiet)))
 }
 
-/// Whole lines of a large C are written past the caches.
+/// True if whole lines of a large C are written with non-temporal stores.
 #[inline(always)]
 fn past_caches(tile: &Tile, to: *mut u8) -> bool {
     tile.stream && tile.cols == NR && to.addr().is_multiple_of(64)
@@ -230,7 +230,8 @@ pub(super) unsafe fn store(tile: &Tile, c: &MatMut) {
     }
 }
 
-/// [`store`] of sums of `vdpbf16ps`, none of which is denormal: rounded to bf16 by `vcvtne2ps2bf16`, which takes those as zero.
+/// [`store`] of sums of `vdpbf16ps`, none of which is denormal: rounds to bf16 by `vcvtne2ps2bf16`, which flushes
+/// denormals.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn store_flushed(tile: &Tile, c: &MatMut) {
     if c.elem == Elem::F32 {
@@ -257,7 +258,7 @@ unsafe fn store_flushed(tile: &Tile, c: &MatMut) {
     }
 }
 
-/// Rounds the first rows of a tile to bf16: what [`store_flushed`] writes and [`load`] reads again.
+/// Rounds the first rows of a tile to bf16, with the bits that [`store_flushed`] writes and [`load`] reads back.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn round(tile: *mut f32, rows: usize) {
     for row in 0..rows {

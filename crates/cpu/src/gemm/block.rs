@@ -1,10 +1,10 @@
-//! A tile of C as f32 in a thread's own memory, and the copies between it and C.
+//! A tile of C as f32 in a thread's own memory, and copies between it and C.
 #![allow(unsafe_code)]
 
 use super::{Elem, MatMut};
 use half::bf16;
 
-/// A tile whose rows are `width` f32 apart; it stands for the `rows x cols` elements of C from (`row`, `col`) on.
+/// A tile with rows of `width` f32; it holds the `rows x cols` elements of C from (`row`, `col`) on.
 pub(super) struct Tile {
     pub ptr: *mut f32,
     pub width: usize,
@@ -12,18 +12,18 @@ pub(super) struct Tile {
     pub col: usize,
     pub rows: usize,
     pub cols: usize,
-    /// C is large: better written past the caches.
+    /// True if C is large and better written with non-temporal stores.
     pub stream: bool,
 }
 
 /// Reads C into the tile.
 ///
 /// # Safety
-/// The tile is a block inside the matrix `c`, both in memory of their own.
+/// The tile is a block inside the matrix `c`, and their memory is disjoint.
 pub(super) unsafe fn load(tile: &Tile, c: &MatMut) {
     for row in 0..tile.rows {
         let at = (tile.row + row) * c.stride + tile.col;
-        // SAFETY: `cols` elements from there lie inside both the tile's row and C.
+        // SAFETY: `cols` elements from there are inside both the tile's row and C.
         unsafe {
             let to = std::slice::from_raw_parts_mut(tile.ptr.add(row * tile.width), tile.cols);
             match c.elem {
@@ -42,11 +42,11 @@ pub(super) unsafe fn load(tile: &Tile, c: &MatMut) {
 /// Writes the tile to C, rounding to nearest even for bf16.
 ///
 /// # Safety
-/// As [`load`].
+/// See [`load`].
 pub(super) unsafe fn store(tile: &Tile, c: &MatMut) {
     for row in 0..tile.rows {
         let at = (tile.row + row) * c.stride + tile.col;
-        // SAFETY: `cols` elements from there lie inside both the tile's row and C.
+        // SAFETY: `cols` elements from there are inside both the tile's row and C.
         unsafe {
             let from = std::slice::from_raw_parts(tile.ptr.add(row * tile.width), tile.cols);
             match c.elem {

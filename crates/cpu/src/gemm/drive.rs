@@ -1,7 +1,7 @@
-//! Blocking: cuts C into blocks, one task each, and walks k inside a task.
+//! Blocking: cuts C into blocks, one task each, and loops over k within a task.
 //!
-//! A task packs its rows of A per block of k, then each panel of B right before its use (or takes it packed),
-//! and sums into f32 tiles of its own; each is written to C once, while the last block of k has it in L1.
+//! A task packs its rows of A per block of k, then each panel of B right before its use (or takes it packed), and sums
+//! into its own f32 tiles; each is written to C once, while it is in L1 for the last block of k.
 #![allow(unsafe_code)]
 
 use super::block::Tile;
@@ -15,21 +15,21 @@ use crate::threads::Threads;
 use std::ops::Range;
 
 /// Products of operands stored as `elem` that are summed at a time: cuts of k at multiples of it leave the chain of
-/// additions unchanged, as long as what comes before is filled up with zeros.
+/// additions unchanged, provided that earlier parts are padded with zeros.
 pub fn unit(isa: Isa, elem: Elem) -> usize {
     kind(isa, elem, elem).unit
 }
 
-/// Bytes that [`pack_b`] writes for a B of `[k,n]` stored as `b` that will meet an A stored as `a`. Where there
-/// is no bf16 unit a bf16 B is widened, so this may be twice the size of B.
+/// Bytes that [`pack_b`] writes for a `[k,n]` B stored as `b`, to be multiplied by an A stored as `a`. Without a bf16
+/// unit a bf16 B is widened, so this may be twice the size of B.
 pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {
     packed_of(kind(isa, a, b), k, n)
 }
 
-/// A pointer that tasks share; each writes a part of its own.
+/// A pointer shared by tasks, each of which writes its own part.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<T>(pub T);
-// SAFETY: every task touches only its own part of what the pointers lead to.
+// SAFETY: every task accesses only its own part of the memory.
 unsafe impl<T> Sync for Shared<T> {}
 
 impl<T: Copy> Shared<T> {
@@ -48,7 +48,8 @@ pub(super) fn source_b(b: &Mat, layout: Layout, k: usize, n: usize) -> Source {
     Source { ptr: b.ptr, elem: b.elem, stride: b.stride, k_contiguous, octets, outer: n, k }
 }
 
-/// Packs `b`, `[k,n]` or with `trans` `[n,k]`, for products with an A stored as `a`; the output serves every m.
+/// Packs `b`, `[k,n]` or with `trans` `[n,k]`, for products with an A stored as `a`; the output can be used for every
+/// m.
 ///
 /// # Safety
 /// `b` is readable for its extents; `dst` is aligned to 64 bytes and writable for [`packed_bytes`].
@@ -75,8 +76,8 @@ unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut 
     threads.run(blocks * panels.div_ceil(PANELS), &|task, _| {
         let (k0, panel) = (task % blocks * kc, task / blocks * PANELS);
         let cut = Cut { o0: panel * kind.nr, panels: PANELS.min(panels - panel), k0, k1: (k0 + kc).min(k) };
-        // SAFETY: the panels of a task are its own; B panels end where their rows end, so packing them does
-        // not touch the slack of the next.
+        // SAFETY: the panels of a task are its own; B panels end where their rows end, so packing them does not touch
+        // the slack of the next.
         unsafe { (kind.pack_b)(&source.get(), cut, dst.get().add(packed_at(kind, k, n, k0, panel))) }
     });
 }
@@ -84,9 +85,9 @@ unsafe fn pack_of(threads: &Threads, kind: &'static Kind, b: &Source, dst: *mut 
 /// Computes `g`. See the module for the order of addition.
 ///
 /// # Safety
-/// A and B are readable and C is writable for their extents and strides, C overlaps neither; `workspace` is
-/// writable for [`workspace_bytes`] of `g.shape()`, these `isa` and `threads.count()`, and used by nothing else.
-/// The processor has `isa`.
+/// A and B are readable and C is writable for their extents and strides, and C overlaps neither; `workspace` is
+/// writable for [`workspace_bytes`] of `g.shape()`, this `isa` and `threads.count()`, and used by nothing else. The
+/// processor has `isa`.
 ///
 /// # Panics
 /// If a stride is shorter than a row.
@@ -146,7 +147,7 @@ pub(super) unsafe fn gemm_of(
             part.a = if g.a_trans { shift(&g.a, k0, 0) } else { shift(&g.a, 0, k0) };
             let b = if g.b_layout == Layout::Rows { shift(&g.b, k0, n0) } else { shift(&g.b, n0, k0) };
             part.c.ptr = g.c.ptr.wrapping_add(n0 * g.c.elem.bytes());
-            // SAFETY: the parts lie inside the operands; the workspace holds the packed part first.
+            // SAFETY: the parts are inside the operands; the packed part comes first in the workspace.
             unsafe {
                 pack_of(threads, kind, &source_b(&b, g.b_layout, k, n), workspace);
                 part.b.ptr = workspace;
@@ -177,7 +178,7 @@ fn check(g: &Gemm) {
     );
 }
 
-/// An empty sum: C becomes zero, or stays.
+/// Computes an empty sum: C becomes zero, or is unchanged.
 unsafe fn clear(g: &Gemm) {
     if !g.accumulate {
         let size = g.c.elem.bytes();
@@ -188,7 +189,7 @@ unsafe fn clear(g: &Gemm) {
     }
 }
 
-/// A task for each part of the columns.
+/// Runs one task per part of the columns.
 unsafe fn few_rows(threads: &Threads, few: Few, g: &Gemm) {
     const COLUMNS: usize = 64;
     let most = threads.count() * 8;
@@ -196,12 +197,13 @@ unsafe fn few_rows(threads: &Threads, few: Few, g: &Gemm) {
     let shared = Shared(*g);
     let n = g.n;
     threads.run(n.div_ceil(part), &|task, _| {
-        // SAFETY: each task has columns of its own.
+        // SAFETY: each task has its own columns.
         unsafe { few(&shared.get(), task * part..((task + 1) * part).min(n)) }
     });
 }
 
-/// One pass: tasks that share no element of C, which begins at such a column of what the terms are added to.
+/// Runs one pass of tasks with disjoint elements of C; C begins at the given column of the matrix that the terms are
+/// added to.
 unsafe fn tasks(
     threads: &Threads,
     kind: &'static Kind,
@@ -216,7 +218,7 @@ unsafe fn tasks(
     threads.run(down * g.n.div_ceil(plan.nc), &|task, thread| {
         let (g, (terms, left), workspace) = shared.get();
         let (row, col) = (task % down * plan.mc, task / down * plan.nc);
-        // SAFETY: each thread has a slice of the workspace, each task a part of C.
+        // SAFETY: each thread has its own slice of the workspace, each task its own part of C.
         unsafe {
             let slice = workspace.add(thread * parts.iter().sum::<usize>());
             let memory =
@@ -237,7 +239,7 @@ struct Memory {
     tiles: *mut f32,
 }
 
-/// Some rows of C by its columns in turn, by the thread that owns `memory`.
+/// Rows of C, column block after column block, by the thread that owns `memory`.
 struct Task<'a> {
     kind: &'a Kind,
     g: &'a Gemm,
@@ -247,11 +249,11 @@ struct Task<'a> {
     rows: Range<usize>,
     cols: Range<usize>,
     memory: Memory,
-    /// The terms, and where C begins in what they are added to.
+    /// The terms, and C's first column in the matrix that they are added to.
     terms: Option<(Packed<'a>, usize)>,
 }
 
-/// A block of k, and the bytes of one row of a panel.
+/// A block of k, and the bytes of a panel's row.
 struct Depth {
     k0: usize,
     k1: usize,
@@ -272,11 +274,11 @@ impl Depth {
 
 impl Task<'_> {
     /// # Safety
-    /// The operands are readable, C is writable; the memory has the parts that [`slice_parts`] names.
+    /// The operands are readable, C is writable; the memory has the parts described by [`slice_parts`].
     unsafe fn run(&self) {
         let (kind, k, end) = (self.kind, self.g.k, self.cols.end);
         let kc = depth(kind, k);
-        // SAFETY: the tile unit is entered and left by the same thread, the rest is passed on.
+        // SAFETY: the tile unit is entered and left by the same thread; the rest is passed on.
         unsafe {
             (kind.enter)();
             for n0 in self.cols.clone().step_by(self.plan.wide) {
@@ -290,7 +292,7 @@ impl Task<'_> {
         }
     }
 
-    /// What one block of k adds to one block of columns.
+    /// Adds one block of k to one block of columns.
     unsafe fn block(&self, cols: Range<usize>, ks: &Depth) {
         let Task { kind, g, b, memory, .. } = self;
         let (high, wide) = (self.rows.len().div_ceil(kind.mr), cols.len().div_ceil(kind.nr));
@@ -301,7 +303,7 @@ impl Task<'_> {
         let group = if b.k_contiguous && g.b_layout != Layout::Panels { 1 } else { kind.group };
         let after = if kept && !first { ks.k1..ks.k1 } else { ks.after() };
         let mut a_after = Shares::new(self.a, self.rows.clone(), after, wide * high);
-        // SAFETY: panels, tiles and blocks lie in the extents that `slice_parts` and `packed_at` are made for.
+        // SAFETY: panels, tiles and blocks are within the extents that `slice_parts` and `packed_at` are computed for.
         unsafe {
             if first || !kept {
                 (kind.pack_a)(&self.a, Cut { o0: self.rows.start, panels: high, k0: ks.k0, k1: ks.k1 }, a);
@@ -334,8 +336,9 @@ impl Task<'_> {
         }
     }
 
-    /// Panels of B, numbered from the first of `cols`, packed if they are not yet. Where a row of B holds the products of a column,
-    /// also those rows that are packed next and that the micro-kernels ask for; otherwise they ask for the next panel.
+    /// Panels of B, numbered from the first of `cols`, packed if necessary. If a row of B holds the products of a
+    /// column, also returns the rows that are packed next, for the micro-kernels to prefetch; otherwise they prefetch
+    /// the next panel.
     unsafe fn panels_of_b(
         &self,
         cols: &Range<usize>,
@@ -344,7 +347,7 @@ impl Task<'_> {
     ) -> (*const u8, Option<Lines>) {
         let Task { kind, g, b, memory, .. } = self;
         let (o0, width) = (cols.start + panels.start * kind.nr, panels.len() * kind.nr);
-        // SAFETY: the panels lie in a packed B, or in the thread's memory, which holds a group of them.
+        // SAFETY: the panels are in a packed B, or in the thread's memory, which holds a group of them.
         unsafe {
             if g.b_layout == Layout::Panels {
                 return (g.b.ptr.add(packed_at(kind, g.k, g.n, ks.k0, o0 / kind.nr)), None);
@@ -360,8 +363,8 @@ impl Task<'_> {
     }
 }
 
-/// The tiles of a block of C below each other, for one panel of B and one block of k. `all` has the rows of all of
-/// them and the memory of the first, `panels` the first panel of A.
+/// Computes the vertically adjacent tiles of a block of C, for one panel of B and one block of k. `all` has the rows of
+/// all tiles and the memory of the first, `panels` the first panel of A.
 unsafe fn column(
     kind: &Kind,
     g: &Gemm,
@@ -387,10 +390,10 @@ unsafe fn column(
     for first in (0..all.rows).step_by(mr) {
         tile.row = all.row + first;
         tile.rows = mr.min(all.rows - first);
-        // SAFETY: panels and tiles lie in the extents that `slice_parts` and `packed_at` are made for.
+        // SAFETY: panels and tiles are within the extents that `slice_parts` and `packed_at` are computed for.
         unsafe {
             if ks.k0 == 0 && g.accumulate {
-                // Tile by tile, interleaved with the arithmetic: a pass of its own would wait for memory.
+                // Loaded tile by tile, interleaved with the arithmetic: a separate pass would wait for memory.
                 (kind.load)(&tile, &g.c);
                 prefetch(&c, tile.row + mr..tile.row + 2 * mr, tile.col..tile.col + nr);
             }

@@ -8,12 +8,12 @@ use super::{Elem, Gemm};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The most rows of f32 served.
+/// Largest number of f32 rows.
 pub(super) const ROWS: usize = 4;
-/// The most rows of bf16: for more, sums and sixteen columns of B have not enough registers (83 to 99 GMAC a second of one core at 8
-/// rows and 66 in blocks, 62 at 12 rows).
+/// Largest number of bf16 rows: beyond it there are not enough registers for the sums and sixteen columns of B (83 to
+/// 99 GMAC/s on one core at 8 rows and 66 in blocks, 62 at 12 rows).
 pub(super) const ROWS_BF16: usize = 8;
-/// How far ahead of its use a row of B is fetched, in bytes.
+/// Distance in bytes at which a row of B is prefetched.
 const AHEAD: usize = 512;
 
 /// Columns `cols` of a product of at most [`ROWS`] rows of f32.
@@ -36,7 +36,7 @@ pub(super) unsafe fn few_f32(g: &Gemm, cols: Range<usize>) {
 /// Columns `cols` of a product of at most [`ROWS_BF16`] rows of bf16.
 ///
 /// # Safety
-/// As [`few_f32`], both bf16.
+/// See [`few_f32`], with both bf16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 pub(super) unsafe fn few_bf16(g: &Gemm, cols: Range<usize>) {
     // SAFETY: passed on.
@@ -55,7 +55,7 @@ pub(super) unsafe fn few_bf16(g: &Gemm, cols: Range<usize>) {
 /// Columns `cols` of a product of at most [`ROWS`] rows of bf16, with the sums of tiles.
 ///
 /// # Safety
-/// As [`few_bf16`].
+/// See [`few_bf16`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(super) unsafe fn few_tiles(g: &Gemm, cols: Range<usize>) {
     // SAFETY: passed on.
@@ -76,20 +76,20 @@ fn rows_from(g: &Gemm, col: usize, end: usize) -> [*const u8; 16] {
     std::array::from_fn(|i| g.b.ptr.wrapping_add((col + i).min(end - 1) * stride))
 }
 
-/// Fetches what comes some way behind dword `step` of these rows: at their end, of the next sixteen.
+/// Prefetches ahead of dword `step` of these rows; at their end, the next sixteen rows.
 #[inline(always)]
 fn fetch(g: &Gemm, rows: &[*const u8; 16], step: usize) {
     let (row, stride) = (g.k * g.b.elem.bytes(), g.b.stride * g.b.elem.bytes());
     let ahead = step * 4 + AHEAD;
     let ahead = if ahead < row { ahead } else { 16 * stride + ahead - row };
     for row in rows {
-        // SAFETY: a hint, whatever lies there.
+        // SAFETY: a hint, for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(row.wrapping_add(ahead).cast()) };
     }
 }
 
-/// As the functions that `columns` makes, with the sums of an AMX tile: of 32 neighbours those at even places in one chain, those at odd
-/// ones in another, then both, then C. (Intel SDM vol. 2, TDPBF16PS.)
+/// Like the functions defined by `columns`, with the sums of an AMX tile: of 32 neighbours, those at even places in one
+/// chain and those at odd places in another, then the sum of both, then C. (Intel SDM vol. 2, TDPBF16PS.)
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 unsafe fn columns_tiles<const M: usize>(g: &Gemm, cols: Range<usize>) {
@@ -151,15 +151,15 @@ fn even(pairs: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs))
 }
 
-/// The second.
+/// The second of each pair of bf16, as f32.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn odd(pairs: __m512i) -> __m512 {
     _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-1 << 16)))
 }
 
-/// At most `M` rows by `cols`, 16 columns at a time; the last row stands for those that are missing. (More groups of columns in flight
-/// were slower: 16 rows of B are about as many streams as the caches follow.)
+/// At most `M` rows by `cols`, 16 columns at a time; the last row is repeated for missing ones. (More groups of columns
+/// in flight were slower: 16 rows of B are about as many streams as the caches follow.)
 macro_rules! columns {
     ($name:ident, $form:expr, $features:literal, $step:expr) => {
         #[target_feature(enable = $features)]
@@ -171,7 +171,7 @@ macro_rules! columns {
             let row_of = |row: usize| row.min(g.m - 1);
             for col in cols.clone().step_by(16) {
                 let rows = rows_from(g, col, cols.end);
-                // SAFETY: rows of A and B exist, reads past k are masked or left out.
+                // SAFETY: rows of A and B exist, reads past k are masked or skipped.
                 unsafe {
                     let mut sum = [_mm512_setzero_ps(); M];
                     if g.accumulate {
@@ -222,13 +222,13 @@ columns!(columns_bf16, PAIR, "avx512f,avx512bw,avx512vl,avx512bf16", |sum, x: __
     )
 });
 
-/// Dword `at` of a row of A; a pair that k cuts has a zero in it.
+/// Dword `at` of a row of A; a pair cut by k is padded with zero.
 ///
 /// # Safety
-/// The row exists and its first element lies before k.
+/// The row exists and its first element is before k.
 #[inline(always)]
 unsafe fn last<const FORM: u8>(g: &Gemm, row: usize, at: usize) -> i32 {
-    // SAFETY: the element, or both of the pair, lie before k.
+    // SAFETY: the element, or both of the pair, are before k.
     unsafe {
         let a = g.a.ptr.add(row * g.a.stride * g.a.elem.bytes());
         if FORM == PAIR && 2 * at + 1 == g.k {
@@ -256,10 +256,10 @@ unsafe fn read(g: &Gemm, row: usize, col: usize, end: usize) -> __m512 {
     }
 }
 
-/// Writes what [`read`] reads.
+/// Writes the elements that [`read`] reads.
 ///
 /// # Safety
-/// As [`read`].
+/// See [`read`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[inline]
 pub(super) unsafe fn write(g: &Gemm, row: usize, col: usize, end: usize, sum: __m512) {

@@ -1,19 +1,20 @@
-//! Products of a few rows with a weight stored `[n,k]`, as decoding needs them, with AVX2: B is read once, transposed in registers,
-//! widened and used, never packed. The chain of additions is that of the blocked kernel, step for step. Rows of B that are interleaved
-//! by eight need not be turned, and are read in order: at the rate of the memory, where turned rows came at half of it on a Zen 3.
+//! Products of a few rows with a weight stored `[n,k]`, as decoding needs them, with AVX2: B is read once, transposed
+//! in registers, widened and used, never packed. The chain of additions is that of the blocked kernel, step for step.
+//! Rows of B interleaved by eight need no transposition and are read in order, at full memory rate; transposed rows
+//! reached half of it on a Zen 3.
 #![allow(unsafe_code)]
 
 use super::{Elem, Gemm, Layout};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The most rows served.
+/// Largest number of rows.
 pub(super) const ROWS: usize = 4;
-/// Columns taken together: as many streams as the caches follow.
+/// Columns processed together: as many streams as the caches follow.
 const COLS: usize = 16;
-/// Products of a row of A that are widened at once.
+/// Products of a row of A that are widened at a time.
 const CHUNK: usize = 256;
-/// How far ahead of its use a row of B is fetched, in bytes.
+/// Distance in bytes at which a row of B is prefetched.
 const AHEAD: usize = 512;
 
 /// Columns `cols` of a product of at most [`ROWS`] rows.
@@ -45,7 +46,7 @@ pub(super) unsafe fn few(g: &Gemm, cols: Range<usize>) {
     }
 }
 
-/// `M` rows by `cols`; `STEP` elements of B, 32 bytes, are taken of each column at once.
+/// `M` rows by `cols`; `STEP` elements of B, 32 bytes, are read from each column at a time.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 unsafe fn columns<const M: usize, const STEP: usize>(g: &Gemm, cols: Range<usize>) {
@@ -72,7 +73,7 @@ unsafe fn columns<const M: usize, const STEP: usize>(g: &Gemm, cols: Range<usize
                 let whole = count / STEP * STEP;
                 for step in (0..whole).step_by(STEP) {
                     let at = (first + step) * size;
-                    // At the end of these rows, the next ones.
+                    // At the end of these rows, prefetches the next ones.
                     let ahead = at + AHEAD;
                     let ahead = if ahead < row_bytes { ahead } else { COLS * stride + ahead - row_bytes };
                     if at.is_multiple_of(64) {
@@ -122,10 +123,11 @@ unsafe fn columns<const M: usize, const STEP: usize>(g: &Gemm, cols: Range<usize
     }
 }
 
-/// How far ahead of its use an eight of rows is fetched, in bytes.
+/// Distance in bytes at which a group of eight rows is prefetched.
 const OCTET_AHEAD: usize = 2048;
 
-/// `M` rows by `cols`, whole eights of which `H` are taken together: their chains of additions do not wait for each other.
+/// `M` rows by `cols`, in groups of eight, `H` of which are processed together so that their chains of additions do not
+/// wait for each other.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 unsafe fn octets<const M: usize, const H: usize>(g: &Gemm, cols: Range<usize>) {
@@ -133,7 +135,7 @@ unsafe fn octets<const M: usize, const H: usize>(g: &Gemm, cols: Range<usize>) {
     let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
     let mut a = [[0.0f32; CHUNK]; M];
     for col in cols.clone().step_by(8 * H) {
-        // Eights past the end repeat the last one and are not stored.
+        // Groups past the end repeat the last one and are not stored.
         let eights: [*const u8; H] =
             std::array::from_fn(|i| g.b.ptr.wrapping_add((col + 8 * i).min(cols.end - 8) * g.k * 2));
         // SAFETY: rows of A and B exist, reads end before k.
@@ -178,7 +180,7 @@ unsafe fn octets<const M: usize, const H: usize>(g: &Gemm, cols: Range<usize>) {
     }
 }
 
-/// 32 bytes of eight rows, as eight vectors of a dword of each.
+/// 32 bytes of eight rows, transposed to eight vectors with one dword per row.
 ///
 /// # Safety
 /// The rows have them.
@@ -248,7 +250,7 @@ unsafe fn widen_row(g: &Gemm, row: usize, first: usize, out: &mut [f32]) {
     }
 }
 
-/// Eight elements of a row of C from `col`, zero from column `end` on.
+/// Address of a row of C from `col`, and the number of columns, at most eight, before `end`.
 ///
 /// # Safety
 /// The row exists.
@@ -265,7 +267,7 @@ unsafe fn lanes(g: &Gemm, row: usize, col: usize, end: usize) -> (*mut u8, usize
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn read(g: &Gemm, row: usize, col: usize, end: usize) -> __m256 {
-    // SAFETY: the columns that exist are read.
+    // SAFETY: only existing columns are read.
     unsafe {
         let (c, count) = lanes(g, row, col, end);
         let mut values = [0.0f32; 8];
@@ -276,14 +278,14 @@ unsafe fn read(g: &Gemm, row: usize, col: usize, end: usize) -> __m256 {
     }
 }
 
-/// Writes what [`read`] reads.
+/// Writes the elements that [`read`] reads.
 ///
 /// # Safety
-/// As [`read`].
+/// See [`read`].
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn write(g: &Gemm, row: usize, col: usize, end: usize, sum: __m256) {
-    // SAFETY: the columns that exist are written.
+    // SAFETY: only existing columns are written.
     unsafe {
         let (c, count) = lanes(g, row, col, end);
         let mut values = [0.0f32; 8];

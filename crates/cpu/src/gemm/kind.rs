@@ -1,28 +1,27 @@
-//! The table of kernels: which micro-kernel and which panel layout serve an instruction set and a pair of
-//! storage types.
+//! The table of kernels: the micro-kernel and the panel layout for an instruction set and a pair of storage types.
 #![allow(unsafe_code)]
 
 use super::Elem;
 use super::portable;
 use crate::isa::Isa;
 
-/// An operand as packing sees it: `outer` rows of A (columns of B) by `k`.
+/// An operand for packing: `outer` rows of A (columns of B) by `k`.
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     pub ptr: *const u8,
     pub elem: Elem,
-    /// Elements between neighbours along the direction that is not contiguous.
+    /// Elements from one index to the next along the direction that is not contiguous.
     pub stride: usize,
-    /// The k direction is contiguous; otherwise the outer one is.
+    /// True if the k direction is contiguous; otherwise the outer one is.
     pub k_contiguous: bool,
-    /// Eight outer indices are interleaved ([`super::Layout::Octets`]).
+    /// True if groups of eight outer indices are interleaved ([`super::Layout::Octets`]).
     pub octets: bool,
     pub outer: usize,
     pub k: usize,
 }
 
 impl Source {
-    /// Where element `k` of an outer index is, in elements.
+    /// Offset of element `k` of an outer index, in elements.
     #[inline(always)]
     pub fn at(&self, outer: usize, k: usize) -> usize {
         match (self.octets, self.k_contiguous) {
@@ -33,8 +32,8 @@ impl Source {
     }
 }
 
-/// A range of an operand to pack: outer indices `o0..o0 + outer`, sums `k0..k1`. Both may end past the
-/// operand's own extent; what lies beyond is packed as zero.
+/// A range of an operand to pack: outer indices `o0..o0 + outer`, sums `k0..k1`. Both may extend past the operand;
+/// elements outside it are packed as zero.
 #[derive(Clone, Copy)]
 pub(super) struct Cut {
     pub o0: usize,
@@ -44,15 +43,15 @@ pub(super) struct Cut {
     pub k1: usize,
 }
 
-/// Packs whole panels; `dst` takes `panels * width * round_up(k1 - k0, unit)` packed elements and
-/// [`SLACK`] bytes more.
+/// Packs whole panels; `dst` has room for `panels * width * round_up(k1 - k0, unit)` packed elements and [`SLACK`]
+/// bytes more.
 pub(super) type Pack = unsafe fn(source: &Source, cut: Cut, dst: *mut u8);
 
-/// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile. Meanwhile it asks for
-/// [`Kind::prefetch_lines`] of `panels.soon` with each unit.
+/// `C[mr,nr] += A * B` over `steps` units of k, for the first `rows` rows of the tile. Meanwhile prefetches
+/// [`Kind::prefetch_lines`] of `panels.soon` per unit.
 pub(super) type Micro = unsafe fn(steps: usize, panels: Panels, c: *mut f32, rows: usize, fresh: bool);
 
-/// What a micro-kernel reads.
+/// Operands of a micro-kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Panels {
     pub a: *const u8,
@@ -60,7 +59,7 @@ pub(super) struct Panels {
     pub soon: Lines,
 }
 
-/// Lines of memory that are read soon: some with each unit of k, `apart` bytes from one to the next.
+/// Cache lines to prefetch: some for each unit of k, `apart` bytes from one to the next.
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
     pub ptr: *const u8,
@@ -74,13 +73,13 @@ pub(super) struct Lines {
 /// Copies between a tile of f32 and C.
 pub(super) type Move = unsafe fn(tile: &super::block::Tile, c: &super::MatMut);
 
-/// A product of few columns.
+/// Computes a product with few columns.
 pub(super) type Slim = unsafe fn(threads: &crate::threads::Threads, g: &super::Gemm, workspace: *mut u8);
 
 /// Rounds the first rows of a tile.
 pub(super) type Round = unsafe fn(tile: *mut f32, rows: usize);
 
-/// Some columns of a product of few rows.
+/// Computes some columns of a product with few rows.
 pub(super) type Few = unsafe fn(g: &super::Gemm, cols: std::ops::Range<usize>);
 
 /// Bytes a pack may write past its panels.
@@ -93,44 +92,47 @@ pub(super) struct Kind {
     pub mr: usize,
     /// Columns of a tile of C, the width of a panel of B.
     pub nr: usize,
-    /// Products taken together; panels are padded with zeros to a multiple of it.
+    /// Products summed together; panels are zero-padded to a multiple of it.
     pub unit: usize,
-    /// Most products per block of k: a multiple of `unit` and of [`fathom_tensor::SUM_CHUNK`].
+    /// Largest number of products per block of k: a multiple of `unit` and of [`fathom_tensor::SUM_CHUNK`].
     pub kc: usize,
     /// Bytes of a packed element.
     pub size: usize,
     /// Largest number of rows and of columns of a block of C.
     pub block: (usize, usize),
-    /// Most bytes of A that a task keeps packed for all of k, so that it packs its rows once for several blocks of columns.
-    /// Zero where a task is one block.
+    /// Most bytes of A that a task keeps packed for all of k, so that it packs its rows once for several blocks of
+    /// columns. Zero if a task is one block.
     pub keep: usize,
-    /// What a row of A and what a column of B costs a task besides the arithmetic, in products of one element each; measured.
+    /// Cost of a row of A and of a column of B for a task in addition to the arithmetic, measured, in single-element
+    /// products.
     pub edges: (usize, usize),
-    /// Panels of B packed together when its columns are contiguous, so that each row is read in long runs.
+    /// Panels of B packed together if its columns are contiguous, so that each row is read in long runs.
     pub group: usize,
-    /// Packing B again for each block of C costs much next to a fast unit: where C has more rows than a block, B is
-    /// packed first, in parts of at most this many bytes. Zero where it is packed per block.
+    /// Packing B again for each block of C is expensive next to a fast unit: if C has more rows than a block, B is
+    /// packed first, in parts of at most this many bytes. Zero if it is packed per block.
     pub pack_first_bytes: usize,
     pub pack_a: Pack,
     pub pack_b: Pack,
     pub micro: Micro,
-    /// Lines that `micro` asks for with each unit of k.
+    /// Lines that `micro` prefetches with each unit of k.
     pub prefetch_lines: usize,
     /// Called by each task before its first and after its last `micro`.
     pub enter: unsafe fn(),
     pub leave: unsafe fn(),
     pub load: Move,
     pub store: Move,
-    /// Rounds the first rows of a tile to bf16, if terms are added to its tiles ([`super::terms`]).
+    /// Rounds the first rows of a tile to bf16, for terms added to its tiles ([`super::terms`]).
     pub round: Option<Round>,
-    /// A C of so many bytes is gone from the caches before it is read: it is written past them, which spares reading it.
+    /// Size in bytes from which C leaves the caches before it is read again: it is written with non-temporal stores,
+    /// which avoids reading it.
     pub stream_bytes: usize,
-    /// For few rows, and the most of them: columns of C straight from A `[m,k]` and B `[n,k]`, neither of them
-    /// packed; the same sums as `micro`.
+    /// For at most this many rows: computes columns of C straight from A `[m,k]` and B `[n,k]`, neither of them packed;
+    /// the same sums as `micro`.
     pub few: Option<(usize, Few)>,
-    /// For few columns, and the most of them: A `[m,k]` is not packed; the same sums as `micro`. The workspace is [`slim_bytes`].
+    /// For at most this many columns: A `[m,k]` is not packed; the same sums as `micro`. The workspace is
+    /// [`slim_bytes`].
     pub slim: Option<(usize, Slim)>,
-    /// It widens operands of other types as the panels would have them.
+    /// True if `few` also accepts operands of other types and widens them as the panels would.
     pub few_widens: bool,
 }
 
@@ -139,7 +141,7 @@ pub(super) fn slim_bytes(n: usize, k: usize) -> usize {
     n.next_multiple_of(16) * k.next_multiple_of(2) * 2 + 64
 }
 
-/// No set-up is needed around the micro-kernel.
+/// Does nothing, for micro-kernels without set-up.
 pub(super) unsafe fn nothing() {}
 
 static PORTABLE: Kind = Kind {
@@ -168,15 +170,15 @@ static PORTABLE: Kind = Kind {
     few_widens: false,
 };
 
-/// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit where there is one;
-/// everything else is widened to f32 in the panels.
+/// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit if there is one; everything else is
+/// widened to f32 in the panels.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn kind(_isa: Isa, _a: Elem, _b: Elem) -> &'static Kind {
     &PORTABLE
 }
 
-/// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit where there is one;
-/// everything else is widened to f32 in the panels.
+/// The kernel for operands stored as `a` and `b`. Two bf16 operands use a bf16 unit if there is one; everything else is
+/// widened to f32 in the panels.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn kind(isa: Isa, a: Elem, b: Elem) -> &'static Kind {
     let both_bf16 = a == Elem::Bf16 && b == Elem::Bf16;

@@ -9,7 +9,7 @@ use super::avx512::{MR, NR, widen};
 use super::kind::{Cut, Source};
 use std::arch::x86_64::*;
 
-/// What a dword of the panel is made of.
+/// Forms of a dword in a panel.
 pub(super) const F32: u8 = 0;
 const WIDENED: u8 = 1;
 pub(super) const PAIR: u8 = 2;
@@ -75,8 +75,8 @@ unsafe fn pack<const FORM: u8, const W: usize>(source: &Source, cut: Cut, dst: *
     }
 }
 
-/// One panel from rows with contiguous k. Stores of 16 dwords run over the end of a 14-wide row; the next
-/// row, stored later, covers them, and the last one needs the slack of [`super::kind::SLACK`].
+/// Packs one panel from rows with contiguous k. Stores of 16 dwords overrun a 14-wide row; the next row, stored later,
+/// overwrites the excess, and the last one needs the slack of [`super::kind::SLACK`].
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 pub(super) unsafe fn transpose_panel<const FORM: u8, const W: usize>(
@@ -88,13 +88,13 @@ pub(super) unsafe fn transpose_panel<const FORM: u8, const W: usize>(
     let steps = (cut.k1 - cut.k0).div_ceil(unit(FORM));
     let size = source.elem.bytes();
     for half in (0..W).step_by(16) {
-        // Rows past the operand repeat its last one: what they add to is never stored, and a loop of fixed
-        // length keeps the block in registers.
+        // Rows past the operand repeat its last one: their sums are never stored, and a loop of fixed length keeps the
+        // block in registers.
         let rows_at: [*const u8; 16] = std::array::from_fn(|i| {
             source.ptr.wrapping_add((o0 + half + i.min(W - 1)).min(source.outer - 1) * source.stride * size)
         });
         let whole = source.k.saturating_sub(cut.k0) / (16 * unit(FORM)) * 16;
-        // SAFETY: the rows exist, `load` reads `valid` elements of them at most.
+        // SAFETY: the rows exist, and `load` reads at most `valid` elements of them.
         unsafe {
             for step in (0..steps).step_by(16) {
                 let k = cut.k0 + step * unit(FORM);
@@ -122,13 +122,13 @@ pub(super) unsafe fn transpose_panel<const FORM: u8, const W: usize>(
     }
 }
 
-/// 16 dwords of 16 rows, transposed: quarters of four rows are loaded into the four lanes of a register, so
-/// that only exchanges inside the lanes are left.
+/// 16 dwords of 16 rows, transposed: quarters of four rows are loaded into the four lanes of a register, so that only
+/// exchanges within lanes remain.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 pub(super) unsafe fn load_transposed(rows: &[*const u8; 16], offset: usize) -> [__m512i; 16] {
-    // Four rows at a time: a row's line is used up at once, for with a stride of a power of two the cache has no
-    // room for the lines of sixteen.
+    // Four rows at a time: a row's line is used up at once, as with a power-of-two stride the cache has no room for the
+    // lines of sixteen rows.
     let mut v = [[_mm512_setzero_si512(); 4]; 4];
     for i in 0..4 {
         for quarter in 0..4 {
@@ -198,9 +198,9 @@ pub(super) fn first(count: usize) -> u32 {
     if count >= 32 { !0 } else { (1 << count) - 1 }
 }
 
-/// Panels from rows with contiguous outer index, a few rows at a time for all panels, so that the source is
-/// read in long runs. Stores of 16 dwords run over the end of a 14-wide row as in [`transpose_panel`], except
-/// the last of a panel: the next panel's first row may be there already.
+/// Packs panels from rows with contiguous outer index, a few rows at a time for all panels, so that the source is read
+/// in long runs. Stores of 16 dwords overrun a 14-wide row as in [`transpose_panel`], except for the last of a panel:
+/// the next panel's first row may be there already.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
@@ -211,7 +211,7 @@ unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, s
             for half in (0..W).step_by(16) {
                 let o = cut.o0 + panel * W + half;
                 let valid = source.outer.saturating_sub(o);
-                // SAFETY: `valid` elements from `o` on lie in each row that exists; stores lie in the panel.
+                // SAFETY: each existing row has `valid` elements from `o` on; stores are inside the panel.
                 unsafe {
                     let to = dst.add(panel * steps * W + half);
                     for step in from..end {
@@ -228,7 +228,7 @@ unsafe fn copy_rows<const FORM: u8, const W: usize>(source: &Source, cut: Cut, s
     }
 }
 
-/// For a zip of two vectors of bf16: elements `first..first + 16` of both in turn.
+/// Indices that interleave two vectors of bf16: elements `first..first + 16` of both.
 const fn zip(first: u16) -> [u16; 32] {
     let mut index = [0u16; 32];
     let mut i = 0;
@@ -250,7 +250,7 @@ static ZIP_16: [u16; 32] = zip(16);
 unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst: *mut i32) {
     const STEPS: usize = 16;
     let two = if W == MR { 2 } else { 1 };
-    // SAFETY: the tables have 64 bytes; `valid` elements from `o` on lie in each row that exists; stores lie in the
+    // SAFETY: the tables have 64 bytes; each existing row has `valid` elements from `o` on; stores are inside the
     // panels.
     unsafe {
         let low = _mm512_loadu_si512(ZIP.as_ptr().cast());
@@ -266,7 +266,7 @@ unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst:
                     let k = cut.k0 + 2 * step;
                     let row = source.ptr.wrapping_add((k * source.stride + o) * 2);
                     let here = _mm512_maskz_loadu_epi16(if k < source.k { valid } else { 0 }, row.cast());
-                    // Rows are read in short runs, which no prefetcher foresees.
+                    // Rows are read in short runs, which hardware prefetchers do not predict.
                     let ahead = row.wrapping_add(2 * STEPS * source.stride * 2);
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
                     _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(source.stride * 2).cast());
@@ -286,7 +286,7 @@ unsafe fn zip_rows<const W: usize>(source: &Source, cut: Cut, steps: usize, dst:
     }
 }
 
-/// Sixteen dwords for the outer indices from `o` on, `valid` of which exist, at `k`.
+/// Sixteen dwords for the outer indices from `o` on, of which `valid` exist, at `k`.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn load_across<const FORM: u8>(source: &Source, o: usize, valid: usize, k: usize) -> __m512i {

@@ -1,4 +1,5 @@
-//! Packing for the AVX2 kernel: f32 panels `[k][width]` as [`portable::pack`] makes them, eight rows turned in registers at a time.
+//! Packing for the AVX2 kernel: f32 panels `[k][width]` as in [`portable::pack`], eight rows transposed in registers at
+//! a time.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -7,10 +8,10 @@ use super::few_avx2::transposed;
 use super::kind::{Cut, Source};
 use super::{Elem, portable};
 
-/// Elements of a vector.
+/// Elements per vector.
 const LANES: usize = 8;
 
-/// Panels of `W` outer indices; up to [`LANES`] f32 behind the last one are written over.
+/// Packs panels of `W` outer indices; up to [`LANES`] f32 behind the last one are overwritten.
 ///
 /// # Safety
 /// See [`super::kind::Pack`].
@@ -18,13 +19,13 @@ const LANES: usize = 8;
 #[inline]
 pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u8) {
     let steps = cut.k1 - cut.k0;
-    // Where a vector reaches past the panel, what lies there has to exist.
+    // A vector may extend past the panel, so the memory it reads must exist.
     let reach = W.next_multiple_of(LANES);
     for panel in 0..cut.panels {
         let o0 = cut.o0 + panel * W;
         let dst = dst.cast::<f32>().wrapping_add(panel * steps * W);
         let end = cut.k1.min(source.k).max(cut.k0);
-        // SAFETY: rows o0..o0 + W and sums below `end` exist; the panel is this one's.
+        // SAFETY: rows o0..o0 + W and sums below `end` exist; the panel belongs to this call.
         let done = unsafe {
             if source.octets {
                 if W.is_multiple_of(LANES) && o0 + W <= source.outer && cut.k0.is_multiple_of(2) {
@@ -46,10 +47,10 @@ pub(super) unsafe fn pack<const W: usize>(source: &Source, cut: Cut, dst: *mut u
     }
 }
 
-/// Sums `k0..end` of rows along which k is contiguous, as many as fill whole vectors; says how many.
+/// Packs sums `k0..end` of rows with contiguous k, as many as fill whole vectors; returns how many.
 ///
 /// # Safety
-/// `W` rows from `o0` on have them; `dst` takes them.
+/// `W` rows from `o0` on have them; `dst` has room.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 unsafe fn turned<const W: usize>(
@@ -61,7 +62,7 @@ unsafe fn turned<const W: usize>(
     let step = 32 / size;
     let count = (end - k0) / step * step;
     for first in (0..W).step_by(LANES) {
-        // Lanes past the panel repeat its last row; the next sum, or the next panel, is written over them.
+        // Lanes past the panel repeat its last row; the next sum, or the next panel, overwrites them.
         let rows: [*const u8; LANES] = std::array::from_fn(|lane| {
             source.ptr.wrapping_add((o0 + (first + lane).min(W - 1)) * source.stride * size)
         });
@@ -87,10 +88,10 @@ unsafe fn turned<const W: usize>(
     count
 }
 
-/// Sums `k0..end` of rows that are interleaved by eight, whole pairs of them; says how many.
+/// Packs sums `k0..end` of rows interleaved by eight, in whole pairs; returns how many.
 ///
 /// # Safety
-/// `W` rows from `o0` on have them, and `k0` is even; `dst` takes them.
+/// `W` rows from `o0` on have them, and `k0` is even; `dst` has room.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 unsafe fn apart<const W: usize>(
@@ -115,10 +116,10 @@ unsafe fn apart<const W: usize>(
     count
 }
 
-/// Sums `k0..end`, each of which has its rows side by side; says how many, which is all.
+/// Packs sums `k0..end`, each with its rows adjacent; returns how many, which is all.
 ///
 /// # Safety
-/// `W` rows from `o0` on, filled up to whole vectors, have them; `dst` takes them.
+/// `W` rows from `o0` on, padded to whole vectors, have them; `dst` has room.
 #[target_feature(enable = "avx2,fma")]
 #[inline]
 unsafe fn copied<const W: usize>(
@@ -151,12 +152,12 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
 
-    /// Panels of a cut, by one packer or the other; what is packed stays, what lies behind may be anything.
+    /// Panels of a cut, by either packer; anything behind the panels is ignored.
     fn panels<const W: usize>(source: &Source, cut: Cut, by_vectors: bool) -> Vec<u32> {
         let count = cut.panels * W * (cut.k1 - cut.k0);
         let mut out = vec![f32::NAN; count + SLACK / 4];
         let dst = out.as_mut_ptr().cast();
-        // SAFETY: the processor was asked; the operand has its extents, and `out` the panels.
+        // SAFETY: the processor supports it; the operand has its extents, and `out` the panels.
         unsafe {
             if by_vectors { pack::<W>(source, cut, dst) } else { portable::pack::<W>(source, cut, dst) }
         }

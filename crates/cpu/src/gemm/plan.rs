@@ -1,5 +1,5 @@
-//! How a product is cut: which rows and columns of C are a task, how k is cut, what is packed first, and the workspace
-//! that this takes.
+//! Partition of a product: the rows and columns of C per task, the blocks of k, what is packed first, and the workspace
+//! required.
 
 use super::kind::{Kind, SLACK, kind, slim_bytes};
 use super::{Elem, Shape};
@@ -7,16 +7,16 @@ use crate::isa::Isa;
 
 /// Alignment of everything in the workspace.
 pub(super) const ALIGN: usize = 64;
-/// With `Kind::pack_first_bytes`: columns of B below which it is not worth it.
+/// With `Kind::pack_first_bytes`: number of columns of B below which packing first does not pay off.
 const PACK_FIRST_COLUMNS: usize = 256;
-/// With `Kind::pack_first_bytes`: the length of k in one pass over an f32 C; a multiple of every `Kind::kc`.
+/// With `Kind::pack_first_bytes`: the length of k per pass over an f32 C; a multiple of every `Kind::kc`.
 const PACK_FIRST_K: usize = 24576;
 
 pub(super) fn round_up(x: usize, to: usize) -> usize {
     x.div_ceil(to) * to
 }
 
-/// How C is cut: tasks of `mc x nc`, both multiples of the tile, each in blocks of `wide` columns.
+/// Partition of C: tasks of `mc x nc`, both multiples of the tile, each in blocks of `wide` columns.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub mc: usize,
@@ -25,14 +25,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Balanced tasks within the kernel's limits: the cheapest of a few cuts by the time of the slowest thread, a task
-    /// costing its area plus packing its two edges.
+    /// Balanced tasks within the kernel's limits: the cheapest of a few partitions by the time of the slowest thread,
+    /// where a task costs its area plus packing its two edges.
     pub(super) fn new(kind: &Kind, threads: usize, [m, n, k]: [usize; 3]) -> Plan {
         const TRIED: usize = 8;
         let (high, wide) = (m.div_ceil(kind.mr), n.div_ceil(kind.nr));
         let least_high = high.div_ceil(kind.block.0 / kind.mr);
         let blocks = wide.div_ceil(kind.block.1 / kind.nr);
-        // A task of several blocks of columns would pack its rows of A for each of them, unless it keeps them.
+        // A task with several blocks of columns would pack its rows of A for each of them, unless it keeps them.
         let least_wide = if keeps(kind, kind.block.0, k) { 1 } else { blocks };
         let mut best = (usize::MAX, 1, 1);
         for down in least_high..=high.min(least_high + TRIED) {
@@ -52,18 +52,18 @@ impl Plan {
         Plan { mc, nc, wide: panels.div_ceil(panels.div_ceil(kind.block.1 / kind.nr)) * kind.nr }
     }
 
-    /// Whether a task keeps its rows of A packed for all of k; for a single block that would only cost cache.
+    /// True if a task keeps its rows of A packed for all of k; for a single block that would only waste cache.
     pub(super) fn kept(&self, kind: &Kind, k: usize) -> bool {
         self.wide < self.nc && keeps(kind, self.mc, k)
     }
 }
 
-/// Whether `mc` rows of A may stay packed for all of k.
+/// True if `mc` rows of A may stay packed for all of k.
 fn keeps(kind: &Kind, mc: usize, k: usize) -> bool {
     mc * round_up(k, kind.unit) * kind.size <= kind.keep
 }
 
-/// The length of the blocks that k is cut into: equal ones, so that none is too short to pay for its tiles.
+/// The length of the blocks of k: equal ones, so that none is too short to pay for its tiles.
 pub(super) fn depth(kind: &Kind, k: usize) -> usize {
     const STEP: usize = 32;
     if k <= kind.kc + kind.kc / 3 {
@@ -83,7 +83,7 @@ pub(super) fn slice_parts(kind: &Kind, plan: Plan, shape: &Shape) -> [usize; 3] 
     [round_up(plan.mc * of_k * kind.size + SLACK, ALIGN), round_up(b, ALIGN), round_up(tiles * 4, ALIGN)]
 }
 
-/// The part of B that is packed at a time before the product, `(k, n)`, if that is to be done.
+/// The part `(k, n)` of B that is packed at a time before the product, if B is packed first.
 pub(super) fn pack_first(kind: &Kind, shape: &Shape, c: Elem) -> Option<(usize, usize)> {
     if kind.pack_first_bytes == 0 || shape.b_packed || shape.m <= kind.block.0 {
         return None;
@@ -109,7 +109,7 @@ pub(super) fn workspace_of(kind: &Kind, threads: usize, shape: &Shape, c: Elem) 
     let bytes = match pack_first(kind, shape, c) {
         None => slices(shape.n, shape.k, shape.b_packed),
         Some((k, n)) => {
-            // The last parts are shorter, and cut differently.
+            // The last parts are shorter and partitioned differently.
             let last = |whole: usize, part: usize| whole - (whole - 1) / part * part;
             let most = |k: usize| slices(n.min(shape.n), k, true).max(slices(last(shape.n, n), k, true));
             round_up(packed_of(kind, k, n), ALIGN) + most(k).max(most(last(shape.k, k)))
@@ -120,10 +120,10 @@ pub(super) fn workspace_of(kind: &Kind, threads: usize, shape: &Shape, c: Elem) 
     (bytes + ALIGN).max(slim)
 }
 
-/// Bytes of workspace that suffice for every product of operands stored as `elem` whose sums are not longer than `k`.
+/// Upper bound of the workspace bytes of products of operands stored as `elem` with sums no longer than `k`.
 pub fn most_workspace_bytes(isa: Isa, threads: usize, elem: Elem, k: usize) -> usize {
     let kind = kind(isa, elem, elem);
-    // No block of k is longer, see `depth`.
+    // No block of k is longer; see `depth`.
     let kc = round_up(k.min(kind.kc + kind.kc / 3), 32);
     let (high, wide) = kind.block;
     let kept = kind.keep.min(high * round_up(k, kind.unit) * kind.size);
@@ -138,7 +138,7 @@ pub(super) fn packed_of(kind: &Kind, k: usize, n: usize) -> usize {
     round_up(n, kind.nr) * round_up(k, kind.unit) * kind.size + SLACK
 }
 
-/// Where panel `panel` of the block of k that starts at `k0` lies in a packed B.
+/// Offset of panel `panel` of the block of k that starts at `k0` in a packed B.
 pub(super) fn packed_at(kind: &Kind, k: usize, n: usize, k0: usize, panel: usize) -> usize {
     let steps = round_up((k - k0).min(depth(kind, k)), kind.unit);
     (k0 * n.div_ceil(kind.nr) + panel * steps) * kind.nr * kind.size

@@ -8,7 +8,7 @@ use half::bf16;
 pub(super) const MR: usize = 4;
 pub(super) const NR: usize = 8;
 
-/// `c + a * b`: one rounding where the processor has it as an instruction, otherwise two.
+/// `c + a * b`: rounded once if the processor has that instruction, otherwise twice.
 #[inline(always)]
 fn madd(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_feature = "fma", target_arch = "aarch64")) { a.mul_add(b, c) } else { c + a * b }
@@ -17,7 +17,7 @@ fn madd(a: f32, b: f32, c: f32) -> f32 {
 /// See [`super::kind::Micro`].
 ///
 /// # Safety
-/// `panels` are of `steps` sums, `c` an MR x NR tile.
+/// `panels` have `steps` sums, `c` is an MR x NR tile.
 pub(super) unsafe fn micro(steps: usize, panels: Panels, c: *mut f32, _rows: usize, fresh: bool) {
     // SAFETY: the extents are the caller's promise.
     let (a, b, c) = unsafe {
@@ -56,7 +56,7 @@ pub(super) unsafe fn pack_b(source: &Source, cut: Cut, dst: *mut u8) {
     unsafe { pack::<NR>(source, cut, dst) }
 }
 
-/// Panels of `W` outer indices: f32 `[k][W]`, zeros beyond the operand.
+/// Packs panels of `W` outer indices: f32 `[k][W]`, zeros beyond the operand.
 ///
 /// # Safety
 /// See [`super::kind::Pack`].

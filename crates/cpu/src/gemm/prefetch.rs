@@ -1,16 +1,15 @@
-//! What is asked for before it is needed: operands are read row by row in short runs, which no prefetcher of the processor
-//! foresees.
+//! Software prefetching: operands are read row by row in short runs, which hardware prefetchers do not predict.
 //!
-//! A burst of prefetches fills the queues between the caches, and the arithmetic waits for its own loads. So they are spread: a
-//! micro-kernel asks for a few lines of B with each unit of k, and each tile of C for its share of A.
+//! A burst of prefetches fills the queues between the caches and stalls the arithmetic's own loads. Prefetches are
+//! therefore spread: a micro-kernel prefetches a few lines of B per unit of k, and each tile of C its share of A.
 
 use super::kind::{Kind, Lines, Source};
 use std::ops::Range;
 
-/// Bytes of a line of the caches.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for a part of an operand, into the second-level cache.
+/// Prefetches a part of an operand into the second-level cache.
 pub(super) fn prefetch(source: &Source, outer: Range<usize>, k: Range<usize>) {
     let clip = |range: Range<usize>, end: usize| range.start.min(end)..range.end.min(end);
     let (outer, k) = (clip(outer, source.outer), clip(k, source.k));
@@ -31,11 +30,11 @@ pub(super) fn prefetch(source: &Source, outer: Range<usize>, k: Range<usize>) {
     }
 }
 
-/// Asks for a line, into the second-level cache.
+/// Prefetches a line into the second-level cache.
 #[inline(always)]
 fn ask(line: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program sees and does not fault.
+    // SAFETY: a prefetch has no visible effect and does not fault.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.cast());
     }
@@ -43,7 +42,7 @@ fn ask(line: *const u8) {
     let _ = line;
 }
 
-/// The lines from `from` on, for `steps` units of k a tile.
+/// The lines from `from` on, for `steps` units of k per tile.
 pub(super) fn lines(kind: &Kind, from: *const u8, steps: usize) -> Lines {
     let unit = kind.prefetch_lines * LINE;
     Lines { ptr: from, apart: LINE, unit, tile: steps * unit }
@@ -56,7 +55,7 @@ pub(super) fn rows(kind: &Kind, source: &Source, row: usize, k: usize) -> Lines 
     Lines { ptr, apart, unit: kind.unit * size, tile: kind.prefetch_lines * apart }
 }
 
-/// A part of an operand, in equal shares.
+/// A part of an operand, to be prefetched in equal shares.
 pub(super) struct Shares {
     source: Source,
     outer: Range<usize>,
@@ -70,7 +69,7 @@ impl Shares {
         Shares { source, outer, k, next: 0, shares }
     }
 
-    /// Asks for the next share.
+    /// Prefetches the next share.
     pub(super) fn prefetch(&mut self) {
         if self.k.is_empty() {
             return;

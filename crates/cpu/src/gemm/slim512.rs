@@ -1,5 +1,6 @@
-//! Products of many rows into a few columns (the inner side of a low-rank adapter): A is read where it is, for packing it would take
-//! as long as the arithmetic. B is packed for all of k. The chain of additions is that of the blocked kernel, step for step.
+//! Products of many rows into a few columns (the inner side of a low-rank adapter): A is read in place, as packing it
+//! would take as long as the arithmetic. B is packed for all of k. The chain of additions is that of the blocked
+//! kernel, step for step.
 #![allow(unsafe_code)]
 
 use super::drive::source_b;
@@ -12,22 +13,22 @@ use crate::threads::Threads;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// The most columns served.
+/// Largest number of columns.
 pub(super) const COLUMNS: usize = 48;
-/// Columns of a panel.
+/// Columns per panel.
 const WIDTH: usize = 16;
-/// How far ahead of its use a row of A is fetched, in bytes.
+/// Distance in bytes at which a row of A is prefetched.
 const AHEAD: usize = 512;
 
-/// Computes a product whose operands are bf16: A `[m,k]`, B of rows or of columns, k even, at most [`COLUMNS`] columns, no sums to go
-/// on with.
+/// Computes a product of bf16 operands: A `[m,k]`, B in rows or columns, k even, at most [`COLUMNS`] columns, without
+/// accumulation.
 ///
 /// # Safety
 /// See [`super::gemm`]; `workspace` has [`super::kind::slim_bytes`].
 pub(super) unsafe fn slim(threads: &Threads, g: &Gemm, workspace: *mut u8) {
     let packed = workspace.wrapping_add(workspace.align_offset(ALIGN));
     let panels = g.n.div_ceil(WIDTH);
-    // SAFETY: the panels fit into the workspace; the operands are those of the caller.
+    // SAFETY: the panels fit in the workspace; the operands are the caller's.
     unsafe { pack(&source_b(&g.b, g.b_layout, g.k, g.n), g.b_layout, panels, packed.cast()) };
     let high = if panels == 3 { 8 } else { 12 };
     let part = g.m.div_ceil(8 * threads.count()).next_multiple_of(high);
@@ -36,7 +37,7 @@ pub(super) unsafe fn slim(threads: &Threads, g: &Gemm, workspace: *mut u8) {
     threads.run(m.div_ceil(part), &|task, _| {
         let (g, packed) = shared.get();
         let rows = task * part..((task + 1) * part).min(m);
-        // SAFETY: each task has rows of its own.
+        // SAFETY: each task has its own rows.
         unsafe {
             match panels {
                 1 => strip::<12, 1>(&g, rows, packed.cast()),
@@ -47,7 +48,7 @@ pub(super) unsafe fn slim(threads: &Threads, g: &Gemm, workspace: *mut u8) {
     });
 }
 
-/// Panels `[k / 2][16]` of pairs, one after the other.
+/// Packs consecutive panels `[k / 2][16]` of pairs.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn pack(b: &Source, layout: Layout, panels: usize, to: *mut i32) {
     let steps = b.k / 2;
@@ -71,7 +72,7 @@ unsafe fn pack(b: &Source, layout: Layout, panels: usize, to: *mut i32) {
     }
 }
 
-/// Rows of C, `R` at a time.
+/// Computes rows of C, `R` at a time.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn strip<const R: usize, const C: usize>(g: &Gemm, rows: Range<usize>, b: *const f32) {
     let mut row = rows.start;
@@ -102,7 +103,7 @@ unsafe fn tile<const R: usize, const C: usize>(g: &Gemm, row: usize, b: *const f
     // SAFETY: the rows hold `k` elements, a panel `k / 2` rows of sixteen; prefetches may go anywhere.
     unsafe {
         while at < bytes {
-            // At the end of these rows, the next ones.
+            // At the end of these rows, prefetches the next ones.
             let ahead = at.wrapping_add(AHEAD);
             let ahead =
                 if ahead < bytes { ahead } else { (R * stride).wrapping_add(ahead).wrapping_sub(bytes) };

@@ -1,6 +1,6 @@
-//! Products of short sums that are added to some columns of a larger product's result, as low-rank adapters add them: while a tile
-//! of C is in the first-level cache, not in passes over C of their own. The tile is rounded as C is stored before a term goes on
-//! with it, so the bits are those of one product after the other.
+//! Short products added to some columns of a larger product's result, as for low-rank adapters: they are added while a
+//! tile of C is in the first-level cache, not in separate passes over C. The tile is rounded to C's storage before a
+//! term is added, so the bits are those of consecutive products.
 #![allow(unsafe_code)]
 
 use super::kind::{Cut, Kind, Lines, Panels, SLACK, Source, kind};
@@ -10,7 +10,7 @@ use crate::isa::Isa;
 use crate::threads::Threads;
 use std::ops::Range;
 
-/// The most terms of a product.
+/// Largest number of terms in a product.
 pub const TERMS: usize = 3;
 
 /// `a[m,k] b[k,n]`, added to the columns of C from `col` on.
@@ -18,7 +18,7 @@ pub const TERMS: usize = 3;
 pub struct Term {
     /// The first column.
     pub col: usize,
-    /// How many.
+    /// Number of columns.
     pub n: usize,
     /// Length of the sums.
     pub k: usize,
@@ -26,11 +26,11 @@ pub struct Term {
     pub a: Mat,
     /// `[k,n]`, or `[n,k]`.
     pub b: Mat,
-    /// Which: of rows or of columns.
+    /// Layout of B: rows or columns.
     pub b_layout: Layout,
 }
 
-/// The terms of a call and the memory behind the product's own, `each` bytes a thread.
+/// The terms of a call and their memory behind the product's own, `each` bytes per thread.
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub list: &'a [Term],
@@ -41,14 +41,14 @@ pub(super) struct Terms<'a> {
 impl Terms<'_> {
     pub(super) const NONE: Terms<'static> = Terms { list: &[], memory: std::ptr::null_mut(), each: 0 };
 
-    /// Those of the columns from `first` on, numbered from there: the term that has it, and its own number.
+    /// The term at a column, and the column's index within the term.
     fn at(&self, col: usize) -> Option<(usize, usize)> {
         let found = |term: &Term| (term.col..term.col + term.n).contains(&col);
         self.list.iter().position(found).map(|index| (index, col - self.list[index].col))
     }
 }
 
-/// Bytes of one thread: panels of A of every term for all rows of a task, and one panel of B.
+/// Bytes per thread: panels of A of every term for all rows of a task, and one panel of B.
 fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item = usize>) -> usize {
     let packed = |width: usize, k: usize| round_up(width * round_up(k, kind.unit) * kind.size + SLACK, ALIGN);
     let (mut all, mut most) = (0, 0);
@@ -59,7 +59,8 @@ fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item = usize>) 
     all + most
 }
 
-/// Bytes of workspace that [`gemm_and_terms`] needs for terms whose sums are so long; `None` if it does not make such a product.
+/// Bytes of workspace that [`gemm_and_terms`] needs for terms with these sum lengths; `None` if such a product is not
+/// supported.
 pub fn bytes_with_terms(isa: Isa, threads: usize, shape: &Shape, c: Elem, sums: &[usize]) -> Option<usize> {
     let kind = kind(isa, shape.a, shape.b);
     kind.round?;
@@ -72,10 +73,11 @@ pub fn bytes_with_terms(isa: Isa, threads: usize, shape: &Shape, c: Elem, sums: 
     })
 }
 
-/// Computes `g` and adds the terms; false, with nothing done, where a term does not begin and end with a tile of C.
+/// Computes `g` and adds the terms; returns false, having done nothing, if a term does not begin and end at a tile of
+/// C.
 ///
 /// # Safety
-/// As [`super::gemm`], with the terms' operands; `workspace` has [`bytes_with_terms`].
+/// See [`super::gemm`], including the terms' operands; `workspace` has [`bytes_with_terms`].
 pub unsafe fn gemm_and_terms(
     threads: &Threads,
     isa: Isa,
@@ -100,7 +102,7 @@ pub unsafe fn gemm_and_terms(
     true
 }
 
-/// A task's part of the terms, packed.
+/// A task's part of the terms, with A packed.
 pub(super) struct Packed<'a> {
     kind: &'a Kind,
     terms: Terms<'a>,
@@ -109,7 +111,7 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Of a task's rows and columns, in the memory of its thread, if there are terms.
+    /// Packs A for a task's rows and columns in its thread's memory; `None` if there are no terms.
     ///
     /// # Safety
     /// The terms' operands are readable; the thread's memory is used by nothing else.
@@ -133,7 +135,7 @@ impl<'a> Packed<'a> {
             let Mat { ptr, elem, stride } = term.a;
             let source = Source { ptr, elem, stride, k_contiguous: true, octets: false, outer: m, k: term.k };
             let cut = Cut { o0: packed.rows.start, panels, k0: 0, k1: term.k };
-            // SAFETY: the rows exist; the part of the memory is for them.
+            // SAFETY: the rows exist, and this part of the memory is for them.
             unsafe { (kind.pack_a)(&source, cut, packed.panels_a(index)) };
         }
         Some(packed)
@@ -148,10 +150,10 @@ impl<'a> Packed<'a> {
         self.memory.wrapping_add(bytes)
     }
 
-    /// The panels of the term that has the panel of columns at `col`: those of A of the first rows, and the one of B.
+    /// Panels of the term at column `col`: those of A from the first rows on, and the one of B.
     ///
     /// # Safety
-    /// What this gave before is no longer used.
+    /// Earlier results are no longer used.
     pub(super) unsafe fn panel(&self, col: usize) -> Option<TermPanels> {
         let (index, first) = self.terms.at(col)?;
         let term = &self.terms.list[index];
@@ -166,7 +168,7 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// What one panel of columns gets from its term.
+/// The term's contribution to one panel of columns.
 #[derive(Clone, Copy)]
 pub(super) struct TermPanels {
     a: *const u8,
@@ -175,7 +177,7 @@ pub(super) struct TermPanels {
 }
 
 impl TermPanels {
-    /// Adds to the tile of `rows` rows that is the `index`-th from above, after rounding it.
+    /// Adds to the `index`-th tile from the top, which has `rows` rows, after rounding it.
     ///
     /// # Safety
     /// The tile is one of the task's.

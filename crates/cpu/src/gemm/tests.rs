@@ -1,4 +1,4 @@
-//! Products against f64, and the order of addition: the same bits for every way to cut the same product.
+//! Compares products with f64, and checks the order of addition: the same bits for every partition of a product.
 use super::*;
 use crate::isa::Isa;
 use crate::threads::Threads;
@@ -7,7 +7,7 @@ use fathom_tensor::ggml::Kind;
 use fathom_tensor::ggml::octets::interleave;
 use half::bf16;
 
-/// Every level this machine has.
+/// Every level that this machine supports.
 fn levels() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
 }
@@ -64,7 +64,7 @@ impl Stored {
     }
 }
 
-/// Operands of one product and how they are stored.
+/// Operands of one product and their storage.
 struct Case {
     m: usize,
     n: usize,
@@ -133,14 +133,14 @@ impl Case {
 fn run(threads: usize, isa: Isa, g: &Gemm) {
     let threads = Threads::new(threads);
     let bytes = workspace_bytes(isa, threads.count(), &g.shape(), g.c.elem);
-    // Filled, and watched for writes past its end.
+    // Filled with a pattern, and checked for writes past its end.
     let mut workspace = vec![0xa5u8; bytes + 64];
     // SAFETY: the operands come from `Stored`, whose memory outlives the call.
     unsafe { gemm(&threads, isa, g, workspace.as_mut_ptr()) };
     assert!(workspace[bytes..].iter().all(|byte| *byte == 0xa5), "workspace overrun: {g:?}");
 }
 
-/// What C should be, and the sum of |products| that its error is measured by, row by row.
+/// Expected C, and the sum of |products| to which its error is relative, row by row.
 struct Reference {
     sums: Vec<[f64; 2]>,
     accumulate: bool,
@@ -169,7 +169,7 @@ impl Reference {
         Reference { sums, accumulate }
     }
 
-    /// |C - reference| <= tolerance * sum of |products|, and nothing outside C is touched.
+    /// Checks |C - reference| <= tolerance * sum of |products|, and that nothing outside C is written.
     fn check(&self, isa: Isa, case: &Case, c: &Stored) {
         let unit = 6e-8 * (case.k as f64).sqrt().max(4.0);
         for i in 0..case.m {
@@ -242,7 +242,7 @@ fn an_empty_sum_is_zero_or_leaves_c() {
     assert!((0..3).all(|i| (0..5).all(|j| c.get(i, j) == 0.0) && c.get(i, 5) == case.c.get(i, 5)));
 }
 
-/// Sizes and storage for the tests of bits: several blocks of k, rows and columns, and uneven ends.
+/// Sizes and storage for the bit tests: several blocks of k, rows and columns, and uneven ends.
 fn bit_cases() -> impl Iterator<Item = Case> {
     [[270, 400, 140], [31, 70, 1101]].into_iter().flat_map(|size| {
         STORAGE
@@ -314,7 +314,7 @@ fn a_packed_weight_has_the_same_bits() {
             let mut memory = vec![0xa5u8; bytes + 128];
             let skip = memory.as_ptr().align_offset(64);
             let packed = memory[skip..].as_mut_ptr();
-            // SAFETY: the operand is in `case`, the destination has the bytes asked for.
+            // SAFETY: the operand is in `case`, and the destination has the required bytes.
             unsafe {
                 pack_b(&threads, isa, case.a.elem, &case.b.mat(0, 0), case.b_trans, case.k, case.n, packed)
             };
@@ -336,7 +336,7 @@ fn a_packed_weight_has_the_same_bits() {
     }
 }
 
-/// A weight of bf16 whose rows are interleaved gives the bits that it gives as it is, with few rows and many.
+/// An interleaved bf16 weight gives the same bits as a plain one, with few rows and many.
 #[test]
 fn interleaved_rows_have_the_same_bits() {
     let wholes =
@@ -361,7 +361,7 @@ fn interleaved_rows_have_the_same_bits() {
 
 #[test]
 fn zero_products_and_negative_zero_keep_their_bits() {
-    // An odd k is padded inside the panel of a pair kernel; -0.0 in C must come out as in the whole product.
+    // An odd k is padded inside the panel of a pair kernel; -0.0 in C must give the same as in the whole product.
     for isa in levels() {
         let mut case = Case::new([5, 40, 129], [B, B, F], (false, true), 0);
         case.c.bytes.chunks_exact_mut(4).step_by(3).for_each(|x| x.copy_from_slice(&(-0.0f32).to_le_bytes()));
@@ -374,8 +374,8 @@ fn zero_products_and_negative_zero_keep_their_bits() {
     }
 }
 
-/// The tile kernel spelled out: `tdpbf16ps` on the panels of the AMX kind, so that their layout and the way B
-/// is packed first are tested without the unit. Sums of a tile step are taken in f64, which the tolerance hides.
+/// The tile kernel spelled out: `tdpbf16ps` on the panels of the AMX kind, so that their layout and packing B first are
+/// tested without the unit. Sums of a tile step are computed in f64, a difference within the tolerance.
 #[cfg(target_arch = "x86_64")]
 unsafe fn tile_product(steps: usize, panels: kind::Panels, c: *mut f32, _rows: usize, fresh: bool) {
     // SAFETY: panels of `steps` pairs of tiles and a 32 x 32 block of C.

@@ -1,4 +1,4 @@
-//! Results do not depend on where tokens are cut, on threads, or on other rows; and are those of plain sums.
+//! Results do not depend on where tokens are cut, on threads, or on other rows, and equal plain sums.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ fn levels() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
 }
 
-/// Numbers between -1 and 1 that bf16 holds exactly.
+/// Numbers between -1 and 1 that are exact in bf16.
 fn numbers(count: usize, step: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * step + i / 7) % 129) as f32 / 64.0 - 1.0).collect()
 }
 
-/// An expert or none for each slot; the last expert gets nothing.
+/// An expert or none for each slot; the last expert has no slots.
 fn index() -> Vec<i32> {
     (0..TOKENS * SLOTS).map(|i| (i * 7 + i / 11 + i * i % 5) as i32 % EXPERTS as i32 - 1).collect()
 }
@@ -38,7 +38,7 @@ fn index_tensor(device: &Device) -> Tensor {
     device.from_i32(&index(), Category::Data).reshape(TOKENS, SLOTS)
 }
 
-/// The weights' gradient, its tokens cut at these places.
+/// The weights' gradient, with the tokens cut at these places.
 fn weight(isa: Isa, threads: usize, dtype: DType, cuts: &[usize]) -> Vec<f32> {
     let device = Device::new(Arc::new(Cpu::new(threads, Some(isa))), 1 << 28);
     let a = upload(&device, TOKENS, &numbers(TOKENS * SLOTS * OUT, 29), dtype);
@@ -53,7 +53,7 @@ fn weight(isa: Isa, threads: usize, dtype: DType, cuts: &[usize]) -> Vec<f32> {
     device.to_f32(&c)
 }
 
-/// The product of some tokens.
+/// The product for a range of tokens.
 fn product(isa: Isa, threads: usize, dtype: DType, tokens: std::ops::Range<usize>) -> Vec<f32> {
     let device = Device::new(Arc::new(Cpu::new(threads, Some(isa))), 1 << 28);
     let a = upload(&device, TOKENS, &numbers(TOKENS * INNER, 31), dtype).view_rows(tokens.clone());

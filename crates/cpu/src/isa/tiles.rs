@@ -1,8 +1,9 @@
-//! AMX's tile instructions in software, for tests: a processor without tiles traps them (SIGILL), the handler computes what they would
-//! and goes on behind them. So the kernels run as they are, instruction by instruction, wherever there is AVX-512. (Intel SDM vol. 1,
-//! chapter 18; vol. 2, LDTILECFG to TDPBF16PS.)
+//! AMX's tile instructions in software, for tests: a processor without tiles traps them (SIGILL), and the handler
+//! computes their results and continues after them. The kernels thus run unmodified, instruction by instruction, on any
+//! processor with AVX-512. (Intel SDM vol. 1, chapter 18; vol. 2, LDTILECFG to TDPBF16PS.)
 //!
-//! Instructions in these kernels' encodings alone are understood; any other ends the process as it would have.
+//! Only instructions in these kernels' encodings are supported; any other ends the process as it would have without the
+//! handler.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -11,9 +12,9 @@ use std::sync::OnceLock;
 const ROWS: usize = 16;
 const BYTES: usize = 64;
 
-/// What LDTILECFG set and what the tiles hold.
+/// The tile configuration and the tiles' contents.
 struct State {
-    /// Rows and bytes of a row.
+    /// Rows, and bytes per row.
     shapes: [(usize, usize); 8],
     tiles: [[[u8; BYTES]; ROWS]; 8],
 }
@@ -22,14 +23,14 @@ thread_local! {
     static STATE: RefCell<State> = const { RefCell::new(State { shapes: [(0, 0); 8], tiles: [[[0; BYTES]; ROWS]; 8] }) };
 }
 
-/// Takes tile instructions over, once; says whether this processor has what the kernels need besides tiles.
+/// Installs the handler once; returns whether this processor has everything else that the kernels need.
 pub fn installed() -> bool {
     static DONE: OnceLock<bool> = OnceLock::new();
     *DONE.get_or_init(|| {
         if !is_x86_feature_detected!("avx512bf16") {
             return false;
         }
-        // SAFETY: the handler reads the trapped instruction and this thread's tiles alone.
+        // SAFETY: the handler reads only the trapped instruction and this thread's tiles.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = trapped as *const () as usize;
@@ -39,9 +40,9 @@ pub fn installed() -> bool {
     })
 }
 
-/// The handler.
+/// The signal handler.
 unsafe extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel hands over the trapped thread's registers.
+    // SAFETY: the kernel passes the trapped thread's registers.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = registers[libc::REG_RIP as usize] as *const u8;
@@ -57,13 +58,13 @@ unsafe extern "C" fn trapped(_: i32, _: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// A VEX-encoded instruction of the map that tiles are in.
+/// A VEX-encoded instruction of the tile instructions' map.
 struct Instruction {
     /// Opcode and prefix (0: none, 1: 66, 2: F3, 3: F2).
     code: (u8, u8),
     /// The tiles named by reg, r/m and vvvv.
     tiles: [usize; 3],
-    /// Without an address.
+    /// True if there is no address operand.
     registers_only: bool,
     address: *mut u8,
     stride: isize,
@@ -72,9 +73,9 @@ struct Instruction {
 
 impl Instruction {
     /// # Safety
-    /// An instruction lies there.
+    /// There is an instruction at the address.
     unsafe fn at(at: *const u8, registers: &[i64; 23]) -> Option<Instruction> {
-        // SAFETY: no byte is read past what the ones before say there is.
+        // SAFETY: no byte is read past those that the preceding ones imply.
         let byte = |index: usize| unsafe { *at.add(index) };
         // Three bytes of VEX, map 0F38, W0 and 128 bits.
         if byte(0) != 0xc4 || byte(1) & 0x1f != 2 || byte(2) & 0x84 != 0 {
@@ -111,7 +112,7 @@ impl Instruction {
     }
 
     /// # Safety
-    /// The addresses are the program's own.
+    /// The addresses are those of the program.
     unsafe fn run(&self, state: &mut State) {
         let [to, left, right] = self.tiles;
         // SAFETY: passed on.
@@ -146,7 +147,7 @@ impl Instruction {
     }
 }
 
-/// Where the sixteen registers lie in a context, by their number in instructions.
+/// Index in a context of each of the sixteen registers, by their number in instructions.
 const REGISTERS: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -167,7 +168,7 @@ const REGISTERS: [i32; 16] = [
 ];
 
 type Tile = [[u8; BYTES]; ROWS];
-/// A row of C, a row of A, the tile B, the pairs or quadruples of the sums.
+/// Adds to a row of C from a row of A, the tile B, and a number of pairs or quadruples.
 type Sums = unsafe fn(&mut [u8; BYTES], &[u8; BYTES], &Tile, usize);
 
 impl State {
@@ -181,7 +182,7 @@ impl State {
         }
     }
 
-    /// As the processor does, refuses tiles that were not configured.
+    /// Shape of a tile; like the processor, refuses tiles that were not configured.
     fn shape(&self, tile: usize) -> (usize, usize) {
         assert_ne!(self.shapes[tile].0, 0, "tile {tile} is not configured");
         self.shapes[tile]
@@ -211,12 +212,12 @@ impl State {
     }
 }
 
-/// TDPBF16PS: two chains of fused products, then their sum, then C; denormals are zeros and results round to nearest, whatever
-/// the thread has set.
+/// TDPBF16PS: two chains of fused products, then their sum, then C; denormals are zeros and results round to nearest,
+/// whatever the thread's setting.
 #[target_feature(enable = "avx512f")]
 unsafe fn bf16_sums(c: &mut [u8; BYTES], a: &[u8; BYTES], b: &Tile, pairs: usize) {
     use std::arch::x86_64::*;
-    // SAFETY: rows hold 64 bytes. The handler has a state of its own, which ends with it.
+    // SAFETY: rows hold 64 bytes. The handler has its own control register, which is restored when it returns.
     unsafe {
         let control = 0x9fc0u32;
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags));
@@ -235,7 +236,7 @@ unsafe fn bf16_sums(c: &mut [u8; BYTES], a: &[u8; BYTES], b: &Tile, pairs: usize
     }
 }
 
-/// TDPBSSD and its kin: sums of four products of bytes, without saturation.
+/// TDPBSSD and its variants: sums of four products of bytes, without saturation.
 unsafe fn byte_sums<const A: bool, const B: bool>(
     c: &mut [u8; BYTES],
     a: &[u8; BYTES],

@@ -1,4 +1,4 @@
-//! Attention's tensors as the operands of its kernels.
+//! Conversion of attention's tensors to operands of its kernels.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{Attention, AttentionBackward, Tensor};
@@ -26,11 +26,11 @@ pub fn forward(cpu: &Cpu, op: &Attention<'_>, ws: &Tensor) {
         lse: f32s_mut(op.lse),
         resume: op.resume,
     };
-    // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
+    // SAFETY: see the module; `ws` has the bytes given by the profile for this shape.
     unsafe { attention::forward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
 }
 
-/// Its gradients.
+/// Attention's gradients; see [`fathom_tensor::Machine::attention_backward`].
 pub fn backward(cpu: &Cpu, op: &AttentionBackward<'_>, ws: &Tensor) {
     let forward = &op.forward;
     assert!(forward.mask.pages.is_none(), "attention_backward: keys in pages");
@@ -54,7 +54,7 @@ pub fn backward(cpu: &Cpu, op: &AttentionBackward<'_>, ws: &Tensor) {
         dv: operands::rows_mut(op.dv),
         accumulate: op.accumulate,
     };
-    // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
+    // SAFETY: see the module; `ws` has the bytes given by the profile for this shape.
     unsafe { attention::backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
 }
 

@@ -1,4 +1,4 @@
-//! The choice of tokens, of several rows at a time.
+//! The choice of tokens, for several rows in parallel.
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub fn choose(cpu: &Cpu, op: &Choose<'_>) {
                 });
             }
         };
-        // SAFETY: see the module above; the row is one of the tensor's.
+        // SAFETY: see the parent module; the row is one of the tensor's.
         unsafe {
             match logits.elem {
                 Elem::F32 => choose(logits.row::<f32>(row, vocab)),
@@ -60,7 +60,7 @@ pub fn leave_out(cpu: &Cpu, op: &LeaveOut<'_>) {
         (mat_mut(op.logits), operands::byte_rows(op.kept), op.kept.cols(), op.first);
     assert_eq!(logits.elem, Elem::F32, "leave out: logits are f32");
     cpu.threads.run(rows, &|row, _| {
-        // SAFETY: see the module above; the row is one of the tensors', and this thread's alone.
+        // SAFETY: see the parent module; the row is one of the tensors', and only this thread uses it.
         let (logits, kept) = unsafe { (logits.row::<f32>(row, cols), kept.row::<u8>(row, width)) };
         choice::leave_out(logits, kept, first);
     });

@@ -1,4 +1,4 @@
-//! Calls of mixture-of-experts layers with raw operands.
+//! Operations of mixture-of-experts layers with raw operands.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{
@@ -26,7 +26,7 @@ pub fn workspace(isa: crate::isa::Isa, threads: usize, op: &fathom_tensor::OpDes
     grouped::workspace_bytes(isa, threads, &shape)
 }
 
-/// Where an i32 tensor without gaps begins.
+/// Address of a contiguous i32 tensor, to write.
 #[track_caller]
 fn i32s_mut(op: &str, tensor: &Tensor) -> *mut i32 {
     assert!(tensor.dtype() == DType::I32 && tensor.is_contiguous(), "{op}: {tensor:?} is not plain i32");
@@ -90,7 +90,7 @@ pub fn count_experts(index: &Tensor, load: &Tensor) {
     elementwise::count_experts(i32s(index), counts);
 }
 
-/// The elements of an i32 tensor that is written.
+/// The elements of an i32 tensor, to write.
 #[track_caller]
 fn i32_list(op: &str, tensor: &Tensor) -> *mut [i32] {
     std::ptr::slice_from_raw_parts_mut(i32s_mut(op, tensor), tensor.len())
@@ -100,7 +100,7 @@ pub fn limit_experts(op: &LimitExperts<'_>) {
     let shape = op.index.shape();
     expect("limit_experts", "out", op.out, shape);
     op.weights.iter().for_each(|weights| expect("limit_experts", "weights", weights, shape));
-    // SAFETY: as in `count_experts`; the result is a tensor of its own.
+    // SAFETY: as in `count_experts`; the result is a separate tensor.
     let (weights, out) = (op.weights.map(f32s), unsafe { &mut *i32_list("limit_experts", op.out) });
     elementwise::limit_experts(i32s(op.index), weights, (op.experts, op.capacity), out);
 }
@@ -123,7 +123,7 @@ pub fn dispatch(op: &Dispatch<'_>) {
     expect("dispatch", "experts", op.experts, [owners, cap]);
     expect("dispatch", "places", op.places, op.index.shape());
     let lists = [op.slots, op.tokens, op.experts, op.places].map(|list| i32_list("dispatch", list));
-    // SAFETY: as in `count_experts`; the lists are tensors of their own.
+    // SAFETY: as in `count_experts`; the lists are separate tensors.
     let [slots, tokens, experts, places] = lists.map(|list| unsafe { &mut *list });
     elementwise::dispatch(elementwise::Dispatch {
         index: i32s(op.index),
@@ -147,7 +147,8 @@ pub fn grouped_matmul(cpu: &Cpu, op: &GroupedMatMul<'_>, ws: &Tensor) {
         let (index, a, c) = (i32s(op.index), mat(op.a), mat_mut(op.c));
         let (experts, shared) = (op.experts, op.a.cols() == inner);
         let call = packed::Experts { index, slots, experts, k: inner, out, a, shared, runs, c };
-        // SAFETY: see the machine's module; the packing was checked against the bytes, `ws` has those that the profile named.
+        // SAFETY: see the machine's module; the packing was checked against the bytes, and `ws` has the bytes given by
+        // the profile.
         return unsafe { packed::experts(cpu.place(), &call, scratch(ws)) };
     }
     let call = grouped::Product {
@@ -162,7 +163,7 @@ pub fn grouped_matmul(cpu: &Cpu, op: &GroupedMatMul<'_>, ws: &Tensor) {
         trans: op.trans,
         c: mat_mut(op.c),
     };
-    // SAFETY: see the machine's module; `ws` has the bytes that the profile named for this shape.
+    // SAFETY: see the machine's module; `ws` has the bytes given by the profile for this shape.
     unsafe { grouped::product(cpu.place(), &call, scratch(ws)) }
 }
 
@@ -184,7 +185,7 @@ pub fn grouped_weight(cpu: &Cpu, op: &GroupedWeight<'_>, ws: &Tensor) {
     unsafe { grouped::weight(cpu.place(), &call, scratch(ws)) }
 }
 
-/// Slots of a token by the columns of all and of one.
+/// Slots per token, from the columns of all slots and of one.
 #[track_caller]
 fn slots(op: &str, y: &Tensor, out: &Tensor) -> usize {
     let fits = y.rows() == out.rows() && y.cols().is_multiple_of(out.cols().max(1));

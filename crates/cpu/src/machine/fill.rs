@@ -1,4 +1,4 @@
-//! Tensors filled by several threads at once, straight into the pool's memory.
+//! Tensors filled by several threads in parallel, straight into the pool's memory.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,16 +7,17 @@ use fathom_tensor::Tensor;
 
 use super::operands::start_mut;
 
-/// Threads at least: they wait for disks more than they compute (cold files on two cores: four take 0.8 of the time of two).
+/// Least number of threads: they wait for disks more than they compute (for cold files on two cores, four take 0.8 of
+/// the time of two).
 const THREADS: usize = 4;
 
-/// Where the elements of one tensor are.
+/// Location of a tensor's elements.
 struct Target {
     start: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: the pointer is followed by the one thread that takes its group.
+// SAFETY: only the thread that takes its group dereferences the pointer.
 unsafe impl Sync for Target {}
 
 /// Calls `fill(index, elements)` once for each group of tensors.
@@ -42,10 +43,11 @@ pub fn fill(threads: usize, dst: &[Vec<Tensor>], fill: &(dyn Fn(usize, &mut [&mu
             let task = next.fetch_add(1, Ordering::Relaxed);
             let Some(group) = groups.get(task) else { return };
             let slice = |target: &Target| {
-                // SAFETY: the tensor is borrowed for the whole call, so its storage stays charged; it has no gaps, lies
-                // apart from the others, and each group is given to one thread, which takes each of its targets once.
-                // The mapping's bytes are zero before they are first written, so they are initialised. The issuing thread
-                // is in this call and uses no tensor meanwhile: tensors cannot be sent to the threads that `fill` runs on.
+                // SAFETY: the tensor is borrowed for the whole call, so its storage stays charged; it has no gaps and
+                // does not overlap the others, and each group is given to one thread, which takes each of its targets
+                // once. The mapping's bytes are zero before they are first written, so they are initialised. The
+                // issuing thread is in this call and uses no tensor meanwhile: tensors cannot be sent to the threads
+                // that `fill` runs on.
                 unsafe { std::slice::from_raw_parts_mut(target.start, target.bytes) }
             };
             let mut elements: Vec<&mut [u8]> = group.iter().map(slice).collect();

@@ -8,7 +8,7 @@ use super::{Cpu, expect};
 use crate::elementwise::{self, Side};
 use crate::mat::{Elem, MatMut};
 
-/// What all ranks know of a tile, and how many they are.
+/// Statistics of all ranks for a tile, and the number of ranks.
 fn stats(name: &str, all: &Tensor, rows: usize, each: usize) -> (crate::mat::Mat, usize) {
     assert!(all.cols() == rows && all.dtype() == DType::F32, "{name}: statistics {all:?}");
     (mat(all), all.rows() / each)
@@ -42,7 +42,7 @@ pub fn cross_entropy(cpu: &Cpu, op: &CrossEntropy<'_>) {
             mat_mut(measures)
         }),
     };
-    // SAFETY: see the module above; the kernel allows dlogits to be logits.
+    // SAFETY: see the parent module; the kernel allows dlogits to be logits.
     unsafe { elementwise::cross_entropy(cpu.place(), &call) }
 }
 
@@ -83,7 +83,7 @@ pub fn divergence(cpu: &Cpu, op: &Divergence<'_>) {
             elementwise::Diverged { loss, dlogits, weights: f32s(out.weights), factor: out.factor }
         }),
     };
-    // SAFETY: see the module above; the kernel allows dlogits to be the teacher's logits.
+    // SAFETY: see the parent module; the kernel allows dlogits to be the teacher's logits.
     unsafe { elementwise::divergence(cpu.place(), &call) }
 }
 
@@ -105,6 +105,6 @@ pub fn row_distance(cpu: &Cpu, op: &RowDistance<'_>) {
         loss: MatMut { ptr: f32s_mut(op.loss).cast(), elem: Elem::F32, stride: op.loss.stride() },
         dx: mat_mut(op.dx),
     };
-    // SAFETY: see the module above; the kernel allows dx to be the target.
+    // SAFETY: see the parent module; the kernel allows dx to be the target.
     unsafe { elementwise::row_distance(cpu.place(), &call) }
 }

@@ -1,8 +1,8 @@
-//! The CPU as a [`Machine`]: tensors become raw operands, kernels do the work.
+//! The CPU as a [`Machine`]: tensors become raw operands for kernels.
 //!
-//! An address of a tensor is a pointer into the pool's mapping. Tensors are made by the pool alone, keep their piece of
-//! the mapping charged while they live, and carry its extent, so every operand built here is readable and writable for
-//! the shape that its tensor has; methods check that shapes fit before a kernel runs.
+//! A tensor's address is a pointer into the pool's mapping. Tensors are made only by the pool, keep their piece of the
+//! mapping charged while they live, and carry its extent, so every operand built here is readable and writable for its
+//! tensor's shape; methods check that shapes fit before a kernel runs.
 #![allow(unsafe_code)]
 
 mod attending;
@@ -52,7 +52,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// `threads` threads (0 for all cores) and the best instruction set up to `mask`.
+    /// Uses `threads` threads (0 for all cores) and the best instruction set up to `mask`.
     pub fn new(threads: usize, mask: Option<Isa>) -> Cpu {
         let all = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if threads == 0 { all } else { threads };
@@ -60,7 +60,7 @@ impl Cpu {
         Cpu { profile: profile(threads, isa), threads: Threads::new(threads), isa }
     }
 
-    /// The same cores, with rates for predicted times.
+    /// The same machine, with rates for predicted times.
     pub fn with_rates(mut self, rates: Option<Rates>) -> Cpu {
         self.profile.rates = rates;
         self
@@ -75,7 +75,7 @@ impl Cpu {
         Place { threads: &self.threads, isa: self.isa }
     }
 
-    /// Rows of a packed table.
+    /// Looks up rows of a packed table.
     #[track_caller]
     fn embed_packed(&self, op: &Embed<'_>, packing: &Packing) {
         expect("embed", "out", op.out, [op.ids.cols(), packing.cols]);
@@ -151,7 +151,7 @@ impl Machine for Cpu {
         }
         if [src.dtype(), dst.dtype()] == [DType::I32; 2] {
             let (from, to) = (operands::i32_words(src), words(dst));
-            // SAFETY: see the module; words are copied as they are.
+            // SAFETY: see the module; words are copied unchanged.
             return unsafe { elementwise::copy(self.place(), to.rows, to.cols, from, to.mat) };
         }
         // SAFETY: see the module.
@@ -210,7 +210,7 @@ impl Machine for Cpu {
 
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor) {
         let call = products::call(op);
-        // SAFETY: see the module; `ws` has the bytes that the profile named for this shape.
+        // SAFETY: see the module; `ws` has the bytes given by the profile for this shape.
         unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) }
     }
 
@@ -240,7 +240,8 @@ impl Machine for Cpu {
             return unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) };
         }
         let call = packed::Product { m, k, a: mat(op.a), runs: &runs, c: mat_mut(op.c) };
-        // SAFETY: see the module; the packing was checked against the bytes, and the scratch has those that the profile named.
+        // SAFETY: see the module; the packing was checked against the bytes, and the scratch has the bytes given by the
+        // profile.
         unsafe { packed::product(self.place(), &call, operands::scratch(ws)) }
     }
 

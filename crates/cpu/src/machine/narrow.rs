@@ -1,4 +1,5 @@
-//! Products of narrow operands, emulated: both are rounded into scratch and multiplied as they are; weights in few bits.
+//! Products of narrow operands, emulated: both are rounded into scratch and multiplied there; packing of quantized
+//! weights.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{MatMul, NarrowMatMul, NarrowOperand, OpDesc, Pack, RoundWeights, Tensor, Unpack};
@@ -12,10 +13,10 @@ use crate::gemm;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};
 
-/// Parts of scratch begin at multiples of this.
+/// Alignment of the parts of scratch.
 const ALIGN: usize = 4096;
 
-/// Bytes of A and B as they meet, and of the product's own scratch.
+/// Bytes of the rounded A and B, and of the product's own scratch.
 fn parts(isa: Isa, threads: usize, op: &OpDesc) -> [usize; 3] {
     let OpDesc::Narrow { m, n, k, input, output, .. } = *op else { return [0; 3] };
     let (a, c) = (elem(input), elem(output));
@@ -29,7 +30,7 @@ pub fn workspace(isa: Isa, threads: usize, op: &OpDesc) -> usize {
     parts(isa, threads, op).into_iter().sum()
 }
 
-/// `out = max(out, |x|)`, all of x or by column.
+/// `out = max(out, |x|)`, for all of x or by column.
 pub fn largest(cpu: &Cpu, x: &Tensor, out: &Tensor) {
     let [rows, cols] = x.shape();
     if out.len() == 1 {
@@ -42,16 +43,16 @@ pub fn largest(cpu: &Cpu, x: &Tensor, out: &Tensor) {
     unsafe { elementwise::largest_by_column(cpu.place(), rows, cols, mat(x), mat_mut(out)) }
 }
 
-/// Masters to what a format in four bits makes of them.
+/// Rounds master weights to a four-bit format.
 pub fn round_weights(cpu: &Cpu, op: &RoundWeights<'_>) {
     op.check();
     let (largest, x, out) = (op.largest.map_or(0.0, scalar), f32s(op.x), mat_mut(op.out));
     let _zeros = AsZeros::new();
-    // SAFETY: see the machine's module; both are one row of as many elements, as was checked.
+    // SAFETY: see the machine's module; both are one row of equally many elements, as was checked.
     unsafe { elementwise::round_weights(cpu.place(), op.format, x, op.format.factor(largest), out) }
 }
 
-/// Rounds an operand into scratch, where it has no gaps between rows.
+/// Rounds an operand into scratch, without gaps between rows.
 fn round(cpu: &Cpu, operand: &NarrowOperand<'_>, x: &Tensor, along_columns: bool, to: *mut u8) -> Mat {
     let ([rows, cols], how) = (x.shape(), operand.how);
     let scale = match how.block(along_columns) {
@@ -64,7 +65,7 @@ fn round(cpu: &Cpu, operand: &NarrowOperand<'_>, x: &Tensor, along_columns: bool
     out.as_mat()
 }
 
-/// The magnitude that the scale of a whole tensor is made for.
+/// The magnitude from which a whole tensor's scale is computed.
 fn reference(cpu: &Cpu, operand: &NarrowOperand<'_>, x: &Tensor) -> f32 {
     let [rows, cols] = x.shape();
     // SAFETY: see the machine's module.
@@ -76,7 +77,7 @@ fn reference(cpu: &Cpu, operand: &NarrowOperand<'_>, x: &Tensor) -> f32 {
     f32s(delayed.before)[0]
 }
 
-/// The product.
+/// Computes the product.
 pub fn matmul(cpu: &Cpu, op: &NarrowMatMul<'_>, ws: &Tensor) {
     let MatMul { a, a_trans, b, b_trans, c, accumulate } = op.product;
     let (m, n, k) = op.product.sizes();
@@ -90,7 +91,7 @@ pub fn matmul(cpu: &Cpu, op: &NarrowMatMul<'_>, ws: &Tensor) {
     let b = round(cpu, &op.b, b, b_trans, b_start);
     let call =
         gemm::Gemm { m, n, k, a, a_trans, b, b_layout: gemm::Layout::of(b_trans), c: mat_mut(c), accumulate };
-    // SAFETY: see the machine's module; what is left of the scratch has the bytes that the product asks for.
+    // SAFETY: see the machine's module; the rest of the scratch has the bytes that the product requires.
     unsafe { gemm::gemm(&cpu.threads, cpu.isa, &call, rest) }
 }
 
@@ -98,7 +99,7 @@ pub fn matmul(cpu: &Cpu, op: &NarrowMatMul<'_>, ws: &Tensor) {
 pub(super) fn pack(cpu: &Cpu, op: &Pack<'_>) {
     op.check();
     let rows = operands::packed_rows(op.format, operands::start_mut(op.out), op.x, start(op.x));
-    // SAFETY: see the module above; shapes were checked, and the input is only read.
+    // SAFETY: see the parent module; shapes were checked, and the input is only read.
     unsafe { blocks::pack(cpu.place(), &rows) }
 }
 
@@ -107,6 +108,6 @@ pub(super) fn unpack(cpu: &Cpu, op: &Unpack<'_>) {
     op.check();
     let rows =
         operands::packed_rows(op.format, start(op.packed).cast_mut(), op.out, operands::start_mut(op.out));
-    // SAFETY: as for packing.
+    // SAFETY: the same as for packing.
     unsafe { blocks::unpack(cpu.place(), &rows) }
 }

@@ -1,4 +1,4 @@
-//! Tensors as the operands of raw kernels. The one place where an address becomes a pointer.
+//! Conversion of tensors to operands of raw kernels; the only place where an address becomes a pointer.
 #![allow(unsafe_code)]
 
 use fathom_tensor::moments::BLOCK;
@@ -12,7 +12,7 @@ use crate::mat::{Elem, Mat, MatMut};
 use crate::{attention, blocks, elementwise, packed};
 
 /// # Panics
-/// If kernels have no such storage.
+/// If kernels do not support the type.
 #[track_caller]
 pub fn elem(dtype: DType) -> Elem {
     match dtype {
@@ -47,10 +47,10 @@ pub fn mat_mut(tensor: &Tensor) -> MatMut {
     MatMut { ptr: start_mut(tensor), elem: elem(tensor.dtype()), stride: tensor.stride() }
 }
 
-/// Rows of bytes, whose element the caller knows.
+/// Rows of bytes, whose element type the caller knows.
 ///
 /// # Panics
-/// If they are something else.
+/// If the tensor's type is not u8.
 #[track_caller]
 pub fn byte_rows(tensor: &Tensor) -> Mat {
     assert_eq!(tensor.dtype(), DType::U8, "{tensor:?} has no bytes");
@@ -74,23 +74,23 @@ fn plain(tensor: &Tensor, dtype: DType) {
     assert!(tensor.dtype() == dtype && tensor.is_contiguous(), "{tensor:?} is not plain {dtype:?}");
 }
 
-/// The elements of an f32 tensor without gaps.
+/// The elements of a contiguous f32 tensor.
 #[track_caller]
 pub fn f32s(tensor: &Tensor) -> &[f32] {
     plain(tensor, DType::F32);
-    // SAFETY: the storage is charged while the tensor is borrowed and holds `len` f32s, aligned to a granule or to whole
-    // elements of a view; the machine's thread writes nothing while the slice is in use.
+    // SAFETY: the storage is charged while the tensor is borrowed and holds `len` f32s, aligned to a granule or to
+    // whole elements of a view; the issuing thread writes nothing while the slice is in use.
     unsafe { std::slice::from_raw_parts(start(tensor).cast(), tensor.len()) }
 }
 
-/// Where an f32 tensor without gaps begins.
+/// Address of a contiguous f32 tensor, to write.
 #[track_caller]
 pub fn f32s_mut(tensor: &Tensor) -> *mut f32 {
     plain(tensor, DType::F32);
     start_mut(tensor).cast()
 }
 
-/// The elements of an i32 tensor without gaps.
+/// The elements of a contiguous i32 tensor.
 #[track_caller]
 pub fn i32s(tensor: &Tensor) -> &[i32] {
     plain(tensor, DType::I32);
@@ -98,21 +98,21 @@ pub fn i32s(tensor: &Tensor) -> &[i32] {
     unsafe { std::slice::from_raw_parts(start(tensor).cast(), tensor.len()) }
 }
 
-/// An f32 of its own.
+/// The element of a tensor with a single f32.
 #[track_caller]
 pub fn scalar(tensor: &Tensor) -> f32 {
     f32s(tensor)[0]
 }
 
-/// Sets an f32 of its own.
+/// Sets the element of a tensor with a single f32.
 #[track_caller]
 pub fn set_scalar(tensor: &Tensor, value: f32) {
     assert_eq!(tensor.len(), 1, "a scalar is [1, 1]");
-    // SAFETY: the storage is one f32 at least, and nothing else is using it: work is issued from one thread.
+    // SAFETY: the storage is at least one f32, and nothing else is using it: work is issued from one thread.
     unsafe { *f32s_mut(tensor) = value }
 }
 
-/// Sets an i32 of its own.
+/// Sets the element of a tensor with a single i32.
 #[track_caller]
 pub fn set_count(tensor: &Tensor, value: i32) {
     plain(tensor, DType::I32);
@@ -121,7 +121,7 @@ pub fn set_count(tensor: &Tensor, value: i32) {
     unsafe { *start_mut(tensor).cast::<i32>() = value }
 }
 
-/// A tensor of any type as f32 words, or as bf16 where it is not whole words.
+/// A tensor of any type as f32 words, or as bf16 if its rows are not whole f32 words.
 pub struct Words {
     pub rows: usize,
     pub cols: usize,
@@ -139,7 +139,7 @@ pub fn words(tensor: &Tensor) -> Words {
     Words { rows: tensor.rows(), cols: tensor.cols() * per, mat }
 }
 
-/// Zeros in a tensor of one-byte elements.
+/// Zeroes a tensor of one-byte elements.
 pub fn zero_bytes(dst: &Tensor) {
     let (row, stride) = row_bytes(dst);
     for index in 0..dst.rows() {
@@ -152,13 +152,13 @@ pub fn zero_bytes(dst: &Tensor) {
 pub fn copy_bytes(src: &Tensor, dst: &Tensor) {
     let ((row, from), (_, to)) = (row_bytes(src), row_bytes(dst));
     for index in 0..src.rows() {
-        // SAFETY: row `index` of each is `row` bytes inside its charged storage; the caller has checked that shapes are the
-        // same. `copy` allows the two to be one.
+        // SAFETY: row `index` of each is `row` bytes inside its charged storage; the caller has checked that the shapes
+        // are equal. `copy` allows the two to be the same.
         unsafe { std::ptr::copy(start(src).add(index * from), start_mut(dst).add(index * to), row) }
     }
 }
 
-/// Rows of a matrix, with its packed form at `packed`.
+/// Rows of a matrix, with their packed form at `packed`.
 pub fn packed_rows(format: BlockFormat, packed: *mut u8, plain: &Tensor, at: *const u8) -> blocks::Rows {
     let [rows, cols] = plain.shape();
     blocks::Rows { format, rows, cols, packed, plain: at.cast_mut(), elem: elem(plain.dtype()) }
@@ -175,7 +175,7 @@ pub fn runs(weight: &Tensor, packing: &Packing) -> Vec<packed::Run> {
     packing.runs.iter().map(run).collect()
 }
 
-/// Where the scales of an update's moments are, if those are e4m3 codes.
+/// The scales of an update's moments, if those are e4m3 codes.
 ///
 /// # Panics
 /// If scales are missing or too few.
@@ -192,7 +192,7 @@ pub fn codes(op: &AdamW<'_>) -> Option<elementwise::Coded> {
     Some(elementwise::Coded { m: f32s_mut(scales.m), v })
 }
 
-/// The words of an i32 tensor that is read; others may be reading it too.
+/// The words of an i32 tensor, to read; others may be reading it too.
 pub fn i32_words(tensor: &Tensor) -> Mat {
     Mat { ptr: start(tensor), elem: Elem::F32, stride: tensor.stride() }
 }
@@ -214,7 +214,7 @@ pub fn write(dst: &Tensor, bytes: &[u8]) {
     }
 }
 
-/// The elements row by row.
+/// Copies the elements row by row.
 pub fn read(src: &Tensor) -> Vec<u8> {
     let (row, stride) = row_bytes(src);
     let mut bytes = Vec::with_capacity(src.bytes() as usize);
@@ -239,7 +239,7 @@ pub fn norm_backward(op: &NormBackward<'_>) -> elementwise::NormBackward {
     }
 }
 
-/// x as gate and up halves if gated, else x alone.
+/// Splits x into gate and up halves if gated, else returns x alone.
 ///
 /// # Panics
 /// If x does not have the columns.
@@ -259,7 +259,7 @@ fn split(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> Option<
     gated.then(|| [x.view_cols(0..cols), x.view_cols(cols..2 * cols)])
 }
 
-/// As [`halves`], to write.
+/// Like [`halves`], to write.
 #[track_caller]
 pub fn halves_mut(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> (MatMut, Option<MatMut>) {
     match split(op, x, gated, [rows, cols]) {
@@ -287,7 +287,7 @@ pub fn masking(mask: &Mask) -> attention::Masking<'_> {
     attention::Masking { slices, pos_q: i32s(&mask.pos_q), pos_k: i32s(&mask.pos_k), pages }
 }
 
-/// Rows that are packed into pages.
+/// Rows to be packed into pages.
 pub fn pages<'a>(op: &PackPages<'a>) -> attention::pages::PackRows<'a> {
     attention::pages::PackRows {
         x: mat(op.x),
@@ -302,7 +302,7 @@ pub fn pages<'a>(op: &PackPages<'a>) -> attention::pages::PackRows<'a> {
 }
 
 /// # Panics
-/// If keys are in pages that their tensors do not have.
+/// If the page table refers to pages that the tensors do not have.
 #[track_caller]
 pub fn check_pages(op: &Attention<'_>) {
     let Some(pages) = &op.mask.pages else { return };

@@ -1,4 +1,4 @@
-//! Weights kept in the panels of the matrix kernels: packed once, multiplied often.
+//! Weights kept in the panels of the matrix kernels: packed once, multiplied many times.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -6,7 +6,7 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use super::operands::{elem, mat, mat_mut, scratch};
 use super::{Cpu, gemm};
 
-/// A weight `[n, k]` in panels. It serves products `A W^T` with an A of the same element type.
+/// A weight `[n, k]` in panels, for products `A W^T` with an A of the same element type.
 pub struct PackedPanels {
     panels: Tensor,
     n: usize,
@@ -15,7 +15,7 @@ pub struct PackedPanels {
 }
 
 impl PackedPanels {
-    /// Bytes of the panels; without a bf16 unit up to twice those of the weight.
+    /// Bytes of the panels; without a bf16 unit up to twice the weight's.
     pub fn bytes(&self) -> u64 {
         self.panels.bytes()
     }
@@ -25,7 +25,7 @@ impl Cpu {
     /// Packs `weight`, [n, k] in f32 or bf16, into memory of `device`'s pool.
     ///
     /// # Panics
-    /// If the kernels have no such type.
+    /// If the kernels do not support the type.
     #[track_caller]
     pub fn pack(&self, device: &Device, weight: &Tensor) -> PackedPanels {
         let (dtype, [n, k]) = (weight.dtype(), weight.shape());
@@ -33,7 +33,7 @@ impl Cpu {
         let bytes = gemm::packed_bytes(self.isa, of, of, k, n);
         let panels = device.empty(1, bytes, DType::U8, Category::Params);
         // SAFETY: `weight` is a live tensor of n rows and k columns; the panels are a fresh page-aligned piece of the
-        // pool with the bytes that the packing asks for.
+        // pool with the bytes that packing requires.
         unsafe { gemm::pack_b(&self.threads, self.isa, of, &mat(weight), true, k, n, scratch(&panels)) };
         PackedPanels { panels, n, k, dtype }
     }
@@ -71,7 +71,7 @@ impl Cpu {
             accumulate: false,
         };
         // SAFETY: the shapes were checked, the panels were packed for this n, k and type, and the scratch has the bytes
-        // that this product asks for.
+        // that this product requires.
         unsafe { gemm::gemm(&self.threads, self.isa, &product, scratch(ws)) };
     }
 }

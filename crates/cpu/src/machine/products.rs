@@ -7,7 +7,7 @@ use super::Cpu;
 use super::operands::{mat, mat_mut, scratch};
 use crate::gemm;
 
-/// A product as the kernels take it.
+/// Converts a product to the kernels' form.
 #[track_caller]
 pub fn call(op: &MatMul<'_>) -> gemm::Gemm {
     let (m, n, k) = op.sizes();
@@ -24,7 +24,7 @@ pub fn call(op: &MatMul<'_>) -> gemm::Gemm {
     }
 }
 
-/// The product and its terms in one pass; false, with nothing done, if that is not to be had.
+/// Computes the product and its terms in one pass; returns false, having done nothing, if that is not supported.
 ///
 /// # Panics
 /// If shapes do not fit.
@@ -46,6 +46,6 @@ pub fn with_terms(cpu: &Cpu, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) -
     };
     let terms: Vec<gemm::Term> = terms.iter().map(term).collect();
     assert!(ws.bytes() >= needed as u64, "matmul: scratch {ws:?} is too small for {op:?} with terms");
-    // SAFETY: see the module of `Cpu`; `ws` has the bytes that the profile named for this shape.
+    // SAFETY: see the module of `Cpu`; `ws` has the bytes given by the profile for this shape.
     unsafe { gemm::gemm_and_terms(&cpu.threads, cpu.isa, &call, &terms, scratch(ws)) }
 }

@@ -7,15 +7,15 @@ use fathom_tensor::{Reader, Share, Tensor};
 
 use super::operands::start;
 
-/// Where a tensor's elements are.
+/// Location of a tensor's elements.
 struct Source {
     start: *const u8,
     element: usize,
     stride: usize,
 }
 
-// SAFETY: the memory is read only, and nothing writes to it while the reader that holds this lives: every operand that is
-// written to comes from `operands::start_mut`, which panics for the storage of a shared tensor, and the issuing thread
+// SAFETY: the memory is only read, and nothing writes to it while the reader that holds this lives: every written
+// operand comes from `operands::start_mut`, which panics for the storage of a shared tensor, and the issuing thread
 // ends the share after the reader is gone.
 unsafe impl Send for Source {}
 // SAFETY: as above; reading from several threads needs nothing more.

@@ -1,4 +1,4 @@
-//! The data sheet of a CPU: what its operations need, without the processor.
+//! The data sheet of a CPU: the requirements of its operations, computed without the processor.
 
 use fathom_tensor::{Hardware, OpDesc, Portions, Profile};
 
@@ -7,10 +7,10 @@ use super::{experts, narrow};
 use crate::isa::Isa;
 use crate::{attention, gemm, packed};
 
-/// Charges are multiples of a page.
+/// Granularity of charges: a page.
 const GRANULE: u64 = 4096;
 
-/// The data sheet of a CPU with these threads and this instruction set; needs no such processor.
+/// The data sheet of a CPU with this many threads and this instruction set; such a processor need not be present.
 pub fn profile(threads: usize, isa: Isa) -> Profile {
     let (name, isa) = ("cpu".to_string(), isa.name().to_string());
     Profile {

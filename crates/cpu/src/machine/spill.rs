@@ -1,4 +1,4 @@
-//! The CPU's tensors spill: what was on disk comes back, and `meta` with the CPU's profile charges the same.
+//! Spilling of the CPU's tensors: values are read back unchanged, and `meta` with the CPU's profile charges the same.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn step(machine: Arc<dyn Machine>, options: &Options) -> (Usage, Stats, Vec<f32>
     let spill = Spill::open(&device, options).unwrap();
     let values: Vec<f32> = (0..1000 * 130).map(|i| (i as f32 * 0.1).sin()).collect();
     let x = device.from_f32(1000, 130, &values, Category::Activations);
-    // Columns of heads in bf16, as attention leaves them, and the f32 values themselves.
+    // Columns of heads in bf16, as produced by attention, and the f32 values themselves.
     let heads = device.empty(1000, 260, DType::Bf16, Category::Activations);
     device.machine.copy(&x, &heads.view_cols(130..260));
     let tag = |name| Tag { name, layer: 0 };

@@ -1,10 +1,11 @@
-//! The kernel with matrix units, for many rows: tiles of bf16 products whose sums are integers that f32 holds exactly.
+//! The kernel with matrix units, for many rows: tiles of bf16 products whose sums are integers that f32 represents
+//! exactly.
 //!
-//! An integer of a row is `256 upper + lower` ([`super::rows`]); both parts, and the codes of every format but NF4, have at most eight
-//! significant bits, so bf16 holds them. Over a group the products with the upper parts are multiples of 256, and divided by it their
-//! sums stay below 2^24, as do those with the lower parts: every sum is exact in whatever order tiles add, and both together are rounded
-//! once, as an integer is that becomes f32. So the bits are those of the other kernels. Where codes are small both parts are summed in
-//! one tile.
+//! An integer of a row is `256 upper + lower` ([`super::rows`]); both parts, and the codes of every format but NF4,
+//! have at most eight significant bits, so they are exact in bf16. Over a group the products with the upper parts are
+//! multiples of 256, and divided by it their sums stay below 2^24, as do those with the lower parts: every sum is exact
+//! in whatever order tiles add, and the combination of both is rounded once, like an integer converted to f32. The bits
+//! are therefore those of the other kernels. If codes are small, both parts are summed in one tile.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -21,12 +22,13 @@ use super::rows::{Rows, TILE_ROWS};
 /// Elements of a tile: sixteen rows of 64 bytes.
 const ELEMENTS: usize = TILE_ROWS * GROUP;
 
-/// Whether tiles multiply codes of this format: those of NF4 are longer.
+/// True if tiles can multiply codes of this format; those of NF4 have too many bits.
 pub(super) const fn takes<F: Format>() -> bool {
     !matches!(F::LIES, Lies::Nf4)
 }
 
-/// Products with both parts of an integer are summed together: 16 magnitudes of codes and 32 elements, or 32 and 16, stay below 2^24.
+/// True if products with both parts of an integer are summed together: 16 magnitudes of codes and 32 elements, or 32
+/// and 16, stay below 2^24.
 const fn together<F: Format>() -> bool {
     use fathom_tensor::ggml::Kind;
     matches!(
@@ -36,7 +38,7 @@ const fn together<F: Format>() -> bool {
     )
 }
 
-/// Halves of a group have factors of their own.
+/// True if each half of a group has its own factor.
 const fn halved<F: Format>() -> bool {
     F::FACTORS == 2 && F::PLANES == 1
 }
@@ -44,7 +46,7 @@ const fn halved<F: Format>() -> bool {
 #[repr(C, align(64))]
 struct Config([u8; 64]);
 
-/// Palette 1: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 codes of as many pairs. (Intel SDM vol. 1, 18.2.)
+/// Palette 1: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 codes of `pairs` pairs. (Intel SDM vol. 1, 18.2.)
 const fn config(pairs: usize) -> Config {
     let mut bytes = [0u8; 64];
     bytes[0] = 1;
@@ -61,7 +63,7 @@ const fn config(pairs: usize) -> Config {
 static WHOLE: Config = config(STEPS);
 static HALF: Config = config(STEPS / 2);
 
-/// Tiles are configured while this lives.
+/// Guard: tiles are configured while this lives.
 pub(super) struct Tiles(());
 
 impl Tiles {
@@ -76,17 +78,17 @@ impl Tiles {
 }
 
 impl Drop for Tiles {
-    /// Or every context switch would save 8 KiB.
+    /// Releases the tiles; otherwise every context switch would save 8 KiB.
     fn drop(&mut self) {
-        // SAFETY: they were configured.
+        // SAFETY: the tiles were configured.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 
-/// The parts of a row's integers as bf16, sixteen rows' next to each other for each group.
+/// Writes the parts of a row's integers as bf16, with sixteen rows adjacent for each group.
 ///
 /// # Safety
-/// The row was quantised; `rows` has tiles.
+/// The row was quantized; `rows` has tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn spread(rows: Rows, row: usize) {
     let (tile, at) = (row / TILE_ROWS, row % TILE_ROWS);
@@ -96,7 +98,7 @@ pub(super) unsafe fn spread(rows: Rows, row: usize) {
         let from = rows.codes.add(row * rows.stride).cast_const();
         for group in 0..rows.k / GROUP {
             let codes = _mm512_loadu_si512(from.add(group * GROUP).cast());
-            // The second and the third eight are exchanged.
+            // Swaps the second and the third group of eight.
             let codes = _mm512_shuffle_i64x2::<0b11_01_10_00>(codes, codes);
             let upper = _mm512_srai_epi16::<8>(_mm512_add_epi16(codes, _mm512_set1_epi16(128)));
             let upper = _mm512_slli_epi16::<8>(upper);
@@ -108,18 +110,18 @@ pub(super) unsafe fn spread(rows: Rows, row: usize) {
     }
 }
 
-/// Integers as bf16.
+/// Converts integers to bf16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 #[inline]
 fn halves(integers: __m512i) -> __m512i {
     let single = |half: __m256i| _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(half));
     let low = single(_mm512_castsi512_si256(integers));
     let high = single(_mm512_extracti64x4_epi64::<1>(integers));
-    // SAFETY: vectors of the same bytes.
+    // SAFETY: vectors of the same size.
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
-/// The codes of a panel's first `groups` groups become bf16.
+/// Converts the codes of a panel's first `groups` groups to bf16.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn as_bf16<F: Format>(panel: &mut Panel, groups: usize) {
     for codes in panel.codes[..groups * F::PLANES].as_flattened_mut() {
@@ -129,7 +131,8 @@ pub(super) unsafe fn as_bf16<F: Format>(panel: &mut Panel, groups: usize) {
     }
 }
 
-/// What tiles leave of a group: sums of its halves or planes, of both parts of the integers together or apart.
+/// Results of the tiles for a group: sums of its halves or planes, with both parts of the integers together or
+/// separate.
 #[repr(C, align(64))]
 struct Sums([[Tile; TILE_ROWS]; 4]);
 
@@ -144,7 +147,7 @@ pub(super) unsafe fn micro<F: Format>(
     rows: Rows,
     tile: *mut Tile,
 ) {
-    // Two, so that a group's tiles are computed while the one before is added.
+    // Double-buffered, so that a group's tiles are computed while the previous group's are added.
     let mut found = [const { MaybeUninit::<Sums>::uninit() }; 2];
     // SAFETY: the caller's promise.
     unsafe {
@@ -170,7 +173,7 @@ pub(super) unsafe fn micro<F: Format>(
                 if F::OFFSET { load(panel.offsets.get_unchecked(before)) } else { _mm512_setzero_ps() };
             let of = found[before % 2].as_ptr().cast::<Tile>();
             let first_part = parts.add(before);
-            // Written out, because the compiler keeps the loop, and the sums in memory.
+            // Unrolled by hand, because the compiler would keep the loop, and the sums in memory.
             macro_rules! add {
                 ($($row:literal)*) => {$(
                     let at = |which: usize| _mm512_load_ps(of.add(which * TILE_ROWS + $row).cast());
@@ -192,13 +195,14 @@ pub(super) unsafe fn micro<F: Format>(
     }
 }
 
-/// The tiles of a group of sixteen rows and sixteen columns: upper parts at `a`, lower ones behind them, codes at `b`.
+/// Computes the tiles of a group of sixteen rows and sixteen columns: upper parts at `a`, lower ones behind them, codes
+/// at `b`.
 ///
 /// # Safety
-/// As [`micro`].
+/// See [`micro`].
 #[inline(always)]
 unsafe fn products<F: Format>(a: *const u16, b: *const u8, to: *mut Sums) {
-    // SAFETY: tiles of sixteen rows of 64 bytes, or of halves of them; sums of as many as are stored.
+    // SAFETY: tiles of sixteen rows of 64 bytes, or of halves of them; room for all sums that are stored.
     unsafe {
         match (together::<F>(), halved::<F>(), F::PLANES) {
             (true, false, _) => asm!(
@@ -208,7 +212,7 @@ unsafe fn products<F: Format>(a: *const u16, b: *const u8, to: *mut Sums) {
                 "tilestored [{c} + {s}*1], tmm0",
                 a = in(reg) a, b = in(reg) b, c = in(reg) to, s = in(reg) 64usize, options(nostack)
             ),
-            // The second half of a group: 32 bytes on in rows, eight pairs on in codes.
+            // The second half of a group is 32 bytes further in rows, and eight pairs further in codes.
             (true, true, _) => asm!(
                 "tilezero tmm0", "tilezero tmm1",
                 "tileloadd tmm6, [{b} + {s}*1]", "tileloadd tmm4, [{a} + {s}*1]", "tdpbf16ps tmm0, tmm4, tmm6",

@@ -1,5 +1,5 @@
-//! The kernels with AVX-512 and its products of integers (VNNI): `vpdpwssd` adds the products of two neighbours to an element of 32 bits.
-//! Sums of integers are exact, and what is added in f32 is added in the order of the portable kernel.
+//! The kernels with AVX-512 and its integer products (VNNI): `vpdpwssd` adds the products of two neighbours to a 32-bit
+//! element. Sums of integers are exact, and f32 additions are in the order of the portable kernel.
 #![allow(unsafe_code)]
 
 mod sixteen;
@@ -14,18 +14,19 @@ use super::panel::{Panel, STEPS, Tile};
 use super::rows::{GroupSums, Rows};
 pub(super) use sixteen::{Ahead, doubled, fill, pair, some};
 
-/// Whether the processor multiplies so at this level.
+/// True if the processor supports these products at this level.
 pub(super) fn has(isa: crate::isa::Isa) -> bool {
     isa >= crate::isa::Isa::Avx512 && is_x86_feature_detected!("avx512vnni")
 }
 
-/// Whether so few rows take sixteen columns at a time. A single one waits for memory, which two streams of blocks read no faster than
-/// one (22.8 ms of one thread for a token of a 1B model in Q4_K_M, 24.7 with sixteen), and so do blocks of six bits.
+/// True if this many rows process sixteen columns at a time. A single row waits for memory, which two streams of blocks
+/// read no faster than one (22.8 ms on one thread for a token of a 1B model in Q4_K_M, 24.7 with sixteen columns), and
+/// so do blocks of six bits.
 pub(super) const fn pairs<F: Format>(rows: usize) -> bool {
     rows > 1 && !matches!(F::LIES, super::format::Lies::Within(fathom_tensor::ggml::Kind::Q6K))
 }
 
-/// What a group adds to sixteen columns of a row, from its sums as integers.
+/// Adds a group's contribution to sixteen columns of a row, from its integer sums.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn added<F: Format>(
@@ -37,7 +38,7 @@ fn added<F: Format>(
     joined::<F>(sum, [_mm512_cvtepi32_ps(first), _mm512_cvtepi32_ps(second)], held, part)
 }
 
-/// The same from sums in f32: factors of a group's halves, or of all of it the first, and offsets if the type has them.
+/// The same from f32 sums: factors of a group's halves, or the first for all of it, and offsets if the type has them.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub(super) fn joined<F: Format>(
@@ -56,8 +57,8 @@ pub(super) fn joined<F: Format>(
     _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(part.scale), term))
 }
 
-/// `$sum` with the products of `$w` and the pair `$at` of a row at `$x` and what is added to it. Written as an instruction: the compiler
-/// makes two of the intrinsic, which take a third more time.
+/// Adds to `$sum` the products of `$w` and pair `$at` of a row at `$x`. Written as an instruction: the compiler makes
+/// two of the intrinsic, which takes a third more time.
 macro_rules! dot {
     ($sum:ident, $w:ident, $x:ident $text:literal, $at:literal $(, $stride:ident)?) => {
         asm!(
@@ -72,10 +73,10 @@ macro_rules! dot {
     };
 }
 
-/// As [`super::avx2::micro`]. `R` is less than four or a multiple of it.
+/// Like [`super::avx2::micro`]. `R` is less than four or a multiple of it.
 ///
 /// # Safety
-/// As there, and the processor [`has`] it.
+/// See there; in addition, the processor [`has`] the products.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn micro<F: Format, const R: usize>(
     panel: &Panel,
@@ -86,7 +87,7 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let (mut tiles, groups_of_row) = ([_mm512_setzero_ps(); R], rows.k / GROUP);
-        // Of each four rows the first; the others are so many bytes behind.
+        // The first of each four rows; the others follow at fixed distances in bytes.
         let mut x = [rows.codes.cast::<i32>().cast_const(); R];
         let (stride, thrice) = (2 * rows.stride, 6 * rows.stride);
         for row in 0..R {
@@ -98,8 +99,8 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
         let mut w = panel.codes.as_ptr().cast::<__m512i>();
         for group in 0..groups {
             let mut sums = [[_mm512_setzero_si512(); R]; 2];
-            // Where a step's pair is among those of a row, which are in the order of widened bytes. Written out, because the
-            // compiler keeps larger loops.
+            // Position of a step's pair among the row's, which are in the order of widened bytes. Unrolled by hand,
+            // because the compiler keeps larger loops.
             macro_rules! step {
                 ($plane:literal: $($step:literal at $at:literal),*) => {$(
                     let held = _mm512_load_si512(w.add(STEPS * $plane + $step));
@@ -144,10 +145,10 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
     }
 }
 
-/// As [`super::avx2::octet`].
+/// Like [`super::avx2::octet`].
 ///
 /// # Safety
-/// As there; columns are interleaved, and the processor [`has`] it.
+/// See there; in addition, columns are interleaved, and the processor [`has`] the products.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [[f32; OCTET]; M] {
     // SAFETY: passed on.

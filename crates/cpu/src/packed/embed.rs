@@ -1,4 +1,4 @@
-//! Rows of a packed table.
+//! Lookup of rows in a packed table.
 #![allow(unsafe_code)]
 
 use fathom_tensor::BlockFormat;
@@ -13,10 +13,10 @@ use crate::mat::{Elem, MatMut};
 /// Elements of the largest block.
 const MOST: usize = 256;
 
-/// `out[t] (+)= scale * table[ids[t]]`, of a table of runs of packed rows.
+/// `out[t] (+)= scale * table[ids[t]]`, for a table of runs of packed rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Embed<'a> {
-    /// A row of the table for each row of `out`.
+    /// Index of the table row for each row of `out`.
     pub ids: &'a [i32],
     /// Columns: whole blocks.
     pub k: usize,
@@ -28,14 +28,14 @@ pub struct Embed<'a> {
     pub out: MatMut,
     /// Adds to `out`.
     pub accumulate: bool,
-    /// The table's first row is this id's, and ids without a row have zeros; `None`: all ids have rows, from 0.
+    /// The id of the table's first row; ids without a row give zeros. `None`: ids count from 0, and all must have rows.
     pub first: Option<usize>,
 }
 
 /// Computes `op.out`.
 ///
 /// # Safety
-/// The table has the bytes that its runs say, `out` its rows.
+/// The table has the bytes of its runs, `out` its rows.
 ///
 /// # Panics
 /// If an id is not a row of the table.
@@ -84,7 +84,7 @@ pub unsafe fn embed(place: Place<'_>, op: &Embed<'_>) {
     });
 }
 
-/// The run of a row, and which of its rows it is.
+/// The run of a row, and the row's index within it.
 fn find(runs: &[Run], mut row: usize) -> (&Run, usize) {
     for run in runs {
         if row < run.rows {
@@ -95,10 +95,10 @@ fn find(runs: &[Run], mut row: usize) -> (&Run, usize) {
     panic!("no row {row} of {runs:?}");
 }
 
-/// Writes elements, or adds them.
+/// Writes or adds elements.
 ///
 /// # Safety
-/// As many as there are of the block can be read and written at `to`.
+/// The block's elements can be read and written at `to`.
 unsafe fn put<T: Copy>(
     op: &Embed<'_>,
     block: &[f32],

@@ -1,9 +1,9 @@
 //! Products of rows with the packed weights of their experts.
 //!
-//! Slots are sorted by expert. As many experts as have [`ROWS`] slots together make a wave: its rows are quantised where they lie, a
-//! group of neighbouring integers for each expert, and multiplied by the kernels of other packed weights, the tasks of all its experts
-//! together, so that a token's few experts keep all threads at work. Results go to the columns of their slots. A row's bits depend on its
-//! elements and its expert's weight alone.
+//! Slots are sorted by expert. Experts that have [`ROWS`] slots together form a wave: its rows are quantized in place,
+//! a contiguous group of integers for each expert, and multiplied by the kernels for other packed weights, with the
+//! tasks of all its experts together, so that a token's few experts keep all threads busy. Results go to the columns of
+//! their slots. A row's bits depend only on its elements and its expert's weight.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -27,30 +27,32 @@ use crate::mat::{Mat, MatMut};
 #[cfg(test)]
 mod tests;
 
-/// `C = A W_e^T` for each slot, e its expert.
+/// `C = A W_e^T` for each slot, where e is its expert.
 #[derive(Clone, Copy, Debug)]
 pub struct Experts<'a> {
-    /// i32 `[tokens, slots]`; slots with a negative one have none.
+    /// i32 `[tokens, slots]`; negative for slots without an expert.
     pub index: &'a [i32],
-    /// Slots of a token.
+    /// Slots per token.
     pub slots: usize,
-    /// How many experts there are.
+    /// Number of experts.
     pub experts: usize,
     /// The summed size: whole blocks.
     pub k: usize,
-    /// Columns of a slot of the result.
+    /// Columns of a slot in the result.
     pub out: usize,
     /// f32 or bf16 `[tokens, slots x k]`.
     pub a: Mat,
-    /// A is `[tokens, k]`: a token's slots have it in common.
+    /// True if A is `[tokens, k]`: a token's slots share it.
     pub shared: bool,
-    /// The weights' rows, `[experts x out, k]`. Where rows are interleaved, runs and experts begin at whole eights of them.
+    /// The weights' rows, `[experts x out, k]`. If rows are interleaved, runs and experts begin at multiples of eight
+    /// rows.
     pub runs: &'a [Run],
     /// f32 or bf16 `[tokens, slots x out]`, overwritten.
     pub c: MatMut,
 }
 
-/// Bytes of a wave's quantised rows: what the fewest of a layout take the most of, each aligned.
+/// Bytes of a wave's quantized rows: an upper bound over all partitions, since fewer rows may take more each, with
+/// alignment.
 fn wave_bytes(isa: Isa, rows: usize, k: usize) -> usize {
     let each = |rows: usize| Rows::bytes(isa, rows, k).next_multiple_of(ALIGN).div_ceil(rows);
     rows * each(1).max(each(APART + 1)).next_multiple_of(ALIGN)
@@ -61,7 +63,7 @@ fn order_bytes(rows: usize) -> usize {
     (size_of::<i32>() * rows).next_multiple_of(ALIGN)
 }
 
-/// Bytes of scratch memory of a product of so many slots.
+/// Bytes of scratch memory of a product of this many slots.
 pub fn experts_workspace_bytes(isa: Isa, threads: usize, rows: usize, k: usize) -> usize {
     if rows == 0 {
         return 0;
@@ -74,23 +76,23 @@ pub fn experts_workspace_bytes(isa: Isa, threads: usize, rows: usize, k: usize) 
 struct Part {
     /// The expert's rows.
     runs: Vec<Run>,
-    /// Of the order.
+    /// Range in the order.
     slots: Range<usize>,
     rows: Rows,
-    /// Columns of a task.
+    /// Columns per task.
     step: usize,
-    /// The first of its tasks.
+    /// Index of its first task.
     first_task: usize,
 }
 
 /// Computes a product.
 ///
 /// # Safety
-/// Operands are as [`Experts`] says, `scratch` is writable for [`experts_workspace_bytes`] and used by nothing else, the processor has
-/// `place.isa`.
+/// Operands are as [`Experts`] describes, `scratch` is writable for [`experts_workspace_bytes`] and used by nothing
+/// else, and the processor has `place.isa`.
 ///
 /// # Panics
-/// If an expert does not exist, or begins within eight rows that are interleaved.
+/// If an expert does not exist, or begins inside a group of eight interleaved rows.
 pub unsafe fn experts(place: Place<'_>, op: &Experts<'_>, scratch: *mut u8) {
     if op.index.is_empty() {
         return;
@@ -109,7 +111,7 @@ pub unsafe fn experts(place: Place<'_>, op: &Experts<'_>, scratch: *mut u8) {
         for first in slots.clone().step_by(ROWS) {
             let slots = first..slots.end.min(first + ROWS);
             if held + slots.len() > ROWS {
-                // SAFETY: passed on; what lies behind the order is for waves.
+                // SAFETY: passed on; the memory behind the order is for waves.
                 unsafe { compute(place, op, (sorted.order, &wave), memory) };
                 (wave, held) = (Vec::new(), 0);
             }
@@ -121,11 +123,11 @@ pub unsafe fn experts(place: Place<'_>, op: &Experts<'_>, scratch: *mut u8) {
     unsafe { compute(place, op, (sorted.order, &wave), memory) };
 }
 
-/// Experts with some of their slots, which follow each other in the order.
+/// Experts with some of their slots, consecutive in the order.
 type Wave = [(usize, Range<usize>)];
 
 /// # Safety
-/// As [`experts`]; `memory` is what lies behind the order.
+/// See [`experts`]; `memory` is behind the order.
 unsafe fn compute(place: Place<'_>, op: &Experts<'_>, (order, wave): (&[i32], &Wave), memory: *mut u8) {
     let count: usize = wave.iter().map(|(_, slots)| slots.len()).sum();
     if count == 0 {
@@ -145,20 +147,20 @@ unsafe fn compute(place: Place<'_>, op: &Experts<'_>, (order, wave): (&[i32], &W
     }
     let slots = Slots { order, each: op.slots, cols: op.out };
     let tiles = memory.wrapping_add(wave_bytes(place.isa, op.index.len().min(ROWS), op.k));
-    // SAFETY: the caller's promise; rows take at most what a wave has, and tiles lie behind them.
+    // SAFETY: the caller's promise; rows take at most a wave's bytes, and tiles are behind them.
     unsafe {
         quantise(place, op, (&parts, slots), count);
         multiply(place, op, (&parts, slots), (tasks, tiles));
     }
 }
 
-/// From an element of a row on.
+/// The matrix from an element of a row on.
 fn row_at(a: &Mat, row: usize, col: usize) -> Mat {
     Mat { ptr: a.ptr.wrapping_add((row * a.stride + col) * a.elem.bytes()), ..*a }
 }
 
 /// # Safety
-/// As [`compute`].
+/// See [`compute`].
 unsafe fn quantise(place: Place<'_>, op: &Experts<'_>, (parts, slots): (&[Part], Slots<'_>), count: usize) {
     let step = (SERIAL / op.k.max(1)).clamp(1, count.max(1));
     let first = parts.first().map_or(0, |part| part.slots.start);
@@ -169,14 +171,14 @@ unsafe fn quantise(place: Place<'_>, op: &Experts<'_>, (parts, slots): (&[Part],
             let (token, slot) = slots.at(at);
             let from = row_at(&a, token, if shared { 0 } else { slot * k });
             let to = at - part.slots.start;
-            // SAFETY: the caller's promise; each row is of one task.
+            // SAFETY: the caller's promise; each row belongs to one task.
             unsafe { quantise_row(place.isa, (&from, 0), part.rows, to) };
         }
     });
 }
 
 /// # Safety
-/// As [`compute`]; `tiles` has a tile for each thread.
+/// See [`compute`]; `tiles` has a tile for each thread.
 unsafe fn multiply(
     place: Place<'_>,
     op: &Experts<'_>,
@@ -190,7 +192,7 @@ unsafe fn multiply(
         let (count, rows) = (part.slots.len(), part.rows);
         let lines = Lines { c, first: part.slots.start, slots: Some(slots) };
         let tile = tiles.get().wrapping_add(thread * bytes);
-        // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
+        // SAFETY: the caller's promise; each task has its own columns, each thread its own tile.
         unsafe {
             let tile = std::slice::from_raw_parts_mut(
                 tile.cast::<f32>(),
@@ -201,10 +203,10 @@ unsafe fn multiply(
     });
 }
 
-/// Some rows of runs.
+/// A range of rows of runs.
 ///
 /// # Panics
-/// If they begin or end within eight rows that are interleaved.
+/// If it begins or ends inside a group of eight interleaved rows.
 fn rows_of(runs: &[Run], k: usize, rows: Range<usize>) -> Vec<Run> {
     let (mut at, mut found) = (0, Vec::new());
     for run in runs {

@@ -1,8 +1,9 @@
-//! The block types of [`fathom_tensor::ggml`] and [`fathom_tensor::grouped`] as products read them: codes, and what they are multiplied
-//! with.
+//! The block types of [`fathom_tensor::ggml`] and [`fathom_tensor::grouped`] as products read them: codes and their
+//! factors.
 //!
-//! An element of a group of 32 is `factor x (code - bias) - offset`; a group has one factor, or one for each half of it. Numbers of e2m1
-//! are halves of integers; those of e4m3 are sums of two integers with a factor each. So are those of NF4, to 2^-23 of their scale.
+//! An element of a group of 32 is `factor x (code - bias) - offset`; a group has one factor, or one for each half.
+//! Numbers of e2m1 are halves of integers; those of e4m3 are sums of two integers with a factor each, and so are those
+//! of NF4, to within 2^-23 of their scale.
 #![allow(unsafe_code)]
 
 use fathom_tensor::Grouped;
@@ -19,42 +20,43 @@ pub(super) const OCTET: usize = 8;
 /// Groups of the largest block.
 pub(super) const MOST_GROUPS: usize = 8;
 
-/// How codes and what they are multiplied with lie.
+/// Layout of codes and their factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lies {
-    /// In blocks of ggml's.
+    /// In ggml's blocks.
     Within(Kind),
-    /// Codes, and behind all codes of a row scales and zeros ([`fathom_tensor::grouped`]).
+    /// Codes, and behind all codes of a row scales and zero points ([`fathom_tensor::grouped`]).
     Behind(Codes),
-    /// The same of NF4 ([`fathom_tensor::blocks`]): neighbours share a byte, the first in its upper half.
+    /// The same for NF4 ([`fathom_tensor::blocks`]): neighbours share a byte, the first in its upper half.
     Nf4,
-    /// The same of int8: signed, with one scale for a row.
+    /// The same for int8: signed, with one scale per row.
     Signed,
 }
 
-/// A block type: so many codes that lie together.
+/// A block type: a number of codes stored together.
 pub(super) trait Format: Sync {
-    /// Which.
+    /// Layout.
     const LIES: Lies;
-    /// Bytes of a block.
+    /// Bytes per block.
     const BYTES: usize;
-    /// Groups of a block.
+    /// Groups per block.
     const GROUPS: usize;
-    /// Factors of a group: one, one for each half, or one for each plane.
+    /// Factors per group: one, one for each half, or one for each plane.
     const FACTORS: usize;
-    /// Groups have an offset.
+    /// True if groups have an offset.
     const OFFSET: bool;
-    /// The code of zero, if it is the same everywhere.
+    /// The code of zero, if it is the same for all groups.
     const BIAS: i32;
-    /// Numbers are sums of so many integers, with a factor each. Those of e4m3 are multiples of 2^-9 up to 448: 18 bits. Their
-    /// significands of four bits are shifted by less than eight in the first plane, and by the rest in the second, so that one is zero.
-    /// Those of NF4 are multiples of 2^-22 up to 1: 23 bits, of which the second plane has the upper twelve.
+    /// Number of integers, each with a factor, whose sum represents a number. Those of e4m3 are multiples of 2^-9 up to
+    /// 448: 18 bits. Their four-bit significands are shifted by less than eight in the first plane and by the rest in
+    /// the second, so that one of the two is zero. Those of NF4 are multiples of 2^-22 up to 1: 23 bits, of which the
+    /// second plane has the upper twelve.
     const PLANES: usize = if matches!(Self::LIES, Lies::Behind(Codes::E4m3) | Lies::Nf4) { 2 } else { 1 };
-    /// Factors lie behind a row's codes.
+    /// True if factors are stored behind a row's codes.
     const BEHIND: bool = matches!(Self::LIES, Lies::Behind(_) | Lies::Nf4 | Lies::Signed);
-    /// Columns are interleaved by eight.
+    /// True if columns are interleaved by eight.
     const OCTETS: bool = false;
-    /// Each group of a column has a code of zero.
+    /// True if each group of a column has its own code of zero.
     const ZEROS: bool = matches!(Self::LIES, Lies::Behind(Codes::Int2 | Codes::Int4 | Codes::Int8));
 }
 
@@ -93,14 +95,14 @@ format!(Signed: Lies::Signed, 32 bytes, 1 groups, 1 factors, false, 128);
 /// Twice the numbers of e2m1, by their codes, and 12.
 pub(super) const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
-/// What the integers of e4m3's planes stand for: 2^-9, and 2^8 times that.
+/// Units of the integers in e4m3's planes: 2^-9, and 2^8 times that.
 const PLANES: [f32; 2] = [1.0 / 512.0, 0.5];
 
-/// The same of NF4's: 2^-22, and 2^11 times that.
+/// Units of the integers in NF4's planes: 2^-22, and 2^11 times that.
 const NF4_PLANES: [f32; 2] = [1.0 / 4_194_304.0, 1.0 / 2048.0];
 
-/// The integers of NF4's numbers by their codes, in each plane: at most 2048, so that sums of 32 products with integers of 16 bits stay
-/// below 2^31.
+/// Integers of NF4's numbers by code, in each plane: at most 2048 in magnitude, so that sums of 32 products with 16-bit
+/// integers stay below 2^31.
 pub(super) const NF4: [[i16; 16]; 2] = {
     let mut planes = [[0; 16]; 2];
     let mut code = 0;
@@ -115,7 +117,7 @@ pub(super) const NF4: [[i16; 16]; 2] = {
     planes
 };
 
-/// Calls a function with the type of a block type.
+/// Evaluates an expression with the type for a block type.
 macro_rules! by_format {
     ($format:expr, $type:ident => $call:expr) => {
         match $format {
@@ -158,60 +160,60 @@ macro_rules! by_format {
 }
 pub(super) use by_format;
 
-/// Where factors lie behind a row's codes, in bytes.
+/// Byte offsets of the factors behind a row's codes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Behind {
-    /// The first scale.
+    /// Offset of the first scale.
     pub scales: usize,
-    /// The first zero.
+    /// Offset of the first zero point.
     pub zeros: usize,
-    /// Groups of 32 under one scale; if there is one for each half 0.
+    /// Groups of 32 under one scale; 0 if there is one for each half.
     pub span: usize,
 }
 
-/// Neighbouring columns of a weight, from one of their blocks on.
+/// Adjacent columns of a weight, from one of their blocks on.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
-    /// The first one's bytes.
+    /// Address of the first column.
     pub first: *const u8,
-    /// Bytes from one to the next.
+    /// Bytes from one column to the next.
     pub apart: usize,
-    /// Of the whole columns.
+    /// Offsets in the whole columns.
     pub behind: Behind,
 }
 
 impl Columns {
-    /// The bytes of a column.
+    /// Address of a column.
     #[inline(always)]
     pub fn at(self, col: usize) -> *const u8 {
         self.first.wrapping_add(col.wrapping_mul(self.apart))
     }
 
-    /// Block `index` of whole columns.
+    /// The columns from block `index` on.
     #[inline(always)]
     pub fn block<F: Format>(self, index: usize) -> Columns {
         Columns { first: self.first.wrapping_add(index.wrapping_mul(F::BYTES)), ..self }
     }
 
-    /// The first `count` of them, of which the last is repeated.
+    /// Addresses of the first `count` columns, with the last repeated.
     #[inline(always)]
     pub fn each(self, count: usize) -> [*const u8; OCTET] {
         std::array::from_fn(|col| self.at(col.min(count - 1)))
     }
 }
 
-/// What the groups of a block of each of some columns are multiplied with.
+/// Factors of the groups of a block, for eight columns.
 pub(super) struct Table {
-    /// By group and factor.
+    /// Factors, by group and factor.
     pub factors: [[f32; OCTET]; 2 * MOST_GROUPS],
-    /// By group.
+    /// Offsets, by group.
     pub offsets: [[f32; OCTET]; MOST_GROUPS],
     /// Codes of zero.
     pub zeros: [i32; OCTET],
 }
 
 impl Table {
-    /// Room for one.
+    /// An empty table.
     #[inline(always)]
     pub fn new() -> Table {
         Table {
@@ -221,7 +223,7 @@ impl Table {
         }
     }
 
-    /// What the scales of a group (of its halves, if they have two) are as factors.
+    /// Sets the factors of a group from its scales (one per half, if it has two).
     #[inline(always)]
     pub fn scaled<F: Format>(&mut self, scales: [[f32; OCTET]; 2]) {
         self.factors[0] = scales[0];
@@ -248,13 +250,13 @@ impl Table {
     }
 }
 
-/// How many blocks have the same factors.
+/// Number of consecutive blocks with the same factors.
 #[inline(always)]
 pub(super) fn span<F: Format>(columns: Columns) -> usize {
     if F::BEHIND { columns.behind.span.max(1) } else { 1 }
 }
 
-/// The factors of block `index` of columns that have them behind their codes.
+/// Factors of block `index`, for columns that store them behind their codes.
 ///
 /// # Safety
 /// They exist.
@@ -274,7 +276,7 @@ unsafe fn behind<F: Format>(rows: &[*const u8; OCTET], (of, index): (Behind, usi
     }
 }
 
-/// f16 to f32, by integer arithmetic: denormal ones are exact whatever the processor does with denormals.
+/// Converts f16 to f32 by integer arithmetic: denormals are exact whatever the processor's setting.
 #[inline(always)]
 fn widen(half: u16) -> f32 {
     let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff));
@@ -304,7 +306,7 @@ unsafe fn halves(blocks: &[*const u8; OCTET], at: usize) -> [f32; OCTET] {
     words.map(widen)
 }
 
-/// Bytes `at..at + N` of each block, turned: `[byte][column]`.
+/// Bytes `at..at + N` of each block, transposed: `[byte][column]`.
 ///
 /// # Safety
 /// The blocks have them.
@@ -321,7 +323,8 @@ unsafe fn turned<const N: usize>(blocks: &[*const u8; OCTET], at: usize) -> [[u8
     out
 }
 
-/// Makes the table of block `index` of eight columns, in f32 as ggml does it: `d x scale` and `dmin x min`, each rounded once.
+/// Computes the table of block `index` of eight columns, in f32 like ggml: `d x scale` and `dmin x min`, each rounded
+/// once.
 ///
 /// # Safety
 /// The columns have this type and the block.
@@ -332,7 +335,7 @@ pub(super) unsafe fn table<F: Format>(
     out: &mut Table,
 ) {
     let blocks = &columns.map(|column| column.wrapping_add(index * F::BYTES));
-    // SAFETY: the caller's promise, and where the type has its parts.
+    // SAFETY: the caller's promise, and the layout of the type.
     unsafe {
         match F::LIES {
             Lies::Behind(_) | Lies::Nf4 | Lies::Signed => behind::<F>(columns, (of, index), out),
@@ -363,7 +366,7 @@ pub(super) unsafe fn table<F: Format>(
             Lies::Within(kind) => {
                 out.factors[0] = halves(blocks, 0);
                 if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
-                    // They are added there.
+                    // In these types offsets are added.
                     out.offsets[0] = halves(blocks, 2).map(|offset| -offset);
                 }
             }
@@ -371,7 +374,7 @@ pub(super) unsafe fn table<F: Format>(
     }
 }
 
-/// The codes of a group of a block, in their order, of a plane.
+/// The codes of a plane of a block's group, in element order.
 #[inline(always)]
 pub(super) fn codes<F: Format>(block: &[u8], (group, plane): (usize, usize)) -> [i16; GROUP] {
     let of = |code: &dyn Fn(usize) -> u8| std::array::from_fn(|at| i16::from(code(at)));
@@ -407,7 +410,7 @@ pub(super) fn codes<F: Format>(block: &[u8], (group, plane): (usize, usize)) -> 
     }
 }
 
-/// The integer of a number of e4m3 in a plane.
+/// The integer of an e4m3 number in a plane.
 #[inline(always)]
 fn e4m3(code: u8, plane: usize) -> i16 {
     let (exponent, rest) = (usize::from(code >> 3 & 15), i16::from(code & 7));
@@ -437,7 +440,7 @@ mod tests {
         for (code, twice) in DOUBLED.into_iter().enumerate() {
             assert_eq!(f32::from(twice) - 12.0, 2.0 * Codes::E2m1.number(code as u8, 0));
         }
-        // Sums of 32 products with integers of 16 bits are below 2^31.
+        // Sums of 32 products with 16-bit integers are below 2^31.
         let most = (0..=255u8).flat_map(|code| [e4m3(code, 0), e4m3(code, 1)]).max().map(i64::from);
         assert!(most.is_some_and(|most| 32 * most * 32767 < 1 << 31));
         let most = NF4.as_flattened().iter().map(|number| i64::from(number.abs())).max();
@@ -457,7 +460,7 @@ mod tests {
         (block[1], block[3]) = (0x3c, 0x3c);
         block[4..16].copy_from_slice(&bytes);
         let mut found = Table::new();
-        // SAFETY: eight times a block of the type.
+        // SAFETY: eight copies of a block of the type.
         unsafe { table::<Q4K>(&[block.as_ptr(); OCTET], (Behind::default(), 0), &mut found) };
         for group in 0..MOST_GROUPS {
             let (scale, min) = scale_min(&bytes, group);

@@ -1,21 +1,23 @@
-//! Products with weights as files hold them, [n, k] in few bits (GGUF's blocks, and codes with scales of groups; as a QLoRA run holds its
-//! base, NF4 and int8): `C = A W^T`, and W
-//! is never unpacked.
+//! Products with quantized weights [n, k] as files store them (GGUF's blocks, and codes with group scales; for QLoRA's
+//! base, NF4 and int8): `C = A W^T`, without unpacking W.
 //!
-//! A row of A becomes integers of 16 bits, 32 at a time under an f32 scale ([`rows`]): an error below that of bf16, of which tests hold
-//! the bound. A group's products are summed as integers, exactly; times the weight's factor and the scale they join the element of C in
-//! f32, group after group, ascending, each operation rounded by itself:
+//! A row of A is converted to integers of 16 bits, 32 at a time under an f32 scale ([`rows`]): the error is below that
+//! of bf16, and tests check the bound. A group's products are summed as integers, exactly; times the weight's factor
+//! and the scale they are added to the element of C in f32, group after group, ascending, each operation rounded
+//! separately:
 //!
 //! ```text
 //! c = c + scale_x (factor_w sum(w x) - offset_w sum(x))
 //! ```
 //!
-//! So the bits of a row depend on nothing but its own elements and the weight, whichever kernel computes it, and are the same on every
-//! instruction set. A few rows read the blocks as they are, eight columns at a time ([`avx2::octet`]), which for blocks of four to six
-//! bits are interleaved in memory ([`octets`]); for many rows sixteen columns at a time are unpacked to 16 bits in the first cache and
-//! used for all of them ([`panel`]), by matrix units where there are some ([`amx`]). Where the processor has products of integers (AVX-512 VNNI), both use them ([`avx512`]), a few
-//! rows with sixteen columns at a time, and up to [`APART`] rows multiply bytes, which take half of the work to unpack. Weights of
-//! experts are multiplied in the same way, a few experts' rows at a time ([`experts`]).
+//! The bits of a row therefore depend only on its own elements and the weight, whichever kernel computes it, and are
+//! the same on every instruction set. For a few rows the blocks are read directly, eight columns at a time
+//! ([`avx2::octet`]); blocks of four to six bits are interleaved in memory for that ([`octets`]). For many rows,
+//! sixteen columns at a time are unpacked to 16 bits in the first-level cache and used for all rows ([`panel`]), by
+//! matrix units if there are any ([`amx`]). If the processor has integer products (AVX-512 VNNI), both use them
+//! ([`avx512`]): a few rows process sixteen columns at a time, and up to [`APART`] rows multiply bytes, which take half
+//! of the work to unpack. Weights of experts are multiplied in the same way, a few experts' rows at a time
+//! ([`experts`]).
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -53,33 +55,33 @@ use format::{Behind, Columns, Format, GROUP, MOST_GROUPS, OCTET, by_format};
 use rows::Rows;
 use turns::Turns;
 
-/// Rows of A that are quantised at a time.
+/// Rows of A that are quantized at a time.
 const ROWS: usize = 256;
-/// Columns of a task for many rows.
+/// Columns per task for many rows.
 const COLUMNS: usize = 64;
-/// The most rows that read blocks as they are.
+/// Largest number of rows for which blocks are read directly.
 const FEW: usize = 4;
-/// The most rows that have the bytes of their integers apart, which products of bytes are made of.
+/// Largest number of rows whose integers are also stored as separate bytes, for products of bytes.
 const APART: usize = 32;
-/// Elements of A that are worth waking a thread for.
+/// Elements of A for which waking another thread pays off.
 const SERIAL: usize = if cfg!(test) { 64 } else { 1 << 15 };
 /// Tasks per thread, so that a disturbed thread does not hold up the others.
 const TASKS: usize = 8;
 /// Alignment of the scratch memory.
 const ALIGN: usize = 64;
 
-/// Some rows of a weight, packed alike and without gaps.
+/// Contiguous rows of a weight in one format.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// How.
+    /// Format of the rows.
     pub format: BlockFormat,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// Their bytes.
+    /// Address of the rows.
     pub bytes: *const u8,
 }
 
-// SAFETY: an address; whoever follows it says who may.
+// SAFETY: an address; functions that dereference it state their requirements.
 unsafe impl Sync for Run {}
 
 /// A product.
@@ -99,13 +101,13 @@ pub struct Product<'a> {
 
 /// Bytes of scratch memory of a product.
 pub fn workspace_bytes(isa: Isa, threads: usize, m: usize, k: usize) -> usize {
-    // Fewer rows may take more, and who plans for some has room for fewer.
+    // Fewer rows may take more memory, and a plan for them has room only for fewer rows.
     let rows = m.min(ROWS);
     let bytes = Rows::bytes(isa, rows, k).max(Rows::bytes(isa, rows.min(APART), k));
     bytes + threads * tile_bytes(isa, rows) + 2 * ALIGN
 }
 
-/// A thread's sums.
+/// Bytes of a thread's sums.
 fn tile_bytes(isa: Isa, rows: usize) -> usize {
     Rows::held(isa, rows) * COLUMNS * size_of::<f32>()
 }
@@ -113,15 +115,15 @@ fn tile_bytes(isa: Isa, rows: usize) -> usize {
 /// Computes a product.
 ///
 /// # Safety
-/// Operands are as [`Product`] says, `scratch` is writable for [`workspace_bytes`] and used by nothing else, the processor has
-/// `place.isa`.
+/// Operands are as [`Product`] describes, `scratch` is writable for [`workspace_bytes`] and used by nothing else, and
+/// the processor has `place.isa`.
 pub unsafe fn product(place: Place<'_>, op: &Product<'_>, scratch: *mut u8) {
     let scratch = scratch.wrapping_add(scratch.align_offset(ALIGN));
     for first in (0..op.m).step_by(ROWS) {
         let count = ROWS.min(op.m - first);
         let rows = Rows::at(scratch, place.isa, count, op.k);
         let tiles = scratch.wrapping_add(Rows::bytes(place.isa, count, op.k).next_multiple_of(ALIGN));
-        // SAFETY: the caller's promise; rows and tiles lie in the scratch memory one behind the other.
+        // SAFETY: the caller's promise; rows and tiles are consecutive in the scratch memory.
         unsafe {
             quantise(place, op, first..first + count, rows);
             multiply(place, op, (first, count, rows), tiles);
@@ -130,19 +132,19 @@ pub unsafe fn product(place: Place<'_>, op: &Product<'_>, scratch: *mut u8) {
 }
 
 /// # Safety
-/// As [`product`].
+/// See [`product`].
 unsafe fn quantise(place: Place<'_>, op: &Product<'_>, of: Range<usize>, rows: Rows) {
     let part = (SERIAL / op.k.max(1)).max(1).min(of.len());
     let (a, first, count) = (op.a, of.start, of.len());
     place.threads.run(count.div_ceil(part), &|task, _| {
         for row in task * part..count.min((task + 1) * part) {
-            // SAFETY: the caller's promise; each row is of one task.
+            // SAFETY: the caller's promise; each row belongs to one task.
             unsafe { quantise_row(place.isa, (&a, first + row), rows, row) };
         }
     });
 }
 
-/// Quantises row `from` of a matrix as row `to`.
+/// Quantizes row `from` of a matrix as row `to`.
 ///
 /// # Safety
 /// Both rows exist, nothing else uses the latter, and the processor has `isa`.
@@ -161,15 +163,15 @@ unsafe fn quantise_row(isa: Isa, (a, from): (&Mat, usize), rows: Rows, to: usize
     }
 }
 
-/// Columns that a task computes, all of one run.
+/// Columns computed by a task, all of one run.
 struct Task {
     run: Run,
     cols: Range<usize>,
-    /// Where the run begins in C.
+    /// First column of the run in C.
     at: usize,
 }
 
-/// Cuts all columns into tasks of at most `part`.
+/// The task number `task` when all columns are cut into tasks of at most `part`.
 fn cut(runs: &[Run], part: usize, mut task: usize) -> Task {
     let mut at = 0;
     for run in runs {
@@ -182,10 +184,10 @@ fn cut(runs: &[Run], part: usize, mut task: usize) -> Task {
     panic!("no task {task} of {runs:?}");
 }
 
-/// Rows of C, of which the first is `first`, from as many quantised ones.
+/// Computes rows of C from `first` on, from as many quantized rows.
 ///
 /// # Safety
-/// As [`product`]; `tiles` has a tile for each thread.
+/// See [`product`]; `tiles` has a tile for each thread.
 unsafe fn multiply(
     place: Place<'_>,
     op: &Product<'_>,
@@ -203,7 +205,7 @@ unsafe fn multiply(
     place.threads.run(tasks, &|_, thread| {
         let task = cut(runs.get(), part, turns.take(thread));
         let tile = tiles.get().wrapping_add(thread * bytes);
-        // SAFETY: the caller's promise; each task has columns of its own, each thread a tile.
+        // SAFETY: the caller's promise; each task has its own columns, each thread its own tile.
         unsafe {
             let tile = std::slice::from_raw_parts_mut(tile.cast::<f32>(), bytes / size_of::<f32>());
             by_format!(task.run.format, F => columns::<F>(place.isa, &task, (count, rows), tile, &lines));
@@ -211,7 +213,7 @@ unsafe fn multiply(
     });
 }
 
-/// Runs that threads share.
+/// Runs shared by threads.
 struct Runs<'a>(&'a [Run]);
 
 impl Runs<'_> {
@@ -220,9 +222,9 @@ impl Runs<'_> {
     }
 }
 
-/// Memory of which each thread has a part.
+/// Memory with a part for each thread.
 struct Tiles(*mut u8);
-// SAFETY: threads touch their own parts only.
+// SAFETY: threads access only their own parts.
 unsafe impl Sync for Tiles {}
 
 impl Tiles {
@@ -231,24 +233,24 @@ impl Tiles {
     }
 }
 
-/// Where rows of C lie.
+/// Location of rows of C.
 #[derive(Clone, Copy)]
 struct Lines<'a> {
     c: MatMut,
-    /// Of these rows the first.
+    /// First of these rows.
     first: usize,
-    /// Rows are slots of tokens.
+    /// Present if rows are slots of tokens.
     slots: Option<Slots<'a>>,
 }
 
-/// Slots of tokens, side by side in a token's row.
+/// Slots of tokens, adjacent in a token's row.
 #[derive(Clone, Copy)]
 struct Slots<'a> {
-    /// Which slot a row is.
+    /// The slot of each row.
     order: &'a [i32],
-    /// Slots of a token.
+    /// Slots per token.
     each: usize,
-    /// Columns of one.
+    /// Columns per slot.
     cols: usize,
 }
 
@@ -261,7 +263,7 @@ impl Slots<'_> {
 }
 
 impl Lines<'_> {
-    /// Where an element lies.
+    /// Address of an element.
     fn at(&self, row: usize, col: usize) -> *mut u8 {
         let (row, col) = match &self.slots {
             None => (self.first + row, col),
@@ -290,10 +292,10 @@ fn columns_at(task: &Task, col: usize, k: usize) -> Columns {
     Columns { first: task.run.bytes.wrapping_add(col * apart), apart, behind }
 }
 
-/// A task.
+/// Computes a task.
 ///
 /// # Safety
-/// As [`multiply`].
+/// See [`multiply`].
 unsafe fn columns<F: Format>(
     isa: Isa,
     task: &Task,
@@ -352,10 +354,10 @@ unsafe fn columns<F: Format>(
     }
 }
 
-/// Whole pairs of octets of a task's columns, for a few rows.
+/// Computes whole pairs of octets of a task's columns, for a few rows.
 ///
 /// # Safety
-/// As [`multiply`]; the rows are `M`, and the processor has AVX-512's products of integers.
+/// See [`multiply`]; there are `M` rows, and the processor has AVX-512's integer products.
 #[cfg(target_arch = "x86_64")]
 unsafe fn pairs<F: Format, const M: usize>(
     isa: Isa,
@@ -375,11 +377,11 @@ unsafe fn pairs<F: Format, const M: usize>(
     }
 }
 
-/// A task's columns, whole octets, for some rows: sixteen columns at a time, a few groups of which are unpacked to bytes and used for
-/// all rows.
+/// Computes a task's columns in whole octets, for several rows: sixteen columns at a time, a few groups of which are
+/// unpacked to bytes and used for all rows.
 ///
 /// # Safety
-/// As [`pairs`], of any number of rows that have their bytes apart.
+/// See [`pairs`], for any number of rows that have their separate bytes.
 #[cfg(target_arch = "x86_64")]
 unsafe fn filled<F: Format>(
     isa: Isa,
@@ -394,7 +396,7 @@ unsafe fn filled<F: Format>(
     let tile = &mut tile.as_chunks_mut::<COLS>().0[..count];
     for col in cols.clone().step_by(COLS) {
         let wide = COLS.min(cols.end - col);
-        // Of a single octet both halves have the columns.
+        // For a single octet both halves refer to the same columns.
         let both = [col, col + wide - OCTET].map(|col| columns_at(task, col, rows.k));
         tile.fill([0.0; COLS]);
         for from in (0..groups).step_by(MOST_GROUPS) {
@@ -417,10 +419,10 @@ unsafe fn filled<F: Format>(
     }
 }
 
-/// Whole octets of a task's columns, for many rows.
+/// Computes whole octets of a task's columns, for many rows.
 ///
 /// # Safety
-/// As [`multiply`].
+/// See [`multiply`].
 #[cfg(target_arch = "x86_64")]
 unsafe fn panels<F: Format>(
     isa: Isa,
@@ -436,15 +438,15 @@ unsafe fn panels<F: Format>(
     let mut panel = Panel::new();
     let groups = rows.k / GROUP;
     let most = DEPTH / F::PLANES;
-    // SAFETY: rows have tiles where the processor does.
+    // SAFETY: rows have tiles only if the processor supports them.
     let tiles = (!rows.tiles.is_null() && amx::takes::<F>()).then(|| unsafe { amx::Tiles::of::<F>() });
-    // What a panel's columns have of all rows.
+    // Number of rows in a panel's tiles.
     let held = Rows::held(isa, count);
     for from in (0..groups).step_by(most) {
         let depth = most.min(groups - from);
         for (col, tile) in cols.clone().step_by(COLS).zip(tile.as_chunks_mut::<COLS>().0.chunks_mut(held)) {
-            // SAFETY: passed on; a tile has sixteen columns of all rows. What an octet leaves in a panel where there is no second
-            // is used and not stored.
+            // SAFETY: passed on; a tile has sixteen columns of all rows. If there is no second octet, stale values of
+            // the panel are used but not stored.
             unsafe {
                 let next = if col + COLS < cols.end { (col + COLS, from) } else { (cols.start, from + most) };
                 for octet in (0..COLS.min(cols.end - col)).step_by(OCTET) {
@@ -479,10 +481,10 @@ unsafe fn panels<F: Format>(
     }
 }
 
-/// Adds a panel to as many of the `left` rows as a kernel takes at once, and says how many those are.
+/// Adds a panel to as many of the `left` rows as a kernel handles at a time, and returns how many those are.
 ///
 /// # Safety
-/// As [`avx2::micro`]; the processor has what `wide` says.
+/// See [`avx2::micro`]; the processor supports the kernel selected by `wide`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn micro<F: Format>(
     wide: bool,
@@ -495,7 +497,7 @@ unsafe fn micro<F: Format>(
     // SAFETY: passed on.
     unsafe {
         match (wide, left) {
-            // Sums of one factor leave registers for more rows.
+            // With a single factor the sums leave registers for more rows.
             (true, 12..) if F::FACTORS == 1 => (avx512::micro::<F, 12>(panel, groups, rows, tile), 12).1,
             (true, 8..) => (avx512::micro::<F, 8>(panel, groups, rows, tile), 8).1,
             (true, 4..8) => (avx512::micro::<F, 4>(panel, groups, rows, tile), 4).1,

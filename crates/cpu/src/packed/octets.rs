@@ -8,7 +8,7 @@ use fathom_tensor::ggml::octets::{MOST_BYTES, block};
 
 use super::format::{Columns, Format, GROUP, Lies, OCTET};
 
-/// A format of rows that are interleaved.
+/// A format with interleaved rows.
 pub(super) struct Octets<F>(PhantomData<F>);
 
 impl<F: Format> Format for Octets<F> {
@@ -21,19 +21,19 @@ impl<F: Format> Format for Octets<F> {
     const OCTETS: bool = true;
 }
 
-/// Blocks of eight columns, each by itself again.
+/// De-interleaved blocks of eight columns.
 pub(super) struct Apart([[u8; MOST_BYTES]; OCTET]);
 
 impl Apart {
-    /// Room for them.
+    /// An empty buffer.
     pub fn new() -> Apart {
         Apart([[0; MOST_BYTES]; OCTET])
     }
 
-    /// Takes block `index` of eight columns.
+    /// De-interleaves block `index` of eight columns.
     ///
     /// # Safety
-    /// They have it, and their rows are interleaved.
+    /// The block exists, and the rows are interleaved.
     pub unsafe fn take<F: Format>(&mut self, columns: Columns, index: usize) -> [*const u8; OCTET] {
         let Lies::Within(kind) = F::LIES else { return columns.each(OCTET) };
         let bytes = OCTET * F::BYTES;
@@ -46,9 +46,9 @@ impl Apart {
     }
 }
 
-/// Vectors of a group: each has four elements of eight columns.
+/// Vectors per group: each has four elements of eight columns.
 pub(super) const QUADS: usize = GROUP / 4;
-/// After how many of its groups a block's codes lie in the same way.
+/// Number of groups after which the layout of a block's codes repeats.
 pub(super) const fn period<F: Format>() -> usize {
     match F::LIES {
         Lies::Within(Kind::Q4K) => 2,
@@ -58,7 +58,7 @@ pub(super) const fn period<F: Format>() -> usize {
     }
 }
 
-/// Calls a block's groups one after the other, with where their codes lie as a constant.
+/// Evaluates an expression for each group of a block, with the group's position within the period as a constant.
 macro_rules! groups {
     ($format:ident, |$group:ident, $part:ident| $call:expr) => {
         for first in (0..$format::GROUPS).step_by(const { period::<$format>() }) {
@@ -75,7 +75,7 @@ macro_rules! groups {
 }
 pub(super) use groups;
 
-/// Calls each of a group's vectors.
+/// Evaluates an expression for each vector of a group.
 macro_rules! quads {
     (|$quad:ident| $call:expr) => { quads!(@ |$quad| $call, 0 1 2 3 4 5 6 7) };
     (@ |$quad:ident| $call:expr, $($at:literal)*) => {$(

@@ -1,30 +1,30 @@
-//! Packed columns, unpacked for products of many rows: a block of k of sixteen columns.
+//! Columns unpacked for products of many rows: sixteen columns of a block of k.
 
 use super::format::GROUP;
 
-/// Columns of a panel.
+/// Columns per panel.
 pub(super) const COLS: usize = 16;
-/// Groups of a panel, with the planes that they have: whole blocks of every type.
+/// Groups per panel, counting planes: whole blocks of every type.
 pub(super) const DEPTH: usize = 16;
-/// Pairs of elements of a group.
+/// Pairs of elements per group.
 pub(super) const STEPS: usize = GROUP / 2;
 
 /// Sixteen columns of f32 of a row.
 pub(super) type Tile = [f32; COLS];
 
-/// Codes without their bias, and what they are multiplied with.
+/// Codes without their bias, and their factors.
 #[repr(C, align(64))]
 pub(super) struct Panel {
-    /// By group, and by plane of a group: of each pair of elements the columns, two each.
+    /// By group and plane: the columns of each pair of elements, two numbers each.
     pub codes: [[[[i16; 2]; COLS]; STEPS]; DEPTH],
-    /// By group: the factors of its halves, or of all of it the first.
+    /// By group: the factors of its halves, or the first for all of it.
     pub factors: [[Tile; 2]; DEPTH],
-    /// By group.
+    /// Offsets, by group.
     pub offsets: [Tile; DEPTH],
 }
 
 impl Panel {
-    /// Room for one.
+    /// An empty panel.
     pub fn new() -> Panel {
         Panel {
             codes: [[[[0; 2]; COLS]; STEPS]; DEPTH],

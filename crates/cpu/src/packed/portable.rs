@@ -1,11 +1,11 @@
-//! The kernel in plain Rust: the definition of the sums, in their order.
+//! The kernel in plain Rust: the reference definition of the sums, including their order.
 #![allow(unsafe_code)]
 
 use super::format::{Columns, Format, GROUP, OCTET, Table, codes, table};
 use super::octets::Apart;
 use super::rows::{Rows, swapped};
 
-/// Rows by the first `count` of eight columns, into `sums`, a row each.
+/// Multiplies rows by the first `count` of eight columns, into one row of `sums` each.
 ///
 /// # Safety
 /// The columns have the blocks of the rows' k, the rows exist.
@@ -62,7 +62,7 @@ pub(super) unsafe fn octet<F: Format>(columns: Columns, count: usize, rows: Rows
     }
 }
 
-/// The sums of products of each half.
+/// The sum of products of each half.
 fn products(w: &[i16; GROUP], x: &[i16; GROUP]) -> [i32; 2] {
     let mut eighths = [0i32; 4];
     for (at, (w, x)) in w.iter().zip(x).enumerate() {

@@ -1,8 +1,9 @@
-//! The other operand: rows of f32 or bf16 as integers of 16 bits, each 32 neighbours under one f32 scale.
+//! The other operand: rows of f32 or bf16 as integers of 16 bits, each group of 32 neighbours under one f32 scale.
 //!
-//! The scale is the largest magnitude over 32639, so an integer is within 1.6e-5 of that magnitude of what it stands for: less than
-//! bf16 rounds by. Its bytes are two signed ones, since 32639 is 256 x 127 + 127, and a few rows have them apart too, for kernels that
-//! multiply bytes. A group whose largest magnitude is below 2^-100 is zeros; one with an infinity or a NaN has the scale NaN.
+//! The scale is the largest magnitude over 32639, so an integer's error is within 1.6e-5 of that magnitude, less than
+//! that of bf16. Its two bytes are both signed, since 32639 is 256 x 127 + 127, and for a few rows they are also stored
+//! separately, for kernels that multiply bytes. A group whose largest magnitude is below 2^-100 becomes zeros; one with
+//! an infinity or a NaN has the scale NaN.
 #![allow(unsafe_code)]
 
 use half::bf16;
@@ -12,31 +13,31 @@ use super::format::GROUP;
 use crate::isa::Isa;
 use crate::mat::{Elem, Mat};
 
-/// What codes reach to.
+/// Largest magnitude of the integers.
 pub(super) const MOST: f32 = 32639.0;
-/// Below it a group is zeros.
+/// Largest magnitude below which a group becomes zeros.
 pub(super) const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 /// `x + ROUND` has the integer nearest to x, ties to even, in its lowest bits, if |x| < 2^22.
 const ROUND: f32 = 12_582_912.0;
 
-/// Rows of a tile of matrix units.
+/// Rows per tile of matrix units.
 pub(super) const TILE_ROWS: usize = 16;
 
-/// What a group's sums are multiplied with.
+/// Scale and sums of a group.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct GroupSums {
-    /// f32.
+    /// The scale.
     pub scale: f32,
-    /// Sums of the integers of each half.
+    /// Sum of the integers of each half.
     pub halves: [i32; 2],
-    /// The sum of all.
+    /// Sum of all integers.
     pub sum: i32,
-    /// The same, rounded to f32.
+    /// Sum of all integers, rounded to f32.
     pub total: f32,
 }
 
-/// The bytes of a group's integers, in the order of its elements: each is `256 upper + lower`.
+/// The bytes of a group's integers in element order; each integer is `256 upper + lower`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Bytes {
@@ -58,26 +59,26 @@ impl Bytes {
     }
 }
 
-/// Quantised rows in scratch memory.
+/// Quantized rows in scratch memory.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
-    /// i16 [rows, k]; of each group the second and the third eight elements are exchanged, as bytes are when vectors of them are
-    /// widened by halves.
+    /// i16 [rows, k]; in each group the second and the third eight elements are swapped, in the order of bytes widened
+    /// by halves of vectors.
     pub codes: *mut i16,
     /// [rows, k / 32].
     pub parts: *mut GroupSums,
-    /// [rows, k / 32], with a gap, if there are at most [`APART`]; else nowhere.
+    /// [rows, k / 32], with padding, if there are at most [`APART`] rows; else null.
     pub bytes: *mut Bytes,
-    /// bf16 [rows / 16, k / 32, 2, 16, 32] for matrix units ([`super::amx`]): of sixteen rows' integers the upper parts and the lower
-    /// ones, in the order of elements. Nowhere if there are none.
+    /// bf16 [rows / 16, k / 32, 2, 16, 32] for matrix units ([`super::amx`]): the upper and the lower parts of sixteen
+    /// rows' integers, in element order. Null if there are no matrix units.
     pub tiles: *mut u16,
     /// Columns.
     pub k: usize,
-    /// Integers from one row to the next: more than k, so that neighbouring rows are in different sets of a cache.
+    /// Integers from one row to the next: more than k, so that adjacent rows use different cache sets.
     pub stride: usize,
 }
 
-// SAFETY: addresses; whoever follows one says who may.
+// SAFETY: addresses; functions that dereference them state their requirements.
 unsafe impl Sync for Rows {}
 
 impl Rows {
@@ -85,12 +86,12 @@ impl Rows {
         k + 2 * GROUP
     }
 
-    /// Groups of bytes from one row to the next, for the same reason.
+    /// Groups of bytes from one row to the next, padded for the same reason.
     fn bytes_apart(k: usize) -> usize {
         k / GROUP + 3
     }
 
-    /// The same in bytes.
+    /// The same distance in bytes.
     pub fn bytes_stride(self) -> usize {
         size_of::<Bytes>() * Rows::bytes_apart(self.k)
     }
@@ -100,17 +101,17 @@ impl Rows {
         self.bytes.wrapping_add(row * Rows::bytes_apart(self.k))
     }
 
-    /// So many rows as they are held: whole tiles of them where there are tiles.
+    /// Number of rows that storage is allocated for: whole tiles if there are tiles.
     pub fn held(isa: Isa, rows: usize) -> usize {
         if Rows::tiled(isa, rows) { rows.next_multiple_of(TILE_ROWS) } else { rows }
     }
 
-    /// Whether so many rows have tiles.
+    /// True if this many rows have tiles.
     fn tiled(isa: Isa, rows: usize) -> bool {
         isa == Isa::Amx && rows > APART
     }
 
-    /// Bytes of so many rows.
+    /// Bytes of this many rows.
     pub fn bytes(isa: Isa, rows: usize, k: usize) -> usize {
         let apart = if rows <= APART { rows * size_of::<Bytes>() * Rows::bytes_apart(k) } else { 0 };
         let tiles = if Rows::tiled(isa, rows) { 4 * k } else { 0 };
@@ -118,7 +119,7 @@ impl Rows {
         Rows::held(isa, rows) * (each + tiles) + apart
     }
 
-    /// Rows in memory that is aligned to 64 bytes.
+    /// Rows in 64-byte-aligned memory.
     pub fn at(memory: *mut u8, isa: Isa, rows: usize, k: usize) -> Rows {
         let (stride, held) = (Rows::stride(k), Rows::held(isa, rows));
         let behind = memory.wrapping_add(2 * held * stride);
@@ -133,18 +134,18 @@ impl Rows {
         Rows { codes: memory.cast(), parts: parts.cast(), bytes, tiles, k, stride }
     }
 
-    /// From this row on.
+    /// The rows from `row` on.
     pub fn from(self, row: usize) -> Rows {
         let groups = row * (self.k / GROUP);
         let bytes = if self.bytes.is_null() { self.bytes } else { self.bytes_of(row) };
         let parts = self.parts.wrapping_add(groups);
-        // Where there are tiles, whole ones.
+        // If there are tiles, `row` is a multiple of their rows.
         let tiles = if self.tiles.is_null() { self.tiles } else { self.tiles.wrapping_add(2 * row * self.k) };
         Rows { codes: self.codes.wrapping_add(row * self.stride), parts, bytes, tiles, ..self }
     }
 }
 
-/// Quantises row `from` of `x` as row `to`.
+/// Quantizes row `from` of `x` as row `to`.
 ///
 /// # Safety
 /// Both rows exist, and nothing else uses the latter.
@@ -177,10 +178,10 @@ pub(super) unsafe fn quantise(x: &Mat, from: usize, rows: Rows, to: usize) {
     }
 }
 
-/// Quantises a group: integers in the order of elements.
+/// Quantizes a group: integers in element order.
 #[inline(always)]
 fn one(x: &[f32; GROUP]) -> ([i16; GROUP], GroupSums) {
-    // As integers magnitudes are in their order, and NaN is the largest.
+    // Magnitudes compare like their bits as integers, with NaN the largest.
     let mut most = [0u32; 8];
     for (at, x) in x.iter().enumerate() {
         most[at % 8] = most[at % 8].max(x.to_bits() & 0x7fff_ffff);
@@ -197,7 +198,7 @@ fn one(x: &[f32; GROUP]) -> ([i16; GROUP], GroupSums) {
     let factor = if usual { MOST / most } else { 0.0 };
     let mut codes = [0i16; GROUP];
     for (code, x) in codes.iter_mut().zip(x) {
-        // What is no number becomes zero.
+        // Non-finite values become zero.
         let x = if usual { *x } else { 0.0 };
         *code = (x * factor + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i16;
     }
@@ -206,7 +207,7 @@ fn one(x: &[f32; GROUP]) -> ([i16; GROUP], GroupSums) {
     (codes, GroupSums { scale, halves, sum, total: sum as f32 })
 }
 
-/// Which element is the one at this place of a group; and the other way round.
+/// The element at a position of a group, and vice versa.
 #[inline(always)]
 pub(super) const fn swapped(at: usize) -> usize {
     match at / 8 {
@@ -231,7 +232,7 @@ mod tests {
             // SAFETY: both rows have these elements.
             unsafe { quantise(&x, 0, rows, 0) };
             for at in 0..k {
-                // SAFETY: what was written.
+                // SAFETY: this part was written.
                 let (code, bytes) = unsafe {
                     (*rows.codes.add(at / GROUP * GROUP + swapped(at % GROUP)), *rows.bytes.add(at / GROUP))
                 };

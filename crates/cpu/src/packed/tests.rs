@@ -1,4 +1,5 @@
-//! Products with packed weights: the same bits on every instruction set and for any number of rows, and within their bound of f64.
+//! Products with packed weights: the same bits on every instruction set and for any number of rows, and within the
+//! error bound of f64 results.
 
 use fathom_tensor::Grouped;
 use fathom_tensor::ggml::Kind;
@@ -23,7 +24,7 @@ const GROUPED: [(Codes, usize); 8] = [
     (Codes::E4m3, 32),
 ];
 
-/// All formats, with the elements of which rows are made up.
+/// All formats, with the granularity of their row lengths.
 fn formats() -> impl Iterator<Item = (BlockFormat, usize)> {
     let grouped =
         GROUPED.map(|(codes, group)| (BlockFormat::Grouped(Grouped { codes, group }), group.max(32)));
@@ -33,7 +34,7 @@ fn formats() -> impl Iterator<Item = (BlockFormat, usize)> {
     blocks.map(|format| (format, format.block(0))).chain(grouped).chain(held)
 }
 
-/// Every level this machine has.
+/// Every level that this machine supports.
 pub(super) fn levels() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect())
 }
@@ -55,7 +56,7 @@ impl Random {
     }
 }
 
-/// Random blocks whose f16 numbers are small; of every seventh block they are denormal.
+/// Random blocks with small f16 numbers, which are denormal in every seventh block.
 fn blocks(kind: Kind, elements: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..kind.bytes(elements)).map(|_| random.bits() as u8).collect();
     let at: &[usize] = match kind {
@@ -96,7 +97,7 @@ fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random)
     for row in bytes.chunks_mut(format.row_bytes(k)) {
         let raw: Vec<u8> = (0..k).map(|_| random.bits() as u8).collect();
         let most = if grouped.codes.bits() == 8 { 255 } else { (1 << grouped.codes.bits()) - 1 };
-        // No number of e4m3 is a NaN.
+        // No e4m3 code is a NaN.
         let code = |at: usize| raw[at] & if grouped.codes == Codes::E4m3 { 0xfe } else { most };
         let scale = |at: usize| (f32::from(raw[at]) * 1e-4 - 0.01, raw[at + 1] & most);
         grouped.write_row(k, code, scale, row);
@@ -104,7 +105,7 @@ fn packed_rows(format: BlockFormat, (n, k): (usize, usize), random: &mut Random)
     bytes
 }
 
-/// A in either storage, with columns next to it that are no numbers.
+/// A in either storage, with NaN columns next to it.
 struct Rowed {
     bytes: Vec<u8>,
     elem: Elem,
@@ -138,7 +139,7 @@ impl Rowed {
     }
 }
 
-/// Rows `first..first + m` of the product, with a column next to them that must stay.
+/// Rows `first..first + m` of the product, with a column next to them that must stay unchanged.
 fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs: &[Run]) -> Vec<u32> {
     let n: usize = runs.iter().map(|run| run.rows).sum();
     let threads = Threads::new(threads);
@@ -146,13 +147,13 @@ fn product_of(isa: Isa, threads: usize, a: &Rowed, first: usize, m: usize, runs:
     let mut scratch = vec![0xffu8; workspace_bytes(isa, threads.count(), m, a.k)];
     let out = MatMut { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, stride: n + 1 };
     let op = Product { m, k: a.k, a: a.mat(first), runs, c: out };
-    // SAFETY: the operands have these extents, and the level is one of this machine's.
+    // SAFETY: the operands have these extents, and the level is supported by this machine.
     unsafe { product(Place { threads: &threads, isa }, &op, scratch.as_mut_ptr()) };
     assert!(c.chunks(n + 1).all(|row| row[n] == -7.0), "written outside the result");
     c.chunks(n + 1).flat_map(|row| row[..n].iter().map(|x| x.to_bits()).collect::<Vec<_>>()).collect()
 }
 
-/// Weights of one kind after another.
+/// Weights in consecutive runs of formats.
 pub(super) fn weights(formats: &[(BlockFormat, usize)], k: usize) -> (Vec<Vec<u8>>, Vec<f32>) {
     let mut random = Random(0x9e37_79b9 ^ k as u64);
     let all: Vec<Vec<u8>> =
@@ -183,7 +184,7 @@ pub(super) fn runs(formats: &[(BlockFormat, usize)], bytes: &[Vec<u8>]) -> Vec<R
     formats.iter().zip(bytes).map(run).collect()
 }
 
-/// As many rows as a format may have.
+/// Number of rows, rounded up to a format's granularity.
 fn fitting(format: BlockFormat, n: usize) -> usize {
     if matches!(format, BlockFormat::Octets(_)) { n.next_multiple_of(OCTET) } else { n }
 }
@@ -192,14 +193,14 @@ fn ggml(kinds: &[(Kind, usize)]) -> Vec<(BlockFormat, usize)> {
     kinds.iter().map(|(kind, n)| (BlockFormat::Ggml(*kind), *n)).collect()
 }
 
-/// What a row's element may differ by from the exact sum: half a step of each integer, and the roundings of f32.
+/// Largest difference of an element from the exact sum: half a step of each integer, and the roundings of f32.
 fn bound(x: &[f32], w: &[f32]) -> f64 {
     let groups = x.chunks(GROUP).zip(w.chunks(GROUP));
     groups
         .map(|(x, w)| {
             let most = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
             let size: f64 = w.iter().map(|w| f64::from(w.abs())).sum();
-            // Offsets are subtracted from sums that are larger than what is left.
+            // Offsets are subtracted from sums that are larger than the result.
             let held = size + 32.0 * w.iter().fold(0.0f32, |most, w| most.max(w.abs())) as f64;
             f64::from(most) * (0.51 / 32639.0 * size + held * (x.len() as f64 + 8.0) * 6e-8)
         })
@@ -224,7 +225,7 @@ fn check(kinds: &[(BlockFormat, usize)], m: usize, k: usize, elem: Elem) {
     }
     for isa in levels() {
         assert!(product_of(isa, 2, &a, 0, m, &runs) == first, "{what}: {isa:?}");
-        // A row by itself has the bits that it has among others.
+        // A row on its own has the same bits as among others.
         let row = m - 1;
         assert!(product_of(isa, 1, &a, row, 1, &runs) == first[row * n..], "{what}: {isa:?}, alone");
     }
@@ -252,7 +253,7 @@ fn bits_are_the_same_everywhere() {
     }
 }
 
-/// Interleaved rows have the products of those that are not.
+/// Interleaving does not change products.
 #[test]
 fn interleaved_rows_have_the_same_products() {
     for kind in KINDS.into_iter().filter(|kind| interleaves(*kind)) {
@@ -273,7 +274,8 @@ fn interleaved_rows_have_the_same_products() {
     }
 }
 
-/// The largest codes with the largest integers of both signs, whose sums of products come closest to the ends of 16 bits.
+/// The largest codes with the largest integers of both signs, whose sums of products come closest to the limits of 16
+/// bits.
 #[test]
 fn the_largest_products() {
     for kind in KINDS.into_iter().filter(|kind| interleaves(*kind)) {
@@ -289,7 +291,7 @@ fn the_largest_products() {
         let mut plain = vec![0.0; OCTET * k];
         dequantise(kind, &bytes, &mut plain);
         interleave(kind, &mut bytes);
-        // Bytes of 32639 are 127 and 127, those of 32384 are 127 and -128.
+        // The bytes of 32639 are 127 and 127, those of 32384 are 127 and -128.
         let near = 32384.0 / 32639.0;
         for (first, rest) in [(1.0, 1.0), (-1.0, -1.0), (1.0, near), (-1.0, -near), (1.0, -near)] {
             let value = |col: usize, _: &mut Random| if col.is_multiple_of(GROUP) { first } else { rest };
@@ -315,7 +317,7 @@ fn the_largest_products() {
     }
 }
 
-/// The same of codes with scales of groups, of blocks of eight bits, and of numbers as a QLoRA run holds them.
+/// The same for codes with group scales, for blocks of eight bits, and for the formats of QLoRA's base.
 #[test]
 fn the_largest_products_of_many_rows() {
     let (k, n, m) = (256, 17, 33);
@@ -327,7 +329,7 @@ fn the_largest_products_of_many_rows() {
         let mut all = Vec::new();
         for of in grouped {
             let most = if of.codes.bits() == 8 { 255 } else { (1 << of.codes.bits()) - 1 };
-            // The largest number above zero, and the one furthest below it.
+            // The largest positive number, and the most negative one.
             let (code, zero) = match (of.codes, w) {
                 (Codes::E4m3, _) => ([0x7e, 0xfe][w], 0),
                 (Codes::E2m1, _) => ([7, 15][w], 0),
@@ -369,7 +371,8 @@ fn the_largest_products_of_many_rows() {
     }
 }
 
-/// Products with ggml's own blocks, compared with the elements that ggml's library made of them (`oracle/gguf_blocks.py`).
+/// Products with ggml's own blocks, compared with the elements that ggml's library made of them
+/// (`oracle/gguf_blocks.py`).
 #[test]
 fn products_with_golden_blocks() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_gguf");
@@ -420,7 +423,7 @@ fn runs_of_several_kinds() {
     }
 }
 
-/// Groups of zeros, of denormal numbers and of very large ones, and what is no number.
+/// Groups of zeros, of denormal numbers and of very large ones, and non-finite numbers.
 #[test]
 fn numbers_at_the_ends() {
     for (kind, block) in formats() {

@@ -1,38 +1,38 @@
-//! Which thread computes which columns: neighbouring tasks in turn, so that what a thread fetches ahead of its use it uses itself, and
-//! when it has no more of its own, those that others have left.
+//! Assignment of columns to threads: adjacent tasks in turn, so that a thread uses what it prefetches itself, and once
+//! it has no tasks of its own left, the remaining ones of other threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most threads that have tasks of their own.
+/// Largest number of threads with tasks of their own.
 const OWN: usize = 64;
 
-/// Tasks that were not taken yet.
+/// Tasks not yet taken.
 pub(super) struct Turns {
     tasks: usize,
-    /// Tasks of a thread's own.
+    /// Tasks owned by each thread.
     each: usize,
-    /// How many of them were asked for.
+    /// Number of requests for each owner's tasks.
     taken: [AtomicUsize; OWN],
 }
 
 impl Turns {
-    /// All of so many tasks.
+    /// The given number of tasks, none taken.
     pub fn new(tasks: usize, threads: usize) -> Turns {
         let each = tasks.div_ceil(threads.clamp(1, OWN)).max(1);
         Turns { tasks, each, taken: [const { AtomicUsize::new(0) }; OWN] }
     }
 
-    /// A task that no other call was given; there is one for each of so many calls as there are tasks.
+    /// Takes a task; no task is returned twice, and as many calls as there are tasks each return one.
     ///
     /// # Panics
-    /// If there were as many calls before.
+    /// If all tasks have been taken.
     #[track_caller]
     pub fn take(&self, thread: usize) -> usize {
         let owners = self.tasks.div_ceil(self.each);
         for owner in 0..owners {
             let owner = (thread + owner) % owners;
             let own = self.each.min(self.tasks - owner * self.each);
-            // What is asked for too much is at most once a thread and owner.
+            // The counter is exceeded at most once per thread and owner.
             if self.taken[owner].load(Ordering::Relaxed) < own {
                 let at = self.taken[owner].fetch_add(1, Ordering::Relaxed);
                 if at < own {
@@ -59,7 +59,7 @@ mod tests {
         let turns = Turns::new(16, 2);
         let found: Vec<usize> = [0, 1, 0, 1, 1].map(|thread| turns.take(thread)).to_vec();
         assert_eq!(found, [0, 8, 1, 9, 10]);
-        // The first does all that is left, its own before the other's.
+        // The first thread takes all remaining tasks, its own before the other's.
         let rest: Vec<usize> = (0..11).map(|_| turns.take(0)).collect();
         assert_eq!(rest, [2, 3, 4, 5, 6, 7, 11, 12, 13, 14, 15]);
     }

@@ -1,5 +1,5 @@
-//! Denormal operands give what zeros give, on every instruction set: what has no graph of its own. Operations of graphs have the
-//! same check next to their references.
+//! Denormal operands give the same results as zeros, on every instruction set: operations that have no graph.
+//! Operations of graphs have the same check next to their references.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use fathom_tensor::{
     AdamW, BalanceBias, Category, CrossEntropy, DType, Device, LimitExperts, StepScale, Tensor,
 };
 
-/// Numbers of one row; those that are taken for zeros are every fifth.
+/// Numbers per row; every fifth is small and treated as zero.
 const COLS: usize = 1003;
 
-/// One device and what the small numbers are on it.
+/// A device, and the value of small numbers on it.
 struct Bed {
     device: Device,
     small: f32,
 }
 
 impl Bed {
-    /// Numbers around 1 of both signs, with small ones between them.
+    /// Numbers around 1 of both signs, with small ones in between.
     fn numbers(&self, dtype: DType, seed: usize) -> Tensor {
         self.mapped(dtype, seed, |x| x)
     }
 
-    /// Those numbers, each by a function that keeps small ones small.
+    /// Those numbers, mapped by a function that keeps small ones small.
     fn mapped(&self, dtype: DType, seed: usize, map: impl Fn(f32) -> f32) -> Tensor {
         let number = |at: usize| {
             let x = ((at * 37 + seed * 11) % 101) as f32 / 50.0 - 1.0;
@@ -43,7 +43,7 @@ impl Bed {
         tensor
     }
 
-    /// The bits of what a kernel wrote, small numbers that it left alone as the zeros that they stand for.
+    /// Bits of a kernel's output, with small numbers that it left unchanged replaced by zeros.
     fn bits(&self, tensor: &Tensor) -> Vec<u32> {
         let bytes = self.device.machine.read(tensor).wait();
         let width = tensor.dtype().bytes();
@@ -60,7 +60,7 @@ impl Bed {
     }
 }
 
-/// Runs `work` with denormals and with zeros, and compares all that it returns.
+/// Runs `work` with denormals and with zeros, and compares the results.
 fn check(what: &str, work: &dyn Fn(&Bed) -> Vec<Vec<u32>>) {
     for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {
         let [denormals, zeros] = [1e-40, 0.0].map(|small| {
@@ -71,7 +71,7 @@ fn check(what: &str, work: &dyn Fn(&Bed) -> Vec<Vec<u32>>) {
     }
 }
 
-/// The loss of a row, and its gradient.
+/// The loss of a row and its gradient.
 #[test]
 fn losses() {
     for dtype in [DType::F32, DType::Bf16] {
@@ -97,7 +97,7 @@ fn losses() {
     }
 }
 
-/// An update whose weights, moments and gradients have denormals among them, in each type of moments.
+/// An update with denormals among weights, moments and gradients, for each type of moments.
 #[test]
 fn updates() {
     for (moments, weights) in
@@ -162,7 +162,7 @@ fn sums() {
     });
 }
 
-/// Experts: which slots stay, and biases.
+/// Experts: limiting slots, and biases.
 #[test]
 fn experts() {
     check("limit_experts", &|bed| {

@@ -1,4 +1,4 @@
-//! Ranks as threads: every collective on every axis, the same bits under an adversary, and failures that are reported.
+//! Ranks as threads: every collective on every axis, the same bits under an adversary, and reporting of failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use fathom_cpu::Cpu;
 use fathom_tensor::mesh::{Axis, Grid, LinkError, Mesh, ThreadsOptions, conformance, threads};
 use fathom_tensor::{Category, DType, Device};
 
-/// Runs `body` on every rank and returns what they give, by rank.
+/// Runs `body` on every rank and returns the results by rank.
 fn world<T: Send>(grid: Grid, options: ThreadsOptions, body: impl Fn(&Device) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let rank = |seat: fathom_tensor::mesh::Seat| {
@@ -120,7 +120,7 @@ fn an_abort_wakes_everybody() {
     assert!(failures.iter().all(|text| text == "rank 0 ended the run: the disk is full"), "{failures:?}");
 }
 
-/// After a failure ranks that come together go on as if nothing had been; without one of them no rank does.
+/// After a failure, ranks that meet continue as if nothing had happened; if one is missing, none does.
 #[test]
 fn ranks_restart_together() {
     let grid = Grid { dp: 3, ..Grid::default() };
@@ -139,7 +139,7 @@ fn ranks_restart_together() {
             if rank == round {
                 link.abort("a test");
             }
-            // What is under way ends, and means nothing.
+            // Transfers in flight end with meaningless data.
             let failed = sum().0;
             assert!(!failed || rank != round);
             while device.mesh.check().is_ok() {

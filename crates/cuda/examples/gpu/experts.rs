@@ -1,5 +1,5 @@
-//! Rates of products by expert, with what surrounds them: slots are sorted, and rows go together and back where a library
-//! multiplies.
+//! Rates of products by expert, including the work around them: sorting slots and, if a library multiplies, gathering
+//! and scattering rows.
 
 use fathom_tensor::{Category, DType, GroupedMatMul, GroupedWeight, Machine};
 
@@ -12,7 +12,7 @@ const EXPERTS: usize = 64;
 const INNER: usize = 2048;
 const OUT: usize = 1408;
 
-/// Forward and the weights' gradient, of slots that are spread evenly.
+/// Forward pass and weight gradient, with evenly spread slots.
 pub fn run(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
     let of: Vec<i32> = (0..TOKENS * SLOTS).map(|at| (at * 7919 % EXPERTS) as i32).collect();
     let index = bench.device.from_i32(&of, Category::Data).reshape(TOKENS, SLOTS);

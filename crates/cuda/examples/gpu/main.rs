@@ -1,4 +1,5 @@
-//! What a device is asked before anything is claimed of it, and what can be asked without one. One JSON object a line.
+//! Checks of a device before anything is claimed about it, and checks that need no device. Prints one JSON object per
+//! line.
 //!
 //! ```text
 //! gpu device            libraries, the device; fails where there is none
@@ -19,18 +20,18 @@ mod rates;
 
 use std::process::ExitCode;
 
-/// What a check found, printed as a line.
+/// Result of a check, printed as a line.
 pub struct Line {
-    /// Which check.
+    /// Name of the check.
     pub what: String,
-    /// It is as it should be.
+    /// True if the check passed.
     pub ok: bool,
-    /// Figures and words.
+    /// Figures and text.
     pub found: String,
 }
 
 impl Line {
-    /// Prints it.
+    /// Prints the result as JSON.
     fn print(&self) {
         let text = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
         println!(
@@ -42,14 +43,14 @@ impl Line {
     }
 }
 
-/// Results, printed as they come.
+/// Results, printed as they arrive.
 #[derive(Default)]
 pub struct Lines {
     failed: usize,
 }
 
 impl Lines {
-    /// Adds one.
+    /// Adds a result.
     pub fn say(&mut self, what: impl Into<String>, ok: bool, found: impl Into<String>) {
         Line { what: what.into(), ok, found: found.into() }.print();
         self.failed += usize::from(!ok);

@@ -1,4 +1,5 @@
-//! Between the host and the device: rates of pinned copies, alone and overlapped with a product, and how much can be pinned.
+//! Transfers between host and device: rates of pinned copies, alone and overlapped with a product, and how much memory
+//! can be pinned.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use fathom_tensor::{DType, Machine, MatMul};
 use super::Lines;
 use super::rates::{Bench, median};
 
-/// Bytes of a copy.
+/// Bytes per copy.
 const BYTES: usize = 1 << 30;
-/// Memory is pinned in pieces of this.
+/// Bytes pinned at a time.
 const PIECE: usize = 4 << 30;
-/// As much as a step of a million tokens may want, and how long is spent on finding out.
+/// Upper limit of pinned bytes, as much as a step of a million tokens may want, and the time limit of the search.
 const MOST: usize = 96 << 30;
 const LONGEST: Duration = Duration::from_secs(15);
 
@@ -29,7 +30,7 @@ pub fn copies(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
             Way::Up => (host, device, up),
             _ => (device + BYTES as u64, back, down),
         };
-        // SAFETY: memory of this function, which waits for both streams before it gives it back.
+        // SAFETY: memory of this function, which waits for both streams before releasing it.
         unsafe { driver.copy(way, Rows::flat(from, BYTES), Rows::flat(to, BYTES), stream) }
     };
     let rate = |seconds: f64| format!("{:.1} GB/s", BYTES as f64 / seconds / 1e9);
@@ -54,7 +55,7 @@ pub fn copies(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
     driver.unpin(back)
 }
 
-/// How much of the host's memory can be pinned, up to half of what is free.
+/// Finds how much of the host's memory can be pinned, up to half of what is free.
 pub fn pinned(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -79,7 +80,7 @@ pub fn pinned(lines: &mut Lines, cuda: &Cuda) -> Result<()> {
     held.into_iter().try_for_each(|address| driver.unpin(address))
 }
 
-/// A product alone and overlapped with copies both ways.
+/// Times a product alone and overlapped with copies both ways.
 pub fn with_copies(lines: &mut Lines, bench: &Bench) -> Result<()> {
     let driver = bench.cuda.driver().as_ref();
     let (a, b, c) =
@@ -96,7 +97,7 @@ pub fn with_copies(lines: &mut Lines, bench: &Bench) -> Result<()> {
     let (host, back, device) = (driver.pin(BYTES)?, driver.pin(BYTES)?, driver.allocate(2 * BYTES as u64)?);
     let [up, down] = [driver.stream()?, driver.stream()?];
     let with = median(driver, compute, || {
-        // SAFETY: memory of this function, which waits for both streams before it gives it back.
+        // SAFETY: memory of this function, which waits for both streams before releasing it.
         unsafe {
             driver.copy(Way::Up, Rows::flat(host, BYTES), Rows::flat(device, BYTES), up)?;
             let from = Rows::flat(device + BYTES as u64, BYTES);

@@ -1,4 +1,4 @@
-//! cuDNN builds the plans of every case for devices that are described, its compiler included.
+//! Builds cuDNN's plans of every case for described devices, including its compiler.
 
 use std::time::Instant;
 
@@ -10,13 +10,13 @@ use fathom_tensor::{DType, OpDesc};
 
 use super::Lines;
 
-/// An H200 in cuDNN's words.
+/// cuDNN's description of an H200.
 const H200: &str = include_str!("device-h200.json");
 
-/// Sizes of a case: tokens, query heads, key heads, columns of a head.
+/// Sizes of a case: tokens, query heads, key heads, columns per head.
 type Sizes = [i64; 4];
 
-/// One sequence whose rows lie without gaps, attending causally.
+/// One sequence with contiguous rows, attending causally.
 fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
     Case {
         sequences: 1,
@@ -33,8 +33,8 @@ fn plain([tokens, heads, kv_heads, head_dim]: Sizes) -> Case {
     }
 }
 
-/// As attention has it in a block: q, k and v next to each other in one tensor, and their gradients in another, but for packed
-/// ones, which have their own.
+/// The layout of attention in a block: q, k and v adjacent in one tensor, and their gradients in another; packed
+/// gradients have separate tensors.
 fn fused(mut case: Case) -> Case {
     let stride = (case.heads + 2 * case.kv_heads) * case.head_dim;
     let gradients = if case.packed { &[][..] } else { &[uid::DQ, uid::DK, uid::DV] };
@@ -44,14 +44,14 @@ fn fused(mut case: Case) -> Case {
     case
 }
 
-/// Documents end to end: rows' logarithms have rows of all heads.
+/// Concatenated documents: rows' logarithms have rows of all heads.
 fn packed(case: Case, sequences: i64) -> Case {
     let mut case = Case { sequences, packed: true, ..case };
     case.strides.set(uid::LSE, case.heads as usize);
     case
 }
 
-/// Some heads of more.
+/// A few heads of a tensor with more.
 fn of_more(mut case: Case, heads: i64) -> Case {
     if case.packed {
         case.strides.set(uid::LSE, heads as usize);
@@ -62,7 +62,7 @@ fn of_more(mut case: Case, heads: i64) -> Case {
     case
 }
 
-/// Steps of context parallelism, which make parts that join others, as 8192 tokens of each rank have them.
+/// Steps of context parallelism, whose results are merged with others, with 8192 tokens per rank.
 fn parts() -> Vec<(&'static str, Case)> {
     let own = plain([8192, 32, 8, 128]);
     let all = |q_tokens, k_tokens| Case { q_tokens, k_tokens, causal: false, ..own };
@@ -103,15 +103,15 @@ fn parts() -> Vec<(&'static str, Case)> {
     ring.map(|(name, case)| (name, of_ring(case))).to_vec()
 }
 
-/// The queries lie in one tensor with the keys, everything else has rows of its own.
+/// The queries lie in one tensor with the keys; everything else has separate rows.
 fn of_ring(mut case: Case) -> Case {
     let stride = (case.heads + 2 * case.kv_heads) * case.head_dim;
     case.strides.set(uid::Q, stride as usize);
     case
 }
 
-/// Steps under a window: own chunks, and keys before them of which some are out of reach, in chunks of 512 tokens as ranks have
-/// them, and larger ones.
+/// Steps under a window: a rank's own chunks, and earlier keys of which some are out of reach, in chunks of 512 tokens
+/// and larger ones.
 fn windows() -> Vec<(&'static str, Case)> {
     let own = plain([8192, 32, 8, 128]);
     let left = |of: Case, q_tokens, k_tokens| Case { q_tokens, k_tokens, causal: false, window: true, ..of };
@@ -173,7 +173,7 @@ fn cases() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// Bytes that the engine may have for itself, by the formula that plans are charged with.
+/// Bytes the engine may use for itself, by the formula that plans are charged with.
 fn allowed(case: &Case, backward: bool) -> u64 {
     let op = OpDesc::Attention {
         q_tokens: case.q_tokens as usize,
@@ -187,7 +187,7 @@ fn allowed(case: &Case, backward: bool) -> u64 {
         backward,
     };
     let allowed = |scratch: AttentionScratch| {
-        // A case is some heads already, and what its graph does not name is the engine's.
+        // A case is already a group of heads, and the rest that its graph does not name is the engine's.
         let shared = (case.k_tokens * case.heads * case.head_dim * 2) as u64;
         let own = if case.packed || !backward || case.heads == case.kv_heads { 0 } else { 2 * shared };
         scratch.own + own
@@ -195,7 +195,7 @@ fn allowed(case: &Case, backward: bool) -> u64 {
     AttentionScratch::of(&op).map_or(0, allowed)
 }
 
-/// NCCL has every function that is called, and gives a name for a communicator; no device is needed for that.
+/// Checks that NCCL has every function that is called and returns a communicator id, which needs no device.
 fn nccl(lines: &mut Lines, found: &Probe) {
     let library = found.libraries.iter().find(|found| found.library == Library::Nccl);
     match library.and_then(|found| found.path.as_ref().zip(found.version.as_ref())) {
@@ -208,7 +208,7 @@ fn nccl(lines: &mut Lines, found: &Probe) {
     }
 }
 
-/// Builds them all.
+/// Builds all plans.
 pub fn run(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
     nccl(lines, &found);

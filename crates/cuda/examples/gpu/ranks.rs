@@ -1,5 +1,5 @@
-//! Several ranks: as streams of one device, as processes with a device each where there are several, and one alone by NCCL. And
-//! blocks captured as graphs.
+//! Several ranks: as streams of one device, as processes with one device each if there are several, and a single rank
+//! over NCCL. Also blocks captured as graphs.
 #![allow(unsafe_code)]
 
 use std::process::Command;
@@ -21,7 +21,7 @@ use super::Lines;
 const BUDGET: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Runs everything.
+/// Runs all checks.
 pub fn run(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
     for grid in [
@@ -48,7 +48,7 @@ fn words(done: std::result::Result<(), String>) -> String {
     done.err().unwrap_or_else(|| "every collective conforms".to_string())
 }
 
-/// Every rank a thread with its own streams and memory of device 0.
+/// Each rank is a thread with its own streams and memory on device 0.
 fn streams(found: &Probe, grid: Grid) -> std::result::Result<(), String> {
     let options = ThreadsOptions { deadline: SOON, chaos: None };
     std::thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn streams(found: &Probe, grid: Grid) -> std::result::Result<(), String> {
         let ranks: Vec<_> = threads(grid.ranks(), options).into_iter().map(rank).collect();
         let ended =
             ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err("a rank panicked".into())));
-        // All of them are waited for before the first failure is reported.
+        // All ranks are waited for before the first failure is reported.
         ended.collect::<Vec<_>>().into_iter().collect()
     })
 }
@@ -74,7 +74,7 @@ fn library(found: &Probe) -> std::result::Result<Arc<Nccl>, String> {
     Ok(Arc::new(Nccl::open(path).map_err(|error| error.to_string())?))
 }
 
-/// One process of several, for `gpu nccl HOST:PORT RANK RANKS`.
+/// One of several processes, for `gpu nccl HOST:PORT RANK RANKS`.
 pub fn process(lines: &mut Lines, args: &[String]) {
     let numbers: Vec<usize> = args.iter().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     let done = match (args, &numbers[..]) {
@@ -101,7 +101,7 @@ fn processes(devices: usize) -> std::result::Result<(), String> {
     let start = |rank: usize| {
         let numbers = [rank, devices].map(|number| number.to_string());
         let mut command = Command::new(&own);
-        // Each stream has a queue of its own then.
+        // Gives each stream a hardware queue of its own.
         command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
         command.args(["nccl", "127.0.0.1:29417"]).args(numbers).spawn()
     };
@@ -118,7 +118,7 @@ fn processes(devices: usize) -> std::result::Result<(), String> {
     }
 }
 
-/// Every call of the binding with one rank, and the link.
+/// Tests every call of the binding with one rank, and the link.
 fn one_rank(found: &Probe) -> std::result::Result<(), String> {
     let failed = |error: fathom_cuda::Error| error.to_string();
     let nccl = library(found)?;
@@ -130,7 +130,7 @@ fn one_rank(found: &Probe) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// What a call did not do, if one did not.
+/// The first call that misbehaved, if any.
 fn calls(cuda: &Arc<Cuda>, nccl: &Arc<Nccl>) -> Result<Option<String>> {
     const COUNT: usize = 1 << 16;
     let (driver, stream) = (cuda.driver().clone(), cuda.compute()?);
@@ -140,7 +140,7 @@ fn calls(cuda: &Arc<Cuda>, nccl: &Arc<Nccl>) -> Result<Option<String>> {
     let into = device.zeros(1, COUNT, DType::F32, Category::Data);
     let (a, b, bytes) = (from.address(), into.address(), COUNT * 4);
     type Call<'a> = (&'static str, &'a dyn Fn() -> Result<()>);
-    // SAFETY: both tensors have as many bytes and live to the end of this function, which waits for each call.
+    // SAFETY: both tensors have this many bytes and live to the end of this function, which waits for each call.
     let list: [Call<'_>; 6] = unsafe {
         [
             ("all_reduce", &|| comm.all_reduce(a, b, COUNT, Kind::F32, stream)),
@@ -168,7 +168,7 @@ fn calls(cuda: &Arc<Cuda>, nccl: &Arc<Nccl>) -> Result<Option<String>> {
     Ok(nccl.failure(SOON))
 }
 
-/// Whether cuDNN takes part in the block: one sequence, so that no lists go up.
+/// A mask of one sequence, so that no lists are uploaded and cuDNN can be part of the captured block.
 fn mask(device: &Device, tokens: usize) -> Mask {
     let slices = [Slice::causal(0..tokens, 0..tokens, None)];
     let numbers: Vec<i32> = (0..tokens as i32).collect();
@@ -182,7 +182,8 @@ fn mask(device: &Device, tokens: usize) -> Mask {
     Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None }
 }
 
-/// A block of products, attention and norms, four times: issued, captured, replayed twice. Its results, and what was counted.
+/// Runs a block of products, attention and norms four times: issued, captured, replayed twice. Returns whether results
+/// agree, and the counts.
 fn graphs(found: &Probe) -> Result<(bool, String)> {
     let cuda = Arc::new(Cuda::open(found, 0)?.with_graphs(true));
     let device = Device::new(cuda.clone(), BUDGET);

@@ -1,4 +1,4 @@
-//! A device's own figures: what it is, copies between it and the host, products, attention. Medians of repeats by the
+//! A device's own figures: its description, copies to and from the host, products, attention. Medians of repeats by the
 //! device's clock.
 #![allow(unsafe_code)]
 
@@ -17,40 +17,40 @@ use fathom_tensor::{
 use super::{Lines, experts, memory};
 
 const REPEATS: usize = 5;
-/// A driver takes some seconds to clear what a process held.
+/// A driver takes some seconds to clear the memory of an ended process.
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// A device to measure.
 pub struct Bench {
-    /// With memory.
+    /// Device with a pool.
     pub device: Device,
-    /// Its own calls.
+    /// Its CUDA machine.
     pub cuda: Arc<Cuda>,
 }
 
 impl Bench {
-    /// Not initialised.
+    /// An uninitialised tensor.
     pub fn empty(&self, rows: usize, cols: usize, dtype: DType) -> Tensor {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
 
-    /// Between -1 and 1, each its own: zeros, and rows that repeat, would be multiplied at less power.
+    /// Independent numbers between -1 and 1: zeros or repeating rows would be multiplied at lower power.
     pub fn numbers(&self, rows: usize, cols: usize) -> Tensor {
         let out = self.empty(rows, cols, DType::Bf16);
         let below = self.device.from_f32(1, cols, &vec![-1.0; cols], Category::Data);
-        // No two tensors that live begin at one address.
+        // Live tensors never share an address, so the address serves as a seed.
         self.cuda.random(&out, out.address());
         self.cuda.scale(&out, 2.0, &out);
         self.cuda.add_bias(&out, &below);
         out
     }
 
-    /// Whether who computes is who should: on Hopper the library, everywhere else whoever does.
+    /// True if the expected library computes: on Hopper the given one, elsewhere any.
     fn is_by(&self, by: &str, library: &str) -> bool {
         by == library || self.cuda.driver().facts().capability != (9, 0)
     }
 
-    /// For an operation.
+    /// Scratch for an operation.
     pub fn scratch(&self, op: &fathom_tensor::OpDesc) -> Tensor {
         self.empty(1, self.cuda.profile().workspace(op).max(1) as usize, DType::U8)
     }
@@ -87,19 +87,19 @@ pub fn median(
     Ok(seconds[REPEATS / 2])
 }
 
-/// Runs everything.
+/// Runs all measurements.
 pub fn run(lines: &mut Lines) {
     if let Err(error) = figures(lines) {
         lines.say("device", false, error.to_string());
     }
 }
 
-/// Says what was found and whether it computes.
+/// Reports what was found and whether it computes.
 pub fn device(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
     for library in &found.libraries {
         let version = library.version.clone().or_else(|| library.problem.clone()).unwrap_or_default();
-        // Attention and several devices can do without theirs.
+        // Libraries for attention and for several devices are optional.
         lines.say(library.library.name(), library.problem.is_none() || !library.library.is_needed(), version);
     }
     files(lines);
@@ -109,7 +109,7 @@ pub fn device(lines: &mut Lines) {
     }
 }
 
-/// The files of each library that are open by now: a second copy is somebody else's.
+/// The files of each library that are mapped by now: a second copy was opened by another library.
 fn files(lines: &mut Lines) {
     for library in Library::ALL {
         let files = mapped(library.file());
@@ -118,7 +118,7 @@ fn files(lines: &mut Lines) {
     }
 }
 
-/// Waits until nearly all of the device's memory is free, as after a process that was ended.
+/// Waits until nearly all of the device's memory is free, as after a process has ended.
 pub fn free(lines: &mut Lines) {
     let started = Instant::now();
     let wait = || -> fathom_cuda::Result<(u64, u64)> {
@@ -153,7 +153,7 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     describe(lines);
     let device = Device::new(cuda.clone(), before / 10 * 9);
     let bench = Bench { device, cuda };
-    // What has bars comes first, what may take its time last.
+    // Measurements with bars come first, slow ones last.
     products(lines, &bench)?;
     narrow_products(lines, &bench)?;
     for (length, peaked) in [
@@ -176,7 +176,7 @@ fn figures(lines: &mut Lines) -> fathom_cuda::Result<()> {
     memory::with_copies(lines, &bench)
 }
 
-/// How much of the host's memory can be pinned, and how fast.
+/// Measures how much of the host's memory can be pinned, and how fast.
 pub fn pinned(lines: &mut Lines) {
     let cuda = Cuda::open(&probe(&Search::from_environment(), true), 0);
     if let Err(error) = cuda.and_then(|cuda| memory::pinned(lines, &cuda)) {
@@ -205,7 +205,7 @@ fn products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
     Ok(())
 }
 
-/// Products of narrow operands, which are made narrow each time.
+/// Products of operands that are quantized each time.
 fn narrow_products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> {
     let size = 8192;
     let (a, b) = (bench.numbers(size, size), bench.numbers(size, size));
@@ -243,10 +243,11 @@ fn describe(lines: &mut Lines) {
     }
 }
 
-/// What multiplies scores so that a row's span 200, as a trained model's do: six deviations, which even numbers between -1 and 1 have a third of.
+/// Scales scores so that a row's span 200, like a trained model's: six standard deviations, a third of which is what
+/// uniform numbers between -1 and 1 give.
 const SPREAD: f32 = 200.0 / 2.0;
 
-/// Causal attention of 32 heads that share 8 of keys, 128 columns each, over documents of equal length.
+/// Causal attention of 32 query heads and 8 key heads, 128 columns each, over documents of equal length.
 fn attention(
     lines: &mut Lines,
     bench: &Bench,

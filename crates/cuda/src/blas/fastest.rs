@@ -1,23 +1,24 @@
-//! Which of several ways of making one product is the fastest, by the device's clock.
+//! Choice of the fastest of several algorithms for a product, by the device's clock.
 
 use super::Shape;
 use crate::Result;
 use crate::driver::{Driver, Event, Stream};
 
-/// Runs of a candidate that are timed, after one that is not.
+/// Timed runs per candidate, after one that is not timed.
 const RUNS: u32 = 2;
-/// Least length of each side, and least number of multiplications, of a product that is worth measuring.
+/// Least length of each side, and least number of multiplications, for which measuring pays off.
 const LEAST: u64 = 512;
 const LEAST_WORK: u64 = 1 << 31;
 
-/// Whether a product takes long enough for a better algorithm to be felt.
+/// True if a product takes long enough for a better algorithm to matter.
 pub fn is_worth(shape: &Shape) -> bool {
     let sides = [shape.result.rows, shape.result.cols, shape.inner];
     sides.iter().all(|side| *side >= LEAST) && sides.iter().product::<u64>() >= LEAST_WORK
 }
 
-/// The fastest of `count` candidates, the first among equals; the first too if none of them runs. `run` issues a candidate to the
-/// stream, which is waited for. None while the stream is captured: nothing runs then.
+/// The index of the fastest of `count` candidates, the first among equals, and also the first if none of them runs.
+/// `run` issues a candidate to the stream, which is waited for. `None` during capture of the stream, as nothing runs
+/// then.
 ///
 /// # Errors
 /// If the device has failed.
@@ -36,7 +37,7 @@ pub fn fastest(
     let [from, to]: [Event; 2] = [driver.event(true)?, driver.event(true)?];
     let mut best = (f64::INFINITY, 0);
     for candidate in 0..count {
-        // One that the library refuses after all is no choice.
+        // Candidates that the library refuses after all are skipped.
         let ran = run(candidate)
             .and_then(|()| driver.record(from, stream))
             .and_then(|()| (0..RUNS).try_for_each(|_| run(candidate)))
@@ -62,7 +63,8 @@ mod tests {
     use crate::driver::Rows;
     use crate::driver::fake::Fake;
 
-    /// Candidates that take so many operations each, of which the pretended device makes one in a microsecond; zero refuses.
+    /// Candidates that take this many operations each, at a microsecond each on the simulated device; zero means
+    /// refused.
     fn chosen(costs: &[usize], captured: bool) -> (Option<usize>, usize) {
         let fake = Fake::new(1 << 20);
         let (stream, memory) = (fake.stream().unwrap(), fake.allocate(64).unwrap());

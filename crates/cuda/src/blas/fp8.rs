@@ -1,26 +1,26 @@
-//! Which products of narrow operands a chip's matrix units make, and which are emulated.
+//! Support for narrow operands: which products a chip's matrix units compute, and which are emulated.
 //!
-//! Tensors with one scale from sm_89 on, blocks of 128 on sm_90 alone, lines of 32 from sm_100 on (cuBLAS' manual, "Scaling
-//! Mode Support Overview"). All of them take one layout here, both operands with their summed index along the bytes of a line,
-//! which is the only one that sm_89, sm_90 and sm_120 have.
+//! One scale per tensor from sm_89 on, blocks of 128 only on sm_90, lines of 32 from sm_100 on (cuBLAS manual, "Scaling
+//! Mode Support Overview"). All use one layout here, both operands with their summed index along the bytes of a line,
+//! the only one that sm_89, sm_90 and sm_120 have.
 
 use fathom_tensor::{Blocks, Narrow};
 
-/// What cuBLASLt makes of an operand's scales (`cublasLtMatmulMatrixScale_t`).
+/// cuBLASLt's scale modes for an operand (`cublasLtMatmulMatrixScale_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scales {
-    /// One f32.
+    /// One f32 for the tensor.
     Tensor,
-    /// Bytes of E8M0, for lines of 32.
+    /// E8M0 bytes, one per line of 32.
     Lines32,
-    /// f32 of lines of 128.
+    /// f32, one per line of 128.
     Lines128,
-    /// f32 of tiles of 128 x 128.
+    /// f32, one per tile of 128 x 128.
     Tiles128,
 }
 
 impl Scales {
-    /// Those of an operand, if the library has such.
+    /// The mode for an operand, if the library has one.
     pub fn of(how: Narrow) -> Option<Scales> {
         match how.blocks {
             Blocks::Tensor => Some(Scales::Tensor),
@@ -32,16 +32,17 @@ impl Scales {
     }
 }
 
-/// Whether cuBLASLt is asked for a product of operands that are stored like this, on a chip of this instruction set (`sm_90a`).
+/// Checks whether cuBLASLt is used for a product of operands in these formats on a chip of this instruction set
+/// (`sm_90a`).
 ///
 /// # Errors
-/// Why the product is emulated.
+/// The reason that the product is emulated.
 pub fn fp8_units(isa: &str, how: [Narrow; 2]) -> Result<(), String> {
     let digits: String = isa.chars().filter(char::is_ascii_digit).collect();
     let chip: u32 = digits.parse().unwrap_or(0);
     let emulated = |why: String| Err(format!("{why}: emulated on {isa}"));
     let [a, b] = how.map(|how| how.element.dtype());
-    // E5M2 with itself is the one pair that the library has no product for.
+    // E5M2 with E5M2 is the one pair that the library has no product for.
     if a.is_none() || b.is_none() || (a == b && a == Some(fathom_tensor::DType::F8E5M2)) {
         return emulated(format!("no unit multiplies {:?} with {:?}", how[0].element, how[1].element));
     }

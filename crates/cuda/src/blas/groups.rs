@@ -1,10 +1,10 @@
-//! Products of groups: many products of one kind in one call, whose sizes and addresses are in device memory and read when it
-//! runs (cuBLAS' manual, "cublasLtMatmul()", grouped matrices; experimental there).
+//! Grouped products: many products of one kind in one call, whose sizes and addresses are in device memory and read
+//! when it runs (cuBLAS manual, "cublasLtMatmul()", grouped matrices; experimental there).
 //!
-//! Factors are in device memory, too: with those of the host results are wrong on Hopper up to 13.7.0, and one of each kind is for
-//! all groups there (the same page; release notes of CUDA 13.4 update 1). A group without rows has no sizes at all, so that
-//! nothing depends on what a library does with a product that sums over nothing: up to cuBLAS 13.2 it was wrong
-//! (TransformerEngine, pull request 2765).
+//! Factors are in device memory, too: host factors give wrong results on Hopper up to 13.7.0, and only one of each kind
+//! for all groups is supported there (the same page; release notes of CUDA 13.4 update 1). A group without rows has all
+//! sizes zero, so that nothing depends on how a library handles a product with an empty sum: up to cuBLAS 13.2 that was
+//! wrong (TransformerEngine, pull request 2765).
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -21,18 +21,19 @@ use crate::calls::groups as grouped;
 use crate::driver::Stream;
 use crate::{Error, Result};
 
-/// The least version that is asked for products of groups, as the library writes it. Hopper has them from 13.4.0 on, but up to
-/// 13.6.0 several that use one workspace may hang (release notes of CUDA 13.2 update 1 to 13.3 update 1, issue 6456362).
+/// The lowest version used for grouped products, in the library's encoding. Hopper has them from 13.4.0 on, but up to
+/// 13.6.0 several that share one workspace may hang (release notes of CUDA 13.2 update 1 to 13.3 update 1, issue
+/// 6456362).
 const LEAST: usize = 130_700;
 /// `CUBLASLT_POINTER_MODE_DEVICE`.
 const ON_DEVICE: i32 = 1;
-/// Bytes that addresses of all matrices are multiples of.
+/// Alignment in bytes of the addresses of all matrices.
 const ALIGN: u32 = 16;
 
-/// Products of one kind, a group each, as cuBLASLt sees them: `D = op(first) op(second)`, all by columns.
+/// Products of one kind, one per group, as cuBLASLt sees them: `D = op(first) op(second)`, all column-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Groups {
-    /// How many.
+    /// Number of groups.
     pub count: u32,
     /// Type of both operands.
     pub input: Element,
@@ -42,59 +43,61 @@ pub struct Groups {
     pub first_trans: bool,
     /// Transposes the second operand's bytes.
     pub second_trans: bool,
-    /// Rows and columns of a result and the summed size, about: hints.
+    /// Approximate rows and columns of a result and summed size, as hints.
     pub likely: [u64; 3],
 }
 
-/// Where the tables of products of groups are, in device memory; one entry for each group.
+/// Addresses of the tables of a grouped product in device memory; one entry per group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupOperands {
-    /// Addresses of the first operands, the second ones, and the results, which are added to: u64, at multiples of 16.
+    /// Addresses of the first operands, the second ones, and the results, which are accumulated: u64, at multiples of
+    /// 16.
     pub pointers: [u64; 3],
     /// m, n, k: i32.
     pub sizes: [u64; 3],
-    /// Elements from one column to the next of the operands and the results: i32.
+    /// Leading dimensions of the operands and the results: i32.
     pub strides: [u64; 3],
-    /// What multiplies products and what is there: an f32 each, for all.
+    /// Factors of the products and of the previous results: one f32 each, for all groups.
     pub factors: [u64; 2],
-    /// Scratch.
+    /// Address of the scratch.
     pub workspace: u64,
-    /// Its bytes.
+    /// Bytes of the scratch.
     pub workspace_bytes: u64,
 }
 
-/// Something that multiplies groups of matrices on a stream.
+/// A library that computes grouped products on a stream.
 ///
 /// # Safety
-/// It reads and writes what the tables say, and the workspace.
+/// Reads and writes only what the tables describe, and the workspace.
 pub unsafe trait GroupedProducts: Send + Sync {
-    /// Whether the library has something for such groups that needs no more scratch than there is.
+    /// True if the library supports such groups within the available scratch.
     ///
     /// # Errors
     /// If the library fails.
     fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool>;
-    /// Issues products that [`GroupedProducts::takes`].
+    /// Issues products for which [`GroupedProducts::takes`] is true.
     ///
     /// # Errors
     /// If the library fails.
     ///
     /// # Safety
-    /// When the stream comes to it, the tables are of such groups; all that they name lives until it has passed.
+    /// When the stream reaches the call, the tables describe such groups; all that they refer to lives until it has
+    /// run.
     unsafe fn product(&self, groups: &Groups, operands: &GroupOperands, stream: Stream) -> Result<()>;
 }
 
-/// By groups; none for those that the library refuses.
+/// Plans by groups; `None` for those that the library refuses.
 pub(super) type GroupedPlans = Recent<Groups, Option<Candidate>>;
 
-/// Whether the library that is open is asked for products of groups on a chip of this capability.
+/// Checks whether the opened library is used for grouped products on a chip of this capability.
 ///
 /// # Errors
-/// Why not; without words on chips other than Hopper, where nothing is to be said.
+/// The reason that it is not; empty on chips other than Hopper, where there is nothing to report.
 pub fn why_no_groups(capability: (u32, u32)) -> std::result::Result<(), String> {
     if capability != (9, 0) {
         return Err(String::new());
     }
-    // SAFETY: it takes nothing and returns a number.
+    // SAFETY: the function takes no arguments and returns a number.
     let version = unsafe { sys::cublasLtGetVersion() };
     if version >= LEAST && grouped::are_there() {
         return Ok(());
@@ -113,10 +116,10 @@ fn check(call: &'static str, groups: &Groups, status: Status) -> Result<()> {
     }
 }
 
-/// Descriptors of one call: layouts know addresses of tables.
+/// Descriptors of one call; layouts contain the addresses of tables.
 struct Call {
     desc: Desc,
-    /// Of the operands and the result.
+    /// Layouts of the operands and the result.
     layouts: [Matrix; 3],
 }
 
@@ -211,14 +214,14 @@ impl CublasLt {
         Ok(is_good.then_some((found.algo, found.workspaceSize)))
     }
 
-    /// The choice for such groups, if it needs no more scratch than there is.
+    /// The choice for such groups, if it fits in the available scratch.
     fn choice(&self, groups: &Groups, operands: &GroupOperands) -> Result<Option<Candidate>> {
         let choice = self.grouped().get(*groups, || self.ask_groups(groups, operands))?;
         Ok(choice.filter(|(_, bytes)| *bytes as u64 <= operands.workspace_bytes))
     }
 }
 
-// SAFETY: layouts and addresses are those of the tables, and the workspace is no larger than what the operands say.
+// SAFETY: layouts and addresses are those of the tables, and the workspace is no larger than the operands specify.
 unsafe impl GroupedProducts for CublasLt {
     fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool> {
         Ok(self.choice(groups, operands)?.is_some())

@@ -1,4 +1,5 @@
-//! cuBLASLt: descriptors made and heuristics asked once for each shape, and the fastest of what they offer taken.
+//! cuBLASLt products: descriptors are made and heuristics queried once per shape, and the fastest of the candidates is
+//! used.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -17,25 +18,25 @@ use super::{Element, Layout, Operands, Products, Scales, Shape};
 use crate::driver::{Driver, Stream};
 use crate::{Error, Result};
 
-/// Shapes whose plans are kept: numbers of tokens vary from one micro batch to the next, and a plan is some KiB.
+/// Shapes whose plans are kept: the number of tokens varies between micro-batches, and a plan takes some KiB.
 const MOST_PLANS: usize = 1024;
-/// Algorithms that are asked for, and measured where that is worth it.
+/// Algorithms requested, and measured if that pays off.
 const CANDIDATES: usize = 5;
 
-/// By shape; none for one that the library refuses.
+/// Plans by shape; `None` for one that the library refuses.
 type Plans = Recent<Shape, Option<Arc<Plan>>>;
 
-/// A handle on the current device, and what is known of the shapes that came last.
+/// A handle on the current device, with the plans of recent shapes.
 pub struct CublasLt {
     pub(super) handle: usize,
     pub(super) workspace_bytes: u64,
-    /// Measures with it, if it measures at all.
+    /// Driver for measuring; `None` if nothing is measured.
     driver: Option<Arc<dyn Driver>>,
     plans: Mutex<Plans>,
     pub(super) grouped: Mutex<GroupedPlans>,
 }
 
-/// What a product is.
+/// Descriptor of a product.
 pub(super) struct Desc(pub usize);
 
 impl Drop for Desc {
@@ -45,7 +46,7 @@ impl Drop for Desc {
     }
 }
 
-/// How a matrix lies in memory.
+/// Layout of a matrix in memory.
 pub(super) struct Matrix(pub usize);
 
 impl Drop for Matrix {
@@ -55,7 +56,7 @@ impl Drop for Matrix {
     }
 }
 
-/// An algorithm and the scratch that it takes.
+/// An algorithm and the scratch that it needs.
 pub(super) type Candidate = (cublasLtMatmulAlgo_t, usize);
 
 /// Descriptors and algorithms, the heuristics' first choice first.
@@ -64,21 +65,21 @@ struct Plan {
     first: Matrix,
     second: Matrix,
     result: Matrix,
-    /// Not empty.
+    /// Algorithms; not empty.
     candidates: Vec<Candidate>,
-    /// The fastest, once it is known.
+    /// Index of the fastest, once known.
     chosen: OnceLock<usize>,
 }
 
 impl Plan {
-    /// What to run with so much scratch.
+    /// The algorithm to run within this much scratch.
     fn candidate(&self, workspace_bytes: u64) -> Option<&Candidate> {
         let chosen = self.chosen.get().and_then(|chosen| self.candidates.get(*chosen));
         chosen.into_iter().chain(&self.candidates).find(|(_, bytes)| *bytes as u64 <= workspace_bytes)
     }
 }
 
-/// Names what a failed call was about.
+/// Converts a failed call's status to an error that names the product.
 fn check(call: &'static str, shape: &Shape, status: Status) -> Result<()> {
     if status == Status::CUBLAS_STATUS_SUCCESS {
         return Ok(());
@@ -89,12 +90,12 @@ fn check(call: &'static str, shape: &Shape, status: Status) -> Result<()> {
 }
 
 pub(super) fn name(status: Status) -> String {
-    // SAFETY: the library returns a text of its own.
+    // SAFETY: the library returns a static string.
     let text = unsafe { sys::cublasLtGetStatusName(status) };
     if text.is_null() {
         return format!("{status:?}");
     }
-    // SAFETY: as above; it ends with a zero.
+    // SAFETY: as above; it is zero-terminated.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -108,7 +109,7 @@ pub(super) fn data_type(element: Element) -> cudaDataType {
     }
 }
 
-/// `cublasOperation_t`, which the bindings leave out: N is 0, T is 1.
+/// `cublasOperation_t`, which the bindings omit: N is 0, T is 1.
 pub(super) fn operation(trans: bool) -> i32 {
     i32::from(trans)
 }
@@ -122,8 +123,9 @@ pub(super) fn at<T>(address: usize) -> *mut T {
 }
 
 impl CublasLt {
-    /// A handle on the device that is current on this thread; products may use `workspace_bytes` of scratch. With a driver the
-    /// algorithms for each shape are measured when it first comes, else the heuristics' first choice is taken.
+    /// Creates a handle on the device that is current on this thread; products may use `workspace_bytes` of scratch.
+    /// With a driver, the algorithms for each shape are measured when it first occurs; otherwise the heuristics' first
+    /// choice is used.
     ///
     /// # Errors
     /// If the library does not start.
@@ -172,13 +174,13 @@ impl CublasLt {
         Ok((!plan.candidates.is_empty()).then(|| Arc::new(plan)))
     }
 
-    /// What the heuristics offer that needs no more scratch than there is, the best first; empty if they have nothing.
+    /// The heuristics' candidates that fit in the available scratch, the best first; empty if there are none.
     fn ask(&self, shape: &Shape, desc: &Desc, matrices: [&Matrix; 3]) -> Result<Vec<Candidate>> {
         let [first, second, result] = matrices.map(|matrix| at(matrix.0));
         let aligns = [shape.first.align, shape.second.align, shape.result.align];
         let about = |call: &'static str, status: Status| check(call, shape, status);
         let preference = Preference::new(self.workspace_bytes, aligns, &about)?;
-        // SAFETY: descriptors that live; as many results fit as are asked for.
+        // SAFETY: descriptors that live; there is room for as many results as are requested.
         unsafe {
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = std::mem::zeroed();
             let mut count: c_int = 0;
@@ -196,7 +198,7 @@ impl CublasLt {
             );
             let refused = match status {
                 Status::CUBLAS_STATUS_NOT_SUPPORTED => true,
-                // What it answers to scales that it does not know is not written down.
+                // The status for unknown scale modes is undocumented.
                 Status::CUBLAS_STATUS_INVALID_VALUE | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
                     shape.scales.is_some()
                 }
@@ -215,7 +217,7 @@ impl CublasLt {
     /// Runs a candidate, with the result at `c`.
     ///
     /// # Safety
-    /// As for [`Products::product`].
+    /// See [`Products::product`].
     unsafe fn run(
         &self,
         (shape, plan): (&Shape, &Plan),
@@ -225,8 +227,8 @@ impl CublasLt {
         stream: Stream,
     ) -> Result<()> {
         let (one, beta) = (1f32, if operands.accumulate { 1f32 } else { 0f32 });
-        // SAFETY: descriptors live as long as the plan; the addresses are the caller's promise; both factors are read before the
-        // call returns.
+        // SAFETY: descriptors live as long as the plan; the addresses are the caller's promise; both factors are read
+        // before the call returns.
         let status = unsafe {
             sys::cublasLtMatmul(
                 at(self.handle),
@@ -250,11 +252,11 @@ impl CublasLt {
         check("cublasLtMatmul", shape, status)
     }
 
-    /// Chooses among the candidates for a shape by running them, once. Results go where the product's will, or, where that is
-    /// added to, into memory of their own; without such memory the first choice stays.
+    /// Chooses among the candidates for a shape by running them, once. Results go where the product's will or, if that
+    /// is accumulated, into separate memory; without such memory the first choice stays.
     ///
     /// # Safety
-    /// As for [`Products::product`].
+    /// See [`Products::product`].
     unsafe fn choose(&self, shape: &Shape, plan: &Plan, operands: &Operands, stream: Stream) -> Result<()> {
         let Some(driver) = self.driver.as_ref().filter(|_| plan.chosen.get().is_none() && is_worth(shape))
         else {
@@ -272,7 +274,7 @@ impl CublasLt {
                 if candidate.1 as u64 > operands.workspace_bytes {
                     return Err(refused(shape));
                 }
-                // SAFETY: the caller's promise, or memory of this function, which has waited when it gives it back.
+                // SAFETY: the caller's promise, or memory of this function, which has waited before it is released.
                 unsafe { self.run((shape, plan), candidate, operands, c, stream) }
             })?,
         };
@@ -284,7 +286,7 @@ impl CublasLt {
     }
 }
 
-/// Nothing for a shape with so little scratch.
+/// The error for a shape without a plan within the scratch.
 fn refused(shape: &Shape) -> Error {
     let status = "no plan with so little scratch".to_string();
     Error::Blas { call: "cublasLtMatmul", what: format!("{shape:?}"), status }
@@ -303,7 +305,7 @@ fn set<T>(
     check("cublasLtMatmulDescSetAttribute", shape, status)
 }
 
-/// How scales are meant, and how sums are made.
+/// Sets the scale modes and the accumulation mode.
 fn set_modes(shape: &Shape, desc: &Desc, modes: [Scales; 2]) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     use sys::cublasLtMatmulMatrixScale_t as Mode;
@@ -318,7 +320,7 @@ fn set_modes(shape: &Shape, desc: &Desc, modes: [Scales; 2]) -> Result<()> {
     set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, i8::from(shape.fast))
 }
 
-/// Where the scales of A and B are: on the device, what elements are multiplied by.
+/// Sets the device addresses of the scales of A and B.
 fn set_scales(shape: &Shape, desc: &Desc, [a, b]: [u64; 2]) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
     set(shape, desc, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b)?;
@@ -341,7 +343,7 @@ fn layout(shape: &Shape, layout: &Layout, element: Element) -> Result<Matrix> {
     Ok(Matrix(made.expose_provenance()))
 }
 
-// SAFETY: the layouts are those of the shape, and the workspace is no larger than what the operands say.
+// SAFETY: the layouts are those of the shape, and the workspace is no larger than the operands specify.
 unsafe impl Products for CublasLt {
     fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool> {
         let plan = self.plans().get(*shape, || self.make(shape, operands.scales))?;
@@ -349,7 +351,8 @@ unsafe impl Products for CublasLt {
     }
 
     unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()> {
-        // The descriptor is of the shape, the scales are of the call: no other thread may call meanwhile.
+        // The descriptor belongs to the shape but the scales to the call, so the lock is held: no other thread may call
+        // meanwhile.
         let mut plans = self.plans();
         let plan = plans.get(*shape, || self.make(shape, operands.scales))?.ok_or_else(|| refused(shape))?;
         if shape.scales.is_some() {

@@ -1,8 +1,8 @@
 //! Matrix products by cuBLASLt.
 //!
-//! Tensors have rows, cuBLASLt has columns: `C = op(A) op(B)` by rows is `C^T = op(B)^T op(A)^T` by columns, where the
-//! transposed matrices are the same bytes. Products split over the summed index are not allowed, so one shape has one order
-//! of additions; another number of rows may have another, which the library does not promise to avoid.
+//! Tensors are row-major, cuBLASLt is column-major: `C = op(A) op(B)` by rows is `C^T = op(B)^T op(A)^T` by columns,
+//! where the transposed matrices are the same bytes. Splitting the summed index is not allowed, so one shape has one
+//! order of additions; a different number of rows may have a different order, which the library does not rule out.
 #![allow(unsafe_code)]
 
 mod fastest;
@@ -21,41 +21,41 @@ pub use shape::{Element, Layout, Shape};
 use crate::Result;
 use crate::driver::Stream;
 
-/// Where the operands of a product are.
+/// Addresses of the operands of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operands {
-    /// Of A.
+    /// Address of A.
     pub a: u64,
-    /// Of B.
+    /// Address of B.
     pub b: u64,
-    /// Of C.
+    /// Address of C.
     pub c: u64,
-    /// Of what elements of A and of B are multiplied by, where the shape says that they are.
+    /// Addresses of the scales of A and of B, if the shape has scales.
     pub scales: [u64; 2],
     /// Adds to C.
     pub accumulate: bool,
-    /// Scratch.
+    /// Address of the scratch.
     pub workspace: u64,
-    /// Its bytes.
+    /// Bytes of the scratch.
     pub workspace_bytes: u64,
 }
 
-/// Something that multiplies matrices on a stream.
+/// A library that computes matrix products on a stream.
 ///
 /// # Safety
-/// It reads and writes what the shape and the addresses say, and the workspace.
+/// Reads and writes only what the shape and the addresses describe, and the workspace.
 pub unsafe trait Products: Send + Sync {
-    /// Whether the library has something for a shape that needs no more scratch than there is.
+    /// True if the library supports a shape within the available scratch.
     ///
     /// # Errors
     /// If the library fails.
     fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool>;
-    /// Issues a product that [`Products::takes`].
+    /// Issues a product for which [`Products::takes`] is true.
     ///
     /// # Errors
     /// If the library fails.
     ///
     /// # Safety
-    /// The operands have the shape, and live until the stream has passed.
+    /// The operands have the shape, and live until the stream has executed the product.
     unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! What the heuristics may offer.
+//! Constraints for the heuristics.
 #![allow(unsafe_code)]
 
 use crate::Result;
@@ -7,10 +7,10 @@ use crate::calls::blas::{
     cublasStatus_t as Status,
 };
 
-/// Turns a call's status into an error that says what the call was about.
+/// Converts a call's status into an error that names the product.
 pub(super) type Check<'a> = &'a dyn Fn(&'static str, Status) -> Result<()>;
 
-/// Algorithms that do not split the summed index, with bounds.
+/// Requires algorithms that do not split the summed index, within bounds.
 pub(super) struct Preference(cublasLtMatmulPreference_t);
 
 impl Drop for Preference {
@@ -21,7 +21,7 @@ impl Drop for Preference {
 }
 
 impl Preference {
-    /// With so much scratch at most, for operands and a result whose addresses are multiples of so many bytes.
+    /// Limits scratch to `workspace_bytes`, for operands and a result with these address alignments in bytes.
     ///
     /// # Errors
     /// If the library fails.
@@ -45,7 +45,7 @@ impl Preference {
         Ok(preference)
     }
 
-    /// Sets an attribute by its number, to a value of the type that it has.
+    /// Sets an attribute by number; the value must have the attribute's type.
     ///
     /// # Errors
     /// If the library does not know it.
@@ -56,7 +56,7 @@ impl Preference {
         check("cublasLtMatmulPreferenceSetAttribute", status)
     }
 
-    /// For the library.
+    /// The library's handle.
     pub fn handle(&self) -> cublasLtMatmulPreference_t {
         self.0
     }

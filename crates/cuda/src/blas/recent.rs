@@ -1,8 +1,8 @@
-//! What was made for the keys that came last.
+//! Cache of recently used values.
 
 use std::collections::BTreeMap;
 
-/// At most so many values; one more takes the place of the one that was asked for longest ago.
+/// Holds a limited number of values; a new one replaces the least recently used.
 pub struct Recent<K, V> {
     most: usize,
     asked: u64,
@@ -10,15 +10,15 @@ pub struct Recent<K, V> {
 }
 
 impl<K: Ord + Copy, V: Clone> Recent<K, V> {
-    /// Room for `most` values.
+    /// Creates a cache with room for `most` values.
     pub fn new(most: usize) -> Recent<K, V> {
         Recent { most, asked: 0, values: BTreeMap::new() }
     }
 
-    /// The value of a key, made if it is not there.
+    /// Returns the value of a key, making it if absent.
     ///
     /// # Errors
-    /// That of `make`; nothing is kept then.
+    /// That of `make`; nothing is stored then.
     pub fn get<E>(&mut self, key: K, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
         self.asked += 1;
         if let Some((value, asked)) = self.values.get_mut(&key) {

@@ -1,10 +1,10 @@
-//! How cuBLASLt is given a product: three matrices by columns, and how their bytes are aligned.
+//! Description of a product for cuBLASLt: three column-major matrices and their alignment.
 
 use fathom_tensor::{DType, MatMul, Narrow, Tensor};
 
 use super::Scales;
 
-/// Element types that cuBLASLt takes here.
+/// Element types that cuBLASLt accepts here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
     /// IEEE single.
@@ -13,14 +13,14 @@ pub enum Element {
     Bf16,
     /// IEEE half.
     F16,
-    /// 8 bits, 3 of them of the mantissa.
+    /// 8 bits, 3 of them mantissa.
     E4M3,
-    /// 8 bits, 2 of them of the mantissa.
+    /// 8 bits, 2 of them mantissa.
     E5M2,
 }
 
 impl Element {
-    /// The type, if it is one that products take without scales.
+    /// The element type for products without scales, if supported.
     pub fn of(dtype: DType) -> Option<Element> {
         match dtype {
             DType::F32 => Some(Element::F32),
@@ -30,7 +30,7 @@ impl Element {
         }
     }
 
-    /// Bytes of one.
+    /// Bytes per element.
     pub fn bytes(self) -> u64 {
         match self {
             Element::F32 => 4,
@@ -39,7 +39,7 @@ impl Element {
         }
     }
 
-    /// The type, if it is one that products take with scales.
+    /// The element type for products with scales, if supported.
     fn coded(dtype: DType) -> Option<Element> {
         match dtype {
             DType::F8E4M3 => Some(Element::E4M3),
@@ -49,39 +49,39 @@ impl Element {
     }
 }
 
-/// A matrix as it is stored, by columns.
+/// A matrix as stored, column-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layout {
     /// Length of a column.
     pub rows: u64,
-    /// Columns.
+    /// Number of columns.
     pub cols: u64,
     /// Elements from one column to the next.
     pub stride: i64,
-    /// Largest power of two, up to 256, that the address is a multiple of.
+    /// Alignment of the address: a power of two, at most 256.
     pub align: u32,
 }
 
-/// A product as cuBLASLt sees it: `D = op(first) op(second)`, all by columns.
+/// A product as cuBLASLt sees it: `D = op(first) op(second)`, all column-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shape {
     /// Type of B.
     pub input: Element,
     /// Type of A.
     pub second_input: Element,
-    /// The scales of B and of A, if they have some.
+    /// Scale modes of B and of A, if scaled.
     pub scales: Option<[Scales; 2]>,
-    /// Sums may keep fewer bits than f32 has while they are made.
+    /// Allows sums with fewer bits than f32.
     pub fast: bool,
     /// Type of the result.
     pub output: Element,
     /// B's bytes.
     pub first: Layout,
-    /// Transposes them.
+    /// Transposes B's bytes.
     pub first_trans: bool,
     /// A's bytes.
     pub second: Layout,
-    /// Transposes them.
+    /// Transposes A's bytes.
     pub second_trans: bool,
     /// C's bytes.
     pub result: Layout,
@@ -89,30 +89,30 @@ pub struct Shape {
     pub inner: u64,
 }
 
-/// The alignment of an address that libraries ask about.
+/// Alignment of an address, as libraries expect it.
 fn align(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
-/// A tensor's bytes by columns.
+/// A tensor's bytes as a column-major matrix.
 fn stored(tensor: &Tensor) -> Layout {
     let [rows, cols] = tensor.shape();
-    // One row has no stride of its own.
+    // A single row has no stride.
     let stride = if rows <= 1 { cols } else { tensor.stride() };
     Layout { rows: cols as u64, cols: rows as u64, stride: stride as i64, align: align(tensor.address()) }
 }
 
 impl Shape {
-    /// What cuBLASLt is given for `C = A B^T`, A [m, k] and B [n, k] of 8 bits with scales, k a multiple of 16. `None` if it has no
-    /// such sizes or types (its manual, "cublasLtMatmul()" and "Tensor Core Usage").
+    /// Shape of `C = A B^T`, with scaled 8-bit A [m, k] and B [n, k], k a multiple of 16. `None` if cuBLASLt does not
+    /// support the sizes or types (its manual, "cublasLtMatmul()" and "Tensor Core Usage").
     ///
-    /// Sums are fast where both operands are E4M3 with one scale each, as of a forward pass; gradients, whose sums go on over
-    /// many tokens, and blocks are summed in f32 (Transformer Engine's `use_split_accumulator`).
+    /// Sums are fast if both operands are E4M3 with one scale each, as in a forward pass; gradients, whose sums run
+    /// over many tokens, and blocks are summed in f32 (Transformer Engine's `use_split_accumulator`).
     pub fn fp8([a, b]: [&Tensor; 2], [a_how, b_how]: [Narrow; 2], c: &Tensor) -> Option<Shape> {
         let ([m, k], n) = (a.shape(), b.rows());
         let (input, second_input) = (Element::coded(b.dtype())?, Element::coded(a.dtype())?);
         let (output, scales) = (Element::of(c.dtype())?, [Scales::of(b_how)?, Scales::of(a_how)?]);
-        // Lines of every matrix are whole pieces of 16 bytes that begin at such.
+        // Lines of every matrix are whole 16-byte pieces at aligned addresses.
         let bytes = c.dtype().bytes();
         let whole = [k, a.stride(), b.stride(), n * bytes, c.stride() * bytes]
             .iter()
@@ -135,7 +135,7 @@ impl Shape {
         })
     }
 
-    /// What cuBLASLt is given for an operation; `None` if it has no such types.
+    /// Shape of an operation; `None` if cuBLASLt does not support the types.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -143,7 +143,7 @@ impl Shape {
     pub fn of(op: &MatMul<'_>) -> Option<Shape> {
         let (m, n, k) = op.sizes();
         let (input, output) = (Element::of(op.a.dtype())?, Element::of(op.c.dtype())?);
-        // Narrow operands may have a wide result; not the other way round, nor one narrow type from another.
+        // Narrow operands may have a wide result, but not vice versa, nor one narrow type from another.
         if output != Element::F32 && output != input {
             return None;
         }
@@ -211,7 +211,7 @@ mod tests {
                             by_rows(&a, &a_data, a_trans, row, i) * by_rows(&b, &b_data, b_trans, i, col)
                         })
                         .sum();
-                    // Element (row, col) by rows is element (col, row) by columns.
+                    // Element (row, col) of a row-major matrix is element (col, row) column-major.
                     let found: f64 = (0..shape.inner)
                         .map(|i| {
                             at(&b_data, &shape.first, shape.first_trans, col as u64, i)

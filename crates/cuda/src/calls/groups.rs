@@ -1,14 +1,14 @@
-//! cuBLASLt's calls of products whose sizes are in device memory, which the bindings' header (13.0) does not have: as
-//! `cublasLt.h` of 13.10 declares them. A library may lack them.
+//! cuBLASLt's calls for products whose sizes are in device memory, missing from the bindings' header (13.0), as
+//! declared in `cublasLt.h` of 13.10. A library may lack them.
 
 use std::ffi::{c_int, c_void};
 
 use super::blas::{cublasLtMatrixLayout_t, cublasStatus_t, cudaDataType};
 use crate::libs::{Library, symbol};
 
-/// `CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS`, `..._COLS`, and `CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM`: i64,
-/// as the library itself says (`cublasLtMatmulPreferenceGetAttribute` of 13.10; its header's comment says uint32_t, which it
-/// refuses).
+/// `CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS`, `..._COLS`, and
+/// `CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM`: i64, as the library itself reports
+/// (`cublasLtMatmulPreferenceGetAttribute` of 13.10; its header's comment says uint32_t, which it refuses).
 pub const AVERAGES: [u32; 3] = [14, 15, 13];
 
 super::calls! { CublasLt:
@@ -18,7 +18,7 @@ super::calls! { CublasLt:
     ) -> cublasStatus_t;
 }
 
-/// Whether the library has them.
+/// True if the library has these functions.
 pub fn are_there() -> bool {
     symbol(Library::CublasLt, "cublasLtGroupedMatrixLayoutCreate").is_ok()
 }

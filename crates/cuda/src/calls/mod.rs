@@ -1,6 +1,6 @@
-//! Calls of the driver, cuBLASLt and cuDNN, found by name in the very file that [`crate::libs::probe`] opened and checked.
-//! Types and constants are those of the bindings below, whose own functions would open a library by its bare name: another
-//! copy, where the system has one.
+//! Calls of the driver, cuBLASLt and cuDNN, looked up by name in the very file that [`crate::libs::probe`] opened and
+//! checked. Types and constants come from the bindings below, whose own functions would open a library by its bare
+//! name: a different copy, if the system has one.
 #![allow(unsafe_code)]
 // Names are those of the libraries' headers.
 #![allow(non_snake_case)]
@@ -14,7 +14,7 @@ use std::ffi::c_void;
 
 use crate::libs::{Library, symbol};
 
-/// Functions of a library, each looked up once.
+/// Defines functions of a library, each looked up once.
 macro_rules! calls {
     ($library:ident: $(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
@@ -36,7 +36,7 @@ macro_rules! calls {
 use calls;
 
 /// # Panics
-/// If the library was not opened, or is one without this function.
+/// If the library is not open, or lacks this function.
 fn address(library: Library, name: &str) -> *mut c_void {
     symbol(library, name).unwrap_or_else(|why| panic!("{}: {name}: {why}", library.name()))
 }

@@ -1,5 +1,6 @@
-//! A device that is memory of the host. Copies and sums are computed, other kernels only remembered. Work of a stream runs as late as it may: when somebody waits for it. So whoever
-//! forgets to wait, or lets go of memory too early, reads what is not there yet.
+//! A device made of host memory. Copies and sums are computed, other kernels are only recorded. Work of a stream runs
+//! as late as possible, when it is waited for, so a caller that forgets to wait, or releases memory too early, reads
+//! stale data.
 #![allow(unsafe_code)]
 
 mod kernels;
@@ -22,41 +23,41 @@ enum Op {
     Clear(Rows),
     Wait(Stream, u64),
     Launch(Launched, Vec<u64>),
-    /// What a library does.
+    /// A library's operation.
     Call(Arc<dyn Fn() + Send + Sync>),
-    /// Bytes into a line, which has room for all.
+    /// Puts bytes on a line, which has unlimited room.
     Give(u64, Rows),
-    /// Bytes out of it.
+    /// Takes bytes off a line.
     Get(u64, Rows),
 }
 
-/// Bytes on their way from one stream to another, as a library for several ranks carries them.
+/// Bytes in transit between streams, as transferred by a library for several ranks.
 #[derive(Default)]
 struct Line {
-    /// Where in which stream bytes were given and nothing has asked for them.
+    /// Position and stream of each transfer that was put and not yet taken.
     given: VecDeque<(Stream, u64)>,
-    /// How often bytes were given.
+    /// Total number of puts.
     total: usize,
     bytes: VecDeque<Vec<u8>>,
-    /// Ended: nothing is carried any more.
+    /// Set once the line is cut: nothing more is transferred.
     cut: bool,
 }
 
-/// A launch as the driver saw it.
+/// A launch as seen by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
     pub name: String,
     pub grid: Grid,
-    /// One letter for each argument.
+    /// One letter per argument.
     pub kinds: String,
 }
 
 #[derive(Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    /// Of the first operation in `ops`.
+    /// Position of the first operation in `ops`.
     first: u64,
-    /// What is captured, if anything is.
+    /// Captured operations, during a capture.
     captured: Option<Vec<Op>>,
 }
 
@@ -64,9 +65,9 @@ struct Queue {
 struct State {
     next: u64,
     queues: BTreeMap<u64, Queue>,
-    /// Where each event was recorded, if it was.
+    /// Position of each event, if recorded.
     events: BTreeMap<u64, Option<(Stream, u64)>>,
-    /// Reserved ranges: start, bytes, and what has memory.
+    /// Reserved ranges: start, bytes, and the parts backed by memory.
     ranges: BTreeMap<u64, (u64, BTreeMap<u64, u64>)>,
     pinned: BTreeMap<u64, usize>,
     functions: BTreeMap<u64, String>,
@@ -75,14 +76,14 @@ struct State {
     used: u64,
     lines: BTreeMap<u64, Line>,
     graphs: BTreeMap<u64, Vec<Op>>,
-    /// What the allocator gave, by aligned address.
+    /// Allocations, by aligned address.
     taken: BTreeMap<u64, (u64, u64)>,
 }
 
 pub struct Fake {
     facts: Facts,
     capacity: u64,
-    /// What of the host can be pinned at once.
+    /// Most host bytes that can be pinned at once.
     pinnable: usize,
     state: Mutex<State>,
 }
@@ -91,8 +92,8 @@ fn pointer(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Memory that was never touched costs nothing, so devices may be large: alignment beyond the allocator's own would have
-/// it cleared by hand.
+/// Untouched memory costs nothing, so devices may be large; a larger alignment than the allocator's own would force it
+/// to clear the memory by hand.
 fn layout(bytes: u64) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes as usize + 4096, 16).unwrap()
 }
@@ -107,12 +108,12 @@ fn take(state: &mut State, bytes: u64) -> u64 {
 
 fn give_back(state: &mut State, address: u64) {
     let (raw, bytes) = state.taken.remove(&address).unwrap();
-    // SAFETY: of `take`, with its size.
+    // SAFETY: the address is from `take`, with its size.
     unsafe { std::alloc::dealloc(pointer(raw), layout(bytes)) }
 }
 
 impl Fake {
-    /// A device with so much memory.
+    /// A device with this much memory.
     pub fn new(capacity: u64) -> Fake {
         let facts = Facts {
             name: "fake".into(),
@@ -126,7 +127,7 @@ impl Fake {
         Fake { facts, capacity, pinnable: usize::MAX, state: Mutex::default() }
     }
 
-    /// The same with a host of which no more than this can be pinned at once.
+    /// The same with a host that can pin at most this much at once.
     pub fn with_pinnable(self, pinnable: usize) -> Fake {
         Fake { pinnable, ..self }
     }
@@ -135,12 +136,12 @@ impl Fake {
         self.state.lock().unwrap()
     }
 
-    /// Launches that have run.
+    /// Launches that have run so far.
     pub fn launched(&self) -> Vec<Launched> {
         self.state().launched.clone()
     }
 
-    /// Bytes of the device that are taken.
+    /// Bytes of the device in use.
     pub fn used(&self) -> u64 {
         self.state().used
     }
@@ -156,27 +157,27 @@ impl Fake {
         line.total += 1;
     }
 
-    /// Has a stream do something that is no kernel.
+    /// Issues non-kernel work to a stream.
     pub fn call(&self, work: Arc<dyn Fn() + Send + Sync>, stream: Stream) {
         self.state().push(stream, Op::Call(work));
     }
 
-    /// How often bytes were put on a line.
+    /// Number of times bytes were put on a line.
     pub fn given(&self, line: u64) -> usize {
         self.state().lines.get(&line).map_or(0, |line| line.total)
     }
 
-    /// Ends a line: what is under way there goes nowhere.
+    /// Cuts a line: transfers in flight are lost.
     pub fn cut(&self, line: u64) {
         self.state().lines.entry(line).or_default().cut = true;
     }
 
-    /// Takes bytes off a line, of which some were given before.
+    /// Takes bytes off a line that were put there before.
     pub fn get(&self, line: u64, to: Rows, stream: Stream) {
         self.state().push(stream, Op::Get(line, to));
     }
 
-    /// Everything that was made was ended.
+    /// True if everything that was created has been destroyed.
     pub fn is_clean(&self) -> bool {
         let state = self.state();
         let streams = state.queues.is_empty() && state.events.is_empty();
@@ -200,7 +201,7 @@ impl State {
         captured.push(op);
     }
 
-    /// Runs a stream's operations below `end`.
+    /// Runs a stream's operations before `end`.
     fn run(&mut self, stream: Stream, end: u64) {
         loop {
             let Some(queue) = self.queues.get_mut(&stream.0) else { return };
@@ -217,7 +218,7 @@ impl State {
                 }
                 Op::Call(work) => work(),
                 Op::Clear(to) => self.each(None, to, |_, to, bytes| {
-                    // SAFETY: checked to be memory of the device that lives.
+                    // SAFETY: checked to be live memory of the device.
                     unsafe { std::ptr::write_bytes(pointer(to), 0, bytes) }
                 }),
                 Op::Copy { from, to } => self.each(Some(from), to, copy),
@@ -250,7 +251,7 @@ impl State {
         }
     }
 
-    /// An address of a reserved range has memory behind it.
+    /// Checks that an address in a reserved range is backed by memory.
     fn check(&self, address: u64, bytes: usize) {
         let Some((start, (len, backed))) = self.ranges.range(..=address).next_back() else { return };
         if address >= start + len {
@@ -396,7 +397,7 @@ unsafe impl Driver for Fake {
             |(stream, end): (Stream, u64)| state.queues.get(&stream.0).is_none_or(|queue| queue.first >= end);
         Ok(state.events[&event.0].is_none_or(over))
     }
-    /// An operation takes a microsecond.
+    /// Each operation takes a microsecond.
     fn seconds(&self, from: Event, to: Event) -> Result<f64> {
         let state = self.state();
         let at = |event: Event| state.events[&event.0].unwrap().1 as f64;

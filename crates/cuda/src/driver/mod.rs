@@ -1,7 +1,7 @@
-//! What the machine asks of CUDA's driver, as a trait: a device behind it, or, in tests, memory of the host and a list of
-//! the calls that were made.
+//! The machine's interface to CUDA's driver, as a trait: implemented by a device or, in tests, by host memory and a
+//! list of the calls made.
 //!
-//! Handles are plain numbers. Whoever made one ends it; nothing here counts.
+//! Handles are plain numbers. Their creator destroys them; nothing is reference-counted here.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -13,7 +13,7 @@ pub use real::Real;
 use crate::Result;
 use crate::kernels::Launch;
 
-/// A queue of work; what is in one runs in order.
+/// A queue of work that runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream(pub u64);
 
@@ -25,60 +25,60 @@ pub struct Event(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Module(pub u64);
 
-/// One kernel of it.
+/// A kernel of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Function(pub u64);
 
-/// Operations that were captured, to be run again.
+/// Captured operations that can be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Graph(pub u64);
 
-/// What backs a range of addresses.
+/// Memory behind a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing(pub u64);
 
-/// What a device is.
+/// Description of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// As the driver calls it.
+    /// Name reported by the driver.
     pub name: String,
     /// Compute capability.
     pub capability: (u32, u32),
     /// Multiprocessors.
     pub multiprocessors: usize,
-    /// All of its memory.
+    /// Total memory.
     pub memory_bytes: u64,
-    /// CUDA's version that the driver is of, as 1000 x major + 10 x minor.
+    /// CUDA version of the driver, as 1000 x major + 10 x minor.
     pub driver: u32,
-    /// Addresses can be reserved without memory behind them.
+    /// True if addresses can be reserved without memory behind them.
     pub virtual_memory: bool,
-    /// Where it is plugged in: PCI domain, bus and device, which all processes of a machine have for it.
+    /// PCI domain, bus and device, the same in all processes of a machine.
     pub pci: [u32; 3],
 }
 
 impl Facts {
-    /// The chip, as NVRTC names it. From 9.0 on with the letter that allows what only this chip has.
+    /// The chip's name for NVRTC. From 9.0 on with the suffix that allows chip-specific features.
     pub fn arch(&self) -> String {
         let (major, minor) = self.capability;
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
 }
 
-/// Some rows of bytes, on the device or on the host.
+/// Rows of bytes, on the device or on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
-    /// The first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// Bytes of one.
+    /// Bytes per row.
     pub row_bytes: usize,
-    /// From one to the next.
+    /// Bytes from one row to the next.
     pub stride_bytes: usize,
 }
 
 impl Rows {
-    /// Bytes without gaps.
+    /// Contiguous bytes.
     pub fn flat(address: u64, bytes: usize) -> Rows {
         Rows { address, rows: 1, row_bytes: bytes, stride_bytes: bytes }
     }
@@ -90,23 +90,23 @@ impl Rows {
         Rows { address, rows, row_bytes, stride_bytes }
     }
 
-    /// Bytes of all rows.
+    /// Total bytes of all rows.
     pub fn bytes(&self) -> usize {
         self.rows * self.row_bytes
     }
 
-    /// As many rows at another address, without gaps between them.
+    /// The same number of rows at another address, without gaps.
     pub fn packed_at(&self, address: u64) -> Rows {
         Rows { address, stride_bytes: self.row_bytes, ..*self }
     }
 
-    /// Rows follow each other without gaps.
+    /// True if rows follow each other without gaps.
     pub fn is_flat(&self) -> bool {
         self.rows <= 1 || self.row_bytes == self.stride_bytes
     }
 }
 
-/// Which way bytes go.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Host to device.
@@ -120,95 +120,95 @@ pub enum Way {
 /// The driver's calls. Every call may come from any thread.
 ///
 /// # Safety
-/// An implementation copies, clears and maps exactly what it is asked for, and gives memory that is there until it is
-/// given back.
+/// An implementation copies, clears and maps exactly what it is asked to, and memory that it returns stays valid until
+/// it is released.
 pub unsafe trait Driver: Send + Sync {
-    /// What the device is.
+    /// Description of the device.
     fn facts(&self) -> &Facts;
-    /// Drivers of one number have the same memory at the same addresses.
+    /// Identifies the address space: drivers with one number have the same memory at the same addresses.
     fn space(&self) -> u64;
-    /// Makes the device that of this thread, for libraries that ask the thread.
+    /// Makes the device current on this thread, for libraries that use the current device.
     fn enter(&self) -> Result<()>;
-    /// Free bytes and all bytes of the device.
+    /// Free and total bytes of the device.
     fn memory(&self) -> Result<(u64, u64)>;
 
-    /// Memory behind a range comes in multiples of this.
+    /// Granularity of memory behind a range.
     fn chunk_bytes(&self) -> u64;
-    /// Addresses without memory behind them.
+    /// Reserves addresses without memory behind them.
     fn reserve(&self, bytes: u64) -> Result<u64>;
-    /// Gives addresses back.
+    /// Releases reserved addresses.
     fn release(&self, address: u64, bytes: u64) -> Result<()>;
-    /// Memory behind addresses of a reserved range.
+    /// Backs addresses of a reserved range with memory.
     fn back(&self, address: u64, bytes: u64) -> Result<Backing>;
-    /// Takes the memory from behind them.
+    /// Removes and frees the memory behind addresses.
     fn unback(&self, address: u64, bytes: u64, backing: Backing) -> Result<()>;
-    /// Addresses with memory behind all of them, where ranges cannot be reserved.
+    /// Allocates memory, if ranges cannot be reserved.
     fn allocate(&self, bytes: u64) -> Result<u64>;
-    /// Gives them back.
+    /// Frees allocated memory.
     fn free(&self, address: u64) -> Result<()>;
-    /// Memory of the host that copies go from and to without a stop.
+    /// Allocates pinned host memory, which copies use directly.
     fn pin(&self, bytes: usize) -> Result<u64>;
-    /// Gives it back.
+    /// Frees pinned memory.
     fn unpin(&self, address: u64) -> Result<()>;
 
-    /// A new stream.
+    /// Creates a stream.
     fn stream(&self) -> Result<Stream>;
-    /// Ends it, once its work is done.
+    /// Destroys a stream, once its work is done.
     fn end_stream(&self, stream: Stream) -> Result<()>;
-    /// The host waits for all of a stream's work.
+    /// Waits on the host for all of a stream's work.
     fn synchronise(&self, stream: Stream) -> Result<()>;
-    /// A new event; with `timed`, one whose moment can be asked for.
+    /// Creates an event; with `timed`, one that records a timestamp.
     fn event(&self, timed: bool) -> Result<Event>;
-    /// Ends it.
+    /// Destroys an event.
     fn end_event(&self, event: Event) -> Result<()>;
-    /// The event is where the stream's work so far ends.
+    /// Records the event after the stream's work so far.
     fn record(&self, event: Event, stream: Stream) -> Result<()>;
-    /// Later work of the stream begins after the event.
+    /// Makes later work of the stream wait for the event.
     fn wait(&self, stream: Stream, event: Event) -> Result<()>;
-    /// The host waits for the event.
+    /// Waits on the host for the event.
     fn join(&self, event: Event) -> Result<()>;
-    /// Whether the event is over, without waiting.
+    /// True if the event has completed, without waiting.
     fn is_over(&self, event: Event) -> Result<bool>;
-    /// Seconds from one timed event to another that is over.
+    /// Seconds from one timed event to another; both have completed.
     fn seconds(&self, from: Event, to: Event) -> Result<f64>;
 
-    /// Copies rows; both sides have as many of as many bytes. It may return before it has read or written memory of the host,
-    /// pinned or not.
+    /// Copies rows; both sides have the same number of rows and bytes per row. May return before host memory, pinned or
+    /// not, has been read or written.
     ///
     /// # Safety
-    /// Both sides live until the copy is over, and nothing else uses what is written.
+    /// Both sides live until the copy has completed, and nothing else uses the destination.
     unsafe fn copy(&self, way: Way, from: Rows, to: Rows, stream: Stream) -> Result<()>;
-    /// All bytes zero.
+    /// Sets all bytes to zero.
     ///
     /// # Safety
-    /// As in [`Driver::copy`].
+    /// See [`Driver::copy`].
     unsafe fn clear(&self, rows: Rows, stream: Stream) -> Result<()>;
 
     /// Loads machine code for the chip.
     fn load(&self, cubin: &[u8]) -> Result<Module>;
-    /// Takes the memory from behind them.
+    /// Unloads a module.
     fn unload(&self, module: Module) -> Result<()>;
-    /// A kernel by name.
+    /// Looks up a kernel by name.
     fn function(&self, module: Module, name: &str) -> Result<Function>;
-    /// Allows a kernel this much dynamic shared memory; beyond 48 KiB it has to be asked for.
+    /// Allows a kernel this much dynamic shared memory; required beyond 48 KiB.
     fn allow_shared(&self, function: Function, bytes: u32) -> Result<()>;
     /// Runs a kernel.
     ///
     /// # Safety
-    /// The launch is of this function, and what its arguments point to lives until it has run.
+    /// The launch fits this function, and everything its arguments point to lives until it has run.
     unsafe fn launch(&self, function: Function, launch: &Launch, stream: Stream) -> Result<()>;
 
-    /// What is issued to the stream from here on is not run but remembered.
+    /// Starts capturing: work issued to the stream is recorded instead of run.
     fn begin_capture(&self, stream: Stream) -> Result<()>;
-    /// Whether it is so.
+    /// True during a capture of the stream.
     fn is_capturing(&self, stream: Stream) -> Result<bool>;
-    /// Ends that; what was remembered.
+    /// Ends the capture and returns the captured graph.
     fn end_capture(&self, stream: Stream) -> Result<Graph>;
-    /// Runs what was remembered.
+    /// Runs a captured graph.
     ///
     /// # Safety
-    /// As for each of its operations.
+    /// Those of each captured operation.
     unsafe fn replay(&self, graph: Graph, stream: Stream) -> Result<()>;
-    /// Forgets it.
+    /// Destroys a graph.
     fn end_graph(&self, graph: Graph) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The driver itself. One context per device, the one that CUDA's libraries use too.
+//! The real driver, with one context per device, the primary one that CUDA's libraries also use.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -16,13 +16,13 @@ use crate::{Error, Result};
 /// One device.
 pub struct Real {
     device: CUdevice,
-    /// The primary context's address.
+    /// Address of the primary context.
     context: usize,
     facts: Facts,
     chunk_bytes: u64,
 }
 
-/// Turns a status into an error that names the call.
+/// Converts a status into an error that names the call.
 fn check(call: &'static str, status: CUresult) -> Result<()> {
     if status == CUresult::CUDA_SUCCESS {
         return Ok(());
@@ -30,10 +30,10 @@ fn check(call: &'static str, status: CUresult) -> Result<()> {
     Err(Error::Driver { call, name: format!("{status:?}"), code: status as u32, detail: description(status) })
 }
 
-/// The driver's words for a status, after a colon.
+/// The driver's description of a status, after a colon.
 fn description(status: CUresult) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the driver sets the pointer to a text of its own, or leaves null.
+    // SAFETY: the driver sets the pointer to a static string, or leaves null.
     unsafe {
         if sys::cuGetErrorString(status, &mut text) != CUresult::CUDA_SUCCESS || text.is_null() {
             return String::new();
@@ -43,14 +43,14 @@ fn description(status: CUresult) -> String {
 }
 
 thread_local! {
-    /// The context that is current on this thread.
+    /// Address of the context that is current on this thread.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// That pools take their budgets at once is said, however many ranks open a device.
+/// Guards the message that pools allocate their budgets at once, printed once however many ranks open a device.
 static SAID: Once = Once::new();
 
-/// Memory of the device, as the driver wants it described.
+/// The driver's properties of device memory.
 fn properties(device: CUdevice) -> CUmemAllocationProp {
     // SAFETY: a C struct of numbers and pointers, for which zeros are valid.
     let mut properties: CUmemAllocationProp = unsafe { std::mem::zeroed() };
@@ -64,10 +64,10 @@ fn location(device: CUdevice) -> CUmemLocation {
 }
 
 impl Real {
-    /// How many devices there are.
+    /// Number of devices.
     ///
     /// # Errors
-    /// If the driver does not start, or says that there is none.
+    /// If the driver does not start, or reports that there is none.
     pub fn count() -> Result<usize> {
         let mut count: c_int = 0;
         // SAFETY: plain calls; the driver has been found and opened (`libs::probe`).
@@ -84,7 +84,7 @@ impl Real {
         Ok(count as usize)
     }
 
-    /// What a device is, without taking any of its memory.
+    /// Describes a device without taking any of its memory.
     ///
     /// # Errors
     /// If there is no such device.
@@ -92,7 +92,7 @@ impl Real {
         facts(device(ordinal)?)
     }
 
-    /// Opens a device. The libraries have been found ([`crate::libs::probe`]): without, the loader panics.
+    /// Opens a device. The libraries must have been found ([`crate::libs::probe`]), else the loader panics.
     ///
     /// # Errors
     /// If there is no such device, or the driver refuses it.
@@ -121,7 +121,7 @@ impl Real {
         Ok(real)
     }
 
-    /// Backs a chunk and gives it back: drivers in sandboxes may say that they can, and refuse.
+    /// Backs a chunk and releases it: drivers in sandboxes may report support and then refuse.
     fn try_backing(&self) -> Result<()> {
         let bytes = self.chunk_bytes;
         let at = self.reserve(bytes)?;
@@ -156,7 +156,7 @@ fn context_is_current(context: usize) -> Result<()> {
     Ok(())
 }
 
-/// A handle or an address of the host, as the driver takes it.
+/// A handle or a host address, as the driver takes it.
 fn pointer(value: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(value as usize)
 }
@@ -180,7 +180,7 @@ fn facts(device: CUdevice) -> Result<Facts> {
         check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) })?;
         Ok(value as u32)
     };
-    // SAFETY: the array ends with a zero, as one character less was offered.
+    // SAFETY: the array is zero-terminated, as one character less was offered.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     Ok(Facts {
         name,
@@ -200,7 +200,7 @@ fn facts(device: CUdevice) -> Result<Facts> {
     })
 }
 
-// SAFETY: each method is one call of the driver with what it was asked for.
+// SAFETY: each method makes the driver call that it stands for, with the given arguments.
 unsafe impl Driver for Real {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -237,7 +237,7 @@ unsafe impl Driver for Real {
 
     fn release(&self, address: u64, bytes: u64) -> Result<()> {
         self.bind()?;
-        // SAFETY: the range was reserved with this size, and nothing is behind it any more.
+        // SAFETY: the range was reserved with this size, and no memory is behind it any more.
         check("cuMemAddressFree", unsafe { sys::cuMemAddressFree(address, bytes as usize) })
     }
 
@@ -248,8 +248,8 @@ unsafe impl Driver for Real {
             location: location(self.device),
             flags: sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        // SAFETY: memory of the device is made, put behind a part of a reserved range that has none, and made writable;
-        // what fails is undone.
+        // SAFETY: device memory is created, mapped to an unbacked part of a reserved range, and made writable; on
+        // failure, earlier steps are undone.
         unsafe {
             check("cuMemCreate", sys::cuMemCreate(&mut handle, bytes, &properties(self.device), 0))?;
             let mapped = check("cuMemMap", sys::cuMemMap(address, bytes, 0, handle, 0));
@@ -268,7 +268,7 @@ unsafe impl Driver for Real {
 
     fn unback(&self, address: u64, bytes: u64, backing: Backing) -> Result<()> {
         self.bind()?;
-        // SAFETY: the part was backed by this memory; the caller says that nothing uses it any more.
+        // SAFETY: the part was backed by this memory, and the caller promises that nothing uses it any more.
         unsafe {
             check("cuMemUnmap", sys::cuMemUnmap(address, bytes as usize))?;
             check("cuMemRelease", sys::cuMemRelease(backing.0))
@@ -285,15 +285,14 @@ unsafe impl Driver for Real {
 
     fn free(&self, address: u64) -> Result<()> {
         self.bind()?;
-        // SAFETY: the address is of `allocate`.
+        // SAFETY: the address is from `allocate`.
         check("cuMemFree", unsafe { sys::cuMemFree_v2(address) })
     }
 
     fn pin(&self, bytes: usize) -> Result<u64> {
         self.bind()?;
         let mut start = std::ptr::null_mut();
-        // Portable, and not write-combined: the host reads it too.
-        // SAFETY: fresh memory of the host.
+        // SAFETY: fresh memory of the host. Portable, and not write-combined: the host reads it too.
         check("cuMemHostAlloc", unsafe {
             sys::cuMemHostAlloc(&mut start, bytes, sys::CU_MEMHOSTALLOC_PORTABLE)
         })?;
@@ -302,7 +301,7 @@ unsafe impl Driver for Real {
 
     fn unpin(&self, address: u64) -> Result<()> {
         self.bind()?;
-        // SAFETY: the address is of `pin`.
+        // SAFETY: the address is from `pin`.
         check("cuMemFreeHost", unsafe { sys::cuMemFreeHost(pointer(address)) })
     }
 
@@ -317,7 +316,7 @@ unsafe impl Driver for Real {
 
     fn end_stream(&self, stream: Stream) -> Result<()> {
         self.bind()?;
-        // SAFETY: the stream is of `stream`, and is not used again.
+        // SAFETY: the stream is from `stream`, and is not used again.
         check("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(pointer(stream.0).cast()) })
     }
 
@@ -338,7 +337,7 @@ unsafe impl Driver for Real {
 
     fn end_event(&self, event: Event) -> Result<()> {
         self.bind()?;
-        // SAFETY: the event is of `event`, and is not used again.
+        // SAFETY: the event is from `event`, and is not used again.
         check("cuEventDestroy", unsafe { sys::cuEventDestroy_v2(pointer(event.0).cast()) })
     }
 
@@ -391,7 +390,7 @@ unsafe impl Driver for Real {
         let queue = pointer(stream.0).cast();
         if from.is_flat() && to.is_flat() {
             let bytes = from.bytes();
-            // SAFETY: the caller's promise, without gaps on either side.
+            // SAFETY: the caller's promise; there are no gaps on either side.
             return unsafe {
                 match way {
                     Way::Up => check(
@@ -436,14 +435,14 @@ unsafe impl Driver for Real {
     fn load(&self, cubin: &[u8]) -> Result<Module> {
         self.bind()?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: the image is what NVRTC made; the driver reads it before it returns.
+        // SAFETY: the image was made by NVRTC; the driver reads it before it returns.
         check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) })?;
         Ok(Module(number(module)))
     }
 
     fn unload(&self, module: Module) -> Result<()> {
         self.bind()?;
-        // SAFETY: the module is of `load`, and none of its kernels is used again.
+        // SAFETY: the module is from `load`, and none of its kernels is used again.
         check("cuModuleUnload", unsafe { sys::cuModuleUnload(pointer(module.0).cast()) })
     }
 
@@ -492,7 +491,7 @@ unsafe impl Driver for Real {
 
     fn begin_capture(&self, stream: Stream) -> Result<()> {
         self.bind()?;
-        // Other threads go on with their own streams, and with calls that a capture of all would forbid.
+        // Other threads continue with their own streams, and with calls that a global capture would forbid.
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: a stream that lives.
         check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(pointer(stream.0).cast(), mode) })
@@ -511,8 +510,8 @@ unsafe impl Driver for Real {
     fn end_capture(&self, stream: Stream) -> Result<Graph> {
         self.bind()?;
         let (mut graph, mut made) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a stream that lives; the driver writes a graph, or null where the capture went wrong, and from the graph
-        // makes something of its own that can be run.
+        // SAFETY: a stream that lives; the driver writes a graph, or null if the capture failed, and instantiates an
+        // executable from the graph.
         unsafe {
             check("cuStreamEndCapture", sys::cuStreamEndCapture(pointer(stream.0).cast(), &mut graph))?;
             let status = sys::cuGraphInstantiateWithFlags(&mut made, graph, 0);
@@ -532,12 +531,12 @@ unsafe impl Driver for Real {
 
     fn end_graph(&self, graph: Graph) -> Result<()> {
         self.bind()?;
-        // SAFETY: the graph is of `end_capture`, and is not used again.
+        // SAFETY: the graph is from `end_capture`, and is not used again.
         check("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(pointer(graph.0).cast()) })
     }
 }
 
-/// Says what a failed call was about.
+/// Adds the subject of a failed call to its error.
 fn about(error: Error, what: &str) -> Error {
     match error {
         Error::Driver { call, name, code, detail } => {
@@ -556,7 +555,7 @@ fn rectangle(way: Way, from: Rows, to: Rows) -> sys::CUDA_MEMCPY2D {
     };
     let host = |kind, rows: Rows| if kind == HOST { pointer(rows.address) } else { std::ptr::null_mut() };
     let device = |kind, rows: Rows| if kind == HOST { 0 } else { rows.address };
-    // A single row has no pitch of its own, and one smaller than the row is refused.
+    // A single row has no pitch of its own, and a pitch smaller than the row is refused.
     let pitch = |rows: Rows| rows.stride_bytes.max(rows.row_bytes);
     sys::CUDA_MEMCPY2D {
         srcXInBytes: 0,

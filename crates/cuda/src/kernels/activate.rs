@@ -17,7 +17,7 @@ fn number(kind: Activation) -> usize {
     }
 }
 
-/// x as gate and up if gated, else x alone.
+/// Splits x into gate and up if gated, else x alone.
 #[track_caller]
 fn halves(op: &str, x: &Tensor, gated: bool, [rows, cols]: [usize; 2]) -> (Tensor, Option<Tensor>) {
     expect(op, "x", x, [rows, if gated { 2 * cols } else { cols }]);
@@ -40,7 +40,7 @@ pub fn activate(op: &Activate<'_>) -> Launch {
     Launch::new(entries::activate, sheet.blocks(), args.sheet(sheet).int(number(op.kind)))
 }
 
-/// Its gradient.
+/// Gradient of the activation function.
 #[track_caller]
 pub fn activate_backward(op: &ActivateBackward<'_>) -> Launch {
     let [rows, cols] = op.dy.shape();

@@ -1,5 +1,5 @@
-//! Attention without a library: deterministic, any mask. Heads of at most 128 columns in bf16 or f16 run on tensor cores, the
-//! others a warp a row.
+//! Attention without a library: deterministic, for any mask. Heads of at most 128 columns in bf16 or f16 run on tensor
+//! cores; others use one warp per row.
 
 use fathom_tensor::{
     Attention, AttentionBackward, DType, Extent, Mask, OpDesc, SUM_CHUNK, SinksBackward, Tensor,
@@ -10,12 +10,12 @@ use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::sums::add_chunks;
 use super::table::{Entry, attention as entries, flash_bf16_64, flash_bf16_128, flash_f16_64, flash_f16_128};
 
-/// Most columns of a head.
+/// Largest number of columns per head.
 const MOST_COLUMNS: usize = 512;
-/// Warps of a block, a row of a head each.
+/// Warps per block, each with one row of a head.
 const WARPS: usize = 4;
 
-/// A mask's structure: table, count on the device or null, cap, positions.
+/// The structure of a mask: table, count on the device or null, cap, positions.
 #[track_caller]
 fn masking(args: Args, mask: &Mask) -> Args {
     let (count, cap) = match &mask.slices {
@@ -31,12 +31,12 @@ fn masking(args: Args, mask: &Mask) -> Args {
     args.structure(&[mask.table.address(), count, cap as u64, pos_q, pos_k])
 }
 
-/// Scale and cap in one word.
+/// Packs scale and cap into one word.
 fn scoring(args: Args, op: &Attention<'_>) -> Args {
     args.structure(&[u64::from(op.scale.to_bits()) | u64::from(op.softcap.to_bits()) << 32])
 }
 
-/// Heads of queries and of keys.
+/// Numbers of query heads and key heads.
 #[track_caller]
 fn heads(op: &Attention<'_>) -> [usize; 2] {
     let dim = op.head_dim;
@@ -55,10 +55,10 @@ fn heads(op: &Attention<'_>) -> [usize; 2] {
     heads
 }
 
-/// Rows of a block on tensor cores.
+/// Rows per block on tensor cores.
 const ROWS: usize = 64;
 
-/// Entry points on tensor cores (forward, dq, dk with dv) if they do these operands: one type, narrow heads.
+/// Entry points on tensor cores (forward, dq, dk with dv) if they support these operands: one type, narrow heads.
 fn on_tensor_cores(op: &Attention<'_>, dout: Option<&Tensor>) -> Option<[Entry; 3]> {
     let (dtype, dim) = (op.q.dtype(), op.head_dim);
     let alike = [op.k, op.v].into_iter().chain(dout).all(|operand| operand.dtype() == dtype);
@@ -102,14 +102,14 @@ pub fn attention(op: &Attention<'_>) -> Launch {
     Launch::on(entries::attention, [blocks, 1], WARPS * dim * 4, args)
 }
 
-/// Most columns of a head of [`attention_join`]: a warp has a row of one.
+/// Largest number of columns per head in [`attention_join`]: a warp has one row.
 const MOST_JOINED: usize = 256;
 
-/// What was made of some keys, `part` [t, heads x head_dim] with its logarithms [t, heads], or [heads, t] if `by_head`, joins
-/// `out` and `lse` [t, heads] of other keys; with `fresh` there are none of those yet.
+/// Merges results over some keys, `part` [t, heads x head_dim] with its logarithms [t, heads], or [heads, t] if
+/// `by_head`, into `out` and `lse` [t, heads] of other keys; with `fresh` there are no others yet.
 ///
 /// # Panics
-/// If shapes differ or heads do not have whole cells of eight columns.
+/// If shapes differ or the head size is not a multiple of eight columns.
 #[track_caller]
 pub fn attention_join(
     (part, part_lse, by_head): (&Tensor, &Tensor, bool),
@@ -131,7 +131,7 @@ pub fn attention_join(
     Launch::new(entries::attention_join, (rows * heads).div_ceil(256 / team), args)
 }
 
-/// Bytes of workspace: in the backward pass, an f32 for each query row of a head.
+/// Bytes of workspace: for the backward pass, one f32 for each query row of each head.
 pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
     match *op {
         OpDesc::Attention { q_tokens, heads, backward: true, .. } => 4 * (q_tokens * heads) as u64,
@@ -139,7 +139,7 @@ pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
     }
 }
 
-/// Its gradient.
+/// Gradient of attention.
 #[track_caller]
 pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch> {
     let forward = &op.forward;
@@ -177,7 +177,7 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch
     launches
 }
 
-/// The gradient of sinks: sums of chunks of [`SUM_CHUNK`] rows, a block each, and these in their order.
+/// The gradient of sinks: one block per chunk of [`SUM_CHUNK`] rows, whose sums are added in order.
 #[track_caller]
 pub fn sinks_backward(op: &SinksBackward<'_>, scratch: Scratch) -> Vec<Launch> {
     let [rows, heads] = op.lse.shape();

@@ -1,4 +1,4 @@
-//! Packed weights: to elements and back.
+//! Packing and unpacking of quantized weights.
 
 use fathom_tensor::{BlockFormat, DType, Pack, Unpack};
 

@@ -1,4 +1,4 @@
-//! Distances of rows from others.
+//! Distances of rows from target rows.
 
 use fathom_tensor::{DType, Distance, RowDistance};
 

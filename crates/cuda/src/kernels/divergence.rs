@@ -1,4 +1,4 @@
-//! Divergence from a teacher, of a tile of logits.
+//! Divergence of a tile of logits from a teacher.
 
 use fathom_tensor::{CLOSEST, DType, Divergence, Known, Tensor};
 

@@ -1,11 +1,11 @@
-//! Look-up in a table of rows, and its gradient.
+//! Lookup in a table of rows, and its gradient.
 
 use fathom_tensor::{DType, Embed, Tensor};
 
 use super::launch::{Args, Launch, Sheet, expect};
 use super::table::embed as entries;
 
-/// Table look-up. An id that has no row gives NaN where `first` is not given.
+/// Table lookup. An id without a row gives NaN if `first` is not given.
 #[track_caller]
 pub fn embed(op: &Embed<'_>) -> Launch {
     let [vocab, cols] = op.table.shape();
@@ -18,10 +18,10 @@ pub fn embed(op: &Embed<'_>) -> Launch {
     Launch::new(entries::embed, sheet.blocks(), args.sheet(sheet))
 }
 
-/// Rows whose equal ids are found together: bits of this many are in shared memory.
+/// Rows within which equal ids are grouped: one bit per row in shared memory.
 const WINDOW: usize = 4096;
 
-/// `dtable[ids] += scale x dy`, ascending rows: windows follow each other, an id has one block in each.
+/// `dtable[ids] += scale x dy`, ascending rows: windows run one after another, with one block per id in each.
 #[track_caller]
 pub fn embed_backward(
     ids: &Tensor,

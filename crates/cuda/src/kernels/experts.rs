@@ -1,4 +1,5 @@
-//! Calls of mixture-of-experts layers. Slots are sorted by expert on the device; nothing of their number comes to the host.
+//! Operations of mixture-of-experts layers. Slots are sorted by expert on the device; their counts never reach the
+//! host.
 
 use fathom_tensor::{
     Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, MOST_EXPERTS, Route, RouteBackward,
@@ -10,7 +11,7 @@ use super::launch::{Args, Launch, Sheet, expect, pick, start_mut, team, teams};
 use super::lists::{Lists, TILE};
 use super::table::{combine as combining, gemm_bf16, gemm_f16, gemm_f32, route as entries};
 
-/// Warps of a block, a token each.
+/// Warps per block, each with one token.
 const TOKENS: usize = 4;
 
 fn number(scores: Scores) -> usize {
@@ -57,7 +58,7 @@ pub fn route(op: &Route<'_>) -> Launch {
     Launch::on(entries::route, [rows.div_ceil(TOKENS), 1], shared, args)
 }
 
-/// Its gradient. An index that is no expert is not looked for.
+/// Gradient of `route`. Invalid indices are not checked for.
 #[track_caller]
 pub fn route_backward(op: &RouteBackward<'_>) -> Launch {
     check_router("route_backward", &op.routing, op.logits, op.index);
@@ -89,7 +90,7 @@ fn check_workspace(op: &str, lists: &Lists, ws: &Tensor) {
     assert!(ws.bytes() >= wanted, "{op}: workspace {ws:?} of the {wanted} bytes that lists of slots take");
 }
 
-/// Zeros for the results of empty slots.
+/// Writes zeros for the results of empty slots.
 #[track_caller]
 pub(super) fn zero_empty(op: &GroupedMatMul<'_>) -> Launch {
     let (tokens, slots, _, out) = op.sizes();
@@ -132,7 +133,7 @@ pub fn grouped_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Vec<Launch> {
     launches
 }
 
-/// Slots of a token by the columns of all and of one.
+/// Slots per token, from the columns of all slots and of one.
 #[track_caller]
 fn slots(op: &str, y: &Tensor, out: &Tensor) -> usize {
     let fits = y.rows() == out.rows() && y.cols().is_multiple_of(out.cols().max(1));
@@ -152,7 +153,7 @@ pub fn combine(op: &Combine<'_>) -> Launch {
     Launch::new(combining::combine, sheet.blocks(), args.sheet(sheet))
 }
 
-/// Its gradient.
+/// Gradient of `combine`.
 #[track_caller]
 pub fn combine_backward(op: &CombineBackward<'_>) -> Vec<Launch> {
     let ([rows, cols], slots) = (op.dout.shape(), slots("combine_backward", op.y, op.dout));

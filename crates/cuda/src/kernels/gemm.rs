@@ -1,16 +1,16 @@
-//! Matrix products without a library, for shapes and types that it refuses.
+//! Matrix products without a library, for shapes and types that libraries refuse.
 
 use fathom_tensor::{DType, MatMul};
 
 use super::launch::{Args, Launch, pick};
 use super::table::{gemm_bf16, gemm_f16, gemm_f32};
 
-/// Columns of a tile.
+/// Columns per tile.
 pub(super) fn width(dtype: DType) -> usize {
     if dtype == DType::F32 { 64 } else { 128 }
 }
 
-/// Matrix product; A and B f32, bf16 or f16, C any of them.
+/// Matrix product; A and B are f32, bf16 or f16, C is any of them.
 #[track_caller]
 pub fn matmul(op: &MatMul<'_>) -> Launch {
     let (m, n, k) = op.sizes();

@@ -1,6 +1,6 @@
-//! What surrounds products by expert where a library multiplies: slots sorted by expert, rows gathered side by side, tables of
-//! what each expert has of them, and results sent back to their slots. Nothing of the numbers comes to the host: parts are
-//! fixed ranges of the sorted slots, and tables say what of them is whose.
+//! Kernels around a library's products by expert: sorting slots by expert, gathering rows contiguously, tables of each
+//! expert's rows, and scattering results to their slots. Counts never reach the host: parts are fixed ranges of the
+//! sorted slots, and tables on the device describe which rows belong to which expert.
 
 use fathom_tensor::gpu::{GROUP_ROWS, GroupedScratch, MATMUL_SCRATCH};
 use fathom_tensor::{GroupedMatMul, GroupedWeight, OpDesc, Tensor};
@@ -11,44 +11,44 @@ use super::lists::Lists;
 use super::table::group as entries;
 use crate::blas::{Element, GroupOperands, Groups};
 
-/// A product by expert in parts, each a product of groups.
+/// A product by expert in parts, each a grouped product.
 pub(crate) struct Grouped {
-    /// What the library is given for every part.
+    /// The library's description of every part.
     pub groups: Groups,
-    /// Before all parts.
+    /// Launches before all parts.
     pub sort: Vec<Launch>,
-    /// One after the other, in the same memory.
+    /// Parts, run one after another in the same memory.
     pub parts: Vec<GroupStep>,
 }
 
 /// One part.
 pub(crate) struct GroupStep {
-    /// Gathers and writes the tables.
+    /// Launches that gather rows and write the tables.
     pub before: Vec<Launch>,
-    /// The product's.
+    /// Operands of the product.
     pub operands: GroupOperands,
-    /// Sends results back.
+    /// Scatters results.
     pub after: Option<Launch>,
 }
 
-/// Where everything is.
+/// Layout of the scratch.
 struct Place {
     lists: Lists,
     groups: usize,
-    /// Entries of the lists in a part.
+    /// List entries per part.
     rows: usize,
-    /// Bytes of a row of each side.
+    /// Bytes per row of each side.
     row_bytes: [usize; 2],
-    /// From one table to the next.
+    /// Entries from one table to the next.
     pitch: usize,
-    /// Where rows of each side lie, without gaps.
+    /// Addresses of each side's contiguous rows.
     sides: [u64; 2],
     tables: u64,
     workspace: u64,
 }
 
-/// A matrix of each expert: its first, bytes from one expert's to the next, bytes from one of the part's rows to the next, and
-/// elements from one column, as the library has columns, to the next.
+/// Each expert's matrix: address of the first, bytes from one expert's to the next, bytes from one of the part's rows
+/// to the next, and the leading dimension for the library.
 #[derive(Clone, Copy)]
 struct Side {
     base: u64,
@@ -76,26 +76,26 @@ impl Place {
         })
     }
 
-    /// Rows of an expert in a part that it is in, if all experts have as many, as a hint: parts are of sorted slots, so most
-    /// experts are in one. A power of two, so that numbers of tokens that are about the same have one plan.
+    /// Hint of an expert's number of rows in a part, if all experts have equally many; since parts are ranges of sorted
+    /// slots, most experts are in one part. Rounded up to a power of two, so that similar token counts share a plan.
     fn likely(&self) -> u64 {
         ((self.lists.entries() / self.groups).min(self.rows) as u64)
             .next_power_of_two()
             .max(GROUP_ROWS as u64)
     }
 
-    /// Where parts begin.
+    /// Starts of the parts.
     fn parts(&self) -> impl Iterator<Item = usize> {
         (0..self.lists.entries()).step_by(self.rows)
     }
 
-    /// Lists and the part, as kernels of a part take them.
+    /// Appends the lists and the part, as a part's kernels take them.
     fn part(&self, args: Args, first: usize) -> Args {
         let args = args.address(self.lists.order).address(self.lists.starts).int(self.groups);
         args.long(first).long(self.rows)
     }
 
-    /// A launch that brings the rows of a part to a side.
+    /// Gathers the rows of a part into a side.
     fn gather(&self, first: usize, x: &Tensor, cols: usize, slots: usize, side: usize) -> Launch {
         let sheet = Sheet::new(self.rows, cols);
         let args = Args::new().address(x.address()).long(x.stride()).address(self.sides[side]);
@@ -103,7 +103,7 @@ impl Place {
         Launch::new(entries::gather_slots, sheet.blocks(), args)
     }
 
-    /// Tables of a part, in which `sizes` are m, n and k by columns, none for the expert's rows.
+    /// Writes the tables of a part; `sizes` are the column-major m, n and k, `None` for the expert's row count.
     fn tables(&self, first: usize, sides: [Side; 3], sizes: [Option<usize>; 3], factor: f32) -> Launch {
         let [pointers, sizes_at, factors] = self.arrays();
         let args =
@@ -120,7 +120,7 @@ impl Place {
         Launch::new(entries::group_tables, self.groups.div_ceil(256), args)
     }
 
-    /// Tables of addresses, of sizes, and factors.
+    /// Addresses of the tables of pointers, of sizes, and of factors.
     fn arrays(&self) -> [u64; 3] {
         let pitch = self.pitch as u64;
         [self.tables, self.tables + 24 * pitch, self.tables + 48 * pitch]
@@ -140,14 +140,15 @@ impl Place {
     }
 }
 
-/// Bytes from one expert's matrix of so many rows to the next, if all begin and have lines at multiples of 16 bytes.
+/// Bytes from one expert's matrix of this many rows to the next, if all matrices and their lines begin at multiples of
+/// 16 bytes.
 fn pitched(x: &Tensor, rows: usize) -> Option<usize> {
     let bytes = x.dtype().bytes();
     let whole = x.address().is_multiple_of(16) && (x.stride() * bytes).is_multiple_of(16);
     whole.then_some(rows * x.stride() * bytes)
 }
 
-/// `C = A op(W_e)` in parts; `None` if the library takes no such operands.
+/// `C = A op(W_e)` in parts; `None` if the library does not support the operands.
 #[track_caller]
 pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<Grouped> {
     let (_, slots, inner, out) = op.sizes();
@@ -158,7 +159,7 @@ pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<Group
     let of_group = pitched(op.weights, if op.trans { out } else { inner })?;
     let place = Place::new(&op.desc(), op.index, op.experts, ws)?;
     let [rows, results] = place.sides;
-    // By columns, C^T = op(W_e)^T A^T, of the same bytes.
+    // Column-major, C^T = op(W_e)^T A^T of the same bytes.
     let sides = [
         Side { base: op.weights.address(), of_group, of_row: 0, ld: op.weights.stride() },
         Side { base: rows, of_group: 0, of_row: place.row_bytes[0], ld: inner },
@@ -194,8 +195,8 @@ pub(crate) fn groups_matmul(op: &GroupedMatMul<'_>, ws: &Tensor) -> Option<Group
     Some(Grouped { groups, sort, parts: place.parts().map(part).collect() })
 }
 
-/// `C_e += A_e^T B_e` in parts; `None` if the library takes no such operands. An expert's rows may be in two parts, which are
-/// then added one after the other.
+/// `C_e += A_e^T B_e` in parts; `None` if the library does not support the operands. An expert's rows may be in two
+/// parts, which are then added one after the other.
 #[track_caller]
 pub(crate) fn groups_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Option<Grouped> {
     let (_, slots, m, n) = op.sizes();
@@ -203,7 +204,7 @@ pub(crate) fn groups_weight(op: &GroupedWeight<'_>, ws: &Tensor) -> Option<Group
     let of_group = pitched(op.c, m)?;
     let place = Place::new(&op.desc(), op.index, op.experts, ws)?;
     let ([left, right], [of_left, of_right]) = (place.sides, place.row_bytes);
-    // By columns, C_e^T = B_e^T A_e.
+    // Column-major, C_e^T = B_e^T A_e.
     let sides = [
         Side { base: right, of_group: 0, of_row: of_right, ld: n },
         Side { base: left, of_group: 0, of_row: of_left, ld: m },

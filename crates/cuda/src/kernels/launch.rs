@@ -1,4 +1,4 @@
-//! One launch: entry point, grid, arguments as CUDA wants them.
+//! A kernel launch: entry point, grid, arguments in CUDA's format.
 
 use std::ffi::c_void;
 
@@ -6,26 +6,26 @@ use fathom_tensor::{DType, Tensor};
 
 use super::Entry;
 
-/// Blocks, threads and shared memory.
+/// Blocks, threads and shared memory of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// Blocks on x and y.
     pub blocks: [u32; 2],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory of a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
-/// Memory of the machine that launches may overwrite; it is [`super::SCRATCH_BYTES`] long.
+/// Address of the machine's memory that launches may overwrite, [`super::SCRATCH_BYTES`] long.
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch(pub u64);
 
-/// Most words and most parameters of a kernel.
+/// Largest number of words and of parameters of a kernel.
 const WORDS: usize = 40;
 const PARAMETERS: usize = 24;
 
-/// Arguments, each in words of eight bytes of its own; a structure has several.
+/// Arguments, each in its own words of eight bytes; a structure has several.
 #[derive(Clone, Copy)]
 pub struct Args {
     words: [u64; WORDS],
@@ -35,12 +35,12 @@ pub struct Args {
     count: usize,
 }
 
-/// A kernel, where it runs, and on what.
+/// A kernel with its grid and arguments.
 #[derive(Clone, Copy)]
 pub struct Launch {
-    /// Which kernel.
+    /// The kernel.
     pub entry: Entry,
-    /// Its grid. A launch without blocks is nothing to do, and CUDA refuses it: ask [`Launch::is_empty`].
+    /// Its grid. A launch without blocks does nothing, and CUDA refuses it: see [`Launch::is_empty`].
     pub grid: Grid,
     /// Its arguments.
     pub args: Args,
@@ -66,14 +66,14 @@ impl Launch {
         Launch { entry, grid, args }
     }
 
-    /// Nothing to do.
+    /// True if there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.grid.blocks.contains(&0)
     }
 }
 
 impl Args {
-    /// No argument yet.
+    /// An empty argument list.
     pub(super) fn new() -> Args {
         Args { words: [0; WORDS], starts: [0; PARAMETERS], kinds: [0; PARAMETERS], used: 0, count: 0 }
     }
@@ -95,13 +95,13 @@ impl Args {
         self.push(b'l', &[x as u64])
     }
 
-    /// All 64 bits.
+    /// A 64-bit value.
     pub(super) fn bits(self, x: u64) -> Args {
         self.push(b'l', &[x])
     }
 
     /// # Panics
-    /// If it has more than 31 bits.
+    /// If `x` has more than 31 bits.
     #[track_caller]
     pub(super) fn int(self, x: usize) -> Args {
         assert!(x <= i32::MAX as usize, "a kernel takes {x} as an i32");
@@ -120,7 +120,7 @@ impl Args {
         self.push(b'f', &[u64::from(x.to_bits())])
     }
 
-    /// A structure of whole words; kinds are letters from A for one word on.
+    /// A structure of whole words; kinds are letters, A for one word, B for two, and so on.
     pub(super) fn structure(self, words: &[u64]) -> Args {
         self.push(b'A' + words.len() as u8 - 1, words)
     }
@@ -153,7 +153,7 @@ impl Args {
         }
     }
 
-    /// As [`Args::mat_if`], to write.
+    /// Like [`Args::mat_if`], to write.
     #[track_caller]
     pub(super) fn out_if(self, tensor: Option<&Tensor>) -> Args {
         match tensor {
@@ -162,21 +162,21 @@ impl Args {
         }
     }
 
-    /// The elements of a tensor without gaps, of this type, to read.
+    /// The elements of a contiguous tensor of this type, to read.
     #[track_caller]
     pub(super) fn plain(self, tensor: &Tensor, dtype: DType) -> Args {
         check_plain(tensor, dtype);
         self.address(tensor.address())
     }
 
-    /// As [`Args::plain`], to write.
+    /// Like [`Args::plain`], to write.
     #[track_caller]
     pub(super) fn plain_out(self, tensor: &Tensor, dtype: DType) -> Args {
         check_plain(tensor, dtype);
         self.address(start_mut(tensor))
     }
 
-    /// As [`Args::plain`], null if absent.
+    /// Like [`Args::plain`], null if absent.
     #[track_caller]
     pub(super) fn plain_if(self, tensor: Option<&Tensor>, dtype: DType) -> Args {
         match tensor {
@@ -190,7 +190,7 @@ impl Args {
         self.int(sheet.shift).int(sheet.pieces)
     }
 
-    /// One letter for each parameter: p address, l 64-bit, i 32-bit, f float, A, B, .. structures of 1, 2, .. words.
+    /// One letter per parameter: p address, l 64-bit, i 32-bit, f float, A, B, .. structures of 1, 2, .. words.
     pub fn kinds(&self) -> &str {
         std::str::from_utf8(&self.kinds[..self.count]).unwrap_or_default()
     }
@@ -200,7 +200,7 @@ impl Args {
         &self.words[..self.used]
     }
 
-    /// Calls `f` with the addresses of the arguments, as `cuLaunchKernel` takes them; they are good while it runs.
+    /// Calls `f` with the addresses of the arguments, as `cuLaunchKernel` takes them; they are valid during the call.
     pub fn with_pointers<R>(&mut self, f: impl FnOnce(&mut [*mut c_void]) -> R) -> R {
         let mut pointers = [std::ptr::null_mut(); PARAMETERS];
         let base = self.words.as_mut_ptr();
@@ -216,7 +216,7 @@ fn check_plain(tensor: &Tensor, dtype: DType) {
     assert!(tensor.dtype() == dtype && tensor.is_contiguous(), "{tensor:?} is not plain {dtype:?}");
 }
 
-/// Where a tensor that is written begins.
+/// Address of a tensor to write.
 ///
 /// # Panics
 /// If another thread is reading it.
@@ -229,10 +229,10 @@ pub(super) fn start_mut(tensor: &Tensor) -> u64 {
     tensor.address()
 }
 
-/// The number of a storage type in the kernels.
+/// The kernels' code of a storage type.
 ///
 /// # Panics
-/// If kernels have no such storage.
+/// If kernels do not support the type.
 #[track_caller]
 pub(super) fn code(dtype: DType) -> u64 {
     match dtype {
@@ -245,10 +245,10 @@ pub(super) fn code(dtype: DType) -> u64 {
     }
 }
 
-/// The suffix of entry points that are written for one type.
+/// The entry point for a type, of kernels that are written for one type each.
 ///
 /// # Panics
-/// If there are none for it.
+/// If there is none.
 #[track_caller]
 pub(super) fn pick(dtype: DType, [f32, bf16, f16]: [Entry; 3]) -> Entry {
     match dtype {
@@ -266,7 +266,8 @@ pub(super) fn expect(op: &str, what: &str, tensor: &Tensor, shape: [usize; 2]) {
     assert!(tensor.shape() == shape, "{op}: {what} is {tensor:?}, expected {shape:?}");
 }
 
-/// Rows and columns in cells of eight elements: a block of 256 threads takes `256 >> shift` rows of `1 << shift` cells.
+/// Rows and columns in cells of eight elements: a block of 256 threads handles `256 >> shift` rows of `1 << shift`
+/// cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sheet {
     pub rows: usize,
@@ -282,7 +283,7 @@ impl Sheet {
         Sheet { rows, cols, shift, pieces: cells.div_ceil(1 << shift) }
     }
 
-    /// As [`Sheet::new`]; where none of the tensors has gaps, one long row.
+    /// Like [`Sheet::new`]; if no tensor has gaps, a single long row.
     pub fn of(tensors: &[&Tensor]) -> Sheet {
         let [rows, cols] = tensors[0].shape();
         let whole = tensors.iter().all(|tensor| tensor.is_contiguous());
@@ -294,12 +295,12 @@ impl Sheet {
     }
 }
 
-/// Threads that share the sums of one row: a warp, or a block for wide rows. Depends on the width alone.
+/// Threads that share the sums of one row: a warp, or a block for wide rows. Depends only on the width.
 pub(super) fn team(width: usize) -> usize {
     if width <= 512 { 32 } else { 256 }
 }
 
-/// Blocks of 256 threads for that many teams.
+/// Number of 256-thread blocks for this many teams.
 pub(super) fn teams(items: usize, team: usize) -> usize {
     items.div_ceil(256 / team)
 }

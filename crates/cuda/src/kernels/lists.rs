@@ -1,5 +1,5 @@
-//! The slots of each expert as lists in device memory: sorted, counted, limited, sent to owners. Nothing of their number comes
-//! to the host.
+//! The slots of each expert as lists in device memory: sorted, counted, limited, assigned to owners. Counts never reach
+//! the host.
 
 use fathom_tensor::{DType, MOST_EXPERTS, SUM_CHUNK, Tensor};
 
@@ -7,22 +7,23 @@ use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::table::lists as entries;
 
-/// Entries of a tile of a grouped product.
+/// Entries per tile of a grouped product.
 pub(super) const TILE: usize = 64;
-/// A step of a product of 16-bit operands: a chunk's slots of an expert are whole steps, so cuts change no bit.
+/// Entries per step of a product of 16-bit operands: an expert's slots in a chunk are padded to whole steps, so cuts
+/// change no bit.
 const STEP: usize = 16;
 
 /// Lists of slots, tokens ascending; all addresses are of i32.
 pub(super) struct Lists {
-    /// Slots, and lists.
+    /// Numbers of slots and of lists.
     n: usize,
     lists: usize,
-    /// Slots of a block, and blocks.
+    /// Slots per block, and number of blocks.
     part: usize,
     blocks: usize,
-    /// What a block has of a list is filled up to a multiple of this.
+    /// A block's entries of a list are padded to a multiple of this.
     pad: usize,
-    /// A list is filled up to a multiple of this.
+    /// Each list is padded to a multiple of this.
     whole: usize,
     pub counts: u64,
     pub starts: u64,
@@ -30,7 +31,8 @@ pub(super) struct Lists {
     pub order: u64,
 }
 
-/// What is on a list: slots of experts or of their owners; with weights and bounds, those as heavy as the bound.
+/// Selects the entries of lists: slots of experts or of their owners; with weights and bounds, only those as heavy as
+/// the bound.
 #[derive(Clone, Copy)]
 struct Filter {
     own: usize,
@@ -47,13 +49,13 @@ impl Lists {
         Lists::new(index.len(), lists, part, [1, 1], at)
     }
 
-    /// Plain lists, each filled up to a multiple of `whole`.
+    /// Plain lists, each padded to a multiple of `whole`.
     pub fn filled(index: &Tensor, lists: usize, whole: usize, at: u64) -> Lists {
         let part = plain_part(index.len());
         Lists::new(index.len(), lists, part, [1, whole], at)
     }
 
-    /// Lists in which what a chunk of [`SUM_CHUNK`] tokens has of an expert is filled up to whole steps.
+    /// Lists in which an expert's slots in a chunk of [`SUM_CHUNK`] tokens are padded to whole steps.
     pub fn by_chunks(index: &Tensor, lists: usize, at: u64) -> Lists {
         Lists::new(index.len(), lists, SUM_CHUNK * index.cols(), [STEP, 1], at)
     }
@@ -67,18 +69,18 @@ impl Lists {
         Lists { n, lists, part, blocks, pad, whole, counts: at, starts, tiles, order }
     }
 
-    /// Entries of the order at most.
+    /// Upper bound of the entries of the order.
     pub fn entries(&self) -> usize {
         let filled = (self.pad - 1) * self.blocks * self.lists.min(self.part);
         self.n + filled + (self.whole - 1) * self.lists.min(self.n)
     }
 
-    /// The byte after the last.
+    /// Address after the last byte.
     pub fn end(&self) -> u64 {
         self.order + 4 * self.entries() as u64
     }
 
-    /// Counts, and what comes before each block.
+    /// Counts the entries and the sums before each block.
     fn count(&self, index: &Tensor, filter: Filter) -> [Launch; 2] {
         let args = Args::new().plain(index, DType::I32).address(self.counts).long(self.n).long(self.part);
         let args = args.int(self.lists).int(filter.own).address(filter.weights).address(filter.bounds);
@@ -88,7 +90,7 @@ impl Lists {
         [counts, Launch::new(entries::expert_offsets, 1, args)]
     }
 
-    /// Everything, the order included.
+    /// Computes everything, including the order.
     pub fn sort(&self, index: &Tensor) -> Vec<Launch> {
         let mut launches = self.count(index, ALL).to_vec();
         if self.pad > 1 || self.whole > 1 {
@@ -105,20 +107,20 @@ fn plain_part(n: usize) -> usize {
     n.div_ceil(256).next_multiple_of(256).max(256)
 }
 
-/// `list [0 .. n] = value`.
+/// `list[0 .. n] = value`.
 fn set(list: u64, n: usize, value: i32) -> Launch {
     let args = Args::new().address(list).long(n).int_bits(value);
     Launch::new(entries::set_slots, n.div_ceil(256), args)
 }
 
-/// Bytes of workspace of a grouped product (or of its weight's gradient): lists of slots, nothing of the operands.
+/// Bytes of workspace of a grouped product or its weight's gradient: lists of slots, no copies of operands.
 pub fn grouped_scratch_bytes(tokens: usize, slots: usize, experts: usize, weight: bool) -> u64 {
     let n = tokens * slots;
     let (part, pad) = if weight { (SUM_CHUNK * slots, STEP) } else { (plain_part(n), 1) };
     Lists::new(n, experts, part, [pad, 1], 0).end()
 }
 
-/// Lists in scratch, and the address after their offsets.
+/// Lists in scratch, with room for `more` after their offsets.
 #[track_caller]
 fn in_scratch(op: &str, index: &Tensor, lists: usize, scratch: Scratch, more: usize) -> Lists {
     let lists = Lists::plain(index, lists, scratch.0);
@@ -127,7 +129,7 @@ fn in_scratch(op: &str, index: &Tensor, lists: usize, scratch: Scratch, more: us
     lists
 }
 
-/// `load[e] +=` slots whose expert is e.
+/// `load[e] +=` number of slots whose expert is e.
 #[track_caller]
 pub fn count_experts(index: &Tensor, load: &Tensor, scratch: Scratch) -> [Launch; 3] {
     let lists = in_scratch("count_experts", index, load.len(), scratch, 0);
@@ -136,8 +138,8 @@ pub fn count_experts(index: &Tensor, load: &Tensor, scratch: Scratch) -> [Launch
     [counts, offsets, Launch::new(entries::expert_load, lists.lists.div_ceil(256), args)]
 }
 
-/// Empties slots of each of so many experts beyond the capacity: with f32 weights the lightest, of equals the last; without,
-/// the last. `out` is `index` or -1.
+/// Empties each expert's slots beyond the capacity: with f32 weights the lightest, of equals the last; without, the
+/// last. `out` is `index` or -1.
 #[track_caller]
 pub fn limit_experts(
     index: &Tensor,
@@ -177,8 +179,8 @@ pub fn limit_experts(
     launches
 }
 
-/// Sorts slots by the owners of their experts, `own` experts an owner: slots, tokens and experts i32 [owners, cap] and the
-/// places i32 of all slots, for round number `round` of as many slots as there are places.
+/// Sorts slots by the owners of their experts, `own` experts per owner, for round number `round` of as many slots as
+/// there are places. Writes slots, tokens and experts i32 [owners, cap], and the place i32 of every slot.
 #[track_caller]
 pub fn dispatch(
     index: &Tensor,
@@ -202,7 +204,7 @@ pub fn dispatch(
     launches
 }
 
-/// `bias += rate x sign(mean load - load)` unless `skip` is not zero; f32 [1, experts].
+/// `bias += rate x sign(mean load - load)` if `skip` is zero; f32 [1, experts].
 #[track_caller]
 pub fn balance_bias(bias: &Tensor, load: &Tensor, rate: f32, skip: &Tensor) -> Launch {
     expect("balance_bias", "load", load, bias.shape());

@@ -5,7 +5,7 @@ use fathom_tensor::{CrossEntropy, DType};
 use super::launch::{Args, Launch, expect};
 use super::table::loss as entries;
 
-/// Cross-entropy of a tile. A label that is no column gives a loss of NaN where the vocabulary is not spread.
+/// Cross-entropy of a tile. A label out of range gives a loss of NaN if the vocabulary is not spread.
 #[track_caller]
 pub fn cross_entropy(op: &CrossEntropy<'_>) -> Launch {
     let [rows, vocab] = op.logits.shape();

@@ -1,12 +1,13 @@
-//! Kernels as text, and how they are launched. Compiled at run time to machine code for one chip; no header of CUDA is read.
+//! Kernels as source text, and their launches. Compiled at run time to machine code for one chip, without CUDA's
+//! headers.
 //!
 //! Every method of the machine contract that is not left to a library has a function here that turns the operation into
-//! [`Launch`]es: entry point, grid, arguments. These functions ask nothing of a device, so tests run the same launches on a
-//! processor (the emulation header of `fathom-rehearsal`) against the CPU machine. The signature of an entry point is in its `.cu` file, the meaning of
-//! its operation in the contract.
+//! [`Launch`]es: entry point, grid, arguments. These functions need no device, so tests run the same launches on a CPU
+//! (the emulation header of `fathom-rehearsal`) and compare with the CPU machine. The signature of an entry point is in
+//! its `.cu` file, the meaning of its operation in the contract.
 //!
-//! Orders of addition are the design's: a row's sums depend on its width alone, sums over rows run in ascending chunks of 128,
-//! and no float is added atomically. Element offsets have 64 bits.
+//! The order of additions is fixed: a row's sums depend only on its width, sums over rows run in ascending chunks of
+//! 128, and no float is added atomically. Element offsets have 64 bits.
 
 mod activate;
 mod attention;
@@ -53,14 +54,14 @@ pub use sample::{choose, dropout, jitter, leave_out, random_uniform};
 pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 
-/// Scratch that a machine keeps for launches that add partial sums, whatever their shapes.
+/// Scratch that a machine keeps for launches that add partial sums, of any shape.
 pub const SCRATCH_BYTES: u64 = 4 << 20;
 
 /// The chips that kernels are checked for.
 pub const CHIPS: [&str; 3] = ["sm_80", "sm_90a", "sm_100a"];
 
 /// NVRTC's options for a chip. Products and sums are not contracted, so that kernels have the bits of the CPU machine
-/// wherever they do the same operations in the same order; where one instruction is meant, the text says `fmaf`.
+/// wherever they do the same operations in the same order; fused operations are written as `fmaf`.
 pub fn options(chip: &str) -> Vec<String> {
     let chip = format!("--gpu-architecture={chip}");
     let fixed = ["--std=c++17", "--device-as-default-execution-space", "--fmad=false", "--diag-suppress=177"];

@@ -1,15 +1,15 @@
-//! What elements become when they are narrow, as the contract's [`Narrow`] says, and largest magnitudes: as rounded numbers for
-//! products without a matrix unit of their own ([`narrowed`]), as codes and scales for one ([`coded`]).
+//! Quantization of operands as the contract's [`Narrow`] specifies, and largest magnitudes: rounded numbers for
+//! products without matrix units ([`narrowed`]), codes and scales for products with them ([`coded`]).
 
 use fathom_tensor::{Blocks, DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor, gpu};
 
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::table::narrow as entries;
 
-/// Rows and columns of a patch that a block of threads takes: whole blocks of every shape.
+/// Rows and columns of a patch handled by one block of threads: whole blocks of every shape.
 const PATCH: usize = 128;
 
-/// A format as kernels take it.
+/// Appends a format's parameters as kernels take them.
 pub(super) fn small(args: Args, how: Narrow) -> Args {
     let (element, covers) = (how.element, i32::from(how.rule == Rule::Covers));
     let pair = |low: i32, high: i32| u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32;
@@ -17,8 +17,8 @@ pub(super) fn small(args: Args, how: Narrow) -> Args {
     args.structure(&[pair(element.mantissa(), element.low()), pair(element.high(), covers), pair(most, 0)])
 }
 
-/// `out = nearest(x / scale) x scale`, in blocks of x, whose summed index runs along its columns or not; or with one scale, made for
-/// `largest` f32 [1, 1], of all of it. `out` may not be x.
+/// `out = nearest(x / scale) x scale`, by blocks of x, whose summed index runs along its columns or not; or with one
+/// scale for the whole tensor, computed from `largest` f32 [1, 1]. `out` may not be x.
 #[track_caller]
 pub fn narrow(
     x: &Tensor,
@@ -39,7 +39,7 @@ pub fn narrow(
     Launch::new(entries::narrow, down * across, args)
 }
 
-/// `out = max(out, |x|)` over finite elements, all of them for f32 [1, 1], else by column for f32 [1, cols].
+/// `out = max(out, |x|)` over finite elements: all of them for f32 [1, 1], by column for f32 [1, cols].
 #[track_caller]
 pub fn largest(x: &Tensor, out: &Tensor, scratch: Scratch) -> Vec<Launch> {
     let [rows, cols] = x.shape();
@@ -55,7 +55,7 @@ pub fn largest(x: &Tensor, out: &Tensor, scratch: Scratch) -> Vec<Launch> {
     vec![Launch::new(entries::sizes, blocks, args), Launch::new(entries::largest_of_sizes, 1, all)]
 }
 
-/// Makes an operand narrow in scratch; `cell` f32 [1, 1] is for its own largest element.
+/// Rounds an operand into scratch; `cell` f32 [1, 1] holds its own largest element.
 fn operand(
     operand: &NarrowOperand<'_>,
     [x, out, cell]: [&Tensor; 3],
@@ -82,19 +82,19 @@ fn operand(
     launches
 }
 
-/// An operand as a unit for 8-bit elements takes it.
+/// An operand as units for 8-bit elements take it.
 #[derive(Clone, Debug)]
 pub struct Coded {
-    /// Elements [lines, summed], their summed index along the columns and filled up to 16 with zeros.
+    /// Elements [lines, summed], with their summed index along the columns, zero-padded to a multiple of 16.
     pub codes: Tensor,
-    /// What they are multiplied by, as cuBLAS reads it: f32 of all, of lines or of tiles of 128, bytes of lines of 32.
+    /// Scales in cuBLAS' layout: f32 per tensor, per line of 128 or per tile of 128; bytes per line of 32.
     pub scales: Tensor,
 }
 
-/// Number of a layout of scales in `encode`, elements from one line (or block of lines) to the next, and how many there are.
+/// Layout code of scales in `encode`, elements from one line (or block of lines) to the next, and number of scales.
 ///
 /// # Panics
-/// If no unit has such blocks.
+/// If no unit supports such blocks.
 #[track_caller]
 fn scales_layout(how: Narrow, [lines, summed]: [usize; 2]) -> (usize, usize, usize) {
     let blocks = |of: usize| summed.div_ceil(of);
@@ -113,7 +113,7 @@ fn scales_layout(how: Narrow, [lines, summed]: [usize; 2]) -> (usize, usize, usi
     }
 }
 
-/// Where an operand's codes and scales will be, at two places in scratch.
+/// The operand's codes and scales, as views of scratch at two offsets.
 #[track_caller]
 fn place(how: Narrow, x: &Tensor, along_columns: bool, ws: &Tensor, [at, cells]: [u64; 2]) -> Coded {
     let Some(dtype) = how.element.dtype() else { panic!("narrow: {how:?} has no 8-bit type") };
@@ -124,10 +124,10 @@ fn place(how: Narrow, x: &Tensor, along_columns: bool, ws: &Tensor, [at, cells]:
     Coded { codes, scales: ws.part(cells + CELL, 1, count, kind) }
 }
 
-/// The scales of an operand begin behind the cell that its own largest element has.
+/// Offset of an operand's scales, after the cell of its own largest element.
 const CELL: u64 = 256;
 
-/// Makes an operand's codes and scales; `cell` f32 [1, 1] is for its own largest element.
+/// Computes an operand's codes and scales; `cell` f32 [1, 1] holds its own largest element.
 fn encode(
     operand: &NarrowOperand<'_>,
     [x, cell]: [&Tensor; 2],
@@ -150,7 +150,7 @@ fn encode(
             most = Some(cell);
         }
         (_, 1) => {}
-        // Places of blocks that do not exist.
+        // Zeroes the places of blocks that do not exist.
         _ => launches.push(super::zero(&to.scales)),
     }
     let [high, wide] = operand.how.block(along_columns).unwrap_or([PATCH; 2]);
@@ -165,10 +165,11 @@ fn encode(
     launches
 }
 
-/// A product for a matrix unit: launches that make A [m, k] and B [n, k] in scratch, the two of them, and scratch for their product.
+/// A product on matrix units: launches that make A [m, k] and B [n, k] in scratch, both operands, and scratch for their
+/// product.
 ///
 /// # Panics
-/// If no unit takes such operands.
+/// If no unit supports such operands.
 #[track_caller]
 pub fn coded(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launch>, [Coded; 2], Tensor) {
     let Some(parts) = gpu::NarrowScratch::of(&op.desc()) else { panic!("narrow matmul: {op:?}") };
@@ -186,8 +187,8 @@ pub fn coded(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launc
     (launches, coded, own)
 }
 
-/// A product of narrow operands without a matrix unit for them: launches that make both narrow in scratch, the two of them there,
-/// and scratch for the product of these.
+/// A product of narrow operands without matrix units: launches that round both operands into scratch, those two, and
+/// scratch for their product.
 #[track_caller]
 pub fn narrowed(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<Launch>, [Tensor; 3]) {
     let Some(parts) = gpu::NarrowScratch::of(&op.desc()) else { panic!("narrow matmul: {op:?}") };
@@ -202,7 +203,7 @@ pub fn narrowed(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> (Vec<La
     (launches, [a_out, b_out, own])
 }
 
-/// As [`narrowed`], with the product by a kernel.
+/// Like [`narrowed`], with the product by a kernel.
 #[track_caller]
 pub fn narrow_matmul(op: &NarrowMatMul<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
     let (mut launches, [a, b, _]) = narrowed(op, ws, scratch);

@@ -35,7 +35,7 @@ pub fn norm(op: &Norm<'_>) -> Launch {
     Launch::new(entries::norm_forward, teams(rows * groups, team), args)
 }
 
-/// `dx (+)=` the gradient by x.
+/// `dx (+)=` the gradient with respect to x.
 #[track_caller]
 pub fn norm_backward_input(op: &NormBackward<'_>, dx: &Tensor, accumulate: bool) -> Launch {
     let (rows, width) = (op.x.rows(), op.weight.cols());

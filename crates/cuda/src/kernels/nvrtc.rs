@@ -1,4 +1,5 @@
-//! NVRTC, the run-time compiler, opened by path: text to machine code for one chip. Needs no device and no toolkit.
+//! NVRTC, the run-time compiler, opened by path: compiles source to machine code for one chip. Needs no device and no
+//! toolkit.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -9,21 +10,21 @@ use libloading::{Library, Symbol};
 use super::table::{HEADERS, Source};
 use super::{Entry, options};
 
-/// What can go wrong between a text and its machine code.
+/// Failure to compile a source.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The library, or one of its functions, is not there.
+    /// The library, or one of its functions, is missing.
     #[error("NVRTC at {}: {reason}; install it (pip install nvidia-cuda-nvrtc) or name its folder", path.display())]
     Open {
-        /// What was opened.
+        /// The path opened.
         path: PathBuf,
-        /// What the loader said.
+        /// The loader's message.
         reason: String,
     },
     /// The compiler refused a kernel.
     #[error("NVRTC cannot compile {source_name}.cu for {chip}: {log}")]
     Compile {
-        /// Which source.
+        /// Name of the source.
         source_name: &'static str,
         /// The chip.
         chip: String,
@@ -51,7 +52,7 @@ type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 /// An opened compiler.
 pub struct Nvrtc {
     library: Library,
-    /// Kept open: the compiler opens it by its bare name, which finds the copy that is already there.
+    /// Kept open: the compiler opens these by bare name, which finds the copy already loaded.
     _builtins: Vec<Library>,
     path: PathBuf,
 }
@@ -61,18 +62,18 @@ pub struct Nvrtc {
 pub struct Compiled {
     /// The module, as the driver loads it.
     pub cubin: Vec<u8>,
-    /// What compiler and assembler said.
+    /// Log of compiler and assembler.
     pub log: String,
 }
 
-/// What an entry point takes, from the assembler's words.
+/// Resources of an entry point, from the assembler's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Its symbol.
     pub entry: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes written to memory because registers did not suffice.
+    /// Bytes spilled to memory because registers did not suffice.
     pub spill_stores: u32,
     /// Bytes read back.
     pub spill_loads: u32,
@@ -86,7 +87,7 @@ impl Nvrtc {
     pub fn open(path: &Path) -> Result<Nvrtc, Error> {
         let failed =
             |error: &dyn std::fmt::Display| Error::Open { path: path.into(), reason: error.to_string() };
-        // SAFETY: the initialisers of NVIDIA's libraries do nothing but register themselves.
+        // SAFETY: the initialisers of NVIDIA's libraries only register themselves.
         let load = |path: &Path| unsafe { Library::new(path) };
         let library = load(path).map_err(|error| failed(&error))?;
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -101,7 +102,7 @@ impl Nvrtc {
     }
 
     /// # Safety
-    /// The function of this name has the type `T`.
+    /// The function of this name has type `T`.
     unsafe fn function<T>(&self, name: &str) -> Result<Symbol<'_, T>, Error> {
         // SAFETY: the caller's promise.
         let found = unsafe { self.library.get::<T>(name.as_bytes()) };
@@ -122,7 +123,7 @@ impl Nvrtc {
     /// Compiles a source for a chip, such as `sm_90a`.
     ///
     /// # Errors
-    /// The compiler's log if it refuses the text.
+    /// The compiler's log if it refuses the source.
     pub fn compile(&self, source: &Source, chip: &str) -> Result<Compiled, Error> {
         let refuse = |log: String| Error::Compile { source_name: source.name, chip: chip.into(), log };
         let text = |text: &str| CString::new(text).map_err(|error| refuse(error.to_string()));
@@ -156,9 +157,9 @@ impl Nvrtc {
     }
 
     /// # Safety
-    /// The program is alive, the functions have the types of the like-named ones in nvrtc.h.
+    /// The program is alive, and the functions have the types of their namesakes in nvrtc.h.
     unsafe fn bytes(&self, program: Program, size: &str, get: &str) -> Result<Vec<u8>, Error> {
-        // SAFETY: the buffer has the bytes that the compiler asks for.
+        // SAFETY: the buffer has the bytes that the compiler requests.
         unsafe {
             let mut count = 0;
             self.function::<Size>(size)?(program, &mut count);
@@ -180,7 +181,7 @@ impl Nvrtc {
 }
 
 impl Compiled {
-    /// Of each entry point with the functions that it calls, in the order of the log.
+    /// Usage of each entry point, including the functions that it calls, in log order.
     pub fn usage(&self) -> Vec<Usage> {
         let mut found: Vec<Usage> = Vec::new();
         for line in self.log.lines() {
@@ -206,7 +207,7 @@ impl Compiled {
         found
     }
 
-    /// What is wrong with it: entry points that are missing, and spills of those that must have none.
+    /// Problems of the compiled source: missing entry points, and spills where none are allowed.
     pub fn complaints(&self, source: &Source) -> Vec<String> {
         let usage = self.usage();
         let complaint = |entry: &Entry| match usage.iter().find(|usage| usage.entry == entry.name) {

@@ -22,7 +22,7 @@ pub fn copy(src: &Tensor, dst: &Tensor) -> Launch {
     Launch::new(plain::copy_bytes, sheet.blocks(), args)
 }
 
-/// All bits zero.
+/// Sets all bits to zero.
 #[track_caller]
 pub fn zero(dst: &Tensor) -> Launch {
     let (whole, size) = (Sheet::of(&[dst]), dst.dtype().bytes());
@@ -32,7 +32,7 @@ pub fn zero(dst: &Tensor) -> Launch {
 }
 
 /// # Panics
-/// If an operand lies where the result does but otherwise.
+/// If an operand shares the result's address but not its layout.
 #[track_caller]
 fn check_in_place(op: &str, operand: &Tensor, out: &Tensor) {
     let apart = operand.address() != out.address();
@@ -57,12 +57,12 @@ pub fn add(a: &Tensor, b: &Tensor, out: &Tensor) -> Launch {
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Launch {
     expect("add_bias", "bias", bias, [1, x.cols()]);
     let sheet = Sheet::new(x.rows(), x.cols());
-    // A stride of zero makes the one row serve every row.
+    // A stride of zero makes the single row serve every row.
     let args = Args::new().mat(x).raw_mat(bias.address(), 0, super::launch::code(bias.dtype())).out(x);
     Launch::new(plain::add, sheet.blocks(), args.long(sheet.rows).long(sheet.cols).sheet(sheet))
 }
 
-/// `out = a b`; a row `b` is that of all rows of `a`; `out` may be `a`.
+/// `out = a b`; a single row `b` is used for all rows of `a`; `out` may be `a`.
 #[track_caller]
 pub fn multiply(a: &Tensor, b: &Tensor, out: &Tensor) -> Launch {
     let rows = if b.rows() > 1 { a.rows() } else { 1 };

@@ -6,7 +6,7 @@ use fathom_tensor::{DType, Dropout, Tensor};
 use super::launch::{Args, Launch, Sheet, expect};
 use super::table::sample as entries;
 
-/// `out [r, c]` = a number in [0, 1) of (seed, first + r cols + c), by SplitMix64's finaliser.
+/// `out[r, c]` = a number in [0, 1) from (seed, first + r cols + c), by SplitMix64's finaliser.
 #[track_caller]
 pub fn random_uniform(out: &Tensor, seed: u64, first: u64) -> Launch {
     let sheet = Sheet::new(out.rows(), out.cols());
@@ -14,7 +14,7 @@ pub fn random_uniform(out: &Tensor, seed: u64, first: u64) -> Launch {
     Launch::new(entries::random_uniform, sheet.blocks(), args.bits(seed).bits(first))
 }
 
-/// Noise on rows.
+/// Adds noise to rows.
 #[track_caller]
 pub fn jitter(x: &Tensor, keys: &Tensor, scales: &Tensor) -> Launch {
     expect("jitter", "keys", keys, [1, x.rows()]);
@@ -24,7 +24,7 @@ pub fn jitter(x: &Tensor, keys: &Tensor, scales: &Tensor) -> Launch {
     Launch::new(entries::jitter, sheet.blocks(), args.long(sheet.rows).long(sheet.cols).sheet(sheet))
 }
 
-/// Dropout by counters.
+/// Counter-based dropout.
 #[track_caller]
 pub fn dropout(x: &Tensor, keys: &Tensor, how: Dropout) -> Launch {
     expect("dropout", "keys", keys, [1, x.rows()]);
@@ -34,7 +34,8 @@ pub fn dropout(x: &Tensor, keys: &Tensor, how: Dropout) -> Launch {
     Launch::new(entries::dropout, sheet.blocks(), args.long(how.first).float(how.factor))
 }
 
-/// Columns of rows of logits, of which row i has the draw's number and i, and what its draw keeps.
+/// Chooses a column of each row of logits, where row i uses the draw's counter plus i, and writes the columns that its
+/// draw keeps.
 #[track_caller]
 pub fn choose(logits: &Tensor, ids: &Tensor, draw: Option<Draw>, kept: Option<&Tensor>) -> Launch {
     let [rows, vocab] = logits.shape();
@@ -54,7 +55,7 @@ pub fn choose(logits: &Tensor, ids: &Tensor, draw: Option<Draw>, kept: Option<&T
     Launch::new(entries::draw, rows, args)
 }
 
-/// Leaves logits out.
+/// Masks logits.
 #[track_caller]
 pub fn leave_out(op: &LeaveOut<'_>) -> Launch {
     let [rows, cols] = op.logits.shape();

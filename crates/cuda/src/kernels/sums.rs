@@ -1,4 +1,4 @@
-//! Sums over rows, over a vector, of squares; and whether all is finite.
+//! Sums over rows, over a vector, of squares; and a check that all elements are finite.
 
 use fathom_tensor::{DType, SUM_CHUNK, Tensor};
 
@@ -6,10 +6,11 @@ use super::SCRATCH_BYTES;
 use super::launch::{Args, Launch, Scratch, expect};
 use super::table::sums;
 
-/// Columns of a chunk that one block adds.
+/// Columns of a chunk that one block sums.
 pub(super) const COLUMNS: usize = 128;
 
-/// Cuts rows into rounds of as many chunks as scratch has room for, `width` f32 a chunk: first row and chunks of each.
+/// Splits rows into rounds of as many chunks as fit in scratch, `width` f32 per chunk: first row and number of chunks
+/// of each.
 pub(super) fn rounds(rows: usize, width: usize) -> impl Iterator<Item = (usize, usize)> {
     let chunks = rows.div_ceil(SUM_CHUNK);
     let most = (SCRATCH_BYTES as usize / 4 / width.max(1)).clamp(1, 65_535);
@@ -17,7 +18,7 @@ pub(super) fn rounds(rows: usize, width: usize) -> impl Iterator<Item = (usize, 
     (0..chunks).step_by(most).map(move |chunk| (chunk * SUM_CHUNK, most.min(chunks - chunk)))
 }
 
-/// `to [at .. at + cols] +=` the sums of chunks, which begin at `from` and lie `stride` f32 apart.
+/// `to[at .. at + cols] +=` the sums of chunks, which begin at `from` and are `stride` f32 apart.
 pub(super) fn add_chunks(to: u64, from: u64, cols: usize, chunks: usize, stride: usize) -> Launch {
     let args = Args::new().address(to).address(from).long(cols).int(chunks).long(stride);
     Launch::new(sums::add_chunks, cols.div_ceil(256), args)
@@ -52,7 +53,7 @@ pub fn sum_squares(x: &Tensor, out: &Tensor) -> Launch {
     squares(x, x.len().max(1), out)
 }
 
-/// `out[i] += sum(x^2)` of at most `slot` elements from `i slot` on, by a block each.
+/// `out[i] += sum(x^2)` of at most `slot` elements starting at `i slot`, one block each.
 #[track_caller]
 pub fn sum_squares_slots(x: &Tensor, slot: usize, out: &Tensor) -> Launch {
     expect("sum_squares_slots", "out", out, [1, x.len().div_ceil(slot)]);

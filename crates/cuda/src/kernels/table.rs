@@ -1,11 +1,11 @@
-//! The table of kernels: sources, and their entry points with the threads of a block.
+//! The table of kernels: sources, and their entry points with the threads per block.
 
 /// A `.cu` file.
 #[derive(Debug)]
 pub struct Source {
-    /// Its name without the ending.
+    /// File name without extension.
     pub name: &'static str,
-    /// Its text; includes are named in [`HEADERS`].
+    /// Source text; its includes are in [`HEADERS`].
     pub text: &'static str,
     /// Its entry points.
     pub entries: &'static [Entry],
@@ -14,17 +14,17 @@ pub struct Source {
 /// An entry point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// The [`Source`] it is in.
+    /// Name of its [`Source`].
     pub source: &'static str,
-    /// Its symbol.
+    /// Symbol name.
     pub name: &'static str,
-    /// Threads of a block, always.
+    /// Threads per block, always.
     pub threads: u32,
-    /// Registers must suffice: a spill is an error of `xtask gpu-check`.
+    /// True if spilling registers is an error of `xtask gpu-check`.
     pub no_spill: bool,
 }
 
-/// What the sources include: names and texts.
+/// Headers that sources include: names and texts.
 pub static HEADERS: [(&str, &str); 5] = [
     ("base.cuh", include_str!("../../kernels/base.cuh")),
     ("math.cuh", include_str!("../../kernels/math.cuh")),
@@ -37,8 +37,8 @@ const fn is_none(marks: &[&str]) -> bool {
     marks.is_empty()
 }
 
-/// Registers that live across a call of a function are few. `may_spill` marks kernels that keep a word or two of them in memory for
-/// that, and are slow for other reasons.
+/// Few registers survive a function call. `may_spill` marks kernels that keep a word or two of them in memory for that,
+/// and are slow for other reasons.
 macro_rules! kernels {
     ($($source:ident { $($entry:ident $threads:literal $($may_spill:ident)?),* $(,)? })*) => {
         /// All sources.
@@ -113,16 +113,16 @@ impl Source {
 mod tests {
     use super::*;
 
-    /// Every entry of the table is in its text, with its threads, and every entry of the text is in the table.
+    /// Every entry of the table is in its source text with its threads, and vice versa.
     #[test]
     fn the_table_is_what_the_texts_say() {
         for source in SOURCES {
-            // A header of its own has the entries, as a macro, that the source makes for its types.
+            // A header's macro may define the entries, which the source instantiates for its types.
             let header = HEADERS.iter().find(|(name, text)| {
                 text.contains("#define ENTRIES(") && source.text.contains(&format!("\"{name}\""))
             });
             let text = header.map_or(source.text, |(_, text)| text);
-            // Names that a macro's entries are made for.
+            // Names for which the macro's entries are instantiated.
             let made = source.text.lines().filter_map(|line| line.strip_prefix("ENTRIES("));
             let made: Vec<&str> = made.filter_map(|rest| rest.split(',').next()).collect();
             let declared: Vec<(u32, String)> = text

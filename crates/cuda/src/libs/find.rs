@@ -1,23 +1,23 @@
-//! Where CUDA's libraries may lie: named folders, the active Python's wheels, the system.
+//! Locations of CUDA's libraries: configured folders, the active Python's wheels, the system.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Folders to look in, in order.
+/// Folders to search, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
-    /// What somebody named: a recipe, then `FATHOM_CUDA_LIBS`, folders with colons between them.
+    /// Configured folders: a recipe's, then `FATHOM_CUDA_LIBS`, separated by colons.
     pub named: Vec<PathBuf>,
     /// `site-packages/nvidia/*/lib` of the active Python.
     pub python: Vec<PathBuf>,
-    /// Of the system.
+    /// Folders of the system.
     pub system: Vec<PathBuf>,
-    /// A Python that is asked where its packages are, as no wheel lies next to it.
+    /// A Python to query for its packages, as no wheel lies next to it.
     pub interpreter: Option<PathBuf>,
 }
 
-/// Where the system keeps libraries, and where CUDA's own installer and containers put them.
+/// The system's library folders, and those that CUDA's own installer and containers use.
 const SYSTEM: [&str; 9] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/cuda/lib64",
@@ -27,12 +27,12 @@ const SYSTEM: [&str; 9] = [
     "/usr/lib64",
     "/usr/lib",
     "/lib64",
-    // Drivers of other builds than the host's, for hosts that are set to use them.
+    // Drivers of other builds than the host's, for hosts that are configured to use them.
     "/usr/local/cuda/compat",
 ];
 
 impl Search {
-    /// What the environment says.
+    /// Folders given by the environment.
     pub fn from_environment() -> Search {
         let list = |key: &str| -> Vec<PathBuf> {
             std::env::var_os(key).map(|value| std::env::split_paths(&value).collect()).unwrap_or_default()
@@ -43,7 +43,7 @@ impl Search {
         let interpreter = interpreter.find(|path| path.is_file());
         let own_prefix = interpreter.as_deref().and_then(|path| Some(path.parent()?.parent()?.to_path_buf()));
         let python: Vec<PathBuf> = prefixes.chain(own_prefix).flat_map(|prefix| wheels(&prefix)).collect();
-        // A package of conda's own has no folder below the environment's.
+        // conda's own packages have no folder below the environment's.
         let conda = std::env::var_os("CONDA_PREFIX").map(|prefix| PathBuf::from(prefix).join("lib"));
         let system = list("LD_LIBRARY_PATH").into_iter().chain(conda);
         let system = system.chain(SYSTEM.iter().map(PathBuf::from));
@@ -55,14 +55,15 @@ impl Search {
         }
     }
 
-    /// The same with folders before all others.
+    /// The same with folders in front of all others.
     pub fn before(mut self, folders: impl Iterator<Item = PathBuf>) -> Search {
         self.named = folders.filter(|path| !path.as_os_str().is_empty()).chain(self.named).collect();
         self
     }
 
-    /// The same with the folders of the interpreter's own packages, where it is to be asked: it may be a link to elsewhere, or have
-    /// packages of the user's. Starts it, so only who needs libraries asks.
+    /// The same with the folders of the interpreter's own packages, if it is to be queried: it may be a link to
+    /// elsewhere, or use packages of the user's. Starts the interpreter, so it is called only when libraries are
+    /// needed.
     pub fn asked(&self) -> Search {
         let mut search = self.clone();
         let Some(interpreter) = search.interpreter.take() else { return search };
@@ -76,17 +77,17 @@ impl Search {
         search
     }
 
-    /// All folders, the first first.
+    /// All folders in search order.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         [&self.named, &self.python, &self.system].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// The first file of a library: `name`, or `name` and more numbers.
+    /// The first file of a library: `name`, or `name` followed by further version numbers.
     pub fn file(&self, name: &str) -> Option<PathBuf> {
         self.folders().find_map(|folder| in_folder(folder, name))
     }
 
-    /// Says where was looked, in few words.
+    /// Short description of the places searched.
     pub fn said(&self) -> String {
         let count = |folders: &[PathBuf], [what, of]: [&str; 2]| match folders.len() {
             0 => format!("no {what} {of}"),
@@ -102,7 +103,7 @@ impl Search {
     }
 }
 
-/// The file called `name`, else the first by name that continues it with a dot.
+/// The file called `name`, else the alphabetically first one that continues it after a dot.
 pub fn in_folder(folder: &Path, name: &str) -> Option<PathBuf> {
     let exact = folder.join(name);
     if exact.is_file() {
@@ -120,7 +121,7 @@ pub fn in_folder(folder: &Path, name: &str) -> Option<PathBuf> {
     files.into_iter().next()
 }
 
-/// What a folder has, sorted.
+/// Entries of a folder, sorted.
 fn children(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -128,13 +129,13 @@ fn children(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// `nvidia/*/lib` of a folder of packages.
+/// `nvidia/*/lib` folders of a folder of packages.
 fn libraries(packages: &Path) -> Vec<PathBuf> {
     let libs = children(&packages.join("nvidia")).into_iter().map(|wheel| wheel.join("lib"));
     libs.filter(|lib| lib.is_dir()).collect()
 }
 
-/// `lib/python3*/site-packages/nvidia/*/lib` of a prefix, sorted.
+/// `lib/python3*/site-packages/nvidia/*/lib` folders of a prefix, sorted.
 fn wheels(prefix: &Path) -> Vec<PathBuf> {
     let is_python = |path: &PathBuf| {
         path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python3"))
@@ -145,26 +146,26 @@ fn wheels(prefix: &Path) -> Vec<PathBuf> {
     packages.flat_map(|packages| libraries(&packages)).collect()
 }
 
-/// The build of the driver in the kernel, as `580.126.09`, if there is one.
+/// Build of the kernel's driver, such as `580.126.09`, if there is one.
 pub fn kernel_module() -> Option<String> {
     build(&std::fs::read_to_string("/proc/driver/nvidia/version").ok()?)
 }
 
-/// Of the words of `/proc/driver/nvidia/version`.
+/// The build in the text of `/proc/driver/nvidia/version`.
 fn build(words: &str) -> Option<String> {
     let is_build =
         |word: &&str| word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok());
     words.lines().next()?.split_whitespace().find(is_build).map(ToString::to_string)
 }
 
-/// The files of a library that this process has mapped, by the name that it is looked for with: more than one are two copies, of
-/// which somebody uses the wrong one.
+/// The files of a library that this process has mapped, by the library's file name. More than one means two copies, one
+/// of which is used by mistake.
 pub fn mapped(name: &str) -> Vec<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     among(&maps, name)
 }
 
-/// In the words of `/proc/self/maps`: a library `libx.so.9` may be a file `libx.so`, `libx.so.9` or `libx.so.9.1`.
+/// Searches the text of `/proc/self/maps`: a library `libx.so.9` may be a file `libx.so`, `libx.so.9` or `libx.so.9.1`.
 fn among(maps: &str, name: &str) -> Vec<PathBuf> {
     let stem = name.split(".so").next().unwrap_or(name);
     let is_it = |path: &Path| {

@@ -1,7 +1,7 @@
-//! CUDA's libraries: found, opened by absolute path, their versions checked.
+//! CUDA's libraries: found, opened by absolute path, and checked for their version.
 //!
-//! What is called later are functions of the very files that were opened here ([`symbol`]), whatever else the loader knows by
-//! their names. So [`probe`] stands before every other call.
+//! Later calls use functions of the very files opened here ([`symbol`]), whatever else the loader knows under their
+//! names. [`probe`] must therefore precede every other call.
 
 mod find;
 mod open;
@@ -20,24 +20,24 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Library {
-    /// Comes with the kernel module of the device.
+    /// Installed with the device's kernel module.
     Driver,
     /// Compiles kernels.
     Nvrtc,
     /// Matrix products.
     CublasLt,
-    /// Attention. Without it the machine's own kernels do it, slowly.
+    /// Attention. Without it the machine's own kernels are used, which are slow.
     Cudnn,
-    /// Several devices.
+    /// Communication between devices.
     Nccl,
 }
 
 impl Library {
-    /// All, in the order in which they are opened.
+    /// All libraries, in the order in which they are opened.
     pub const ALL: [Library; 5] =
         [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl];
 
-    /// The name in tables and messages.
+    /// Name in tables and messages.
     pub fn name(self) -> &'static str {
         match self {
             Library::Driver => "driver",
@@ -48,7 +48,7 @@ impl Library {
         }
     }
 
-    /// Its file; more numbers may follow.
+    /// File name; further version numbers may follow.
     pub fn file(self) -> &'static str {
         match self {
             Library::Driver => "libcuda.so.1",
@@ -59,12 +59,12 @@ impl Library {
         }
     }
 
-    /// What the machine cannot do without.
+    /// True if the machine requires the library.
     pub fn is_needed(self) -> bool {
         matches!(self, Library::Driver | Library::Nvrtc | Library::CublasLt)
     }
 
-    /// What brings it.
+    /// How to install it.
     pub fn remedy(self) -> &'static str {
         match self {
             Library::Driver => {
@@ -77,53 +77,53 @@ impl Library {
         }
     }
 
-    /// Least and first refused version, as major, minor.
+    /// Lowest supported and first unsupported version, as (major, minor).
     fn range(self) -> [(u32, u32); 2] {
         match self {
-            // The driver is of a CUDA version.
+            // The driver's version is a CUDA version.
             Library::Driver => [(13, 0), (u32::MAX, 0)],
             Library::Nvrtc | Library::CublasLt => [(13, 0), (14, 0)],
             Library::Cudnn => [(9, 11), (10, 0)],
-            // From there on communicators are aborted in groups.
+            // From this version on communicators are aborted in groups.
             Library::Nccl => [(2, 22), (3, 0)],
         }
     }
 }
 
-/// What was found of one library.
+/// Search result for one library.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// Which.
+    /// The library.
     pub library: Library,
-    /// The file that is open.
+    /// The opened file.
     pub path: Option<PathBuf>,
-    /// What it says it is.
+    /// Its reported version.
     pub version: Option<String>,
     /// Why it cannot be used.
     pub problem: Option<String>,
-    /// The command that changes that.
+    /// The command that fixes the problem.
     pub remedy: Option<String>,
 }
 
-/// What there is of CUDA here.
+/// CUDA as found on this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
-    /// One entry for each library that was looked for.
+    /// One entry for each library searched for.
     pub libraries: Vec<Found>,
     /// The devices' names.
     pub devices: Vec<String>,
-    /// Why the CUDA machine cannot be used, in one line; none if it can.
+    /// Why the CUDA machine cannot be used, in one line; `None` if it can.
     pub why_not: Option<String>,
 }
 
 impl Probe {
-    /// Whether a library can be used.
+    /// True if a library can be used.
     pub fn has(&self, library: Library) -> bool {
         self.libraries.iter().any(|found| found.library == library && found.problem.is_none())
     }
 }
 
-/// Looks for the driver, and, if `all` or if there is a device, for the libraries too.
+/// Searches for the driver and, if `all` or if there is a device, for the other libraries.
 pub fn probe(search: &Search, all: bool) -> Probe {
     let driver = look(search, Library::Driver);
     let counted = match &driver.problem {
@@ -163,8 +163,9 @@ fn look(search: &Search, library: Library) -> Found {
     Found { library, path, version, problem, remedy }
 }
 
-/// The driver is the host's: what the loader finds, unless somebody named a folder that has one. Only then the system's folders,
-/// as a container may have one of another build, that fits no kernel module but the one it was made for.
+/// Opens the driver. It is the host's: the one that the loader finds, unless a configured folder has one. The system's
+/// folders come last, since a container may have a driver of another build, which fits only the kernel module it was
+/// made for.
 fn driver(search: &Search) -> (Option<PathBuf>, Result<Version>) {
     let file = Library::Driver.file();
     let named = search.named.iter().find_map(|folder| find::in_folder(folder, file));
@@ -180,7 +181,7 @@ fn driver(search: &Search) -> (Option<PathBuf>, Result<Version>) {
     (mapped(file).into_iter().next(), loaded)
 }
 
-/// The loader's word for a file that is nowhere, in few words: it is what most machines have to say.
+/// Shortens the loader's message for a missing file, as this is what most machines report.
 fn absent(error: Error) -> Error {
     match error {
         Error::Load { path, message } if message.contains("cannot open shared object file: No such file") => {
@@ -194,14 +195,14 @@ fn missing(search: &Search, library: Library) -> Error {
     Error::Missing { library: library.name(), file: library.file(), looked: search.said() }
 }
 
-/// Major, minor and patch.
+/// Major, minor and patch version.
 pub(crate) type Version = (u32, u32, u32);
 
 fn said((major, minor, patch): Version) -> String {
     format!("{major}.{minor}.{patch}")
 }
 
-/// A version for readers: the driver's own and that of the CUDA it is of.
+/// Version for display: the driver's own and that of its CUDA.
 fn named(library: Library, version: Version) -> String {
     match (library, find::kernel_module()) {
         (Library::Driver, Some(build)) => format!("{build}, of CUDA {}", said(version)),
@@ -260,7 +261,7 @@ mod tests {
         let named = Search { named: folders.clone(), ..Search::default() };
         assert_eq!(driver(&named).0.as_ref(), Some(&file));
         let of_system = Search { system: folders, ..Search::default() };
-        // Where the loader knows of one, that is it.
+        // A driver known to the loader takes precedence.
         let (path, opened) = driver(&of_system);
         assert!(path.as_ref() == Some(&file) || opened.is_ok());
     }

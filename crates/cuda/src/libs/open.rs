@@ -1,4 +1,4 @@
-//! Opens libraries for the rest of the process, and asks what they are.
+//! Opens libraries for the rest of the process, and queries their versions.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -11,7 +11,7 @@ use super::find::in_folder;
 use super::{Library, Version};
 use crate::{Error, Result};
 
-/// A library that is open for good.
+/// A library that stays open.
 struct Open {
     library: Library,
     path: PathBuf,
@@ -19,10 +19,10 @@ struct Open {
     version: Version,
 }
 
-/// All of them, at most one file of each.
+/// All open libraries, at most one file of each.
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
-/// The address of a function of an open library, or why there is none.
+/// The address of a function of an open library, or the reason that there is none.
 pub(crate) fn symbol(library: Library, name: &str) -> std::result::Result<*mut c_void, String> {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = open.iter().find(|open| open.library == library).ok_or("not opened")?;
@@ -31,24 +31,24 @@ pub(crate) fn symbol(library: Library, name: &str) -> std::result::Result<*mut c
     symbol.map(|symbol| *symbol).map_err(|error| one_line(&error.to_string()))
 }
 
-/// Libraries that one looks for itself, by bare name, and finds only if they are open: (file, that opens first).
+/// Libraries that `library` looks up by bare name, and finds only if they are already open.
 fn companions(library: Library) -> &'static [&'static str] {
     match library {
         Library::Nvrtc => &["libnvrtc-builtins.so.13"],
-        // cuDNN from 9.28 on asks for cuBLAS, which asks for cuBLASLt.
+        // cuDNN from 9.28 on requests cuBLAS, which requests cuBLASLt.
         Library::CublasLt => &["libcublas.so.13"],
         _ => &[],
     }
 }
 
-/// Names stay the library's own: a second copy of it, which another library may bring, has names of its own.
+/// Opens a library locally, so that a second copy, brought by another library, keeps its own symbols.
 fn open(path: &Path) -> Result<Handle> {
-    // SAFETY: NVIDIA's libraries run their own start-up code and nothing of ours.
+    // SAFETY: NVIDIA's libraries run only their own start-up code.
     unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
         .map_err(|error| Error::Load { path: path.to_path_buf(), message: words(&error) })
 }
 
-/// An error and what caused it, in one line.
+/// An error with its causes, in one line.
 fn words(error: &dyn std::error::Error) -> String {
     let cause = error.source().map_or_else(String::new, |cause| format!(": {}", words(cause)));
     format!("{}{cause}", one_line(&error.to_string()))
@@ -58,10 +58,10 @@ fn one_line(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// Opens a library and what it needs, for good, and returns its version.
+/// Opens a library and its companions permanently, and returns its version.
 ///
 /// # Errors
-/// If the loader refuses it, it does not answer, or another file of it is open already.
+/// If the loader refuses it, it does not respond, or another file of it is already open.
 pub fn version(library: Library, path: &Path) -> Result<Version> {
     let mut all = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(open) = all.iter().find(|open| open.library == library) {
@@ -83,7 +83,7 @@ pub fn version(library: Library, path: &Path) -> Result<Version> {
     Ok(version)
 }
 
-/// Opens a library of the same folder if it is there.
+/// Opens a library in the same folder if present.
 fn open_companion(path: &Path, name: &str) {
     let file = path.parent().and_then(|folder| in_folder(folder, name));
     if let Some(handle) = file.and_then(|file| open(&file).ok()) {
@@ -93,7 +93,7 @@ fn open_companion(path: &Path, name: &str) {
 
 fn ask(library: Library, handle: &Handle) -> std::result::Result<Version, String> {
     let read = |value: &mut c_int, name: &str| -> std::result::Result<(), String> {
-        // SAFETY: `cuDriverGetVersion` and `ncclGetVersion` take an int to write to and return a status.
+        // SAFETY: `cuDriverGetVersion` and `ncclGetVersion` write to an int and return a status.
         unsafe {
             let call: Symbol<unsafe extern "C" fn(*mut c_int) -> c_int> =
                 handle.get(name.as_bytes()).map_err(|error| one_line(&error.to_string()))?;
@@ -104,7 +104,7 @@ fn ask(library: Library, handle: &Handle) -> std::result::Result<Version, String
         }
     };
     let number = |name: &str| -> std::result::Result<u32, String> {
-        // SAFETY: `cublasLtGetVersion` and `cudnnGetVersion` take nothing and return a size.
+        // SAFETY: `cublasLtGetVersion` and `cudnnGetVersion` take no arguments and return a size.
         unsafe {
             let call: Symbol<unsafe extern "C" fn() -> usize> =
                 handle.get(name.as_bytes()).map_err(|error| one_line(&error.to_string()))?;
@@ -129,7 +129,7 @@ fn ask(library: Library, handle: &Handle) -> std::result::Result<Version, String
 
 fn nvrtc(handle: &Handle) -> std::result::Result<Version, String> {
     let (mut major, mut minor): (c_int, c_int) = (0, 0);
-    // SAFETY: `nvrtcVersion` takes two ints to write to and returns a status.
+    // SAFETY: `nvrtcVersion` writes to two ints and returns a status.
     let status = unsafe {
         let call: Symbol<unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int> =
             handle.get(b"nvrtcVersion").map_err(|error| one_line(&error.to_string()))?;
@@ -142,7 +142,7 @@ fn nvrtc(handle: &Handle) -> std::result::Result<Version, String> {
     }
 }
 
-/// `major x a + minor x b + patch`.
+/// Decodes `major x a + minor x b + patch`.
 fn split(number: u32, a: u32, b: u32) -> Version {
     (number / a, number % a / b, number % b)
 }

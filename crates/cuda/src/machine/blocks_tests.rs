@@ -1,4 +1,4 @@
-//! Blocks as graphs, and the device's own times, on the pretended device.
+//! Blocks as graphs, and timestamps of the device, on the simulated device.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn block(device: &Device, x: &Tensor, ones: &Tensor, middle: &dyn Fn()) {
     machine.leave_block();
 }
 
-/// Runs the block some times; what came out and what was counted.
+/// Runs the block several times; returns the result and the counts.
 fn run(graphs: bool, times: usize, middle: &dyn Fn(&Device, &Tensor)) -> (Vec<f32>, Graphs) {
     let fake = Arc::new(Fake::new(64 << 20));
     let found = {
@@ -64,7 +64,7 @@ fn whoever_needs_the_stream_cuts_the_block_and_is_named() {
     let reads = |device: &Device, ones: &Tensor| assert_eq!(device.to_f32(ones), [1.0; 12]);
     let (found, counts) = run(true, 4, &reads);
     assert_eq!(found, [15.0; 12]);
-    // Two and three operations are not worth a graph.
+    // Two or three operations are not worth a graph.
     assert_eq!((counts.single, counts.captured), (20, 0));
     assert_eq!(counts.cuts.into_iter().collect::<Vec<_>>(), [("the host reads", 4)]);
 }
@@ -105,7 +105,7 @@ fn moments_are_of_the_stream() {
     assert!(machine.stamps().is_empty());
 }
 
-/// There is no kernel for it: the host rounds.
+/// Rounding weights has no kernel: the host does it.
 #[test]
 fn weights_are_rounded_as_the_definition_says() {
     let fake = Arc::new(Fake::new(64 << 20));

@@ -1,4 +1,4 @@
-//! From what was found to a machine.
+//! Assembly of a machine from the libraries found.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::programs::{Compiler, Programs, RunTime, cache_folder};
 use crate::sdpa::{Attend, Cudnn};
 use crate::{Error, Result};
 
-/// The data sheet of a device: the known one of its chip, with what this device has.
+/// The profile of a device: that of its chip if known, with this device's memory.
 pub fn profile(facts: &Facts) -> Profile {
     let lower = facts.name.to_lowercase();
     let known = gpu::NAMES.iter().find(|name| lower.contains(*name)).and_then(|name| gpu::named(name));
@@ -38,10 +38,10 @@ pub fn profile(facts: &Facts) -> Profile {
     }
 }
 
-/// Libraries that take what they can.
+/// Libraries to use where they support an operation.
 pub(crate) struct MachineLibraries {
     pub products: Option<Arc<dyn Products>>,
-    /// Or why there is none.
+    /// The library, or the reason that there is none.
     pub grouped: std::result::Result<Arc<dyn GroupedProducts>, String>,
     pub attend: Option<Arc<dyn Attend>>,
 }
@@ -52,10 +52,10 @@ impl Default for MachineLibraries {
     }
 }
 
-/// Says what attends: `cudnn`, as where it says nothing, or `kernels`.
+/// Environment variable that selects attention's implementation: `cudnn` (default) or `kernels`.
 const ATTENTION: &str = "FATHOM_CUDA_ATTENTION";
 
-/// Says what multiplies by expert: `cublaslt`, as where it says nothing, or `kernels`.
+/// Environment variable that selects products by expert: `cublaslt` (default) or `kernels`.
 const EXPERTS: &str = "FATHOM_CUDA_EXPERTS";
 
 fn by_cudnn(said: Option<String>) -> Result<bool> {
@@ -75,7 +75,7 @@ fn by_library(name: &'static str, library: &str, said: Option<String>, wanted: &
     }
 }
 
-/// cuDNN, unless it does not start: attention is then slower, and all else as it is.
+/// Starts cuDNN; if it fails, attention is slower and everything else unchanged.
 fn cudnn(facts: &Facts) -> Option<Arc<dyn Attend>> {
     match Cudnn::new(facts.capability) {
         Ok(cudnn) => Some(Arc::new(cudnn)),
@@ -87,8 +87,8 @@ fn cudnn(facts: &Facts) -> Option<Arc<dyn Attend>> {
 }
 
 impl Cuda {
-    /// Opens a device with the libraries that were found. Other ranks that do so choose the same algorithms for the same products,
-    /// and so get the same bits.
+    /// Opens a device with the libraries that were found. All ranks that use this choose the same algorithms for the
+    /// same products, and so get the same bits.
     ///
     /// # Errors
     /// If the device or a library refuses, with the reason.
@@ -96,11 +96,11 @@ impl Cuda {
         Cuda::of(probe, ordinal, |_| None)
     }
 
-    /// The same for a rank that is the only one: large products are measured when they first come, and the fastest algorithm is
-    /// taken, which another run may find to be another.
+    /// The same for a single rank: large products are measured when they first occur, and the fastest algorithm is
+    /// used, which may differ from run to run.
     ///
     /// # Errors
-    /// As [`Cuda::open`].
+    /// See [`Cuda::open`].
     pub fn open_alone(probe: &Probe, ordinal: usize) -> Result<Cuda> {
         Cuda::of(probe, ordinal, |driver| Some(driver.clone()))
     }
@@ -143,7 +143,7 @@ impl Cuda {
         Cuda::with(driver, profile, Box::new(RunTime::open(&path)?), parts)
     }
 
-    /// A machine of these parts.
+    /// Assembles a machine from these parts.
     ///
     /// # Errors
     /// If the driver refuses streams or memory.

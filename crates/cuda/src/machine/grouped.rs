@@ -1,5 +1,5 @@
-//! Products by expert: by a library that multiplies groups where the device has one, else by kernels that gather as they
-//! multiply. Neither tells the host how many rows an expert has.
+//! Products by expert: by a library's grouped products if available, else by kernels that gather as they multiply. The
+//! host never learns how many rows an expert has.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{DType, GroupedMatMul, GroupedWeight, OpDesc, Tensor};
@@ -27,7 +27,7 @@ impl Cuda {
         }
     }
 
-    /// Issues what was made, if the library takes it; a line once says why not.
+    /// Issues the prepared product if the library supports it; reports the reason once if not.
     #[track_caller]
     fn by_groups(&self, name: &str, desc: &OpDesc, made: impl FnOnce() -> Option<Grouped>) -> bool {
         let refused = self.issue_groups(name, desc, made).err();
@@ -36,7 +36,7 @@ impl Cuda {
     }
 
     /// # Errors
-    /// Why nothing was issued; without words where nothing is to be said.
+    /// Why nothing was issued; empty if there is nothing to report.
     #[track_caller]
     fn issue_groups(
         &self,
@@ -45,7 +45,7 @@ impl Cuda {
         made: impl FnOnce() -> Option<Grouped>,
     ) -> Result<(), String> {
         let OpDesc::Grouped { inner, out, input, .. } = *desc else { return Err(String::new()) };
-        // Groups are of 16-bit operands alone.
+        // Grouped products support only 16-bit operands.
         if input == DType::F32 {
             return Err(String::new());
         }
@@ -60,7 +60,8 @@ impl Cuda {
         for part in &parts {
             self.run_all(&part.before);
             let work = Work::Groups(library.clone(), groups, part.operands);
-            // SAFETY: the tables are written by what was issued before, of tensors that live; see `run` for their storage.
+            // SAFETY: the tables are written by earlier launches and refer to tensors that live; see `run` for their
+            // storage.
             self.must(name, unsafe { self.streams.issue(work) });
             part.after.iter().for_each(|launch| self.run(launch));
         }

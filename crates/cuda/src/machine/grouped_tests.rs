@@ -1,4 +1,4 @@
-//! Which products by expert go to a library of groups, and how they are described to it.
+//! Selection of products by expert for a grouped library, and their description to it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,10 @@ use crate::driver::fake::Fake;
 
 type Seen = Arc<Mutex<Vec<(Groups, GroupOperands)>>>;
 
-/// Takes groups of less than 100 columns, and remembers them.
+/// Supports groups of less than 100 columns, and records them.
 struct Library(Seen);
 
-// SAFETY: it touches nothing.
+// SAFETY: accesses no memory.
 unsafe impl GroupedProducts for Library {
     fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool> {
         assert_eq!(operands.workspace_bytes, MATMUL_SCRATCH);
@@ -35,7 +35,7 @@ const TOKENS: usize = 40;
 const SLOTS: usize = 2;
 const EXPERTS: usize = 5;
 
-/// A machine with such a library, and what that saw.
+/// A machine with such a library, and the calls that it saw.
 struct Bed {
     fake: Arc<Fake>,
     cuda: Arc<Cuda>,
@@ -59,7 +59,7 @@ impl Bed {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
 
-    /// Scratch with room for so many rows at a time; all that is charged if none.
+    /// Scratch with room for this many rows at a time; all that is charged if `None`.
     fn scratch(&self, op: &OpDesc, rows: Option<usize>) -> Tensor {
         let parted = |rows| GroupedScratch { rows, ..GroupedScratch::of(op).unwrap() }.bytes();
         let bytes = rows.map_or_else(|| self.cuda.profile().workspace(op), parted);
@@ -82,7 +82,7 @@ impl Bed {
         self.cuda.grouped_weight(&op, &self.scratch(&op.desc(), rows));
     }
 
-    /// Kernels since the last call.
+    /// Kernels launched since the last call.
     fn kernels(&self, before: &mut usize) -> Vec<String> {
         self.cuda.synchronise().unwrap();
         let all = self.fake.launched();
@@ -106,13 +106,13 @@ fn groups_are_gathered_multiplied_and_sent_back_in_parts() {
         let (groups, operands) = &seen[0];
         assert_eq!((groups.count, groups.input, groups.output), (5, Element::Bf16, Element::Bf16));
         assert!(groups.first_trans && !groups.second_trans);
-        // 80 slots and as many as fill five lists up, by five.
+        // 80 slots plus padding of five lists, divided by five.
         assert_eq!(groups.likely, [32, 32, 64]);
         let tables = [operands.pointers, operands.sizes, operands.strides].concat();
         assert!(tables.iter().all(|at| at.is_multiple_of(16)));
         assert!(tables.windows(2).all(|pair| pair[0] + 20 <= pair[1]));
     }
-    // 80 slots, and seven at most to fill each list up, are 115 entries: three parts of 48.
+    // 80 slots plus at most seven to pad each list are 115 entries: three parts of 48.
     bed.gradient(Some(48));
     let part = ["gather_slots", "gather_slots", "group_tables"];
     assert_eq!(bed.kernels(&mut before), [&SORT[..], &part, &part, &part].concat());
@@ -165,7 +165,8 @@ fn groups_are_part_of_graphs() {
         bed.gradient(Some(48));
         bed.cuda.leave_block();
     }
-    // Four launches sort; each of three parts has three and a product. The second time captures, which calls the library again.
+    // Four launches sort; each of three parts has three launches and a product. The second run captures, which calls
+    // the library again.
     let counts = bed.cuda.graphs();
     assert_eq!((counts.single, counts.captured, counts.replayed), (16, 1, [2, 32]));
     assert_eq!(bed.seen.lock().unwrap().len(), 6);

@@ -1,7 +1,8 @@
-//! A device as a [`Machine`]: products by cuBLASLt, attention by cuDNN, everything else, and what those refuse, by kernels.
+//! A device as a [`Machine`]: products by cuBLASLt, attention by cuDNN, and everything else, including what those
+//! refuse, by kernels.
 //!
-//! All work of a rank goes to one stream in the order of its calls, so memory that the pool gives to another tensor is
-//! written after its last use. Calls return before their work is done; what the host wants to know it reads late.
+//! All work of a rank is issued to one stream in program order, so memory that the pool reassigns is written after its
+//! last use. Calls return before their work is done; results are read by the host later.
 #![allow(unsafe_code)]
 
 mod attention;
@@ -42,37 +43,38 @@ pub(crate) use build::MachineLibraries;
 pub use build::profile;
 pub use taken::Calls;
 
-/// Lines that are said: shapes may be as many as there are micro batches.
+/// Limit on reported lines: there may be as many shapes as micro-batches.
 const MOST_LINES: usize = 256;
 
-/// One device, as one rank uses it.
+/// One device as used by one rank.
 pub struct Cuda {
     profile: Profile,
     streams: Arc<Streams>,
     reads: Arc<Reads>,
     writes: Writes,
     programs: Programs,
-    /// What computes products, if anything but kernels does.
+    /// Library for products; `None` if kernels compute them.
     products: Option<Arc<dyn Products>>,
-    /// What multiplies groups, or why nothing but kernels does; without words where nothing is to be said.
+    /// Library for grouped products, or the reason that kernels compute them; the reason is empty if there is nothing
+    /// to report.
     grouped: std::result::Result<Arc<dyn GroupedProducts>, String>,
-    /// What attends, if anything but kernels does.
+    /// Library for attention; `None` if kernels compute it.
     attend: Option<Arc<dyn Attend>>,
-    /// Of [`crate::kernels::SCRATCH_BYTES`], for sums in chunks.
+    /// Address of [`crate::kernels::SCRATCH_BYTES`] for sums in chunks.
     scratch: u64,
     stamps: Stamps,
     taken: taken::Taken,
-    /// Lines that were said.
+    /// Lines already reported.
     said: Mutex<BTreeSet<String>>,
 }
 
 impl Cuda {
-    /// What the device is.
+    /// The device's driver.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.streams.driver
     }
 
-    /// Where its operations run; all that were called are issued.
+    /// The compute stream, with all called operations issued.
     ///
     /// # Errors
     /// If the device has failed.
@@ -80,60 +82,60 @@ impl Cuda {
         self.streams.compute("somebody asks for the stream")
     }
 
-    /// The same machine; with `on`, what a block issues is captured as a graph and replayed where it comes again.
+    /// Enables or disables graphs: a block's operations are captured and replayed when it recurs.
     pub fn with_graphs(self, on: bool) -> Cuda {
         self.streams.capture(on);
         self
     }
 
-    /// The same machine with this much memory of the host.
+    /// Sets the host memory in the profile.
     pub fn with_host(mut self, bytes: u64) -> Cuda {
         self.profile.host_bytes = Some(bytes);
         self
     }
 
-    /// What became of blocks so far.
+    /// Counts of captured and replayed blocks.
     pub fn graphs(&self) -> Graphs {
         self.streams.counts()
     }
 
-    /// Numbers in [0, 1), each a function of the seed and its place: operands of measurements.
+    /// Numbers in [0, 1), each a function of the seed and its index: operands for measurements.
     #[track_caller]
     pub fn random(&self, out: &fathom_tensor::Tensor, seed: u64) {
         self.run(&crate::kernels::random_uniform(out, seed, 0));
     }
 
-    /// Bytes of the device behind pools; of a pool as many as it has ever reserved, in the driver's steps.
+    /// Device bytes behind pools: for each pool, the most it has ever reserved, in the driver's steps.
     pub fn backed_bytes(&self) -> u64 {
         self.streams.backed.load(Ordering::Relaxed)
     }
 
-    /// Who did the products so far, and who attention with its gradients.
+    /// Counts of products by implementation, and of attention with its gradients.
     pub fn calls(&self) -> [Calls; 2] {
         self.taken.calls()
     }
 
-    /// Who did products of narrow operands so far: units for such, or (as kernels) products of rounded operands.
+    /// Counts of narrow products: by matrix units or, as kernels, by rounding the operands.
     pub fn narrow_calls(&self) -> Calls {
         self.taken.narrow_calls()
     }
 
-    /// Who did products by expert so far.
+    /// Counts of products by expert.
     pub fn grouped_calls(&self) -> Calls {
         self.taken.grouped_calls()
     }
 
-    /// Whether a library is asked for products by expert.
+    /// True if a library is used for products by expert.
     pub fn has_groups(&self) -> bool {
         self.grouped.is_ok()
     }
 
-    /// What cuBLASLt and its units refused so far, a line each.
+    /// Reasons for which cuBLASLt and matrix units refused operations so far, one per line.
     pub fn refusals(&self) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// A line for whoever watches, once.
+    /// Reports a line once.
     fn say_once(&self, line: String) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if line.is_empty() || said.len() >= MOST_LINES || said.contains(&line) {
@@ -151,7 +153,7 @@ impl Cuda {
         self.streams.synchronise()
     }
 
-    /// Its streams, for links.
+    /// The streams, for links.
     pub(crate) fn streams(&self) -> &Arc<Streams> {
         &self.streams
     }
@@ -161,7 +163,7 @@ impl Cuda {
     }
 
     /// # Panics
-    /// With the operation's name, if the device has failed: nothing later can be right.
+    /// With the operation's name if the device has failed, as no later result can be right.
     #[track_caller]
     fn must<T>(&self, op: &str, result: Result<T>) -> T {
         result.unwrap_or_else(|error| panic!("{op}: {error}"))
@@ -175,25 +177,25 @@ impl Cuda {
         }
         let issue = || {
             let function = self.programs.function(launch.entry)?;
-            // SAFETY: launches are made of tensors that live, by functions that check their shapes; storage is given to
-            // others only in the order of this stream.
+            // SAFETY: launches are made of tensors that live, by functions that check their shapes; storage is
+            // reassigned only in the order of this stream.
             unsafe { self.streams.issue(Work::Launch(function, *launch)) }
         };
         self.must(launch.entry.name, issue());
     }
 
-    /// Asks a library, which answers for the device that is current on this thread.
+    /// Calls a library with the device current on this thread.
     fn within<T>(&self, ask: impl FnOnce() -> Result<T>) -> Result<T> {
         self.streams.driver.enter().and_then(|()| ask())
     }
 
-    /// Issues launches, one after the other.
+    /// Issues launches in order.
     #[track_caller]
     fn run_all(&self, launches: &[Launch]) {
         launches.iter().for_each(|launch| self.run(launch));
     }
 
-    /// Issues a product if the library has one for it.
+    /// Issues a product if the library supports it.
     #[track_caller]
     fn product(&self, op: &fathom_tensor::MatMul<'_>, ws: &fathom_tensor::Tensor) -> bool {
         let (m, n, k) = op.sizes();
@@ -226,7 +228,7 @@ impl Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         let driver = &self.streams.driver;
-        // A device that has failed gives its memory back when the process ends.
+        // A device that has failed releases its memory when the process ends.
         let _ = self.streams.synchronise().and_then(|()| driver.free(self.scratch));
     }
 }

@@ -1,5 +1,5 @@
-//! Products of narrow operands: by units for 8-bit elements where the chip and the library have them, else operands are
-//! rounded and multiplied as they are. Both have the same elements and scales, and differ in how sums are made.
+//! Products of narrow operands: by units for 8-bit elements if chip and library have them, else by rounding the
+//! operands and multiplying those. Both have the same elements and scales, and differ only in how sums are made.
 #![allow(unsafe_code)]
 
 use fathom_tensor::{Machine, MatMul, NarrowMatMul, Tensor};
@@ -11,7 +11,7 @@ use crate::memory::Work;
 use crate::operand::{input, output};
 
 impl Cuda {
-    /// The product.
+    /// Computes the product.
     #[track_caller]
     pub(super) fn narrow_product(&self, op: &NarrowMatMul<'_>, ws: &Tensor) {
         let refused = self.by_units(op, ws).err();
@@ -23,10 +23,10 @@ impl Cuda {
         self.matmul(&MatMul { a: &a, b: &b, ..op.product }, &ws);
     }
 
-    /// By matrix units for such operands.
+    /// Uses matrix units for narrow operands.
     ///
     /// # Errors
-    /// Why there are none; nothing was issued then. Without words where nothing is to be said.
+    /// Why they were not used, with nothing issued; empty if there is nothing to report.
     #[track_caller]
     fn by_units(&self, op: &NarrowMatMul<'_>, ws: &Tensor) -> Result<(), String> {
         let (m, n, k) = op.product.sizes();

@@ -1,4 +1,4 @@
-//! Which low-precision GEMMs go to the library, and how they are described to it.
+//! Selection of low-precision GEMMs for the library, and their description to it.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ use crate::blas::{self, Operands, Products, Scales, Shape};
 use crate::driver::Stream;
 use crate::driver::fake::Fake;
 
-/// Remembers products; takes those with scales if it is set to.
+/// Records products; supports scales if `scaled`.
 struct Library {
     scaled: bool,
     seen: Arc<Mutex<Vec<(Shape, Operands)>>>,
 }
 
-// SAFETY: it touches nothing.
+// SAFETY: accesses no memory.
 unsafe impl Products for Library {
     fn takes(&self, shape: &Shape, _: &Operands) -> Result<bool> {
         Ok(self.scaled || shape.scales.is_none())
@@ -33,7 +33,7 @@ unsafe impl Products for Library {
     }
 }
 
-/// A machine with such a library, and what that saw.
+/// A machine with such a library, and the calls that it saw.
 struct Bed {
     fake: Arc<Fake>,
     cuda: Arc<Cuda>,
@@ -57,7 +57,7 @@ impl Bed {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
 
-    /// The gradient of a weight [64, 32] by tokens: both operands are turned.
+    /// The gradient of a weight [64, 32] over tokens: both operands are transposed.
     fn weight(&self, tokens: usize, [a, b]: [NarrowOperand<'_>; 2]) {
         let (x, dy) = (self.empty(tokens, 32, DType::Bf16), self.empty(tokens, 64, DType::Bf16));
         let dw = self.empty(64, 32, DType::F32);
@@ -77,7 +77,7 @@ impl Bed {
         self.cuda.synchronise().unwrap();
     }
 
-    /// Kernels since the last call.
+    /// Kernels launched since the last call.
     fn kernels(&self, before: &mut usize) -> Vec<String> {
         let all = self.fake.launched();
         let new = all[*before..].iter().map(|launched| launched.name.clone()).collect();
@@ -104,13 +104,13 @@ fn tensors_with_one_scale_go_to_fp8_units_in_their_one_layout() {
         assert!(operands.accumulate && shape.first_trans && !shape.second_trans && !shape.fast);
         assert_eq!(shape.scales, Some([Scales::Tensor; 2]));
         assert_eq!((shape.input, shape.second_input), (blas::Element::E4M3, blas::Element::E5M2));
-        // Forty tokens are filled up to 48.
+        // Forty tokens are padded to 48.
         let sizes = [shape.first.rows, shape.first.cols, shape.second.rows, shape.second.cols, shape.inner];
         assert_eq!(sizes, [48, 32, 48, 64, 48]);
         assert!(operands.scales.iter().all(|at| at.is_multiple_of(16) && *at != 0));
         assert_ne!(operands.scales[0], operands.scales[1]);
     }
-    // Scales of earlier steps: the largest of this one is found on the way. Two of E4M3 are a forward pass.
+    // Delayed scales: this step's largest element is found on the way. E4M3 for both means a forward pass.
     let [seen, now] = [0, 1].map(|_| bed.empty(1, 1, DType::F32));
     let late = NarrowOperand { delayed: Some(Delayed { before: &seen, now: Some(&now) }), ..b };
     bed.weight(48, [late, late]);
@@ -130,7 +130,7 @@ fn blocks_go_to_units_that_have_them() {
         (bed.empty(8, 48, DType::F32), bed.empty(64, 48, DType::F32), bed.empty(8, 64, DType::Bf16));
     bed.call([(&x, false), (&w, true)], &y, [line, tile]);
     assert_eq!(bed.kernels(&mut before), ["encode", "zero_bytes", "encode"]);
-    // The sheet is an H200's.
+    // The profile is an H200's.
     bed.weight(48, [micro, micro]);
     assert_eq!(bed.kernels(&mut before), ["narrow", "narrow"]);
     let seen = bed.seen.lock().unwrap();
@@ -148,7 +148,7 @@ fn what_no_unit_takes_is_emulated_and_said_once() {
         let line = how(Element::E4M3, Blocks::Line(128));
         for _ in 0..2 {
             if scaled {
-                // Six rows are no whole pieces of lines' scales.
+                // Six rows do not fill the pieces of the lines' scales.
                 let (x, w) = (bed.empty(6, 48, DType::Bf16), bed.empty(64, 48, DType::Bf16));
                 bed.call([(&x, false), (&w, true)], &bed.empty(6, 64, DType::Bf16), [line, line]);
             } else {

@@ -1,4 +1,4 @@
-//! Ranks that share the pretended device: every collective, with work done as late as it may be.
+//! Ranks that share the simulated device: every collective, with work executed as late as possible.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,8 @@ fn ranks_of_one_device_exchange_rightly_and_without_the_host() {
     }
 }
 
-/// What is received is what was there when it was sent, though the sender writes on at once and no rank has computed yet.
+/// A receiver gets the values at the time of sending, even if the sender overwrites them at once and no rank has
+/// computed yet.
 #[test]
 fn a_sender_writes_again_after_the_copy_and_a_receiver_gets_what_was_sent() {
     on_one_device(Grid { tp: 2, ..Grid::default() }, None, |device| {

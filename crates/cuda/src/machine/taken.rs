@@ -1,18 +1,18 @@
-//! Who did what libraries and kernels can both do, counted.
+//! Counts of operations by implementation, for those that both libraries and kernels support.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Calls that a library took, and those that kernels did.
+/// Calls handled by a library, and by kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// By cuBLASLt, cuDNN, or units for narrow operands.
+    /// Calls of cuBLASLt, cuDNN, or matrix units for narrow operands.
     pub library: u64,
-    /// By kernels of our own; of narrow operands, by rounding them.
+    /// Calls of our own kernels; for narrow operands, those that were rounded.
     pub kernels: u64,
 }
 
 impl Calls {
-    /// Who did the calls since an earlier count: `library`'s name, `kernels`, or both.
+    /// Implementation of the calls since an earlier count: `library`, `kernels`, or both.
     pub fn since(&self, before: Calls, library: &str) -> String {
         match (self.library > before.library, self.kernels > before.kernels) {
             (true, false) => library.to_string(),
@@ -23,7 +23,7 @@ impl Calls {
     }
 }
 
-/// Counts.
+/// Counters of one kind of operation.
 #[derive(Default)]
 struct Counter {
     library: AtomicU64,
@@ -41,7 +41,7 @@ impl Counter {
     }
 }
 
-/// Of one machine.
+/// Counters of one machine.
 #[derive(Default)]
 pub struct Taken {
     products: Counter,
@@ -51,37 +51,37 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// A product was issued.
+    /// Counts a product.
     pub fn product(&self, by_library: bool) {
         self.products.add(by_library);
     }
 
-    /// Attention or its gradient was.
+    /// Counts attention or its gradient.
     pub fn attention(&self, by_library: bool) {
         self.attention.add(by_library);
     }
 
-    /// A product of narrow operands was: by units for such, else as a product of what they are rounded to.
+    /// Counts a product of narrow operands: by matrix units, or as a product of rounded operands.
     pub fn narrow(&self, by_units: bool) {
         self.narrow.add(by_units);
     }
 
-    /// A product by expert was: by a library's groups, or by kernels.
+    /// Counts a product by expert: by a library's groups, or by kernels.
     pub fn grouped(&self, by_library: bool) {
         self.grouped.add(by_library);
     }
 
-    /// Products, and attention with its gradients.
+    /// Counts of products, and of attention with its gradients.
     pub fn calls(&self) -> [Calls; 2] {
         [self.products.calls(), self.attention.calls()]
     }
 
-    /// Products of narrow operands.
+    /// Counts of products of narrow operands.
     pub fn narrow_calls(&self) -> Calls {
         self.narrow.calls()
     }
 
-    /// Products by expert.
+    /// Counts of products by expert.
     pub fn grouped_calls(&self) -> Calls {
         self.grouped.calls()
     }

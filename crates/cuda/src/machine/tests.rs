@@ -1,4 +1,4 @@
-//! The machine over a device that is memory of the host and does its work as late as it may ([`Fake`]).
+//! The machine on a device that is host memory and does its work as late as possible ([`Fake`]).
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +51,7 @@ fn what_is_written_is_read_late_and_as_it_was() {
         let cleared: Vec<f32> =
             (0..60).map(|at| if (2..9).contains(&(at % 10)) { 0.0 } else { at as f32 }).collect();
         assert_eq!(late.wait(), bytes(&cleared));
-        // One that is not waited for, and one that is larger than a slot.
+        // One read that is not waited for, and one larger than a slot.
         drop(device.machine.read(&whole));
         let large = device.from_f32(100, 1000, &values(100_000), Category::Data);
         assert_eq!(device.to_f32(&large), values(100_000));
@@ -63,7 +63,7 @@ fn what_is_written_is_read_late_and_as_it_was() {
 fn what_is_written_may_go_at_once_however_large_it_is() {
     let fake = Arc::new(Fake::new(64 << 20));
     let device = device(&fake);
-    // More than all slots at once, in rows with gaps that no slot ends with.
+    // More than all slots together, with gaps between rows and row ends inside slots.
     let count = 3 << 20;
     let whole = device.zeros(1 << 10, 3100, DType::F32, Category::Data);
     let part = whole.view_cols(7..7 + 3072);
@@ -119,7 +119,7 @@ fn a_device_that_is_full_says_so_and_goes_on() {
     let refused = catch_unwind(AssertUnwindSafe(|| ask(12 << 20))).err().unwrap();
     let said = refused.downcast::<OutOfMemory>().unwrap().to_string();
     assert!(said.starts_with("out of memory: the device's pool has 0 bytes and asks for 12582912"), "{said}");
-    // What had no memory is not taken for memory.
+    // A failed reservation is not taken for backed memory.
     let _held = ask(1 << 20);
     assert!((1 << 20..=8 << 20).contains(&fake.used()));
 }
@@ -195,11 +195,11 @@ fn tensors_go_to_disk_and_to_the_host_and_the_plan_knows() {
     }
 }
 
-/// Takes even products, and remembers them.
+/// Supports even sizes, and records the products.
 #[derive(Default)]
 struct Even(Arc<Mutex<Vec<(Shape, bool)>>>);
 
-// SAFETY: it touches nothing.
+// SAFETY: accesses no memory.
 unsafe impl Products for Even {
     fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool> {
         assert!(operands.workspace_bytes >= gpu::MATMUL_SCRATCH);

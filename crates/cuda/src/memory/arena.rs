@@ -1,5 +1,5 @@
-//! The range behind a pool: addresses for the whole budget at once, memory behind as many as the pool has ever used. So
-//! the device holds what the plan calls reserved, and not the budget.
+//! The address range behind a pool: addresses for the whole budget at once, backed by as much memory as the pool has
+//! ever used. The device thus holds the plan's reserved bytes rather than the budget.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::Streams;
 use crate::driver::Backing;
 use crate::{Error, Result};
 
-/// Memory comes in steps of at least this many bytes: a call of the driver for each of some hundred.
+/// Least step in bytes of backing memory, so that filling a device takes only some hundred calls of the driver.
 const STEP: u64 = 32 << 20;
 
-/// Addresses with a growing part that has memory.
+/// An address range with a growing backed part.
 pub struct Growing {
     streams: Arc<Streams>,
     base: u64,
-    /// A multiple of the driver's chunk.
+    /// Size; a multiple of the driver's chunk.
     bytes: u64,
-    /// None where the driver cannot reserve: then all of it has memory.
+    /// Backed parts; `None` if the driver cannot reserve addresses, in which case all of the range is backed.
     parts: Option<RefCell<Vec<BackedRange>>>,
 }
 
@@ -31,10 +31,10 @@ struct BackedRange {
 }
 
 impl Growing {
-    /// Addresses for `bytes`.
+    /// Reserves addresses for `bytes`.
     ///
     /// # Errors
-    /// If the driver refuses them.
+    /// If the driver refuses.
     pub fn new(streams: Arc<Streams>, bytes: u64) -> Result<Growing> {
         let driver = streams.driver.clone();
         let bytes = bytes.max(1).next_multiple_of(driver.chunk_bytes());
@@ -47,7 +47,7 @@ impl Growing {
         Ok(Growing { streams, base, bytes, parts: Some(RefCell::default()) })
     }
 
-    /// Bytes that have memory.
+    /// Bytes backed so far.
     fn backed(parts: &[BackedRange]) -> u64 {
         parts.last().map_or(0, |part| part.start + part.bytes)
     }
@@ -62,7 +62,7 @@ impl Growing {
         let wanted = (end - start).next_multiple_of(step).min(self.bytes - start);
         let least = (end - start).next_multiple_of(driver.chunk_bytes());
         let at = self.base + start;
-        // Near the device's end a whole step may be too much.
+        // Near the end of the device's memory a whole step may be too much.
         let (bytes, backing) = match driver.back(at, wanted) {
             Ok(backing) => (wanted, backing),
             Err(_) if least < wanted => (least, driver.back(at, least)?),
@@ -95,7 +95,7 @@ impl Arena for Growing {
 impl Drop for Growing {
     fn drop(&mut self) {
         let driver = &self.streams.driver;
-        // Work that was issued may still use the memory. A failure here has been seen by whoever waited for results.
+        // Issued work may still use the memory. A failure here has already been reported where results were waited for.
         let give_back = || -> std::result::Result<(), Error> {
             self.streams.synchronise()?;
             let Some(parts) = &self.parts else {

@@ -1,12 +1,13 @@
-//! The work of a block as one graph: what is issued between the ends of a block is collected, and where the same work came
-//! before, to the last address, the driver is called once instead of for each operation.
+//! Graphs of blocks: operations issued within a block are collected, and if the same list was issued before, with
+//! identical addresses, the driver is called once instead of for each operation.
 //!
-//! The same work means the same operations with the same arguments. Memory is given out in the order of the program, so a
-//! step repeats its predecessor's addresses, and nothing has to be changed in a graph. What comes the first time is issued
-//! one by one, which also has libraries make their plans; what comes again is captured; what comes after that is replayed.
+//! Two lists are the same if they have the same operations with the same arguments. Memory is allocated in program
+//! order, so a step repeats its predecessor's addresses, and graphs never need updates. A new list is issued one by
+//! one, which also lets libraries make their plans; the second time it is captured; from then on it is replayed.
 //!
-//! What touches the stream in another way cannot be part of a graph and cuts it ([`Blocks::cuts`] counts why): the host writes
-//! or reads (also the lists of packed documents), a transfer or another rank needs a point to wait for, a time is taken.
+//! Other uses of the stream cannot be part of a graph and cut it ([`Blocks::cuts`] counts the reasons): the host writes
+//! or reads (including lists of packed documents), a transfer or another rank needs a point to wait for, a timestamp is
+//! recorded.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,25 +20,25 @@ use crate::driver::{Driver, Function, Graph, Rows, Stream};
 use crate::kernels::Launch;
 use crate::sdpa::{Attend, Call, Case};
 
-/// Fewer operations than this are not worth a graph.
+/// Least number of operations worth a graph.
 const LEAST: usize = 4;
-/// Graphs that are kept: each is some memory of the driver's.
+/// Most graphs kept: each takes some of the driver's memory.
 const MOST_GRAPHS: usize = 2048;
-/// Lists of operations that are remembered, so that a program that never repeats itself does not grow.
+/// Most lists remembered, so that memory stays bounded for a program that never repeats itself.
 const MOST_SEEN: usize = 1 << 16;
 
-/// One operation of the compute stream. Most are launches, and those that are not collected are not worth an allocation.
+/// An operation of the compute stream. Most are launches, and the others are not worth an allocation.
 #[allow(clippy::large_enum_variant)]
 pub enum Work {
     /// A kernel.
     Launch(Function, Launch),
-    /// Zeros.
+    /// Sets memory to zero.
     Clear(Rows),
-    /// A product that the library takes.
+    /// A product by the library.
     Product(Arc<dyn Products>, Shape, Operands),
-    /// Products of groups that the library takes.
+    /// Grouped products by the library.
     Groups(Arc<dyn GroupedProducts>, Groups, GroupOperands),
-    /// Attention that the library takes.
+    /// Attention by the library.
     Attend(Arc<dyn Attend>, Box<Attended>),
 }
 
@@ -45,25 +46,25 @@ pub enum Work {
 pub struct Attended {
     /// The case.
     pub case: Case,
-    /// Its gradient.
+    /// True for the gradient.
     pub backward: bool,
-    /// Every tensor in memory, by number.
+    /// Address of every tensor in memory, by number.
     pub tensors: Vec<(i64, u64)>,
-    /// Scratch for the engine, and its bytes.
+    /// Address and bytes of the engine's scratch.
     pub workspace: [u64; 2],
-    /// Multiplies the scores.
+    /// Scale of the scores.
     pub scale: f32,
-    /// What its window reaches, where it has one.
+    /// Reach of the window, if the case has one.
     pub window: usize,
 }
 
 impl Work {
-    /// Issues it.
+    /// Issues the operation.
     ///
     /// # Safety
-    /// What it uses lives until the stream has passed.
+    /// Its memory lives until the stream has executed it.
     pub unsafe fn perform(&self, driver: &dyn Driver, stream: Stream) -> Result<()> {
-        // Libraries ask the thread for its device.
+        // Libraries use the thread's current device.
         driver.enter()?;
         // SAFETY: the caller's promise.
         unsafe {
@@ -97,15 +98,15 @@ impl Work {
     }
 }
 
-/// What is known of a list of operations, by 128 bits of it.
+/// State of a list of operations, keyed by a 128-bit hash.
 enum Known {
     Once,
     Captured(Graph),
-    /// The driver refused to capture it.
+    /// The driver refused to capture the list.
     Refused,
 }
 
-/// What became of blocks so far.
+/// Counts of blocks' operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations issued one by one.
@@ -114,16 +115,16 @@ pub struct Counts {
     pub captured: u64,
     /// Graphs replayed, and the operations in them.
     pub replayed: [u64; 2],
-    /// Captures that the driver refused, and its words for the last.
+    /// Captures that the driver refused, and its last message.
     pub refused: (u64, Option<String>),
-    /// Why a block was cut, and how often.
+    /// Number of cuts by reason.
     pub cuts: BTreeMap<&'static str, u64>,
 }
 
-/// The collector.
+/// Collects the operations of blocks.
 #[derive(Default)]
 pub struct Blocks {
-    /// Graphs are wanted.
+    /// True if graphs are enabled.
     pub on: bool,
     inside: bool,
     list: Vec<Work>,
@@ -133,12 +134,12 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// What became of blocks so far.
+    /// Counts so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// A block begins.
+    /// Starts a block.
     pub fn enter(&mut self) {
         self.inside = self.on;
     }
@@ -146,7 +147,7 @@ impl Blocks {
     /// Collects an operation, or issues it.
     ///
     /// # Safety
-    /// What it uses lives until the stream has passed; whoever uses the stream in another way comes by [`Blocks::cut`].
+    /// Its memory lives until the stream has executed it; any other use of the stream is preceded by [`Blocks::cut`].
     pub unsafe fn issue(&mut self, work: Work, driver: &dyn Driver, stream: Stream) -> Result<()> {
         if self.inside {
             self.list.push(work);
@@ -156,7 +157,7 @@ impl Blocks {
         unsafe { work.perform(driver, stream) }
     }
 
-    /// Issues what was collected; `why` somebody needs the stream, none at a block's end.
+    /// Issues the collected operations; `why` is the reason that the stream is needed, `None` at a block's end.
     pub fn cut(&mut self, why: Option<&'static str>, driver: &dyn Driver, stream: Stream) -> Result<()> {
         if let (true, Some(why)) = (self.inside && !self.list.is_empty(), why) {
             *self.counts.cuts.entry(why).or_default() += 1;
@@ -192,16 +193,16 @@ impl Blocks {
 
     fn one_by_one(&mut self, list: &[Work], driver: &dyn Driver, stream: Stream) -> Result<()> {
         self.counts.single += list.len() as u64;
-        // SAFETY: the promise made for each.
+        // SAFETY: the promise made for each operation.
         list.iter().try_for_each(|work| unsafe { work.perform(driver, stream) })
     }
 
-    /// Makes a graph of a list and runs it. What cannot be captured is issued one by one, now and later.
+    /// Captures a list as a graph and runs it. A list that cannot be captured is issued one by one, now and later.
     fn capture(&mut self, key: [u64; 2], list: &[Work], driver: &dyn Driver, stream: Stream) -> Result<()> {
         driver.begin_capture(stream)?;
-        // SAFETY: the promise made for each.
+        // SAFETY: the promise made for each operation.
         let issued = list.iter().try_for_each(|work| unsafe { work.perform(driver, stream) });
-        // A capture that went wrong has to be ended too.
+        // A failed capture has to be ended too.
         let ended = driver.end_capture(stream);
         match (issued, ended) {
             (Ok(()), Ok(graph)) => {
@@ -228,13 +229,13 @@ impl Blocks {
         }
     }
 
-    /// Forgets everything: what was collected is not issued.
+    /// Discards everything, including collected operations, which are not issued.
     pub fn clear(&mut self, driver: &dyn Driver) {
         self.list.clear();
         self.inside = false;
         for known in self.known.drain() {
             if let (_, Known::Captured(graph)) = known {
-                // The driver gives back what is left when the process ends.
+                // The driver frees the rest when the process ends.
                 let _ = driver.end_graph(graph);
             }
         }

@@ -1,4 +1,4 @@
-//! Copies that worker threads make behind the compute stream's back, for [`fathom_tensor::spill`].
+//! Copies by worker threads that bypass the compute stream, for [`fathom_tensor::spill`].
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use super::Streams;
 use crate::Result;
 use crate::driver::{Rows, Stream, Way};
 
-/// Host threads reach nothing of the device: everything is copied, through pinned staging.
+/// Copies for a device whose memory host threads cannot reach: everything goes through pinned staging.
 pub struct DeviceCopies {
     streams: Arc<Streams>,
-    /// Bytes of the host that were pinned.
+    /// Bytes of host memory pinned.
     pinned: AtomicU64,
-    /// What was said when no more were.
+    /// Reported once pinning fails.
     said: OnceLock<String>,
 }
 
@@ -25,7 +25,7 @@ impl DeviceCopies {
         DeviceCopies { streams, pinned: AtomicU64::new(0), said: OnceLock::new() }
     }
 
-    /// Copies some of a region's bytes, which begin `at` into its rows laid end to end, from or to the host.
+    /// Copies bytes of a region from or to the host, starting at `at` of its rows laid end to end.
     fn run(&self, way: Way, region: &Region, at: usize, host: u64, bytes: usize) -> Result<()> {
         let streams = &*self.streams;
         let driver = &streams.driver;
@@ -45,8 +45,8 @@ impl DeviceCopies {
     }
 }
 
-/// The rectangles that hold bytes `at..at + bytes` of some rows laid end to end, each with the position of its first byte
-/// among them: the rest of a row, whole rows, the beginning of a row.
+/// The rectangles that hold bytes `at..at + bytes` of rows laid end to end, each with the position of its first byte:
+/// the rest of a row, whole rows, the start of a row.
 pub fn cut(rows: &Rows, at: usize, bytes: usize) -> Vec<(Rows, usize)> {
     let Rows { address, row_bytes, stride_bytes, .. } = *rows;
     if rows.is_flat() {
@@ -70,20 +70,20 @@ pub fn cut(rows: &Rows, at: usize, bytes: usize) -> Vec<(Rows, usize)> {
 }
 
 /// # Panics
-/// With the driver's words: a worker hands them on as the engine's failure.
+/// With the driver's message, which a worker reports as the engine's failure.
 fn must(result: Result<()>, what: &str) {
     if let Err(error) = result {
         panic!("{what}: {error}");
     }
 }
 
-/// Pinned memory of the host.
+/// Pinned host memory.
 struct Pinned {
     streams: Arc<Streams>,
     address: u64,
 }
 
-// SAFETY: the driver pinned as many bytes as were asked for, and they stay until the drop.
+// SAFETY: the driver pinned this many bytes, and they stay valid until the drop.
 unsafe impl HostBuffer for Pinned {
     fn start(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
@@ -92,12 +92,12 @@ unsafe impl HostBuffer for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The process ends with it at the latest.
+        // The memory is released at the latest when the process ends.
         let _ = self.streams.driver.unpin(self.address);
     }
 }
 
-// SAFETY: no address is given out; the copies move exactly the bytes of the region that they are asked for.
+// SAFETY: no address is exposed; the copies move exactly the requested bytes of the region.
 unsafe impl Copies for DeviceCopies {
     fn host(&self, _: u64) -> Option<*mut u8> {
         None

@@ -1,4 +1,4 @@
-//! Tensors filled by several threads of the host at once, each group in a buffer of its own that is then copied.
+//! Tensors filled by several host threads in parallel, each group in a buffer that is then copied.
 #![allow(unsafe_code)]
 
 use std::num::NonZero;
@@ -14,8 +14,8 @@ use crate::driver::{Rows, Way};
 use crate::operand::output;
 use crate::{Error, Result};
 
-/// Threads at least, as they wait for disks and for the link, and at most, as each has a buffer; between those as many as the
-/// host has cores, as they also convert and draw random numbers.
+/// Number of threads: at least this many, as they wait for disks and the link, and at most, as each has a buffer; in
+/// between the host's number of cores, as they also convert data and draw random numbers.
 const THREADS: RangeInclusive<usize> = 4..=16;
 
 /// Calls `fill(index, elements)` once for each group of tensors.
@@ -41,7 +41,7 @@ pub fn fill(
     ranges.sort_unstable_by_key(|range| range.address);
     let apart = ranges.windows(2).all(|pair| pair[0].address + pair[0].row_bytes as u64 <= pair[1].address);
     assert!(apart, "fill: two of {} tensors overlap", ranges.len());
-    // What was there may still be in use.
+    // Earlier work may still use the destination.
     streams.synchronise()?;
     let (next, failure) = (AtomicUsize::new(0), Mutex::new(None::<Error>));
     let work = || {
@@ -71,8 +71,8 @@ fn one(streams: &Streams, group: &[Rows], fill: impl FnOnce(&mut [&mut [u8]])) -
     let driver = &streams.driver;
     for (rows, buffer) in group.iter().zip(&buffers) {
         let from = Rows::flat(buffer.as_ptr().expose_provenance() as u64, buffer.len());
-        // SAFETY: the tensors are borrowed by the caller, nothing that was issued uses them any more, and the buffers live
-        // until the copies have ended.
+        // SAFETY: the tensors are borrowed by the caller, no issued work uses them any more, and the buffers live until
+        // the copies have ended.
         unsafe { driver.copy(Way::Up, from, *rows, streams.up)? };
     }
     driver.synchronise(streams.up)

@@ -1,5 +1,5 @@
-//! The device's memory: the range behind a pool, the way of bytes from and to the host, and what transfers of
-//! [`fathom_tensor::spill`] stand on.
+//! The device's memory: the range behind a pool, transfers from and to the host, and the basis of
+//! [`fathom_tensor::spill`]'s transfers.
 
 mod arena;
 mod blocks;

@@ -1,4 +1,4 @@
-//! Results on their way to the host: small ones through pinned slots, so that no thread waits before the retire point.
+//! Reads of results by the host: small ones go through pinned slots, so that no thread waits before the retire point.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +9,15 @@ use super::Streams;
 use crate::Result;
 use crate::driver::{Event, Rows, Way};
 
-/// Losses, norms and flags are some bytes; a row of losses by position some thousand.
+/// Bytes per slot. Losses, norms and flags take a few bytes; a row of losses by position some thousand.
 const SLOT_BYTES: usize = 16 << 10;
-/// Reads in flight at once; one more is waited for where it is issued.
+/// Largest number of reads in flight; further ones are waited for where they are issued.
 const SLOTS: usize = 64;
 
-/// What cuts a block.
+/// Reason for cutting a block.
 const WHY: &str = "the host reads";
 
-/// Pinned slots that results land in.
+/// Pinned slots that receive results.
 pub struct Reads {
     streams: Arc<Streams>,
     start: u64,
@@ -28,7 +28,7 @@ impl Reads {
     /// Pins the slots.
     ///
     /// # Errors
-    /// If the host has no memory left that can be pinned.
+    /// If the host has no memory left to pin.
     pub fn new(streams: Arc<Streams>) -> Result<Reads> {
         let start = streams.driver.pin(SLOTS * SLOT_BYTES)?;
         Ok(Reads { streams, start, free: Mutex::new((0..SLOTS).rev().collect()) })
@@ -41,12 +41,12 @@ impl Reads {
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        // Slots in use hold an `Arc` of this, so none is.
+        // Slots in use hold an `Arc` of this, so none is in use.
         let _ = self.streams.driver.unpin(self.start);
     }
 }
 
-/// A slot that a copy goes to; given back when dropped, after the copy.
+/// A slot that receives a copy; freed on drop, after the copy.
 struct Landing {
     reads: Arc<Reads>,
     slot: usize,
@@ -64,8 +64,8 @@ impl Landing {
             panic!("read: {error}");
         }
         let start: *const u8 = std::ptr::with_exposed_provenance(self.address() as usize);
-        // SAFETY: the slot is pinned memory of this process, `bytes` of which the copy has written, and nothing else
-        // has it until this is dropped.
+        // SAFETY: the slot is pinned memory of this process, the copy has written `bytes` of it, and nothing else uses
+        // it until this is dropped.
         unsafe { std::slice::from_raw_parts(start, self.bytes) }.to_vec()
     }
 }
@@ -73,13 +73,13 @@ impl Landing {
 impl Drop for Landing {
     fn drop(&mut self) {
         let driver = &self.reads.streams.driver;
-        // A device that has failed writes no more either.
+        // A device that has failed does not write any more either.
         let _ = driver.join(self.done).and_then(|()| driver.end_event(self.done));
         self.reads.free().push(self.slot);
     }
 }
 
-/// Begins to read a tensor as it is at this point of the compute stream. A large one is waited for here.
+/// Starts reading a tensor as it is at this point of the compute stream. Waits here for a large one.
 ///
 /// # Errors
 /// If the device has failed.
@@ -91,7 +91,7 @@ pub fn read(reads: &Arc<Reads>, src: &Tensor) -> Result<InFlight> {
     let Some(slot) = slot else {
         let mut data = vec![0u8; bytes];
         let to = from.packed_at(data.as_mut_ptr().expose_provenance() as u64);
-        // SAFETY: the vector has as many bytes, and the stream is waited for before it is used.
+        // SAFETY: the vector has this many bytes, and the stream is waited for before it is used.
         unsafe { driver.copy(Way::Down, from, to, streams.compute(WHY)?)? };
         streams.synchronise()?;
         return Ok(InFlight::new(src, move || data));
@@ -106,7 +106,7 @@ pub fn read(reads: &Arc<Reads>, src: &Tensor) -> Result<InFlight> {
     let landing = Landing { reads: reads.clone(), slot, done, bytes };
     let to = from.packed_at(landing.address());
     let compute = streams.compute(WHY)?;
-    // SAFETY: the slot has room, and is given back after the event that follows the copy.
+    // SAFETY: the slot is large enough, and is freed after the event that follows the copy.
     unsafe { driver.copy(Way::Down, from, to, compute)? };
     driver.record(done, compute)?;
     Ok(InFlight::new(src, move || landing.collect()))

@@ -1,9 +1,10 @@
-//! Tensors that others read while the compute stream goes on: threads of the host through a stream of their own, and other
-//! ranks of the device with copies that never leave it.
+//! Tensors that others read while the compute stream continues: host threads through a separate stream, and other ranks
+//! of the device with copies that never leave it.
 //!
-//! Such a copy is issued by the receiving rank, on its stream for that: after the sender's elements are ready and the
-//! receiver's tensor is free. Its end is an event that both wait for on the device: the receiver's compute stream at once,
-//! the sender's when the share ends, before anything may be written there. No host waits for any of it.
+//! Copies for other ranks are issued by the receiving rank on its exchange stream, after the sender's elements are
+//! ready and the receiver's tensor is free. The end of a copy is an event that both wait for on the device: the
+//! receiver's compute stream at once, the sender's when the share ends, before anything may be written there. No host
+//! waits for any of it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -16,13 +17,13 @@ use crate::Result;
 use crate::driver::{Event, Rows, Way};
 use crate::operand::output;
 
-/// Where a tensor's elements are, and from when on.
+/// Location of a tensor's elements, and the event after which they are ready.
 struct Source {
     streams: Arc<Streams>,
     ready: Event,
     rows: Rows,
     element: usize,
-    /// Ends of copies that other ranks have issued.
+    /// Ends of copies that other ranks issued.
     taken: Mutex<Vec<Event>>,
 }
 
@@ -41,7 +42,7 @@ impl Source {
         let (driver, down) = (&self.streams.driver, self.streams.down);
         driver.wait(down, self.ready)?;
         // SAFETY: `Reader::read` has checked the ranges against the tensor's shape; the share keeps its storage and
-        // forbids writing; the vector has room, and is waited for.
+        // forbids writing; the vector is large enough and is waited for.
         unsafe { driver.copy(Way::Down, from, to, down)? };
         driver.synchronise(down)
     }
@@ -50,7 +51,7 @@ impl Source {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the sender's computation wait for the copies of others.
+    /// Makes the sender's compute stream wait for other ranks' copies.
     fn give_back(&self) {
         let driver = &self.streams.driver;
         for event in self.taken().drain(..) {
@@ -90,13 +91,14 @@ pub fn share(streams: &Arc<Streams>, src: &Tensor) -> Result<(Share, Reader)> {
     Ok((share, reader.with_origin(origin)))
 }
 
-/// Copies what another rank of this device shares into `dst`, after `fence`; false if it is of another device.
+/// Copies a tensor shared by another rank of this device into `dst`, after `fence`; returns false if it is on another
+/// device.
 ///
 /// # Errors
 /// If the device has failed.
 ///
 /// # Panics
-/// If `dst` has gaps or another number of bytes.
+/// If `dst` has gaps or a different number of bytes.
 #[track_caller]
 pub fn take(streams: &Streams, from: &Reader, dst: &Tensor, fence: u64) -> Result<bool> {
     let source = from.origin().and_then(|origin| origin.downcast_ref::<Source>());
@@ -108,8 +110,8 @@ pub fn take(streams: &Streams, from: &Reader, dst: &Tensor, fence: u64) -> Resul
     let (driver, exchange) = (&streams.driver, streams.exchange);
     driver.wait(exchange, streams.event(fence))?;
     driver.wait(exchange, source.ready)?;
-    // SAFETY: both sides are tensors that live: the sender's until its share has ended and its stream has come to the event
-    // below, the receiver's in the order of its compute stream, which waits for it too; the receiver's is as long.
+    // SAFETY: both tensors live: the sender's until its share has ended and its stream has passed the event below, the
+    // receiver's in the order of its compute stream, which also waits for the event; both have the same size.
     unsafe { driver.copy(Way::Across, source.rows, source.rows.packed_at(output(dst)), exchange)? };
     let done = driver.event(false)?;
     driver.record(done, exchange)?;

@@ -1,4 +1,4 @@
-//! Moments of the device's time: events in the compute stream, asked for once all have passed.
+//! Timestamps of the device: events in the compute stream, read once all have passed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,12 +6,12 @@ use super::Streams;
 use crate::Result;
 use crate::driver::Event;
 
-/// Moments marked so far.
+/// Timestamps recorded so far.
 #[derive(Default)]
 pub struct Stamps(Mutex<Vec<Event>>);
 
 impl Stamps {
-    /// Marks where the compute stream is; the moment's number.
+    /// Records a timestamp in the compute stream and returns its index.
     ///
     /// # Errors
     /// If the device has failed.
@@ -23,7 +23,7 @@ impl Stamps {
         Ok(marked.len() as u64 - 1)
     }
 
-    /// Seconds of each since the first, after all have passed; forgets them.
+    /// Waits for all timestamps, returns the seconds of each since the first, and clears them.
     ///
     /// # Errors
     /// If the device has failed.

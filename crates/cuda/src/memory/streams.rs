@@ -1,5 +1,5 @@
-//! The streams of one rank: one that computes, one for each direction of copies made behind it, one for what other ranks
-//! of the device share, and the points that such copies wait for.
+//! The streams of one rank: one for computation, one for each direction of concurrent copies, one for data from other
+//! ranks of the device; and the fences that such copies wait for.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +9,18 @@ use super::blocks::{Blocks, Counts, Work};
 use crate::Result;
 use crate::driver::{Driver, Event, Stream};
 
-/// Points of the compute stream that copies can wait for. A point that is taken over by a later one is waited for
-/// there: later than needed, never too early.
+/// Number of fences that copies can wait for. A fence whose event has been reused by a later one is waited for there:
+/// later than needed, never too early.
 const FENCES: u64 = 1024;
 
-/// Streams, ended with the last that holds them.
+/// The streams, destroyed when the last reference is dropped.
 pub struct Streams {
     /// The device.
     pub driver: Arc<dyn Driver>,
-    /// Where operations run, in the order of their calls. Whoever uses it otherwise than by [`Streams::issue`] comes by
-    /// [`Streams::compute`].
+    /// Runs operations in program order. Uses other than [`Streams::issue`] must go through [`Streams::compute`].
     compute: Stream,
     blocks: Mutex<Blocks>,
-    /// Host to device, behind the compute stream's back.
+    /// Host to device, concurrent with the compute stream.
     pub up: Stream,
     /// Device to host.
     pub down: Stream,
@@ -34,7 +33,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Four streams of a device.
+    /// Creates four streams of a device.
     ///
     /// # Errors
     /// If the driver has none left.
@@ -50,8 +49,8 @@ impl Streams {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The compute stream, with everything issued that was asked for before; `why` it is needed, for counts of what cuts
-    /// blocks. Called on the issuing thread.
+    /// The compute stream, with all earlier operations issued; `why` is counted as the reason for cutting a block.
+    /// Called on the issuing thread.
     ///
     /// # Errors
     /// If the device has failed.
@@ -60,24 +59,24 @@ impl Streams {
         Ok(self.compute)
     }
 
-    /// Issues an operation, at the end of its block at the latest.
+    /// Issues an operation, at the latest at the end of its block.
     ///
     /// # Safety
-    /// What it uses lives until the compute stream has passed.
+    /// Its memory lives until the compute stream has executed it.
     ///
     /// # Errors
     /// If the device has failed.
     pub unsafe fn issue(&self, work: Work) -> Result<()> {
-        // SAFETY: the caller's promise; others come by `compute`.
+        // SAFETY: the caller's promise; other uses of the stream go through `compute`.
         unsafe { self.blocks().issue(work, self.driver.as_ref(), self.compute) }
     }
 
-    /// A block begins.
+    /// Starts a block.
     pub fn enter_block(&self) {
         self.blocks().enter();
     }
 
-    /// A block ends.
+    /// Ends a block.
     ///
     /// # Errors
     /// If the device has failed.
@@ -85,17 +84,17 @@ impl Streams {
         self.blocks().cut(None, self.driver.as_ref(), self.compute)
     }
 
-    /// Whether blocks are captured.
+    /// Enables or disables capturing of blocks.
     pub fn capture(&self, on: bool) {
         self.blocks().on = on;
     }
 
-    /// What became of blocks so far.
+    /// Counts of captured and replayed blocks.
     pub fn counts(&self) -> Counts {
         self.blocks().counts().clone()
     }
 
-    /// Marks where the compute stream is now; called on the issuing thread.
+    /// Marks the current point of the compute stream; called on the issuing thread.
     ///
     /// # Errors
     /// If the device has failed.
@@ -105,7 +104,7 @@ impl Streams {
         Ok(fence)
     }
 
-    /// The point that a fence marks.
+    /// The event of a fence.
     pub fn event(&self, fence: u64) -> Event {
         self.fences[(fence % FENCES) as usize]
     }
@@ -121,9 +120,9 @@ impl Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        // Memory of what was not issued may be gone.
+        // Memory of unissued operations may be freed already.
         self.blocks().clear(self.driver.as_ref());
-        // There is no caller left to report to; the driver gives everything back when the process ends.
+        // There is no caller to report to; the driver frees everything when the process ends.
         for stream in [self.compute, self.up, self.down, self.exchange] {
             let _ = self.driver.synchronise(stream).and_then(|()| self.driver.end_stream(stream));
         }

@@ -1,5 +1,5 @@
-//! What the host writes, through pinned slots: a copy from memory that is not pinned may wait for all that was issued before it,
-//! and may also return before it has read it.
+//! Writes by the host through pinned slots: a copy from pageable memory may wait for all earlier work, and may also
+//! return before it has read its source.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,18 +8,19 @@ use super::{Streams, cut};
 use crate::Result;
 use crate::driver::{Event, Rows, Way};
 
-/// Tokens, positions and labels of a micro batch are four bytes each, lists of documents less. What is longer goes in pieces.
+/// Bytes per slot. Tokens, positions and labels of a micro-batch take four bytes each, lists of documents less. Longer
+/// writes are split.
 const SLOT_BYTES: usize = 1 << 20;
-/// Writes in flight; one more waits for the oldest.
+/// Largest number of writes in flight; a further one waits for the oldest.
 const SLOTS: usize = 8;
 
-/// Pinned slots that are filled one after the other.
+/// Pinned slots that are used in turn.
 pub struct Writes {
     streams: Arc<Streams>,
     start: u64,
-    /// When each slot has been read last.
+    /// Event after the last read of each slot.
     read: Vec<Event>,
-    /// The slot after the last.
+    /// The next slot.
     next: Mutex<usize>,
 }
 
@@ -27,21 +28,21 @@ impl Writes {
     /// Pins the slots.
     ///
     /// # Errors
-    /// If the host has no memory left that can be pinned.
+    /// If the host has no memory left to pin.
     pub fn new(streams: Arc<Streams>) -> Result<Writes> {
         let start = streams.driver.pin(SLOTS * SLOT_BYTES)?;
         let read = (0..SLOTS).map(|_| streams.driver.event(false)).collect::<Result<_>>()?;
         Ok(Writes { streams, start, read, next: Mutex::new(0) })
     }
 
-    /// Copies bytes to rows of the device, at this point of the compute stream; they have been read when this returns. `why`
-    /// it is done, for counts of what cuts blocks.
+    /// Copies bytes to rows of the device at this point of the compute stream; they have been read when this returns.
+    /// `why` is counted as the reason for cutting a block.
     ///
     /// # Errors
     /// If the device has failed.
     ///
     /// # Panics
-    /// If the rows have another size.
+    /// If the rows have a different size.
     #[track_caller]
     pub fn write(&self, why: &'static str, bytes: &[u8], to: Rows) -> Result<()> {
         assert_eq!(bytes.len(), to.bytes(), "a write to {to:?}");
@@ -54,8 +55,8 @@ impl Writes {
             driver.join(self.read[slot])?;
             let address = self.start + (slot * SLOT_BYTES) as u64;
             let start: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
-            // SAFETY: the slot is pinned memory of this process with room for the piece; the copy that read it last is over, and
-            // the lock keeps others out.
+            // SAFETY: the slot is pinned memory of this process with room for the piece; the last copy that read it has
+            // completed, and the lock excludes other threads.
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
             for (rows, position) in cut(&to, index * SLOT_BYTES, piece.len()) {
                 let from = rows.packed_at(address + position as u64);
@@ -72,7 +73,7 @@ impl Drop for Writes {
     fn drop(&mut self) {
         let driver = &self.streams.driver;
         for event in &self.read {
-            // A device that has failed reads no more either.
+            // A device that has failed does not read any more either.
             let _ = driver.join(*event).and_then(|()| driver.end_event(*event));
         }
         let _ = driver.unpin(self.start);

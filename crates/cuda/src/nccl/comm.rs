@@ -1,5 +1,5 @@
-//! One communicator: some ranks that NCCL has connected. Its calls never block; each is polled until NCCL has taken it, and one
-//! thread of the process at a time is in any ([`super::table`]).
+//! A communicator: ranks connected by NCCL. Its calls never block; each is polled until NCCL has accepted it, and only
+//! one thread of the process is in any call at a time ([`super::table`]).
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -12,10 +12,10 @@ use super::table::Handle;
 use crate::driver::{Driver, Stream};
 use crate::{Error, Result};
 
-/// Between two looks at a call that NCCL works on.
+/// Interval between polls of a pending call.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What those who join a communicator have in common.
+/// Identifies a communicator to all that join it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct UniqueId(pub [u8; UniqueId::BYTES]);
@@ -31,12 +31,12 @@ impl Default for UniqueId {
     }
 }
 
-/// Types that NCCL adds.
+/// Element types for NCCL's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// 32 bits.
     F32,
-    /// The upper half of them.
+    /// bfloat16.
     Bf16,
 }
 
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// A rank's end of a communicator. Ended with the last that holds it.
+/// A rank's end of a communicator, destroyed when the last reference is dropped.
 pub struct Communicator {
     nccl: Arc<Nccl>,
     driver: Arc<dyn Driver>,
@@ -62,11 +62,11 @@ fn pointer(address: u64) -> *mut c_void {
 }
 
 impl Communicator {
-    /// Joins the communicator of this name as `rank` of `ranks`: all do, within the deadline. A kernel of it takes at most
-    /// `ctas` blocks of the device.
+    /// Joins the communicator of this id as `rank` of `ranks`; all must join within the deadline. One of its kernels
+    /// uses at most `ctas` blocks of the device.
     ///
     /// # Errors
-    /// If NCCL refuses (two ranks on one device, say), or somebody does not come.
+    /// If NCCL refuses (two ranks on one device, say), or a rank does not join.
     pub fn join(
         nccl: &Arc<Nccl>,
         driver: &Arc<dyn Driver>,
@@ -85,7 +85,7 @@ impl Communicator {
             nccl.check(call, status, raw)?;
             return Err(Error::Nccl { call, message: "no communicator".into() });
         }
-        // A handle was made, whatever the call returns: what fails from here on is ended with the value.
+        // A handle now exists, whatever the call returns: on later failure it is destroyed with the value.
         let handle = Handle::new(raw.expose_provenance());
         turn.push(handle.clone());
         let joined = Communicator { nccl: nccl.clone(), driver: driver.clone(), handle, deadline };
@@ -94,7 +94,7 @@ impl Communicator {
         settled.map(|()| joined)
     }
 
-    /// Waits until NCCL has taken a call, which the caller has the turn for.
+    /// Waits until NCCL has accepted a call, for which the caller has the turn.
     fn settle(&self, call: &'static str, status: c_int) -> Result<()> {
         let (started, raw, mut status) = (Instant::now(), self.handle.raw(), status);
         let given_up = loop {
@@ -120,7 +120,7 @@ impl Communicator {
         settled.inspect_err(|_| self.handle.sound.store(false, Ordering::SeqCst))
     }
 
-    /// Runs a call with the handle, unless the communicator was ended.
+    /// Runs a call with the handle, unless the communicator has ended.
     fn with(&self, name: &'static str, call: impl FnOnce(RawComm) -> c_int) -> Result<()> {
         let _turn = self.nccl.turn();
         if self.handle.ended.load(Ordering::SeqCst) {
@@ -133,11 +133,11 @@ impl Communicator {
     /// Sends bytes to a rank of the communicator.
     ///
     /// # Safety
-    /// As for all calls of this: the memory is the device's, lives until the stream has come there, and what is written is
-    /// not used by others until then.
+    /// Like all calls of this type: the memory is the device's and lives until the stream has executed the call, and
+    /// nothing else uses a destination until then.
     ///
     /// # Errors
-    /// As for all calls of this: NCCL's words.
+    /// Like all calls of this type: NCCL's message.
     pub unsafe fn send(&self, from: u64, bytes: usize, to: usize, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         self.with("ncclSend", |raw| unsafe {
@@ -151,7 +151,7 @@ impl Communicator {
     /// See [`Communicator::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`Communicator::send`].
     pub unsafe fn receive(&self, into: u64, bytes: usize, from: usize, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         self.with("ncclRecv", |raw| unsafe {
@@ -159,13 +159,13 @@ impl Communicator {
         })
     }
 
-    /// Sends to one rank and receives from another at once: neither waits for the other.
+    /// Sends to one rank and receives from another concurrently; neither waits for the other.
     ///
     /// # Safety
     /// See [`Communicator::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`Communicator::send`].
     pub unsafe fn swap(
         &self,
         (from, to): (u64, usize),
@@ -184,17 +184,17 @@ impl Communicator {
             let failed = |status: &c_int| *status != SUCCESS && *status != IN_PROGRESS;
             [started, sent, received].into_iter().find(failed).unwrap_or(ended)
         });
-        // A wrong argument is the call's alone: the other half is launched, and would wait for ever.
+        // An invalid argument fails only that call: the other half has been launched and would wait forever.
         swapped.inspect_err(|_| self.abort())
     }
 
-    /// Sums `count` elements of all ranks, for all.
+    /// Sums `count` elements over all ranks, for all ranks.
     ///
     /// # Safety
     /// See [`Communicator::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`Communicator::send`].
     pub unsafe fn all_reduce(
         &self,
         from: u64,
@@ -216,7 +216,7 @@ impl Communicator {
     /// See [`Communicator::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`Communicator::send`].
     pub unsafe fn reduce_scatter(
         &self,
         from: u64,
@@ -232,13 +232,13 @@ impl Communicator {
         })
     }
 
-    /// Collects `bytes` of each rank, for all.
+    /// Gathers `bytes` of each rank, for all ranks.
     ///
     /// # Safety
     /// See [`Communicator::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`Communicator::send`].
     pub unsafe fn all_gather(&self, from: u64, into: u64, bytes: usize, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         self.with("ncclAllGather", |raw| unsafe {
@@ -246,13 +246,13 @@ impl Communicator {
         })
     }
 
-    /// Gives all ranks what `root` has.
+    /// Copies the data of `root` to all ranks.
     ///
     /// # Safety
     /// See [`Communicator::send`].
     ///
     /// # Errors
-    /// See there.
+    /// See [`Communicator::send`].
     pub unsafe fn broadcast(
         &self,
         from: u64,
@@ -268,11 +268,11 @@ impl Communicator {
         })
     }
 
-    /// An orderly end; all ranks of the communicator do this. Calls after it fail.
+    /// Closes the communicator in order; all of its ranks must do so. Later calls fail.
     ///
     /// # Errors
-    /// NCCL's words, or that others did not do so within the deadline. The communicator is still to be aborted then, with all
-    /// others of the process or with the value.
+    /// NCCL's message, or that other ranks did not close within the deadline. The communicator must then be aborted,
+    /// with all others of the process or on drop.
     pub fn close(&self) -> Result<()> {
         let mut turn = self.nccl.turn();
         if self.handle.ended.load(Ordering::SeqCst) {
@@ -284,7 +284,7 @@ impl Communicator {
         if !self.handle.sound.load(Ordering::SeqCst) {
             return Err(Error::Nccl { call, message });
         }
-        // SAFETY: a communicator that lives, without anything under way.
+        // SAFETY: a communicator that lives, with nothing in flight.
         self.settle(call, unsafe { (self.nccl.call.finalize)(raw) })?;
         self.forget(&mut turn);
         // SAFETY: finalized, and not used after this.
@@ -292,15 +292,15 @@ impl Communicator {
         self.nccl.check("ncclCommDestroy", status, std::ptr::null_mut())
     }
 
-    /// Ends the communicator and what it does on the device, alone: nothing else may be under way there.
+    /// Aborts only this communicator and its work on the device; nothing else may be in flight there.
     fn abort(&self) {
         let mut turn = self.nccl.turn();
-        // Whoever waits to end all communicators ends this one too.
+        // A thread waiting to abort all communicators will abort this one too.
         if self.handle.ended.load(Ordering::SeqCst) || self.nccl.is_aborting() {
             return;
         }
         self.forget(&mut turn);
-        // SAFETY: a communicator that lives, and is not used after this. What it returns changes nothing.
+        // SAFETY: a communicator that lives, and is not used after this. The result is irrelevant.
         let _ = self.driver.enter().map(|()| unsafe { (self.nccl.call.abort)(self.handle.raw()) });
     }
 
@@ -312,7 +312,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // No caller is left to report a failure to.
+        // There is no caller to report a failure to.
         if self.close().is_err() {
             self.abort();
         }

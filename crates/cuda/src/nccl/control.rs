@@ -1,40 +1,41 @@
-//! Words between ranks by socket: names of communicators, labels of messages, numbers, the end of the run. Never tensors.
+//! Control messages between ranks over sockets: communicator ids, message labels, numbers, the end of the run. Never
+//! tensors.
 //!
-//! The first rank listens at the rendezvous; the others come there and say where they listen themselves, and then each pair
-//! has a connection. A frame is its length (u32, little-endian), one byte for its kind, and the rest. Nothing here blocks
-//! but [`meet`]: whoever waits looks again.
+//! The first rank listens at the rendezvous; the others connect and announce their own listening ports, and then each
+//! pair has a connection. A frame is its length (u32, little-endian), one byte for its kind, and the payload. Only
+//! [`meet`] blocks; other waits are polled.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between polls.
 pub(super) const NAP: Duration = Duration::from_micros(50);
-/// Between two attempts to reach a rank that may not listen yet.
+/// Interval between attempts to reach a rank that may not be listening yet.
 const RETRY: Duration = Duration::from_millis(100);
-/// Longest frame: what comes from a socket is not trusted to be ours.
+/// Longest frame: data from a socket is not trusted.
 const MOST_BYTES: usize = 64 << 10;
-/// What a connection begins with, and the version of the frames.
+/// First bytes of a connection, including the version of the frames.
 const MAGIC: [u8; 8] = *b"fathom\x00\x01";
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Topic {
-    /// The name of a communicator.
+    /// Id of a communicator.
     Id = 1,
-    /// What the next message is.
+    /// Description of the next message.
     Label = 2,
-    /// A number for everybody.
+    /// A number for all ranks.
     Number = 3,
-    /// The sender ends the run; the reason.
+    /// The sender ends the run; with the reason.
     End = 4,
-    /// Nothing of the sender's is under way any more, and it sends nothing more over its link.
+    /// The sender has nothing in flight and sends nothing more over its link.
     Leave = 5,
 }
 
-/// Why no word came.
+/// Reason that nothing was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// A rank is gone.
@@ -58,7 +59,7 @@ impl Peer {
         Ok(Peer { stream, arrived: Vec::new(), frames: VecDeque::new(), gone: false })
     }
 
-    /// Takes what has arrived.
+    /// Reads available data.
     fn look(&mut self) {
         let mut piece = [0; 4096];
         while !self.gone {
@@ -82,7 +83,7 @@ impl Peer {
         }
     }
 
-    /// Writes all of it; the other side reads whenever it looks for anything.
+    /// Writes all bytes; the other side reads whenever it polls.
     fn write(&mut self, bytes: &[u8], until: Instant) {
         let mut left = bytes;
         while !left.is_empty() && !self.gone {
@@ -110,12 +111,12 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Ranks, this one included.
+    /// Number of ranks, including this one.
     pub fn ranks(&self) -> usize {
         self.peers.len()
     }
 
-    /// Says something to a rank. One that is gone is noticed by whoever waits for it.
+    /// Sends a frame to a rank. A rank that is gone is noticed where it is waited for.
     pub fn say(&mut self, to: usize, topic: Topic, words: &[u8]) {
         let until = Instant::now() + self.deadline;
         let Some(peer) = self.peers.get_mut(to).and_then(Option::as_mut) else { return };
@@ -126,10 +127,10 @@ impl Control {
         peer.write(&frame, until);
     }
 
-    /// The next that a rank has said of a topic, if it has.
+    /// The next frame of a topic from a rank, if it has arrived.
     ///
     /// # Errors
-    /// If nothing will come any more, or any rank has ended the run.
+    /// If nothing more will arrive, or any rank has ended the run.
     pub fn heard(&mut self, from: usize, topic: Topic) -> Result<Option<Vec<u8>>, Lost> {
         self.ended()?;
         let Some(peer) = self.peers.get_mut(from).and_then(Option::as_mut) else { return Ok(None) };
@@ -140,7 +141,7 @@ impl Control {
         }
     }
 
-    /// Looks at all connections.
+    /// Polls all connections.
     ///
     /// # Errors
     /// If a rank has ended the run.
@@ -155,16 +156,16 @@ impl Control {
         Ok(())
     }
 
-    /// Whether a rank has closed its connection.
+    /// True if a rank has closed its connection.
     pub fn is_gone(&self, rank: usize) -> bool {
         self.peers[rank].as_ref().is_some_and(|peer| peer.gone)
     }
 }
 
-/// Meets the other ranks at `host:port`, where the first listens.
+/// Connects to all other ranks at `host:port`, where the first one listens.
 ///
 /// # Errors
-/// What the network says, and who has not come within the deadline.
+/// The network's error, or the ranks that did not arrive within the deadline.
 pub(super) fn meet(at: &str, rank: usize, ranks: usize, deadline: Duration) -> io::Result<Control> {
     let until = Instant::now() + deadline;
     let mut control = Control { rank, peers: (0..ranks).map(|_| None).collect(), deadline };
@@ -209,7 +210,7 @@ pub(super) fn meet(at: &str, rank: usize, ranks: usize, deadline: Duration) -> i
         }
     };
     let places: Vec<&str> = places.split(' ').collect();
-    // Each rank goes to those before it and is come to by those after it.
+    // Each rank connects to those before it and accepts those after it.
     for other in 1..rank {
         let place = places.get(other).copied().unwrap_or_default();
         let stream =
@@ -237,7 +238,7 @@ fn greet(mut stream: TcpStream, rank: usize, port: u16) -> io::Result<TcpStream>
     Ok(stream)
 }
 
-/// Who came, and where it listens. Somebody else than a rank of ours is an error.
+/// Rank of an accepted connection, and its listening port. Any other client is an error.
 fn greeted(stream: &mut TcpStream, until: Instant) -> io::Result<(usize, u16)> {
     let left = until
         .saturating_duration_since(Instant::now())
@@ -266,7 +267,7 @@ fn accept(listener: &TcpListener, until: Instant) -> io::Result<(TcpStream, Sock
     }
 }
 
-/// Connects, as often as it takes: the other side may not listen yet.
+/// Connects, retrying until the deadline: the other side may not be listening yet.
 fn reach(place: &str, until: Instant) -> io::Result<TcpStream> {
     loop {
         match once(place) {
@@ -278,7 +279,7 @@ fn reach(place: &str, until: Instant) -> io::Result<TcpStream> {
 
 fn once(place: &str) -> io::Result<TcpStream> {
     let mut places: Vec<SocketAddr> = place.to_socket_addrs()?.collect();
-    // The listener is one of IPv4.
+    // The listener uses IPv4.
     places.sort_by_key(|place| matches!(place.ip(), IpAddr::V6(_)));
     let mut failed = io::Error::new(ErrorKind::AddrNotAvailable, "no such host");
     for place in &places {

@@ -1,4 +1,4 @@
-//! One direction between two ranks: something that carries bytes in the order of a stream, and that stream.
+//! One direction between two ranks: a carrier of bytes in stream order, and its stream.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, OnceLock};
@@ -8,40 +8,40 @@ use crate::Result;
 use crate::driver::{Driver, Event, Rows, Stream, Way};
 use crate::memory::cut;
 
-/// Bytes that rows with gaps are sent in, as they are laid end to end first. Their receiver cuts the message likewise; what has no
-/// gaps goes whole, as each call costs NCCL a thread.
+/// Piece size for rows with gaps, which are packed first. The receiver splits the message likewise; contiguous rows are
+/// sent whole, as each call costs NCCL a thread.
 pub(super) const PIECE_BYTES: usize = 16 << 20;
 
-/// Where a message is cut.
+/// Splits a message into pieces: offset and length.
 fn pieces(bytes: usize, is_cut: bool) -> impl Iterator<Item = (usize, usize)> {
     let piece = if is_cut { PIECE_BYTES } else { bytes.max(1) };
     (0..bytes).step_by(piece).map(move |at| (at, piece.min(bytes - at)))
 }
 
-/// Carries bytes from one rank to another.
+/// Transfers bytes from one rank to another.
 ///
 /// # Safety
-/// Exactly the bytes that are asked for are read or written, in the order of the stream.
+/// Reads or writes exactly the requested bytes, in stream order.
 pub unsafe trait Carrier: Send + Sync {
-    /// Bytes to the other rank.
+    /// Sends bytes to the other rank.
     ///
     /// # Safety
-    /// The memory lives until the stream has come there.
+    /// The memory lives until the stream has executed the send.
     unsafe fn send(&self, from: u64, bytes: usize, stream: Stream) -> Result<()>;
-    /// Bytes from the other rank.
+    /// Receives bytes from the other rank.
     ///
     /// # Safety
-    /// As for sending; and nothing else uses the memory until then.
+    /// The same as for sending, and nothing else uses the memory until then.
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()>;
 }
 
-/// A communicator of two ranks; the other one is this.
+/// A communicator of two ranks, with the index of the other one.
 pub(super) struct Pair {
     pub comm: Arc<Communicator>,
     pub other: usize,
 }
 
-// SAFETY: NCCL copies what it is asked for, in the order of the stream.
+// SAFETY: NCCL copies exactly the requested bytes, in stream order.
 unsafe impl Carrier for Pair {
     unsafe fn send(&self, from: u64, bytes: usize, stream: Stream) -> Result<()> {
         // SAFETY: the caller's promise.
@@ -54,14 +54,14 @@ unsafe impl Carrier for Pair {
     }
 }
 
-/// A point of a stream that several look at; ended with the last of them.
+/// A shared point of a stream, destroyed when the last reference is dropped.
 pub(super) struct Point {
     driver: Arc<dyn Driver>,
     pub event: Event,
 }
 
 impl Point {
-    /// Where a stream is now.
+    /// The current point of a stream.
     pub fn of(driver: &Arc<dyn Driver>, stream: Stream) -> Result<Arc<Point>> {
         let point = Point { driver: driver.clone(), event: driver.event(false)? };
         driver.record(point.event, stream)?;
@@ -71,24 +71,24 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        // There is no caller left to report to.
+        // There is no caller to report to.
         let _ = self.driver.end_event(self.event);
     }
 }
 
-/// A direction. Lives until its carrier is ended: NCCL may still put on the stream what it was asked for.
+/// One direction. Lives until its carrier has ended, as NCCL may still enqueue requested work on its stream.
 pub(super) struct Line {
     driver: Arc<dyn Driver>,
     carrier: Arc<dyn Carrier>,
     stream: Stream,
-    /// Memory of the device where rows with gaps are laid end to end, taken when first needed.
+    /// Device memory in which rows with gaps are packed, allocated on first use.
     staging: OnceLock<u64>,
-    /// That of the first byte.
+    /// Memory for the first byte.
     first: OnceLock<u64>,
 }
 
 impl Line {
-    /// A direction with a stream of its own.
+    /// Creates a direction with its own stream.
     ///
     /// # Errors
     /// If the driver has no more streams.
@@ -98,7 +98,7 @@ impl Line {
         Ok(Line { driver: driver.clone(), carrier, stream, staging, first })
     }
 
-    /// Sends rows once the stream `after` has come to where it is now. The point where it is done.
+    /// Sends rows after the current point of stream `after`; returns the point of completion.
     ///
     /// # Safety
     /// The rows live until then.
@@ -121,11 +121,11 @@ impl Line {
         Point::of(driver, stream)
     }
 
-    /// Receives into memory without gaps after `free`, and lets `before` wait for it; `is_cut` if it was sent in pieces. The point
-    /// where it is done.
+    /// Receives into contiguous memory after `free`, and makes `before` wait for it; `is_cut` if the message was sent
+    /// in pieces. Returns the point of completion.
     ///
     /// # Safety
-    /// The memory lives until then, and is not used by others.
+    /// The memory lives until then, and nothing else uses it.
     pub unsafe fn receive(
         &self,
         into: u64,
@@ -144,14 +144,14 @@ impl Line {
         Ok(done)
     }
 
-    /// A first byte over the direction, waited for: NCCL connects two ranks when they first have something to say, and holds up
-    /// both until it has.
+    /// Transfers a first byte and waits for it: NCCL connects two ranks on their first transfer, and blocks both
+    /// meanwhile.
     ///
     /// # Errors
-    /// If no process answers there.
+    /// If no process responds.
     pub fn warm(&self, sends: bool) -> Result<()> {
         let at = self.memory(&self.first, 1)?;
-        // SAFETY: memory of a byte, which lives as long as the stream.
+        // SAFETY: one byte of memory, which lives as long as the stream.
         unsafe {
             if sends {
                 self.carrier.send(at, 1, self.stream)?
@@ -162,7 +162,7 @@ impl Line {
         self.finish()
     }
 
-    /// The host waits for all of the direction's messages.
+    /// Waits on the host for all of the direction's messages.
     ///
     /// # Errors
     /// If the device has failed.
@@ -182,7 +182,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let driver = &self.driver;
-        // There is no caller left to report to.
+        // There is no caller to report to.
         let _ = self.finish().and_then(|()| driver.end_stream(self.stream));
         for at in [&self.staging, &self.first].into_iter().filter_map(OnceLock::get) {
             let _ = driver.free(*at);

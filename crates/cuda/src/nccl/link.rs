@@ -22,7 +22,7 @@ use crate::operand::{input, output};
 /// Longest label that is compared.
 const LABEL_BYTES: usize = 512;
 
-/// What cuts a block.
+/// Reason for cutting a block.
 const WHY: &str = "a message between ranks";
 
 /// Both directions between this rank and another.
@@ -31,19 +31,19 @@ pub(super) struct Lines {
     pub from: Line,
 }
 
-/// A message that was asked for, and that was not issued to the device yet.
+/// A requested message that has not been issued to the device yet.
 struct Pending {
     number: u64,
     address: u64,
     bytes: usize,
-    /// When the memory is free.
+    /// Point at which the memory is free.
     free: Arc<Point>,
     what: What,
 }
 
-/// What the link and its flights share.
+/// State shared by the link and its flights.
 pub(super) struct End {
-    /// Looks until nothing is under way any more; dropped before the lines.
+    /// Watches until nothing is in flight; dropped before the lines.
     _watcher: Watcher,
     pending: RefCell<Vec<VecDeque<Pending>>>,
     /// Messages expected from each rank.
@@ -58,7 +58,7 @@ pub(super) struct End {
 /// The link.
 pub(super) struct Ranks(pub Rc<End>);
 
-/// What a receiver learns of a message: whether it comes in pieces, and its name.
+/// A message's label for the receiver: whether it is sent in pieces, and its description.
 fn label(what: &What, is_cut: bool) -> Vec<u8> {
     let mut label = vec![u8::from(is_cut)];
     label.extend(what.to_string().into_bytes());
@@ -67,7 +67,7 @@ fn label(what: &What, is_cut: bool) -> Vec<u8> {
 }
 
 impl End {
-    /// An end with its lines, by rank.
+    /// Creates an end with its lines, by rank.
     pub fn new(
         watcher: Watcher,
         by: Arc<dyn Connect>,
@@ -93,13 +93,13 @@ impl End {
         self.traffic.set(traffic);
     }
 
-    /// Ends the run if something has failed here.
+    /// Ends the run on failure.
     fn or_fail<T>(&self, result: Result<T>) -> Option<T> {
         let shared = &self.shared;
         result.map_err(|error| self.fail(shared.explained(error.to_string(), "a call of NCCL"))).ok()
     }
 
-    /// Ends the run. Nothing is under way here after this.
+    /// Ends the run. Nothing is in flight here afterwards.
     fn fail(&self, error: LinkError) {
         self.shared.fail(error);
         self.shared.ended();
@@ -111,7 +111,7 @@ impl End {
         lines.unwrap_or_else(|| panic!("rank {} has no line to rank {peer}", self.shared.rank))
     }
 
-    /// Tells the device of a rank's messages up to this one, in their order: NCCL knows no other.
+    /// Issues a rank's messages up to this one to the device, in order, as NCCL matches messages by order only.
     fn land(&self, from: usize, number: u64) {
         let started = Instant::now();
         loop {
@@ -140,8 +140,8 @@ impl End {
         }
         let Pending { address, bytes, free, .. } = next;
         let line = &self.lines(from).from;
-        // SAFETY: the tensor is lent to the flight that waits for this, whose rank uses it in the order of its compute
-        // stream, which waits for what is received here.
+        // SAFETY: the tensor is lent to the flight that waits for this, and its rank uses it in the order of its
+        // compute stream, which waits for the receive.
         let receive = |compute| unsafe { line.receive(*address, (*bytes, is_cut), free, compute) };
         let done = self.streams.compute(WHY).and_then(receive);
         let done = done.map_err(|error| shared.explained(error.to_string(), &what))?;
@@ -158,8 +158,8 @@ impl Drop for End {
             let (rank, reason) = (shared.rank, "it panicked; its message is above".to_string());
             self.fail(LinkError::Aborted { rank, reason });
         }
-        // A device that has failed says so where somebody waits for results. Messages that their other side does not end any more
-        // are ended by whoever watches.
+        // A device that has failed reports it where results are waited for. The watcher ends messages that their other
+        // side will not complete.
         for line in self.lines.iter().flatten().flat_map(|lines| [&lines.to, &lines.from]) {
             let _ = line.finish();
         }
@@ -171,14 +171,14 @@ impl Drop for End {
     }
 }
 
-/// Nothing is under way: the run has failed.
+/// A flight with nothing in flight, because the run has failed.
 struct Nothing;
 
 impl Flight for Nothing {
     fn wait(self: Box<Self>) {}
 }
 
-/// Something sent; its share's end has the compute stream wait for the message.
+/// A sent message; the end of its share makes the compute stream wait for it.
 struct Sent(Share);
 
 impl Flight for Sent {
@@ -187,7 +187,7 @@ impl Flight for Sent {
     }
 }
 
-/// Something that is to come.
+/// A pending receive.
 struct Coming {
     end: Rc<End>,
     from: usize,
@@ -212,7 +212,7 @@ impl Drop for Coming {
         drop(pending);
         drop(dst);
         if given_up {
-            // Its sender cannot be notified, and the device would wait for ever.
+            // Its sender cannot be notified, and the device would wait forever.
             let (rank, reason) =
                 (self.end.shared.rank, "it gave up a message that it had asked for".to_string());
             self.end.fail(LinkError::Aborted { rank, reason });
@@ -236,13 +236,13 @@ impl Link for Ranks {
         }
         let rows = Rows::of(src, input(src));
         let line = &end.lines(to).to;
-        // SAFETY: the share keeps the tensor, and its end has later writes wait for the message.
+        // SAFETY: the share keeps the tensor, and its end makes later writes wait for the message.
         let sent = end.streams.compute(WHY).and_then(|compute| unsafe { line.send(rows, compute) });
         let Some(done) = end.or_fail(sent) else { return Box::new(Nothing) };
         end.shared.watch(&done, to, what.to_string());
         let streams = end.streams.clone();
         let (share, reader) = Share::begin_until(src, move || {
-            // A device that has failed says so where somebody waits for results.
+            // A device that has failed reports it where results are waited for.
             let _ = streams.compute(WHY).and_then(|compute| streams.driver.wait(compute, done.event));
         });
         drop(reader);

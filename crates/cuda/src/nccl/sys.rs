@@ -1,4 +1,4 @@
-//! NCCL's functions, as its header declares them, by name from the library at a path.
+//! NCCL's functions, as declared in its header, looked up by name in the library at a path.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -10,13 +10,13 @@ use super::comm::UniqueId;
 use super::table::Table;
 use crate::{Error, Result};
 
-/// A communicator, as NCCL has it.
+/// NCCL's communicator handle.
 pub(super) type RawComm = *mut c_void;
 type RawStream = *mut c_void;
 
 /// `ncclSuccess`.
 pub(super) const SUCCESS: c_int = 0;
-/// `ncclInProgress`: of communicators whose calls do not block.
+/// `ncclInProgress`: status of calls of non-blocking communicators.
 pub(super) const IN_PROGRESS: c_int = 7;
 /// `ncclUint8`.
 pub(super) const BYTES: c_int = 1;
@@ -26,7 +26,7 @@ pub(super) const SUM: c_int = 0;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// `ncclConfig_t` as version 2.18 has it; later ones take it and add defaults.
+/// `ncclConfig_t` of version 2.18; later versions accept it and add defaults.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -38,12 +38,12 @@ pub(super) struct Config {
     max_ctas: c_int,
     net_name: *const c_char,
     split_share: c_int,
-    /// Of later versions, where 2.18 has a gap.
+    /// Field of later versions, in a gap of 2.18.
     traffic_class: c_int,
 }
 
 impl Config {
-    /// Calls return before their work is done; a kernel takes at most `ctas` blocks.
+    /// Non-blocking calls; a kernel uses at most `ctas` blocks.
     pub fn polled(ctas: Option<c_int>) -> Config {
         Config {
             size: size_of::<Config>(),
@@ -60,10 +60,10 @@ impl Config {
     }
 }
 
-/// Declares the table of functions and how it is filled.
+/// Declares the table of functions and its loader.
 macro_rules! functions {
     ($($field:ident = $name:literal: fn($($arg:ty),*) -> $out:ty;)*) => {
-        /// The functions.
+        /// The table of functions.
         pub(super) struct Functions {
             $(pub $field: unsafe extern "C" fn($($arg),*) -> $out,)*
         }
@@ -103,7 +103,7 @@ pub struct Nccl {
 }
 
 impl Nccl {
-    /// Opens the library at this path, which [`crate::libs::probe`] has found and asked its version.
+    /// Opens the library at this path; [`crate::libs::probe`] has found it and checked its version.
     ///
     /// # Errors
     /// If it cannot be opened or lacks a function.
@@ -112,33 +112,33 @@ impl Nccl {
             path: path.to_path_buf(),
             message: error.to_string().lines().map(str::trim).collect::<Vec<_>>().join(" "),
         };
-        // SAFETY: NVIDIA's library runs its own start-up code and nothing of ours.
+        // SAFETY: NVIDIA's library runs only its own start-up code.
         let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(failed)?;
         let call = Functions::load(&handle).map_err(failed)?;
-        // The functions are called for as long as the process lives.
+        // The functions are called as long as the process lives.
         std::mem::forget(handle);
         Ok(Nccl { call, table: Table::default() })
     }
 
-    /// A name for a communicator to be, for all who join it.
+    /// Creates the id of a new communicator, for all that will join it.
     ///
     /// # Errors
-    /// If NCCL has no network to meet on.
+    /// If NCCL finds no network.
     pub fn unique_id(&self) -> Result<UniqueId> {
         let mut id = UniqueId::default();
         let _turn = self.turn();
-        // SAFETY: NCCL writes as many bytes as it has.
+        // SAFETY: NCCL writes as many bytes as the id has.
         let status = unsafe { (self.call.get_unique_id)(&mut id) };
         self.check("ncclGetUniqueId", status, std::ptr::null_mut())?;
         Ok(id)
     }
 
-    /// Turns a status into an error with NCCL's words; `comm` may be null.
+    /// Converts a status into an error with NCCL's message; `comm` may be null.
     pub(super) fn check(&self, call: &'static str, status: c_int, comm: RawComm) -> Result<()> {
         if status == SUCCESS {
             return Ok(());
         }
-        // SAFETY: NCCL returns texts of its own, or null.
+        // SAFETY: NCCL returns static strings, or null.
         let text = |start: *const c_char| {
             if start.is_null() {
                 String::new()
@@ -146,7 +146,7 @@ impl Nccl {
                 unsafe { CStr::from_ptr(start) }.to_string_lossy().trim().replace('\n', " ")
             }
         };
-        // SAFETY: plain questions; NCCL takes null for "of this thread".
+        // SAFETY: plain queries; NCCL takes null for the current thread's last error.
         let [name, more] =
             unsafe { [(self.call.error_string)(status), (self.call.last_error)(comm)] }.map(text);
         let gap = if more.is_empty() { "" } else { ": " };

@@ -1,5 +1,5 @@
-//! Who may call NCCL: one thread at a time for all communicators of the process, as they are on one device; and how all of them
-//! end at once.
+//! Serialisation of NCCL calls: one thread at a time for all communicators of the process, as they are on one device;
+//! and aborting all of them at once.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use super::sys::{IN_PROGRESS, Nccl, SUCCESS};
 use crate::driver::Driver;
 
-/// A communicator that NCCL knows.
+/// A communicator known to NCCL.
 pub(super) struct Handle {
     pub address: usize,
-    /// Destroyed or aborted.
+    /// True once destroyed or aborted.
     pub ended: AtomicBool,
-    /// No call of it has failed or was given up.
+    /// True as long as no call on it has failed or been given up.
     pub sound: AtomicBool,
 }
 
@@ -34,13 +34,13 @@ impl Handle {
 #[derive(Default)]
 pub(super) struct Table {
     live: Mutex<Vec<Arc<Handle>>>,
-    /// Since when somebody has the turn.
+    /// Start of the current turn.
     since: Mutex<Option<Instant>>,
-    /// How many wait for their turn to end everything: whoever polls gives his back.
+    /// Number of threads waiting for their turn to abort everything; polling threads yield their turn to them.
     aborting: AtomicUsize,
 }
 
-/// The right to call NCCL, and what lives.
+/// The right to call NCCL, with the live communicators.
 pub(super) struct Turn<'a> {
     live: MutexGuard<'a, Vec<Arc<Handle>>>,
     since: &'a Mutex<Option<Instant>>,
@@ -77,27 +77,28 @@ impl DerefMut for Turn<'_> {
 }
 
 impl Nccl {
-    /// Waits until no other thread calls NCCL. A turn lasts until NCCL has taken the call: before that no other may be made
-    /// (`ncclCommGetAsyncError`).
+    /// Waits until no other thread calls NCCL. A turn lasts until NCCL has accepted the call: no other may be made
+    /// before that (`ncclCommGetAsyncError`).
     pub(super) fn turn(&self) -> Turn<'_> {
         Turn::new(lock(&self.table.live), &self.table.since)
     }
 
-    /// Somebody waits to end everything.
+    /// True if a thread waits to abort everything.
     pub(super) fn is_aborting(&self) -> bool {
         self.table.aborting.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends all communicators of the process and all that they do on the device, in one group: alone, each may wait for kernels of
-    /// the others when it frees memory (NVIDIA/nccl issue 1013; groups of this from 2.22 on). No other thread is in a call then, as
-    /// "Fault Tolerance" of NCCL's guide wants. Calls of the communicators fail from here on.
+    /// Aborts all communicators of the process and their work on the device, in one group: on its own, each might wait
+    /// for kernels of the others when it frees memory (NVIDIA/nccl issue 1013; groups of aborts from 2.22 on). No other
+    /// thread is in a call meanwhile, as "Fault Tolerance" of NCCL's guide requires. Later calls on the communicators
+    /// fail.
     pub(super) fn abort(&self, driver: &dyn Driver) {
         self.table.aborting.fetch_add(1, Ordering::SeqCst);
         let mut turn = self.turn();
         let mut live = std::mem::take(&mut *turn);
-        // NCCL waits in the call for what a communicator does in the background, which may wait for kernels of those before it.
+        // NCCL's call waits for a communicator's background work, which may wait for kernels of those before it.
         live.sort_by_key(|handle| !handle.sound.load(Ordering::SeqCst));
-        // SAFETY: communicators that live, and are not used after this. What it returns changes nothing.
+        // SAFETY: communicators that live, and are not used after this. The results are irrelevant.
         let _ = driver.enter().map(|()| unsafe {
             (self.call.group_start)();
             for handle in live.iter().filter(|handle| !handle.ended.swap(true, Ordering::SeqCst)) {
@@ -108,10 +109,10 @@ impl Nccl {
         self.table.aborting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// What went wrong behind our back, if anything did; a call that has not come back for so long is that, too.
+    /// An asynchronous failure, if there was one; a call that has not returned within `patience` counts as one.
     pub fn failure(&self, patience: Duration) -> Option<String> {
         let Ok(live) = self.table.live.try_lock() else {
-            // Somebody who makes a call sees its failure there.
+            // The thread making a call sees its failure itself.
             let seconds = (*lock(&self.table.since))?.elapsed();
             return (seconds > patience)
                 .then(|| format!("a call of NCCL has not come back for {:.0} s", seconds.as_secs_f64()));

@@ -1,4 +1,4 @@
-//! The link over lines of the pretended device, and words over real sockets of this machine.
+//! The link over lines of the simulated device, and control messages over real sockets.
 #![allow(unsafe_code)]
 
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::machine::MachineLibraries;
 use crate::programs::tests::Writer;
 use crate::{Cuda, Result};
 
-/// A direction over the pretended device.
+/// A direction on the simulated device.
 struct FakeLine {
     fake: Arc<Fake>,
     line: u64,
@@ -27,14 +27,14 @@ struct FakeLine {
     cut: AtomicBool,
 }
 
-// SAFETY: the pretended device moves the bytes that it is asked for.
+// SAFETY: the simulated device moves exactly the requested bytes.
 unsafe impl Carrier for FakeLine {
     unsafe fn send(&self, from: u64, bytes: usize, stream: Stream) -> Result<()> {
         self.fake.give(self.line, Rows::flat(from, bytes), stream);
         Ok(())
     }
     unsafe fn receive(&self, into: u64, bytes: usize, stream: Stream) -> Result<()> {
-        // A device would wait; this one does its work when it is asked for results.
+        // A real device would wait; this one works only when results are requested.
         let (number, started) = (self.asked.fetch_add(1, Ordering::Relaxed), Instant::now());
         while self.fake.given(self.line) <= number && !self.cut.load(Ordering::Relaxed) {
             assert!(started.elapsed() < Duration::from_secs(60), "no rank sends");
@@ -48,7 +48,7 @@ unsafe impl Carrier for FakeLine {
 struct OverFake {
     fake: Arc<Fake>,
     made: Mutex<Vec<Arc<FakeLine>>>,
-    /// Work that is under way does not end.
+    /// True if work in flight never ends.
     hangs: bool,
 }
 
@@ -83,10 +83,10 @@ impl Connect for OverFake {
     }
 }
 
-/// Set where what is under way does not end.
+/// Set if work in flight should never end.
 const HANGS: &str = "FATHOM_TEST_HANGS";
 
-/// An address where nothing listens now.
+/// An address without a listener.
 fn place() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("127.0.0.1:{}", listener.local_addr().unwrap().port())
@@ -114,7 +114,7 @@ fn world(grid: Grid, deadline: Duration, program: impl Fn(&Device) + Sync) -> Ar
                 let link = world.link_by(cuda.streams(), by).unwrap();
                 let device = Device::on_mesh(cuda.clone(), 64 << 20, Mesh::new(grid, link));
                 program(&device);
-                // No rank leaves before all have what was sent; after a failure there is nothing to wait for.
+                // No rank leaves before all have received what was sent; after a failure there is nothing to wait for.
                 cuda.synchronise().unwrap();
                 let _ = world.gather(0);
             });
@@ -237,7 +237,8 @@ fn every_rank_meets_each_other_once_and_at_the_same_time() {
             let others: std::collections::BTreeSet<_> = met.iter().copied().collect();
             assert!(others.len() == ranks - 1 && met.len() == ranks - 1 && !others.contains(&rank));
         }
-        // Meetings one after another, each as soon as both are free: no more rounds than an odd number of ranks needs.
+        // Meetings take place in order, each as soon as both ranks are free: no more rounds than an odd number of ranks
+        // needs.
         let (mut next, mut took) = (vec![0; ranks], 0);
         while (0..ranks).any(|rank| next[rank] < all[rank].len()) {
             let wants = |rank: usize| all[rank].get(next[rank]).copied();
@@ -267,7 +268,7 @@ fn streams_that_share_queues_are_reported() {
     assert_eq!(crowded(64, Some(32)), None);
 }
 
-/// Prints what the crate logs.
+/// Prints the crate's log.
 struct Printed;
 
 impl log::Log for Printed {

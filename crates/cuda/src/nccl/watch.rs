@@ -1,5 +1,5 @@
-//! What is under way, and a thread that looks after it: the first failure of any rank ends all communicators here, so that
-//! neither the device nor whoever waits for it waits for ever.
+//! Messages in flight and the thread that watches them: the first failure of any rank aborts all communicators here, so
+//! that neither the device nor any waiting thread waits forever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,22 @@ use super::line::Point;
 use super::world::Connect;
 use crate::driver::Driver;
 
-/// Between two looks of the thread.
+/// Interval between checks of the thread.
 const TICK: Duration = Duration::from_millis(20);
-/// From NCCL's failure to the end of a connection with a rank that is gone.
+/// Time from NCCL's failure until the connection to a rank that is gone is expected to close.
 const MOMENT: Duration = Duration::from_millis(500);
-/// Between two looks of a wait that may take hours.
+/// Polling interval of a wait that may take hours.
 const LONG_NAP: Duration = Duration::from_millis(5);
 
-/// Until when something needs its peer.
+/// Condition that ends the need for a peer.
 enum Until {
-    /// The device has come here.
+    /// The device has passed this point.
     Done(Arc<Point>),
-    /// A [`During`] was dropped.
+    /// A [`During`] has been dropped.
     Dropped(Arc<AtomicBool>),
 }
 
-/// A message that the device works on, or a wait of the host's.
+/// A message in flight on the device, or a wait of the host.
 struct Flying {
     until: Until,
     since: Instant,
@@ -37,7 +37,7 @@ struct Flying {
     what: String,
 }
 
-/// The host waits for a peer as long as this lives.
+/// Lifetime of a wait of the host for a peer.
 pub(super) struct During(Arc<AtomicBool>);
 
 impl Drop for During {
@@ -46,17 +46,17 @@ impl Drop for During {
     }
 }
 
-/// What the issuing thread and the watching one share.
+/// State shared by the issuing and the watching thread.
 pub(super) struct Shared {
     pub rank: usize,
     pub deadline: Duration,
-    /// What the run is doing, and how long a wait may take meanwhile, if not [`Shared::deadline`].
+    /// Current section of the run, and its limit on waits, if not [`Shared::deadline`].
     section: Mutex<(&'static str, Option<Duration>)>,
     pub control: Mutex<Control>,
     failure: Mutex<Option<LinkError>>,
     flying: Mutex<Vec<Flying>>,
     reported: AtomicBool,
-    /// Somebody watches, and ends what is under way if the run fails.
+    /// True while a thread watches, which aborts work in flight if the run fails.
     watched: AtomicBool,
 }
 
@@ -82,12 +82,12 @@ impl Shared {
         lock(&self.control)
     }
 
-    /// From here on the run is in a section with a deadline of its own.
+    /// Enters a section of the run with its own deadline.
     pub fn enter(&self, name: &'static str, deadline: Option<Duration>) {
         *lock(&self.section) = (name, deadline);
     }
 
-    /// How long a wait may take now.
+    /// Current limit on waits.
     fn patience(&self) -> Duration {
         lock(&self.section).1.unwrap_or(self.deadline)
     }
@@ -102,12 +102,12 @@ impl Shared {
         lock(&self.flying).push(Flying { until, since, deadline, peer, what });
     }
 
-    /// Looks after a message.
+    /// Watches a message.
     pub fn watch(&self, done: &Arc<Point>, peer: usize, what: String) {
         self.fly(Until::Done(done.clone()), peer, what);
     }
 
-    /// Looks after what the host does with a peer.
+    /// Watches a wait of the host for a peer.
     #[must_use]
     pub fn during(&self, peer: usize, what: &str) -> During {
         let dropped = Arc::new(AtomicBool::new(false));
@@ -115,10 +115,10 @@ impl Shared {
         During(dropped)
     }
 
-    /// Ends the run, here by whoever watches, and tells the others, with the first reason.
+    /// Ends the run: the watcher aborts it here, and the other ranks are notified with the first reason.
     pub fn fail(&self, error: LinkError) {
         let reason = match lock(&self.failure).get_or_insert(error) {
-            // That this rank ends the run is what is reported to the others.
+            // Other ranks get the bare reason, as they know that this rank ended the run.
             LinkError::Aborted { rank, reason } if *rank == self.rank => reason.clone(),
             error => error.to_string(),
         };
@@ -129,7 +129,7 @@ impl Shared {
         (0..control.ranks()).for_each(|other| control.say(other, Topic::End, reason.as_bytes()));
     }
 
-    /// The first failure, once nothing is under way here any more: memory that NCCL was given may be freed then.
+    /// The first failure, once nothing is in flight here; memory used by NCCL may be freed then.
     pub fn ended(&self) -> Option<LinkError> {
         let failure = self.failure()?;
         while self.watched.load(Ordering::Acquire) {
@@ -138,7 +138,7 @@ impl Shared {
         Some(failure)
     }
 
-    /// What it means that no word came.
+    /// The failure behind a missing message.
     pub fn lost(&self, lost: Lost, what: &str) -> LinkError {
         match lost {
             Lost::Gone(rank) => LinkError::Aborted {
@@ -149,10 +149,10 @@ impl Shared {
         }
     }
 
-    /// Looks until `look` finds something.
+    /// Polls until `look` returns a value.
     ///
     /// # Errors
-    /// A failure of any rank, or the deadline's.
+    /// A failure of any rank, or an expired deadline.
     pub fn wait<T>(
         &self,
         peer: usize,
@@ -180,7 +180,7 @@ impl Shared {
         }
     }
 
-    /// Waits without a deadline for a word: whoever should speak may have hours of work first, and one that dies is noticed.
+    /// Waits for a frame without a deadline: the sender may have hours of work first, and its death is noticed.
     ///
     /// # Errors
     /// A failure of any rank.
@@ -197,10 +197,11 @@ impl Shared {
         }
     }
 
-    /// Tells all that nothing is under way here, and waits until the same holds there, however long others still work.
+    /// Notifies all ranks that nothing is in flight here, and waits for the same from them, however long they still
+    /// work.
     ///
     /// # Errors
-    /// As [`Shared::hear`].
+    /// See [`Shared::hear`].
     pub fn leave(&self) -> Result<(), LinkError> {
         let ranks = self.control().ranks();
         (0..ranks).for_each(|other| self.control().say(other, Topic::Leave, &[]));
@@ -208,7 +209,7 @@ impl Shared {
         others.try_for_each(|other| self.hear(other, Topic::Leave, "the end of the link").map(|_| ()))
     }
 
-    /// One look of the watching thread: the first thing that is wrong.
+    /// One check of the watching thread: the first problem found.
     fn wrong(&self, driver: &dyn Driver, by: &dyn Connect) -> Option<LinkError> {
         let rank = self.rank;
         if let Err(lost) = self.control().ended() {
@@ -216,7 +217,7 @@ impl Shared {
         }
         let mut flying = lock(&self.flying);
         flying.retain(|message| match &message.until {
-            // A device that cannot be asked has failed, which is reported where results are waited for.
+            // A device that cannot be queried has failed, which is reported where results are waited for.
             Until::Done(point) => !driver.is_over(point.event).unwrap_or(true),
             Until::Dropped(dropped) => !dropped.load(Ordering::Acquire),
         });
@@ -224,7 +225,7 @@ impl Shared {
         if let Some(Flying { peer, what, .. }) = gone {
             return Some(self.lost(Lost::Gone(*peer), what));
         }
-        // A call is given up after the deadline by whoever polls it.
+        // The polling thread gives up a call after the deadline.
         if let Some(reason) = by.failure(2 * self.deadline) {
             drop(flying);
             return Some(self.explained(reason, "a call of NCCL"));
@@ -237,7 +238,7 @@ impl Shared {
         })
     }
 
-    /// What a failure of NCCL here means: that a rank is gone, if one is, which the connections say within a moment.
+    /// Interprets a failure of NCCL: if a rank is gone, as its connection soon shows, that is the cause.
     pub fn explained(&self, reason: String, what: &str) -> LinkError {
         let started = Instant::now();
         while started.elapsed() < MOMENT {
@@ -254,11 +255,11 @@ impl Shared {
         LinkError::Aborted { rank: self.rank, reason }
     }
 
-    /// Ends everything here, by a thread of its own. The device may have failed so that NCCL waits for it for ever, or somebody may
-    /// not come back from a call of NCCL; nothing but the end of the process ends that.
+    /// Aborts everything here, on a separate thread. The device may have failed such that NCCL waits for it forever, or
+    /// a thread may never return from a call of NCCL; only exiting the process ends that.
     fn end(&self, by: Arc<dyn Connect>) {
         let started = Instant::now();
-        // Without a thread for it there is nothing but the end of the process.
+        // Without a thread for this, the process has to exit.
         let spawned = std::thread::Builder::new().spawn(move || by.abort());
         let ending = spawned.unwrap_or_else(|error| {
             log::error!("no thread to end the run of rank {}: {error}", self.rank);
@@ -278,7 +279,7 @@ impl Shared {
     }
 }
 
-/// The watching thread; ended with this, once nothing is under way if the run has failed.
+/// The watching thread; on drop it is joined, after a failed run once nothing is in flight.
 pub(super) struct Watcher {
     shared: Arc<Shared>,
     over: Arc<AtomicBool>,
@@ -286,7 +287,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts to watch.
+    /// Starts watching.
     pub fn start(shared: &Arc<Shared>, driver: Arc<dyn Driver>, by: Arc<dyn Connect>) -> Watcher {
         let over = Arc::new(AtomicBool::new(false));
         let (watched, stop) = (shared.clone(), over.clone());
@@ -307,7 +308,7 @@ impl Watcher {
         Watcher { shared: shared.clone(), over, thread: Some(std::thread::spawn(work)) }
     }
 
-    /// What it looks at.
+    /// The shared state.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -318,7 +319,7 @@ impl Drop for Watcher {
         self.over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A thread that panicked has said so.
+            // A thread that panicked has already reported it.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! This process among those that were started together.
+//! This process among those started together.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,47 +17,47 @@ use crate::driver::Driver;
 use crate::memory::Streams;
 use crate::{Cuda, Error, Result};
 
-/// Blocks of the device that messages take at most: each that waits for its other side keeps its blocks, and the rest of the
-/// device has to go on.
+/// Most blocks of the device for messages: each message waiting for its other side occupies its blocks, and the rest of
+/// the device must make progress.
 const ALL_CTAS: usize = 64;
-/// Of one message.
+/// Most blocks per message.
 const MOST_CTAS: usize = 8;
-/// With more ranks than this, messages that wait for each other might not all have a place on the device.
+/// With more ranks than this, messages that wait for each other might not all fit on the device.
 const MOST_RANKS: usize = 64;
-/// Streams of a device other than those of messages.
+/// Streams of a device not used for messages.
 const OWN_STREAMS: usize = 4;
-/// The driver's queues, if `CUDA_DEVICE_MAX_CONNECTIONS` does not say otherwise, and the most that it may say.
+/// The driver's default number of queues without `CUDA_DEVICE_MAX_CONNECTIONS`, and its largest value.
 const QUEUES: [usize; 2] = [8, 32];
-/// What is waited in until all are connected.
+/// Description of waits until all ranks are connected.
 const STARTING: &str = "the start of the link";
 
-/// One process of a job. Its link belongs to the thread that computes.
+/// One process of a job. Its link belongs to the computing thread.
 pub struct World {
     shared: Arc<Shared>,
     ranks: usize,
 }
 
-/// Makes what carries messages, and ends it.
+/// Creates and ends carriers of messages.
 pub(super) trait Connect: Send + Sync {
-    /// One direction between this rank and another; both call it for both directions in one order.
+    /// Connects one direction between this rank and another; both ranks connect both directions in the same order.
     fn connect(&self, shared: &Shared, other: usize, sends: bool) -> Result<Arc<dyn Carrier>>;
-    /// What went wrong behind our back; a call that has not come back for so long is that, too.
+    /// An asynchronous failure; a call that has not returned within `patience` counts as one.
     fn failure(&self, patience: Duration) -> Option<String>;
-    /// The orderly end of everything that was made, with nothing under way: all ranks call this at the same time.
+    /// Closes everything in order, with nothing in flight; all ranks call this at the same time.
     fn close(&self) -> Result<()>;
-    /// Ends all work that is under way, at once; nothing is carried any more.
+    /// Aborts all work in flight at once; nothing is transferred afterwards.
     fn abort(&self);
 }
 
-/// By NCCL.
+/// Connects by NCCL.
 struct ByNccl {
     nccl: Arc<Nccl>,
     driver: Arc<dyn Driver>,
-    /// Blocks of a message.
+    /// Blocks per message.
     ctas: i32,
-    /// In the order of their making, which is that of both their ranks.
+    /// Communicators in the order of creation, which is the same on both of their ranks.
     made: Mutex<Vec<Arc<Communicator>>>,
-    /// The others end theirs too, which is no failure any more.
+    /// Set once ranks leave: that others close their communicators is no failure then.
     leaving: AtomicBool,
 }
 
@@ -111,20 +111,20 @@ fn failed(call: &'static str, error: &LinkError) -> Error {
     Error::Nccl { call, message: error.to_string() }
 }
 
-/// Blocks of one message. NCCL makes it a power of two, and rounds up (`ncclTopoComputeP2pChannels`).
+/// Blocks per message. NCCL rounds it up to a power of two (`ncclTopoComputeP2pChannels`).
 pub(super) fn ctas(ranks: usize) -> i32 {
     let directions = 2 * ranks.saturating_sub(1).max(1);
     1 << (ALL_CTAS / directions).clamp(1, MOST_CTAS).ilog2()
 }
 
-/// Whom a rank meets in each round of a tournament, in which every rank meets each other once: so pairs meet at the same time and
-/// none waits for those before it.
+/// A rank's partner in each round of a tournament in which every rank meets each other once, so that pairs meet in
+/// parallel and none waits for earlier ones.
 pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
-    // One of an odd number of ranks has no partner in each round.
+    // With an odd number of ranks, one rank has no partner in each round.
     let all = ranks.next_multiple_of(2).max(2);
     let turn = all - 1;
     let other = move |round: usize| match rank {
-        // Twice this is the round.
+        // Twice this is the round, modulo the number of rounds.
         last if last == turn => round * (all / 2) % turn,
         _ => match (round + turn - rank) % turn {
             own if own == rank => turn,
@@ -134,7 +134,7 @@ pub(super) fn rounds(rank: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (0..turn).map(other).filter(move |other| *other < ranks)
 }
 
-/// What to say if streams have to share the driver's queues, which are these many.
+/// A warning if streams have to share the driver's queues, given their number.
 pub(super) fn crowded(ranks: usize, queues: Option<usize>) -> Option<String> {
     let [usual, most] = QUEUES;
     let (streams, queues) = (2 * (ranks - 1) + OWN_STREAMS, queues.unwrap_or(usual));
@@ -148,10 +148,11 @@ pub(super) fn crowded(ranks: usize, queues: Option<usize>) -> Option<String> {
 }
 
 impl World {
-    /// Meets the other ranks at `host:port`, where the first listens. A wait of the link takes at most `deadline`.
+    /// Connects to the other ranks at `host:port`, where the first one listens. A wait of the link takes at most
+    /// `deadline`.
     ///
     /// # Errors
-    /// Who has not come, or what the network says.
+    /// The missing ranks, or the network's error.
     pub fn meet(at: &str, [rank, ranks]: [usize; 2], deadline: Duration) -> Result<World> {
         let met = control::meet(at, rank, ranks, deadline);
         let control =
@@ -169,11 +170,10 @@ impl World {
         self.ranks
     }
 
-    /// The link, for a mesh of a device's ranks; all call this together. Each pair of ranks is connected here, by
-    /// rounds.
+    /// Creates the link of a mesh of devices; all ranks call this together. Pairs of ranks connect in rounds.
     ///
     /// # Errors
-    /// NCCL's words, or who has not come.
+    /// NCCL's message, or the missing ranks.
     pub fn link(&self, cuda: &Cuda, nccl: &Arc<Nccl>) -> Result<Box<dyn Link>> {
         if self.ranks > MOST_RANKS {
             let message =
@@ -196,17 +196,17 @@ impl World {
             return Err(failed("link", &failure));
         }
         let mut lines: Vec<Line> = Vec::new();
-        // Dropped before the lines, with nothing under way.
+        // Dropped before the lines, with nothing in flight.
         let watcher = Watcher::start(shared, streams.driver.clone(), by.clone());
         if let Err(error) = self.lines(streams, by.as_ref(), &mut lines) {
             shared.fail(shared.explained(error.to_string(), STARTING));
-            // Whatever was first.
+            // Reports the first failure.
             return Err(shared.failure().map_or(error, |failure| failed("link", &failure)));
         }
         Ok(Box::new(Ranks(Rc::new(End::new(watcher, by, streams, self.sorted(lines))))))
     }
 
-    /// Adds both directions to every other rank, in the order of their making: from the lower rank to the higher one, and back.
+    /// Adds both directions to every other rank in the order of creation: from the lower rank to the higher, then back.
     fn lines(&self, streams: &Arc<Streams>, by: &dyn Connect, lines: &mut Vec<Line>) -> Result<()> {
         let (shared, rank) = (&self.shared, self.shared.rank);
         for other in rounds(rank, self.ranks) {
@@ -214,7 +214,7 @@ impl World {
             for sends in [rank < other, rank > other] {
                 lines.push(Line::new(&streams.driver, by.connect(shared, other, sends)?)?);
                 lines.last().map_or(Ok(()), |line| line.warm(sends))?;
-                // What was waited for may have been ended.
+                // The run may have ended during the wait.
                 shared.failure().map_or(Ok(()), |failure| Err(failed("link", &failure)))?;
             }
         }
@@ -233,7 +233,7 @@ impl World {
         sorted
     }
 
-    /// The first rank's number, on all: all call this together, however long it takes until the first does.
+    /// Broadcasts the first rank's number; all ranks call this together, and wait however long the first takes.
     ///
     /// # Errors
     /// A rank that is gone or has ended the run.
@@ -245,10 +245,10 @@ impl World {
         Ok(number)
     }
 
-    /// Everybody's number, by rank; all call this together.
+    /// All ranks' numbers, by rank; all ranks call this together.
     ///
     /// # Errors
-    /// As [`World::tell`].
+    /// See [`World::tell`].
     pub fn gather(&self, number: u64) -> std::result::Result<Vec<u64>, LinkError> {
         self.say(number);
         (0..self.ranks).map(|rank| if rank == self.rank() { Ok(number) } else { self.hear(rank) }).collect()

@@ -1,12 +1,12 @@
-//! Attention and its gradient as graphs, operation by operation, in the form that cuDNN from 9.11 on knows as its fused
+//! Attention and its gradient as graphs of operations, in the form that cuDNN from 9.11 on recognises as its fused
 //! kernels. (`reference/gpu.md` of the project's notes: one spelling for all versions.)
 //!
-//! Tensors in memory are rows of tokens with heads next to each other; cuDNN is given (sequences, heads, tokens, columns) with
-//! the strides that follow. Keys and values are given transposed where a product wants them so.
+//! Tensors in memory are rows of tokens with adjacent heads; cuDNN is given (sequences, heads, tokens, columns) with
+//! the corresponding strides. Keys and values are given transposed if a product needs them so.
 //!
-//! What lies in memory between two kernels is described as cuDNN's own frontend describes it (cudnn-frontend,
-//! `scaled_dot_product_flash_attention.h`), as engines rely on that and say nothing: of one sequence head after head, without
-//! gaps; of packed ones like the tensor that it becomes, with the list of that tensor.
+//! Tensors in memory between two kernels are described as in cuDNN's own frontend (cudnn-frontend,
+//! `scaled_dot_product_flash_attention.h`), as engines silently rely on that: for one sequence head after head, without
+//! gaps; for packed ones like the tensor that they become, with that tensor's list.
 
 use cudarc::cudnn::sys::{
     cudnnDataType_t as Data, cudnnPointwiseMode_t as Mode, cudnnReduceTensorOp_t as Reduce,
@@ -17,12 +17,12 @@ use super::graph::{Four, Graph, Node, Overrides, Scalar, packed};
 use crate::Result;
 use crate::blas::Element;
 
-/// Lengths and beginnings of packed sequences; all absent where there is one sequence.
+/// Lengths and starts of packed sequences; all absent for a single sequence.
 #[derive(Default)]
 struct Packing {
     q_len: Option<Node>,
     k_len: Option<Node>,
-    /// By tensor: where each sequence begins.
+    /// Starts of the sequences, by tensor.
     starts: Vec<(i64, Node)>,
 }
 
@@ -57,7 +57,7 @@ impl Case {
         })
     }
 
-    /// Rows of tokens in memory.
+    /// A tensor in memory as rows of tokens.
     fn rows(&self, packing: &Packing, number: i64) -> Result<Node> {
         let (heads, tokens, d) = self.extents(number);
         let stride = self.strides.of(number);
@@ -81,8 +81,9 @@ impl Case {
         (heads, tokens, self.head_dim)
     }
 
-    /// An f32 for each query row of each head: of packed sequences in rows of tokens, like the logarithms; else head after head,
-    /// the one order that every engine reads (those for chips before Hopper take no note of strides here until 9.26).
+    /// An f32 for each query row of each head: for packed sequences in rows of tokens, like the logarithms; otherwise
+    /// head after head, the only order that every engine reads (those for chips before Hopper ignore strides here until
+    /// 9.26).
     fn row_values(&self, packing: &Packing, number: i64) -> Result<Node> {
         let dim = [self.sequences, self.heads, self.q_tokens, 1];
         let stride = self.strides.of(uid::LSE);
@@ -94,7 +95,7 @@ impl Case {
         [self.sequences, self.heads, self.q_tokens, self.k_tokens]
     }
 
-    /// Rows and columns beyond a sequence's length do not attend.
+    /// Masks rows and columns beyond a sequence's length.
     fn pad(&self, graph: &mut Graph, packing: &Packing, x: Node) -> Result<Node> {
         let (Some(q_len), Some(k_len)) = (&packing.q_len, &packing.k_len) else { return Ok(x) };
         let row = graph.index(&x, 2, Data::CUDNN_DATA_INT32)?;
@@ -105,8 +106,8 @@ impl Case {
         graph.mask(&x, &both)
     }
 
-    /// The causal mask, then the window, a bound on the left: each as the frontend has it where sequences begin together, also the
-    /// second without the first.
+    /// The causal mask, then the window, a bound on the left: each as in the frontend where sequences begin together,
+    /// including the second without the first.
     fn band(&self, graph: &mut Graph, mut x: Node) -> Result<Node> {
         if self.causal {
             let row = graph.index(&x, 2, Data::CUDNN_DATA_FLOAT)?;
@@ -126,7 +127,7 @@ impl Case {
         Ok(x)
     }
 
-    /// `S = scale Q K^T`, masked; `O = softmax(S) V`; with it the logarithm of each row's sum.
+    /// `S = scale Q K^T`, masked; `O = softmax(S) V`; also the logarithm of each row's sum.
     ///
     /// # Errors
     /// If cuDNN refuses a descriptor.
@@ -158,7 +159,8 @@ impl Case {
         Ok(graph)
     }
 
-    /// The gradients, from O, its gradient and the rows' logarithms: with those of more keys, the shares of these keys.
+    /// The gradients, from O, its gradient and the rows' logarithms; if the latter cover more keys, the shares of these
+    /// keys.
     ///
     /// # Errors
     /// If cuDNN refuses a descriptor.
@@ -171,13 +173,13 @@ impl Case {
         let (out, dout) = (self.rows(&packing, uid::OUT)?, self.rows(&packing, uid::DOUT)?);
         let lse = self.row_values(&packing, uid::LSE)?;
         let sums = self.row_values(&packing, uid::SUMS)?;
-        // Of each row, dO . O.
+        // dO . O for each row.
         let x = graph.map(Mode::CUDNN_POINTWISE_MUL, &dout, Some(&out))?;
         let r = graph.wide([self.sequences, self.heads, self.q_tokens, 1])?;
         graph.reduce(Reduce::CUDNN_REDUCE_TENSOR_ADD, &x, &r)?;
         let one = graph.scalar(Scalar::Fixed(1.0))?;
         graph.apply(Mode::CUDNN_POINTWISE_MUL, &r, Some(&one), &sums)?;
-        // P again.
+        // Recomputes P.
         let s = graph.wide(self.scores())?;
         graph.product(&q, &keys, &s, [q_len, k_len, None])?;
         let scale = graph.scalar(Scalar::Scale)?;
@@ -202,7 +204,7 @@ impl Case {
         Ok(graph)
     }
 
-    /// Scores with queries and keys exchanged, in the type that products read.
+    /// Transposed scores, in the type that products read.
     fn turn(&self, graph: &mut Graph, x: &Node) -> Result<Node> {
         let Case { sequences, heads, q_tokens, k_tokens, .. } = *self;
         let dim = [sequences, heads, k_tokens, q_tokens];
@@ -210,7 +212,7 @@ impl Case {
         graph.reshape(x, data(self.element), dim, stride, None)
     }
 
-    /// A gradient of keys or values: a product for each query head, summed over those that share.
+    /// A gradient of keys or values: one product per query head, summed over heads that share a key head.
     fn of_keys(
         &self,
         graph: &mut Graph,
@@ -226,8 +228,8 @@ impl Case {
         }
         let dim = [self.sequences, self.heads, self.k_tokens, self.head_dim];
         let whole = if self.packed {
-            // With packed sequences the engine wants memory for it. It takes the list of the result, and multiplies what it
-            // reads there by the heads that share a key head.
+            // With packed sequences the engine needs memory for it. It uses the list of the result, multiplied by the
+            // number of heads that share a key head.
             let stride = self.group() * self.strides.of(number);
             let strides = [self.k_tokens * stride, self.head_dim, stride, 1];
             Graph::real(full, data(self.element), dim, strides, packing.start(number))?
@@ -238,7 +240,7 @@ impl Case {
         graph.reduce(Reduce::CUDNN_REDUCE_TENSOR_ADD, &whole, &out)
     }
 
-    /// dQ = dS K, added up in f32 memory and rounded once.
+    /// dQ = dS K, accumulated in f32 memory and rounded once.
     fn of_queries(&self, graph: &mut Graph, packing: &Packing, ds: &Node, keys: &Node) -> Result<()> {
         let Case { sequences, heads, kv_heads, q_tokens, k_tokens, head_dim, .. } = *self;
         let stride = self.strides.of(uid::K);

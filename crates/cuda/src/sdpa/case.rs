@@ -1,4 +1,4 @@
-//! What one plan of attention is for: sizes, strides, mask. Everything that decides the plan and nothing else.
+//! The parameters of an attention plan: sizes, strides, mask; exactly those that determine the plan.
 
 use crate::blas::Element;
 
@@ -22,20 +22,20 @@ pub mod uid {
     pub const DK: i64 = 8;
     /// Gradient of the values.
     pub const DV: i64 = 9;
-    /// Of each row, the result times its gradient.
+    /// The result times its gradient, for each row.
     pub const SUMS: i64 = 10;
     /// The queries' gradient in f32.
     pub const DQ_WIDE: i64 = 11;
-    /// The keys' gradient of every query head.
+    /// The keys' gradient for every query head.
     pub const DK_FULL: i64 = 12;
-    /// The values'.
+    /// The values' gradient for every query head.
     pub const DV_FULL: i64 = 13;
     /// Lengths of the sequences' queries.
     pub const Q_LEN: i64 = 20;
-    /// And keys.
+    /// Lengths of the sequences' keys.
     pub const K_LEN: i64 = 21;
 
-    /// Where the sequences of a tensor begin.
+    /// Number of the list of a tensor's sequence starts.
     pub fn start_of(number: i64) -> i64 {
         30 + number
     }
@@ -44,22 +44,22 @@ pub mod uid {
 /// Elements from one token to the next, by tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Strides {
-    /// Of the tensors from [`uid::Q`] to [`uid::DV`]; that of [`uid::LSE`] is nothing where sequences are not packed.
+    /// Strides of the tensors from [`uid::Q`] to [`uid::DV`]; that of [`uid::LSE`] is zero if sequences are not packed.
     pub rows: [i64; 9],
 }
 
 impl Strides {
-    /// Of a tensor.
+    /// Stride of a tensor.
     pub fn of(&self, number: i64) -> i64 {
         self.rows[number as usize - 1]
     }
 
-    /// Sets one.
+    /// Sets the stride of a tensor.
     pub fn set(&mut self, number: i64, stride: usize) {
         self.rows[number as usize - 1] = stride as i64;
     }
 
-    /// Tensors without gaps between rows.
+    /// Strides of tensors without gaps between rows.
     pub fn plain(heads: i64, kv_heads: i64, head_dim: i64) -> Strides {
         let mut strides = Strides::default();
         for number in [uid::Q, uid::OUT, uid::DOUT, uid::DQ] {
@@ -72,41 +72,41 @@ impl Strides {
     }
 }
 
-/// One plan's worth.
+/// Parameters of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Case {
-    /// Sequences; with `packed`, at most.
+    /// Number of sequences; with `packed`, at most.
     pub sequences: i64,
     /// Query heads.
     pub heads: i64,
     /// Key and value heads.
     pub kv_heads: i64,
-    /// Query rows of a sequence; with `packed`, at most.
+    /// Query rows per sequence; with `packed`, at most.
     pub q_tokens: i64,
-    /// Key rows of a sequence; with `packed`, at most.
+    /// Key rows per sequence; with `packed`, at most.
     pub k_tokens: i64,
     /// Columns of one head.
     pub head_dim: i64,
     /// Type of everything but sums.
     pub element: Element,
-    /// A query attends to no later row.
+    /// True if a query attends to no later row.
     pub causal: bool,
-    /// A query attends to no key that is too far in front: `key + window > query`, counted from a sequence's first. How far that
-    /// is comes with the call ([`super::Call`]), and one plan does for all.
+    /// True if a query attends to no key too far before it: `key + window > query`, counted from a sequence's first.
+    /// The reach is part of the call ([`super::Call`]), so one plan serves all.
     pub window: bool,
-    /// Sequences lie end to end, with their beginnings and lengths on the device.
+    /// True if sequences are concatenated, with their starts and lengths on the device.
     pub packed: bool,
-    /// Rows.
+    /// Row strides.
     pub strides: Strides,
 }
 
 impl Case {
-    /// Query heads that share a key head.
+    /// Query heads per key head.
     pub fn group(&self) -> i64 {
         self.heads / self.kv_heads
     }
 
-    /// What it is, in few words for a line of a log.
+    /// Short description for a log line.
     pub fn said(&self, backward: bool) -> String {
         let Case { sequences, heads, kv_heads, q_tokens, k_tokens, head_dim, element, .. } = *self;
         let direction = if backward { "gradient of attention" } else { "attention" };

@@ -1,4 +1,4 @@
-//! cuDNN's descriptors: made, set, finalised, destroyed; what one refers to lives as long as it does.
+//! cuDNN's descriptors: created, set, finalized, destroyed; a descriptor keeps those that it refers to alive.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -11,13 +11,13 @@ use crate::calls::dnn::{
 
 use crate::{Error, Result};
 
-/// Turns a status into an error with cuDNN's own words.
+/// Converts a status into an error with cuDNN's message.
 pub fn check(status: Status, call: impl FnOnce() -> String) -> Result<()> {
     if status == Status::CUDNN_STATUS_SUCCESS {
         return Ok(());
     }
     let mut text: [c_char; 512] = [0; 512];
-    // SAFETY: the library writes at most the given number of characters, a zero at the end.
+    // SAFETY: the library writes at most this many characters, zero-terminated.
     let message = unsafe {
         sys::cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
         CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()
@@ -25,17 +25,18 @@ pub fn check(status: Status, call: impl FnOnce() -> String) -> Result<()> {
     Err(Error::Dnn { call: call(), status: format!("{status:?}"), message })
 }
 
-/// A descriptor that is being described.
+/// A descriptor under construction.
 pub struct Draft(Desc);
 
-/// A finished one.
+/// A finalized descriptor.
 pub struct Desc {
     raw: sys::cudnnBackendDescriptor_t,
-    /// What it refers to.
+    /// Descriptors that it refers to.
     held: Vec<Arc<Desc>>,
 }
 
-// SAFETY: cuDNN ties descriptors to no thread. A finished one is only read, and plans run one at a time (`super::Cudnn`).
+// SAFETY: cuDNN does not tie descriptors to threads. A finalized one is only read, and plans run one at a time
+// (`super::Cudnn`).
 unsafe impl Send for Desc {}
 // SAFETY: as above.
 unsafe impl Sync for Desc {}
@@ -47,9 +48,9 @@ impl Drop for Desc {
     }
 }
 
-/// Values that attributes take: cuDNN reads as many bytes of each as the kind says.
+/// Types of attribute values: cuDNN reads as many bytes of each as its kind has.
 pub trait Value: Copy {
-    /// The kind.
+    /// cuDNN's code of the type.
     const KIND: Kind;
 }
 
@@ -82,7 +83,7 @@ impl Value for u8 {
 }
 
 impl Draft {
-    /// A descriptor without attributes.
+    /// Creates a descriptor without attributes.
     ///
     /// # Errors
     /// If cuDNN has no such descriptors.
@@ -103,13 +104,13 @@ impl Draft {
 
     fn raw<V: Copy>(self, name: Name, kind: Kind, values: &[V]) -> Result<Draft> {
         let (count, start) = (values.len() as i64, values.as_ptr().cast());
-        // SAFETY: the library copies `count` values of the kind that their type has.
+        // SAFETY: the library copies `count` values of the kind of their type.
         let status = unsafe { sys::cudnnBackendSetAttribute(self.0.raw, name, kind, count, start) };
         check(status, || format!("set {name:?}"))?;
         Ok(self)
     }
 
-    /// Sets an attribute to descriptors, which then live as long.
+    /// Sets an attribute to descriptors, which are kept alive.
     ///
     /// # Errors
     /// If cuDNN refuses them.
@@ -119,7 +120,7 @@ impl Draft {
         self.raw(name, Kind::CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw)
     }
 
-    /// As [`Draft::refer`] if there is something to refer to.
+    /// Like [`Draft::refer`], if there is something to refer to.
     ///
     /// # Errors
     /// If cuDNN refuses it.
@@ -130,7 +131,7 @@ impl Draft {
         }
     }
 
-    /// Ends the description.
+    /// Finalizes the descriptor.
     ///
     /// # Errors
     /// If cuDNN refuses it as a whole.
@@ -142,15 +143,15 @@ impl Draft {
 }
 
 impl Desc {
-    /// cuDNN's handle of it.
+    /// cuDNN's handle.
     pub fn raw(&self) -> sys::cudnnBackendDescriptor_t {
         self.raw
     }
 
-    /// A number that it has.
+    /// A numeric attribute.
     ///
     /// # Errors
-    /// If it has none of this name.
+    /// If there is none of this name.
     pub fn number(&self, name: Name) -> Result<i64> {
         let (mut value, mut count) = (0i64, 0i64);
         // SAFETY: the library writes one number.
@@ -168,14 +169,14 @@ impl Desc {
         Ok(value)
     }
 
-    /// A text that it has.
+    /// A text attribute.
     ///
     /// # Errors
-    /// If it has none of this name.
+    /// If there is none of this name.
     pub fn text(&self, name: Name) -> Result<String> {
         let get = |capacity: usize, into: *mut c_void| -> Result<usize> {
             let mut count = 0i64;
-            // SAFETY: the library writes at most `capacity` characters where there is room for them.
+            // SAFETY: the library writes at most `capacity` characters, for which there is room.
             let status = unsafe {
                 let kind = Kind::CUDNN_TYPE_CHAR;
                 sys::cudnnBackendGetAttribute(self.raw, name, kind, capacity as i64, &mut count, into)
@@ -189,14 +190,14 @@ impl Desc {
         Ok(String::from_utf8_lossy(&text).trim_end_matches('\0').to_string())
     }
 
-    /// The descriptors that it has made, such as the heuristics' choices.
+    /// Descriptors that it has created, such as the heuristics' choices.
     ///
     /// # Errors
-    /// If it has none of this name.
+    /// If there are none of this name.
     pub fn children(&self, name: Name, kind: Type) -> Result<Vec<Arc<Desc>>> {
         let get = |capacity: i64, into: *mut c_void| -> Result<i64> {
             let mut count = 0i64;
-            // SAFETY: the library fills at most `capacity` descriptors that were made for it.
+            // SAFETY: the library fills at most `capacity` descriptors created for it.
             let status = unsafe {
                 let descriptors = Kind::CUDNN_TYPE_BACKEND_DESCRIPTOR;
                 sys::cudnnBackendGetAttribute(self.raw, name, descriptors, capacity, &mut count, into)

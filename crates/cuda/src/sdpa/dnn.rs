@@ -1,4 +1,4 @@
-//! cuDNN on a device: a handle, and the plans of the cases that came so far.
+//! cuDNN on a device: a handle, and the plans of cases seen so far.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,61 +14,62 @@ use super::plan::{Plan, Target};
 use crate::Result;
 use crate::driver::Stream;
 
-/// What a call of attention is given besides its case.
+/// Arguments of an attention call in addition to its case.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// Every tensor in memory, by number.
+    /// Address of every tensor in memory, by number.
     pub tensors: &'a [(i64, u64)],
-    /// Scratch for the engine.
+    /// Address of the engine's scratch.
     pub workspace: u64,
-    /// Its bytes.
+    /// Bytes of the scratch.
     pub workspace_bytes: u64,
-    /// Multiplies the scores.
+    /// Scale of the scores.
     pub scale: f32,
-    /// What [`Case::window`] reaches; nothing where the case has none.
+    /// Reach of [`Case::window`]; unused if the case has none.
     pub window: usize,
 }
 
-/// Something that attends on a stream.
+/// A library that computes attention on a stream.
 ///
 /// # Safety
-/// It reads and writes what the case and the addresses say, and the workspace.
+/// Reads and writes only what the case and the addresses describe, and the workspace.
 pub unsafe trait Attend: Send + Sync {
-    /// Whether there is a plan for a case that needs no more scratch than this. The first question of a case takes a second.
+    /// True if there is a plan for a case within this much scratch. The first query of a case takes a second.
     fn takes(&self, case: &Case, backward: bool, workspace_bytes: u64) -> bool;
-    /// Issues a case that [`Attend::takes`].
+    /// Issues a case for which [`Attend::takes`] is true.
     ///
     /// # Errors
     /// If the library fails.
     ///
     /// # Safety
-    /// The tensors are those of the case, and live until the stream has passed.
+    /// The tensors fit the case, and live until the stream has executed the call.
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()>;
 }
 
-/// What is known of a case in a direction.
+/// Result of planning a case in one direction.
 struct Known {
-    /// The plan, or why there is none.
+    /// The plan, or the reason that there is none.
     plan: std::result::Result<Arc<Plan>, String>,
-    /// A refusal was reported.
+    /// True if a refusal has been reported.
     said: bool,
 }
 
-/// By case and direction.
+/// Plans by case and direction.
 type Plans = BTreeMap<(Case, bool), Known>;
 
 /// cuDNN.
 pub struct Cudnn {
     handle: usize,
-    /// As cuDNN numbers itself: 91 900 for 9.19.0.
+    /// cuDNN's version number: 91 900 for 9.19.0.
     version: usize,
     /// The chip's compute capability.
     chip: (u32, u32),
     plans: Mutex<Plans>,
 }
 
-/// Why a case is not even asked about, for a version of the library and a chip. The rules are those of cuDNN's own frontend
-/// (`scaled_dot_product_flash_attention.h`): the library takes some of these and computes something else.
+/// The reason that a case is not even tried, for a version of the library and a chip. The rules are those of cuDNN's
+/// own frontend (`scaled_dot_product_flash_attention.h`): the library accepts some of these cases and computes wrong
+/// results.
 fn known_to_fail(case: &Case, backward: bool, version: usize, chip: (u32, u32)) -> Option<&'static str> {
     let hopper_on = matches!(chip.0, 9..=11);
     if case.packed && !hopper_on && (backward || version < 91_801) {
@@ -97,7 +98,7 @@ fn known_to_fail(case: &Case, backward: bool, version: usize, chip: (u32, u32)) 
 }
 
 impl Cudnn {
-    /// A handle on the device that is current on this thread, of this compute capability.
+    /// Creates a handle on the device that is current on this thread, of this compute capability.
     ///
     /// # Errors
     /// If the library does not start.
@@ -105,12 +106,12 @@ impl Cudnn {
         let mut handle: cudnnHandle_t = std::ptr::null_mut();
         // SAFETY: the library writes a handle.
         check(unsafe { sys::cudnnCreate(&mut handle) }, || "create a handle".into())?;
-        // SAFETY: it takes nothing and returns a number.
+        // SAFETY: the function takes no arguments and returns a number.
         let version = unsafe { sys::cudnnGetVersion() };
         Ok(Cudnn { handle: handle.expose_provenance(), version, chip, plans: Mutex::default() })
     }
 
-    /// The device in the library's words, as [`super::Target::described`] takes them.
+    /// The library's description of the device, as [`super::Target::described`] accepts it.
     ///
     /// # Errors
     /// If the library has none.
@@ -142,7 +143,7 @@ impl Cudnn {
     }
 }
 
-// SAFETY: the tensors of a plan are those of its case; the engine has no more scratch than was asked about.
+// SAFETY: the tensors of a plan are those of its case; the engine uses no more scratch than was promised.
 unsafe impl Attend for Cudnn {
     fn takes(&self, case: &Case, backward: bool, workspace_bytes: u64) -> bool {
         let mut plans = self.plans();
@@ -162,7 +163,7 @@ unsafe impl Attend for Cudnn {
     }
 
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()> {
-        // One plan at a time: the stream is the handle's.
+        // One plan at a time, as the stream is set on the handle.
         let plans = self.plans();
         let Some(Ok(plan)) = plans.get(&(*case, backward)).map(|known| &known.plan) else {
             return Err(crate::Error::Dnn {
@@ -182,9 +183,9 @@ unsafe impl Attend for Cudnn {
 
 impl Drop for Cudnn {
     fn drop(&mut self) {
-        // Plans go before their handle.
+        // Plans are dropped before their handle.
         self.plans.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-        // SAFETY: the handle is of `new`, and is not used again.
+        // SAFETY: the handle is from `new`, and is not used again.
         unsafe { sys::cudnnDestroy(self.handle()) };
     }
 }

@@ -1,4 +1,4 @@
-//! A graph of operations as cuDNN takes it: tensors with numbers, and between them values that never reach memory.
+//! A graph of operations in cuDNN's format: numbered tensors, and intermediate values that never reach memory.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ pub type Four = [i64; 4];
 #[derive(Clone)]
 pub struct Node {
     desc: Arc<Desc>,
-    /// Its extents.
+    /// Extents.
     pub dim: Four,
 }
 
-/// A factor that is handed over by value, when the plan runs.
+/// A scalar passed by value when the plan runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     /// The scale of the scores.
     Scale,
-    /// Keys that a query attends to.
+    /// Reach of the window.
     Window,
-    /// Always the same.
+    /// A constant.
     Fixed(f32),
 }
 
@@ -37,13 +37,13 @@ pub enum Scalar {
 pub struct Graph {
     /// Their descriptors.
     pub ops: Vec<Arc<Desc>>,
-    /// Values by the numbers of their tensors.
+    /// Scalars by the numbers of their tensors.
     pub scalars: Vec<(i64, Scalar)>,
-    /// The last number given to a tensor without one.
+    /// The last number generated for an unnamed tensor.
     last: i64,
 }
 
-/// Numbers of tensors that callers name are below this.
+/// Tensor numbers given by callers are below this.
 const FIRST_OWN: i64 = 1000;
 
 /// Strides without gaps.
@@ -51,7 +51,7 @@ pub fn packed([_, h, s, d]: Four) -> Four {
     [h * s * d, s * d, d, 1]
 }
 
-/// Operands that end a product's sizes early, by sequence: rows, columns, the summed size.
+/// Per-sequence overrides of a product's sizes: rows, columns, the summed size.
 pub type Overrides<'a> = [Option<&'a Node>; 3];
 
 impl Graph {
@@ -70,10 +70,10 @@ impl Graph {
             .set(Name::CUDNN_ATTR_TENSOR_IS_VIRTUAL, &[is_virtual])
     }
 
-    /// A tensor in memory; with `ragged`, sequence i begins at that tensor's element i.
+    /// A tensor in memory; with `ragged`, sequence i begins at the offset in that tensor's element i.
     ///
     /// # Errors
-    /// If cuDNN refuses it; so all methods.
+    /// If cuDNN refuses it; likewise for all methods.
     pub fn real(number: i64, data: Data, dim: Four, stride: Four, ragged: Option<&Node>) -> Result<Node> {
         let draft = Graph::tensor(number, data, dim, stride, false)?;
         let ragged = ragged.map(|node| &node.desc);
@@ -81,18 +81,18 @@ impl Graph {
         Ok(Node { desc, dim })
     }
 
-    /// A value between operations.
+    /// An intermediate value.
     pub fn between(&mut self, data: Data, dim: Four) -> Result<Node> {
         let desc = Graph::tensor(self.fresh(), data, dim, packed(dim), true)?.finish("a value")?;
         Ok(Node { desc, dim })
     }
 
-    /// A value in f32.
+    /// An intermediate f32 value.
     pub fn wide(&mut self, dim: Four) -> Result<Node> {
         self.between(Data::CUDNN_DATA_FLOAT, dim)
     }
 
-    /// A number by value.
+    /// A scalar passed by value.
     pub fn scalar(&mut self, value: Scalar) -> Result<Node> {
         let number = self.fresh();
         let desc = Draft::new(Type::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?
@@ -143,7 +143,7 @@ impl Graph {
         Ok(y)
     }
 
-    /// For each element, its place along an axis. Masks by length count in i32, masks by position in f32.
+    /// Index of each element along an axis. Length masks use i32, position masks f32.
     pub fn index(&mut self, x: &Node, axis: i64, math: Data) -> Result<Node> {
         let y = self.between(Data::CUDNN_DATA_INT32, x.dim)?;
         let mode = Graph::pointwise_of(Mode::CUDNN_POINTWISE_GEN_INDEX, math, Some(axis))?;

@@ -1,4 +1,4 @@
-//! Attention by cuDNN: graphs of operations that it runs as one kernel, made here and kept by shape.
+//! Attention by cuDNN: graphs of operations that it runs as one kernel, built here and cached by shape.
 
 mod attention;
 mod case;

@@ -1,4 +1,5 @@
-//! From a graph to something that runs: engines asked for, the first that takes the graph, its scratch.
+//! Turns a graph into an executable plan: queries engines, takes the first that accepts the graph, and finds its
+//! scratch.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -14,17 +15,17 @@ use super::dnn::Call;
 use super::graph::{Graph, Scalar};
 use crate::{Error, Result};
 
-/// Where plans are for.
+/// Device that plans are made for.
 #[derive(Clone)]
 pub enum Target {
     /// The device of a handle.
     Handle(cudnnHandle_t),
-    /// A device that is described: nothing can run, and no device is needed.
+    /// A described device: nothing can run, but no device is needed.
     Described(Arc<Desc>),
 }
 
 impl Target {
-    /// A device in cuDNN's JSON.
+    /// A device described in cuDNN's JSON.
     ///
     /// # Errors
     /// If cuDNN does not understand it.
@@ -40,14 +41,14 @@ impl Target {
 pub struct Plan {
     desc: Arc<Desc>,
     scalars: Vec<(i64, Scalar)>,
-    /// Scratch of the engine's own.
+    /// Bytes of the engine's own scratch.
     pub workspace_bytes: u64,
-    /// How many engines were tried.
+    /// Number of engines tried.
     pub tried: usize,
 }
 
 impl Plan {
-    /// The first engine that takes the graph.
+    /// Makes a plan with the first engine that accepts the graph.
     ///
     /// # Errors
     /// If none does, with the last refusal.
@@ -120,8 +121,8 @@ impl Plan {
     /// If cuDNN refuses the pointers.
     ///
     /// # Safety
-    /// The call names every tensor in memory of the graph, with the address of as many bytes as it describes; the
-    /// workspace has what the plan wants; all live until the stream has passed.
+    /// The call names every tensor in memory of the graph, at an address with as many bytes as it describes; the
+    /// workspace is as large as the plan requires; all memory lives until the stream has executed the plan.
     pub unsafe fn run(&self, handle: cudnnHandle_t, call: &Call<'_>) -> Result<()> {
         let values: Vec<f32> = self
             .scalars
@@ -145,7 +146,7 @@ impl Plan {
             .set(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &pointers)?
             .set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[pointer(call.workspace)])?
             .finish("the operands")?;
-        // SAFETY: the caller's promise; values by value are read before the call returns.
+        // SAFETY: the caller's promise; scalars are read before the call returns.
         check(unsafe { sys::cudnnBackendExecute(handle, self.desc.raw(), pack.raw()) }, || "execute".into())
     }
 }

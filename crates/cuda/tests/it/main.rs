@@ -1,7 +1,7 @@
 //! Tests of the CUDA machine that need no GPU.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
-// They want the pretended GPU.
+// They need the simulated GPU.
 #[cfg(target_os = "linux")]
 mod kernels;
 #[cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! Ranks in processes of their own over the pretended NCCL: one of them is killed or stopped, and the others end with a reason,
-//! within the deadline. This program starts itself.
+//! Ranks in separate processes over the simulated NCCL: one of them is killed or stopped, and the others must end with
+//! a reason, within the deadline. The test program starts itself.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -13,34 +13,34 @@ use fathom_tensor::mesh::{Axis, Grid, Mesh};
 use fathom_tensor::{Category, DType, Device};
 use tempfile::NamedTempFile;
 
-/// Where to meet, the rank, of how many, and what is rehearsed.
+/// Role of a process: the address, its rank, the number of ranks, and the scenario.
 const ROLE: &str = "FATHOM_TEST_RANK";
 const RANKS: usize = 3;
-/// The rank that goes.
+/// The rank that is lost.
 const LOST: usize = 1;
-/// Of waits that end by it.
+/// Deadline of waits that are meant to expire.
 const SHORT: Duration = Duration::from_secs(4);
-/// Of those that end because somebody is gone, however busy the machine.
+/// Deadline of waits that end because a rank is gone, however busy the machine.
 const LONG: Duration = Duration::from_secs(30);
-/// Beyond it, for processes that share a few cores.
+/// Extra time for processes that share a few cores.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// When a rank goes.
+/// When the rank is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
     /// Before it has met the others.
     Start,
-    /// So many milliseconds after.
+    /// This many milliseconds after meeting them.
     Connecting(u64),
-    /// Among messages.
+    /// Between messages.
     Middle,
-    /// When the others have only to wait for what they sent it.
+    /// While the others wait only for completion of what they sent it.
     End,
-    /// When they have only to leave, all together.
+    /// While the others are only waiting to leave together.
     Leaving,
 }
 
-/// A moment and what the others say of it.
+/// A moment, and what the other ranks report.
 struct Case {
     moment: Moment,
     signal: &'static str,
@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// One of the processes.
+/// One process.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -62,7 +62,7 @@ struct Process {
 }
 
 impl Process {
-    /// Its lines until one begins so; what follows there.
+    /// Reads lines until one begins with `word`; returns its rest.
     fn until(&mut self, word: &str) -> Option<String> {
         self.lines.find_map(|line| line.unwrap().strip_prefix(word).map(str::to_string))
     }
@@ -95,7 +95,7 @@ fn start(case: &Case) -> Vec<Process> {
         Process { child, lines, errors }
     };
     let mut processes: Vec<Process> = (0..RANKS).map(one).collect();
-    // The libraries are open once this is said, and need no folder. Their waits begin when all are there.
+    // Libraries are open once this is printed, and need no folder any more. Waits begin when all processes are there.
     processes.iter_mut().for_each(|process| assert!(process.until("started").is_some()));
     for process in &mut processes {
         process.child.stdin.take().unwrap().write_all(b"go\n").unwrap();
@@ -103,7 +103,7 @@ fn start(case: &Case) -> Vec<Process> {
     processes
 }
 
-/// What a rank does: the reason for which it ended.
+/// A rank's program; returns the reason for which it ended.
 fn work(at: &str, [rank, ranks]: [usize; 2], moment: &str, deadline: Duration) -> String {
     let found = probe(&Search::from_environment(), true);
     let cuda = Arc::new(Cuda::open(&found, rank).unwrap());
@@ -184,7 +184,7 @@ fn check(case: &Case) {
     }
 }
 
-/// What may be said on standard error: nothing of a call that NCCL does not allow.
+/// Text allowed on standard error: nothing about a call that NCCL does not allow.
 const KNOWN: &[&str] = &["is gone", "os error", "has failed (Remote)", "operations of two communicators"];
 const GONE: &[&str] = &["it is gone;"];
 const LATE: &[&str] = &["ranks came", "a later rank did not come", "not all of"];

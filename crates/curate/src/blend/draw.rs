@@ -20,20 +20,21 @@ pub enum Unit {
     Tokens,
 }
 
-/// How sources are blended. The unit is that of the sizes given with the sources.
+/// How sources are blended. Uses the same unit as the sizes of the sources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BlendOptions {
-    /// What weights and target count.
+    /// Unit of the weights and the target.
     pub unit: Unit,
-    /// Size of the blend in that unit; the document that reaches it is the last. Zero: each source of a weight
-    /// above zero is drawn once, in the blend's order, and `repeat` does not matter.
+    /// Size of the blend in that unit; drawing stops with the document that reaches it. Zero draws each source of
+    /// positive weight exactly once, in the blend's order, and `repeat` has no effect.
     pub target: u64,
-    /// A source that has run out begins again. Otherwise it leaves the blend, and the others go on by their weights.
+    /// Restarts a source that has run out. Otherwise the source leaves the blend and the others continue by their
+    /// weights.
     pub repeat: bool,
-    /// The order inside each source is random, another in each repetition.
+    /// Shuffles each source, with a different order in each repetition.
     pub shuffle: bool,
-    /// The seed of that order.
+    /// Seed of the shuffle.
     pub seed: u64,
 }
 
@@ -43,12 +44,12 @@ impl Default for BlendOptions {
     }
 }
 
-/// The sizes of a source's documents.
+/// Sizes of a source's documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes<'a> {
-    /// So many documents of size one.
+    /// This many documents of size one.
     Ones(u64),
-    /// Of each document, in units.
+    /// Size of each document, in units.
     Each(&'a [u64]),
 }
 
@@ -71,30 +72,30 @@ impl Sizes<'_> {
 /// One source of a blend.
 #[derive(Clone, Debug)]
 pub struct BlendSource<'a> {
-    /// Its name, for messages.
+    /// Name used in messages.
     pub name: String,
-    /// Its weight; only the ratio to the others matters. Nothing is drawn from a source of weight zero.
+    /// Relative weight. Nothing is drawn from a source of weight zero.
     pub weight: f64,
-    /// The sizes of its documents.
+    /// Sizes of its documents.
     pub sizes: Sizes<'a>,
 }
 
-/// A document of the blend.
+/// One document drawn into the blend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Draw {
-    /// Number of the source, in the order given.
+    /// Index of the source, in the order given.
     pub source: usize,
-    /// Number of the document in its source.
+    /// Index of the document within its source.
     pub document: u64,
-    /// How many times the source was drawn whole before.
+    /// Number of complete passes over the source before this one.
     pub copy: u64,
 }
 
-/// The documents of a blend in order.
+/// Iterator over the documents of a blend, in order.
 ///
-/// Each comes from the source whose share so far falls shortest of its weight: the largest
-/// `weight x max(drawn in all, 1) - drawn`, the first of equals, as Megatron's `build_blending_indices` has it for
-/// samples; here `drawn` is in the unit of the blend.
+/// Each document comes from the source whose share so far falls shortest of its weight: the largest `weight x
+/// max(drawn in all, 1) - drawn`, ties going to the first source. Megatron's `build_blending_indices` uses the same
+/// rule for samples; here `drawn` is in the unit of the blend.
 #[derive(Clone, Debug)]
 pub struct Blend<'a> {
     options: BlendOptions,
@@ -104,7 +105,7 @@ pub struct Blend<'a> {
 
 #[derive(Clone, Debug)]
 struct State<'a> {
-    /// Share of the whole, all shares adding up to one; zero when the source has left the blend.
+    /// Share of the whole; all shares sum to one. Zero once the source has left the blend.
     weight: f64,
     sizes: Sizes<'a>,
     drawn: u64,
@@ -117,8 +118,8 @@ impl<'a> Blend<'a> {
     /// Prepares a blend.
     ///
     /// # Errors
-    /// No source has a weight above zero; a weight is negative or no number; a source of weight above zero has no
-    /// documents, or only documents of size zero.
+    /// No source has a positive weight; a weight is negative or NaN; a source of positive weight has no documents, or
+    /// only documents of size zero.
     pub fn new(options: BlendOptions, sources: &[BlendSource<'a>]) -> Result<Self, Error> {
         let refuse = |found: String, advice: &str| {
             Err(Error::Setting { key: "weights", found, advice: advice.to_owned() })
@@ -155,8 +156,8 @@ impl<'a> Blend<'a> {
         self.total
     }
 
-    /// How many times each document is drawn in the rest of the blend, by source and document: all that a single
-    /// pass over the sources needs when the order is made by a shuffle afterwards.
+    /// Remaining draws of each document, by source and document: sufficient for a single pass over the sources when a
+    /// later shuffle decides the order.
     pub fn copies(self) -> Vec<Vec<u32>> {
         let mut copies: Vec<Vec<u32>> =
             self.sources.iter().map(|source| vec![0; source.sizes.documents() as usize]).collect();
@@ -182,7 +183,7 @@ impl<'a> Blend<'a> {
             .map(|(number, _)| number)
     }
 
-    /// A source was drawn whole: it begins again, or leaves the blend.
+    /// Handles a source that was drawn completely: restarts it or removes it from the blend.
     fn ran_out(&mut self, number: usize) {
         let source = &mut self.sources[number];
         source.next = 0;
@@ -240,7 +241,7 @@ mod tests {
         counts
     }
 
-    /// The cases of NeMo Curator 0.x's own tests.
+    /// Test cases of NeMo Curator 0.x.
     #[test]
     fn curators_cases() {
         assert_eq!(counts(3, &[(1.0, 3)]), [3]);
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(counts(4, &[(0.0, 2), (1.0, 2)]), [0, 4]);
     }
 
-    /// The example of Megatron's `datasets/readme.md`.
+    /// Example from Megatron's `datasets/readme.md`.
     #[test]
     fn megatrons_order() {
         let options = BlendOptions { target: 4, ..BlendOptions::default() };

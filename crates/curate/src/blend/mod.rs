@@ -1,9 +1,9 @@
-//! Several sources into one corpus: which documents, in what order, and for which part of the work.
+//! Combining several sources into one corpus: selection, order and train/validation/test split of the documents.
 //!
-//! Three pieces that know nothing of files but their own: [`Blend`] draws documents of weighted sources up to a
-//! target size, [`Shuffler`] puts records in a random order on disk, [`Split`] assigns each document to training,
-//! validation or test. All are functions of their options and the ids, sizes and numbers of documents; the order in
-//! which documents happen to arrive decides nothing.
+//! Three independent parts: [`Blend`] draws documents from weighted sources up to a target size, [`Shuffler`] writes
+//! records to disk in random order, and [`Split`] assigns each document to training, validation or test. All depend
+//! only on their options and on the ids, sizes and numbers of documents, never on the order in which documents
+//! arrive.
 
 mod draw;
 mod permutation;
@@ -15,15 +15,15 @@ pub use permutation::Permutation;
 pub use shuffle::{ShuffleOptions, Shuffled, Shuffler, shuffle_key};
 pub use split::{Split, SplitOptions, SplitPart};
 
-/// Between a document's id and the number of its copy.
+/// Separates a document's id from its copy number.
 const COPY: &str = "~copy";
 
-/// The id of a document's n-th copy; the document itself is the first.
+/// Id of a document's `number`-th copy; the document itself is the first.
 pub fn copy_id(id: &str, number: usize) -> String {
     format!("{id}{COPY}{number}")
 }
 
-/// The id of the document that this one is a copy of, or its own.
+/// Id of the document that `id` is a copy of; `id` itself if it is not a copy.
 pub fn original_id(id: &str) -> &str {
     match id.rsplit_once(COPY) {
         Some((original, number)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {

@@ -1,12 +1,12 @@
-//! A random order of `0..n` that needs no memory.
+//! A random permutation of `0..n` that needs no memory.
 
 use fathom_text::Rng;
 
-/// Rounds of the network. Four make a pseudorandom permutation (Luby and Rackoff 1988); small domains get some more.
+/// Rounds of the network. Four give a pseudorandom permutation (Luby and Rackoff 1988); small domains need more.
 const ROUNDS: usize = 8;
 
-/// A permutation of `0..len` chosen by a key: a Feistel network over the next larger power of four, walked until the
-/// number is below `len` again (Black and Rogaway 2002), on average in fewer than four steps.
+/// A permutation of `0..len` selected by a key: a Feistel network over the next larger power of four, iterated until
+/// the number is below `len` (cycle walking, Black and Rogaway 2002); fewer than four iterations on average.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     len: u64,
@@ -15,14 +15,14 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..len` for this key.
+    /// Creates the permutation of `0..len` selected by this key.
     pub fn keyed(len: u64, key: &[u64]) -> Self {
         let mut rng = Rng::keyed(key);
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         Self { len, half_bits: bits.div_ceil(2).max(1), keys: std::array::from_fn(|_| rng.next_u64()) }
     }
 
-    /// The number at place `index`. Panics unless `index` is below the length.
+    /// Element at position `index`. Panics unless `index` is below the length.
     pub fn at(&self, index: u64) -> u64 {
         assert!(index < self.len, "Permutation::at: place {index} of {}", self.len);
         let mut number = index;

@@ -1,8 +1,8 @@
-//! A global shuffle in bounded memory: records go to files by the first bits of a random key, then each file is
-//! sorted in memory.
+//! A global shuffle in bounded memory: records are partitioned into files by the leading bits of a random key, then
+//! each file is sorted in memory.
 //!
-//! The order is that of the keys, and a key is a hash of seed and id, so the result depends neither on the order of
-//! arrival nor on the number of files. A file that is still too large is divided again by the next bits.
+//! Records are ordered by key, a hash of seed and id, so the result depends neither on the order of arrival nor on
+//! the number of files. A file that is still too large is partitioned again by the next bits.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -13,19 +13,19 @@ use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 
-/// Files written at once; with their buffers 16 MiB.
+/// Limit of files written at once, in bits; with their buffers 16 MiB.
 const MOST_FILES_BITS: u32 = 8;
 const BUFFER_BYTES: usize = 64 << 10;
-/// Key and length before each record.
+/// Size of the key and length that precede each record.
 const HEAD_BYTES: u64 = 16;
 
-/// How records are shuffled.
+/// Options of a shuffle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ShuffleOptions {
-    /// Another seed gives another order.
+    /// Seed of the order.
     pub seed: u64,
-    /// Records held in memory at once, in bytes; a single record above it is held all the same.
+    /// Bytes of records held in memory at once; a single larger record is still held.
     pub memory_bytes: u64,
 }
 
@@ -35,13 +35,13 @@ impl Default for ShuffleOptions {
     }
 }
 
-/// The place of a document in the shuffled order. A document that is drawn several times needs an id for each copy,
-/// or its copies become neighbours.
+/// Sort key of a document in the shuffled order. A document that is drawn several times needs a distinct id for each
+/// copy, or its copies end up adjacent.
 pub fn shuffle_key(seed: u64, id: &str) -> u64 {
     XxHash3_64::oneshot_with_seed(seed, id.as_bytes())
 }
 
-/// Takes records in any order. Dropping it removes its files.
+/// Accepts records in any order. Dropping it removes its files.
 #[derive(Debug)]
 pub struct Shuffler {
     options: ShuffleOptions,
@@ -49,8 +49,8 @@ pub struct Shuffler {
 }
 
 impl Shuffler {
-    /// Starts a shuffle whose files lie in `folder`, which must exist. `expected_bytes` decides the number of files;
-    /// a wrong guess costs another division, not memory.
+    /// Starts a shuffle with its files in `folder`, which must exist. `expected_bytes` determines the number of
+    /// files; a wrong estimate costs another partitioning pass, not memory.
     ///
     /// # Errors
     /// The files cannot be created.
@@ -68,7 +68,7 @@ impl Shuffler {
         self.parts.push(shuffle_key(self.options.seed, id), record)
     }
 
-    /// The records in order.
+    /// Returns the records in shuffled order.
     ///
     /// # Errors
     /// The disk is full.
@@ -84,14 +84,14 @@ impl Shuffler {
     }
 }
 
-/// The records of a [`Shuffler`] in order: by key, equal keys by content. Its files vanish as they are read.
+/// Iterator over the records of a [`Shuffler`]: by key, then by content. Its files are removed as they are read.
 #[derive(Debug)]
 pub struct Shuffled {
     memory_bytes: u64,
-    /// Files still to read, the next one last.
+    /// Files still to be read, the next one last.
     waiting: Vec<ShuffleFile>,
     bytes: Vec<u8>,
-    /// Records of the file in memory, the next one last.
+    /// Records of the loaded file, the next one last.
     places: Vec<std::ops::Range<usize>>,
 }
 
@@ -113,7 +113,7 @@ impl Iterator for Shuffled {
 }
 
 impl Shuffled {
-    /// Loads a file, or divides it if it is too large.
+    /// Loads a file, or partitions it if it is too large.
     fn open(&mut self, part: ShuffleFile) -> Result<(), Error> {
         let bits = bits_for(part.bytes, self.memory_bytes).min(64 - part.first_bit);
         if part.bytes > self.memory_bytes && part.records > 1 && bits > 0 {
@@ -127,7 +127,7 @@ impl Shuffled {
                 input.read_exact(&mut record).map_err(|e| Error::read(&part.path, e))?;
                 parts.push(key, &record)?;
             }
-            // The divided file goes now: its name is the beginning of theirs, and they need its space.
+            // Removed now: its name is a prefix of the new files' names, and they need its space.
             drop(part);
             self.waiting.extend(parts.close()?.into_iter().rev());
             return Ok(());
@@ -148,7 +148,7 @@ impl Shuffled {
     }
 }
 
-/// Bits that divide so many bytes into files of half the memory: files differ in size.
+/// Key bits that partition `bytes` into files of half the memory limit, leaving headroom for uneven sizes.
 fn bits_for(bytes: u64, memory_bytes: u64) -> u32 {
     let files = (2 * bytes.min(1 << 60)).div_ceil(memory_bytes.max(1)).next_power_of_two();
     files.trailing_zeros().min(MOST_FILES_BITS)
@@ -165,7 +165,7 @@ fn head(input: &mut impl Read) -> std::io::Result<(u64, usize)> {
 #[derive(Debug)]
 struct ShuffleFile {
     path: PathBuf,
-    /// Bits of the key that all its records share.
+    /// Number of leading key bits that its records share.
     first_bit: u32,
     bytes: u64,
     records: u64,
@@ -173,12 +173,12 @@ struct ShuffleFile {
 
 impl Drop for ShuffleFile {
     fn drop(&mut self) {
-        // Already gone is as good as removed.
+        // A file that is already gone needs no removal.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Files that are being written, by rising key.
+/// Files being written, in ascending key order.
 #[derive(Debug)]
 struct ShuffleFiles {
     first_bit: u32,

@@ -1,4 +1,4 @@
-//! Training, validation or test, by the id of a document.
+//! Assignment of documents to training, validation or test by id.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,20 +26,20 @@ impl Default for SplitOptions {
     }
 }
 
-/// A part of the corpus.
+/// A split of the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SplitPart {
-    /// What the model learns from.
+    /// Training documents.
     Train,
-    /// What is measured during training.
+    /// Documents for evaluation during training.
     Validation,
-    /// What is measured once, at the end.
+    /// Documents for one final evaluation.
     Test,
 }
 
 impl SplitPart {
-    /// The name of its folder.
+    /// Name of its folder.
     pub fn name(self) -> &'static str {
         match self {
             SplitPart::Train => "train",
@@ -49,8 +49,8 @@ impl SplitPart {
     }
 }
 
-/// A division of documents. It depends on the id alone: a document stays where it is when the corpus grows, and a
-/// larger validation share only adds to it.
+/// Assigns documents to splits by id alone: a document keeps its split when the corpus grows, and a larger validation
+/// share only adds documents to validation.
 #[derive(Clone, Debug)]
 pub struct Split {
     seed: u64,
@@ -59,7 +59,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Checks the shares.
+    /// Checks the shares and creates the split.
     ///
     /// # Errors
     /// A share is outside 0 to 1, or both together are above 1.
@@ -76,11 +76,11 @@ impl Split {
         Ok(Self { seed: seed.unwrap_or(0), validation, test })
     }
 
-    /// The part a document belongs to.
+    /// Returns the split of a document.
     pub fn part(&self, id: &str) -> SplitPart {
         let hash = XxHash3_64::oneshot_with_seed(self.seed, id.as_bytes());
         let place = (hash >> 11) as f64 / (1u64 << 53) as f64;
-        // Validation lies at the lower end and test at the upper, so that both can grow.
+        // Validation is at the lower end and test at the upper, so that both can grow.
         match () {
             () if place < self.validation => SplitPart::Validation,
             () if place >= 1.0 - self.test => SplitPart::Test,

@@ -1,7 +1,8 @@
-//! Text that passes a curation before it becomes a corpus.
+//! Text that passes through a curation before it becomes a corpus.
 //!
-//! A recipe of `fathom curate` says through which stages. Order, splits, long documents and tokens are the corpus's own, so
-//! stages of that kind at a recipe's end are left out. The curation lies in `OUT/curated`, as one of its own would.
+//! A recipe of `fathom curate` names the stages. The corpus handles ordering, splits, long documents and tokenization
+//! itself, so such stages at the end of a recipe are left out. The curation is stored in `OUT/curated`, laid out like
+//! a standalone one.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -25,21 +26,22 @@ use crate::read::{InputFile, RemoteOptions};
 /// Stages whose work the corpus does itself.
 const OWN: [&str; 4] = ["shuffle", "split", "write", "tokenize"];
 
-/// What gathered crates are called as a source of documents.
+/// Source name of the gathered crates.
 const GATHERED: &str = "crates";
 
-/// A curation is never asked to stay below this.
+/// Lower bound of the memory limit given to a curation.
 const LEAST_MEMORY: u64 = 512 << 20;
 
-/// What of a curation decides the bytes of a corpus.
+/// The parts of a curation recipe that determine the bytes of a corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curation(Recipe);
 
 impl Curation {
-    /// Of a recipe: all but where it works and with how much. Of a secret its hash.
+    /// Takes a recipe without its output folder, threads, memory and spill folder. Salts are replaced by their
+    /// hashes.
     ///
     /// # Errors
-    /// A stage that a corpus has no use for.
+    /// The recipe contains a secret or a stage that a corpus cannot use.
     pub fn of(mut loaded: Loaded<Recipe>) -> Result<Curation, Error> {
         refuse_secrets(&loaded)?;
         shorten(&mut loaded)?;
@@ -52,7 +54,7 @@ impl Curation {
         Ok(Curation(recipe))
     }
 
-    /// Whether the recipe says itself what is read.
+    /// Returns true if the recipe names its own input.
     pub fn names_input(&self) -> bool {
         names_input(&self.0)
     }
@@ -62,10 +64,11 @@ fn names_input(recipe: &Recipe) -> bool {
     !recipe.input.paths.is_empty() || !recipe.input.snapshot.name.is_empty()
 }
 
-/// Leaves out what the corpus does itself: such stages at the end.
+/// Removes trailing stages whose work the corpus does itself.
 ///
 /// # Errors
-/// Behind one of them another, whose work would be lost; a blend, since a run has its own.
+/// Another stage follows one of them, so that its work would be lost; or the recipe has a blend, which belongs to a
+/// run.
 fn shorten(loaded: &mut Loaded<Recipe>) -> Result<(), Error> {
     let own = |kind: &str| OWN.contains(&kind);
     let stages = &loaded.value.stage;
@@ -85,17 +88,17 @@ fn shorten(loaded: &mut Loaded<Recipe>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the curation of a corpus in `out` lies.
+/// Folder of the curation for a corpus in `out`.
 fn folder(out: &Path) -> PathBuf {
     out.join("curated")
 }
 
-/// The curation that the texts of a corpus pass: the stages of the recipe over what `spec` reads, of which files are taken up to
-/// `spec.max_bytes` on disk. A recipe that names its own input is read as it says where `spec` names no paths. It works with at
-/// most `memory_bytes`, where that is given and not too little.
+/// Builds the curation that the texts of a corpus pass through: the stages of the recipe over the input of `spec`,
+/// limited to `spec.max_bytes` of files on disk. A recipe that names its own input is used as it stands if `spec`
+/// names no paths. Memory is limited to `memory_bytes` if that is given and not too small.
 ///
 /// # Errors
-/// A stage that a corpus has no use for, nothing to gather, and those of [`Pipeline::with_remote`].
+/// The recipe has a stage that a corpus cannot use, there is nothing to gather, or [`Pipeline::with_remote`] fails.
 pub fn curation(
     spec: &CorpusSpec,
     layers: Layers<'_>,
@@ -141,14 +144,15 @@ pub fn curation(
     }
 }
 
-/// The documents of a finished curation's last table, in order. Whole files of a source are a group, records are not.
+/// Iterator over the documents of a finished curation's last table. Whole files of a source form a group, records do
+/// not.
 pub(super) struct CuratedTexts {
     spec: CorpusSpec,
     parts: std::vec::IntoIter<TablePart>,
     reader: Option<PartReader>,
-    /// The batch at hand, and how many of its rows are given.
+    /// Current batch and the number of its rows already returned.
     batch: Option<(Batch, usize)>,
-    /// What has been handed on.
+    /// Documents returned so far.
     pub(super) counters: Counters,
 }
 
@@ -174,12 +178,12 @@ impl CuratedTexts {
         Ok(CuratedTexts { spec, parts: parts.into_iter(), reader: None, batch: None, counters })
     }
 
-    /// Bytes of text in the parts that have not been opened yet.
+    /// Bytes of text in parts not yet opened.
     pub(super) fn remaining_bytes(&self) -> u64 {
         self.parts.as_slice().iter().map(|part| part.facts.text_bytes).sum()
     }
 
-    /// Parts that have not been opened yet.
+    /// Number of parts not yet opened.
     pub(super) fn remaining_parts(&self) -> usize {
         self.parts.len()
     }
@@ -189,7 +193,7 @@ impl CuratedTexts {
             if let Some((batch, row)) = &mut self.batch {
                 if *row < batch.rows() {
                     let (id, text) = (batch.id(*row), batch.text(*row).to_owned());
-                    // Gathered crates are distinguished by the beginning of their ids.
+                    // Gathered crates are distinguished by the first component of their ids.
                     let source = if self.spec.is_gathered() { id } else { batch.source(*row) }.to_owned();
                     let whole_file = file_of(id).len() == id.len();
                     let group =
@@ -213,7 +217,7 @@ impl CuratedTexts {
     }
 }
 
-/// What the readers of a curation did not hand on. What its stages dropped is in its own report.
+/// Counters of records that the curation's readers skipped. The curation's own report covers what its stages dropped.
 fn unread(read: &Tally) -> Counters {
     let dropped = read.dropped.iter().filter_map(|(reason, dropped)| {
         let reason = serde_json::from_value::<Reason>(reason.as_str().into()).ok()?;

@@ -1,5 +1,5 @@
-//! The manifest: what the folder was made from. It is written last and removed first, so its presence means that the
-//! files next to it are whole and belong together.
+//! The manifest of a corpus: the specification it was made from. It is written last and removed first, so its
+//! presence implies that the files next to it are complete and consistent.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use super::spec::{CorpusSpec, TokenizerFrom};
 use super::{store_prefix, tokenizer_dir};
 use crate::error::Error;
 
-/// Raised when the same specification gives other bytes.
+/// Incremented when the same specification yields different bytes.
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -27,7 +27,7 @@ struct Manifest {
     /// [`Store::fingerprint`] in hexadecimal.
     store_fingerprint: String,
     report: CorpusReport,
-    /// BLAKE3 of every file, by its name in the folder; manifests of earlier versions have none.
+    /// BLAKE3 hash of every file, by name relative to the folder; empty in manifests of earlier versions.
     #[serde(default)]
     files: BTreeMap<String, String>,
 }
@@ -37,7 +37,7 @@ impl Manifest {
         serde_json::from_slice(&fs::read(path_of(out)).ok()?).ok()
     }
 
-    /// A file that is no longer what was written.
+    /// Returns the first file whose hash differs from the recorded one.
     fn altered(&self, out: &Path) -> Option<PathBuf> {
         let differs =
             |(name, hash): &(&String, &String)| hash_of(&out.join(name)).ok().as_ref() != Some(hash);
@@ -49,11 +49,11 @@ fn path_of(out: &Path) -> PathBuf {
     out.join("corpus.json")
 }
 
-/// The report of a finished corpus in `spec.out` that was made from the same specification; `None` whenever
-/// anything is missing, torn or different, since making it again mends all of it.
+/// Returns the report of a finished corpus in `spec.out` made from the same specification; `None` if anything is
+/// missing, torn or different, since rebuilding repairs all of it.
 pub(super) fn finished(spec: &CorpusSpec) -> Option<CorpusReport> {
     let manifest = Manifest::read(&spec.out)?;
-    // Both sides come out of JSON, so a share that JSON rounds in its last bit still equals itself.
+    // Both sides have passed through JSON, so a share that JSON rounds in its last bit still compares equal.
     let wanted: CorpusSpec = serde_json::from_slice(&serde_json::to_vec(spec).ok()?).ok()?;
     let same_spec = manifest.spec == wanted;
     let (tokenizer_hash, store_fingerprint) = identify(&spec.out).ok()?;
@@ -67,16 +67,16 @@ pub(super) fn finished(spec: &CorpusSpec) -> Option<CorpusReport> {
         }
     };
     let same = manifest.version == VERSION && same_spec && whole && same_tokenizer;
-    // Last, since it reads everything.
+    // Checked last, since it reads every file.
     (same && manifest.altered(&spec.out).is_none()).then_some(manifest.report)
 }
 
-/// A file of the corpus in a folder that is there and not what was written; `None` also where there is no corpus.
+/// Returns an existing corpus file that differs from what was written; `None` if there is none or no corpus.
 pub(super) fn altered(out: &Path) -> Option<PathBuf> {
     Manifest::read(out)?.altered(out).filter(|path| path.exists())
 }
 
-/// Whether the folder holds a corpus that was made from another specification.
+/// Returns true if the folder holds a corpus made from another specification.
 pub(super) fn made_otherwise(spec: &CorpusSpec) -> bool {
     let Ok(text) = fs::read(path_of(&spec.out)) else { return false };
     let Ok(manifest) = serde_json::from_slice::<serde_json::Value>(&text) else { return false };
@@ -84,7 +84,7 @@ pub(super) fn made_otherwise(spec: &CorpusSpec) -> bool {
     wanted.is_ok_and(|wanted: serde_json::Value| manifest.get("spec").is_some_and(|spec| *spec != wanted))
 }
 
-/// Makes the folder and removes an older manifest, durably, before the files that it speaks of change.
+/// Creates the folder and durably removes an older manifest before the files it describes change.
 pub(super) fn begin(out: &Path) -> Result<(), Error> {
     fs::create_dir_all(tokenizer_dir(out)).map_err(|e| Error::write("create", &tokenizer_dir(out), e))?;
     match fs::remove_file(path_of(out)) {
@@ -131,7 +131,7 @@ pub(super) fn publish(spec: &CorpusSpec, report: &CorpusReport) -> Result<(), Er
     sync_folder(&spec.out)
 }
 
-/// The names of what lies in the folder: the tokenizer's hash and the store's fingerprint.
+/// Identifies the folder's contents: the tokenizer's hash and the store's fingerprint.
 fn identify(out: &Path) -> Result<(String, String), fathom_text::Error> {
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(out))?.hash()?;
     let fingerprint = Store::open(store_prefix(out))?.fingerprint();

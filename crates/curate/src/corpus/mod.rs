@@ -1,6 +1,7 @@
-//! From text to a token store: gather, curate where a recipe says how, deduplicate, join, train a tokenizer, mix in synthetic recall, encode, write.
+//! From text to a token store: gather, optionally curate, deduplicate, join, train a tokenizer, mix in synthetic
+//! recall, encode, write.
 //!
-//! The folder that [`build`] fills:
+//! Layout of the folder that [`build`] fills:
 //!
 //! ```text
 //! OUT/tokenizer/tokenizer.json, tokenizer_config.json     Hugging Face's files
@@ -9,10 +10,10 @@
 //! OUT/corpus.json                                         the manifest: specification and report, written last
 //! ```
 //!
-//! The text is read twice: once to draw the sample that the tokenizer and the filler of recall documents come from,
-//! once to encode, so memory holds the sample and a batch, whatever the corpus. The bytes of tokenizer and store are a
-//! function of the specification and the texts. Without a manifest that matches, everything is made again; so a build
-//! that was killed is finished by the next call, with the same bytes.
+//! The text is read twice: once to draw the sample for tokenizer training and for the filler of recall documents,
+//! once to encode. Memory therefore holds the sample and one batch, whatever the size of the corpus. The bytes of
+//! tokenizer and store are a function of the specification and the texts. Without a matching manifest everything is
+//! rebuilt, so the next call completes a killed build with the same bytes.
 
 #[cfg(feature = "pipeline")]
 mod curated;
@@ -45,13 +46,13 @@ use sample::Sample;
 use stream::Texts;
 use synthetic::Synthetic;
 
-/// The special token of a trained tokenizer; it ends every document.
+/// Special token of a trained tokenizer; terminates every document.
 const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// Texts are encoded in batches of about this size: enough for all threads, small compared with the store.
+/// Approximate bytes of text encoded per batch: enough for all threads, small compared with the store.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What is being done.
+/// Phase of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Reading everything once and drawing the sample.
@@ -62,28 +63,28 @@ pub enum Phase {
     Encode,
 }
 
-/// How far a build is.
+/// Progress of a build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// Current phase.
     pub phase: Phase,
-    /// Bytes of text that are done in this phase.
+    /// Bytes of text processed in this phase.
     pub done_bytes: u64,
-    /// Bytes of text of this phase; in [`Phase::Read`] an estimate from the sizes of the files.
+    /// Total bytes of text in this phase; in [`Phase::Read`] an estimate from the file sizes.
     pub total_bytes: u64,
 }
 
-/// Where the token store of a corpus lies, as [`Store::open`] wants it.
+/// Path prefix of a corpus's token store, for [`Store::open`].
 pub fn store_prefix(out: &Path) -> PathBuf {
     out.join("store").join("train")
 }
 
-/// Where the tokenizer of a corpus lies, as [`Tokenizer::from_dir`] wants it.
+/// Folder of a corpus's tokenizer, for [`Tokenizer::from_dir`].
 pub fn tokenizer_dir(out: &Path) -> PathBuf {
     out.join("tokenizer")
 }
 
-/// The held-out documents of a store that are not synthetic, by number: the text to measure bits per byte on.
+/// Numbers of the held-out documents of a store that are not synthetic: the text on which bits per byte are measured.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -97,27 +98,27 @@ pub fn held_out_documents(store: &Store, which: impl Into<HeldOut>) -> fathom_te
     Ok(held_out)
 }
 
-/// The report of a corpus that is made already.
+/// Report of an already finished corpus.
 pub fn built(spec: &CorpusSpec) -> Option<CorpusReport> {
     manifest::finished(spec)
 }
 
-/// Whether there is a corpus that was made from other settings, or by another recipe of curation.
+/// Returns true if a corpus exists that was made from other settings or by another curation recipe.
 pub fn made_otherwise(spec: &CorpusSpec) -> bool {
     manifest::made_otherwise(spec)
 }
 
-/// A file of the corpus in a folder whose hash is not that of when it was written.
+/// Returns a file of the corpus whose hash differs from the one recorded when it was written.
 pub fn altered(out: &Path) -> Option<PathBuf> {
     manifest::altered(out)
 }
 
-/// Makes the corpus, or finds it already made: if the manifest in `spec.out` matches the specification and the files
-/// it names are whole, nothing is read again and the report of then is returned.
+/// Builds the corpus, or reuses it: if the manifest in `spec.out` matches the specification and its files are intact,
+/// nothing is read again and the stored report is returned.
 ///
 /// # Errors
-/// A setting is impossible, a named path cannot be read, no text is found, the tokenizer cannot be used, or the
-/// folder cannot be written.
+/// A setting is invalid, a named path cannot be read, no text is found, the tokenizer cannot be used, or the folder
+/// cannot be written.
 pub fn build(spec: &CorpusSpec, progress: &mut dyn FnMut(Progress)) -> Result<CorpusReport, Error> {
     spec.check()?;
     if let Some(report) = built(spec) {
@@ -138,7 +139,7 @@ pub fn build(spec: &CorpusSpec, progress: &mut dyn FnMut(Progress)) -> Result<Co
     Ok(report)
 }
 
-/// The tokenizer that was given, or one trained on the sample.
+/// Loads the given tokenizer, or trains one on the sample.
 fn make_tokenizer(
     spec: &CorpusSpec,
     sample: &Sample,
@@ -151,7 +152,8 @@ fn make_tokenizer(
         TokenizerFrom::File(path) if path.is_dir() => Tokenizer::from_dir(path)?,
         TokenizerFrom::File(path) => Tokenizer::from_file(path)?,
         TokenizerFrom::Train { vocab, .. } => {
-            // Its share of synthetic text belongs to the sample: words that only it has would else be cut to pieces.
+            // The sample includes its share of synthetic text; words that occur only there would otherwise be split
+            // into small pieces.
             let synthetic = Synthetic::new(spec, &sample.filler).up_to(total_bytes);
             Tokenizer::train_bpe(sample.texts.iter().cloned().chain(synthetic), *vocab, &[END_OF_TEXT])?
         }
@@ -161,7 +163,7 @@ fn make_tokenizer(
     Ok(tokenizer)
 }
 
-/// Reads everything again, mixes in the synthetic documents, encodes and writes the store.
+/// Second pass: reads the texts again, mixes in synthetic documents, encodes and writes the store.
 fn encode(
     spec: &CorpusSpec,
     sample: &Sample,
@@ -199,7 +201,7 @@ struct Encoder<'a> {
     tokenizer: &'a Tokenizer,
     eos: u32,
     writer: StoreWriter,
-    /// Number of the source, and the text.
+    /// Index of the source, and the text.
     batch: Vec<(u32, String)>,
     batch_bytes: usize,
     report: CorpusReport,
@@ -207,7 +209,7 @@ struct Encoder<'a> {
 
 impl Encoder<'_> {
     fn push(&mut self, source: &str, text: String) -> Result<(), Error> {
-        // Documents of a source follow each other, so the last source is nearly always the one.
+        // Documents of a source are contiguous, so the last source nearly always matches.
         let known = self.writer.header().sources.iter().rposition(|name| name == source);
         let source = match known {
             Some(number) => number as u32,

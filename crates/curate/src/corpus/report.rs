@@ -1,23 +1,23 @@
-//! What a corpus holds, where it came from, and how long it took.
+//! Report of a corpus build: contents, sources and timing.
 
 use fathom_base::metrics::events::{Data, DataSource, DroppedText};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Counters, Dropped, Reason};
 
-/// The event names so many sources; the smaller ones are summed up in a last line.
+/// Number of sources listed in the event; smaller ones are summed up in a last line.
 const LISTED_SOURCES: usize = 24;
-/// And so many damaged records.
+/// Number of damaged records listed in the event.
 const LISTED_DAMAGE: usize = 16;
 
-/// A number of documents.
+/// Documents with their bytes and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Documents, joined ones as one.
+    /// Number of documents; joined documents count once.
     pub documents: u64,
     /// UTF-8 bytes of their text.
     pub bytes: u64,
-    /// Tokens, one end-of-text token per document included.
+    /// Tokens, including one end-of-text token per document.
     pub tokens: u64,
 }
 
@@ -29,30 +29,30 @@ impl Totals {
     }
 }
 
-/// One source.
+/// Totals of one source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceTotals {
-    /// A crate, a path that the user named, or a synthetic source ([`is_synthetic`](fathom_text::recall::is_synthetic)).
+    /// A crate, a user-supplied path, or a synthetic source ([`is_synthetic`](fathom_text::recall::is_synthetic)).
     pub name: String,
-    /// What it gave, held-out documents included.
+    /// Its contribution, including held-out documents.
     pub totals: Totals,
 }
 
 /// Wall time by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
-    /// Reading everything once and drawing the sample.
+    /// First pass and drawing the sample.
     pub read_s: f64,
     /// Training or loading the tokenizer.
     pub tokenizer_s: f64,
-    /// Reading again, encoding, writing.
+    /// Second pass: encoding and writing.
     pub encode_s: f64,
-    /// Everything.
+    /// Total.
     pub total_s: f64,
 }
 
 impl Seconds {
-    /// Rounded to milliseconds: more digits say nothing and read badly in the manifest.
+    /// Rounds to milliseconds; more digits are noise in the manifest.
     pub(super) fn to_ms(self) -> Seconds {
         let round = |seconds: f64| (seconds * 1e3).round() / 1e3;
         Seconds {
@@ -64,41 +64,41 @@ impl Seconds {
     }
 }
 
-/// The account of a corpus.
+/// Summary of a corpus.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CorpusReport {
-    /// Documents to train on, synthetic ones included.
+    /// Training documents, including synthetic ones.
     pub train: Totals,
-    /// The synthetic ones among them.
+    /// Synthetic documents among the training documents.
     pub synthetic: Totals,
-    /// Documents held out.
+    /// Held-out documents.
     pub held_out: Totals,
-    /// The real ones among the held-out documents.
+    /// Held-out documents that are not synthetic.
     pub held_out_real: Totals,
-    /// Tokens of the longest document.
+    /// Length of the longest document, in tokens.
     pub longest_tokens: u64,
     /// Size of the tokenizer's vocabulary.
     pub vocabulary: u64,
-    /// In the order of their first document.
+    /// Sources in the order of their first document.
     pub sources: Vec<SourceTotals>,
-    /// Files and records read, and those dropped, by reason.
+    /// Files and records read, and dropped ones by reason.
     pub dropped: Counters,
     /// Wall time by phase.
     pub seconds: Seconds,
 }
 
 impl CorpusReport {
-    /// Share of the training tokens that are synthetic.
+    /// Fraction of the training tokens that are synthetic.
     pub fn synthetic_share(&self) -> f64 {
         self.synthetic.tokens as f64 / self.train.tokens.max(1) as f64
     }
 
-    /// Bytes of text per second of the whole build.
+    /// Bytes of text per second over the whole build.
     pub fn bytes_per_s(&self) -> f64 {
         (self.train.bytes + self.held_out.bytes) as f64 / self.seconds.total_s.max(1e-9)
     }
 
-    /// The event of the metrics log; its counts are those of the training documents.
+    /// Converts to the metrics log's event; its counts cover the training documents.
     pub fn to_event(&self) -> Data {
         let duplicates = self.dropped.dropped.get(&Reason::Duplicate).copied().unwrap_or_default();
         Data {
@@ -117,7 +117,7 @@ impl CorpusReport {
         }
     }
 
-    /// What was not read or not kept, the most bytes first.
+    /// Files and texts not read or not kept, in descending order of bytes.
     fn dropped_texts(&self) -> Vec<DroppedText> {
         let dropped = self.dropped.dropped.iter().filter(|(reason, _)| **reason != Reason::Duplicate);
         let text = |(reason, dropped): (&Reason, &Dropped)| {

@@ -1,4 +1,4 @@
-//! A sample of the text, spread over all of it, by hash: the same files give the same sample in any order.
+//! A sample spread over the whole text, selected by hash: the same files give the same sample in any order.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use super::stream::Texts;
 use super::{Phase, Progress};
 use crate::error::Error;
 
-/// A text gives at most so much to the sample, so that many texts are in it.
+/// Limit of what one text contributes to the sample, so that the sample covers many texts.
 const MOST_OF_ONE_TEXT: usize = 64 << 10;
-/// Enough for filler when no tokenizer is trained.
+/// Sample size when only filler is needed because no tokenizer is trained.
 const FILLER_SAMPLE_BYTES: usize = 1 << 20;
-/// Filler lines are taken up to this many bytes in all.
+/// Total bytes of filler lines.
 const FILLER_BYTES: usize = 2 << 20;
-/// Shorter lines are brackets, longer ones tables.
+/// Accepted line lengths; shorter lines are brackets, longer ones tables.
 const FILLER_LINE_BYTES: std::ops::RangeInclusive<usize> = 20..=160;
 
-/// What the first reading gives.
+/// Result of the first pass.
 pub(super) struct Sample {
     /// Bytes of text in the whole corpus.
     pub(super) bytes: u64,
-    /// Texts to train a tokenizer on, in the order of their hashes.
+    /// Texts for tokenizer training, in hash order.
     pub(super) texts: Vec<String>,
-    /// Lines to put between facts, in their order within a text.
+    /// Filler lines between facts, in their order within a text.
     pub(super) filler: Vec<String>,
 }
 
 impl Sample {
-    /// Reads everything and keeps the texts with the lowest hashes, as many as fit the sample.
+    /// Reads all texts and keeps those with the lowest hashes, as many as fit the sample.
     pub(super) fn draw(spec: &CorpusSpec, progress: &mut dyn FnMut(Progress)) -> Result<Sample, Error> {
         let most = match spec.tokenizer {
             TokenizerFrom::Train { sample_bytes, .. } => sample_bytes,
@@ -48,7 +48,7 @@ impl Sample {
                 kept_bytes += text.len();
                 kept.insert(hash, text);
             }
-            // One text more than fits is kept, and cut to size at the end.
+            // One text more than fits is kept and truncated at the end.
             while let Some(last) = kept.last_entry().filter(|last| kept_bytes - last.get().len() >= most) {
                 kept_bytes -= last.remove().len();
             }
@@ -66,7 +66,7 @@ impl Sample {
     }
 }
 
-/// The beginning of a text, cut at a line end where there is one.
+/// Beginning of a text, cut at a line end if possible.
 fn head(mut text: String) -> String {
     if text.len() > MOST_OF_ONE_TEXT {
         let most = text.floor_char_boundary(MOST_OF_ONE_TEXT);

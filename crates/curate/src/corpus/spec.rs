@@ -1,4 +1,4 @@
-//! What a corpus is made from, and the checks of its settings.
+//! Specification of a corpus and validation of its settings.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,22 @@ use serde::{Deserialize, Serialize};
 use super::curated::Curation;
 use crate::error::Error;
 
-/// Where the text comes from.
+/// Source of the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// The text of all crates below `roots` ([`default_roots`](crate::default_roots)), or of the fallback folder when
-    /// they hold none.
+    /// All crates below `roots` ([`default_roots`](crate::default_roots)), or the fallback folder if they hold none.
     Default {
         /// Folders of unpacked crates.
         roots: Vec<PathBuf>,
-        /// A repository.
+        /// Fallback folder, a repository.
         fallback: Option<PathBuf>,
     },
     /// The user's own files and folders.
     Paths(Vec<PathBuf>),
 }
 
-/// Where the tokenizer comes from.
+/// Source of the tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerFrom {
@@ -31,46 +30,47 @@ pub enum TokenizerFrom {
     File(PathBuf),
     /// Byte-level BPE trained on a sample of the text, with `<|endoftext|>` as its end-of-text token (id 0).
     Train {
-        /// Ids at most, the 256 bytes and the special token included.
+        /// Maximum vocabulary size, including the 256 bytes and the special token.
         vocab: usize,
-        /// Bytes of text to train on at most.
+        /// Maximum bytes of text to train on.
         sample_bytes: usize,
     },
 }
 
-/// Everything that decides the bytes of a corpus, besides the text itself.
+/// All settings that determine the bytes of a corpus for a given text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CorpusSpec {
-    /// Where the text comes from.
+    /// Source of the text.
     pub input: Input,
-    /// The field (JSON) or column (Parquet) that holds the text.
+    /// JSON field or Parquet column that holds the text.
     pub text_field: String,
-    /// The stages that the texts pass first; the user runs [`curation`](crate::curation) before [`build`](crate::build).
+    /// Curation stages applied to the texts first; the caller runs [`curation`](crate::curation) before
+    /// [`build`](crate::build).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curation: Option<Curation>,
-    /// Bytes of text at most, synthetic documents not counted; none for all of it.
+    /// Maximum bytes of text, excluding synthetic documents; unlimited if none.
     pub max_bytes: Option<u64>,
-    /// Neighbouring files of one group are joined into documents up to this size; whole files are never cut. Also the
-    /// size of the longest synthetic document.
+    /// Neighbouring files of one group are joined into documents of up to this many bytes; whole files are never cut.
+    /// Also the size of the longest synthetic document.
     pub document_bytes: usize,
-    /// Share of the text, in bytes, that is synthetic recall (0 to below 1). By bytes and not by documents, because
-    /// what a model sees is proportional to bytes, and joined documents are a hundred times longer than short ones.
+    /// Fraction of the text's bytes that is synthetic recall (0 to below 1). Measured in bytes because the model's
+    /// exposure is proportional to bytes, and joined documents are a hundred times longer than short ones.
     pub recall_share: f64,
-    /// Where the tokenizer comes from.
+    /// Source of the tokenizer.
     pub tokenizer: TokenizerFrom,
-    /// Share of documents kept out of training, chosen by the hash of their content (0 to below 1). The store holds
-    /// them; the loader leaves them out.
+    /// Fraction of documents held out from training, selected by content hash (0 to below 1). The store contains
+    /// them; the loader skips them.
     pub held_out: f64,
-    /// Key of every choice.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// The folder to fill. The one field that does not decide any bytes.
+    /// Output folder. The only field that does not affect the bytes.
     #[serde(skip)]
     pub out: PathBuf,
 }
 
 impl CorpusSpec {
-    /// The quickstart's settings: 48 MB at most, documents of up to 256 KiB, a tenth recall, 5 % held out, and a
-    /// vocabulary of 4096 trained on 8 MiB.
+    /// Creates the quickstart's specification: at most 48 MB, documents of up to 256 KiB, a tenth recall, 5 % held
+    /// out, and a vocabulary of 4096 trained on 8 MiB.
     pub fn new(input: Input, out: PathBuf) -> CorpusSpec {
         CorpusSpec {
             input,
@@ -86,7 +86,7 @@ impl CorpusSpec {
         }
     }
 
-    /// Refuses what cannot be, before anything is read.
+    /// Rejects invalid settings before anything is read.
     pub(super) fn check(&self) -> Result<(), Error> {
         let refuse =
             |key, found: String, advice: &str| Err(Error::Setting { key, found, advice: advice.to_owned() });
@@ -118,13 +118,14 @@ impl CorpusSpec {
         }
     }
 
-    /// Whether the texts are those of crates.
+    /// Returns true if the texts come from gathered crates.
     pub(super) fn is_gathered(&self) -> bool {
         let named = self.curation.as_ref().is_some_and(Curation::names_input);
         matches!(self.input, Input::Default { .. }) && !named
     }
 
-    /// The name of a document's source for the report: its crate, the path that the user named, or what a curation calls it.
+    /// Name of a document's source in the report: its crate, the user-supplied path, or the source named by a
+    /// curation.
     pub(super) fn source_of(&self, document: &str) -> String {
         match &self.input {
             Input::Default { .. } if !self.is_gathered() => document.to_owned(),

@@ -1,4 +1,4 @@
-//! The texts of a corpus in order: read, each once, within the budget.
+//! The texts of a corpus in order, without exact duplicates, up to the byte budget.
 
 use crate::corpus::curated::CuratedTexts;
 use crate::corpus::spec::{CorpusSpec, Input};
@@ -10,7 +10,7 @@ use crate::gather::{GatherOptions, gather};
 use crate::join::{Joined, group_documents};
 use crate::read::{Documents, ReadOptions, open};
 
-/// Where the documents are read.
+/// Origin of the documents.
 enum Origin {
     Files(Documents),
     Curated(CuratedTexts),
@@ -41,7 +41,7 @@ impl Origin {
         }
     }
 
-    /// Bytes still to come, of files on disk or of texts.
+    /// Remaining bytes, of files on disk or of curated texts.
     fn remaining_bytes(&self) -> u64 {
         match self {
             Origin::Files(documents) => documents.remaining_bytes(),
@@ -49,7 +49,7 @@ impl Origin {
         }
     }
 
-    /// Files, or parts of a table, that have not been opened yet.
+    /// Files or table parts not yet opened.
     fn remaining_files(&self) -> usize {
         match self {
             Origin::Files(documents) => documents.remaining_files(),
@@ -69,7 +69,7 @@ impl Iterator for Origin {
     }
 }
 
-/// Documents as they lie on disk, exact repetitions dropped, up to `max_bytes`.
+/// Documents in disk order without exact duplicates, up to `max_bytes`.
 pub(super) struct Texts {
     documents: Unique<Origin>,
     max_bytes: u64,
@@ -89,22 +89,22 @@ impl Texts {
         })
     }
 
-    /// Bytes still to come, judged by the sizes of the files.
+    /// Remaining bytes, estimated from the file sizes.
     pub(super) fn estimated_bytes(&self) -> u64 {
         self.documents.inner().remaining_bytes().min(self.max_bytes - self.given_bytes.min(self.max_bytes))
     }
 
-    /// Neighbours of one group joined.
+    /// Joins neighbouring documents of one group.
     pub(super) fn joined<'t>(&'t mut self, spec: &CorpusSpec) -> JoinedTexts<'t> {
         JoinedTexts { joined: group_documents(self, spec.document_bytes) }
     }
 
-    /// What was read and dropped by all stages.
+    /// Combined counters of all stages.
     fn counters(&self) -> Counters {
         let read = self.documents.inner().counters().clone();
         let kept = self.documents.counters();
         let mut all = read.then(kept).then(&self.over_budget);
-        // The last document over the budget was handed on by the stages before, but not by this one.
+        // The document that exceeded the budget was counted as read by the earlier stages.
         let left = self.over_budget.dropped.get(&Reason::OverBudget).copied().unwrap_or_default();
         let not_given = u64::from(left.documents > 0);
         all.read_documents = kept.read_documents - not_given.min(kept.read_documents);
@@ -128,7 +128,7 @@ impl Iterator for Texts {
             }
         };
         let length = document.text.len() as u64;
-        // The first text is taken whatever its size: an empty corpus is of no use.
+        // The first text is accepted whatever its size, since an empty corpus is useless.
         if self.given_bytes > 0 && self.given_bytes.saturating_add(length) > self.max_bytes {
             self.ended = true;
             let rest = self.documents.inner();
@@ -141,7 +141,7 @@ impl Iterator for Texts {
     }
 }
 
-/// The joined documents, and in the end the account of everything.
+/// The joined documents, followed by the counters of all stages.
 pub(super) struct JoinedTexts<'t> {
     joined: Joined<&'t mut Texts>,
 }

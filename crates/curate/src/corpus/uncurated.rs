@@ -1,4 +1,4 @@
-//! Stands in for curations in a build without the pipeline: there is no value of one.
+//! Stand-in for curations in a build without the pipeline; its types have no values.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use crate::counters::Counters;
 use crate::document::Document;
 use crate::error::Error;
 
-/// What of a curation decides the bytes of a corpus.
+/// The parts of a curation recipe that determine the bytes of a corpus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Curation {}
 
 impl Curation {
-    /// Whether the recipe says itself what is read.
+    /// Returns true if the recipe names its own input.
     pub fn names_input(&self) -> bool {
         match *self {}
     }

@@ -1,4 +1,4 @@
-//! The n-grams of evaluation sets, and what is done where they occur.
+//! The n-grams of evaluation sets, and their removal from texts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use super::DecontaminateOptions;
 use super::words::{Words, power};
 use crate::error::Error;
 
-/// An n-gram of one evaluation set or several.
+/// An n-gram of one or more evaluation sets.
 #[derive(Debug)]
 pub(super) struct Gram {
     pub(super) text: String,
-    /// Numbers of the sets it comes from, rising.
+    /// Indices of the sets that contain it, ascending.
     pub(super) tasks: Vec<u32>,
     hash: u64,
 }
 
-/// An evaluation set as it was read.
+/// An evaluation set and its counts.
 #[derive(Debug, Default)]
 pub(super) struct Task {
     pub(super) name: String,
@@ -31,30 +31,30 @@ pub(super) struct Task {
 pub struct Decontaminator {
     pub(super) options: DecontaminateOptions,
     pub(super) tasks: Vec<Task>,
-    /// The files that the sets were read from.
+    /// Files that the sets were read from.
     pub(super) files: Vec<PathBuf>,
     pub(super) grams: Vec<Gram>,
-    /// Asked only for membership; its order decides nothing.
+    /// Used only for lookups, so its order is irrelevant.
     index: HashMap<String, u32>,
-    /// One bit of each n-gram's hash; most places of a document are done with here.
+    /// Bit filter over the n-gram hashes; rules out most positions of a document.
     filter: Vec<u64>,
-    /// The lengths that occur with their [`power`]s, in the order in which they are tried: the longest allowed
-    /// first, then rising.
+    /// N-gram lengths that occur, with their [`power`]s, in the order tried: the maximum length first, then
+    /// ascending.
     lengths: Vec<(usize, u64)>,
 }
 
-/// How often each n-gram was found. Parts of a corpus are counted apart and added up in any order.
+/// Number of matches per n-gram. Counts of parts of a corpus can be merged in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matches {
-    /// By number of the n-gram.
+    /// Counts by n-gram index.
     pub counts: Vec<u64>,
     /// Documents with a match.
     pub documents: u64,
 }
 
 impl Matches {
-    /// Counts what [`Decontaminator::find`] gave for one document.
+    /// Adds the result of [`Decontaminator::find`] for one document.
     pub fn add(&mut self, found: &[u32]) {
         for &gram in found {
             let gram = gram as usize;
@@ -80,26 +80,26 @@ impl Matches {
 #[derive(Clone, Debug)]
 pub struct Removable(Vec<bool>);
 
-/// What is left of a document.
+/// Result of cleaning a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cleaned<'t> {
-    /// Nothing had to go.
+    /// Nothing was removed.
     Whole,
     /// Its clean pieces in order, at least one.
     Pieces(Vec<&'t str>),
-    /// The document goes; the reason.
+    /// The document is dropped; the reason.
     Dropped(&'static str),
 }
 
-/// A match: where it begins, how many words it has, and the number of the n-gram.
+/// A match: index of its first word, number of words, and n-gram index.
 type Found = (usize, usize, u32);
 
 impl Decontaminator {
-    /// Reads the evaluation sets that the options name.
+    /// Reads the evaluation sets named in the options.
     ///
     /// # Errors
-    /// An option that cannot be, no set at all, a set that cannot be read or has no text, or only texts that are too
-    /// short to look for.
+    /// An option is invalid, there is no set, a set cannot be read or has no text, or all texts are too short to
+    /// match.
     pub fn new(options: &DecontaminateOptions) -> Result<Self, Error> {
         let mut this = Self::empty(options)?;
         if options.sets.is_empty() {
@@ -135,28 +135,28 @@ impl Decontaminator {
         Ok(this)
     }
 
-    /// The sets of which nothing can be found, since all their texts are too short.
+    /// Sets that can never match because all their texts are too short.
     fn short_sets(&self) -> Vec<&str> {
         let short = |task: &&Task| task.too_short == task.texts;
         self.tasks.iter().filter(short).map(|task| task.name.as_str()).collect()
     }
 
-    /// The files that the sets were read from.
+    /// Files that the sets were read from.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// The names of the sets that n-grams come from, as [`Decontaminator::find`] numbers them; each once, in their order.
+    /// Distinct names of the sets that contain the n-grams returned by [`Decontaminator::find`], in set order.
     pub fn sets_of(&self, found: &[u32]) -> Vec<&str> {
         let tasks: BTreeSet<u32> =
             found.iter().flat_map(|&gram| self.grams[gram as usize].tasks.iter().copied()).collect();
         tasks.into_iter().map(|task| self.tasks[task as usize].name.as_str()).collect()
     }
 
-    /// Without any evaluation set; [`Decontaminator::add`] fills it.
+    /// Creates an instance without evaluation sets; [`Decontaminator::add`] adds their texts.
     ///
     /// # Errors
-    /// The lengths of n-grams are zero or out of order.
+    /// The n-gram lengths are zero or out of order.
     pub fn empty(options: &DecontaminateOptions) -> Result<Self, Error> {
         let (least, most) = (options.min_ngram_words, options.max_ngram_words);
         if most == 0 || least > most {
@@ -186,7 +186,7 @@ impl Decontaminator {
         }
     }
 
-    /// The number of a set by its name, a new one if it is not known.
+    /// Index of a set by name; adds the set if it is unknown.
     pub(super) fn task(&mut self, name: &str) -> u32 {
         let known = self.tasks.iter().position(|task| task.name == name);
         let number = known.unwrap_or_else(|| {
@@ -214,7 +214,7 @@ impl Decontaminator {
             self.lengths.sort_unstable_by_key(|&(length, _)| (length != most, length));
         }
         if self.grams.len() * 4 > self.filter.len() * 64 {
-            // Sixteen bits an n-gram after it has grown, four before it grows again.
+            // Sixteen bits per n-gram after growing, four before it grows again.
             self.filter = vec![0; (self.grams.len() / 4).next_power_of_two()];
             for number in 0..self.grams.len() {
                 self.mark(self.grams[number].hash);
@@ -224,13 +224,12 @@ impl Decontaminator {
         }
     }
 
-    /// How many n-grams there are.
+    /// Number of n-grams.
     pub fn num_grams(&self) -> usize {
         self.grams.len()
     }
 
-    /// The first pass: the numbers of the n-grams that occur in a document, once for each occurrence, none
-    /// overlapping another.
+    /// First pass: the indices of the n-grams that occur in a document, one per occurrence, without overlaps.
     pub fn find(&self, text: &str) -> Vec<u32> {
         let words = Words::of(text);
         let (mut found, mut from) = (Vec::new(), 0);
@@ -241,18 +240,18 @@ impl Decontaminator {
         found
     }
 
-    /// Between the passes: which n-grams are removed.
+    /// Between the passes: selects the n-grams to remove.
     pub fn removable(&self, matches: &Matches) -> Removable {
         let few = |&count: &u64| count > 0 && count <= self.options.max_matches;
         Removable(matches.counts.iter().map(few).collect())
     }
 
-    /// The second pass: what is left of a document.
+    /// Second pass: removes the matches from a document.
     pub fn clean<'t>(&self, text: &'t str, removable: &Removable) -> Cleaned<'t> {
         let words = Words::of(text);
         let goes = |gram: u32| removable.0.get(gram as usize).copied().unwrap_or(false);
         let mut pieces = Vec::new();
-        // The part of the text still to look at begins here; nothing once it is too short.
+        // Start of the unprocessed text; `None` once too little is left.
         let mut start = Some(0);
         let mut from = 0;
         while let Some(begin) = start {
@@ -281,7 +280,7 @@ impl Decontaminator {
         piece.chars().nth(self.options.min_chars).is_some()
     }
 
-    /// The piece from `begin` that ends a sentence before the match, and where the one after it begins.
+    /// The piece from `begin` to the last sentence end before the match, and the start of the following piece.
     fn cut<'t>(
         &self,
         text: &'t str,
@@ -290,7 +289,7 @@ impl Decontaminator {
     ) -> (Option<&'t str>, Option<usize>) {
         let ends_sentence = |c: char| matches!(c, '.' | '!' | '?');
         let aside = self.options.remove_chars;
-        // One character more than are passed over: the piece may end with the one just before them.
+        // One character more than the margin: the piece may end with the character just before it.
         let before = text[begin..found.start].char_indices().rev().nth(aside.saturating_sub(1));
         let before = before.and_then(|(last, c)| {
             let head = &text[begin..begin + last + c.len_utf8()];
@@ -306,7 +305,7 @@ impl Decontaminator {
         (before, after)
     }
 
-    /// The first n-gram that `wanted` admits, from the word `from` on.
+    /// First match at or after the word `from` whose n-gram `wanted` accepts.
     fn next_match(&self, words: &Words, from: usize, wanted: impl Fn(u32) -> bool) -> Option<Found> {
         for first in from..words.len() {
             for &(count, power) in &self.lengths {
@@ -333,7 +332,7 @@ impl Decontaminator {
         self.filter[word] & bit != 0
     }
 
-    /// The filter's place of a hash. The upper bits of a product are the better ones.
+    /// Filter position of a hash. The upper bits of a product are the better mixed ones.
     #[inline]
     fn bit(&self, hash: u64) -> (usize, u64) {
         ((hash >> 6) as usize & (self.filter.len() - 1), 1 << (hash & 63))

@@ -1,14 +1,14 @@
-//! Keeping evaluation sets out of the training text.
+//! Removal of evaluation sets from the training text.
 //!
-//! The rules are those of NeMo Curator 0.x (`TaskDecontamination`), which dropped them in its rewrite. Evaluation
-//! texts become n-grams of words; a first pass over the corpus counts where they occur ([`Decontaminator::find`]); an
-//! n-gram found too often is common speech and no leak ([`Decontaminator::removable`]); a second pass cuts each
-//! remaining match out of its document with some text on both sides, and drops documents of which little is left
-//! ([`Decontaminator::clean`]). Memory holds the n-grams and their counts, whatever the corpus.
+//! The rules are those of NeMo Curator 0.x (`TaskDecontamination`), which its rewrite dropped. Evaluation texts
+//! become n-grams of words; a first pass over the corpus counts their occurrences ([`Decontaminator::find`]); an
+//! n-gram found too often is common speech rather than a leak ([`Decontaminator::removable`]); a second pass cuts
+//! each remaining match out of its document with some text on both sides, and drops documents of which little is left
+//! ([`Decontaminator::clean`]). Memory holds the n-grams and their counts, independent of corpus size.
 //!
-//! Where the original loses its way we do not follow: it takes places in the lowered text without punctuation for
-//! places in the text, words end at spaces only and not at line ends, and a document shorter than the longest n-gram
-//! is never looked at.
+//! Three bugs of the original are not reproduced: it uses positions in the lower-cased text without punctuation as
+//! positions in the text, it splits words at spaces but not at line ends, and it never examines a document shorter
+//! than the longest n-gram.
 
 mod grams;
 mod report;

@@ -1,34 +1,34 @@
-//! Which evaluation sets were found in the corpus, and by what.
+//! Report of the evaluation sets and n-grams found in the corpus.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Decontaminator, Matches};
 
-/// What was found.
+/// Result of the first pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecontaminationReport {
-    /// Documents with a match, too common ones included.
+    /// Documents with a match, including matches of too common n-grams.
     pub documents: u64,
     /// The evaluation sets in their order.
     pub tasks: Vec<TaskReport>,
-    /// The n-grams found most often, up to a limit.
+    /// Most frequent n-grams, up to a limit.
     pub grams: Vec<GramReport>,
 }
 
-/// What was found of one evaluation set.
+/// Matches of one evaluation set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskReport {
-    /// Its name.
+    /// Name of the set.
     pub task: String,
     /// Texts read from it.
     pub texts: u64,
-    /// Texts with too few words to look for.
+    /// Texts with too few words to match.
     pub too_short_texts: u64,
-    /// Its n-grams.
+    /// Number of its n-grams.
     pub grams: u64,
     /// N-grams found in the corpus and removed.
     pub removed_grams: u64,
-    /// N-grams found too often to be a leak, and left.
+    /// N-grams found too often to be a leak, and kept.
     pub common_grams: u64,
     /// Matches of its n-grams in all documents.
     pub matches: u64,
@@ -43,12 +43,12 @@ pub struct GramReport {
     pub tasks: Vec<String>,
     /// Matches in all documents.
     pub matches: u64,
-    /// Found few enough times to be removed.
+    /// True if it was rare enough to be removed.
     pub removed: bool,
 }
 
 impl Decontaminator {
-    /// What the first pass found; with the `most` n-grams found most often, of equals the first of the sets.
+    /// Summarizes the first pass, with the `most` most frequent n-grams; ties are in set order.
     pub fn report(&self, matches: &Matches, most: usize) -> DecontaminationReport {
         let mut tasks: Vec<TaskReport> = self
             .tasks

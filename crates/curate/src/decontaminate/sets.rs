@@ -22,24 +22,24 @@ use crate::read::lenient::leniently;
 use crate::read::packed::{Codec, Decompressor, Expansion};
 use crate::read::{ReadOptions, open};
 
-/// Bytes of the largest JSON file that is one value.
+/// Size limit of a JSON file that is a single value.
 const MOST_JSON_BYTES: u64 = 1 << 30;
-/// Bytes of the longest line of JSON lines, which may come of a small compressed file. Parsed JSON takes up to thirty times
-/// its text.
+/// Length limit of a line of JSON lines, which may come from a small compressed file. Parsed JSON takes up to thirty
+/// times its text.
 const LONGEST_LINE: u64 = 64 << 20;
-/// Fields that a message names.
+/// Limit of field names listed in a message.
 const MOST_NAMED: usize = 12;
 
-/// An evaluation set: where it lies, and which of its fields hold the texts that must not be learnt. In a recipe also
-/// just its path, or `name=path`.
+/// An evaluation set: its path and the fields that hold the texts to keep out of training. A recipe may also give
+/// just the path, or `name=path`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvaluationSet {
-    /// Its name in the report; that of the file without its extensions unless it is given.
+    /// Name in the report; defaults to the file name without extensions.
     pub name: String,
-    /// A file or a folder: JSON lines (`.jsonl`, `.gz`, `.zst`), JSON, Parquet, or text files that are one text each.
+    /// File or folder: JSON lines (`.jsonl`, `.gz`, `.zst`), JSON, Parquet, or text files of one text each.
     pub path: PathBuf,
-    /// The fields of JSON and the columns of Parquet, `text` unless they are given. `questions.text` is the field
-    /// `text` inside `questions`; a list stands for all its elements.
+    /// JSON fields or Parquet columns; defaults to `text`. `questions.text` is the field `text` inside `questions`; a
+    /// list stands for all its elements.
     pub fields: Vec<String>,
 }
 
@@ -102,17 +102,17 @@ impl<'de> Deserialize<'de> for EvaluationSet {
 }
 
 impl Decontaminator {
-    /// Reads an evaluation set. Files below a folder are read by name.
+    /// Reads an evaluation set. Files below a folder are read in name order.
     ///
     /// # Errors
-    /// The path cannot be read, a line is no JSON, or a field holds no text anywhere.
+    /// The path cannot be read, a line is not JSON, or a field contains no text anywhere.
     pub fn add_set(&mut self, set: &EvaluationSet) -> Result<(), Error> {
         self.task(&set.name);
         let metadata = std::fs::metadata(&set.path).map_err(|e| Error::read(&set.path, e))?;
         let files: Vec<PathBuf> = if metadata.is_dir() {
             let mut counters = Counters::default();
             let found = below(&set.path, Links::Within, |_| false, &mut counters)?;
-            // A part of the set that is not looked for would be learnt.
+            // A skipped part of the set would leak into training.
             if let Some(lost) = counters.damage.pop() {
                 let (path, detail) = (set.path.clone(), lost.to_string());
                 return Err(Error::BadFile { path, kind: "evaluation set", detail });
@@ -231,15 +231,15 @@ impl Decontaminator {
     }
 }
 
-/// What was found in a set.
+/// Texts found in a set.
 struct Texts {
-    /// By field how many texts.
+    /// Number of texts by field.
     counts: Vec<u64>,
-    /// Fields of JSON that hold text, for messages.
+    /// JSON fields that hold text, for messages.
     named: BTreeSet<String>,
 }
 
-/// Notes the paths of all strings of a value.
+/// Collects the paths of all strings of a value.
 fn name_strings(value: &Value, path: &str, named: &mut BTreeSet<String>) {
     match value {
         Value::String(_) if !path.is_empty() && named.len() < MOST_NAMED => {

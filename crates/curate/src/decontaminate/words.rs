@@ -1,18 +1,18 @@
-//! Words as decontamination compares them: in lower case, without ASCII punctuation, between white space.
+//! Normalized words for decontamination: lower case, without ASCII punctuation, separated by white space.
 
 use std::ops::Range;
 
 use twox_hash::XxHash3_64;
 
-/// The base of the rolling hash: odd, so that no power of it vanishes.
+/// Base of the rolling hash; odd, so that no power of it vanishes.
 const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The words of a text.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// The words with one space between them.
+    /// The words, separated by single spaces.
     normal: String,
-    /// Where each word lies in `normal`, and in the text from its first to its last character that counts.
+    /// Range of each word in `normal`, and in the text from its first to its last non-punctuation character.
     places: Vec<(Range<usize>, Range<usize>)>,
     /// `prefix[i]` is a polynomial in [`BASE`] over the hashes of the words before `i`.
     prefix: Vec<u64>,
@@ -48,34 +48,34 @@ impl Words {
         words
     }
 
-    /// How many words there are.
+    /// Number of words.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// `count` words from `first`, as they are compared.
+    /// `count` normalized words from `first`.
     pub(super) fn gram(&self, first: usize, count: usize) -> &str {
         &self.normal[self.places[first].0.start..self.places[first + count - 1].0.end]
     }
 
-    /// The hash of `count` words from `first`; `power` is [`power`] of `count`.
+    /// Hash of `count` words from `first`; `power` must be [`power`] of `count`.
     #[inline]
     pub(super) fn hash(&self, first: usize, count: usize, power: u64) -> u64 {
         self.prefix[first + count].wrapping_sub(self.prefix[first].wrapping_mul(power))
     }
 
-    /// Bytes of the text from the first to the last of these words.
+    /// Byte range in the text from the first to the last of these words.
     pub(super) fn place(&self, first: usize, count: usize) -> Range<usize> {
         self.places[first].1.start..self.places[first + count - 1].1.end
     }
 
-    /// The first word that begins at byte `from` of the text or after it.
+    /// Index of the first word that begins at or after byte `from` of the text.
     pub(super) fn first_from(&self, from: usize) -> usize {
         self.places.partition_point(|(_, place)| place.start < from)
     }
 }
 
-/// The factor by which `count` words move a hash.
+/// Factor by which appending `count` words multiplies a hash.
 pub(super) fn power(count: usize) -> u64 {
     (0..count).fold(1u64, |power, _| power.wrapping_mul(BASE))
 }

@@ -1,5 +1,5 @@
-//! Locality-sensitive hashing: a signature is cut into bands, and two texts are a pair where they agree in all numbers
-//! of some band. At a Jaccard similarity of J that happens with probability `1 - (1 - J^rows)^bands` (Leskovec,
+//! Locality-sensitive hashing: a signature is cut into bands, and two texts are candidates if they agree in all
+//! numbers of some band. At a Jaccard similarity of J the probability is `1 - (1 - J^rows)^bands` (Leskovec,
 //! Rajaraman and Ullman, Mining of Massive Datasets, 3.4).
 
 use schemars::JsonSchema;
@@ -54,7 +54,7 @@ impl Default for FuzzyOptions {
 }
 
 impl FuzzyOptions {
-    /// datatrove's shape: 5 words, 14 bands of 8.
+    /// datatrove's parameters: 5 words, 14 bands of 8.
     pub fn datatrove() -> FuzzyOptions {
         let MinHashOptions { shingles, seed, scheme, .. } = MinHashOptions::datatrove();
         FuzzyOptions { preset: Preset::Datatrove, shingles, bands: 14, rows: 8, seed, scheme, check: None }
@@ -66,13 +66,13 @@ impl FuzzyOptions {
         MinHashOptions { shingles, hashes: self.bands.saturating_mul(self.rows), seed, scheme }
     }
 
-    /// The probability that two texts of Jaccard similarity `jaccard` become a pair.
+    /// Probability that two texts of Jaccard similarity `jaccard` become a pair.
     pub fn probability(&self, jaccard: f64) -> f64 {
         1.0 - (1.0 - jaccard.powi(self.rows as i32)).powi(self.bands as i32)
     }
 }
 
-/// Makes band keys. One for all threads; each thread brings its own [`MinHashScratch`].
+/// Computes band keys. Shared by all threads; each thread uses its own [`MinHashScratch`].
 #[derive(Clone, Debug)]
 pub struct Bands {
     minhash: MinHash,
@@ -84,7 +84,7 @@ impl Bands {
     /// Draws the hash functions.
     ///
     /// # Errors
-    /// Where bands, rows, shingles or the threshold cannot be.
+    /// Bands, rows, shingles or threshold are out of range.
     pub fn new(options: &FuzzyOptions) -> Result<Bands, Error> {
         if options.bands == 0 || options.bands > 1024 || options.rows == 0 {
             let found = format!("{} bands of {} rows", options.bands, options.rows);
@@ -102,8 +102,8 @@ impl Bands {
         self.bands
     }
 
-    /// Writes one 64-bit key per band of `text` to `keys`; false, and nothing, for a text without shingles. Two
-    /// texts are a pair where they agree in any key at the same place.
+    /// Writes one 64-bit key per band of `text` to `keys`; for a text without shingles clears `keys` and returns
+    /// false. Two texts are a pair if they agree in any key at the same index.
     pub fn keys(&self, text: &str, scratch: &mut MinHashScratch, keys: &mut Vec<u64>) -> bool {
         keys.clear();
         let Some(signature) = self.minhash.signature(text, scratch) else { return false };

@@ -1,14 +1,14 @@
 //! Repeated paragraphs by a Bloom filter of word n-grams, in one pass and with bounded memory (the method of DCLM's Big
 //! Friendly Filter).
 //!
-//! A filter that more n-grams came to than it is made for says of each that it was seen before, and all text would be
-//! dropped. So a full filter is closed and another one opened behind it, half as large as the first and then each twice
-//! as large as the one before, with half the rate of errors (scalable Bloom filters, Almeida et al. 2007): the rate of
-//! all together stays below twice the wanted one.
-//! Where that does not fit into memory the run ends with an error.
+//! Once more n-grams have been inserted than a filter is sized for, it reports nearly everything as seen, and all
+//! text would be dropped. A full filter is therefore closed and followed by another one, half as large as the first
+//! and then doubling each time, with half the error rate (scalable Bloom filters, Almeida et al. 2007), which keeps
+//! the combined rate below twice the requested one. If the next filter does not fit into memory, the run ends with an
+//! error.
 //!
-//! A paragraph most of whose n-grams have been seen is dropped; the n-grams of what stays are remembered. Documents
-//! are taken in order by one thread, so the same documents stay on every machine; hashing runs on all.
+//! A paragraph is dropped if most of its n-grams have been seen; the n-grams of kept paragraphs are remembered. One
+//! thread processes documents in order, so the same documents are kept on every machine; hashing runs on all threads.
 
 use std::borrow::Cow;
 
@@ -68,18 +68,18 @@ impl Default for BloomOptions {
 }
 
 impl BloomOptions {
-    /// The same, sized for a text of so many bytes where the size is not given.
+    /// Returns the options sized for a text of `bytes` bytes if no size is given.
     pub fn for_text(&self, bytes: u64) -> BloomOptions {
         let expected = if self.expected_ngrams == 0 { bytes / 6 } else { self.expected_ngrams };
         BloomOptions { expected_ngrams: expected.max(1), ..self.clone() }
     }
 
-    /// Bytes of the filter, as long as no more n-grams come than are expected.
+    /// Bytes of the first filter, sufficient for the expected number of n-grams.
     pub fn bytes(&self) -> u64 {
         layer_bytes(self.expected_ngrams, self.false_positive_rate)
     }
 
-    /// Refuses what cannot be.
+    /// Checks the options.
     ///
     /// # Errors
     /// The n-gram has no words, or a rate or threshold is not between 0 and 1.
@@ -99,35 +99,35 @@ impl BloomOptions {
     }
 }
 
-/// N-grams seen so far.
+/// Set of the n-grams seen so far.
 pub struct ParagraphFilter {
     options: BloomOptions,
     most_bytes: u64,
-    /// The last one takes n-grams, the others are full.
+    /// The last layer takes new n-grams, the others are full.
     layers: Vec<Layer>,
 }
 
-/// A document with its paragraphs and their n-grams, hashed on any thread.
+/// A document's paragraphs and their hashed n-grams; computed on any thread.
 struct Hashed {
-    /// Where each paragraph ends in the text, its line end included, and in `ngrams`.
+    /// End of each paragraph in the text, including its line end, and in `ngrams`.
     paragraphs: Vec<(usize, usize)>,
     ngrams: Vec<u64>,
 }
 
-/// What became of a document.
+/// Outcome for a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Paragraphs<'t> {
-    /// It stays, without the paragraphs seen before.
+    /// The document is kept, without the paragraphs seen before.
     Keep(Cow<'t, str>),
-    /// Nothing is left of it.
+    /// Nothing is left of the document.
     Drop,
 }
 
 impl ParagraphFilter {
-    /// An empty filter that takes at most so many bytes, however many n-grams come.
+    /// Creates an empty filter that never exceeds `most_bytes`.
     ///
     /// # Errors
-    /// Options that cannot be, or the n-grams expected need more memory than that.
+    /// The options are invalid, or the expected n-grams need more memory than that.
     pub fn new(options: &BloomOptions, most_bytes: u64) -> Result<ParagraphFilter, Error> {
         options.check()?;
         let mut filter = ParagraphFilter { options: options.clone(), most_bytes, layers: Vec::new() };
@@ -135,7 +135,7 @@ impl ParagraphFilter {
         Ok(filter)
     }
 
-    /// Opens a filter behind those that are full.
+    /// Opens the next layer.
     fn grow(&mut self) -> Result<(), Error> {
         let number = self.layers.len() as i32;
         let rate = self.options.false_positive_rate * 0.5f64.powi(number);
@@ -164,37 +164,37 @@ impl ParagraphFilter {
         Ok(())
     }
 
-    /// Bytes that it takes now.
+    /// Bytes currently used.
     pub fn bytes(&self) -> u64 {
         self.layers.iter().map(Layer::bytes).sum()
     }
 
-    /// Different n-grams that it remembers.
+    /// Number of distinct n-grams inserted.
     pub fn ngrams(&self) -> u64 {
         self.layers.iter().map(|layer| layer.inserted).sum()
     }
 
-    /// Whether more n-grams came than were expected.
+    /// Returns true if more n-grams were inserted than expected.
     pub fn has_grown(&self) -> bool {
         self.layers.len() > 1
     }
 
-    /// The probability that an n-gram not yet seen counts as seen, given what has been inserted.
+    /// Current probability that an unseen n-gram counts as seen.
     pub fn false_positive_rate(&self) -> f64 {
         1.0 - self.layers.iter().map(|layer| 1.0 - layer.false_positive_rate()).product::<f64>()
     }
 
-    /// Takes documents in order; hashing runs on the current rayon pool.
+    /// Filters documents in order; hashing runs on the current rayon pool.
     ///
     /// # Errors
-    /// More n-grams came than fit into memory.
+    /// The n-grams no longer fit into memory.
     pub fn filter<'t>(&mut self, texts: &[&'t str]) -> Result<Vec<Paragraphs<'t>>, Error> {
         let hashed: Vec<Hashed> = texts.par_iter().map(|text| hash(text, self.options.ngram)).collect();
         texts.iter().zip(&hashed).map(|(text, hashed)| self.judge(text, hashed)).collect()
     }
 
     fn judge<'t>(&mut self, text: &'t str, hashed: &Hashed) -> Result<Paragraphs<'t>, Error> {
-        // The document as a whole is judged by what other documents had; its own repetitions do not count against it.
+        // The whole document is judged against other documents only; its own repetitions do not count.
         let known: Vec<bool> = hashed.ngrams.iter().map(|&ngram| self.contains(ngram)).collect();
         let seen_in_all = known.iter().filter(|known| **known).count();
         if self.options.unit != BloomUnit::Paragraph && self.passed(seen_in_all, known.len()) {
@@ -207,7 +207,7 @@ impl ParagraphFilter {
             let now = |(&ngram, &known): (&u64, &bool)| known || self.contains(ngram);
             let seen = || ngrams.iter().zip(&known[first..last]).filter(|pair| now(*pair)).count();
             if self.options.unit == BloomUnit::Document || !self.passed(seen(), ngrams.len()) {
-                // At once, so that the paragraphs behind it are judged by this one too.
+                // Inserted at once, so that the following paragraphs are judged against this one too.
                 ngrams.iter().try_for_each(|&ngram| self.insert(ngram))?;
                 match kept.last_mut() {
                     Some(run) if run.1 == from => run.1 = end,
@@ -225,7 +225,7 @@ impl ParagraphFilter {
         }))
     }
 
-    /// Whether more than the threshold has been seen.
+    /// Returns true if the seen share exceeds the threshold.
     fn passed(&self, seen: usize, all: usize) -> bool {
         seen as f64 > self.options.threshold * all as f64
     }
@@ -248,7 +248,7 @@ impl ParagraphFilter {
     }
 }
 
-/// The n-grams of all paragraphs of a text.
+/// Hashes the n-grams of all paragraphs of a text.
 fn hash(text: &str, ngram: usize) -> Hashed {
     let mut hashed = Hashed { paragraphs: Vec::new(), ngrams: Vec::new() };
     let mut words: Vec<u64> = Vec::new();
@@ -305,7 +305,7 @@ mod tests {
             let found = filter.filter(&[&text]).unwrap();
             assert_eq!(found[0], Paragraphs::Keep(Cow::Owned(format!("{a}{b}"))), "{unit:?}");
         }
-        // Four of five n-grams are the threshold and not more.
+        // Four of five n-grams reach the threshold without exceeding it.
         let mut filter = ParagraphFilter::new(&options(BloomUnit::Paragraph), 1 << 20).unwrap();
         let (first, second) = (line(0, 16), line(0, 16).trim_end().to_owned() + " new\n");
         let found = filter.filter(&[&first, &second]).unwrap();
@@ -336,7 +336,7 @@ mod tests {
         assert!((filter.false_positive_rate() - 0.01).abs() < 0.003, "{}", filter.false_positive_rate());
     }
 
-    /// Ten paragraphs of twenty words that no other document has.
+    /// Ten paragraphs of twenty words that occur in no other document.
     fn random_document(number: u64) -> String {
         let mut random = crate::dedup::generate::SplitMix(number);
         let mut word = || -> String {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn more_ngrams_than_expected_drop_nothing() {
-        // 8 n-grams a paragraph, 16000 in all, and 500 expected.
+        // 8 n-grams per paragraph, 16000 in all, and 500 expected.
         let options = BloomOptions { expected_ngrams: 500, ..BloomOptions::default() };
         let mut filter = ParagraphFilter::new(&options, 1 << 20).unwrap();
         let texts: Vec<String> = (0..200).map(random_document).collect();

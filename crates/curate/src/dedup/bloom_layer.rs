@@ -1,4 +1,4 @@
-//! A Bloom filter of one size, of which [`super::bloom`] puts one behind the other.
+//! A fixed-size Bloom filter; [`super::bloom`] chains several of them.
 
 /// Bytes of a filter: `-n ln p / (ln 2)^2` bits (Bloom 1970) in whole words.
 pub(super) fn layer_bytes(ngrams: u64, rate: f64) -> u64 {
@@ -11,14 +11,14 @@ pub(super) struct Layer {
     words: Vec<u64>,
     /// Bits set per n-gram: `log2(1 / p)`.
     probes: u32,
-    /// N-grams that it is made for.
+    /// Number of n-grams that it is sized for.
     pub(super) expected: u64,
-    /// N-grams that came.
+    /// Number of n-grams inserted.
     pub(super) inserted: u64,
 }
 
 impl Layer {
-    /// An empty one; `None` where the system has no memory for it.
+    /// Creates an empty filter; `None` if memory cannot be allocated.
     pub(super) fn new(expected: u64, rate: f64) -> Option<Layer> {
         let len = (layer_bytes(expected, rate) / 8) as usize;
         let mut words = Vec::new();

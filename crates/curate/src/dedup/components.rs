@@ -1,16 +1,16 @@
-//! Connected components: a union-find over streamed edges. The root of a tree is always its smallest document, so the
+//! Connected components: union-find over streamed edges. The root of a tree is always its smallest document, so the
 //! result does not depend on the order of edges.
 
 use std::collections::BTreeMap;
 
-/// Parents of documents 0..n; narrow while the numbers fit.
+/// Parents of documents 0..n; 32-bit while the numbers fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Parents {
     Narrow(Vec<u32>),
     Wide(Vec<u64>),
 }
 
-/// A forest over documents 0..n: 4 bytes a document up to 2^32 documents, 8 above.
+/// A forest over documents 0..n: 4 bytes per document up to 2^32 documents, 8 above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Components {
     parents: Parents,
@@ -32,7 +32,7 @@ impl Number for u64 {
     }
 }
 
-/// The root of `of`; halves the path on the way.
+/// Root of `of`, with path halving.
 fn root<N: Number>(parents: &mut [N], of: usize) -> usize {
     let mut at = of;
     while parents[at].index() != at {
@@ -53,7 +53,7 @@ fn link<N: Number>(parents: &mut [N], a: usize, b: usize) -> bool {
 }
 
 impl Components {
-    /// `documents` components of one document each.
+    /// Creates `documents` components of one document each.
     pub fn new(documents: u64) -> Components {
         Components::with_width(documents, documents > 1 << 32)
     }
@@ -67,12 +67,12 @@ impl Components {
         Components { parents }
     }
 
-    /// Bytes that a forest over so many documents takes.
+    /// Bytes of a forest over `documents` documents.
     pub fn bytes(documents: u64) -> u64 {
         documents.saturating_mul(if documents > 1 << 32 { 8 } else { 4 })
     }
 
-    /// Documents in all components.
+    /// Total number of documents.
     pub fn documents(&self) -> u64 {
         match &self.parents {
             Parents::Narrow(parents) => parents.len() as u64,
@@ -80,10 +80,10 @@ impl Components {
         }
     }
 
-    /// Joins the components of two documents; whether they were different.
+    /// Joins the components of two documents; returns true if they were different.
     ///
     /// # Panics
-    /// Where a document does not exist.
+    /// If a document does not exist.
     pub fn join(&mut self, a: u64, b: u64) -> bool {
         match &mut self.parents {
             Parents::Narrow(parents) => link(parents, a as usize, b as usize),
@@ -91,9 +91,9 @@ impl Components {
         }
     }
 
-    /// Points every document straight at its representative, the smallest document of its component.
+    /// Points every document directly at its representative, the smallest document of its component.
     pub fn flatten(&mut self) {
-        // A parent is never larger than its child, so one ascending pass settles all.
+        // A parent is never larger than its child, so one ascending pass suffices.
         fn settle<N: Number>(parents: &mut [N]) {
             for at in 0..parents.len() {
                 parents[at] = parents[parents[at].index()];
@@ -105,7 +105,7 @@ impl Components {
         }
     }
 
-    /// The parent of a document: its representative once [`Components::flatten`] has run.
+    /// Parent of a document: its representative once [`Components::flatten`] has run.
     pub fn parent(&self, document: u64) -> u64 {
         match &self.parents {
             Parents::Narrow(parents) => u64::from(parents[document as usize]),
@@ -113,7 +113,7 @@ impl Components {
         }
     }
 
-    /// Makes a document point at `representative`, which is not larger than it.
+    /// Makes a document point at `representative`, which must not be larger than it.
     pub(super) fn assign(&mut self, document: u64, representative: u64) {
         assert!(representative <= document, "assign: {representative} cannot represent {document}");
         match &mut self.parents {
@@ -122,8 +122,8 @@ impl Components {
         }
     }
 
-    /// How many components there are of each size above 1; after [`Components::flatten`]. Takes 4 bytes a
-    /// document while it counts.
+    /// Number of components by size, for sizes above 1; call after [`Components::flatten`]. Uses 4 bytes per document
+    /// while counting.
     pub fn sizes(&self) -> BTreeMap<u64, u64> {
         let mut others = vec![0u32; self.documents() as usize];
         for document in 0..self.documents() {
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Components by spreading the smallest number along edges until nothing changes.
+    /// Reference implementation: propagates the smallest number along edges until nothing changes.
     fn slowly(documents: u64, edges: &[(u64, u64)]) -> Vec<u64> {
         let mut least: Vec<u64> = (0..documents).collect();
         loop {

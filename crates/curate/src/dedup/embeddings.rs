@@ -1,5 +1,5 @@
-//! Embeddings of documents in a file: rows of numbers, and next to them an account of how many are whole, so that a run that
-//! was ended goes on behind those.
+//! Document embeddings on disk: rows of numbers, with a sidecar that records how many are complete, so that an
+//! interrupted run resumes after those.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -12,38 +12,38 @@ use crate::dedup::numbering::Numbering;
 use crate::durable;
 use crate::error::Error;
 
-/// Documents embedded at once.
+/// Documents embedded per batch.
 const BATCH: usize = 64;
 
-/// After so many batches the rows are flushed and accounted for: what a kill costs at most.
+/// Batches between flushes of rows and sidecar: the most work a kill can lose.
 const ACCOUNT_BATCHES: usize = 16;
 
-/// One vector for each document that was added, on disk.
+/// One vector per added document, on disk.
 pub struct Embeddings {
     path: PathBuf,
     file: File,
     account: Account,
 }
 
-/// What of the file counts.
+/// Sidecar: the valid part of the file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Account {
-    /// What the vectors depend on.
+    /// Identifies everything that the vectors depend on.
     key: String,
-    /// Numbers in a vector; 0 before the first.
+    /// Dimensions of a vector; 0 before the first.
     size: usize,
-    /// Whether no document is missing.
+    /// True once every document has its vector.
     complete: bool,
     /// The documents, one row each.
     numbering: Numbering,
 }
 
 impl Embeddings {
-    /// The embeddings in the folder `work`, which exists: those that an earlier run with the same `key` accounted for,
-    /// else none. The key stands for all that decides a vector: documents, model and length.
+    /// Opens the embeddings in the existing folder `work`: those recorded by an earlier run with the same `key`,
+    /// otherwise an empty set. The key must identify all that determines a vector: documents, model and length.
     ///
     /// # Errors
-    /// A file that cannot be opened or cut.
+    /// The file cannot be opened or truncated.
     pub fn open(work: &Path, key: &str) -> Result<Embeddings, Error> {
         let path = work.join("embeddings.bin");
         let failed = |e| Error::write("open", &path, e);
@@ -62,21 +62,21 @@ impl Embeddings {
         Ok(Embeddings { path, file, account })
     }
 
-    /// How many documents have their vectors.
+    /// Number of documents with vectors.
     pub fn num_documents(&self) -> u64 {
         self.account.numbering.len()
     }
 
-    /// Whether the last [`add`](Embeddings::add) came to its end.
+    /// Returns true if the last [`add`](Embeddings::add) ran to completion.
     pub fn is_complete(&self) -> bool {
         self.account.complete
     }
 
-    /// Embeds those of `documents`, which are always the same, that have no vector yet. `kept` is called whenever more
-    /// of them will outlive this run, and may end it.
+    /// Embeds those of `documents` that have no vector yet; every call must pass the same documents. `kept` is called
+    /// after each durable save and may end the run with an error.
     ///
     /// # Errors
-    /// A document that cannot be read or embedded, numbers that do not ascend, the disk, or what `kept` says.
+    /// A document cannot be read or embedded, numbers do not ascend, the disk fails, or `kept` returns an error.
     pub fn add<S: AsRef<str>>(
         &mut self,
         embed: &mut dyn Embed,
@@ -105,7 +105,7 @@ impl Embeddings {
         self.save()
     }
 
-    /// Writes rows; they count once they are accounted for.
+    /// Appends rows; they become valid once the sidecar is saved.
     fn append<S: AsRef<str>>(
         &mut self,
         embed: &mut dyn Embed,
@@ -133,23 +133,23 @@ impl Embeddings {
         writer.flush().map_err(failed)
     }
 
-    /// The rows first, then the account of them.
+    /// Flushes the rows, then saves the sidecar.
     fn save(&self) -> Result<(), Error> {
         self.file.sync_all().map_err(|e| Error::write("flush", &self.path, e))?;
         durable::save(&account_path(&self.path), &self.account)
     }
 
-    /// Numbers in a vector; 0 before the first.
+    /// Dimensions of a vector; 0 before the first.
     pub fn size(&self) -> usize {
         self.account.size
     }
 
-    /// The number of the document at a place below [`num_documents`](Embeddings::num_documents).
+    /// Number of the document at an index below [`num_documents`](Embeddings::num_documents).
     pub(super) fn number(&self, place: u64) -> u64 {
         self.account.numbering.number(place)
     }
 
-    /// The rows at `places`.
+    /// Rows at the indices `places`.
     pub(super) fn read(&mut self, places: &[u64]) -> Result<Vec<f32>, Error> {
         let mut values = Vec::with_capacity(places.len() * self.account.size);
         let mut bytes = vec![0; 4 * self.account.size];
@@ -182,7 +182,7 @@ fn account_path(rows: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Embeds a text as its length and its first byte, and counts the texts.
+    /// Embeds a text as its length and first byte, and counts the texts.
     #[derive(Default)]
     struct Counting(usize);
 
@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Numbers with gaps.
+    /// Document numbers with gaps.
     fn documents() -> impl Iterator<Item = Result<(u64, String), Error>> {
         (0..5000u64).filter(|number| number % 7 != 3).map(|number| Ok((number, number.to_string())))
     }
@@ -215,7 +215,7 @@ mod tests {
             match embeddings.add(&mut embed, documents(), &ended) {
                 Err(Error::Interrupted { .. }) => {
                     assert!(!Embeddings::open(work.path(), "key").unwrap().is_complete());
-                    // What was written behind the account is not believed.
+                    // Data after the last recorded row is ignored.
                     let path = work.path().join("embeddings.bin");
                     let mut file = File::options().append(true).open(path).unwrap();
                     file.write_all(b"half a row").unwrap();
@@ -248,7 +248,7 @@ mod tests {
         };
         let count = documents().count();
         assert_eq!([fill("a"), fill("a"), fill("b")], [count, 0, count]);
-        // Rows that were lost take the account with them.
+        // Losing rows invalidates the sidecar.
         File::options().write(true).open(work.path().join("embeddings.bin")).unwrap().set_len(9).unwrap();
         assert_eq!(fill("b"), count);
         std::fs::write(work.path().join("embeddings.json"), "{ torn").unwrap();

@@ -1,5 +1,6 @@
-//! Exact deduplication of any number of documents: equal digests come together by a sort that spills, the first document
-//! stays. [`Unique`](crate::dedup::Unique) does the same in one pass where the digests fit in memory.
+//! Exact deduplication of any number of documents: an external sort brings equal digests together, and the first
+//! document of each group is kept. [`Unique`](crate::dedup::Unique) does the same in one pass if the digests fit in
+//! memory.
 
 use std::path::Path;
 
@@ -26,7 +27,8 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// 128 bits of `text`. MD5's first byte is the highest, so that the number in hexadecimal is the usual digest.
+    /// Returns 128 bits of `text`. MD5's first byte is the most significant, so that the number in hexadecimal is the
+    /// usual digest.
     pub fn of(self, text: &str) -> u128 {
         match self {
             Digest::Xxh3 => XxHash3_128::oneshot(text.as_bytes()),
@@ -35,22 +37,22 @@ impl Digest {
     }
 }
 
-/// Partitions of the table, sorted one after the other.
+/// Partitions of the table, sorted one after another.
 const PARTITIONS: usize = 16;
 
-/// What [`exact`] will need for so many documents, with an engine that sorts in `engine_bytes`.
+/// Memory and disk needed by [`exact`] for `documents` documents, with an engine that sorts in `engine_bytes`.
 pub fn exact_needs(documents: u64, engine_bytes: u64) -> Needs {
-    // Digests fall evenly into the partitions but for chance, for which an eighth more is enough.
+    // Digests fall into the partitions uniformly at random; an eighth of headroom is enough.
     let rows_each = documents / PARTITIONS as u64 / 8 * 9 + 4096;
     let table = TableShape { partitions: PARTITIONS as u64, rows_each, row_bytes: ROW_BYTES + 8 };
     table.needs(documents, engine_bytes)
 }
 
-/// Finds documents with equal texts. The first of equal ones stays. Digests lie under `work`, which is empty again
-/// at the end.
+/// Finds documents with equal texts; the first of each group is kept. Digests are stored under `work`, which is
+/// emptied at the end.
 ///
 /// # Errors
-/// Where a document cannot be read, a number does not ascend, or a file of the work folder cannot be written or read.
+/// A document cannot be read, a number does not ascend, or a file in the work folder cannot be written or read.
 pub fn exact<S: AsRef<str> + Send + Sync>(
     digest: Digest,
     documents: impl Iterator<Item = Result<(u64, S), Error>>,
@@ -66,7 +68,7 @@ pub fn exact<S: AsRef<str> + Send + Sync>(
     finder.finish(engine)
 }
 
-/// [`exact`] in steps, for callers that digest texts on threads of their own.
+/// Incremental form of [`exact`], for callers that digest texts on their own threads.
 pub struct ExactFinder {
     table: KeyTable,
     writer: KeyWriter,
@@ -74,20 +76,20 @@ pub struct ExactFinder {
 }
 
 impl ExactFinder {
-    /// Starts; digests lie under `work`, which is empty again at the end.
+    /// Creates a finder that stores digests under `work`, which is emptied at the end.
     ///
     /// # Errors
-    /// Where a file of the work folder cannot be made.
+    /// A file cannot be created in the work folder.
     pub fn new(work: &Path) -> Result<ExactFinder, Error> {
         let table = KeyTable::new(work, PARTITIONS, true);
         let writer = table.writer(0)?;
         Ok(ExactFinder { table, writer, numbering: Numbering::default() })
     }
 
-    /// The digest of the next document.
+    /// Adds the digest of the next document.
     ///
     /// # Errors
-    /// Where `number` does not ascend, or the disk is full.
+    /// `number` does not ascend, or the disk is full.
     pub fn take(&mut self, number: u64, digest: u128) -> Result<(), Error> {
         let place = self.numbering.push(number)?;
         let (high, low) = ((digest >> 64) as u64, digest as u64);
@@ -97,7 +99,7 @@ impl ExactFinder {
     /// Finds documents with equal digests.
     ///
     /// # Errors
-    /// Where a file of the work folder cannot be written or read.
+    /// A file in the work folder cannot be written or read.
     pub fn finish(self, engine: &Engine) -> Result<Duplicates, Error> {
         let ExactFinder { table, writer, numbering } = self;
         writer.finish()?;

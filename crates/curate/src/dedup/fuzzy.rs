@@ -1,5 +1,5 @@
-//! Fuzzy deduplication end to end: signatures to band keys on disk, equal keys to edges by sorting, edges to components,
-//! and where asked every duplicate compared with the document that stays.
+//! End-to-end fuzzy deduplication: signatures become band keys on disk, sorting turns equal keys into edges, edges
+//! form components, and optionally every duplicate is compared with the kept document.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,42 +15,43 @@ use crate::dedup::numbering::Numbering;
 use crate::dedup::shingle::Shingles;
 use crate::error::Error;
 
-/// Documents hashed together: at most so many, and about so many bytes of text.
+/// Batch limits: number of documents, and approximate bytes of text.
 const BATCH_DOCUMENTS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What a run will need at most.
+/// Upper bounds of the resources of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Bytes of memory besides the program and the document being read.
+    /// Bytes of memory, excluding the program and the document being read.
     pub memory_bytes: u64,
-    /// Bytes on disk in the work folder and the engine's folder for spills.
+    /// Bytes on disk in the work folder and the engine's spill folder.
     pub disk_bytes: u64,
 }
 
-/// What [`fuzzy`] (or [`exact`](crate::dedup::exact)) will need for so many documents and bytes of text, with an engine
-/// that sorts in `engine_bytes`. A pure function, to be asked before the start.
+/// Resources needed by [`fuzzy`] for `documents` documents and `bytes` bytes of text, with an engine that sorts in
+/// `engine_bytes`. A pure function, for use before the start.
 pub fn fuzzy_needs(options: &FuzzyOptions, documents: u64, bytes: u64, engine_bytes: u64) -> Needs {
     let table = TableShape { partitions: options.bands as u64, rows_each: documents, row_bytes: ROW_BYTES };
     let mut needs = table.needs(documents, engine_bytes);
     if options.check.is_some() {
-        // Texts of representatives, of which each has a duplicate; what remains of each component, and its list.
+        // Texts of the representatives that have duplicates; the members still to come and the kept list of each
+        // component.
         needs.disk_bytes = needs.disk_bytes.saturating_add(bytes);
         needs.memory_bytes = needs.memory_bytes.saturating_add(documents.saturating_mul(4 + 48)) + (64 << 20);
     }
     needs
 }
 
-/// A table of keys, for its needs.
+/// Shape of a key table, for estimating its resources.
 pub(super) struct TableShape {
     pub(super) partitions: u64,
-    /// Rows of one partition.
+    /// Rows per partition.
     pub(super) rows_each: u64,
     pub(super) row_bytes: u64,
 }
 
 impl TableShape {
-    /// What writing the table and joining `documents` by it needs.
+    /// Resources for writing the table and joining `documents` by it.
     pub(super) fn needs(&self, documents: u64, engine_bytes: u64) -> Needs {
         let TableShape { partitions, rows_each, row_bytes } = *self;
         // Row groups and footers; then one partition sorted, spilled and merged once more.
@@ -64,23 +65,23 @@ impl TableShape {
     }
 }
 
-/// Which documents are the same, by the caller's numbers.
+/// Groups of duplicate documents, by the caller's numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duplicates {
     pub(super) numbering: Numbering,
     pub(super) components: Components,
-    /// Documents without shingles, which are like no other.
+    /// Documents without shingles, which match no other.
     pub unhashed: u64,
 }
 
 impl Duplicates {
-    /// Documents in all.
+    /// Total number of documents.
     pub fn documents(&self) -> u64 {
         self.numbering.len()
     }
 
-    /// The document that stands for `number`: the first of its cluster, which may be itself. None for a number
-    /// that no document had.
+    /// Representative of document `number`: the first of its cluster, possibly itself. `None` if no document had this
+    /// number.
     pub fn representative(&self, number: u64) -> Option<u64> {
         let place = self.numbering.place(number)?;
         Some(self.numbering.number(self.components.parent(place)))
@@ -91,7 +92,7 @@ impl Duplicates {
         self.pairs().map(|(document, _)| document)
     }
 
-    /// Documents to remove with the one that stands for each, ascending.
+    /// Documents to remove, each with its representative, ascending.
     pub fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         (0..self.components.documents()).filter_map(|place| {
             let parent = self.components.parent(place);
@@ -99,11 +100,11 @@ impl Duplicates {
         })
     }
 
-    /// Only those duplicates whose Jaccard similarity to a document that stays is at least `threshold`; `documents`
-    /// gives all documents once more.
+    /// Restricts the result to duplicates whose Jaccard similarity to a kept document is at least `threshold`;
+    /// `documents` must yield all documents again.
     ///
     /// # Errors
-    /// Where a document cannot be read, or a file of the work folder cannot be written or read.
+    /// A document cannot be read, or a file in the work folder cannot be written or read.
     pub fn checked<S: AsRef<str>>(
         mut self,
         shingles: Shingles,
@@ -116,19 +117,19 @@ impl Duplicates {
         Ok(self)
     }
 
-    /// How many clusters there are of each size above 1.
+    /// Number of clusters by size, for sizes above 1.
     pub fn sizes(&self) -> BTreeMap<u64, u64> {
         self.components.sizes()
     }
 }
 
-/// Finds near-duplicates among documents, whose numbers ascend. `documents` opens them from the start; it is called
-/// once, and with [`FuzzyOptions::check`] twice, and must give the same texts again. Band keys lie under `work`, which
-/// is empty again at the end. The result depends on the documents and options only; hashing runs on the current
-/// rayon pool.
+/// Finds near-duplicates among documents with ascending numbers. `documents` opens them from the start; it is called
+/// once, or twice with [`FuzzyOptions::check`], and must yield the same texts each time. Band keys are stored under
+/// `work`, which is emptied at the end. The result depends only on the documents and options; hashing runs on the
+/// current rayon pool.
 ///
 /// # Errors
-/// Where a document cannot be read, a number does not ascend, or a file of the work folder cannot be written or read.
+/// A document cannot be read, a number does not ascend, or a file in the work folder cannot be written or read.
 pub fn fuzzy<D, S>(
     options: &FuzzyOptions,
     documents: impl Fn() -> Result<D, Error>,
@@ -156,15 +157,15 @@ where
     }
 }
 
-/// The keys of a text, one a band; none for a text without shingles.
+/// Keys of a text, one per band; empty for a text without shingles.
 pub fn band_keys(bands: &Bands, text: &str, scratch: &mut MinHashScratch) -> Vec<u64> {
     let mut keys = Vec::with_capacity(bands.bands());
     bands.keys(text, scratch, &mut keys);
     keys
 }
 
-/// [`fuzzy`] in steps, for callers that hash texts on threads of their own: [`band_keys`] on any of them, then
-/// [`FuzzyFinder::take`] in the order of the documents.
+/// Incremental form of [`fuzzy`], for callers that hash texts on their own threads: [`band_keys`] on any thread, then
+/// [`FuzzyFinder::take`] in document order.
 pub struct FuzzyFinder {
     bands: usize,
     table: KeyTable,
@@ -174,20 +175,20 @@ pub struct FuzzyFinder {
 }
 
 impl FuzzyFinder {
-    /// Starts; keys lie under `work`, which is empty again at the end.
+    /// Creates a finder that stores keys under `work`, which is emptied at the end.
     ///
     /// # Errors
-    /// Where a file of the work folder cannot be made.
+    /// A file cannot be created in the work folder.
     pub fn new(bands: &Bands, work: &Path) -> Result<FuzzyFinder, Error> {
         let table = KeyTable::new(work, bands.bands(), false);
         let writer = table.writer(0)?;
         Ok(FuzzyFinder { bands: bands.bands(), table, writer, numbering: Numbering::default(), unhashed: 0 })
     }
 
-    /// The keys of the next document.
+    /// Adds the keys of the next document.
     ///
     /// # Errors
-    /// Where `number` does not ascend, or the disk is full.
+    /// `number` does not ascend, or the disk is full.
     pub fn take(&mut self, number: u64, keys: &[u64]) -> Result<(), Error> {
         let place = self.numbering.push(number)?;
         self.unhashed += u64::from(keys.is_empty());
@@ -197,7 +198,7 @@ impl FuzzyFinder {
     /// Joins the documents that share a key.
     ///
     /// # Errors
-    /// Where a file of the work folder cannot be written or read.
+    /// A file in the work folder cannot be written or read.
     pub fn finish(self, engine: &Engine) -> Result<Duplicates, Error> {
         let FuzzyFinder { bands, table, writer, numbering, unhashed } = self;
         writer.finish()?;
@@ -206,7 +207,7 @@ impl FuzzyFinder {
     }
 }
 
-/// Joins all documents that share a key, partition by partition, removing each when it is done.
+/// Joins all documents that share a key, one partition at a time, removing each partition when done.
 pub(super) fn connect(
     engine: &Engine,
     table: KeyTable,
@@ -225,7 +226,7 @@ pub(super) fn connect(
     Ok(components)
 }
 
-/// Documents by batches that fit in memory.
+/// Groups documents into batches that fit in memory.
 pub(super) struct Batches<D> {
     documents: D,
 }

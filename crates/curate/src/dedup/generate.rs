@@ -1,22 +1,22 @@
-//! English-like text with known near-duplicates, made from a seed: for tests and measurements of deduplication.
+//! Seeded English-like text with known near-duplicates, for tests and benchmarks of deduplication.
 //!
-//! Documents come in families. The first member is written from scratch; each other is a copy with its paragraphs
-//! shuffled, an exact copy, or a copy with words replaced, dropped or doubled at a rate of its own. Every document
-//! is a pure function of its number, so a corpus of any size needs no memory and may be read twice.
+//! Documents come in families. The first member is original; every other is a copy with shuffled paragraphs, an exact
+//! copy, or a copy with words replaced, dropped or doubled at its own rate. Every document is a pure function of its
+//! number, so a corpus of any size needs no memory and may be read twice.
 
 /// A corpus of near-duplicates.
 #[derive(Clone, Debug)]
 pub struct NearDuplicates {
-    /// Same seed, same texts.
+    /// Seed; equal seeds give equal texts.
     pub seed: u64,
-    /// Documents in all.
+    /// Total number of documents.
     pub documents: u64,
-    /// Members of a family; 1 makes all documents different. The members of a family lie far apart.
+    /// Members per family; 1 makes all documents different. The members of a family are far apart.
     pub copies: u64,
-    /// Words of a document, on average; lengths vary between half and one and a half of it. A word is about 9
-    /// bytes with its space.
+    /// Average words per document; lengths vary from half to one and a half times this. A word takes about 9 bytes
+    /// with its space.
     pub words: usize,
-    /// Largest share of words that a copy changes; the share of a copy is this times the square of a uniform
+    /// Largest share of words that a copy changes; each copy's share is this times the square of a uniform random
     /// number.
     pub edits: f64,
     vocabulary: Vec<String>,
@@ -25,7 +25,7 @@ pub struct NearDuplicates {
 const PARAGRAPH_WORDS: usize = 60;
 const VOCABULARY: usize = 8192;
 
-/// Steele, Lea and Flood's SplitMix64: good enough for text, one addition and three mixes a number.
+/// Steele, Lea and Flood's SplitMix64: adequate for text, one addition and three mixes per number.
 #[derive(Clone)]
 pub(super) struct SplitMix(pub(super) u64);
 
@@ -47,7 +47,7 @@ impl SplitMix {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Puts `items` into a random order (Fisher and Yates).
+    /// Shuffles `items` (Fisher and Yates).
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
@@ -78,7 +78,7 @@ fn vocabulary(seed: u64) -> Vec<String> {
         .collect()
 }
 
-/// What a member of a family does with the text of the first.
+/// Transformation of the family's first text.
 enum Change {
     None,
     Shuffled,
@@ -86,17 +86,18 @@ enum Change {
 }
 
 impl NearDuplicates {
-    /// `documents` texts of about 460 words (4 KiB), in families of `copies`, with up to a fifth of the words changed.
+    /// Creates `documents` texts of about 460 words (4 KiB), in families of `copies`, with up to a fifth of the words
+    /// changed.
     pub fn new(seed: u64, documents: u64, copies: u64) -> NearDuplicates {
         NearDuplicates { seed, documents, copies, words: 460, edits: 0.2, vocabulary: vocabulary(seed) }
     }
 
-    /// The same with another length and another largest share of changed words.
+    /// Sets the average length in words and the largest share of changed words.
     pub fn shaped(self, words: usize, edits: f64) -> NearDuplicates {
         NearDuplicates { words, edits, ..self }
     }
 
-    /// The family of a document.
+    /// Family of a document.
     pub fn family(&self, number: u64) -> u64 {
         number % self.families()
     }
@@ -105,7 +106,7 @@ impl NearDuplicates {
         (self.documents / self.copies.max(1)).max(1)
     }
 
-    /// The text of document `number`.
+    /// Text of document `number`.
     pub fn text(&self, number: u64) -> String {
         let (family, member) = (number % self.families(), number / self.families());
         let mut random = seeded(&[self.seed, 2, family, member]);
@@ -139,7 +140,7 @@ impl NearDuplicates {
     }
 
     fn word(&self, bits: u64) -> &str {
-        // A square makes low ranks frequent, so that common words are common.
+        // Squaring makes low ranks frequent, as in natural word frequencies.
         let uniform = (bits & 0xffff_ffff) as f64 / (1u64 << 32) as f64;
         &self.vocabulary[(uniform * uniform * VOCABULARY as f64) as usize]
     }
@@ -182,7 +183,7 @@ impl NearDuplicates {
         }
     }
 
-    /// All documents in order.
+    /// Iterates over all documents in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, String)> + '_ {
         (0..self.documents).map(|number| (number, self.text(number)))
     }

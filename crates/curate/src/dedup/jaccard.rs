@@ -1,9 +1,8 @@
-//! The exact Jaccard similarity of two texts, and the check that every duplicate is as similar as asked to the document
-//! that stays.
+//! Exact Jaccard similarity of two texts, and the check that every duplicate is similar enough to the kept document.
 //!
-//! A component may be held together by chains whose ends are not alike. So its documents are taken in order: the first
-//! stays; each later one is compared with those that stayed, is removed where one is similar enough, and else stays
-//! too. What stays is kept on disk as text; memory holds a place per document that stays in an open component.
+//! A component may be held together by chains whose ends are dissimilar. Its documents are therefore processed in
+//! order: the first is kept; each later one is compared with the kept ones, removed if one is similar enough, and
+//! otherwise kept too. Kept texts are stored on disk; memory holds one entry per kept document of an open component.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,18 +17,18 @@ use crate::dedup::shingle::Shingles;
 use crate::dedup::words::Words;
 use crate::error::Error;
 
-/// A document is compared with at most so many that stayed: more in one component means that the pairs of bands were
-/// wrong, and the work must stay linear. What is similar to none of them stays.
+/// Limit of kept documents that a document is compared with: more in one component means that the band pairs were
+/// wrong, and the work must stay linear. A document similar to none of them is kept.
 const MOST_COMPARED: usize = 32;
 
-/// Shingles of one pass over a text; larger texts are compared by ranges of their hashes.
+/// Shingles per pass over a text; larger texts are compared by ranges of their hashes.
 const PASS_SHINGLES: usize = 1 << 21;
 const MOST_PASSES: u64 = 16;
 
-/// Sets kept in memory for documents that have many duplicates.
+/// Cached shingle sets of kept documents with many duplicates.
 const REMEMBERED: usize = 8;
 
-/// The sorted hashes, each once, of the shingles of `text` that fall into range `pass` of `passes`.
+/// Sorted distinct hashes of the shingles of `text` that fall into range `pass` of `passes`.
 pub(super) fn set(text: &str, shingles: Shingles, pass: u64, passes: u64) -> Vec<u64> {
     let mut hashes = Vec::new();
     let mut take = |hash: u64| {
@@ -68,7 +67,7 @@ fn each_window(text: &str, width: usize, mut take: impl FnMut(&[u8])) {
     }
 }
 
-/// How many elements two ascending lists share.
+/// Number of elements common to two ascending lists.
 fn shared(a: &[u64], b: &[u64]) -> u64 {
     let (mut i, mut j, mut count) = (0, 0, 0);
     while i < a.len() && j < b.len() {
@@ -89,9 +88,9 @@ fn ratio(shared: u64, a: u64, b: u64) -> f64 {
     if union == 0 { 0.0 } else { shared as f64 / union as f64 }
 }
 
-/// The Jaccard similarity of the sets of shingles of two texts: what both have over what either has, 0 where neither
-/// has any. Shingles are compared by 64-bit hashes. Texts above 2 MiB are hashed several times, so that memory stays
-/// below 32 MiB up to 32 MiB of text, and below two bytes for each of theirs beyond.
+/// Jaccard similarity of the shingle sets of two texts: size of the intersection over size of the union, 0 if both
+/// are empty. Shingles are compared by 64-bit hashes. Texts above 2 MiB are hashed several times, which keeps memory
+/// below 32 MiB up to 32 MiB of text, and below two bytes per byte of text beyond.
 pub fn jaccard(a: &str, b: &str, shingles: Shingles) -> f64 {
     let passes = passes(a.len().max(b.len()));
     let (mut common, mut in_a, mut in_b) = (0, 0, 0);
@@ -104,7 +103,7 @@ pub fn jaccard(a: &str, b: &str, shingles: Shingles) -> f64 {
     ratio(common, in_a, in_b)
 }
 
-/// A document that stays, on disk.
+/// A kept document on disk.
 #[derive(Clone, Copy)]
 struct Kept {
     document: u64,
@@ -112,7 +111,7 @@ struct Kept {
     bytes: usize,
 }
 
-/// Texts of documents that stay, and the sets of some.
+/// Kept texts, and the shingle sets of some.
 struct Store {
     file: File,
     path: PathBuf,
@@ -146,11 +145,11 @@ impl Store {
         String::from_utf8(bytes).map_err(|e| Error::read(&self.path, std::io::Error::other(e)))
     }
 
-    /// Whether `text`, whose set is `own` where it is small, is at least `threshold` similar to a kept document.
+    /// Returns true if `text` is at least `threshold` similar to a kept document; `own` is its shingle set if it is
+    /// small.
     fn similar(&mut self, text: &str, own: &[u64], kept: Kept, threshold: f64) -> Result<bool, Error> {
         if passes(text.len().max(kept.bytes)) > 1 {
-            // Texts whose sizes differ more than the threshold allows cannot be alike, unless they repeat themselves;
-            // they are compared all the same.
+            // Size differences cannot rule out similarity, since texts may repeat themselves; every pair is compared.
             let other = self.text(kept)?;
             return Ok(jaccard(text, &other, self.shingles) >= threshold);
         }
@@ -171,7 +170,7 @@ impl Store {
     }
 }
 
-/// Members of each component that are still to come, at its representative's place.
+/// Number of remaining members of each component, at its representative's index.
 fn members(components: &Components) -> Vec<u32> {
     let mut members = vec![0u32; components.documents() as usize];
     for document in 0..components.documents() {
@@ -181,8 +180,8 @@ fn members(components: &Components) -> Vec<u32> {
     members
 }
 
-/// The components again, but each removed document is at least `threshold` similar to its representative. `documents`
-/// are those that the components were made of; their texts lie in a file under `work` meanwhile.
+/// Recomputes the components so that each removed document is at least `threshold` similar to its representative.
+/// `documents` must be those the components were built from; their texts are stored in a file under `work` meanwhile.
 pub(super) fn check<S: AsRef<str>>(
     components: &Components,
     numbering: &Numbering,
@@ -240,12 +239,12 @@ mod tests {
     fn similarity_of_small_sets() {
         let chars = Shingles::Chars(3);
         assert_eq!(jaccard("abcdef", "abcdef", chars), 1.0);
-        // abc bcd cde def against abc bcd cdx: 2 of 5.
+        // {abc bcd cde def} and {abc bcd cdx}: 2 of 5.
         assert_eq!(jaccard("abcdef", "abcdx", chars), 0.4);
         assert_eq!(jaccard("ab", "ab", chars), 1.0);
         assert_eq!(jaccard("", "", chars), 0.0);
         assert_eq!(jaccard("aaaaaaa", "aaa", chars), 1.0);
-        // éab aba against éab abx.
+        // {éab aba} and {éab abx}.
         assert_eq!(jaccard("éaba", "éabx", chars), 1.0 / 3.0);
         assert_eq!(jaccard("One two three.", "one, two three", Shingles::Words(2)), 1.0);
     }

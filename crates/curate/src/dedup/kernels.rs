@@ -1,19 +1,19 @@
-//! The inner loops of MinHash, compiled for every vector width the processor may have and chosen at run time.
+//! Inner loops of MinHash, compiled for every supported vector width and selected at run time.
 //!
-//! Lane i of a signature is the minimum over all shingles x of `(x xor b[i]) a[i]` or of `a[i] x + b[i]`, modulo 2^32.
-//! The lanes of a block stay in registers while all shingles pass, so each shingle costs one multiplication, one
-//! addition (or exclusive or) and one minimum per vector.
+//! Lane i of a signature is the minimum over all shingles x of `(x xor b[i]) a[i]` or of `a[i] x + b[i]`, modulo
+//! 2^32. The lanes of a block stay in registers while all shingles pass, so each shingle costs one multiplication,
+//! one addition (or exclusive or) and one minimum per vector.
 
 use fearless_simd::{Simd, SimdBase, u32x16};
 
 /// Lanes in a vector; signatures are padded to whole vectors.
 pub(super) const LANES: usize = 16;
 
-/// Vectors held in registers at once: three registers each, and one for the shingle.
+/// Vectors held in registers at once: three registers each, plus one for the shingle.
 const BLOCK: usize = 4;
 
-/// Lowers `minima` to those of `(x xor b) a` (`LINEAR`: of `a x + b`) over all `hashes` x. The three slices are equally
-/// long, a multiple of [`LANES`].
+/// Lowers `minima` to the minimum of `(x xor b) a` (`LINEAR`: of `a x + b`) over all x in `hashes`. The other three
+/// slices have equal length, a multiple of [`LANES`].
 #[inline(always)]
 pub(super) fn multiply_min<S: Simd, const LINEAR: bool>(
     simd: S,

@@ -1,19 +1,19 @@
-//! k-means (Lloyd) from k-means++ starts (Arthur and Vassilvitskii 2007) over vectors of length 1.
+//! k-means (Lloyd) with k-means++ initialization (Arthur and Vassilvitskii 2007) over unit vectors.
 //!
-//! The nearest centre is the one with the largest inner product less half its square length. Sums run over fixed
-//! blocks of rows in order, so results do not depend on the number of threads.
+//! The nearest centre maximizes the inner product minus half its squared norm. Sums run over fixed blocks of rows in
+//! order, so results do not depend on the number of threads.
 
 use rayon::prelude::*;
 
 use crate::dedup::generate::SplitMix;
 
-/// Rows summed as one block.
+/// Rows per block of a sum.
 const BLOCK: usize = 1024;
 
-/// Centres of clusters, `size` numbers each.
+/// Cluster centres of `size` numbers each.
 pub(super) struct Centres {
     values: Vec<f32>,
-    /// Half the square length of each.
+    /// Half the squared norm of each centre.
     half_squares: Vec<f32>,
     size: usize,
 }
@@ -37,7 +37,7 @@ impl Centres {
         Centres { values, half_squares, size }
     }
 
-    /// How many.
+    /// Number of centres.
     pub(super) fn len(&self) -> usize {
         self.half_squares.len()
     }
@@ -46,7 +46,7 @@ impl Centres {
         &self.values[at * self.size..(at + 1) * self.size]
     }
 
-    /// The nearest centre to a row (ties: the first) and the square of the distance.
+    /// Index of the nearest centre to a row (ties: the first) and the squared distance.
     pub(super) fn nearest(&self, row: &[f32]) -> (usize, f32) {
         let mut best = (0, f32::NEG_INFINITY);
         for (at, centre) in self.values.chunks_exact(self.size).enumerate() {
@@ -58,8 +58,8 @@ impl Centres {
         (best.0, (dot(row, row) - 2.0 * best.1).max(0.0))
     }
 
-    /// Fits at most `clusters` centres to `rows` of `size` numbers: stops after `max_iterations`, or when the
-    /// centres moved, in sum of squares, by no more than `tolerance` times the mean variance of the coordinates
+    /// Fits at most `clusters` centres to `rows` of `size` numbers. Stops after `max_iterations`, or when the
+    /// centres' total squared movement is at most `tolerance` times the mean variance of the coordinates
     /// (scikit-learn's and cuML's rule).
     pub(super) fn fit(
         rows: &[f32],
@@ -82,7 +82,7 @@ impl Centres {
         centres
     }
 
-    /// The means of the rows nearest to each centre; a centre without rows stays.
+    /// Replaces each centre by the mean of its nearest rows; a centre without rows stays.
     fn step(&self, rows: &[f32]) -> Centres {
         let size = self.size;
         let blocks: Vec<Vec<(usize, f32)>> = rows
@@ -106,8 +106,8 @@ impl Centres {
     }
 }
 
-/// k-means++: each further start is a row, drawn by the square of its distance to the nearest start so far. Fewer than
-/// asked where rows are equal to starts.
+/// k-means++ initialization: each further centre is a row drawn with probability proportional to its squared distance
+/// to the nearest centre so far. Returns fewer centres if all remaining rows coincide with centres.
 fn start(rows: &[f32], size: usize, clusters: usize, seed: u64) -> Vec<f32> {
     let count = rows.len() / size;
     let mut random = SplitMix(seed);
@@ -126,7 +126,7 @@ fn start(rows: &[f32], size: usize, clusters: usize, seed: u64) -> Vec<f32> {
             break;
         }
         let mut left = random.unit() * total;
-        // Rounding may leave something at the end: then the last row that is not a start yet.
+        // Rounding may leave a remainder; the last row that is not yet a centre is then taken.
         let mut at = 0;
         for (row, &distance) in distances.iter().enumerate().filter(|(_, distance)| **distance > 0.0) {
             at = row;

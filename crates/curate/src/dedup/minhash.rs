@@ -1,12 +1,13 @@
-//! MinHash signatures (Broder 1997): two texts agree in each number of their signatures with a probability equal to
-//! the Jaccard similarity of their sets of shingles.
+//! MinHash signatures (Broder 1997): two texts agree in each number of their signatures with probability equal to the
+//! Jaccard similarity of their shingle sets.
 //!
-//! The default is NeMo Curator's, to the bit: shingles of 24 characters hashed by MurmurHash3, seeded with the first of
-//! 260 pairs (a, b) from numpy's generator with seed 42, and the least a x + b. cuDF documents this modulo 2^61 - 1, but
-//! its 32-bit kernel multiplies 32-bit numbers, so that what runs is modulo 2^32; the values in its own tests say the
-//! same, and ours reproduce them. Linear functions of one x could depend on each other; these do not: in sets of 100 and
-//! of 1000 shingles no two functions of a band have their least value at the same shingle more often than chance has
-//! it, and pooled over five corpora of 20,000 documents the recall is within 0.007 of theory.
+//! The default reproduces NeMo Curator's bit for bit: shingles of 24 characters hashed by MurmurHash3, seeded with
+//! the first of 260 pairs (a, b) from numpy's generator with seed 42, and the minimum of a x + b. cuDF documents this
+//! modulo 2^61 - 1, but its 32-bit kernel multiplies 32-bit numbers, so the arithmetic is modulo 2^32; the values in
+//! cuDF's own tests confirm this, and this implementation reproduces them. Linear functions of one x could be
+//! correlated; these are not: in sets of 100 and of 1000 shingles no two functions of a band share their minimizing
+//! shingle more often than chance predicts, and pooled over five corpora of 20,000 documents the recall is within
+//! 0.007 of theory.
 
 use fearless_simd::{Level, dispatch};
 use schemars::JsonSchema;
@@ -36,17 +37,17 @@ pub enum Scheme {
     OnePermutation,
 }
 
-/// What a signature is.
+/// Parameters of a signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MinHashOptions {
-    /// What a text is a set of. Curator: 24 characters.
+    /// Kind of shingles. Curator: 24 characters.
     pub shingles: Shingles,
     /// Numbers in a signature. Curator: 260.
     pub hashes: usize,
-    /// Where the hash functions come from. Curator: 42.
+    /// Seed of the hash functions. Curator: 42.
     pub seed: u32,
-    /// How the numbers are made.
+    /// Scheme that derives the numbers from the shingles.
     pub scheme: Scheme,
 }
 
@@ -57,13 +58,13 @@ impl Default for MinHashOptions {
 }
 
 impl MinHashOptions {
-    /// The shape that datatrove hashes by default: 5 words, 112 numbers, seed 1.
+    /// datatrove's default parameters: 5 words, 112 numbers, seed 1.
     pub fn datatrove() -> MinHashOptions {
         MinHashOptions { shingles: Shingles::Words(5), hashes: 112, seed: 1, scheme: Scheme::Permutations }
     }
 }
 
-/// Makes signatures. One for all threads; each thread brings its own [`MinHashScratch`].
+/// Computes signatures. Shared by all threads; each thread uses its own [`MinHashScratch`].
 #[derive(Clone, Debug)]
 pub struct MinHash {
     options: MinHashOptions,
@@ -74,7 +75,7 @@ pub struct MinHash {
     level: Level,
 }
 
-/// Memory for making signatures, kept between texts: some tens of KiB.
+/// Scratch memory for computing signatures, reused between texts: some tens of KiB.
 #[derive(Default)]
 pub struct MinHashScratch {
     shingles: ShingleScratch,
@@ -85,7 +86,7 @@ impl MinHash {
     /// Draws the hash functions.
     ///
     /// # Errors
-    /// Where shingles or signatures would have no length, or a signature more than 65,536 numbers.
+    /// Shingles or signatures have length zero, or a signature has more than 65,536 numbers.
     pub fn new(options: &MinHashOptions) -> Result<MinHash, Error> {
         if options.shingles.width() == 0 {
             return Err(Error::setting("shingles", "0 wide", "a shingle has at least one character or word"));
@@ -94,7 +95,7 @@ impl MinHash {
             return Err(Error::setting("hashes", options.hashes, "a signature has 1 to 65536 numbers"));
         }
         if options.scheme == Scheme::OnePermutation && options.hashes > 1 << 10 {
-            // Filling empty bins takes up to the square of their number.
+            // Filling empty bins takes time up to the square of their number.
             return Err(Error::setting(
                 "hashes",
                 options.hashes,
@@ -104,7 +105,8 @@ impl MinHash {
         let (mut a, mut b) = curator_parameters(options.seed, options.hashes);
         let hash_seed = a[0];
         if options.scheme != Scheme::Curator {
-            // Curator's numbers have 31 bits. Odd and of 32 bits, a permutes all hashes; b has its high bit from a.
+            // Curator's numbers have 31 bits. Making `a` odd and 32 bits wide makes it permute all hashes; `b` takes
+            // its high bit from `a`.
             for (a, b) in a.iter_mut().zip(&mut b) {
                 *b |= (*a & 1) << 31;
                 *a = *a << 1 | 1;
@@ -115,13 +117,13 @@ impl MinHash {
         Ok(MinHash { options: options.clone(), hash_seed, a, b, level: Level::new() })
     }
 
-    /// The settings.
+    /// Parameters of the signatures.
     pub fn options(&self) -> &MinHashOptions {
         &self.options
     }
 
-    /// The signature of `text`, valid until the next call; none for a text without shingles. Time and memory:
-    /// linear in the text, and a fixed amount.
+    /// Signature of `text`, valid until the next call; `None` for a text without shingles. Time is linear in the
+    /// text, memory is constant.
     pub fn signature<'s>(&self, text: &str, scratch: &'s mut MinHashScratch) -> Option<&'s [u32]> {
         match self.options.scheme {
             Scheme::Permutations => {
@@ -159,7 +161,7 @@ fn permutations<S: fearless_simd::Simd, const LINEAR: bool>(
     let mut any = false;
     hash_shingles(text, hash.options.shingles, hash.hash_seed, shingles, |hashes| {
         any = true;
-        // A closure is a function of its own, which would not have the vector instructions.
+        // A closure is a separate function, which would be compiled without the vector instructions.
         simd.vectorize(
             #[inline(always)]
             || multiply_min::<_, LINEAR>(simd, hashes, &hash.a, &hash.b, minima),
@@ -183,7 +185,7 @@ fn one_permutation(hash: &MinHash, bins: &OnePermutation, text: &str, scratch: &
 mod tests {
     use super::*;
 
-    /// A signature with parameters of the caller's.
+    /// Signature with the given hash parameters.
     fn signature(a: &[u32], seed: u32, width: usize, text: &str) -> Vec<u32> {
         let shingles = Shingles::Chars(width);
         let scheme = Scheme::Curator;
@@ -195,7 +197,7 @@ mod tests {
         hash.signature(text, &mut MinHashScratch::default()).unwrap().to_vec()
     }
 
-    /// The inputs and results of cuDF's own test of `minhash` (seed 0, a = b = 10, 11, 12, width 4).
+    /// Inputs and expected values of cuDF's own test of `minhash` (seed 0, a = b = 10, 11, 12, width 4).
     #[test]
     fn gives_the_values_of_cudf() {
         let check = |text: &str, expected: [u32; 3]| {

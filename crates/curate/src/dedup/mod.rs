@@ -1,16 +1,16 @@
-//! Which documents are the same.
+//! Deduplication of documents.
 //!
-//! * [`Unique`] passes on the first of equal texts while they stream, [`exact`] finds equal texts with less memory than
+//! * [`Unique`] passes on the first of equal texts in a stream; [`exact`] finds equal texts with less memory than
 //!   their hashes need.
-//! * [`fuzzy`] finds near-duplicates: MinHash signatures ([`MinHash`]), bands ([`Bands`]), pairs by a sort that spills
-//!   ([`Engine`]), components ([`Components`]) and, where asked, the exact similarity of each ([`jaccard`]).
-//! * [`ParagraphFilter`] drops paragraphs seen before, by a Bloom filter; [`substrings`] cuts repeated stretches of bytes
-//!   out, by a suffix array; [`semantic`] finds documents that mean the same, by their embeddings.
-//! * [`NearDuplicates`] makes texts to try them on.
+//! * [`fuzzy`] finds near-duplicates: MinHash signatures ([`MinHash`]), bands ([`Bands`]), pairs by an external sort
+//!   ([`Engine`]), components ([`Components`]) and, optionally, the exact similarity of each pair ([`jaccard`]).
+//! * [`ParagraphFilter`] drops paragraphs seen before, using a Bloom filter; [`substrings`] cuts out repeated byte
+//!   ranges, using a suffix array; [`semantic`] finds documents with the same meaning by their embeddings.
+//! * [`NearDuplicates`] generates texts to try them on.
 //!
-//! Documents have numbers that ascend; the first document of a cluster stands for it. Results depend on texts and
-//! options, never on threads, on the order of a hash map or of files. This module knows nothing of the stages that
-//! call it, of languages or of tokens.
+//! Documents have ascending numbers, and the first document of a cluster represents it. Results depend only on texts
+//! and options, never on threads, hash-map order or file order. This module is independent of the stages that call
+//! it, of languages and of tokens.
 
 #[cfg(feature = "pipeline")]
 mod bands;

@@ -1,8 +1,7 @@
-//! MurmurHash3, x86, 32 bits (Appleby 2011): one text at a time, and every window of a text at once.
+//! MurmurHash3, x86, 32 bits (Appleby 2011): hash of one text, and of all windows of a text at once.
 //!
-//! Two windows that overlap share their four-byte words, so a word is scrambled once per position and each
-//! window of n bytes is then n/4 cheap steps over scrambled words. Both loops run over whole arrays and
-//! become vector code.
+//! Overlapping windows share their four-byte words, so each word is scrambled once per position and each window of n
+//! bytes takes n/4 cheap steps over scrambled words. Both loops run over whole arrays and auto-vectorize.
 
 const C1: u32 = 0xcc9e_2d51;
 const C2: u32 = 0x1b87_3593;
@@ -25,7 +24,7 @@ fn finish(hash: u32, bytes: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// The hash of `bytes`.
+/// Hash of `bytes`.
 pub(super) fn murmur3(bytes: &[u8], seed: u32) -> u32 {
     let mut words = bytes.chunks_exact(4);
     let mut hash = seed;
@@ -39,15 +38,15 @@ pub(super) fn murmur3(bytes: &[u8], seed: u32) -> u32 {
     finish(hash, bytes.len() as u32)
 }
 
-/// Memory of [`windows`], kept between calls.
+/// Scratch memory of [`windows`], reused between calls.
 #[derive(Default)]
 pub(super) struct WindowScratch {
     words: Vec<u32>,
     tails: Vec<u32>,
 }
 
-/// Writes the hashes of all windows of `width` bytes in `bytes` to `out`: `bytes.len() - width + 1` of them,
-/// none where `bytes` is shorter than the window.
+/// Writes the hashes of all windows of `width` bytes in `bytes` to `out`: `bytes.len() - width + 1` of them, or none
+/// if `bytes` is shorter than the window.
 #[inline(always)]
 pub(super) fn windows(
     bytes: &[u8],

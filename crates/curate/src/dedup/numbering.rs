@@ -1,23 +1,23 @@
-//! The caller's document numbers, which ascend but may have gaps, as places 0..n and back.
+//! Maps the caller's ascending document numbers, which may have gaps, to indices 0..n and back.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Runs of consecutive numbers: one run for numbers without gaps.
+/// Runs of consecutive numbers; a single run if there are no gaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Numbering {
-    /// First number of each run, and its place.
+    /// First number and first index of each run.
     runs: Vec<(u64, u64)>,
     next: u64,
     last: Option<u64>,
 }
 
 impl Numbering {
-    /// The place of the next document.
+    /// Appends a document and returns its index.
     ///
     /// # Errors
-    /// Where `number` is not larger than all before.
+    /// `number` is not larger than all earlier ones.
     pub(super) fn push(&mut self, number: u64) -> Result<u64, Error> {
         if let Some(last) = self.last.filter(|&last| last >= number) {
             return Err(Error::setting(
@@ -34,24 +34,24 @@ impl Numbering {
         Ok(self.next - 1)
     }
 
-    /// Documents so far.
+    /// Number of documents so far.
     pub(super) fn len(&self) -> u64 {
         self.next
     }
 
-    /// The number of the last document.
+    /// Number of the last document.
     pub(super) fn last(&self) -> Option<u64> {
         self.last
     }
 
-    /// The number at a place below [`Numbering::len`].
+    /// Number at an index below [`Numbering::len`].
     pub(super) fn number(&self, place: u64) -> u64 {
         let run = self.runs.partition_point(|&(_, first)| first <= place) - 1;
         let (number, first) = self.runs[run];
         number + (place - first)
     }
 
-    /// The place of a number, if there is such a document.
+    /// Index of a number; `None` if there is no such document.
     pub(super) fn place(&self, number: u64) -> Option<u64> {
         let run = self.runs.partition_point(|&(first, _)| first <= number).checked_sub(1)?;
         let (first, place) = self.runs[run];

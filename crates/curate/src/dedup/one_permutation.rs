@@ -2,7 +2,7 @@
 
 const MULTIPLIER: u32 = 0x9e37_79b1;
 
-/// The bins of a signature.
+/// Bins of a signature.
 pub(super) struct OnePermutation {
     bins: usize,
     seed: u32,
@@ -20,8 +20,8 @@ impl OnePermutation {
         OnePermutation { bins, seed }
     }
 
-    /// Lowers `minima` by the shingles. The high bits of a hash choose the bin, all of them (scrambled, which
-    /// keeps different hashes apart) are the value; `u32::MAX` means that nothing has fallen into a bin.
+    /// Lowers `minima` by the shingles. The high bits of a hash select the bin; the whole hash, scrambled
+    /// injectively, is the value. `u32::MAX` marks an empty bin.
     #[inline(always)]
     pub(super) fn lower(&self, hashes: &[u32], minima: &mut [u32]) {
         let bins = self.bins as u64;
@@ -33,8 +33,8 @@ impl OnePermutation {
         }
     }
 
-    /// Fills empty bins, of which not all may be: bin i takes the value of the first full bin in a random sequence
-    /// of its own, which is the same for all texts. So two texts agree in a filled bin with a probability equal to
+    /// Fills empty bins; at least one bin must be full. Bin i takes the value of the first full bin in its own random
+    /// sequence, which is the same for all texts. Two texts therefore agree in a filled bin with probability equal to
     /// their similarity, as in the others.
     pub(super) fn densify(&self, minima: &mut [u32]) {
         let full: Vec<bool> = minima.iter().map(|&least| least != u32::MAX).collect();
@@ -60,7 +60,7 @@ impl OnePermutation {
 mod tests {
     use super::*;
 
-    /// Signatures of two sets of `size` numbers that share `shared` of them.
+    /// Share of equal signature numbers of two sets of `size` numbers with `shared` in common.
     fn agreement(size: u64, shared: u64, bins: usize, rounds: u64) -> f64 {
         let scheme = OnePermutation::new(bins, 5);
         let mut agree = 0;
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn estimates_the_jaccard_similarity() {
-        // 800 of 1200 in common: 2/3; with fewer elements than bins the estimate holds on average too.
+        // 800 of 1200 in common: 2/3; with fewer elements than bins the estimate is still unbiased.
         for (size, shared) in [(1000, 800), (100, 80)] {
             let jaccard = shared as f64 / (2 * size - shared) as f64;
             let found = agreement(size, shared, 260, 200);

@@ -1,5 +1,5 @@
-//! How many similar pairs a choice of bands finds: all pairs of a set of texts compared exactly, and what the bands
-//! say and what theory expects of them.
+//! Recall of a banding scheme: compares all pairs of a set of texts exactly, with the pairs that the bands find and
+//! that theory predicts.
 
 use rayon::prelude::*;
 
@@ -8,24 +8,24 @@ use crate::dedup::jaccard::set;
 use crate::dedup::minhash::MinHashScratch;
 use crate::error::Error;
 
-/// Pairs whose Jaccard similarity lies in one range.
+/// Pairs whose Jaccard similarity lies in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RecallBucket {
-    /// Pairs with a similarity in the range.
+    /// Pairs with a similarity in the interval.
     pub pairs: u64,
-    /// Those that agree in some band.
+    /// Pairs that agree in some band.
     pub found: u64,
-    /// The sum of `1 - (1 - J^rows)^bands` over the pairs.
+    /// Sum of `1 - (1 - J^rows)^bands` over the pairs.
     pub expected: f64,
 }
 
 impl RecallBucket {
-    /// Found pairs over all; 0 where there are none.
+    /// Share of pairs found; 0 if there are none.
     pub fn recall(&self) -> f64 {
         if self.pairs == 0 { 0.0 } else { self.found as f64 / self.pairs as f64 }
     }
 
-    /// What theory expects [`RecallBucket::recall`] to be.
+    /// Theoretical value of [`RecallBucket::recall`].
     pub fn theory(&self) -> f64 {
         if self.pairs == 0 { 0.0 } else { self.expected / self.pairs as f64 }
     }
@@ -38,15 +38,14 @@ impl RecallBucket {
     }
 }
 
-/// Ranges of similarity, each 0.05 wide; the last holds 1 too.
+/// Number of similarity intervals, each 0.05 wide; the last includes 1.
 pub const RECALL_BUCKETS: usize = 20;
 
-/// Compares all pairs of `texts` exactly, and says per range of 0.05 in Jaccard similarity how many the bands of
-/// `options` find. Pairs without a common shingle have similarity 0 and are not counted. Memory: about 20 bytes a
-/// shingle.
+/// Compares all pairs of `texts` exactly and counts, per Jaccard interval of 0.05, how many the bands of `options`
+/// find. Pairs without a common shingle have similarity 0 and are not counted. Memory: about 20 bytes per shingle.
 ///
 /// # Errors
-/// Where the options cannot be.
+/// The options are invalid.
 pub fn recall(options: &FuzzyOptions, texts: &[String]) -> Result<[RecallBucket; RECALL_BUCKETS], Error> {
     let bands = Bands::new(options)?;
     let sets: Vec<Vec<u64>> = texts.par_iter().map(|text| set(text, options.shingles, 0, 1)).collect();
@@ -86,9 +85,9 @@ pub fn recall(options: &FuzzyOptions, texts: &[String]) -> Result<[RecallBucket;
     Ok(total)
 }
 
-/// The texts that have each shingle, for shingles that several have.
+/// Inverted index of the shingles that occur in more than one text.
 struct Index {
-    /// Shingles, ascending, with the end of their texts in `texts`.
+    /// Shingles, ascending, each with the end of its texts in `texts`.
     shingles: Vec<(u64, u32)>,
     texts: Vec<u32>,
 }
@@ -109,7 +108,7 @@ impl Index {
         index
     }
 
-    /// Counts into `common` how many shingles each later text shares with `first`, and returns those texts.
+    /// Counts into `common` the shingles that each later text shares with `first`, and returns those texts.
     fn count(&self, set: &[u64], first: usize, common: &mut [u32]) -> Vec<usize> {
         let mut others = Vec::new();
         for hash in set {

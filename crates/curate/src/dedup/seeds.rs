@@ -1,17 +1,17 @@
-//! The random numbers that Curator draws its hash parameters with: numpy's `RandomState`, which is MT19937
-//! (Matsumoto and Nishimura 1998) seeded by one integer, with masked rejection for bounded integers.
+//! Curator's generator of hash parameters: numpy's `RandomState`, which is MT19937 (Matsumoto and Nishimura 1998)
+//! seeded by one integer, with masked rejection for bounded integers.
 
 const N: usize = 624;
 const M: usize = 397;
 
-/// MT19937 as `numpy.random.RandomState(seed)` starts it.
+/// MT19937 with the initial state of `numpy.random.RandomState(seed)`.
 pub(super) struct MersenneTwister {
     state: [u32; N],
     next: usize,
 }
 
 impl MersenneTwister {
-    /// Knuth's initialisation with one 32-bit number.
+    /// Initializes the state from one 32-bit number (Knuth).
     pub(super) fn new(seed: u32) -> MersenneTwister {
         let mut state = [0u32; N];
         state[0] = seed;
@@ -31,7 +31,7 @@ impl MersenneTwister {
         self.next = 0;
     }
 
-    /// The next 32 random bits.
+    /// Returns the next 32 random bits.
     pub(super) fn next_u32(&mut self) -> u32 {
         if self.next == N {
             self.refill();
@@ -44,7 +44,7 @@ impl MersenneTwister {
         y ^ (y >> 18)
     }
 
-    /// `randint(low, high, dtype=uint32)`: masks to the range's bits and draws again above it.
+    /// `randint(low, high, dtype=uint32)`: masks to the range's bits and redraws values above it.
     pub(super) fn bounded(&mut self, low: u32, high: u32) -> u32 {
         let range = high - 1 - low;
         if range == 0 {
@@ -60,7 +60,7 @@ impl MersenneTwister {
     }
 }
 
-/// The pairs (a, b) of Curator's 32-bit MinHash: a in 1..2^31-1, b in 0..2^31-1, drawn in turn.
+/// Pairs (a, b) of Curator's 32-bit MinHash: a in 1..2^31-1, b in 0..2^31-1, drawn alternately.
 pub(super) fn curator_parameters(seed: u32, hashes: usize) -> (Vec<u32>, Vec<u32>) {
     const PRIME: u32 = (1 << 31) - 1;
     let mut random = MersenneTwister::new(seed);

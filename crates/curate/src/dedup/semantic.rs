@@ -1,8 +1,8 @@
-//! Semantic deduplication (Abbas et al. 2023, SemDeDup): documents whose embeddings nearly coincide within a k-means cluster.
+//! Semantic deduplication (SemDeDup, Abbas et al. 2023): removes documents whose embeddings nearly coincide within a
+//! k-means cluster.
 //!
-//! Embeddings lie in a file; memory holds a sample to fit the centres to, and one block of a cluster. Of two
-//! documents whose cosine is above 1 - eps, one goes: within a cluster they are put in the order of
-//! preference, and each is removed that is so close to one before it.
+//! Embeddings are stored in a file; memory holds a sample for fitting the centres and one block of a cluster. Within
+//! a cluster, documents are sorted by preference, and each is removed whose cosine to an earlier one exceeds 1 - eps.
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -29,23 +29,23 @@ pub enum Preference {
     Random,
 }
 
-/// How documents with the same meaning are found.
+/// Parameters of semantic deduplication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SemanticOptions {
-    /// Clusters of k-means. Curator: 100.
+    /// Number of k-means clusters. Curator: 100.
     pub clusters: usize,
-    /// Most iterations of k-means. Curator: 300.
+    /// Maximum number of k-means iterations. Curator: 300.
     pub max_iterations: usize,
-    /// Movement of the centres below which k-means ends, relative to the variance. Curator: 1e-4.
+    /// Movement of the centres at which k-means stops, relative to the variance. Curator: 1e-4.
     pub tolerance: f64,
-    /// Documents are the same above a cosine of 1 - eps. Curator: 0.01.
+    /// Documents are duplicates above a cosine of 1 - eps. Curator: 0.01.
     pub eps: f64,
-    /// Which one stays.
+    /// Preference for the document to keep.
     pub keep: Preference,
-    /// Where starts and random preferences come from.
+    /// Seed of the initialization and of random preferences.
     pub seed: u64,
-    /// Documents that the centres are fitted to: all, up to so many, else a random sample.
+    /// Maximum number of documents for fitting the centres; a random sample if there are more.
     pub sample: usize,
 }
 
@@ -63,10 +63,10 @@ impl Default for SemanticOptions {
     }
 }
 
-/// Rows of a cluster compared at once (Curator: 1024).
+/// Rows of a cluster compared per block (Curator: 1024).
 const BLOCK: usize = 1024;
 
-/// What [`semantic`] will need for so many documents, with embeddings of `size` numbers.
+/// Memory and disk needed by [`semantic`] for `documents` embeddings of `size` numbers.
 pub fn semantic_needs(options: &SemanticOptions, documents: u64, size: usize) -> Needs {
     let row = 4 * size as u64;
     let sample = documents.min(options.sample as u64);
@@ -74,11 +74,11 @@ pub fn semantic_needs(options: &SemanticOptions, documents: u64, size: usize) ->
     Needs { memory_bytes: rows + documents.saturating_mul(20), disk_bytes: documents.saturating_mul(row) }
 }
 
-/// Finds documents that mean the same, by their embeddings, which are complete. One of each group stays, which need not be
-/// the first: a removed document's representative is the one it is closest to among those preferred to it.
+/// Finds documents with the same meaning from complete embeddings. One of each group is kept, not necessarily the
+/// first: a removed document's representative is the closest of those preferred to it.
 ///
 /// # Errors
-/// Where the embeddings cannot be read.
+/// The embeddings cannot be read.
 pub fn semantic(options: &SemanticOptions, rows: &mut Embeddings) -> Result<Vec<(u64, u64)>, Error> {
     if options.clusters == 0 || options.sample == 0 {
         let found = format!("{} (by {})", options.clusters, options.sample);
@@ -102,7 +102,7 @@ pub fn semantic(options: &SemanticOptions, rows: &mut Embeddings) -> Result<Vec<
 
 fn fit(options: &SemanticOptions, rows: &mut Embeddings, documents: u64) -> Result<Centres, Error> {
     let wanted = documents.min(options.sample as u64);
-    // Selection sampling (Knuth, algorithm S): so many places, ascending.
+    // Selection sampling (Knuth, algorithm S): `wanted` indices, ascending.
     let mut random = SplitMix(options.seed);
     let mut places = Vec::with_capacity(wanted as usize);
     for place in 0..documents {
@@ -115,7 +115,7 @@ fn fit(options: &SemanticOptions, rows: &mut Embeddings, documents: u64) -> Resu
     Ok(Centres::fit(&sample, rows.size(), options.clusters, limits, options.seed))
 }
 
-/// The members of each cluster, with their distances to its centre.
+/// Members of each cluster, with their distances to its centre.
 fn assign(centres: &Centres, rows: &mut Embeddings, documents: u64) -> Result<Vec<Vec<(u64, f32)>>, Error> {
     let mut clusters: Vec<Vec<(u64, f32)>> = vec![Vec::new(); centres.len()];
     for first in (0..documents).step_by(BLOCK) {
@@ -137,7 +137,7 @@ fn assign(centres: &Centres, rows: &mut Embeddings, documents: u64) -> Result<Ve
     Ok(clusters)
 }
 
-/// Members in the order of preference; equal ones in document order.
+/// Members in order of preference; ties in document order.
 fn ordered(options: &SemanticOptions, cluster: usize, mut members: Vec<(u64, f32)>) -> Vec<u64> {
     match options.keep {
         Preference::Hard => members.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))),
@@ -149,7 +149,7 @@ fn ordered(options: &SemanticOptions, cluster: usize, mut members: Vec<(u64, f32
     members.into_iter().map(|(place, _)| place).collect()
 }
 
-/// Members closer than eps to one before them, each with the closest such.
+/// Members closer than eps to an earlier one, each with the closest such.
 fn close_ones(
     options: &SemanticOptions,
     rows: &mut Embeddings,
@@ -188,11 +188,11 @@ fn close_ones(
 }
 
 impl Duplicates {
-    /// The clusters that pairs of (removed, representative) make, for a report: the first document of each stands
-    /// for it here, whichever stays. Numbers in `pairs` must be among `numbers`, which ascend.
+    /// Builds report clusters from pairs of (removed, representative); each cluster is represented by its first
+    /// document, whichever is kept. Numbers in `pairs` must occur in `numbers`, which must ascend.
     ///
     /// # Errors
-    /// Where numbers do not ascend, or a pair has another number.
+    /// Numbers do not ascend, or a pair contains an unknown number.
     pub fn from_pairs(numbers: impl Iterator<Item = u64>, pairs: &[(u64, u64)]) -> Result<Duplicates, Error> {
         let mut numbering = Numbering::default();
         for number in numbers {
@@ -254,7 +254,7 @@ mod tests {
             let pairs = find(&SemanticOptions { keep, ..options.clone() }, &texts);
             assert_eq!(groups(&pairs), [(20, 0), (40, 30), (50, 10)], "{keep:?}");
         }
-        // The centre lies between: the document on the axis is farther from it.
+        // The centre is in between: the document on the axis is farther from it.
         let hard = find(&options, &texts);
         assert!(hard.contains(&(20, 0)) && hard.contains(&(50, 10)), "{hard:?}");
         let easy = find(&SemanticOptions { keep: Preference::Easy, ..options.clone() }, &texts);

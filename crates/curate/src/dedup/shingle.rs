@@ -1,5 +1,5 @@
-//! Cutting a text into overlapping pieces (shingles) and hashing them to 32 bits, a few thousand at a time, so
-//! that a text of any size needs the same memory.
+//! Splits a text into overlapping pieces (shingles) and hashes them to 32 bits, a few thousand at a time, so that
+//! memory does not depend on the size of the text.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub enum Shingles {
 }
 
 impl Shingles {
-    /// Characters or words in a shingle.
+    /// Number of characters or words in a shingle.
     pub fn width(self) -> usize {
         match self {
             Shingles::Chars(width) | Shingles::Words(width) => width,
@@ -27,10 +27,10 @@ impl Shingles {
     }
 }
 
-/// Shingles hashed together.
+/// Shingles hashed per call.
 const CHUNK: usize = 2048;
 
-/// Memory for hashing, kept between texts.
+/// Scratch memory for hashing, reused between texts.
 #[derive(Default)]
 pub(super) struct ShingleScratch {
     windows: WindowScratch,
@@ -40,8 +40,8 @@ pub(super) struct ShingleScratch {
     words: Words,
 }
 
-/// Hands the hashes of all shingles of `text` to `take`, at most some thousands at a time; none for a text
-/// without characters (or without words).
+/// Passes the hashes of all shingles of `text` to `take`, at most some thousands at a time; none for a text without
+/// characters (or without words).
 #[inline(always)]
 pub(super) fn hash_shingles(
     text: &str,
@@ -84,8 +84,8 @@ pub(super) fn hash_shingles(
     }
 }
 
-/// Windows of characters that may have several bytes. A window of as many bytes as characters (most, in Latin
-/// scripts) takes its hash from the pass over all byte positions, the others are hashed one by one.
+/// Windows of characters that may have several bytes. A window with as many bytes as characters (most windows, in
+/// Latin scripts) takes its hash from the pass over all byte positions; the others are hashed one by one.
 #[inline(always)]
 fn hash_wide(
     text: &str,
@@ -106,7 +106,7 @@ fn hash_wide(
             marks.push(bytes.len());
         }
         let Some(count) = marks.len().checked_sub(width).filter(|&count| count > 0) else {
-            // Only the first round can end here: later ones begin with `width` marks and get the end as one more.
+            // Only the first round can end here: later ones begin with `width` marks and add the end as one more.
             take(&[murmur3(bytes, seed)]);
             return;
         };

@@ -1,10 +1,10 @@
-//! Exact substrings: every stretch of n bytes that stands anywhere before is cut out (the deduplication of Lee et al. 2022,
-//! "Deduplicating Training Data Makes Language Models Better", but the first occurrence stays, save where a repeat
-//! overlaps it).
+//! Exact substring deduplication: cuts out every range of n bytes that occurs earlier (the method of Lee et al. 2022,
+//! "Deduplicating Training Data Makes Language Models Better", except that the first occurrence is kept unless a
+//! repeat overlaps it).
 //!
-//! Repeats are found in a suffix array: suffixes that begin with the same n bytes are neighbours in it. Text is taken in
-//! chunks that fit in memory; repeats across chunks are found by taking each pair of chunks together, which is exact but
-//! takes time in the square of the number of chunks, and is said before the start.
+//! Repeats are found in a suffix array, where suffixes with the same first n bytes are adjacent. Text is processed in
+//! chunks that fit in memory; repeats across chunks are found by sorting each pair of chunks together, which is exact
+//! but quadratic in the number of chunks; the number of sorts is reported before the start.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -41,10 +41,10 @@ impl Default for SubstringOptions {
 }
 
 impl SubstringOptions {
-    /// Refuses what cannot be.
+    /// Checks the options.
     ///
     /// # Errors
-    /// A repeat has no byte, or a chunk does not hold four repeats or has more than 512 MiB.
+    /// `min_bytes` is zero, or a chunk holds fewer than four repeats or exceeds 512 MiB.
     pub fn check(&self) -> Result<(), Error> {
         let SubstringOptions { min_bytes, chunk_bytes, .. } = *self;
         if min_bytes == 0 || chunk_bytes / 4 < min_bytes || chunk_bytes > 1 << 29 {
@@ -57,10 +57,11 @@ impl SubstringOptions {
     }
 }
 
-/// Between texts: no byte of UTF-8, so no repeat contains it.
+/// Separates texts: not a byte of UTF-8, so no repeat contains it.
 const SEPARATOR: u8 = 0xff;
 
-/// What [`substrings`] will need for so many documents and bytes of text, and how many times a chunk's suffixes are sorted.
+/// Resources needed by [`substrings`] for `documents` documents and `bytes` bytes of text, and the number of suffix
+/// sorts.
 pub fn substring_needs(options: &SubstringOptions, documents: u64, bytes: u64) -> (Needs, u64) {
     let chunk = (options.chunk_bytes as u64).min(bytes.saturating_add(documents));
     let chunks = bytes.div_ceil(chunk.max(1)).max(1);
@@ -70,21 +71,21 @@ pub fn substring_needs(options: &SubstringOptions, documents: u64, bytes: u64) -
     (Needs { memory_bytes, disk_bytes: bytes }, sorts)
 }
 
-/// What was cut.
+/// Totals of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubstringReport {
-    /// Documents that came.
+    /// Documents processed.
     pub documents: u64,
-    /// Documents of which something was cut.
+    /// Documents with at least one cut.
     pub cut_documents: u64,
-    /// Bytes that came.
+    /// Bytes processed.
     pub bytes: u64,
-    /// Bytes that were cut.
+    /// Bytes cut.
     pub cut_bytes: u64,
 }
 
-/// Marks the bytes of `pieces` that lie in some stretch of `min_bytes` which stands at an earlier place of the same or
-/// an earlier piece. Returns ascending ranges for each piece. Memory: 9 bytes for each of text, besides the pieces.
+/// Marks the bytes of `pieces` that lie in some range of `min_bytes` bytes which also occurs earlier, in the same or
+/// an earlier piece. Returns ascending ranges per piece. Memory: 9 bytes per byte of text, excluding the pieces.
 fn repeats(pieces: &[&[u8]], min_bytes: usize) -> Result<Vec<Vec<Range<usize>>>, Error> {
     let mut text = Vec::with_capacity(pieces.iter().map(|piece| piece.len() + 1).sum());
     for piece in pieces {
@@ -100,7 +101,7 @@ fn repeats(pieces: &[&[u8]], min_bytes: usize) -> Result<Vec<Vec<Range<usize>>>,
     let long = |suffix: i32| common[suffix as usize] as usize >= min_bytes;
     let mut from = 0;
     while from < suffixes.len() {
-        // `common` of a suffix counts what it shares with its neighbour before.
+        // `common` of a suffix is the length of its common prefix with the preceding one.
         let group = 1 + suffixes[from + 1..].iter().take_while(|&&suffix| long(suffix)).count();
         if group > 1 {
             let group = &suffixes[from..from + group];
@@ -142,7 +143,7 @@ impl Bits {
     }
 }
 
-/// Ascending ranges that cover what any of `ranges` covers.
+/// Union of `ranges`, ascending.
 fn union(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut all: Vec<Range<usize>> = Vec::new();
@@ -155,7 +156,7 @@ fn union(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     all
 }
 
-/// `text` without `ranges`, which ascend; a character stays whole where a range ends inside it.
+/// Removes the ascending `ranges` from `text`; a character stays whole if a range ends inside it.
 fn cut<'t>(text: &'t str, ranges: &[Range<usize>]) -> Cow<'t, str> {
     if ranges.is_empty() {
         return Cow::Borrowed(text);
@@ -179,7 +180,7 @@ fn cut<'t>(text: &'t str, ranges: &[Range<usize>]) -> Cow<'t, str> {
     Cow::Owned(left)
 }
 
-/// A share of a document: bytes `from..to` of the document at place `document`.
+/// A part of a document: bytes `from..to` of the document at index `document`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
     document: usize,
@@ -187,11 +188,11 @@ struct Piece {
     to: usize,
 }
 
-/// Texts in a file, with where they lie.
+/// Texts in a file, with their offsets.
 struct Texts {
     path: PathBuf,
     file: File,
-    /// Number and offset of each document; the end of the last closes the list.
+    /// Number and offset of each document; a document ends where the next one begins, the last at `end`.
     documents: Vec<(u64, u64)>,
     end: u64,
 }
@@ -234,9 +235,9 @@ impl Texts {
         pieces.iter().map(|piece| self.read(piece)).collect()
     }
 
-    /// Chunks of at most `chunk_bytes`. A document that does not fit into what is left begins a new chunk; one longer
-    /// than a chunk is cut into pieces that overlap by one byte less than a repeat, so that every repeat lies
-    /// whole in some piece.
+    /// Splits the documents into chunks of at most `chunk_bytes`. A document that does not fit the remaining space
+    /// starts a new chunk; one longer than a chunk is split into pieces that overlap by one byte less than a repeat,
+    /// so that every repeat lies completely in some piece.
     fn chunks(&self, chunk_bytes: usize, min_bytes: usize) -> Vec<Vec<Piece>> {
         let mut chunks: Vec<Vec<Piece>> = vec![Vec::new()];
         let mut filled = 0;
@@ -263,11 +264,11 @@ impl Texts {
     }
 }
 
-/// Cuts repeats of at least [`SubstringOptions::min_bytes`] out of documents and gives all of them, in order, to `emit`;
-/// a document of which nothing is left comes as empty text. The texts lie in a file under `work` meanwhile.
+/// Cuts repeats of at least [`SubstringOptions::min_bytes`] out of documents and passes all documents to `emit` in
+/// order; a fully cut document is passed as empty text. The texts are stored in a file under `work` meanwhile.
 ///
 /// # Errors
-/// Where a document cannot be read or emitted, the file cannot be written, or the options cannot be.
+/// A document cannot be read or emitted, the file cannot be written, or the options are invalid.
 pub fn substrings<S: AsRef<str>>(
     options: &SubstringOptions,
     documents: impl Iterator<Item = Result<(u64, S), Error>>,
@@ -303,7 +304,7 @@ pub fn substrings<S: AsRef<str>>(
     Ok(report)
 }
 
-/// What to cut of each of `pieces`, given all earlier chunks.
+/// Ranges to cut from each of `pieces`, given all earlier chunks.
 fn ranges_of(
     texts: &mut Texts,
     earlier: &[Vec<Piece>],
@@ -332,7 +333,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    /// What stays, window by window.
+    /// Reference implementation: the kept text, window by window.
     fn slowly(texts: &[String], min_bytes: usize) -> Vec<String> {
         let mut seen = HashSet::new();
         let cut = |text: &String| {
@@ -382,7 +383,7 @@ mod tests {
         let options = SubstringOptions { min_bytes: 5, ..SubstringOptions::default() };
         let all = cut_all(&texts, &options);
         assert_eq!(all[0], texts[0]);
-        // ý and ë begin with the same byte, which stays with the rest of its character.
+        // ý and ë begin with the same byte; it is kept with the rest of its character.
         assert_eq!(all[1], "xxëthere");
     }
 
@@ -391,7 +392,7 @@ mod tests {
         let texts = ["a".repeat(3 << 20), "b".to_string(), "a".repeat(3 << 20)];
         let options = SubstringOptions { min_bytes: 100, chunk_bytes: 4 << 20, across: true };
         let lengths: Vec<usize> = cut_all(&texts, &options).iter().map(String::len).collect();
-        // Every window but the first repeats an earlier one, and they overlap: one letter is in none of them.
+        // Every window but the first repeats an earlier one, and they overlap: only one letter is in none of them.
         assert_eq!(lengths, [1, 1, 0]);
     }
 

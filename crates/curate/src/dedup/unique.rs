@@ -1,4 +1,4 @@
-//! Exact deduplication: the first of all documents with the same text stays.
+//! Exact deduplication of a stream: keeps the first of all documents with the same text.
 
 use std::collections::HashSet;
 
@@ -8,20 +8,20 @@ use crate::counters::{Counters, Reason};
 use crate::document::Document;
 use crate::error::Error;
 
-/// When two texts are the same.
+/// Equality of texts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sameness {
-    /// Every byte agrees.
+    /// All bytes are equal.
     #[default]
     Bytes,
-    /// The lines agree but for white space at their ends, and for empty lines at the end of the text; so line
-    /// ends of any system are the same.
+    /// Lines are equal except for trailing white space and trailing empty lines of the text, so line endings do not
+    /// matter.
     Lines,
 }
 
-/// Passes on each text once. Texts are compared by their 128-bit XXH3 hash: among a thousand million documents
-/// two different ones collide with a probability of 2e-21 (n^2 / 2^129). Memory is 16 bytes a document in an open
-/// table, 20 to 40 with its slack; the set is only asked for membership, its order decides nothing.
+/// Passes on each text once. Texts are compared by their 128-bit XXH3 hash: among a thousand million documents two
+/// different ones collide with probability 2e-21 (n^2 / 2^129). Memory is 16 bytes per document, 20 to 40 with the
+/// slack of the open-addressing table; the set is used only for membership tests, so its order is irrelevant.
 pub struct Unique<I> {
     documents: I,
     sameness: Sameness,
@@ -30,17 +30,17 @@ pub struct Unique<I> {
 }
 
 impl<I> Unique<I> {
-    /// Drops the repetitions in `documents`.
+    /// Wraps `documents`, dropping duplicates.
     pub fn new(documents: I, sameness: Sameness) -> Unique<I> {
         Unique { documents, sameness, seen: HashSet::new(), counters: Counters::default() }
     }
 
-    /// The documents below.
+    /// Underlying document iterator.
     pub(crate) fn inner(&self) -> &I {
         &self.documents
     }
 
-    /// What was handed on, and the duplicates.
+    /// Counters of passed documents and duplicates.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -1,12 +1,12 @@
-//! Words for shingles: lower case, without accents, punctuation and white space; each run of digits is one `0`
-//! (the normalisation of datatrove's MinHash). A word is the longest run of letters and digits.
+//! Normalized words for shingles: lower case, without accents, punctuation and white space; each run of digits is one
+//! `0` (datatrove's MinHash normalization). A word is a maximal run of letters and digits.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::is_combining_mark;
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What an ASCII byte is in a word: itself in lower case, `0` for any digit, or nothing.
+/// Normal form of an ASCII byte: itself in lower case, `0` for any digit, or zero outside words.
 const ASCII: [u8; 128] = {
     let mut table = [0u8; 128];
     let mut byte = 0usize;
@@ -23,14 +23,14 @@ const ASCII: [u8; 128] = {
     table
 };
 
-/// Hashes words as they pass, and windows of them.
+/// Rolling hashes of windows of words.
 #[derive(Default)]
 pub(super) struct Words {
-    /// The hashes of the last words, a ring.
+    /// Ring buffer of the hashes of the last words.
     recent: Vec<u64>,
 }
 
-/// A word under way.
+/// A word being hashed.
 #[derive(Clone, Copy)]
 struct Word {
     hash: u64,
@@ -82,7 +82,7 @@ impl Words {
     }
 }
 
-/// One hash of the words of a ring, the oldest of which is at `first`.
+/// Combined hash of the words in a ring, the oldest of which is at `first`.
 #[inline(always)]
 fn combine(ring: &[u64], first: usize, seed: u32) -> u64 {
     let mix = |hash: u64, &word: &u64| (hash.rotate_left(23) ^ word).wrapping_mul(MULTIPLIER);
@@ -111,7 +111,7 @@ pub(super) fn each_word(text: &str, mut take: impl FnMut(u64)) {
             }
             continue;
         }
-        // A non-ASCII byte at a boundary begins a character, so there is one.
+        // A non-ASCII byte at a boundary begins a character, so this cannot fail.
         let Some(c) = text[at..].chars().next() else { break };
         at += c.len_utf8();
         if c.is_alphanumeric() || is_combining_mark(c) {

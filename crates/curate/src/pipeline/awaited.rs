@@ -1,23 +1,23 @@
-//! What is ready of a table, or what it waits for.
+//! A result that is ready, or the files it waits for.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// What is ready, or the files that other ranks owe before it is.
+/// A ready value, or the files that other ranks must write first.
 #[derive(Clone, Debug)]
 pub enum Awaited<T> {
-    /// It is there.
+    /// The value is available.
     Ready(T),
-    /// It is not, for lack of these.
+    /// The value needs these files.
     Owed(Vec<Owed>),
 }
 
-/// A file that is not there yet.
+/// A file that does not exist yet.
 #[derive(Clone, Debug)]
 pub struct Owed {
-    /// Where it will be.
+    /// Its future path.
     pub path: PathBuf,
-    /// The rank that makes it.
+    /// Rank that writes it.
     pub rank: usize,
 }
 
@@ -28,17 +28,17 @@ impl fmt::Display for Owed {
 }
 
 impl<T> Awaited<T> {
-    /// What waits for one file.
+    /// A value that waits for one file.
     pub fn file(path: PathBuf, rank: usize) -> Awaited<T> {
         Awaited::Owed(vec![Owed { path, rank }])
     }
 
-    /// What is there.
+    /// The value, if ready.
     pub fn ready(&self) -> Option<&T> {
         if let Awaited::Ready(it) = self { Some(it) } else { None }
     }
 
-    /// The same of what follows from it.
+    /// Applies `follows` to a ready value.
     pub fn map<U>(self, follows: impl FnOnce(T) -> U) -> Awaited<U> {
         match self {
             Awaited::Ready(it) => Awaited::Ready(follows(it)),
@@ -47,7 +47,7 @@ impl<T> Awaited<T> {
     }
 }
 
-/// All of them, or everything that any of them waits for.
+/// Collects all values, or the union of the files that any of them waits for.
 impl<T> FromIterator<Awaited<T>> for Awaited<Vec<T>> {
     fn from_iter<I: IntoIterator<Item = Awaited<T>>>(all: I) -> Awaited<Vec<T>> {
         let (mut ready, mut missing) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! What a stage over the whole table works with: the parts before it, a folder for the parts behind it, and helpers that
-//! keep rows in order.
+//! Context of a whole-table stage: the input parts, a folder for the output parts, and helpers that preserve row
+//! order.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,18 +21,18 @@ use crate::durable::{self, rename, temporary_of};
 use crate::error::Error;
 use crate::tables::TableEngine;
 
-/// Parts that a stage writes itself are closed when their text has so many bytes.
+/// Text size at which a part written directly by a stage is closed.
 const PART_TEXT_BYTES: u64 = 256 << 20;
 
-/// The work of one stage over the whole table.
+/// Context of one whole-table stage.
 pub struct Job<'a> {
     pub(crate) parts: &'a [TablePart],
     pub(crate) folder: &'a Path,
     pub(crate) key: &'a str,
     pub(crate) env: &'a Env,
-    /// Bytes of the documents in the parts that it wrote.
+    /// Distribution of document lengths, in bytes, over the parts written.
     pub(crate) lengths: Mutex<Histogram>,
-    /// Whether the ranks have left a file for each part.
+    /// True if the ranks have left a file for each part.
     pub(crate) shared: bool,
 }
 
@@ -43,65 +43,66 @@ impl<'a> Job<'a> {
 }
 
 impl Job<'_> {
-    /// The parts of the table before, in order.
+    /// Parts of the input table, in order.
     pub fn parts(&self) -> &[TablePart] {
         self.parts
     }
 
-    /// Where results go.
+    /// Output folder.
     pub fn folder(&self) -> &Path {
         self.folder
     }
 
-    /// What the ranks have made of each part for this stage, in order; `None` where it does that itself.
+    /// Files that the ranks prepared for this stage, one per part in order; `None` if the stage does that work
+    /// itself.
     pub fn shares(&self) -> Option<Vec<PathBuf>> {
         self.shared.then(|| (0..self.parts.len()).map(|part| shares::path(self.folder, part)).collect())
     }
 
-    /// Documents of the whole table.
+    /// Number of documents in the whole table.
     pub fn num_documents(&self) -> u64 {
         self.parts.iter().map(|part| part.facts.documents).sum()
     }
 
-    /// Bytes of text of the whole table.
+    /// Bytes of text in the whole table.
     pub fn text_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.facts.text_bytes).sum()
     }
 
-    /// Key of random choices.
+    /// Seed of random choices.
     pub fn seed(&self) -> u64 {
         self.env.seed
     }
 
-    /// Threads to use.
+    /// Number of threads to use.
     pub fn threads(&self) -> usize {
         self.env.threads
     }
 
-    /// Memory that the stage should stay within.
+    /// Memory budget of the stage, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.env.memory_bytes
     }
 
-    /// What opens the model in `folder`.
+    /// Loader for the model in `folder`.
     ///
     /// # Errors
-    /// This run has no models.
+    /// The run has no model loader.
     pub fn models(&self, folder: &Path) -> Result<&Arc<dyn Models>, Error> {
         Tools::offered(self.env.options.models.as_ref(), folder)
     }
 
-    /// Where the plans of whole tables run.
+    /// Engine that runs whole-table plans.
     pub fn engine(&self) -> &TableEngine {
         &self.env.options.engine
     }
 
-    /// A folder for what does not fit into memory; the stage empties what it makes there.
+    /// Spill folder; the stage removes what it creates there.
     pub fn spill(&self) -> &Path {
         &self.env.spill
     }
 
-    /// Goes on, or ends the run as a kill would. Long stages ask now and then.
+    /// Interruption point: returns, or ends the run as a kill would. Long stages call it regularly.
     ///
     /// # Errors
     /// [`Error::Interrupted`].
@@ -109,35 +110,35 @@ impl Job<'_> {
         self.env.point(name)
     }
 
-    /// The batches of the table in order, each with the number of its first document.
+    /// Batches of the table in order, each with the number of its first document.
     pub fn batches(&self) -> Batches {
         let (parts, env) = (self.parts.to_vec(), self.env.clone());
         Batches { parts, env, next_part: 0, reader: None, next_number: 0 }
     }
 
-    /// The same; with more than one thread the next batches are read while the last one is worked on.
+    /// Like [`batches`](Job::batches); with more than one thread, batches are read ahead in the background.
     pub fn ahead(&self) -> Box<dyn Iterator<Item = Result<(u64, Batch), Error>> + Send> {
         let mut batches = self.batches();
         if self.env.threads <= 1 {
             return Box::new(batches);
         }
         let (sender, receiver) = std::sync::mpsc::sync_channel(2);
-        // It ends when the receiver is gone.
+        // Ends when the receiver is dropped.
         std::thread::spawn(move || batches.try_for_each(|batch| sender.send(batch)));
         Box::new(receiver.into_iter())
     }
 
-    /// The documents of the table in order with their numbers; texts are shared, not copied.
+    /// Documents of the table in order with their numbers; texts are shared, not copied.
     pub fn documents(&self) -> Documents {
         Documents { batches: self.ahead(), texts: None, number: 0, row: 0 }
     }
 
-    /// Tells the user something, such as how much memory a stage will need.
+    /// Shows a message to the user, such as a stage's memory needs.
     pub fn say(&self, text: &str) {
         self.env.say(text);
     }
 
-    /// Runs `work` with the threads of this run as rayon's pool.
+    /// Runs `work` on a rayon pool with this run's threads.
     ///
     /// # Errors
     /// The threads cannot be started.
@@ -145,10 +146,10 @@ impl Job<'_> {
         Ok(self.env.pool()?.install(work))
     }
 
-    /// Calls `visit` with (number of the first document, batch) for every batch, on all threads in any order.
+    /// Calls `visit` with (number of the first document, batch) for every batch, on all threads and in any order.
     ///
     /// # Errors
-    /// A part that cannot be read, or what `visit` says.
+    /// A part cannot be read, or `visit` fails.
     pub fn for_each(&self, visit: &(dyn Fn(u64, &Batch) -> Result<(), Error> + Sync)) -> Result<(), Error> {
         let first = self.first_numbers();
         let open = |part: usize| {
@@ -159,11 +160,10 @@ impl Job<'_> {
         crew::run(self.env.limits(), self.parts.len(), &open, &work)
     }
 
-    /// Writes the table part for part, each batch as `change` gives it; `change` gets the number of the batch's first
-    /// document.
+    /// Rewrites the table part by part, passing each batch and the number of its first document through `change`.
     ///
     /// # Errors
-    /// A part that cannot be read or written, or what `change` says.
+    /// A part cannot be read or written, or `change` fails.
     pub fn rewrite(&self, change: &Change<'_>, tally: &mut Tally) -> Result<(), Error> {
         let first = self.first_numbers();
         let tallies = Mutex::new(vec![Tally::default(); self.parts.len()]);
@@ -187,10 +187,10 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Writes a file for every part, named by `name`: its batches as bytes, one after the other.
+    /// Writes one file per part, at the path given by `name`: the bytes of its batches, concatenated.
     ///
     /// # Errors
-    /// A part that cannot be read, a file that cannot be written, or what `bytes` says.
+    /// A part cannot be read, a file cannot be written, or `bytes` fails.
     pub fn export(&self, name: &(dyn Fn(usize) -> PathBuf + Sync), bytes: &ShareOf<'_>) -> Result<(), Error> {
         if let Some(made) = self.shares() {
             return made.iter().enumerate().try_for_each(|(part, made)| shares::hand_over(made, &name(part)));
@@ -205,7 +205,7 @@ impl Job<'_> {
         crew::run(self.env.limits(), self.parts.len(), &open, &|batch: Batch| bytes(&batch))
     }
 
-    /// Writes new parts one after the other.
+    /// Writer for new parts, one after another.
     pub fn writer(&self) -> PartsWriter<'_> {
         PartsWriter { job: self, next: 0, open: None, text_bytes: 0 }
     }
@@ -220,7 +220,7 @@ impl Job<'_> {
         self.parts.iter().map(number).collect()
     }
 
-    /// The manifest of a part that this stage wrote.
+    /// Publishes a part that this stage wrote, with its manifest.
     pub(super) fn publish(&self, index: usize, writer: PartWriter) -> Result<(), Error> {
         let path = part_path(self.folder, index);
         manifest::forget(&path)?;
@@ -237,10 +237,10 @@ impl Job<'_> {
     }
 }
 
-/// What [`Job::rewrite`] does to a batch.
+/// Function that [`Job::rewrite`] applies to each batch.
 pub type Change<'a> = dyn Fn(u64, Batch, &mut Tally) -> Result<Batch, Error> + Sync + 'a;
 
-/// The batches of a table, each with the number of its first document.
+/// Iterator over the batches of a table, each with the number of its first document.
 pub struct Batches {
     parts: Vec<TablePart>,
     env: Env,
@@ -278,7 +278,7 @@ impl Iterator for Batches {
     }
 }
 
-/// A text inside a batch.
+/// A text within a batch.
 #[derive(Clone, Debug)]
 pub struct Text {
     texts: StringArray,
@@ -291,7 +291,7 @@ impl AsRef<str> for Text {
     }
 }
 
-/// The documents of a table in order, each with its number.
+/// Iterator over the documents of a table, each with its number.
 pub struct Documents {
     batches: Box<dyn Iterator<Item = Result<(u64, Batch), Error>> + Send>,
     texts: Option<StringArray>,
@@ -320,7 +320,7 @@ impl Iterator for Documents {
     }
 }
 
-/// New parts of a table, closed at a size that depends on the text alone.
+/// Writer of table parts whose boundaries depend only on the text.
 pub struct PartsWriter<'a> {
     job: &'a Job<'a>,
     next: usize,
@@ -329,10 +329,10 @@ pub struct PartsWriter<'a> {
 }
 
 impl PartsWriter<'_> {
-    /// Appends a batch; all batches have the same columns.
+    /// Appends a batch; all batches must have the same columns.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk cannot be written.
     pub fn write(&mut self, batch: &Batch) -> Result<(), Error> {
         if self.open.is_none() {
             let path = part_path(self.job.folder, self.next);
@@ -348,7 +348,7 @@ impl PartsWriter<'_> {
     /// Closes the last part.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk cannot be written.
     pub fn finish(mut self) -> Result<(), Error> {
         self.close()
     }
@@ -465,7 +465,7 @@ impl Lane for Rewrite<'_> {
     }
 }
 
-/// The parts of a folder that a stage over the whole table wrote: those with manifests, from 0 on.
+/// Parts of a folder written by a whole-table stage: those with manifests, from 0 on.
 pub(crate) fn written_parts(folder: &Path) -> Result<Vec<TablePart>, Error> {
     let mut count = 0;
     while manifest::manifest_path(&part_path(folder, count)).exists() {
@@ -474,9 +474,9 @@ pub(crate) fn written_parts(folder: &Path) -> Result<Vec<TablePart>, Error> {
     manifest::parts_of(folder, count)
 }
 
-/// Empties a folder that is about to be refilled, but for what ranks have made for that.
+/// Empties a folder before it is refilled, except for files that ranks have prepared for the new contents.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
-    // The table's manifest goes first: without it nothing else counts.
+    // Remove the table's manifest first: without it nothing else is valid.
     durable::remove(&manifest::table_path(folder))?;
     std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))?;
     let kept = shares::hidden(folder);

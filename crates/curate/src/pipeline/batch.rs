@@ -1,7 +1,7 @@
-//! The table that stages hand on: at most [`Batch::MAX_ROWS`] documents, one per row.
+//! The table passed between stages: at most [`Batch::MAX_ROWS`] documents, one per row.
 //!
-//! Every batch has the text columns `id` (`file#record`, stable), `text` and `source`; stages add columns of their
-//! own. A batch never changes: a stage takes one and gives another, sharing what stayed the same.
+//! Every batch has the text columns `id` (`file#record`, stable), `text` and `source`; stages add their own columns.
+//! Batches are immutable: a stage takes one and returns another, sharing unchanged columns.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use super::rows::RowSet;
 use super::tally::Tally;
 
-/// The columns that every batch has, in this order.
+/// Columns present in every batch, in this order.
 pub const COLUMNS: [&str; 3] = ["id", "text", "source"];
 
-/// Some documents and what is known of them.
+/// Some documents and their attributes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     table: RecordBatch,
 }
 
 impl Batch {
-    /// No source makes a batch of more rows.
+    /// Maximum number of rows in a batch made by a source.
     pub const MAX_ROWS: usize = 1024;
-    /// A source closes a batch when its texts have so many bytes; the last text may pass it.
+    /// Text size at which a source closes a batch; the last text may exceed it.
     pub const MAX_TEXT_BYTES: usize = 8 << 20;
 
-    /// A table as a batch.
+    /// Wraps an Arrow table.
     ///
     /// # Errors
-    /// A sentence, when one of [`COLUMNS`] is missing, is not text or has nulls.
+    /// A message if one of [`COLUMNS`] is missing, is not text or contains nulls.
     pub fn new(table: RecordBatch) -> Result<Batch, String> {
         for name in COLUMNS {
             let column = table.column_by_name(name).ok_or_else(|| format!("no column `{name}`"))?;
@@ -45,13 +45,13 @@ impl Batch {
         Ok(Batch { table })
     }
 
-    /// A batch of these documents: equally many ids, texts and sources.
+    /// Creates a batch from equally many ids, texts and sources.
     pub fn of(ids: StringArray, texts: StringArray, sources: StringArray) -> Batch {
         let columns: Vec<ArrayRef> = vec![Arc::new(ids), Arc::new(texts), Arc::new(sources)];
         Batch { table: table(Batch::schema(&[]), columns) }
     }
 
-    /// The schema of a batch with text columns of these names behind the common ones.
+    /// Schema of a batch with additional text columns of these names.
     pub fn schema(extra: &[&str]) -> SchemaRef {
         let common = COLUMNS.iter().map(|name| Field::new(*name, DataType::Utf8, false));
         let extra = extra.iter().map(|name| Field::new(*name, DataType::Utf8, true));
@@ -63,7 +63,7 @@ impl Batch {
         &self.table
     }
 
-    /// How many documents.
+    /// Number of documents.
     pub fn rows(&self) -> usize {
         self.table.num_rows()
     }
@@ -94,12 +94,12 @@ impl Batch {
         (ends[ends.len() - 1] - ends[0]) as u64
     }
 
-    /// A column of text that a stage before added; `None` if there is none of this name and type.
+    /// A text column added by an earlier stage; `None` if there is none of this name and type.
     pub fn column(&self, name: &str) -> Option<&StringArray> {
         self.table.column_by_name(name)?.as_any().downcast_ref()
     }
 
-    /// The batch with other texts, one for each row. Where all are borrowed nothing is copied.
+    /// Replaces the texts, one per row. Copies nothing if all are borrowed from the batch.
     pub fn with_texts(self, texts: &[Cow<'_, str>]) -> Batch {
         assert_eq!(texts.len(), self.rows(), "Batch::with_texts: one text for each row");
         if texts.iter().all(|text| matches!(text, Cow::Borrowed(_))) {
@@ -114,7 +114,7 @@ impl Batch {
         self.with_column("text", Arc::new(column.finish()))
     }
 
-    /// The batch with a column added, or replaced where one of this name exists.
+    /// Adds a column, or replaces the one of this name.
     pub fn with_column(self, name: &str, column: ArrayRef) -> Batch {
         assert_eq!(column.len(), self.rows(), "Batch::with_column {name}: one value for each row");
         let schema = self.table.schema();
@@ -132,17 +132,17 @@ impl Batch {
         Batch { table: table(Arc::new(Schema::new(fields)), columns) }
     }
 
-    /// Some rows, without a copy.
+    /// A range of rows, without copying.
     pub fn slice(&self, first: usize, rows: usize) -> Batch {
         Batch { table: self.table.slice(first, rows) }
     }
 
-    /// The Arrow table itself.
+    /// Returns the Arrow table.
     pub fn into_table(self) -> RecordBatch {
         self.table
     }
 
-    /// The rows that are to be kept.
+    /// Keeps the rows whose flag is true.
     pub fn keep(self, keep: &[bool]) -> Batch {
         assert_eq!(keep.len(), self.rows(), "Batch::keep: one answer for each row");
         if keep.iter().all(|&keep| keep) {
@@ -154,7 +154,7 @@ impl Batch {
         }
     }
 
-    /// The batch without the documents of `dropped`, which are counted; its first document has the number `first`.
+    /// Removes and counts the documents in `dropped`; the first document of the batch has number `first`.
     pub fn without(self, first: u64, dropped: &RowSet, reason: &str, tally: &mut Tally) -> Batch {
         let keep: Vec<bool> = (0..self.rows()).map(|row| !dropped.contains(first + row as u64)).collect();
         for row in (0..self.rows()).filter(|&row| !keep[row]) {
@@ -164,7 +164,7 @@ impl Batch {
     }
 
     fn common(&self, index: usize) -> &StringArray {
-        // The first three columns are the common ones unless a file of somebody else orders them differently.
+        // The common columns come first unless a file written by another program orders them differently.
         let column = self.table.column_by_name(COLUMNS[index]);
         match column.and_then(|column| column.as_any().downcast_ref()) {
             Some(column) => column,
@@ -180,7 +180,7 @@ fn table(schema: SchemaRef, columns: Vec<ArrayRef>) -> RecordBatch {
     }
 }
 
-/// Collects documents for a batch.
+/// Collects documents into batches.
 pub(crate) struct Collector {
     extra: Vec<String>,
     ids: StringBuilder,
@@ -190,7 +190,7 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// For documents with text columns `extra` behind the common ones.
+    /// Creates a collector for documents with additional text columns `extra`.
     pub fn new(extra: &[&str]) -> Collector {
         let columns = extra.iter().map(|_| StringBuilder::new()).collect();
         let (ids, texts, sources) = (StringBuilder::new(), StringBuilder::new(), StringBuilder::new());
@@ -198,7 +198,7 @@ impl Collector {
         Collector { extra, ids, texts, sources, columns }
     }
 
-    /// Adds a document; `values` are those of the extra columns.
+    /// Adds a document; `values` belong to the additional columns.
     pub fn push(&mut self, id: &str, text: &str, source: &str, values: &[Option<&str>]) {
         self.ids.append_value(id);
         self.texts.append_value(text);
@@ -208,7 +208,7 @@ impl Collector {
         }
     }
 
-    /// The batch so far; the collector is empty again.
+    /// Takes the batch collected so far, leaving the collector empty.
     pub fn take(&mut self) -> Batch {
         let extra: Vec<&str> = self.extra.iter().map(String::as_str).collect();
         let common = [&mut self.ids, &mut self.texts, &mut self.sources];

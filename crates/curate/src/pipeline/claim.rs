@@ -1,5 +1,5 @@
-//! One process for each rank in the folder of a curation, and ranks of one world only: two that did the same parts would
-//! write over each other's files.
+//! Locks the folder of a curation so that it has one process per rank, and ranks of one world size only: two
+//! processes working on the same parts would overwrite each other's files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::env::Rank;
 use crate::durable;
 use crate::error::Error;
 
-/// Keeps other processes of the same rank, and those of other worlds, out of `out` for as long as the file is open; `None`
-/// where the file system has no locks, which is reported to `say`.
+/// Keeps other processes of the same rank, and those of other world sizes, out of `out` while the returned file is
+/// open; `None` if the file system has no locks, which is reported to `say`.
 ///
 /// # Errors
-/// [`Error::InUse`], or the file of the lock cannot be opened.
+/// [`Error::InUse`], or the lock file cannot be opened.
 pub(super) fn claim(
     out: &Path,
     rank: Rank,
@@ -26,7 +26,7 @@ pub(super) fn claim(
         Err(Error::InUse { folder: out.to_owned(), holder, rank, world_size })
     };
     let path = path_of(out, rank);
-    // The lock's file is written, and must not be another one.
+    // The lock file is written to, so it must not be a link or special file.
     durable::append(&path).map(drop)?;
     let held = match lock::claim(&path, patience).map_err(|e| Error::write("open", &path, e))? {
         Claim::Held(file) => file,
@@ -39,7 +39,7 @@ pub(super) fn claim(
             return Ok(None);
         }
     };
-    // Behind the own lock: of two worlds that begin together at least one sees the other.
+    // Checked while holding our own lock: if two worlds start together, at least one sees the other.
     let entries = std::fs::read_dir(out).map_err(|e| Error::read(out, e))?;
     for entry in entries.flatten() {
         let other = entry.file_name().to_str().and_then(rank_of);
@@ -51,7 +51,7 @@ pub(super) fn claim(
     Ok(Some(held))
 }
 
-/// `.rank-3-of-16.lock`: hidden, so that no listing of tables sees it.
+/// Path such as `.rank-3-of-16.lock`; hidden, so that table listings skip it.
 fn path_of(out: &Path, Rank { rank, world_size }: Rank) -> PathBuf {
     out.join(format!(".rank-{rank}-of-{world_size}.lock"))
 }

@@ -1,9 +1,9 @@
-//! Threads over files, and over the batches of the last files.
+//! Work scheduling over files, and over the batches of the last files.
 //!
-//! Every thread takes the next file and does all of it: reading, stages, writing. When there are no more files to take,
-//! threads take single batches of the files that others have open, so that one large file keeps all threads busy. What a
-//! batch becomes is handed back to the file's own thread in the order of the batches: the results do not depend on who did
-//! what. The number of batches in memory, and their bytes, are bounded over all files.
+//! Every thread takes the next file and processes it completely: reading, stages, writing. When no files are left to
+//! take, threads take single batches of files that others have open, so that one large file keeps all threads busy.
+//! Results return to the file's own thread in batch order, so the output does not depend on which thread did what.
+//! The number and bytes of batches in memory are bounded over all files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,41 +11,41 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
 
-/// One file being worked on, by one thread.
+/// A file being processed, owned by one thread.
 pub(crate) trait Lane {
-    /// A piece of work that any thread can do.
+    /// A unit of work that any thread can do.
     type Job: Send;
-    /// What becomes of it.
+    /// Result of a job.
     type Done: Send;
 
-    /// Reads the next piece; `None` behind the last.
+    /// Reads the next job; `None` after the last.
     fn next(&mut self) -> Result<Option<Self::Job>, Error>;
-    /// Bytes of a piece in memory.
+    /// Size of a job in memory, in bytes.
     fn bytes(job: &Self::Job) -> u64;
-    /// Takes what became of a piece, in their order.
+    /// Accepts the results of the jobs, in job order.
     fn accept(&mut self, done: Self::Done) -> Result<(), Error>;
-    /// Everything was accepted.
+    /// Called once all results have been accepted.
     fn finish(self) -> Result<(), Error>;
 }
 
-/// How many at once.
+/// Concurrency limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Threads, the caller's not counted.
+    /// Number of threads, excluding the caller's.
     pub threads: usize,
-    /// Batches in memory, of all files together; a file may have one beyond.
+    /// Maximum number of batches in memory over all files; each file may have one more.
     pub batches: usize,
-    /// Their bytes. Where nothing else is in memory there may be one batch of any size.
+    /// Maximum bytes of those batches. A single batch of any size is allowed if nothing else is in memory.
     pub bytes: u64,
-    /// Bytes that a batch may have. So many are set aside while one is read, whose size is not known yet.
+    /// Maximum bytes of one batch; reserved while a batch of yet unknown size is being read.
     pub largest: u64,
 }
 
-/// Opens lanes 0 to `count` and works on all of them. After an error no new work is started, and the error of the first
-/// lane that has one is given.
+/// Opens lanes 0 to `count` and processes all of them. After an error no new work is started, and the error of the
+/// lowest-numbered failed lane is returned.
 ///
 /// # Errors
-/// Whatever a lane or `work` says; [`Error::Panicked`] where one of them panics.
+/// Any error of a lane or of `work`; [`Error::Panicked`] if one of them panics.
 pub(crate) fn run<L: Lane>(
     limits: Limits,
     count: usize,
@@ -64,17 +64,17 @@ pub(crate) fn run<L: Lane>(
     state.error.map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// Where the result of a job is put.
+/// Receives the result of a job.
 type Slot<D> = Arc<Mutex<Option<Result<D, Error>>>>;
 
 struct State<L: Lane> {
     next: usize,
     jobs: VecDeque<(L::Job, Slot<L::Done>)>,
-    /// Lanes that are open.
+    /// Number of open lanes.
     driving: usize,
-    /// Jobs that are being read, queued, being done, or not yet accepted.
+    /// Number of jobs being read, queued, in progress, or not yet accepted.
     flying: usize,
-    /// Their bytes.
+    /// Bytes of those jobs.
     bytes: u64,
     error: Option<(usize, Error)>,
 }
@@ -127,7 +127,7 @@ impl<L: Lane> Crew<'_, L> {
         }
     }
 
-    /// Does one job of another thread's lane, waiting for it; false when there will be none.
+    /// Performs one job of another thread's lane, waiting for it; false when there will be none.
     fn help(&self) -> bool {
         let mut state = self.lock();
         loop {
@@ -146,12 +146,12 @@ impl<L: Lane> Crew<'_, L> {
     fn perform(&self, (job, slot): (L::Job, Slot<L::Done>)) {
         let done = fenced(|| (self.work)(job));
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-        // The lock orders this after a driver's look at its slot, so that no notice is lost.
+        // Locking orders this after the driver's check of its slot, so that no wake-up is lost.
         drop(self.lock());
         self.changed.notify_all();
     }
 
-    /// Works on one lane to its end.
+    /// Processes one lane to its end.
     fn drive(&self, lane: usize) -> Result<(), Error> {
         let mut lane = (self.open)(lane)?;
         let mut slots: VecDeque<(Slot<L::Done>, u64)> = VecDeque::new();
@@ -181,8 +181,8 @@ impl<L: Lane> Crew<'_, L> {
         }
     }
 
-    /// Sets room aside for a batch, if there is any. A lane that has no other batch to wait for waits for room, and works on
-    /// those of others meanwhile; false then means an error of somebody else.
+    /// Reserves room for a batch, if available. A lane with no other batch in flight waits for room, performing jobs
+    /// of other lanes meanwhile; false then means that another lane failed.
     fn may_read(&self, none_flying: bool) -> bool {
         let Limits { batches, bytes, largest, .. } = self.limits;
         let mut state = self.lock();
@@ -210,7 +210,7 @@ impl<L: Lane> Crew<'_, L> {
         }
     }
 
-    /// Gives room back.
+    /// Releases reserved room.
     fn release(&self, jobs: usize, bytes: u64) {
         let mut state = self.lock();
         state.flying -= jobs;
@@ -219,13 +219,14 @@ impl<L: Lane> Crew<'_, L> {
         self.changed.notify_all();
     }
 
-    /// Queues a job. While there are files to take no thread waits for single batches, and the job is done here and now.
+    /// Queues a job. While unclaimed files remain, no thread waits for single batches, so the job is performed
+    /// immediately.
     fn queue(&self, job: L::Job, slots: &mut VecDeque<(Slot<L::Done>, u64)>) {
         let slot = Slot::<L::Done>::default();
         let bytes = L::bytes(&job);
         slots.push_back((slot.clone(), bytes));
         let mut state = self.lock();
-        // Now its size is known.
+        // The size is known now.
         state.bytes = state.bytes - self.limits.largest + bytes;
         if state.next < self.count || self.limits.threads <= 1 {
             drop(state);
@@ -238,7 +239,7 @@ impl<L: Lane> Crew<'_, L> {
         self.changed.notify_all();
     }
 
-    /// Does any queued job, or waits until the job in `front` is done.
+    /// Performs any queued job, or waits until the job of `front` is done.
     fn work_or_wait(&self, front: &Slot<L::Done>) {
         let mut state = self.lock();
         loop {
@@ -260,7 +261,7 @@ fn taken<D>(slot: &Slot<D>) -> Option<Result<D, Error>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Runs a call; a panic becomes an error.
+/// Runs a call, converting a panic into an error.
 pub(crate) fn fenced<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);
@@ -273,7 +274,7 @@ pub(crate) fn fenced<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
 mod tests {
     use super::*;
 
-    /// Counts up to a limit; every job is squared.
+    /// Counts up to a limit; the result of a job is its square.
     struct Numbers<'a> {
         lane: usize,
         left: std::ops::Range<u64>,
@@ -315,7 +316,7 @@ mod tests {
         let open =
             |lane| Ok(Numbers { lane, left: 0..(lane as u64 * 37 % 101), seen: Vec::new(), out: &out });
         let work = |n: u64| {
-            // What is worked on at once is in memory at once.
+            // Jobs in progress are in memory at the same time.
             let add = |bytes: i64| {
                 let mut held = held.lock().unwrap();
                 *held += bytes;

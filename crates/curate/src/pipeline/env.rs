@@ -1,4 +1,4 @@
-//! What every part of a run shares: threads, memory, the way to stop it, and who wants to know how far it is.
+//! Shared state of a run: threads, memory, interruption and progress reporting.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::error::Error;
 use crate::read::OnRead;
 use crate::tables::TableEngine;
 
-/// Which share of the files this process does.
+/// This process's share of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Number of this process, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
     /// Number of processes.
     pub world_size: usize,
@@ -26,20 +26,20 @@ impl Default for Rank {
 }
 
 impl Rank {
-    /// Whether the part `index` is this process's.
+    /// Returns true if part `index` belongs to this process.
     pub fn owns(self, index: usize) -> bool {
         index % self.world_size.max(1) == self.rank
     }
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// The segment's name: that of its last stage.
+    /// Name of the segment, which is that of its last stage.
     pub segment: String,
-    /// Parts done of this process's parts in this segment.
+    /// Parts of this process completed in this segment.
     pub parts_done: usize,
-    /// Parts of this process in this segment.
+    /// Total parts of this process in this segment.
     pub parts: usize,
     /// Documents read in this segment by this run.
     pub documents: u64,
@@ -47,46 +47,46 @@ pub struct Progress {
     pub text_bytes: u64,
 }
 
-/// Asked at named points (`batch`, `written`, `renamed`, `manifest`, `table`) with what is being done; true ends the run
-/// there and then, leaving everything as a kill would.
+/// Called at named points (`batch`, `written`, `renamed`, `manifest`, `table`); returning true ends the run
+/// immediately, leaving everything as a kill would.
 pub type Stop = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Receives how far a run is, from any thread.
+/// Receives progress updates from any thread.
 pub type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
-/// Receives a line for people, from any thread.
+/// Receives human-readable lines from any thread.
 pub type OnLine = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How a run is carried out. Nothing here decides a byte of the results.
+/// Execution options of a run. None of them affects the bytes of the results.
 #[derive(Clone, Default)]
 pub struct RunOptions {
-    /// Threads; 0 for all cores.
+    /// Number of threads; 0 for all cores.
     pub threads: usize,
-    /// This process among several on the same folder.
+    /// Rank of this process among several on the same folder.
     pub rank: Rank,
-    /// Where the plans of whole tables run.
+    /// Engine that runs whole-table plans.
     pub engine: TableEngine,
-    /// Ends the run early.
+    /// Callback that can end the run early.
     pub stop: Option<Stop>,
-    /// Asked before every access to an input file.
+    /// Called before every access to an input file.
     pub on_read: Option<OnRead>,
     /// Called after every batch and part.
     pub progress: Option<OnProgress>,
-    /// Receives what a stage has to say before it starts, such as its needs.
+    /// Receives messages that a stage prints before it starts, such as its resource needs.
     pub say: Option<OnLine>,
-    /// Opens the models that stages name; such stages cannot run without.
+    /// Loader for the models that stages name; required by such stages.
     pub models: Option<Arc<dyn Models>>,
 }
 
-/// A batch exists so many times while a stage makes a new one.
+/// Peak number of copies of a batch while a stage produces a new one.
 pub(crate) const COPIES: u64 = 4;
 
-/// What a run works with.
+/// Environment of a run.
 #[derive(Clone)]
 pub(crate) struct Env {
     pub threads: usize,
     pub memory_bytes: u64,
-    /// Bytes of text that a batch may have.
+    /// Maximum bytes of text in a batch.
     pub batch_bytes: u64,
     pub spill: PathBuf,
     pub seed: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    /// Rayon threads for stages that use them, made when the first asks.
+    /// Rayon pool for stages that use one, created on first use.
     pub fn pool(&self) -> Result<&rayon::ThreadPool, Error> {
         if let Some(pool) = self.pool.get() {
             return Ok(pool);
@@ -106,7 +106,7 @@ impl Env {
         Ok(self.pool.get_or_init(|| pool))
     }
 
-    /// Goes on, or ends the run as a kill would.
+    /// Interruption point: returns, or ends the run as a kill would.
     pub fn point(&self, name: &str) -> Result<(), Error> {
         match &self.options.stop {
             Some(stop) if stop(name) => Err(Error::Interrupted { at: name.to_owned() }),
@@ -114,7 +114,7 @@ impl Env {
         }
     }
 
-    /// Whether a file of the results still is what was written; if not, that is said.
+    /// Returns true if a result file is unchanged since it was written; reports it otherwise.
     pub fn is_whole(&self, path: &Path, facts: &FileFacts) -> bool {
         let what = match self.verified.facts(path) {
             Ok(now) if now == *facts => return true,
@@ -129,7 +129,7 @@ impl Env {
         false
     }
 
-    /// What this run offers to its stages.
+    /// Tools that this run offers to its stages.
     pub fn tools(&self) -> Tools {
         Tools { models: self.options.models.clone(), threads: self.threads }
     }
@@ -146,7 +146,7 @@ impl Env {
         }
     }
 
-    /// Threads, and as many batches as keep them busy and fit into the memory.
+    /// Concurrency limits: as many batches as keep the threads busy and fit into memory.
     pub fn limits(&self) -> Limits {
         let (bytes, largest) = (self.memory_bytes / COPIES, self.batch_bytes);
         Limits { threads: self.threads, batches: 3 * self.threads + 2, bytes, largest }

@@ -1,10 +1,10 @@
-//! A distribution of any values in little space, whose sum does not depend on the order of its parts.
+//! A compact histogram of arbitrary values; merging does not depend on the order of the parts.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets of width 1/64 between -1 and 1, and 16 buckets an octave (4.4 % wide) beyond.
+/// Buckets of width 1/64 between -1 and 1, and 16 buckets per octave (4.4 % wide) beyond.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Histogram {
@@ -12,31 +12,31 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a value; one that is not a number counts nowhere.
+    /// Counts a value; NaN is ignored.
     pub fn add(&mut self, value: f64) {
         self.add_many(value, 1);
     }
 
-    /// Counts a value that came up so many times.
+    /// Counts a value `times` times.
     pub fn add_many(&mut self, value: f64, times: u64) {
         if !value.is_nan() && times > 0 {
             *self.counts.entry(bucket(value)).or_default() += times;
         }
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         for (&bucket, &count) in &other.counts {
             *self.counts.entry(bucket).or_default() += count;
         }
     }
 
-    /// How many values there are.
+    /// Number of values.
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// (lower end, upper end, count) of every bucket from the first to the last that hold a value, ascending.
+    /// (lower end, upper end, count) of every bucket between the first and the last non-empty one, ascending.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, f64, u64)> + '_ {
         let ends = self.counts.first_key_value().zip(self.counts.last_key_value());
         let range = ends.map(|((&first, _), (&last, _))| first..=last);
@@ -44,7 +44,7 @@ impl Histogram {
         range.into_iter().flatten().map(move |bucket| (lower(bucket), lower(bucket + 1), count(bucket)))
     }
 
-    /// The value below which this share of the values lies, as the shortest number in its bucket; `None` without values.
+    /// Quantile of the values, as the shortest number in its bucket; `None` without values.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let wanted = (share.clamp(0.0, 1.0) * self.total() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -67,7 +67,7 @@ fn bucket(value: f64) -> i32 {
     if value < 0.0 { -place - 1 } else { place }
 }
 
-/// The least value of a bucket.
+/// Lower end of a bucket.
 fn lower(bucket: i32) -> f64 {
     let beyond = |place: i32| (f64::from(place - LINEAR) / OCTAVE).exp2();
     match bucket {
@@ -77,14 +77,14 @@ fn lower(bucket: i32) -> f64 {
     }
 }
 
-/// The decimal number of the fewest digits from `from` to below `to`.
+/// Decimal number with the fewest digits in `from..to`.
 fn shortest(from: f64, to: f64) -> f64 {
     if from <= 0.0 {
         return if to > 0.0 { 0.0 } else { -shortest(-to, -from) };
     }
     let (middle, digits) = (0.5 * (from + to), to.log10().floor() as i32);
     let rounded = |place: i32| match place {
-        // Tenths and hundredths are exact as quotients only.
+        // Tenths and hundredths are exact only as quotients.
         _ if place < 0 => (middle * 10f64.powi(-place)).round() / 10f64.powi(-place),
         _ => (middle / 10f64.powi(place)).round() * 10f64.powi(place),
     };

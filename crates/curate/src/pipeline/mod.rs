@@ -1,6 +1,7 @@
-//! `fathom curate`: a recipe as a list of stages over tables of documents.
+//! `fathom curate`: runs a recipe as a list of stages over tables of documents.
 //!
-//! [`Pipeline::new`] checks a [`Recipe`] and cuts its stages into segments; [`Pipeline::run`] does what is missing.
+//! [`Pipeline::new`] checks a [`Recipe`] and divides its stages into segments; [`Pipeline::run`] does the remaining
+//! work.
 //!
 //! ```text
 //! OUT/recipe.toml                      the recipe with every option, and where each value came from
@@ -12,16 +13,17 @@
 //! OUT/seconds/rank-0.jsonl             how long it took
 //! ```
 //!
-//! Row-wise stages ([`Stage`]) that follow each other are fused: a batch passes all of them in memory. Stages over the
-//! whole table ([`Barrier`]) read all parts and write new ones; sinks write files for others. Three promises hold:
+//! Consecutive row-wise stages ([`Stage`]) are fused: a batch passes through all of them in memory. Whole-table
+//! stages ([`Barrier`]) read all parts and write new ones; sinks write files for other programs. Three guarantees
+//! hold:
 //!
-//! - Output does not depend on the number of threads or processes, nor on when a run was killed and taken up again.
-//!   Only `stats.json` and `seconds/` hold times.
+//! - Output does not depend on the number of threads or processes, nor on when a run was killed and resumed. Only
+//!   `stats.json` and `seconds/` contain times.
 //! - Memory holds a bounded number of batches, whatever the size of a file.
-//! - A record that is lost is counted with a reason, never fatal and never silent. A file that cannot be read for a reason that
-//!   may pass is not lost: its part is not made, the others are, and the next run tries again.
+//! - A lost record is counted with a reason, never fatal and never silent. A file that cannot be read for a transient
+//!   reason is not lost: its part is not made, the others are, and the next run tries again.
 //!
-//! What an earlier run left is used only where its bytes still have the hash that its manifest says.
+//! Output of an earlier run is reused only if its bytes still match the hash in its manifest.
 
 mod awaited;
 mod barrier;

@@ -1,4 +1,4 @@
-//! Models for the stages that ask one. This crate knows none: whoever runs a pipeline hands in what opens them.
+//! Models used by stages. This crate implements none; the caller of a pipeline passes in a loader.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,79 +7,79 @@ use fathom_base::{Classify, Embed, Score};
 
 use crate::error::Error;
 
-/// A model as a stage wants it.
+/// Settings of a model used by a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSettings {
     /// Its Hugging Face folder.
     pub folder: PathBuf,
-    /// Most tokens that it sees at once.
+    /// Maximum context length in tokens.
     pub context_tokens: usize,
-    /// Threads of its machine.
+    /// Number of threads for the model.
     pub threads: usize,
 }
 
-/// What a stage asks of a model.
+/// Capability that a stage requires of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
-    /// How likely a text is: a decoder.
+    /// Likelihood of a text: a decoder.
     Text,
-    /// Vectors: a decoder or an encoder.
+    /// Embedding vectors: a decoder or an encoder.
     Vectors,
-    /// Labels: an encoder with a classification head.
+    /// Class labels: an encoder with a classification head.
     Classes,
 }
 
-/// What a stage does with a model that embeds.
+/// Callback of a stage that uses an embedding model.
 pub type WithEmbed<'a> = dyn FnMut(&mut dyn Embed) -> Result<(), Error> + 'a;
 
-/// What a stage does with a model that scores.
+/// Callback of a stage that uses a scoring model.
 pub type WithScore<'a> = dyn FnMut(&mut dyn Score) -> Result<(), Error> + 'a;
 
-/// What a stage does with a model that classifies.
+/// Callback of a stage that uses a classifier.
 pub type WithClassify<'a> = dyn FnMut(&mut dyn Classify) -> Result<(), Error> + 'a;
 
-/// Opens models. A model lives as long as the call that works with it, on the thread of the call; its machine has threads
-/// of its own. Results must not depend on their number.
+/// Loads models. A model lives as long as the call that uses it, on the calling thread, with compute threads of its
+/// own. Results must not depend on their number.
 pub trait Models: Send + Sync {
-    /// Looks whether a folder holds a model of this kind that can be opened, without reading its weights.
+    /// Checks that a folder holds a loadable model of this kind, without reading its weights.
     ///
     /// # Errors
-    /// What is wrong with the folder.
+    /// The folder holds no such model; the error describes the problem.
     fn check(&self, folder: &Path, kind: ModelKind) -> Result<(), Error>;
 
-    /// Opens a model and calls `work` once with it.
+    /// Loads an embedding model and calls `work` once with it.
     ///
     /// # Errors
-    /// A model that cannot be opened, or what `work` says.
+    /// The model cannot be loaded, or `work` fails.
     fn with_embed(&self, settings: &ModelSettings, work: &mut WithEmbed<'_>) -> Result<(), Error>;
 
-    /// Opens a model and calls `work` once with it.
+    /// Loads a scoring model and calls `work` once with it.
     ///
     /// # Errors
-    /// A model that cannot be opened, or what `work` says.
+    /// The model cannot be loaded, or `work` fails.
     fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error>;
 
-    /// Opens a model and calls `work` once with it.
+    /// Loads a classifier and calls `work` once with it.
     ///
     /// # Errors
-    /// A model that cannot be opened, or what `work` says.
+    /// The model cannot be loaded, or `work` fails.
     fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error>;
 }
 
-/// What a run offers to its stages.
+/// Resources that a run offers to its stages.
 #[derive(Clone)]
 pub struct Tools {
-    /// What opens models.
+    /// Model loader.
     pub(crate) models: Option<Arc<dyn Models>>,
-    /// Threads of the run.
+    /// Number of threads of the run.
     pub threads: usize,
 }
 
 impl Tools {
-    /// What opens models, for the stage that asks for the one in `folder`.
+    /// Model loader, for a stage that needs the model in `folder`.
     ///
     /// # Errors
-    /// This run has none.
+    /// The run has no model loader.
     pub fn models(&self, folder: &Path) -> Result<&Arc<dyn Models>, Error> {
         Tools::offered(self.models.as_ref(), folder)
     }

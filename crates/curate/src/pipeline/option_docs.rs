@@ -1,6 +1,7 @@
-//! What options are called, take and mean, by the declarations of their structs: names, types, ranges and doc comments.
+//! Documentation of stage options, derived from their struct declarations: names, types, ranges and doc comments.
 //!
-//! The structs derive a JSON Schema; here it becomes words, for messages, for `fathom curate stages` and for the handbook.
+//! The structs derive a JSON Schema, which is converted to text for messages, `fathom curate stages` and the
+//! handbook.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -11,31 +12,31 @@ use toml::{Table, Value};
 /// One option of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OptionDoc {
-    /// Its name, `table.name` for one in a table of options.
+    /// Name of the option; `table.name` for one in a table of options.
     pub name: String,
-    /// Its default as TOML; `"none"` where it is unset.
+    /// Default as TOML; `"none"` if unset.
     pub default: String,
-    /// What it takes, in words.
+    /// Accepted values, in words.
     pub takes: String,
-    /// What it means, in a line: the first paragraph of its documentation.
+    /// One-line description: the first paragraph of its documentation.
     pub about: String,
-    /// What it takes by name, each with its meaning; empty for what has no names.
+    /// Accepted names with their meanings; empty for other types.
     pub choices: Vec<ChoiceDoc>,
 }
 
-/// A name that an option takes.
+/// A named value of an option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChoiceDoc {
-    /// As it is written.
+    /// Name as written in a recipe.
     pub name: String,
-    /// What it means, in a line.
+    /// One-line description.
     pub about: String,
 }
 
-/// The options of a struct in the order of declaration. A table of options is given by its options; one that can be unset
-/// also stands before them itself.
+/// Options of a struct in declaration order. A table of options is expanded into its options; one that can be unset
+/// is also listed itself, before them.
 pub fn option_docs<T: JsonSchema + Default + Serialize>() -> Vec<OptionDoc> {
-    // What is written has every field, so `required` names all of them, in order.
+    // Serialization writes every field, so `required` lists all of them, in order.
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.inline_subschemas = true;
     let schema = settings.into_generator().into_root_schema_for::<T>();
@@ -64,13 +65,13 @@ fn list(schema: &Json, defaults: &Table, prefix: &str, docs: &mut Vec<OptionDoc>
     }
 }
 
-/// The fields of a table, in the order of declaration.
+/// Fields of a table, in declaration order.
 fn fields(schema: &Json) -> impl Iterator<Item = (&str, &Json)> {
     let names = schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str);
     names.map(|name| (name, &schema["properties"][name]))
 }
 
-/// What an option that may be unset takes when it is set, and whether it may be.
+/// Schema of an optional value when set, and true if it is optional.
 fn some(schema: &Json) -> (&Json, bool) {
     let null = |schema: &Json| schema["type"] == "null";
     match schema["anyOf"].as_array().map(Vec::as_slice) {
@@ -79,14 +80,14 @@ fn some(schema: &Json) -> (&Json, bool) {
     }
 }
 
-/// The defaults of a table that is unset, as its type has them.
+/// Defaults of an unset table, taken from its type.
 fn own_defaults(schema: &Json) -> Table {
     let default =
         |(name, field): (&str, &Json)| Some((name.to_owned(), Value::try_from(&field["default"]).ok()?));
     fields(schema).filter_map(default).collect()
 }
 
-/// A default as one writes it: a number of 32 bits is not printed with the digits of 64.
+/// Formats a default; 32-bit floats are not printed with the digits of 64-bit ones.
 fn shown(value: &Value) -> String {
     match value {
         Value::Float(number) if f64::from(*number as f32) == *number => format!("{:?}", *number as f32),
@@ -114,7 +115,7 @@ fn words(schema: &Json) -> String {
             None => items.iter().map(takes).collect::<Vec<_>>().join(" or "),
         };
     }
-    // Of what may be unset, the second of its types is that of nothing.
+    // For an optional type the second entry is `null`.
     let kind = schema["type"].as_str().or(schema["type"][0].as_str());
     match kind {
         Some("boolean") => "true or false".to_owned(),
@@ -143,7 +144,7 @@ fn list_of(item: &str) -> String {
     }
 }
 
-/// A number with its range.
+/// Describes a number with its range.
 fn number(kind: &str, schema: &Json) -> String {
     let bound = |key: &str| schema[key].as_f64();
     let low = bound("minimum").map(|n| ("from", n)).or(bound("exclusiveMinimum").map(|n| ("above", n)));
@@ -159,7 +160,7 @@ fn number(kind: &str, schema: &Json) -> String {
     }
 }
 
-/// The names that an option takes, or that each item of its list is one of.
+/// Names accepted by the option or by the items of its list.
 fn choices(schema: &Json) -> Vec<ChoiceDoc> {
     let schema = if schema["items"].is_object() { &schema["items"] } else { schema };
     let name = |item: &Json| {

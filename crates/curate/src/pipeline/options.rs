@@ -1,7 +1,7 @@
-//! From the options of a recipe's stage to a typed struct, with messages that name the place.
+//! Parses the options of a recipe's stage into a typed struct, with messages that name the place.
 //!
-//! Every option struct is plain serde (`default`, `deny_unknown_fields`) with a JSON Schema, which says what its options are
-//! called and take; so nothing is declared twice.
+//! Every option struct is plain serde (`default`, `deny_unknown_fields`) with a JSON Schema, which supplies option
+//! names and types; nothing is declared twice.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,20 @@ use toml::{Table, Value};
 
 use super::option_docs::option_docs;
 
-/// A mistake in the options: the key, empty for all of them, and what is wrong.
+/// An error in the options.
 #[derive(Debug, PartialEq)]
 pub struct Mistake {
-    /// The dotted path of the option.
+    /// Dotted path of the option; empty if the error concerns all options.
     pub key: String,
-    /// What is wrong and what to do.
+    /// Problem and remedy.
     pub message: String,
 }
 
-/// Reads options of type `T`; what is not set has its default. The second value is the whole of them as TOML.
+/// Parses options of type `T`; unset ones take their defaults. The second value is the complete set of options as
+/// TOML.
 ///
 /// # Errors
-/// An unknown key, or a value that does not fit.
+/// A key is unknown, or a value is invalid.
 pub fn read<T>(written: &BTreeMap<String, Value>) -> Result<(T, Table), Mistake>
 where
     T: Default + Serialize + DeserializeOwned + JsonSchema,
@@ -48,7 +49,7 @@ where
         }
         insert(&mut table, &defaults, path, value.clone())
             .map_err(|message| Mistake { key: path.clone(), message })?;
-        // One key at a time, so that a value which does not fit is reported with its own key.
+        // Checked one key at a time, so that an invalid value is reported with its own key.
         T::deserialize(Lenient(Value::Table(table.clone())))
             .map_err(|e| Mistake { key: path.clone(), message: plain(e.message(), takes(path)) })?;
     }
@@ -65,8 +66,8 @@ fn whole(message: String) -> Mistake {
     Mistake { key: String::new(), message }
 }
 
-/// Serde's message in the words of a recipe: what it expected is the name of a type in Rust. `takes` is what the option takes,
-/// where it is known.
+/// Rewrites serde's message, whose expected types are Rust names, for users of a recipe. `takes` describes the
+/// option's values, if known.
 fn plain(message: &str, takes: Option<&str>) -> String {
     let Some((found, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
     let expected = match takes {
@@ -77,7 +78,7 @@ fn plain(message: &str, takes: Option<&str>) -> String {
     format!("{found}expected {expected}")
 }
 
-/// Sets a dotted path in `table`; `defaults` tell what the value should look like.
+/// Sets a dotted path in `table`; `defaults` give the expected form of the value.
 fn insert(table: &mut Table, defaults: &Table, path: &str, value: Value) -> Result<(), String> {
     let Some((first, rest)) = path.split_once('.') else {
         let value = fit(value, defaults.get(path))?;
@@ -93,7 +94,7 @@ fn insert(table: &mut Table, defaults: &Table, path: &str, value: Value) -> Resu
     }
 }
 
-/// A table is laid over one that is there, anything else replaces.
+/// Merges a table into an existing one; any other value replaces.
 fn merge(table: &mut Table, key: &str, value: Value) {
     match (table.get_mut(key), value) {
         (Some(Value::Table(old)), Value::Table(new)) => {
@@ -105,7 +106,7 @@ fn merge(table: &mut Table, key: &str, value: Value) {
     }
 }
 
-/// Brings a value into the form of the default: lists may be written `a,b` and whole numbers `16k` or `8MiB`, as in
+/// Converts a value to the form of the default: lists may be written `a,b` and whole numbers `16k` or `8MiB`, as in
 /// all recipes.
 fn fit(value: Value, default: Option<&Value>) -> Result<Value, String> {
     let text = match (&value, default) {
@@ -133,7 +134,7 @@ fn fit(value: Value, default: Option<&Value>) -> Result<Value, String> {
     }
 }
 
-/// TOML in which the text `none` unsets an optional value, as in all recipes.
+/// Deserializer for TOML in which the text `none` unsets an optional value, as in all recipes.
 struct Lenient(Value);
 
 impl<'de> IntoDeserializer<'de, toml::de::Error> for Lenient {

@@ -1,4 +1,4 @@
-//! Batches worked on by all threads, their results taken in order: for stages over the whole table that write one thing.
+//! Parallel work on batches with results accepted in order, for whole-table stages with a single output.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,12 +8,12 @@ use super::crew::{self, Lane};
 use crate::error::Error;
 
 impl Job<'_> {
-    /// Calls `work` with (number of the first document, batch) for every batch, on all threads in any order, and
-    /// `accept` with what became of each, one after the other in the order of the table. Reading and accepting go on
-    /// while other batches are worked on.
+    /// Calls `work` with (number of the first document, batch) for every batch, on all threads and in any order, and
+    /// `accept` with each result, one at a time in table order. Reading and accepting overlap with work on other
+    /// batches.
     ///
     /// # Errors
-    /// A part that cannot be read, or what `work` or `accept` say.
+    /// A part cannot be read, or `work` or `accept` fails.
     pub fn in_order<T: Send>(
         &self,
         work: &(dyn Fn(u64, &Batch) -> Result<T, Error> + Sync),

@@ -1,9 +1,9 @@
-//! A table in the order of a key: rows go to files by ranges of their keys, then each range is sorted in memory and
-//! written as a part, several ranges at once. A range that is too large for memory is divided again, and what it is divided
-//! into follows each other in its part.
+//! External sort of a table by a key: rows are partitioned into files by key range, then each range is sorted in
+//! memory and written as a part, several ranges in parallel. A range too large for memory is partitioned again, and
+//! its pieces follow each other within its part.
 //!
-//! The ranges depend on the size of the table alone, and the order within one on the rows, so neither threads nor
-//! memory show in the bytes. Every text is written and read once more than it would be in memory.
+//! The ranges depend only on the size of the table, and the order within a range only on its rows, so neither threads
+//! nor memory affect the bytes. Every text is written and read once more than by an in-memory sort.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,28 +20,29 @@ use super::part::{PartReader, PartWriter};
 use super::ranges::{Closed, Keys, Ranges, placed, table_error, with_places};
 use crate::error::Error;
 
-/// Text of a range, about. In tests of this module little, so that a table has several.
+/// Approximate bytes of text per range. Small in this module's tests, so that a table has several.
 const RANGE_TEXT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 128 << 20 };
-/// Files open at once. Larger tables have larger ranges.
+/// Limit of files open at once. Larger tables have larger ranges.
 const MOST_RANGES: u64 = 512;
-/// A range in memory, its rows in the making and its part's writer, over the range.
+/// Peak memory of sorting a range, as a multiple of its size: the loaded range, the rows being assembled and the part
+/// writer.
 const TIMES_RANGE: u64 = 3;
 
-/// The key of an id.
+/// Sort key of a document id.
 pub type KeyOf<'a> = dyn Fn(&str) -> u64 + Sync + 'a;
 
 impl Job<'_> {
-    /// Bytes of memory that [`Job::write_ordered`] needs on one thread, about.
+    /// Approximate bytes of memory that [`Job::write_ordered`] needs on one thread.
     pub fn ordered_needs(&self) -> u64 {
         let range = self.text_bytes().div_ceil(ranges_of(self.text_bytes()));
         (TIMES_RANGE * range).min(self.env.memory_bytes)
     }
 
-    /// Writes the table in the order of (`key` of the id, id, place in the table). The files of ranges lie in `work`,
-    /// an empty folder.
+    /// Writes the table sorted by (`key` of the id, id, position in the table). Range files are created in `work`, an
+    /// empty folder.
     ///
     /// # Errors
-    /// A part that cannot be read or written, or parts of different columns.
+    /// A part cannot be read or written, or the parts have different columns.
     pub fn write_ordered(&self, work: &Path, key: &KeyOf<'_>) -> Result<(), Error> {
         let Some(first) = self.parts.first() else { return Ok(()) };
         let schema = with_places(&PartReader::open(&first.path)?.schema());
@@ -61,10 +62,10 @@ impl Job<'_> {
         crew::run(Limits { threads, ..limits }, files.len(), &open, &|piece: Piece| piece.batch())
     }
 
-    /// The same parts from rows that come in that order already.
+    /// Writer of the same parts for rows that already arrive in key order.
     ///
     /// # Errors
-    /// A part that cannot be read.
+    /// A part cannot be read.
     pub fn in_key_order<'a>(&'a self, key: &'a KeyOf<'a>) -> Result<Option<InKeyOrder<'a>>, Error> {
         let Some(first) = self.parts.first() else { return Ok(None) };
         let schema = PartReader::open(&first.path)?.schema();
@@ -79,33 +80,33 @@ fn ranges_of(text_bytes: u64) -> u64 {
     text_bytes.div_ceil(RANGE_TEXT_BYTES).clamp(1, MOST_RANGES)
 }
 
-/// Whether a batch of a part has all that it may have.
+/// Returns true if a batch of a part has reached its row or text limit.
 fn full(rows: usize, text_bytes: usize) -> bool {
     rows >= Batch::MAX_ROWS || text_bytes >= Batch::MAX_TEXT_BYTES
 }
 
-/// What all ranges are sorted by.
+/// Shared parameters of sorting all ranges.
 struct Sorter<'a> {
     job: &'a Job<'a>,
-    /// The columns of the table, and the place behind them.
+    /// Columns of the table, followed by the position.
     schema: &'a SchemaRef,
     key: &'a KeyOf<'a>,
     /// Bytes of the largest range that is sorted in memory.
     most: u64,
 }
 
-/// Rows in memory, in order.
+/// Rows in memory, in sorted order.
 #[derive(Default)]
 struct Loaded {
     batches: Arc<Vec<RecordBatch>>,
-    /// (number in `batches`, row, bytes of its text) of those still to be written.
+    /// (index into `batches`, row, bytes of its text) of the rows still to be written.
     rows: std::vec::IntoIter<(usize, usize, usize)>,
 }
 
 impl Sorter<'_> {
-    /// Reads the next of `waiting` that has rows; what is too large is divided first. False when there is none.
+    /// Loads the next of `waiting` that has rows, partitioning it first if it is too large. False when there is none.
     fn load(&self, waiting: &mut Vec<Closed>, loaded: &mut Loaded) -> Result<bool, Error> {
-        // The one before makes room.
+        // Free the previous range first.
         *loaded = Loaded::default();
         while let Some(range) = waiting.pop() {
             let Some(keys) = range.keys else {
@@ -150,7 +151,7 @@ impl Sorter<'_> {
                 bytes += Batch::new(table.clone()).map_or(0, |batch| batch.text_bytes() as usize);
                 few.push(table);
             }
-            // Many divisions leave a row or two at a time, each with what a batch costs.
+            // Many partitions leave a row or two at a time, each with the overhead of a batch.
             if few.is_empty() || (!last && !full(number, bytes)) {
                 if last { break } else { continue }
             }
@@ -173,10 +174,10 @@ impl Sorter<'_> {
     }
 }
 
-/// The number of a table among others, and a row of it.
+/// Index of a table among several, and of a row in it.
 type Place = (usize, usize);
 
-/// Rows that make a batch of the part, from one loaded range after the other.
+/// Rows that form a batch of the part, from consecutive loaded ranges.
 #[derive(Default)]
 struct Piece {
     from: Vec<(Arc<Vec<RecordBatch>>, Vec<Place>)>,
@@ -209,11 +210,11 @@ impl Piece {
     }
 }
 
-/// A range on its way to its part.
+/// A range being written to its part.
 struct Sorted<'a> {
     sorter: &'a Sorter<'a>,
     part: usize,
-    /// What of the range is still to be read, the next one last.
+    /// Pieces of the range still to be read, the next one last.
     waiting: Vec<Closed>,
     loaded: Loaded,
     writer: PartWriter,
@@ -258,7 +259,7 @@ impl Lane for Sorted<'_> {
     }
 }
 
-/// Takes rows in the order of their keys, and cuts parts and batches where [`Job::write_ordered`] does.
+/// Accepts rows in key order, with the same part and batch boundaries as [`Job::write_ordered`].
 pub struct InKeyOrder<'a> {
     job: &'a Job<'a>,
     key: &'a KeyOf<'a>,
@@ -266,17 +267,17 @@ pub struct InKeyOrder<'a> {
     ranges: u64,
     part: usize,
     writer: PartWriter,
-    /// Rows of the batch in the making, how many, and the bytes of their texts.
+    /// Rows of the batch being assembled, their number, and the bytes of their texts.
     rows: Vec<RecordBatch>,
     length: usize,
     bytes: usize,
 }
 
 impl InKeyOrder<'_> {
-    /// The next rows.
+    /// Appends rows.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk cannot be written.
     pub fn push(&mut self, batch: &Batch) -> Result<(), Error> {
         for row in 0..batch.rows() {
             let part = Keys::ALL.division((self.key)(batch.id(row)), self.ranges);
@@ -296,7 +297,7 @@ impl InKeyOrder<'_> {
     /// Closes the last parts.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk cannot be written.
     pub fn finish(mut self) -> Result<(), Error> {
         while self.part + 1 < self.ranges as usize {
             self.next_part()?;
@@ -349,7 +350,7 @@ mod tests {
         }
     }
 
-    /// A part of documents of different lengths, some of which have the same id.
+    /// A part with documents of different lengths, some of which share an id.
     fn table(folder: &Path, documents: usize) -> Vec<TablePart> {
         let path = part_path(folder, 0);
         let mut writer = PartWriter::create(&path, Batch::schema(&[])).unwrap();
@@ -396,7 +397,7 @@ mod tests {
         }
         let (wanted, first) = wanted.unwrap();
 
-        // The rows in order, cut differently.
+        // The rows in order, with different batch boundaries.
         let again = tempfile::tempdir().unwrap();
         let env = env(again.path(), 1 << 30, 1);
         let job = Job::new(&parts, again.path(), "key", &env);

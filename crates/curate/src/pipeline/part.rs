@@ -1,7 +1,7 @@
-//! A part: one Parquet file of a table, written under a temporary name and renamed when it is whole.
+//! A part: one Parquet file of a table, written under a temporary name and renamed when complete.
 //!
-//! A row group holds what one or two batches hold, so that a reader's memory is bounded by bytes and not only by rows. The
-//! bytes of a part are a function of its batches: no times, no names of machines.
+//! A row group holds one or two batches, so that a reader's memory is bounded by bytes and not only by rows. The
+//! bytes of a part are a function of its batches: no times, no machine names.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -26,7 +26,7 @@ use super::verify::FileFacts;
 use crate::durable::{create, remove, rename, temporary_of};
 use crate::error::Error;
 
-/// What a finished part holds.
+/// Summary of a finished part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartFacts {
     /// Documents, one per row.
@@ -40,7 +40,7 @@ pub struct PartFacts {
 }
 
 impl PartFacts {
-    /// Those of the file.
+    /// Size and hash of the file.
     pub(crate) fn file(&self) -> FileFacts {
         FileFacts { bytes: self.file_bytes, hash: self.hash.clone() }
     }
@@ -58,7 +58,7 @@ pub(crate) struct PartWriter {
 }
 
 impl PartWriter {
-    /// Starts the part at `path`, under a temporary name next to it.
+    /// Starts the part at `path` under a temporary name next to it.
     pub fn create(path: &Path, schema: SchemaRef) -> Result<PartWriter, Error> {
         let temporary = temporary_of(path);
         let file = create(&temporary)?;
@@ -88,17 +88,17 @@ impl PartWriter {
         Ok(())
     }
 
-    /// Leaves nothing of the part.
+    /// Removes the unfinished part.
     pub fn discard(self) -> Result<(), Error> {
         remove(&self.temporary)
     }
 
-    /// Bytes of its documents so far.
+    /// Distribution of the document lengths so far, in bytes.
     pub fn lengths(&self) -> &Histogram {
         &self.lengths
     }
 
-    /// Completes the file under its temporary name, on disk.
+    /// Completes the file under its temporary name and flushes it to disk.
     pub fn close(self) -> Result<ClosedPart, Error> {
         let PartWriter { path, temporary, writer, mut facts, .. } = self;
         let mut out = writer.into_inner().map_err(|e| written(&temporary, e))?;
@@ -110,7 +110,7 @@ impl PartWriter {
     }
 }
 
-/// A whole part that does not have its name yet.
+/// A complete part still under its temporary name.
 pub(crate) struct ClosedPart {
     path: PathBuf,
     temporary: PathBuf,
@@ -118,14 +118,14 @@ pub(crate) struct ClosedPart {
 }
 
 impl ClosedPart {
-    /// Gives the part its name.
+    /// Renames the part to its final name.
     pub fn publish(self) -> Result<PartFacts, Error> {
         rename(&self.temporary, &self.path)?;
         Ok(self.facts)
     }
 }
 
-/// The batches of a part in order.
+/// Reads the batches of a part in order.
 pub(crate) struct PartReader {
     path: PathBuf,
     file: File,
@@ -135,19 +135,19 @@ pub(crate) struct PartReader {
 }
 
 impl PartReader {
-    /// Reads the footer.
+    /// Opens a part and reads its footer.
     pub fn open(path: &Path) -> Result<PartReader, Error> {
         let file = File::open(path).map_err(|e| Error::read(path, e))?;
         let metadata = ArrowReaderMetadata::load(&file, Default::default()).map_err(|e| bad(path, e))?;
         Ok(PartReader { path: path.to_owned(), file, metadata, next_group: 0, group: None })
     }
 
-    /// The columns.
+    /// Columns of the part.
     pub fn schema(&self) -> SchemaRef {
         self.metadata.schema().clone()
     }
 
-    /// The next batch; `None` behind the last.
+    /// Returns the next batch; `None` after the last.
     pub fn next(&mut self) -> Result<Option<Batch>, Error> {
         loop {
             if let Some(group) = &mut self.group {
@@ -183,7 +183,7 @@ fn properties() -> Result<WriterProperties, Error> {
         .set_created_by("fathom".to_owned())
         .set_compression(Compression::ZSTD(level))
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        // Long texts are rarely the same, and their least and greatest value are of no use.
+        // Long texts rarely repeat, and their minimum and maximum are useless.
         .set_column_dictionary_enabled(text(), false)
         .set_column_statistics_enabled(text(), EnabledStatistics::None)
         .set_column_dictionary_enabled(ColumnPath::from("id"), false)
@@ -202,7 +202,7 @@ fn bad(path: &Path, detail: impl ToString) -> Error {
     Error::BadFile { path: path.to_owned(), kind: "Parquet", detail: detail.to_string() }
 }
 
-/// A file that hashes what is written to it.
+/// Writer that hashes the bytes written.
 struct Hashing {
     file: BufWriter<File>,
     hash: XxHash3_128,

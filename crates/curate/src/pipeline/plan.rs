@@ -1,4 +1,4 @@
-//! From a recipe to segments: row-wise stages that follow each other are fused, a stage over the whole table stands alone.
+//! From a recipe to segments: consecutive row-wise stages are fused, a whole-table stage forms its own segment.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,15 +26,15 @@ use fathom_prose::pii::PiiOptions;
 /// One stage of the plan, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageName {
-    /// Its name in tables and reports.
+    /// Name in tables and reports.
     pub name: String,
-    /// What it is: the recipe's `use`, or `read`.
+    /// Kind of stage: the recipe's `use`, or `read`.
     pub kind: String,
 }
 
 /// Stages between two tables on disk.
 pub(crate) struct Segment {
-    /// The name of the table that it writes: that of its last stage.
+    /// Name of the table it writes, which is that of its last stage.
     pub name: String,
     pub folder: PathBuf,
     pub stages: Vec<StageName>,
@@ -48,7 +48,7 @@ pub(crate) enum SegmentWork {
 }
 
 impl SegmentWork {
-    /// Folders of the models that its stages will ask for.
+    /// Folders and kinds of the models that its stages need.
     pub fn models(&self) -> Vec<(PathBuf, ModelKind)> {
         match self {
             SegmentWork::Rows(rows) => rows.stages.iter().flat_map(|(_, stage)| stage.models()).collect(),
@@ -57,24 +57,24 @@ impl SegmentWork {
     }
 }
 
-/// A curation, checked and ready to run.
+/// A validated curation, ready to run.
 pub struct Pipeline {
     pub(crate) recipe: Recipe,
     pub(crate) segments: Vec<Segment>,
     pub(crate) units: Vec<units::Unit>,
-    /// How they are read.
+    /// Reader options of the units.
     pub(crate) reading: RawOptions,
-    /// Files of the input that have no reader.
+    /// Input files without a reader.
     pub(crate) unread: Counters,
-    /// Columns that somebody asked for, not those that are looked for anyway.
+    /// Columns requested explicitly, as opposed to those always looked for.
     pub(crate) asked: Vec<String>,
     pub(crate) memory_bytes: u64,
     resolved: String,
-    /// What its runs know of the files in the folder of results.
+    /// Verified state of files in the output folder.
     verified: Arc<Verified>,
 }
 
-/// A stage with the options that it will run with.
+/// A stage with its resolved options.
 struct Planned {
     spec: StageSpec,
     work: Work,
@@ -83,16 +83,16 @@ struct Planned {
 }
 
 impl Pipeline {
-    /// Checks a recipe: its stages and their options, its input. Models and lists that stages name are loaded.
+    /// Validates a recipe: its stages, their options and its input. Loads the models and lists that stages name.
     ///
     /// # Errors
-    /// An unknown stage or option with its place in the recipe, an input that cannot be listed, a model that cannot be
-    /// loaded.
+    /// A stage or option is unknown (reported with its place in the recipe), an input cannot be listed, or a model
+    /// cannot be loaded.
     pub fn new(loaded: &Loaded<Recipe>) -> Result<Pipeline, Error> {
         Pipeline::with_remote(loaded, RemoteOptions::default())
     }
 
-    /// The same, with settings for inputs behind addresses: credentials, retries.
+    /// Like [`Pipeline::new`], with settings for remote inputs: credentials, retries.
     ///
     /// # Errors
     /// Those of [`Pipeline::new`].
@@ -100,7 +100,7 @@ impl Pipeline {
         Pipeline::over(loaded, remote, units::list)
     }
 
-    /// The same over units that `list` gives, with what it left out.
+    /// Like [`Pipeline::with_remote`], over units returned by `list`, with the counters of skipped files.
     pub(crate) fn over(
         loaded: &Loaded<Recipe>,
         remote: RemoteOptions,
@@ -133,17 +133,17 @@ impl Pipeline {
         Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved, verified })
     }
 
-    /// The recipe with every option of every stage, as TOML; what was set has its source next to it.
+    /// The recipe with every option of every stage, as TOML; explicitly set values are annotated with their source.
     pub fn resolved(&self) -> &str {
         &self.resolved
     }
 
-    /// The folder of the results.
+    /// Output folder.
     pub fn out(&self) -> &Path {
         &self.recipe.out
     }
 
-    /// Tables on disk and their folders, in order; sinks are not among them.
+    /// Names and folders of the tables on disk, in order; excludes sinks.
     pub fn tables(&self) -> Vec<(&str, &Path)> {
         let tables = self.segments.iter().filter(|s| !matches!(s.work, SegmentWork::Sink { .. }));
         tables.map(|segment| (segment.name.as_str(), segment.folder.as_path())).collect()
@@ -165,19 +165,19 @@ impl Pipeline {
     }
 }
 
-/// The folder for what does not fit into memory. Several curations may name the same one, and have folders of their own in it.
+/// Spill folder. Several curations may share `spill`; each has its own subfolder.
 fn spill_of(recipe: &Recipe) -> PathBuf {
     let Some(folder) = &recipe.spill else { return recipe.out.join("spill") };
     let out = std::path::absolute(&recipe.out).unwrap_or_else(|_| recipe.out.clone());
     folder.join(format!("{:016x}", XxHash3_64::oneshot(out.as_os_str().as_encoded_bytes())))
 }
 
-/// Bytes that a batch may have: its last document may pass what closes it.
+/// Maximum bytes of a batch: the document that closes it may exceed the limit.
 fn batch_bytes(recipe: &Recipe) -> u64 {
     (Batch::MAX_TEXT_BYTES as u64).saturating_add(recipe.input.max_document_bytes).min(u64::MAX / COPIES)
 }
 
-/// Refuses names that cannot be a table's and a folder's, and those that come twice.
+/// Rejects names that are invalid for a table or folder, and duplicates.
 fn check_name(loaded: &Loaded<Recipe>, index: usize) -> Result<(), Error> {
     let stages = &loaded.value.stage;
     let name = stages[index].shown();
@@ -197,7 +197,7 @@ fn check_name(loaded: &Loaded<Recipe>, index: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The error about a key of a stage. The path is the one that was typed, or has the name of the stage, which settings take.
+/// Error about a key of a stage. The path is the one that was typed, or contains the stage's name, as settings do.
 pub(crate) fn refuse(
     loaded: &Loaded<Recipe>,
     index: usize,
@@ -214,7 +214,7 @@ pub(crate) fn refuse(
     }
 }
 
-/// The error of an option that a stage could only refuse when it saw a table or a model, with the option's path.
+/// Adds the option's path to an error that a stage could raise only after seeing a table or a model.
 pub(super) fn placed(stage: &str, error: Error) -> Error {
     match error {
         Error::Setting { key, found, advice } => {
@@ -228,7 +228,7 @@ pub(super) fn placed(stage: &str, error: Error) -> Error {
     }
 }
 
-/// The path of an option in settings.
+/// Path of an option in settings.
 fn option_path(stage: &str, key: &str) -> String {
     format!("stage.{stage}.{key}")
 }
@@ -242,7 +242,7 @@ fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result
     };
     let mut written = spec.options.clone();
     let unset = |value: &toml::Value| value.as_str() == Some("none");
-    // A stage without a seed of its own has that of the recipe.
+    // A stage without its own seed takes the recipe's.
     if kind.takes_seed() && written.get("seed").is_none_or(unset) {
         let seed =
             i64::try_from(loaded.value.seed).map_err(|_| loaded.refuse("seed", "has more than 63 bits"))?;
@@ -263,7 +263,7 @@ fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result
     Ok(Planned { spec: spec.clone(), work, key: key.finish(), options })
 }
 
-/// The kinds of stages, for lists and help.
+/// All kinds of stages, for listings and help.
 pub fn stage_kinds() -> &'static [Kind] {
     kinds()
 }
@@ -275,14 +275,14 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
         SegmentWork::Rows(Box::new(Rows { extraction, stages: Vec::new(), key: String::new(), folder }))
     };
     let named = |name: &str, kind: &str| StageName { name: name.to_owned(), kind: kind.to_owned() };
-    // Reading and extracting come first, whether the recipe says so or not.
+    // Reading and extracting come first, whether or not the recipe says so.
     segments.push(Segment {
         name: "extract".to_owned(),
         folder: folder(0, "extract"),
         stages: vec![named("read", "read"), named("extract", "extract")],
         work: rows(folder(0, "extract"), Some(Extraction::default())),
     });
-    // The segment of the next row-wise stage: the last one if that is row-wise and not to be saved.
+    // Consecutive row-wise stages share a segment until one is saved.
     let mut open = true;
     for Planned { spec, work, key, .. } in planned {
         let name = spec.shown().to_owned();
@@ -332,7 +332,8 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
     segments
 }
 
-/// The whole recipe as TOML that loads to the same curation, once secrets are given again; without them it is refused.
+/// The complete recipe as TOML. It loads to the same curation once secrets are supplied again; without them it is
+/// refused.
 fn resolved(loaded: &Loaded<Recipe>, planned: &[Planned]) -> String {
     let mut out = String::new();
     for row in loaded.rows().iter().filter(|row| row.path != "stage" && !row.path.starts_with("stage.")) {
@@ -344,7 +345,7 @@ fn resolved(loaded: &Loaded<Recipe>, planned: &[Planned]) -> String {
         let mut line = |key: &str, value: &toml::Value| {
             let source = loaded.source(&format!("stage.{index}.{key}"));
             let source = source.map_or("default".to_owned(), ToString::to_string);
-            // A secret does not belong into a file that is passed on with the data.
+            // A secret does not belong in a file that is passed on with the data.
             let hidden = toml::Value::String(PiiOptions::HIDDEN_SALT.to_owned());
             let secret = key == "salt" && value.as_str().is_some_and(|salt| !salt.is_empty());
             let value = if secret { &hidden } else { value };

@@ -1,4 +1,4 @@
-//! Rows in files by ranges of their keys, in no order: what a sort in bounded memory begins with.
+//! Files of unsorted rows partitioned by key range: the first phase of an external sort.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -15,10 +15,10 @@ use arrow::ipc::writer::StreamWriter;
 use super::batch::Batch;
 use crate::error::Error;
 
-/// What a row costs in memory besides its columns: its key, its places before and behind the sort.
+/// Memory per row in addition to its columns: its key, and its positions before and after sorting.
 const ROW_BYTES: u64 = 64;
 
-/// Keys from `first` to `last`, both included.
+/// Keys from `first` to `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     pub first: u64,
@@ -28,12 +28,12 @@ pub(super) struct Keys {
 impl Keys {
     pub const ALL: Keys = Keys { first: 0, last: u64::MAX };
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn width(self) -> u128 {
         u128::from(self.last - self.first) + 1
     }
 
-    /// Which of `count` divisions of equal width a key of this range falls into. It rises with the key.
+    /// Index of the equal-width division, out of `count`, that contains a key of this range. Monotonic in the key.
     pub fn division(self, key: u64, count: u64) -> usize {
         (u128::from(key - self.first) * u128::from(count) / self.width()) as usize
     }
@@ -43,14 +43,14 @@ impl Keys {
     }
 }
 
-/// The columns of a table, and behind them the place of a row in it.
+/// Schema of a table with an additional column for the row's position.
 pub(super) fn with_places(table: &Schema) -> SchemaRef {
     let place = Field::new("place", DataType::UInt64, false);
     let fields = table.fields().iter().cloned().chain([Arc::new(place)]);
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// The rows of a batch with their places, the first of which is `first`.
+/// Rows of a batch with their positions, starting at `first`.
 pub(super) fn placed(batch: &Batch, first: u64, schema: &SchemaRef) -> Result<RecordBatch, Error> {
     let places = UInt64Array::from_iter_values(first..first + batch.rows() as u64);
     let columns = batch.table().columns().iter().cloned().chain([Arc::new(places) as ArrayRef]);
@@ -61,7 +61,7 @@ pub(super) fn table_error(error: &ArrowError) -> Error {
     Error::Table { detail: error.to_string() }
 }
 
-/// One file for each division of a range of keys, by rising key.
+/// One file per division of a key range, in ascending key order.
 pub(super) struct Ranges {
     keys: Keys,
     files: Vec<Mutex<Open>>,
@@ -72,18 +72,18 @@ struct Open {
     writer: StreamWriter<BufWriter<File>>,
 }
 
-/// A range whose file is closed.
+/// A range whose file has been closed.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
     pub path: PathBuf,
     /// Bytes of its rows in memory.
     pub bytes: u64,
-    /// The least and the greatest of its keys; `None` where it has no row.
+    /// Smallest and largest of its keys; `None` if it has no rows.
     pub keys: Option<Keys>,
 }
 
 impl Ranges {
-    /// `count` files at most, fewer where there are fewer keys; their names begin with `prefix`.
+    /// Creates at most `count` files, fewer if there are fewer keys; their names begin with `prefix`.
     pub fn create(prefix: &Path, keys: Keys, count: u64, schema: &SchemaRef) -> Result<Ranges, Error> {
         let count = u64::try_from(keys.width()).unwrap_or(u64::MAX).min(count);
         let open = |number: u64| {
@@ -99,7 +99,7 @@ impl Ranges {
         Ok(Ranges { keys, files })
     }
 
-    /// Writes rows, whose keys are `keys`, to the files of their divisions. Any thread may.
+    /// Writes rows with the given `keys` to the files of their divisions. Callable from any thread.
     pub fn scatter(&self, table: &RecordBatch, keys: &[u64]) -> Result<(), Error> {
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); self.files.len()];
         for (row, key) in keys.iter().enumerate() {
@@ -123,7 +123,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// The ranges, by rising key.
+    /// Closes the files; the ranges are in ascending key order.
     pub fn close(self) -> Result<Vec<Closed>, Error> {
         let close = |open: Mutex<Open>| {
             let Open { range, mut writer } = open.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +135,7 @@ impl Ranges {
 }
 
 impl Closed {
-    /// Its rows, as they were written.
+    /// Rows in the order they were written.
     pub fn read(&self) -> Result<impl Iterator<Item = Result<RecordBatch, Error>> + use<>, Error> {
         let path = self.path.clone();
         let file = File::open(&path).map_err(|e| Error::read(&path, e))?;

@@ -1,4 +1,4 @@
-//! The recipe of a curation: where the text is, and an ordered list of stages.
+//! The recipe of a curation: its input, and an ordered list of stages.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ fathom_base::recipe! {
 }
 
 impl Input {
-    /// What is read, for messages.
+    /// Description of the input, for messages.
     pub(super) fn looked_at(&self) -> String {
         let snapshot = Some(&self.snapshot.name).filter(|name| !name.is_empty());
         let all: Vec<&str> = self.paths.iter().chain(snapshot).map(String::as_str).collect();
@@ -77,11 +77,11 @@ impl Input {
     }
 }
 
-/// Refuses inputs whose addresses carry secrets: what is read is written into the recipe, the ids and the accounts next to the
-/// results.
+/// Rejects input addresses that contain secrets, since inputs are recorded in the recipe, the ids and the reports
+/// next to the results.
 ///
 /// # Errors
-/// The address without its secret, with the place of its key.
+/// Contains the redacted address, with the place of its key.
 pub fn refuse_secrets(loaded: &Loaded<Recipe>) -> Result<(), fathom_base::Error> {
     let input = &loaded.value.input;
     let keys = input.paths.iter().map(|path| ("input.paths", path));
@@ -95,23 +95,23 @@ pub fn refuse_secrets(loaded: &Loaded<Recipe>) -> Result<(), fathom_base::Error>
     Ok(())
 }
 
-/// One stage: which, and its options.
+/// One stage: its kind and options.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageSpec {
-    /// The kind of stage.
+    /// Kind of stage.
     #[serde(rename = "use")]
     pub kind: String,
-    /// Its name in tables, reports and settings (`stage.NAME.option=value`); that of its kind if none.
+    /// Name in tables, reports and settings (`stage.NAME.option=value`); defaults to the kind.
     pub name: Option<String>,
-    /// Its table is written although the next stage could read it from memory.
+    /// Writes the stage's table even if the next stage could read it from memory.
     pub save: bool,
-    /// Everything else that is written in its table.
+    /// All other keys of its table.
     #[serde(default)]
     pub options: BTreeMap<String, toml::Value>,
 }
 
 impl StageSpec {
-    /// The name in tables and reports.
+    /// Name in tables and reports.
     pub fn shown(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.kind)
     }

@@ -1,4 +1,4 @@
-//! What a run says of its input at its end: what somebody may have taken for granted and is not so.
+//! Remarks that a run prints about its input at the end: facts that contradict likely assumptions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::units;
 use crate::counters::Damage;
 
 impl Pipeline {
-    /// The first losses, files without a reader, columns that are nowhere: a line each.
+    /// One line each for the first losses, files without a reader, and columns that occur nowhere.
     pub(super) fn remarks(&self, stats: &Stats) -> Vec<String> {
         let has = |column: &&String| {
             stats.stages.iter().any(|stage| {
@@ -29,7 +29,7 @@ impl Pipeline {
     }
 }
 
-/// The first damaged record or file of each kind, so that what is wrong need not be looked up in the account.
+/// The first damaged record or file of each kind, so that a problem is visible without consulting the statistics.
 fn first_losses(stats: &Stats) -> Vec<String> {
     let Some(read) = stats.stages.first() else { return Vec::new() };
     let mut reported = BTreeSet::new();

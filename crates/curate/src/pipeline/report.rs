@@ -1,4 +1,4 @@
-//! The page of a curation, drawn from its account alone.
+//! The HTML report of a curation, rendered from its statistics alone.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::tally::{Sample, Score};
 use crate::durable;
 use crate::error::Error;
 
-/// Distributions drawn for one stage; the tables hold all of them.
+/// Distributions drawn per stage; the tables contain all of them.
 const CHARTS: usize = 12;
-/// Names listed of one group, such as languages.
+/// Names listed per group, such as languages.
 const NAMES: usize = 20;
 /// Damaged records listed.
 const DAMAGE: usize = 50;
 
-/// The page: one self-contained HTML text.
+/// Renders the report as one self-contained HTML document.
 pub fn report_page(stats: &Stats) -> String {
     let read = human::counted(stats.documents_read(), "document");
     let facts = vec![
@@ -52,18 +52,18 @@ pub fn report_page(stats: &Stats) -> String {
     document(&heading, &sections)
 }
 
-/// Writes the page into the folder of a curation; gives its path.
+/// Writes the report into the folder of a curation and returns its path.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn save_page(out: &Path, stats: &Stats) -> Result<PathBuf, Error> {
     let path = out.join("report.html");
     durable::write_whole(&path, report_page(stats).as_bytes())?;
     Ok(path)
 }
 
-/// One bar a stage: what went on, and what was dropped by reason. A copy of a document goes on with it, so a stage can
-/// hand on more than came in.
+/// One bar per stage: documents passed on, and documents dropped by reason. Copies are passed on too, so a stage can
+/// output more documents than it received.
 fn funnel(stats: &Stats) -> String {
     let wide = |stage: &StageStats| stage.tally.documents_in.max(stage.tally.documents_out);
     let most = stats.stages.iter().map(wide).max().unwrap_or(0).max(1) as f64;
@@ -94,7 +94,7 @@ fn funnel(stats: &Stats) -> String {
     html
 }
 
-/// Entries with the most documents first, names deciding among equals.
+/// Entries in descending order of documents; ties by name.
 fn by_documents<'a>(
     entries: impl Iterator<Item = (&'a String, &'a crate::Dropped)>,
 ) -> Vec<(&'a String, &'a crate::Dropped)> {
@@ -138,7 +138,7 @@ fn chart(title: String, label: &str, histogram: &Histogram, limits: &[f64]) -> F
     Chart { title, note, label: label.into(), buckets, limits: limits.to_vec() }.draw()
 }
 
-/// Lengths behind the reader and behind the last stage.
+/// Text lengths after the reader and after the last stage.
 fn lengths(stats: &Stats) -> String {
     let with = |stage: &&StageStats| stage.tally.lengths.total() > 0;
     let first = stats.stages.iter().find(with);
@@ -190,7 +190,7 @@ fn scores(stats: &Stats) -> String {
             continue;
         }
         let _ = write!(html, "<h3>{}</h3>", escape(&stage.name));
-        // Those that dropped something come first.
+        // Scores that dropped something come first.
         let mut scores: Vec<(&String, &Score)> = tally.scores.iter().collect();
         scores.sort_by_key(|(name, score)| (score.dropped.is_empty(), *name));
         let drawn = scores.iter().take(CHARTS);
@@ -207,7 +207,7 @@ fn scores(stats: &Stats) -> String {
     html
 }
 
-/// What was just kept and what was just dropped.
+/// Table of documents near the threshold, kept and dropped.
 fn samples(score: &Score) -> String {
     let line = |kept: &str, sample: &Sample| {
         vec![kept.to_owned(), human::number(sample.value), sample.id.clone(), sample.text.clone()]
@@ -217,7 +217,7 @@ fn samples(score: &Score) -> String {
     table(&["", "value", "document", "text"], &kept.chain(dropped).collect::<Vec<_>>())
 }
 
-/// Sizes of the clusters of duplicates, and examples of them.
+/// Sizes of the clusters of duplicates, with examples.
 fn duplicates(stats: &Stats) -> String {
     let mut html = String::new();
     for stage in stats.stages.iter().filter(|stage| !stage.tally.clusters.is_empty()) {

@@ -1,6 +1,6 @@
-//! A set of document numbers, one bit each.
+//! A set of document numbers as a bitmap.
 
-/// Which documents of a table: 125 MB for a thousand million.
+/// Subset of a table's documents: 125 MB for a thousand million.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowSet {
     words: Vec<u64>,
@@ -8,12 +8,12 @@ pub struct RowSet {
 }
 
 impl RowSet {
-    /// No document.
+    /// Creates an empty set.
     pub fn new() -> RowSet {
         RowSet::default()
     }
 
-    /// Adds a document; false if it was there.
+    /// Adds a document; returns false if it was already present.
     pub fn insert(&mut self, number: u64) -> bool {
         let (word, bit) = place(number);
         if word >= self.words.len() {
@@ -25,18 +25,18 @@ impl RowSet {
         new
     }
 
-    /// Whether a document is in it.
+    /// Returns true if the set contains a document.
     pub fn contains(&self, number: u64) -> bool {
         let (word, bit) = place(number);
         self.words.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// How many documents are in it.
+    /// Number of documents in the set.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether no document is in it.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -53,7 +53,7 @@ impl FromIterator<u64> for RowSet {
 }
 
 fn place(number: u64) -> (usize, u64) {
-    // A number above 2^38 would need more memory than any machine has; the resize panics with that.
+    // A number above 2^38 would need more memory than any machine has; the resize panics in that case.
     ((number / 64) as usize, 1 << (number % 64))
 }
 

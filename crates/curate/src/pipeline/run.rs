@@ -1,4 +1,4 @@
-//! Running a plan: segment after segment, each only where something is missing.
+//! Execution of a plan: segment by segment, redoing only what is missing.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -20,45 +20,45 @@ use crate::durable;
 use crate::error::Error;
 use fathom_base::lock::PATIENCE;
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Everything is there.
+    /// All results are complete.
     Done(Box<Stats>),
     /// This process has done its share, but others have not.
     Waiting {
-        /// The stage that needs what is missing; `None` when every stage of this process is done.
+        /// Stage that needs the missing files; `None` when every stage of this process is done.
         stage: Option<String>,
-        /// What is missing, and which rank owes it.
+        /// Missing files, with the rank that writes each.
         missing: Vec<String>,
     },
 }
 
-/// What a segment left behind.
+/// Result of a segment.
 enum Account {
     Rows(Found),
     Table(Box<TableManifest>),
 }
 
-/// The parts that the next segment reads; before the first segment there are none, but files.
+/// Input parts of the next segment; `None` before the first segment, which reads files.
 type InputParts = Option<Vec<Awaited<TablePart>>>;
 
-/// The parts of a segment with their manifests.
+/// Parts of a segment with their manifests.
 type Found = Vec<Awaited<(TablePart, Manifest)>>;
 
 impl Pipeline {
-    /// Does what is missing. Killed at any moment, the next call goes on, with the same bytes as result.
+    /// Does the remaining work. If killed at any moment, the next call resumes and produces the same bytes.
     ///
     /// # Errors
-    /// An input or a folder that cannot be read or written, or a stage that cannot do its work. [`Error::Unread`] where all
-    /// parts are done but those whose files cannot be read now.
+    /// An input or folder cannot be read or written, or a stage fails. [`Error::Unread`] if all parts are done except
+    /// those whose files cannot be read now.
     pub fn run(&self, options: &RunOptions) -> Result<Outcome, Error> {
         let started = Instant::now();
         let env = self.env(options);
         let first = env.options.rank.rank == 0;
         std::fs::create_dir_all(self.out()).map_err(|e| Error::write("create", self.out(), e))?;
         let _claimed = claim::claim(self.out(), env.options.rank, PATIENCE, &|text| env.say(text))?;
-        // A model that cannot be opened should not end a run after hours.
+        // Check the models first: an unloadable model should not end a run after hours.
         for (folder, kind) in self.segments.iter().flat_map(|segment| segment.work.models()) {
             env.tools().models(&folder)?.check(&folder, kind)?;
         }
@@ -92,11 +92,11 @@ impl Pipeline {
         Ok(Outcome::Done(Box::new(stats)))
     }
 
-    /// Passes a batch without documents through all stages, so that a column which no stage adds is found missing before the
-    /// first file is read.
+    /// Passes an empty batch through all stages, so that a column which no stage adds is reported before the first
+    /// file is read.
     fn rehearse(&self) -> Result<(), Error> {
         let Some(unit) = self.units.first() else { return Ok(()) };
-        // It is not reported, and nothing can end it.
+        // Without callbacks: nothing is reported, and nothing can interrupt it.
         let env = self.env(&RunOptions::default());
         let mut fresh = Fresh::Records(unit.open(&self.reading, None).empty());
         for segment in &self.segments {
@@ -111,7 +111,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Runs a segment and moves `parts` on to what it wrote.
+    /// Runs a segment and replaces `parts` by its output parts.
     fn run_segment(
         &self,
         segment: &Segment,
@@ -144,7 +144,7 @@ impl Pipeline {
         Ok(Awaited::Ready(Account::Table(Box::new(table))))
     }
 
-    /// Runs a row-wise segment and gives what is there of all ranks' parts.
+    /// Runs a row-wise segment and returns the available parts of all ranks.
     fn run_rows(&self, rows: &Rows, parts: &InputParts, env: &Env) -> Result<Found, Error> {
         let sources: Vec<Option<Source<'_>>> = match parts {
             None => self
@@ -161,7 +161,7 @@ impl Pipeline {
             work.push((index, key, source));
         }
         runner::run(rows, &work, env)?;
-        // Nothing owns what is beyond the last part, whoever made it.
+        // No rank owns parts beyond the last one, so rank 0 removes them.
         if env.options.rank.rank == 0 {
             remove_stale(rows, sources.len())?;
         }
@@ -173,7 +173,7 @@ impl Pipeline {
             .collect();
         for (index, key, _) in work {
             let path = part_path(&rows.folder, index);
-            // What others have made is looked at by whoever reads it.
+            // Parts of other ranks are verified by whoever reads them.
             let mine = env.options.rank.owns(index);
             let is_whole = |path: &Path, facts: &FileFacts| {
                 if mine { env.is_whole(path, facts) } else { manifest::has_size(path, facts) }
@@ -186,7 +186,7 @@ impl Pipeline {
         Ok(found)
     }
 
-    /// Refuses an input of which every record is lost: a field of another name was meant, or another file.
+    /// Rejects an input whose records are all lost: most likely the field or file name is wrong.
     fn refuse_nothing(&self, read: &Found) -> Result<(), Error> {
         let mut sum = Tally::default();
         for found in read {
@@ -266,23 +266,23 @@ fn table_stats(segment: &Segment, parts: &[TablePart]) -> TableStats {
     }
 }
 
-/// How a run ends that waits for others.
+/// Outcome of a run that waits for other ranks.
 fn waiting(stage: Option<&String>, owed: &[Owed]) -> Outcome {
     Outcome::Waiting { stage: stage.cloned(), missing: owed.iter().map(Owed::to_string).collect() }
 }
 
-/// All parts.
+/// All parts, or the files they wait for.
 fn all_there(parts: &InputParts) -> Awaited<Vec<TablePart>> {
     parts.iter().flatten().cloned().collect()
 }
 
-/// The key of a stage's work on the table of these parts.
+/// Key of a stage's work on a table with these parts.
 fn table_key<'p>(key: &str, parts: impl Iterator<Item = &'p TablePart>, env: &Env) -> String {
     let hasher = KeyHasher::new().with(key).with(&env.seed.to_string());
     parts.fold(hasher, |hasher, part| hasher.with(&part.facts.hash)).finish()
 }
 
-/// Does what of a stage's work is this rank's, for the parts that are there, and says what others owe of the rest.
+/// Does this rank's share of a stage on the available parts, and returns what other ranks owe of the rest.
 fn share_out(
     segment: &Segment,
     stage: &dyn Barrier,
@@ -313,7 +313,7 @@ fn share_out(
     Ok(missing.map(owed).collect())
 }
 
-/// What a stage over the whole table left, if it is done. Rank 0, which can make it again, looks at every byte.
+/// Manifest of a finished whole-table stage. Rank 0, which can redo the stage, verifies every byte.
 fn finished(segment: &Segment, key: &str, env: &Env) -> Option<TableManifest> {
     let is_whole = |path: &Path, facts: &FileFacts| match env.options.rank.rank {
         0 => env.is_whole(path, facts),
@@ -322,7 +322,7 @@ fn finished(segment: &Segment, key: &str, env: &Env) -> Option<TableManifest> {
     manifest::finished_table(&segment.folder, key, &is_whole)
 }
 
-/// Runs a stage over the whole table if it is not done.
+/// Runs a whole-table stage unless it is done.
 fn run_table(
     segment: &Segment,
     stage: &dyn Barrier,
@@ -369,7 +369,7 @@ fn run_table(
     tally.lengths = job.lengths.into_inner().unwrap_or_else(PoisonError::into_inner);
     let written = barrier::written_parts(&segment.folder)?;
     if written.is_empty() {
-        // A sink hands on what it did not drop.
+        // A sink passes on everything it did not drop.
         let dropped: u64 = tally.dropped.values().map(|d| d.bytes).sum();
         tally.documents_out = tally.documents_in - tally.dropped_documents().min(tally.documents_in);
         tally.bytes_out = tally.bytes_in - dropped.min(tally.bytes_in);
@@ -388,7 +388,7 @@ fn run_table(
     Ok(Awaited::Ready(done))
 }
 
-/// Removes the parts of an earlier run with more inputs, so that they are not read as part of this table.
+/// Removes leftover parts of an earlier run with more inputs, so that they are not read as part of this table.
 fn remove_stale(rows: &Rows, count: usize) -> Result<(), Error> {
     let mut index = count;
     loop {

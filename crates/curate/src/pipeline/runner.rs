@@ -1,4 +1,4 @@
-//! Row-wise segments: every input gives one part, whatever became of its neighbours.
+//! Row-wise segments: every input yields one part, independent of its neighbours.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,23 +26,23 @@ use crate::error::Error;
 use crate::read::{RawOptions, Snapshot};
 use fathom_prose::extract::Extraction;
 
-/// Stages that run one after the other on each batch.
+/// Stages applied one after another to each batch.
 pub(crate) struct Rows {
-    /// What makes text of records; nothing where the input is a table.
+    /// Text extraction from records; `None` if the input is a table.
     pub extraction: Option<Extraction>,
-    /// Names and stages.
+    /// Stages with their names.
     pub stages: Vec<(String, Box<dyn Stage>)>,
-    /// The stages with their options, as text.
+    /// Serialized stages and options.
     pub key: String,
-    /// Where the parts go.
+    /// Output folder of the parts.
     pub folder: PathBuf,
 }
 
-/// What one part is made from.
+/// Input of one part.
 pub(crate) enum Source<'a> {
-    /// Files of the input, and how they are read.
+    /// Input files, and their reader options.
     Unit(&'a Unit, &'a Input, &'a RawOptions),
-    /// A part of the table before.
+    /// A part of the preceding table.
     Part(&'a TablePart),
 }
 
@@ -50,7 +50,7 @@ impl Source<'_> {
     fn name(&self) -> String {
         match self {
             Source::Unit(unit, ..) => unit.name.clone(),
-            // Folder and file: where the whole curation lies must not show in its bytes.
+            // Folder and file name only: the location of the curation must not affect its bytes.
             Source::Part(part) => {
                 let name = |path: Option<&Path>| {
                     path.and_then(Path::file_name)
@@ -66,7 +66,7 @@ impl Source<'_> {
         let key = match self {
             Source::Part(part) => key.with("part").with(&part.facts.hash),
             Source::Unit(unit, input, _) => {
-                // Where the files are is given by the unit itself.
+                // The location of the files is already covered by the unit.
                 let how = Input {
                     paths: Vec::new(),
                     snapshot: Snapshot::default(),
@@ -86,7 +86,7 @@ impl Source<'_> {
             Source::Unit(unit, _, reading) => {
                 Reader::Unit(Box::new(unit.open(reading, env.options.on_read.clone())))
             }
-            // One that another rank has made is looked at here first.
+            // A part made by another rank has not been verified yet.
             Source::Part(part) if !env.is_whole(&part.path, &part.facts.file()) => {
                 return Err(Error::Changed { path: part.path.clone() });
             }
@@ -108,7 +108,7 @@ impl Reader {
         }
     }
 
-    /// A batch without documents, with the columns of all others.
+    /// An empty batch with the columns of all others.
     fn empty(&self) -> Result<Fresh, Error> {
         match self {
             Reader::Unit(unit) => Ok(Fresh::Records(unit.empty())),
@@ -120,19 +120,20 @@ impl Reader {
     }
 }
 
-/// What a reader gives.
+/// Output of a reader.
 pub(crate) enum Fresh {
-    /// Records whose text is yet to be found.
+    /// Records whose text is yet to be extracted.
     Records(RawBatch),
     /// Documents.
     Batch(Batch),
 }
 
-/// Runs the segment over those of `work` (number of the part, key, source) that are this process's and not done yet.
+/// Runs the segment over the entries of `work` (part number, key, source) that belong to this process and are not
+/// done.
 ///
 /// # Errors
-/// A stage, the disk, or the end of the run by [`Env::point`]; [`Error::Unread`] when all parts are done but those whose
-/// files cannot be read now.
+/// A stage or the disk fails, or [`Env::point`] ends the run; [`Error::Unread`] when all parts are done except those
+/// whose files cannot be read now.
 pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env) -> Result<(), Error> {
     std::fs::create_dir_all(&rows.folder).map_err(|e| Error::write("create", &rows.folder, e))?;
     let mine: Vec<_> = work.iter().filter(|(index, ..)| env.options.rank.owns(*index)).collect();
@@ -140,7 +141,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
         let is_whole = |path: &Path, facts: &FileFacts| env.is_whole(path, facts);
         manifest::finished(&part_path(&rows.folder, *index), key, &is_whole).is_none()
     };
-    // Each is read, so several at once.
+    // Verification reads each part, so it runs in parallel.
     let missing: Vec<_> = env.pool()?.install(|| mine.par_iter().filter(undone).collect());
     let current = Mutex::new(Progress {
         segment: rows.stages.last().map_or("read".to_owned(), |(name, _)| name.clone()),
@@ -180,23 +181,23 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
     }
 }
 
-/// What the parts of a segment have in common.
+/// State shared by the parts of a segment.
 struct Shared<'a> {
     env: &'a Env,
     tell: &'a Tell<'a>,
-    /// Why parts could not be read, by their number.
+    /// Errors of unreadable parts, by part number.
     unread: &'a Mutex<BTreeMap<usize, Error>>,
 }
 
-/// What a segment makes of a batch without documents: its columns are those of all others.
+/// Processes an empty batch, to determine the columns of the segment's output.
 ///
 /// # Errors
-/// A stage that misses a column.
+/// A stage does not find a column that it needs.
 pub(crate) fn rehearse(rows: &Rows, empty: Fresh, env: &Env) -> Result<Batch, Error> {
     Ok(process(rows, empty, env)?.batch)
 }
 
-/// A batch behind all stages.
+/// A batch after all stages.
 struct Processed {
     documents_in: u64,
     bytes_in: u64,
@@ -205,7 +206,7 @@ struct Processed {
     seconds: Vec<f64>,
 }
 
-/// One part in the making.
+/// A part being written.
 struct PartLane<'a> {
     index: usize,
     path: PathBuf,
@@ -216,7 +217,7 @@ struct PartLane<'a> {
     tallies: Vec<Tally>,
     seconds: Vec<f64>,
     read_s: f64,
-    /// Why its files cannot be read on now: the part will not be made.
+    /// Transient read failure; the part will not be made.
     unread: Option<Error>,
     shared: &'a Shared<'a>,
 }
@@ -234,7 +235,7 @@ impl<'a> PartLane<'a> {
         let path = part_path(&rows.folder, index);
         manifest::forget(&path)?;
         let reader = source.open(env)?;
-        // What columns the part has is asked from the stages, so that a part without documents has them too.
+        // The stages determine the columns, so that a part without documents has them too.
         let schema = process(rows, reader.empty()?, env)?.batch.table().schema();
         let writer = PartWriter::create(&path, schema)?;
         let stages = rows.stages.len() + usize::from(matches!(reader, Reader::Unit(_)));
@@ -254,7 +255,7 @@ impl Lane for PartLane<'_> {
         let batch = self.reader.next();
         self.read_s += started.elapsed().as_secs_f64();
         match batch {
-            // Other parts may be readable, so that this ends the part and not the run.
+            // Other parts may be readable, so this ends the part and not the run.
             Err(error @ Error::Unavailable { .. }) => {
                 self.unread = Some(error);
                 Ok(None)
@@ -311,8 +312,8 @@ impl Lane for PartLane<'_> {
     }
 }
 
-/// Passes a batch through the stages. Where a stage panics on it, its documents are tried one by one, and those it panics
-/// on are dropped by name: what comes from a crawl must not end a run.
+/// Passes a batch through the stages. If a stage panics, its documents are processed one by one, and those it panics
+/// on are dropped and counted: crawled data must not end a run.
 fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
     let mut done = begin(rows, fresh)?;
     for (_, stage) in &rows.stages {
@@ -339,7 +340,7 @@ fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
         done.tallies.push(tally);
         done.seconds.push(started.elapsed().as_secs_f64());
     }
-    // Only behind the last stage of the segment: that is the table that is written.
+    // Only after the last stage of the segment, whose output is the written table.
     if let (Some(last), false) = (done.tallies.last_mut(), rows.stages.is_empty()) {
         (0..done.batch.rows()).for_each(|row| last.lengths.add(done.batch.text(row).len() as f64));
     }
@@ -347,7 +348,7 @@ fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
     Ok(done)
 }
 
-/// The batch before the first stage: as it is, or extracted.
+/// The batch before the first stage: unchanged, or extracted from records.
 fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
     let started = Instant::now();
     let records = match fresh {
@@ -369,7 +370,7 @@ fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
 }
 
 fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Batch, Error> {
-    // A batch without documents gives the columns when no document is left.
+    // An empty batch supplies the columns in case no document is left.
     let mut tables = vec![stage.run(batch.slice(0, 0), &mut Tally::default())?.into_table()];
     for row in 0..batch.rows() {
         let alone = batch.slice(row, 1);
@@ -395,19 +396,19 @@ fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Bat
     Batch::new(table).map_err(|detail| Error::Table { detail })
 }
 
-/// Seconds that the stages of a part took, added up over threads. They are kept apart from the manifests, whose bytes do
-/// not depend on the machine.
+/// Seconds spent per stage on a part, summed over threads. Logged separately from the manifests, whose bytes do not
+/// depend on the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SecondsLine {
-    /// The folder of the table.
+    /// Folder of the table.
     pub table: String,
-    /// The part's number.
+    /// Part number.
     pub part: usize,
     /// Seconds by stage.
     pub seconds: Vec<f64>,
 }
 
-/// The log of seconds: one file for each process, one line for each part.
+/// Timing log: one file per process, one line per part.
 pub(crate) fn seconds_log(out: &Path, rank: usize) -> PathBuf {
     out.join("seconds").join(format!("rank-{rank}.jsonl"))
 }
@@ -422,6 +423,6 @@ pub(crate) fn log_seconds(path: &Path, part: usize, seconds: Vec<f64>, env: &Env
     if let Some(folder) = log.parent() {
         std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))?;
     }
-    // One write, so that lines of several threads do not mix.
+    // A single write, so that lines of several threads do not interleave.
     durable::append(&log)?.write_all(text.as_bytes()).map_err(|e| Error::write("write", &log, e))
 }

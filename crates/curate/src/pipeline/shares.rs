@@ -1,8 +1,8 @@
-//! What a stage over the whole table does to one part alone, shared out among ranks: each leaves a file for each of its parts,
-//! and the one that runs the stage takes them where it would have done that work itself.
+//! Distribution of a whole-table stage's per-part work among ranks: each rank writes a file for each of its parts,
+//! and the rank that runs the stage uses these files instead of doing that work itself.
 //!
-//! The files lie hidden in the stage's folder until it is done. Each is what [`Job::export`] would write, so nothing of the
-//! results tells who made them.
+//! The files are hidden in the stage's folder until it is done. Each has the contents that [`Job::export`] would
+//! write, so the results do not reveal which rank made them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,20 +16,20 @@ use super::verify::FileFacts;
 use crate::durable;
 use crate::error::Error;
 
-/// What a batch gives to the file of its part.
+/// Bytes that a batch contributes to the file of its part.
 pub type ShareOf<'a> = dyn Fn(&Batch) -> Result<Vec<u8>, Error> + Sync + 'a;
 
-/// The account of a file.
+/// Sidecar of a share file.
 #[derive(Serialize, Deserialize)]
 struct Made {
     key: String,
     file: FileFacts,
 }
 
-/// Makes the files of those of `parts` (number, part) that are this rank's and not made yet.
+/// Writes the files for those of `parts` (number, part) that belong to this rank and do not exist yet.
 ///
 /// # Errors
-/// A part that cannot be read, a file that cannot be written, or what `share` says.
+/// A part cannot be read, a file cannot be written, or `share` fails.
 pub(super) fn make(
     folder: &Path,
     key: &str,
@@ -59,8 +59,8 @@ pub(super) fn make(
     Ok(())
 }
 
-/// Whether the file of a part (number, part) is there, made from this part by this stage. Who made it and who takes it look at
-/// every byte.
+/// Returns true if the file of a part (number, part) exists and was made from this part by this stage. Its producer
+/// and its consumer verify every byte, other ranks only its size.
 pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &TablePart), env: &Env) -> bool {
     let Some(made) = durable::load::<Made>(&account(folder, number)) else { return false };
     let path = path(folder, number);
@@ -69,8 +69,8 @@ pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &TablePart)
     made.key == key_of(key, part) && whole()
 }
 
-/// Gives a file its name among the results; it stays until all are there, so that a run that is killed meanwhile need not ask
-/// its rank again.
+/// Copies a file to its final name. The original stays until all are in place, so that a run killed meanwhile need
+/// not ask the file's rank again.
 pub(super) fn hand_over(made: &Path, name: &Path) -> Result<(), Error> {
     let copied = || {
         std::fs::copy(made, name)?;
@@ -79,7 +79,7 @@ pub(super) fn hand_over(made: &Path, name: &Path) -> Result<(), Error> {
     std::fs::hard_link(made, name).or_else(|_| copied()).map_err(|e| Error::write("create", name, e))
 }
 
-/// The files are not needed any more.
+/// Removes the share files once they are no longer needed.
 pub(super) fn remove(folder: &Path) -> Result<(), Error> {
     let hidden = hidden(folder);
     match std::fs::remove_dir_all(&hidden) {
@@ -90,7 +90,7 @@ pub(super) fn remove(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// The folder of the files.
+/// Folder of the share files.
 pub(super) fn hidden(folder: &Path) -> PathBuf {
     folder.join(".shares")
 }

@@ -1,4 +1,4 @@
-//! What a stage is: row-wise, or over the whole corpus.
+//! The interfaces of stages: row-wise, and over the whole corpus.
 
 use std::path::PathBuf;
 
@@ -10,65 +10,66 @@ use super::tally::Tally;
 use crate::error::Error;
 use fathom_prose::extract::Extraction;
 
-/// A row-wise stage: what it does to a document depends on that document alone. It has no state, save what it opens while
-/// its segment runs, so that batches can pass it on any thread in any order.
+/// A row-wise stage: its effect on a document depends on that document alone. It has no state except what it opens
+/// while its segment runs, so batches can pass through it on any thread in any order.
 pub trait Stage: Send + Sync {
-    /// Drops, changes or describes documents; order stays. The runner counts what goes in and out, the stage calls
-    /// [`Tally::drop`] for each document that it leaves out.
+    /// Drops, changes or annotates documents, preserving their order. The runner counts input and output, the stage
+    /// calls [`Tally::drop`] for each document that it drops.
     ///
     /// # Errors
-    /// Only what makes the whole run pointless: a missing model, a column that a stage before should have added.
+    /// Only errors that make the whole run pointless: a missing model, a column that an earlier stage should have
+    /// added.
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error>;
 
-    /// Files whose content decides what the stage does, such as models and lists.
+    /// Files whose contents affect the result, such as models and lists.
     fn files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// Folders of the models that it will ask for.
+    /// Folders and kinds of the models it needs.
     fn models(&self) -> Vec<(PathBuf, ModelKind)> {
         Vec::new()
     }
 
-    /// Opens what batches with documents need; those without may come before.
+    /// Acquires resources for batches with documents; empty batches may be processed before.
     ///
     /// # Errors
-    /// What cannot be opened.
+    /// A resource cannot be opened.
     fn begin(&self, _tools: &Tools) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Closes what [`Stage::begin`] opened. Called whether the segment came to its end or not.
+    /// Releases the resources of [`Stage::begin`]. Called whether or not the segment completed.
     fn end(&self) {}
 }
 
-/// A stage that needs the whole table: deduplication, shuffling, blending, tokenising.
+/// A stage that needs the whole table: deduplication, shuffling, blending, tokenizing.
 pub trait Barrier: Send + Sync {
     /// Reads the parts of `job` and writes new ones into its folder.
     ///
     /// # Errors
-    /// A part that cannot be read, a full disk, too little memory.
+    /// A part cannot be read, the disk is full, or memory is too small.
     fn run(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(), Error>;
 
-    /// Looks at the columns of the table that it will be given, in a batch without documents, before anything is read.
+    /// Checks the columns of its future input table, given as an empty batch, before anything is read.
     ///
     /// # Errors
-    /// A column that it needs and the table will not have.
+    /// The table will lack a required column.
     fn rehearse(&self, _empty: &Batch) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Work on one document after the other that other ranks can do, as a file for each part; [`Job::shares`] has the files.
+    /// Per-part work that other ranks can do, as one file per part; the stage finds the files in [`Job::shares`].
     fn share(&self) -> Option<Box<ShareOf<'_>>> {
         None
     }
 
-    /// Files whose content decides what the stage does.
+    /// Files whose contents affect the result.
     fn files(&self) -> Vec<PathBuf> {
         Vec::new()
     }
 
-    /// Folders of the models that it will ask for.
+    /// Folders and kinds of the models it needs.
     fn models(&self) -> Vec<(PathBuf, ModelKind)> {
         Vec::new()
     }
@@ -76,18 +77,18 @@ pub trait Barrier: Send + Sync {
 
 /// A stage of a recipe, ready to run.
 pub enum Work {
-    /// How records become text; only at the beginning.
+    /// Extraction of text from records; only as the first stage.
     Extract(Box<Extraction>),
-    /// Row-wise; neighbours of this kind are fused.
+    /// Row-wise; consecutive stages of this kind are fused.
     Rows(Box<dyn Stage>),
-    /// Over the whole table, giving a new one.
+    /// Whole-table, producing a new table.
     Table(Box<dyn Barrier>),
-    /// Over the whole table, giving files for others; the next stage reads the table that this one read.
+    /// Whole-table, producing files for other programs; the next stage reads the same table as this one.
     Sink(Box<dyn Barrier>),
 }
 
 impl Work {
-    /// Files whose content decides what the stage does.
+    /// Files whose contents affect the result.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Work::Extract(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! The account of a curation, put together from the manifests: what `stats.json` and the report show.
+//! Statistics of a curation, assembled from the manifests: the contents of `stats.json` and the report.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,38 +9,38 @@ use super::runner::SecondsLine;
 use super::tally::Tally;
 use crate::error::Error;
 
-/// One stage.
+/// Statistics of one stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageStats {
-    /// Its name.
+    /// Name of the stage.
     pub name: String,
-    /// What it is.
+    /// Kind of stage.
     pub kind: String,
-    /// The table that its segment writes.
+    /// Table that its segment writes.
     pub table: String,
-    /// What it did.
+    /// Tally of the stage.
     pub tally: Tally,
-    /// Seconds of all threads together, of the parts whose time is known.
+    /// Seconds summed over all threads, for the parts with recorded times.
     pub seconds: f64,
 }
 
 impl StageStats {
-    /// Bytes of text per second and thread that went in, where it took any time.
+    /// Input bytes of text per second and thread; `None` if no time was recorded.
     pub fn bytes_per_s(&self) -> Option<f64> {
         (self.seconds > 0.0).then(|| self.tally.bytes_in as f64 / self.seconds)
     }
 }
 
-/// One table on disk.
+/// Statistics of one table on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableStats {
-    /// Its name: that of the last stage before it.
+    /// Name of the table, which is that of the last stage before it.
     pub name: String,
     /// Its folder.
     pub folder: PathBuf,
-    /// Parquet files.
+    /// Number of Parquet files.
     pub parts: usize,
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
     /// UTF-8 bytes of their text.
     pub text_bytes: u64,
@@ -48,21 +48,21 @@ pub struct TableStats {
     pub file_bytes: u64,
 }
 
-/// The account of a curation.
+/// Statistics of a curation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// The stages in order; the first is `read`.
+    /// Stages in order; the first is `read`.
     pub stages: Vec<StageStats>,
     /// The tables in order.
     pub tables: Vec<TableStats>,
-    /// Threads of the last run.
+    /// Number of threads of the last run.
     pub threads: usize,
-    /// Wall time of the last run, which may have done only what was missing.
+    /// Wall time of the last run, which may have done only part of the work.
     pub wall_s: f64,
 }
 
 impl Stats {
-    /// Documents that were read, or should have been: without files that were not opened.
+    /// Number of documents read, including damaged ones but not files that were never opened.
     pub fn documents_read(&self) -> u64 {
         let Some(read) = self.stages.first().map(|stage| &stage.tally) else { return 0 };
         let unopened = ["no_reader", "over_budget"].iter().filter_map(|reason| read.dropped.get(*reason));
@@ -70,13 +70,13 @@ impl Stats {
         read.documents_in.saturating_sub(unopened.sum::<u64>())
     }
 
-    /// Documents behind the last stage.
+    /// Number of documents after the last stage.
     pub fn documents_kept(&self) -> u64 {
         self.stages.last().map_or(0, |stage| stage.tally.documents_out)
     }
 }
 
-/// Seconds by table and part, each by stage: the last line of a part counts, lines that were torn by a kill do not.
+/// Seconds by table and part, each by stage: the last line of a part wins, torn lines are ignored.
 pub(crate) fn seconds(out: &std::path::Path) -> Result<BTreeMap<(String, usize), Vec<f64>>, Error> {
     let mut seconds = BTreeMap::new();
     let folder = out.join("seconds");

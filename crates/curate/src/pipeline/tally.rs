@@ -1,8 +1,7 @@
-//! What a stage did: documents and bytes in, out and dropped by reason; damage with its place; distributions, and
+//! Tally of a stage: documents and bytes in, out and dropped by reason; damage with its place; distributions, and
 //! samples on both sides of a threshold.
 //!
-//! Tallies of batches and files are added up in the order of the files, so that the sum does not depend on which
-//! thread was faster.
+//! Tallies of batches and files are added in file order, so that the sum does not depend on thread timing.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +10,26 @@ use serde::{Deserialize, Serialize};
 use super::histogram::Histogram;
 use crate::counters::{Counters, Damage, Dropped, Reason};
 
-/// Clusters listed.
+/// Maximum number of clusters listed.
 const CLUSTERS: usize = 16;
 /// Samples kept on each side of a threshold.
 const SAMPLES: usize = 4;
-/// Characters of a sample's text.
+/// Maximum characters of a sample's text.
 const SAMPLE_CHARS: usize = 240;
 
-/// The account of one stage.
+/// Tally of one stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
-    /// Documents that came in.
+    /// Input documents.
     pub documents_in: u64,
-    /// Bytes of their text.
+    /// Bytes of input text.
     pub bytes_in: u64,
-    /// Documents handed on.
+    /// Output documents.
     pub documents_out: u64,
-    /// Bytes of their text.
+    /// Bytes of output text.
     pub bytes_out: u64,
-    /// Those that were not, by reason.
+    /// Dropped documents by reason.
     pub dropped: BTreeMap<String, Dropped>,
     /// The first [`Counters::LISTED`] damaged records; `dropped` counts all of them.
     pub damage: Vec<Damage>,
@@ -38,61 +37,61 @@ pub struct Tally {
     pub groups: BTreeMap<String, BTreeMap<String, Dropped>>,
     /// Distributions of values by name, such as a filter's scores.
     pub scores: BTreeMap<String, Score>,
-    /// Bytes of the documents handed on.
+    /// Distribution of output document lengths, in bytes.
     pub lengths: Histogram,
     /// The largest clusters of duplicates.
     pub clusters: Vec<Cluster>,
 }
 
-/// Documents that are the same, or nearly.
+/// A group of identical or nearly identical documents.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// How many, the kept one included.
+    /// Number of documents, including the kept one.
     pub documents: u64,
-    /// The id of the document that is kept.
+    /// Id of the kept document.
     pub first: String,
-    /// The beginning of its text.
+    /// Beginning of its text.
     pub text: String,
 }
 
-/// The values of one score, and what lies close to its threshold.
+/// Distribution of one score, with samples close to its threshold.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// How often which value came up.
+    /// Histogram of the values.
     pub histogram: Histogram,
-    /// The limits that decided; empty where nothing is decided by this value.
+    /// Thresholds applied; empty if the value decides nothing.
     pub limits: Vec<f64>,
-    /// Documents just kept, nearest to the limit first.
+    /// Documents barely kept, nearest to the threshold first.
     pub kept: Vec<Sample>,
-    /// Documents just dropped, nearest to the limit first.
+    /// Documents barely dropped, nearest to the threshold first.
     pub dropped: Vec<Sample>,
 }
 
 /// A document near a threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The document.
+    /// Id of the document.
     pub id: String,
-    /// Its value.
+    /// Value of the score.
     pub value: f64,
-    /// How far that is from the nearest limit.
+    /// Distance to the nearest threshold.
     pub distance: f64,
-    /// The beginning of its text.
+    /// Beginning of its text.
     pub text: String,
 }
 
 impl Tally {
-    /// A document that goes no further, for a reason in snake_case.
+    /// Counts a dropped document under a reason in snake_case.
     pub fn drop(&mut self, reason: &str, text_bytes: u64) {
         self.drop_many(reason, Dropped { documents: 1, bytes: text_bytes });
     }
 
-    /// Documents that go no further.
+    /// Counts several dropped documents.
     pub fn drop_many(&mut self, reason: &str, more: Dropped) {
         add(named(&mut self.dropped, reason), more);
     }
 
-    /// A damaged record, counted under its reason.
+    /// Counts and lists a damaged record under its reason.
     pub fn damaged(&mut self, damage: Damage, more: Dropped) {
         self.drop_many(&reason_name(damage.reason), more);
         self.note(damage);
@@ -110,22 +109,23 @@ impl Tally {
         self.count_many(group, name, Dropped { documents: 1, bytes: text_bytes });
     }
 
-    /// Counts so many, none perhaps, under a name of a group.
+    /// Counts several documents, possibly none, under a name of a group.
     pub fn count_many(&mut self, group: &str, name: &str, more: Dropped) {
         add(named(named(&mut self.groups, group), name), more);
     }
 
-    /// A value that belongs into the distribution `name`.
+    /// Adds a value to the distribution `name`.
     pub fn score(&mut self, name: &str, value: f64) {
         named(&mut self.scores, name).histogram.add(value);
     }
 
-    /// A value of the distribution `name` that came up so many times.
+    /// Adds a value to the distribution `name`, `times` times.
     pub fn score_many(&mut self, name: &str, value: f64, times: u64) {
         named(&mut self.scores, name).histogram.add_many(value, times);
     }
 
-    /// A value that decided whether document `id` was kept, against the nearest of `limits`.
+    /// Adds a value that decided whether `document` (id, text) was kept, sampled by its distance to the nearest of
+    /// `limits`.
     pub fn decided(&mut self, name: &str, value: f64, limits: &[f64], kept: bool, document: (&str, &str)) {
         let score = named(&mut self.scores, name);
         score.histogram.add(value);
@@ -148,7 +148,7 @@ impl Tally {
         side.truncate(SAMPLES);
     }
 
-    /// A cluster of duplicates; the largest are listed.
+    /// Records a cluster of duplicates; only the largest are listed.
     pub fn cluster(&mut self, documents: u64, first: &str, text: &str) {
         let text = text.chars().take(SAMPLE_CHARS).collect();
         self.clusters.push(Cluster { documents, first: first.to_owned(), text });
@@ -185,7 +185,7 @@ impl Tally {
         }
     }
 
-    /// Takes over what a reader counted.
+    /// Adds the counters of a reader.
     pub fn add_reader(&mut self, counters: &Counters) {
         self.documents_out += counters.read_documents;
         self.bytes_out += counters.read_bytes;
@@ -228,7 +228,7 @@ fn add(sum: &mut Dropped, more: Dropped) {
     sum.bytes += more.bytes;
 }
 
-/// The entry of a name, made only where it is missing: most calls find it.
+/// Entry of a name. Allocates the key only if it is missing, since most calls find it.
 fn named<'m, T: Default>(map: &'m mut BTreeMap<String, T>, name: &str) -> &'m mut T {
     if !map.contains_key(name) {
         map.insert(name.to_owned(), T::default());
@@ -239,7 +239,7 @@ fn named<'m, T: Default>(map: &'m mut BTreeMap<String, T>, name: &str) -> &'m mu
     }
 }
 
-/// The name of a reader's reason in snake_case, as in its JSON.
+/// Name of a reader's reason in snake_case, as in its JSON.
 pub(crate) fn reason_name(reason: Reason) -> String {
     match serde_json::to_value(reason) {
         Ok(serde_json::Value::String(name)) => name,

@@ -1,7 +1,6 @@
-//! What a curation reads: files in the order of the recipe and of their names, small ones grouped into units.
+//! Input of a curation: files in the order of the recipe and of their names, small ones grouped into units.
 //!
-//! A unit is the piece of work that is done or not done: one unit gives one part. Which files make a unit depends on
-//! names and sizes alone.
+//! A unit is the granularity of work: each unit yields one part. The grouping depends only on names and sizes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,20 +21,20 @@ use crate::read::{
     snapshot_files,
 };
 
-/// A unit holds at most so many files: a million tiny ones should still be spread over threads.
+/// Maximum number of files in a unit, so that a million tiny files are still spread over threads.
 const MAX_FILES: usize = 4096;
-/// What is known of a remote file's size before it is read.
+/// Assumed size of a remote file whose size is not known before it is read.
 const REMOTE_BYTES: u64 = 64 << 20;
 
-/// The column of the languages that are found on pages.
+/// Column for the detected languages of pages.
 const LANGUAGE: &str = "language";
 
-/// Some files that are read one after the other.
+/// Files that are read one after another.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
-    /// First file, and how many follow.
+    /// Name of the first file, and the number of further ones.
     pub name: String,
-    /// The source of its documents.
+    /// Source of its documents.
     pub source: String,
     files: Vec<InputFile>,
     /// Bytes on disk.
@@ -43,8 +42,8 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Adds the files to a key: local ones by name, path, size and time of change, remote ones by name, address and size if
-    /// a listing gave it.
+    /// Adds the files to a key: local ones by name, path, size and modification time, remote ones by name, address
+    /// and, if a listing gave it, size.
     pub fn key(&self, mut key: KeyHasher) -> Result<KeyHasher, Error> {
         key = key.with(&self.source);
         for file in &self.files {
@@ -58,7 +57,7 @@ impl Unit {
         Ok(key)
     }
 
-    /// Starts reading; `on_read` is asked before every access.
+    /// Starts reading; `on_read` is called before every access.
     pub fn open(&self, options: &RawOptions, on_read: Option<OnRead>) -> UnitReader {
         let mut files = self.files.clone();
         files.reverse();
@@ -74,7 +73,7 @@ impl Unit {
     }
 }
 
-/// How the files of an input are read.
+/// Reader options for an input.
 pub(crate) fn raw_options(input: &Input, remote: RemoteOptions) -> RawOptions {
     RawOptions {
         field: input.field.clone(),
@@ -83,17 +82,17 @@ pub(crate) fn raw_options(input: &Input, remote: RemoteOptions) -> RawOptions {
         charset: input.charset,
         max_document_bytes: usize::try_from(input.max_document_bytes).unwrap_or(usize::MAX),
         follow_links: input.follow_links,
-        // From the smallest window to the largest that zstd has.
+        // Clamped to the window sizes that zstd supports.
         window_log: input.max_window_bytes.max(1).ilog2().clamp(10, 31),
         remote,
     }
 }
 
-/// Lists the units of an input, and counts what has no reader.
+/// Lists the units of an input, and counts files without a reader.
 ///
 /// # Errors
-/// A path that does not exist or cannot be listed, a named file without a reader, two files whose documents would have
-/// the same ids, nothing to read at all.
+/// A path does not exist or cannot be listed, a named file has no reader, two files would give documents the same
+/// ids, or there is nothing to read.
 pub(crate) fn list(input: &Input, options: &RawOptions) -> Result<(Vec<Unit>, Counters), Error> {
     let mut counters = Counters::default();
     let mut units = Vec::new();
@@ -125,15 +124,15 @@ pub(crate) fn list(input: &Input, options: &RawOptions) -> Result<(Vec<Unit>, Co
     Ok((units, counters))
 }
 
-/// Files that somebody chose, as units of one source.
+/// Groups explicitly chosen files into units of one source.
 pub(crate) fn chosen(files: Vec<InputFile>, source: &str, unit_bytes: u64) -> Vec<Unit> {
     let mut units = Vec::new();
     group(files, source, unit_bytes, &mut units);
     units
 }
 
-/// The first files, up to the one with which their bytes pass what is left of a budget; the others are counted. A file whose
-/// size is not known before it is read takes nothing of the budget.
+/// Keeps the first files, up to and including the one that exhausts the remaining budget; the others are counted. A
+/// file of unknown size uses none of the budget.
 fn within(left: &mut u64, mut files: Vec<InputFile>, counters: &mut Counters) -> Vec<InputFile> {
     let bytes_of = |file: &InputFile| file.bytes().unwrap_or(0);
     let mut fits = |file: &&InputFile| {
@@ -149,7 +148,7 @@ fn within(left: &mut u64, mut files: Vec<InputFile>, counters: &mut Counters) ->
     files
 }
 
-/// The two halves of `name=path`; `None` for a path that has no name, also one with `=` in it that is there.
+/// Splits `name=path`; `None` for a path without a name, including an existing path that contains `=`.
 pub(crate) fn split_name(written: &str) -> Option<(&str, &str)> {
     let (name, location) = written.split_once('=')?;
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -157,7 +156,7 @@ pub(crate) fn split_name(written: &str) -> Option<(&str, &str)> {
     named.then_some((name, location))
 }
 
-/// Refuses files of the same name: what is drawn by id would be drawn twice, and the documents could not be distinguished.
+/// Rejects files of the same name: draws by id would be duplicated, and the documents could not be distinguished.
 fn check_names(units: &[Unit]) -> Result<(), Error> {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     for file in units.iter().flat_map(|unit| &unit.files) {
@@ -193,36 +192,36 @@ fn group(files: Vec<InputFile>, source: &str, unit_bytes: u64, units: &mut Vec<U
     }
 }
 
-/// The group of counts that says how many documents have which column of the reader.
+/// Tally group that counts the documents per reader column.
 pub(crate) const COLUMNS: &str = "column";
 
-/// Records on their way to the threads that extract their text.
+/// Records to be passed to the threads that extract their text.
 pub(crate) struct RawBatch {
     records: Vec<RawRecord>,
     source: String,
     columns: Vec<String>,
 }
 
-/// The records of a unit, as many at once as make a batch.
+/// Reads the records of a unit, one batch at a time.
 pub(crate) struct UnitReader {
     options: RawOptions,
     on_read: Option<OnRead>,
     source: String,
-    /// Files to read, the next one last.
+    /// Files to be read, the next one last.
     files: Vec<InputFile>,
     open: Option<RawRecords>,
     /// Files that could not be opened or read to their end.
     tally: Tally,
-    /// What the files that are done gave.
+    /// Counters of the completed files.
     counters: Counters,
 }
 
 impl UnitReader {
-    /// The next records; `None` behind the last.
+    /// Returns the next records; `None` after the last.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: a file that cannot be read now, for a reason that may pass; [`Error::NoTextColumn`]: one that has
-    /// no column of the text's name. All others are counted.
+    /// [`Error::Unavailable`] if a file cannot be read now for a transient reason; [`Error::NoTextColumn`] if a file
+    /// lacks the configured text column. All other problems are counted.
     pub fn next(&mut self) -> Result<Option<RawBatch>, Error> {
         let (mut records, mut bytes) = (Vec::new(), 0);
         while records.len() < Batch::MAX_ROWS && bytes < Batch::MAX_TEXT_BYTES {
@@ -256,10 +255,10 @@ impl UnitReader {
         }
     }
 
-    /// Counts a file that cannot be opened or read on; gives the error back where that may pass, and where the file has no
-    /// column of the text's name.
+    /// Counts a file that cannot be opened or read further; returns the error if it is transient or if the file lacks
+    /// the text column.
     fn lost_file(&mut self, file: String, error: Error) -> Result<(), Error> {
-        // Another column was meant, or another file: no run should end without a text and without a word.
+        // Most likely the wrong column or file was given; a run must not end silently without any text.
         let wrong_column = matches!(error, Error::NoTextColumn { .. });
         let Some(reason) = error.reason().filter(|_| !wrong_column) else { return Err(error) };
         let damage = Damage { file, place: String::new(), reason, detail: error.to_string() };
@@ -268,14 +267,14 @@ impl UnitReader {
         Ok(())
     }
 
-    /// What was read and what was lost.
+    /// Tally of documents read and lost.
     pub fn tally(&self) -> Tally {
         let mut tally = self.tally.clone();
         tally.add_reader(&self.counters);
         tally
     }
 
-    /// A batch without documents, with the columns of all others.
+    /// An empty batch with the columns of all others.
     pub fn empty(&self) -> RawBatch {
         RawBatch { records: Vec::new(), source: self.source.clone(), columns: self.options.columns.clone() }
     }
@@ -289,12 +288,12 @@ fn add(sum: &mut Counters, file: &Counters) {
 }
 
 impl RawBatch {
-    /// Bytes of the records.
+    /// Total bytes of the records.
     pub fn bytes(&self) -> u64 {
         self.records.iter().map(|record| record.content.len() as u64).sum()
     }
 
-    /// Makes text of the records; those that have none are counted.
+    /// Extracts text from the records; those without text are counted.
     pub fn extract(self, extraction: &Extraction, tally: &mut Tally) -> Batch {
         let mut names: Vec<&str> = self.columns.iter().map(String::as_str).collect();
         if extraction.finds_language() && !names.contains(&LANGUAGE) {
@@ -316,7 +315,7 @@ impl RawBatch {
             let value = |name: &str| {
                 record.columns.iter().find(|(column, _)| column == name).map(|(_, value)| value.as_str())
             };
-            // A parser of somebody else meets pages from anywhere.
+            // Third-party parsers face arbitrary pages here.
             let (text, charset, language) = match crew::fenced(|| Ok(extraction.text(record.content))) {
                 Ok(Ok(extracted)) => {
                     (extracted.text, extracted.charset.or(value("charset")), extracted.language)

@@ -1,8 +1,8 @@
-//! Whether a file of the results is still what was written. Its size alone does not say so: disks, copies and other programs
-//! change bytes.
+//! Verification that a result file is unchanged since it was written. Checking its size is not enough: disks, copies
+//! and other programs alter bytes.
 //!
-//! A run reads each finished file once for that, at the speed of the disk. What this process has written or looked at is not
-//! read again as long as its size and time of change stay.
+//! For this purpose a run reads each finished file once, at disk speed. Files that this process has written or
+//! verified are not read again while their size and modification time stay the same.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -14,27 +14,27 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
-/// Bytes read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 20;
 
-/// What a file holds, for all who do not look inside.
+/// Identity of a file: size and hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
-    /// Its size.
+    /// Size of the file.
     pub bytes: u64,
-    /// XXH3-128 of its bytes, in hexadecimal. It finds accidents, not forgeries.
+    /// XXH3-128 of its bytes, in hexadecimal. Detects accidents, not forgeries.
     pub hash: String,
 }
 
-/// The hashes of files by path, each with the size and the time of change that it is known for.
+/// Known file hashes by path, each with the size and modification time for which it holds.
 #[derive(Default)]
 pub(crate) struct Verified(Mutex<HashMap<PathBuf, Seen>>);
 
-/// Size, time of change and hash.
+/// Size, modification time and hash.
 type Seen = (u64, Option<SystemTime>, String);
 
 impl Verified {
-    /// What a file holds now.
+    /// Current size and hash of a file.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -50,9 +50,9 @@ impl Verified {
         Ok(FileFacts { bytes, hash })
     }
 
-    /// Notes a file that was just written.
+    /// Records a file that was just written.
     pub fn note(&self, path: &Path, facts: &FileFacts) {
-        // One that is gone or has another size already is looked at when it is needed.
+        // A file that is missing or has a different size is checked when it is needed.
         if let Ok(metadata) = std::fs::metadata(path)
             && metadata.len() == facts.bytes
         {

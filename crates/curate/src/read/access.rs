@@ -1,7 +1,7 @@
-//! Access to a file, watched where it is read: below all decoders, which wrap its errors or make damage of their own of them.
+//! File access with failure tracking below all decoders, which wrap I/O errors or report them as damage.
 //!
-//! The first failure that may pass ([`may_pass`]) is kept next to the readers. Whatever a decoder makes of it, and whatever it
-//! still finds to read, [`Opened::step`] gives that failure: a file is counted as damaged only where its bytes were there.
+//! The first transient failure ([`may_pass`]) is recorded next to the readers. Whatever a decoder makes of it or
+//! still returns, [`Opened::step`] reports that failure: a file counts as damaged only if its bytes could be read.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -16,25 +16,25 @@ use parquet::file::reader::{ChunkReader, Length};
 use super::{NoField, Records, Step};
 use crate::error::{Error, may_pass};
 
-/// Asked before an input file is opened, with its path or address, and before each of its reads, with the offset too. Its
-/// error takes the place of the call's: so a test is a disk that fails once.
+/// Called with the path or address before an input file is opened, and also with the offset before each of its reads.
+/// A returned error replaces the call's result, so that tests can simulate a disk that fails once.
 pub type OnRead = Arc<dyn Fn(&str, Option<u64>) -> io::Result<()> + Send + Sync>;
 
-/// The access to one file, shared by all its readers.
+/// Access to one file, shared by all its readers.
 #[derive(Clone)]
 pub(super) struct Access(Arc<Shared>);
 
 struct Shared {
     location: String,
     on_read: Option<OnRead>,
-    /// The offset and the words of the first failure that may pass.
+    /// Offset and message of the first transient failure.
     failure: OnceLock<(u64, String)>,
-    /// Bytes read, by whatever reader.
+    /// Bytes read by all readers.
     read_bytes: AtomicU64,
 }
 
 impl Access {
-    /// To the file with this path or address.
+    /// Creates the access to the file with this path or address.
     pub(super) fn new(location: &str, on_read: Option<OnRead>) -> Access {
         let (location, failure) = (location.to_owned(), OnceLock::new());
         Access(Arc::new(Shared { location, on_read, failure, read_bytes: AtomicU64::new(0) }))
@@ -43,23 +43,23 @@ impl Access {
     /// Opens a local file.
     ///
     /// # Errors
-    /// [`Error::Read`], or [`Error::Unavailable`] where it may open later.
+    /// [`Error::Read`], or [`Error::Unavailable`] if the failure is transient.
     pub(super) fn open(&self, path: &Path) -> Result<Watched<File>, Error> {
         let opened = self.ask(None).and_then(|()| File::open(path));
         opened.map(|file| self.watch(file)).map_err(|e| Error::access(&self.0.location, None, e))
     }
 
-    /// Watches what `inner` says when it is read from its beginning.
+    /// Watches reads of `inner`, which must be at its beginning.
     pub(super) fn watch<R>(&self, inner: R) -> Watched<R> {
         Watched { inner, offset: 0, access: self.clone() }
     }
 
-    /// `error`, unless it comes from a failure that may pass: then that.
+    /// Returns the recorded transient failure if there was one, otherwise `error`.
     pub(super) fn or_failure(&self, error: Error) -> Error {
         self.failure().unwrap_or(error)
     }
 
-    /// The first failure that may pass, if there was one.
+    /// The first transient failure, if any.
     fn failure(&self) -> Option<Error> {
         let (offset, detail) = self.0.failure.get()?;
         let (location, detail) = (self.0.location.clone(), detail.clone());
@@ -70,7 +70,7 @@ impl Access {
         self.0.on_read.as_ref().map_or(Ok(()), |ask| ask(&self.0.location, offset))
     }
 
-    /// Keeps an error if it may pass and is the first of them.
+    /// Records an error if it is transient and the first such.
     fn note(&self, offset: u64, error: io::Error) -> io::Error {
         if may_pass(&error) {
             self.0.failure.get_or_init(|| (offset, error.to_string()));
@@ -79,7 +79,7 @@ impl Access {
     }
 }
 
-/// The bytes of a file.
+/// Watched byte stream of a file.
 pub(super) struct Watched<R> {
     inner: R,
     offset: u64,
@@ -87,7 +87,7 @@ pub(super) struct Watched<R> {
 }
 
 impl<R> Watched<R> {
-    /// The access to the file.
+    /// Access to the file.
     pub(super) fn access(&self) -> &Access {
         &self.access
     }
@@ -109,12 +109,12 @@ impl<R: Read> Read for Watched<R> {
     }
 }
 
-/// A file that can be read from any place on.
+/// A file readable from any offset.
 pub(super) trait Anywhere: Send + Sync {
-    /// Its bytes.
+    /// Size in bytes.
     fn size(&self) -> io::Result<u64>;
 
-    /// A reader of the same file from `start` on.
+    /// A reader of the same file starting at `start`.
     fn at(&self, start: u64) -> io::Result<Box<dyn Read + Send>>;
 }
 
@@ -123,7 +123,7 @@ impl Anywhere for File {
         self.metadata().map(|metadata| metadata.len())
     }
 
-    /// All readers share the place in the file.
+    /// All readers share one file position.
     fn at(&self, start: u64) -> io::Result<Box<dyn Read + Send>> {
         let mut file = self.try_clone()?;
         file.seek(SeekFrom::Start(start))?;
@@ -131,11 +131,11 @@ impl Anywhere for File {
     }
 }
 
-/// A file for the decoder of Parquet.
+/// A file for the Parquet decoder.
 pub(super) type Seekable = Watched<Box<dyn Anywhere>>;
 
 impl<R: Anywhere + 'static> Watched<R> {
-    /// For a decoder that jumps about in the file.
+    /// Converts to the form used by decoders with random access.
     pub(super) fn seekable(self) -> Seekable {
         let Watched { inner, offset, access } = self;
         Watched { inner: Box::new(inner), offset, access }
@@ -151,7 +151,8 @@ impl Seekable {
 
 impl Length for Seekable {
     fn len(&self) -> u64 {
-        // The interface has no place for an error: without a length nothing can be decoded, and the failure is reported then.
+        // The interface cannot return an error: without a length nothing can be decoded, and the failure is reported
+        // then.
         self.inner.size().map_err(|e| self.access.note(0, e)).unwrap_or(0)
     }
 }
@@ -181,26 +182,26 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// The records that are made of what `access` gives.
+    /// Combines a reader with the access it reads through.
     pub(super) fn new(records: Box<dyn Records>, access: Access) -> Opened {
         Opened { records, access }
     }
 
-    /// What comes next.
+    /// Returns the next step of the reader.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: the file could not be read on, for a reason that may pass.
+    /// [`Error::Unavailable`] if the file could not be read further for a transient reason.
     pub(super) fn step(&mut self) -> Result<Step, Error> {
         let step = self.records.step();
         self.access.failure().map_or(Ok(step), Err)
     }
 
-    /// Bytes of the file that were read so far.
+    /// Bytes of the file read so far.
     pub(super) fn read_bytes(&self) -> u64 {
         self.access.0.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// At the end: that no record had the field of the text.
+    /// At the end of the file: reports if no record had the text field.
     pub(super) fn no_field(&self) -> Option<NoField> {
         self.records.no_field()
     }

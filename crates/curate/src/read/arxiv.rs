@@ -8,15 +8,15 @@ use super::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use fathom_prose::extract::{Content, LatexFile};
 
-/// The papers of one archive.
+/// Reader of the papers in one archive.
 pub(super) struct Papers {
     archive: Tarball<Decompressor>,
-    /// The sources of a paper are at most so many bytes; its figures do not count, they are passed over unread.
+    /// Maximum bytes of a paper's sources; figures do not count, they are skipped unread.
     limit: usize,
     number: u64,
 }
 
-/// Why a paper is not used, and what is said of it.
+/// Reason why a paper is unusable, with details.
 type Unusable = (Reason, String);
 
 impl Papers {
@@ -29,7 +29,7 @@ impl Papers {
         Step::Lost(Loss { reason, records: 1, bytes, place, detail })
     }
 
-    /// The next entry of the archive.
+    /// Reads the next entry of the archive.
     fn paper(&mut self) -> io::Result<Step> {
         let Member { path, offset, size } = match self.archive.next()? {
             Next::End => return Ok(Step::End),
@@ -88,13 +88,13 @@ impl Records for Papers {
     }
 }
 
-/// Whether a file of a paper is source text.
+/// Returns true if a file of a paper is source text.
 fn is_source(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     [".tex", ".ltx", ".latex", ".sty", ".cls", ".def"].iter().any(|end| lower.ends_with(end))
 }
 
-/// The sources of a paper of `size` compressed bytes: one file, or those of a tar.
+/// Unpacks the sources of a paper of `size` compressed bytes: a single file, or those of a tar.
 fn unpacked(packed: impl Read, size: u64, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
     let left = Expansion::default().most(size);
     let mut plain = Bounded { inner: flate2::read::MultiGzDecoder::new(packed), left };
@@ -108,7 +108,7 @@ fn unpacked(packed: impl Read, size: u64, limit: usize) -> Result<Vec<LatexFile>
     if tar { source_files(Tarball::new(whole), limit) } else { only_file(whole, limit) }
 }
 
-/// A paper that is one file.
+/// A paper that consists of one file.
 fn only_file(input: impl Read, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
     let mut bytes = Vec::new();
     input.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(unusable)?;
@@ -118,16 +118,16 @@ fn only_file(input: impl Read, limit: usize) -> Result<Vec<LatexFile>, Unusable>
     Ok(vec![LatexFile { path: "main.tex".to_string(), text: text_of(&bytes) }])
 }
 
-/// The source files of a paper's tar; figures and all else are passed over unread.
+/// Source files of a paper's tar; figures and everything else are skipped unread.
 ///
 /// # Errors
-/// What makes the paper unusable. Entries that are damaged or have unsafe paths make all of it suspicious.
+/// The paper is unusable. Damaged entries or unsafe paths make the whole paper suspicious.
 fn source_files(mut archive: Tarball<impl Read>, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
     let (mut files, mut left) = (Vec::new(), limit as u64);
     loop {
         match archive.next().map_err(unusable)? {
             Next::End => break,
-            // Nothing is unpacked, so a link inside a paper only means a file that is not there.
+            // Nothing is extracted to disk, so a link inside a paper merely means a missing file.
             Next::Refused { problem: Problem::Link, .. } => {}
             Next::Refused { problem, detail, .. } => return Err((reason_of(problem), detail)),
             Next::Member(Member { path, size, .. }) => {
@@ -160,7 +160,7 @@ fn unusable(error: io::Error) -> Unusable {
     (if large { Reason::TooLarge } else { Reason::BrokenArchive }, error.to_string())
 }
 
-/// What is read to its end but never further than the rule against bombs allows.
+/// A reader that is read to its end but never beyond the limit against decompression bombs.
 struct Bounded<R> {
     inner: R,
     left: u64,
@@ -176,7 +176,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// UTF-8, or Latin-1 where it is not: the two encodings that TeX sources have.
+/// UTF-8, with a fallback to Latin-1: the two encodings of TeX sources.
 fn text_of(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_string(),

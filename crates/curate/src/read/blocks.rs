@@ -1,4 +1,4 @@
-//! Remote files that are read anywhere, not from front to back: Parquet.
+//! Random access to remote files, for Parquet.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -10,10 +10,10 @@ use super::access::Anywhere;
 use super::remote::{Place, RemoteOptions, answered, ask, unopened};
 use crate::error::Error;
 
-/// So many blocks stay in memory: one for each of a few columns that are read side by side.
+/// Number of cached blocks: one for each of a few columns read in parallel.
 const KEPT: usize = 4;
 
-/// A remote file in blocks of one range each.
+/// A remote file, read in blocks of one range request each.
 #[derive(Clone)]
 pub(super) struct Blocks(Arc<Shared>);
 
@@ -21,15 +21,15 @@ struct Shared {
     place: Place,
     options: RemoteOptions,
     size: u64,
-    /// The number of a block and its bytes, the one that was used last behind the others.
+    /// Cached blocks by number, least recently used first.
     kept: Mutex<VecDeque<(u64, Bytes)>>,
 }
 
 impl Blocks {
-    /// Asks for the first block, so that a missing file or right is known at once.
+    /// Opens a file by requesting its first block, so that a missing file or permission is detected at once.
     ///
     /// # Errors
-    /// [`Error::Remote`] with what the server said, [`Error::Unavailable`] where it may say something else later.
+    /// [`Error::Remote`] with the server's message, [`Error::Unavailable`] if the failure is transient.
     pub(super) fn open(location: &str, options: &RemoteOptions) -> Result<Blocks, Error> {
         let place = Place::of(location, options)?;
         let first = ask(&place, 0, options).and_then(answered);
@@ -38,7 +38,7 @@ impl Blocks {
         Ok(Blocks(Arc::new(Shared { place, options: options.clone(), size, kept })))
     }
 
-    /// The bytes of a block from an offset on; none behind the end.
+    /// Bytes of a block from an offset on; empty beyond the end.
     fn from(&self, offset: u64) -> io::Result<Bytes> {
         let Shared { place, options, size, kept } = &*self.0;
         if offset >= *size {
@@ -75,7 +75,7 @@ impl Anywhere for Blocks {
     }
 }
 
-/// Reads from a place on.
+/// Sequential reader starting at an offset.
 struct Reader {
     blocks: Blocks,
     at: u64,

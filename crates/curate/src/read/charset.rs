@@ -1,4 +1,4 @@
-//! Text files that are not UTF-8: UTF-16 by its byte order mark, everything else by what its bytes look like.
+//! Text files that are not UTF-8: UTF-16 is recognized by its byte order mark, other charsets by their bytes.
 
 use std::io::{self, Read};
 
@@ -18,33 +18,33 @@ fathom_base::choice! {
     }
 }
 
-/// Bytes read at once.
+/// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
-/// A file in UTF-16 as UTF-8; any other as it is.
+/// Transcodes a UTF-16 file to UTF-8; passes any other file through unchanged.
 pub(super) struct Transcoded {
     file: Box<dyn Read + Send>,
-    /// Whether the beginning was looked at.
+    /// True once the beginning has been examined.
     started: bool,
     from: Option<(&'static Encoding, Decoder)>,
-    /// Bytes to hand out first.
+    /// Bytes to output first.
     ready: Vec<u8>,
     at: usize,
     ended: bool,
 }
 
 impl Transcoded {
-    /// A file that begins with a byte order mark of UTF-16 is transcoded.
+    /// Transcodes the file if it begins with a UTF-16 byte order mark.
     pub(super) fn by_mark(file: Box<dyn Read + Send>) -> Transcoded {
         Transcoded { file, started: false, from: None, ready: Vec::new(), at: 0, ended: false }
     }
 
-    /// The file as it is.
+    /// Passes the file through unchanged.
     pub(super) fn never(file: Box<dyn Read + Send>) -> Transcoded {
         Transcoded { started: true, ..Transcoded::by_mark(file) }
     }
 
-    /// The name of the charset that the file was transcoded from.
+    /// Name of the charset that the file was transcoded from.
     pub(super) fn charset(&self) -> Option<&'static str> {
         self.from.as_ref().map(|(encoding, _)| encoding.name())
     }
@@ -84,11 +84,11 @@ impl Read for Transcoded {
     }
 }
 
-/// The text of `bytes` at `offset` of their file, and the name of their charset if it is not UTF-8.
+/// Decodes `bytes` at `offset` of their file; also returns the name of their charset if it is not UTF-8.
 ///
 /// # Errors
-/// UTF-8 with broken places is lost, since any other charset would turn its sound letters into wrong ones; so is what fits no
-/// charset.
+/// UTF-8 with invalid sequences is lost, since any other charset would garble its valid characters; so is text that
+/// fits no charset.
 pub(super) fn detected(bytes: Vec<u8>, offset: u64) -> Result<(String, Option<&'static str>), Loss> {
     if is_utf8(&bytes) {
         return utf8(bytes, offset).map(|text| (text, None));
@@ -102,7 +102,8 @@ pub(super) fn detected(bytes: Vec<u8>, offset: u64) -> Result<(String, Option<&'
     })
 }
 
-/// Whether bytes are UTF-8, broken in a few places at most: in other charsets its sequences come up by accident only.
+/// Returns true if bytes are UTF-8 with at most a few invalid sequences; valid multi-byte sequences are rare in other
+/// charsets.
 fn is_utf8(bytes: &[u8]) -> bool {
     let (mut whole, mut broken) = (0usize, 0usize);
     for chunk in bytes.utf8_chunks() {

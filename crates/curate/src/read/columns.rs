@@ -1,4 +1,4 @@
-//! Columns of Parquet that go along with the text: strings as they are, numbers and truth values as JSON writes them.
+//! Parquet columns passed along with the text: strings unchanged, numbers and booleans as in JSON.
 
 use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -8,11 +8,11 @@ use parquet::data_type::{
 use parquet::errors::{ParquetError, Result};
 use parquet::schema::types::SchemaDescriptor;
 
-/// A column by its place in the schema.
+/// A column by its index in the schema.
 pub(super) struct Column {
     pub name: String,
     pub index: usize,
-    /// A row whose definition level is lower has no value.
+    /// Rows with a lower definition level have no value.
     full_level: i16,
     unsigned: bool,
 }
@@ -25,7 +25,7 @@ impl Column {
         Column { name: name.to_string(), index, full_level: column.max_def_level(), unsigned }
     }
 
-    /// The column of this name if its values can be handed out: no lists, dates or decimals.
+    /// Column of this name, if its type is supported: no lists, dates or decimals.
     pub(super) fn named(schema: &SchemaDescriptor, name: &str) -> Option<Column> {
         let index = (0..schema.num_columns()).find(|&c| schema.column(c).path().string() == name)?;
         let column = schema.column(index);
@@ -76,7 +76,7 @@ impl Values {
         })
     }
 
-    /// The next values as text, at most `count` rows of them; `None` for null and for bytes that are no UTF-8.
+    /// Next values as text, at most `count` rows; `None` for null and for bytes that are not UTF-8.
     pub(super) fn next(&mut self, column: &Column, count: usize) -> Result<Vec<Option<String>>> {
         let text = |bytes: ByteArray| std::str::from_utf8(bytes.data()).ok().map(str::to_owned);
         match self {
@@ -105,7 +105,7 @@ fn texts<T: DataType>(
     Ok(read_cells(cells, column, count)?.into_iter().map(|value| value.and_then(&text)).collect())
 }
 
-/// The next values of a column, at most `count` rows of it; `None` for null.
+/// Next values of a column, at most `count` rows; `None` for null.
 pub(super) fn read_cells<T: DataType>(
     cells: &mut ColumnReaderImpl<T>,
     column: &Column,
@@ -113,7 +113,7 @@ pub(super) fn read_cells<T: DataType>(
 ) -> Result<Vec<Option<T::T>>> {
     let (mut levels, mut values) = (Vec::new(), Vec::new());
     let mut rows = Vec::new();
-    // One call may stop at the end of a page.
+    // One call may stop at the end of a page, hence the loop.
     while rows.len() < count {
         levels.clear();
         values.clear();

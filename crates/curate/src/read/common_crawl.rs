@@ -1,4 +1,4 @@
-//! Common Crawl by snapshot: which files a crawl has, and which of them are wanted.
+//! Common Crawl snapshots: listing the files of a crawl and selecting some of them.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -35,16 +35,16 @@ fathom_base::recipe! {
     }
 }
 
-/// A listing is a few megabytes.
+/// Size limit of a listing, which is normally a few megabytes.
 const LARGEST_LISTING: u64 = 256 << 20;
 
 impl Snapshot {
-    /// The name in full, `CC-MAIN-2024-10` also where `2024-10` was written.
+    /// Full name: `CC-MAIN-2024-10` even if `2024-10` was written.
     pub fn full_name(&self) -> String {
         if self.name.starts_with("CC-") { self.name.clone() } else { format!("CC-MAIN-{}", self.name) }
     }
 
-    /// What a file is called wherever the crawl lies: the snapshot and the place in it.
+    /// Location-independent name of a file: the snapshot and the path within it.
     pub(super) fn name_of(&self, location: &str) -> Result<String, Error> {
         let base = self.base.trim_end_matches('/');
         let below = location.strip_prefix(base).unwrap_or(location).trim_start_matches('/');
@@ -52,7 +52,7 @@ impl Snapshot {
         Ok(format!("{}/{below}", self.full_name()))
     }
 
-    /// The folder of the snapshot below the base.
+    /// Folder of the snapshot below the base.
     fn folder(&self) -> Result<String, Error> {
         let wrong = || Error::Setting {
             key: "input.snapshot.name",
@@ -83,10 +83,10 @@ impl Snapshot {
         Ok(folder)
     }
 
-    /// The locations of the chosen files, in the order of the crawl's listing.
+    /// Locations of the selected files, in the order of the crawl's listing.
     ///
     /// # Errors
-    /// [`Error::Setting`] for a name that is none, [`Error::Remote`] or [`Error::Read`] where the listing cannot be read.
+    /// [`Error::Setting`] for an invalid name, [`Error::Remote`] or [`Error::Read`] if the listing cannot be read.
     pub fn locations(&self, options: &RemoteOptions) -> Result<Vec<String>, Error> {
         let kind = match self.files {
             CrawlFiles::Warc => "warc",

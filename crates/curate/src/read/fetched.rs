@@ -1,4 +1,4 @@
-//! Remote files as local ones: for what reads a file more than once.
+//! Downloads of remote files, for callers that read a file more than once.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -7,10 +7,10 @@ use std::path::Path;
 use super::remote::{Remote, RemoteOptions, is_remote, list};
 use crate::error::Error;
 
-/// The files that an address stands for: itself, or those below an `s3://` prefix that ends with `/`, sorted.
+/// Files denoted by an address: itself, or those below an `s3://` prefix that ends with `/`, sorted.
 ///
 /// # Errors
-/// [`Error::Remote`] with what the server said.
+/// [`Error::Remote`] with the server's message.
 pub fn remote_files(location: &str, options: &RemoteOptions) -> Result<Vec<String>, Error> {
     if !location.ends_with('/') {
         return Ok(vec![location.to_string()]);
@@ -18,10 +18,11 @@ pub fn remote_files(location: &str, options: &RemoteOptions) -> Result<Vec<Strin
     Ok(list(location, options)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Copies a remote file to a path, whole or not at all; its bytes.
+/// Atomically downloads a remote file to a path and returns its size in bytes.
 ///
 /// # Errors
-/// [`Error::Remote`] and [`Error::Unavailable`] with what the server said, [`Error::Read`] for a path that cannot be written.
+/// [`Error::Remote`] and [`Error::Unavailable`] with the server's message, [`Error::Read`] if the path cannot be
+/// written.
 pub fn fetch(location: &str, options: &RemoteOptions, to: &Path) -> Result<u64, Error> {
     debug_assert!(is_remote(location));
     let mut remote = Remote::open(location, options)?;

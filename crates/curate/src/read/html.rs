@@ -1,16 +1,15 @@
-//! The text of an HTML page: tags out, entities decoded, white space as a browser would show it.
+//! Text of an HTML page: tags removed, entities decoded, white space as a browser shows it.
 //!
-//! A tokenizer is enough for this, there is no tree: depth costs nothing and hostile nesting is just more tags.
-//! Finding the *main* content of a page is another job than this one.
+//! A tokenizer suffices, no tree is built: depth costs nothing, and hostile nesting is just more tags. Finding the
+//! *main* content of a page is not done here.
 
 use std::convert::Infallible;
 
 use html5gum::Tokenizer;
 use html5gum::emitters::callback::{CallbackEmitter, CallbackEvent};
 
-/// The readable text of a page: blocks on lines of their own, paragraphs apart by an empty line, list items
-/// with a dash, `pre` as it is; scripts, styles and comments are left out. Any input is a page to HTML, so this
-/// cannot fail.
+/// Readable text of a page: blocks on separate lines, paragraphs separated by an empty line, list items with a dash,
+/// `pre` verbatim; scripts, styles and comments are left out. HTML accepts any input as a page, so this cannot fail.
 pub fn html_to_text(page: &str) -> String {
     let mut writer = Writer::default();
     let mut emitter = CallbackEmitter::<_, Infallible>::new(|event: CallbackEvent<'_>, _span| {
@@ -29,17 +28,17 @@ pub fn html_to_text(page: &str) -> String {
     }
 }
 
-/// Collects text; breaks and spaces wait until the next word needs them.
+/// Collects text; pending breaks and spaces are written only before the next word.
 #[derive(Default)]
 struct Writer {
     out: String,
-    /// Line ends to write before the next word: 0, 1 or 2.
+    /// Pending line breaks: 0, 1 or 2.
     breaks: usize,
     space: bool,
     bullet: bool,
-    /// Depth of `pre`.
+    /// Nesting depth of `pre`.
     verbatim: usize,
-    /// The element whose content is being left out.
+    /// Element whose content is being skipped.
     skipped: Option<Vec<u8>>,
 }
 
@@ -95,7 +94,7 @@ impl Writer {
             return;
         }
         if self.verbatim > 0 {
-            // The tokenizer leaves the line end behind `<pre>` in, which HTML does not show.
+            // The tokenizer keeps the line end after `<pre>`, which HTML does not display.
             let text = if self.breaks > 0 { text.strip_prefix('\n').unwrap_or(text) } else { text };
             if !text.is_empty() {
                 self.separate();
@@ -114,7 +113,7 @@ impl Writer {
         }
     }
 
-    /// Writes what has to stand between the last word and the next.
+    /// Writes the pending separator between the last word and the next.
     fn separate(&mut self) {
         if !self.out.is_empty() {
             match self.breaks {
@@ -131,7 +130,7 @@ impl Writer {
     }
 }
 
-/// Line ends before and after an element: 2 for what stands apart, 1 for what stands on its own line.
+/// Line breaks before and after an element: 2 for paragraph-like elements, 1 for those on a line of their own.
 fn breaks_around(name: &[u8]) -> usize {
     match name {
         b"p" | b"h1" | b"h2" | b"h3" | b"h4" | b"h5" | b"h6" | b"ul" | b"ol" | b"dl" | b"pre" | b"table"

@@ -7,23 +7,23 @@ use flate2::{Decompress, FlushDecompress, Status};
 
 use crate::counters::Reason;
 
-/// Why a body is lost, and what is said of it.
+/// Reason why a body is lost, with details.
 type Lost = (Reason, String);
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
-/// What the head of a response says.
+/// Relevant parts of a response's head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub status: u16,
-    /// The whole `Content-Type`, lower case not applied.
+    /// Complete `Content-Type`, with its original case.
     pub content_type: Option<String>,
     content_encoding: String,
     chunked: bool,
 }
 
-/// Splits a response into its head and its body as sent. A block without a head is no response.
+/// Splits a response into its head and its body as sent; `None` for a block without a head.
 pub(super) fn parse(block: &[u8]) -> Option<(Head, &[u8])> {
     let status_line = line_of(block);
     let rest = status_line.0.strip_prefix(b"HTTP/".as_slice())?;
@@ -41,7 +41,7 @@ pub(super) fn parse(block: &[u8]) -> Option<(Head, &[u8])> {
         let value = String::from_utf8_lossy(&line[colon + 1..]).trim().to_string();
         match line[..colon].to_ascii_lowercase().as_slice() {
             b"content-type" => head.content_type = Some(value),
-            // Several lines mean the same as one list.
+            // Repeated headers are equivalent to one comma-separated list.
             b"content-encoding" => head.content_encoding += &format!(",{}", value.to_ascii_lowercase()),
             b"transfer-encoding" => head.chunked = value.to_ascii_lowercase().contains("chunked"),
             _ => {}
@@ -49,7 +49,7 @@ pub(super) fn parse(block: &[u8]) -> Option<(Head, &[u8])> {
     }
 }
 
-/// One line without its end, and what follows.
+/// First line without its end, and the rest.
 fn line_of(bytes: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr(b'\n', bytes) {
         Some(end) => (bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]), &bytes[end + 1..]),
@@ -58,19 +58,20 @@ fn line_of(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 impl Head {
-    /// The body without chunks and compression, at most `limit` bytes of it.
+    /// Body without chunking and compression, limited to `limit` bytes.
     ///
-    /// Crawlers often store the decoded body and leave the header: what is text already is taken as it is.
+    /// Crawlers often store the decoded body but keep the header, so a body that is already text is returned
+    /// unchanged.
     ///
     /// # Errors
-    /// [`Reason::TooLarge`] beyond the limit, [`Reason::BrokenRecord`] where a body is neither text nor what its header says,
-    /// with what is wrong.
+    /// [`Reason::TooLarge`] beyond the limit, [`Reason::BrokenRecord`] with details if a body is neither text nor
+    /// encoded as its header claims.
     pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, Lost> {
         let mut body = match self.chunked.then(|| unchunk(sent)).flatten() {
             Some(joined) => Cow::Owned(joined),
             None => Cow::Borrowed(sent),
         };
-        // What was applied last is listed last.
+        // The coding applied last is listed last.
         for coding in self.content_encoding.rsplit(',') {
             if let Some(plain) = decoded(coding.trim(), &body, limit)? {
                 body = Cow::Owned(plain);
@@ -80,7 +81,7 @@ impl Head {
     }
 }
 
-/// A body without one of its content codings; `None` where it does not have it.
+/// Removes one content coding from a body; `None` if the body does not have it.
 fn decoded(coding: &str, body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
     match coding {
         "" | "identity" => Ok(None),
@@ -99,8 +100,8 @@ fn decoded(coding: &str, body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, L
     }
 }
 
-/// Whether bytes are no text: control characters near their beginning, but for those of UTF-16 with its mark, and the escape
-/// that changes charsets.
+/// Returns true if bytes are not text: control characters near the beginning, except those of UTF-16 with a byte
+/// order mark and the escape that switches charsets.
 fn looks_binary(bytes: &[u8]) -> bool {
     let control = |&b: &u8| b < 9 || ((14..32).contains(&b) && b != 0x1b);
     let wide = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
@@ -115,19 +116,19 @@ fn too_large(limit: usize) -> Lost {
     (Reason::TooLarge, format!("the body expands to more than {limit} bytes"))
 }
 
-/// Appends what `decoder` gives to `out`.
+/// Appends the output of `decoder` to `out`.
 fn unpack(decoder: impl Read, mut out: Vec<u8>, limit: usize) -> Result<Vec<u8>, Lost> {
     let room = (limit + 1).saturating_sub(out.len()) as u64;
     match decoder.take(room).read_to_end(&mut out) {
         _ if out.len() > limit => Err(too_large(limit)),
-        // A page cut off by the crawler still has a beginning.
+        // A page truncated by the crawler still has a usable beginning.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !out.is_empty() => Ok(out),
         Err(error) => Err(broken(&error)),
         Ok(_) => Ok(out),
     }
 }
 
-/// Members one after the other; what stands behind the last is left out, as browsers do.
+/// Decodes consecutive members; like browsers, ignores data after the last one.
 fn gunzip(mut packed: &[u8], limit: usize) -> Result<Vec<u8>, Lost> {
     let mut out = Vec::new();
     while packed.starts_with(GZIP) {
@@ -138,25 +139,25 @@ fn gunzip(mut packed: &[u8], limit: usize) -> Result<Vec<u8>, Lost> {
     Ok(out)
 }
 
-/// A body of `deflate`: RFC 9110 means zlib's format by the word, many servers the bare stream, and browsers take both. `None`
-/// for text.
+/// Decodes a `deflate` body: RFC 9110 literally requires the zlib format, many servers send the bare stream, and
+/// browsers accept both. `None` for text.
 fn inflate(body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
     let binary = looks_binary(body);
-    // RFC 1950: the method is 8, and the first two bytes are a multiple of 31.
+    // RFC 1950: the method is 8, and the first two bytes are divisible by 31.
     let has_head =
         body.len() > 1 && body[0] & 0x0f == 8 && u16::from_be_bytes([body[0], body[1]]).is_multiple_of(31);
     let zlib = if has_head { Some(Inflated::of(body, true, limit)) } else { None };
     match zlib {
-        // Its checksum is right, whatever stands behind it.
+        // Its checksum is correct, whatever follows it.
         Some(Ok(Inflated { bytes, left: Some(_) })) => return Ok(Some(bytes)),
         Some(Ok(Inflated { bytes, left: None })) if binary && !bytes.is_empty() => return Ok(Some(bytes)),
         Some(Err(lost @ (Reason::TooLarge, _))) => return Err(lost),
         _ => {}
     }
     match Inflated::of(body, false, limit) {
-        // Of text a few bytes may mean a stream by chance, never all.
+        // A few bytes of text may form a valid stream by chance, but never the whole text.
         Ok(Inflated { bytes, left: Some(left) }) if left <= MOST_BEHIND => Ok(Some(bytes)),
-        // Cut off by the crawler.
+        // Truncated by the crawler.
         Ok(Inflated { bytes, left: None }) if binary && !bytes.is_empty() => Ok(Some(bytes)),
         _ if !binary => Ok(None),
         Err(lost) => Err(lost),
@@ -164,13 +165,13 @@ fn inflate(body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
     }
 }
 
-/// Bytes that may follow a stream: a checksum whose head is missing, line ends.
+/// Bytes allowed after a stream: a checksum whose header is missing, line ends.
 const MOST_BEHIND: usize = 8;
 
-/// What a stream of deflate gave.
+/// Output of a deflate stream.
 struct Inflated {
     bytes: Vec<u8>,
-    /// Bytes behind its end; `None` where the end is missing.
+    /// Number of bytes after its end; `None` if the end is missing.
     left: Option<usize>,
 }
 
@@ -190,7 +191,7 @@ impl Inflated {
             if status == Status::StreamEnd {
                 return Ok(Inflated { bytes, left: Some(left) });
             }
-            // Room is left, so it waits for more of the stream.
+            // Output space is left, so the decoder is waiting for more input.
             if left == 0 && bytes.len() < bytes.capacity() {
                 return Ok(Inflated { bytes, left: None });
             }
@@ -198,7 +199,7 @@ impl Inflated {
     }
 }
 
-/// Joins chunks; `None` if the bytes are not chunked. A cut last chunk counts as far as it goes.
+/// Joins chunks; `None` if the bytes are not chunked. A truncated last chunk is included as far as it goes.
 fn unchunk(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
@@ -207,7 +208,7 @@ fn unchunk(bytes: &[u8]) -> Option<Vec<u8>> {
         let size = line.split(|&b| b == b';').next().unwrap_or(&[]).trim_ascii();
         let parsed = std::str::from_utf8(size).ok().and_then(|s| usize::from_str_radix(s, 16).ok());
         let Some(size) = parsed else {
-            // Anything but a size right at the start: the crawler has joined the chunks already.
+            // No chunk size at the very start: the crawler has already joined the chunks.
             return (!out.is_empty()).then_some(out);
         };
         if size == 0 {
@@ -272,7 +273,7 @@ mod tests {
         assert!(body(&[head, b"\x01\x02\x03"].concat()).unwrap_err().contains("cannot be unpacked"));
     }
 
-    /// A response whose body is said to have a coding.
+    /// A response whose header claims a coding for its body.
     fn sent(coding: &str, body: &[u8]) -> Vec<u8> {
         [format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n").as_bytes(), body].concat()
     }
@@ -301,7 +302,7 @@ mod tests {
         let long = "b".repeat(5000);
         let raw = read(&mut flate2::read::DeflateEncoder::new(long.as_bytes(), flate2::Compression::best()));
         assert!(body(&sent("deflate", &raw)).unwrap_err().starts_with("too large"));
-        // Stored without its coding, as many crawlers do.
+        // Stored without the claimed coding, as by many crawlers.
         for text in [page.as_str(), "{\"a\": 1}", "see", "K", "", "\u{1b}$B%&%'%V\u{1b}(B"] {
             for coding in ["deflate", "gzip", "br", "zstd", "identity", "x-unheard-of"] {
                 assert_eq!(body(&sent(coding, text.as_bytes())).as_deref(), Ok(text), "{coding}");

@@ -1,4 +1,5 @@
-//! JSON lines, plain or from a decompressor: one object a line, one of its fields is the text, `outer.inner` where it is nested.
+//! JSON lines, plain or compressed: one object per line, one field of which is the text; `outer.inner` names a nested
+//! field.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,10 +16,10 @@ use super::record::Columns;
 use super::{Loss, NoField, Raw, Records, Step};
 use crate::counters::Reason;
 
-/// At most this many names are listed where the wanted one is missing.
+/// Maximum number of field names listed when the wanted one is missing.
 const NAMES: usize = 24;
 
-/// The lines of one file. Offsets are those of the decompressed stream.
+/// Lines of one file. Offsets refer to the decompressed stream.
 pub(super) struct Lines {
     input: Decompressor,
     field: String,
@@ -27,16 +28,16 @@ pub(super) struct Lines {
     line: u64,
     buffer: Vec<u8>,
     ended: bool,
-    /// Objects that have no field of the wanted name, until there is one that has.
+    /// Number of objects without the wanted field, until one has it.
     without: u64,
-    /// What their fields are called; `None` behind the first object that has the wanted one.
+    /// Names of their fields; `None` once an object had the wanted one.
     names: Option<BTreeSet<String>>,
 }
 
 /// A byte order mark.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How a line ended.
+/// Outcome of reading a line.
 enum Line {
     Whole,
     TooLong,
@@ -44,7 +45,7 @@ enum Line {
 }
 
 impl Lines {
-    /// `field` holds the text; `columns` are other fields to hand out where they are there.
+    /// Creates a reader; `field` holds the text, `columns` are further fields to return if present.
     pub(super) fn new(input: Decompressor, field: &str, columns: &[String], limit: usize) -> Lines {
         let (field, columns) = (field.to_string(), columns.to_vec());
         let (line, buffer, ended) = (0, Vec::new(), false);
@@ -52,21 +53,22 @@ impl Lines {
         Lines { input, field, columns, limit, line, buffer, ended, without, names }
     }
 
-    /// Whether the file begins as an array, which is one value and no row of lines.
+    /// Returns true if the file begins as an array, which is a single value rather than lines.
     fn is_array(&mut self) -> io::Result<bool> {
         let head = self.input.fill_buf()?;
         let head = head.strip_prefix(MARK).unwrap_or(head);
         Ok(head.trim_ascii_start().first() == Some(&b'['))
     }
 
-    /// A file that is one JSON value and not lines of it.
+    /// Reports a file that is one JSON value rather than lines.
     fn no_lines(&mut self, what: &str) -> Step {
         self.ended = true;
         let detail = format!("{what}; a file of JSON has one object a line, `jq -c` writes it so");
         Step::Lost(Loss { reason: Reason::BadJson, records: 1, bytes: 0, place: String::new(), detail })
     }
 
-    /// Reads one line into `buffer` and its length with the line end; a line over the limit is skipped unread.
+    /// Reads one line into `buffer`; also returns its length including the line end. A line over the limit is skipped
+    /// unread.
     fn read_line(&mut self) -> io::Result<(Line, u64)> {
         self.buffer.clear();
         let (mut length, mut too_long) = (0u64, false);
@@ -144,7 +146,7 @@ impl Records for Lines {
 }
 
 impl Lines {
-    /// What the line in `buffer` gives; nothing if it is blank.
+    /// Parses the line in `buffer`; `None` if it is blank.
     fn whole(&mut self, length: u64, start: u64) -> Option<Step> {
         let bytes = self.buffer.strip_prefix(MARK).unwrap_or(&self.buffer);
         if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -189,7 +191,7 @@ impl Lines {
     }
 }
 
-/// What a line holds under the wanted name.
+/// Value found under the wanted name.
 enum Found {
     Text(String),
     Other(&'static str),
@@ -209,16 +211,16 @@ impl Found {
     }
 }
 
-/// What is taken of a line.
+/// Fields extracted from a line.
 struct Fields {
     found: Found,
     columns: Columns,
-    /// The names of its fields, where they are wanted.
+    /// Names of its fields, if requested.
     names: Option<BTreeSet<String>>,
 }
 
-/// Parses `line` as an object and keeps the text field and the columns; the last one counts where a name repeats, as
-/// in most parsers. A column that is no string is handed out as JSON; null and missing ones are left out.
+/// Parses `line` as an object and keeps the text field and the columns; of repeated names the last one wins, as in
+/// most parsers. A non-string column is returned as JSON; null and missing ones are left out.
 fn fields_of(line: &[u8], wanted: Wanted<'_>) -> Result<Fields, serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(line);
     let fields = parser.deserialize_map(wanted)?;
@@ -240,7 +242,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Fields, A::Error> {
-        // A field that has the whole name goes before one that is nested.
+        // A field with the complete dotted name takes precedence over a nested one.
         let (mut whole, mut nested) = (Found::Missing, Found::Missing);
         let mut values = vec![None; self.columns.len()];
         while let Some(key) = map.next_key::<String>()? {
@@ -272,13 +274,14 @@ impl<'de> Visitor<'de> for Wanted<'_> {
     }
 }
 
-/// What of the path `wanted` lies below the field `key`: nothing where that is all of it, `None` for another field.
+/// Part of the path `wanted` below the field `key`: empty if nothing remains, `None` if the field does not match.
 fn place<'w>(wanted: &'w str, key: &str) -> Option<&'w str> {
     let below = wanted.strip_prefix(key)?;
     if below.is_empty() { Some(below) } else { below.strip_prefix('.').filter(|below| !below.is_empty()) }
 }
 
-/// The value at a path such as `outer.inner`, whose names may have dots themselves; the value itself at the empty one.
+/// Value at a path such as `outer.inner`, whose components may contain dots themselves; the value itself for the
+/// empty path.
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     if path.is_empty() {
         return Some(value);
@@ -288,7 +291,7 @@ fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     fields.get(path).or_else(|| path.match_indices('.').find_map(below))
 }
 
-/// A column's value: strings as they are, all else as JSON.
+/// Value of a column: strings unchanged, everything else as JSON.
 fn shown(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -297,7 +300,7 @@ fn shown(value: &Value) -> Option<String> {
     }
 }
 
-/// Adds the paths of the texts inside the fields of a line.
+/// Collects the paths of nested text fields of a line.
 fn nested_names(line: &[u8], names: &mut BTreeSet<String>) {
     fn add(value: &Value, path: &str, names: &mut BTreeSet<String>) {
         for (name, inner) in value.as_object().into_iter().flatten() {

@@ -1,17 +1,17 @@
-//! What Python's `json` writes and JSON does not have: `NaN` and `Infinity` where a number is missing, and halves of surrogate pairs.
+//! Tolerates output of Python's `json` that is not JSON: `NaN` and `Infinity`, and unpaired surrogates.
 
 use std::borrow::Cow;
 
-/// Numbers that are none.
+/// Non-finite numbers.
 const NO_NUMBERS: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
-/// What stands for a character that is none, U+FFFD.
+/// Replacement for unpaired surrogates, U+FFFD.
 const REPLACEMENT: &[u8] = b"\\ufffd";
 
-/// What `parse` makes of a line, also where only Python takes that for JSON. That is looked for in lines that are none, so that
-/// others cost nothing.
+/// Parses a line, also accepting Python's extensions. They are looked for only after a parse failure, so that valid
+/// lines cost nothing extra.
 ///
 /// # Errors
-/// The parser's.
+/// The parser's error.
 pub(crate) fn leniently<T>(
     line: &[u8],
     parse: impl Fn(&[u8]) -> Result<T, serde_json::Error>,
@@ -22,11 +22,11 @@ pub(crate) fn leniently<T>(
     })
 }
 
-/// The line as JSON: `null` for numbers that are none, U+FFFD for each half of a surrogate pair without the other. Borrowed where
-/// there is nothing of the kind.
+/// Rewrites the line as JSON: `null` for non-finite numbers, U+FFFD for each unpaired surrogate. Borrowed if there is
+/// nothing to replace.
 fn as_json(line: &[u8]) -> Cow<'_, [u8]> {
     let mut out = Vec::new();
-    // Bytes of the line that `out` stands for.
+    // Number of input bytes already covered by `out`.
     let mut done = 0;
     let mut replace = |from: usize, to: usize, by: &[u8]| {
         out.extend_from_slice(&line[done..from]);
@@ -65,7 +65,8 @@ fn as_json(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// Bytes of the escape at the start of `text`, a pair of surrogates as one, and whether it stands for a character.
+/// Length of the escape at the start of `text`, with a surrogate pair counted as one, and true if it denotes a
+/// character.
 fn escape(text: &[u8]) -> (usize, bool) {
     match (unit(text), text.get(6..).and_then(unit)) {
         (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (12, true),
@@ -75,7 +76,7 @@ fn escape(text: &[u8]) -> (usize, bool) {
     }
 }
 
-/// The number of an escape `\u1234`.
+/// Value of an escape `\u1234`.
 fn unit(text: &[u8]) -> Option<u16> {
     let digits = std::str::from_utf8(text.strip_prefix(b"\\u")?.get(..4)?).ok()?;
     u16::from_str_radix(digits, 16).ok()

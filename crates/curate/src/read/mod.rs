@@ -1,4 +1,4 @@
-//! Readers: every kind of file becomes a stream of records, every record a [`Document`] or a count.
+//! Readers: every kind of file becomes a stream of records, and every record a [`Document`] or a count.
 
 mod access;
 mod arxiv;
@@ -56,13 +56,13 @@ pub use remote::{RemoteOptions, is_remote};
 use access::{Access, Opened};
 use packed::{Codec, Decompressor, Expansion};
 
-/// How the user's own data is read.
+/// Reader options for the user's own data.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// The field (JSON) or column (Parquet) that holds the text; a nested column is named `outer.inner`.
+    /// JSON field or Parquet column that holds the text; a nested column is named `outer.inner`.
     pub field: String,
-    /// No record is larger, in bytes: longer text files are cut at a line end into several documents, longer
-    /// lines, rows and pages are dropped and counted. It bounds the memory of a reader.
+    /// Maximum record size in bytes: longer text files are split at line ends into several documents, longer lines,
+    /// rows and pages are dropped and counted. Bounds the memory of a reader.
     pub max_document_bytes: usize,
 }
 
@@ -72,37 +72,37 @@ impl Default for ReadOptions {
     }
 }
 
-/// What a reader found next.
+/// Next item of a reader.
 enum Step {
     /// A record.
     Record(Raw),
-    /// Records that are lost, and why. The stream goes on.
+    /// Lost records and the reason. The stream continues.
     Lost(Loss),
-    /// The file cannot be read any further.
+    /// The file cannot be read further.
     Failed(io::Error),
-    /// The regular end.
+    /// Regular end of the file.
     End,
 }
 
 /// A record without its file.
 struct Raw {
     content: Content,
-    /// Line, row, part or record, from 1, where a file can hold several.
+    /// Number of the line, row, part or record, from 1, if a file can hold several.
     number: Option<u64>,
     columns: Columns,
 }
 
 impl Raw {
-    /// Plain text.
+    /// A plain-text record.
     fn text(text: String, number: Option<u64>) -> Raw {
         Raw { content: Content::Text(text), number, columns: Columns::new() }
     }
 }
 
-/// Records that a reader could not give.
+/// Records that a reader could not return.
 struct Loss {
     reason: Reason,
-    /// How many records, at least.
+    /// Minimum number of records lost.
     records: u64,
     bytes: u64,
     place: String,
@@ -110,7 +110,8 @@ struct Loss {
 }
 
 impl Loss {
-    /// Counts it; only damage is listed with its place, since most pages of a crawl may be redirects and pictures.
+    /// Counts the loss; only damage is listed with its place, since most pages of a crawl may be redirects and
+    /// pictures.
     fn count(self, file: &str, counters: &mut Counters) {
         let Loss { reason, records, bytes, place, detail } = self;
         match reason {
@@ -122,35 +123,35 @@ impl Loss {
     }
 }
 
-/// One open file.
+/// Reader of one open file.
 trait Records: Send {
-    /// The next record; after `Failed` or `End` it is not called again.
+    /// Returns the next step; not called again after `Failed` or `End`.
     fn step(&mut self) -> Step;
 
-    /// At the end: that no record had the field of the text.
+    /// At the end of the file: reports if no record had the text field.
     fn no_field(&self) -> Option<NoField> {
         None
     }
 }
 
-/// That no record of a file has the field of the text.
+/// Report that no record of a file has the text field.
 struct NoField {
     problem: String,
-    /// The fields that there are.
+    /// Names of the existing fields.
     names: String,
 }
 
-/// The documents of a corpus in order, one record in memory at a time.
+/// Iterator over the documents of a corpus in order, with one record in memory at a time.
 ///
-/// The iterator gives an error where a path that the user named fails, where a file cannot be read for a reason that
-/// may pass ([`Error::Unavailable`]), or, at its end, where no document came out at all ([`Error::EmptyCorpus`]); it
+/// Yields an error if a path named by the user fails, if a file cannot be read for a transient reason
+/// ([`Error::Unavailable`]), or, at its end, if there was no document at all ([`Error::EmptyCorpus`]); the iterator
 /// ends after an error.
 pub struct Documents {
     looked_at: String,
     num_files: usize,
     files: std::vec::IntoIter<Entry>,
     current: Option<(Entry, Opened)>,
-    /// Bytes of the records of the file at hand so far.
+    /// Bytes of the current file's records so far.
     given_bytes: u64,
     options: ReadOptions,
     extraction: Extraction,
@@ -159,11 +160,11 @@ pub struct Documents {
     ended: bool,
 }
 
-/// The text of the named files, and of all readable files below the named folders, hidden ones and links out of the folder
-/// excepted.
+/// Opens the named files, and all readable files below the named folders except hidden ones and links out of the
+/// folder.
 ///
-/// Text files below one named folder are one group, in path order; every record of a JSON lines or Parquet file
-/// is a group of its own, since neighbours in such a file are rarely related.
+/// Text files below one named folder form one group, in path order; every record of a JSON lines or Parquet file is
+/// its own group, since neighbours in such a file are rarely related.
 ///
 /// # Errors
 /// [`Error::Read`] for a path that does not exist or a folder that cannot be listed,
@@ -196,7 +197,7 @@ pub fn open(paths: &[PathBuf], options: &ReadOptions) -> Result<Documents, Error
 }
 
 impl Documents {
-    /// Reads `files` in their order; `screen` may refuse a text that was read, given its name and itself.
+    /// Reads `files` in their order; `screen` may reject a text, given its name and contents.
     pub(crate) fn new(
         looked_at: String,
         files: Vec<Entry>,
@@ -219,18 +220,18 @@ impl Documents {
         }
     }
 
-    /// What was handed on and what was dropped so far.
+    /// Counters of documents passed on and dropped so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How many files there are to read.
+    /// Total number of files.
     pub fn num_files(&self) -> usize {
         self.num_files
     }
 
-    /// Bytes on disk that have not been read yet: of the files to come, and of the one at hand. Decoders read ahead, so of a file
-    /// that is not compressed those count that its records had.
+    /// Unread bytes on disk, of the remaining files and of the current one. Decoders read ahead, so an uncompressed
+    /// file counts by the bytes of its returned records.
     pub fn remaining_bytes(&self) -> u64 {
         let at_hand = self.current.as_ref().map_or(0, |(entry, opened)| {
             let done = if entry.kind.is_plain() { self.given_bytes } else { opened.read_bytes() };
@@ -239,12 +240,12 @@ impl Documents {
         at_hand + self.files.as_slice().iter().map(|f| f.bytes).sum::<u64>()
     }
 
-    /// Files that have not been opened yet.
+    /// Files not yet opened.
     pub(crate) fn remaining_files(&self) -> usize {
         self.files.len()
     }
 
-    /// Opens the next file; a failure stops the run only if the user named the file, or if it may pass.
+    /// Opens the next file; a failure stops the run only if the user named the file or the failure is transient.
     fn open_next(&mut self) -> Result<bool, Error> {
         for entry in self.files.by_ref() {
             match open_records(&entry, &self.options) {
@@ -291,7 +292,7 @@ impl Documents {
         Some(Document { text, source, group })
     }
 
-    /// The next document, `None` at the end of the last file.
+    /// Returns the next document; `None` at the end of the last file.
     fn advance(&mut self) -> Result<Option<Document>, Error> {
         loop {
             let Some((entry, records)) = &mut self.current else {
@@ -369,29 +370,29 @@ fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Opened, Error> {
     Ok(Opened::new(records, access))
 }
 
-/// How a file that is read from front to back becomes records.
+/// Options of a sequential reader.
 struct How<'a> {
-    /// The field of the text.
+    /// Field that holds the text.
     field: &'a str,
-    /// Fields that are handed out with it.
+    /// Further fields to return.
     columns: &'a [String],
-    /// Bytes of the largest record.
+    /// Maximum bytes of a record.
     limit: usize,
     expansion: Expansion,
 }
 
 impl How<'_> {
-    /// With this field and defaults.
+    /// Defaults with this field.
     fn of(field: &str) -> How<'_> {
         How { field, columns: &[], limit: 32 << 20, expansion: Expansion::default() }
     }
 
-    /// A decompressing reader.
+    /// Creates a decompressing reader.
     fn packed(&self, input: Box<dyn Read + Send>, codec: Codec) -> Decompressor {
         Decompressor::new(input, codec, self.expansion)
     }
 
-    /// The bytes of a file, decompressed where it is compressed.
+    /// Bytes of a file, decompressed if necessary.
     fn unpacked(&self, input: Box<dyn Read + Send>, codec: Codec) -> Box<dyn Read + Send> {
         match codec {
             Codec::Plain => input,
@@ -400,7 +401,7 @@ impl How<'_> {
     }
 }
 
-/// The reader of a kind of file that is read from front to back, all but Parquet.
+/// Reader of a sequential kind of file, that is, every kind except Parquet.
 fn stream_records(kind: Kind, input: Box<dyn Read + Send>, how: &How<'_>) -> Box<dyn Records> {
     let How { field, columns, limit, .. } = *how;
     match kind {

@@ -1,8 +1,9 @@
-//! Compressed files as a stream of bytes that survives damage.
+//! Compressed files as a byte stream that recovers from damage.
 //!
-//! A gzip, zstd or bzip2 file is a row of members (frames, streams); a Common Crawl file has one a record. When one is
-//! broken, the reader reports it once and [`Decompressor::resync`] goes on at the next member, found by its magic bytes.
-//! A member that expands without measure is given up. Memory holds one member's last bytes, never a whole file.
+//! A gzip, zstd or bzip2 file is a sequence of members (frames, streams); a Common Crawl file has one per record.
+//! When a member is broken, the reader reports it once and [`Decompressor::resync`] continues at the next member,
+//! found by its magic bytes. A member that expands beyond the limit is abandoned. Memory holds the last bytes of one
+//! member, never a whole file.
 
 use std::fmt;
 use std::io::{self, BufRead, Read};
@@ -12,14 +13,14 @@ use flate2::bufread::GzDecoder;
 
 use crate::counters::Reason;
 
-/// Bytes read or decoded at once.
+/// Bytes read or decoded per step.
 const CHUNK: usize = 128 << 10;
-/// So much of a member is kept compressed, to look for the next member behind a place that turned out broken.
+/// Compressed bytes of a member kept for finding the next member after a broken spot.
 const REPLAY: usize = 4 << 20;
-/// Bytes that may be looked at twice beyond the size of the file; keeps resynchronising linear.
+/// Bytes that may be scanned twice in addition to the size of the file; keeps resynchronization linear.
 const SECOND_LOOKS: u64 = 64 << 20;
 
-/// How a file is compressed.
+/// Compression format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Codec {
     Plain,
@@ -29,7 +30,7 @@ pub(crate) enum Codec {
 }
 
 impl Codec {
-    /// By the last extension of a lower-case name; the rest of the name comes back too.
+    /// Codec by the last extension of a lower-case name, and the rest of the name.
     pub(crate) fn split(name: &str) -> (Codec, &str) {
         for (end, codec) in
             [(".gz", Codec::Gzip), (".zst", Codec::Zstd), (".zstd", Codec::Zstd), (".bz2", Codec::Bzip2)]
@@ -51,14 +52,14 @@ impl Codec {
     }
 }
 
-/// When decompression is a bomb rather than data.
+/// Limits that distinguish decompression bombs from data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expansion {
-    /// A member may always expand to so many bytes.
+    /// Expanded size always allowed for a member, in bytes.
     pub floor: u64,
-    /// Beyond the floor it may be so many times as large as it was compressed.
+    /// Maximum expansion ratio beyond the floor.
     pub ratio: u64,
-    /// The largest window of zstd, as a power of two.
+    /// Maximum zstd window, as a power of two.
     pub window_log: u32,
 }
 
@@ -68,8 +69,8 @@ impl Default for Expansion {
     }
 }
 
-/// A frame of zstd asks for a larger window than is allowed. It is reported as damage is, so that a reader goes on behind the frame,
-/// but counted for what it is.
+/// A zstd frame requires a larger window than allowed. Handled like damage, so that reading continues after the
+/// frame, but counted under its own reason.
 #[derive(Debug)]
 struct LongWindow {
     allowed: u64,
@@ -87,7 +88,7 @@ impl fmt::Display for LongWindow {
 
 impl std::error::Error for LongWindow {}
 
-/// What is counted where a compressed file gives this error.
+/// Reason under which this error of a compressed file is counted.
 pub(super) fn cause(error: &io::Error) -> Reason {
     match error.get_ref() {
         Some(inner) if inner.is::<LongWindow>() => Reason::TooLarge,
@@ -96,20 +97,20 @@ pub(super) fn cause(error: &io::Error) -> Reason {
 }
 
 impl Expansion {
-    /// To so many bytes `packed` ones may expand.
+    /// Maximum size to which `packed` bytes may expand.
     pub(crate) fn most(self, packed: u64) -> u64 {
         self.floor.max(self.ratio.saturating_mul(packed))
     }
 }
 
-/// A decompressing reader over one file.
+/// Decompressing reader of one file.
 pub(crate) struct Decompressor {
     codec: Codec,
     expansion: Expansion,
     stage: Stage,
     out: Vec<u8>,
     at: usize,
-    /// Decoded bytes in front of `out`.
+    /// Decoded bytes before `out`.
     passed: u64,
     member: u64,
     member_start: u64,
@@ -122,7 +123,7 @@ enum Stage {
     Gzip(Box<GzDecoder<Marked>>),
     Zstd(zstd::Decoder<'static, Marked>),
     Bzip2(Box<bzip2::bufread::BzDecoder<Marked>>),
-    /// The end, or taken out for a moment.
+    /// At the end, or temporarily taken out.
     Gone,
 }
 
@@ -142,27 +143,27 @@ impl Decompressor {
         }
     }
 
-    /// The number of the member that the bytes of the last `fill_buf` came from; always 0 for plain files.
+    /// Number of the member that the bytes of the last `fill_buf` came from; always 0 for plain files.
     pub(crate) fn member(&self) -> u64 {
         self.member
     }
 
-    /// Whether errors are damage of compressed data.
+    /// Returns true if the file is compressed, so that errors may be damage.
     pub(crate) fn is_packed(&self) -> bool {
         self.codec != Codec::Plain
     }
 
-    /// A place in the file: where the current member starts, or the offset itself in plain files.
+    /// Position in the file: start of the current member, or the offset itself in plain files.
     pub(crate) fn offset(&self) -> u64 {
         if self.is_packed() { self.member_start } else { self.passed + self.at as u64 }
     }
 
-    /// The offset in the decoded stream.
+    /// Offset in the decoded stream.
     pub(crate) fn decoded(&self) -> u64 {
         self.passed + self.at as u64
     }
 
-    /// After an error of `fill_buf`: moves behind the broken member. False if no further member is found.
+    /// Skips the broken member after an error of `fill_buf`. False if no further member is found.
     pub(crate) fn resync(&mut self) -> io::Result<bool> {
         self.passed += self.out.len() as u64;
         self.out.clear();
@@ -214,7 +215,7 @@ impl Decompressor {
         }
     }
 
-    /// A decoder that took nothing in would be asked for ever.
+    /// Guards against an endless loop when the decoder consumes no input.
     fn check_progress(&mut self) -> io::Result<()> {
         if let Stage::Between(input) = &self.stage
             && input.offset() <= self.member_start
@@ -225,7 +226,7 @@ impl Decompressor {
         Ok(())
     }
 
-    /// An error of the file stays what it is; one of the decoder becomes damage.
+    /// Passes on errors of the file unchanged; turns errors of the decoder into damage.
     fn classified(&mut self, error: io::Error) -> io::Error {
         if let Stage::Between(input) = &mut self.stage
             && let Some(failure) = input.failure.take()
@@ -237,7 +238,7 @@ impl Decompressor {
             let allowed = 1 << self.expansion.window_log.min(63);
             return io::Error::new(io::ErrorKind::InvalidData, LongWindow { allowed });
         }
-        // Not damage: another run may have the memory.
+        // Not damage: another run may have enough memory.
         if self.codec == Codec::Zstd && message.contains("not enough memory") {
             return io::Error::new(io::ErrorKind::OutOfMemory, message);
         }
@@ -329,7 +330,7 @@ impl Decompressor {
     }
 }
 
-/// Reads what a buffered reader has ready.
+/// Copies what a buffered reader has available.
 fn copy_ready(from: &mut impl BufRead, into: &mut [u8]) -> io::Result<usize> {
     let ready = from.fill_buf()?;
     let count = ready.len().min(into.len());
@@ -357,7 +358,7 @@ impl BufRead for Decompressor {
     }
 }
 
-/// The dictionary that a `.warc.zst` file carries in its first, skippable frame; empty without one.
+/// Dictionary in the first, skippable frame of a `.warc.zst` file; empty if there is none.
 fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
     const FRAME: &[u8] = b"\x5d\x2a\x4d\x18";
     const LARGEST: u32 = 16 << 20;
@@ -380,17 +381,17 @@ fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A buffered file that can go back to a mark as long as it is not far back.
+/// A buffered file that can return to a recent mark.
 struct Marked {
     inner: Box<dyn Read + Send>,
     buffer: Vec<u8>,
     at: usize,
-    /// Offset in the file of `buffer[0]`.
+    /// Offset of `buffer[0]` in the file.
     start: u64,
     mark: u64,
-    /// Bytes gone back over so far.
+    /// Total bytes rewound so far.
     second_looks: u64,
-    /// The last error of the file itself.
+    /// Last error of the file itself.
     failure: Option<io::Error>,
 }
 
@@ -407,7 +408,7 @@ impl Marked {
         self.mark = self.offset();
     }
 
-    /// Goes back to `skip` bytes behind the mark if those bytes are still there and the budget of second looks allows.
+    /// Rewinds to `skip` bytes after the mark if those bytes are still buffered and the rescan budget allows.
     fn back_to_mark(&mut self, skip: u64) {
         let (here, target) = (self.offset(), self.mark + skip);
         let distance = here.saturating_sub(target);
@@ -417,7 +418,7 @@ impl Marked {
         }
     }
 
-    /// Reads one more chunk behind the buffer; false at the end of the file.
+    /// Appends one more chunk to the buffer; false at the end of the file.
     fn more(&mut self) -> io::Result<bool> {
         let keep = self.mark.saturating_sub(self.start).min(self.at as u64) as usize;
         let drop = if self.buffer.len() - keep > REPLAY { self.at } else { keep };
@@ -445,15 +446,15 @@ impl Marked {
         }
     }
 
-    /// The next bytes, at least `count` unless the file ends before.
+    /// Next bytes without consuming them, at least `count` unless the file ends before.
     fn peek(&mut self, count: usize) -> io::Result<&[u8]> {
         while self.buffer.len() - self.at < count && self.more()? {}
         Ok(&self.buffer[self.at..])
     }
 
-    /// Moves to the next place where `magic` stands; false if the file ends before.
+    /// Advances to the next occurrence of `magic`; false if the file ends before.
     fn find(&mut self, magic: &[u8]) -> io::Result<bool> {
-        // What was searched need not be kept for another look.
+        // Bytes already searched need not be kept for a rescan.
         self.mark = self.offset();
         loop {
             let ahead = self.peek(magic.len())?;
@@ -472,7 +473,7 @@ impl Marked {
         }
     }
 
-    /// Skips zero bytes, with which some writers pad; true if anything else follows.
+    /// Skips zero bytes, used as padding by some writers; true if other data follows.
     fn skip_zeros(&mut self) -> io::Result<bool> {
         loop {
             let ahead = self.fill_buf()?;

@@ -1,8 +1,7 @@
-//! Parquet: one column of strings, a few rows at a time.
+//! Parquet: one text column, a few rows at a time.
 //!
-//! The decoder is somebody else's and meets files from anywhere. It reports most damage as errors, but some of
-//! it by a panic, so every call into it is fenced; a row group that fails is counted with its rows and the next one is
-//! tried.
+//! The third-party decoder faces files of any origin. It reports most damage as errors, but some by a panic, so every
+//! call into it is guarded; a failed row group is counted with its rows, and reading continues with the next one.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -26,16 +25,16 @@ use crate::error::Error;
 /// Rows decoded at once: few, since each may be as long as a book.
 const BATCH_ROWS: usize = 8;
 
-/// The text column of one file.
+/// Rows of one file.
 pub(super) struct Rows {
     reader: SerializedFileReader<Seekable>,
-    /// The text column.
+    /// Text column.
     column: Column,
-    /// Columns that are handed out with it.
+    /// Columns returned with the text.
     others: Vec<Column>,
     limit: usize,
     next_group: usize,
-    /// Rows of all row groups before `group`.
+    /// Number of rows in all row groups before `group`.
     first_row: u64,
     group: Option<Group>,
     ready: VecDeque<Step>,
@@ -43,7 +42,7 @@ pub(super) struct Rows {
 
 type Cells = ColumnReaderImpl<ByteArrayType>;
 
-/// The row group being read.
+/// Current row group.
 struct Group {
     column: Cells,
     others: Vec<Values>,
@@ -52,11 +51,11 @@ struct Group {
 }
 
 impl Rows {
-    /// Reads the footer and finds the column of the text and those of `columns` that are there and hold strings or numbers.
+    /// Reads the footer and locates the text column and those of `columns` that exist and hold strings or numbers.
     ///
     /// # Errors
-    /// [`Error::BadFile`] if the footer is broken, [`Error::NoTextColumn`] if `field` is not a plain column of
-    /// strings, [`Error::Unavailable`] if the footer may be read later.
+    /// [`Error::BadFile`] if the footer is broken, [`Error::NoTextColumn`] if `field` is not a plain string column,
+    /// [`Error::Unavailable`] if reading the footer failed for a transient reason.
     pub(super) fn open(
         path: &Path,
         file: Seekable,
@@ -80,7 +79,7 @@ impl Rows {
         Ok(Rows { reader, column, others, limit, next_group, first_row, group, ready })
     }
 
-    /// Makes the next row group current; false behind the last one.
+    /// Opens the next row group; false after the last one.
     fn open_group(&mut self) -> bool {
         if self.next_group >= self.reader.num_row_groups() {
             return false;
@@ -104,7 +103,7 @@ impl Rows {
         true
     }
 
-    /// Counts the rows of the row group that follow `done`.
+    /// Counts the rows of the row group after `done` as lost.
     fn lose(&mut self, done: u64, rows: u64, detail: String) {
         let first = self.first_row.saturating_add(done).saturating_add(1);
         let place = format!("row group {}, row {first} and after", self.next_group);
@@ -186,7 +185,7 @@ impl Records for Rows {
     }
 }
 
-/// Runs one call of the decoder; its errors and panics become text.
+/// Runs one call of the decoder, converting errors and panics to messages.
 fn fenced<T>(call: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
     match guard::guarded(call) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -194,7 +193,7 @@ fn fenced<T>(call: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, Str
     }
 }
 
-/// The names of all columns that could be read as text.
+/// Names of all columns readable as text.
 fn text_columns(schema: &SchemaDescriptor) -> Vec<String> {
     let usable = |c: &usize| is_text(schema, *c);
     (0..schema.num_columns()).filter(usable).map(|c| schema.column(c).path().string()).collect()
@@ -205,7 +204,7 @@ fn is_text(schema: &SchemaDescriptor, column: usize) -> bool {
     column.physical_type() == PhysicalType::BYTE_ARRAY && column.max_rep_level() == 0
 }
 
-/// The index of the column named `field`, or what is wrong with it.
+/// Index of the column named `field`, or a description of the problem.
 fn text_column(schema: &SchemaDescriptor, field: &str) -> Result<usize, String> {
     let mut columns = 0..schema.num_columns();
     let Some(index) = columns.find(|&c| schema.column(c).path().string() == field) else {

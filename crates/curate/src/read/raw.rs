@@ -1,8 +1,8 @@
-//! Files as rows of [`RawRecord`]s: the beginning of a pipeline.
+//! Files as sequences of [`RawRecord`]s: the first step of a pipeline.
 //!
-//! [`input_files`] says which files there are, in an order that only names decide; each opens on its own, so that files can
-//! be shared out among threads and machines. Documents of a [`named`](named_files) input are called after that name and
-//! the place below it, wherever it lies; those of another are called after the path as it was written.
+//! [`input_files`] lists the files in an order that depends only on names; each is opened independently, so that
+//! files can be distributed among threads and machines. Documents of a [`named`](named_files) input are named after
+//! that name and their path below it, wherever it lies; others are named after the path as written.
 
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
@@ -22,25 +22,25 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::files::{Entry, Format, Kind, Links, below_of};
 
-/// How raw records are read.
+/// Reader options for raw records.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawOptions {
-    /// The field (JSON) or column (Parquet) that holds the text; a nested column is named `outer.inner`.
+    /// JSON field or Parquet column that holds the text; a nested column is named `outer.inner`.
     pub field: String,
-    /// Further fields or columns of strings to hand out with each record, where they are there.
+    /// Further string fields or columns to return with each record, if present.
     pub columns: Vec<String>,
-    /// What the files are, where their names do not say it.
+    /// Format of files whose names do not determine it.
     pub format: Format,
-    /// Of text that is not UTF-8.
+    /// Treatment of text that is not UTF-8.
     pub charset: Charset,
-    /// Bytes of the largest record. It bounds the memory of a reader.
+    /// Maximum bytes of a record. Bounds the memory of a reader.
     pub max_document_bytes: usize,
-    /// Whether links that lead out of a folder are followed.
+    /// Follows links that lead out of a folder.
     pub follow_links: bool,
-    /// The largest window of zstd, as a power of two; its memory comes on top. `zstd --long=31` needs 31.
+    /// Maximum zstd window, as a power of two; its memory comes on top. `zstd --long=31` needs 31.
     pub window_log: u32,
-    /// For locations with `https://` and `s3://`.
+    /// Options of `https://` and `s3://` locations.
     pub remote: RemoteOptions,
 }
 
@@ -59,11 +59,11 @@ impl Default for RawOptions {
     }
 }
 
-/// One file that can be read.
+/// One readable input file.
 #[derive(Clone, Debug)]
 pub struct InputFile {
     name: String,
-    /// The path or address, for messages.
+    /// Path or address, for messages.
     location: Arc<str>,
     place: Place,
     kind: Kind,
@@ -76,12 +76,12 @@ enum Place {
     Remote,
 }
 
-/// The files that `locations` stand for: paths of files and folders, `https://` files, `s3://` files and prefixes that end
-/// with `/`. Folders are walked in the order of names, files without a reader are counted.
+/// Lists the files denoted by `locations`: paths of files and folders, `https://` files, `s3://` files and prefixes
+/// that end with `/`. Folders are walked in name order, files without a reader are counted.
 ///
 /// # Errors
-/// [`Error::Read`] and [`Error::Remote`] for what cannot be listed, [`Error::UnknownExtension`] for a named file without
-/// a reader.
+/// [`Error::Read`] and [`Error::Remote`] if a location cannot be listed, [`Error::UnknownExtension`] for a named file
+/// without a reader.
 pub fn input_files(locations: &[String], options: &RawOptions) -> Result<(Vec<InputFile>, Counters), Error> {
     let (mut files, mut counters) = (Vec::new(), Counters::default());
     for location in locations {
@@ -90,11 +90,11 @@ pub fn input_files(locations: &[String], options: &RawOptions) -> Result<(Vec<In
     Ok((files, counters))
 }
 
-/// Like [`input_files`] for one location, with names that do not depend on where it lies: `source/path below the folder`,
-/// or `source/file name` where the location is a single file.
+/// Like [`input_files`] for one location, with location-independent names: `source/path below the folder`, or
+/// `source/file name` for a single file.
 ///
 /// # Errors
-/// Those of [`input_files`].
+/// Same as [`input_files`].
 pub fn named_files(
     source: &str,
     location: &str,
@@ -105,10 +105,10 @@ pub fn named_files(
     Ok((files, counters))
 }
 
-/// The chosen files of a crawl, with names that do not depend on where it lies.
+/// Selected files of a crawl, with location-independent names.
 ///
 /// # Errors
-/// Those of [`Snapshot::locations`], and [`Error::Read`] for a file that a local copy lacks.
+/// Those of [`Snapshot::locations`], and [`Error::Read`] for a file missing from a local copy.
 pub(crate) fn snapshot_files(
     snapshot: &Snapshot,
     options: &RawOptions,
@@ -121,7 +121,7 @@ pub(crate) fn snapshot_files(
     Ok((files, counters))
 }
 
-/// Lists one location; `name_of` makes the name of a file from its path or address and from its path below the location.
+/// Lists one location; `name_of` derives the name of a file from its path or address and its path below the location.
 fn list_files(
     location: &str,
     name_of: &dyn Fn(&str, &str) -> String,
@@ -169,30 +169,30 @@ fn list_files(
     Ok(())
 }
 
-/// What stands behind the last `/` of an address.
+/// Part of an address after the last `/`.
 fn last_part(address: &str) -> &str {
     address.rsplit('/').next().unwrap_or(address)
 }
 
 impl InputFile {
-    /// A local file that is chosen already.
+    /// A local file that was already selected.
     pub(crate) fn of(entry: Entry) -> InputFile {
         let Entry { path, name, kind, bytes, .. } = entry;
         let location = path.display().to_string().into();
         InputFile { name, location, place: Place::Local(path), kind, bytes: Some(bytes) }
     }
 
-    /// What its documents are called, the part of every `id` before `#`.
+    /// Name of its documents, the part of every `id` before `#`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The path or address that it is read from.
+    /// Path or address that it is read from.
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// The size, where it is known without asking a server.
+    /// Size in bytes, if known without asking a server.
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
@@ -200,13 +200,13 @@ impl InputFile {
     /// Opens the file.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Remote`], [`Error::BadFile`] and [`Error::NoTextColumn`] where it cannot be opened,
-    /// [`Error::Unavailable`] where it may be later.
+    /// [`Error::Read`], [`Error::Remote`], [`Error::BadFile`] and [`Error::NoTextColumn`] if it cannot be opened,
+    /// [`Error::Unavailable`] if the failure is transient.
     pub fn open(&self, options: &RawOptions) -> Result<RawRecords, Error> {
         self.open_asking(options, None)
     }
 
-    /// The same; `on_read` is asked before every access.
+    /// Like [`open`](InputFile::open), calling `on_read` before every access.
     pub(crate) fn open_asking(
         &self,
         options: &RawOptions,
@@ -236,10 +236,11 @@ impl InputFile {
         Ok(self.records(Opened::new(records, access)))
     }
 
-    /// The records of `input` as if it were a file of this name; for what does not lie in a file. Parquet needs one.
+    /// Reads the records of `input` as if it were a file of this name, for data that is not in a file. Not possible
+    /// for Parquet.
     ///
     /// # Errors
-    /// [`Error::UnknownExtension`] for a name without a reader, also `.parquet`.
+    /// [`Error::UnknownExtension`] for a name without a reader, including `.parquet`.
     pub fn read_from(
         name: &str,
         input: Box<dyn Read + Send>,
@@ -273,10 +274,10 @@ impl InputFile {
     }
 }
 
-/// The records of one file, one in memory at a time.
+/// Iterator over the records of one file, with one in memory at a time.
 ///
-/// Damaged records are counted; the iterator gives an error only where the file itself can no longer be read, and ends
-/// behind it. The error is [`Error::Unavailable`] where a later try may succeed.
+/// Damaged records are counted; the iterator yields an error only if the file itself can no longer be read, and then
+/// ends. The error is [`Error::Unavailable`] if a later attempt may succeed.
 pub struct RawRecords {
     name: String,
     location: Arc<str>,
@@ -286,12 +287,12 @@ pub struct RawRecords {
 }
 
 impl RawRecords {
-    /// The path or address of the file.
+    /// Path or address of the file.
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// What was handed on and what was lost so far.
+    /// Counters of records returned and lost so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -323,7 +324,7 @@ impl Iterator for RawRecords {
                 Step::Lost(loss) => loss.count(&self.location, &mut self.counters),
                 Step::Failed(source) => {
                     self.ended = true;
-                    // The window of a frame; everything else that may pass was reported where the file is read.
+                    // Memory for a zstd window; all other transient errors were reported where the file is read.
                     if source.kind() == ErrorKind::OutOfMemory {
                         return Some(Err(Error::access(&self.location, None, source)));
                     }

@@ -1,22 +1,23 @@
-//! A record before extraction: what a reader hands to the stage that makes text of it.
+//! A record before extraction: the input of the stage that extracts its text.
 
 use std::sync::Arc;
 
 use fathom_prose::extract::Content;
 
-/// Named values that travel with a document, such as `url` or `title`, in the order of the reader.
+/// Named values attached to a document, such as `url` or `title`, in the reader's order.
 pub type Columns = Vec<(String, String)>;
 
-/// One record as it lay in its file.
+/// One record as stored in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawRecord {
-    /// `file#record`, counted from 1, or `file` where it is one record.
+    /// `file#record`, counted from 1, or `file` if the file is a single record.
     pub id: String,
-    /// The path or address of the file that it was read from, for messages.
+    /// Path or address of its file, for messages.
     pub location: Arc<str>,
-    /// What is to become text.
+    /// Content from which text is extracted.
     pub content: Content,
-    /// What the file says about it. Crawls: `url`, `warc_id`, `date`, `content_type`; WET: `url`, `language` (as
-    /// Common Crawl labels it); Wikipedia: `title`, `page_id`, `timestamp`; arXiv: `arxiv_id`; tables: the columns asked for.
+    /// Metadata from the file. Crawls: `url`, `warc_id`, `date`, `content_type`; WET: `url`, `language` (as labelled
+    /// by Common Crawl); Wikipedia: `title`, `page_id`, `timestamp`; arXiv: `arxiv_id`; tables: the requested
+    /// columns.
     pub columns: Columns,
 }

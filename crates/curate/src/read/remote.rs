@@ -1,6 +1,6 @@
-//! Files behind `https://` and `s3://`: read by ranges, one range ahead, failed ranges tried again.
+//! Files behind `https://` and `s3://`: read in ranges with one range prefetched and failed ranges retried.
 //!
-//! The network lives on threads of its own; a reader is an ordinary blocking [`Read`], usable from any thread.
+//! Networking runs on its own threads; a reader is an ordinary blocking [`Read`], usable from any thread.
 
 use std::fmt;
 use std::io::{self, Cursor, Read};
@@ -20,20 +20,21 @@ use url::Url;
 
 use crate::error::{Error, may_pass};
 
-/// How remote files are read.
+/// Options for reading remote files.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteOptions {
-    /// Bytes of one request.
+    /// Bytes per request.
     pub range_bytes: u64,
-    /// A range that fails is asked for so many times more, after 1, 2, 4 ... seconds.
+    /// Number of retries of a failed range, after 1, 2, 4 ... seconds.
     pub retries: u32,
-    /// Seconds after which one request has failed.
+    /// Timeout of one request, in seconds.
     pub timeout_seconds: u64,
     /// Settings of the S3 client by their usual names (`aws_access_key_id`, `aws_region`, `aws_endpoint`,
-    /// `aws_skip_signature` ...). This crate does not look at the environment; the command line passes `AWS_*` on.
+    /// `aws_skip_signature` ...). This crate does not read the environment; the command line passes `AWS_*`
+    /// variables.
     pub s3: Vec<(String, String)>,
-    /// Allows `http://`, for stores in one's own network.
+    /// Allows `http://`, for stores in a private network.
     pub allow_http: bool,
 }
 
@@ -45,7 +46,7 @@ impl Default for RemoteOptions {
 }
 
 impl fmt::Debug for RemoteOptions {
-    /// Without the values of the S3 settings, which are secrets.
+    /// Omits the values of the S3 settings, which are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.s3.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("RemoteOptions")
@@ -58,12 +59,12 @@ impl fmt::Debug for RemoteOptions {
     }
 }
 
-/// Whether a location is an address and not a path.
+/// Returns true if a location is an address rather than a path.
 pub fn is_remote(location: &str) -> bool {
     location.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
-/// Threads of the network, started by the first remote file.
+/// Network runtime, started by the first remote file.
 static NETWORK: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("network").enable_all().build()
 });
@@ -72,7 +73,7 @@ fn network() -> io::Result<&'static Runtime> {
     NETWORK.as_ref().map_err(|e| io::Error::new(e.kind(), format!("no threads for the network: {e}")))
 }
 
-/// A store and a place in it.
+/// A store and a path in it.
 #[derive(Clone)]
 pub(super) struct Place {
     store: Arc<dyn ObjectStore>,
@@ -84,14 +85,14 @@ fn refused(location: &str, detail: impl fmt::Display, advice: &str) -> Error {
     Error::Remote { location, detail: detail.to_string(), advice: advice.to_string() }
 }
 
-/// What to do with an address that carries a secret.
+/// Advice for an address that contains a secret.
 pub(crate) const NO_SECRETS: &str =
     "download the file and name its path; S3 takes credentials from the environment (AWS_ACCESS_KEY_ID ...)";
 
-/// Refuses an address with a secret in it: where a document comes from is written into the results.
+/// Rejects an address that contains a secret, since the origin of documents is recorded in the results.
 ///
 /// # Errors
-/// [`Error::Remote`], without the secret.
+/// [`Error::Remote`], with the secret redacted.
 pub(crate) fn refuse_secrets(location: &str) -> Result<(), Error> {
     in_address(location)
         .map_or(Ok(()), |what| Err(refused(location, format!("an address with {what}"), NO_SECRETS)))
@@ -113,7 +114,7 @@ impl Place {
             .with_allow_http(
                 options.allow_http || (url.scheme() == "s3" && options.s3.iter().any(allows_http)),
             );
-        // Ranges are tried again here, where also the body counts; the client's own retries would only multiply.
+        // Ranges are retried here, including failures in the body; retries by the client would only multiply.
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let path = Path::from_url_path(url.path()).map_err(|e| refused(location, e, "check the address"))?;
         let store: Arc<dyn ObjectStore> = match url.scheme() {
@@ -146,7 +147,7 @@ impl Place {
     }
 }
 
-/// Without any credentials the client would ask a metadata service that does not exist outside of AWS.
+/// Requires S3 credentials; without any, the client would query a metadata service that exists only on AWS.
 fn require_credentials(location: &str, settings: &[(String, String)]) -> Result<(), Error> {
     const ENOUGH: [&str; 6] = [
         "access_key_id",
@@ -166,10 +167,10 @@ fn require_credentials(location: &str, settings: &[(String, String)]) -> Result<
     Err(refused(location, "no credentials for S3", CREDENTIALS))
 }
 
-/// The bytes of a range and the size of the whole object.
+/// Bytes of a range and size of the whole object.
 pub(super) type Answer = io::Result<(Vec<u8>, u64)>;
 
-/// One range and, from the first answer on, the size of the object.
+/// Fetches one range and the size of the object, with retries.
 async fn fetch(place: &Place, from: u64, options: &RemoteOptions) -> Answer {
     let mut pause = Duration::from_secs(1);
     let mut left = options.retries;
@@ -194,14 +195,14 @@ async fn fetch_once(place: &Place, from: u64, count: u64) -> Answer {
     Ok((answer.bytes().await.map_err(|e| refusal(&e))?.into(), size))
 }
 
-/// What a server said, with the kind that tells whether it lasts: 404 does, 503 does not.
+/// Converts a server's error; its kind tells permanent (404) from transient (503) failures.
 fn refusal(error: &object_store::Error) -> io::Error {
     use object_store::Error::{
         InvalidPath, NotFound, NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
     };
     let text = error.to_string();
-    // The client tells the status only in words. Its other words have the time that the request took in them, which must
-    // not come into an account.
+    // The client exposes the status only as text. The rest of its message contains the duration of the request, which
+    // must not enter a report.
     let status = text.split_once("status code: ").and_then(|(_, status)| status.split(':').next());
     let number = status.and_then(|status| status.get(..3)).and_then(|number| number.parse::<u16>().ok());
     let kind = match (error, number) {
@@ -222,18 +223,18 @@ pub(super) fn ask(place: &Place, from: u64, options: &RemoteOptions) -> io::Resu
     let (sender, receiver) = sync_channel(1);
     let (place, options) = (place.clone(), options.clone());
     network()?.spawn(async move {
-        // The receiver is gone if this fails.
+        // Sending fails only if the receiver is gone.
         let _ = sender.send(fetch(&place, from, &options).await);
     });
     Ok(receiver)
 }
 
-/// Waits for a range.
+/// Waits for a requested range.
 pub(super) fn answered(answer: Receiver<Answer>) -> Answer {
     answer.recv().map_err(|_| io::Error::other("the network's thread ended"))?
 }
 
-/// What the first answer means for a file that is being opened.
+/// Error of opening a file, given the failure of its first request.
 pub(super) fn unopened(location: &str, error: io::Error) -> Error {
     if may_pass(&error) {
         return Error::access(location, None, error);
@@ -247,17 +248,17 @@ pub(crate) struct Remote {
     place: Place,
     options: RemoteOptions,
     now: Cursor<Vec<u8>>,
-    /// The offset behind `now`.
+    /// Offset after `now`.
     next: u64,
     size: u64,
     coming: Option<Receiver<Answer>>,
 }
 
 impl Remote {
-    /// Asks for the first range, so that a missing file or right is known at once.
+    /// Opens a file by requesting its first range, so that a missing file or permission is detected at once.
     ///
     /// # Errors
-    /// [`Error::Remote`] with what the server said, [`Error::Unavailable`] where it may say something else later.
+    /// [`Error::Remote`] with the server's message, [`Error::Unavailable`] if the failure is transient.
     pub(crate) fn open(location: &str, options: &RemoteOptions) -> Result<Remote, Error> {
         let place = Place::of(location, options)?;
         let (options, now) = (options.clone(), Cursor::default());
@@ -272,7 +273,7 @@ impl Remote {
         ask(&self.place, self.next, &self.options)
     }
 
-    /// Waits for a range and asks for the one behind it.
+    /// Waits for a range and requests the following one.
     fn receive(&mut self, answer: Receiver<Answer>) -> io::Result<()> {
         let (bytes, size) = answered(answer)?;
         if bytes.is_empty() && self.next < size {
@@ -299,10 +300,10 @@ impl Read for Remote {
     }
 }
 
-/// The files below an `s3://` prefix that ends with `/`, sorted, with their bytes.
+/// Files below an `s3://` prefix that ends with `/`, sorted, with their sizes in bytes.
 ///
 /// # Errors
-/// [`Error::Remote`] with what the server said; `https://` has no listing.
+/// [`Error::Remote`] with the server's message; `https://` cannot be listed.
 pub(crate) fn list(location: &str, options: &RemoteOptions) -> Result<Vec<(String, u64)>, Error> {
     let place = Place::of(location, options)?;
     if !location.starts_with("s3://") {

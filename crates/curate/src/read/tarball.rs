@@ -1,19 +1,19 @@
-//! Tar archives as a row of entries, with damage counted and paths that climb refused.
+//! Tar archives as a sequence of entries, with damage counted and unsafe paths refused.
 //!
-//! Only headers and data are read, nothing is ever unpacked to disk. A header that fails its checksum costs the bytes up
-//! to the next sound one.
+//! Only headers and data are read, nothing is ever extracted to disk. A header with a wrong checksum costs the bytes
+//! up to the next valid one.
 
 use std::io::{self, Read};
 
 use tar::{EntryType, Header};
 
 const BLOCK: usize = 512;
-/// Long names of GNU and pax are at most so long.
+/// Length limit of GNU and pax long names.
 const LONGEST_NAME: u64 = 64 << 10;
 
-/// An entry. Its data is read from the archive, which is a [`Read`] for it.
+/// A regular file entry. Its data is read from the archive, which implements [`Read`] for it.
 pub(super) struct Member {
-    /// Relative, with `/`.
+    /// Relative path, with `/`.
     pub path: String,
     /// Offset of its header.
     pub offset: u64,
@@ -21,10 +21,10 @@ pub(super) struct Member {
     pub size: u64,
 }
 
-/// What comes next in an archive.
+/// Next item of an archive.
 pub(super) enum Next {
     Member(Member),
-    /// An entry that is not handed out, and why.
+    /// A refused entry and the reason.
     Refused {
         offset: u64,
         bytes: u64,
@@ -34,7 +34,7 @@ pub(super) enum Next {
     End,
 }
 
-/// Why an entry is refused.
+/// Reason for refusing an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Problem {
     Damaged,
@@ -42,25 +42,25 @@ pub(super) enum Problem {
     Link,
 }
 
-/// What is said of an entry whose data is not all there.
+/// Message for an entry with incomplete data.
 pub(super) const CUT_OFF: &str = "the archive ends inside an entry";
 
-/// A reader over an archive.
+/// Reader of a tar archive.
 pub(super) struct Tarball<R> {
     input: R,
     offset: u64,
     searching: bool,
-    /// A name given by the header before.
+    /// Long name given by the preceding header.
     long_name: Option<Vec<u8>>,
-    /// Bytes of the current entry that were not read yet, and those that fill its last block.
+    /// Unread bytes of the current entry, and the padding of its last block.
     left: u64,
     padding: u64,
-    /// What the input said while the current entry was read.
+    /// Error of the input while the current entry was read.
     failure: Option<io::Error>,
 }
 
 impl<R: Read> Read for Tarball<R> {
-    /// The data of the current entry.
+    /// Reads data of the current entry.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         match self.input.read(&mut into[..most]) {
@@ -85,16 +85,16 @@ impl<R: Read> Tarball<R> {
         Tarball { input, offset, searching, long_name, left: 0, padding: 0, failure: None }
     }
 
-    /// The input, for what the reader of the file needs to do after an error.
+    /// The input, for recovery after an error.
     pub(super) fn input_mut(&mut self) -> &mut R {
-        // Behind a broken place nothing is aligned or named any more.
+        // After a damaged spot, neither alignment nor a pending name is valid.
         self.searching = true;
         self.long_name = None;
         (self.left, self.padding, self.failure) = (0, 0, None);
         &mut self.input
     }
 
-    /// One block; `None` at the end of the file, also inside a block.
+    /// Reads one block; `None` at the end of the file, even inside a block.
     fn block(&mut self) -> io::Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
         let mut filled = 0;
@@ -110,12 +110,12 @@ impl<R: Read> Tarball<R> {
         Ok(Some(block))
     }
 
-    /// Passes over what was not read of the current entry; false where the archive ends inside of it.
+    /// Skips the unread rest of the current entry; false if the archive ends inside it.
     ///
     /// # Errors
-    /// Those of the input, also when it failed while the entry was read.
+    /// Errors of the input, including one that occurred while the entry was read.
     pub(super) fn skip(&mut self) -> io::Result<bool> {
-        // Behind a failure the input is not where the archive takes it to be.
+        // After a failure the input's position is unknown.
         if self.failure.is_none()
             && let Err(error) = io::copy(self, &mut io::sink())
         {
@@ -130,7 +130,7 @@ impl<R: Read> Tarball<R> {
         Ok(whole)
     }
 
-    /// Reads the name that the current entry holds; the flag says whether all of it was there.
+    /// Reads the name stored in the current entry; false if it is incomplete.
     fn name(&mut self) -> io::Result<(Vec<u8>, bool)> {
         let mut name = Vec::new();
         if self.left <= LONGEST_NAME {
@@ -139,10 +139,10 @@ impl<R: Read> Tarball<R> {
         Ok((name, self.skip()?))
     }
 
-    /// The next regular file; folders are passed over, and what was not read of the entry before.
+    /// Advances to the next regular file, skipping folders and the unread rest of the current entry.
     ///
     /// # Errors
-    /// Those of the input.
+    /// Errors of the input.
     pub(super) fn next(&mut self) -> io::Result<Next> {
         loop {
             self.skip()?;
@@ -198,27 +198,27 @@ impl<R: Read> Tarball<R> {
     }
 }
 
-/// Whether bytes begin with the header of a tar archive, old ones without a magic word included.
+/// Returns true if bytes begin with a tar header, including old ones without magic bytes.
 pub(super) fn is_tar(bytes: &[u8]) -> bool {
     let first = bytes.first_chunk::<BLOCK>();
     first.is_some_and(|block| block[0] != 0 && is_sound(Header::from_byte_slice(block), block))
 }
 
-/// The checksum of a header: the sum of its bytes with the checksum's own eight as spaces.
+/// Verifies a header's checksum: the sum of its bytes, with the eight checksum bytes counted as spaces.
 fn is_sound(header: &Header, block: &[u8; BLOCK]) -> bool {
     let sum: u32 = block.iter().map(|&b| u32::from(b)).sum();
     let own: u32 = block[148..156].iter().map(|&b| u32::from(b)).sum();
     header.cksum().is_ok_and(|stored| stored == sum - own + 8 * 32)
 }
 
-/// The `path` of a pax header.
+/// `path` record of a pax header.
 fn pax_path(data: &[u8]) -> Option<Vec<u8>> {
     let start = memchr::memmem::find(data, b" path=")? + 6;
     let end = memchr::memchr(b'\n', &data[start..])? + start;
     Some(data[start..end].to_vec())
 }
 
-/// A path without `.` and empty parts; `None` if it is absolute, climbs, or is empty.
+/// Normalizes a path, dropping `.` and empty components; `None` if it is absolute, contains `..`, or is empty.
 fn safe_path(name: &[u8]) -> Option<String> {
     let name = String::from_utf8_lossy(name.split(|&b| b == 0).next().unwrap_or(&[])).replace('\\', "/");
     if name.starts_with('/') || name.as_bytes().get(1) == Some(&b':') {

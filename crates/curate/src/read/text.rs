@@ -1,4 +1,4 @@
-//! Files that are one text: plain ones, cut into parts where they exceed the limit, and HTML pages.
+//! Files that are a single text: plain ones, split where they exceed the limit, and HTML pages.
 
 use std::io::{self, Read};
 
@@ -17,10 +17,10 @@ type Decoded = (String, Option<&'static str>);
 /// A plain text file in parts of at most `limit` bytes.
 pub(super) struct TextParts {
     file: Transcoded,
-    /// Makes text of the bytes at an offset.
+    /// Decodes the bytes at an offset.
     decode: fn(Vec<u8>, u64) -> Result<Decoded, Loss>,
     limit: usize,
-    /// Bytes read beyond the last cut.
+    /// Bytes read beyond the last split.
     carry: Vec<u8>,
     /// Offset in the file of the first byte of `carry`.
     offset: u64,
@@ -29,14 +29,14 @@ pub(super) struct TextParts {
 }
 
 impl TextParts {
-    /// All that is not UTF-8 is lost.
+    /// Creates a reader that drops text that is not UTF-8.
     pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> TextParts {
         let (file, carry) = (Transcoded::never(file), Vec::new());
         let decode = |bytes, offset| utf8(bytes, offset).map(|text| (text, None));
         TextParts { file, decode, limit, carry, offset: 0, part: 0, finished: false }
     }
 
-    /// Charsets other than UTF-8 are detected.
+    /// Creates a reader that detects charsets other than UTF-8.
     pub(super) fn detecting(file: Box<dyn Read + Send>, limit: usize) -> TextParts {
         TextParts {
             file: Transcoded::by_mark(file),
@@ -45,10 +45,10 @@ impl TextParts {
         }
     }
 
-    /// The next part; cut behind the last line end, else before the last character that is cut through.
+    /// Reads the next part; it ends after the last line end, or before the last incomplete character.
     fn part(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = std::mem::take(&mut self.carry);
-        // One byte more than a part, so that a file of exactly `limit` bytes is known to end.
+        // One byte more than a part, so that the end of a file of exactly `limit` bytes is noticed.
         let room = (self.limit + 1).saturating_sub(bytes.len()) as u64;
         (&mut self.file).take(room).read_to_end(&mut bytes)?;
         if bytes.len() <= self.limit {
@@ -64,7 +64,7 @@ impl TextParts {
     }
 }
 
-/// The last position at or before `at` (and after 0) where a UTF-8 character starts; `at` if there is none near.
+/// Last position at or before `at` (and after 0) where a UTF-8 character starts; `at` if there is none nearby.
 fn character_start(bytes: &[u8], at: usize) -> usize {
     let is_start = |&i: &usize| bytes[i] & 0xc0 != 0x80;
     (at.saturating_sub(3).max(1)..=at).rev().find(is_start).unwrap_or(at)
@@ -100,7 +100,7 @@ impl Records for TextParts {
 
 /// An HTML page, read as a whole.
 pub(super) struct Page {
-    /// What is made of it.
+    /// Creates the content from the bytes.
     make: fn(Vec<u8>) -> Result<Content, Loss>,
     file: Option<Box<dyn Read + Send>>,
     limit: usize,
@@ -117,7 +117,7 @@ impl Page {
 }
 
 impl Page {
-    /// The page as it is, for extraction.
+    /// Creates a reader that returns the raw page, for extraction.
     pub(super) fn raw(file: Box<dyn Read + Send>, limit: usize) -> Page {
         Page { make: |bytes| Ok(Content::Page { bytes, content_type: None }), file: Some(file), limit }
     }
@@ -148,7 +148,7 @@ impl Records for Page {
     }
 }
 
-/// What an error while reading means: damage of a compressed file costs the text from `place` on.
+/// Step for a read error: damage of a compressed file loses the text from `place` on.
 fn broken(error: io::Error, place: String) -> Step {
     if error.kind() != io::ErrorKind::InvalidData {
         return Step::Failed(error);
@@ -157,7 +157,7 @@ fn broken(error: io::Error, place: String) -> Step {
     Step::Lost(Loss { reason, records: 1, bytes: 0, place, detail })
 }
 
-/// The text of `bytes`, which start at `offset` of their file; a byte order mark at the very start is removed.
+/// Decodes `bytes`, which start at `offset` of their file; removes a byte order mark at the very start.
 pub(super) fn utf8(mut bytes: Vec<u8>, offset: u64) -> Result<String, Loss> {
     let mark = if offset == 0 && bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
     bytes.drain(..mark);

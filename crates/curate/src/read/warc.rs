@@ -1,8 +1,8 @@
 //! WARC 0.17 to 1.1, the format of web crawls: responses and resources as pages, `conversion` records (WET) as text.
 //!
-//! ISO 28500: a record is a version line, named fields, an empty line, `Content-Length` bytes and two line ends.
-//! A record that breaks these rules is counted with its offset and the reader looks for the next version line; in a
-//! compressed file it goes on at the next member, so that a wrong length costs one record.
+//! ISO 28500: a record is a version line, named fields, an empty line, `Content-Length` bytes and two line ends. A
+//! record that breaks these rules is counted with its offset, and the reader searches for the next version line; in a
+//! compressed file it continues at the next member, so that a wrong length costs one record.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead};
@@ -14,24 +14,24 @@ use super::record::Columns;
 use super::{Loss, Raw, Records, Step, http};
 use crate::counters::Reason;
 
-/// A line of a head is cut here; the rest of it is read past.
+/// Length at which a header line is truncated; the rest is skipped.
 const LONGEST_LINE: usize = 64 << 10;
-/// More fields than this are not a head.
+/// Limit of header fields; more are not a plausible header.
 const MOST_FIELDS: usize = 1000;
-/// Room for the HTTP head with the largest page.
+/// Allowance for the HTTP header in addition to the largest page.
 const HTTP_HEAD: u64 = 64 << 10;
 
-/// The records of one file.
+/// Records of one file.
 pub(super) struct Warc {
     input: Decompressor,
     limit: usize,
     record: u64,
     line: Vec<u8>,
-    /// Between a broken record and the next version line.
+    /// True between a broken record and the next version line.
     searching: bool,
 }
 
-/// The fields of a record that matter here.
+/// Relevant header fields of a record.
 #[derive(Default)]
 struct Head {
     kind: String,
@@ -40,15 +40,15 @@ struct Head {
     id: String,
     date: String,
     language: String,
-    /// Of the block: of a `resource` that of the page.
+    /// Type of the block; for a `resource` that of the page.
     block_type: String,
     payload_type: String,
-    /// The member that the record starts in.
+    /// Member in which the record starts.
     member: u64,
     offset: u64,
 }
 
-/// Why there is no next record.
+/// Reason why there is no next record.
 enum Trouble {
     Broken(Reason, String),
     Failed(io::Error),
@@ -98,10 +98,10 @@ impl Warc {
         }
     }
 
-    /// The head of the next record, `None` at the end.
+    /// Reads the header of the next record; `None` at the end.
     fn head(&mut self) -> Result<Option<Head>, Trouble> {
         loop {
-            // Asked first so that the place is that of the record and not of the one before.
+            // Fill the buffer first, so that the position is that of this record and not of the previous one.
             if self.input.fill_buf()?.is_empty() {
                 return Ok(None);
             }
@@ -216,7 +216,8 @@ impl Records for Warc {
                 let offset = self.input.offset();
                 let step = self.lost(reason, 0, offset, detail);
                 self.searching = true;
-                // Of an archive both: no record is too large before its head is read.
+                // For archives resynchronize for either reason: before its header is read, a record cannot be too
+                // large.
                 if matches!(reason, Reason::BrokenArchive | Reason::TooLarge) {
                     match self.input.resync() {
                         Ok(_) => {}
@@ -229,7 +230,7 @@ impl Records for Warc {
     }
 }
 
-/// The content of a record, or why it has none.
+/// Content of a record, or the reason why it has none.
 fn page(head: &Head, block: Vec<u8>, limit: usize) -> Result<(Content, Columns), (Reason, String)> {
     let mut columns = vec![("url".to_string(), head.url.clone()), ("warc_id".to_string(), head.id.clone())];
     let mut put = |name: &str, value: &str| {
@@ -250,7 +251,7 @@ fn page(head: &Head, block: Vec<u8>, limit: usize) -> Result<(Content, Columns),
     if let Some((response, _)) = response.as_ref().filter(|(response, _)| response.status != 200) {
         return Err((Reason::OtherStatus, format!("status {}", response.status)));
     }
-    // A resource is the page itself, and its record says of what type it is.
+    // A resource is the page itself, and its record declares the type.
     let declared = match &response {
         Some((response, _)) => response.content_type.clone(),
         None => Some(head.block_type.clone()),
@@ -260,7 +261,7 @@ fn page(head: &Head, block: Vec<u8>, limit: usize) -> Result<(Content, Columns),
         if head.payload_type.is_empty() { declared.as_deref().unwrap_or("") } else { &head.payload_type };
     put("content_type", kind);
     let other = || (Reason::OtherType, format!("content type `{kind}`"));
-    // Asked before anything is unpacked: a picture that cannot be is no damage.
+    // Checked before decoding: an undecodable image is not damage.
     if !kind.is_empty() && !is_page_type(kind) {
         return Err(other());
     }
@@ -275,13 +276,13 @@ fn page(head: &Head, block: Vec<u8>, limit: usize) -> Result<(Content, Columns),
     Ok((Content::Page { bytes, content_type: declared }, columns))
 }
 
-/// Whether a type is that of HTML.
+/// Returns true for HTML media types.
 fn is_page_type(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     matches!(kind.as_str(), "text/html" | "application/xhtml+xml" | "application/vnd.wap.xhtml+xml")
 }
 
-/// Whether a body of no declared type is HTML by its first bytes.
+/// Returns true if the first bytes of a body without declared type look like HTML.
 fn begins_as_page(bytes: &[u8]) -> bool {
     let start = bytes[..bytes.len().min(1024)].to_ascii_lowercase();
     [b"<html".as_slice(), b"<!doctype html", b"<body", b"<head"]

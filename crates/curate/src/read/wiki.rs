@@ -1,6 +1,6 @@
-//! Wikipedia XML dumps, also multistream ones: every page of the article namespace as wikitext.
+//! Wikipedia XML dumps, including multistream ones: every page of the article namespace as wikitext.
 //!
-//! The dump is one huge XML file of `<page>` elements. Each is cut out by its tags and parsed on its own, so that a
+//! The dump is one huge XML file of `<page>` elements. Each is cut out by its tags and parsed separately, so that a
 //! broken page costs one page. Redirects and pages of other namespaces are counted by reason.
 
 use std::io::{self, BufRead};
@@ -16,7 +16,7 @@ use fathom_prose::extract::Content;
 const START: &[u8] = b"<page>";
 const END: &[u8] = b"</page>";
 
-/// The pages of one dump.
+/// Pages of one dump.
 pub(super) struct Dump {
     input: Decompressor,
     limit: usize,
@@ -24,7 +24,7 @@ pub(super) struct Dump {
     buffer: Vec<u8>,
 }
 
-/// What a `<page>` element says.
+/// Fields of a `<page>` element.
 #[derive(Default)]
 struct Page {
     title: String,
@@ -35,11 +35,11 @@ struct Page {
     redirect: bool,
 }
 
-/// How far the reader got.
+/// Outcome of reading up to the end of a page.
 enum Cut {
     Whole,
     TooLong,
-    /// The file ends, inside a page or not.
+    /// The file ended, possibly inside a page.
     Ended {
         inside: bool,
     },
@@ -50,7 +50,8 @@ impl Dump {
         Dump { input, limit, page: 0, buffer: Vec::new() }
     }
 
-    /// Reads up to and with `mark`, keeping at most `limit` bytes in `buffer`; false if the file ends before.
+    /// Reads up to and including `mark`, keeping at most `limit` bytes in `buffer`. Returns whether the mark was
+    /// found before the end of the file, and whether the limit was exceeded.
     fn read_through(&mut self, mark: &[u8], limit: usize) -> io::Result<(bool, bool)> {
         let (mut too_long, mut tail) = (false, Vec::<u8>::new());
         loop {
@@ -61,7 +62,7 @@ impl Dump {
             if chunk.is_empty() {
                 return Ok((false, too_long));
             }
-            // The mark may lie across two chunks: the last bytes of the one before stay in `tail`.
+            // The mark may span two chunks: the last bytes of the previous one stay in `tail`.
             let joined = [tail.as_slice(), &chunk[..chunk.len().min(mark.len())]].concat();
             let (taken, found) = match memmem::find(&joined, mark) {
                 Some(at) if at < tail.len() => (at + mark.len() - tail.len(), true),
@@ -92,7 +93,7 @@ impl Dump {
         self.page += 1;
         self.buffer.clear();
         self.buffer.extend_from_slice(START);
-        // Markup of a page is a little more than its text.
+        // The markup of a page is slightly longer than its text.
         Ok(match self.read_through(END, self.limit.saturating_add(64 << 10))? {
             (false, _) => Cut::Ended { inside: true },
             (true, true) => Cut::TooLong,
@@ -144,7 +145,7 @@ impl Records for Dump {
     }
 }
 
-/// Reads one `<page>` element. Of several revisions the last counts, as in dumps of histories the newest is last.
+/// Parses one `<page>` element. Of several revisions the last is used, since history dumps list the newest last.
 fn parse(xml: &[u8]) -> Result<Page, String> {
     let mut reader = quick_xml::Reader::from_reader(xml);
     reader.config_mut().check_end_names = false;
@@ -179,7 +180,7 @@ fn parse(xml: &[u8]) -> Result<Page, String> {
     }
 }
 
-/// The character that `&name;` stands for; unknown names stay as they are written.
+/// Character denoted by `&name;`; unknown names are kept verbatim.
 fn entity(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
     let number = name.strip_prefix('#').and_then(|digits| match digits.strip_prefix(['x', 'X']) {
@@ -198,7 +199,7 @@ fn entity(name: &[u8]) -> String {
 }
 
 impl Page {
-    /// The field that the text of element `name` below `path` belongs to.
+    /// Field that receives the text of element `name` below `path`.
     fn field(&mut self, path: &[Vec<u8>], name: &[u8]) -> Option<&mut String> {
         let parent = path.last().map(Vec::as_slice);
         match (parent, name) {

@@ -1,5 +1,5 @@
-//! A model on a thread of its own while its segment runs: the threads of the run hand it questions and wait. What a question is
-//! answered depends on it alone, so the order in which they come does not matter.
+//! A model running on its own thread during a segment: the threads of the run send it requests and wait. An answer
+//! depends only on its request, so the order of requests is irrelevant.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,10 +7,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 
-/// The asking side, of questions `Q` and answers `A`.
+/// Client side, with requests `Q` and responses `A`.
 pub(super) struct Asked<Q, A> {
     folder: PathBuf,
-    /// There while the segment runs.
+    /// Request channel; `None` outside a segment.
     questions: Mutex<Option<Sender<Question<Q, A>>>>,
 }
 
@@ -19,33 +19,33 @@ struct Question<Q, A> {
     answer: Sender<Result<A, Error>>,
 }
 
-/// The answering side.
+/// Server side.
 pub(super) struct Queue<Q, A> {
     ready: Sender<Result<(), Error>>,
     questions: Receiver<Question<Q, A>>,
 }
 
 impl<Q, A> Queue<Q, A> {
-    /// Says that the model is open, and answers until all askers are gone.
+    /// Reports that the model is loaded, and serves requests until all clients are gone.
     pub fn serve(&self, mut answer: impl FnMut(Q) -> Result<A, Error>) {
         let _ = self.ready.send(Ok(()));
         while let Ok(Question { asked, answer: to }) = self.questions.recv() {
-            // A run that was stopped does not wait for its answers.
+            // An interrupted run does not wait for its answers.
             let _ = to.send(answer(asked));
         }
     }
 }
 
 impl<Q: Send + 'static, A: Send + 'static> Asked<Q, A> {
-    /// Of the model in `folder`, not open yet.
+    /// Client of the model in `folder`, which is not loaded yet.
     pub fn new(folder: PathBuf) -> Asked<Q, A> {
         Asked { folder, questions: Mutex::default() }
     }
 
-    /// Starts the thread: `open` opens the model and serves the queue.
+    /// Starts the thread; `open` loads the model and serves the queue.
     ///
     /// # Errors
-    /// What `open` says of a model that cannot be opened.
+    /// The error of `open` if the model cannot be loaded.
     pub fn begin(
         &self,
         open: impl FnOnce(&Queue<Q, A>) -> Result<(), Error> + Send + 'static,
@@ -55,7 +55,7 @@ impl<Q: Send + 'static, A: Send + 'static> Asked<Q, A> {
         std::thread::spawn(move || {
             let queue = Queue { ready, questions };
             let done = open(&queue);
-            // The receiver is gone where the model was opened.
+            // The receiver is gone if the model was loaded.
             let _ = queue.ready.send(done);
         });
         opened.recv().unwrap_or_else(|_| Err(self.gone()))?;
@@ -63,10 +63,10 @@ impl<Q: Send + 'static, A: Send + 'static> Asked<Q, A> {
         Ok(())
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     ///
     /// # Errors
-    /// What the model says, or that it has gone.
+    /// The model fails, or its thread has ended.
     pub fn ask(&self, asked: Q) -> Result<A, Error> {
         let questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (answer, answered) = channel();
@@ -77,7 +77,7 @@ impl<Q: Send + 'static, A: Send + 'static> Asked<Q, A> {
         answered.recv().unwrap_or_else(|_| Err(self.gone()))
     }
 
-    /// Lets the thread end.
+    /// Closes the request channel, which ends the thread.
     pub fn end(&self) {
         *self.questions.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -1,4 +1,4 @@
-//! Classes by an encoder (domain, quality, education, safety): BERT's, RoBERTa's and DeBERTa's kind.
+//! Classification by an encoder (domain, quality, education, safety): BERT, RoBERTa and DeBERTa architectures.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,19 +52,19 @@ impl Default for ClassifyOptions {
     }
 }
 
-/// Adds the label and its score, and drops what is not wanted.
+/// Adds the label and its score, and drops unwanted texts.
 pub(super) struct Classify {
     options: ClassifyOptions,
     folder: PathBuf,
     limits: Vec<f64>,
-    /// Texts to the labels of the model and each text's scores.
+    /// Maps texts to the model's labels and each text's scores.
     model: Asked<Vec<String>, Classified>,
 }
 
-/// What a model says of some texts.
+/// Output of a model for some texts.
 struct Classified {
     labels: Arc<[String]>,
-    /// One row a text, one number a label.
+    /// Scores per text, one per label.
     scores: Vec<Vec<f32>>,
 }
 
@@ -100,7 +100,7 @@ impl Stage for Classify {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
         let beginning = |row| beginning(batch.text(row), self.options.max_chars).to_owned();
         let texts: Vec<String> = (0..batch.rows()).map(beginning).collect();
-        // Batches without documents come before the model is open, and have the same columns.
+        // Empty batches are processed before the model is loaded, and must have the same columns.
         let Classified { labels, scores } = if texts.is_empty() {
             Classified { labels: Arc::new([]), scores: Vec::new() }
         } else {
@@ -169,13 +169,13 @@ impl Stage for Classify {
 }
 
 impl Classify {
-    /// Why a text is dropped.
+    /// Reason to drop a text.
     fn reason(&self, label: &str, score: f64) -> Option<&'static str> {
         let ClassifyOptions { keep, min, max, .. } = &self.options;
         if !keep.is_empty() && !keep.iter().any(|kept| kept == label) {
             return Some("keep");
         }
-        // What is not a number is below every limit.
+        // NaN counts as below every limit.
         if min.is_some_and(|min| score < min || score.is_nan()) {
             return Some("min");
         }
@@ -183,18 +183,18 @@ impl Classify {
     }
 }
 
-/// A JSON object of labels and scores.
+/// JSON object of labels and scores.
 fn object(labels: &[String], scores: &[f32]) -> String {
     let entries = labels.iter().zip(scores).map(|(label, score)| (label.clone(), (*score).into()));
     serde_json::Value::Object(entries.collect()).to_string()
 }
 
-/// The first so many characters.
+/// First `chars` characters.
 fn beginning(text: &str, chars: usize) -> &str {
     text.char_indices().nth(chars).map_or(text, |(end, _)| &text[..end])
 }
 
-/// The highest score and its label; of equal ones the first.
+/// Index and value of the highest score; ties go to the first.
 fn best(scores: &[f32]) -> (usize, f32) {
     let first = (0, scores.first().copied().unwrap_or(f32::NAN));
     scores.iter().copied().enumerate().fold(first, |best, next| if next.1 > best.1 { next } else { best })

@@ -66,7 +66,7 @@ impl Barrier for Decontaminate {
 }
 
 impl Decontaminate {
-    /// The first pass: what occurs where. Documents are counted under the sets that they have something of.
+    /// First pass: finds the matches, and counts documents under the sets that they match.
     fn look(&self, job: &Job<'_>, tally: &mut Tally) -> Result<(Matches, DecontaminationReport), Error> {
         let sums = Mutex::new((Matches::default(), Tally::default()));
         job.for_each(&|_, batch| {
@@ -92,10 +92,10 @@ impl Decontaminate {
         Ok((matches, report))
     }
 
-    /// Says of each set how much of it was found, and what could not be looked for.
+    /// Reports how much of each set was found, and how many texts were too short to match.
     fn tell(&self, job: &Job<'_>, report: &DecontaminationReport, tally: &mut Tally) {
         for task in &report.tasks {
-            // Sets that were not found stand in the report too.
+            // Sets without matches are listed in the report too.
             tally.count_many("found in documents", &task.task, Dropped::default());
             if task.too_short_texts > 0 {
                 let documents = Dropped { documents: task.too_short_texts, bytes: 0 };
@@ -123,7 +123,7 @@ impl Decontaminate {
     }
 }
 
-/// Rows of a batch, some of them several times, with new texts and, where one is given, another id.
+/// Selects rows of a batch, possibly repeated, with new texts and, if given, new ids.
 fn repeated(batch: &Batch, rows: &[(u32, Cow<'_, str>, Option<String>)]) -> Result<Batch, Error> {
     let places = UInt32Array::from_iter_values(rows.iter().map(|(row, ..)| *row));
     let wrong = |detail: String| Error::Table { detail };
@@ -150,7 +150,7 @@ pub struct BlendStageOptions {
     pub once: bool,
 }
 
-/// Draws documents of weighted sources.
+/// Draws documents from weighted sources.
 pub(super) struct BlendSources(BlendStageOptions);
 
 impl Maker for BlendSources {
@@ -183,7 +183,7 @@ impl Maker for BlendSources {
     }
 }
 
-/// The sizes of each source's documents, in the order of the table.
+/// Document sizes by source, in table order.
 type Sources = BTreeMap<String, Vec<u64>>;
 
 impl Barrier for BlendSources {
@@ -216,7 +216,7 @@ impl Barrier for BlendSources {
                     }
                 }
             }
-            // Copies can make a batch many times as large; its rows are written a few at a time.
+            // Copies can make a batch many times larger; its rows are written a few at a time.
             rows.chunks(Batch::MAX_ROWS).try_for_each(|rows| parts.write(&repeated(&batch, rows)?))?;
         }
         parts.finish()
@@ -224,7 +224,7 @@ impl Barrier for BlendSources {
 }
 
 impl BlendSources {
-    /// The sources of the table, each of which has to have a weight.
+    /// Collects the sources of the table, each of which must have a weight.
     fn sources(&self, job: &Job<'_>) -> Result<Sources, Error> {
         let mut sources = Sources::new();
         for batch in job.batches() {
@@ -251,7 +251,7 @@ impl BlendSources {
         }
     }
 
-    /// How often each document is drawn, by source.
+    /// Number of draws of each document, by source.
     fn copies<'s>(&self, job: &Job<'_>, sizes: &'s Sources) -> Result<BTreeMap<&'s str, Vec<u32>>, Error> {
         let sources: Vec<BlendSource<'_>> = sizes
             .iter()
@@ -279,7 +279,7 @@ impl BlendSources {
     }
 }
 
-/// Says of each document whether it is for training, validation or test.
+/// Assigns each document to training, validation or test.
 pub(super) struct SplitRows(Split);
 
 impl Maker for SplitRows {
@@ -294,7 +294,7 @@ impl Maker for SplitRows {
 
 impl Stage for SplitRows {
     fn run(&self, batch: Batch, tally: &mut Tally) -> Result<Batch, Error> {
-        // Copies of a document go where it goes: a model must not be measured by what it has learned.
+        // Copies follow their original: a model must not be evaluated on text it has learned.
         let of = |row: usize| self.0.part(original_id(batch.id(row))).name();
         for row in 0..batch.rows() {
             tally.count("split", of(row), batch.text(row).len() as u64);

@@ -19,7 +19,7 @@ use crate::dedup::{
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, RowSet, ShareOf, Tally, Work};
 
-/// Clusters whose text the report shows.
+/// Number of clusters whose text the report shows.
 const SHOWN_CLUSTERS: usize = 16;
 
 /// Options of `exact`.
@@ -62,7 +62,7 @@ impl Barrier for Exact {
     }
 }
 
-/// Keeps the first of all documents that are nearly the same.
+/// Keeps the first of all near-duplicates.
 pub(super) struct Fuzzy(FuzzyOptions);
 
 impl Maker for Fuzzy {
@@ -72,7 +72,7 @@ impl Maker for Fuzzy {
         "keeps the first of all documents that are nearly the same (MinHash, LSH, components)";
 
     fn make(options: FuzzyOptions) -> Result<Work, Error> {
-        // The functions are drawn again when it runs; here only mistakes are looked for.
+        // Only validates the options; the hash functions are drawn again at run time.
         Bands::new(&options)?;
         Ok(Work::Table(Box::new(Fuzzy(options))))
     }
@@ -108,7 +108,7 @@ impl Barrier for Fuzzy {
         remove(job, &found, &all_but_first(&found), "near_duplicate", tally)
     }
 
-    /// Of each document whether it has keys, and the keys of its bands.
+    /// For each document a flag telling if it has keys, followed by its band keys.
     fn share(&self) -> Option<Box<ShareOf<'_>>> {
         let bands = Bands::new(&self.0).ok()?;
         Some(Box::new(move |batch: &Batch| {
@@ -122,13 +122,13 @@ impl Barrier for Fuzzy {
     }
 }
 
-/// The keys of the documents of a batch.
+/// Band keys of the documents of a batch.
 fn keys_of(bands: &Bands, batch: &Batch) -> Vec<Vec<u64>> {
     let mut scratch = MinHashScratch::default();
     (0..batch.rows()).map(|row| band_keys(bands, batch.text(row), &mut scratch)).collect()
 }
 
-/// Hands on the keys that ranks have written, one document after the other.
+/// Passes on the keys written by the ranks, document by document.
 fn taken(files: &[PathBuf], bands: usize, finder: &mut FuzzyFinder) -> Result<(), Error> {
     let mut number = 0;
     for path in files {
@@ -178,7 +178,7 @@ pub(super) fn scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
     kept_scratch(job)
 }
 
-/// The same folder with what an earlier run left there.
+/// The same folder, keeping the contents left by an earlier run.
 pub(super) fn kept_scratch(job: &Job<'_>) -> Result<PathBuf, Error> {
     let work = scratch_path(job);
     std::fs::create_dir_all(&work).map_err(|e| Error::write("create", &work, e))?;
@@ -224,7 +224,7 @@ pub(super) fn remove(
     job.rewrite(&change, tally)
 }
 
-/// Drops paragraphs, or documents, most of whose n-grams came before.
+/// Drops paragraphs or documents whose n-grams have mostly occurred before.
 pub(super) struct Bloom(BloomOptions);
 
 impl Maker for Bloom {
@@ -277,7 +277,7 @@ impl Barrier for Bloom {
     }
 }
 
-/// Cuts stretches of text that came before.
+/// Cuts repeated byte ranges out of texts.
 pub(super) struct Substrings(SubstringOptions);
 
 impl Maker for Substrings {
@@ -298,7 +298,7 @@ impl Barrier for Substrings {
         job.say(&format!("sorts the suffixes of {} {sorts} times", human::bytes(self.0.chunk_bytes as u64)));
         let work = scratch(job)?;
         let mut parts = job.writer();
-        // Texts come back one by one, the rows that they belong to batch by batch.
+        // Texts arrive one by one, their rows batch by batch.
         let mut rows = job.batches();
         let mut open: Option<Batch> = None;
         let mut new: Vec<String> = Vec::new();

@@ -1,11 +1,11 @@
-//! From records to text: the one stage that is always there.
+//! Text extraction from records: the only stage that is always present.
 
 use super::Maker;
 use crate::error::Error;
 use crate::pipeline::Work;
 use fathom_prose::extract::{ExtractOptions, Extraction};
 
-/// Makes text of web pages, papers and wiki pages.
+/// Extracts text from web pages, papers and wiki pages.
 pub(super) struct Extract;
 
 impl Maker for Extract {

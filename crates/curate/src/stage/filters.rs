@@ -1,4 +1,4 @@
-//! Row-wise stages that drop texts by what is counted in them: heuristics, C4's page cleaning, characters, code, tokens.
+//! Row-wise stages that drop texts by counted features: heuristics, C4's page cleaning, characters, code, tokens.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use fathom_prose::filter::{
 };
 use fathom_text::tokenizer::Tokenizer;
 
-/// The first so many documents of a batch are measured by every filter, for the distributions; the others end at their
-/// first refusal.
+/// Number of documents at the start of a batch that are scored by every filter, for the distributions; for the
+/// others, scoring stops at the first rejection.
 const MEASURED: usize = 256;
 
-/// The heuristic filters of text, in one pass.
+/// Heuristic text filters, in one pass.
 pub(super) struct Heuristics(Filters);
 
 impl Maker for Heuristics {
@@ -60,7 +60,7 @@ impl Stage for Heuristics {
     }
 }
 
-/// Adds the scores of a document to the distributions, by the names of the options.
+/// Adds the scores of a document to the distributions, under the names of the options.
 fn note(
     scores: &[Score],
     shown: &dyn Fn(&'static str) -> Cow<'static, str>,
@@ -129,7 +129,7 @@ impl Default for HistogramOptions {
     }
 }
 
-/// NLLB's filter by the characters that a language uses.
+/// NLLB's filter by the character set of a language.
 pub(super) struct Characters(Histogram, HistogramOptions);
 
 impl Maker for Characters {
@@ -173,7 +173,7 @@ impl Stage for Characters {
     }
 }
 
-/// The filters of source code.
+/// Filters of source code.
 pub(super) struct Code(CodeFilters, CodeOptions);
 
 impl Maker for Code {
@@ -188,7 +188,7 @@ impl Maker for Code {
 }
 
 impl Code {
-    /// The lowest and highest value that a filter keeps.
+    /// Lowest and highest value that a filter accepts.
     fn limits(&self, filter: &str) -> Option<(f64, f64)> {
         let above = |low: f64| Some((low, f64::INFINITY));
         match filter {
@@ -202,7 +202,7 @@ impl Code {
     }
 }
 
-/// A column of text that an option of `code` names.
+/// The text column named by an option of `code`.
 fn named<'b>(batch: &'b Batch, key: &str, name: &str) -> Result<&'b StringArray, Error> {
     batch.column(name).ok_or_else(|| {
         let schema = batch.table().schema();
@@ -261,7 +261,7 @@ impl Default for TokensOptions {
     }
 }
 
-/// Counts tokens.
+/// Filters texts by their number of tokens.
 pub(super) struct Tokens(TokenFilter, Tokenizer, TokensOptions);
 
 impl Maker for Tokens {

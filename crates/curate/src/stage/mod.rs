@@ -1,4 +1,4 @@
-//! The stages that a recipe can name: thin types over what the rest of this crate does to one text or one table.
+//! The stages available to recipes: thin wrappers around this crate's operations on texts and tables.
 
 mod asked;
 mod classify;
@@ -25,13 +25,13 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::pipeline::{Mistake, OptionDoc, Work, option_docs, read_options};
 
-/// A kind of stage, as `use` names it.
+/// A kind of stage, named by `use`.
 pub struct Kind {
-    /// Its name.
+    /// Name of the kind.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// One-line description.
     pub about: &'static str,
-    /// Makes the stage from the options as written, and gives all options with their defaults.
+    /// Builds the stage from the options as written, and returns all options with their defaults.
     pub(crate) build: fn(&BTreeMap<String, toml::Value>) -> Built,
     options: fn() -> Vec<OptionDoc>,
 }
@@ -39,16 +39,16 @@ pub struct Kind {
 /// A stage with its options; the inner error is a mistake in the options.
 pub(crate) type Built = Result<Result<(Work, toml::Table), Mistake>, Error>;
 
-/// How a kind is made from its options.
+/// Constructor of a kind of stage.
 trait Maker {
     type Options: Default + Serialize + DeserializeOwned + JsonSchema;
     const NAME: &'static str;
     const ABOUT: &'static str;
 
-    /// The stage.
+    /// Builds the stage.
     fn make(options: Self::Options) -> Result<Work, Error>;
 
-    /// What the options have that are not written, where that is not their default.
+    /// Options that replace the defaults of unset ones, depending on those written.
     fn preset(_written: &BTreeMap<String, toml::Value>) -> Option<Self::Options> {
         None
     }
@@ -61,15 +61,15 @@ impl Kind {
 }
 
 impl Kind {
-    /// Its options in the order of declaration: defaults, what they take and mean.
+    /// Options in declaration order: defaults, accepted values and descriptions.
     pub fn options(&self) -> Vec<OptionDoc> {
         (self.options)()
     }
 
-    /// All options of a stage of this kind, with these written; the inner error is a mistake in them.
+    /// All options of a stage of this kind, given those written; the inner error is a mistake in them.
     ///
     /// # Errors
-    /// A file or model that the stage cannot load.
+    /// A file or model cannot be loaded.
     pub fn read(
         &self,
         written: &BTreeMap<String, toml::Value>,
@@ -77,7 +77,7 @@ impl Kind {
         Ok((self.build)(written)?.map(|(_, table)| table))
     }
 
-    /// Whether it has an option `seed` that is unset unless a recipe sets it.
+    /// Returns true if the kind has an option `seed` that is unset by default.
     pub(crate) fn takes_seed(&self) -> bool {
         self.options().iter().any(|option| option.name == "seed" && option.default == "\"none\"")
     }
@@ -87,7 +87,7 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
     let mut written = written.clone();
     let preset = M::preset(&written).and_then(|options| toml::Table::try_from(options).ok());
     for (key, value) in preset.unwrap_or_default() {
-        // Also one that is written as `key.inner`.
+        // Also matches one written as `key.inner`.
         if !written.keys().any(|path| path.split('.').next() == Some(&key)) {
             written.insert(key, value);
         }
@@ -98,7 +98,7 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
     };
     match M::make(options) {
         Ok(work) => Ok(Ok((work, table))),
-        // The stage itself refused a value; the recipe's place is reported with it.
+        // The stage itself rejected a value; the place in the recipe is added.
         Err(Error::Setting { key, found, advice }) => {
             Ok(Err(Mistake { key: key.to_string(), message: refusal(&found, &advice) }))
         }
@@ -110,7 +110,7 @@ fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
     }
 }
 
-/// What is said of a value that cannot be; `nothing` and `empty` are values that were never set, `hidden` one that a saved
+/// Message for an invalid value; `nothing` and `empty` denote values that were never set, `hidden` one that a saved
 /// recipe does not show.
 fn refusal(found: &str, advice: &str) -> String {
     match found {
@@ -120,7 +120,7 @@ fn refusal(found: &str, advice: &str) -> String {
     }
 }
 
-/// Every kind, in the order of a usual recipe.
+/// Every kind, in the order of a typical recipe.
 pub(crate) fn kinds() -> &'static [Kind] {
     const KINDS: &[Kind] = &[
         Kind::of::<extract::Extract>(),

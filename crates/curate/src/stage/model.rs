@@ -1,10 +1,10 @@
-//! Folders of models, as options of stages name them.
+//! Model folders named by stage options.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// The Hugging Face folder of a path: the path itself, or the `model` folder of a run.
+/// Hugging Face folder of a path: the path itself, or the `model` folder of a run.
 pub(super) fn folder(written: &Path) -> Result<PathBuf, Error> {
     let refuse =
         |found: String, advice: &str| Err(Error::Setting { key: "model", found, advice: advice.to_owned() });
@@ -23,7 +23,7 @@ pub(super) fn folder(written: &Path) -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
-/// Names of files that say what a model computes, besides its weights.
+/// Files that affect a model's output, besides its weights.
 const DECIDING: [&str; 6] = [
     "config.json",
     "tokenizer.json",
@@ -33,7 +33,7 @@ const DECIDING: [&str; 6] = [
     "config_sentence_transformers.json",
 ];
 
-/// The files of a folder that decide what its model says, by name.
+/// Files in a folder that affect its model's output, sorted by name.
 pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     let of_model = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -48,13 +48,13 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) =
         inside(folder).into_iter().partition(|it| it.is_dir());
     let mut files: Vec<PathBuf> = files.into_iter().filter(of_model).collect();
-    // The modules of Sentence-Transformers: `1_Pooling` and others.
+    // Modules of Sentence-Transformers, such as `1_Pooling`.
     let numbered = |folder: &&PathBuf| {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         name.split_once('_').is_some_and(|(number, _)| number.parse::<u32>().is_ok())
     };
     files.extend(folders.iter().filter(numbered).flat_map(|folder| inside(folder)).filter(of_model));
-    // Where a classifier's folder has its base model's configuration.
+    // Location of the base model's configuration in a classifier's folder.
     files.extend(Some(folder.join("base/config.json")).filter(|path| path.is_file()));
     files.sort();
     files

@@ -1,13 +1,14 @@
-//! What filters are called in reports: as the option that sets them, so that a rule that drops too much can be found and changed.
+//! Names of filters in reports: the option that configures them, so that a rule that drops too much can be found and
+//! changed.
 //!
-//! A filter without an option of its own keeps its name (`empty`). Where one option sets several filters, what follows its name
-//! tells them apart: `repeating_top_ngrams.2`, `gopher.symbol_word_ratio.hashes`.
+//! A filter without its own option keeps its name (`empty`). If one option configures several filters, a suffix
+//! distinguishes them: `repeating_top_ngrams.2`, `gopher.symbol_word_ratio.hashes`.
 
 use std::borrow::Cow;
 
 use fathom_prose::filter::{FilterOptions, Filters, Set};
 
-/// Filters of `heuristics` whose options are called otherwise.
+/// Filters of `heuristics` whose options have different names.
 const HEURISTICS: [(&str, &str); 17] = [
     ("too_long", "max_bytes"),
     ("gopher_dup_para_frac", "gopher.dup_para_frac"),
@@ -28,7 +29,7 @@ const HEURISTICS: [(&str, &str); 17] = [
     ("fineweb_list_ratio", "fineweb.new_line"),
 ];
 
-/// Filters of repeated n-grams: what stands around the length, and the option.
+/// Filters of repeated n-grams: prefix and suffix around the length, and the option.
 const NGRAMS: [(&str, &str, &str); 4] = [
     ("repeating_top_", "grams", "repeating_top_ngrams"),
     ("repeating_dup_", "gram", "repeating_dup_ngrams"),
@@ -36,7 +37,7 @@ const NGRAMS: [(&str, &str, &str); 4] = [
     ("gopher_duplicated_", "_n_grams", "gopher.dup_ngrams"),
 ];
 
-/// The name of a filter of `heuristics`.
+/// Report name of a filter of `heuristics`.
 pub(super) fn of_heuristics(filter: &str) -> Cow<'_, str> {
     let ngrams = NGRAMS.iter().find_map(|(start, end, option)| {
         let length = filter.strip_prefix(start)?.strip_suffix(end)?;
@@ -49,11 +50,11 @@ pub(super) fn of_heuristics(filter: &str) -> Cow<'_, str> {
     }
 }
 
-/// Options in which `with` and `without` name filters as reports do, with their own names instead.
+/// Replaces report names in `with` and `without` by the filters' own names.
 pub(super) fn of_reports(mut options: FilterOptions) -> FilterOptions {
     let sets = vec![Set::English, Set::GopherRepetition, Set::GopherQuality, Set::FineWeb, Set::C4Paragraphs];
     let all = FilterOptions { sets, with: Vec::new(), without: Vec::new(), ..options.clone() };
-    // What is wrong with the options is said where they are used.
+    // Invalid options are reported where they are used.
     let known = Filters::new(&all).map(|filters| filters.names()).unwrap_or_default();
     let is_of = |filter: &str, written: &str| {
         let option = of_heuristics(filter);
@@ -70,7 +71,7 @@ pub(super) fn of_reports(mut options: FilterOptions) -> FilterOptions {
     options
 }
 
-/// The name of a rule of `c4`.
+/// Report name of a rule of `c4`.
 pub(super) fn of_c4(rule: &str) -> &str {
     match rule {
         "c4_too_few_sentences" => "min_sentences",
@@ -78,7 +79,7 @@ pub(super) fn of_c4(rule: &str) -> &str {
     }
 }
 
-/// The name of a filter of `code`.
+/// Report name of a filter of `code`.
 pub(super) fn of_code(filter: &str) -> Cow<'_, str> {
     match filter.strip_prefix("extension_") {
         Some(rule) => Cow::Owned(format!("extensions.{rule}")),
@@ -87,12 +88,12 @@ pub(super) fn of_code(filter: &str) -> Cow<'_, str> {
     }
 }
 
-/// The name of a filter of `tokens`.
+/// Report name of a filter of `tokens`.
 pub(super) fn of_tokens(filter: &str) -> Cow<'_, str> {
     Cow::Borrowed(if filter == "tokenizer_fertility" { "fertility" } else { filter })
 }
 
-/// The name of a rule of `quality`.
+/// Report name of a rule of `quality`.
 pub(super) fn of_quality(rule: &str) -> &str {
     match rule {
         "quality" => "min_score",

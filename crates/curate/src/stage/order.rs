@@ -1,4 +1,4 @@
-//! The order of the documents of a whole table.
+//! Ordering of a whole table's documents.
 
 use fathom_base::human;
 use schemars::JsonSchema;
@@ -19,7 +19,7 @@ pub struct ShuffleOptions {
     pub seed: Option<u64>,
 }
 
-/// Puts documents in an order that only their ids and a seed decide.
+/// Puts documents in an order determined only by their ids and a seed.
 pub(super) struct Shuffle(ShuffleOptions);
 
 impl Maker for Shuffle {
@@ -49,7 +49,7 @@ impl Barrier for Shuffle {
     }
 }
 
-/// The same table by a query, which a cluster can answer.
+/// The same result by a query, which a cluster can run.
 fn sorted_by_the_engine(job: &Job<'_>, seed: u64) -> Result<(), Error> {
     let Some(folder) = job.parts().first().and_then(|part| part.path.parent()) else { return Ok(()) };
     let tables = Tables::new(&TableOptions {

@@ -1,4 +1,4 @@
-//! Perplexity by a model: how surprising a text is to it. The threads of the run tokenise and hand their batches to the model.
+//! Perplexity of texts under a model. The threads of the run tokenize and send their batches to the model.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::{Maker, model};
 use crate::error::Error;
 use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
 
-/// Of a text, as many bytes are tokenised as this for each token that counts.
+/// Bytes of a text that are tokenized per allowed token.
 const BYTES_PER_TOKEN: usize = 32;
 
 /// Options of `perplexity`.
@@ -43,15 +43,15 @@ impl Default for PerplexityOptions {
     }
 }
 
-/// Adds the column `perplexity`, and drops what is beyond its limits.
+/// Adds the column `perplexity`, and drops texts beyond its limits.
 pub(super) struct Perplexity {
     options: PerplexityOptions,
     folder: PathBuf,
     tokenizer: Tokenizer,
-    /// The token that stands before every text, if the tokenizer has it so.
+    /// Token prepended to every text, if the tokenizer has one.
     bos: Option<u32>,
     limits: Vec<f64>,
-    /// Texts as ids to their mean losses.
+    /// Maps token ids of texts to their mean losses.
     scorer: Asked<Vec<Vec<u32>>, Vec<Option<f64>>>,
 }
 
@@ -144,7 +144,7 @@ impl Stage for Perplexity {
 }
 
 impl Perplexity {
-    /// The ids of a text that count. Spellings of special tokens are ordinary text.
+    /// Ids of a text, up to the token limit. Spellings of special tokens are ordinary text.
     fn ids(&self, text: &str) -> Result<Vec<u32>, Error> {
         let most = self.options.max_tokens;
         let end = text.floor_char_boundary(most.saturating_mul(BYTES_PER_TOKEN));
@@ -155,7 +155,7 @@ impl Perplexity {
     }
 }
 
-/// The mean loss of all tokens but the first, in windows that overlap by one token; `None` where there is none.
+/// Mean loss of all tokens but the first, in windows that overlap by one token; `None` if there is none.
 fn mean_loss(score: &mut dyn Score, ids: &[u32], window: usize) -> Result<Option<f64>, Error> {
     let (mut sum, mut count) = (0.0, 0u64);
     let mut start = 0;

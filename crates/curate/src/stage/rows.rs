@@ -1,4 +1,4 @@
-//! Row-wise stages that need nothing else of this crate.
+//! Row-wise stages that need nothing else from this crate.
 
 use std::borrow::Cow;
 
@@ -64,7 +64,7 @@ impl Stage for Length {
     }
 }
 
-/// Cuts texts behind so many characters.
+/// Truncates texts to a range of characters.
 pub(super) struct Head(HeadOptions);
 
 /// Options of `head`.

@@ -1,4 +1,4 @@
-//! Deduplication of a whole table by meaning.
+//! Semantic deduplication of a whole table.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ impl Default for SemanticStageOptions {
     }
 }
 
-/// Keeps one of all documents that mean the same.
+/// Keeps one of each group of documents with the same meaning.
 pub(super) struct Semantic {
     options: SemanticStageOptions,
     folder: PathBuf,
@@ -94,7 +94,8 @@ impl Barrier for Semantic {
         let dropped: RowSet = pairs.iter().map(|(document, _)| *document).collect();
         let found = Duplicates::from_pairs(0..job.num_documents(), &pairs)?;
         remove(job, &found, &dropped, "same_meaning", tally)?;
-        // Only now: whoever is killed while the table is written need not ask the model again.
+        // Removed only now: if the run is killed while the table is written, the next one need not run the model
+        // again.
         std::fs::remove_dir_all(&work).map_err(|e| Error::write("remove", &work, e))
     }
 
@@ -121,13 +122,14 @@ impl Semantic {
         }
         job.models(&self.folder)?.with_embed(&settings, &mut |embed| {
             self.check_needs(job, embed.size())?;
-            // A text without a character means nothing, and so not the same as any other.
+            // An empty text has no meaning, and hence matches no other.
             let texts = job.documents().filter(|d| !matches!(d, Ok((_, t)) if t.as_ref().is_empty()));
             embeddings.add(embed, texts, &|| job.point("embedded"))
         })
     }
 
-    /// What decides the vectors. How they are compared does not: another `eps` finds them again.
+    /// Key of everything that determines the vectors. Comparison options are excluded: another `eps` reuses the
+    /// vectors.
     fn key(&self, job: &Job<'_>) -> Result<String, Error> {
         let mut key = KeyHasher::new().with("embeddings").with(&self.options.max_tokens.to_string());
         for file in self.files() {
@@ -136,14 +138,14 @@ impl Semantic {
         Ok(job.parts().iter().fold(key, |key, part| key.with(&part.facts.hash)).finish())
     }
 
-    /// What the search goes by.
+    /// Options of the search.
     fn options(&self, job: &Job<'_>) -> SemanticOptions {
         let SemanticStageOptions { clusters, max_iterations, tolerance, eps, keep, sample, .. } =
             self.options;
         SemanticOptions { clusters, max_iterations, tolerance, eps, keep, seed: job.seed(), sample }
     }
 
-    /// Says what the search needs with vectors of `size` numbers, and refuses what does not fit.
+    /// Reports the resources that the search needs with vectors of `size` numbers, and rejects what does not fit.
     fn check_needs(&self, job: &Job<'_>, size: usize) -> Result<(), Error> {
         let needs = semantic_needs(&self.options(job), job.num_documents(), size);
         if needs.memory_bytes > job.memory_bytes() {

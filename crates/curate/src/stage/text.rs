@@ -1,4 +1,4 @@
-//! Row-wise stages over text: cleaning, languages, personal data, models of quality.
+//! Row-wise stages over text: cleaning, languages, personal data, quality models.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ impl Stage for Clean {
     }
 }
 
-/// The batch with new texts; rows whose text became blank are dropped.
+/// Replaces the texts of a batch; rows whose text became blank are dropped.
 pub(super) fn with_texts(
     batch: &Batch,
     texts: &[Cow<'_, str>],
@@ -91,7 +91,7 @@ impl Stage for Personal {
     }
 }
 
-/// Finds the language of each text and keeps the wanted ones.
+/// Detects the language of each text and keeps the wanted ones.
 pub(super) struct Languages(LanguageDetector, LanguageOptions);
 
 impl Maker for Languages {
@@ -106,7 +106,7 @@ impl Maker for Languages {
 }
 
 impl Languages {
-    /// Why a text in this language goes, by the rules of [`LanguageDetector::check`], whose language is kept here.
+    /// Reason to drop a text in this language, following [`LanguageDetector::check`], with the language kept here.
     fn refusal(&self, found: Option<&Language>) -> Option<&'static str> {
         let wanted = &self.1.languages;
         match found {
@@ -154,7 +154,7 @@ impl Stage for Languages {
     }
 }
 
-/// A fastText model of good text.
+/// Filters texts by a fastText quality classifier.
 pub(super) struct Quality(QualityModel, QualityOptions);
 
 impl Maker for Quality {

@@ -1,5 +1,5 @@
-//! The table as token stores, one for each part of a split: `.bin` and `.idx` as Megatron reads them, and what is known of
-//! each document next to them.
+//! Writes the table as token stores, one per split: `.bin` and `.idx` in Megatron's format, with the documents'
+//! metadata next to them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,16 +19,16 @@ use super::Maker;
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
 
-/// The column that the stage of this name adds.
+/// Column added by the stage of this name.
 const SPLIT: &str = "split";
 
-/// Stores of one table at most: each has files open.
+/// Maximum number of stores of one table; each keeps files open.
 const MAX_STORES: usize = 64;
 
-/// Keys the choice of the texts that a tokenizer is trained on, so that it is not that of a shuffle.
+/// Seed for selecting the tokenizer's training texts, distinct from that of a shuffle.
 const SAMPLE_SEED: u64 = 0x746f_6b65_6e73;
 
-/// The special token of a trained tokenizer.
+/// Special token of a trained tokenizer.
 const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Options of `tokenize`.
@@ -56,7 +56,7 @@ impl Default for TokenizeOptions {
     }
 }
 
-/// Makes the token stores.
+/// Writes the token stores.
 pub(super) struct Tokenize(TokenizeOptions);
 
 impl Maker for Tokenize {
@@ -138,7 +138,7 @@ impl Barrier for Tokenize {
 }
 
 impl Tokenize {
-    /// The column that divides the table, where it has one.
+    /// Split column, if the table has it.
     fn splits<'b>(&self, batch: &'b Batch) -> Result<Option<&'b StringArray>, Error> {
         let Some(name) = self.0.split.as_deref() else { return Ok(None) };
         let found = batch.column(name);
@@ -149,12 +149,12 @@ impl Tokenize {
         Ok(found)
     }
 
-    /// The tokenizer that the recipe names.
+    /// Tokenizer named by the recipe.
     fn given(&self) -> Result<Option<Tokenizer>, Error> {
         self.0.tokenizer.as_deref().map(open_tokenizer).transpose()
     }
 
-    /// The tokenizer that was given, or one trained on a sample of the table.
+    /// The given tokenizer, or one trained on a sample of the table.
     fn tokenizer(&self, job: &Job<'_>) -> Result<Tokenizer, Error> {
         if let Some(given) = self.given()? {
             return Ok(given);
@@ -166,29 +166,29 @@ impl Tokenize {
     }
 }
 
-/// The tokenizer that an option names: a `tokenizer.json` or a folder that holds one.
+/// Loads the tokenizer named by an option: a `tokenizer.json` or a folder that contains one.
 pub(super) fn open_tokenizer(path: &Path) -> Result<Tokenizer, Error> {
     Ok(if path.is_dir() { Tokenizer::from_dir(path)? } else { Tokenizer::from_file(path)? })
 }
 
-/// The file whose content decides what such a tokenizer does.
+/// File that determines the behavior of such a tokenizer.
 pub(super) fn tokenizer_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() }
 }
 
-/// Whether a word can be part of a file's name and of no path.
+/// Returns true if a word can be part of a file name but not of a path.
 fn names_a_file(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     !word.is_empty() && word.len() <= 64 && word.chars().all(plain)
 }
 
-/// A store and its tokens so far.
+/// A store and its number of tokens so far.
 struct Open {
     writer: StoreWriter,
     end: u64,
 }
 
-/// The stores of a table by split, opened when their first document comes.
+/// Stores of a table by split, created when their first document arrives.
 struct Stores<'j> {
     options: &'j TokenizeOptions,
     job: &'j Job<'j>,
@@ -197,7 +197,7 @@ struct Stores<'j> {
 }
 
 impl Stores<'_> {
-    /// The store of a row.
+    /// Store of a row.
     fn of(&mut self, batch: &Batch, row: usize, splits: Option<&StringArray>) -> Result<&mut Open, Error> {
         let name = splits.map_or(Some(""), |splits| splits.is_valid(row).then(|| splits.value(row)));
         let refuse = |what: &str| {
@@ -237,7 +237,7 @@ impl Stores<'_> {
         Ok(Open { writer, end: 0 })
     }
 
-    /// Completes all stores. A table without documents has one too.
+    /// Completes all stores. A table without documents gets one too.
     fn finish(mut self) -> Result<(), Error> {
         if self.open.is_empty() {
             let open = self.create("")?;
@@ -248,7 +248,7 @@ impl Stores<'_> {
     }
 }
 
-/// Whole documents spread over the table, about `bytes` of them; which, is decided by the hashes of their ids.
+/// Whole documents spread over the table, about `bytes` of them, selected by the hashes of their ids.
 fn sample(job: &Job<'_>, bytes: u64) -> Result<Vec<String>, Error> {
     let total = job.text_bytes();
     let chosen = |id: &str| {
@@ -267,7 +267,8 @@ fn sample(job: &Job<'_>, bytes: u64) -> Result<Vec<String>, Error> {
     Ok(texts)
 }
 
-/// The ids of a batch, the end of text behind each document, and what is known of their texts; sources have no number yet.
+/// Token ids of a batch, with an end-of-text token after each document, and the documents' metadata; source numbers
+/// are not assigned yet.
 struct Encoded {
     batch: Batch,
     rows: Vec<(Vec<u32>, DocMeta)>,
@@ -287,12 +288,12 @@ impl Encoded {
 }
 
 fn number_of(store: &mut StoreWriter, source: &str) -> u32 {
-    // Documents of a source follow each other, so the last one is nearly always the one.
+    // Documents of a source are contiguous, so the last source nearly always matches.
     let known = store.header().sources.iter().rposition(|name| name == source);
     known.map_or_else(|| store.add_source(source), |number| number as u32)
 }
 
-/// What is known of the documents of a batch.
+/// Metadata columns for the documents of a batch.
 #[derive(Default)]
 struct Lines {
     ends: Vec<u64>,
@@ -310,11 +311,11 @@ impl Lines {
     }
 }
 
-/// What is known of the documents.
+/// File name of the document metadata.
 const DOCUMENTS: &str = "documents.parquet";
 
-/// `documents.parquet`: one row a document, in the order of the table and so of each store; `end` is where its tokens end
-/// in its store, and `split` names that where there are several.
+/// Writer of `documents.parquet`: one row per document, in the order of the table and thus of each store; `end` is
+/// the end of its tokens in its store, and `split` names the store if there are several.
 struct Documents {
     path: PathBuf,
     schema: SchemaRef,

@@ -1,4 +1,4 @@
-//! Files for others: the table as JSON lines, one file a part. The table itself is Parquet already.
+//! Export of the table as JSON lines, one file per part. The table itself is already Parquet.
 
 use std::io::Write;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub struct WriteOptions {
     pub columns: Vec<String>,
 }
 
-/// Writes the table for others.
+/// Writes the table for other programs.
 pub(super) struct WriteFiles(WriteOptions);
 
 impl Maker for WriteFiles {
@@ -71,8 +71,8 @@ impl Barrier for WriteFiles {
 }
 
 impl WriteFiles {
-    /// A batch as compressed lines. Gzip members and Zstandard frames may follow each other in a file, so batches are
-    /// compressed alone.
+    /// Encodes a batch as compressed lines. Gzip members and Zstandard frames can be concatenated, so batches are
+    /// compressed separately.
     fn lines(&self, batch: &Batch) -> Result<Vec<u8>, Error> {
         let table = self.chosen(batch)?;
         let mut text = Vec::with_capacity(batch.text_bytes() as usize * 5 / 4);
@@ -107,7 +107,7 @@ impl WriteFiles {
     }
 }
 
-/// One row as a JSON object and a line end.
+/// Writes one row as a JSON object and a line end.
 fn object(table: &RecordBatch, row: usize, out: &mut Vec<u8>) -> Result<(), Error> {
     let schema = table.schema();
     out.push(b'{');

@@ -1,4 +1,4 @@
-//! What may pass is not damage: disks that fail once, servers that are unreachable, results that are half gone.
+//! Transient failures are not damage: disks that fail once, unreachable servers, partially missing results.
 
 use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const EINTR: i32 = 4;
 const EIO: i32 = 5;
 const EMFILE: i32 = 24;
 
-/// A file of every kind that is read from front to back.
+/// One file of every sequential kind.
 fn streams() -> Vec<(&'static str, Vec<u8>)> {
     let lines: String = (0..40).map(|n| format!("{{\"text\":\"line {n} of some text\"}}\n")).collect();
     let pages: Vec<u8> = crawl().iter().flat_map(|record| gzip(record.as_bytes())).collect();
@@ -38,7 +38,7 @@ fn streams() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// All kinds, each file a part.
+/// All kinds of files, each forming its own part.
 fn inputs() -> tempfile::TempDir {
     let rows: [Option<&[u8]>; 3] = [Some(b"The first row"), None, Some(b"The third row")];
     let mut files = streams();
@@ -65,7 +65,7 @@ fn curation(input: &Path, out: &Path) -> Pipeline {
     pipeline(&[&format!("in={}", input.display())], out, WRITTEN)
 }
 
-/// Makes one access to each file that ends with `name` fail: the first one opens it, the others read.
+/// Makes one access to each file that ends with `name` fail: access 0 opens it, later ones read.
 fn failing(name: &'static str, access: usize, number: i32) -> OnRead {
     let seen = AtomicUsize::new(0);
     Arc::new(move |location: &str, offset: Option<u64>| {
@@ -135,7 +135,7 @@ fn several_parts_are_reported_in_one_message_and_no_other_is_made_again() {
     assert_eq!([made(0), made(8)], before);
 }
 
-/// The reading of a run whose first stage is done, and what it counted as unreadable.
+/// Number of documents that the reader counted as unreadable.
 fn unreadable(stats: &Stats) -> u64 {
     stats.stages[0].tally.dropped.get("unreadable").map_or(0, |dropped| dropped.documents)
 }
@@ -201,7 +201,7 @@ fn a_server_that_is_unreachable_is_asked_again_by_the_next_run() {
     let lines = |from: usize| -> Vec<u8> {
         (from..from + 80).map(|n| format!("{{\"text\":\"line {n} of a text\"}}\n")).collect::<String>().into()
     };
-    // What happens to requests for b.jsonl from an offset on: a status, or nothing at all.
+    // Outcome of requests for b.jsonl from an offset on: a status, or no answer at all.
     let (state, since) = (Arc::new(AtomicUsize::new(WELL)), Arc::new(AtomicUsize::new(0)));
     let (asked_state, asked_since) = (state.clone(), since.clone());
     let base = serve(&[("a.jsonl", lines(0)), ("b.jsonl", lines(50))], move |_, name, from| {
@@ -290,7 +290,7 @@ fn bits_that_flip_in_results_are_named_and_made_again() {
     for name in ["train.bin", "train.idx", "tokenizer.json", "part-00000.parquet", "part-00000.jsonl.zst"] {
         assert!(results.iter().any(|result| result.ends_with(name)), "{results:?}");
     }
-    // What is whole is not made again.
+    // Intact parts are not made again.
     let changed = || std::fs::metadata(out.path().join("03-tokenize/train.bin")).unwrap().modified().unwrap();
     let before = changed();
     run(&plan(), &options(2)).unwrap();

@@ -1,4 +1,4 @@
-//! From files to a token store: the bytes come back, shares hold, and a killed build ends with the same bytes.
+//! From files to a token store: text round-trips, shares hold, and a killed build ends with the same bytes.
 
 use std::fs;
 use std::path::Path;
@@ -220,7 +220,7 @@ fn the_default_corpus_names_its_crates_and_keeps_the_budget() {
     );
 }
 
-/// One file of many lines, of which some are broken, some lack the field, and some are beyond the budget.
+/// One file of many lines, some of them broken, some without the field, and some beyond the budget.
 #[test]
 fn what_is_not_read_is_reported() {
     let line = |n: usize| format!("{{\"text\": {:?}}}\n", chapter(n));
@@ -245,7 +245,7 @@ fn what_is_not_read_is_reported() {
     assert_eq!((dropped("not JSON"), dropped("no text field"), whole.dropped.len()), (1, 1, 2));
     assert_eq!(whole.damage.len(), 2, "{:?}", whole.damage);
     assert!(whole.damage[0].contains("a.jsonl: line 1"), "{:?}", whole.damage);
-    // The bytes to read are those of the file, and not those that were read already.
+    // The total is the size of the whole file, including bytes already read.
     let first = read.first().unwrap();
     assert!(
         first.total_bytes > text.len() as u64 / 2 && first.done_bytes < first.total_bytes / 4,

@@ -1,4 +1,4 @@
-//! A corpus whose texts pass a curation first.
+//! A corpus whose texts pass through a curation first.
 
 use std::fs;
 
@@ -102,7 +102,7 @@ fn gathered_crates_pass_the_stages_and_stay_together() {
     // Another recipe is another corpus.
     let other = CODE.replace("[3, 1000]", "[3, 1001]");
     assert_eq!(built(&spec_of(spec.input.clone(), out.path(), &other)), None);
-    // Where and with how much it works decides nothing.
+    // Output folder, threads and memory do not matter.
     let elsewhere = format!("threads = 1\nmemory = \"1GiB\"\n{CODE}");
     assert!(built(&spec_of(spec.input.clone(), out.path(), &elsewhere)).is_some());
 }

@@ -1,4 +1,4 @@
-//! WARC, WET, wiki dumps and arXiv archives, sound and damaged.
+//! WARC, WET, wiki dumps and arXiv archives, intact and damaged.
 
 use std::io::{Read, Write};
 
@@ -8,7 +8,7 @@ use fathom_prose::extract::Content;
 use crate::server::{Answer, serve};
 use crate::{dropped, folder};
 
-/// All records of one file and what was counted.
+/// All records of one file, with the counters.
 pub fn raw(name: &str, bytes: &[u8], limit: usize) -> (Vec<RawRecord>, Counters) {
     let dir = folder(&[(name, bytes)]);
     let options = RawOptions { max_document_bytes: limit, ..RawOptions::default() };
@@ -49,7 +49,7 @@ fn urls(records: &[RawRecord]) -> Vec<&str> {
     records.iter().map(url_of).collect()
 }
 
-/// A crawl of each kind of record.
+/// A crawl with every kind of record.
 pub fn crawl() -> Vec<String> {
     vec![
         record("warcinfo", "info", "software: x\r\n"),
@@ -87,7 +87,7 @@ fn a_crawl_gives_its_pages() {
     }
 }
 
-/// A record whose block is bytes.
+/// A record with a binary block.
 fn bytes_record(kind: &str, head: &str, block: &[u8]) -> Vec<u8> {
     let head = format!(
         "WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: {kind}\r\n{head}Content-Length: {}\r\n\r\n",
@@ -120,7 +120,7 @@ fn bodies_are_decoded_or_counted() {
     assert_eq!(bytes, page.as_bytes());
     assert_eq!(dropped(&counters, Reason::BrokenRecord), 2, "{:?}", counters.damage);
     assert!(counters.damage.iter().all(|damage| damage.detail.contains("cannot be unpacked")));
-    // What is no page anyway is no damage.
+    // Damage in a record that is not a page is not counted as damage.
     assert_eq!(dropped(&counters, Reason::OtherType), 1);
 }
 
@@ -148,7 +148,7 @@ fn resources_that_are_pages_are_read() {
 fn a_broken_member_costs_its_record() {
     let mut members: Vec<Vec<u8>> =
         ["a", "b", "c", "d"].map(|u| gzip(response(u, &u.repeat(300)).as_bytes())).into();
-    // A wrong byte in the middle, then a member that is cut off.
+    // A wrong byte in the middle, then a truncated member.
     let middle = members[1].len() / 2;
     members[1][middle] ^= 0xff;
     let half = members[2].len() / 2;
@@ -173,13 +173,13 @@ fn a_broken_head_costs_its_record() {
         assert_eq!(urls(&records), ["a", "b"], "{case}");
         assert_eq!(dropped(&counters, Reason::BrokenRecord), 1, "{}", counters.summary());
     }
-    // A length beyond its member is known at the member's end.
+    // A length beyond its member is detected at the member's end.
     let long = gzip(b.replace("Content-Length: ", "Content-Length: 9").as_bytes());
     let bytes = [gzip(a.as_bytes()), long, gzip(response("c", "<p>C").as_bytes())].concat();
     let (records, counters) = raw("a.warc.gz", &bytes, 100_000);
     assert_eq!(urls(&records), ["a", "c"]);
     assert_eq!(dropped(&counters, Reason::BrokenRecord), 1);
-    // Too large: skipped without being held.
+    // Too large: skipped without being kept in memory.
     let (records, counters) =
         raw("a.warc", [response("a", &"x".repeat(300_000)), b].concat().as_bytes(), 1000);
     assert_eq!(urls(&records), ["b"]);
@@ -203,7 +203,7 @@ fn bombs_are_given_up() {
     assert!(counters.damage.iter().any(|d| d.detail.contains("expand")), "{:?}", counters.damage);
 }
 
-/// A dump with sound and broken pages.
+/// A dump with intact and broken pages.
 pub const DUMP: &str = "<mediawiki><siteinfo><sitename>W</sitename></siteinfo>\n\
   <page><title>One</title><ns>0</ns><id>7</id><revision><id>70</id><timestamp>2024</timestamp>\
   <text bytes=\"5\" xml:space=\"preserve\">A &lt;b&gt; &amp;amp; &quot;c&quot;</text></revision></page>\n\
@@ -244,7 +244,7 @@ fn dumps_give_articles() {
     assert_eq!((records.len(), dropped(&counters, Reason::BrokenRecord)), (2, 2));
 }
 
-/// A tar with entries of any name, also those that a careful writer refuses.
+/// A tar with arbitrary entry names, including those that a careful writer refuses.
 pub fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, data) in entries {
@@ -296,7 +296,7 @@ fn papers_come_out_of_archives() {
     damaged[100] ^= 1;
     let (records, counters) = raw("arXiv_src.tar", &damaged, 100_000);
     assert_eq!((records.len(), dropped(&counters, Reason::BrokenArchive)), (2, 2));
-    // An archive that is cut off.
+    // A truncated archive.
     let (records, counters) = raw("arXiv_src.tar", &archive[..520], 100_000);
     assert_eq!((records.len(), dropped(&counters, Reason::BrokenArchive)), (0, 1));
 }
@@ -377,7 +377,7 @@ fn remote_files_are_read_by_ranges_with_retries() {
     let range_bytes = bytes.len() as u64 / 2 + 1;
     let remote = RemoteOptions { range_bytes, allow_http: true, ..RemoteOptions::default() };
     let options = RawOptions { remote, ..RawOptions::default() };
-    // Every other answer breaks off.
+    // Every other answer is truncated.
     let base =
         serve(&[("a.warc.gz", bytes)], |turn, _, _| if turn % 2 == 1 { Answer::Half } else { Answer::Whole });
     let (files, _) = input_files(&[format!("{base}/a.warc.gz")], &options).unwrap();

@@ -28,7 +28,7 @@ fn with_questions(options: &DecontaminateOptions) -> Decontaminator {
     decontaminator
 }
 
-/// Both passes over the documents.
+/// Runs both passes over the documents.
 fn both(decontaminator: &Decontaminator, documents: &[&str]) -> (Matches, Removable) {
     let mut matches = Matches::default();
     documents.iter().for_each(|text| matches.add(&decontaminator.find(text)));
@@ -45,7 +45,7 @@ fn cleaned<'t>(options: &DecontaminateOptions, document: &'t str) -> Cleaned<'t>
 #[test]
 fn texts_become_grams_of_thirteen_words() {
     let decontaminator = with_questions(&options());
-    // One of ten words, and of the longer texts one from each word on that twelve others follow.
+    // One n-gram of ten words, and in each longer text one per word that twelve others follow.
     let lengths = QUESTIONS.map(|question| question.split_whitespace().count());
     let wanted = 1 + (lengths[1] - 12) + (lengths[2] - 12);
     assert_eq!(decontaminator.num_grams(), wanted);
@@ -58,7 +58,7 @@ fn texts_become_grams_of_thirteen_words() {
 fn a_match_is_cut_to_the_ends_of_sentences() {
     let text = "Before the leak. which RIVER flows, through the old harbour town of brindle. After the leak.";
     assert_eq!(cleaned(&options(), text), Cleaned::Pieces(vec!["Before the leak.", " After the leak."]));
-    // The n-gram ends inside a sentence, whose rest goes too.
+    // The n-gram ends inside a sentence, whose rest is removed too.
     let text = "A fine day. Seven ships left port. Nine ships came home again at dusk. So, how it ended nobody knows.";
     assert_eq!(cleaned(&options(), text), Cleaned::Pieces(vec!["A fine day."]));
     let text = "A fine day. Bears are (mostly) brown. Owls might (rarely) sing at noon. Hares will often snore. Yes.";
@@ -83,7 +83,7 @@ fn two_hundred_characters_go_on_each_side_and_short_rests_with_them() {
         assert!((197..=202 + length).contains(&lost), "{lost} characters of a side are gone");
         assert!(piece.ends_with("Seite.") || piece.ends_with("Seite. "), "{piece:?}");
     }
-    // 300 characters before: at most 100 are left, and pieces of up to 200 go.
+    // 300 characters before: at most 100 remain, and pieces of up to 200 are dropped.
     let text = format!("{}{} {side}", sentence.repeat(6), QUESTIONS[0]);
     let Cleaned::Pieces(pieces) = cleaned(&DecontaminateOptions::default(), &text) else { panic!() };
     assert_eq!(pieces.len(), 1);
@@ -199,7 +199,7 @@ fn sets_that_find_nothing_are_reported() {
     assert!(error.contains("min_ngram_words") && error.contains("quiz"), "{error}");
     let error = refused(json!([at("long.jsonl"), format!("long={}", at("quiz.jsonl"))]));
     assert!(error.contains("two sets called `long`"), "{error}");
-    // Next to a set that can be found a short one stands in the report.
+    // With another set that can be found, a set with only short texts is reported instead of refused.
     let options: DecontaminateOptions =
         serde_json::from_value(json!({ "sets": [quiz, at("long.jsonl")] })).unwrap();
     let decontaminator = Decontaminator::new(&options).unwrap();

@@ -34,7 +34,7 @@ fn recall_follows_theory() {
         let buckets = recall(&options, &texts).unwrap();
         for (i, bucket) in buckets.iter().enumerate().filter(|(_, bucket)| bucket.pairs >= 300) {
             let difference = bucket.recall() - bucket.theory();
-            // Pairs of one family are not independent, so this is three standard errors of few.
+            // Pairs of one family are dependent, so this is three standard errors of a small sample.
             assert!(difference.abs() < 0.12, "{options:?}, range {i}: {bucket:?}");
         }
         let alike: Vec<_> = buckets[18..].iter().map(|bucket| (bucket.found, bucket.pairs)).collect();
@@ -107,7 +107,7 @@ fn bytes_under(folder: &Path) -> u64 {
 
 #[test]
 fn sorts_spill_within_what_was_announced() {
-    // 150,000 documents of one short line: a partition has 2.4 MB of rows, the sort may take 4 MiB for all it holds.
+    // 150,000 documents of one short line: a partition has 2.4 MB of rows, and the sort may use 4 MiB in total.
     let work = tempfile::tempdir().unwrap();
     let documents = 150_000u64;
     let options = FuzzyOptions { bands: 2, rows: 2, ..FuzzyOptions::default() };

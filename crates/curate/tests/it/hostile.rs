@@ -1,4 +1,4 @@
-//! Random and damaged bytes: whatever a file holds, reading ends in documents, counts or a named error.
+//! Random and damaged bytes: whatever a file contains, reading ends in documents, counts or a named error.
 
 use fathom_curate::{Error, ReadOptions, html_to_text};
 use parquet::basic::Compression;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::{folder, parquet_files, read};
 
-/// Reads one file below a folder: the only error allowed there is that nothing came out.
+/// Reads one file below a folder: the only error allowed there is that no document was found.
 fn survives(name: &str, bytes: &[u8]) {
     let dir = folder(&[(name, bytes)]);
     let options = ReadOptions { max_document_bytes: 100, ..ReadOptions::default() };
@@ -19,7 +19,7 @@ fn survives(name: &str, bytes: &[u8]) {
     }
 }
 
-/// Replaces bytes of a sound file.
+/// Replaces bytes of a valid file.
 fn damage(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], cut: prop::sample::Index) -> Vec<u8> {
     for (at, value) in edits {
         let at = at.index(bytes.len());

@@ -1,4 +1,4 @@
-//! What a recipe may name as input: kinds by name and by key, charsets, columns that are not there, crawls by listing.
+//! Inputs that a recipe may name: kinds by name and by key, charsets, missing columns, crawls by listing.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn plan(out: &Path, settings: &[&str]) -> Result<Pipeline, Error> {
     Pipeline::new(&Loaded::<Recipe>::load(layers)?)
 }
 
-/// Reads the folder by its settings; the ids that come out, without the folder, and the account.
+/// Reads the folder with these settings; returns the ids without the folder, and the statistics.
 fn ids(files: &[(&str, &[u8])], settings: &[&str]) -> (Vec<String>, Stats) {
     let (input, out) = (folder(files), tempfile::tempdir().unwrap());
     let paths = format!("input.paths=in={}", input.path().display());
@@ -31,7 +31,7 @@ fn ids(files: &[(&str, &[u8])], settings: &[&str]) -> (Vec<String>, Stats) {
     (rows.iter().map(|row| row["id"].as_str().unwrap()["in/".len()..].to_owned()).collect(), stats)
 }
 
-/// All records of one file as texts, and what was counted.
+/// All records of one file as texts, with the counters.
 fn texts(name: &str, bytes: &[u8]) -> (Vec<String>, Counters) {
     let (records, counters) = raw(name, bytes, 1 << 20);
     let text = |record: &RawRecord| match &record.content {
@@ -57,7 +57,7 @@ fn json_without_an_l_is_lines_too() {
     ] {
         assert_eq!(texts(name, &bytes).0, ["one", "two"], "{name}");
     }
-    // One value is no row of lines, and says so once.
+    // A single JSON value is not JSON lines, and is reported once.
     for (name, bytes, what) in [
         ("a.json", &b"\xef\xbb\xbf [\n{\"text\":\"one\"},\n{\"text\":\"two\"}\n]\n"[..], "an array"),
         ("a.json", b"[{\"text\":\"one\"}]", "an array"),
@@ -138,7 +138,7 @@ fn a_folder_of_programs_is_read_as_written() {
 #[test]
 fn what_has_no_reader_is_reported_by_extension() {
     let (found, stats) = ids(&PROGRAMS, &[]);
-    // Pages and JSON have readers of their own here; the object over several lines is a loss.
+    // Pages and JSON have readers of their own here; the multi-line object is a loss.
     assert_eq!(found, ["Dockerfile", "Makefile", "app/index.html", "app/main.py"]);
     let tally = &stats.stages[0].tally;
     assert_eq!(tally.dropped["bad_json"].documents, 1);
@@ -192,12 +192,12 @@ fn charsets_of_texts_are_detected() {
         let column = records[0].columns.iter().find(|(name, _)| name == "charset");
         assert_eq!(column.map(|(_, name)| name.as_str()), charset, "{name}");
     }
-    // UTF-16 beyond the limit is cut between characters, at line ends.
+    // UTF-16 beyond the limit is split between characters, at line ends.
     let (records, counters) = raw("b.txt", &utf16(false), 1000);
     let joined: String =
         records.iter().map(|r| if let Content::Text(t) = &r.content { t } else { "" }).collect();
     assert!(joined == grey && records.len() > 10 && counters.dropped.is_empty(), "{}", counters.summary());
-    // UTF-8 with a broken byte is no other charset, and what is no text is none.
+    // UTF-8 with a broken byte is not taken for another charset, and binary data has none.
     let broken = ["Grüße ".repeat(20).as_bytes(), b"\xff", "über".as_bytes()].concat();
     let (_, counters) = raw("a.txt", &broken, 1 << 20);
     assert_eq!(dropped(&counters, Reason::InvalidUtf8), 1, "{}", counters.summary());
@@ -243,7 +243,7 @@ fn a_column_that_is_in_no_record_ends_the_run() {
         assert!(matches!(error, Error::NoTextColumn { .. }), "{error}");
         assert!(error.to_string().contains(wanted) && error.to_string().contains(name), "{error}");
     }
-    // One record that has it is enough, and next to it a file of one record proves nothing.
+    // One record with the field is enough, and a file of a single record proves nothing.
     let (found, stats) = ids(
         &[("a.jsonl", b"{\"x\":1}\n{\"x\":2}\n{\"text\":\"t\"}\n{\"x\":3}\n"), ("meta.json", b"{\"x\":1}")],
         &[],
@@ -295,7 +295,7 @@ fn a_crawl_is_chosen_by_its_listing() {
 
 #[test]
 fn figures_of_papers_are_passed_over() {
-    // Larger than the limit, packed and unpacked.
+    // Larger than the limit, compressed and uncompressed.
     let noise: Vec<u8> = (0..400_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let paper = gzip(&tarball(&[("fig/a.eps", &noise), ("main.tex", b"\\section{A}"), ("z.png", &noise)]));
     assert!(paper.len() > 200_000);
@@ -316,10 +316,10 @@ fn figures_of_papers_are_passed_over() {
         "{}",
         counters.damage[0]
     );
-    // The archive itself is cut inside a paper.
+    // The archive itself is truncated inside a paper.
     let (records, counters) = raw("arXiv_src.tar", &archive[..paper.len() / 2], 100_000);
     assert_eq!((records.len(), dropped(&counters, Reason::BrokenArchive)), (0, 1), "{}", counters.summary());
-    // A packed archive with damage inside a paper goes on behind it.
+    // A compressed archive with damage inside a paper continues after it.
     let members: Vec<u8> = archive.chunks(300_000).flat_map(gzip).collect();
     let (records, _) = raw("arXiv_src.tar.gz", &members, 100_000);
     assert_eq!(records.len(), 2);
@@ -346,7 +346,7 @@ fn tables_behind_addresses_are_read_in_blocks() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     assert_eq!(wanted[7].columns, [pair("title", "title 7"), pair("meta.url", "url 7"), pair("id", "7")]);
     assert_eq!(wanted.len(), 300);
-    // Blocks much smaller than the file, and one larger; some answers break off.
+    // Blocks much smaller than the file, and one larger; some answers are truncated.
     for range_bytes in [700, 1 << 20] {
         let base =
             serve(
@@ -438,7 +438,7 @@ fn long_windows_of_zstd_need_memory() {
     assert_eq!((read(27).unwrap().len(), read(28).unwrap().len()), (0, 1));
 }
 
-/// The head of a frame that asks for a window of 2 GiB, as `zstd --long=31` writes it, and what follows.
+/// Header of a frame that requires a window of 2 GiB, as written by `zstd --long=31`, followed by the data.
 fn wide(text: &[u8]) -> Vec<u8> {
     let block = u32::try_from(text.len()).unwrap() << 3 | 1;
     [&b"\x28\xb5\x2f\xfd\x00\xa8"[..], &block.to_le_bytes()[..3], text].concat()
@@ -464,7 +464,7 @@ fn a_window_that_is_too_large_costs_its_frame_and_no_run() {
     assert!(!read.dropped.contains_key("broken_archive"), "{:?}", read.damage);
     let said = &read.damage[0].detail;
     assert!(said.contains("larger than 512 MiB") && said.contains("input.max_window_bytes"), "{said}");
-    // Whoever has the memory says so; the part is made again then.
+    // With more memory allowed, the part is made again.
     let (found, stats) = ids(&files, &["input.max_window_bytes=2GiB"]);
     assert_eq!((found.len(), stats.stages[0].tally.dropped_documents()), (7, 0), "{found:?}");
     let (input, out) = (folder(&files[..2]), tempfile::tempdir().unwrap());
@@ -520,7 +520,7 @@ fn a_nested_field_holds_the_text() {
     ];
     assert_eq!(found[0].columns, columns);
     assert_eq!(dropped(records.counters(), Reason::NoTextField), 3);
-    // The names in the message are those that can be given.
+    // The names in the message are valid values.
     let out = tempfile::tempdir().unwrap();
     let body = folder(&[("a.jsonl", b"{\"doc\":{\"body\":\"x\"}}\n{\"doc\":{\"body\":\"y\"}}\n")]);
     let paths = format!("input.paths={}", body.path().display());
@@ -539,7 +539,7 @@ fn an_input_of_which_every_record_is_lost_is_refused() {
     ] {
         let (input, out) = (folder(&[(name, bytes)]), tempfile::tempdir().unwrap());
         let paths = format!("input.paths={}", input.path().display());
-        // A second run, which has nothing to read, says the same.
+        // A second run, which has nothing to read, reports the same.
         for _ in 0..2 {
             let error = run(&plan(out.path(), &[&paths]).unwrap(), &options(1)).unwrap_err();
             assert!(matches!(error, Error::EmptyCorpus { .. }), "{error}");

@@ -1,5 +1,6 @@
-//! Sound files of every kind with bytes changed, cut, doubled and spliced from a seed: whatever comes of it, a reader
-//! ends, keeps its limit and never panics. A small fuzzer that needs no sanitizer and runs with the other tests.
+//! Valid files of every kind with bytes changed, truncated, duplicated and spliced from a seed: in every case a
+//! reader terminates, respects its limit and never panics. A small fuzzer that needs no sanitizer and runs with the
+//! other tests.
 
 use std::io::{Cursor, Write};
 
@@ -7,9 +8,9 @@ use fathom_curate::{InputFile, RawOptions};
 
 use crate::crawl::{DUMP, crawl, gzip, tarball};
 
-/// Files made of each sound one.
+/// Mutated files per valid one.
 const ROUNDS: u64 = 400;
-/// The reader's limit: small, so that files pass it.
+/// The reader's limit: small, so that files exceed it.
 const LIMIT: usize = 4096;
 
 /// A generator of 64-bit numbers (splitmix64).
@@ -28,7 +29,7 @@ impl Random {
     }
 }
 
-/// What formats give meaning to.
+/// Byte strings that are meaningful in the formats.
 const WORDS: [&[u8]; 22] = [
     b"WARC/1.0\r\n",
     b"Content-Length: 18446744073709551615\r\n",
@@ -126,8 +127,8 @@ fn changed_files_end_in_records_counts_or_errors() {
             let bytes = mutate(sound.clone(), &files, &mut random);
             let mut reader = InputFile::read_from(name, Box::new(Cursor::new(bytes)), &options).unwrap();
             for record in reader.by_ref().flatten() {
-                // A page or a paper keeps its headers and its files' names next to its text, and one byte of another
-                // charset is up to three of UTF-8.
+                // A page or a paper stores its headers and file names next to its text, and one byte of another
+                // charset becomes up to three bytes of UTF-8.
                 assert!(record.content.len() <= 3 * LIMIT, "{name}: {} bytes", record.content.len());
                 records += 1;
             }

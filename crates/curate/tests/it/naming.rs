@@ -1,5 +1,5 @@
-//! What documents are called: a name and a place below it where the input has a name, the path as written where not; and
-//! never the same for two.
+//! Document names: a name and a path below it if the input has a name, otherwise the path as written; and never the
+//! same for two documents.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +32,7 @@ vocab = 260
 sample_bytes = 3000
 "#;
 
-/// A folder of files in folders, a single file, and a line that is broken.
+/// A folder of files in folders, a single file, and a broken line.
 fn inputs() -> tempfile::TempDir {
     let line = |n: u64| format!("{{\"text\":\"text {n} of {}\"}}\n", n * n % 97);
     let lines = |from: u64, to: u64| (from..to).map(line).collect::<String>();
@@ -59,7 +59,7 @@ fn named(input: &Path) -> Vec<String> {
     vec![format!("sea={}", at("sea")), format!("land={}", at("land.jsonl"))]
 }
 
-/// The tables and stores of a run, without the manifests, which say what exactly they were made from.
+/// Tables and stores of a run, without the manifests, which record the exact inputs.
 fn data_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = bytes_of(out);
     files.retain(|name, _| !name.ends_with(".json"));
@@ -77,7 +77,7 @@ fn with_a_name_nothing_depends_on_where_the_text_lies() {
         assert_eq!(ids.len(), 221);
         assert!(has("sea/a.jsonl#1", "sea") && has("sea/deep/b.jsonl#40", "sea"), "{ids:?}");
         assert!(has("sea/note.txt", "sea") && has("land/land.jsonl#100", "land"), "{ids:?}");
-        // What is damaged is reported with the file that is there.
+        // Damage is reported with the actual file.
         let damage = &stats.stages[0].tally.damage[0];
         assert_eq!(damage.file, input.path().join("data/sea/deep/b.jsonl").display().to_string());
         assert!(damage.place.contains("line 41"), "{damage}");
@@ -108,7 +108,7 @@ fn two_files_of_one_name_are_refused_before_anything_is_read() {
     let said = refusal(&[format!("sea={first}"), format!("sea={second}")]);
     assert!(said.contains(&format!("{first}/a.jsonl and {second}/a.jsonl")), "{said}");
     assert!(said.contains("`sea/a.jsonl`") && said.contains("different names"), "{said}");
-    // A file that its folder has too, named and unnamed.
+    // A file and the folder that contains it, named and unnamed.
     let (folder, file) = (at(&input, "sea"), at(&input, "sea/note.txt"));
     for name in ["", "x="] {
         let said = refusal(&[format!("{name}{folder}"), format!("{name}{file}")]);

@@ -19,7 +19,7 @@ const SCHEMA: &str = "message m {
     optional group tags (LIST) { repeated group list { optional binary element (UTF8); } }
 }";
 
-/// A file with one row group for each slice of texts; every other column holds something too.
+/// A file with one row group per slice of texts; every other column has values too.
 pub(crate) fn write(groups: &[&[Option<&[u8]>]], compression: Compression) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
     let properties = WriterProperties::builder()

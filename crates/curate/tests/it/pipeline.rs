@@ -1,4 +1,4 @@
-//! A curation end to end: what comes out, and that it comes out the same however it was run.
+//! End-to-end curation: its results, and their independence of how it was run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,7 +63,7 @@ pub fn run(pipeline: &Pipeline, options: &RunOptions) -> Result<Stats, Error> {
     }
 }
 
-/// Every file that must not depend on how the run went, with its content.
+/// Contents of every file that must not depend on the course of the run.
 pub fn bytes_of(out: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = walkdir::WalkDir::new(out).into_iter().map(|entry| entry.unwrap());
     let files = files.filter(|entry| entry.file_type().is_file()).map(|entry| entry.into_path());
@@ -180,7 +180,7 @@ fn only_what_changed_is_made_again() {
     let after = before.map(changed);
     assert_eq!(after[..2], times[..2]);
     assert_ne!(after[2], times[2]);
-    // A part that is torn or gone is made again.
+    // A torn or missing part is made again.
     std::fs::write(out.path().join(before[0]), b"torn").unwrap();
     std::fs::remove_file(out.path().join("00-length/part-00002.parquet")).unwrap();
     run(&other, &options(1)).unwrap();
@@ -225,7 +225,7 @@ fn the_resolved_recipe_loads_to_the_same() {
     assert!(wanted == bytes_of(out.path()));
 }
 
-/// A secret is not saved with the recipe, and what stands in its place is not taken for one.
+/// A secret is not saved with the recipe, and its placeholder is not accepted as a secret.
 #[test]
 fn a_saved_recipe_asks_for_its_secret() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
@@ -293,7 +293,7 @@ vocab = 300
 sample_bytes = 100000
 "#;
 
-/// Documents of made-up words, some of them nearly the same.
+/// Documents of made-up words, some of them near-duplicates.
 fn prose() -> tempfile::TempDir {
     let word = |n: u64| {
         let syllables = ["ba", "den", "for", "il", "ka", "lum", "me", "no", "pra", "si", "tur", "ve"];
@@ -342,7 +342,7 @@ fn all_stages_together_give_the_same_bytes_on_any_threads() {
         assert_eq!(tally.documents_in, tally.documents_out + tally.dropped_documents(), "{}", stage.name);
     }
     let last = stats.stages.last().unwrap();
-    // About 600 stay behind `fuzzy`, a hundred behind `paragraphs`, give or take four with the seed of the functions.
+    // About 600 remain after `fuzzy`, a hundred after `paragraphs`, plus or minus four depending on the hash seed.
     assert!(last.name == "tokenize" && last.tally.documents_in > 80);
     assert_eq!(last.tally.scores["tokens"].histogram.total(), last.tally.documents_in);
     let store = fathom_text::store::Store::open(one.path().join("06-tokenize/train")).unwrap();
@@ -420,7 +420,7 @@ fn shipped_recipes_can_be_planned() {
 #[test]
 fn a_folder_keeps_only_what_its_recipe_makes() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
-    // Of another program, in a folder where nothing was curated before.
+    // Written by another program, in a folder without an earlier curation.
     std::fs::create_dir(out.path().join("06-spark")).unwrap();
     std::fs::write(out.path().join("06-spark/part-00000.parquet"), "kept").unwrap();
     run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(2)).unwrap();
@@ -428,7 +428,7 @@ fn a_folder_keeps_only_what_its_recipe_makes() {
     std::fs::remove_dir_all(out.path().join("06-spark")).unwrap();
     std::fs::create_dir(out.path().join("07-notes")).unwrap();
     std::fs::write(out.path().join("07-notes/part-1.txt"), "kept").unwrap();
-    // The same stages under another name: the table of the old name goes, what was not written here stays.
+    // The same stages under another name: the table of the old name is removed, foreign files stay.
     let said = Arc::new(std::sync::Mutex::new(Vec::new()));
     let lines = said.clone();
     let run_options = RunOptions {

@@ -1,4 +1,4 @@
-//! Stages over a whole corpus inside a recipe: decontamination, repeated substrings, blending, splitting into stores.
+//! Whole-table stages in a recipe: decontamination, repeated substrings, blending, splitting into stores.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,7 @@ vocab = 300
 sample_bytes = 30000
 "#;
 
-/// A sentence that no other call gives.
+/// A unique sentence per number.
 fn sentence(n: u64) -> String {
     let syllables = ["ba", "den", "for", "il", "ka", "lum", "me", "no", "pra", "si", "tur", "ve"];
     let word = |w: u64| {
@@ -64,7 +64,7 @@ fn sentence(n: u64) -> String {
     format!("The {}. ", (0..10).map(word).collect::<Vec<_>>().join(" "))
 }
 
-/// Two sources. Every tenth document of `wiki` holds the question, every seventh of `web` the notice.
+/// Two sources. Every tenth document of `wiki` contains the question, every seventh of `web` the notice.
 fn inputs() -> tempfile::TempDir {
     let text = |n: u64| (0..8).map(|s| sentence(n * 8 + s)).collect::<String>();
     let line = |text: String| serde_json::json!({ "text": text }).to_string() + "\n";
@@ -128,7 +128,7 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let stats = run(&pipeline(input.path(), out.path(), &[]), &options(2)).unwrap();
 
-    // Nine documents hold the question; each falls into the text before it and the text behind it.
+    // Nine documents contain the question; each is split into the text before and after it.
     let cut = &tally(&stats, "decontaminate").groups["cut"]["documents cut"];
     assert_eq!(cut.documents, 9);
     assert_eq!(
@@ -146,12 +146,12 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
         "{report}"
     );
 
-    // What goes on is measured behind every stage that writes a table.
+    // Lengths are measured after every stage that writes a table.
     for name in ["decontaminate", "substrings", "blend"] {
         assert_eq!(tally(&stats, name).lengths.total(), tally(&stats, name).documents_out, "{name}");
     }
 
-    // Of thirty notices one is left, and nothing else is shorter than it was.
+    // One of thirty notices is left, and nothing else has become shorter.
     assert_eq!(clean.iter().filter(|(_, text)| text.contains(NOTICE)).count(), 30);
     let distinct = texts(&stats, out.path(), "substrings");
     assert_eq!(distinct.len(), clean.len());
@@ -161,7 +161,7 @@ fn leaks_and_repeats_are_cut_and_sources_weighed() {
     assert_eq!(shorter.len(), 29);
     assert!(shorter.iter().all(|cut| (NOTICE.len()..NOTICE.len() + 40).contains(cut)), "{shorter:?}");
 
-    // Two bytes of `wiki`, which has to be taken several times, for each of `web`.
+    // Two bytes of `wiki`, which must be repeated, for each byte of `web`.
     let drawn = &tally(&stats, "blend").groups["source"];
     let (wiki, web) = (drawn["wiki"].bytes as f64, drawn["web"].bytes as f64);
     assert!((wiki / web - 2.0).abs() < 0.03 && (300_000.0..302_000.0).contains(&(wiki + web)), "{drawn:?}");
@@ -203,7 +203,7 @@ fn what_a_blend_cannot_do_is_said() {
         .unwrap();
     assert!(said.lock().unwrap().contains("300 documents of 1\u{202f}000"), "{said:?}");
 
-    // Copies are on the side of their original.
+    // Copies are in the same split as their original.
     let stats = run(&made(&[weights, "stage.blend.target=600"]).unwrap(), &options(2)).unwrap();
     let rows = query(&stats, out.path(), "select id, split from split");
     let sides: BTreeMap<&str, &Value> =

@@ -1,4 +1,4 @@
-//! The filters as stages of a recipe: what they drop, by which reason, and what they refuse to be set to.
+//! Filters as stages of a recipe: the texts they drop, the reasons, and the settings they refuse.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ impl Ran {
     }
 }
 
-/// What a stage with these options is refused with.
+/// Error message for a stage with these options.
 fn refused(written: &str) -> String {
     let folder = folder(&[("in/a.txt", b"A text.")]);
     load(folder.path(), &format!("[[stage]]\n{written}\n"), &[]).err().expect(written).to_string()
@@ -69,7 +69,7 @@ fn comments_are_those_of_the_language_of_each_file() {
     assert_eq!(ran.dropped("comment_ratio"), 2);
     let score = &ran.stats.stages.last().unwrap().tally.scores["comment_ratio"];
     assert_eq!((score.histogram.total(), score.limits.as_slice()), (4, [0.01, 0.85].as_slice()));
-    // Records of one file name theirs in a column.
+    // Records of one file give their file names in a column.
     let lines = "{\"text\":\"# One\\nx = 1\",\"path\":\"a.py\"}\n{\"text\":\"# One\\nlet x = 1;\",\"path\":\"a.rs\"}\n\
                  {\"text\":\"let x = 1;\"}\n";
     let written = "use = \"code\"\nnum_lines = [1, 100]\nfile_column = \"path\"";

@@ -1,4 +1,5 @@
-//! Stages that ask a model, with models whose answers are known: semantic deduplication, perplexity, and what is refused.
+//! Stages that use a model, with models whose answers are known: semantic deduplication, perplexity, and refused
+//! settings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,7 +60,7 @@ impl Score for Sevens {
     }
 }
 
-/// Short, middling and long texts; the score is certain.
+/// Classifies texts as short, medium or long, with fixed scores.
 struct Lengths([String; 3]);
 
 impl Classify for Lengths {
@@ -131,7 +132,7 @@ fn text(n: u64) -> String {
     (0..4 + n % 30).map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Two files of texts and a folder with what looks like a model. Every third text has the words of the one before it in
+/// Two files of texts and a folder that looks like a model. Every third text has the words of the previous one in
 /// another order.
 fn inputs() -> tempfile::TempDir {
     let line = |n: u64| {
@@ -187,7 +188,7 @@ fn perplexity_is_the_models_and_decides() {
     assert_eq!((score.kept.len(), score.dropped.len()), (4, 4));
     let page = fathom_curate::pipeline::report_page(&stats);
     assert!(page.contains("<td>max</td>") && page.contains("same_meaning"));
-    // All is there: no model is opened.
+    // Everything is complete: no model is loaded.
     run(&pipeline, &options).unwrap();
     assert_eq!(models.opened.load(Ordering::SeqCst), 2);
 }
@@ -257,7 +258,7 @@ fn embeddings_outlive_a_kill() {
     let input = inputs();
     let recipe = "[[stage]]\nuse = \"semantic\"\nmodel = \"MODEL\"\neps = 1e-6\n";
     let out = tempfile::tempdir().unwrap();
-    // Ends at the first point of this name; gives how often a model was opened and how many texts it got.
+    // Ends at the first point of this name; returns the number of model loads and of texts embedded.
     let ended_at = |name: &'static str| {
         let (models, options) = with(Known::default(), 2);
         let stop: fathom_curate::pipeline::Stop = Arc::new(move |point: &str| point == name);
@@ -267,7 +268,7 @@ fn embeddings_outlive_a_kill() {
         (models.opened.load(Ordering::SeqCst), models.embedded.load(Ordering::SeqCst))
     };
     assert_eq!(ended_at("embedded"), (1, 1024));
-    // The table without the duplicates is being written.
+    // Interrupted while the table without the duplicates is being written.
     assert_eq!(ended_at("written"), (1, 2000 - 1024));
     assert_eq!(ended_at(""), (0, 0));
     let undisturbed = tempfile::tempdir().unwrap();

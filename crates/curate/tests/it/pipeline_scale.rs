@@ -1,5 +1,5 @@
-//! Larger than memory, and reported truly: shuffles that must not depend on `memory`, what memory is refused, who has which seed,
-//! what the account says.
+//! Runs larger than memory, and correct reports: shuffles that must not depend on `memory`, refused memory limits,
+//! seeds of stages, contents of the statistics.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn a_shuffle_gives_the_same_bytes_whatever_the_memory_and_the_threads() {
     let small = ["memory=40MiB", "input.max_document_bytes=1048576"];
     let spill = tempfile::tempdir().unwrap();
     let elsewhere = format!("spill={}", spill.path().display());
-    // 55 MB of text; with 40 MiB a range is divided several times, on one thread and on eight.
+    // 55 MB of text; with 40 MiB a range is partitioned several times, on one thread and on eight.
     let runs =
         [(&[][..], 2), (&small[..], 1), (&small[..], 8), (&["memory=60MiB", small[1], &elsewhere][..], 3)];
     let outs = runs.map(|(settings, threads)| {
@@ -55,7 +55,7 @@ fn a_shuffle_gives_the_same_bytes_whatever_the_memory_and_the_threads() {
         assert_eq!(left, 0, "files are left");
         out
     });
-    // Another `out` would have another folder there.
+    // Another `out` would have another subfolder there.
     assert_eq!(std::fs::read_dir(spill.path()).unwrap().count(), 1);
     let shuffled = |out: &Path| {
         let mut files = bytes_of(out);

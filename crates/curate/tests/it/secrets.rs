@@ -1,4 +1,4 @@
-//! Addresses with passwords and signatures: refused before anything is written, and never shown whole.
+//! Addresses with passwords and signatures: refused before anything is written, and never shown in full.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::folder;
 use crate::pipeline::{options, run};
 use crate::server::{Answer, serve};
 
-/// Addresses of one file, each with a secret that has `hunter2` in it, and what is said of them.
+/// Addresses of one file, each with a secret that contains `hunter2`, and their redacted forms.
 const SECRETS: [(&str, &str); 6] = [
     ("https://ann:hunter2@host/a.jsonl", "https://***@host/a.jsonl"),
     ("https://hunter2@host/a.jsonl", "https://***@host/a.jsonl"),
@@ -46,11 +46,11 @@ fn an_address_with_a_secret_is_refused_whatever_it_is() {
         assert!(std::fs::read_dir(out.path()).unwrap().next().is_none(), "something was written");
         let said = input_files(&[location.to_owned()], &RawOptions::default()).unwrap_err().to_string();
         assert!(said.contains(shown) && !said.contains("hunter2"), "{said}");
-        // Where only paths are taken, an address is one that does not exist.
+        // An address given as a path is a path that does not exist.
         let said = open(&[location.into()], &Default::default()).err().unwrap().to_string();
         assert!(!said.contains("hunter2"), "{said}");
     }
-    // A mistake in a setting shows what was typed.
+    // A mistyped setting is quoted, with the secret redacted.
     let said = load(Path::new("out"), "input.pths", SECRETS[0].0).err().unwrap().to_string();
     assert!(said.contains("https://***@host") && !said.contains("hunter2"), "{said}");
 }

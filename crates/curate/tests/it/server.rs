@@ -1,22 +1,22 @@
-//! A small HTTP server: files by ranges, and the failures that a test asks for.
+//! A small HTTP server: files by ranges, with failures on request.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// What the server does with a request.
+/// Reaction of the server to a request.
 pub enum Answer {
-    /// The range.
+    /// Sends the range.
     Whole,
-    /// Half of the range, then the end of the connection.
+    /// Sends half of the range, then closes the connection.
     Half,
-    /// Only a status.
+    /// Sends only a status.
     Status(u16),
-    /// The end of the connection.
+    /// Closes the connection.
     Nothing,
 }
 
-/// Serves files by name as long as the process runs; `answer` is asked with the number of the request, the file's name
-/// and the offset. Gives the address of the folder.
+/// Serves files by name until the process ends; `answer` is called with the number of the request, the file's name
+/// and the offset. Returns the address of the folder.
 pub fn serve(
     files: &[(&str, Vec<u8>)],
     answer: impl Fn(usize, &str, usize) -> Answer + Send + 'static,
@@ -54,7 +54,7 @@ pub fn serve(
     address
 }
 
-/// The name of the file, without a query, and the range that a client wants; that is empty for all of it.
+/// File name without the query, and the range requested by a client; an empty range stands for the whole file.
 fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     let (mut request, mut buffer) = (Vec::new(), [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! Links inside inputs, and what lies where results are written: links, devices and pipes.
+//! Links inside inputs, and links, devices and pipes in place of output files.
 #![cfg(unix)]
 
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ fn plan(input: &Path, out: &Path, settings: &[&str]) -> Result<Pipeline, Error> 
     Pipeline::new(&Loaded::<Recipe>::load(layers)?)
 }
 
-/// A folder with links to itself and to elsewhere, and that elsewhere.
+/// A folder with links to itself and to another folder, and that other folder.
 fn linked() -> (tempfile::TempDir, tempfile::TempDir) {
     let input = folder(&[("a.txt", b"A text."), ("deep/b.txt", b"B text.")]);
     let other = folder(&[("secret.txt", b"Not for training."), ("more/key.txt", b"Nor this.")]);
@@ -53,7 +53,7 @@ fn links_lead_no_further_than_their_folder() {
     assert_eq!(tally.dropped["unsafe_path"].documents, 4, "{:?}", tally.damage);
     let damage = tally.damage.iter().find(|damage| damage.file.ends_with("/c.txt")).unwrap();
     assert!(damage.detail.contains("secret.txt") && damage.detail.contains("input.follow_links"), "{damage}");
-    // What the user names is followed, and with the option everything but circles.
+    // Links named by the user are followed, and with the option all links except cycles.
     let named = folder(&[]);
     symlink(input.path(), named.path().join("data")).unwrap();
     assert_eq!(ids(&named.path().join("data"), &[]).0.len(), 4);
@@ -99,7 +99,7 @@ fn results_replace_files_and_nothing_else() {
     let input = folder(&[("a.txt", b"A text."), ("b.txt", b"B text.")]);
     let outside = folder(&[("precious", b"mine")]);
     let precious = outside.path().join("precious");
-    // A link is replaced or refused, and what it leads to stays.
+    // A link is replaced or refused, and its target is unchanged.
     let whole = tempfile::tempdir().unwrap();
     let stats = run(&plan(input.path(), whole.path(), &[]).unwrap(), &options(1)).unwrap();
     for (name, refused) in [
@@ -120,7 +120,7 @@ fn results_replace_files_and_nothing_else() {
         assert_eq!(ran.is_err(), refused, "{name}: {ran:?}");
         assert_eq!(std::fs::read(&precious).unwrap(), b"mine", "{name}");
     }
-    // A socket stands for all that is no file; devices need a right that tests lack.
+    // A socket represents all special files; creating devices needs privileges that tests lack.
     for name in ["recipe.toml", "stats.json", "00-extract/part-00000.parquet", "seconds/rank-0.jsonl"] {
         let out = tempfile::tempdir().unwrap();
         let path = out.path().join(name);

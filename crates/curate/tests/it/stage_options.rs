@@ -1,4 +1,4 @@
-//! Every kind: its options, what is said of them, and the ranges that they hold.
+//! Every stage kind: its options, their documentation, and the enforcement of documented ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ fn value(text: &str) -> Value {
     table["x"].clone()
 }
 
-/// The options to be written: not those of a table that is unset.
+/// Options to write, excluding those of an unset table.
 fn written(options: &[OptionDoc]) -> BTreeMap<String, Value> {
     let unset = |name: &str| options.iter().any(|o| o.name == name && o.default == "\"none\"");
     let within_unset =
@@ -23,8 +23,8 @@ fn written(options: &[OptionDoc]) -> BTreeMap<String, Value> {
 fn every_kind_knows_its_options_and_reads_its_own_defaults() {
     for kind in stage_kinds() {
         let options = kind.options();
-        // A file or model that is not named cannot be loaded, no sets are found nowhere, and no weights blend nothing;
-        // everything else must stand.
+        // An unnamed file or model cannot be loaded, no sets match nothing, and a blend without weights is empty;
+        // everything else must be accepted.
         match kind.read(&written(&options)) {
             Ok(Err(mistake)) => {
                 let files = ["quality", "classify", "perplexity", "semantic", "histogram", "tokens"];
@@ -55,7 +55,7 @@ fn every_option_says_what_it_takes_and_means() {
             let texts = choices.iter().map(|choice| &choice.about).chain([about]);
             for text in texts {
                 assert!(text.ends_with(['.', ')']) && text.len() > 3, "{at} says `{text}`");
-                // Links of the code's own documentation lead nowhere here.
+                // Intra-doc links would be dead in this text.
                 assert!(!text.contains("[`"), "{at} says `{text}`");
             }
         }
@@ -87,7 +87,7 @@ fn what_is_documented_of_ranges_holds() {
                 let whole = takes.starts_with("a whole number");
                 let wrong = if whole { Value::Integer(wrong as i64) } else { Value::Float(wrong) };
                 let mut given = BTreeMap::from([(name.clone(), wrong.clone())]);
-                // Their files are not looked for until the options are right.
+                // Files are not looked for until the options are valid.
                 for (stage, file) in [("quality", "model"), ("histogram", "file"), ("tokens", "tokenizer")] {
                     if stage == kind.name {
                         given.insert(file.to_owned(), Value::String("none.bin".to_owned()));

@@ -1,8 +1,8 @@
-//! One thread that reads pages before they are asked for, and writes pages behind those who go on: a queue and a ring of buffers.
+//! A thread that reads pages ahead and writes pages in the background: a queue and a ring of buffers.
 //!
-//! Tasks are done in the order in which they were given, so that what is read is what was written before. What is read ahead waits in its
-//! buffer, and is given up where it is written over. Bounded: so many buffers, and so many bytes on their way to the disk, beyond which
-//! whoever writes waits.
+//! Tasks run in the order in which they were submitted, so that reads see earlier writes. Data read ahead waits in its
+//! buffer, and is discarded if it is overwritten. Both the number of buffers and the bytes being written are bounded;
+//! beyond that, writers wait.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes of the file from one on.
+/// A range of bytes in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub at: u64,
@@ -25,26 +25,26 @@ impl Span {
     }
 }
 
-/// What the thread does, with the buffer that it reads into or writes.
+/// A task with its buffer.
 enum Task {
     Read(u64, Vec<u8>),
     Write(u64, Vec<u8>),
 }
 
-/// The buffer of a task that is done, or why it is not.
+/// The buffer of a finished task, or its error.
 type Done = Result<Vec<u8>>;
 
-/// What was asked of the thread, in its order.
+/// Submitted tasks, in order.
 enum Asked {
     Read(Span),
-    /// Its bytes are of no use any more.
+    /// A read whose data is no longer needed.
     GivenUp,
     Write(usize),
 }
 
-/// The thread, as the one that issues work sees it.
+/// The thread, as seen by the one that issues work.
 pub(super) struct Ahead {
-    /// None once it ends.
+    /// `None` once it ends.
     tasks: Option<Sender<Task>>,
     done: Receiver<Done>,
     thread: Option<JoinHandle<()>>,
@@ -52,16 +52,16 @@ pub(super) struct Ahead {
     ready: Vec<(Span, Vec<u8>)>,
     free: Vec<Vec<u8>>,
     buffer_bytes: usize,
-    /// On their way to the disk, and how many may be.
+    /// Bytes being written, and their maximum.
     writing_bytes: usize,
     most_bytes: usize,
 }
 
 impl Ahead {
-    /// A thread over a file with so many buffers of so many bytes each.
+    /// Starts a thread for a file, with this number of buffers of this size.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn start(file: Arc<File>, (buffers, buffer_bytes): (usize, usize)) -> Result<Ahead> {
         let (tasks, queue) = channel();
         let (send, done) = channel();
@@ -79,18 +79,19 @@ impl Ahead {
         })
     }
 
-    /// Bytes of a buffer: of what is read ahead at once.
+    /// Size of a buffer, and so of one read.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer_bytes
     }
 
-    /// Begins to read bytes, in their order, into as many buffers as are free. What was read ahead before and is not among them is given up.
+    /// Starts to read byte ranges, in order, into as many buffers as are free. Earlier reads that are not among them
+    /// are discarded.
     ///
     /// # Errors
-    /// The system's, of an earlier task.
+    /// Those of the system, from an earlier task.
     ///
     /// # Panics
-    /// If some are more than a buffer holds.
+    /// If a range is larger than a buffer.
     pub fn begin(&mut self, spans: &[Span]) -> Result<()> {
         self.look()?;
         self.give_up(|read| !spans.contains(read));
@@ -107,16 +108,17 @@ impl Ahead {
         Ok(())
     }
 
-    /// Whether bytes are being read, or are there.
+    /// True if a range is being read, or is available.
     pub fn has(&self, span: Span) -> bool {
         let asked = |asked: &Asked| matches!(asked, Asked::Read(other) if *other == span);
         self.asked.iter().any(asked) || self.ready.iter().any(|(other, _)| *other == span)
     }
 
-    /// Gives bytes that are being read to `use_them`, once they are there; what it makes of them, or nothing where they were not asked for.
+    /// Passes a range that was read ahead to `use_them` once it is available; returns its result, or `None` if it was
+    /// not requested.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn take<T>(&mut self, span: Span, use_them: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         loop {
             if let Some(index) = self.ready.iter().position(|(other, _)| *other == span) {
@@ -132,10 +134,10 @@ impl Ahead {
         }
     }
 
-    /// Begins to write bytes; waits where too many are on their way.
+    /// Starts to write bytes; waits if too many are being written.
     ///
     /// # Errors
-    /// The system's, of an earlier task.
+    /// Those of the system, from an earlier task.
     pub fn write(&mut self, at: u64, bytes: Vec<u8>) -> Result<()> {
         let span = Span { at, bytes: bytes.len() };
         self.give_up(|read| read.meets(span));
@@ -147,10 +149,10 @@ impl Ahead {
         self.ask(Task::Write(at, bytes))
     }
 
-    /// Waits until all is written.
+    /// Waits until everything is written.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn settle(&mut self) -> Result<()> {
         while self.writing_bytes > 0 {
             self.wait()?;
@@ -174,7 +176,7 @@ impl Ahead {
         if sent { Ok(()) } else { Err(gone()) }
     }
 
-    /// Takes note of what is done.
+    /// Processes finished tasks.
     fn look(&mut self) -> Result<()> {
         while let Ok(done) = self.done.try_recv() {
             self.note(done)?;
@@ -182,7 +184,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// The same of one more task, for which it waits.
+    /// Waits for one more task.
     fn wait(&mut self) -> Result<()> {
         let done = self.done.recv().map_err(|_| gone())?;
         self.note(done)
@@ -213,18 +215,18 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.tasks = None;
         if let Some(thread) = self.thread.take() {
-            // It ends with its queue, and has nothing that could panic.
+            // The thread exits when its queue closes, and none of its tasks can panic.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread is not there.
+/// The error if the thread has ended.
 fn gone() -> Error {
     Error::new(ErrorKind::BrokenPipe, "the thread that reads pages has ended")
 }
 
-/// Does tasks until there will be no more.
+/// Runs tasks until the queue is closed.
 fn serve(file: &File, queue: &Receiver<Task>, send: &Sender<Done>) {
     while let Ok(task) = queue.recv() {
         let done = match task {
@@ -257,7 +259,7 @@ mod tests {
         ahead.write(20, vec![2; 10]).unwrap();
         ahead.begin(&[span(20, 10), span(30, 10)]).unwrap();
         assert_eq!(ahead.take(span(20, 10), <[u8]>::to_vec).unwrap(), Some(vec![2; 10]));
-        // What is written over meanwhile is given up, whether it is there yet or not.
+        // A range that is overwritten meanwhile is discarded, whether it has been read or not.
         ahead.write(35, vec![3; 2]).unwrap();
         assert_eq!(ahead.take(span(30, 10), <[u8]>::to_vec).unwrap(), None);
         ahead.begin(&[span(30, 10)]).unwrap();
@@ -277,12 +279,12 @@ mod tests {
         ahead.take(all[0], |_| ()).unwrap();
         ahead.begin(&all[1..]).unwrap();
         assert_eq!(there(&ahead), [false, true, true, false, false]);
-        // Others are wanted: the buffers are theirs as soon as they are read.
+        // New ranges are requested: they get the buffers as soon as those are read.
         while !ahead.has(all[4]) {
             ahead.begin(&all[4..]).unwrap();
         }
         assert_eq!(there(&ahead)[1..3], [false, false]);
-        // Of what is written no more than the buffers' bytes is on its way.
+        // At most the buffers' size in bytes is being written at once.
         for at in 0..10 {
             ahead.write(10 * at, vec![4; 9]).unwrap();
             assert!(ahead.writing_bytes <= 20);

@@ -1,4 +1,4 @@
-//! New tokens of some sequences as one packed stream over their pages.
+//! New tokens of several sequences as one packed stream over their pages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,23 +15,23 @@ use super::{Pages, Side, Table, row_bytes};
 /// New tokens of one sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Feed<'a> {
-    /// The tokens, following those that are held.
+    /// The tokens, following those that are cached.
     pub ids: &'a [u32],
-    /// Tokens that are held.
+    /// Number of cached tokens.
     pub held: usize,
     /// Its pages, with room for the new tokens.
     pub table: &'a Table,
-    /// Tokens that the sequence had when its first was read; what depends on its length does not depend on the chunks in which it is
-    /// read. Later tokens see the length with themselves.
+    /// Length of the sequence when its first token was read. Length-dependent settings use it, so that they do not
+    /// depend on how the prompt is chunked; later tokens see the length up to themselves.
     pub known: usize,
-    /// Where recurrences keep what they have of it.
+    /// Slot of its recurrent states.
     pub slot: usize,
-    /// What an adapter adds to its rows.
+    /// The adapter's terms for its rows.
     pub terms: Option<&'a Rc<Terms>>,
 }
 
 impl Feed<'_> {
-    /// Runs of its rows, each with the length of the sequence that they see.
+    /// Ranges of its rows, each with the sequence length that they see.
     fn lengths(&self, rows: &Range<usize>) -> Vec<(Range<usize>, usize)> {
         let early = self.known.saturating_sub(self.held).min(rows.len());
         let first = (early > 0).then(|| (rows.start..rows.start + early, self.known));
@@ -40,15 +40,15 @@ impl Feed<'_> {
     }
 }
 
-/// What recurrences keep: by layer, one state for each slot, below each other.
+/// Recurrent states by layer, one per slot, concatenated.
 pub(crate) type States = BTreeMap<usize, Tensor>;
 
-/// The memory of a batch of feeds: what its new tokens write, and what they read.
+/// The memory of a batch of feeds: pages that its tokens write and read.
 pub(crate) struct Feeding<'a> {
     pages: &'a Pages,
     feeds: &'a [Feed<'a>],
     rows: Vec<Range<usize>>,
-    /// By class, whether a feed sees pages that are on disk.
+    /// By class, whether a feed reads pages on disk.
     on_disk: Vec<bool>,
     states: &'a mut States,
     slots: usize,
@@ -86,7 +86,7 @@ impl<'a> Feeding<'a> {
         (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms, types: None }, feeding)
     }
 
-    /// Rows that are next to each other and have the same adapter's terms, with these.
+    /// Adapter terms, each with a range of adjacent rows that share them.
     fn terms(&self) -> Vec<RowTerms> {
         let mut all: Vec<RowTerms> = Vec::new();
         for (feed, rows) in self.feeds.iter().zip(&self.rows) {
@@ -101,7 +101,7 @@ impl<'a> Feeding<'a> {
         all
     }
 
-    /// The pages of a class that a feed's tokens see, from the first that they reach.
+    /// The range of pages in a class that a feed's tokens see.
     fn seen(&self, class: usize, feed: &Feed<'_>) -> Range<usize> {
         let window = self.pages.classes[class].window;
         let first = window.map_or(0, |window| feed.held.saturating_sub(window));
@@ -125,7 +125,7 @@ impl<'a> Feeding<'a> {
                 self.pages.classes[class].window,
             ));
             pages.extend(seen.clone().map(|index| self.page(class, feed, index) as i32));
-            // Tokens behind a sequence's end, up to the end of its last page, are unused.
+            // Positions after a sequence's end, up to the end of its last page, are unused.
             pos_k.extend((first..seen.end * PAGE_ROWS).map(|at| at as i32));
             pairs += (rows.len() * (end - first)) as u64;
         }
@@ -135,7 +135,7 @@ impl<'a> Feeding<'a> {
             format: self.pages.format,
         };
         if self.on_disk[class] {
-            // They are gathered, in this order.
+            // Pages are gathered in this order.
             pages = (0..pages.len() as i32).collect();
         }
         let pages = device.machine.reads_pages().then(|| table(&pages));
@@ -148,7 +148,8 @@ impl<'a> Feeding<'a> {
         page.unwrap_or_else(|| panic!("kv: page {index} of a sequence of {} tokens is not there", feed.held))
     }
 
-    /// Writes the new rows of a layer's keys or values to their pages. Those of pages on disk are in the tensor of gathered pages first.
+    /// Writes the new rows of a layer's keys or values to their pages. Rows for pages on disk are first copied into the
+    /// gathered tensor.
     fn write(&self, device: &Device, (layer, which): Side, from: &Tensor, gathered: Option<&Tensor>) {
         let (class, into) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
         let starts = self.starts(class);
@@ -175,7 +176,7 @@ impl<'a> Feeding<'a> {
         }
     }
 
-    /// Rows as pages hold them.
+    /// Converts rows to the pages' format.
     fn put(&self, device: &Device, x: &Tensor, out: &Tensor) {
         let Pages { format, head_dim, .. } = *self.pages;
         match format {
@@ -184,7 +185,7 @@ impl<'a> Feeding<'a> {
         }
     }
 
-    /// Where each sequence's pages begin among those that are gathered, in rows.
+    /// The first row of each sequence among the gathered pages.
     fn starts(&self, class: usize) -> Vec<usize> {
         let pages = |feed: &Feed<'_>| self.seen(class, feed).len();
         let start =
@@ -192,8 +193,8 @@ impl<'a> Feeding<'a> {
         self.feeds.iter().scan(0, start).collect()
     }
 
-    /// Runs of pages that the batch sees which are next to each other, in memory, or on disk as far as their rows are held already; a run on
-    /// disk has `most` pages at most.
+    /// Runs of adjacent pages that the batch sees, in memory, or on disk as far as their rows are cached already; a run
+    /// on disk has at most `most` pages.
     fn pieces(&self, class: usize, most: usize) -> Vec<Piece> {
         let mut all: Vec<Piece> = Vec::new();
         for (feed, start) in self.feeds.iter().zip(self.starts(class)) {
@@ -213,8 +214,8 @@ impl<'a> Feeding<'a> {
         all
     }
 
-    /// All pages that the batch sees, in order, but for new rows of those on disk: for machines that do not read pages where they are, and
-    /// where some are on disk.
+    /// Gathers all pages that the batch sees, in order, except new rows of pages on disk: for machines that cannot read
+    /// pages in place, and if some are on disk.
     fn gather(&self, device: &Device, (layer, which): Side, all: &Tensor) {
         let (class, held) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
         let mut read = Vec::new();
@@ -229,7 +230,7 @@ impl<'a> Feeding<'a> {
         self.pages.fill(device, (layer, which), read);
     }
 
-    /// Room for all pages that the batch sees; zeros where pages on disk have no rows yet.
+    /// A tensor for all pages that the batch sees; zeros where pages on disk have no rows yet.
     fn room(&self, device: &Device, (layer, which): Side) -> Tensor {
         let (class, held) = (self.pages.of_layer[layer], &self.pages.layers[layer][which]);
         let starts = self.starts(class);
@@ -248,8 +249,8 @@ impl<'a> Feeding<'a> {
         all
     }
 
-    /// Begins to read what the next layer with pages on disk sees, from a layer on and then from the first: what is read ahead of the next
-    /// step is the beginning that sequences have there, too.
+    /// Starts to read ahead for the next layer with pages on disk, cyclically from layer `from`: in the next step,
+    /// sequences still have these pages.
     fn read_ahead(&self, from: usize) {
         let layers = self.pages.layers.len();
         let sees = |layer: &usize| {
@@ -265,17 +266,17 @@ impl<'a> Feeding<'a> {
     }
 }
 
-/// Pages next to each other, from one of them on.
+/// A run of adjacent pages.
 struct Piece {
     page: u32,
     on_disk: bool,
-    /// Where they go among those that are gathered, in rows.
+    /// First row among the gathered pages.
     to: usize,
     rows: usize,
 }
 
 impl Piece {
-    /// Whether a page comes next.
+    /// True if `page` continues the run.
     fn goes_on(&self, page: u32, on_disk: bool, most: usize) -> bool {
         let pages = self.rows / PAGE_ROWS;
         let whole = self.rows.is_multiple_of(PAGE_ROWS);

@@ -1,5 +1,6 @@
-//! Pages of sequences that are longer than the pages in memory: their keys and values in a file, layer by layer. The file has no name, so it
-//! is gone with its process. One thread reads ahead and writes behind ([`super::ahead`]).
+//! Pages on disk, for sequences longer than the pages in memory: their keys and values in a file, layer by layer. The
+//! file is unlinked, so it disappears with its process. One thread reads ahead and writes in the background
+//! ([`super::ahead`]).
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions, remove_file};
@@ -15,14 +16,14 @@ use super::ahead::{Ahead, Span};
 /// Keys (0) or values (1) of a layer.
 pub(super) type Side = (usize, usize);
 
-/// Most bytes that are read ahead, and as many that are on their way to the disk.
+/// Maximum bytes read ahead, and maximum bytes being written.
 const AHEAD_BYTES: u64 = 16 << 20;
 
-/// Most bytes that are read at once.
+/// Maximum bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// Bytes of the buffers of a file with so many pages, which in a layer have so many bytes each: of what is read ahead and of what is
-/// written behind, half of a layer at most each.
+/// Bytes of the buffers of a file with `pages` pages of `layer_page_bytes` bytes per layer: for reading ahead and for
+/// writing, each at most half of a layer.
 pub(super) fn buffers_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
     2 * ahead_bytes(pages, layer_page_bytes)
 }
@@ -31,7 +32,7 @@ fn ahead_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
     AHEAD_BYTES.min(pages as u64 * layer_page_bytes / 2)
 }
 
-/// How many buffers there are, of so many bytes each: whole pages of keys or values.
+/// Number and size of the buffers: whole pages of keys or values.
 fn buffers(pages: usize, layer_page_bytes: u64) -> (usize, usize) {
     let (all, page) = (ahead_bytes(pages, layer_page_bytes), (layer_page_bytes / 2).max(1));
     let each = (all / 8).min(PIECE_BYTES) / page * page;
@@ -39,23 +40,23 @@ fn buffers(pages: usize, layer_page_bytes: u64) -> (usize, usize) {
     ((all / each) as usize, each as usize)
 }
 
-/// The file.
+/// The file of pages.
 pub(super) struct PageFile {
     file: Arc<File>,
     folder: PathBuf,
-    /// By layer, where keys and values begin, and bytes of a row of each.
+    /// By layer, offsets of keys and values, and the size of a row of each.
     starts: Vec<[u64; 2]>,
     row_bytes: Vec<[u64; 2]>,
     ahead: RefCell<Ahead>,
-    /// The charge of the buffers, which are the host's: another thread has them.
+    /// Charges the buffers in the pool; the memory itself belongs to the host, since another thread uses it.
     _buffers: Tensor,
 }
 
 impl PageFile {
-    /// A file in a folder for so many pages of layers with rows of so many bytes.
+    /// Creates a file in a folder, for `pages` pages of layers with these row sizes.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn create(
         device: &Device,
         folder: &Path,
@@ -92,41 +93,41 @@ impl PageFile {
         Ok(PageFile { file, folder: folder.to_path_buf(), starts, row_bytes, ahead, _buffers })
     }
 
-    /// Pages of keys or values that are read at once, at most.
+    /// Maximum number of pages of keys or values per read.
     pub fn piece(&self, (layer, side): Side) -> usize {
         let bytes = self.ahead.borrow().buffer_bytes();
         (bytes / (self.row_bytes[layer][side] as usize * PAGE_ROWS).max(1)).max(1)
     }
 
-    /// Where rows are, from one of them on.
+    /// The byte range of some rows.
     fn span(&self, side: Side, (row, rows): (usize, usize)) -> Span {
         Span { at: self.at(side, row), bytes: rows * self.row_bytes[side.0][side.1] as usize }
     }
 
-    /// Waits until all that was written is in the file.
+    /// Waits until everything is written to the file.
     ///
     /// # Panics
-    /// As [`PageFile::read`].
+    /// Those of [`PageFile::read`].
     pub fn settle(&self) {
         let settled = self.ahead.borrow_mut().settle();
         self.done(settled);
     }
 
-    /// Begins to read rows of some pieces, the first of them first, as far as there are buffers.
+    /// Starts to read rows of some pieces in order, as far as there are buffers.
     ///
     /// # Panics
-    /// As [`PageFile::read`].
+    /// Those of [`PageFile::read`].
     pub fn read_ahead(&self, pieces: impl Iterator<Item = (Side, (usize, usize))>) {
         let spans: Vec<Span> = pieces.map(|(side, rows)| self.span(side, rows)).collect();
         let started = self.ahead.borrow_mut().begin(&spans);
         self.done(started);
     }
 
-    /// Reads rows of some pieces, each into the tensor next to it: first, by several threads, those that are not read ahead. What was written
-    /// has settled.
+    /// Reads rows of some pieces, each into its tensor: first those not read ahead, by several threads. Writes must
+    /// have settled.
     ///
     /// # Panics
-    /// As [`PageFile::read`].
+    /// Those of [`PageFile::read`].
     pub fn fill(&self, device: &Device, side: Side, pieces: Vec<((usize, usize), Tensor)>) {
         let mut ahead = self.ahead.borrow_mut();
         let spans = pieces.into_iter().map(|(rows, into)| (self.span(side, rows), into));
@@ -152,10 +153,10 @@ impl PageFile {
         self.starts[layer][side] + row as u64 * self.row_bytes[layer][side]
     }
 
-    /// Rows from one of them on, counted over all pages.
+    /// Reads rows, counted over all pages.
     ///
     /// # Panics
-    /// With the system's reason, which ends the step.
+    /// With the system's error, which ends the step.
     pub fn read(&self, side: Side, (row, rows): (usize, usize)) -> Vec<u8> {
         self.settle();
         let mut bytes = vec![0; rows * self.row_bytes[side.0][side.1] as usize];
@@ -164,10 +165,10 @@ impl PageFile {
         bytes
     }
 
-    /// Overwrites rows from one of them on, behind who goes on.
+    /// Overwrites rows from `row` on, in the background.
     ///
     /// # Panics
-    /// As [`PageFile::read`], where an earlier one could not be written.
+    /// Those of [`PageFile::read`], if an earlier write failed.
     pub fn write(&self, side: Side, row: usize, bytes: Vec<u8>) {
         let started = self.ahead.borrow_mut().write(self.at(side, row), bytes);
         self.done(started);

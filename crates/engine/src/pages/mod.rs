@@ -1,9 +1,9 @@
-//! Memory of keys and values: pages of [`PAGE_ROWS`] tokens, which sequences share where they begin alike.
+//! Memory of keys and values: pages of [`PAGE_ROWS`] tokens, which sequences with the same prefix share.
 //!
-//! Layers with the same window have the same pages of a sequence (a *class*), in tensors of their own; a sequence's [`Table`] says of
-//! each class which pages its tokens are in. Layers with a window keep the pages that their window still reaches. Behind the pages in memory
-//! there may be some on disk, for sequences that are longer than those ([`file`]): a step that reads such pages gathers them, layer by layer,
-//! the first of the next layer while this one is computed.
+//! Layers with the same window form a *class* and use the same pages of a sequence, each with tensors of its own; a
+//! sequence's [`Table`] lists its pages for each class. Layers with a window keep only the pages within it. After the
+//! pages in memory there may be some on disk, for longer sequences ([`file`]): a step that reads such pages gathers
+//! them layer by layer, starting on the next layer while one is computed.
 
 mod ahead;
 mod feed;
@@ -23,22 +23,22 @@ pub(crate) use tree::{Place, Root, Tree};
 /// Pages of all layers.
 pub(crate) struct Pages {
     classes: Vec<Class>,
-    /// The class of each layer; 0 of a layer that keeps no keys.
+    /// The class of each layer; 0 for a layer without keys.
     of_layer: Vec<usize>,
     /// Keys and values of each layer, [pages x rows, columns].
     layers: Vec<[Tensor; 2]>,
     format: PageFormat,
     head_dim: usize,
-    /// Those on disk.
+    /// The pages on disk.
     file: Option<PageFile>,
 }
 
-/// Pages of the layers that look equally far back.
+/// Pages of the layers with the same window.
 struct Class {
     window: Option<usize>,
-    /// Tables and prefixes that have each page.
+    /// Number of tables and prefixes that use each page.
     users: Vec<u32>,
-    /// Pages in memory, before those on disk.
+    /// Number of pages in memory, which precede those on disk.
     in_memory: usize,
     free: Vec<u32>,
     free_on_disk: Vec<u32>,
@@ -50,7 +50,7 @@ pub(crate) struct Table {
     classes: Vec<Run>,
 }
 
-/// Pages of a sequence that are kept, from one of them on.
+/// The pages of a sequence that are kept, starting with number `first`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     first: usize,
@@ -58,14 +58,14 @@ pub(crate) struct Run {
 }
 
 impl Table {
-    /// By class, the page that holds a sequence's tokens from `index * PAGE_ROWS` on, where it is kept.
+    /// By class, the page with a sequence's tokens from `index * PAGE_ROWS` on, if it is kept.
     pub fn pages(&self, index: usize) -> Vec<Option<u32>> {
         self.classes.iter().map(|run| run.page(index)).collect()
     }
 }
 
 impl Run {
-    /// The page that holds a sequence's tokens from `index * PAGE_ROWS` on, if it is kept.
+    /// The page with a sequence's tokens from `index * PAGE_ROWS` on, if it is kept.
     pub fn page(&self, index: usize) -> Option<u32> {
         self.pages.get(index.checked_sub(self.first)?).copied()
     }
@@ -75,11 +75,11 @@ impl Run {
     }
 }
 
-/// A class has no page left.
+/// A class has too few pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Short {
     pub class: usize,
-    /// Pages that are missing.
+    /// Number of missing pages.
     pub pages: usize,
 }
 
@@ -88,12 +88,12 @@ fn rows_of(page: u32) -> Range<usize> {
     page as usize * PAGE_ROWS..(page as usize + 1) * PAGE_ROWS
 }
 
-/// Bytes of a row of a layer's keys or values: none of another rank's layers.
+/// Bytes of a row of a layer's keys or values; 0 for another rank's layers.
 fn row_bytes(tensor: &Tensor) -> usize {
     tensor.cols() * tensor.dtype().bytes()
 }
 
-/// Pages that hold so many tokens.
+/// Number of pages for `tokens` tokens.
 pub(crate) fn pages_of(tokens: usize) -> usize {
     tokens.div_ceil(PAGE_ROWS)
 }
@@ -107,25 +107,24 @@ pub(crate) fn pages_for(
 ) -> Vec<usize> {
     let of = |window: Option<usize>| {
         let all = pages_of(tokens);
-        // Where a window begins inside a page, and where a chunk ends inside one.
+        // A window may begin inside a page, and a chunk may end inside one.
         window.map_or(all, |window| all.min(pages_of(window + chunk) + 2))
     };
     windows.iter().map(|window| sequences * of(*window)).collect()
 }
 
-/// Bytes of the keys and values of a page in one layer: of the heads that are here.
+/// Bytes of the keys and values of a page in one layer, for this rank's heads.
 pub fn layer_page_bytes(model: &Model, dtype: DType, format: PageFormat) -> u64 {
     let spec = model.portion.local(&model.spec);
     (2 * PAGE_ROWS * spec.kv_heads * format.head_bytes(spec.head_dim, dtype)) as u64
 }
 
-/// Bytes that a file of so many pages takes in memory besides the layer that a step gathers from it: buffers of what is read ahead and of
-/// what is on its way to the disk.
+/// Memory for the buffers of a file with `pages` pages, in addition to the layer that a step gathers from it.
 pub fn page_buffers_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
     file::buffers_bytes(pages, layer_page_bytes)
 }
 
-/// Bytes of one page of each class: of the heads and layers that are here.
+/// Bytes of one page of each class, for this rank's heads and layers.
 pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
     let (spec, bytes) = (model.portion.local(&model.spec), layer_page_bytes(model, dtype, format));
     let windows = spec.windows();
@@ -138,7 +137,7 @@ pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
 }
 
 impl Pages {
-    /// So many pages of each class.
+    /// Allocates the given number of pages of each class.
     pub fn new(
         device: &Device,
         model: &Model,
@@ -167,7 +166,7 @@ impl Pages {
             let class = class_of(layer).filter(|_| here(index));
             let rows = class.map_or(0, |class| counts[class] * PAGE_ROWS);
             let (dtype, cols) = format.storage(spec.kv_heads, spec.head_dim, dtype);
-            // Rows of another rank's layers have no bytes; there may be pages on disk alone.
+            // Rows of another rank's layers are empty; all pages may be on disk.
             let cols = if class.is_some() { cols } else { 0 };
             [(); 2].map(|()| device.zeros(rows, cols, dtype, Category::Kv))
         };
@@ -176,20 +175,20 @@ impl Pages {
         Pages { classes, of_layer, layers, format, head_dim: spec.head_dim, file: None }
     }
 
-    /// How far back the layers of a class look; none for all the way.
+    /// The window of a class; `None` is unlimited.
     pub fn window(&self, class: usize) -> Option<usize> {
         self.classes[class].window
     }
 
-    /// Classes.
+    /// Number of classes.
     pub fn classes(&self) -> usize {
         self.classes.len()
     }
 
-    /// Adds so many pages on disk, in a folder, to each class without a window.
+    /// Adds `pages` pages on disk, in a folder, to each class without a window.
     ///
     /// # Errors
-    /// The system's.
+    /// Those of the system.
     pub fn add_on_disk(&mut self, device: &Device, folder: &Path, pages: usize) -> std::io::Result<()> {
         device.pool.enter("kv", -1);
         let row = |tensor: &Tensor| row_bytes(tensor) as u64;
@@ -207,18 +206,18 @@ impl Pages {
         Ok(())
     }
 
-    /// Pages of a class in memory, and those of them that are not in use.
+    /// Total and free pages of a class in memory.
     pub fn counts(&self, class: usize) -> [usize; 2] {
         self.classes.get(class).map_or([0; 2], |class| [class.in_memory, class.free.len()])
     }
 
-    /// Pages of a class that are not in use, for a sequence in memory or for one on disk.
+    /// Free pages of a class, for a sequence in memory or for one on disk.
     pub fn free(&self, class: usize, on_disk: bool) -> usize {
         let class = &self.classes[class];
         if class.gives_disk(on_disk) { class.free_on_disk.len() } else { class.free.len() }
     }
 
-    /// Whether a page of a class is on disk.
+    /// True if a page of a class is on disk.
     fn is_on_disk(&self, class: usize, page: u32) -> bool {
         page as usize >= self.classes[class].in_memory
     }
@@ -228,10 +227,10 @@ impl Pages {
         Table { classes: vec![Run::default(); self.classes.len()] }
     }
 
-    /// Room for the tokens of a sequence up to `tokens`, in memory or on disk.
+    /// Allocates pages for a sequence of `tokens` tokens, in memory or on disk.
     ///
     /// # Errors
-    /// A class has too few pages left; those that there were are in the table.
+    /// A class has too few pages; those that it had are in the table.
     pub fn grow(&mut self, table: &mut Table, tokens: usize, on_disk: bool) -> Result<(), Short> {
         let pages = pages_of(tokens);
         for (index, run) in table.classes.iter_mut().enumerate() {
@@ -245,7 +244,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Lets go of the pages that no later token of a sequence of `tokens` tokens reads.
+    /// Frees the pages that no later token of a sequence of `tokens` tokens reads.
     pub fn slide(&mut self, table: &mut Table, tokens: usize) {
         for (index, run) in table.classes.iter_mut().enumerate() {
             let Some(window) = self.classes[index].window else { continue };
@@ -258,7 +257,7 @@ impl Pages {
         }
     }
 
-    /// Lets go of all pages of a table.
+    /// Frees all pages of a table.
     pub fn clear(&mut self, table: &mut Table) {
         for (class, run) in self.classes.iter_mut().zip(&mut table.classes) {
             run.pages.drain(..).for_each(|page| class.release(page));
@@ -266,10 +265,11 @@ impl Pages {
         }
     }
 
-    /// A second sequence with the same first `tokens` tokens: whole pages are shared, a page that both will write to is copied.
+    /// A second sequence with the same first `tokens` tokens: whole pages are shared, and a page that both will write
+    /// to is copied.
     ///
     /// # Errors
-    /// There is no page to copy to; nothing is kept.
+    /// There is no page for the copy; nothing is allocated.
     pub fn fork(&mut self, device: &Device, table: &Table, tokens: usize) -> Result<Table, Short> {
         let mut other = self.table();
         let whole = tokens / PAGE_ROWS;
@@ -290,7 +290,7 @@ impl Pages {
         Ok(other)
     }
 
-    /// Copies the page of `table` that ends inside, in every class that has it.
+    /// Copies the last, partial page of the prefix, in every class that has it.
     fn copy_tail(
         &mut self,
         device: &Device,
@@ -322,7 +322,7 @@ impl Pages {
         }
     }
 
-    /// The first rows of a page, as they are held.
+    /// The first rows of a page in their stored format.
     fn read_rows(&self, device: &Device, (layer, which): Side, page: u32, rows: usize) -> Vec<u8> {
         let (class, first) = (self.of_layer[layer], rows_of(page).start);
         match &self.file {
@@ -342,29 +342,29 @@ impl Pages {
         }
     }
 
-    /// Pages on disk that are read at once, at most.
+    /// Maximum number of pages on disk per read.
     fn piece(&self, side: Side) -> usize {
         self.file.as_ref().map_or(1, |file| file.piece(side))
     }
 
-    /// Waits until what was written is on disk.
+    /// Waits until writes are on disk.
     fn settle(&self) {
         self.file.iter().for_each(PageFile::settle);
     }
 
-    /// Where rows of a page on disk are in the file.
+    /// Position in the file of the rows of a page on disk.
     fn in_file(&self, (layer, _): Side, (page, rows): (u32, usize)) -> (usize, usize) {
         ((page as usize - self.classes[self.of_layer[layer]].in_memory) * PAGE_ROWS, rows)
     }
 
-    /// Begins to read rows of pages on disk, from the beginnings of some on.
+    /// Starts to read rows of pages on disk.
     fn read_ahead(&self, pieces: impl Iterator<Item = (Side, (u32, usize))>) {
         if let Some(file) = &self.file {
             file.read_ahead(pieces.map(|(side, rows)| (side, self.in_file(side, rows))));
         }
     }
 
-    /// Reads rows of pages on disk, from the beginnings of some on, into the tensors next to them.
+    /// Reads rows of pages on disk into their tensors.
     fn fill(&self, device: &Device, side: Side, pieces: Vec<((u32, usize), Tensor)>) {
         if let Some(file) = &self.file {
             let pieces = pieces.into_iter().map(|(rows, into)| (self.in_file(side, rows), into));
@@ -384,10 +384,10 @@ impl Pages {
         }
     }
 
-    /// Overwrites a page with keys and values that [`Pages::save`] gave.
+    /// Overwrites a page with keys and values written by [`Pages::save`].
     ///
     /// # Panics
-    /// If they are not as many bytes as the page has.
+    /// If the number of bytes differs from the page's.
     pub fn load(&self, device: &Device, class: usize, page: u32, mut bytes: &[u8]) {
         assert_eq!(bytes.len(), self.bytes(class), "kv: bytes of a page");
         for (side, tensor) in self.sides(class) {
@@ -420,14 +420,14 @@ impl Pages {
         self.classes[class].release(page);
     }
 
-    /// Nothing but one has the page.
+    /// True if the page has a single user.
     fn is_alone(&self, class: usize, page: u32) -> bool {
         self.classes[class].users[page as usize] == 1
     }
 }
 
 impl Class {
-    /// A sequence that is on disk gets pages there. Layers with a window have theirs in memory always.
+    /// True if a sequence on disk gets its pages there; layers with a window always keep theirs in memory.
     fn gives_disk(&self, on_disk: bool) -> bool {
         on_disk && self.users.len() > self.in_memory
     }

@@ -1,8 +1,8 @@
-//! Beginnings of sequences that were computed before: a radix tree whose nodes are pages.
+//! Cached prefixes: a radix tree whose nodes are pages.
 //!
-//! A node has up to [`PAGE_ROWS`] tokens and, of each class, the page with their keys and values, which never changes again. A
-//! sequence that begins with the tokens of a path shares its pages; of the page where it parts from a node it copies the rows that
-//! they have in common. What was used least recently goes first, leaves before what they stand on.
+//! A node has up to [`PAGE_ROWS`] tokens and, for each class, the page with their keys and values, which never changes
+//! again. A sequence that begins with the tokens of a path shares its pages; where it diverges within a node, it copies
+//! the common rows of that page. The least recently used nodes are evicted first, leaves before their parents.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,10 +11,11 @@ use fathom_tensor::{Device, PAGE_ROWS};
 
 use super::{Pages, Short, Table};
 
-/// What sequences have to agree in besides their tokens: the requests' scope, the adapter, the regime of rotary embeddings.
+/// Everything besides tokens in which sequences must agree: the requests' scope, the adapter, the regime of rotary
+/// embeddings.
 pub(crate) type Root = (String, String, usize);
 
-/// The tree.
+/// The tree of prefixes.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     roots: BTreeMap<Root, usize>,
@@ -28,37 +29,37 @@ pub(crate) struct Tree {
 struct Node {
     parent: Option<usize>,
     ids: Box<[u32]>,
-    /// By class; none where it was given up.
+    /// By class; `None` if it was evicted.
     pages: Vec<Option<u32>>,
     children: Vec<usize>,
     used: u64,
-    /// How many nodes there were before.
+    /// Number of earlier nodes, which identifies this one.
     number: u64,
 }
 
-/// The beginning of a sequence that is there.
+/// A cached prefix of a sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Its tokens.
+    /// Its length in tokens.
     pub tokens: usize,
-    /// The nodes with whole pages of it, and the one of which some rows are.
+    /// The nodes whose pages are used completely, and the node of which only some rows are used.
     path: Vec<usize>,
     part: Option<(usize, usize)>,
 }
 
-/// Where a beginning ends in the tree: a node, and which of those that were there.
+/// The end of a prefix in the tree: a node's index and its number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place(usize, u64);
 
 impl Found {
-    /// Whole pages of it.
+    /// Number of whole pages.
     pub fn pages(&self) -> usize {
         self.path.len()
     }
 }
 
 impl Tree {
-    /// The longest beginning of `ids` that is there, for a sequence in memory or for one on disk: what is in memory is for both.
+    /// The longest cached prefix of `ids`, for a sequence in memory or for one on disk; pages in memory serve both.
     pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], on_disk: bool) -> Found {
         let Some(root) = self.roots.get(root) else { return Found::default() };
         let (mut at, mut found) = (*root, Found::default());
@@ -81,7 +82,7 @@ impl Tree {
         self.reachable(pages, found, on_disk)
     }
 
-    /// Shortened to where every class still has the pages that the next token reads.
+    /// Shortens a prefix to where every class still has the pages that the next token reads.
     fn reachable(&self, pages: &Pages, mut found: Found, on_disk: bool) -> Found {
         let there = |node: usize, class: usize| {
             self.node(node).pages[class].is_some_and(|page| on_disk || !pages.is_on_disk(class, page))
@@ -105,8 +106,8 @@ impl Tree {
         }
     }
 
-    /// Gives a new sequence, in memory or on disk, the pages of its beginning, and how many tokens these have. Where there is no page for a
-    /// copy, they end with a whole page.
+    /// Gives a new sequence, in memory or on disk, the pages of its prefix, and returns their tokens. Without a page
+    /// for a copy, they end with a whole page.
     pub fn share(
         &mut self,
         device: &Device,
@@ -125,10 +126,10 @@ impl Tree {
         }
     }
 
-    /// A table of the pages of a beginning.
+    /// A table with the pages of a prefix.
     ///
     /// # Errors
-    /// There is no page for a copy, and none can be given up for it; the table then has none.
+    /// There is no page for a copy, and none can be evicted; the table is then empty.
     fn hold(
         &mut self,
         device: &Device,
@@ -150,7 +151,7 @@ impl Tree {
             self.touch(node);
         }
         let Some((node, rows)) = found.part else { return Ok(table) };
-        // What is copied is not given up for its copy.
+        // A page must not be evicted to make room for its own copy.
         let copied = self.node(node).pages.clone();
         let each = || copied.iter().enumerate().filter_map(|(class, page)| Some((class, (*page)?)));
         each().for_each(|(class, page)| pages.retain(class, page));
@@ -168,7 +169,7 @@ impl Tree {
         Err(Short { class, pages: 1 })
     }
 
-    /// A page that is free, or is given up.
+    /// Takes a page that is free, or evicts one.
     pub fn take(&mut self, pages: &mut Pages, class: usize, on_disk: bool) -> Option<u32> {
         if pages.free(class, on_disk) == 0 {
             self.evict(pages, class, (1, on_disk));
@@ -176,8 +177,8 @@ impl Tree {
         pages.take(class, on_disk)
     }
 
-    /// Remembers the first tokens of a sequence: `ids`, whose keys and values its table has. Rows of a last page that is not full are
-    /// remembered with `tail`, after which the sequence must not write to it.
+    /// Caches the tokens `ids` of a sequence, whose keys and values are in its table. With `tail`, rows of a partial
+    /// last page are cached too, and the sequence must not write to it afterwards.
     pub fn insert(&mut self, pages: &mut Pages, root: &Root, (ids, table): (&[u32], &Table), tail: bool) {
         if ids.len() < if tail { 1 } else { PAGE_ROWS } {
             return;
@@ -194,13 +195,13 @@ impl Tree {
         }
     }
 
-    /// Where the whole pages of a beginning end; none before the first.
+    /// The end of the whole pages of a prefix; `None` if it has none.
     pub fn end(&self, found: &Found) -> Option<Place> {
         found.path.last().map(|at| Place(*at, self.node(*at).number))
     }
 
-    /// Remembers a whole page behind a beginning that is there, or behind the one that this gave; `held` are its pages by class. None where
-    /// that beginning was given up.
+    /// Adds a whole page after an existing prefix, or after the place that this returned; `held` are its pages by
+    /// class. `None` if that prefix was evicted.
     pub fn graft(
         &mut self,
         pages: &mut Pages,
@@ -219,7 +220,7 @@ impl Tree {
         Some(Place(at, self.node(at).number))
     }
 
-    /// A node below another: the child that has its tokens, with the pages that it gave up, or a new one.
+    /// A node below another: the child with its tokens, restoring evicted pages, or a new one.
     fn grow(
         &mut self,
         pages: &mut Pages,
@@ -235,7 +236,7 @@ impl Tree {
         });
         for (class, page) in held.iter().enumerate() {
             let (Some(page), had) = (page, self.node(child).pages[class]) else { continue };
-            // A page in memory is worth more than the same on disk.
+            // A page in memory is preferred to the same on disk.
             if had.is_none_or(|had| pages.is_on_disk(class, had) && !pages.is_on_disk(class, *page)) {
                 pages.retain(class, *page);
                 had.into_iter().for_each(|had| pages.release(class, had));
@@ -255,7 +256,7 @@ impl Tree {
         at
     }
 
-    /// Keeps the pages of a beginning from being given up: by class, to be released.
+    /// Pins the pages of a prefix, so that they are not evicted; returns them by class, to be released.
     pub fn pin(&mut self, pages: &mut Pages, found: &Found) -> Vec<(usize, u32)> {
         let mut pinned = Vec::new();
         for node in &found.path {
@@ -269,14 +270,14 @@ impl Tree {
         pinned
     }
 
-    /// Gives up what was used least recently until a class has `count` more free pages, in memory or on disk, or nothing is left that can be
-    /// given up.
+    /// Evicts the least recently used pages until a class has `count` more free ones, in memory or on disk, or nothing
+    /// can be evicted.
     pub fn evict(&mut self, pages: &mut Pages, class: usize, (count, on_disk): (usize, bool)) {
         let wanted = pages.free(class, on_disk) + count;
         if pages.classes[class].window.is_some() {
             self.evict_any(pages, class, wanted);
         } else {
-            // First what ends where pages are wanted, and then all ends.
+            // Leaves whose own page is in the wanted place come first, then all leaves.
             self.evict_ends(pages, class, (wanted, on_disk, true));
             self.evict_ends(pages, class, (wanted, on_disk, false));
             if pages.free(class, on_disk) < wanted {
@@ -286,7 +287,7 @@ impl Tree {
         self.prune(pages);
     }
 
-    /// Gives up pages of a class with a window, wherever they are.
+    /// Evicts pages of a class with a window, anywhere in the tree.
     fn evict_any(&mut self, pages: &mut Pages, class: usize, wanted: usize) {
         let mut order: Vec<(u64, usize)> = self
             .live()
@@ -306,7 +307,7 @@ impl Tree {
         }
     }
 
-    /// Removes ends that have no page left, and roots that nothing stands on.
+    /// Removes leaves without pages, and unused roots.
     fn prune(&mut self, pages: &mut Pages) {
         let bare = |node: &Node| {
             node.parent.is_some() && node.children.is_empty() && node.pages.iter().all(Option::is_none)
@@ -327,7 +328,8 @@ impl Tree {
         });
     }
 
-    /// Gives up pages behind which others are in use, with these: a sequence that runs on those has computed copies of what they stand on.
+    /// Evicts pages of inner nodes, together with used pages below them: a sequence that uses those has computed copies
+    /// of the earlier pages.
     fn evict_copied(&mut self, pages: &mut Pages, class: usize, (wanted, on_disk): (usize, bool)) {
         let own = |page: u32| pages.is_alone(class, page) && pages.is_on_disk(class, page) == on_disk;
         let alone = |node: &Node| node.pages.get(class).copied().flatten().is_some_and(own);
@@ -364,7 +366,7 @@ impl Tree {
         }
     }
 
-    /// Gives up everything.
+    /// Evicts everything.
     pub fn clear(&mut self, pages: &mut Pages) {
         let held: Vec<(usize, u32)> = self
             .live()
@@ -376,14 +378,14 @@ impl Tree {
         *self = Tree { clock: self.clock, placed: self.placed, ..Tree::default() };
     }
 
-    /// Pages of a class in memory that nothing but the tree has.
+    /// Number of a class's pages in memory that only the tree uses.
     pub fn alone(&self, pages: &Pages, class: usize) -> usize {
         let page = |node: &Node| node.pages.get(class).copied().flatten();
         let own = |page: &u32| pages.is_alone(class, *page) && !pages.is_on_disk(class, *page);
         self.live().filter_map(|(_, node)| page(node)).filter(own).count()
     }
 
-    /// Removes a leaf; returns what it stood on.
+    /// Removes a leaf; returns its parent.
     fn remove(&mut self, pages: &mut Pages, at: usize) -> usize {
         let Some(node) = self.nodes[at].take() else { panic!("no node {at}") };
         self.vacant.push(at);
@@ -397,7 +399,7 @@ impl Tree {
         parent
     }
 
-    /// Removes a node with all that stands on it.
+    /// Removes a node with all of its descendants.
     fn remove_all(&mut self, pages: &mut Pages, at: usize) {
         let mut open = vec![at];
         while let Some(at) = open.last().copied() {
@@ -440,7 +442,7 @@ impl Tree {
     }
 }
 
-/// Tokens that two runs begin with alike.
+/// Length of the common prefix of two token lists.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -464,7 +466,7 @@ mod tests {
         (name.to_string(), String::new(), 0)
     }
 
-    /// The pages of a sequence, for which others are given up.
+    /// Allocates the pages of a sequence, evicting others.
     fn table(tree: &mut Tree, pages: &mut Pages, tokens: usize) -> Table {
         let mut table = pages.table();
         while let Err(Short { class, pages: missing }) = pages.grow(&mut table, tokens, false) {
@@ -480,7 +482,7 @@ mod tests {
         let mut first = table(&mut tree, &mut pages, PAGE_ROWS);
         tree.insert(&mut pages, &root(0), (&ids[..PAGE_ROWS], &first), false);
         pages.clear(&mut first);
-        // The second sequence has computed the first page as well, and goes on behind it.
+        // The second sequence has computed the first page too, and continues after it.
         let mut second = table(&mut tree, &mut pages, 3 * PAGE_ROWS);
         tree.insert(&mut pages, &root(0), (&ids, &second), false);
         assert_eq!((pages.free(0, false), tree.alone(&pages, 0)), (0, 1));
@@ -499,7 +501,7 @@ mod tests {
         let place = tree.graft(&mut pages, (&root(0), None), (&ids, &[page])).unwrap();
         pages.release(0, page.unwrap());
         tree.evict(&mut pages, 0, (1, false));
-        // Another node is where it was.
+        // Another node is at its former index.
         let page = pages.take(0, false);
         tree.graft(&mut pages, (&root(1), None), (&ids, &[page])).unwrap();
         assert!(tree.graft(&mut pages, (&root(0), Some(place)), (&ids, &[page])).is_none());

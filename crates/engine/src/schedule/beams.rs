@@ -1,8 +1,10 @@
-//! Beam search: the likeliest beginnings of an answer are followed side by side, and the best answers are given at the end.
+//! Beam search: the most likely beginnings of an answer are extended in parallel, and the best answers are returned at
+//! the end.
 //!
-//! A beginning (*beam*) is a sequence like any other; beams share the pages of what they have in common, and the page that two would
-//! write to is copied. When all beams of a request are read to their ends, the best continuations of all of them become the beams
-//! of the next step. Scores, when an answer is finished and when the search ends are those of Transformers' `generate(num_beams=..)`.
+//! A beginning (*beam*) is a sequence like any other; beams share the pages of their common tokens, and a page that two
+//! would write to is copied. When all beams of a request have been read to their ends, the best continuations of all of
+//! them become the beams of the next step. Scores, and the conditions for finishing an answer and the search, are those
+//! of Transformers' `generate(num_beams=..)`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,19 +18,19 @@ use crate::engine::ranked;
 use crate::error::Error;
 use crate::pages::Table;
 
-/// What a search has of a sequence.
+/// The search state of a sequence.
 #[derive(Debug, Default)]
 pub(super) struct Beam {
-    /// The sum of its tokens' log-probabilities.
+    /// Sum of its tokens' log-probabilities.
     sum: f64,
-    /// Log-probabilities of what may follow, when all of it is read.
+    /// Log-probabilities of the next token, once all tokens are read.
     next: Option<Vec<f32>>,
-    /// What is reported of its tokens.
+    /// Reported log-probabilities of its tokens.
     logprobs: Vec<TokenLogprob>,
 }
 
 impl Beam {
-    /// It waits for the others.
+    /// True if it waits for the other beams.
     pub fn is_read(&self) -> bool {
         self.next.is_some()
     }
@@ -39,10 +41,10 @@ impl Beam {
 pub(super) struct Search {
     how: Beams,
     prompt: Vec<u32>,
-    /// Tokens that end an answer, each once.
+    /// The distinct end tokens.
     ends: Vec<u32>,
     max_tokens: usize,
-    /// The best finished answers, the best first.
+    /// The best finished answers, best first.
     finished: Vec<Found>,
 }
 
@@ -55,7 +57,7 @@ struct Found {
     stop: Stop,
 }
 
-/// A beam with a token more.
+/// A beam with one more token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Next {
     beam: usize,
@@ -64,33 +66,33 @@ struct Next {
 }
 
 impl Next {
-    /// The likelier first; of equals the earlier beam's, then the lower id.
+    /// Most likely first; ties go to the earlier beam, then to the lower id.
     fn order(&self, other: &Next) -> Ordering {
         other.sum.total_cmp(&self.sum).then((self.beam, self.id).cmp(&(other.beam, other.id)))
     }
 }
 
-/// What a step of the search does.
+/// Result of a step of the search.
 #[derive(Debug, Default)]
 struct Turn {
-    /// Those that end here.
+    /// The beams that end here.
     ended: Vec<Next>,
     /// The beams of the next step.
     open: Vec<Next>,
 }
 
 impl Search {
-    /// The search that a request asks for.
+    /// The search of a request, if it asks for one.
     pub fn of(asked: &GenerateRequest, prompt: &[u32], ends: &[u32]) -> Option<Search> {
         let (how, max_tokens) = (asked.beams?, asked.sampling.max_tokens);
         let ends = ends.iter().copied().collect::<BTreeSet<u32>>().into_iter().collect();
         Some(Search { how, prompt: prompt.to_vec(), ends, max_tokens, finished: Vec::new() })
     }
 
-    /// The best continuations of some beams, by their sums and the log-probabilities of what may follow; `tokens` of an answer with
-    /// one more.
+    /// The best continuations of some beams, given their sums and next log-probabilities; `tokens` is the length of an
+    /// answer with one more token.
     fn turn(&self, beams: &[(f64, &[f32])], tokens: usize) -> Turn {
-        // As many as leave enough where all of the best end.
+        // Enough candidates that sufficiently many remain if all of the best end.
         let many = self.how.width * (1 + self.ends.len()).max(2);
         let mut all: Vec<Next> = Vec::with_capacity(2 * many);
         for (beam, (sum, next)) in beams.iter().enumerate() {
@@ -112,19 +114,20 @@ impl Search {
         Turn { ended, open }
     }
 
-    /// The score of an answer of so many tokens, the one that ends it among them.
+    /// Score of an answer of `tokens` tokens, including the end token.
     fn score(&self, sum: f64, tokens: usize) -> f64 {
         sum / (tokens as f64).powf(self.how.length_penalty)
     }
 
-    /// A finished answer, if it is among the best.
+    /// Adds a finished answer, if it is among the best.
     fn finish(&mut self, found: Found) {
         let at = self.finished.partition_point(|other| other.score >= found.score);
         self.finished.insert(at, found);
         self.finished.truncate(self.how.width);
     }
 
-    /// No further step changes what is found, or may; the open beams have `tokens` tokens, and the best of them this sum.
+    /// True if no further step can change the result; the open beams have `tokens` tokens, and the best of them this
+    /// sum.
     fn is_over(&self, best: Option<f64>, tokens: usize) -> bool {
         let Some(best) = best.filter(|_| tokens < self.max_tokens) else { return true };
         let Some(worst) = self.finished.get(self.how.width - 1) else { return false };
@@ -138,10 +141,10 @@ impl Search {
 }
 
 impl<'e> Scheduler<'e> {
-    /// Notes what may follow a beam that is read to its end.
+    /// Stores the next log-probabilities of a beam that is read to its end.
     ///
     /// # Errors
-    /// The logits are no numbers.
+    /// The logits are not finite.
     pub(super) fn weigh(&mut self, index: usize, logits: &Tensor) -> Result<(), Error> {
         let sequence = &mut self.running[index];
         let (Some(beam), Some(request)) = (&mut sequence.beam, self.requests.get(&sequence.request)) else {
@@ -162,7 +165,7 @@ impl<'e> Scheduler<'e> {
         Ok(())
     }
 
-    /// Goes on with a request's search if all of its beams are read.
+    /// Continues a request's search if all of its beams are read.
     pub(super) fn search(&mut self, request: u64) {
         let of_it = |sequence: &&Sequence<'_>| sequence.request == request;
         let is_read = |it: &Sequence<'_>| it.beam.as_ref().is_some_and(Beam::is_read);
@@ -218,7 +221,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Puts the children of beams in their place, of which the first `ran` have pages. Those without children free theirs first.
+    /// Replaces beams by their children; the first `ran` beams have pages. Beams without children free theirs first.
     fn go_on(&mut self, beams: Vec<(Sequence<'e>, Vec<Child>)>, ran: usize) {
         let mut left = Vec::with_capacity(beams.len());
         for (at, (mut sequence, children)) in beams.into_iter().enumerate() {
@@ -247,7 +250,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// A table that shares a running sequence's pages, and a slot; none if there is no room.
+    /// A table that shares a running sequence's pages, and a slot; `None` if there is no room.
     fn place(&mut self, of: &Sequence<'e>) -> Option<(Table, usize)> {
         let slot = self.slots.pop()?;
         loop {
@@ -262,7 +265,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Ends a search whose time is up with what it has.
+    /// Ends a search whose time is up with its current results.
     pub(super) fn cut(&mut self, request: u64) {
         let Some(search) = self.requests.get_mut(&request).and_then(|it| it.search.as_mut()) else { return };
         for it in self.running.iter().chain(&self.waiting).filter(|it| it.request == request) {
@@ -276,7 +279,7 @@ impl<'e> Scheduler<'e> {
         self.drop_sequences(request);
     }
 
-    /// Gives the best answers of a search, and ends its request.
+    /// Reports the best answers of a search, and ends its request.
     fn conclude(&mut self, id: u64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Some(Search { prompt, finished, .. }) = request.search.take() else { return };
@@ -284,7 +287,7 @@ impl<'e> Scheduler<'e> {
         let mut found = finished.into_iter();
         for answer in 0..asked.answers {
             let Some(Found { ids, logprobs, stop, .. }) = found.next() else {
-                // Fewer than were asked for: the vocabulary has no more, or the time was up.
+                // There are fewer answers than requested: the vocabulary is exhausted, or the time was up.
                 self.tell(id, Event::Ended { answer, stop: Stop::Length });
                 continue;
             };
@@ -303,13 +306,13 @@ impl<'e> Scheduler<'e> {
 
     fn tell(&mut self, id: u64, event: Event) {
         if let Some(request) = self.requests.get_mut(&id) {
-            // It is over, whatever is answered.
+            // The request is over, whatever the listener returns.
             _ = (request.listener)(event);
         }
     }
 }
 
-/// What a beam goes on with.
+/// The continuation of a beam.
 struct Child {
     answer: usize,
     id: u32,
@@ -342,10 +345,10 @@ mod tests {
         let search = search(2, &[0], EarlyStopping::Likely);
         let rows: [&[f32]; 2] = [&[-1.0, -1.5, -4.0], &[-0.5, f32::NEG_INFINITY, -0.75]];
         let Turn { ended, open } = search.turn(&[(0.0, rows[0]), (-1.0, rows[1])], 3);
-        // -1.0 ends (beam 0), then -1.5 twice: the earlier beam first, whose token goes on.
+        // -1.0 ends (beam 0), then -1.5 twice: the earlier beam comes first and continues.
         assert_eq!(ended, [Next { beam: 0, id: 0, sum: -1.0 }]);
         assert_eq!(open, [Next { beam: 0, id: 1, sum: -1.5 }, Next { beam: 1, id: 2, sum: -1.75 }]);
-        // At the longest answer all of the best end, and none goes on.
+        // At the maximum length all of the best end, and none continues.
         let Turn { ended, open } = search.turn(&[(0.0, rows[0]), (-1.0, rows[1])], 10);
         assert_eq!((ended.len(), open.len()), (2, 0));
     }
@@ -363,7 +366,7 @@ mod tests {
             search.finish(found(-2.0));
             search.finish(found(-1.0));
             assert_eq!(search.finished.iter().map(|it| it.score).collect::<Vec<_>>(), [-0.5, -1.0]);
-            // Sums of four tokens: -0.75 a token, and -1.25.
+            // Sums of four tokens: -0.75 per token, and -1.25.
             assert_eq!([-3.0, -5.0].map(|sum| search.is_over(Some(sum), 4)), over, "{early_stopping:?}");
             assert!(search.is_over(Some(-11.0), 4) || early_stopping != EarlyStopping::Never);
             assert!(search.is_over(Some(-0.1), 10) && search.is_over(None, 4));

@@ -1,43 +1,43 @@
-//! The time that decides: how long a sequence has waited, and whether a request's time is up. On ranks that take the same steps it is
-//! that of one of them, which the others are given; where none is given, time decides nothing.
+//! The scheduler's clock, for waiting times and deadlines. Ranks that take the same steps use the time of one of them,
+//! which is sent to the others; without one, time decides nothing.
 
 use std::time::{Duration, Instant};
 
-/// A clock of steps: what it shows changes between them alone.
+/// A clock that changes only between steps.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// Since when it runs; none of one that is set.
+    /// Start time; `None` if it is set from outside.
     started: Option<Instant>,
     now: Option<Duration>,
 }
 
 impl Clock {
-    /// One that runs by itself.
+    /// A clock that runs by itself.
     pub fn own() -> Clock {
         Clock { started: Some(Instant::now()), now: Some(Duration::ZERO) }
     }
 
-    /// One that stands until it is set.
+    /// A clock that is set from outside.
     pub fn following() -> Clock {
         Clock { started: None, now: None }
     }
 
-    /// It is this late from now on.
+    /// Sets the time.
     pub fn tell(&mut self, now: Duration) {
         (self.started, self.now) = (None, Some(now));
     }
 
-    /// Looks at the time, where it runs by itself.
+    /// Updates the time, if the clock runs by itself.
     pub fn look(&mut self) {
         self.now = self.started.map(|started| started.elapsed()).or(self.now);
     }
 
-    /// Time goes on.
+    /// True if there is a time.
     pub fn runs(&self) -> bool {
         self.now.is_some()
     }
 
-    /// What it shows.
+    /// The current time.
     pub fn now(&self) -> Duration {
         self.now.unwrap_or_default()
     }

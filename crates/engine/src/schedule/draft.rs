@@ -1,20 +1,21 @@
-//! Tokens that are guessed to follow, so that one step confirms several (speculative decoding: Leviathan et al., 2023,
-//! arXiv:2211.17192; the guess is what followed the same tokens earlier in the sequence, prompt lookup: Saxena, 2023, or else a draft
-//! model's: [`super::drafter`]).
+//! Guessed next tokens, several of which one step can verify (speculative decoding: Leviathan et al., 2023,
+//! arXiv:2211.17192). Guesses are the tokens that followed the same tokens earlier in the sequence (prompt lookup:
+//! Saxena, 2023), or else a draft model's ([`super::drafter`]).
 //!
-//! The sequence's own sampler chooses every token, from the logits and with the draw that it has without guesses; a guess that
-//! is the token saves the step that would read it. So answers are the same with and without, drawn or not, bit for bit.
+//! The sequence's own sampler chooses every token, from the logits and with the draw that it would have without
+//! guesses; a correct guess saves the step that would read it. Answers are therefore the same with and without guesses,
+//! sampled or not, bit for bit.
 
-/// Tokens that have to be the same before what followed them is guessed.
+/// Minimum length of a match before its continuation is guessed.
 pub(super) const LEAST_MATCH: usize = 3;
-/// A match of so many is tried even where guesses failed lately, and before a draft model is asked.
+/// A match of this length is used even if recent guesses failed, and in preference to a draft model.
 pub(super) const LONG_MATCH: usize = 8;
-/// First guesses of a sequence.
+/// Initial number of guesses of a sequence.
 const FIRST: usize = 3;
-/// Steps without a guess, after failures, at most.
+/// Maximum steps without guesses after failures.
 const MOST_QUIET: u32 = 64;
 
-/// How a sequence guesses.
+/// The guessing state of a sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Drafting {
     most: usize,
@@ -24,18 +25,18 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
-    /// At most so many guesses a step; 0 for none.
+    /// At most `most` guesses per step; 0 for none.
     pub fn new(most: usize) -> Drafting {
         Drafting { most, length: FIRST.min(most), quiet: 0, failed: 0 }
     }
 
-    /// The same for another sequence.
+    /// The same settings for another sequence.
     pub fn fresh(&self) -> Drafting {
         Drafting::new(self.most)
     }
 
-    /// What is guessed to follow a sequence's tokens, at most `room`: what followed where at least as many as `least` were the same. A
-    /// text that repeats itself goes on so.
+    /// Guesses the next tokens of a sequence, at most `room`: the continuation of an earlier match of at least `least`
+    /// tokens. Repetitive text is continued like this.
     pub fn draft(&mut self, ids: &[u32], room: usize, least: usize) -> Vec<u32> {
         let room = room.min(self.length);
         if room == 0 {
@@ -48,7 +49,7 @@ impl Drafting {
             self.quiet -= 1;
             return Vec::new();
         }
-        // `earlier` ends before the last token, so what is guessed lies behind what is known by then.
+        // `earlier` ends before the last token, so the guess starts within known tokens.
         let (period, mut guess) = (ids.len() - at, Vec::with_capacity(room));
         for index in 0..room {
             let known = ids.get(at + index).copied();
@@ -57,12 +58,12 @@ impl Drafting {
         guess
     }
 
-    /// Whether its guesses were right lately, as far as there were any.
+    /// True if recent guesses, if any, were right.
     pub fn is_right(&self) -> bool {
         self.failed == 0
     }
 
-    /// Guesses of this step of what needs no earlier tokens, at most `room`.
+    /// Number of guesses in this step for a method that needs no match, at most `room`.
     pub fn many(&mut self, room: usize) -> usize {
         let room = room.min(self.length);
         if room > 0 && self.quiet > 0 {
@@ -72,7 +73,7 @@ impl Drafting {
         room
     }
 
-    /// So many of the guesses were right.
+    /// Adapts to the number of correct guesses.
     pub fn judge(&mut self, drafted: usize, right: usize) {
         if drafted == 0 {
             return;
@@ -89,8 +90,8 @@ impl Drafting {
     }
 }
 
-/// Where the longest run of tokens that the sequence ends with ended before, the latest of equals, and how long it is, up to
-/// [`LONG_MATCH`].
+/// Position after the earlier occurrence of the longest token run that ends the sequence, the latest of equals, and its
+/// length, up to [`LONG_MATCH`].
 fn earlier(ids: &[u32]) -> Option<(usize, usize)> {
     let last = *ids.last()?;
     let mut best: Option<(usize, usize)> = None;
@@ -128,12 +129,12 @@ mod tests {
         assert!(drafting.draft(&ids, 100, LEAST_MATCH).is_empty());
         assert!(drafting.draft(&ids, 100, LEAST_MATCH).is_empty());
         assert_eq!(drafting.draft(&ids, 100, LEAST_MATCH), [4, 5, 6]);
-        // A long match is tried at once.
+        // A long match is used at once.
         let long: Vec<u32> = (0..10).chain(0..10).collect();
         drafting.judge(3, 0);
         assert_eq!(drafting.draft(&long[..19], 100, LONG_MATCH), [9]);
         assert!(Drafting::new(8).draft(&ids, 100, LONG_MATCH).is_empty());
-        // One token again and again, and two in turns, go on.
+        // Repetitions of one token, and alternations of two, are continued.
         let mut drafting = Drafting::new(8);
         assert_eq!(drafting.draft(&[7; 6], 100, LEAST_MATCH), [7; 3]);
         drafting.judge(3, 3);

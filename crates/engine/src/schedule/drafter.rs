@@ -1,9 +1,9 @@
 //! Guesses of a small model with the same vocabulary (speculative decoding: Leviathan et al., 2023, arXiv:2211.17192).
 //!
-//! The draft model reads the tokens of the sequences that are answered into pages of its own, and each guess is chosen by a copy of
-//! the sequence's sampler, with the draw that the token itself will be chosen with: where both models hold the same tokens likely,
-//! they choose the same. What the sequence's sampler then chooses from the model's own logits stands, so no answer changes, drawn or
-//! not. Where tokens come slower with guesses than without, there are none for a while.
+//! The draft model reads the tokens of the answered sequences into its own pages, and each guess is chosen by a copy of
+//! the sequence's sampler, with the draw that the actual token will use: if both models find the same tokens likely,
+//! they choose the same. The token that the sampler then chooses from the model's own logits counts, so no answer
+//! changes, sampled or not. If guessing makes generation slower, it is disabled for a while.
 
 use fathom_tensor::{Device, PAGE_ROWS, Tensor};
 
@@ -15,9 +15,9 @@ use crate::pages::{Feed, Pages, States, Table, pages_of};
 use crate::sampler::Sampler;
 use crate::structure::Structured;
 
-/// Steps in which a way to answer is tried.
+/// Number of steps for trying one mode.
 const TRIED: u32 = 16;
-/// Steps in which the better of both is kept, before the other is tried again.
+/// Number of steps for which the better mode is kept before the other is tried again.
 const KEPT: u32 = 512;
 
 /// The draft model, with its pages.
@@ -26,13 +26,13 @@ pub(super) struct Drafter<'e> {
     pages: Pages,
     states: States,
     worth: Worth,
-    /// Sequences that are answered in this step.
+    /// Number of sequences being answered in this step.
     answering: usize,
-    /// In this step it read tokens that it had missed, besides the last ones.
+    /// True if it read missed tokens in this step, besides the last ones.
     behind: bool,
 }
 
-/// What the draft model has read of a sequence.
+/// The draft model's progress in a sequence.
 #[derive(Debug)]
 pub(super) struct Draft {
     table: Table,
@@ -40,26 +40,26 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Forgets all but the first `tokens`.
+    /// Drops all but the first `tokens`.
     pub fn keep(&mut self, tokens: usize) {
         self.held = self.held.min(tokens);
     }
 }
 
-/// What is guessed to follow an answer where there is a draft model, also if that is nothing.
+/// Guessed continuation of an answer on a rank with a draft model; may be empty.
 #[derive(Clone)]
 pub(crate) struct Guess {
     request: u64,
     answer: usize,
     ids: Vec<u32>,
-    /// By the draft model.
+    /// True if the draft model guessed.
     guessed: bool,
 }
 
-/// Guesses for a sequence, while they are made.
+/// The guesses of a sequence in progress.
 struct Guessing {
     index: usize,
-    /// The tokens that it reads next.
+    /// The tokens to read next.
     ids: Vec<u32>,
     most: usize,
     sampler: Sampler,
@@ -70,7 +70,7 @@ impl Guessing {
     /// Chooses the next guess; false if there are to be no more.
     fn next(&mut self, device: &Device, logits: &Tensor, drafts: &mut Vec<u32>) -> bool {
         let allowed = self.structure.as_mut().map(Structured::mask).transpose();
-        // What no token may follow, or where there are no numbers, is not guessed.
+        // There is no guess if no token may follow, or logits are not finite.
         let Ok(id) = allowed.and_then(|allowed| self.sampler.next(device, logits, allowed)) else {
             return false;
         };
@@ -82,7 +82,7 @@ impl Guessing {
 }
 
 impl<'e> Drafter<'e> {
-    /// One over as many tokens as a capacity of the model's holds.
+    /// A drafter with pages for the tokens of a capacity of the model.
     pub fn new(engine: &'e Engine<'e>, capacity: &Capacity) -> Drafter<'e> {
         let dtype = engine.model.dtype(engine.params);
         let pages = engine.alongside(capacity).pages;
@@ -90,19 +90,19 @@ impl<'e> Drafter<'e> {
         Drafter { engine, pages, states: States::new(), worth: Worth::default(), answering: 0, behind: false }
     }
 
-    /// Pages in use.
+    /// Number of pages in use.
     pub fn used(&self) -> usize {
         let [pages, free] = self.pages.counts(0);
         pages - free
     }
 
-    /// Lets go of what was read of a sequence.
+    /// Frees the pages of a sequence.
     pub fn release(&mut self, mut draft: Draft) {
         self.pages.clear(&mut draft.table);
     }
 
-    /// Guesses what follows the sequences that answer and have no guesses yet. `lead`: virtual tokens before each, which the draft model
-    /// does not read.
+    /// Guesses the next tokens of the answered sequences that have no guesses yet. `lead` is the number of virtual
+    /// tokens before each, which the draft model does not read.
     fn guess(&mut self, running: &mut [Sequence<'_>], lead: usize) {
         self.behind = false;
         self.answering = running.iter().filter(|sequence| sequence.answers()).count();
@@ -141,7 +141,7 @@ impl<'e> Drafter<'e> {
         }
     }
 
-    /// What is read first of a sequence, at most `left` tokens; none where nothing is guessed of it.
+    /// The first tokens to read of a sequence, at most `left`; `None` if nothing is to be guessed.
     fn begin(
         &mut self,
         running: &mut [Sequence<'_>],
@@ -181,7 +181,8 @@ impl<'e> Drafter<'e> {
         Some(Guessing { index, ids, most, sampler: sequence.sampler.guessing(), structure })
     }
 
-    /// What is read of a sequence of which nothing was: the prompt, if another answer to it has read that; none while another reads it.
+    /// The draft state of a new sequence: it shares the prompt of another answer that has been read; `None` while
+    /// another answer is being read.
     fn first(&mut self, running: &[Sequence<'_>], index: usize, lead: usize) -> Option<Draft> {
         let Sequence { request, prompt, .. } = &running[index];
         let held = prompt - lead;
@@ -191,7 +192,7 @@ impl<'e> Drafter<'e> {
         if other.is_none() && others.next().is_some() {
             return None;
         }
-        // Layers with a window have let go of the prompt.
+        // Layers with a window have freed the prompt's pages.
         let whole = (0..self.pages.classes()).all(|class| self.pages.window(class).is_none());
         let table = other.filter(|_| whole).and_then(|other| {
             let forked = self.pages.fork(self.engine.device, &other.table, held);
@@ -200,7 +201,7 @@ impl<'e> Drafter<'e> {
         Some(table.unwrap_or_else(|| Draft { table: self.pages.table(), held: 0 }))
     }
 
-    /// The hidden states behind what is read next.
+    /// The hidden states of the tokens read next.
     fn read(&mut self, running: &[Sequence<'_>], open: &[Guessing]) -> Tensor {
         let mut feeds = Vec::with_capacity(open.len());
         for Guessing { index, ids, .. } in open {
@@ -210,7 +211,8 @@ impl<'e> Drafter<'e> {
         self.engine.forward(&self.pages, &feeds, (&mut self.states, 1))
     }
 
-    /// A step took so long, the guesses among it, for so many tokens of answers; it read `sequences`. Steps that read prompts say nothing.
+    /// Records the duration of a step, including guesses, and its answer tokens; it read `sequences`. Steps that read
+    /// prompts do not count.
     pub fn took(&mut self, sequences: usize, tokens: u64, seconds: f64) {
         if !self.behind && sequences == self.answering {
             self.worth.took(self.answering, tokens as f64, seconds);
@@ -218,19 +220,19 @@ impl<'e> Drafter<'e> {
     }
 }
 
-/// Whether guesses gain: with and without them, the tokens of answers that steps give in a second, by how many sequences are answered.
+/// Measures whether guesses pay off: answer tokens per second with and without them, by number of answered sequences.
 #[derive(Debug, Default)]
 struct Worth(Vec<Ways>);
 
-/// Two ways to answer, of which one is tried or kept at a time.
+/// Two modes, one of which is tried or kept at a time.
 #[derive(Clone, Debug)]
 struct Ways {
     /// Tokens and seconds, of steps without guesses and with them.
     took: [[f64; 2]; 2],
     guesses: bool,
-    /// Of as many steps.
+    /// Remaining steps of the current mode.
     left: u32,
-    /// It is kept, not tried.
+    /// True if the mode is kept rather than tried.
     kept: bool,
 }
 
@@ -244,7 +246,7 @@ impl Worth {
         &mut self.0[at]
     }
 
-    /// Whether there are to be guesses where so many sequences are answered.
+    /// True if there should be guesses for this number of answered sequences.
     fn wants(&mut self, answering: usize) -> bool {
         self.ways(answering).guesses
     }
@@ -261,7 +263,7 @@ impl Worth {
 }
 
 impl Ways {
-    /// After one was kept the other is tried, from then on; after both are known, the better is kept.
+    /// Switches modes: after one was kept, the other is tried; once both are measured, the better is kept.
     fn turn(&mut self) {
         let [without, with] = self.took;
         let other = self.took[usize::from(!self.guesses)];
@@ -278,8 +280,8 @@ impl Ways {
 }
 
 impl Scheduler<'_> {
-    /// Guesses what follows the sequences that answer: what followed the same tokens before, or else what the draft model says, which
-    /// goes before a short match where it was right lately.
+    /// Guesses the next tokens of the answered sequences: from earlier repetitions, or else by the draft model, which
+    /// is preferred to a short match if it was right recently.
     pub(super) fn guess(&mut self) {
         let answering = self.running.iter().filter(|sequence| sequence.answers()).count();
         let small = self.drafter.as_mut().is_some_and(|drafter| drafter.worth.wants(answering));
@@ -297,7 +299,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// What was guessed in this step, for ranks that have no draft model; nothing where this one has none either.
+    /// The guesses of this step, for ranks without a draft model; empty if this rank has none either.
     pub(crate) fn guesses(&self) -> Vec<Guess> {
         let answers = self.running.iter().filter(|it| self.drafter.is_some() && it.answers());
         let of = |it: &Sequence<'_>| Guess {
@@ -309,7 +311,7 @@ impl Scheduler<'_> {
         answers.map(of).collect()
     }
 
-    /// Takes what the first rank guessed in the place of own guesses.
+    /// Replaces guesses by those of the first rank.
     pub(crate) fn take_guesses(&mut self, guesses: Vec<Guess>) {
         for Guess { request, answer, ids, guessed } in guesses {
             let of = |it: &&mut Sequence<'_>| it.request == request && it.answer == answer;
@@ -319,7 +321,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Drops the guesses that a step of `left` tokens, or the pages that a sequence has and free ones, have no room for.
+    /// Drops the guesses that do not fit into a step of `left` tokens, or into the sequence's pages and free ones.
     pub(super) fn trim(&mut self, index: usize, left: usize) {
         let held = self.running[index].held;
         let free = (0..self.pages.classes()).map(|class| self.pages.counts(class)[1]).min().unwrap_or(0);
@@ -335,7 +337,7 @@ impl Scheduler<'_> {
         self.totals.drafts += drafts.min(1);
     }
 
-    /// So many of a sequence's guesses, of which there were `drafted`, were right.
+    /// Records that `right` of the `drafted` guesses of a sequence were right.
     pub(super) fn judge(&mut self, index: usize, drafted: usize, right: usize) {
         let places = &mut self.totals.accepted_at;
         places.resize(places.len().max(right), 0);
@@ -354,7 +356,8 @@ impl Scheduler<'_> {
 mod tests {
     use super::*;
 
-    /// Of 2000 steps, those with guesses, where they take so long for so many tokens and one token takes a second without.
+    /// Number of steps with guesses out of 2000, if these take `seconds` for `tokens` tokens, and one token without
+    /// guesses takes a second.
     fn guessed(tokens: f64, seconds: f64) -> usize {
         let mut worth = Worth::default();
         let step = |_: &usize| {
@@ -370,9 +373,9 @@ mod tests {
     fn guesses_that_lose_are_left() {
         assert!(guessed(2.0, 1.5) > 1900);
         assert!(guessed(1.2, 1.5) < 100);
-        // Where it is as fast, they stay.
+        // If both are equally fast, guesses are kept.
         assert!(guessed(1.5, 1.5) > 1900);
-        // As many sequences at once are a matter of their own.
+        // Each number of concurrent sequences is measured separately.
         let mut worth = Worth::default();
         for _ in 0..40 {
             let seconds = if worth.wants(8) { 9.0 } else { 1.0 };

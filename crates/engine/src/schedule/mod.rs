@@ -1,9 +1,9 @@
-//! Continuous batching: in each step the sequences that are being answered give one token each, and prompts fill the rest of a budget
-//! of tokens in chunks, all as rows of one packed stream. Requests join and leave between steps.
+//! Continuous batching: in each step every answered sequence yields one token, and prompts fill the rest of a token
+//! budget in chunks, all as rows of one packed stream. Requests join and leave between steps.
 //!
-//! A sequence is its tokens and how many of them are *held* in pages; a step reads some of those that are not, and the one after the
-//! last is chosen when none is left. So a prompt, an answer, and a sequence whose pages were preempted are the same thing. The bits of
-//! an answer do not depend on what runs with it, on chunks, on pages, or on which beginning was there before.
+//! A sequence is its tokens and the number of them *held* in pages; a step reads some of the others, and the next token
+//! is chosen when all are read. A prompt, an answer, and a sequence whose pages were preempted are thus the same thing.
+//! The bits of an answer do not depend on concurrent sequences, chunks, pages, or cached prefixes.
 
 mod beams;
 mod clock;
@@ -41,19 +41,20 @@ pub use sequence::Listener;
 use sequence::{Request, Sequence, rank};
 use stored::{Fetch, Kept, Reading};
 
-/// How much runs at once.
+/// Capacity for concurrent sequences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Sequences.
+    /// Number of sequences.
     pub sequences: usize,
-    /// Pages for each of the model's windows, in their order.
+    /// Number of pages for each of the model's windows, in order.
     pub pages: Vec<usize>,
-    /// Pages on disk of layers without a window, for a sequence that is longer than those; next to the beginnings that are kept there.
+    /// Number of pages on disk for layers without a window, for sequences that do not fit into memory; separate from
+    /// stored prefixes.
     pub on_disk: usize,
 }
 
-/// A sequence of which a step has read everything: where it runs, and the rows of the hidden states behind its last token and behind
-/// each guess.
+/// A sequence whose tokens were all read in this step: its index, and the rows of hidden states after its last token
+/// and after each guess.
 struct Ready {
     index: usize,
     rows: Range<usize>,
@@ -63,10 +64,10 @@ struct Ready {
 pub struct Scheduler<'e> {
     pub(crate) engine: &'e Engine<'e>,
     pages: Pages,
-    /// None for models whose layers remember more than keys and values.
+    /// `None` for models whose layers store more than keys and values.
     tree: Option<Tree>,
     store: Option<Beginnings>,
-    /// What is read from it.
+    /// Reads from the store in progress.
     reads: Vec<Reading>,
     /// The rank's part of the model.
     part: Part,
@@ -80,15 +81,15 @@ pub struct Scheduler<'e> {
     requested: u64,
     totals: Load,
     prefilled: [f64; 2],
-    /// Where the engine has a draft model.
+    /// Present if the engine has a draft model.
     drafter: Option<Drafter<'e>>,
     clock: Clock,
-    /// When the step began.
+    /// Start of the step.
     started: Instant,
 }
 
 impl<'e> Scheduler<'e> {
-    /// No request yet.
+    /// A scheduler without requests.
     pub fn new(engine: &'e Engine<'e>, capacity: Capacity) -> Scheduler<'e> {
         let dtype = engine.model.dtype(engine.params);
         let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), &capacity.pages);
@@ -116,31 +117,31 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// The same on one of several ranks that take the same steps, each of which is given the time and the draft model's guesses by the
-    /// first ([`Scheduler::set_time`], [`Scheduler::prepare`]).
+    /// For one of several ranks that take the same steps: the time and the draft model's guesses come from the first
+    /// rank ([`Scheduler::set_time`], [`Scheduler::prepare`]).
     pub(crate) fn over_ranks(mut self) -> Scheduler<'e> {
         self.set_time(Duration::ZERO);
         self
     }
 
-    /// It is this late, on all ranks that take the same steps.
+    /// Sets the clock; all ranks must be given the same time.
     pub(crate) fn set_time(&mut self, now: Duration) {
         self.clock.tell(now);
     }
 
-    /// The same with beginnings that are kept on disk.
+    /// Stores prefixes on disk.
     ///
     /// # Errors
-    /// The model's layers remember more than keys and values, of which no beginning can be shared; the system's errors.
+    /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
     pub fn keeping(self, at: &Stored) -> Result<Scheduler<'e>, Error> {
         let beginnings = Beginnings::open(at, self.engine.spec())?;
         self.sharing(&beginnings)
     }
 
-    /// The same with beginnings in a folder that is open, on each rank of a model.
+    /// Stores prefixes in an open folder, on each rank of a model.
     ///
     /// # Errors
-    /// The system's, of the file of pages there.
+    /// Those of the system, from the file of pages there.
     pub(crate) fn sharing(mut self, beginnings: &Beginnings) -> Result<Scheduler<'e>, Error> {
         let store = beginnings.lock();
         self.totals.stored_bytes = store.bytes();
@@ -153,10 +154,10 @@ impl<'e> Scheduler<'e> {
         Ok(self)
     }
 
-    /// Queues a request; its number.
+    /// Queues a request; returns its number.
     ///
     /// # Errors
-    /// What it asks for is out of range, or longer than the context or the pages; there is no such adapter.
+    /// The request is out of range, or longer than the context or the pages; there is no such adapter.
     pub fn submit(&mut self, asked: GenerateRequest, listener: Listener<'e>) -> Result<u64, Error> {
         let ids = self.bounds.ids(self.engine.tokenizer, &asked.prompt)?;
         self.bounds.check(&ids, &asked)?;
@@ -168,7 +169,7 @@ impl<'e> Scheduler<'e> {
         Ok(self.requested)
     }
 
-    /// Queues a request that was checked, under a number of the caller's.
+    /// Queues a checked request under a number chosen by the caller.
     pub(crate) fn queue(
         &mut self,
         request: u64,
@@ -234,12 +235,12 @@ impl<'e> Scheduler<'e> {
         (VIRTUAL..VIRTUAL + self.bounds.lead).map(|id| id as u32)
     }
 
-    /// Guesses of a step, at most: none where layers remember more than keys and values, which cannot be taken back.
+    /// Maximum guesses in a step: 0 if layers store more than keys and values, which cannot be rolled back.
     fn drafts(&self) -> usize {
         if self.tree.is_some() { self.engine.limits.draft_tokens } else { 0 }
     }
 
-    /// What chooses and writes an answer to a prompt.
+    /// The sampler and the writer of an answer to a prompt.
     fn answerer(&self, asked: &GenerateRequest, prompt: &[u32]) -> Result<(Sampler, Writer<'e>), Error> {
         let (tokenizer, how) = (self.engine.tokenizer, &asked.sampling);
         let special = |id: &u32| tokenizer.is_special(*id);
@@ -250,7 +251,7 @@ impl<'e> Scheduler<'e> {
         Ok((sampler, Writer::new(tokenizer.stream_after(prompt), how, own).showing(shown)))
     }
 
-    /// Ends a request with what it has; its events end here.
+    /// Ends a request with its current answers; it gets no further events.
     pub fn cancel(&mut self, request: u64) {
         self.requests.remove(&request);
         self.drop_sequences(request);
@@ -265,10 +266,10 @@ impl<'e> Scheduler<'e> {
         self.forget_reads();
     }
 
-    /// Gives up all prefixes: after the weights have changed.
+    /// Drops all prefixes, after the weights have changed.
     ///
     /// # Panics
-    /// If a request runs, part of which was computed with the weights before.
+    /// If a request is running, part of which was computed with the previous weights.
     pub fn forget(&mut self) {
         assert!(self.running.is_empty(), "prefixes are given up while {} sequences run", self.running.len());
         self.give_up_reads();
@@ -277,12 +278,12 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// No request waits or runs.
+    /// True if no request waits or runs.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// How full it is.
+    /// The current load.
     pub fn load(&self) -> Load {
         let [pages, free] = self.pages.counts(0);
         let cached = self.tree.as_ref().map_or(0, |tree| tree.alone(&self.pages, 0));
@@ -334,12 +335,12 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// The sequences of this step, with the tokens that each reads, where the rows of a pass are next to each other, and in it those of an
-    /// adapter.
+    /// The sequences of this step, with the number of tokens that each reads; rows of a pass, and within it those of an
+    /// adapter, are adjacent.
     fn choose(&mut self) -> Vec<(usize, usize)> {
         let mut chosen = self.that_have_room();
         while chosen.is_empty() {
-            // Beams that wait for one that has no room give it theirs.
+            // Beams that wait for one without room give up their pages.
             let Some(index) = self.running.iter().rposition(Sequence::waits) else { break };
             self.preempt(index);
             chosen = self.that_have_room();
@@ -352,7 +353,7 @@ impl<'e> Scheduler<'e> {
         chosen
     }
 
-    /// Those that answer, then prompts within the budget, as far as there are pages.
+    /// Answered sequences, then prompts within the budget, as far as there are pages.
     fn that_have_room(&mut self) -> Vec<(usize, usize)> {
         let mut left = self.engine.limits.chunk_tokens.max(1);
         let mut chosen = Vec::new();
@@ -380,10 +381,10 @@ impl<'e> Scheduler<'e> {
         chosen
     }
 
-    /// The sequence that is let in next: nothing has to be read for it any more.
+    /// The next sequence to admit, for which nothing remains to be read from disk.
     fn best(&mut self) -> Option<usize> {
         let (now, mut later) = (self.clock.now(), Vec::new());
-        // What a step gathers from the disk is one sequence.
+        // A step gathers pages from disk for only one sequence.
         let reads_disk = self.running.iter().any(|it| it.on_disk);
         loop {
             let can = |index: &usize| {
@@ -402,13 +403,14 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Lets the next sequence in that waits; returns the tokens that it reads. None if none waits, or there are too few pages.
+    /// Admits the next waiting sequence; returns the number of tokens that it reads. `None` if none waits, or there are
+    /// too few pages.
     fn admit(&mut self, left: usize) -> Option<usize> {
         let best = self.best()?;
         let mut sequence = self.waiting.remove(best);
         let cached = self.begin(&mut sequence);
         let unread = sequence.ids.len() - sequence.held;
-        // A prompt is let in where all of it has room, unless it would be alone.
+        // A prompt is admitted only if all of it has room, unless it would be alone.
         let needed = pages_for(&self.bounds.windows, 1, sequence.ids.len(), self.bounds.limits.chunk_tokens);
         let (held, on_disk) = (pages_of(sequence.held), sequence.on_disk);
         let short = |scheduler: &mut Self| {
@@ -444,7 +446,7 @@ impl<'e> Scheduler<'e> {
         None
     }
 
-    /// Gives a sequence the pages of its beginning that are there; returns their tokens.
+    /// Gives a sequence the pages of its cached prefix; returns their tokens.
     fn begin(&mut self, sequence: &mut Sequence<'e>) -> usize {
         sequence.long = self.is_long(sequence, sequence.ids.len());
         let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
@@ -458,23 +460,23 @@ impl<'e> Scheduler<'e> {
         sequence.held
     }
 
-    /// What a sequence agrees in with those that share its pages.
+    /// The properties in which sequences that share pages must agree.
     fn root(&self, sequence: &Sequence<'_>) -> Root {
-        // Where every length has rotary embeddings of its own, prompts of one length share their beginnings.
+        // If rotary embeddings depend on every length, only prompts of one length share prefixes.
         let spec = &self.engine.model.spec;
         let changes = spec.rereads_beyond().is_none() && spec.ropes.iter().any(RopeSpec::looks_at_length);
         let regime = if changes { sequence.prompt } else { usize::from(sequence.long) };
         (sequence.scope.clone(), sequence.identity().to_string(), regime)
     }
 
-    /// Rotary embeddings of a sequence of so many tokens are those of long ones.
+    /// True if a sequence of this length uses the rotary embeddings of long ones.
     fn is_long(&self, sequence: &Sequence<'_>, tokens: usize) -> bool {
         let beyond = self.engine.model.spec.rereads_beyond();
         beyond.is_some_and(|beyond| tokens.max(sequence.prompt) > beyond)
     }
 
-    /// Pages for a sequence's next tokens, if need be those of what was used before, and then those of sequences that come after it.
-    /// A sequence that becomes a long one is read again.
+    /// Makes room for a sequence's next tokens, evicting cached pages if need be, and then preempting lower-ranked
+    /// sequences. A sequence that becomes a long one is read again.
     fn make_room(&mut self, index: usize, count: usize) -> bool {
         let becomes = self.is_long(&self.running[index], self.running[index].held + count);
         if becomes && !self.running[index].long {
@@ -500,7 +502,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// Frees pages of a class that prefixes have, in memory or on disk; false if there were too few.
+    /// Evicts cached pages of a class, in memory or on disk; false if there were too few.
     fn evict(&mut self, class: usize, (pages, on_disk): (usize, bool)) -> bool {
         let Some(tree) = self.tree.as_mut() else { return false };
         let before = self.pages.free(class, on_disk);
@@ -508,19 +510,19 @@ impl<'e> Scheduler<'e> {
         self.pages.free(class, on_disk) >= before + pages
     }
 
-    /// Preempts a running sequence's pages; it is read again when there are some.
+    /// Preempts a running sequence's pages; it is read again when there is room.
     fn preempt(&mut self, index: usize) {
         let mut sequence = self.running.remove(index);
         self.remember(&mut sequence);
         self.slots.push(sequence.slot);
         (sequence.held, sequence.fetched) = (0, false);
-        // It may be let in again in this step, and reads what it has then, not what was guessed to follow.
+        // The sequence may be admitted again in this step, and then reads its tokens without guesses.
         sequence.drafts.clear();
         self.totals.preemptions += 1;
         self.waiting.push(sequence);
     }
 
-    /// The sequence's pages become a prefix that others, or itself, may begin with.
+    /// Caches the sequence's pages as a prefix for others, or for itself.
     fn remember(&mut self, sequence: &mut Sequence<'e>) {
         self.keep_all(sequence);
         let root = self.root(sequence);
@@ -533,7 +535,7 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// A sequence that has ended.
+    /// Removes a sequence that has ended.
     fn retire(&mut self, mut sequence: Sequence<'e>) {
         self.remember(&mut sequence);
         self.slots.push(sequence.slot);

@@ -1,4 +1,4 @@
-//! What follows the tokens that a step has read.
+//! Selection of the tokens that follow those read in a step.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,24 +15,24 @@ use crate::error::Error;
 use crate::sampler::{LOGIT, choose};
 use crate::structure::Structured;
 
-/// A row of logits, and what was chosen in it if that is known.
+/// A row of logits, and the token chosen from it if known.
 struct Row {
     logits: Tensor,
     pick: Option<Pick>,
 }
 
-/// A token that the logits alone decide; none where they are not numbers.
+/// A token chosen from logits alone; its id is `None` if these are not finite.
 #[derive(Clone)]
 struct Pick {
     id: Option<u32>,
-    /// If a request asked for those of its answers.
+    /// Set if the request asked for log-probabilities.
     logprob: f32,
-    /// Bits of what it was drawn among, if the request asked for them.
+    /// Bit mask of the sampled candidates, if the request asked for it.
     kept: Vec<u8>,
 }
 
 impl Scheduler<'_> {
-    /// Log-probabilities of the tokens of a prompt that follow these rows, if they are asked for.
+    /// Reports log-probabilities of the prompt tokens that follow these rows, if the request asked for them.
     pub(super) fn prompt_logprobs(
         &mut self,
         index: usize,
@@ -42,7 +42,7 @@ impl Scheduler<'_> {
     ) {
         let (sequence, lead) = (&self.running[index], self.bounds.lead);
         let (first, end) = (known.start, known.end.min(sequence.prompt));
-        // The first token of text is said to follow nothing.
+        // The first token of text is reported as following nothing.
         let known = first.max(lead + 1)..end;
         let Some(request) = self.requests.get_mut(&sequence.request) else { return };
         let (Some(top), true) = (request.asked.prompt_logprobs, known.start < end && sequence.answer == 0)
@@ -67,7 +67,7 @@ impl Scheduler<'_> {
         request.logprobs.extend(self.engine.logprobs(&hidden.view_rows(rows), labels, top));
     }
 
-    /// Chooses the next tokens of the sequences of which everything is read.
+    /// Chooses the next tokens of the sequences that are read completely.
     pub(super) fn answer(&mut self, hidden: &Tensor, ready: &[Ready]) {
         if ready.is_empty() {
             return;
@@ -104,7 +104,7 @@ impl Scheduler<'_> {
         searching.into_iter().for_each(|request| self.search(request));
     }
 
-    /// What is chosen in rows whose logits decide alone, of all sequences at once.
+    /// Chooses tokens from rows that depend on logits alone, for all sequences at once.
     fn pick(&self, logits: &Tensor, ready: &[Ready]) -> Vec<Option<Pick>> {
         let (mut draws, mut judged) = (Vec::with_capacity(logits.rows()), false);
         let mut keeps = Vec::with_capacity(logits.rows());
@@ -125,8 +125,8 @@ impl Scheduler<'_> {
         draws.iter().zip(picks).map(|(draw, pick)| draw.and(Some(pick))).collect()
     }
 
-    /// What is chosen in each row by its draw; with log-probabilities if any are asked for, and of the rows that say so among what their
-    /// draws keep.
+    /// Chooses a token in each row by its draw; with log-probabilities if `judged`, and with masks of the candidates in
+    /// the rows of `keeps`.
     fn picks(&self, logits: &Tensor, draws: &[Option<Draw>], judged: bool, keeps: &[bool]) -> Vec<Pick> {
         let device = self.engine.device;
         let [rows, width] = [logits.rows(), kept_bytes(logits.cols())];
@@ -155,14 +155,14 @@ impl Scheduler<'_> {
         ids.into_iter().enumerate().map(pick).collect()
     }
 
-    /// The same of one row, of a sequence that asks for what its draw keeps; none of others.
+    /// [`Scheduler::picks`] for one row, if its sequence asks for the mask of candidates.
     fn pick_kept(&self, sequence: &Sequence, logits: &Tensor) -> Option<Pick> {
         let asked = self.requests.get(&sequence.request).is_some_and(|request| request.asked.kept);
         let draw = sequence.sampler.plain(0).filter(|_| asked)?;
         self.picks(logits, &[draw], true, &[true]).pop()
     }
 
-    /// Chooses what follows a sequence's last token and, as long as they are right, its guesses.
+    /// Chooses the token after a sequence's last one and, as long as they are right, after its guesses.
     fn follow(&mut self, index: usize, of: &[Row], ended: &mut Vec<usize>) {
         let Some(Row { logits, .. }) = of.first() else { return };
         self.prompt_ends(index);
@@ -181,14 +181,15 @@ impl Scheduler<'_> {
             if !goes_on {
                 break;
             }
-            // The token that was guessed was read already.
+            // The guessed token was read already.
             right += 1;
             self.running[index].held += 1;
         }
         self.judge(index, drafts.len(), right);
     }
 
-    /// The first time that a prompt is read to its end: it is a prefix from now on, and the request has started.
+    /// Handles a prompt that is completely read for the first time: it is cached as a prefix, and the request has
+    /// started.
     fn prompt_ends(&mut self, index: usize) {
         let sequence = &self.running[index];
         if sequence.held != sequence.prompt {
@@ -210,7 +211,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// The further answers to a prompt that has just been read share its pages.
+    /// Starts the further answers to a prompt that has just been read, sharing its pages.
     fn fork(&mut self, index: usize, logits: &Tensor, ended: &mut Vec<usize>) {
         let sequence = &self.running[index];
         let answers = self.requests.get(&sequence.request).map_or(1, |it| it.asked.answers);
@@ -224,7 +225,7 @@ impl Scheduler<'_> {
             let Ok((_, writer)) = self.answerer(&request.asked, prompt) else { return };
             let other = self.running[index].again(answer, writer, self.pages.table());
             let sequence = &self.running[index];
-            // Of those on disk one runs.
+            // Only one sequence on disk runs at a time.
             let room = self.running.len() < self.bounds.capacity.sequences && !sequence.on_disk;
             let free = room && self.states.is_empty();
             let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
@@ -246,8 +247,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Chooses the next token of a sequence from its logits, and returns it if the answer goes on; otherwise notes
-    /// that it ends.
+    /// Chooses the next token of a sequence from its logits, and returns it if the answer continues; otherwise records
+    /// its end.
     fn next(&mut self, index: usize, row: &Row, ended: &mut Vec<usize>) -> Option<u32> {
         let logits = &row.logits;
         let (engine, sequence) = (self.engine, &mut self.running[index]);
@@ -276,7 +277,7 @@ impl Scheduler<'_> {
             && stop.is_none()
             && let Some(structure) = &mut sequence.structure
         {
-            // A token that the mask allowed follows; one that ends the text does so after it.
+            // The mask allowed this token; if it ends the text, it does so after being included.
             stop = (structure.take(id).unwrap_or(true)).then_some(Stop::Structure);
         }
         let mut logprobs = Vec::new();
@@ -305,7 +306,7 @@ impl Scheduler<'_> {
         Some(id)
     }
 
-    /// A request fails; its sequences end.
+    /// Fails a request; its sequences end.
     fn fail(&mut self, id: u64, error: Error, ended: &mut Vec<usize>) {
         if let Some(mut request) = self.requests.remove(&id) {
             (request.listener)(Event::Failed(error.into()));
@@ -313,7 +314,7 @@ impl Scheduler<'_> {
         ended.extend((0..self.running.len()).filter(|at| self.running[*at].request == id));
     }
 
-    /// Says that a request is done.
+    /// Reports that a request is done.
     pub(super) fn finish(&mut self, id: u64) {
         let Some(mut request) = self.requests.remove(&id) else { return };
         request.usage.decode_s = request.first.map_or(0.0, |first| first.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! A request, and the sequences that answer it.
+//! Requests, and the sequences that answer them.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::pages::Table;
 use crate::sampler::Sampler;
 use crate::structure::Structured;
 
-/// Seconds of waiting that count as much as one more in priority.
+/// Seconds of waiting that are worth one step of priority.
 const AGE_S: f64 = 10.0;
 
 /// Receives a request's events.
@@ -24,72 +24,72 @@ pub type Listener<'e> = Box<dyn FnMut(Event) -> Flow + 'e>;
 
 /// A request that may be queued.
 pub(crate) struct Checked {
-    /// Its prompt.
+    /// Ids of its prompt.
     pub ids: Vec<u32>,
     pub asked: GenerateRequest,
     pub structure: Option<Structured>,
 }
 
 impl Checked {
-    /// The same for another rank.
+    /// A copy for another rank.
     pub fn again(&mut self) -> Checked {
         let structure = self.structure.as_mut().map(Structured::again);
         Checked { ids: self.ids.clone(), asked: self.asked.clone(), structure }
     }
 }
 
-/// A request's part that its answers share.
+/// The state of a request shared by its answers.
 pub(super) struct Request<'e> {
     pub listener: Listener<'e>,
     pub asked: GenerateRequest,
-    /// Answers that have not ended.
+    /// Number of answers that have not ended.
     pub open: usize,
     pub usage: Usage,
-    /// By the scheduler's clock, which decides; the instants are measured and decide nothing.
+    /// By the scheduler's clock, which makes decisions; the instants are only measured.
     pub arrived: Duration,
     pub submitted: Instant,
     pub started: Option<Instant>,
     pub first: Option<Instant>,
     pub logprobs: Vec<TokenLogprob>,
-    /// Of a request that searches.
+    /// Present if the request is a beam search.
     pub search: Option<Search>,
 }
 
-/// A prompt with what is known of one answer.
+/// A prompt with one of its answers.
 pub(super) struct Sequence<'e> {
     pub request: u64,
-    /// Its request's.
+    /// The request's scope.
     pub scope: String,
     pub adapter: Option<Rc<Adapted>>,
     pub answer: usize,
     pub ids: Vec<u32>,
-    /// Those of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: usize,
     pub held: usize,
     pub table: Table,
     pub slot: usize,
-    /// Rotary embeddings are those of long sequences.
+    /// True if it uses the rotary embeddings of long sequences.
     pub long: bool,
     pub sampler: Sampler,
     pub writer: Writer<'e>,
-    /// What the answer has to be.
+    /// The structure that the answer must have.
     pub structure: Option<Structured>,
     pub drafting: Drafting,
-    /// The same of the draft model.
+    /// The guessing state of the draft model.
     pub guessing: Drafting,
-    /// What the draft model has read of it.
+    /// The draft model's progress in it.
     pub draft: Option<Draft>,
-    /// Tokens that are guessed to follow, of this step.
+    /// Guesses of this step.
     pub drafts: Vec<u32>,
-    /// It was the draft model that did.
+    /// True if the draft model made the guesses.
     pub guessed: bool,
-    /// Where it is one of the beginnings that a search follows.
+    /// Present if it is a beam.
     pub beam: Option<Beam>,
-    /// How far its pages are on disk.
+    /// Progress of storing its pages on disk.
     pub kept: Kept,
-    /// It was looked whether what it begins with is on disk.
+    /// True if the store was searched for its prefix.
     pub fetched: bool,
-    /// It may become longer than the pages in memory, so that it has pages on disk.
+    /// True if it may become longer than the pages in memory, so that its pages are on disk.
     pub on_disk: bool,
     /// By the scheduler's clock.
     pub arrived: Duration,
@@ -97,7 +97,7 @@ pub(super) struct Sequence<'e> {
 }
 
 impl<'e> Sequence<'e> {
-    /// The same for another answer, without pages and guesses.
+    /// A sequence for another answer, without pages and guesses.
     pub fn again(&mut self, answer: usize, writer: Writer<'e>, table: Table) -> Sequence<'e> {
         let structure = self.structure.as_mut().map(Structured::again);
         Sequence {
@@ -128,33 +128,33 @@ impl<'e> Sequence<'e> {
         }
     }
 
-    /// It waits for the other beams of its request.
+    /// True if it waits for the other beams of its request.
     pub fn waits(&self) -> bool {
         self.beam.as_ref().is_some_and(Beam::is_read)
     }
 
-    /// The hash of its adapter; empty for the base's.
+    /// Hash of its adapter; empty for the base.
     pub fn identity(&self) -> &str {
         self.adapter.as_ref().map_or("", |adapter| &adapter.identity)
     }
 
-    /// What its rows add to the products of the pass that they go through with others.
+    /// Terms of its adapter, if its rows can share a pass with others.
     pub fn terms(&self) -> Option<&Rc<Terms>> {
         self.adapter.as_ref().and_then(|adapter| adapter.terms.as_ref())
     }
 
-    /// The pass that its rows go through: an adapter's own, or, if this is empty, the base's.
+    /// The pass for its rows: an adapter's own, or the base's if this is empty.
     pub fn pass(&self) -> &str {
         if self.terms().is_some() { "" } else { self.identity() }
     }
 
-    /// Its prompt is read, and its last token alone is not.
+    /// True if its prompt is read and only its last token is not.
     pub fn answers(&self) -> bool {
         self.ids.len() - self.held == 1 && self.held >= self.prompt
     }
 }
 
-/// The order in which sequences run: by priority and how long they have waited, in tenths of a step of priority.
+/// Rank in the order of running: by priority and waiting time, in tenths of a step of priority.
 pub(super) fn rank(sequence: &Sequence<'_>, now: Duration) -> i64 {
     let waited = now.saturating_sub(sequence.arrived).as_secs_f64();
     i64::from(sequence.priority) * 10 + (waited / AGE_S * 10.0) as i64

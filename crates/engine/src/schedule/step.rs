@@ -1,4 +1,5 @@
-//! A step: what is late ends, guesses are made, the chosen sequences read their next tokens, and what follows these is chosen.
+//! A step: expired requests end, guesses are made, the chosen sequences read their next tokens, and the following
+//! tokens are chosen.
 
 use std::cmp::Reverse;
 use std::time::Instant;
@@ -6,29 +7,29 @@ use std::time::Instant;
 use super::sequence::rank;
 use super::{Ready, Scheduler};
 
-/// Steps whose tokens [`fathom_base::Load::step_tokens`] has.
+/// Number of steps in [`fathom_base::Load::step_tokens`].
 const STEPS: usize = 64;
 
 impl Scheduler<'_> {
-    /// Reads the next tokens of the sequences; false if there are none, and nothing is on its way from the disk. Where the model gives no
-    /// numbers, the request fails.
+    /// Reads the next tokens of the sequences; false if there are none and no disk read is in progress. A request with
+    /// non-finite logits fails.
     pub fn step(&mut self) -> bool {
         self.prepare();
         self.run()
     }
 
-    /// The first half of a step: ends what is late, and guesses what follows the sequences that answer.
+    /// First half of a step: ends expired requests, and guesses the next tokens of answered sequences.
     pub(crate) fn prepare(&mut self) {
         self.clock.look();
         self.started = Instant::now();
         self.expire();
-        // Answers first: a prompt may wait a step.
+        // Answers come first; a prompt can wait for a step.
         let now = self.clock.now();
         self.running.sort_by_key(|sequence| (!sequence.answers(), Reverse(rank(sequence, now))));
         self.guess();
     }
 
-    /// The second half of a step; false if there was nothing to read.
+    /// Second half of a step; false if there was nothing to read.
     pub(crate) fn run(&mut self) -> bool {
         self.take_reads();
         let answered = self.totals.answer_tokens;
@@ -74,7 +75,7 @@ impl Scheduler<'_> {
         let prompts: usize = prompts.map(|(_, count)| count).sum();
         self.totals.prompt_tokens += prompts as u64;
         if 2 * prompts > read {
-            // An average that forgets: the last few seconds of reading.
+            // A decaying average over the last few seconds of reading.
             let keep = if self.prefilled[1] > 10.0 { 0.5 } else { 1.0 };
             self.prefilled = [self.prefilled[0] * keep + read as f64, self.prefilled[1] * keep + seconds];
         }

@@ -1,7 +1,8 @@
-//! Pages of sequences on disk: kept as soon as they are full, brought back when another sequence begins with the same tokens.
+//! Pages of sequences on disk: stored as soon as they are full, and loaded when another sequence has the same prefix.
 //!
-//! A sequence that could run next waits while a thread reads what it begins with; others go on meanwhile. What was read goes into pages
-//! from step to step, and the sequence holds them until it runs. If what runs needs them, it gets them, and the rest is computed.
+//! A sequence that could run next waits while a thread reads its prefix; others continue meanwhile. Loaded data is
+//! copied into pages from step to step, and the sequence holds them until it runs. If running sequences need these
+//! pages, they get them, and the rest is computed.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -15,85 +16,86 @@ use super::sequence::Sequence;
 use crate::pages::{Pages, Place, Root, Table};
 use crate::store::{Beginnings, Chain, HeldReads, Part, PrefixStore};
 
-/// How far a sequence is kept.
+/// Storing state of a sequence.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
-    /// By page; the first is the beginning without a page. Empty for a sequence that is not kept.
+    /// By page; the first entry is the beginning without a page. Empty for a sequence that is not stored.
     chain: Vec<Chain>,
-    /// Nothing that was used after this is given up for its sake.
+    /// Pages used after this time are not evicted for this sequence.
     since: u64,
 }
 
 impl Kept {
-    /// Nothing yet of a sequence that is to be.
+    /// The initial state of a sequence that is to be stored.
     pub fn none((store, part): (Option<&Beginnings>, Part), root: &Root) -> Kept {
         let Some(store) = store.map(Beginnings::lock) else { return Kept::default() };
         Kept { chain: vec![store.chain(root, part)], since: store.now() }
     }
 }
 
-/// Beginnings that are read at once, at most.
+/// Maximum number of prefixes read at once.
 const AT_ONCE: usize = 8;
 
-/// How long a step waits for the next page, where nothing else can run.
+/// Time that a step waits for the next page if nothing else can run.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A disk that has not answered for this long is given up, and what it should have read is computed.
+/// After this time without an answer, a disk read is abandoned, and the pages are computed.
 const LATE: Duration = Duration::from_secs(30);
 
-/// What has to be before a sequence can run.
+/// Condition for running a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fetch {
     /// Nothing.
     Nothing,
-    /// What it begins with is being read.
+    /// Its prefix is being read.
     Comes,
-    /// As many others are being read as can be.
+    /// The maximum number of other prefixes is being read.
     Later,
 }
 
-/// What a sequence begins with, while it is read from the disk, and until the sequence has it.
+/// A prefix being read from disk for a sequence, until the sequence takes it.
 pub(super) struct Reading {
-    /// The sequence: its request, and which answer it is.
+    /// The sequence: its request and answer index.
     of: (u64, usize),
     root: Root,
     ids: Vec<u32>,
-    /// The sequence has pages on disk.
+    /// True if the sequence has its pages on disk.
     on_disk: bool,
-    /// Of each page, from the first on.
+    /// One chain per page, from the first.
     chains: Vec<Chain>,
-    /// It is known how many pages all ranks have.
+    /// True if the number of pages that all ranks have is known.
     started: bool,
-    /// Pages that are in memory, and where they end there.
+    /// Number of pages in memory, and their end in the tree.
     next: usize,
     place: Option<Place>,
     /// The first page that each class needs.
     first: Vec<usize>,
-    /// Pages by class, which stay as long as this does.
+    /// Pinned pages by class, held as long as this value.
     held: Vec<(usize, u32)>,
-    /// When the last one came.
+    /// Arrival time of the last page.
     heard: Instant,
-    /// What is on its way; none if nothing more comes.
+    /// Channel for the pages; `None` if no more arrive.
     coming: Option<Receiver<Option<Vec<u8>>>>,
-    /// Pages that may wait to be brought into memory.
+    /// Maximum number of pages waiting to be copied to memory.
     ahead: usize,
     arrived: VecDeque<Vec<u8>>,
-    /// Nothing more is brought into memory.
+    /// True if no more pages are copied to memory.
     done: bool,
 }
 
 impl Reading {
-    /// Pages that could be brought into memory now, and whether there are no more to come; before it has started, all pages that there are.
+    /// Number of pages that could be copied to memory now, and whether no more arrive; before the start, the number of
+    /// all pages.
     fn counts(&self) -> [usize; 2] {
         let (there, ends) = (self.arrived.len(), self.coming.is_none());
         if self.started { [there, usize::from(ends)] } else { [self.chains.len(), 0] }
     }
 
-    /// Begins to read, of as many pages.
+    /// Starts to read `all` pages.
     fn start(&mut self, pages: &Pages, store: Option<&Beginnings>, all: usize) {
         self.started = true;
         self.chains.truncate(all);
-        // Layers with a window read the last pages alone.
+        // Layers with a window need only the last pages.
         let first = |class| pages.window(class).map_or(0, |window| (all * PAGE_ROWS).saturating_sub(window));
         self.first = (0..pages.classes()).map(|class| first(class) / PAGE_ROWS).collect();
         if let (Some(rest), Some(store)) = (self.chains.get(self.next..).filter(|it| !it.is_empty()), store) {
@@ -102,7 +104,8 @@ impl Reading {
         }
     }
 
-    /// Takes what has come, and may wait for some. What is not the page that it should be ends it, and is removed.
+    /// Receives arrived pages, optionally waiting for some. A wrong page ends the reading, and is removed from the
+    /// store.
     fn receive(&mut self, pages: &Pages, store: Option<&Beginnings>, mut wait: bool) {
         while let Some(coming) = self.coming.as_ref().filter(|_| self.arrived.len() < self.ahead) {
             let at = self.next + self.arrived.len();
@@ -138,13 +141,13 @@ impl Reading {
 }
 
 impl Scheduler<'_> {
-    /// Keeps the full pages of a running sequence.
+    /// Stores the full pages of a running sequence.
     pub(super) fn keep(&mut self, index: usize) {
         let Some(store) = &self.store else { return };
         keep(&mut store.lock(), (self.engine.device, &self.pages), &mut self.running[index], false);
     }
 
-    /// Keeps what is left of the full pages of a sequence that leaves, and notes that all of them were used.
+    /// Stores the remaining full pages of a sequence that leaves, and marks all of them as used.
     pub(super) fn keep_all(&mut self, sequence: &mut Sequence<'_>) {
         let Some(store) = &self.store else { return };
         let mut store = store.lock();
@@ -153,7 +156,7 @@ impl Scheduler<'_> {
         self.totals.stored_bytes = store.bytes();
     }
 
-    /// What has to be before a sequence that waits can run. Begins to read what it begins with, if that is on the disk.
+    /// The condition for running a waiting sequence. Starts to read its prefix, if that is on disk.
     pub(super) fn fetches(&mut self, index: usize) -> Fetch {
         let sequence = &self.waiting[index];
         let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
@@ -176,7 +179,7 @@ impl Scheduler<'_> {
             }
             chains.push(chain.clone());
         }
-        // What one rank has kept, another may have given up: all of them look.
+        // Ranks may have evicted different pages, so all of them check.
         let last = if self.part.is_none() { chains.len() } else { most / PAGE_ROWS };
         if last <= found.pages() {
             *fetched = true;
@@ -206,12 +209,12 @@ impl Scheduler<'_> {
         Fetch::Comes
     }
 
-    /// What a sequence begins with is being read.
+    /// True if the sequence's prefix is being read.
     pub(super) fn is_fetching(&self, sequence: &Sequence<'_>) -> bool {
         self.reads.iter().any(|read| !read.done && read.of == (sequence.request, sequence.answer))
     }
 
-    /// Brings what has been read into memory, as far as there are pages: on all ranks what all of them have read.
+    /// Copies pages that were read to memory, as far as there is room: on all ranks those that all of them have read.
     pub(super) fn take_reads(&mut self) {
         self.forget_reads();
         if self.reads.iter().all(|read| read.done) {
@@ -239,7 +242,8 @@ impl Scheduler<'_> {
         self.reads = all;
     }
 
-    /// Of each beginning the pages that all ranks have, and whether one of these has no more ([`Reading::counts`]).
+    /// For each prefix, the number of pages that all ranks have, and whether one of them has no more
+    /// ([`Reading::counts`]).
     fn agreed(&self, own: &[[usize; 2]]) -> Vec<[usize; 2]> {
         if self.part.is_none() {
             return own.to_vec();
@@ -262,14 +266,14 @@ impl Scheduler<'_> {
         let of = |(at, own): (usize, &[usize; 2])| {
             let each =
                 || all.iter().map(|rank| [rank[2 * at].max(0) as usize, rank[2 * at + 1].max(0) as usize]);
-            // Where a rank failed, the numbers mean nothing.
+            // If a rank failed, these numbers are meaningless.
             let count = each().map(|[count, _]| count).min().unwrap_or(0).min(own[0]);
             [count, usize::from(each().any(|[arrived, ended]| ended > 0 && arrived <= count))]
         };
         own.iter().enumerate().map(of).collect()
     }
 
-    /// Brings the next page of a beginning into memory; false if there is no room for it, or what it stands on was given up.
+    /// Copies the next page of a prefix to memory; false if there is no room, or its parent was evicted.
     fn graft(&mut self, read: &mut Reading) -> bool {
         let (Some(bytes), Some(tree)) = (read.arrived.pop_front(), &mut self.tree) else { return false };
         let (device, pages, index) = (self.engine.device, &mut self.pages, read.next);
@@ -290,7 +294,7 @@ impl Scheduler<'_> {
         true
     }
 
-    /// Waits until more of a beginning is there; false if none is being read.
+    /// Waits until more of a prefix has arrived; false if none is being read.
     pub(super) fn await_read(&mut self) -> bool {
         let Some(read) = self.reads.iter_mut().find(|read| !read.done) else { return false };
         if read.started && read.arrived.is_empty() {
@@ -299,7 +303,7 @@ impl Scheduler<'_> {
         true
     }
 
-    /// Lets go of what was read for sequences that do not wait any more.
+    /// Drops the prefixes of sequences that no longer wait.
     pub(super) fn forget_reads(&mut self) {
         let (waiting, pages) = (&self.waiting, &mut self.pages);
         self.reads.retain_mut(|read| {
@@ -311,7 +315,7 @@ impl Scheduler<'_> {
         });
     }
 
-    /// Lets go of what was read for a sequence, which has it now.
+    /// Drops the prefix of a sequence, which has taken it.
     pub(super) fn forget_read(&mut self, sequence: &Sequence<'_>) {
         let pages = &mut self.pages;
         self.reads.retain_mut(|read| {
@@ -323,7 +327,7 @@ impl Scheduler<'_> {
         });
     }
 
-    /// Lets go of all that was read and is being read, where what runs needs the pages; false if there was nothing.
+    /// Drops all prefixes, so that running sequences can use their pages; false if there were none.
     pub(super) fn give_up_reads(&mut self) -> bool {
         let any = self.reads.iter().any(|read| !read.held.is_empty());
         for mut read in self.reads.drain(..) {
@@ -332,13 +336,13 @@ impl Scheduler<'_> {
         any
     }
 
-    /// Has what is read from disk wait after as many more pages, until what is returned is dropped; none where nothing is kept.
+    /// Suspends reads from disk after `after` more pages, until the result is dropped; `None` without a store.
     pub fn hold_reads(&self, after: u64) -> Option<HeldReads> {
         self.store.as_ref().map(|store| store.lock().hold_reads(after))
     }
 
-    /// Gives up all beginnings in memory, and erases what is kept on disk of one scope or of all; returns its bytes. What runs is not
-    /// kept any more.
+    /// Drops all prefixes in memory, and erases those on disk for one scope or all; returns their bytes. Running
+    /// sequences are not stored any more.
     pub fn erase(&mut self, scope: Option<&str>) -> u64 {
         self.give_up_reads();
         if let Some(tree) = &mut self.tree {
@@ -376,13 +380,13 @@ fn keep(
     }
 }
 
-/// Bytes of a page with the keys and values of all classes.
+/// Maximum bytes of a stored page, with the keys and values of all classes.
 fn most_bytes(pages: &Pages) -> u64 {
     let classes: usize = (0..pages.classes()).map(|class| 1 + pages.bytes(class)).sum();
     (4 * PAGE_ROWS + classes) as u64
 }
 
-/// A page: its tokens, and of each class whether its keys and values follow, and these.
+/// Serializes a page: its tokens and, for each class, a flag and its keys and values.
 fn packed(device: &Device, pages: &Pages, (ids, table): (&[u32], &Table), index: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     for (class, page) in table.pages(index).into_iter().enumerate() {
@@ -394,7 +398,7 @@ fn packed(device: &Device, pages: &Pages, (ids, table): (&[u32], &Table), index:
     bytes
 }
 
-/// The keys and values of a page by class, if it is one of these tokens.
+/// The keys and values of a serialized page by class, if it has these tokens.
 fn unpacked<'b>(pages: &Pages, ids: &[u32], bytes: &'b [u8]) -> Option<Vec<Option<&'b [u8]>>> {
     let (own, mut rest) = bytes.split_at_checked(4 * ids.len())?;
     let same = ids.iter().zip(own.chunks_exact(4)).all(|(id, bytes)| id.to_le_bytes() == *bytes);
@@ -403,7 +407,7 @@ fn unpacked<'b>(pages: &Pages, ids: &[u32], bytes: &'b [u8]) -> Option<Vec<Optio
         let (there, after) = rest.split_first()?;
         let size = if *there == 1 { pages.bytes(class) } else { 0 };
         let (part, after) = after.split_at_checked(size)?;
-        // A stage of a pipeline may have no layer of a class.
+        // A pipeline stage may have no layer of a class.
         parts.push((*there == 1).then_some(part));
         rest = after;
     }

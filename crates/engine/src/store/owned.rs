@@ -1,7 +1,7 @@
-//! Which folder is a store of beginnings, and which files in it are its own: nothing else is counted or removed.
+//! Recognition of stores of prefixes, and of their own files: nothing else is counted or removed.
 //!
-//! A store has a mark, a file that its first server writes. One of a version before the mark has pages alone, by their names and first
-//! bytes, and gets the mark when a server opens it.
+//! A store has a marker file, written by its first server. A store from before markers existed is recognised by the
+//! names and first bytes of its pages, and gets a marker when a server opens it.
 
 use std::fs::{self, DirEntry, File, Metadata};
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -10,23 +10,23 @@ use std::path::{Path, PathBuf};
 
 use super::{MAGIC, UNFINISHED, gone, private};
 
-/// Marks a folder as a store.
+/// Marker file of a store.
 const MARK: &str = ".fathom-prefixes";
-/// What the mark says.
+/// Contents of the marker.
 const MARKED: &[u8] = b"fathom: beginnings of prompts, written by `fathom serve --prefix-store`\n";
-/// Begins the name of a page file, for the moment that it has one.
+/// Prefix of the name of a page file, while it has one.
 const PAGE_FILE: &str = ".pages-";
 
-/// A page of a store, or what was written of one.
+/// A page of a store, or a partly written one.
 pub(super) struct Page {
     pub path: PathBuf,
     pub about: Metadata,
-    /// Its place in its sequence.
+    /// Its index in its sequence.
     pub index: u64,
     pub whole: bool,
 }
 
-/// Makes a folder a store: it is created or empty, or is one already.
+/// Makes a folder a store; it must be new, empty, or a store already.
 pub(super) fn open(root: &Path) -> Result<()> {
     private(root)?;
     check(root)?;
@@ -38,9 +38,9 @@ pub(super) fn open(root: &Path) -> Result<()> {
     }
 }
 
-/// That a folder is empty or a store.
+/// Checks that a folder is empty or a store.
 pub(super) fn check(root: &Path) -> Result<()> {
-    // A server that ended before it wrote the mark whole leaves its first part.
+    // A server that ended while writing the marker leaves the beginning of it.
     if begins(&root.join(MARK), MARKED.len()).is_ok_and(|bytes| MARKED.starts_with(&bytes)) {
         return Ok(());
     }
@@ -56,7 +56,8 @@ pub(super) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A model's folder of a store without a mark: nothing but pages, at least one, or none where its name is a hash.
+/// True if this is a model's folder in a store without a marker: it has only pages, at least one unless its name is a
+/// hash.
 fn is_model(model: &DirEntry) -> Result<bool> {
     if !model.file_type()?.is_dir() {
         return Ok(false);
@@ -92,7 +93,7 @@ fn begins(path: &Path, most: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The page that a file is, by its name and first bytes.
+/// The page in a file, recognised by name and first bytes.
 fn page(file: &DirEntry) -> Result<Option<Page>> {
     let (path, name) = (file.path(), file.file_name());
     let Some(name) = name.to_str() else { return Ok(None) };
@@ -124,7 +125,7 @@ pub(super) fn pages(scope: &Path) -> Result<Vec<Page>> {
     for file in fs::read_dir(scope)? {
         match file.and_then(|file| page(&file)) {
             Ok(page) => all.extend(page),
-            // Another server may remove what this one looks at.
+            // Another server may remove files during the scan.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -132,7 +133,7 @@ pub(super) fn pages(scope: &Path) -> Result<Vec<Page>> {
     Ok(all)
 }
 
-/// The folders of a folder whose names are right; links are none.
+/// Sub-folders with names accepted by `right`, without links.
 fn folders(folder: &Path, right: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -145,16 +146,16 @@ fn folders(folder: &Path, right: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> 
     Ok(all)
 }
 
-/// Removes the pages of a model, and its folders if nothing else is in them.
+/// Removes the pages of a model, and its folders if they are empty then.
 pub(super) fn erase_model(model: &Path) -> Result<()> {
-    // What is not there need not be erased.
+    // Missing folders need not be erased.
     for scope in missing_is(scopes(model))? {
         erase_scope(&scope)?;
     }
     emptied(model)
 }
 
-/// Removes the pages of a scope, and its folder if nothing else is in it.
+/// Removes the pages of a scope, and its folder if it is empty then.
 pub(super) fn erase_scope(scope: &Path) -> Result<()> {
     for page in missing_is(pages(scope))? {
         gone(fs::remove_file(&page.path))?;

@@ -1,9 +1,10 @@
-//! Answers with a structure: JSON of a schema, a regular expression, a grammar. Of each step the tokens are known that may follow;
-//! the others are left out. `llguidance` compiles and follows the grammars; the mask of the next token is made while the step runs.
+//! Structured answers: JSON of a schema, a regular expression, a grammar. In each step the tokens that may follow are
+//! known, and the others are excluded. `llguidance` compiles and follows the grammars; the mask of the next token is
+//! computed during the step.
 //!
-//! A small text can describe a grammar that takes hours and all memory to compile. The library counts the steps of most of its work, and
-//! stops where they exceed its limits; [`Structures`] counts those that it leaves out, and a server compiles each structure first in a
-//! process of its own ([`probe`]), which is killed where it takes too long.
+//! A small text can describe a grammar that takes hours and all memory to compile. The library limits the steps of most
+//! of its work; [`Structures`] limits those that it does not count, and a server first compiles each structure in a
+//! separate process ([`probe`]), which is killed if it takes too long.
 
 pub mod probe;
 mod turns;
@@ -30,33 +31,33 @@ use turns::Turns;
 
 /// Longest grammar, in bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// Stack of the thread that compiles: the library calls itself once for each rule of a chain of rules.
+/// Stack of the compiling thread: the library recurses once per rule in a chain of rules.
 const STACK: usize = 16 << 20;
-/// Further stack for each byte of the grammar, of which a rule has six or more.
+/// Additional stack per byte of the grammar; a rule has at least six bytes.
 const STACK_OF_A_BYTE: usize = 1 << 10;
-/// Compiled structures that are kept, for the next requests that ask for the same.
+/// Number of compiled structures that are cached.
 const KEPT: usize = 8;
 
-/// Compiles structures for one tokenizer, whose tokens are looked at once.
+/// Compiles structures for one tokenizer, whose tokens are processed once.
 #[derive(Default)]
 pub struct Structures {
     factory: OnceLock<Result<Arc<ParserFactory>, String>>,
     probe: Option<Probe>,
     turns: Turns,
-    /// The last ones, by their hashes.
+    /// Recently compiled structures, by hash.
     kept: Mutex<VecDeque<([u8; 32], Structured)>>,
 }
 
 impl Structures {
-    /// The same, where a program compiles each structure first in a process of its own ([`probe::answer`]).
+    /// Compiles each structure first with a separate process of this program ([`probe::answer`]).
     pub fn probing(program: Option<PathBuf>) -> Structures {
         Structures { probe: program.map(Probe::new), ..Structures::default() }
     }
 
-    /// A structure, ready to be followed. `vocab`: rows of the model's logits.
+    /// Compiles a structure. `vocab` is the number of logits.
     ///
     /// # Errors
-    /// A schema, expression or grammar that is none, is too large, takes too long, or that no answer meets.
+    /// An invalid schema, expression or grammar, or one that is too large, takes too long, or that no answer satisfies.
     pub fn compile(
         &self,
         tokenizer: &Tokenizer,
@@ -66,10 +67,10 @@ impl Structures {
         self.compile_while(tokenizer, vocab, structure, &|| true)
     }
 
-    /// The same while `wanted` holds.
+    /// Compiles a structure while `wanted` holds.
     ///
     /// # Errors
-    /// As [`Structures::compile`]; too many others are being compiled; it is no longer wanted.
+    /// Those of [`Structures::compile`]; too many others are being compiled; it is no longer wanted.
     pub fn compile_while(
         &self,
         tokenizer: &Tokenizer,
@@ -86,7 +87,7 @@ impl Structures {
             return Ok(structured);
         }
         let _turn = self.turns.take(wanted)?;
-        // Several may have waited with the same.
+        // Several requests may have waited for the same structure.
         if let Some(structured) = self.kept(key) {
             return Ok(structured);
         }
@@ -107,7 +108,7 @@ impl Structures {
         Ok(structured)
     }
 
-    /// One that was compiled before.
+    /// A cached structure.
     fn kept(&self, key: [u8; 32]) -> Option<Structured> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|(of, _)| *of == key)?;
@@ -122,7 +123,7 @@ fn as_json(value: &impl Serialize) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(value).map_err(|error| refused(error.to_string()))
 }
 
-/// A parser of a grammar. Steps are counted here where the library does not limit them: at the first transitions of the lexer.
+/// A parser of a grammar. Counts its own steps where the library has no limit: at the first transitions of the lexer.
 fn compiled(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
     let init = GrammarInit::Serialized(grammar);
     let read = AssertUnwindSafe(|| {
@@ -139,6 +140,8 @@ fn compiled(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher
     matcher.get_error().map_or(Ok(matcher), Err)
 }
 
+/// Checks the lexer's first transitions against the limit.
+///
 /// # Errors
 /// The lexer's first transitions take more steps than the limit.
 fn within(lexemes: &LexerSpec, mut limits: ParserLimits) -> Result<(), std::io::Error> {
@@ -157,7 +160,8 @@ fn within(lexemes: &LexerSpec, mut limits: ParserLimits) -> Result<(), std::io::
     Ok(())
 }
 
-/// A structure before the first token. One that no answer meets, or whose first mask takes too long, is found here.
+/// The state before the first token. This detects structures that no answer satisfies, or whose first mask takes too
+/// long.
 fn first_mask(mut matcher: Matcher) -> Result<State, String> {
     let mask = matcher.compute_mask_or_eos();
     let mask =
@@ -165,7 +169,7 @@ fn first_mask(mut matcher: Matcher) -> Result<State, String> {
     Ok(State::Made(Box::new(matcher), mask))
 }
 
-/// Does what compiles a grammar of so many bytes, on a thread with enough stack for its rules.
+/// Compiles a grammar of `bytes` bytes on a thread with enough stack for its rules.
 fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, Error> {
     let stack = STACK + bytes * STACK_OF_A_BYTE;
     let done = thread::scope(|scope| {
@@ -176,7 +180,7 @@ fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, String> + 
     done.map_err(|error| refused(first_line(&error)))
 }
 
-/// The library's messages go on with the grammar itself.
+/// The first line of a message: the library appends the grammar to it.
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_string()
 }
@@ -208,11 +212,11 @@ fn grammar(structure: &Structure) -> Result<(TopLevelGrammar, usize), Error> {
     })
 }
 
-/// White space between two tokens of JSON, where a schema does not say: a space, or a line's end and an indent. A model that writes
-/// no end of it writes no answer.
+/// White space between two tokens of JSON unless a schema specifies it: a space, or a line end and an indent. A model
+/// that writes endless white space never answers.
 const SPACE: &str = r"\x20|\x0D?\x0A[\x20\x09]{0,16}";
 
-/// A schema that says which white space there may be.
+/// Adds the allowed white space to a schema.
 fn spaced(schema: Value) -> Value {
     let mut schema = if schema == true { json!({}) } else { schema };
     let Some(members) = schema.as_object_mut() else { return schema };
@@ -225,7 +229,7 @@ fn spaced(schema: Value) -> Value {
     schema
 }
 
-/// A token as the library has it. Special tokens are not text: the mark keeps their spelling from being matched.
+/// A token in the library's form. Special tokens are not text: the marker prevents matches with their spelling.
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     match tokenizer.token_bytes(id) {
         bytes if tokenizer.is_special(id) => [&[TokTrie::SPECIAL_TOKEN_MARKER], &bytes[..]].concat(),
@@ -233,10 +237,10 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     }
 }
 
-/// What the library has to know of so many tokens.
+/// The library's view of a vocabulary of `size` tokens.
 fn factory(size: usize, word: impl Fn(u32) -> Vec<u8>, stops: &[u32]) -> Result<Arc<ParserFactory>, String> {
     let mut words: Vec<Vec<u8>> = (0..size as u32).map(word).collect();
-    // A tokenizer without a token that ends a text has one here that no logit speaks of.
+    // For a tokenizer without an end token, one outside the logits is added.
     let ends: Vec<u32> = match stops {
         [] => {
             words.push(vec![TokTrie::SPECIAL_TOKEN_MARKER, b'E']);
@@ -252,21 +256,21 @@ fn factory(size: usize, word: impl Fn(u32) -> Vec<u8>, stops: &[u32]) -> Result<
     Ok(Arc::new(factory))
 }
 
-/// A structure that an answer has followed up to its last token.
+/// A structure, with the state after the answer's last token.
 pub struct Structured {
     state: State,
 }
 
 enum State {
     Ready(Box<Matcher>),
-    /// The mask of the next token is being made on another thread.
+    /// The next mask is being computed on another thread.
     Making(JoinHandle<(Box<Matcher>, Result<SimpleVob, String>)>),
     Made(Box<Matcher>, SimpleVob),
     Failed(String),
 }
 
 impl Structured {
-    /// The same for another answer, from the beginning on.
+    /// The initial state, for another answer.
     pub fn again(&mut self) -> Structured {
         self.settle();
         let state = match &self.state {
@@ -278,7 +282,7 @@ impl Structured {
         Structured { state }
     }
 
-    /// Bits of the tokens that may follow.
+    /// Bit mask of the tokens that may follow.
     ///
     /// # Errors
     /// The grammar is too expensive, or nothing may follow.
@@ -299,7 +303,7 @@ impl Structured {
         }
     }
 
-    /// Goes on by a token of the answer; true if the structure is complete. The next mask is started.
+    /// Advances by a token of the answer; true if the structure is complete. Starts to compute the next mask.
     ///
     /// # Errors
     /// The token may not follow.
@@ -323,7 +327,7 @@ impl Structured {
         Ok(false)
     }
 
-    /// Waits for the mask that is being made.
+    /// Waits for the mask in progress.
     fn settle(&mut self) {
         if !matches!(self.state, State::Making(_)) {
             return;

@@ -1,5 +1,5 @@
-//! A process that compiles a structure before the server does, so that one that takes hours or all memory costs seconds and a bounded
-//! number of bytes. A thread could not be ended.
+//! A process that compiles a structure before the server does, so that one that would take hours or all memory costs
+//! only seconds and a bounded amount of memory. A thread could not be ended.
 
 use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
@@ -14,38 +14,39 @@ use serde::{Deserialize, Serialize};
 use super::{compiled, factory, first_line, grammar, refused, with_stack};
 use crate::error::Error;
 
-/// The verb of the program that answers.
+/// The program's command for this.
 pub const VERB: &str = "compile-structure";
-/// The longest time that a process may take.
+/// Time limit of the process.
 pub const MOST_TIME: Duration = Duration::from_secs(10);
-/// The most memory that it may hold.
+/// Memory limit of the process.
 pub const MOST_MEMORY: u64 = 1 << 30;
-/// Its exit code where it took too long, and where it took too much memory.
+/// Exit code for taking too long.
 pub const TOO_LONG: u8 = 3;
-/// See [`TOO_LONG`].
+/// Exit code for taking too much memory.
 pub const TOO_LARGE: u8 = 4;
-/// Between two looks at whether it has ended.
+/// Interval of checks for its end.
 const LOOK: Duration = Duration::from_millis(2);
-/// Longest reason that is read from it.
+/// Maximum length of the error read from it.
 const REASON: u64 = 4096;
 
-/// What a process is asked, as JSON on its standard input.
+/// Request to the process, as JSON on its standard input.
 #[derive(Serialize, Deserialize)]
 pub struct Asked {
-    /// What to compile.
+    /// The structure to compile.
     pub structure: Structure,
-    /// Tokens of the vocabulary.
+    /// Size of the vocabulary.
     pub size: usize,
-    /// Those that are not text, which grammars name.
+    /// Special tokens, which grammars can name.
     pub special: Vec<(u32, Vec<u8>)>,
-    /// Those that end a text.
+    /// End tokens.
     pub stops: Vec<u32>,
 }
 
-/// Compiles what standard input asks for, over a vocabulary of single bytes: all that does not depend on tokens, with the same limits.
+/// Compiles the structure on standard input for a vocabulary of single bytes: everything that does not depend on
+/// tokens, with the same limits.
 ///
 /// # Errors
-/// Why it cannot be compiled, in a line.
+/// A line with the reason.
 pub fn answer(input: &[u8]) -> Result<(), String> {
     let Asked { structure, size, special, stops } =
         serde_json::from_slice(input).map_err(|error| error.to_string())?;
@@ -65,21 +66,21 @@ pub fn answer(input: &[u8]) -> Result<(), String> {
     })
 }
 
-/// A program that answers ([`answer`]) when it is called with [`VERB`] and the seconds that it may take.
+/// A program that runs [`answer`] when called with [`VERB`] and a time limit in seconds.
 pub struct Probe {
     program: PathBuf,
 }
 
 impl Probe {
-    /// Of a program.
+    /// Uses this program.
     pub fn new(program: PathBuf) -> Probe {
         Probe { program }
     }
 
-    /// Lets a process compile what is asked; ends it where it takes too long or is no longer wanted.
+    /// Compiles the request in a process, which is ended if it takes too long or is no longer wanted.
     ///
     /// # Errors
-    /// Why it does not compile.
+    /// The reason for the failure.
     pub fn ask(&self, asked: &[u8], wanted: &dyn Fn() -> bool) -> Result<(), Error> {
         let mut command = Command::new(&self.program);
         command
@@ -92,7 +93,7 @@ impl Probe {
         };
         let mut running = Running(command.spawn().map_err(why)?);
         let started = Instant::now();
-        // It reads all of it first; one that has ended is judged by how.
+        // The process reads all input first; if it has ended, its exit status tells why.
         let written = running.0.stdin.take().map_or(Ok(()), |mut to| to.write_all(asked));
         if let Err(error) = written
             && error.kind() != ErrorKind::BrokenPipe
@@ -106,7 +107,7 @@ impl Probe {
             if !wanted() {
                 return Err(Error::Unwanted);
             }
-            // It ends by itself at its limit; this is for one that cannot.
+            // The process ends by itself at its limit; this handles one that cannot.
             if started.elapsed() > 2 * MOST_TIME {
                 return Err(too_long());
             }
@@ -114,7 +115,7 @@ impl Probe {
         };
         let mut reason = String::new();
         if let Some(out) = running.0.stdout.take() {
-            // What is no text is no reason.
+            // Output that is not text is ignored.
             _ = out.take(REASON).read_to_string(&mut reason);
         }
         judged(ended, &reason)
@@ -126,7 +127,7 @@ fn too_long() -> Error {
     refused(format!("it takes more than {most} s to compile; say it more simply"))
 }
 
-/// What the end of a process says of a structure.
+/// The result for a structure from the exit status of the process.
 fn judged(ended: ExitStatus, reason: &str) -> Result<(), Error> {
     match ended.code() {
         Some(0) => Ok(()),
@@ -145,7 +146,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended, and nothing can be done about one that cannot be ended.
+        // The process may have ended, and a process that cannot be killed is beyond help.
         _ = self.0.kill();
         _ = self.0.wait();
     }

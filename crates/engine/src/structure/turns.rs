@@ -1,23 +1,23 @@
-//! How many structures are compiled at once. Others wait a while.
+//! Limit of the structures compiled at once; others wait a while.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// Structures that are compiled at once.
+/// Number of structures compiled at once.
 const AT_ONCE: usize = 4;
-/// Those that may wait for a turn. Each holds a thread of its caller's.
+/// Maximum number of waiters, each of which blocks its caller's thread.
 const WAITING: usize = 16;
-/// Longest wait for a turn.
+/// Maximum wait for a turn.
 const WAIT: Duration = Duration::from_secs(20);
-/// Between two looks at whether a turn is still wanted.
+/// Interval of checks whether a turn is still wanted.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A count of what is being compiled.
+/// Counts the structures being compiled.
 #[derive(Default)]
 pub struct Turns {
-    /// Turns that are taken, and who waits for one.
+    /// Turns taken, and waiters.
     counts: Mutex<Counts>,
     free: Condvar,
 }
@@ -28,7 +28,7 @@ struct Counts {
     waiting: usize,
 }
 
-/// Given back when it is dropped.
+/// A turn, returned when dropped.
 pub struct Turn<'a>(&'a Turns);
 
 impl Turns {

@@ -1,20 +1,19 @@
-//! Several adapters over one base: an answer has the bits that the adapter's own model gives it alone, whatever runs with it, and
-//! nothing that is remembered of one is used for another.
+//! Several adapters over one base: an answer has the bits that the adapter's own model gives it alone, whatever runs
+//! with it, and cached prefixes of one adapter are not used for another.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use fathom_base::{Flow, GenerateRequest, Prompt, Sampling};
 use fathom_engine::{Engine, Limits, Scheduler, Stored};
-use fathom_model::{Model, load_peft, open, open_peft, share_base, shared_bytes};
+use fathom_model::{Model, ModelView, load_peft, open, open_peft, share_base, shared_bytes};
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen, together};
 
 const BASE: &str = "../golden_adapters/llama";
-/// Low-rank terms, of attention alone and of everything; lengths of rows; factors; terms of other ranks by projection, with biases, of
-/// one layer.
-/// A rank beyond the projections' smaller side among them.
+/// Low-rank terms, of attention alone and of everything; magnitudes; factors; terms of different ranks by projection,
+/// with biases, of one layer. One rank exceeds the projections' smaller side.
 const CASES: [&str; 8] = [
     "lora_attention",
     "lora_all_linear",
@@ -34,7 +33,7 @@ fn folder(case: &str) -> PathBuf {
     golden(case).join("after")
 }
 
-/// The model that `fathom generate --adapter` makes.
+/// The model that `fathom generate --adapter` uses.
 fn adapted(case: &str, dtype: DType) -> Bed {
     adapted_over("llama", case, dtype)
 }
@@ -48,7 +47,7 @@ fn adapted_over(base: &str, case: &str, dtype: DType) -> Bed {
     Bed { model, params, ..bed }
 }
 
-/// Requests of the base and of each adapter in turn, whose prompts begin alike.
+/// Requests to the base and to each adapter in turn, with common prefixes.
 fn requests(vocab: usize) -> Vec<GenerateRequest> {
     let word = |at: u32| (at * 7919 + 13) % vocab as u32;
     let request = |index: u32| {
@@ -78,7 +77,7 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
         let bed = &beds[CASES.len()];
         let requests = requests(bed.model.spec.vocab);
         let alone: Vec<Heard> = requests.iter().map(|request| alone(&beds, request)).collect();
-        // They say different things.
+        // Their answers differ.
         assert!(alone[0] != alone[9] && requests[0].adapter == requests[9].adapter);
         let plain = |at: usize| GenerateRequest { adapter: None, ..requests[at].clone() };
         (0..8).for_each(|at| assert!(alone[at] != self::alone(&beds, &plain(at)), "{}", CASES[at]));
@@ -93,7 +92,7 @@ fn answers_among_other_adapters_have_the_bits_of_the_adapters_own_models() {
     }
 }
 
-/// Adapters that change what products give, and those alone, are answered in the base's own pass.
+/// Only adapters that just change outputs of projections share the base's pass.
 #[test]
 fn terms_join_the_products_of_the_base() {
     for (case, terms) in [
@@ -111,7 +110,8 @@ fn terms_join_the_products_of_the_base() {
     }
 }
 
-/// Terms of experts are no products of the base's: their rows go through a pass of their own, next to the base's and those that share it.
+/// Terms of experts are not terms of the base's projections: their rows have a separate pass, alongside the base's and
+/// those that share it.
 #[test]
 fn adapters_that_do_more_have_a_pass_of_their_own() {
     as_their_own_models("mixtral", &["experts_each", "experts_stacked"], DType::F32);
@@ -119,38 +119,40 @@ fn adapters_that_do_more_have_a_pass_of_their_own() {
         let Bed { device, model, params, .. } = adapted_over("mixtral", case, DType::F32);
         assert!(model.terms(&device, &params).is_none());
     }
-    // Biases of norms among them.
+    // This includes biases of norms.
     as_their_own_models("gpt2", &["gpt2_lora", "gpt2_bias"], DType::F32);
     assert_eq!(shared_terms("gpt2", "gpt2_bias"), None);
 }
 
-/// Biases that PEFT trained next to the terms (`bias`): of adapted modules, or of all. Of the weight that queries, keys and values are in
-/// one only keys keep the base's.
+/// Biases trained by PEFT in addition to the terms (`bias`): of adapted modules, or of all. In the fused weight of
+/// queries, keys and values, only keys keep the base's.
 #[test]
 fn biases_of_an_adapter_are_in_place_of_the_bases() {
     for dtype in [DType::F32, DType::Bf16] {
         as_their_own_models("qwen2", &["qwen2_lora_only", "qwen2_all"], dtype);
     }
-    // In each of two layers the weight of queries, keys and values, and another.
+    // In each of two layers, the weight of queries, keys and values, and another.
     for case in ["qwen2_lora_only", "qwen2_all"] {
         assert_eq!(shared_terms("qwen2", case), Some(4), "{case}");
     }
 }
 
-/// How many products an adapter over a base that others share has terms of; `None` if it has a pass of its own.
+/// Number of projections for which an adapter over a shared base has terms; `None` if it has a separate pass.
 fn shared_terms(base: &str, case: &str) -> Option<usize> {
     let Bed { device, model, params, .. } = Bed::new(&format!("../golden_adapters/{base}"), DType::F32);
     let (spec, tensors) = open_peft(&folder(case), model.spec.clone()).unwrap();
-    let bytes = shared_bytes(&device, (&model, &params), (&spec, &tensors));
+    let bytes =
+        shared_bytes(ModelView { device: &device, model: &model, params: &params }, (&spec, &tensors));
     let before = device.pool.usage().live;
-    let (own, own_params) = share_base(&device, (&model, &params), (&spec, &tensors)).unwrap();
-    // What it takes, each tensor in whole granules.
+    let (own, own_params) =
+        share_base(ModelView { device: &device, model: &model, params: &params }, (&spec, &tensors)).unwrap();
+    // Memory used, with each tensor in whole granules.
     let (taken, granule) = (device.pool.usage().live - before, device.machine.profile().granule);
     assert!(bytes <= taken && taken <= bytes + 60 * granule, "{case}: {taken} of {bytes}");
     own.terms(&device, &own_params).map(|terms| terms.len())
 }
 
-/// Requests of the base and of two adapters over it are answered together as by their own models.
+/// Requests to the base and to two adapters over it are answered together as by their own models.
 fn as_their_own_models(base: &str, cases: &[&str; 2], dtype: DType) {
     let bed = Bed::new(&format!("../golden_adapters/{base}"), dtype);
     let beds = cases.map(|case| adapted_over(base, case, dtype));
@@ -203,7 +205,7 @@ fn the_weights_of_the_base_are_there_once() {
     assert_eq!(live(), before);
 }
 
-/// What a request is answered, and tokens of its prompt that were there.
+/// Answers a request; returns the tokens of its prompt that were cached.
 fn cached(scheduler: &mut Scheduler<'_>, request: &GenerateRequest) -> u64 {
     let before = scheduler.load().prefix_hits;
     scheduler.submit(request.clone(), Box::new(|_| Flow::Continue)).unwrap();
@@ -226,13 +228,14 @@ fn beginnings_of_one_adapter_are_not_used_for_another() {
         assert_eq!(cached(&mut scheduler, &greedy(adapter)), 0, "{adapter:?}");
         assert_eq!(cached(&mut scheduler, &greedy(adapter)), 199, "{adapter:?}");
     }
-    // The name says nothing: another adapter under it starts afresh, and one that comes back under another name does not.
+    // The name is irrelevant: another adapter of that name starts without cached prefixes, and the same one under
+    // another name has them.
     engine.unload_adapter("a").unwrap();
     engine.load_adapter("a", &folder("lora_layers")).unwrap();
     assert_eq!(cached(&mut scheduler, &greedy(Some("a"))), 0);
     engine.load_adapter("c", &folder("dora")).unwrap();
     assert_eq!(cached(&mut scheduler, &greedy(Some("c"))), 199);
-    // What was cancelled, or ran out of time, stays its adapter's.
+    // Prefixes of cancelled or expired requests belong to their adapter too.
     let other = |adapter| GenerateRequest {
         prompt: Prompt::Ids((0..200).map(|at| (at * 11 + 1) % 90).collect()),
         ..greedy(adapter)
@@ -250,9 +253,13 @@ fn beginnings_on_disk_belong_to_an_adapters_files() {
     let at = Stored { folder: kept.path().into(), model: "m".into(), most_bytes: 1 << 30 };
     let bed = Bed::new(BASE, DType::F32);
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv: PageFormat::Plain };
-    // Each in a process of its own, as far as the store can tell.
+    // Each runs, as far as the store can tell, in a process of its own.
     let ask = |name: &str, case: Option<&str>| {
-        let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+        let engine = Engine::new(
+            ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+            &bed.tokenizer,
+            limits,
+        );
         case.iter().for_each(|case| engine.load_adapter(name, &folder(case)).unwrap());
         let (heard, ends) = (RefCell::default(), RefCell::default());
         let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 600)).keeping(&at).unwrap();
@@ -291,7 +298,7 @@ fn adapters_come_and_go_while_others_are_answered() {
     scheduler.submit(plain(Some("a"), 40), listen(&heard[0], &ends)).unwrap();
     scheduler.submit(plain(None, 40), listen(&heard[1], &ends)).unwrap();
     (0..5).for_each(|_| _ = scheduler.step());
-    // The name is free at once; who has the adapter keeps it.
+    // The name is free at once; requests that use the adapter keep it.
     engine.unload_adapter("a").unwrap();
     let error = scheduler.submit(plain(Some("a"), 40), Box::new(|_| Flow::Continue)).unwrap_err();
     assert_eq!(error.to_string(), "there is no adapter called `a`");
@@ -320,7 +327,7 @@ fn adapters_that_cannot_be_are_refused() {
     let free = bed.device.pool.budget() - bed.device.pool.usage().live;
     refuse(&bed.engine(64).reserving(free - 100), "y", &folder("dora"), "100 B are free");
     assert!(engine.unload_adapter("y").unwrap_err().to_string().contains("no adapter called `y`"));
-    // Of the same names and other shapes.
+    // The names agree, but the shapes differ.
     let other = Bed::new("gemma", DType::F32);
     refuse(&other.engine(64), "x", &folder("dora"), "shape");
 }

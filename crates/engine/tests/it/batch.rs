@@ -1,4 +1,5 @@
-//! The bits of an answer do not depend on what runs with it, on chunks, pages, prefixes or preemption; and no page is lost.
+//! The bits of an answer do not depend on concurrent requests, chunks, pages, prefixes or preemption; and no page is
+//! lost.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -8,7 +9,7 @@ use fathom_base::{Event, Flow, GenerateRequest, Sampling, Score, Stop};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
 use fathom_grad::Params;
-use fathom_model::{Adapter, AdapterMethod, Model, PromptEncoder, load, load_adapted, open};
+use fathom_model::{Adapter, AdapterMethod, Model, ModelView, PromptEncoder, load, load_adapted, open};
 use fathom_tensor::{DType, Device, PageFormat};
 use fathom_text::Tokenizer;
 
@@ -31,7 +32,7 @@ impl Bed {
         Bed { device, model, params, tokenizer }
     }
 
-    /// With five virtual tokens before every sequence.
+    /// A model with five virtual tokens before every sequence.
     fn led(case: &str, method: AdapterMethod) -> Bed {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
         let (bed, opened) = (Bed::new(case, DType::F32), open(&folder).unwrap());
@@ -43,11 +44,15 @@ impl Bed {
 
     pub fn engine(&self, chunk_tokens: usize) -> Engine<'_> {
         let limits = Limits { context_tokens: 4096, chunk_tokens, ..Limits::default() };
-        Engine::new(&self.device, &self.model, &self.params, &self.tokenizer, limits)
+        Engine::new(
+            ModelView { device: &self.device, model: &self.model, params: &self.params },
+            &self.tokenizer,
+            limits,
+        )
     }
 }
 
-/// What was heard of a request: ids and the bits of their log-probabilities, by answer.
+/// Ids and the bits of their log-probabilities, by answer.
 pub type Heard = Vec<(Vec<u32>, Vec<u32>)>;
 
 pub fn listen<'h>(
@@ -71,7 +76,7 @@ pub fn listen<'h>(
     })
 }
 
-/// The answers of all requests in one scheduler, each joining when the one before it is `apart` steps old.
+/// The answers of all requests in one scheduler; each joins `apart` steps after the previous one.
 pub fn together(
     engine: &Engine<'_>,
     capacity: Capacity,
@@ -99,7 +104,7 @@ pub fn requests(bed: &Bed) -> Vec<GenerateRequest> {
     let shared: Vec<u32> = (0..200).map(word).collect();
     let prompt = |index: u32| {
         let own = (0..30 + 40 * index).map(move |at| word(at * 31 + index));
-        // Every other one begins as the first does, some inside a page.
+        // Every other prompt has a common prefix with the first, some ending within a page.
         let common = if index.is_multiple_of(2) { 60 * index as usize % 201 } else { 0 };
         shared[..common].iter().copied().chain(own).collect::<Vec<u32>>()
     };
@@ -112,10 +117,10 @@ pub fn requests(bed: &Bed) -> Vec<GenerateRequest> {
     (0..6).chain([2, 4]).map(request).collect()
 }
 
-/// Tokens of a chunk, sequences at once, and steps between requests.
+/// Tokens per chunk, concurrent sequences, and steps between requests.
 pub const WAYS: [(usize, usize, usize); 3] = [(4096, 8, 0), (37, 3, 1), (1, 8, 30)];
 
-/// Answers have the bits that they have alone, in each of these ways.
+/// Checks that answers have the bits that they have alone, in each of these ways.
 pub fn steady(bed: &Bed, what: &str, ways: &[(usize, usize, usize)]) {
     let requests = requests(bed);
     let engine = bed.engine(4096);
@@ -129,7 +134,7 @@ pub fn steady(bed: &Bed, what: &str, ways: &[(usize, usize, usize)]) {
         let engine = bed.engine(chunk_tokens);
         let what = format!("{what}, chunks of {chunk_tokens}, {sequences} sequences");
         assert_eq!(together(&engine, engine.capacity(8, 600), &requests, apart), alone, "{what}");
-        // Pages for two of the longest: sequences have to give theirs up.
+        // Pages for two of the longest sequences: some are preempted.
         let capacity = Capacity { sequences, ..engine.capacity(2, 600) };
         assert_eq!(together(&engine, capacity, &requests, apart), alone, "{what}, few pages");
     }
@@ -150,7 +155,7 @@ fn virtual_tokens_stand_before_every_sequence() {
         let bed = Bed::led("llama2", method);
         assert!(losses(&bed).len() == 8 && losses(&bed) != losses(&plain), "{method:?}");
         assert_eq!(bed.engine(64).answers(&prompt).unwrap().losses.len(), 8);
-        // Page by page as all at once.
+        // Page by page gives the same as all at once.
         let answer = bed.engine(4).greedy(std::slice::from_ref(&prompt), 6).unwrap().swap_remove(0);
         let best =
             bed.engine(64).best_of(&[[prompt.clone(), answer.clone()].concat()], 1).unwrap().swap_remove(0);
@@ -190,13 +195,13 @@ fn neighbours_chunks_prefixes_and_preemption_change_no_bit() {
         ("gpt_oss", DType::F32),
         ("phi3", DType::F32),
     ] {
-        // Token by token takes long, and says no more of the others.
+        // Token by token is slow, and adds nothing for the other models.
         let ways = &WAYS[..if case == "llama2" { 3 } else { 2 }];
         steady(&Bed::new(case, dtype), &format!("{case} {dtype:?}"), ways);
     }
 }
 
-/// Guesses are confirmed by the sequence's own sampler, so they change nothing but the number of steps.
+/// Guesses are verified by the sequence's own sampler, so they only change the number of steps.
 #[test]
 fn guesses_change_no_token_and_no_bit() {
     for case in ["llama2", "gemma3", "phi3"] {
@@ -205,7 +210,7 @@ fn guesses_change_no_token_and_no_bit() {
         for temperature in [0.0, 0.02, 1.0] {
             let sampling =
                 Sampling { temperature, seed: 3, max_tokens: 100, ignore_eos: true, ..Sampling::default() };
-            // A prompt that repeats itself, so that there is something to guess whether or not it is right.
+            // A repetitive prompt yields guesses, whether right or wrong.
             let request =
                 GenerateRequest { logprobs: Some(0), ..GenerateRequest::new(line.repeat(3), sampling) };
             let requests = vec![request; 2];
@@ -213,7 +218,11 @@ fn guesses_change_no_token_and_no_bit() {
             let want = together(&plain, plain.capacity(2, 300), &requests, 2);
             let limits =
                 Limits { context_tokens: 4096, chunk_tokens: 64, draft_tokens: 8, ..Limits::default() };
-            let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+            let engine = Engine::new(
+                ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+                &bed.tokenizer,
+                limits,
+            );
             assert_eq!(
                 together(&engine, engine.capacity(2, 300), &requests, 2),
                 want,
@@ -230,7 +239,8 @@ fn guesses_change_no_token_and_no_bit() {
     }
 }
 
-/// Keys in few bits change an answer's bits with their format alone, and its losses by what the format loses.
+/// Quantized keys and values change an answer's bits only with their format, and its losses within the format's
+/// accuracy.
 #[test]
 fn pages_in_few_bits_are_near_and_as_steady() {
     for case in ["llama2", "gemma3", "gpt_oss"] {
@@ -238,7 +248,11 @@ fn pages_in_few_bits_are_near_and_as_steady() {
             let bed = Bed::new(case, dtype);
             let losses = |kv: PageFormat, chunk_tokens: usize| {
                 let limits = Limits { context_tokens: 4096, chunk_tokens, draft_tokens: 0, kv };
-                let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+                let engine = Engine::new(
+                    ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+                    &bed.tokenizer,
+                    limits,
+                );
                 let requests: Vec<GenerateRequest> = requests(&bed)
                     .into_iter()
                     .map(|request| GenerateRequest { prompt_logprobs: Some(0), ..request })
@@ -295,7 +309,7 @@ fn answers_to_one_prompt_share_it() {
     }
 }
 
-/// What the engine says of a prompt's tokens is what scoring says, bit for bit.
+/// The engine's log-probabilities of a prompt's tokens are those of scoring, bit for bit.
 #[test]
 fn log_probabilities_are_those_of_scoring() {
     for case in ["llama2", "gemma2", "mixtral"] {

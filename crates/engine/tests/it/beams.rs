@@ -1,4 +1,4 @@
-//! Beam search against what Transformers' finds, whatever runs with it; and no page is lost.
+//! Beam search compared with Transformers, with any concurrent requests; and no page is lost.
 
 use std::cell::RefCell;
 use std::fs;
@@ -96,7 +96,7 @@ fn neighbours_chunks_and_preemption_change_no_bit() {
         all.splice(2..2, [request.clone(), searching(&bed, 3)]);
         for chunk_tokens in [4096, 37] {
             let engine = bed.engine(chunk_tokens);
-            // Among others; then with pages for about two sequences, so that beams have to give theirs up.
+            // Among other requests; then with pages for about two sequences, so that beams are preempted.
             for (capacity, apart) in [
                 (engine.capacity(16, 400), 1),
                 (Capacity { sequences: 5, ..engine.capacity(2, 600) }, 0),
@@ -130,13 +130,13 @@ fn beams_share_their_pages_and_leave_none() {
     let request = searching(&bed, 8);
     let id = scheduler.submit(request.clone(), listen(&heard, &ends)).unwrap();
     (0..8).for_each(|_| _ = scheduler.step());
-    // One whole page of the prompt for all, and of each the one that it writes to.
+    // One whole page of the prompt for all, and one page per beam to write to.
     let load = scheduler.load();
     assert_eq!((load.running, load.pages_used), (8, 9), "{load:?}");
     scheduler.cancel(id);
     let load = scheduler.load();
     assert_eq!((load.running, load.waiting, load.pages_used), (0, 0, 0), "{load:?}");
-    // A request whose time is up ends with what it has.
+    // A request whose time is up ends with its current result.
     let late = GenerateRequest { deadline_s: Some(1e-9), ..request };
     scheduler.submit(late, listen(&heard, &ends)).unwrap();
     while scheduler.step() {}

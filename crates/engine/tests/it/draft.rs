@@ -1,9 +1,10 @@
-//! A draft model guesses, and changes no answer: neither a token nor a bit, greedy or drawn, whatever runs with it.
+//! A draft model changes no answer: neither a token nor a bit, greedy or sampled, with any concurrent requests.
 
 use std::cell::RefCell;
 
 use fathom_base::{Flow, GenerateRequest, Sampling, Structure};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, Stored};
+use fathom_model::ModelView;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 
@@ -15,15 +16,19 @@ fn limits(chunk_tokens: usize) -> Limits {
 }
 
 fn engine(bed: &Bed, chunk_tokens: usize) -> Engine<'_> {
-    Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits(chunk_tokens))
+    Engine::new(
+        ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+        &bed.tokenizer,
+        limits(chunk_tokens),
+    )
 }
 
-/// Prompts that repeat nothing, so that nothing is looked up.
+/// Prompts without repetitions, so that nothing is looked up.
 fn prompt(bed: &Bed, tokens: u32) -> Vec<u32> {
     (0..tokens).map(|at| (at * at * 31 + at * 7 + 3) % bed.model.spec.vocab as u32).collect()
 }
 
-/// Steps of one request, and what was counted.
+/// Answers one request; returns the answer, the number of steps, and the load.
 fn steps(engine: &Engine<'_>, request: &GenerateRequest) -> (Heard, u64, fathom_base::Load) {
     let (heard, ends) = (RefCell::default(), RefCell::default());
     let mut scheduler = Scheduler::new(engine, engine.capacity(4, 400));
@@ -82,14 +87,15 @@ fn guesses_that_are_right_save_steps() {
     }
 }
 
-/// The second token's distribution, summed over the first, against what was drawn with guesses, of which some are wrong (Pearson).
+/// The second token's distribution, summed over the first, compared with samples generated with guesses, some of them
+/// wrong (Pearson).
 #[test]
 fn tokens_that_were_guessed_are_distributed_as_the_model_says() {
     const DRAWN: usize = 3000;
     let (bed, small) = (Bed::new("llama2", DType::F32), Bed::new("mistral", DType::F32));
     let (prompt, vocab) = (prompt(&bed, 12), bed.model.spec.vocab);
     let plain = bed.engine(512);
-    // After the prompt and each first token, the log-probabilities of the next.
+    // The log-probabilities of the next token after the prompt and each first token.
     let documents: Vec<Vec<u32>> =
         (0..vocab as u32).map(|first| [&prompt[..], &[first, 0]].concat()).collect();
     let mut expected = vec![0.0; vocab];
@@ -167,7 +173,7 @@ fn cancelled_requests_leave_no_pages_of_the_draft() {
     assert!(most > 0 && load.drafts > 0);
 }
 
-/// A draft has no adapters: what it guesses of the base is confirmed or not by the adapter.
+/// A draft model has no adapters: its guesses from the base are verified by the adapter.
 #[test]
 fn adapters_answer_as_they_do_without() {
     let (bed, small) =
@@ -228,7 +234,7 @@ fn another_vocabulary_is_refused_by_name() {
     let draft = engine(&small, 64);
     let error = engine(&bed, 64).drafting(&draft).err().unwrap().to_string();
     assert!(error.contains("another vocabulary") && error.contains("--draft"), "{error}");
-    // Nothing is guessed where the draft model has no such token.
+    // Tokens that the draft model does not have are not guessed.
     let listener = Box::new(|_| Flow::Continue);
     let (bed, small) = (Bed::new("llama2", DType::F32), Bed::new("llama2", DType::F32));
     let draft = engine(&small, 64);

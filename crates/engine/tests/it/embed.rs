@@ -1,4 +1,4 @@
-//! Vectors of texts: what they are, and that neither neighbours nor threads change them.
+//! Vectors of texts: their values, and independence of neighbours and threads.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use fathom_base::Embed;
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
 use fathom_grad::{Counters, Eval, Params, Scope};
-use fathom_model::{Caps, Init, LlamaSizes, Model, PackedTokens, Spec, initialise};
+use fathom_model::{Caps, Init, LlamaSizes, Model, ModelView, PackedTokens, Spec, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
@@ -33,10 +33,10 @@ fn tiny() -> Spec {
     })
 }
 
-/// Vectors of `texts`, all in one call, by a model of random weights.
+/// Vectors of `texts`, all in one call, from a model with random weights.
 fn vectors(threads: usize, texts: &[&str], limits: Limits) -> Vec<Vec<f32>> {
     with_model(threads, |device, model, params, tokenizer| {
-        Engine::new(device, model, params, tokenizer, limits).embed(texts).unwrap()
+        Engine::new(ModelView { device, model, params }, tokenizer, limits).embed(texts).unwrap()
     })
 }
 

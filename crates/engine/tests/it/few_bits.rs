@@ -1,4 +1,5 @@
-//! Models whose folders are in few bits: their weights stay so, answer as their elements do, and take what a plan says.
+//! Models with quantized folders: weights stay quantized, answers match those of the dequantized elements, and memory
+//! matches the plan.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,11 +15,11 @@ use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta};
 use crate::batch::{Bed, WAYS, steady};
 use crate::packed::{BUDGET, bed, cpu, folder, held, text};
 
-/// A folder's tensors, each in few bits as f32: not rounded to the type of its scales.
+/// A folder's quantized tensors as f32, not rounded to the type of their scales.
 struct Exact<'a>(&'a dyn Source);
 
 impl Exact<'_> {
-    /// Of experts in one tensor the elements are exact in bf16.
+    /// Elements of experts in one tensor are exact in bf16.
     fn format(&self, name: &str) -> Option<BlockFormat> {
         self.0.blocks(name).filter(|_| self.0.shape(name).is_some_and(|shape| shape.len() == 2))
     }
@@ -85,7 +86,7 @@ impl Stream for ExactStream<'_> {
     }
 }
 
-/// Writes a folder in few bits of a plain one.
+/// Writes a quantized folder from a plain one.
 pub type Write<'a> = &'a dyn Fn(&HfFolder, &Path);
 
 fn options(generation: &GenerationConfig) -> FolderOptions<'_> {
@@ -129,8 +130,8 @@ fn folders_in_few_bits_answer_as_their_elements_do() {
     }
 }
 
-/// A model's losses, with so many of its weights in few bits, are those of their elements; the same for any batch and chunk; and a plan
-/// charges what a run does.
+/// Checks that a model with `few` quantized weights has the losses of their elements, the same for any batch and chunk,
+/// and that a plan charges the same memory as a run.
 pub fn answers(name: &str, opened: &HfFolder, (few, vocab): (usize, u32)) {
     let of = |seed: usize| text(seed, 5 + 9 * seed).into_iter().map(|id| id % vocab).collect();
     let documents: Vec<Vec<u32>> = (1..7).map(of).collect();
@@ -141,14 +142,15 @@ pub fn answers(name: &str, opened: &HfFolder, (few, vocab): (usize, u32)) {
         load(&device, &model, &mut params, &Exact(&opened.source)).unwrap();
         losses(&bed(device, model, params))
     });
-    // The median: in bf16 a router may choose another expert for one token, whose error is a hundred times all others.
+    // The median is compared: in bf16 a router may choose another expert for one token, whose error is a hundred times
+    // all others.
     let off = |x: &[f32]| {
         let mut errors: Vec<f32> = x.iter().zip(&elements).map(|(x, y)| (x - y).abs()).collect();
         errors.sort_unstable_by(f32::total_cmp);
         errors[errors.len() / 2]
     };
     let by_bf16 = off(&by_bf16);
-    // As blocks of GGUF do; in bf16 both sides round what they compute.
+    // The same as with blocks of GGUF; in bf16 both sides round their intermediate results.
     for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.25)] {
         let packed = held(opened, dtype, true);
         let in_few = |value: &fathom_grad::Value| {
@@ -163,7 +165,7 @@ pub fn answers(name: &str, opened: &HfFolder, (few, vocab): (usize, u32)) {
             steady(&packed, name, &WAYS[1..2]);
         }
     }
-    // A plan charges what a run does.
+    // A plan charges the same memory as a run.
     let live = |stored: bool| held(opened, DType::Bf16, stored).device.pool.usage().live;
     let (packed, unpacked) = (live(true), live(false));
     assert!(packed < unpacked, "{name}: {packed} bytes packed, {unpacked} unpacked");

@@ -1,4 +1,4 @@
-//! The bodies of fuzz targets over some bytes changed from a seed, without sanitizers: nothing panics (`fuzz/`).
+//! The bodies of fuzz targets over changed seeds, without sanitizers: nothing panics (`fuzz/`).
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ mod gguf_model;
 #[path = "../../../../fuzz/bodies/structure.rs"]
 mod structure;
 
-/// Calls with the bytes as they are, and with some of them changed, left out and doubled.
+/// Runs on the bytes as they are, and with some of them changed, removed and duplicated.
 fn changed(seed: &[u8], times: usize, run: impl Fn(&[u8])) {
     run(seed);
     let mut random = seed.len() as u64 + 11;
@@ -23,7 +23,7 @@ fn changed(seed: &[u8], times: usize, run: impl Fn(&[u8])) {
     for _ in 0..times {
         let mut bytes = seed.to_vec();
         for _ in 0..1 + next(4) {
-            // Most of what a file means is at its beginning.
+            // Most of a file's structure is at its beginning.
             let most = if next(2) == 0 { bytes.len().min(2048) } else { bytes.len() };
             let at = next(most);
             match next(4) {

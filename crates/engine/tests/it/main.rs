@@ -1,4 +1,4 @@
-//! Greedy generation against the continuations that Transformers wrote.
+//! Greedy generation compared with Transformers' continuations.
 #![allow(clippy::unwrap_used)]
 
 mod adapters;
@@ -24,11 +24,12 @@ use std::sync::Arc;
 use fathom_base::{Flow, Generate, GenerateRequest, Sampling, Score};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
-use fathom_model::{Model, load, open};
+use fathom_model::{Model, ModelView, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
-/// Prompts in chunks of `chunk_tokens`; sequences in one batch must not change each other. On one thread: tests run side by side.
+/// Compares a continuation, with prompts in chunks of `chunk_tokens`; sequences in one batch must not affect each
+/// other. Uses one thread, since tests run in parallel.
 fn check(folder: &Path, golden: &serde_json::Value, chunk_tokens: usize) {
     let ids = |key: &str| -> Vec<u32> { serde_json::from_value(golden[key].clone()).unwrap() };
     let (prompt, expected) = (ids("prompt"), ids("new_tokens"));
@@ -37,10 +38,12 @@ fn check(folder: &Path, golden: &serde_json::Value, chunk_tokens: usize) {
     let opened = open(folder).unwrap();
     let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
     load(&device, &model, &mut params, &opened.source).unwrap();
-    // Its ids mean nothing here; what counts is that it has no end-of-text token, as the goldens ran without one.
+    // Its ids are meaningless here, but it must have no end-of-text token, since the golden files were written without
+    // one.
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens, ..Limits::default() };
-    let engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let other = [prompt.as_slice(), &expected[..20]].concat();
     let answers =
         engine.greedy(&[prompt.clone(), prompt[..4].to_vec(), prompt, other], expected.len()).unwrap();
@@ -58,7 +61,7 @@ fn greedy_is_that_of_transformers() {
         let text = fs::read_to_string(folder.join("golden.json")).unwrap();
         let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
         for (key, count) in [("generate", &mut short), ("generate_long", &mut long)] {
-            // The sharded case has the weights of another and no continuation.
+            // The sharded case has another's weights and no continuation.
             let Some(golden) = golden.get(key) else { continue };
             *count += 1;
             [1024, 3, 1].into_iter().for_each(|chunk_tokens| check(&folder, golden, chunk_tokens));
@@ -76,7 +79,8 @@ fn a_learned_position_table_limits_the_length() {
     load(&device, &model, &mut params, &opened.source).unwrap();
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
-    let engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     assert_eq!(engine.greedy(&[vec![1; 60]], 4).unwrap()[0].len(), 4);
     let error = engine.greedy(&[vec![1; 60]], 5).unwrap_err().to_string();
     assert!(error.contains("64"), "{error}");
@@ -84,7 +88,7 @@ fn a_learned_position_table_limits_the_length() {
     assert!(error.contains("context holds 64"), "{error}");
 }
 
-/// Weights that are not numbers: no token is chosen and no loss is given, greedily or by draw, in every way to choose.
+/// Weights that are not finite: no token is chosen and no loss is returned, greedily or by sampling, on every path.
 #[test]
 fn a_model_without_numbers_is_an_error() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama2");
@@ -98,7 +102,8 @@ fn a_model_without_numbers_is_an_error() {
     }
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
-    let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let mut engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let error = engine.greedy(&[vec![1, 2, 3]], 4).unwrap_err().to_string();
     assert!(error.contains("gives no numbers (a logit is not finite)"), "{error}");
     for (temperature, repetition_penalty) in [(0.0, 1.0), (1.0, 1.0), (0.0, 1.5), (1.0, 1.5)] {

@@ -1,5 +1,5 @@
-//! Models whose weights stay as a file has them, a GGUF file's blocks or a folder's few bits: what they answer, what they take, and
-//! that a plan knows it.
+//! Models whose weights stay as in their files, a GGUF file's blocks or a folder's quantized weights: their answers and
+//! memory, and plans of them.
 
 use std::fs;
 use std::path::Path;
@@ -23,13 +23,13 @@ pub fn cpu() -> Device {
     Device::new(Arc::new(Cpu::new(1, None)), BUDGET)
 }
 
-/// A folder of a Llama whose rows are whole blocks of every type, with random weights. Rows of the embedding and of the head are no
-/// whole eights.
+/// A folder of a Llama model whose rows are whole blocks of every type, with random weights. The numbers of rows of the
+/// embedding and the head are not multiples of eight.
 pub fn folder(at: &Path, tied: bool) {
     folder_of(at, tied, 99, DType::F32);
 }
 
-/// The same with so many tokens, stored as `dtype`.
+/// The same with a vocabulary of `vocab` tokens, stored as `dtype`.
 pub fn folder_of(at: &Path, tied: bool, vocab: usize, dtype: DType) {
     let sizes = [
         ("hidden_size", 256),
@@ -42,7 +42,7 @@ pub fn folder_of(at: &Path, tied: bool, vocab: usize, dtype: DType) {
     random(at, "llama31", sizes.chain([("tie_word_embeddings", tied.into())]), dtype);
 }
 
-/// A folder of a golden model's configuration with other values, and random weights.
+/// A folder with a golden model's configuration, changed values, and random weights.
 pub fn random(
     at: &Path,
     case: &str,
@@ -75,7 +75,7 @@ pub fn held(opened: &HfFolder, dtype: DType, stored: bool) -> Bed {
     bed(device, model, params)
 }
 
-/// With a tokenizer that is not used.
+/// A model with an unused tokenizer.
 pub fn bed(device: Device, model: Model, params: Params) -> Bed {
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     Bed { device, model, params, tokenizer }
@@ -85,8 +85,8 @@ pub fn text(seed: usize, tokens: usize) -> Vec<u32> {
     (0..tokens).map(|at| ((at * at + 7 * seed * at + seed) % 96) as u32).collect()
 }
 
-/// Weights stored as bf16 are held so in either precision, interleaved where the processor has no unit for them, with the bits of
-/// weights that are not.
+/// Weights stored as bf16 are held as such in either precision, interleaved if the processor has no unit for them, with
+/// the bits of weights that are not.
 #[test]
 fn numbers_answer_to_the_bit() {
     for (tied, vocab) in [(false, 104), (true, 104), (true, 99)] {
@@ -144,7 +144,7 @@ fn blocks_answer_as_their_elements_do() {
         let [elements, rounded] = [DType::F32, DType::Bf16].map(|dtype| losses(&held(&opened, dtype, false)));
         let off = |x: &[f32]| x.iter().zip(&elements).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         let by_bf16 = off(&rounded);
-        // Integers of 16 bits come closer to the elements in f32 than activations and weights in bf16 do.
+        // 16-bit integers are closer to the elements in f32 than activations and weights in bf16 are.
         for (dtype, share) in [(DType::F32, 0.125), (DType::Bf16, 1.5)] {
             let blocks = held(&opened, dtype, true);
             let in_blocks =
@@ -156,7 +156,7 @@ fn blocks_answer_as_their_elements_do() {
                 "{name}, {dtype:?}: losses are off by {most}, in bf16 by {by_bf16}"
             );
             println!("{name}, {dtype:?}: losses are off by {most}, unpacked in bf16 by {by_bf16}");
-            // Chunks of many rows and steps of few, of blocks of two types.
+            // Chunks of many rows and steps of few, with blocks of two types.
             if name == "q4_k_m" && dtype == DType::F32 {
                 steady(&blocks, name, &WAYS[1..2]);
             }
@@ -164,7 +164,7 @@ fn blocks_answer_as_their_elements_do() {
     }
 }
 
-/// A plan charges the bytes of the file's blocks, as a run does.
+/// A plan charges the bytes of the file's blocks, like a run.
 #[test]
 fn a_plan_has_the_bytes_of_a_run() {
     let at = tempfile::tempdir().unwrap();

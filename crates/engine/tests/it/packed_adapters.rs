@@ -1,5 +1,5 @@
-//! Adapters over weights that stay packed, as a file has them or as a QLoRA run held them: what they answer, and what they leave of
-//! requests that have none.
+//! Adapters over weights that stay packed, as in a file or as in a QLoRA run: their answers, and unchanged answers of
+//! requests without an adapter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const METHODS: [(&str, AdapterMethod); 3] = [
     ("ia3", AdapterMethod::Factors),
 ];
 
-/// Writes an adapter of every projection, with other numbers than those that it begins with.
+/// Writes an adapter of every projection, with random rather than initial values.
 fn adapter(at: &Path, base: &HfFolder, method: AdapterMethod) -> PathBuf {
     let size = Size { rank: 4, alpha: 8.0 };
     let names = base.spec.adaptable().into_iter().filter(|name| name.contains("layers."));
@@ -56,7 +56,7 @@ fn adapter(at: &Path, base: &HfFolder, method: AdapterMethod) -> PathBuf {
     at.to_path_buf()
 }
 
-/// The model that `fathom chat --adapter` makes, or the same unpacked.
+/// The model that `fathom chat --adapter` uses, or the same unpacked.
 fn adapted(opened: &HfFolder, adapter: &Path, dtype: DType, stored: bool) -> Bed {
     let device = cpu();
     let (spec, tensors) = open_peft(adapter, opened.spec.clone()).unwrap();
@@ -76,7 +76,7 @@ fn losses(bed: &Bed) -> Vec<f32> {
     bed.engine(64).losses_of(&documents).unwrap().concat()
 }
 
-/// The root of the mean square of differences.
+/// Root mean square of the differences.
 fn apart(x: &[f32], y: &[f32]) -> f32 {
     (x.iter().zip(y).map(|(x, y)| (x - y).powi(2)).sum::<f32>() / x.len() as f32).sqrt()
 }
@@ -85,7 +85,7 @@ fn packed(bed: &Bed) -> usize {
     bed.params.iter().filter(|(_, param)| param.value.as_blocked().is_some()).count()
 }
 
-/// A file in blocks of two types, and what it was made of.
+/// A file in blocks of two types, and its source.
 fn blocks(at: &Path) -> (HfFolder, HfFolder) {
     folder(at, false);
     let (plain, file) = (open(at).unwrap(), at.join("model.gguf"));
@@ -132,7 +132,7 @@ fn adapters_over_numbers_answer_to_the_bit() {
     }
 }
 
-/// Requests of the base and of adapters in turn, whose prompts begin alike.
+/// Requests to the base and to adapters in turn, with common prefixes.
 fn requests(names: &[&str]) -> Vec<GenerateRequest> {
     let request = |index: usize| {
         let ids: Vec<u32> = (0..40 + 11 * index).map(|at| (at * 7 + at / 40 * index) as u32 % 96).collect();
@@ -147,7 +147,8 @@ fn alone(bed: &Bed, request: &GenerateRequest) -> Heard {
     together(&engine, engine.capacity(1, 300), &[request], 0).swap_remove(0)
 }
 
-/// Each request of a batch has the bits that its own model gives it alone: those without an adapter the base's, which has none.
+/// Each request of a batch has the bits that its own model gives it alone; for requests without an adapter that is the
+/// base.
 fn check(base: &Bed, adapters: &[(&str, PathBuf, Bed)], what: &str) {
     let names: Vec<&str> = adapters.iter().map(|(name, ..)| *name).collect();
     let requests = requests(&names);
@@ -179,7 +180,7 @@ fn requests_have_the_bits_that_they_have_alone() {
     }
 }
 
-/// The projections of a QLoRA run, as they are held: multiplied with as they are, and planned to the byte.
+/// The projections of a QLoRA run are multiplied in their format, and planned to the byte.
 #[test]
 fn a_base_in_the_format_of_a_run_answers_as_its_elements_do() {
     let at = tempfile::tempdir().unwrap();

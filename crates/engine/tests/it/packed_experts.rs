@@ -1,4 +1,4 @@
-//! Models whose experts stay as a file has them: a GGUF file's blocks, gpt-oss's MXFP4, the few bits of a folder.
+//! Models whose experts stay as in their files: a GGUF file's blocks, gpt-oss's MXFP4, a folder's quantized weights.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
 use fathom_model::{
-    FileWriter, Fp8Save, GgufType, HfFolder, Model, Packing4, RoundTo, Source, TensorInfo, Zero, load, open,
-    save_gguf,
+    FileWriter, Fp8Save, GgufType, HfFolder, Model, ModelView, Packing4, RoundTo, Source, TensorInfo, Zero,
+    load, open, save_gguf,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
@@ -34,7 +34,7 @@ fn folder(at: &Path, case: &str) -> HfFolder {
         ("num_experts", EXPERTS),
         ("vocab_size", 99),
     ];
-    // Each family has some of these.
+    // Each family has some of these keys.
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
     let text = std::fs::read(golden.join("config.json")).unwrap();
     let known: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -42,7 +42,7 @@ fn folder(at: &Path, case: &str) -> HfFolder {
     let values = sizes.map(|(key, value)| (key, value.into()));
     // llama.cpp has no windows in Mixtral.
     let window = (case == "mixtral").then_some(("sliding_window", serde_json::Value::Null));
-    // Nor layers without experts among others.
+    // llama.cpp also has no dense layers among those with experts.
     let dense = known.get("mlp_only_layers").map(|_| ("mlp_only_layers", serde_json::json!([])));
     random(at, case, values.chain(window).chain(dense), DType::F32);
     open(at).unwrap()
@@ -54,7 +54,7 @@ fn gguf(plain: &HfFolder, at: &Path, how: GgufType) -> HfFolder {
     open(&file).unwrap()
 }
 
-/// How the experts of a model are packed, two a layer.
+/// Packing of a model's experts, two per layer.
 fn experts(opened: &HfFolder) -> Vec<Packing> {
     let model = held(opened, DType::Bf16, true);
     let packing = |id| model.params.get(id).value.as_blocked()?.packing().cloned();
@@ -62,11 +62,11 @@ fn experts(opened: &HfFolder) -> Vec<Packing> {
     ids.filter_map(|linear| packing(linear.params.weight)).collect()
 }
 
-/// The most bytes of a step that reads a part of a prompt.
+/// Peak bytes of a step that reads a part of a prompt.
 fn peak(device: &Device, model: &Model, params: &Params) -> u64 {
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 4096, chunk_tokens: 50, ..Limits::default() };
-    let engine = Engine::new(device, model, params, &tokenizer, limits);
+    let engine = Engine::new(ModelView { device, model, params }, &tokenizer, limits);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 64));
     device.pool.reset_peak();
     let prompt: Vec<u32> = (0..60).map(|at| at * 7 % 40).collect();
@@ -75,7 +75,7 @@ fn peak(device: &Device, model: &Model, params: &Params) -> u64 {
     device.pool.usage().peak_live
 }
 
-/// A plan's step takes what a run's does, to the byte.
+/// A plan's step needs the same memory as a run's, to the byte.
 fn planned(opened: &HfFolder) {
     let run = held(opened, DType::Bf16, true);
     let meta = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), BUDGET);
@@ -96,7 +96,7 @@ fn blocks_of_experts_answer_as_their_elements_do() {
         let at = tempfile::tempdir().unwrap();
         let opened = gguf(&folder(at.path(), case), at.path(), how);
         answers(name, &opened, (few, 96));
-        // The bytes that they have in the file, three tensors for each expert of each layer.
+        // Their bytes in the file: three tensors for each expert of each layer.
         let (packings, layers) = (experts(&opened), opened.spec.layers.len());
         assert_eq!(packings.len(), 2 * layers, "{name}");
         let stored = |name: &&str| name.contains(".experts.");
@@ -124,20 +124,20 @@ fn blocks_of_experts_answer_as_their_elements_do() {
     }
 }
 
-/// gpt-oss's own files: experts as one tensor, turned, gate and up in turns, with biases.
+/// gpt-oss's own files: experts as one transposed tensor, with gate and up interleaved, and biases.
 #[test]
 fn turned_experts_answer_as_their_elements_do() {
     let opened = open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mxfp4")).unwrap();
     answers("gpt-oss", &opened, (2, 40));
     let packings = experts(&opened);
     assert!(packings.len() == 2 && packings.iter().all(|packing| packing.turned), "{packings:?}");
-    // Four bits and an f32 for 32 of them: in and out of three experts.
+    // Four bits, and an f32 per 32 of them: in and out of three experts.
     assert_eq!(packings.iter().map(Packing::bytes).sum::<usize>(), 3 * (2 * 96 * 64 + 64 * 96) * 5 / 8);
     steady(&held(&opened, DType::F32, true), "gpt-oss", &WAYS[1..2]);
     planned(&opened);
 }
 
-/// Folders as `fathom quantize` writes them: each expert is packed in memory, and the router is not.
+/// Folders written by `fathom quantize`: each expert is packed in memory, and the router is not.
 #[test]
 fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
     let at = tempfile::tempdir().unwrap();
@@ -154,13 +154,13 @@ fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
         let to = at.path().join(name);
         write(&plain, &to);
         let opened = open(&to).unwrap();
-        // Attention's two weights and experts' two of each layer.
+        // Two weights of attention and two of experts in each layer.
         answers(name, &opened, (4 * plain.spec.layers.len(), 96));
         assert_eq!(experts(&opened).len(), 2 * plain.spec.layers.len(), "{name}");
     }
 }
 
-/// Losses of some documents on each rank of a grid, and how many weights of experts are packed there.
+/// Losses of some documents on each rank of a grid, and the number of packed expert weights there.
 fn on_ranks(at: &Path, grid: Grid) -> Vec<(Vec<f32>, usize)> {
     let documents: Vec<Vec<u32>> = (1..4).map(|seed| text(seed, 7 + 9 * seed)).collect();
     let rank = |seat: Option<Seat>| {
@@ -187,7 +187,7 @@ fn on_ranks(at: &Path, grid: Grid) -> Vec<(Vec<f32>, usize)> {
     })
 }
 
-/// A gpt-oss folder as the published ones are: experts of all layers in MXFP4, of any codes, everything else f32.
+/// A gpt-oss folder like the published ones: experts of all layers in MXFP4 with arbitrary codes, everything else f32.
 fn mxfp4(at: &Path) {
     let plain = at.join("plain");
     std::fs::create_dir_all(&plain).unwrap();
@@ -226,13 +226,13 @@ fn mxfp4(at: &Path) {
     std::fs::write(at.join("config.json"), config.to_string()).unwrap();
 }
 
-/// Experts stay packed where ranks own some each, and where they share the columns of each in whole blocks; ranks that have other parts
-/// of the model have experts whole. Those that are one tensor, too.
+/// Experts stay packed if each rank owns some, and if ranks share the columns of each in whole blocks; ranks with other
+/// parts of the model have whole experts. This includes experts in one tensor.
 #[test]
 fn experts_stay_packed_on_ranks() {
     let at = tempfile::tempdir().unwrap();
     folder(at.path(), "qwen3_moe");
-    // Tokens go through all experts: sums that are rounded otherwise would let a router choose another.
+    // Tokens go through all experts: otherwise different rounding could change the routing.
     let config = at.path().join("config.json");
     let mut said: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
     said["num_experts_per_tok"] = EXPERTS.into();
@@ -253,7 +253,7 @@ fn experts_stay_packed_on_ranks() {
         ("int4", Grid { ep: 2, ..tp }, 2 * layers),
         ("int4", Grid { etp: 2, ..tp }, 2 * layers),
         ("q4_k.gguf", Grid { ep: 2, ..tp }, 2 * layers),
-        // Half of 256 columns are no block of the way out.
+        // Half of 256 columns is not a block of the down projection.
         ("q4_k.gguf", Grid { etp: 2, ..tp }, layers),
     ] {
         let from = at.path().join(from);

@@ -1,4 +1,5 @@
-//! A service over ranks that have parts of a model: what it answers is what one rank answers, whatever comes and goes meanwhile.
+//! A service over ranks that have parts of a model: its answers are those of one rank, with any requests coming and
+//! going.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use fathom_engine::{
     Structures, TextReading, ranks, service,
 };
 use fathom_grad::Params;
-use fathom_model::{Model, load, open};
+use fathom_model::{Model, ModelView, load, open};
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -47,22 +48,26 @@ impl Part {
 
     fn engine(&self) -> Engine<'_> {
         let limits = Limits { context_tokens: 1024, chunk_tokens: 37, draft_tokens: 3, ..Limits::default() };
-        Engine::new(&self.device, &self.model, &self.params, &self.tokenizer, limits)
+        Engine::new(
+            ModelView { device: &self.device, model: &self.model, params: &self.params },
+            &self.tokenizer,
+            limits,
+        )
     }
 }
 
 type Ended = Result<Load, Error>;
 
-/// What a server has besides a model.
+/// Options of a server besides the model.
 #[derive(Clone, Default)]
 struct With {
-    /// Sequences at once, and tokens of each that the pages hold, if not [`CAPACITY`].
+    /// Concurrent sequences, and tokens of each that the pages hold, instead of [`CAPACITY`].
     capacity: Option<(usize, usize)>,
     /// A draft model, which the first rank has whole.
     draft: Option<&'static str>,
-    /// Where beginnings are kept.
+    /// Store of prefixes.
     kept: Option<Beginnings>,
-    /// Sequences have most of their pages there.
+    /// True if sequences have most of their pages there.
     on_disk: bool,
 }
 
@@ -79,7 +84,7 @@ impl With {
     }
 }
 
-/// Sequences at once, and tokens of each that the pages hold: fewer than come.
+/// Concurrent sequences, and tokens of each that the pages hold: fewer than are requested.
 const CAPACITY: (usize, usize) = (3, 300);
 
 fn leads(
@@ -155,7 +160,7 @@ fn ask(handle: &Handle, request: GenerateRequest) -> (fathom_base::Ticket, Recei
     (ticket, receive)
 }
 
-/// Of each answer its ids, and log-probabilities: those of the prompt come first.
+/// The ids of each answer, and log-probabilities; those of the prompt come first.
 type Heard = (Vec<Vec<u32>>, Vec<f32>);
 
 fn heard(events: &Receiver<Event>) -> (Heard, Vec<Stop>) {
@@ -180,7 +185,7 @@ fn heard(events: &Receiver<Event>) -> (Heard, Vec<Stop>) {
     ((ids, logprobs), stops)
 }
 
-/// Greedy, drawn, several answers, structures, beams; prompts that begin alike, of different priority.
+/// Requests: greedy, sampled, several answers, structures, beams; prompts with common prefixes, of different priority.
 fn requests() -> Vec<GenerateRequest> {
     let word = |at: u32| (at * 7919 + 13) % 90;
     let prompt = |index: u32| {
@@ -213,12 +218,13 @@ fn requests() -> Vec<GenerateRequest> {
     all
 }
 
-/// What all requests were answered over a grid, with one that is cancelled and one whose time is up; and how many guesses were right.
+/// Answers to all requests over a grid, with one that is cancelled and one whose time is up; and the number of right
+/// guesses.
 fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
     let (handle, threads) = start(case, grid, with);
     let asked: Vec<_> = requests().into_iter().map(|request| ask(&handle, request)).collect();
     let long = GenerateRequest::greedy((1..80).collect::<Vec<u32>>(), 200);
-    // It is given up before it goes on from its start, however slow this thread is.
+    // The request is cancelled before it continues after its start, however slow this thread is.
     let ((send, gone), (go_on, held)) = (channel(), channel::<()>());
     let started = move |event: Event| {
         let holds = matches!(event, Event::Started { .. });
@@ -243,7 +249,7 @@ fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
         assert!(error.contains("one rank"), "{error}");
     }
     handle.erase_prefixes().unwrap();
-    // The last step's load is known a moment after its events.
+    // The last step's load is published shortly after its events.
     while handle.load().pages_used > 0 || handle.load().pages_cached > 0 {
         thread::yield_now();
     }
@@ -262,7 +268,7 @@ fn answers(case: &'static str, grid: Grid, with: &With) -> (Vec<Heard>, u64) {
 #[test]
 fn ranks_answer_what_one_does() {
     let one = Grid::default();
-    // Windows and their pages, and neither.
+    // One model with windows, one without.
     for case in ["gemma2", "llama31"] {
         let alone = answers(case, one, &With::default()).0;
         for grid in [Grid { pp: 2, ..one }, Grid { tp: 2, ..one }, Grid { tp: 2, pp: 2, ..one }] {
@@ -277,7 +283,7 @@ fn ranks_answer_what_one_does() {
                 let what = format!("{case} on {grid}, request {index}");
                 assert_eq!(own.0, all.0, "{what}");
                 assert_eq!(own.1.len(), all.1.len(), "{what}");
-                // Sums over parts of a row are rounded otherwise; stages of a pipeline sum nothing.
+                // Sums over parts of a row are rounded differently; pipeline stages sum nothing.
                 let most = if grid.tp == 1 { 0.0 } else { 2e-4 };
                 let apart = own.1.iter().zip(&all.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(apart <= most, "{what}: {apart}");
@@ -286,7 +292,8 @@ fn ranks_answer_what_one_does() {
     }
 }
 
-/// Experts that are spread over the ranks, whole or by their columns: experts of a tensor each, all in one with biases, and six for four ranks.
+/// Experts distributed over ranks, whole or by columns: one tensor per expert, all in one with biases, and six for four
+/// ranks.
 #[test]
 fn ranks_with_experts_answer_what_one_does() {
     let one = Grid::default();
@@ -299,7 +306,7 @@ fn ranks_with_experts_answer_what_one_does() {
         let alone = answers(case, one, &With::default()).0;
         for grid in grids {
             let (found, _) = answers(case, grid, &With::default());
-            // An expert's products have the bits of one rank; terms of its columns are added otherwise.
+            // An expert's products have the bits of one rank; terms of its columns are added in another order.
             if grid.etp == 1 && grid.pp == 1 {
                 let whole = answers(case, tp, &With::default()).0;
                 assert!(found == whole, "{case} on {grid}: other bits than with all experts on each rank");
@@ -333,14 +340,15 @@ fn a_rank_that_fails_ends_the_service() {
         drop(followers);
     });
     let (_ticket, events) = ask(&handle, GenerateRequest::greedy(vec![1, 2, 3], 5));
-    // Nothing that was computed without it is an answer.
+    // Results computed without it are not answers.
     assert_eq!(events.iter().count(), 0);
     let error = first.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("a rank failed") && error.contains("no memory left"), "{error}");
     assert!(handle.submit(GenerateRequest::greedy(vec![1], 1), Box::new(|_| ())).is_err());
 }
 
-/// Adapters of every kind that shares the base's products, over ranks that have parts of it; they come and go on all of them.
+/// Adapters that share the base's pass, of every kind, over ranks with parts of the base; they are loaded and unloaded
+/// on all of them.
 #[test]
 fn ranks_answer_with_adapters_as_one_does() {
     let base = "../golden_adapters/llama";
@@ -358,7 +366,7 @@ fn ranks_answer_with_adapters_as_one_does() {
     let answers = |grid: Grid| -> Vec<Heard> {
         let (handle, threads) = start(base, grid, &with);
         cases.iter().for_each(|case| handle.load_adapter(case, &folder(case)).unwrap());
-        // What one rank refuses no rank has.
+        // An adapter that one rank refuses is on no rank.
         assert!(handle.load_adapter("other", &folder("gpt2_lora")).is_err());
         let all = (0..10).map(|index| (index, cases.get(index % 5).copied()));
         let asked: Vec<_> = all.map(|(index, case)| ask(&handle, request(index, case))).collect();
@@ -384,7 +392,7 @@ fn ranks_answer_with_adapters_as_one_does() {
     }
 }
 
-/// Adapters of experts whose columns ranks share: of three experts no rank can have half.
+/// Adapters of experts whose columns ranks share: three experts cannot be halved.
 #[test]
 fn ranks_answer_with_adapters_of_experts_as_one_does() {
     let tp = Grid { tp: 2, ..Grid::default() };
@@ -395,7 +403,8 @@ fn ranks_answer_with_adapters_of_experts_as_one_does() {
     );
 }
 
-/// Biases in place of the base's: those of queries, keys and values are cut with their columns; those of norms need a pass of their own.
+/// Biases that replace the base's: those of queries, keys and values are sharded with their columns; those of norms
+/// need a separate pass.
 #[test]
 fn ranks_answer_with_biases_of_adapters_as_one_does() {
     let one = Grid::default();
@@ -442,11 +451,12 @@ fn heard_of_base(case: &'static str, request: GenerateRequest) -> Vec<Vec<u32>> 
     ids
 }
 
-/// Beginnings on disk are each rank's own: what one mesh wrote, another does not find; a page that one rank lost, all compute.
+/// Prefixes on disk belong to a rank: one mesh does not find those of another, and a page that one rank lost is
+/// computed by all.
 #[test]
 fn ranks_go_on_from_disk_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
-    // Windows and their pages, and neither.
+    // One model with windows, one without.
     for case in ["gemma2", "llama31"] {
         let at = Stored { folder: folder.path().into(), model: case.into(), most_bytes: 1 << 30 };
         let spec =
@@ -455,7 +465,7 @@ fn ranks_go_on_from_disk_with_the_same_bits() {
             logprobs: Some(0),
             ..GenerateRequest::greedy((0..tokens).map(|at| (at * 7919 + 13) % 90).collect::<Vec<u32>>(), 20)
         };
-        // Each in a process of its own, as far as the store can tell.
+        // Each runs, as far as the store can tell, in a process of its own.
         let answer_from = |grid: Grid, kept: bool, on_disk: bool| -> (Vec<Heard>, u64) {
             let kept = kept.then(|| Beginnings::open(&at, &spec).unwrap());
             let with = With { capacity: Some((2, 700)), kept, on_disk, ..With::default() };
@@ -488,7 +498,7 @@ fn ranks_go_on_from_disk_with_the_same_bits() {
                     if path.is_dir() { open.push(path) } else { files.push(path) }
                 }
             }
-            // The third page of every rank of this mesh and of the others before it; then one of them.
+            // Removes the third page of all ranks of this mesh and of the previous ones; then of a single rank.
             let third = |path: &&std::path::PathBuf| {
                 path.file_name().unwrap().to_string_lossy().starts_with("00000003")
             };

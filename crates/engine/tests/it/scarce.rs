@@ -1,15 +1,16 @@
-//! Little memory: every request that is let in ends with the bits that it has alone, and no page is lost, whatever requests share, ask
-//! and leave.
+//! Scarce memory: every admitted request ends with the bits that it has alone, and no page is lost, whatever requests
+//! share, ask for and cancel.
 
 use std::cell::RefCell;
 
 use fathom_base::{Beams, EarlyStopping, GenerateRequest, Load, Sampling};
 use fathom_engine::{Capacity, Engine, Limits, Scheduler, Stored};
+use fathom_model::ModelView;
 use fathom_tensor::{DType, PAGE_ROWS};
 
 use crate::batch::{Bed, Heard, listen, together};
 
-/// Steps after which requests that have not ended never will.
+/// Number of steps after which unfinished requests never finish.
 const MOST_STEPS: usize = 20_000;
 
 /// A linear congruential generator (Knuth's MMIX constants).
@@ -31,7 +32,7 @@ fn text(bed: &Bed, seed: usize, tokens: usize) -> Vec<u32> {
     (0..tokens as u64).map(|at| ((at * at * 31 + at * 7919 + seed as u64 * 131) % vocab) as u32).collect()
 }
 
-/// A request that begins as others do up to anywhere, for up to `tokens` tokens of prompt and answer.
+/// A request that shares a prefix of any length with others, for up to `tokens` tokens of prompt and answer.
 fn request(random: &mut Random, bed: &Bed, tokens: usize, sequences: usize) -> GenerateRequest {
     let max_tokens = 1 + random.below(40);
     let prompt =
@@ -55,7 +56,7 @@ fn request(random: &mut Random, bed: &Bed, tokens: usize, sequences: usize) -> G
     }
 }
 
-/// Requests that join and leave at random in so much memory; what was heard of each, none of those that left.
+/// Runs requests that join and leave at random with limited memory; returns the answers, empty for those that left.
 fn run(
     random: &mut Random,
     (engine, capacity, store): (&Engine<'_>, Capacity, Option<&Stored>),
@@ -88,7 +89,7 @@ fn run(
     heard.into_iter().zip(stays).map(|(heard, stays)| stays.then(|| heard.into_inner())).collect()
 }
 
-/// Random requests in random memory, of which the longest alone may need all.
+/// Random requests with random memory, all of which the longest may need.
 fn case(beds: &[Bed], draft: &Bed, seed: u64) {
     let random = &mut Random(seed);
     let bed = &beds[random.below(beds.len())];
@@ -109,8 +110,18 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
         ..Limits::default()
     };
     let limits = limits(random.one(&[0, 0, 4]), random.one(&[5, 64, 128, 300, 4096]));
-    let engine = || Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
-    let small = Engine::new(&draft.device, &draft.model, &draft.params, &draft.tokenizer, limits);
+    let engine = || {
+        Engine::new(
+            ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+            &bed.tokenizer,
+            limits,
+        )
+    };
+    let small = Engine::new(
+        ModelView { device: &draft.device, model: &draft.model, params: &draft.params },
+        &draft.tokenizer,
+        limits,
+    );
     let drafts = limits.draft_tokens > 0 && random.below(2) == 0;
     let engine = if drafts { engine().drafting(&small).unwrap() } else { engine() };
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +133,7 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
     capacity.pages.iter_mut().for_each(|pages| *pages += more);
     let windows = bed.model.spec.windows();
     if kept && windows.contains(&None) && random.below(2) == 0 {
-        // Some are longer than memory, which no search may be.
+        // Some are longer than memory, which beam searches must not be.
         capacity.on_disk = capacity.pages.iter().copied().max().unwrap_or(0);
         let whole = capacity.pages.iter_mut().zip(&windows).filter(|(_, window)| window.is_none());
         whole.for_each(|(pages, _)| *pages = 1 + random.below(*pages));
@@ -140,13 +151,13 @@ fn case(beds: &[Bed], draft: &Bed, seed: u64) {
 
 #[test]
 fn every_request_ends_and_no_page_is_lost() {
-    // All the way back, windows next to that, windows alone.
+    // Unlimited attention, windows with that, and windows alone.
     let beds = ["llama2", "gemma3", "mistral"].map(|case| Bed::new(case, DType::F32));
     let draft = Bed::new("llama2", DType::Bf16);
     (0..400).for_each(|seed| case(&beds, &draft, seed));
 }
 
-/// The second prompt parts from the first inside a page, and needs every page that there is once it is read.
+/// The second prompt diverges from the first within a page, and needs all pages once it is read.
 #[test]
 fn a_beginning_that_is_kept_leaves_all_pages_to_a_request_alone() {
     for case in ["llama2", "gemma3"] {

@@ -1,4 +1,4 @@
-//! A model on a thread of its own, asked from others.
+//! A model on a thread of its own, used from other threads.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use fathom_text::Tokenizer;
 use crate::adapters::golden;
 use crate::batch::Bed;
 
-/// Starts a small model for `sequences` at once, of up to 300 tokens each; ends when its handle is dropped.
+/// Starts a small model for `sequences` concurrent sequences of up to 300 tokens each; ends when its handle is dropped.
 fn start(sequences: usize, queue: usize) -> (Handle, thread::JoinHandle<()>) {
     let (send, receive) = channel();
     let thread = thread::spawn(move || {
@@ -44,7 +44,7 @@ fn start(sequences: usize, queue: usize) -> (Handle, thread::JoinHandle<()>) {
     (receive.recv().unwrap(), thread)
 }
 
-/// A request and the events that it will have.
+/// Submits a request; returns its ticket and events.
 fn ask(handle: &Handle, request: GenerateRequest) -> (fathom_base::Ticket, Receiver<Event>) {
     let (send, receive) = channel();
     let ticket = handle.submit(request, Box::new(move |event| _ = send.send(event))).unwrap();
@@ -90,7 +90,7 @@ fn many_threads_ask_one_model() {
     for (first, ids) in seen.into_inner().unwrap() {
         assert_eq!(ids, alone[first as usize]);
     }
-    // The last step's load is known a moment after its events.
+    // The last step's load is published shortly after its events.
     while handle.load().pages_used > 0 {
         thread::yield_now();
     }
@@ -98,7 +98,7 @@ fn many_threads_ask_one_model() {
     thread.join().unwrap();
 }
 
-/// Log-probabilities of a text need no token after it, so a text may take all the room that there is.
+/// Log-probabilities of a text need no token after it, so a text may fill the whole context.
 #[test]
 fn a_prompt_that_nothing_follows_may_take_all_room() {
     let (handle, thread) = start(2, 10_000);
@@ -121,7 +121,7 @@ fn a_prompt_that_nothing_follows_may_take_all_room() {
         }
         (of_prompt, written, ends, usage)
     };
-    // The longest prompt that there is room for, but not for a token after it.
+    // The longest prompt that fits without a token after it.
     let full = (300..5000)
         .find(|tokens| handle.submit(ask_logprobs(*tokens, 1), Box::new(|_| ())).is_err())
         .unwrap();
@@ -140,7 +140,7 @@ fn events_come_in_order_and_dropping_the_ticket_ends_them() {
     let kinds: Vec<&str> = all.iter().map(|event| event.split([' ', '(', '{']).next().unwrap()).collect();
     assert_eq!(kinds, ["Started", "Piece", "Piece", "Piece", "Ended", "Done"]);
     drop(ticket);
-    // One runs, one waits; both are given up and the third is answered.
+    // One runs, one waits; both are cancelled and the third is answered.
     let (first, first_events) = ask(&handle, greedy(1, 250));
     let (second, second_events) = ask(&handle, greedy(2, 250));
     assert!(matches!(first_events.recv().unwrap(), Event::Started { .. }));
@@ -194,7 +194,7 @@ fn adapters_are_loaded_and_unloaded_during_requests() {
     }
     let alone = answer(&ask(&handle, with("a", 200)).1).0;
     assert_ne!(alone, answer(&ask(&handle, greedy(1, 200)).1).0);
-    // Its name goes at once, and unloading ends when the last request with it has.
+    // Its name is removed at once, and unloading ends with its last request.
     let (_ticket, events) = ask(&handle, with("a", 200));
     assert!(matches!(events.recv().unwrap(), Event::Started { .. }));
     handle.unload_adapter("a").unwrap();
@@ -219,7 +219,7 @@ fn vectors_and_tokens() {
         [vec![1, 2], vec![3], (1..90).collect()].into_iter().map(Into::into).collect();
     let sink = Box::new(move |vectors| send.send(vectors).unwrap());
     let _ticket = handle.numbers(texts.clone(), Numbers::Vector, sink).unwrap();
-    // Others ask at the same time, and one of them leaves.
+    // Others send requests at the same time, and one of them leaves.
     let alone: Vec<_> = texts
         .iter()
         .map(|text| {
@@ -250,7 +250,7 @@ fn vectors_and_tokens() {
     thread.join().unwrap();
 }
 
-/// An answer says which of its request's tokens ended it; one that the model ends its texts with needs no name.
+/// An answer reports which of its request's tokens ended it; the model's own end tokens are not named.
 #[test]
 fn an_answer_names_the_token_that_ended_it() {
     let (handle, thread) = start(1, 64);

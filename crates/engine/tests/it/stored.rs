@@ -1,4 +1,4 @@
-//! Beginnings that are kept on disk: an answer that goes on from them has the same bits, and nothing that is not whole is used.
+//! Prefixes stored on disk: an answer that continues from them has the same bits, and no damaged page is used.
 
 use std::cell::RefCell;
 use std::fs;
@@ -8,6 +8,7 @@ use std::process::Command;
 
 use fathom_base::{GenerateRequest, Load, Prompt, Sampling};
 use fathom_engine::{Beginnings, Engine, KeptModel, Limits, Scheduler, Stored};
+use fathom_model::ModelView;
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen};
@@ -28,10 +29,14 @@ fn request(bed: &Bed, last: u32) -> GenerateRequest {
     GenerateRequest { logprobs: Some(0), ..GenerateRequest::new(ids, sampling) }
 }
 
-/// One request, in a process of its own as far as the store can tell.
+/// Answers one request, in a process of its own as far as the store can tell.
 fn ask(bed: &Bed, kv: PageFormat, at: Option<&Stored>, request: &GenerateRequest) -> (Heard, Load) {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 0, kv };
-    let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+    let engine = Engine::new(
+        ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+        &bed.tokenizer,
+        limits,
+    );
     let (heard, ends) = (RefCell::default(), RefCell::default());
     let mut scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200));
     if let Some(at) = at {
@@ -63,7 +68,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_conversation_goes_on_from_disk_with_the_same_bits() {
-    // All the way back, and windows of 64 tokens besides that.
+    // Unlimited attention, and windows of 64 tokens in addition.
     for (case, kv) in
         [("llama2", PageFormat::Plain), ("llama2", PageFormat::Int8), ("gemma3", PageFormat::Plain)]
     {
@@ -73,14 +78,14 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
         let plain = ask(&bed, kv, None, &first).0;
         let (kept, load) = ask(&bed, kv, Some(&at), &first);
         assert_eq!((kept == plain, load.restored_tokens), (true, 0), "{case}");
-        // 750 tokens are five whole pages; the sixth is not full.
+        // 750 tokens are five whole pages; the sixth is partial.
         assert_eq!(files(folder.path()).len(), 5, "{case}");
         assert!(
             files(folder.path())
                 .iter()
                 .all(|file| fs::metadata(file).unwrap().permissions().mode() & 0o777 == 0o600)
         );
-        // The next turn of the conversation, by another process: what was said is there.
+        // The next turn of the conversation, in another process: the earlier turn is found.
         let mut turn = first.clone();
         let fathom_base::Prompt::Ids(ids) = &mut turn.prompt else { panic!() };
         ids.extend(&plain[0].0);
@@ -90,7 +95,7 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
         assert_eq!(load.restored_tokens, 640, "{case}: {load:?}");
         assert_eq!(load.prefix_hits, 640, "{case}: {load:?}");
         assert!(again == ask(&bed, kv, None, &turn).0, "{case}");
-        // A prompt that parts earlier has the pages that it shares.
+        // A prompt that diverges earlier uses the pages that it shares.
         let other = request(&bed, 2);
         let (answer, load) = ask(&bed, kv, Some(&at), &other);
         assert_eq!(load.restored_tokens, 512, "{case}: {load:?}");
@@ -98,7 +103,7 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
     }
 }
 
-/// A disk that does not answer for a time: another request is answered meanwhile.
+/// A disk that does not answer for a while: another request is answered meanwhile.
 #[test]
 fn what_is_read_from_disk_holds_up_no_other_request() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +123,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
         assert!(scheduler.step());
     }
     assert!(heard[0].borrow().is_empty() && !heard[1].borrow().is_empty());
-    // One that is given up while it waits holds nothing.
+    // A request cancelled while waiting holds nothing.
     let given_up = GenerateRequest { scope: "other".into(), ..first.clone() };
     let id = scheduler.submit(given_up, Box::new(|_| fathom_base::Flow::Continue)).unwrap();
     scheduler.cancel(id);
@@ -134,7 +139,7 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
     assert!(heard[0].borrow()[..] == plain[..]);
 }
 
-/// What runs gets the pages that another sequence holds while it waits for the disk.
+/// Running sequences get the pages that a sequence waiting for the disk holds.
 #[test]
 fn what_is_read_from_disk_gives_way_to_what_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +149,7 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     let heard: [RefCell<Heard>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);
-    // Pages of one of them, and a little more.
+    // Pages for one of them, and a little more.
     let capacity = fathom_engine::Capacity { sequences: 2, ..engine.capacity(1, PROMPT + 200) };
     let mut scheduler = Scheduler::new(&engine, capacity).keeping(&at).unwrap();
     let held = scheduler.hold_reads(3);
@@ -155,7 +160,7 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     while ends.borrow().is_empty() {
         assert!(scheduler.step());
     }
-    // The thread that waits for the page finds none that needs it.
+    // The thread waiting for the page finds that it is no longer needed.
     drop(held);
     while scheduler.step() {}
     assert_eq!(scheduler.load().pages_used, 0);
@@ -164,8 +169,8 @@ fn what_is_read_from_disk_gives_way_to_what_runs() {
     assert!(heard[1].borrow()[..] == ask(&bed, PageFormat::Plain, None, &other).0[..]);
 }
 
-/// A sequence that is longer than the pages in memory has pages on disk, next to one that is not; it goes on from what was kept, too. A part
-/// of a layer is read ahead, the rest when it is needed. Without such pages it is refused.
+/// A sequence longer than the pages in memory has pages on disk, alongside a short one; it can continue from stored
+/// prefixes too. A part of a layer is read ahead, the rest on demand. Without pages on disk it is refused.
 #[test]
 fn a_sequence_longer_than_memory_has_the_same_bits() {
     for (case, kv, most) in [
@@ -182,17 +187,21 @@ fn a_sequence_longer_than_memory_has_the_same_bits() {
             logprobs: Some(0),
             ..GenerateRequest::greedy((0..150).map(|at| (at * 31 + seed) % 90).collect::<Vec<u32>>(), 40)
         };
-        // What is short begins as the long one does, too.
+        // A short sequence shares the long one's prefix.
         let Prompt::Ids(ids) = &long.prompt else { panic!("{case}: ids") };
         let alike = GenerateRequest { prompt: Prompt::Ids(ids[..200].to_vec()), ..short(0) };
         let plain = |request: &GenerateRequest| ask(&bed, kv, None, request).0;
-        // Another one as long comes behind it, and has its pages after it.
+        // Another long one follows, and gets its pages afterwards.
         let behind =
             GenerateRequest { prompt: Prompt::Ids(ids.iter().rev().copied().collect()), ..long.clone() };
         let all = [&long, &short(1), &short(2), &alike, &behind];
         let expected = all.map(plain);
         let limits = Limits { context_tokens: 4096, chunk_tokens: 200, draft_tokens: 3, kv };
-        let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+        let engine = Engine::new(
+            ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+            &bed.tokenizer,
+            limits,
+        );
         let windows = bed.model.spec.windows();
         let few = |(pages, window): (usize, &Option<usize>)| if window.is_none() { most } else { 2 * pages };
         let whole = engine.capacity(1, PROMPT + 200).pages;
@@ -237,13 +246,13 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
         load.restored_tokens
     };
     assert_eq!([restored(&first, &at), restored(&first, &at)], [0, 512]);
-    // Another scope, another model.
+    // Another scope, and another model.
     let salted = GenerateRequest { scope: "other".into(), ..first.clone() };
     assert_eq!([restored(&salted, &at), restored(&salted, &at)], [0, 512]);
     let other = Stored { model: "n".into(), ..at.clone() };
     assert_eq!(restored(&first, &other), 0);
-    // One that was cut off, one that is longer than a page, one with a bit turned over, one that a link or a pipe stands in for, one that
-    // was never finished.
+    // A page that is truncated, one that is too long, one with a flipped bit, one replaced by a link or a pipe, and an
+    // unfinished one.
     let all: Vec<PathBuf> = files(&folder.path().join("m"));
     let scope = all[0].parent().unwrap().to_path_buf();
     let mut own: Vec<PathBuf> = all.iter().filter(|file| file.starts_with(&scope)).cloned().collect();
@@ -261,7 +270,7 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
             fs::rename(&own[2], folder.path().join("aside")).unwrap();
             std::os::unix::fs::symlink(folder.path().join("aside"), &own[2]).unwrap();
         },
-        // Nothing is ever written to the pipe, so whatever opened it would wait for ever.
+        // Nothing is ever written to the pipe, so opening it would block forever.
         &|| {
             fs::remove_file(&own[2]).unwrap();
             assert!(Command::new("mkfifo").arg(&own[2]).status().unwrap().success());
@@ -271,18 +280,18 @@ fn what_is_not_whole_of_another_scope_or_erased_is_not_used() {
     let asks = if whose(&first) == 512 && own.len() == 5 { [&first, &salted] } else { panic!("{own:?}") };
     for hurt in hurt {
         hurt();
-        // One of the two scopes is the one that was hurt.
+        // One of the two scopes has the damaged page.
         let mut both = asks.map(whose);
         both.sort_unstable();
         assert_eq!(both, [256, 512]);
-        // What was not whole was computed and kept again.
+        // Damaged pages were computed and stored again.
         assert_eq!(asks.map(whose), [512, 512]);
     }
     let unfinished = scope.join(format!("00000009-{}.part", "a".repeat(32)));
     fs::write(&unfinished, b"FTHM").unwrap();
     assert_eq!(whose(&first), 512);
     assert!(!unfinished.exists());
-    // Erased.
+    // Everything is erased.
     let engine = bed.engine(200);
     let mut scheduler = Scheduler::new(&engine, engine.capacity(1, 900)).keeping(&at).unwrap();
     let before = scheduler.load().stored_bytes;
@@ -302,7 +311,7 @@ fn a_full_store_gives_up_what_was_used_least_recently() {
     let wide = stored(folder.path());
     ask(&bed, PageFormat::Plain, Some(&wide), &salted(0));
     let page = fs::metadata(&files(folder.path())[0]).unwrap().len();
-    // Room for two conversations and a half.
+    // Room for two and a half conversations.
     let at = Stored { most_bytes: page * 12 + 100, ..wide };
     for salt in 1..4 {
         let (_, load) = ask(&bed, PageFormat::Plain, Some(&at), &salted(salt));
@@ -310,9 +319,9 @@ fn a_full_store_gives_up_what_was_used_least_recently() {
     }
     assert_eq!(files(folder.path()).len(), 12);
     let restored = |salt| ask(&bed, PageFormat::Plain, Some(&at), &salted(salt)).1.restored_tokens;
-    // Of the one before the last two the beginning is left.
+    // Only the beginning of the third to last one remains.
     assert_eq!([restored(3), restored(2), restored(1)], [512, 512, 256]);
-    // A conversation that has no room next to itself keeps its beginning.
+    // A conversation that does not fit keeps its beginning.
     let small = Stored { most_bytes: page * 3, ..at };
     ask(&bed, PageFormat::Plain, Some(&small), &salted(9));
     assert_eq!(files(folder.path()).len(), 3);
@@ -368,14 +377,14 @@ fn in_a_store_only_its_own_pages_are_counted_and_removed() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, "mine").unwrap();
     }
-    // What a server that was killed left of a page goes.
+    // The remains of a page from a killed server are removed.
     let cut = scope.join(format!("00000002-{hash}.part"));
     fs::write(&cut, "FTHMPG01ke").unwrap();
     drop(Beginnings::open(&at, &bed.model.spec).unwrap());
     assert!(!cut.exists());
     let kept = Stored::kept(folder.path()).unwrap();
     assert_eq!((kept.len(), kept[0].pages), (1, 5));
-    // No room: all pages go when it is opened.
+    // No room: all pages are removed when it is opened.
     drop(Beginnings::open(&Stored { most_bytes: 0, ..at.clone() }, &bed.model.spec).unwrap());
     let mut left = foreign.to_vec();
     left.sort();

@@ -1,16 +1,21 @@
-//! Whatever a model would like to say, its answer has the structure that was asked for.
+//! Answers have the requested structure, whatever a model prefers.
 
 use fathom_base::{GenerateRequest, Sampling, Stop, Structure};
 use fathom_engine::{Engine, Limits, Structures, probe};
+use fathom_model::ModelView;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
 
 use crate::batch::Bed;
 
-/// Answers of a random model, drawn: their texts, and why they ended.
+/// Sampled answers of a random model: their texts, and why they ended.
 fn answers(bed: &Bed, structure: Structure, draft_tokens: usize) -> Vec<(String, Stop)> {
     let limits = Limits { context_tokens: 4096, chunk_tokens: 64, draft_tokens, ..Limits::default() };
-    let engine = Engine::new(&bed.device, &bed.model, &bed.params, &bed.tokenizer, limits);
+    let engine = Engine::new(
+        ModelView { device: &bed.device, model: &bed.model, params: &bed.params },
+        &bed.tokenizer,
+        limits,
+    );
     let sampling = Sampling { temperature: 1.0, seed: 11, max_tokens: 80, ..Sampling::default() };
     let prompt: Vec<u32> = (0..20).map(|at| at % 7 + 60).collect();
     let request =
@@ -97,7 +102,7 @@ fn what_takes_for_ever_to_compile_and_what_no_answer_meets_is_refused() {
     refuse(Structure::Regex(".*".repeat(300)), too_long);
     refuse(schema(r##"{"$ref": "#"}"##), "no answer meets it");
     refuse(Structure::Grammar("start: a\na: a \"b\" | a".into()), "no answer meets it");
-    // A step of what is refused is no step of what follows.
+    // Steps of a refused structure do not count towards the next.
     assert!(
         structures
             .compile(&tokenizer, tokenizer.vocab_size(), &schema(r#"{"type": "number", "multipleOf": 7}"#))
@@ -117,7 +122,7 @@ fn a_chain_of_rules_as_long_as_a_grammar_may_be_has_stack_enough() {
     assert!(structures.compile(&tokenizer, tokenizer.vocab_size(), &grammar).is_ok());
 }
 
-/// Whether an answer may be this text, whatever a model would like to say.
+/// True if an answer may be this text, whatever the model prefers.
 fn admits(structure: Structure, text: &str) -> bool {
     let (tokenizer, structures) = (tokenizer(), Structures::default());
     let mut structured = structures.compile(&tokenizer, tokenizer.vocab_size(), &structure).unwrap();
@@ -128,7 +133,7 @@ fn admits(structure: Structure, text: &str) -> bool {
     })
 }
 
-/// A model that writes white space without end writes no answer.
+/// A model that writes endless white space never answers.
 #[test]
 fn white_space_between_tokens_of_json_is_bounded_or_as_a_schema_says() {
     let of = |more: &str| {
@@ -154,7 +159,7 @@ fn white_space_between_tokens_of_json_is_bounded_or_as_a_schema_says() {
     }
 }
 
-/// What a program has to do in the place of one that compiles.
+/// Uses a script in place of the compiling program.
 fn probing(script: &str) -> (tempfile::TempDir, Structures) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");

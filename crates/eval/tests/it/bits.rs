@@ -23,7 +23,7 @@ fn a_uniform_model_needs_log2_of_the_vocabulary_per_token() {
         assert!((found.bits_per_byte - expected).abs() < 1e-12, "{found:?} {expected}");
         let text: String = documents().into_iter().map(|document| document.text).collect();
         assert_eq!(found.bytes, text.len() as u64);
-        // Documents are packed one after another without anything between.
+        // Documents are compressed as one concatenated stream.
         let whole = HeldOut::from_text(text, &tokenizer).unwrap();
         let packed = bits_per_byte(&mut uniform, &tokenizer, [whole], context, &Limits::default());
         assert_eq!(found.gzip_bits_per_byte, packed.unwrap().gzip_bits_per_byte);
@@ -38,7 +38,7 @@ fn every_token_is_scored_once_with_the_context_that_is_promised() {
     let mut model = Rule {
         loss: |before: &[u32], id| {
             longest[id as usize] = longest[id as usize].max(before.len());
-            // Another loss for every token: the sum shows that each was counted once.
+            // Every token has a different loss, so the sum shows that each was counted once.
             f64::from(id + 1)
         },
         max_tokens: 16,
@@ -74,7 +74,7 @@ fn refusals_say_why() {
 #[test]
 fn gzip_is_that_of_the_command() {
     let text: String = (0..4000).map(|i| format!("line {} of {}\n", i * i % 977, i % 13)).collect();
-    // What `gzip -9 | wc -c` gives for this text; compressor libraries differ by a few percent.
+    // The result of `gzip -9 | wc -c` for this text; compressor libraries differ by a few percent.
     let tokenizer = tokenizer();
     let mut model = Rule { loss: |_, _| 1.0, max_tokens: 4096 };
     let document = HeldOut::from_text(text, &tokenizer).unwrap();
@@ -108,6 +108,6 @@ fn a_long_document_counts_as_far_as_the_time_holds() {
     let read = tokenizer.decode(&document.ids[..96]);
     assert_eq!(part.bytes, read.len() as u64);
     assert!((part.bits_per_byte - 96.0 / std::f64::consts::LN_2 / read.len() as f64).abs() < 1e-9);
-    // However little time there is, a window.
+    // At least one window is measured, even without any time.
     assert_eq!(measure(0.0).tokens, 16);
 }

@@ -1,10 +1,11 @@
-//! What context is worth, of models for which that is known.
+//! The benefit of context, for models for which it is known.
 
 use fathom_eval::*;
 
 use crate::{Rule, manual_clock};
 
-/// A model that loses `short` of a token with fewer than `needs` tokens before it, and `long` of any other.
+/// A model with loss `short` for tokens with fewer than `needs` tokens before them, and `long` for all others, plus a
+/// term that depends on the token.
 fn needing(needs: usize, [short, long]: [f64; 2]) -> Rule<impl FnMut(&[u32], u32) -> f64> {
     let loss =
         move |before: &[u32], id: u32| f64::from(id) / 1e3 + if before.len() < needs { short } else { long };
@@ -18,14 +19,14 @@ fn documents() -> Vec<Vec<u32>> {
 #[test]
 fn losses_are_of_the_same_tokens() {
     let limits = Limits::default();
-    // Tokens lose more or less by themselves, which is the same with any context.
+    // The part of the loss that depends only on the token is the same with any context.
     let found = worth_of_context(&mut needing(256, [3.0, 2.0]), &documents(), [512, 128], &limits);
     let found = found.unwrap().unwrap();
-    // Two pieces of 512 tokens of each document, of which the second half is four blocks of 64.
+    // Two pieces of 512 tokens per document; the second half of each has four blocks of 64.
     assert_eq!((found.full_tokens, found.cut_tokens, found.blocks, found.tokens), (512, 128, 24, 24 * 64));
     assert!((found.cut_loss - found.full_loss - 1.0).abs() < 1e-9, "{found:?}");
     assert!(found.standard_error < 1e-9, "{found:?}");
-    // Nothing is gained where 64 tokens are enough.
+    // No benefit if 64 tokens are enough.
     let near = worth_of_context(&mut needing(64, [3.0, 2.0]), &documents(), [512, 128], &limits);
     let near = near.unwrap().unwrap();
     assert_eq!((near.full_loss, near.standard_error), (near.cut_loss, 0.0));
@@ -34,7 +35,7 @@ fn losses_are_of_the_same_tokens() {
 
 #[test]
 fn a_difference_by_chance_is_within_its_standard_error() {
-    // A loss that depends on all of the context as a hash does: of no use, and different.
+    // A loss that is a hash of the whole context: it differs but carries no benefit.
     let mix =
         |hash: u64, id: &u32| (hash ^ u64::from(*id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let chance = |before: &[u32], _: u32| before.iter().fold(7, mix) as f64 / 2f64.powi(64);

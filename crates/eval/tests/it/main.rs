@@ -1,4 +1,4 @@
-//! Measurements of models whose right figures are known.
+//! Measurements of models for which the correct figures are known.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use fathom_base::clock::Clock;
 use fathom_base::{Result, Score};
 use fathom_text::Tokenizer;
 
-/// A model that knows nothing but, per token, what `loss` says of (everything before it, itself).
+/// A model whose loss per token is given by `loss` of (the tokens before it, the token).
 struct Rule<F: FnMut(&[u32], u32) -> f64> {
     loss: F,
     max_tokens: usize,
@@ -36,7 +36,7 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::train_bpe(std::iter::repeat_n(text.to_owned(), 4), 320, &["<|endoftext|>"]).unwrap()
 }
 
-/// A clock, and what moves it by seconds.
+/// A clock, and a function that advances it by seconds.
 fn manual_clock() -> (Clock, impl Fn(f64)) {
     let us = Arc::new(AtomicU64::new(0));
     let shown = us.clone();

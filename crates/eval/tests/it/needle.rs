@@ -1,4 +1,4 @@
-//! Needles with models that can look up and models that cannot.
+//! Needles with models that can and cannot retrieve.
 
 use fathom_base::clock::Clock;
 use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Result, Stop};
@@ -6,7 +6,7 @@ use fathom_eval::*;
 
 use crate::{manual_clock, tokenizer};
 
-/// Continues a prompt by what `answer` makes of it, in pieces of two bytes.
+/// Continues a prompt with the result of `answer`, in pieces of two bytes.
 struct Answering<F: FnMut(&str) -> String>(F);
 
 impl<F: FnMut(&str) -> String> Generate for Answering<F> {
@@ -29,7 +29,7 @@ impl<F: FnMut(&str) -> String> Generate for Answering<F> {
     }
 }
 
-/// What followed the last line's words where they stood before.
+/// The text that followed the earlier occurrence of the last line's words.
 fn look_up(prompt: &str) -> String {
     let asked = prompt.rfind("The words").unwrap() + "The ".len();
     let words = &prompt[asked..];
@@ -102,7 +102,8 @@ fn what_there_was_no_time_for_is_not_reported() {
     assert!(find_needles(&mut Answering(look_up), &tokenizer, &nothing).is_err());
 }
 
-/// Trials of each length, and what the clock shows, where a token of a prompt takes as many milliseconds and the time is this long.
+/// (tokens, trials) of each length, and the clock's final time in seconds, if each prompt token takes `token_ms` and
+/// the deadline is at `seconds`.
 #[track_caller]
 fn trials_in(seconds: f64, token_ms: f64, lengths: &[usize]) -> (Vec<(usize, usize)>, f64) {
     let (clock, spend) = manual_clock();
@@ -116,18 +117,18 @@ fn trials_in(seconds: f64, token_ms: f64, lengths: &[usize]) -> (Vec<(usize, usi
     (found.lengths.iter().map(|length| (length.tokens, length.trials)).collect(), clock.now_s())
 }
 
-/// Three depths of 3,200 tokens take 4.8 s, and of all lengths together 9.3 s.
+/// Three depths of 3,200 tokens take 4.8 s, and all lengths together 9.3 s.
 #[test]
 fn the_longest_length_comes_before_second_trials_of_shorter_ones() {
     let lengths = [200, 400, 800, 1600, 3200];
     let (found, ended_s) = trials_in(7.0, 0.5, &lengths);
     assert_eq!(found.last(), Some(&(3200, 1)), "{found:?}");
     assert!(ended_s <= 7.0, "{ended_s}");
-    // Where there is no time for it, the next shorter one.
+    // If there is no time for the longest, the next shorter one is tried.
     let (found, ended_s) = trials_in(4.0, 0.5, &lengths);
     assert_eq!(found.last(), Some(&(1600, 1)), "{found:?}");
     assert!((3.0..=4.0).contains(&ended_s), "{ended_s}");
-    // With enough of it, all trials of all.
+    // With enough time, all trials of all lengths.
     let (found, _) = trials_in(60.0, 0.5, &lengths);
     assert_eq!(found, lengths.map(|tokens| (tokens, 4)));
 }

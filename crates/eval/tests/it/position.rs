@@ -1,4 +1,4 @@
-//! Loss by position against a model whose loss is its position.
+//! Loss by position of a model whose loss is the position.
 
 use fathom_base::Score;
 use fathom_base::clock::Clock;
@@ -57,7 +57,8 @@ fn limits_and_refusals() {
     assert_eq!((none.buckets.len(), none.documents, none.too_short), (0, 0, 5));
 }
 
-/// Few documents fill the length: they are joined, whatever their order, and every sequence counts in every bucket.
+/// If few documents fill the length they are concatenated; the result does not depend on their order, and every
+/// sequence counts in every bucket.
 #[test]
 fn short_documents_are_joined() {
     let model = &mut position_is_loss();
@@ -67,12 +68,12 @@ fn short_documents_are_joined() {
     };
     let found = measure(model, &documents);
     assert_eq!((found.documents, found.joined, found.buckets.len()), (1, true, 3));
-    // A bucket is measured over all of the text, in pieces that end where it does.
+    // A bucket is measured over all of the text, in pieces that end at the bucket's end.
     let rows: Vec<_> = found.buckets.iter().map(|b| (b.loss, b.tokens)).collect();
     assert_eq!(rows, [(128.0, 4 * 255), (383.5, 2 * 256), (767.5, 512)]);
     documents.reverse();
     assert_eq!(measure(model, &documents).buckets, found.buckets);
-    // Eight that are long enough are measured one by one; too little text, as far as it goes.
+    // Eight documents that are long enough are measured separately; too little text is measured as far as it goes.
     let long = measure(model, &vec![vec![1; 1024]; 8]);
     assert_eq!((long.documents, long.joined), (8, false));
     let short = measure(model, &[vec![1; 300], vec![1; 600]]);

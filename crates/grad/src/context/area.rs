@@ -1,4 +1,4 @@
-//! How many pairs attend: sums in closed form.
+//! Numbers of attending pairs, as sums in closed form.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ pub fn causal_pairs(tokens: usize, window: Option<usize>) -> u64 {
     reach * (reach + 1) / 2 + (tokens - reach) * reach
 }
 
-/// Pairs of some queries, which lie in the document that begins at `start`, with its keys.
+/// Pairs of some queries with the keys of their document, which begins at `start`.
 pub(super) fn of_queries(queries: Range<usize>, start: usize, window: Option<usize>) -> u64 {
     if queries.is_empty() {
         return 0;
@@ -37,9 +37,9 @@ fn rectangle(queries: &Range<usize>, keys: &Range<usize>, window: Option<usize>)
     {
         return 0;
     }
-    // Pairs of queries below `q` with keys below `k` that are not after them; a query sees `k` keys at most.
+    // Pairs of the queries below `q` with the preceding keys below `k`; a query sees at most `k` keys.
     let below = |q: usize, k: usize| causal_pairs(q, Some(k));
-    // Only differences count.
+    // Only differences matter.
     let at = |x: usize| x - queries.start.min(keys.start);
     let [q0, q1, k0, k1] = [queries.start, queries.end, keys.start, keys.end].map(at);
     let seen = |q0: usize, q1: usize| (below(q1, k1) + below(q0, k0)) - (below(q0, k1) + below(q1, k0));

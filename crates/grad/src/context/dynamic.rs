@@ -1,20 +1,20 @@
-//! Documents on as few ranks as balance allows: dynamic context parallelism (Megatron's `hybrid_context_parallel`), whose degree is
-//! each document's own.
+//! Documents on as few ranks as balance allows: dynamic context parallelism (Megatron's `hybrid_context_parallel`),
+//! with a degree for each document.
 //!
-//! Every rank has as many tokens as every other. A document whose mask area is above a rank's share is cut into two chunks for
-//! each of as many ranks as it takes, which get one from its front and one from its back; shorter ones stay whole, the largest
-//! first, on the rank that has the least area so far, and the last of them fill what room is left. If a rank then has too much,
-//! the share above which a document is parted is halved, until every document lies on every rank.
+//! All ranks have equally many tokens. A document whose mask area exceeds a rank's share is cut into two chunks for
+//! each rank that it needs, one from its front and one from its back. Shorter documents stay whole, the largest first,
+//! on the rank with the least area so far, and the last of them fill the remaining room. If a rank then has too much
+//! work, the limit above which documents are cut is halved, until every document is on every rank.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::layout::{Cut, area_of};
 
-/// Work above the mean that is let be, for the sake of what need not travel.
+/// Accepted relative excess of work over the mean, for the sake of fewer transfers.
 const TOLERATED: f64 = 0.02;
 
-/// Some tokens of one document, in ranges.
+/// Some tokens of one document, as ranges.
 #[derive(Clone, Debug)]
 struct Share {
     rows: Vec<Range<usize>>,
@@ -28,7 +28,7 @@ impl Share {
         Share { tokens: rows.iter().map(Range::len).sum(), area: rows.iter().map(area).sum(), rows }
     }
 
-    /// The first tokens of it, and the others.
+    /// Splits off the first tokens.
     fn split(self, tokens: usize, area: impl Fn(&Range<usize>) -> u64 + Copy) -> [Share; 2] {
         let (mut left, mut front, mut back) = (tokens, Vec::new(), Vec::new());
         for range in self.rows {
@@ -41,7 +41,7 @@ impl Share {
     }
 }
 
-/// What a rank has so far.
+/// The tokens of a rank so far.
 #[derive(Clone, Debug, Default)]
 struct Hand {
     rows: Vec<Range<usize>>,
@@ -57,16 +57,16 @@ impl Hand {
     }
 }
 
-/// The dealing of one stream.
+/// Distributes one stream.
 struct Dealer<'a> {
     cut: &'a Cut<'a>,
-    /// Documents, and what lies between them, with their areas.
+    /// Documents, and the ranges between them, with their areas.
     parts: Vec<(Range<usize>, u64)>,
-    /// Area of all.
+    /// Total area.
     area: u64,
 }
 
-/// The ranges of each rank, and by how much the work of the fullest is over the mean, as a share of it. A token is as much work
+/// The ranges of each rank, and the relative excess of the fullest rank's work over the mean. A token is as much work
 /// as `token` pairs.
 pub(super) fn deal(docs: &[Range<usize>], cut: &Cut<'_>, token: u64) -> (Vec<Vec<Range<usize>>>, f64) {
     let mut parts = Vec::new();
@@ -82,7 +82,7 @@ pub(super) fn deal(docs: &[Range<usize>], cut: &Cut<'_>, token: u64) -> (Vec<Vec
     let area = parts.iter().map(|(_, area)| area).sum();
     let dealer = Dealer { cut, parts, area };
     let mut best: Option<(Vec<Hand>, f64)> = None;
-    // At last no document is above a thousandth of the mean.
+    // In the end no document exceeds a thousandth of the mean.
     for halvings in 0..10 {
         let hands = dealer.deal(1 << halvings);
         let excess = dealer.excess(&hands, token);
@@ -98,7 +98,7 @@ pub(super) fn deal(docs: &[Range<usize>], cut: &Cut<'_>, token: u64) -> (Vec<Vec
 }
 
 impl Dealer<'_> {
-    /// How much more work than the mean the fullest hand has, as a share of it.
+    /// Relative excess of the fullest hand's work over the mean.
     fn excess(&self, hands: &[Hand], token: u64) -> f64 {
         let cp = hands.len() as f64;
         let most = hands.iter().map(|hand| hand.area).max().unwrap_or(0) as f64;
@@ -108,7 +108,7 @@ impl Dealer<'_> {
         if work == 0.0 { 0.0 } else { (most - mean) / work }
     }
 
-    /// Documents above the `parting`th part of a rank's area, or with more tokens than a rank has, are parted.
+    /// Distributes the documents; those above `1 / parting` of a rank's area, or longer than a rank's tokens, are cut.
     fn deal(&self, parting: u64) -> Vec<Hand> {
         let cp = self.cut.cp;
         let room = self.cut.tokens / cp;
@@ -130,7 +130,7 @@ impl Dealer<'_> {
         hands
     }
 
-    /// Two chunks of a document to each of some ranks: one from its front and one from its back.
+    /// Gives two chunks of a document to each of `ranks` ranks: one from its front and one from its back.
     fn part(&self, hands: &mut [Hand], rows: &Range<usize>, ranks: usize) {
         let area = |range: &Range<usize>| area_of(range, rows.start, self.cut.windows);
         let edge = |chunk: usize| rows.start + rows.len() * chunk / (2 * ranks);
@@ -143,8 +143,8 @@ impl Dealer<'_> {
         }
     }
 
-    /// Gives a share to the rank with the least area that has room for it and is not one of `others`; where none has, to those
-    /// with the most room, in pieces. Says which rank got the whole.
+    /// Gives a share to the rank with the least area that has room for it and is not one of `others`; if none has, in
+    /// pieces to those with the most room. Returns the rank that got the whole.
     fn place(
         &self,
         hands: &mut [Hand],

@@ -1,11 +1,11 @@
-//! Which tokens of a packed stream each rank has: as many as every other, and as many pairs to attend to.
+//! Distribution of a packed stream over ranks, with equally many tokens and equally many attending pairs.
 //!
-//! The stream is cut into chunks. The mask area of a chunk is the number of pairs of its queries with any key. Chunks are
-//! dealt in rounds, the largest first, one to each rank, the largest of a round to the rank that has the least so far: of
-//! one causal document that is the zigzag (Megatron's 2 x cp chunks, where rank r has r and 2 cp - 1 - r). What is
-//! left is evened out by exchanges between the fullest rank and the emptiest; where that is not enough (the first tokens
-//! under a sliding window have less to attend to, and there may be as many such chunks as ranks), chunks are halved.
-//! Nothing is padded.
+//! The stream is cut into chunks. The mask area of a chunk is the number of pairs of its queries with any key. Chunks
+//! are dealt in rounds, largest first, one to each rank, the largest of a round to the rank with the least area so far:
+//! for one causal document this is the zigzag (Megatron's 2 x cp chunks, where rank r has r and 2 cp - 1 - r).
+//! Remaining differences are reduced by exchanges between the fullest rank and the emptiest; if that does not suffice
+//! (the first tokens under a sliding window attend to less, and there may be as many such chunks as ranks), chunks are
+//! halved. Nothing is padded.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -13,28 +13,28 @@ use std::ops::Range;
 use super::part::StreamPart;
 use super::{area, dynamic};
 
-/// Exchanges tried for each rank.
+/// Number of exchanges tried per rank.
 const EXCHANGES: usize = 16;
-/// Chunks are halved while the largest area is this much over the mean...
+/// Chunks are halved while the largest area exceeds the mean by this much...
 const TOO_MUCH: f64 = 0.008;
 /// ...and have at least this many tokens afterwards: a block of the kernels.
 pub(super) const SMALLEST: usize = 128;
 
-/// How a stream is cut.
+/// Parameters of the distribution.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut<'a> {
-    /// Tokens of the stream, a multiple of `cp`.
+    /// Number of tokens of the stream, a multiple of `cp`.
     pub tokens: usize,
-    /// Ranks.
+    /// Number of ranks.
     pub cp: usize,
-    /// Most tokens of a chunk. Chunks have half of a rank's tokens where that is less, and are halved where that balances
-    /// better. Where a rank's tokens are no multiple, the last chunks of the stream, one for each rank, have the rest.
+    /// Maximum tokens of a chunk. Chunks have half of a rank's tokens if that is less, and are halved if that improves
+    /// the balance. If a rank's tokens are not a multiple, the last chunks of the stream, one per rank, have the rest.
     pub chunk: usize,
-    /// The window of each layer, or of each kind of layer: what is balanced is the sum of their areas. None means one
+    /// The window of each layer, or of each kind of layer: the sum of their areas is balanced. An empty list means one
     /// kind without a window.
     pub windows: &'a [Option<usize>],
-    /// Documents stay on few ranks, so that less travels: what a token is worth besides attention, in pairs. Without, all ranks
-    /// have some of every document.
+    /// Keeps documents on few ranks to reduce transfers, if set: the work of a token apart from attention, in pairs.
+    /// Without it, all ranks have some of every document.
     pub dynamic: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ pub struct ContextLayout {
     dynamic: bool,
 }
 
-/// Some tokens in a row and the mask area of their queries.
+/// A range of tokens with the mask area of their queries.
 #[derive(Clone, Debug)]
 struct Chunk {
     rows: Range<usize>,
@@ -55,10 +55,10 @@ struct Chunk {
 }
 
 impl ContextLayout {
-    /// Deals a stream of documents, ascending ranges that attend among themselves only.
+    /// Distributes a stream of documents, which are ascending ranges that attend only among themselves.
     ///
     /// # Errors
-    /// If the tokens are no multiple of the ranks; the message has the nearest that are.
+    /// If the tokens are not a multiple of the ranks; the message has the nearest multiples.
     ///
     /// # Panics
     /// If documents overlap, do not ascend or leave the stream.
@@ -85,7 +85,7 @@ impl ContextLayout {
         Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic: cut.dynamic.is_some() })
     }
 
-    /// Tokens of the stream.
+    /// Number of tokens of the stream.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
@@ -95,12 +95,12 @@ impl ContextLayout {
         self.ranks.len()
     }
 
-    /// Only keys that are attended to travel.
+    /// True if only keys that are attended to are sent.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.dynamic
     }
 
-    /// Tokens of one rank.
+    /// Number of tokens per rank.
     pub fn rank_tokens(&self) -> usize {
         self.tokens / self.cp()
     }
@@ -115,10 +115,10 @@ impl ContextLayout {
         &self.ranks[rank]
     }
 
-    /// A rank's values out of one for each token of the stream.
+    /// A rank's part of one value per token of the stream.
     ///
     /// # Panics
-    /// If there are not as many values as tokens.
+    /// If the number of values differs from that of tokens.
     #[track_caller]
     pub fn take<T: Copy>(&self, rank: usize, values: &[T]) -> Vec<T> {
         assert_eq!(values.len(), self.tokens, "context: values of the stream");
@@ -127,7 +127,7 @@ impl ContextLayout {
         own
     }
 
-    /// Pairs that a rank's queries attend to within a window, if given.
+    /// Pairs that a rank's queries attend to, within a window if given.
     pub fn area(&self, rank: usize, window: Option<usize>) -> u64 {
         let within = |rows: &Range<usize>, doc: &Range<usize>| {
             area::of_queries(rows.start.max(doc.start)..rows.end.min(doc.end), doc.start, window)
@@ -143,7 +143,7 @@ impl ContextLayout {
         self.ranges(rank).iter().map(of).sum()
     }
 
-    /// The largest area of a rank over the mean; 1 if no token attends to any.
+    /// Ratio of a rank's largest area to the mean; 1 if no token attends to any.
     pub fn imbalance(&self, window: Option<usize>) -> f64 {
         let areas: Vec<u64> = (0..self.cp()).map(|rank| self.area(rank, window)).collect();
         let (most, sum) = (areas.iter().copied().max().unwrap_or(0), areas.iter().sum::<u64>());
@@ -160,7 +160,7 @@ fn whole(tokens: usize) -> Vec<Range<usize>> {
     if tokens == 0 { Vec::new() } else { std::iter::once(0..tokens).collect() }
 }
 
-/// Pairs of some queries of the document that begins at `start`, under all windows.
+/// Pairs of some queries of the document that begins at `start`, over all windows.
 pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<usize>]) -> u64 {
     let window = |window: &Option<usize>| area::of_queries(queries.clone(), start, *window);
     match windows {
@@ -169,7 +169,7 @@ pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<us
     }
 }
 
-/// Equal chunks, then those with the rest.
+/// Equal chunks, and those with the rest.
 fn chunks(docs: &[Range<usize>], cut: &Cut<'_>) -> [Vec<Chunk>; 2] {
     let own = cut.tokens / cut.cp;
     let size = cut.chunk;
@@ -193,7 +193,7 @@ fn chunks(docs: &[Range<usize>], cut: &Cut<'_>) -> [Vec<Chunk>; 2] {
     [equal, rests]
 }
 
-/// What a rank was dealt: its chunks of equal size, largest area first, and the others.
+/// The chunks of a rank: those of equal size, largest area first, and the others.
 #[derive(Clone, Debug, Default)]
 struct Hand {
     area: u64,
@@ -201,7 +201,7 @@ struct Hand {
     rest: Vec<Chunk>,
 }
 
-/// Deals chunks, smaller ones if need be.
+/// Distributes chunks, smaller ones if needed.
 fn balance(docs: &[Range<usize>], cut: &Cut<'_>) -> Vec<Vec<Range<usize>>> {
     let mut chunk = cut.chunk.min((cut.tokens / cut.cp).div_ceil(2)).max(1);
     let mut best = deal(docs, &Cut { chunk, ..*cut });
@@ -216,7 +216,7 @@ fn balance(docs: &[Range<usize>], cut: &Cut<'_>) -> Vec<Vec<Range<usize>>> {
     best.into_iter().map(|hand| StreamPart::new(rows(hand)).ranges().to_vec()).collect()
 }
 
-/// How much more than the mean the fullest hand has, as a share of it.
+/// Relative excess of the fullest hand over the mean.
 fn excess(hands: &[Hand]) -> f64 {
     let (most, sum) = hands.iter().fold((0, 0), |(most, sum), hand| (hand.area.max(most), sum + hand.area));
     if sum == 0 { 0.0 } else { most as f64 * hands.len() as f64 / sum as f64 - 1.0 }
@@ -250,13 +250,13 @@ fn exchange(hands: &mut [Hand]) -> bool {
     let full = (0..hands.len()).max_by_key(|rank| (hands[*rank].area, Reverse(*rank))).unwrap_or(0);
     let empty = (0..hands.len()).min_by_key(|rank| (hands[*rank].area, *rank)).unwrap_or(0);
     let gap = hands[full].area - hands[empty].area;
-    // One in two thousand is closer than any machine can tell.
+    // One part in two thousand is below what any machine can measure.
     if gap <= hands[full].area / 2000 {
         return false;
     }
     let mut best: Option<(u64, usize, usize)> = None;
     for (give, chunk) in hands[full].equal.iter().enumerate() {
-        // What moves `gap / 2` from one to the other.
+        // The area that would move `gap / 2` from one to the other.
         let wanted = chunk.area.saturating_sub(gap / 2);
         let at = hands[empty].equal.partition_point(|other| other.area > wanted);
         for take in at.saturating_sub(1)..(at + 1).min(hands[empty].equal.len()) {

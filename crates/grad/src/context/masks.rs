@@ -1,4 +1,5 @@
-//! Masks between the rows of ranks: for each way that keys travel, who of this rank attends to whom of others.
+//! Masks between the rows of ranks: for each way of exchanging keys, which rows of this rank attend to which rows of
+//! others.
 
 use std::borrow::Cow;
 
@@ -9,24 +10,24 @@ use super::layout::SMALLEST;
 use super::part::StreamPart;
 use super::{Circle, ContextLayout, Gathered, Ring, Step, area};
 
-/// What masks are made of.
+/// Inputs for constructing masks.
 pub(super) struct Maker<'a> {
     pub device: &'a Device,
     pub layout: &'a ContextLayout,
     pub windows: &'a [Option<usize>],
-    /// Most documents.
+    /// Maximum number of documents.
     pub docs: usize,
-    /// Of the whole stream.
+    /// Positions of the whole stream.
     pub positions: &'a [i32],
 }
 
 impl Maker<'_> {
-    /// Who attends to whom, among rows that are all that the queries attend to.
+    /// The mask between rows that include all keys of the queries.
     pub fn mask(&self, q: (&StreamPart, &Tensor), k: (&StreamPart, &Tensor), window: Option<usize>) -> Mask {
         self.mask_of(self.docs, q, k, window)
     }
 
-    /// The same, charged for this number of slices.
+    /// [`Maker::mask`], charged at `cap` slices.
     fn mask_of(
         &self,
         cap: usize,
@@ -37,7 +38,7 @@ impl Maker<'_> {
         let docs = self.layout.docs();
         let slices = q.0.slices(k.0, docs, window);
         let pairs = area::between(docs, q.0, k.0, window);
-        // A plan looks at no data.
+        // A plan reads no data.
         let packed = if self.device.machine.has_data() {
             PackedMask::of(&slices, &self.rows(q.0), &self.rows(k.0))
         } else {
@@ -46,8 +47,8 @@ impl Maker<'_> {
         Mask { packed, ..mask(self.device, &slices, cap, [q.1, k.1], pairs) }
     }
 
-    /// As [`Maker::mask`], for some of the keys that the queries attend to. Under a window, libraries are given chunk by chunk, and
-    /// of many at a time if slices are charged for them.
+    /// [`Maker::mask`] for some of the keys of the queries. Under a window, libraries work chunk by chunk, and on many
+    /// at a time if slices are charged for them.
     fn part_mask(&self, q: (&StreamPart, &Tensor), k: (&StreamPart, &Tensor), window: Option<usize>) -> Mask {
         let chunks = window.map_or(0, |_| q.0.len().div_ceil(SMALLEST));
         Mask { partial: true, ..self.mask_of(self.docs + chunks, q, k, window) }
@@ -64,13 +65,13 @@ impl Maker<'_> {
     /// The same on the device.
     fn positions(&self, part: &StreamPart) -> Tensor {
         if !self.device.machine.has_data() {
-            // A plan looks at how many there are.
+            // A plan only needs their number.
             return self.device.from_i32(&self.positions[..part.len()], Category::Data);
         }
         self.device.from_i32(&self.rows(part), Category::Data)
     }
 
-    /// Masks with the keys of one circle of `inner` ranks after the other.
+    /// Masks for the keys of one circle of `inner` ranks after the other.
     pub fn ring(&self, axis: &Group, inner: usize, own: &Tensor) -> Ring {
         let (cp, index) = (axis.size(), axis.index());
         let (circle, place, circles) = (index / inner, index % inner, cp / inner);
@@ -91,7 +92,7 @@ impl Maker<'_> {
         }
     }
 
-    /// All keys of one circle after the other.
+    /// Steps with all keys of one circle after the other.
     fn whole_steps(&self, parts: &[StreamPart], circle: usize, own: Option<&Tensor>) -> Vec<Vec<Step>> {
         let tables = parts.iter().enumerate().map(|(at, part)| match own {
             Some(own) if at == circle => own.clone(),
@@ -109,7 +110,7 @@ impl Maker<'_> {
         self.windows.iter().map(steps).collect()
     }
 
-    /// The keys that are attended to, of one rank after the other. Tables are as large as if those were all.
+    /// Steps with the needed keys of one rank after the other. Tables have the size for all keys.
     fn needed_steps(&self, parts: &[StreamPart], index: usize, own: &Tensor) -> Vec<Vec<Step>> {
         let (cp, docs, mine) = (parts.len(), self.layout.docs(), &parts[index]);
         let step = |step: usize, window: Option<usize>| {
@@ -141,7 +142,7 @@ impl Maker<'_> {
         self.windows.iter().map(steps).collect()
     }
 
-    /// Masks with everybody's keys.
+    /// Masks for the keys of all ranks.
     pub fn gathered(&self, axis: &Group, own: &Tensor) -> Gathered {
         let everybody: Vec<usize> = (0..axis.size()).collect();
         let (q, k) = (self.layout.part(&[axis.index()]), self.layout.part(&everybody));
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
     use crate::context::Cut;
 
-    /// Rows of queries, rows of keys, and who attends to whom.
+    /// Rows of queries, rows of keys, and which of them attend.
     type Listed = Vec<(Range<usize>, Range<usize>, Band)>;
 
     fn listed(mask: &Mask) -> Listed {
@@ -194,7 +195,7 @@ mod tests {
         packed.sequences.iter().map(|one| (one.q.clone(), one.k.clone(), one.band)).collect()
     }
 
-    /// Around four ranks of 16 tokens each: what the host knows of each step of rank 1.
+    /// Four ranks of 16 tokens each: the host's bands for each step of rank 1.
     fn around(docs: &[Range<usize>]) -> Vec<Listed> {
         let cut = Cut { tokens: 64, cp: 4, chunk: 64, windows: &[None], dynamic: None };
         let layout = ContextLayout::new(docs, &cut).unwrap();
@@ -219,14 +220,15 @@ mod tests {
         let whole = 0..64;
         let steps = around(std::slice::from_ref(&whole));
         assert_eq!(steps, [vec![(0..16, 0..16, Band::Causal)], before(), after(), after()]);
-        // Own tokens of documents attend causally, whatever lies between them on other ranks.
+        // A rank's own tokens of a document attend causally, whatever other ranks have between them.
         let packed = around(&[0..20, 20..64]);
         assert!(packed[0].iter().all(|(q, k, band)| *band == Band::Causal && q == k));
         assert_eq!(packed[0].iter().map(|(rows, ..)| rows.len()).sum::<usize>(), 16);
         assert!(packed[1..].iter().flatten().all(|(_, _, band)| *band == Band::Full));
     }
 
-    /// Ranks have small chunks where layers have windows: each attends to itself and, through the window, to the end of few others.
+    /// With windows, ranks have small chunks: each attends to itself and, through the window, to the ends of a few
+    /// others.
     #[test]
     fn windows_are_known_chunk_by_chunk() {
         let (tokens, cp, windows) = (1 << 15, 4, [Some(1024), None]);

@@ -1,10 +1,10 @@
-//! Context parallelism: a packed stream whose tokens lie on several ranks.
+//! Context parallelism: a packed stream whose tokens are distributed over ranks.
 //!
-//! A [`ContextLayout`] deals the tokens. A rank's batch has its own tokens in the order of the stream, and a [`Context`]:
-//! who attends whom between its rows and those of others, and how keys and values travel ([`CpComm`]). Only attention
-//! asks for it. What a context charges depends on the tokens, the cap of documents, the number of ranks and of windows,
-//! never on the documents. What goes over the wire does where documents stay on few ranks ([`Cut::dynamic`]): keys that no rank
-//! attends to stay where they are.
+//! A [`ContextLayout`] distributes the tokens. A rank's batch has its own tokens in stream order, and a [`Context`]:
+//! the masks between its rows and those of others, and the way in which keys and values are exchanged ([`CpComm`]).
+//! Only attention uses it. The memory of a context depends on the tokens, the cap of documents, the number of ranks and
+//! of windows, never on the documents. Transfers do depend on them if documents stay on few ranks ([`Cut::dynamic`]):
+//! keys that no other rank attends to are not sent.
 
 mod area;
 mod dynamic;
@@ -24,25 +24,25 @@ pub use layout::{ContextLayout, Cut};
 use masks::Maker;
 pub use masks::mask;
 
-/// How keys and values travel between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
+/// Exchange of keys and values between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpComm {
     /// From rank to rank, each transfer overlapped with attention over the previous block.
     P2p,
-    /// All to everybody, before attention.
+    /// All keys to all ranks, before attention.
     AllGather,
-    /// Every rank gets all tokens of some heads, and gives their results back (Ulysses). Where there are more ranks than
-    /// key heads, those are replicated.
+    /// Every rank gets all tokens of some heads, and returns their results (Ulysses). If there are more ranks than key
+    /// heads, these are replicated.
     A2a,
-    /// [`CpComm::A2a`] among `inner` ranks next to each other, [`CpComm::P2p`] among such groups.
+    /// [`CpComm::A2a`] among `inner` adjacent ranks, [`CpComm::P2p`] among such groups.
     A2aP2p {
-        /// Ranks of a group; it divides the ranks.
+        /// Number of ranks in a group; it divides the ranks.
         inner: usize,
     },
 }
 
 impl CpComm {
-    /// Ranks between which heads are scattered, among `cp` ranks. `None` where keys are gathered instead.
+    /// Number of ranks between which heads are scattered, among `cp` ranks. `None` if keys are gathered instead.
     fn inner(self, cp: usize) -> Option<usize> {
         match self {
             CpComm::P2p => Some(1),
@@ -52,10 +52,10 @@ impl CpComm {
         }
     }
 
-    /// Whether this number of ranks, with this number of heads each, can use it.
+    /// Checks that `cp` ranks with these heads each can use it.
     ///
     /// # Errors
-    /// What does not divide, and what would.
+    /// The number that does not divide, and ones that would.
     pub fn check(self, cp: usize, heads: usize, kv_heads: usize) -> Result<(), String> {
         let Some(inner) = self.inner(cp) else { return Ok(()) };
         if inner == 0 || !cp.is_multiple_of(inner) {
@@ -87,54 +87,54 @@ impl fmt::Display for CpComm {
     }
 }
 
-/// True if every one of `ranks` gets as many query heads, and the key heads that they read.
+/// True if each of `ranks` ranks gets equally many query heads, and the key heads that they read.
 pub(crate) fn dealable(heads: usize, kv_heads: usize, ranks: usize) -> bool {
     heads.is_multiple_of(ranks) && (kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads))
 }
 
-/// What a batch of one rank is made of.
+/// Inputs for a rank's batch of a shared stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Sharing<'a> {
-    /// Which tokens are whose.
+    /// Distribution of the tokens.
     pub layout: &'a ContextLayout,
-    /// One for all layers, or one for each.
+    /// One for all layers, or one per layer.
     pub comm: &'a [CpComm],
 }
 
 impl Sharing<'_> {
-    /// What a rank of the device's mesh has of one value for each token of the stream: ids, positions, labels.
+    /// This rank's part of one value per token of the stream: ids, positions, labels.
     ///
     /// # Panics
-    /// If the layout is not for the mesh, or there are not as many values as tokens.
+    /// If the layout is not for the mesh, or the number of values differs from that of tokens.
     #[track_caller]
     pub fn own<'a, T: Copy>(&self, device: &Device, values: &'a [T]) -> Cow<'a, [T]> {
         let cp = device.mesh.size(Axis::Cp);
         assert_eq!(self.layout.cp(), cp, "context: the layout is for as many ranks as {:?}", device.mesh);
         match cp {
             1 => Cow::Borrowed(values),
-            // A plan looks at how many there are.
+            // A plan only needs their number.
             _ if !device.machine.has_data() => Cow::Borrowed(&values[..self.layout.rank_tokens()]),
             _ => Cow::Owned(self.layout.take(device.mesh.index(Axis::Cp), values)),
         }
     }
 }
 
-/// Where some rows of a rank are among those of a circle.
+/// Positions of some of a rank's rows among those of its circle.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
-    /// Rows of the rank.
+    /// Rows on the rank.
     pub own: Range<usize>,
-    /// Rows of the circle's part.
+    /// Rows in the circle's part.
     pub part: Range<usize>,
 }
 
-/// Ranks that put their tokens together, in the order of the stream.
+/// Ranks that combine their tokens in stream order.
 pub(crate) struct Circle {
-    /// These ranks.
+    /// The ranks.
     pub group: Group,
-    /// By member.
+    /// Positions of rows, by member.
     pub runs: Vec<Vec<Run>>,
-    /// Tokens of all.
+    /// Total number of tokens.
     pub tokens: usize,
 }
 
@@ -153,57 +153,57 @@ impl Circle {
     }
 }
 
-/// Circles of ranks that deal heads among themselves, in a ring around which keys and values go.
+/// Circles of ranks that scatter heads among themselves, in a ring around which keys and values are sent.
 pub(crate) struct Ring {
     /// This rank's circle.
     pub inner: Circle,
-    /// The ranks that have the same heads, by circle.
+    /// The ranks with the same heads, by circle.
     pub outer: Group,
-    /// By window and step: at step s come the keys of the circle s before this one.
+    /// By window and step: step s has the keys of the circle s before this one.
     pub steps: Vec<Vec<Step>>,
 }
 
-/// Keys that meet a circle's queries together.
+/// The keys that a circle's queries attend to in one step.
 pub(crate) struct Step {
     pub mask: Mask,
-    /// Own rows that go to the circle as far ahead.
+    /// Own rows to send to the circle equally far ahead.
     pub give: Vec<Range<usize>>,
-    /// Rows that come, in as many messages, as they lie in one buffer.
+    /// Rows to receive, one range per message, as they lie in one buffer.
     pub take: Vec<Range<usize>>,
 }
 
 impl Step {
-    /// Rows that come.
+    /// Number of rows to receive.
     pub fn rows(&self) -> usize {
         self.take.last().map_or(0, |last| last.end)
     }
 
-    /// Own rows that others need.
+    /// Number of own rows to send.
     pub fn given(&self) -> usize {
         self.give.iter().map(Range::len).sum()
     }
 }
 
-/// Everybody's keys in the order of the stream.
+/// The keys of all ranks in stream order.
 pub(crate) struct Gathered {
     /// All ranks.
     pub circle: Circle,
-    /// By window.
+    /// Masks by window.
     pub masks: Vec<Mask>,
 }
 
-/// Who attends whom across ranks, and how they meet.
+/// Attention across ranks: masks and exchanges.
 pub struct Context {
     comm: Vec<CpComm>,
-    /// By size of the inner circles.
+    /// Rings by size of the inner circles.
     rings: Vec<(usize, Ring)>,
     gathered: Option<Gathered>,
     cp: usize,
-    /// By window: pairs of this rank's queries with anybody's keys.
+    /// By window: pairs of this rank's queries with keys on any rank.
     pairs: Vec<u64>,
 }
 
-/// The way of one layer.
+/// The exchange of one layer.
 #[derive(Clone, Copy)]
 pub(crate) enum Route<'a> {
     Ring(&'a Ring),
@@ -211,13 +211,13 @@ pub(crate) enum Route<'a> {
 }
 
 impl Context {
-    /// The masks of this rank of the device's mesh, for each window: those between its own rows, and the context of a
-    /// stream that several share. `positions` are those of the whole stream, `own` this rank's on the device; masks are
-    /// charged at `docs` slices.
+    /// The masks of this rank of the device's mesh for each window: those between its own rows, and the context of a
+    /// stream that several ranks share. `positions` are those of the whole stream, `own` this rank's on the device;
+    /// masks are charged at `docs` slices.
     ///
     /// # Panics
-    /// If the layout is not for the mesh, there are more documents than the cap, no way for keys to travel, or groups of
-    /// ranks that do not divide them; or if documents stay on few ranks and keys do not go from rank to rank.
+    /// If the layout is not for the mesh, there are more documents than the cap, no `comm`, or groups that do not
+    /// divide the ranks; or if documents stay on few ranks and keys are not sent from rank to rank.
     #[track_caller]
     pub fn new(
         device: &Device,
@@ -265,12 +265,12 @@ impl Context {
         (masks, Some(Context { comm: comm.to_vec(), rings, gathered, cp, pairs }))
     }
 
-    /// Whether keys of all layers travel alike.
+    /// True if all layers exchange keys alike.
     pub(crate) fn is_same_everywhere(&self) -> bool {
         self.comm.len() == 1
     }
 
-    /// All that the work on a machine without data depends on, as numbers.
+    /// Everything on which the work on a machine without data depends, as numbers.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         let ranges = |list: &[Range<usize>]| list.iter().map(|range| range.len() as u64).collect::<Vec<_>>();
         let step = |step: &Step| {
@@ -298,7 +298,7 @@ impl Context {
         sizes
     }
 
-    /// How keys of a layer travel.
+    /// The exchange of keys in a layer.
     pub fn comm(&self, layer: i32) -> CpComm {
         match self.comm.as_slice() {
             [one] => *one,
@@ -316,7 +316,7 @@ impl Context {
         }
     }
 
-    /// Pairs of this rank's queries with anybody's keys.
+    /// Pairs of this rank's queries with keys on any rank.
     pub(crate) fn pairs(&self, mask: usize) -> u64 {
         self.pairs[mask]
     }

@@ -1,7 +1,7 @@
-//! Tokens of some ranks together, as rows in the order of the stream.
+//! Tokens of some ranks together, as rows in stream order.
 //!
-//! A document is one range of the stream, so its tokens are one range of any part's rows too: between two parts one
-//! slice for each document says who attends, whatever the chunks.
+//! A document is one range of the stream, so its tokens are one range of any part's rows too: between two parts, one
+//! slice per document describes the attention, whatever the chunks.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use fathom_tensor::Slice;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StreamPart {
     ranges: Vec<Range<usize>>,
-    /// The row that each range begins at, and the number of rows.
+    /// The first row of each range, and the number of rows.
     rows: Vec<usize>,
 }
 
 impl StreamPart {
-    /// Of ranges that do not overlap, in any order.
+    /// From ranges that do not overlap, in any order.
     pub fn new(mut ranges: Vec<Range<usize>>) -> StreamPart {
         ranges.sort_by_key(|range| range.start);
         let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -34,7 +34,7 @@ impl StreamPart {
         StreamPart { ranges: merged, rows }
     }
 
-    /// Its ranges.
+    /// The ranges.
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
@@ -44,7 +44,7 @@ impl StreamPart {
         self.rows[self.ranges.len()]
     }
 
-    /// Rows that lie before a token of the stream.
+    /// Number of rows before a token of the stream.
     pub fn before(&self, token: usize) -> usize {
         let at = self.ranges.partition_point(|range| range.end <= token);
         let inside = self.ranges.get(at).map_or(0, |range| token.saturating_sub(range.start));
@@ -56,14 +56,14 @@ impl StreamPart {
         self.before(tokens.start)..self.before(tokens.end)
     }
 
-    /// What it has of some tokens in a row, as ranges of the stream.
+    /// The part's tokens within a range of the stream, as ranges of the stream.
     pub fn within<'a>(&'a self, tokens: &'a Range<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
         let first = self.ranges.partition_point(|range| range.end <= tokens.start);
         let here = self.ranges[first..].iter().take_while(|range| range.start < tokens.end);
         here.map(|range| range.start.max(tokens.start)..range.end.min(tokens.end))
     }
 
-    /// What of other rows this part's rows attend to, in documents that are causal within a window if given.
+    /// The rows of `keys` that this part's rows attend to, in causal documents, within a window if given.
     pub fn needed(&self, keys: &StreamPart, docs: &[Range<usize>], window: Option<usize>) -> StreamPart {
         let mut wanted: Vec<Range<usize>> = Vec::new();
         for doc in docs {
@@ -79,7 +79,7 @@ impl StreamPart {
         StreamPart::new(wanted.iter().flat_map(|wanted| keys.within(wanted)).collect())
     }
 
-    /// The rows that another part's tokens, all of them its own, have here: ranges with gaps between them.
+    /// The rows here of another part's tokens, which this part contains: ranges with gaps between them.
     pub fn runs(&self, some: &StreamPart) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for rows in some.ranges.iter().map(|range| self.rows(range)) {
@@ -91,7 +91,7 @@ impl StreamPart {
         runs
     }
 
-    /// Who attends: this part's rows are the queries, another's the keys, documents causal within a window if given.
+    /// Slices with this part's rows as queries and another's as keys, for causal documents, within a window if given.
     pub fn slices(&self, keys: &StreamPart, docs: &[Range<usize>], window: Option<usize>) -> Vec<Slice> {
         let slice = |doc: &Range<usize>| Slice::causal(self.rows(doc), keys.rows(doc), window);
         let some = |slice: &Slice| slice.q_start < slice.q_end && slice.k_start < slice.k_end;

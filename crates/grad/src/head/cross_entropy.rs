@@ -70,8 +70,8 @@ impl Head {
         self.kernel(scope, (labels, logits, loss), gradient, (spread, measures));
     }
 
-    /// What all ranks know of a tile's tokens, f32 [2 x ranks, r], with measures [4 x ranks, r]; `None` where one rank has the whole
-    /// vocabulary.
+    /// The statistics of a tile's tokens from all ranks, f32 [2 x ranks, r], with metrics [4 x ranks, r]; `None` if one
+    /// rank has the whole vocabulary.
     pub(super) fn statistics(
         &self,
         scope: &Scope<'_>,

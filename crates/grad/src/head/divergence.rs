@@ -10,7 +10,7 @@ use super::{Head, HeadUse, LossTerm, Teacher, Tile, TileLoss};
 pub struct DivergenceLoss {
     /// Of the mixture: 0 for forward, 1 for reverse divergence.
     pub beta: f32,
-    /// Divides the logits of both.
+    /// Divides the logits of both models.
     pub temperature: f64,
 }
 

@@ -1,5 +1,5 @@
-//! Divergences against TRL (`tests/golden_distill`, written by `oracle/distill.py`) and against finite differences: a head whose
-//! weight is the identity makes hidden states logits.
+//! Divergences compared with TRL (`tests/golden_distill`, written by `oracle/distill.py`) and with finite differences:
+//! with the identity as the head's weight, hidden states are logits.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::{Counters, Grads};
 struct Case {
     beta: f32,
     temperature: f64,
-    /// Of the k best tokens, with the rest or without.
+    /// Number of best tokens, and whether the rest counts.
     best: Option<(usize, bool)>,
     how: HeadUse,
-    /// Of the teacher.
+    /// The teacher's transformation.
     of_teacher: HeadUse,
-    /// Share of the divergence in the gradient.
+    /// Weight of the divergence in the gradient.
     ratio: f32,
 }
 
@@ -35,7 +35,7 @@ const PLAIN: Case = Case {
     ratio: 1.0,
 };
 
-/// Hidden states that are logits, and labels.
+/// Hidden states, which equal logits, and labels.
 struct Numbers {
     student: Matrix,
     teacher: Matrix,
@@ -47,7 +47,7 @@ fn identity(n: usize) -> Matrix {
     Matrix::new(n, n, |r, c| f64::from(u8::from(r == c)))
 }
 
-/// The best tokens of a row at a temperature, the best first.
+/// The best tokens of a row at a temperature, best first.
 fn best_of(row: &[f64], k: usize) -> (Vec<i32>, Vec<f64>) {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
@@ -121,8 +121,8 @@ fn tensor(bytes: &[u8], name: &str) -> Matrix {
     Matrix { rows: size(0), cols: size(1), data: data.collect() }
 }
 
-/// Terms to 1e-6, gradients to 1e-6 of the largest. Those over the student's best tokens are TRL's self-distillation, which is not
-/// a recipe's.
+/// Terms to 1e-6, gradients to 1e-6 of the largest. Those over the student's best tokens are TRL's self-distillation,
+/// which recipes do not have.
 #[test]
 fn divergences_are_those_of_trl() {
     let (golden, root) = golden();
@@ -156,8 +156,8 @@ fn divergences_are_those_of_trl() {
     assert_eq!(seen, 16);
 }
 
-/// The gradient of weighted losses and weighted entropies, with a cap, a temperature and every instruction set; entropies of each
-/// token; memory as on `meta`.
+/// The gradient of weighted losses and weighted entropies, with a cap, a temperature and every instruction set;
+/// entropies per token; memory as on `meta`.
 #[test]
 fn entropies_and_their_gradient_are_their_definition() {
     let (tokens, vocab) = (7, 70);

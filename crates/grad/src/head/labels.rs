@@ -8,13 +8,13 @@ use super::Head;
 use crate::params::Weights;
 use crate::tape::Scope;
 
-/// Targets of a micro batch.
+/// Targets of a micro-batch.
 #[derive(Clone)]
 pub struct Labels<'a> {
     /// i32 [1, t]; below zero: no loss.
     pub ids: Tensor,
-    /// u8 [t, vocab / 8, rounded up]: bits of the tokens that each label was drawn among ([`fathom_tensor::choice::Choose::kept`]), over
-    /// which alone the softmax is taken; all if absent.
+    /// u8 [t, vocab / 8, rounded up]: bit masks of the tokens from which each label was sampled
+    /// ([`fathom_tensor::choice::Choose::kept`]), over which alone the softmax is taken; all if absent.
     pub kept: Option<Tensor>,
     /// What the first term measures at them besides, if it is a cross-entropy.
     pub measures: Option<Measures>,
@@ -32,17 +32,17 @@ impl Labels<'_> {
 /// Sums over tokens with labels of what the cross-entropy finds besides the loss.
 #[derive(Clone, Debug)]
 pub struct Measures {
-    /// f32 [2, 1], to which they are added: the entropy of the softmax in nats, and 1 where the label is its largest.
+    /// f32 [2, 1], accumulators: the entropy of the softmax in nats, and 1 if the label has the largest logit.
     pub sums: Tensor,
-    /// f32 [1, t], in the order of the labels: multiplies the second; one if absent.
+    /// f32 [1, t], in the order of the labels: weight of the second metric; one if absent.
     pub of: Option<Tensor>,
 }
 
-/// Where a teacher's distribution comes from.
+/// Source of a teacher's distribution.
 #[derive(Clone, Copy)]
 pub enum Teacher<'a> {
-    /// Another model's head, over hidden states [t, d] of the same rows. Where it has more rows than the student, or fewer, the
-    /// first that both have are compared.
+    /// Another model's head, over hidden states [t, d] of the same rows. If the numbers of its rows and the student's
+    /// differ, the common first rows are compared.
     Model {
         /// Its head.
         head: Head,
@@ -57,7 +57,7 @@ pub enum Teacher<'a> {
         ids: &'a Tensor,
         /// f32 [t, k].
         logps: &'a Tensor,
-        /// The rest of the mass is one more token.
+        /// True if the remaining mass is one more token.
         rest: bool,
     },
 }
@@ -71,7 +71,7 @@ impl<'a> Teacher<'a> {
         }
     }
 
-    /// Its hidden states of these rows of this rank, and of the ranks that share them.
+    /// Its hidden states for these rows of this rank, and of the ranks that share them.
     pub(super) fn collect(&self, rows: Range<usize>) -> Option<Tensor> {
         match self {
             Teacher::Model { head, scope, x } => Some(head.collect(scope, &x.view_rows(rows))),

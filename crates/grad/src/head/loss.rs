@@ -17,7 +17,7 @@ impl Head {
         let share = scope.spread().share();
         let _weights = self.weights(scope);
         let inner = Head::tile_rows(scope.device.machine.as_ref(), vocab);
-        // Where rows are shared the order of tokens is that of the gradients' tiles.
+        // With shared rows, the order of tokens is that of the gradients' tiles.
         let outer = if share > 1 {
             Head::gradient_rows(scope.device.machine.as_ref(), vocab, x.dtype())
         } else {
@@ -55,7 +55,7 @@ impl Head {
         let device = scope.device;
         let (_weights, _of_teacher) = (self.weights(scope), labels.teacher.map(|teacher| teacher.weights()));
         let weight = &scope.params.tensor(self.weight);
-        // The segment before the head leaves its gradient with its own.
+        // The segment before the head finishes the head's gradient with its own.
         grads.enter(device, &self.ids().collect::<Vec<_>>());
         device.pool.enter("head", -1);
         let dx = device.empty(x.rows(), x.cols(), x.dtype(), Category::Activations);
@@ -91,8 +91,8 @@ impl Head {
         dx
     }
 
-    /// Gradients of the logits of the tokens of x, which are `rows` of the labels, stored like x, tile by tile; f32 ones take the
-    /// logits' place.
+    /// Gradients of the logits of the tokens of x, which are `rows` of the labels, stored like x, tile by tile; f32
+    /// ones replace the logits.
     fn dlogits(
         &self,
         scope: &Scope<'_>,
@@ -100,7 +100,7 @@ impl Head {
         (labels, rows): (&Labels<'_>, Range<usize>),
         terms: &[LossTerm<'_>],
     ) -> Tensor {
-        // In place of the logits of a tile, or where the caller says.
+        // The gradient replaces the logits of a tile, or goes to the caller's buffer.
         let tile_gradient = |logits: &Tensor, tile: Range<usize>, to: &Tensor| {
             let tokens = rows.start + tile.start..rows.start + tile.end;
             let taught_by = taught_by.map(|x| x.view_rows(tile));
@@ -126,7 +126,7 @@ impl Head {
         dlogits
     }
 
-    /// Leaves out of a tile's logits what its labels were not drawn among.
+    /// Excludes the tokens from which a tile's labels were not sampled.
     fn leave_out(&self, tile: &Tile<'_>) {
         let Some(kept) = &tile.labels.kept else { return };
         let kept = &kept.view_rows(tile.tokens.clone());

@@ -1,4 +1,4 @@
-//! The order in which a head meets its tokens, where ranks share them.
+//! The order in which a head processes its tokens, if ranks share them.
 
 use fathom_tensor::{DType, Machine};
 
@@ -7,9 +7,9 @@ use crate::graph::Spread;
 use crate::tiles;
 
 impl Head {
-    /// The tokens in the order in which the head meets them, which its labels, weights and losses have: as they lie, but where
-    /// tensor parallel ranks share the rows (`spread`), of each tile first those of the first rank. `tile_rows` is that of the
-    /// segments, `vocab` the rows of the weight on one rank.
+    /// The tokens in the order of the head, which its labels, weights and losses have: stream order, except that with
+    /// rows shared among tensor parallel ranks (`spread`) each tile has the first rank's tokens first. `tile_rows` is
+    /// that of the segments, `vocab` the number of the weight's rows on one rank.
     ///
     /// # Panics
     /// If the ranks cannot share the tokens of a tile.
@@ -35,8 +35,8 @@ impl Head {
             .collect()
     }
 
-    /// The tokens in the order of the rows of the first of the ranks that share them, then of the second, and so on: block by
-    /// block (tiles of the segments), of each block the rank's part.
+    /// The tokens in the order of the rows of the first of the ranks that share them, then of the second, and so on:
+    /// block by block (tiles of the segments), the rank's part of each block.
     ///
     /// # Panics
     /// If the ranks cannot share the tokens of a tile.

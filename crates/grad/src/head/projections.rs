@@ -1,5 +1,5 @@
-//! Projections of hidden states to another width, which a distillation trains: each `y = x W^T`, one below the other in one weight. Every
-//! rank has all of it.
+//! Projections of hidden states to another width, which are trained by distillation: each `y = x W^T`, stacked in one
+//! weight. Every rank has all of it.
 
 use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
@@ -7,26 +7,26 @@ use crate::grads::Grads;
 use crate::params::ParamId;
 use crate::tape::Scope;
 
-/// The weight of all of them.
+/// The weight of all projections.
 #[derive(Clone, Copy, Debug)]
 pub struct Projections {
     /// [projections x k, d].
     pub weight: ParamId,
-    /// k.
+    /// Columns of each projection, k.
     pub columns: usize,
 }
 
-/// The same, in memory: what computes where no weights can be fetched.
+/// The projections with their weight in memory, for places where weights cannot be fetched.
 #[derive(Clone, Debug)]
 pub struct Projecting {
     weight: Tensor,
     columns: usize,
 }
 
-/// What one of them read and what its loss says of what it wrote: for the gradient of its weight.
+/// Input of a projection and the gradient of its output, for the gradient of its weight.
 #[derive(Debug)]
 pub struct ProjectedState {
-    /// Which.
+    /// Index of the projection.
     pub index: usize,
     /// [r, d].
     pub x: Tensor,
@@ -35,14 +35,14 @@ pub struct ProjectedState {
 }
 
 impl Projections {
-    /// The weight in memory, as long as the result lives.
+    /// Fetches the weight into memory, for as long as the result lives.
     pub fn fetch(&self, scope: &Scope<'_>) -> Projecting {
         let weights = scope.params.fetch(scope.device, [self.weight]);
         weights.wait();
         Projecting { weight: scope.params.tensor(self.weight), columns: self.columns }
     }
 
-    /// Adds what each contributes to the gradient of the weight.
+    /// Adds the gradients of the weight.
     pub fn learn(&self, scope: &Scope<'_>, all: &[ProjectedState], grads: &mut Grads) {
         let device = scope.device;
         grads.enter(device, &[self.weight]);
@@ -71,7 +71,7 @@ impl Projecting {
         y
     }
 
-    /// The gradient by x [r, d] where that by y is `dy` [r, k].
+    /// The gradient with respect to x [r, d], given the gradient `dy` [r, k] of y.
     pub fn backward(&self, device: &Device, index: usize, dy: &Tensor) -> Tensor {
         let dx = device.empty(dy.rows(), self.weight.cols(), dy.dtype(), Category::Activations);
         let b = &self.of(index);

@@ -1,4 +1,4 @@
-//! A second head: a few numbers for each token (a value, a reward, a class) by a projection of the hidden states.
+//! A second head: a few numbers per token (a value, a reward, a class) by a projection of the hidden states.
 
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
@@ -6,7 +6,7 @@ use crate::grads::Grads;
 use crate::params::{ParamId, Weights};
 use crate::tape::Scope;
 
-/// The projection to a few numbers a token. Every rank has all of it.
+/// The projection to a few numbers per token. Every rank has all of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores {
     /// [k, d].
@@ -22,7 +22,7 @@ impl Scores {
         weights
     }
 
-    /// f32 [r, k] of the rows x [r, d].
+    /// f32 [r, k] for the rows x [r, d].
     pub fn values(&self, scope: &Scope<'_>, x: &Tensor) -> Tensor {
         let device = scope.device;
         let _weights = self.weights(scope);
@@ -37,8 +37,8 @@ impl Scores {
         values
     }
 
-    /// Adds the gradients of a loss whose derivative by the values is `dvalues`, f32 [r, k]: to `dx` [r, d] and to those of the
-    /// projection. `dvalues` takes part in products in the type of x.
+    /// Adds the gradients of a loss whose derivative by the values is `dvalues`, f32 [r, k]: to `dx` [r, d] and to
+    /// those of the projection. For products, `dvalues` is converted to the type of x.
     pub fn backward(&self, scope: &Scope<'_>, x: &Tensor, dvalues: &Tensor, dx: &Tensor, grads: &mut Grads) {
         let device = scope.device;
         let _weights = self.weights(scope);

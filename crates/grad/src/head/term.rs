@@ -1,4 +1,4 @@
-//! The low-rank term of a head. `x A^T` is made again for the gradients.
+//! The low-rank term of a head. `x A^T` is recomputed for the gradients.
 
 use fathom_tensor::{Category, MatMul, Tensor};
 
@@ -6,7 +6,7 @@ use super::{Head, HeadTerm};
 use crate::grads::Grads;
 use crate::tape::Scope;
 
-/// Where the gradients of a term's weights go, and whether they are added there.
+/// Targets of the gradients of a term's weights, and whether they are added to.
 pub(super) struct OfTerm {
     term: HeadTerm,
     a: Option<(Tensor, bool)>,
@@ -46,14 +46,14 @@ impl Head {
         self.count(scope, term, x.rows());
     }
 
-    /// Adds what of `dx` goes through the term.
+    /// Adds the term's part of `dx`.
     pub(super) fn add_term_input(&self, scope: &Scope<'_>, term: &HeadTerm, dlogits: &Tensor, dx: &Tensor) {
         let (du, b) = (&self.low_gradient(scope, term, dlogits), &scope.params.tensor(term.a));
         self.matmul(scope, MatMul { a: du, a_trans: false, b, b_trans: false, c: dx, accumulate: true });
         self.count(scope, term, dx.rows());
     }
 
-    /// Where the gradients of the term go, if it has any.
+    /// Targets of the term's gradients, if it has any.
     pub(super) fn receive_term(&self, scope: &Scope<'_>, grads: &mut Grads) -> Option<OfTerm> {
         let term = self.term?;
         let [a, b] = [term.a, term.b].map(|id| grads.receive(scope.device, id, true));
@@ -62,7 +62,7 @@ impl Head {
 }
 
 impl OfTerm {
-    /// Adds those of a tile.
+    /// Adds the gradients of a tile.
     pub(super) fn add(&mut self, head: &Head, scope: &Scope<'_>, dlogits: &Tensor, x: &Tensor) {
         let product = |a: &Tensor, b: &Tensor, (c, adds): &mut (Tensor, bool)| {
             let accumulate = std::mem::replace(adds, true);

@@ -20,7 +20,7 @@ struct Case {
     how: HeadUse,
     weighted: bool,
     bias: bool,
-    /// Labels were drawn among some tokens alone.
+    /// Labels were sampled from some tokens only.
     some: bool,
 }
 
@@ -28,11 +28,11 @@ struct Case {
 struct Numbers {
     x: Matrix,
     weight: Matrix,
-    /// Zeros without.
+    /// Zeros without a bias.
     bias: Matrix,
     labels: Vec<i32>,
     weights: Option<Matrix>,
-    /// Whether a token was among those that a label was drawn among.
+    /// True for the tokens that a label was sampled from.
     kept: Vec<Vec<bool>>,
 }
 
@@ -70,7 +70,7 @@ impl Case {
     }
 }
 
-/// Loss and gradient by the transformed logits of one token, over those that are kept.
+/// Loss and gradient by the transformed logits of one token, over the kept tokens.
 fn token(how: HeadUse, (logits, kept): (&[f64], &[bool]), label: usize) -> (f64, Vec<f64>) {
     let (scale, cap, z) = (f64::from(how.scale), f64::from(how.softcap), f64::from(how.z_loss));
     let transform = |x: f64| if cap == 0.0 { scale * x } else { cap * (scale * x / cap).tanh() };
@@ -244,7 +244,8 @@ fn inspected_logits_are_those_of_the_loss() {
     assert_close("logits", "logits", &logits.data, &expected.data, 1e-5, 0.0);
 }
 
-/// A head with a low-rank term is one whose weight has the term: losses, and by the chain rule the gradients of both factors.
+/// A head with a low-rank term equals one with the term in its weight: losses, and by the chain rule the gradients of
+/// both factors.
 #[test]
 fn low_rank_terms() {
     let (case, rank, scale) = (Case { tokens: 300, vocab: 61, ..PLAIN }, 3, 0.5f32);
@@ -281,7 +282,7 @@ fn low_rank_terms() {
     }
 }
 
-/// A vocabulary so wide that one tile is 128 tokens: tiles change no bit.
+/// With a very wide vocabulary a tile is 128 tokens: tiles change no bit.
 #[test]
 fn tiles_change_nothing() {
     let vocab = 100_000;
@@ -317,7 +318,7 @@ fn tiles_are_the_machine_s() {
     }
 }
 
-/// A second head against its definition: values, and gradients that join what is there.
+/// A second head compared with its definition: values, and gradients that are added to existing ones.
 #[test]
 fn scores_and_their_gradients() {
     let (tokens, hidden, k) = (37, 24, 3);

@@ -1,4 +1,4 @@
-//! A linear layer's three products against products of operands that a slow definition has rounded.
+//! A linear layer's three products compared with products of operands rounded by a slow definition.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const FORMATS: [GemmFormat; 8] = [
     GemmFormat::Micro(Element::E2M1),
 ];
 
-/// The nearest number of a format, ties to even; the largest for what is larger.
+/// The nearest number of a format, ties to even; values out of range saturate.
 fn nearest(element: Element, x: f64) -> f64 {
     let exponent = (x.abs().log2().floor() as i32).max(element.low());
     let quantum = 2f64.powi(exponent - element.mantissa());
@@ -28,8 +28,8 @@ fn nearest(element: Element, x: f64) -> f64 {
     ((x / quantum).round_ties_even() * quantum).clamp(-most, most)
 }
 
-/// What an operand becomes whose summed index runs along its columns or not. `largest` is that of another tensor, if its scale is
-/// made from one.
+/// Rounds an operand whose reduction runs along its columns or not. `largest` is another tensor's magnitude, if the
+/// scale is computed from that.
 fn round(x: &Matrix, how: Narrow, along_columns: bool, largest: Option<f64>) -> Matrix {
     let [high, wide] = how.block(along_columns).unwrap_or([x.rows, x.cols]);
     let mut out = x.clone();
@@ -75,7 +75,7 @@ impl Numbers {
         Numbers { x, w, dy }
     }
 
-    /// y, dx and dw; `largest` of x, w and dy where scales are made from others.
+    /// y, dx and dw; `largest` for x, w and dy if scales are computed from other tensors.
     fn expected(&self, format: GemmFormat, largest: [Option<f64>; 3]) -> [Matrix; 3] {
         let Numbers { x, w, dy } = self;
         let [x_most, w_most, dy_most] = largest;
@@ -95,7 +95,7 @@ impl Numbers {
     }
 }
 
-/// y, dx and dw of each of some steps, and the memory of all.
+/// y, dx and dw of each step, and the memory of all.
 fn run(
     numbers: &[&Numbers],
     format: GemmFormat,
@@ -141,7 +141,7 @@ fn products_are_those_of_rounded_operands() {
                     let (found, usage) = run(&[&numbers, &numbers], format, dtype, machine);
                     let at = format!("{format:?} {dtype:?} {tokens} x {inner} x {out} on {}", isa.name());
                     for (found, expected) in found.iter().zip([&first, &second]) {
-                        // Sums of gradients of weights are f32, the others are stored in the type of x.
+                        // Sums of weight gradients are f32; the others are stored in the type of x.
                         let stored = if dtype == DType::Bf16 { 8e-3 } else { 1e-5 };
                         for ((found, expected), (what, tolerance)) in
                             found.iter().zip(expected).zip([("y", stored), ("dx", stored), ("dw", 1e-5)])
@@ -174,7 +174,7 @@ fn a_history_forgets() {
         befores.push(device.to_f32(&seen.before));
     }
     assert_eq!(befores, [3.0, 3.0, 2.0, 2.0, 0.5].map(|most| vec![most, most, 0.0]));
-    // What was saved goes on where it was.
+    // A saved history resumes where it was.
     let (history, row) = narrowing.history().unwrap();
     let saved = device.to_f32(history);
     let other = Narrowing::new(device, GemmFormat::Fp8Delayed, &ids, params.len(), 2);

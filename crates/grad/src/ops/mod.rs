@@ -1,5 +1,5 @@
-//! The operations, one folder each: contract and gradient in `mod.rs`, the slow composed definition in
-//! `reference.rs`, both held together by `tests.rs`. The methods on [`crate::Ctx`] that model code calls are here too.
+//! The operations, one folder each: contract and gradient in `mod.rs`, the slow composed definition in `reference.rs`,
+//! compared by `tests.rs`. The methods on [`crate::Ctx`] for model code are here too.
 
 pub mod activate;
 pub mod add;
@@ -30,7 +30,7 @@ use crate::op::Out;
 #[cfg(test)]
 mod tests;
 
-/// The one value of an operation with one output.
+/// The single value of an operation with one output.
 fn only<T: Copy>(outs: Vec<T>) -> T {
     outs[0]
 }

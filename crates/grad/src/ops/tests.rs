@@ -1,5 +1,5 @@
-//! Two whole blocks against the composition of the references: the way of a gradient through residuals, shared
-//! inputs and rows regions. A block is written once, over what records operations and over what computes references.
+//! Two whole blocks compared with the composition of the references: gradients through residuals, shared inputs and
+//! rows regions. A block is written once, over an algebra that records operations or computes references.
 
 use std::cell::{Cell, RefCell};
 
@@ -27,7 +27,7 @@ const ATTENTION: AttentionUse =
     AttentionUse { mask: 0, head_dim: HEAD_DIM, scale: 0.35, softcap: 0.0, apart: false };
 const KIND: NormKind = NormKind { centred: false, plus_one: false, round_first: false, eps: 1e-5 };
 
-/// Where a block normalises, as the families do.
+/// Positions of the norms in a block, by family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Residual {
     Pre,
@@ -36,11 +36,11 @@ enum Residual {
     Parallel,
     /// Parallel, with one norm for both.
     SharedNorm,
-    /// Pre, and every head of q and k.
+    /// Pre-norm, with norms of every head of q and k.
     QkNorm,
 }
 
-/// What a block is written over. Each call that has weights takes the next ones.
+/// The algebra over which a block is written. Each call with weights takes the next ones.
 trait Algebra {
     type V: Clone;
     fn linear(&mut self, x: &Self::V, out: usize, bias: bool) -> Self::V;
@@ -99,7 +99,7 @@ impl Algebra for Recorder<'_, '_> {
     }
 }
 
-/// Computes references; makes weights that are not there yet.
+/// Computes references, creating missing weights.
 struct Composed<'a> {
     weights: &'a RefCell<Vec<Matrix>>,
     next: usize,
@@ -152,7 +152,7 @@ impl Algebra for Composed<'_> {
     }
 }
 
-/// What comes before attention: q, k and v, and the input that was normalised for them.
+/// The part before attention: q, k and v, and the input that was normalised for them.
 fn heads<A: Algebra>(a: &mut A, residual: Residual, x: &A::V) -> ([A::V; 3], A::V) {
     let h = if residual == Residual::Post { x.clone() } else { a.norm(x, HIDDEN) };
     let qkv = a.linear(&h, WIDTHS.iter().sum(), true);
@@ -164,7 +164,7 @@ fn heads<A: Algebra>(a: &mut A, residual: Residual, x: &A::V) -> ([A::V; 3], A::
     ([a.rope(&q), a.rope(&k), v], h)
 }
 
-/// What comes after attention.
+/// The part after attention.
 fn rest<A: Algebra>(a: &mut A, residual: Residual, [x, h]: [&A::V; 2], attended: &A::V) -> A::V {
     let after = matches!(residual, Residual::Post | Residual::Sandwich);
     let mut part = a.linear(attended, HIDDEN, true);

@@ -1,4 +1,4 @@
-//! Masters to the weights of quantisation-aware training.
+//! Rounding of masters to weights, in quantization-aware training.
 
 use fathom_tensor::{Device, RoundWeights};
 
@@ -15,11 +15,11 @@ struct Rounded<'a> {
 }
 
 impl AdamW {
-    /// Gives weights what [`Params::rounding`] makes of their masters, if it makes anything of them: once masters were loaded. The ranks
-    /// that have the same weights call this together.
+    /// Sets weights to their rounded masters according to [`Params::rounding`], if it is set: after masters were
+    /// loaded. Ranks with the same weights call this together.
     ///
     /// # Panics
-    /// If a weight that is rounded has no master.
+    /// If a weight to be rounded has no master.
     pub fn round(&self, device: &Device, params: &Params) {
         if params.rounding().is_none() {
             return;
@@ -32,12 +32,12 @@ impl AdamW {
         }
     }
 
-    /// Updated weights go to ranks that have them and not their state.
+    /// True if updated weights are sent to ranks that have them but not their state.
     pub(super) fn hands_out(&self) -> bool {
         matches!(self.shares.sharding, Sharding::Optim | Sharding::OptimGrads)
     }
 
-    /// The same of the elements whose state this rank has.
+    /// Rounds the elements whose state this rank has.
     pub(super) fn round_own(&self, device: &Device, params: &Params) {
         let Some(rounding) = params.rounding() else { return };
         let machine = &device.machine;

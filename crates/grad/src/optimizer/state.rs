@@ -1,4 +1,4 @@
-//! What an optimizer keeps of each weight.
+//! The optimizer's state of each weight.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use crate::disk::{CHUNK, SweptChunk};
 use crate::shares::SLOT;
 use crate::value::Value;
 
-// Ranks and chunks have whole blocks, so that the codes do not depend on who keeps them where.
+// Ranks and chunks have whole blocks, so that the codes do not depend on where they are stored.
 const _: () = assert!(SLOT.is_multiple_of(BLOCK) && CHUNK.is_multiple_of(BLOCK));
 
-/// What an optimizer keeps of earlier gradients, and next to low-precision weights.
+/// Types of an optimizer's moments and masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
-    /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's precision-aware
-    /// optimizer.
+    /// f32; or bf16, or e4m3 in blocks with a scale each ([`fathom_tensor::moments`]): the types of Megatron's
+    /// precision-aware optimizer.
     pub dtype: DType,
-    /// Of their squares too; without, the update is SGD with momentum.
+    /// True if moments of squares are kept too; otherwise the update is SGD with momentum.
     pub second: bool,
-    /// Weights narrower than f32 have f32 masters; without, an update rounds them up or down at random, right on average.
+    /// True if weights narrower than f32 have f32 masters; otherwise an update rounds them stochastically.
     pub masters: bool,
 }
 
@@ -31,19 +31,19 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Their type in files, which holds them exactly.
+    /// Their type in files, which represents them exactly.
     pub fn stored(self) -> DType {
         if self.coded() { DType::Bf16 } else { self.dtype }
     }
 
-    /// They are codes in blocks.
+    /// True if they are codes in blocks.
     pub fn coded(self) -> bool {
         self.dtype == DType::F8E4M3
     }
 }
 
-/// Moments of one weight, and its f32 master if the weight itself is narrower and masters are wanted: of the elements whose state this rank keeps,
-/// shaped like the weight where that is all of them.
+/// Moments of one weight, and its f32 master if the weight is narrower and masters are wanted: for the elements whose
+/// state this rank keeps, shaped like the weight if that is all of them.
 pub struct State {
     /// Its elements.
     pub range: Range<usize>,
@@ -53,19 +53,19 @@ pub struct State {
     pub v: Option<Value>,
     /// f32 weights.
     pub master: Option<Value>,
-    /// f32 [1, blocks], of moments that are e4m3 codes: the scales of the first, and of the second's roots if there is one. They
-    /// stay in memory wherever codes are.
+    /// f32 [1, blocks], for moments that are e4m3 codes: the scales of the first, and of the roots of the second if
+    /// there is one. They stay in memory wherever the codes are.
     pub scales: Vec<Value>,
 }
 
 impl State {
-    /// All of it, in a fixed order.
+    /// All values, in a fixed order.
     pub fn values(&self) -> impl Iterator<Item = &Value> {
         let state = [Some(&self.m), self.v.as_ref(), self.master.as_ref()];
         state.into_iter().flatten().chain(&self.scales)
     }
 
-    /// Some elements of all of it.
+    /// Some elements of all values.
     pub(super) fn parts(&self, range: &Range<usize>, read: bool) -> impl Iterator<Item = SweptChunk<'_>> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let (range, moments) = (range.clone(), self.values().count() - self.scales.len());
@@ -76,7 +76,7 @@ impl State {
     }
 }
 
-/// Some elements of a state in memory, as [`State::parts`] names them.
+/// Some elements of a state in memory, as in [`State::parts`].
 pub(super) struct Views<'a> {
     pub m: &'a Tensor,
     pub v: Option<&'a Tensor>,
@@ -94,7 +94,7 @@ impl<'a> Views<'a> {
     }
 }
 
-/// A number for a weight that does not depend on which rank has it (FNV-1a of its name).
+/// A hash of a weight that does not depend on which rank has it (FNV-1a of its name).
 pub(super) fn key(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

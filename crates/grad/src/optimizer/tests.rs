@@ -61,7 +61,7 @@ impl Setup {
         (report.norm.wait_f32(), report.skipped.wait_f32())
     }
 
-    /// Every byte that an update may change.
+    /// All bytes that an update may change.
     fn bytes(&self, optimizer: &AdamW) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for (id, param) in self.params.iter() {
@@ -73,7 +73,7 @@ impl Setup {
     }
 }
 
-/// The gradient of the sum: some elements are zero, as for tokens that never occur.
+/// The gradient of the sum: some elements are zero, like those of tokens that never occur.
 fn gradient(param: usize, step: u64) -> Matrix {
     let [rows, cols] = SHAPES[param];
     let values = Matrix::random(rows, cols, 100 * step + param as u64).times(30.0).rounded(DType::F32);
@@ -172,7 +172,8 @@ fn three_steps() {
     }
 }
 
-/// PyTorch's optimizer is not called for a step that is skipped, so its count of steps stays; so does ours.
+/// PyTorch's optimizer is not called for a skipped step, so its count of steps does not change; neither does this
+/// one's.
 #[test]
 fn skipped_steps_do_not_count() {
     let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
@@ -263,8 +264,8 @@ fn without_a_second_moment_it_is_sgd() {
     }
 }
 
-/// Steps of a thirtieth of what lies between two bf16 numbers, all in one direction: weights without masters move as far on average
-/// as those with them do, and nothing else moves them.
+/// Steps of a thirtieth of the distance between two bf16 numbers, all in one direction: weights without masters move as
+/// far on average as those with them, and nothing else moves them.
 #[test]
 fn weights_without_masters_move_on_average() {
     let settings = AdamWSettings { lr: 1e-4, max_norm: 0.0, weight_decay: 0.0, ..AdamWSettings::default() };
@@ -294,7 +295,8 @@ fn weights_without_masters_move_on_average() {
     }
 }
 
-/// bf16 moments take half the memory, and codes a little more than a quarter; they stay within their rounding of those in f32.
+/// bf16 moments take half the memory, and codes a little more than a quarter; they stay within their rounding of the
+/// f32 ones.
 #[test]
 fn narrow_moments_follow_wide_ones() {
     let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };
@@ -312,7 +314,7 @@ fn narrow_moments_follow_wide_ones() {
             [0, 1].map(|index| download(&setup.device, &master(ParamId(index))))
         };
         let wide = run(DType::F32);
-        // Five steps of at most lr, with moments that are off by 2^-8, or 2^-3 as codes are rounded up or down.
+        // Five steps of at most lr, with moments that are off by 2^-8, or by 2^-3 since codes are rounded up or down.
         for (dtype, error) in [(DType::Bf16, 1.0 / 256.0), (DType::F8E4M3, 1.0 / 8.0)] {
             let most = 5.0 * 0.01 * 3.0 * error;
             for (wide, narrow) in wide.iter().zip(&run(dtype)) {
@@ -327,7 +329,7 @@ fn narrow_moments_follow_wide_ones() {
     }
 }
 
-/// The squares of a gradient that has ended fade as they would in f32: codes do not stick.
+/// The squares of a gradient that has become zero decay as in f32: codes do not get stuck.
 #[test]
 fn codes_of_moments_fade() {
     let settings = AdamWSettings { lr: 0.01, ..AdamWSettings::default() };

@@ -10,11 +10,11 @@ pub(super) struct Backward<'a> {
     analysis: &'a Analysis<'a>,
     /// Values with storage for all rows.
     present: BTreeSet<Val>,
-    /// The gradient slot of each value that has received something.
+    /// The gradient slot of each value that has received a contribution.
     grads: BTreeMap<Val, u32>,
     /// Slots with storage for all rows.
     full: BTreeSet<u32>,
-    /// What operations with weights were given must last beyond the backward pass.
+    /// True if the inputs and output gradients of operations with weights must outlive the backward pass.
     split: bool,
     pub steps: Vec<Step>,
     pub num_grads: u32,
@@ -22,7 +22,7 @@ pub(super) struct Backward<'a> {
     pub dmemory: Vec<Option<u32>>,
 }
 
-/// Steps of the unit at hand: those before its loop, and its body.
+/// Steps of the current unit: those before its loop, and its body.
 #[derive(Default)]
 struct Body {
     before: Vec<Step>,
@@ -138,7 +138,7 @@ impl<'a> Backward<'a> {
         self.grads.iter().any(|(other, at)| *other != val && *at == slot && (waits(other) || given(other)))
     }
 
-    /// Hands the output's gradient to an input that receives it unchanged.
+    /// Passes the output's gradient to an input that receives it unchanged.
     fn pass(&mut self, node: usize, from: u32, val: Val, body: &mut Body, tiled: bool) {
         if let Some(&slot) = self.grads.get(&val) {
             let (slot, _) =

@@ -36,9 +36,9 @@ pub(super) fn touches(graph: &Graph, steps: &[Step], slot: Slot) -> bool {
     all.contains(&slot)
 }
 
-/// Inserts a free after the last use of every slot that is not in `stay`. Slots that only loops touch, and that
-/// each such loop makes before it reads them, live for one tile and are freed inside the loop. `at_hand` has storage
-/// before the first step.
+/// Inserts a free after the last use of every slot that is not in `stay`. Slots that only loops touch, and that each
+/// such loop writes before reading, live for one tile and are freed inside the loop. `at_hand` has storage before the
+/// first step.
 pub(super) fn insert_frees(
     graph: &Graph,
     steps: Vec<Step>,

@@ -1,8 +1,8 @@
-//! From a graph and a table of places to explicit steps: what is allocated, run, replayed and freed, in order.
+//! From a graph and a table of places to explicit steps: allocations, operations, replays and frees, in order.
 //!
-//! The steps are computed before anything runs, so the machine, the planner and a reader see the same list.
-//! Backward runs the units (rows regions and single operations) in reverse; what a unit needs and no longer
-//! finds is made again by the smallest slice of operations that yields it.
+//! The steps are computed before anything runs, so the machine, the planner and a reader see the same list. Backward
+//! runs the units (rows regions and single operations) in reverse; values that a unit needs and that are missing are
+//! recomputed by the smallest slice of operations that yields them.
 
 mod backward;
 mod lifetimes;
@@ -26,12 +26,12 @@ pub enum Slot {
     Grad(u32),
 }
 
-/// Where a backward operation reads and writes gradients.
+/// Slots that a backward operation reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Per output: its gradient, if any arrived.
     pub dy: Vec<Option<u32>>,
-    /// Per input: its gradient and whether to add; `None` if not wanted or passed through.
+    /// Per input: its gradient and whether to add to it; `None` if not wanted or passed through.
     pub dx: Vec<Option<(u32, bool)>>,
     /// Values read.
     pub reads: Vec<Val>,
@@ -42,7 +42,7 @@ pub struct Route {
 pub enum Step {
     /// Storage for all rows.
     Alloc(Slot, Val),
-    /// Runs a node; outputs without storage get it for the rows at hand.
+    /// Runs a node; outputs without storage get it for the current rows.
     Forward(usize),
     /// Runs a node's backward pass.
     Backward(usize, Route),
@@ -52,30 +52,30 @@ pub enum Step {
     Loop(Vec<Step>),
     /// The last use has passed.
     Free(Slot),
-    /// Gives an offloaded value memory again and begins to read it.
+    /// Allocates memory for an offloaded value and starts to read it.
     Fetch(Val),
     /// Waits for a value that was fetched.
     Await(Val),
-    /// The segment below begins to read its first values.
+    /// Starts to read the first values of the segment below.
     Below,
-    /// Waits until the values of the segment before have left.
+    /// Waits until the values of the previous segment are offloaded.
     Settle,
 }
 
-/// What a segment's schedule depends on besides its graph.
+/// Everything on which a segment's schedule depends besides its graph.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
-    /// Where activations live.
+    /// Places of activations.
     pub places: &'a Places,
     /// The segment's layer.
     pub layer: i32,
     /// The gradient of the input is wanted.
     pub input_grad: bool,
-    /// Of what is read besides: which gradients are wanted.
+    /// For the further inputs: whether their gradients are wanted.
     pub memory_grads: &'a [bool],
-    /// There is something behind a place; without, what should go there stays in memory.
+    /// True if a place has an engine; otherwise its values stay in memory.
     pub reaches: &'a dyn Fn(Place) -> bool,
-    /// Weight gradients are made after the backward pass, from what it leaves.
+    /// True if weight gradients are deferred until after the backward pass.
     pub split: bool,
 }
 
@@ -84,27 +84,27 @@ pub struct At<'a> {
 pub struct Schedule {
     /// Forward steps.
     pub forward: Vec<Step>,
-    /// Values that stay for the backward pass (the input apart), in memory or on disk.
+    /// Values kept for the backward pass (without the input), in memory or on disk.
     pub kept: Vec<Val>,
     /// The backward pass reads the segment's input.
     pub keeps_input: bool,
-    /// What of these is elsewhere between forward and backward.
+    /// Those of these that are offloaded between forward and backward.
     pub offloaded: Vec<Val>,
-    /// What of those the backward pass reads first: fetched by the segment above.
+    /// Those of the offloaded values that the backward pass reads first: fetched by the segment above.
     pub first_reads: Vec<Val>,
     /// Backward steps; empty if nothing wants a gradient.
     pub backward: Vec<Step>,
-    /// The gradient of the output, handed in.
+    /// The gradient of the output, which is given.
     pub dy: u32,
-    /// The gradient of the input, handed out.
+    /// The gradient of the input, which is returned.
     pub dx: Option<u32>,
-    /// The gradients of what is read besides, handed out.
+    /// The gradients of the further inputs, which are returned.
     pub dmemory: Vec<Option<u32>>,
     /// Number of gradient slots.
     pub num_grads: u32,
 }
 
-/// What is known of a graph before scheduling.
+/// Properties of a graph, computed before scheduling.
 pub(crate) struct Analysis<'a> {
     pub graph: &'a Graph,
     pub units: Vec<Range<usize>>,
@@ -112,9 +112,9 @@ pub(crate) struct Analysis<'a> {
     pub unit_of: Vec<usize>,
     /// Gradient wanted, per value.
     pub wants: Vec<bool>,
-    /// What is wanted of each node; `None` if nothing flows back through it.
+    /// Wanted gradients of each node; `None` if nothing flows back through it.
     pub node_wants: Vec<Option<Want>>,
-    /// Made in one unit and read in another, or the graph's input or output.
+    /// True if computed in one unit and read in another, or if it is the graph's input or output.
     pub crosses: Vec<bool>,
 }
 
@@ -189,7 +189,7 @@ fn reaches_output(graph: &Graph) -> Vec<bool> {
 }
 
 impl Schedule {
-    /// Whether the backward pass runs a node forward once more.
+    /// True if the backward pass replays a node.
     pub fn replays(&self, node: usize) -> bool {
         fn any(steps: &[Step], node: usize) -> bool {
             steps.iter().any(|step| match step {
@@ -233,7 +233,7 @@ impl Schedule {
         schedule.keeps_input =
             graph.input.is_some_and(|input| lifetimes::touches(graph, &steps, Slot::Value(input)));
         let held = graph.input.into_iter().filter(|_| schedule.keeps_input).chain(schedule.kept.clone());
-        // The next segment reads the output, which is its input and leaves with it.
+        // The next segment reads the output, which is its input and is offloaded with it.
         let leaves = |val: &Val| {
             let info = &graph.values[val.index()];
             *val != graph.output && !info.total && reaches(places.place(layer, info.name))
@@ -244,7 +244,7 @@ impl Schedule {
     }
 }
 
-/// The forward steps: units in order; in a region only what leaves it, or is kept, has storage for all rows.
+/// The forward steps: units in order; in a region only values that leave it, or are kept, have storage for all rows.
 fn forward(analysis: &Analysis<'_>, kept: &[Val]) -> Vec<Step> {
     let graph = analysis.graph;
     let mut steps = Vec::new();

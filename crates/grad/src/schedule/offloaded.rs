@@ -1,8 +1,8 @@
-//! When values on disk or with the host are read back, and when what left must be gone: fixed points among a segment's steps.
+//! When offloaded values are read back, and when writes must be finished: fixed points among a segment's steps.
 //!
-//! A value is fetched one step before the first that reads it, the segment below's first values before this segment's
-//! last step. Over an operation that is not token-local (attention), where memory peaks, nothing is fetched ahead,
-//! and a value that is read on both sides of it is let go and read again.
+//! A value is fetched one step before the first that reads it, and the segment below's first values before this
+//! segment's last step. Across an operation that is not token-local (attention), where memory peaks, nothing is fetched
+//! ahead, and a value that is read on both sides of it is released and read again.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::lifetimes::touches;
 use super::{Slot, Step};
 use crate::graph::{Graph, Val};
 
-/// Backward steps with reads of `offloaded`, and the values to be fetched before the first of them.
+/// Backward steps with reads of `offloaded`, and the values to fetch before the first of them.
 pub(super) fn with_reads(graph: &Graph, steps: Vec<Step>, offloaded: &[Val]) -> (Vec<Step>, Vec<Val>) {
     let work: Vec<usize> = (0..steps.len()).filter(|step| works(&steps[*step])).collect();
     let reads = |val: Val, at: usize| touches(graph, &steps[at..=at], Slot::Value(val));
@@ -39,7 +39,7 @@ pub(super) fn with_reads(graph: &Graph, steps: Vec<Step>, offloaded: &[Val]) -> 
     let mut out = Vec::with_capacity(steps.len() + 4 * offloaded.len());
     for (index, step) in steps.into_iter().enumerate() {
         let mut reads = before.remove(&index).unwrap_or_default();
-        // Reads that others wait for go first.
+        // Fetches come before waits.
         reads.sort_by_key(|step| matches!(step, Step::Await(_)));
         let waits = reads.iter().position(|step| matches!(step, Step::Await(_))).unwrap_or(reads.len());
         let waits = reads.split_off(waits);
@@ -57,7 +57,7 @@ pub(super) fn with_reads(graph: &Graph, steps: Vec<Step>, offloaded: &[Val]) -> 
     (out, first)
 }
 
-/// Forward steps with the point at which the values of the segment before must have left.
+/// Forward steps with the point at which the values of the previous segment must be offloaded.
 pub(super) fn with_settle(graph: &Graph, steps: Vec<Step>) -> Vec<Step> {
     let at = steps.iter().position(|step| works(step) && !local(graph, step)).unwrap_or(steps.len());
     let mut steps = steps;
@@ -77,7 +77,7 @@ fn local(graph: &Graph, step: &Step) -> bool {
     }
 }
 
-/// Uses as (first, last) of runs: cut where a step that `parts` lies strictly between two uses.
+/// Groups uses into runs of (first, last), split where a step that `parts` lies strictly between two uses.
 fn runs(uses: &[usize], parts: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &at in uses {

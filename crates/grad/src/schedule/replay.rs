@@ -1,11 +1,11 @@
-//! The smallest slice of operations that makes missing values again.
+//! The smallest slice of operations that recomputes missing values.
 
 use std::collections::BTreeSet;
 
 use super::{Analysis, Slot, Step};
 use crate::graph::Val;
 
-/// Nodes of `unit` that must run so that `targets` exist, and the values from outside the unit that they read.
+/// Nodes of `unit` that must run to compute `targets`, and the values from outside the unit that they read.
 pub(super) struct Slice {
     pub nodes: BTreeSet<usize>,
     pub externals: BTreeSet<Val>,
@@ -38,10 +38,10 @@ pub(super) fn slice(
     Slice { nodes, externals }
 }
 
-/// Steps that give `missing` storage and contents for all rows, earliest unit first. Adds them to `present`.
+/// Steps that compute `missing` with storage for all rows, earliest unit first. Adds them to `present`.
 ///
 /// # Panics
-/// If the segment's input would have to be made again.
+/// If the segment's input would have to be recomputed.
 pub(super) fn materialise(
     analysis: &Analysis<'_>,
     missing: BTreeSet<Val>,

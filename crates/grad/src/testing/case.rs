@@ -1,5 +1,5 @@
-//! Graphs of one operation on every instruction set against its reference. Gradients are held against central
-//! differences of the reference, so that no reference has a backward pass of its own.
+//! Graphs of one operation on every instruction set compared with its reference. Gradients are compared with central
+//! differences of the reference, so references need no backward pass.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Matrix, Stream, assert_close, download, levels, uniform, upload, wei
 use crate::op::{Backward, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Counters, Ctx, Desc, Grads, ParamId, Places, Scope, Segments, Tape, Val};
 
-/// Puts the columns of its inputs side by side, so that one output carries the gradient of several.
+/// Concatenates the columns of its inputs, so that one output carries the gradient of several.
 struct Join;
 
 impl Op for Join {
@@ -62,7 +62,7 @@ pub(crate) fn join(cx: &mut Ctx<'_>, parts: &[Val]) -> Val {
     cx.apply(Join, parts, &[])[0]
 }
 
-/// A small graph and what it should compute.
+/// A small graph with its expected results.
 pub(crate) struct Case<'a> {
     pub what: String,
     /// The input's columns; 0 for none.
@@ -73,11 +73,11 @@ pub(crate) struct Case<'a> {
     pub stream: Stream,
     pub record: &'a dyn Fn(&mut Ctx<'_>, Val, &[ParamId]) -> Val,
     pub reference: &'a dyn Fn(&Matrix, &[Matrix]) -> Matrix,
-    /// A loss of the operations' own: gradients are of it too.
+    /// A loss of the operations' own, which gradients include.
     pub penalty: Option<Penalty<'a>>,
 }
 
-/// A loss, of the input and the weights.
+/// A loss as a function of the input and the weights.
 pub(crate) type Penalty<'a> = &'a dyn Fn(&Matrix, &[Matrix]) -> f64;
 
 /// Output, gradient of the input, gradients of the weights.
@@ -89,7 +89,7 @@ struct Results {
 }
 
 impl Results {
-    /// The bits of all numbers, copied denormals as the zeros that they stand for.
+    /// The bits of all numbers, with denormals replaced by zeros.
     fn flushed(self) -> Vec<u64> {
         let flush = |x: f64| if x.abs() < f64::from(f32::MIN_POSITIVE) { 0f64.copysign(x) } else { x };
         let all = std::iter::once(self.y).chain(self.dx).chain(self.dw);
@@ -116,7 +116,7 @@ pub(crate) fn check(case: &Case<'_>) {
     check_within(case, 2e-2);
 }
 
-/// The same with a tolerance for bf16: roundings add up along a chain of operations.
+/// [`check`] with a tolerance for bf16: roundings add up along a chain of operations.
 #[track_caller]
 pub(crate) fn check_within(case: &Case<'_>, bf16: f64) {
     for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::Bf16, bf16)] {
@@ -129,7 +129,7 @@ pub(crate) fn check_within(case: &Case<'_>, bf16: f64) {
         let samples = sample(&numbers);
         let expected = differences(case, &numbers, &samples);
         for (isa, strided) in levels().flat_map(|isa| [(isa, false), (isa, true)]) {
-            // One thread waits for no other where tests run side by side; two show that tasks do not depend on one another.
+            // One thread waits for no other while tests run in parallel; two show that tasks are independent.
             let machine = Arc::new(Cpu::new(1 + usize::from(strided), Some(isa)));
             let plan = Arc::new(Meta::new(machine.profile().clone()));
             let (found, usage) = run(case, &numbers, machine, strided);
@@ -144,7 +144,7 @@ pub(crate) fn check_within(case: &Case<'_>, bf16: f64) {
     }
 }
 
-/// Every seventh number becomes a denormal one, or a zero of its sign: results are the same.
+/// Every seventh number becomes a denormal, or a zero of its sign: results must be the same.
 #[track_caller]
 fn check_denormals(case: &Case<'_>, numbers: &Numbers, isa: Isa) {
     let results = [1e-39, 0.0].map(|small: f64| {
@@ -162,7 +162,7 @@ fn check_denormals(case: &Case<'_>, numbers: &Numbers, isa: Isa) {
     assert!(denormals == zeros, "{at}: denormals and zeros differ: {denormals:?} {zeros:?}");
 }
 
-/// Elements whose gradient is looked at: of the input, then of each weight.
+/// Elements whose gradients are compared: of the input, then of each weight.
 fn sample(numbers: &Numbers) -> Vec<Vec<usize>> {
     let pick = |(tensor, matrix): (usize, &Matrix)| -> Vec<usize> {
         let len = matrix.data.len();
@@ -188,7 +188,7 @@ fn differences(case: &Case<'_>, numbers: &Numbers, samples: &[Vec<usize>]) -> Ve
             };
             let ((up, more), (down, less)) = (at(middle + step), at(middle - step));
             at(middle);
-            // Subtracting before summing keeps what does not depend on the element out of the rounding.
+            // Subtracting before summing excludes terms independent of the element from the rounding error.
             let change = up.data.iter().zip(&down.data).zip(&numbers.dy.data);
             let change = change.map(|((up, down), dy)| (up - down) * dy).sum::<f64>() + more - less;
             gradients.push(change / (2.0 * step));
@@ -220,7 +220,7 @@ fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: b
     let (params, ids) = weights(device, &numbers.params, wide);
     let batch = case.stream.upload(device);
     let mut grads = Grads::zeros(device, &params);
-    // What they hold when a step begins has no meaning.
+    // Gradients are meaningless when a step begins.
     for (_, grad) in grads.iter() {
         device.machine.write(grad, &vec![0xff; grad.bytes() as usize]);
     }

@@ -1,5 +1,5 @@
-//! An adversary between memory and disk: delays, short and interrupted operations, any order change no bit; operations
-//! that fail, and a disk that is full in the middle of a step, end in a clean error or in the same bits.
+//! Fault injection between memory and disk: delays, short and interrupted operations, and any order change no bit;
+//! failed operations, and a disk that fills up within a step, end in a clean error or in the same bits.
 
 use fathom_grad::{Place, Places};
 use fathom_tensor::DType;
@@ -17,7 +17,7 @@ fn tables() -> [Places; 3] {
     ]
 }
 
-/// Two steps under an adversary; `Err` with the message of the engine's first failure.
+/// Two steps with injected faults; `Err` with the message of the engine's first failure.
 fn steps(setup: &Setup) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut stack = setup.build(&|_| true);
     for _ in 0..2 {

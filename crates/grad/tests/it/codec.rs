@@ -1,4 +1,4 @@
-//! What is written in codes: values of the model's type, and neither statistics nor indices.
+//! Encoded offload applies to values of the model's type, but neither to statistics nor to indices.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn filled(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: f32) ->
     tensor
 }
 
-/// The gradient of the input of a layer of experts between two linear ones, all of it with the host meanwhile.
+/// The gradient of the input of a layer of experts between two linear ones, with everything offloaded to the host.
 fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64, Usage) {
     let device = &Device::new(machine, 1 << 28);
     let mut params = Params::default();

@@ -1,4 +1,4 @@
-//! Attention over ranks against attention of one: values, gradients, order, memory and what goes over the wire.
+//! Attention over ranks compared with one rank: values, gradients, order, memory and transfers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct Case {
     dynamic: bool,
 }
 
-/// What a rank has afterwards.
+/// Results of a rank.
 #[derive(Clone, Debug, PartialEq)]
 struct Outcome {
     y: Vec<f32>,
@@ -77,7 +77,7 @@ impl Case {
         self.docs.iter().sum()
     }
 
-    /// Of q, and of k.
+    /// Columns of q, and of k.
     fn widths(&self) -> [usize; 2] {
         [HEADS * HEAD_DIM, self.kv_heads * HEAD_DIM]
     }
@@ -96,7 +96,7 @@ impl Case {
         ContextLayout::new(&self.ranges(), &cut).unwrap_or_else(|message| panic!("{message}"))
     }
 
-    /// The same on one rank.
+    /// The same case on one rank.
     fn alone(&self) -> Case {
         Case { cp: 1, comm: CpComm::P2p, chaos: None, ..self.clone() }
     }
@@ -169,7 +169,7 @@ impl Case {
         Grid { cp: self.cp, ..Grid::default() }
     }
 
-    /// On threads, by rank.
+    /// Runs on threads; results by rank.
     fn run(&self) -> Vec<Outcome> {
         let options = ThreadsOptions { deadline: Duration::from_secs(600), chaos: self.chaos };
         std::thread::scope(|scope| {
@@ -184,7 +184,7 @@ impl Case {
         })
     }
 
-    /// What each rank will need, without data.
+    /// The plan of each rank, without data.
     fn plan(&self) -> Vec<Outcome> {
         let machine: Arc<dyn Machine> = Arc::new(Meta::new(Cpu::new(1, None).profile().clone()));
         let rank = |rank: usize| {
@@ -194,7 +194,7 @@ impl Case {
         (0..self.cp).map(rank).collect()
     }
 
-    /// The ranks' rows in the order of the stream.
+    /// The ranks' rows in stream order.
     fn together(&self, ranks: &[Outcome], of: impl Fn(&Outcome) -> &Vec<f32>) -> Vec<f32> {
         let layout = self.layout();
         let cols = of(&ranks[0]).len() / layout.rank_tokens();
@@ -212,10 +212,10 @@ impl Case {
     }
 }
 
-/// Errors relative to the largest element. In f32 they are those of other orders of addition; one element of dk or dv is a
-/// chain of as many additions as there are heads times tokens. In bf16, two roundings of the largest element and as
-/// much in the mean as two results that are rounded apart: probabilities are rounded relative to what their rows have
-/// seen, results once, and partial gradients on the wire.
+/// Compares with errors relative to the largest element. In f32 they come from the order of addition; one element of dk
+/// or dv is a chain of as many additions as heads times tokens. In bf16 the bounds are two roundings of the largest
+/// element, and a mean error like that of two separately rounded results: probabilities are rounded relative to their
+/// row's maximum so far, results once, and partial gradients in messages.
 #[track_caller]
 fn close(case: &Case, what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what} of {case:?}");
@@ -267,7 +267,7 @@ fn check(case: &Case) {
     let flops = |index: usize| found.iter().map(|one| one.flops[index]).sum::<u128>();
     assert_eq!([flops(0), flops(1)], expected.flops, "{case:?}");
 
-    // Keys gathered in the order of the stream are met in the order of one rank.
+    // Keys gathered in stream order are processed in the order of one rank.
     let whole_heads = case.comm == CpComm::A2a && case.kv_heads.is_multiple_of(case.cp);
     if case.comm == CpComm::AllGather || case.comm == CpComm::A2a {
         assert!(y == expected.y, "{case:?}: other bits");
@@ -348,13 +348,13 @@ fn a_circle_of_four_in_a_ring_of_two() {
 fn chunks_that_do_not_divide_and_documents_of_one_rank() {
     for comm in kinds(4) {
         check(&Case { chunk: 40, docs: vec![130, 200, 54], ..Case::new(comm, 4) });
-        // As many documents as ranks, of a chunk each: most pairs of ranks have nothing to say to each other.
+        // As many documents as ranks, one chunk each: most pairs of ranks exchange nothing.
         check(&Case { chunk: 64, docs: vec![32; 4], ..Case::new(comm, 4) });
     }
 }
 
-/// Documents on few ranks: those that lie on one travel nowhere, and of one over all ranks what comes later than all queries
-/// stays where it is.
+/// With documents on few ranks, those on a single rank are not sent, nor keys of a document on all ranks that come
+/// after all queries.
 #[test]
 fn only_keys_that_are_attended_to_travel() {
     let sent = |case: &Case| -> Vec<u64> { case.run().iter().map(|rank| rank.sent_bytes).collect() };
@@ -372,7 +372,7 @@ fn only_keys_that_are_attended_to_travel() {
     assert!(total(&sent(&mixed)) < total(&all) / 2, "{:?} of {all:?}", sent(&mixed));
 }
 
-/// What a batch charges does not depend on its documents.
+/// The memory of a batch does not depend on its documents.
 #[test]
 fn memory_is_the_same_for_all_documents() {
     let dynamic = kinds(4).into_iter().map(|comm| (comm, false)).chain([(CpComm::P2p, true)]);

@@ -1,4 +1,4 @@
-//! How a stream is dealt to context-parallel ranks: everything once, equal tokens, balanced areas.
+//! Distribution of a stream over context-parallel ranks: every token once, equal numbers, balanced areas.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ fn cut(tokens: usize, cp: usize, chunk: usize, windows: &[Option<usize>]) -> Cut
     Cut { tokens, cp, chunk, windows, dynamic: None }
 }
 
-/// Everything once, in order, as many tokens for each, and all areas together.
+/// Checks that every token occurs once, in order, with equal numbers per rank, and the sum of areas.
 #[track_caller]
 fn check(docs: &[Range<usize>], cut: &Cut<'_>) -> ContextLayout {
     let layout = ContextLayout::new(docs, cut).unwrap_or_else(|message| panic!("{message}"));
@@ -83,7 +83,7 @@ fn one_rank_has_everything() {
     assert_eq!(layout.ranges(0), std::slice::from_ref(&(0..33)));
 }
 
-/// The bars: 8 ranks, 128K tokens, chunks of 512, or as large as balance allows.
+/// The limits: 8 ranks, 128K tokens, chunks of 512, or as large as balance allows.
 #[test]
 fn areas_are_balanced() {
     for (window, chunk) in WINDOWS.into_iter().flat_map(|window| [(window, 512), (window, TOKENS)]) {
@@ -99,7 +99,7 @@ fn areas_are_balanced() {
     }
 }
 
-/// Layers of two kinds: the sum is balanced, and with it nearly each.
+/// For layers of two kinds the sum is balanced, and nearly each kind.
 #[test]
 fn layers_of_several_windows_share_a_layout() {
     let windows = [None, Some(1024), Some(1024), Some(1024), Some(1024), Some(1024)];
@@ -110,7 +110,7 @@ fn layers_of_several_windows_share_a_layout() {
     }
 }
 
-/// Ranks that have some of each document.
+/// Number of ranks with some of each document.
 fn degrees(layout: &ContextLayout) -> Vec<usize> {
     let has = |rank: usize, doc: &Range<usize>| {
         layout.ranges(rank).iter().any(|range| range.start < doc.end && doc.start < range.end)
@@ -118,7 +118,7 @@ fn degrees(layout: &ContextLayout) -> Vec<usize> {
     layout.docs().iter().map(|doc| (0..layout.cp()).filter(|rank| has(*rank, doc)).count()).collect()
 }
 
-/// A document that is all there is lies on all ranks, short ones on one each, and mixtures on as few as balance allows.
+/// A single document is on all ranks, short ones on one each, and mixtures on as few as balance allows.
 #[test]
 fn documents_lie_on_few_ranks() {
     let dynamic = |docs: &[Range<usize>], cp, token| {
@@ -131,7 +131,8 @@ fn documents_lie_on_few_ranks() {
     let whole = 0..TOKENS;
     let layout = dynamic(std::slice::from_ref(&whole), 8, 0);
     assert!(degrees(&layout) == [8] && layout.imbalance(None) < 1.01);
-    // One long one and sixteen short ones: the long one on all ranks or nearly, the short ones on one each but for the last.
+    // One long and sixteen short documents: the long one on nearly all ranks, the short ones on one each except the
+    // last.
     let short = (0..16).map(|doc| (64 + doc * 4) << 10..(68 + doc * 4) << 10);
     let mixed: Vec<Range<usize>> = std::iter::once(0..64 << 10).chain(short).collect();
     let layout = dynamic(&mixed, 8, 0);
@@ -140,7 +141,7 @@ fn documents_lie_on_few_ranks() {
     assert!(layout.imbalance(None) < 1.03, "{}", layout.imbalance(None));
     for seed in 0..40 {
         let docs = log_normal(TOKENS, 4096.0, seed);
-        // A Llama 3 8B's layer: its weights over twice its columns.
+        // For a layer of Llama 3 8B: its weights divided by twice its columns.
         let token = 26_624;
         let layout = dynamic(&docs, 8, token);
         let areas: Vec<u64> = (0..8).map(|rank| layout.area(rank, None)).collect();
@@ -150,7 +151,7 @@ fn documents_lie_on_few_ranks() {
         assert!(most / mean <= 1.02, "{seed}: {}", most / mean);
         let mean = degrees(&layout).iter().sum::<usize>() as f64 / docs.len() as f64;
         assert!(mean < 2.5, "{seed}: {mean}");
-        // Balanced by attention alone.
+        // Balanced by attention only.
         let alone = dynamic(&docs, 8, 0).imbalance(None);
         assert!(alone <= 1.05, "{seed}: {alone}");
     }

@@ -1,4 +1,4 @@
-//! Frozen weights: the others' gradients keep every bit, and frozen ones have no buffer and cost no work.
+//! Frozen weights: the gradients of the others keep every bit, and frozen ones have no buffer and cost no work.
 
 use fathom_grad::Places;
 use fathom_tensor::{Category, DType};
@@ -7,7 +7,7 @@ use crate::stack::{Outcome, Setup, Stack, Variant, whole};
 
 const DOCS: [usize; 2] = [150, 71];
 
-/// Which weights are trained, by name.
+/// The weights to train, by name.
 struct Case {
     what: &'static str,
     trained: fn(&str) -> bool,
@@ -73,7 +73,7 @@ fn work_is_that_of_what_is_trained() {
     let setup = Setup::new(Variant::Chain, DType::F32).plan();
     let flops = |trained: &dyn Fn(&str) -> bool| run(&setup, trained).1.flops[0];
     let all = flops(&|_| true);
-    // The embedding is a look-up; what lies before the last layer costs its forward pass alone.
+    // The embedding is a look-up; everything before the last layer costs only its forward pass.
     assert_eq!(flops(&|name| name != "embed"), all);
     let [last, head, none] = [
         flops(&|name| name.starts_with("blocks.2.") || name == "head.weight"),
@@ -82,8 +82,8 @@ fn work_is_that_of_what_is_trained() {
     ];
     assert!(none < head && head < last && last < all, "{all} {last} {head} {none}");
 
-    // Biases cost additions, which are not counted: the last one nothing at all, the one before it the way back through
-    // one projection of 72 columns to 32.
+    // Biases cost additions, which are not counted: the last one costs nothing, the one before it the backward pass
+    // through one projection of 72 columns to 32.
     let setup = Setup::new(Variant::Fork, DType::F32).plan();
     let flops = |trained: &dyn Fn(&str) -> bool| run(&setup, trained).1.flops[0];
     let none = flops(&|_| false);

@@ -1,4 +1,4 @@
-//! Proofs of the executor on a miniature stack of blocks.
+//! Tests of the executor on a miniature stack of blocks.
 
 mod chaos;
 mod codec;

@@ -1,4 +1,4 @@
-//! What a step charges: steps are alike, nothing is left, and the plan's timeline is the run's.
+//! Memory of a step: steps are alike, nothing is left over, and the plan's timeline equals the run's.
 
 use fathom_grad::{Place, Places};
 use fathom_tensor::{Category, DType, Mark};

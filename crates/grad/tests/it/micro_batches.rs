@@ -1,4 +1,4 @@
-//! Accumulating over micro batches of whole chunks of 128 tokens is one big batch, bit for bit.
+//! Accumulation over micro-batches of whole chunks of 128 tokens equals one big batch, bit for bit.
 
 use fathom_cpu::isa::Isa;
 use fathom_grad::Places;

@@ -1,4 +1,4 @@
-//! What segments read besides their input, with its gradient, and what layers remember from token to token.
+//! Further inputs of segments, with their gradients, and state of layers between tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ fn batch(device: &Device, tokens: usize, slices: &[Slice], keys: usize) -> Batch
     }
 }
 
-/// Two layers that attend to the same rows from outside: the sum of the output's squares, and the gradients of the input, of the
-/// rows from outside and of the weights.
+/// Two layers that attend to the same outside rows: the sum of the output's squares, and the gradients of the input, of
+/// the outside rows and of the weights.
 fn cross(values: &[f32], places: &Places, trained: bool) -> (f64, Vec<Vec<f32>>) {
     let device = &device();
     let mut params = Params::default();
@@ -102,7 +102,7 @@ fn rows_from_outside_have_gradients() {
     });
     let found = (more - less) / (2.0 * step);
     assert!((found / square - 1.0).abs() < 1e-2, "{found} for {square}");
-    // Wherever activations are, and whatever is trained.
+    // For all places of activations and choices of trained weights.
     for places in
         [Places::full(), Places::linear().with_tiles(Some(128)), Places::none().offload_all(Place::Host)]
     {
@@ -111,7 +111,7 @@ fn rows_from_outside_have_gradients() {
     }
 }
 
-/// `h_t = h_(t-1) / 2 + x_t`, and h is what a layer keeps.
+/// `h_t = h_(t-1) / 2 + x_t`, where h is the layer's state.
 struct Fading;
 
 impl Op for Fading {
@@ -166,7 +166,7 @@ fn fading(cx: &mut Ctx<'_>, x: Val) -> Val {
     cx.whole(|cx| cx.apply(Fading, &[x], &[])[0])
 }
 
-/// States of two sequences, of which each batch has some rows.
+/// States of two sequences, some rows of which are in each batch.
 struct States {
     kept: Vec<Tensor>,
     rows: Vec<(usize, Range<usize>)>,
@@ -182,7 +182,7 @@ impl LayerMemory for States {
     }
 }
 
-/// One layer of it, with what it remembers or from the beginning.
+/// Runs one such layer, with its state or from the beginning.
 fn run(device: &Device, x: &[f32], memory: Option<&mut States>) -> Vec<f32> {
     let (params, counters, tokens) = (Params::default(), Counters::default(), x.len() / WIDTH);
     let batch = batch(device, tokens, &[Slice::full(0..tokens, 0..tokens)], tokens);
@@ -206,7 +206,7 @@ fn a_recurrence_goes_on_where_it_ended() {
     let mut states = States { kept, rows: Vec::new() };
     let mut found: [Vec<f32>; 2] = Default::default();
     for start in (0..TOKENS).step_by(50) {
-        // The second sequence comes first, and in steps of its own.
+        // The second sequence comes first, in separate steps.
         let parts = [(1, start..start + 50), (0, start..start + 50)];
         let x: Vec<f32> =
             parts.iter().flat_map(|(index, rows)| sequence(*index, rows.clone())).copied().collect();

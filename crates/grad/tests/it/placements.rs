@@ -1,5 +1,5 @@
-//! Where activations live, how high tiles are and how many threads work changes no bit of loss or gradients, and the
-//! plan knows memory and work of every case.
+//! Places of activations, height of tiles and number of threads change no bit of loss or gradients, and the plan has
+//! the memory and work of every case.
 
 use fathom_cpu::isa::Isa;
 use fathom_grad::{Place, Places, Rule};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::stack::{LAYERS, MODULES, Outcome, Setup, Variant, cpu, described, levels, whole};
 
-/// 300 tokens: the last tile is not full.
+/// 300 tokens: the last tile is partial.
 const DOCS: [usize; 3] = [130, 41, 129];
 const TILES: [Option<usize>; 3] = [None, Some(128), Some(256)];
 
@@ -36,7 +36,7 @@ fn presets() -> Vec<Places> {
         Places::full_block(2),
         Places::full().with_segment_layers(2),
         offload(Places::linear(), "all").with_segment_layers(3),
-        // One layer on disk, one with the host, one recomputed.
+        // One layer on disk, one on the host, one recomputed.
         Places::none().with_rules(
             [Place::Disk, Place::Host, Place::Recompute]
                 .into_iter()
@@ -80,7 +80,7 @@ fn check(setup: &Setup, expected: &Outcome) {
     assert_eq!(found.flops[0], expected.flops[0], "{at}: FLOPs of the model");
 }
 
-/// Tables of places by tile heights on one instruction set; thread counts take turns.
+/// Tables of places with all tile heights on one instruction set, alternating numbers of threads.
 fn check_tables(variant: Variant, dtype: DType, isa: Isa, tables: &[Places]) {
     let plain = Setup { machine: cpu(1, isa), ..Setup::new(variant, dtype) };
     let expected = plain.run(&whole(&DOCS), &DOCS);
@@ -127,7 +127,7 @@ fn any_number_of_threads() {
     }
 }
 
-/// Of every processor that there is a data sheet of, whatever runs this.
+/// Uses all processors with data sheets, whatever this test runs on.
 #[test]
 fn more_recomputed_is_more_work_and_less_memory() {
     for isa in Isa::ALL {
@@ -141,8 +141,8 @@ fn more_recomputed_is_more_work_and_less_memory() {
         assert_eq!(none.replayed, 0);
         assert!(none.flops[1] < linear.flops[1] && linear.flops[1] < full.flops[1]);
         assert!(peak(&none) > peak(&linear) && peak(&linear) > peak(&full), "{isa:?}");
-        // Tiles are of what works token by token. Attention's scratch, which AMX has most of, they leave as it is: with one key head
-        // at a time the peak is elsewhere.
+        // Tiles apply to token-wise work and do not reduce attention's scratch, which is largest with AMX: with one key
+        // head at a time the peak is elsewhere.
         let heads = || Places::full().with_head_groups(4);
         let [whole, tiled] = [heads(), heads().with_tiles(Some(128))].map(run);
         assert!(peak(&tiled) < peak(&whole), "{isa:?}: {} {}", tiled.usage.peak_op, whole.usage.peak_op);

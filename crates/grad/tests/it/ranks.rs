@@ -1,5 +1,5 @@
-//! The stack on several ranks of a context axis: loss and gradients are the sum of the ranks', and a step's memory and
-//! wire are the plan's, whatever is recomputed, offloaded or tiled.
+//! The stack on several ranks of a context axis: loss and gradients are the sums over ranks, and a step's memory and
+//! messages equal the plan's, for all places and tiles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::stack::{Setup, Variant, whole};
 const DOCS: [usize; 3] = [190, 51, 79];
 const CP: usize = 2;
 
-/// Loss, gradients by name, the timeline of a step, and what went over the wire.
+/// Loss, gradients by name, the timeline of a step, and its messages.
 type Rank = (f64, Vec<(String, Vec<f64>)>, Vec<Mark>, Wires);
 
 fn floats(bytes: &[u8]) -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! Small blocks over the operations, one for each way in which values are read again and gradients meet; stacked, with a head.
+//! Small blocks over the operations, one for each pattern of shared values and joining gradients; stacked, with a head.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +24,7 @@ const FFN: usize = 72;
 const VOCAB: usize = 67;
 const MAX_DOCS: usize = 8;
 
-/// What the tests call the parts of a block.
+/// Modules of a block in the tests.
 pub const MODULES: &Modules = &[
     ("core_attn", &["attn.out", "attn.lse"]),
     ("layernorm", &["attn.norm", "attn.norm.stats", "mlp.norm", "mlp.norm.stats"]),
@@ -32,18 +32,18 @@ pub const MODULES: &Modules = &[
     ("mlp_act", &["mlp.act"]),
 ];
 
-/// How a block's values are read again and joined.
+/// Patterns of shared and joined values in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// One after the other: norm, attention, gate; only the block's input is read again.
+    /// Sequential: norm, attention, gate; only the block's input is read again.
     Chain,
-    /// Three read the block's input; LayerNorm, biases, learned positions, no rotation.
+    /// Three operations read the block's input; LayerNorm, biases, learned positions, no rotation.
     Fork,
-    /// What attention reads is read again after it, twice.
+    /// Attention's input is read again after it, twice.
     Bridge,
-    /// Norms of what is added, scaled sums, caps, sinks, every second layer windowed.
+    /// Norms before additions, scaled sums, caps, sinks, windows in every second layer.
     Capped,
-    /// Queries and keys have norms of their own before the rotation; nothing after attention.
+    /// Queries and keys have their own norms before the rotation; nothing after attention.
     Turned,
 }
 
@@ -187,7 +187,7 @@ impl Model {
         cx.norm(names, x, self.variant.kind(), weight, bias)
     }
 
-    /// Projects and attends: `h_td` to what heads make.
+    /// Projects and attends: from `h_td` to the heads' outputs.
     fn attend(&self, cx: &mut Ctx<'_>, layer: usize, h_td: Val) -> Val {
         let p = &self.blocks[layer];
         let widths = [HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM];
@@ -208,7 +208,7 @@ impl Model {
         cx.whole(|cx| cx.attention(q_te, k_tk, v_tk, how, sinks))
     }
 
-    /// Two projections with a function between them.
+    /// Two projections with an activation between them.
     fn mlp(&self, cx: &mut Ctx<'_>, layer: usize, h: Val) -> Val {
         let p = &self.blocks[layer];
         let u_tf = linear(cx, "mlp.up", h, p["up"]);
@@ -292,7 +292,7 @@ pub fn cpu(threads: usize, isa: Isa) -> Arc<dyn Machine> {
     ALL.get_or_init(make)[isa as usize * 3 + threads - 1].clone()
 }
 
-/// A processor with this instruction set, without data: what plans are drawn with, whatever processor this one is.
+/// A processor with this instruction set, without data, for plans independent of this processor.
 pub fn described(threads: usize, isa: Isa) -> Arc<dyn Machine> {
     Arc::new(Meta::new(fathom_cpu::profile(threads, isa)))
 }
@@ -302,7 +302,7 @@ pub fn levels() -> Vec<Isa> {
     Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()).collect()
 }
 
-/// What is run, and where.
+/// A test's configuration.
 #[derive(Clone)]
 pub struct Setup {
     pub variant: Variant,
@@ -310,7 +310,7 @@ pub struct Setup {
     pub machine: Arc<dyn Machine>,
     pub places: Places,
     pub chaos: Option<Chaos>,
-    /// How keys travel, where the device's mesh has a context axis.
+    /// Exchange of keys, if the device's mesh has a context axis.
     pub comm: CpComm,
 }
 
@@ -320,7 +320,7 @@ impl Setup {
         Setup { variant, dtype, machine, places, chaos: None, comm }
     }
 
-    /// The same on the machine without data.
+    /// The same configuration on the machine without data.
     pub fn plan(&self) -> Setup {
         Setup { machine: Arc::new(Meta::new(self.machine.profile().clone())), ..self.clone() }
     }
@@ -329,7 +329,7 @@ impl Setup {
         self.build_on(Device::new(self.machine.clone(), 1 << 30), trainable)
     }
 
-    /// On one rank of a mesh.
+    /// Builds the stack on one rank of a mesh.
     pub fn build_on(&self, device: Device, trainable: &dyn Fn(&str) -> bool) -> Stack {
         let (model, params) = Model::declare(&device, self.variant, self.dtype, trainable);
         let grads = Grads::zeros(&device, &params);
@@ -349,7 +349,7 @@ impl Setup {
         Stack { device, model, params, grads, optimizer, loss, count, counters, places, offload, comm }
     }
 
-    /// One accumulation with everything trained.
+    /// Runs one accumulation with everything trained.
     pub fn run(&self, micro_batches: &[Range<usize>], docs: &[usize]) -> Outcome {
         let mut stack = self.build(&|_| true);
         stack.accumulate(micro_batches, docs);
@@ -357,7 +357,7 @@ impl Setup {
     }
 }
 
-/// A model with what training keeps between steps.
+/// A model with its persistent training state.
 pub struct Stack {
     pub device: Device,
     model: Model,
@@ -372,20 +372,20 @@ pub struct Stack {
     comm: CpComm,
 }
 
-/// What an accumulation left.
+/// Results of an accumulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub loss: Vec<u8>,
     /// By name.
     pub grads: Vec<(String, Vec<u8>)>,
     pub usage: Usage,
-    /// Of the model, and all.
+    /// FLOPs of the model, and all FLOPs.
     pub flops: [u128; 2],
     pub replayed: u128,
 }
 
 impl Stack {
-    /// Clears the gradients and runs the micro batches, each a range of the tokens of documents of these lengths.
+    /// Clears the gradients and runs the micro-batches, each a range of the tokens of documents of these lengths.
     pub fn accumulate(&mut self, micro_batches: &[Range<usize>], docs: &[usize]) {
         self.grads.clear(&self.device);
         self.device.machine.zero(&self.loss);
@@ -394,13 +394,13 @@ impl Stack {
         }
     }
 
-    /// An accumulation and its update.
+    /// An accumulation with its update.
     pub fn step(&mut self, micro_batches: &[Range<usize>], docs: &[usize]) {
         self.accumulate(micro_batches, docs);
         self.update();
     }
 
-    /// The update from what was accumulated.
+    /// Applies the accumulated gradients.
     pub fn update(&mut self) {
         self.device.machine.write(&self.count, &200f32.to_le_bytes());
         let (loss, count) = (&self.loss, &self.count);
@@ -434,7 +434,7 @@ impl Stack {
         tape.backward(dhidden, &mut self.grads);
     }
 
-    /// The hidden states before the head, by an evaluation pass and by a tape.
+    /// The hidden states before the head, from an evaluation pass and from a tape.
     pub fn hidden_states(&self, docs: &[usize], tile_rows: Option<usize>) -> [Vec<u8>; 2] {
         let device = &self.device;
         let batch = batch(device, 0..docs.iter().sum(), docs, self.comm).0;
@@ -463,8 +463,7 @@ fn token(at: usize) -> i32 {
     ((noise(99, at as u64) + 1.0) / 2.0 * VOCAB as f32) as i32
 }
 
-/// The tokens `rows` of a stream of documents, as far as they are this rank's; a document is cut only where `rows`
-/// begins or ends.
+/// This rank's part of the tokens `rows` of a stream of documents; a document is cut only where `rows` begins or ends.
 fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (Batch, ContextLayout) {
     let mut parts = Vec::new();
     let mut positions = Vec::new();
@@ -515,7 +514,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
     )
 }
 
-/// All tokens of the documents as one micro batch.
+/// All tokens of the documents as one micro-batch.
 pub fn whole(docs: &[usize]) -> Vec<Range<usize>> {
     std::iter::once(0..docs.iter().sum()).collect()
 }

@@ -18,6 +18,7 @@ use super::targets::last;
 use super::tensors::{Over, PeftTensors};
 use crate::error::{Error, Result};
 use crate::files::{FileWriter, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file};
+use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::spec::{Adapter, AdapterMethod, Spec, Trained};
@@ -218,7 +219,7 @@ pub fn save_peft(
 ) -> Result<SavedAdapter> {
     let Some(adapter) = model.spec.adapter.as_deref() else { panic!("save_peft: there is no adapter") };
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let (mut tensors, also) = collect(device, (model, params), adapter, trained);
+    let (mut tensors, also) = collect(ModelView { device, model, params }, adapter, trained);
     let also = also_trained(&model.spec, adapter, also);
     if let Some([embed, head]) = head_too(&model.spec, adapter, &also) {
         let table = tensors.get(&format!("{BEFORE}{embed}.weight")).cloned();
@@ -255,8 +256,7 @@ fn write_tensors(path: &Path, tensors: &Tensors, dtype: DType) -> Result<SavedAd
 
 /// The tensors of an adapter's file, and the names of those of the base that are trained.
 fn collect(
-    device: &Device,
-    (model, params): (&Model, &Params),
+    ModelView { device, model, params }: ModelView<'_>,
     adapter: &Adapter,
     trained: &Trained,
 ) -> (Tensors, BTreeSet<String>) {

@@ -11,6 +11,7 @@ use super::declare::parts;
 use crate::error::{Error, Result};
 use crate::files::{Slot, Source, load_slots};
 use crate::given::Given;
+use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::spec::{Adapter, AdapterMethod, Quantized, Spec};
@@ -27,8 +28,7 @@ use crate::weight::{AdapterParams, Kind, LinearParams, Module, NOWHERE, Parallel
 /// If `params` are not the base's.
 #[track_caller]
 pub fn share_base(
-    device: &Device,
-    (base, params): (&Model, &Params),
+    ModelView { device, model: base, params }: ModelView<'_>,
     (spec, tensors): (&Spec, &PeftTensors),
 ) -> Result<(Model, Params)> {
     let refuse = |what: &str| Err(Error::file(&tensors.path, what));
@@ -55,7 +55,7 @@ pub fn share_base(
         );
     }
     let own = Own { biases: biases(spec, tensors), scores: false };
-    let (model, mut whole) = over_base(device, (base, params), (spec, None), own);
+    let (model, mut whole) = over_base(ModelView { device, model: base, params }, (spec, None), own);
     model.visit(&mut |id, _, _| whole.freeze(id));
     let mut slots = model.slots(&whole, |weight| weight.is_added());
     slots.extend(model.bias_slots(&whole));
@@ -86,10 +86,10 @@ fn any_of(pieces: &[Piece], names: &BTreeSet<String>) -> bool {
 
 /// Bytes of what an adapter adds to a base, of the part that the rank has, with what is kept of its lengths ([`Model::terms`]) and with
 /// biases of its own.
-pub fn shared_bytes(device: &Device, base: (&Model, &Params), (spec, tensors): (&Spec, &PeftTensors)) -> u64 {
+pub fn shared_bytes(base: ModelView<'_>, (spec, tensors): (&Spec, &PeftTensors)) -> u64 {
     let own = biases(spec, tensors);
-    let nowhere = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
-    let (dtype, portion) = (base.0.dtype(base.1), base.0.portion.clone());
+    let nowhere = Device::new(Arc::new(Meta::new(base.device.machine.profile().clone())), u64::MAX);
+    let (dtype, portion) = (base.model.dtype(base.params), base.model.portion.clone());
     let (model, declared) = Model::declare_part(&nowhere, spec, dtype, None, portion);
     let (pieces, mut bytes) = (model.pieces(), 0);
     model.visit(&mut |id, _, weight| {
@@ -110,9 +110,12 @@ pub fn shared_bytes(device: &Device, base: (&Model, &Params), (spec, tensors): (
 /// # Panics
 /// If the models have other bases.
 #[track_caller]
-pub fn share_untrained(device: &Device, (other, params): (&Model, &Params), spec: &Spec) -> (Model, Params) {
+pub fn share_untrained(
+    ModelView { device, model: other, params }: ModelView<'_>,
+    spec: &Spec,
+) -> (Model, Params) {
     let own = Own { scores: true, biases: BTreeSet::new() };
-    over_base(device, (other, params), (spec, other.quantized.as_ref()), own)
+    over_base(ModelView { device, model: other, params }, (spec, other.quantized.as_ref()), own)
 }
 
 /// Fills the head of scores alone from a source, if the rank has it.
@@ -134,8 +137,7 @@ struct Own {
 /// The model of `spec` over the values of a base, which another model may have an adapter of its own over.
 #[track_caller]
 fn over_base(
-    device: &Device,
-    (base, params): (&Model, &Params),
+    ModelView { device, model: base, params }: ModelView<'_>,
     (spec, quantized): (&Spec, Option<&Quantized>),
     own: Own,
 ) -> (Model, Params) {

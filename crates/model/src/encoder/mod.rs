@@ -21,24 +21,21 @@ use std::ops::Range;
 use std::path::Path;
 
 use fathom_base::TextIds;
-use fathom_grad::{Batch, Counters, Eval, Params, Scope};
+use fathom_grad::{Batch, Counters, Eval, Scope};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::batch::{Caps, PackedTokens};
 use crate::error::Result;
 use crate::files::{SafeTensors, Source, load};
+use crate::loaded::LoadedModel;
 use crate::model::Model;
 
 /// An encoder with its weights.
 pub struct Encoder {
     /// The architecture, and what its classes are.
     pub spec: EncoderSpec,
-    /// The blocks.
-    pub model: Model,
-    /// Their weights.
-    pub params: Params,
-    /// Where they are.
-    pub device: Device,
+    /// The blocks with their weights.
+    pub loaded: LoadedModel,
 }
 
 impl Encoder {
@@ -55,7 +52,7 @@ impl Encoder {
         spec.name_labels(source.shape(&head).and_then(|shape| shape.first().copied()));
         let (model, mut params) = Model::declare(device, &spec.model, dtype);
         load(device, &model, &mut params, &source)?;
-        Ok(Encoder { spec, model, params, device: device.clone() })
+        Ok(Encoder { spec, loaded: LoadedModel { device: device.clone(), model, params } })
     }
 
     /// Texts as documents of one packed stream that do not see each other, with the rows of each. The second of a pair has the second
@@ -78,11 +75,12 @@ impl Encoder {
         let ids: Vec<i32> = texts.iter().flat_map(|text| &text.ids).map(|id| *id as i32).collect();
         let seq_tokens = docs.iter().map(Range::len).max().unwrap_or(0);
         let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
-        let mut batch = self.model.batch(&self.device, packed, Caps { docs: docs.len(), seq_tokens });
+        let mut batch =
+            self.loaded.model.batch(&self.loaded.device, packed, Caps { docs: docs.len(), seq_tokens });
         if self.spec.types() > 1 && texts.iter().any(|text| text.first < text.ids.len()) {
             let types = |text: &TextIds| (0..text.ids.len()).map(|at| i32::from(at >= text.first)).collect();
             let types: Vec<i32> = texts.iter().flat_map(|text| -> Vec<i32> { types(text) }).collect();
-            batch.types = Some(self.device.from_i32(&types, Category::Data));
+            batch.types = Some(self.loaded.device.from_i32(&types, Category::Data));
         }
         (batch, docs)
     }
@@ -96,7 +94,7 @@ impl Encoder {
     pub fn hidden(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
         assert!(self.spec.labels.is_empty(), "encoder: hidden states of one with a head");
         let (batch, docs) = self.batch(texts);
-        let x_td = self.device.to_f32(&self.forward(&batch));
+        let x_td = self.loaded.device.to_f32(&self.forward(&batch));
         let size = self.spec.model.hidden;
         docs.into_iter()
             .filter_map(|doc| Some(x_td.get(doc.start * size..doc.end * size)?.to_vec()))
@@ -110,7 +108,7 @@ impl Encoder {
     #[track_caller]
     pub fn logits(&self, texts: &[TextIds]) -> Vec<Vec<f32>> {
         assert!(!self.spec.labels.is_empty(), "encoder: logits without a head of classes");
-        let (device, (batch, docs)) = (&self.device, self.batch(texts));
+        let (device, (batch, docs)) = (&self.loaded.device, self.batch(texts));
         let x_td = self.forward(&batch);
         let first = device.empty(docs.len(), x_td.cols(), x_td.dtype(), Category::Activations);
         for (row, doc) in docs.iter().enumerate() {
@@ -118,16 +116,17 @@ impl Encoder {
             device.machine.copy(&own, &first.view_rows(row..row + 1));
         }
         let counters = Counters::default();
-        let logits = device.to_f32(&self.model.head(0.0).logits(&self.scope(&batch, &counters), &first));
+        let logits =
+            device.to_f32(&self.loaded.model.head(0.0).logits(&self.scope(&batch, &counters), &first));
         logits.chunks_exact(self.spec.labels.len()).map(<[f32]>::to_vec).collect()
     }
 
     fn scope<'a>(&'a self, batch: &'a Batch, counters: &'a Counters) -> Scope<'a> {
-        Scope { device: &self.device, params: &self.params, batch: batch.into(), counters }
+        Scope { device: &self.loaded.device, params: &self.loaded.params, batch: batch.into(), counters }
     }
 
     fn forward(&self, batch: &Batch) -> Tensor {
         let counters = Counters::default();
-        self.model.forward(&mut Eval::new(self.scope(batch, &counters), None, None))
+        self.loaded.model.forward(&mut Eval::new(self.scope(batch, &counters), None, None))
     }
 }

@@ -132,10 +132,10 @@ fn folders_as_they_are_published_are_read() {
     let text = TextIds { ids: vec![2, 17, 9, 3, 20, 3], first: 4 };
     let found = bare.hidden(std::slice::from_ref(&text))[0].clone();
     let of = |name: &str| {
-        let named: Vec<&str> = whole.params.iter().map(|(_, param)| param.name.as_str()).collect();
+        let named: Vec<&str> = whole.loaded.params.iter().map(|(_, param)| param.name.as_str()).collect();
         let at = named.iter().position(|it| *it == name).unwrap_or_else(|| panic!("{name} of {named:?}"));
-        let (id, _) = whole.params.iter().nth(at).unwrap();
-        whole.device.to_f32(&whole.params.tensor(id))
+        let (id, _) = whole.loaded.params.iter().nth(at).unwrap();
+        whole.loaded.device.to_f32(&whole.loaded.params.tensor(id))
     };
     let dense = |w: &[f32], b: &[f32], x: &[f32]| -> Vec<f32> {
         let row = |(w, b): (&[f32], &f32)| w.iter().zip(x).map(|(w, x)| w * x).sum::<f32>() + b;
@@ -203,16 +203,16 @@ fn modules_that_are_not_followed_are_refused() {
 
 /// The loss of each text's first token, and the gradients of all weights.
 fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
-    let (device, (batch, docs)) = (&encoder.device, encoder.batch(texts));
-    let (params, counters) = (&encoder.params, Counters::default());
+    let (device, (batch, docs)) = (&encoder.loaded.device, encoder.batch(texts));
+    let (params, counters) = (&encoder.loaded.params, Counters::default());
     let mut grads = Grads::zeros(device, params);
     let mut labels = vec![-1; batch.tokens];
     docs.iter().enumerate().for_each(|(text, doc)| labels[doc.start] = (text % 2) as i32);
     let labels = Labels::plain(device.from_i32(&labels, Category::Data));
     let losses = device.zeros(1, batch.tokens, DType::F32, Category::Activations);
     let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
-    let x = encoder.model.forward(&mut tape);
-    let dx = encoder.model.head(0.0).loss(
+    let x = encoder.loaded.model.forward(&mut tape);
+    let dx = encoder.loaded.model.head(0.0).loss(
         tape.scope(),
         &x,
         &labels,
@@ -234,7 +234,7 @@ fn encoders_have_gradients() {
         let text = |text: &Text| TextIds { first: 2, ids: text.ids.clone() };
         let texts: Vec<TextIds> = golden.texts.iter().map(text).collect();
         let encoder = Encoder::open(&device(), &case(name), DType::F32).unwrap();
-        let (device, params) = (&encoder.device, &encoder.params);
+        let (device, params) = (&encoder.loaded.device, &encoder.loaded.params);
         let (_, grads) = pass(&encoder, &texts, &Places::none());
         let all = |grads: &Grads| -> Vec<Vec<f32>> {
             params.iter().map(|(id, _)| device.to_f32(grads.get(id).unwrap())).collect()

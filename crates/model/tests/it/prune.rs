@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, ParamId, Params, Scope};
-use fathom_model::{Caps, FfnParams, Kept, MixerParams, Model, PackedTokens, load, open, prunable, prune};
+use fathom_model::{
+    Caps, FfnParams, Kept, MixerParams, Model, ModelView, PackedTokens, load, open, prunable, prune,
+};
 use fathom_tensor::{DType, Device};
 
 fn golden(name: &str) -> PathBuf {
@@ -90,11 +92,12 @@ fn parts_that_add_nothing_are_left_out_without_a_change() {
             ..Kept::all(spec)
         };
         let expected = logits(device, &model, &params);
-        let (smaller, slices) = prune(device, (&model, &params), &kept).unwrap();
+        let (smaller, slices) = prune(ModelView { device, model: &model, params: &params }, &kept).unwrap();
         assert!(slices.num_elements() < params.num_elements(), "{name}");
         check(name, &logits(device, &smaller, &slices), &expected);
         // And nothing at all.
-        let (same, copies) = prune(device, (&model, &params), &Kept::all(spec)).unwrap();
+        let (same, copies) =
+            prune(ModelView { device, model: &model, params: &params }, &Kept::all(spec)).unwrap();
         check(name, &logits(device, &same, &copies), &expected);
     }
 }
@@ -125,7 +128,7 @@ fn columns_that_are_zero_are_left_out_up_to_the_mean() {
         }
         let expected = logits(device, &model, &params);
         let kept = Kept { hidden: hidden.clone(), ..Kept::all(spec) };
-        let (smaller, slices) = prune(device, (&model, &params), &kept).unwrap();
+        let (smaller, slices) = prune(ModelView { device, model: &model, params: &params }, &kept).unwrap();
         let more = (spec.hidden as f32 / hidden.len() as f32).sqrt();
         let of_blocks = smaller.blocks.iter().flat_map(|block| [block.attn_norm, block.mlp_norm]);
         for norm in of_blocks.chain([smaller.last.unwrap().norm]).flatten() {

@@ -1,5 +1,5 @@
-//! English-like documents from a seed: common words at their frequencies, made-up words by Zipf's law, sentences,
-//! paragraphs, a list or a link here and there, and in one document of ten a fault that a filter names.
+//! Seeded English-like documents: common words with natural frequencies, made-up words by Zipf's law, sentences,
+//! paragraphs, occasional lists and links, and in one document of ten a defect targeted by a filter.
 
 /// A generator of 64-bit numbers (splitmix64).
 pub struct Random(pub u64);
@@ -25,7 +25,7 @@ about into than them can only other new some could time these two may then do fi
 me even most made after also did many before must through back years where much your way well down should because each \
 just those people how too little state good very make world still own see men work long get here between both life being";
 
-/// Makes documents.
+/// Generator of documents.
 pub struct English {
     random: Random,
     words: Vec<String>,
@@ -84,7 +84,7 @@ impl English {
         out.push_str([".", ".", ".", ".", "?", "!", ".\""][self.random.below(7)]);
     }
 
-    /// The next document, about 4 KB.
+    /// Returns the next document, about 4 KB.
     pub fn document(&mut self) -> String {
         let mut text = String::new();
         let paragraphs = 3 + self.random.below(10);
@@ -109,7 +109,7 @@ impl English {
         text
     }
 
-    /// Documents of about `bytes` bytes together.
+    /// Documents of about `bytes` bytes in total.
     pub fn documents(&mut self, bytes: usize) -> Vec<String> {
         let mut documents = Vec::new();
         let mut total = 0;

@@ -1,4 +1,4 @@
-//! Sets of labelled pages as their authors publish them.
+//! Readers for published sets of labelled pages.
 
 use std::error::Error;
 use std::io::Read;
@@ -9,20 +9,20 @@ use fathom_prose::extract::labelled::LabelledPage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A page with segments that should and should not be found, or with the whole text that should.
+/// A page with segments that should and should not be found, or with the complete expected text.
 #[derive(Serialize, Deserialize)]
 pub struct Page {
     #[serde(flatten)]
     pub labels: LabelledPage,
-    /// The whole text; empty where there are segments.
+    /// Complete expected text; empty if there are segments.
     #[serde(default)]
     pub body: String,
 }
 
-/// The pages of a folder in one half of it.
+/// Pages of a folder, restricted to one half.
 ///
 /// # Errors
-/// Files that are missing or no labels.
+/// A file is missing or does not contain labels.
 pub fn read(folder: &Path, half: &str) -> Result<Vec<Page>, Box<dyn Error>> {
     if !matches!(half, "even" | "odd" | "all") {
         return Err(format!("no half of a set: {half}").into());

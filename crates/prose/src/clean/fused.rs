@@ -53,7 +53,7 @@ impl Default for CleanOptions {
     }
 }
 
-/// The modifiers compiled; shared by threads.
+/// Compiled modifiers; shared by threads.
 #[derive(Clone, Debug)]
 pub struct Cleaner {
     options: CleanOptions,
@@ -77,7 +77,7 @@ impl Cleaner {
         }
     }
 
-    /// The cleaned text; borrowed where no step had to write.
+    /// Returns the cleaned text; borrowed if nothing changed.
     pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = self.before_lines(text);
         if self.options.urls || self.options.markdown || !self.lines.is_empty() {
@@ -94,7 +94,7 @@ impl Cleaner {
         self.after_lines(text)
     }
 
-    /// The same, one modifier after another over the whole text. For tests and for comparing speeds.
+    /// Like [`clean`](Cleaner::clean), but one modifier after another over the whole text. For tests and benchmarks.
     pub fn clean_in_steps<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = self.before_lines(text);
         if let Some(urls) = &self.urls {
@@ -131,7 +131,7 @@ impl Cleaner {
         }
     }
 
-    /// URLs, Markdown, unwanted lines and runs of newlines in one walk.
+    /// Handles URLs, Markdown, unwanted lines and runs of newlines in a single pass.
     fn walk<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut out = String::with_capacity(text.len());
         let mut first = true;
@@ -167,7 +167,7 @@ impl Cleaner {
     }
 }
 
-/// `change` of `text`; a borrowed change of an owned text is copied only when it is shorter.
+/// Applies `change` to `text`; a borrowed result for an owned text is copied only if it is shorter.
 fn keep<'a>(text: Cow<'a, str>, change: impl for<'b> Fn(&'b str) -> Cow<'b, str>) -> Cow<'a, str> {
     match text {
         Cow::Borrowed(text) => change(text),

@@ -1,11 +1,11 @@
-//! Modifiers that look at one line at a time: URLs, Markdown, unwanted lines; and runs of newlines.
+//! Line-wise modifiers (URLs, Markdown, unwanted lines), and shortening of newline runs.
 
 use crate::filter::is_space;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// Removes URLs: `https?://` or `www.` in any case and all that is not white space after it.
+/// Removes URLs: `https?://` or `www.` in any case, with the following non-space characters.
 #[derive(Clone, Debug)]
 pub struct UrlRemover {
     starts: AhoCorasick,
@@ -18,7 +18,7 @@ impl Default for UrlRemover {
 }
 
 impl UrlRemover {
-    /// Compiles the starts of URLs.
+    /// Compiles the URL prefixes.
     pub fn new() -> UrlRemover {
         let starts = AhoCorasick::builder()
             .ascii_case_insensitive(true)
@@ -30,7 +30,7 @@ impl UrlRemover {
         }
     }
 
-    /// `text` without its URLs.
+    /// Removes the URLs from `text`.
     pub fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut out = String::new();
         let (mut done, mut from) = (0, 0);
@@ -47,7 +47,7 @@ impl UrlRemover {
     }
 }
 
-/// `text` if nothing was cut, else what was written and the rest from `done`.
+/// Returns `text` if nothing was cut, otherwise the output followed by the rest from `done`.
 fn finish(text: &str, done: usize, mut out: String) -> Cow<'_, str> {
     if done == 0 {
         return Cow::Borrowed(text);
@@ -56,29 +56,29 @@ fn finish(text: &str, done: usize, mut out: String) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Removes lines that are exactly one of some texts.
+/// Removes lines that equal one of a set of texts.
 #[derive(Clone, Debug, Default)]
 pub struct LineRemover {
     lines: HashSet<String>,
 }
 
 impl LineRemover {
-    /// The unwanted lines, without their ends.
+    /// Creates a remover of these lines, given without line ends.
     pub fn new(lines: impl IntoIterator<Item = String>) -> LineRemover {
         LineRemover { lines: lines.into_iter().collect() }
     }
 
-    /// Whether no line is unwanted.
+    /// Returns true if there are no unwanted lines.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Whether `line` is unwanted.
+    /// Returns true if `line` is unwanted.
     pub fn removes(&self, line: &str) -> bool {
         self.lines.contains(line)
     }
 
-    /// `text` without the unwanted lines.
+    /// Removes the unwanted lines from `text`.
     pub fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if self.is_empty() || !text.split('\n').any(|line| self.removes(line)) {
             return Cow::Borrowed(text);
@@ -88,7 +88,7 @@ impl LineRemover {
     }
 }
 
-/// `text` without the marks of bold, italic and underline, and links reduced to their address.
+/// Removes bold, italic and underline marks, and replaces links by their addresses.
 pub fn remove_markdown(text: &str) -> Cow<'_, str> {
     if memchr::memchr3(b'*', b'_', b'[', text.as_bytes()).is_none() {
         return Cow::Borrowed(text);
@@ -103,7 +103,7 @@ pub fn remove_markdown(text: &str) -> Cow<'_, str> {
     if out == text { Cow::Borrowed(text) } else { Cow::Owned(out) }
 }
 
-/// One line without Markdown.
+/// Removes Markdown from one line.
 pub(super) fn markdown_line(line: &str) -> Cow<'_, str> {
     if memchr::memchr3(b'*', b'_', b'[', line.as_bytes()).is_none() {
         return Cow::Borrowed(line);
@@ -120,7 +120,7 @@ pub(super) fn markdown_line(line: &str) -> Cow<'_, str> {
     line
 }
 
-/// `line` without pairs of `mark`; none when there is no pair.
+/// Removes pairs of `mark` from `line`; `None` if there is no pair.
 fn without_pairs(line: &str, mark: &str) -> Option<String> {
     let mut out = String::new();
     let mut rest = line;
@@ -137,7 +137,7 @@ fn without_pairs(line: &str, mark: &str) -> Option<String> {
     found.then_some(out)
 }
 
-/// `line` with `[text](address)` as `address`.
+/// Replaces `[text](address)` by `address`.
 fn links(line: &str) -> Option<String> {
     let mut out = String::new();
     let mut rest = line;
@@ -154,7 +154,7 @@ fn links(line: &str) -> Option<String> {
     found.then_some(out)
 }
 
-/// Runs of three or more `\n`, then of `\r\n`, as two.
+/// Shortens runs of three or more `\n`, then of `\r\n`, to two.
 pub fn normalize_newlines(text: &str) -> Cow<'_, str> {
     let text = shorten(Cow::Borrowed(text), "\n");
     shorten(text, "\r\n")

@@ -1,11 +1,11 @@
-//! Modifiers that look at a text as a whole: outer quotation marks, boilerplate paragraphs, slices.
+//! Modifiers of whole texts: outer quotation marks, boilerplate paragraphs, slices.
 
 use crate::filter::{PolicyPhrases, paragraphs, strip};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// `text` without quotation marks around all of it. With several lines only when the first line does not itself end in
+/// Removes quotation marks around the whole text. In a multi-line text only if the first line does not itself end in
 /// one (then the marks belong to lines).
 pub fn remove_quotation(text: &str) -> Cow<'_, str> {
     let quoted = text.len() >= 2 && text.starts_with('"') && text.ends_with('"');
@@ -28,13 +28,13 @@ pub struct BoilerplateRemover {
 }
 
 impl BoilerplateRemover {
-    /// With `only_at_ends` such paragraphs go when they are together at the top or the bottom, and the text stays as it
-    /// is when they are elsewhere; without, one such paragraph empties the text.
+    /// With `only_at_ends`, such paragraphs are removed if they are contiguous at the top or the bottom, and the text
+    /// is unchanged if they are elsewhere; otherwise a single such paragraph empties the text.
     pub fn new(only_at_ends: bool) -> BoilerplateRemover {
         BoilerplateRemover { phrases: PolicyPhrases::new(), only_at_ends }
     }
 
-    /// `text` without boilerplate; empty when it holds "lorem ipsum".
+    /// Removes boilerplate from `text`; empty if it contains "lorem ipsum".
     pub fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.phrases.any(text) {
             return Cow::Borrowed(text);
@@ -96,7 +96,7 @@ impl Default for SliceOptions {
     }
 }
 
-/// The part of `text` that `options` describe; empty when a text that bounds it is missing.
+/// Slice of `text` described by `options`; empty if a delimiting text is missing.
 pub fn slice<'a>(text: &'a str, options: &SliceOptions) -> Cow<'a, str> {
     let at = |index: i64| {
         let offset = |n: u64| text.char_indices().nth(n as usize).map_or(text.len(), |(at, _)| at);

@@ -1,27 +1,28 @@
-//! Bytes of a page to text: which charset, and does it fit.
+//! Decoding of a page's bytes: charset selection and validation.
 //!
-//! The order is that of browsers, with one exception: what is valid UTF-8 is UTF-8 whatever is declared, since that
-//! happens by accident only for pure ASCII, where it makes no difference.
+//! The order is that of browsers, with one exception: valid UTF-8 is UTF-8 whatever is declared, since that happens
+//! by accident only for pure ASCII, where it makes no difference.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, UTF_8};
 
 use super::Refusal;
 
-/// A page may say its charset within so many bytes; browsers look at 1024, real pages need more.
+/// Bytes searched for a charset declaration; browsers look at 1024, real pages need more.
 const PRESCAN: usize = 4096;
-/// The detector needs no more than this to decide.
+/// Maximum bytes passed to the detector.
 const SAMPLE: usize = 256 << 10;
-/// One character in so many may be broken in a page that declares its charset (a crawler cuts pages in the middle of one).
+/// Up to one character in this many may be broken in a page with a declared charset (crawlers truncate pages inside a
+/// character).
 const BROKEN_SHARE: usize = 500;
 
-/// The text of `bytes` and the name of the charset that was used. `content_type` is the HTTP header.
+/// Decodes `bytes`; also returns the name of the charset used. `content_type` is the HTTP header.
 ///
-/// In this order: a byte order mark, strict UTF-8, the header, `<meta charset>`, and detection (chardetng). A charset
-/// is taken if the bytes fit it.
+/// Sources are tried in this order: a byte order mark, strict UTF-8, the header, `<meta charset>`, and detection
+/// (chardetng). A charset is accepted if the bytes are valid in it.
 ///
 /// # Errors
-/// [`Refusal::Binary`] for bytes that are no text, [`Refusal::UnknownCharset`] where no charset fits.
+/// [`Refusal::Binary`] for bytes that are not text, [`Refusal::UnknownCharset`] if no charset fits.
 pub fn decode(bytes: &[u8], content_type: Option<&str>) -> Result<(String, &'static str), Refusal> {
     if let Some((encoding, mark)) = Encoding::for_bom(bytes) {
         return fitting(encoding, &bytes[mark..]).ok_or(Refusal::UnknownCharset);
@@ -47,7 +48,7 @@ pub fn decode(bytes: &[u8], content_type: Option<&str>) -> Result<(String, &'sta
     fitting(detector.guess(None, Utf8Detection::Allow), bytes).ok_or(Refusal::UnknownCharset)
 }
 
-/// Decodes if at most one character in [`BROKEN_SHARE`] is broken, or the last one alone.
+/// Decodes if at most one character in [`BROKEN_SHARE`] is broken, or only the last one.
 fn fitting(encoding: &'static Encoding, bytes: &[u8]) -> Option<(String, &'static str)> {
     let (text, broken) = encoding.decode_without_bom_handling(bytes);
     if broken {
@@ -59,7 +60,7 @@ fn fitting(encoding: &'static Encoding, bytes: &[u8]) -> Option<(String, &'stati
     Some((text.into_owned(), encoding.name()))
 }
 
-/// The value behind `charset=` in a header or an attribute.
+/// Value after `charset=` in a header or an attribute.
 fn label_in(text: &[u8]) -> Option<&[u8]> {
     let lower = text.to_ascii_lowercase();
     let mut from = 0;
@@ -76,7 +77,8 @@ fn label_in(text: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// The charset that a `<meta>` element declares. UTF-16 declared in ASCII bytes is a lie that means UTF-8.
+/// Charset declared by a `<meta>` element. A declaration of UTF-16 in ASCII bytes must be wrong and is taken as
+/// UTF-8.
 fn meta_label(head: &[u8]) -> Option<&[u8]> {
     let lower = head.to_ascii_lowercase();
     let mut from = 0;
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     fn what_fits_nothing_is_refused() {
         assert_eq!(decode(&[0, 1, 2, 0].repeat(100), None), Err(Refusal::Binary));
-        // One cut character at the end is no reason.
+        // A single truncated character at the end is accepted.
         let mut cut = "é".repeat(400).into_bytes();
         cut.pop();
         let (text, _) = decode(&cut, Some("text/html; charset=utf-8")).unwrap();

@@ -1,29 +1,29 @@
-//! What a record holds before it is text.
+//! Content of a record before text extraction.
 
-/// What a record holds.
+/// Content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Plain text, nothing to extract.
+    /// Plain text, with nothing to extract.
     Text(String),
-    /// A web page in whatever encoding.
+    /// A web page in any encoding.
     Page {
-        /// The body of the response.
+        /// Body of the response.
         bytes: Vec<u8>,
-        /// The HTTP header `Content-Type`, which may name the charset.
+        /// HTTP header `Content-Type`, which may name the charset.
         content_type: Option<String>,
     },
-    /// The source of a wiki page.
+    /// Source of a wiki page.
     Wikitext(String),
-    /// The sources of one paper; paths are relative, with `/`, and never climb.
+    /// Sources of one paper; paths are relative, with `/` and without `..`.
     Latex(Vec<LatexFile>),
 }
 
 /// One file of a paper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LatexFile {
-    /// The path inside the paper's archive.
+    /// Path inside the paper's archive.
     pub path: String,
-    /// The source; bytes that are no UTF-8 were read as Latin-1.
+    /// Source text; invalid UTF-8 was read as Latin-1.
     pub text: String,
 }
 
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Whether there is not one byte.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,7 +1,7 @@
 //! From raw records to text: web pages, LaTeX, wikitext.
 //!
-//! Everything here is a pure function of its input and options, bounded in depth, size and time. What gives no text is
-//! refused with a reason that reports count by.
+//! All functions are pure functions of their input and options, bounded in depth, size and time. Input without text
+//! is refused with a reason, by which reports count it.
 
 pub mod charset;
 mod content;
@@ -23,35 +23,35 @@ pub use html::{Html, HtmlOptions, Method, PageText};
 pub use latex::{Latex, LatexOptions};
 pub use wikitext::{Wikitext, WikitextOptions};
 
-/// Why a record gave no text.
+/// Reason why a record yields no text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// The bytes are no text.
+    /// The bytes are not text.
     Binary,
     /// No charset fits the bytes.
     UnknownCharset,
-    /// Larger than the limit.
+    /// The input exceeds the size limit.
     PageTooLarge,
-    /// More elements than the limit.
+    /// The page exceeds the limit of elements.
     TooManyElements,
-    /// Nothing was found.
+    /// No text was found.
     NoContent,
-    /// Less was found than the options ask for.
+    /// The text is shorter than the options require.
     TooShort,
-    /// The extractor of another crate gave up with a panic.
+    /// A third-party extractor panicked.
     ExtractorFailed,
-    /// A wiki page that points to another.
+    /// A wiki page that redirects to another.
     Redirect,
-    /// Macros that expand without end or measure.
+    /// Macro expansion exceeds its limits.
     ExpansionTooLarge,
-    /// The page is in a language without a list of stop words, and stop words decide.
+    /// Stop words are required, but the page's language has no list of them.
     NoStopWords,
-    /// No document: no section and no `\begin{document}`.
+    /// The source contains neither a section nor `\begin{document}`.
     NoDocument,
 }
 
 impl Refusal {
-    /// A stable name for reports.
+    /// Stable name for reports.
     pub fn reason(self) -> &'static str {
         match self {
             Refusal::Binary => "binary",
@@ -87,18 +87,19 @@ pub struct ExtractOptions {
     pub wikitext: WikitextOptions,
 }
 
-/// The text of a record.
+/// Extracted text of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extracted {
-    /// Plain text, blocks on lines of their own.
+    /// Plain text, with each block on a separate line.
     pub text: String,
-    /// The charset that a page was decoded with.
+    /// Charset that a page was decoded with.
     pub charset: Option<&'static str>,
-    /// The language and script of a page, as `en_Latn`, where [`Extraction::finds_language`] and something indicates it.
+    /// Language and script of a page, such as `en_Latn`, if [`Extraction::finds_language`] and they can be
+    /// determined.
     pub language: Option<String>,
 }
 
-/// [`ExtractOptions`] made ready once, for any number of records.
+/// Extractor for [`ExtractOptions`], for any number of records.
 #[derive(Debug)]
 pub struct Extraction {
     html: Html,
@@ -107,17 +108,17 @@ pub struct Extraction {
 }
 
 impl Default for Extraction {
-    /// With the default options.
+    /// Creates an extractor with the default options.
     fn default() -> Self {
         Extraction { html: Html::default(), latex: Latex::default(), wikitext: Wikitext::default() }
     }
 }
 
 impl Extraction {
-    /// Checks the options.
+    /// Validates the options.
     ///
     /// # Errors
-    /// [`Error::Option`] for options that cannot be.
+    /// [`Error::Option`] for invalid options.
     pub fn new(options: &ExtractOptions) -> Result<Extraction, Error> {
         Ok(Extraction {
             html: Html::new(&options.html)?,
@@ -126,15 +127,15 @@ impl Extraction {
         })
     }
 
-    /// Whether it finds the languages of web pages.
+    /// Returns true if the extractor determines the languages of web pages.
     pub fn finds_language(&self) -> bool {
         self.html.finds_language()
     }
 
-    /// The text of a record.
+    /// Extracts the text of a record.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why the record has no text.
     pub fn text(&self, content: Content) -> Result<Extracted, Refusal> {
         let plain = |text| Extracted { text, charset: None, language: None };
         match content {

@@ -1,5 +1,6 @@
-//! C4's page cleaning (Raffel et al. 2020, 2.2) with datatrove's semantics: lines are dropped one by one, some lines
-//! condemn the page, and a page needs a number of sentences. The list of bad words is the user's.
+//! C4's page cleaning (Raffel et al. 2020, 2.2) with datatrove's semantics: lines are dropped individually, some
+//! lines cause the page to be rejected, and a page needs a minimum number of sentences. The list of bad words is
+//! supplied by the user.
 
 use super::Refusal;
 use super::lines::fast_strip;
@@ -71,7 +72,7 @@ const PHRASES: [&str; 8] = [
     "use cookies",
 ];
 
-/// C4's rules compiled.
+/// Compiled rules of C4.
 #[derive(Clone, Debug)]
 pub struct C4 {
     options: C4Options,
@@ -79,7 +80,7 @@ pub struct C4 {
     bad_words: Option<AhoCorasick>,
 }
 
-/// What became of a line.
+/// Outcome for a line.
 enum Line<'a> {
     Kept(Cow<'a, str>),
     Dropped,
@@ -90,7 +91,7 @@ impl C4 {
     /// Compiles `options`.
     ///
     /// # Errors
-    /// [`Error::Option`] when the bad words are too many for an automaton, or one of them is empty; [`Error::Read`] for
+    /// [`Error::Option`] if the bad words are too many for an automaton, or one of them is empty; [`Error::Read`] for
     /// their file.
     pub fn new(options: &C4Options) -> Result<C4, Error> {
         let refused = |found: String, advice: &str| Error::Option {
@@ -120,7 +121,7 @@ impl C4 {
         Ok(C4 { options: options.clone(), phrases, bad_words })
     }
 
-    /// The lines of `text` that remain, joined by newlines.
+    /// Returns the remaining lines of `text`, joined by newlines.
     ///
     /// # Errors
     /// A [`Refusal`]: `c4_lorem_ipsum`, `c4_curly_bracket`, `c4_bad_words`, `c4_too_few_sentences` (value: sentences).
@@ -193,7 +194,7 @@ impl C4 {
     }
 }
 
-/// `line` without `[digits]`, `[edit]` and `[citation needed]`.
+/// Removes `[digits]`, `[edit]` and `[citation needed]` from `line`.
 fn without_citations(line: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut done = 0;
@@ -228,8 +229,8 @@ const ABBREVIATIONS: [&str; 21] = [
     "gen", "col", "rev", "e.g", "i.e",
 ];
 
-/// Sentences of a line: runs of `.`, `!`, `?` (or the sentence ends of other scripts) at the end of a word, unless the
-/// word is an abbreviation or a single letter; what follows the last one counts as a sentence too.
+/// Number of sentences in a line: runs of `.`, `!`, `?` (or sentence ends of other scripts) at the end of a word,
+/// unless the word is an abbreviation or a single letter; text after the last one counts as a sentence too.
 pub(crate) fn count_sentences(line: &str) -> usize {
     let mut sentences = 0;
     let mut open = false;

@@ -1,13 +1,13 @@
-//! The filters by name, the sets they form, and the order in which they are asked.
+//! Filters by name, the sets they form, and their order of evaluation.
 
 use super::ngrams::LONGEST;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One filter. Its name is the reason of a refusal, the key of its threshold and the name of its score.
+/// One filter. Its name is used as the reason of a refusal, the key of its threshold and the name of its score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Filter {
-    /// No word at all; words.
+    /// Rejects texts without words; its score is the number of words.
     Empty,
     /// Share of characters outside `[a-zA-Z0-9\n?!,.]` (Gopher, adapted).
     AlphaNumeric,
@@ -45,15 +45,15 @@ pub enum Filter {
     MaxWordLength,
     /// Share of lines that end in an ellipsis or "read more" (C4).
     Ellipsis,
-    /// Share of characters that go when the most frequent n-gram is deleted (Gopher).
+    /// Share of characters removed by deleting the most frequent n-gram (Gopher).
     TopNGram(u8),
     /// Share of characters in repeated n-grams (Gopher).
     DupNGram(u8),
     /// Share of lines that begin with a bullet (Gopher).
     BulletRatio,
-    /// 1 when a URL holds "porn".
+    /// 1 if a URL contains "porn".
     PornographicUrls,
-    /// 1 when the wanted substring is where it should be.
+    /// 1 if the required substring is in the required position.
     Substring,
     /// datatrove's Gopher repetition: repeated paragraphs per paragraph.
     GopherDupParagraphs,
@@ -67,7 +67,7 @@ pub enum Filter {
     GopherTop(u8),
     /// Characters of repeated n-grams per character.
     GopherDup(u8),
-    /// datatrove's Gopher quality: words that are no punctuation.
+    /// datatrove's Gopher quality: words that are not punctuation.
     GopherWordCount,
     /// Characters per such word.
     GopherMeanWordLength,
@@ -143,7 +143,7 @@ const GOPHER_TOP: [&str; LONGEST + 1] = ngram_names!("gopher_top_", "_gram");
 const GOPHER_DUP: [&str; LONGEST + 1] = ngram_names!("gopher_duplicated_", "_n_grams");
 
 impl Filter {
-    /// The stable name: reason of a refusal and name of a score.
+    /// Stable name: reason of a refusal and name of a score.
     pub fn name(self) -> &'static str {
         use Filter::*;
         match self {
@@ -194,7 +194,7 @@ impl Filter {
     }
 }
 
-/// The filters of `set` in the order of their publication; n-gram filters for the lengths that the options list.
+/// Filters of `set` in their published order; n-gram filters for the lengths listed in the options.
 pub(super) fn members(set: Set, o: &super::FilterOptions) -> Vec<Filter> {
     use Filter::*;
     let mut list = Vec::new();

@@ -1,9 +1,9 @@
-//! Counts of characters by kind over a whole text.
+//! Character counts by kind over a whole text.
 
 use super::unicode::{count, count_chars};
 use memchr::memmem;
 
-/// Counts of one text, in characters.
+/// Counts for one text, in characters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CharFacts {
     pub(crate) chars: u32,
@@ -12,12 +12,12 @@ pub(crate) struct CharFacts {
     pub(crate) digits: u32,
     /// Tab, newline, carriage return, backspace and space.
     pub(crate) white: u32,
-    /// Brackets, with the mathematical angle brackets.
+    /// Brackets, including mathematical angle brackets.
     pub(crate) brackets: u32,
 }
 
 impl CharFacts {
-    /// Reads `text`, shorter than 4 GiB.
+    /// Counts the characters of `text`, which must be shorter than 4 GiB.
     pub(crate) fn of(text: &str) -> CharFacts {
         let bytes = text.as_bytes();
         let chars = count_chars(bytes);

@@ -1,5 +1,5 @@
-//! Filters of source code: comments, length, XML in disguise, tables of numbers, HTML that is mostly markup, what programs
-//! wrote, and rules by file extension.
+//! Filters of source code: comments, length, XML under other extensions, tables of numbers, HTML that is mostly
+//! markup, generated files, and rules by file extension.
 
 use super::comments::{CommentStyle, extension};
 use super::extensions::ExtensionRules;
@@ -49,12 +49,12 @@ pub struct CodeOptions {
     pub language_column: Option<String>,
 }
 
-/// What is known of a source file besides its text.
+/// Metadata of a source file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeFile<'a> {
-    /// Its path, name or extension.
+    /// Path, name or extension.
     pub path: &'a str,
-    /// The name of its programming language, as the table of extensions has it.
+    /// Programming language, as named in the table of extensions.
     pub language: Option<&'a str>,
 }
 
@@ -77,7 +77,7 @@ impl Default for CodeOptions {
     }
 }
 
-/// The code filters compiled.
+/// Compiled code filters.
 #[derive(Clone, Debug)]
 pub struct CodeFilters {
     options: CodeOptions,
@@ -88,8 +88,8 @@ impl CodeFilters {
     /// Compiles `options`.
     ///
     /// # Errors
-    /// [`Error::Option`] for bounds between which nothing lies and a table of extensions without rules, [`Error::Read`]
-    /// for one that cannot be read.
+    /// [`Error::Option`] for empty ranges and for a table of extensions without rules, [`Error::Read`] if the table
+    /// cannot be read.
     pub fn new(options: &CodeOptions) -> Result<CodeFilters, Error> {
         ranges::ordered("code", "comment_ratio", options.comment_ratio)?;
         ranges::ordered("code", "num_lines", options.num_lines)?;
@@ -103,7 +103,7 @@ impl CodeFilters {
         Ok(CodeFilters { options: options.clone(), extensions })
     }
 
-    /// Refuses at the first filter that does: `empty`, `num_lines`, `generated`, `longest_line`, `xml_header`,
+    /// Applies the filters up to the first refusal: `empty`, `num_lines`, `generated`, `longest_line`, `xml_header`,
     /// `alpha`, `comment_ratio`, `html_boilerplate`, and the reasons of [`ExtensionRules::check`].
     ///
     /// # Errors
@@ -113,10 +113,10 @@ impl CodeFilters {
         self.scores(source, file, &mut scores)
     }
 
-    /// Measures all filters into `scores` (cleared first) and gives the verdict.
+    /// Evaluates all filters into `scores` (cleared first) and returns the verdict.
     ///
     /// # Errors
-    /// The [`Refusal`] of the first filter that refuses.
+    /// The [`Refusal`] of the first filter that rejects the file.
     pub fn scores(&self, source: &str, file: CodeFile<'_>, scores: &mut Vec<Score>) -> Result<(), Refusal> {
         scores.clear();
         if super::strip(source).is_empty() {
@@ -162,10 +162,10 @@ impl CodeFilters {
     }
 }
 
-/// Characters of text in HTML outside scripts and styles; a run of white space between two tags is one.
+/// Number of text characters in HTML outside scripts and styles; a run of white space between two tags counts as one.
 ///
-/// NeMo Curator's parser (BeautifulSoup) so shortens text that is nothing but white space, which is how pages are indented;
-/// here the runs inside text are shortened too.
+/// NeMo Curator's parser (BeautifulSoup) collapses text that consists only of white space, as used for indentation;
+/// here runs inside text are collapsed too.
 fn visible_chars(html: &str) -> usize {
     let (mut hidden, mut verbatim) = (0usize, 0usize);
     let mut visible = 0;
@@ -184,7 +184,7 @@ fn visible_chars(html: &str) -> usize {
     visible
 }
 
-/// Characters with every run of ASCII white space as one.
+/// Number of characters, with every run of ASCII white space counted as one.
 fn shown_chars(text: &[u8]) -> usize {
     let inner = text.windows(2).filter(|w| w[0].is_ascii_whitespace() && w[1].is_ascii_whitespace()).count();
     count_chars(text) - inner
@@ -198,20 +198,20 @@ fn is_hidden(name: &[u8]) -> bool {
     matches!(name, b"script" | b"style")
 }
 
-/// Filters over the number of tokens, which the caller's tokenizer gives.
+/// Filters by the number of tokens, which the caller determines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenFilter {
-    /// Fewest and most tokens.
+    /// Minimum and maximum number of tokens.
     pub token_count: (f64, f64),
-    /// Fewest characters per token (Curator: 2.5 for code); 0 for no rule.
+    /// Minimum number of characters per token (Curator: 2.5 for code); 0 for no rule.
     pub fertility: f64,
 }
 
 impl TokenFilter {
-    /// Checks the bounds.
+    /// Validates the bounds.
     ///
     /// # Errors
-    /// [`Error::Option`] for bounds between which nothing lies.
+    /// [`Error::Option`] for an empty range.
     pub fn new(token_count: (f64, f64), fertility: f64) -> Result<TokenFilter, Error> {
         ranges::ordered("tokens", "token_count", token_count)?;
         ranges::highest("tokens", "token_count", token_count.1)?;
@@ -219,7 +219,8 @@ impl TokenFilter {
         Ok(TokenFilter { token_count, fertility })
     }
 
-    /// Measures text of `tokens` tokens: `token_count`, and where there is a rule `tokenizer_fertility`.
+    /// Computes the scores of a text of `tokens` tokens: `token_count`, and `tokenizer_fertility` if there is a rule
+    /// for it.
     pub fn scores(&self, text: &str, tokens: u64, scores: &mut Vec<Score>) {
         let (low, high) = self.token_count;
         let count = tokens as f64;

@@ -1,7 +1,7 @@
-//! Comments of source code: how many characters of a file speak to people.
+//! Comments of source code: number of characters in comments and docstrings.
 //!
-//! A lexer walks strings and comments of one language family; it parses nothing, so a file with a fault of grammar
-//! still counts. Text that ends inside a string or a block comment is damaged.
+//! A lexer recognizes the strings and comments of a language family without parsing, so files with syntax errors can
+//! be measured. Text that ends inside a string or a block comment is damaged.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,17 +34,17 @@ pub enum CommentStyle {
     Tex,
 }
 
-/// The marks of a style.
+/// Comment and string delimiters of a style.
 struct Marks {
     line: &'static [&'static str],
     block: Option<(&'static str, &'static str)>,
     quotes: &'static [u8],
-    /// A backslash outside of strings takes the meaning of the next character.
+    /// True if a backslash outside of strings escapes the next character.
     escapes: bool,
 }
 
-/// Extensions, or whole names, in lower case, by style: programs. Markup, styles and settings are rightly written without
-/// comments, so `auto` leaves them alone.
+/// Extensions or complete names of programs, in lower case, by style. Markup, styles and settings are legitimately
+/// written without comments, so `auto` excludes them.
 const FILES: &[(CommentStyle, &[&str])] = &[
     (CommentStyle::Python, &["py", "pyi", "pyw", "pyx", "pxd", "bzl", "sconstruct"]),
     (
@@ -96,9 +96,8 @@ const FILES: &[(CommentStyle, &[&str])] = &[
 ];
 
 impl CommentStyle {
-    /// The style of a file by its extension, or by its whole name where that has none (`Makefile`). `path` may be a
-    /// bare extension. None for data, prose, markup and
-    /// languages that are not known.
+    /// Style of a file by its extension, or by its complete name if it has no extension (`Makefile`). `path` may be a
+    /// bare extension. `None` for data, prose, markup and unknown languages.
     pub fn of_file(path: &str) -> Option<CommentStyle> {
         let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
         let extension = extension(&name);
@@ -107,7 +106,7 @@ impl CommentStyle {
         find(&name).or_else(|| find(extension))
     }
 
-    /// The style to read `path` with; none where `auto` does not know it.
+    /// Style for reading `path`; `None` if `auto` does not know it.
     pub(super) fn for_file(self, path: &str) -> Option<CommentStyle> {
         match self {
             CommentStyle::Auto => CommentStyle::of_file(path),
@@ -115,11 +114,11 @@ impl CommentStyle {
         }
     }
 
-    /// Characters of comments in `source`; `None` when the text ends inside a string or comment, and for `auto`, which
-    /// a file's name has to turn into a style first.
+    /// Number of characters of comments in `source`; `None` if the text ends inside a string or comment, and for
+    /// `auto`, which must first be resolved by a file's name.
     ///
-    /// Python: comments with their `#`, docstrings with their indentation removed, a character between two docstrings.
-    /// Others: without the marks, a character between two comments.
+    /// Python: comments including their `#`, docstrings without their indentation, plus one character between two
+    /// docstrings. Others: without the delimiters, plus one character between two comments.
     pub fn comment_chars(self, source: &str) -> Option<usize> {
         let of = |line, block, quotes, escapes| marked(source, &Marks { line, block, quotes, escapes });
         let c_block = Some(("/*", "*/"));
@@ -139,7 +138,7 @@ impl CommentStyle {
     }
 }
 
-/// What stands behind the last dot of a path's last part, or all of it.
+/// Part of a path after the last dot of its last component, or the whole component.
 pub(super) fn extension(path: &str) -> &str {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.rsplit('.').next().unwrap_or(name)
@@ -154,7 +153,7 @@ fn marked(source: &str, marks: &Marks) -> Option<usize> {
     let (mut at, mut total, mut comments) = (0, 0, 0usize);
     while at < bytes.len() {
         let rest = &bytes[at..];
-        // Lua's block opens with its mark of a line.
+        // Lua's block comment begins with its line comment mark.
         if let Some((open, close)) = marks.block.filter(|(open, _)| rest.starts_with(open.as_bytes())) {
             let from = at + open.len();
             let len = memchr::memmem::find(&bytes[from..], close.as_bytes())?;
@@ -175,8 +174,8 @@ fn marked(source: &str, marks: &Marks) -> Option<usize> {
     Some(total + comments.saturating_sub(1))
 }
 
-/// The end of a string that opens at `at`: its closing quote, or the end of the line where a quote was only an
-/// apostrophe (lifetimes, shell text).
+/// End of a string that opens at `at`: its closing quote, or the end of the line if the quote was only an apostrophe
+/// (lifetimes, shell text).
 fn string_end(bytes: &[u8], at: usize, quote: u8) -> usize {
     let mut i = at + 1;
     while i < bytes.len() {
@@ -191,7 +190,7 @@ fn string_end(bytes: &[u8], at: usize, quote: u8) -> usize {
     bytes.len()
 }
 
-/// Where a Python string ends and its contents, from its opening quote; `None` when it does not end.
+/// End and contents of a Python string, from its opening quote; `None` if it does not end.
 fn python_string(source: &str, at: usize) -> Option<(usize, &str)> {
     let bytes = source.as_bytes();
     let quote = bytes[at];
@@ -265,13 +264,13 @@ fn python(source: &str) -> Option<usize> {
     (depth == 0).then_some(comments + docstrings.iter().sum::<usize>() + between)
 }
 
-/// Whether a string with a prefix (`r"`, `b'`, `Rb"`) opens here.
+/// Returns true if a string with a prefix (`r"`, `b'`, `Rb"`) opens here.
 fn is_string_prefix(bytes: &[u8]) -> bool {
     let letters = bytes.iter().take(3).take_while(|b| b"rRbBuUfF".contains(b)).count();
     (1..3).contains(&letters) && matches!(bytes.get(letters), Some(b'"' | b'\''))
 }
 
-/// Characters of a docstring when its common indentation and blank ends are removed (PEP 257).
+/// Number of characters of a docstring without its common indentation and blank ends (PEP 257).
 fn clean_indent(doc: &str) -> usize {
     let lines: Vec<&str> = doc.split('\n').collect();
     let indent = |l: &str| l.len() - l.trim_start().len();

@@ -6,16 +6,16 @@ use crate::Error;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The rules of one extension.
+/// Rules for one extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ExtensionRule {
-    /// Whether such files are wanted at all.
+    /// True if such files are wanted at all.
     pub include: bool,
-    /// Characters of the longest line; with it the mean line may have 100.
+    /// Maximum characters of the longest line; the mean line length is then limited to 100.
     pub max_line: Option<u64>,
-    /// Lowest share of `[a-zA-Z0-9\n?!,.]`.
+    /// Minimum share of `[a-zA-Z0-9\n?!,.]`.
     pub min_alphanumeric: Option<f64>,
-    /// Lowest share of letters.
+    /// Minimum share of letters.
     pub min_alphabetic: Option<f64>,
 }
 
@@ -29,16 +29,16 @@ impl ExtensionRules {
     /// Reads a table from a file.
     ///
     /// # Errors
-    /// [`Error::Read`] when the file cannot be read, and those of [`ExtensionRules::parse`].
+    /// [`Error::Read`] if the file cannot be read, and those of [`ExtensionRules::parse`].
     pub fn open(path: &Path) -> Result<ExtensionRules, Error> {
         ExtensionRules::parse(&std::fs::read_to_string(path).map_err(|e| Error::read(path, e))?)
     }
 
-    /// Reads a table with the columns `language, extension, Include, Long_line_threshold, Alphanum_threshold,
-    /// Alpha filter`; values that are no numbers mean no rule.
+    /// Parses a table with the columns `language, extension, Include, Long_line_threshold, Alphanum_threshold, Alpha
+    /// filter`; values that are not numbers mean no rule.
     ///
     /// # Errors
-    /// [`Error::Option`] when a column is missing or no row is left.
+    /// [`Error::Option`] if a column is missing or there are no rows.
     pub fn parse(csv: &str) -> Result<ExtensionRules, Error> {
         let fault = |found: String, advice: &str| Error::Option {
             piece: "code",
@@ -79,10 +79,10 @@ impl ExtensionRules {
         Ok(ExtensionRules { rules })
     }
 
-    /// Refuses `source` by the rules of its language (`C#`, `Jupyter Notebook`, ..) and extension: `extension_unknown`,
-    /// `extension_excluded`, `extension_line_length`, `extension_alphanumeric`, `extension_alphabetic`. Where the
-    /// language is not known, one of those that have the extension has to let it pass; otherwise the refusal is that of
-    /// the last included one by name.
+    /// Checks `source` by the rules of its language (`C#`, `Jupyter Notebook`, ..) and extension:
+    /// `extension_unknown`, `extension_excluded`, `extension_line_length`, `extension_alphanumeric`,
+    /// `extension_alphabetic`. If the language is unknown, one of the languages with the extension must accept it;
+    /// otherwise the refusal is that of the last included one by name.
     ///
     /// # Errors
     /// The [`Refusal`] with the measured value.
@@ -108,7 +108,7 @@ impl ExtensionRules {
     }
 }
 
-/// A language's name as StarCoder's table spells it.
+/// Language name as spelled in StarCoder's table.
 fn spelling(language: &str) -> String {
     match language {
         "C#" => "c-sharp".to_string(),

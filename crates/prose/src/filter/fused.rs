@@ -1,4 +1,4 @@
-//! The compiled filters: which run, at which bounds, and the values they read from one shared scan.
+//! The compiled filters: selection, bounds, and evaluation from one shared scan.
 
 use super::catalog::Filter;
 use super::options::{FilterOptions, Position, SubstringOptions};
@@ -8,23 +8,23 @@ use super::scratch::{Needs, Scratch, View};
 use super::select::{bounds, check_lengths, refused, select};
 use crate::Error;
 
-/// Why a text is refused.
+/// Reason for rejecting a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
-    /// The stable name of the filter.
+    /// Stable name of the filter.
     pub reason: &'static str,
-    /// What was measured.
+    /// Measured value.
     pub value: f64,
 }
 
-/// The value of one filter.
+/// Score of one filter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// The stable name of the filter.
+    /// Stable name of the filter.
     pub name: &'static str,
-    /// What was measured.
+    /// Measured value.
     pub value: f64,
-    /// Whether the text passes this filter.
+    /// True if the text passes this filter.
     pub keep: bool,
 }
 
@@ -50,8 +50,8 @@ impl Filters {
     /// Compiles `options`.
     ///
     /// # Errors
-    /// [`Error::Option`] for a name that no filter has, an n-gram length outside 2..=16 or given twice, and bounds that
-    /// are no numbers or let nothing pass.
+    /// [`Error::Option`] for an unknown filter name, an n-gram length outside 2..=16 or given twice, and bounds that
+    /// are NaN or let nothing pass.
     pub fn new(options: &FilterOptions) -> Result<Filters, Error> {
         check_lengths("repeating_top_ngrams", &options.repeating_top_ngrams)?;
         check_lengths("repeating_dup_ngrams", &options.repeating_dup_ngrams)?;
@@ -91,17 +91,17 @@ impl Filters {
         })
     }
 
-    /// The names of the filters that run, in the order in which they are asked.
+    /// Names of the active filters, in the order of evaluation.
     pub fn names(&self) -> Vec<&'static str> {
         self.rules.iter().map(|r| r.filter.name()).collect()
     }
 
-    /// The lowest and highest value that a filter keeps; `None` for a filter that does not run.
+    /// Lowest and highest value that a filter accepts; `None` if the filter is not active.
     pub fn limits(&self, name: &str) -> Option<(f64, f64)> {
         self.rules.iter().find(|r| r.filter.name() == name).map(|r| (r.low, r.high))
     }
 
-    /// Asks the filters in order and stops at the first that refuses.
+    /// Evaluates the filters in order up to the first refusal.
     pub fn check(&self, text: &str, scratch: &mut Scratch) -> Result<(), Refusal> {
         self.fits(text)?;
         let mut view = View::new(text, &self.needs, scratch);
@@ -114,8 +114,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Measures all filters into `scores` (cleared first) and gives the verdict that [`check`](Self::check) gives. An
-    /// empty text has no score but `empty`, one that is too long none.
+    /// Evaluates all filters into `scores` (cleared first) and returns the same verdict as [`check`](Self::check). An
+    /// empty text only has the score `empty`, a too long one has none.
     pub fn scores(&self, text: &str, scratch: &mut Scratch, scores: &mut Vec<Score>) -> Result<(), Refusal> {
         scores.clear();
         self.fits(text)?;
@@ -188,7 +188,7 @@ impl Filters {
     }
 }
 
-/// `a / b`, and 0 where there is nothing to divide by (`empty` has refused such text).
+/// `a / b`, or 0 if `b` is 0 (such text has been rejected as `empty`).
 fn ratio(a: impl Into<f64>, b: impl Into<f64>) -> f64 {
     let (a, b) = (a.into(), b.into());
     if b > 0.0 { a / b } else { 0.0 }
@@ -300,7 +300,7 @@ fn of_gopher(filter: Filter, view: &mut View) -> f64 {
     }
 }
 
-/// Characters of the third longest line, 0 when there are fewer than three.
+/// Characters of the third longest line; 0 if there are fewer than three.
 fn third_longest_line(text: &str) -> usize {
     let mut longest = [0usize; 3];
     let mut lines = 0;

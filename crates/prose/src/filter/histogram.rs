@@ -1,12 +1,12 @@
-//! The character histogram filter of NLLB (Costa-jussa et al. 2022, p. 30): the share of characters that trusted text
-//! of the language uses.
+//! The character histogram filter of NLLB (Costa-jussa et al. 2022, p. 30): the share of characters that are used in
+//! trusted text of the language.
 
 use super::unicode::strip;
 use crate::Error;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// The usual characters of one language.
+/// Character set of one language.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     usual: HashSet<char>,
@@ -14,7 +14,8 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The characters in `usual`; texts pass whose share of them is above `threshold` (0.8 as published).
+    /// Creates a filter for the characters in `usual`; texts pass if their share of them is above `threshold` (0.8 as
+    /// published).
     pub fn new(usual: impl IntoIterator<Item = char>, threshold: f64) -> Histogram {
         Histogram { usual: usual.into_iter().collect(), threshold }
     }
@@ -22,7 +23,7 @@ impl Histogram {
     /// Reads a histogram file: the first character of every line, up to a line that begins with `]`.
     ///
     /// # Errors
-    /// [`Error::Read`] when the file cannot be read, [`Error::BadFile`] when it names no character.
+    /// [`Error::Read`] if the file cannot be read, [`Error::BadFile`] if it contains no character.
     pub fn open(path: &Path, threshold: f64) -> Result<Histogram, Error> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::read(path, e))?;
         let usual: HashSet<char> =
@@ -34,13 +35,13 @@ impl Histogram {
         Ok(Histogram { usual, threshold })
     }
 
-    /// The share of usual characters of the stripped text per character of the whole; 0 for an empty one.
+    /// Number of usual characters in the stripped text, divided by the number of all characters; 0 for an empty text.
     pub fn score(&self, text: &str) -> f64 {
         let usual = strip(text).chars().filter(|c| self.usual.contains(c)).count();
         usual as f64 / text.chars().count().max(1) as f64
     }
 
-    /// Refuses text at or under the threshold as `histogram`.
+    /// Rejects text at or below the threshold as `histogram`.
     ///
     /// # Errors
     /// The [`Refusal`](super::Refusal) with the share.

@@ -1,4 +1,4 @@
-//! Lines and paragraphs of a text, found once, with what the line filters count.
+//! Lines and paragraphs of a text, found in one pass with the counts for the line filters.
 
 use super::table::{Table, hash};
 use super::unicode::{count_chars, is_ascii_space, strip};
@@ -6,14 +6,14 @@ use memchr::memchr_iter;
 
 /// Bullets of Curator's list (Gopher, Rae et al. 2021, extended).
 const BULLETS: [char; 12] = ['•', '‣', '⁃', '⁌', '⁍', '∙', '○', '●', '◘', '◦', '⦾', '⦿'];
-/// Ends of a line that is a sentence, by Curator and C4.
+/// Line endings that indicate a sentence, according to Curator and C4.
 const END_MARKS: [char; 5] = ['.', '?', '!', '"', '\''];
-/// Quotation marks that close such a line in other scripts.
+/// Closing quotation marks of other scripts.
 const CLOSING: [char; 6] = ['”', '’', '」', '』', '»', '）'];
-/// Ends of a line that was cut off, in lower case.
+/// Endings of truncated lines, in lower case.
 const CUT_OFF: [&str; 8] = ["...", "[...]", "…", "(...)", "[…]", "-»", "read more..", "read more"];
 
-/// How many pieces there are, and how many remain when repetitions are removed.
+/// Number and characters of pieces, in total and without repetitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pieces {
     pub(crate) count: u32,
@@ -31,26 +31,26 @@ impl Pieces {
     }
 }
 
-/// What the filters ask of lines. Lines are the pieces between `\n` that are not blank, unstripped.
+/// Facts for the line filters. Lines are the non-blank pieces between `\n`, unstripped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LineFacts {
     pub(crate) pieces: Pieces,
     pub(crate) newlines: u32,
-    /// Stripped lines that begin with a bullet.
+    /// Number of stripped lines that begin with a bullet.
     pub(crate) bullets: u32,
-    /// Stripped lines that end in none of `. ? ! " '`.
+    /// Number of stripped lines that end in none of `. ? ! " '`.
     pub(crate) without_end_mark: u32,
-    /// Those of them that end in no sentence's end of any script either, nor in its closing quotation mark.
+    /// Those of them that do not end with a sentence end of any script, or with its closing quotation mark, either.
     pub(crate) without_any_end_mark: u32,
-    /// Stripped lines that end in an ellipsis or "read more".
+    /// Number of stripped lines that end in an ellipsis or "read more".
     pub(crate) cut_off: u32,
-    /// Lines whose last character is terminal punctuation of any script.
+    /// Number of lines whose last character is terminal punctuation in any script.
     pub(crate) terminal: u32,
-    /// Lines of at most this many characters, by [`Lines::find`]'s `short`.
+    /// Number of lines of at most `short` characters, as passed to [`find_lines`].
     pub(crate) short: u32,
 }
 
-/// Hashes and lengths of pieces, kept for counting repetitions.
+/// Hashes and lengths of pieces, for counting repetitions.
 #[derive(Default)]
 pub(crate) struct Bag {
     hashes: Vec<u64>,
@@ -84,7 +84,7 @@ impl Bag {
     }
 }
 
-/// Reads the lines of `text`; `short` is the length in characters up to which a line is short.
+/// Scans the lines of `text`; `short` is the maximum number of characters of a short line.
 pub(crate) fn find_lines(text: &str, short: u32, bag: &mut Bag, table: &mut Table) -> LineFacts {
     let mut facts = LineFacts::default();
     bag.clear();
@@ -117,7 +117,7 @@ fn read_line(line: &str, short: u32, bag: &mut Bag, facts: &mut LineFacts) {
     facts.cut_off += u32::from(is_cut_off(stripped));
 }
 
-/// [`strip`] that looks no further when both ends are plain.
+/// Like [`strip`], with a fast path for lines whose ends are plain characters.
 pub(crate) fn fast_strip(line: &str) -> &str {
     let plain = |b: Option<&u8>| b.is_some_and(|&b| b.is_ascii() && !is_ascii_space(b));
     let bytes = line.as_bytes();
@@ -133,7 +133,7 @@ fn is_cut_off(stripped: &str) -> bool {
     })
 }
 
-/// Python's `text.split("\n\n")`: also empty pieces count.
+/// Paragraphs as in Python's `text.split("\n\n")`, including empty pieces.
 pub(crate) fn find_paragraphs(text: &str, bag: &mut Bag, table: &mut Table) -> Pieces {
     bag.clear();
     for paragraph in paragraphs(text) {
@@ -142,7 +142,7 @@ pub(crate) fn find_paragraphs(text: &str, bag: &mut Bag, table: &mut Table) -> P
     bag.pieces(table)
 }
 
-/// The pieces of `text` between blank lines.
+/// Pieces of `text` between blank lines.
 pub(crate) fn paragraphs(text: &str) -> impl Iterator<Item = &str> {
     let bytes = text.as_bytes();
     let mut start = Some(0);
@@ -165,12 +165,12 @@ pub(crate) fn paragraphs(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether `c` ends a sentence in its script: the list of datatrove, close to Unicode's Sentence_Terminal.
+/// Returns true if `c` ends a sentence in its script: datatrove's list, close to Unicode's Sentence_Terminal.
 pub(crate) fn is_terminal(c: char) -> bool {
     matches!(c, '.' | '!' | '?') || !c.is_ascii() && TERMINAL.binary_search(&c).is_ok()
 }
 
-/// Sentence ends outside ASCII, ascending.
+/// Non-ASCII sentence ends, ascending.
 const TERMINAL: [char; 156] = [
     '\u{589}',
     '\u{61d}',

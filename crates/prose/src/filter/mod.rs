@@ -1,16 +1,16 @@
 //! Heuristic quality filters over `&str`: NeMo Curator's English and multilingual sets, Gopher, FineWeb, C4 and code.
 //!
-//! [`Filters`] is compiled once from [`FilterOptions`] and shared by all threads; every thread brings its own
-//! [`Scratch`]. One scan finds words, lines, paragraphs and n-grams; every enabled filter reads its value from
-//! what was found, nothing is found twice, and nothing is found that no filter asks for. Filters are asked in the
-//! order of Curator's cascade, so [`Filters::check`], which stops at the first refusal, names the same reason as
-//! [`Filters::scores`], which measures all.
+//! [`Filters`] is compiled once from [`FilterOptions`] and shared by all threads; every thread uses its own
+//! [`Scratch`]. A single scan finds words, lines, paragraphs and n-grams; every enabled filter derives its value from
+//! these facts, each of which is computed at most once and only if a filter needs it. Filters are evaluated in the
+//! order of Curator's cascade, so [`Filters::check`], which stops at the first refusal, reports the same reason as
+//! [`Filters::scores`], which evaluates all.
 //!
-//! A value is what the filter's publication measures (a share, a count); characters are Unicode scalar values,
-//! words are split as Python's `str.split` does, and by dictionary ([`WordRule`]) where text has no spaces. Text without a word has no values: it is refused as `empty`
-//! before any share could divide by zero.
+//! A value is what the filter's publication measures (a share, a count). Characters are Unicode scalar values; words
+//! are split like Python's `str.split`, and by dictionary ([`WordRule`]) in text without spaces. Text without words
+//! has no values: it is rejected as `empty` before any share could divide by zero.
 //!
-//! This module knows nothing of tables, files or threads.
+//! This module is independent of tables, files and threads.
 
 mod c4;
 mod catalog;

@@ -1,62 +1,62 @@
-//! Repeated n-grams of all wanted lengths in one climb.
+//! Counts repeated n-grams of all required lengths in one ascending pass.
 //!
-//! An n-gram can only repeat where both (n-1)-grams inside it repeat. So pairs are counted for all positions, and every
-//! longer length only at the positions that survived: on ordinary text a few per cent. The work is linear in the
-//! words times the longest length, also on hostile text.
+//! An n-gram can only repeat where both (n-1)-grams inside it repeat. Pairs are therefore counted at all positions,
+//! and every longer length only at the surviving positions, which are a few percent in ordinary text. The work is
+//! linear in the number of words times the longest length, even for hostile text.
 
 use super::table::{Table, extend};
 
-/// The longest n-gram that can be asked for.
+/// Maximum supported n-gram length.
 pub(crate) const LONGEST: usize = 16;
 
-/// What is asked of the n-grams of a text.
+/// Required n-gram facts of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wanted {
-    /// The longest length for which anything is wanted; 0 for none.
+    /// Longest required length; 0 for none.
     pub(crate) longest: usize,
-    /// How duplicates count.
+    /// Rule for counting duplicates.
     pub(crate) rule: DupRule,
 }
 
-/// The words of a text as the climb sees them.
+/// Words of a text, as input of the n-gram pass.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'a> {
-    /// One hash a word.
+    /// One hash per word.
     pub(crate) hashes: &'a [u64],
-    /// Characters of all words before the word; one entry more than words.
+    /// Number of characters in all preceding words; one more entry than words.
     pub(crate) chars: &'a [u32],
-    /// Of each word, how many spaces there are between words up to it; empty where there is one between any two.
+    /// For each word the number of gaps between words up to it; empty if there is a gap between any two words.
     pub(crate) gaps: &'a [u32],
 }
 
-/// Which characters count as duplicated.
+/// Rule for the characters that count as duplicated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum DupRule {
-    /// Curator: every occurrence after the first, characters and the spaces between counted once.
+    /// Curator: every occurrence after the first; overlapping characters and spaces are counted once.
     #[default]
     Overlap,
-    /// datatrove: walking left to right, a repeated n-gram is counted without spaces and stepped over; n-grams that
-    /// begin inside it are not remembered.
+    /// datatrove: from left to right, a repeated n-gram is counted without spaces and skipped; n-grams that begin
+    /// inside it are not recorded.
     Skip,
 }
 
-/// The most frequent n-gram of one length: the earliest of those with the highest count.
+/// Most frequent n-gram of one length; among ties the earliest.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Top {
-    /// Number of its first word.
+    /// Index of its first word.
     pub(crate) word: u32,
-    /// Occurrences, overlapping ones too; 0 when the text has fewer words than the length.
+    /// Number of occurrences, including overlapping ones; 0 if the text has fewer words than the length.
     pub(crate) count: u32,
 }
 
-/// Results by length: index n, for 2 up to the longest that was wanted.
+/// Results by length n, from 2 up to the longest required one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) top: [Top; LONGEST + 1],
     pub(crate) dup_chars: [u64; LONGEST + 1],
 }
 
-/// Buffers of the climb.
+/// Working memory of the n-gram pass.
 #[derive(Default)]
 pub(crate) struct NGrams {
     gram: Vec<u64>,
@@ -67,7 +67,7 @@ pub(crate) struct NGrams {
 }
 
 impl NGrams {
-    /// Counts n-grams of the words of `row`.
+    /// Counts the n-grams of the words in `row`.
     pub(crate) fn climb(&mut self, row: Row<'_>, wanted: &Wanted, table: &mut Table, found: &mut Found) {
         *found = Found::default();
         let Row { hashes, chars, .. } = row;
@@ -164,7 +164,7 @@ impl NGrams {
         total
     }
 
-    /// Keeps the places where an (n+1)-gram may repeat.
+    /// Keeps the positions at which an (n+1)-gram may repeat.
     fn survivors(&mut self, n: usize, words: usize) {
         let mut kept = 0;
         for i in 0..self.places.len() {

@@ -1,4 +1,4 @@
-//! What is filtered and at which thresholds. The defaults are the published ones.
+//! Options of the filters and their thresholds. The defaults are the published ones.
 
 use super::catalog::Set;
 use schemars::JsonSchema;
@@ -24,7 +24,7 @@ pub enum WordRule {
 }
 
 impl WordRule {
-    /// The rule that `auto` stands for.
+    /// Resolves `auto`.
     pub(super) fn with_sets(self, sets: &[Set]) -> WordRule {
         match self {
             WordRule::Auto if sets.contains(&Set::NonEnglish) => WordRule::Dictionary,

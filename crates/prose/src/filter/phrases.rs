@@ -1,10 +1,10 @@
-//! Phrases of cookie banners and policies, found without regard to ASCII case.
+//! Phrases of cookie banners and policies, matched ignoring ASCII case.
 
 use super::lines::paragraphs;
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
-/// Curator's list from C4's processing. Its long texts are here by a prefix of their own; those that hold a short
-/// phrase are found by it.
+/// Curator's list from C4's processing. Long texts are represented by a unique prefix, or by a short phrase that they
+/// contain.
 const POLICY: [&str; 12] = [
     "terms of use",
     "privacy policy",
@@ -29,7 +29,7 @@ const CONTINUE: &str = "if you continue to browse this site without changing you
 this use. acceptread more";
 const LOREM: &str = "lorem ipsum";
 
-/// Finds the phrases.
+/// Matcher of the phrases.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyPhrases {
     automaton: AhoCorasick,
@@ -46,12 +46,12 @@ impl PolicyPhrases {
         }
     }
 
-    /// Whether any phrase occurs.
+    /// Returns true if any phrase occurs.
     pub(crate) fn any(&self, text: &str) -> bool {
         self.automaton.is_match(text)
     }
 
-    /// The share of paragraphs with a policy phrase; 1 as soon as a paragraph holds "lorem ipsum".
+    /// Share of paragraphs with a policy phrase; 1 if any paragraph contains "lorem ipsum".
     pub(crate) fn ratio(&self, text: &str, num_paragraphs: u32) -> f64 {
         let Some(first) = self.automaton.find(text) else { return 0.0 };
         let mut with_phrase = 0u32;
@@ -69,7 +69,7 @@ impl PolicyPhrases {
         f64::from(with_phrase) / f64::from(num_paragraphs.max(1))
     }
 
-    /// Whether `paragraph` holds a policy phrase, and whether "lorem ipsum".
+    /// Returns whether `paragraph` contains a policy phrase, and whether it contains "lorem ipsum".
     pub(crate) fn look(&self, paragraph: &str) -> (bool, bool) {
         let (mut policy, mut lorem) = (false, false);
         for found in self.automaton.find_overlapping_iter(paragraph) {

@@ -1,4 +1,4 @@
-//! Bounds between which nothing lies: a filter with them would drop every text, which no recipe asks for.
+//! Rejects empty ranges: a filter with one would drop every text, which no recipe intends.
 
 use super::options::{FilterOptions, NGramLimit};
 use crate::Error;
@@ -7,7 +7,7 @@ fn refused(piece: &'static str, key: &str, found: String, advice: &str) -> Error
     Error::Option { piece, key: key.to_string(), found, advice: advice.to_string() }
 }
 
-/// Refuses a lowest value above the highest.
+/// Rejects a minimum above the maximum.
 pub(super) fn ordered(piece: &'static str, key: &str, (low, high): (f64, f64)) -> Result<(), Error> {
     if low <= high {
         return Ok(());
@@ -16,7 +16,7 @@ pub(super) fn ordered(piece: &'static str, key: &str, (low, high): (f64, f64)) -
     Err(refused(piece, key, found, "no text could pass; give the lowest value first, then the highest"))
 }
 
-/// Refuses a highest value below 0, where no measure of a text lies.
+/// Rejects a maximum below 0, since all measures are non-negative.
 pub(super) fn highest(piece: &'static str, key: &str, value: f64) -> Result<(), Error> {
     if value >= 0.0 {
         return Ok(());
@@ -24,7 +24,7 @@ pub(super) fn highest(piece: &'static str, key: &str, value: f64) -> Result<(), 
     Err(refused(piece, key, value.to_string(), "no text could pass; give a number of 0 or more"))
 }
 
-/// Refuses a lowest share above 1.
+/// Rejects a minimum share above 1.
 pub(super) fn lowest_share(piece: &'static str, key: &str, value: f64) -> Result<(), Error> {
     if value <= 1.0 {
         return Ok(());
@@ -37,7 +37,7 @@ pub(super) fn lowest_share(piece: &'static str, key: &str, value: f64) -> Result
     ))
 }
 
-/// Checks all bounds of the filters of text.
+/// Checks all bounds of the text filters.
 pub(super) fn check(o: &FilterOptions) -> Result<(), Error> {
     let (g, f) = (&o.gopher, &o.fineweb);
     for (key, pair) in [

@@ -1,16 +1,16 @@
-//! Repeated lines and paragraphs as datatrove's Gopher filter cuts them.
+//! Repeated lines and paragraphs, split as in datatrove's Gopher filter.
 
 use super::lines::{Bag, Pieces};
 use super::table::Table;
 use super::unicode::strip;
 use memchr::memchr;
 
-/// The pieces of `text.strip()` between runs of two or more newlines.
+/// Pieces of `text.strip()` between runs of two or more newlines.
 pub(crate) fn gopher_paragraphs(text: &str, bag: &mut Bag, table: &mut Table) -> Pieces {
     split_runs(strip(text), 2, bag, table)
 }
 
-/// The pieces of `text` between runs of newlines.
+/// Pieces of `text` between runs of newlines.
 pub(crate) fn gopher_lines(text: &str, bag: &mut Bag, table: &mut Table) -> Pieces {
     split_runs(text, 1, bag, table)
 }

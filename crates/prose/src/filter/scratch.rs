@@ -1,4 +1,4 @@
-//! What one thread keeps between texts: buffers, and the facts of the current text that were found so far.
+//! Per-thread state: buffers, and the facts of the current text computed so far.
 
 use super::chars::CharFacts;
 use super::lines::{Bag, LineFacts, Pieces, find_lines, find_paragraphs};
@@ -12,7 +12,7 @@ use super::urls::UrlFacts;
 use super::words::Words;
 use memchr::memmem;
 
-/// Working memory of a thread. Its contents after a call mean nothing to the next.
+/// Working memory of a thread. Calls do not depend on earlier contents.
 #[derive(Default)]
 pub struct Scratch {
     chars: Option<CharFacts>,
@@ -36,7 +36,7 @@ pub struct Scratch {
     joined: String,
 }
 
-/// What Gopher's line and symbol rules count.
+/// Counts for Gopher's line and symbol rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GopherMarks {
     pub(super) hashes: u32,
@@ -46,7 +46,7 @@ pub(super) struct GopherMarks {
     pub(super) end_ellipses: u32,
 }
 
-/// What the enabled filters need to know in advance.
+/// Requirements of the enabled filters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Needs {
     pub(super) rule: WordRule,
@@ -55,7 +55,7 @@ pub(super) struct Needs {
     pub(super) token_ngrams: usize,
 }
 
-/// One text and what has been found of it. Every fact is found when it is first asked for.
+/// A text and its lazily computed facts.
 pub(super) struct View<'a> {
     pub(super) text: &'a str,
     needs: &'a Needs,
@@ -102,7 +102,7 @@ impl<'a> View<'a> {
         *self.s.gopher_marks.get_or_insert_with(|| gopher_marks(self.text))
     }
 
-    /// Whether the text may be of a script without spaces, whose marks count as its words do.
+    /// Returns true if the text may be in a script without spaces, whose punctuation counts like its words.
     pub(super) fn finds_words_by_dictionary(&self) -> bool {
         self.needs.rule == WordRule::Dictionary
     }
@@ -155,11 +155,12 @@ impl<'a> View<'a> {
         &s.token_found
     }
 
-    /// The characters that go when the most frequent n-gram of `n` words is deleted from the text; none when the text
-    /// has fewer words.
+    /// Number of characters removed by deleting the most frequent n-gram of `n` words from the text; `None` if the
+    /// text has fewer words.
     ///
-    /// This is Curator's measure: the words joined by single spaces are searched in the text, without a space where two
-    /// words touch. Between words of the Unicode rule may be marks, so the stretch from the first to the last is searched.
+    /// This is Curator's measure: the words, joined by single spaces (or directly if they are adjacent), are searched
+    /// in the text. Under the Unicode rule there may be punctuation between words, so the range from the first to the
+    /// last word is searched.
     pub(super) fn top_ngram_chars(&mut self, n: usize) -> Option<u64> {
         let top = self.ngrams().top[n];
         if top.count == 0 {
@@ -186,8 +187,8 @@ impl<'a> View<'a> {
         Some(times * super::unicode::count_chars(s.joined.as_bytes()) as u64)
     }
 
-    /// Occurrences of the most frequent token n-gram times its characters with spaces between; 0 when the text has
-    /// fewer tokens.
+    /// Occurrences of the most frequent token n-gram times its characters including spaces; 0 if the text has fewer
+    /// tokens.
     pub(super) fn top_token_ngram_chars(&mut self, n: usize) -> u64 {
         let top = self.token_ngrams().top[n];
         if top.count == 0 {

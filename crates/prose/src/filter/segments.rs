@@ -1,26 +1,26 @@
-//! Words of text that is written without spaces, by the dictionaries of ICU: always the longest that fits, so that words are
-//! counted well and their borders are right most of the time.
+//! Word segmentation of text without spaces by ICU's dictionaries: longest match first, which counts words well and
+//! gets most boundaries right.
 
 use std::sync::LazyLock;
 
 use icu_segmenter::options::WordBreakInvariantOptions;
 use icu_segmenter::{WordSegmenter, WordSegmenterBorrowed};
 
-/// Bytes that are looked at together: the dictionaries keep the breaks of a whole stretch.
+/// Bytes segmented together; the segmenter stores the breaks of the whole piece.
 const PIECE: usize = 4096;
 
 static DICTIONARIES: LazyLock<WordSegmenterBorrowed<'static>> =
     LazyLock::new(|| WordSegmenter::new_dictionary(WordBreakInvariantOptions::default()));
 
-/// Hands the begin and end of every word and every mark of `text[start..end]`, which has no white space, to `each`.
-/// Linear in the length, also where nothing is in any dictionary.
+/// Passes the start and end of every word and punctuation mark of `text[start..end]`, which must not contain white
+/// space, to `each`. Linear in the length, even if nothing is in any dictionary.
 pub(super) fn segments(text: &str, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
     let mut from = start;
     while from < end {
         let to = text.floor_char_boundary(from + PIECE).min(end);
         let (mut next, mut before) = (to, 0);
         for at in DICTIONARIES.segment_str(&text[from..to]).skip(1) {
-            // The end of a piece may cut a word: its last one is looked at again with what follows.
+            // The end of a piece may split a word, so its last word is segmented again with the next piece.
             if from + at == to && to < end && before > 0 {
                 next = from + before;
             } else {

@@ -1,4 +1,4 @@
-//! From options to rules: which filters run, in which order, and between which bounds.
+//! From options to rules: selection, order and bounds of the filters.
 
 use super::catalog::{Filter, Set, members};
 use super::ngrams::LONGEST;
@@ -7,7 +7,7 @@ use crate::Error;
 
 const ANY: f64 = f64::INFINITY;
 
-/// The lowest and highest value that is kept.
+/// Lowest and highest accepted value.
 pub(super) fn bounds(filter: Filter, o: &FilterOptions) -> (f64, f64) {
     use Filter::*;
     let g = &o.gopher;
@@ -60,7 +60,7 @@ fn limit(list: &[NGramLimit], n: u8) -> f64 {
     list.iter().find(|l| l.n == n).map_or(ANY, |l| l.max)
 }
 
-/// The filters that run, `empty` first, in the order of the sets, then of `with`.
+/// Active filters: `empty` first, then in the order of the sets, then of `with`.
 pub(super) fn select(o: &FilterOptions) -> Result<Vec<Filter>, Error> {
     let mut known = vec![Filter::Empty];
     for set in [Set::English, Set::GopherRepetition, Set::GopherQuality, Set::FineWeb, Set::C4Paragraphs] {
@@ -92,7 +92,7 @@ pub(super) fn select(o: &FilterOptions) -> Result<Vec<Filter>, Error> {
     Ok(selected)
 }
 
-/// Refuses lengths outside 2..=16 and lengths given twice.
+/// Rejects lengths outside 2..=16 and lengths given twice.
 pub(super) fn check_lengths(key: &str, limits: &[NGramLimit]) -> Result<(), Error> {
     for (i, limit) in limits.iter().enumerate() {
         if !(2..=LONGEST).contains(&(limit.n as usize)) {
@@ -105,7 +105,7 @@ pub(super) fn check_lengths(key: &str, limits: &[NGramLimit]) -> Result<(), Erro
     Ok(())
 }
 
-/// The error of a setting of this module.
+/// Error for an option of this module.
 pub(super) fn refused(key: &str, found: &str, advice: &str) -> Error {
     Error::Option {
         piece: "filter",

@@ -1,25 +1,25 @@
-//! Hashes and the open-addressing table that counts repeated words, lines and n-grams.
+//! Hashes, and the open-addressing table for counting repeated words, lines and n-grams.
 //!
-//! Equality is equality of 64-bit hashes: among a million distinct items one false equality is expected in
-//! forty million documents, and its effect is one repetition counted too many.
+//! Items are equal if their 64-bit hashes are: with a million distinct items per document, one collision is expected
+//! in forty million documents, and its effect is a single repetition counted too many.
 
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// The two halves of a 128-bit product folded together: every input bit reaches every output bit.
+/// XOR of the two halves of a 128-bit product: every input bit affects every output bit.
 #[inline(always)]
 pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let product = (a as u128).wrapping_mul(b as u128);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// The hash of an n-gram from that of its first n-1 words and the hash of its last.
+/// Hash of an n-gram from the hash of its first n-1 words and that of its last.
 #[inline(always)]
 pub(crate) fn extend(gram: u64, word: u64) -> u64 {
     fold(gram.rotate_left(23) ^ word ^ K0, K1)
 }
 
-/// A 64-bit hash of `bytes`.
+/// 64-bit hash of `bytes`.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut h = K0 ^ bytes.len() as u64;
     let mut pieces = bytes.chunks_exact(8);
@@ -30,8 +30,8 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
     fold(h ^ tail_of(rest), K0 ^ K1)
 }
 
-/// The hash of `text[start..end]`, equal to [`hash`] of that slice; short words need one load when the text goes
-/// on for eight bytes.
+/// Hash of `text[start..end]`, equal to [`hash`] of that slice; a short word needs a single load if the text
+/// continues for eight bytes.
 #[inline(always)]
 pub(crate) fn hash_at(text: &[u8], start: usize, end: usize) -> u64 {
     let len = end - start;
@@ -57,7 +57,7 @@ fn tail_of(rest: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Finds the first item equal to each item. One table serves all purposes of a thread, one after another.
+/// Finds the first item equal to each item. One table serves all purposes of a thread in turn.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: Vec<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Empties the table and makes room for `items` distinct items.
+    /// Clears the table and makes room for `items` distinct items.
     pub(crate) fn reset(&mut self, items: usize) {
         let slots = (items * 2).next_power_of_two().max(16);
         self.slots.clear();
@@ -73,8 +73,8 @@ impl Table {
         self.mask = slots - 1;
     }
 
-    /// The position given with the first item of this hash since the last [`reset`](Self::reset): `position` itself
-    /// if there was none. `hashes[p]` must be the hash that was given with position `p`.
+    /// Position passed with the first item of this hash since the last [`reset`](Self::reset): `position` itself if
+    /// there was none. `hashes[p]` must be the hash that was passed with position `p`.
     #[inline(always)]
     pub(crate) fn first(&mut self, hash: u64, position: u32, hashes: &[u64]) -> u32 {
         let tag = hash & 0xffff_ffff_0000_0000;

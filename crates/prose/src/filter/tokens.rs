@@ -1,26 +1,26 @@
-//! Words of the Gopher and FineWeb filters as datatrove counts them: punctuation marks are words of their own.
+//! Words of the Gopher and FineWeb filters, counted as in datatrove: punctuation marks are separate words.
 //!
-//! datatrove asks spaCy's rule tokenizer. The rules here are its main ones: marks around a word stand alone, `...`
-//! is one word, a hyphen, slash or colon between letters separates, a stop between letters (e.g., U.S.) and marks
-//! between digits (1,000.5) do not, `n't`, `'s`, `'re`, `'ve`, `'ll`, `'d`, `'m` are split off, URLs and mail
-//! addresses stay whole. Its list of exceptions (abbreviations, emoticons) is not copied.
+//! datatrove uses spaCy's rule-based tokenizer. This is a version of its main rules: punctuation around a word is
+//! separate, `...` is one word, a hyphen, slash or colon between letters separates, a stop between letters (e.g.,
+//! U.S.) and punctuation between digits (1,000.5) do not, `n't`, `'s`, `'re`, `'ve`, `'ll`, `'d`, `'m` are split off,
+//! URLs and mail addresses stay whole. Its list of exceptions (abbreviations, emoticons) is not included.
 
 use super::table::hash_at;
 use super::unicode::{count_chars, is_space};
 
-/// The tokens of one text with what Gopher's quality rules count.
+/// Tokens of a text with the counts for Gopher's quality rules.
 #[derive(Default)]
 pub(crate) struct Tokens {
     pub(crate) hashes: Vec<u64>,
-    /// Characters of all tokens before the token; one entry more than tokens.
+    /// Number of characters in all preceding tokens; one more entry than tokens.
     pub(crate) chars: Vec<u32>,
-    /// Tokens with a character that is no punctuation.
+    /// Number of tokens with a non-punctuation character.
     pub(crate) real: u32,
-    /// Characters of those.
+    /// Number of characters in those tokens.
     pub(crate) real_chars: u64,
-    /// Tokens with a letter.
+    /// Number of tokens with a letter.
     pub(crate) with_letter: u32,
-    /// Which of the common English words occur, one bit each.
+    /// Common English words that occur, one bit each.
     pub(crate) common: u8,
 }
 
@@ -29,7 +29,7 @@ impl Tokens {
         self.hashes.len()
     }
 
-    /// Finds the tokens of the white-space separated `spans` of `text`.
+    /// Tokenizes the white-space separated `spans` of `text`.
     pub(crate) fn find(&mut self, text: &str, spans: &[(u32, u32)]) {
         self.hashes.clear();
         self.chars.clear();
@@ -66,7 +66,8 @@ impl Tokens {
     }
 }
 
-/// Punctuation as datatrove lists it: ASCII marks, controls, sentence ends of all scripts, common wide marks.
+/// Punctuation according to datatrove: ASCII punctuation, controls, sentence ends of all scripts, common wide
+/// punctuation.
 pub(crate) fn is_mark(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_punctuation() || c.is_ascii_control() && !matches!(c, '\t' | '\n');
@@ -110,13 +111,13 @@ fn is_address(word: &str) -> bool {
     word.contains("://") || word.starts_with("www.") || word.contains('@') && word.contains('.')
 }
 
-/// Letters with stops between them, as in `e.g` or `U.S`.
+/// Matches letters separated by stops, such as `e.g` or `U.S`.
 fn is_abbreviation(core: &str) -> bool {
     core.contains('.')
         && core.split('.').all(|part| part.chars().count() == 1 && part.chars().all(char::is_alphabetic))
 }
 
-/// Each mark is a token; a run of stops is one.
+/// Makes each punctuation mark a token; a run of stops is one.
 fn marks(text: &str, start: usize, end: usize, push: &mut impl FnMut(usize, usize)) {
     let mut at = start;
     while at < end {
@@ -128,7 +129,7 @@ fn marks(text: &str, start: usize, end: usize, push: &mut impl FnMut(usize, usiz
     }
 }
 
-/// Splits what lies between the outer marks of a word.
+/// Splits the part of a word between its outer punctuation.
 fn core(text: &str, start: usize, end: usize, push: &mut impl FnMut(usize, usize)) {
     let mut from = start;
     let mut before = ' ';

@@ -1,7 +1,7 @@
-//! Characters as Python's `str` methods see them, so that thresholds published for Python mean the same here.
+//! Character classes of Python's `str` methods, so that thresholds published for Python have the same meaning here.
 
-/// Whether Python's `str.isspace` holds for `c`: the Unicode property White_Space and the four ASCII separators
-/// U+001C to U+001F.
+/// Python's `str.isspace` for one character: the Unicode property White_Space and the four ASCII separators U+001C to
+/// U+001F.
 pub fn is_space(c: char) -> bool {
     match c {
         '\t'..='\r' | '\u{1c}'..=' ' => true,
@@ -10,12 +10,12 @@ pub fn is_space(c: char) -> bool {
     }
 }
 
-/// `text` without leading and trailing [`is_space`] characters (Python's `str.strip`).
+/// Removes leading and trailing [`is_space`] characters (Python's `str.strip`).
 pub fn strip(text: &str) -> &str {
     text.trim_matches(is_space)
 }
 
-/// Whether `c` belongs to a script that is written without spaces between words: Han, Kana, Thai, Lao, Burmese, Khmer.
+/// Returns true if `c` belongs to a script without spaces between words: Han, Kana, Thai, Lao, Burmese, Khmer.
 pub(crate) fn is_unspaced(c: char) -> bool {
     matches!(
         c,
@@ -35,12 +35,12 @@ pub(crate) fn is_unspaced(c: char) -> bool {
     )
 }
 
-/// Whether `byte` is white space of one byte.
+/// Returns true if `byte` is a single-byte white space character.
 pub(crate) const fn is_ascii_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | 0x1c..=b' ')
 }
 
-/// The length in bytes of a white space character of several bytes at the start of `bytes`, else 0.
+/// Length in bytes of a multi-byte white space character at the start of `bytes`; 0 if there is none.
 pub(crate) fn wide_space(bytes: &[u8]) -> usize {
     match bytes {
         [0xc2, 0x85 | 0xa0, ..] => 2,
@@ -50,13 +50,13 @@ pub(crate) fn wide_space(bytes: &[u8]) -> usize {
     }
 }
 
-/// Characters of valid UTF-8 `bytes`: bytes that do not continue a character.
+/// Number of characters in valid UTF-8 `bytes`: bytes that do not continue a character.
 pub(crate) fn count_chars(bytes: &[u8]) -> usize {
     count(bytes, |b| (b as i8) >= -0x40)
 }
 
-/// Bytes for which `wanted` holds. The inner loop adds bytes in blocks that cannot overflow, which the compiler
-/// turns into vector code.
+/// Number of bytes for which `wanted` returns true. The inner loop adds bytes in blocks that cannot overflow, which
+/// the compiler vectorizes.
 #[inline]
 pub(crate) fn count(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
     let mut total = 0usize;
@@ -70,7 +70,7 @@ pub(crate) fn count(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
     total
 }
 
-/// The pieces of `text` that Python's `str.splitlines` gives, without their ends.
+/// Lines as in Python's `str.splitlines`, without their ends.
 pub(crate) fn split_lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

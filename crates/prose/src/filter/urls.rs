@@ -1,8 +1,8 @@
-//! URLs by Curator's pattern: `https?://`, then characters that a URL may hold or percent-escapes.
+//! URLs by Curator's pattern: `https?://`, followed by valid URL characters or percent-escapes.
 
 use memchr::memmem;
 
-/// The byte ranges of the URLs of `text`.
+/// Byte ranges of the URLs in `text`.
 pub(crate) fn find_urls(text: &str) -> impl Iterator<Item = (usize, usize)> {
     let bytes = text.as_bytes();
     let mut from = 0;
@@ -25,7 +25,7 @@ fn scheme_before(bytes: &[u8]) -> Option<usize> {
     ["https", "http"].iter().find(|s| bytes.ends_with(s.as_bytes())).map(|s| bytes.len() - s.len())
 }
 
-/// Where the URL characters that begin at `at` end.
+/// End of the run of URL characters that begins at `at`.
 fn url_end(bytes: &[u8], mut at: usize) -> usize {
     loop {
         match bytes.get(at) {
@@ -44,12 +44,12 @@ fn is_url_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"$-_@.&+/:=?#~!*(),".contains(&b)
 }
 
-/// What the URL filters ask.
+/// Facts for the URL filters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct UrlFacts {
-    /// Characters in URLs.
+    /// Number of characters in URLs.
     pub(crate) chars: u32,
-    /// Whether a URL holds "porn".
+    /// True if a URL contains "porn".
     pub(crate) porn: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The words of a text, found once: where they are, how long, their hashes, and what the word filters count.
+//! Words of a text, found in one pass: positions, lengths, hashes, and the counts for the word filters.
 
 use super::options::WordRule;
 use super::segments::segments;
@@ -35,29 +35,29 @@ const CLASS: [u8; 256] = {
     class
 };
 
-/// Words that stand for an omission (Curator's list, without its entries of two words).
+/// Words that denote an omission (Curator's list, without its entries of two words).
 const ELLIPSES: [&str; 6] = ["...", "[...]", "…", "(...)", "[…]", "-»"];
-/// The eight words that English text has (Gopher, Rae et al. 2021, A1.1).
+/// Eight words that occur in English text (Gopher, Rae et al. 2021, A1.1).
 pub(super) const COMMON: [&str; 8] = ["the", "be", "to", "of", "and", "that", "have", "with"];
 
-/// The words of one text.
+/// Words of a text.
 #[derive(Default)]
 pub(crate) struct Words {
-    /// Byte offsets of begin and end.
+    /// Byte offsets of start and end.
     pub(crate) spans: Vec<(u32, u32)>,
     /// One hash per word.
     pub(crate) hashes: Vec<u64>,
-    /// Characters of all words before the word; one entry more than words.
+    /// Number of characters in all preceding words; one more entry than words.
     pub(crate) chars: Vec<u32>,
-    /// Of each word, how often something stands between two words up to it; empty where it does between any two.
+    /// For each word the number of gaps between words up to it; empty if there is a gap between any two words.
     pub(crate) gaps: Vec<u32>,
-    /// Characters of the longest word.
+    /// Number of characters in the longest word.
     pub(crate) longest: u32,
-    /// Words with a letter.
+    /// Number of words with a letter.
     pub(crate) with_letter: u32,
-    /// Words that are an ellipsis or mostly `#`.
+    /// Number of words that are an ellipsis or mostly `#`.
     pub(crate) symbols: u32,
-    /// Occurrences of [`COMMON`] words.
+    /// Number of occurrences of [`COMMON`] words.
     pub(crate) common: u32,
 }
 
@@ -75,12 +75,12 @@ impl Words {
         self.spans.len()
     }
 
-    /// Characters of all words together.
+    /// Number of characters in all words.
     pub(crate) fn total_chars(&self) -> u32 {
         self.chars.last().copied().unwrap_or(0)
     }
 
-    /// Finds the words of `text`, shorter than 4 GiB.
+    /// Finds the words of `text`, which must be shorter than 4 GiB.
     pub(crate) fn find(&mut self, text: &str, rule: WordRule) {
         self.clear();
         match rule {
@@ -98,7 +98,7 @@ impl Words {
         }
     }
 
-    /// A word between spaces that may be many: those of the dictionaries, if it is of a script without spaces.
+    /// Adds a space-delimited word, segmenting it by dictionary if its script is written without spaces.
     fn push_unspaced(&mut self, text: &str, start: usize, end: usize, flags: u8) {
         if flags & HIGH == 0 || !text[start..end].chars().any(is_unspaced) {
             return self.push(text, start, end, flags);
@@ -115,7 +115,7 @@ impl Words {
         }
     }
 
-    /// Calls `each` with begin, end and classes of every stretch without white space.
+    /// Calls `each` with start, end and byte classes of every run without white space.
     #[inline(always)]
     fn between_spaces(&mut self, text: &str, each: impl Fn(&mut Words, &str, usize, usize, u8)) {
         let bytes = text.as_bytes();
@@ -178,12 +178,12 @@ impl Words {
     }
 }
 
-/// The classes of all bytes of a word.
+/// Union of the classes of a word's bytes.
 fn flags_of(word: &str) -> u8 {
     word.bytes().fold(0, |flags, b| flags | CLASS[b as usize])
 }
 
-/// Whether runs of `#` are more than half as many as the characters (Curator counts runs, not signs).
+/// Returns true if there are more than half as many runs of `#` as characters (Curator counts runs, not signs).
 fn mostly_hashes(word: &[u8], chars: u32) -> bool {
     let mut runs = 0u32;
     let mut before = 0;

@@ -2,7 +2,7 @@
 
 use whatlang::Script;
 
-/// ISO 639-3 and 639-1 of the languages that the built-in detector knows, and of usual labels of models.
+/// ISO 639-3 and 639-1 codes of the built-in detector's languages, and of common model labels.
 const CODES: [(&str, &str); 82] = [
     ("afr", "af"),
     ("aka", "ak"),
@@ -88,15 +88,15 @@ const CODES: [(&str, &str); 82] = [
     ("zul", "zu"),
 ];
 
-/// The script of Japanese, which writes with three.
+/// Script code of Japanese, which combines three scripts.
 pub(super) const JAPANESE: &str = "Jpan";
 
-/// The code of two letters, or `code` where there is none.
+/// Two-letter code; `code` itself if there is none.
 pub fn two_letters(code: &str) -> &str {
     CODES.iter().find(|(three, _)| *three == code).map_or(code, |(_, two)| two)
 }
 
-/// The script of most letters of `text` by its ISO 15924 code; `Zyyy` when there is none.
+/// ISO 15924 code of the script of most letters in `text`; `Zyyy` if there is none.
 pub fn script_of(text: &str) -> &'static str {
     whatlang::detect_script(text).map_or("Zyyy", iso_15924)
 }

@@ -1,4 +1,4 @@
-//! The language of a text.
+//! Language detection.
 
 use super::codes::{JAPANESE, iso_15924, script_of, two_letters};
 use super::known;
@@ -32,24 +32,24 @@ impl Default for LanguageOptions {
     }
 }
 
-/// What a text is written in.
+/// Language and script of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Language {
-    /// ISO 639-1 where it exists, else the detector's code.
+    /// ISO 639-1 code if one exists, otherwise the detector's code.
     pub code: String,
-    /// ISO 15924.
+    /// ISO 15924 code.
     pub script: String,
     /// 0 to 1; the built-in detector's confidence or the model's probability.
     pub score: f32,
 }
 
 impl Language {
-    /// Language and script, as `en_Latn`.
+    /// Language and script, such as `en_Latn`.
     pub fn label(&self) -> String {
         format!("{}_{}", self.code, self.script)
     }
 
-    /// Whether `wanted` (`en`, `eng` or `en_Latn`, in any case) names this language.
+    /// Returns true if `wanted` (`en`, `eng` or `en_Latn`, in any case) denotes this language.
     pub fn is(&self, wanted: &str) -> bool {
         let (language, script) = wanted.split_once('_').unwrap_or((wanted, ""));
         let language = language.to_ascii_lowercase();
@@ -58,18 +58,18 @@ impl Language {
     }
 }
 
-/// Finds languages; shared by threads.
+/// Language detector; shared by threads.
 pub struct LanguageDetector {
     options: LanguageOptions,
     model: Option<Model>,
 }
 
 impl LanguageDetector {
-    /// Loads the model that `options` name, if any.
+    /// Loads the model named in `options`, if any.
     ///
     /// # Errors
-    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] for a score outside 0..=1 and a wanted
-    /// language that is never found.
+    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] for a score outside 0..=1 and for a
+    /// wanted language that is never detected.
     pub fn new(options: &LanguageOptions) -> Result<LanguageDetector, Error> {
         if !(0.0..=1.0).contains(&options.min_score) {
             return Err(Error::Option {
@@ -87,8 +87,8 @@ impl LanguageDetector {
         Ok(LanguageDetector { options: options.clone(), model })
     }
 
-    /// The language of `text`; none when there is no letter to judge by, for the built-in detector. A model judges any
-    /// text: one of unknown words, or without any, by the end of its line.
+    /// Detects the language of `text`; with the built-in detector `None` if there are no letters. A model classifies
+    /// any text: one without known words by its end-of-line token.
     pub fn detect(&self, text: &str) -> Option<Language> {
         match &self.model {
             None => built_in(text, self.options.max_bytes),
@@ -102,7 +102,7 @@ impl LanguageDetector {
         }
     }
 
-    /// The language of `text`, or why it goes: `language_unknown`, `language_score`, `language`.
+    /// Returns the language of `text`, or the reason to reject it: `language_unknown`, `language_score`, `language`.
     ///
     /// # Errors
     /// The [`Refusal`] with the score.
@@ -122,7 +122,8 @@ impl LanguageDetector {
     }
 }
 
-/// The language of the first `max_bytes` of `text` by the built-in detector; none when there is no letter to judge by.
+/// Detects the language of the first `max_bytes` of `text` with the built-in detector; `None` if there are no
+/// letters.
 pub(crate) fn built_in(text: &str, max_bytes: usize) -> Option<Language> {
     let info = whatlang::detect(strip(head(text, max_bytes)))?;
     let script = match info.lang() {
@@ -133,7 +134,7 @@ pub(crate) fn built_in(text: &str, max_bytes: usize) -> Option<Language> {
     Some(Language { code, script: script.to_string(), score: info.confidence() as f32 })
 }
 
-/// At most `bytes` of the begin of `text`, cut between characters; 0 for all.
+/// Beginning of `text`, at most `bytes` bytes, cut at a character boundary; 0 for all.
 fn head(text: &str, bytes: usize) -> &str {
     if bytes == 0 || text.len() <= bytes {
         return text;

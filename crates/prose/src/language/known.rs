@@ -1,20 +1,20 @@
-//! The languages that a detector can find: one that it cannot would drop every text.
+//! Languages that a detector can return: requesting any other would drop every text.
 
 use super::codes::{JAPANESE, iso_15924, two_letters};
 use crate::Error;
 use whatlang::{Lang, Script};
 
-/// A language as it can be found.
+/// A detectable language.
 pub(super) struct Known {
-    /// ISO 639-1 where it exists, else the detector's code.
+    /// ISO 639-1 code if one exists, otherwise the detector's code.
     code: String,
-    /// The scripts it comes with, by ISO 15924; empty where the text decides.
+    /// ISO 15924 codes of its scripts; empty if the script is determined from the text.
     scripts: Vec<String>,
-    /// Its English name, in lower case.
+    /// English name, in lower case.
     name: String,
 }
 
-/// Those of the built-in detector.
+/// Languages of the built-in detector.
 pub(super) fn built_in() -> Vec<Known> {
     let of = |lang: &Lang| {
         let scripts = Script::all().iter().filter(|script| script.langs().contains(lang));
@@ -27,7 +27,7 @@ pub(super) fn built_in() -> Vec<Known> {
     Lang::all().iter().map(of).collect()
 }
 
-/// Those of a model with these labels.
+/// Languages of a model with these labels.
 pub(super) fn of_labels(labels: &[String]) -> Vec<Known> {
     let of = |label: &String| {
         let (code, script) = parts_of(label);
@@ -37,7 +37,7 @@ pub(super) fn of_labels(labels: &[String]) -> Vec<Known> {
     labels.iter().map(of).collect()
 }
 
-/// The language of a model's label, by its shortest code, and its script where the label tells it.
+/// Language of a model's label, as its shortest code, and its script if the label includes one.
 pub(super) fn parts_of(label: &str) -> (&str, Option<&str>) {
     let label = label.trim_start_matches("__label__");
     match label.split_once('_') {
@@ -46,7 +46,7 @@ pub(super) fn parts_of(label: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Refuses a wanted language that is not among those that `detector` finds.
+/// Rejects a wanted language that `detector` cannot return.
 pub(super) fn check(wanted: &[String], known: &[Known], detector: &str) -> Result<(), Error> {
     for word in wanted {
         let (language, script) = word.split_once('_').unwrap_or((word, ""));

@@ -1,5 +1,5 @@
-//! The layout of fastText's files (`.bin`, and `.ftz` where matrices are product-quantised): walked before a file is loaded,
-//! so that what its header announces is not allocated for a file that does not hold it.
+//! Validates the layout of fastText files (`.bin`, and `.ftz` with product-quantized matrices) before they are
+//! loaded, so that sizes announced in a header are not allocated for a file that is too short.
 
 use crate::Error;
 use std::fs::File;
@@ -9,16 +9,16 @@ use std::path::Path;
 const MAGIC: i32 = 793_712_314;
 const HEADER_BYTES: u64 = 8 + 56 + 28;
 
-/// Centroids of a sub-quantiser: a code is a byte.
+/// Centroids of a sub-quantizer; a code is one byte.
 const CENTROIDS: u64 = 256;
 
-/// A file and how many of its bytes are left.
+/// A file and the number of its remaining bytes.
 struct Walk {
     file: BufReader<File>,
     left: u64,
 }
 
-/// The file ends before what it announces, or announces what cannot be.
+/// The file is shorter than announced, or announces impossible values.
 struct Damage(String);
 
 impl From<std::io::Error> for Damage {
@@ -30,10 +30,10 @@ impl From<std::io::Error> for Damage {
     }
 }
 
-/// Checks the file at `path` from its header to its last matrix.
+/// Validates the file at `path` from its header to its last matrix.
 ///
 /// # Errors
-/// [`Error::Read`] when the file cannot be read, [`Error::BadFile`] when it is damaged or no fastText model.
+/// [`Error::Read`] if the file cannot be read, [`Error::BadFile`] if it is damaged or not a fastText model.
 pub(super) fn check(path: &Path) -> Result<(), Error> {
     let file = File::open(path).map_err(|e| Error::read(path, e))?;
     let left = file.metadata().map_err(|e| Error::read(path, e))?.len();
@@ -53,7 +53,8 @@ impl Walk {
         if self.i32()? != MAGIC {
             return Err(Damage("the first four bytes are not fastText's".to_string()));
         }
-        // version, then dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t.
+        // After the version: dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn,
+        // lrUpdateRate, t.
         let mut fields = [0; 13];
         for field in &mut fields {
             *field = self.i32()?;
@@ -74,7 +75,7 @@ impl Walk {
         }
         let (dim, words, labels) = (dim as u64, words as u64, labels as u64);
         self.dictionary(words + labels)?;
-        // Of a pruned model only the n-grams in a list have rows.
+        // In a pruned model only the n-grams in a list have rows.
         let grams = match u64::try_from(pruned) {
             Ok(pruned) => {
                 self.pruned(pruned)?;
@@ -88,7 +89,7 @@ impl Walk {
         self.matrix(quantised, (labels, dim))
     }
 
-    /// Words with a 0 behind each, its count (8 bytes) and its kind (1 byte).
+    /// Words, each zero-terminated and followed by its count (8 bytes) and type (1 byte).
     fn dictionary(&mut self, entries: u64) -> Result<(), Damage> {
         const LEAST: u64 = 1 + 8 + 1;
         if entries.saturating_mul(LEAST) > self.left {
@@ -102,7 +103,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Pairs of an n-gram's bucket and its row behind the words.
+    /// Pairs of an n-gram's bucket and its row after the words.
     fn pruned(&mut self, pairs: u64) -> Result<(), Damage> {
         if pairs.saturating_mul(8) > self.left {
             return Err(self.too_small(&format!("{pairs} n-grams")));
@@ -142,7 +143,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A product quantiser of vectors of `dim` numbers: how many parts it cuts them into.
+    /// A product quantizer of vectors of `dim` numbers; returns the number of parts per vector.
     fn quantiser(&mut self, dim: u64) -> Result<u64, Damage> {
         let mut fields = [0u64; 4];
         for field in &mut fields {

@@ -1,10 +1,10 @@
-//! Which language a text is in, and fastText models: languages and quality, read and trained.
+//! Language detection, and fastText models for languages and quality: prediction and training.
 //!
-//! [`LanguageDetector`] asks the built-in detector (trigrams and scripts of 69 languages) or a fastText model that the
-//! user supplies; [`QualityModel`] scores text by a fastText model of good and other text, [`train_quality`] makes one,
-//! and [`ParetoKeep`] is the stochastic rule by which a score becomes a verdict.
+//! [`LanguageDetector`] uses the built-in detector (trigrams and scripts of 69 languages) or a user-supplied fastText
+//! model; [`QualityModel`] scores text with a fastText classifier of good and other text, [`train_quality`] trains
+//! one, and [`ParetoKeep`] is the stochastic rule that turns a score into a verdict.
 //!
-//! Codes are ISO 639-1 where they exist, else 639-3, as in fastText's `lid.176`; labels add the script (`en_Latn`).
+//! Codes are ISO 639-1 if available, otherwise 639-3, as in fastText's `lid.176`; labels add the script (`en_Latn`).
 
 mod codes;
 mod detect;

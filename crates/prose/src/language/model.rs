@@ -1,4 +1,4 @@
-//! fastText's models (`.bin`, `.ftz`) and what such a model says of a text: the same as the library's own `predict`.
+//! fastText models (`.bin`, `.ftz`), with predictions identical to those of the library's own `predict`.
 
 use super::layout;
 use super::quantised::Head;
@@ -6,13 +6,13 @@ use crate::Error;
 use fasttext::{FastText, Prediction};
 use std::path::Path;
 
-/// The word that stands for a line's end, in models and in the library's reading of lines.
+/// End-of-line token, in models and in the library's line parsing.
 const END: &str = "</s>";
 
-/// A model that labels texts; shared by threads.
+/// A text classifier; shared by threads.
 pub(super) struct Model {
     model: FastText,
-    /// Of a quantised model.
+    /// Output layer of a quantized model.
     head: Option<Head>,
 }
 
@@ -24,11 +24,11 @@ impl From<FastText> for Model {
 }
 
 impl Model {
-    /// Opens the model at `path`.
+    /// Loads the model at `path`.
     ///
     /// # Errors
-    /// [`Error::Read`] when the file cannot be read, [`Error::BadFile`] when it is damaged or no fastText model that labels
-    /// texts.
+    /// [`Error::Read`] if the file cannot be read, [`Error::BadFile`] if it is damaged or not a fastText text
+    /// classifier.
     pub(super) fn open(path: &Path) -> Result<Model, Error> {
         layout::check(path)?;
         let bad = |error: fasttext::FastTextError| Error::BadFile {
@@ -44,17 +44,19 @@ impl Model {
         self.model.get_labels().0
     }
 
-    /// The likeliest label of `text`, read as one line; none where the model has neither its words nor a line's end.
+    /// Most likely label of `text`, read as one line; `None` if the model knows neither its words nor the end-of-line
+    /// token.
     pub(super) fn best(&self, text: &str) -> Option<Prediction> {
         self.predict(text, 1).into_iter().next()
     }
 
-    /// At most `count` labels of `text`, the likeliest first.
+    /// At most `count` labels of `text`, most likely first.
     ///
-    /// The library reads a line's end as a word like others, with its place in n-grams. The crate's `predict` adds it
-    /// behind the n-grams and says nothing of a line that has no other known word, so it is written out here.
+    /// The library treats the end of a line as a word like any other, including in n-grams. The crate's `predict`
+    /// appends it after the n-grams and returns nothing for a line without other known words, so it is written out
+    /// here.
     fn predict(&self, text: &str, count: usize) -> Vec<Prediction> {
-        // What the library takes for spaces and the crate does not, and ends of lines inside.
+        // Characters that only the library treats as spaces, and inner line ends.
         let mut line = text.replace(['\n', '\x0b', '\0'], " ");
         line.push(' ');
         line.push_str(END);
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// The first labels of every text have the probabilities that the library gives them (`oracle/fasttext_models.py`).
+    /// The top labels of every text have the library's probabilities (`oracle/fasttext_models.py`).
     #[test]
     fn scores_are_the_librarys() {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fasttext");
@@ -85,7 +87,7 @@ mod tests {
             let model = Model::open(&folder.join(name)).unwrap();
             for (text, wanted) in texts.iter().zip(wanted.as_array().unwrap()) {
                 let wanted = wanted.as_array().unwrap();
-                // Labels of equal probability come in any order.
+                // Labels of equal probability may come in any order.
                 let found = model.predict(text, usize::MAX);
                 let near = |p: &Prediction, pair: &serde_json::Value| {
                     (f64::from(p.prob) - pair[1].as_f64().unwrap()).abs() < 1e-4

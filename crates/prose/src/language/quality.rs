@@ -1,4 +1,4 @@
-//! Quality by a fastText model: scores, training, and the stochastic rule of keeping.
+//! Quality classification with a fastText model: scores, training, and stochastic selection.
 
 use super::model::Model;
 use crate::Error;
@@ -30,7 +30,7 @@ pub struct QualityOptions {
 }
 
 impl QualityOptions {
-    /// The threshold that holds.
+    /// Effective threshold.
     pub fn threshold(&self) -> Option<f32> {
         const WITHOUT_RULE: f32 = 0.5;
         self.min_score.or(if self.pareto.is_none() { Some(WITHOUT_RULE) } else { None })
@@ -68,20 +68,20 @@ impl Default for ParetoKeep {
 }
 
 impl ParetoKeep {
-    /// The draw for the document `id`: (1-u)^(-1/alpha) - 1 with u uniform, as numpy's `random.pareto`.
+    /// Draw for the document `id`: (1-u)^(-1/alpha) - 1 with u uniform, like numpy's `random.pareto`.
     pub fn draw(&self, id: &str) -> f64 {
         let bits = XxHash3_64::oneshot_with_seed(self.seed, id.as_bytes());
         let u = (bits >> 11) as f64 / (1u64 << 53) as f64;
         (1.0 - u).powf(-1.0 / self.alpha) - 1.0
     }
 
-    /// Whether the document `id` with this `score` stays.
+    /// Returns true if the document `id` with this `score` is kept.
     pub fn keep(&self, id: &str, score: f64) -> bool {
         self.draw(id) > 1.0 - score
     }
 }
 
-/// A model of good text; shared by threads.
+/// A quality classifier; shared by threads.
 pub struct QualityModel {
     options: QualityOptions,
     model: Model,
@@ -91,8 +91,8 @@ impl QualityModel {
     /// Loads the model.
     ///
     /// # Errors
-    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] when it has no such label, and for numbers
-    /// that cannot be.
+    /// [`Error::Read`] or [`Error::BadFile`] for the model, [`Error::Option`] if it lacks the label, and for invalid
+    /// numbers.
     pub fn new(options: &QualityOptions) -> Result<QualityModel, Error> {
         let refused = |key: &str, found: String, advice: &str| {
             Err(Error::Option { piece: "quality", key: key.to_string(), found, advice: advice.to_string() })
@@ -116,9 +116,9 @@ impl QualityModel {
         Ok(QualityModel { options: options.clone(), model })
     }
 
-    /// How good `text` is, 0 to 1: the probability of the best label if that is the label of good text, else one minus
-    /// it (as NeMo Curator scores). Text without a known word is judged by the end of its line, as the library judges it;
-    /// 0 where the model does not know that either.
+    /// Quality of `text`, 0 to 1: the probability of the best label if that is the label of good text, otherwise one
+    /// minus it (like NeMo Curator). Text without known words is classified by its end-of-line token, as in the
+    /// library; 0 if the model does not know that either.
     pub fn score(&self, text: &str) -> f32 {
         match self.model.best(&one_line(text)) {
             Some(best) if best.label == self.options.label => best.prob,
@@ -127,7 +127,8 @@ impl QualityModel {
         }
     }
 
-    /// The score of the document `id`, or its refusal: `quality` below the threshold, `quality_pareto` by the rule.
+    /// Returns the score of the document `id`, or its refusal: `quality` below the threshold, `quality_pareto` by the
+    /// stochastic rule.
     ///
     /// # Errors
     /// The [`Refusal`] with the score.
@@ -148,23 +149,24 @@ fn one_line(text: &str) -> String {
     text.replace('\n', " ").replace("__label__", " ")
 }
 
-/// How a model is trained. The defaults are fastText's for classification, with word pairs and a small table of them.
+/// Training options of a classifier. The defaults are fastText's for classification, with word bigrams and a small
+/// table for them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QualityTraining {
-    /// Numbers per word.
+    /// Dimensions of a word vector.
     pub dim: u32,
-    /// Passes over the examples.
+    /// Number of epochs.
     pub epochs: u32,
     /// Learning rate.
     pub learning_rate: f64,
-    /// Longest n-gram of words.
+    /// Maximum length of word n-grams.
     pub word_ngrams: u32,
-    /// Rows of the table of n-grams; a row takes 4 x `dim` bytes.
+    /// Rows of the n-gram table; a row takes 4 x `dim` bytes.
     pub buckets: u32,
-    /// Words that occur less often are not learnt.
+    /// Minimum number of occurrences of a word.
     pub min_count: u32,
-    /// One example in so many is held out to measure the model; 0 for none.
+    /// Interval of held-out examples, for measuring the model; 0 for none.
     pub hold_out: u32,
     /// Seed of the training.
     pub seed: u32,
@@ -185,24 +187,24 @@ impl Default for QualityTraining {
     }
 }
 
-/// What came of a training.
+/// Result of a training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QualityReport {
-    /// Examples that were learnt.
+    /// Number of training examples.
     pub examples: u64,
-    /// Examples that were held out.
+    /// Number of held-out examples.
     pub held_out: u64,
-    /// The share of those that the model labels rightly; 0 when none was held out.
+    /// Share of the held-out examples that are classified correctly; 0 if there are none.
     pub accuracy: f64,
 }
 
-/// Trains a model on labelled texts (`("__label__hq", text)`) and writes it to `out` (`.bin`). One thread, and examples in
-/// an order that their number and the seed decide, so the same examples give the same model. They pass through a file
-/// next to `out`, which is removed; memory holds the held-out ones and a few bytes of each.
+/// Trains a classifier on labelled texts (`("__label__hq", text)`) and writes it to `out` (`.bin`). Training uses one
+/// thread and an order of examples determined by their number and the seed, so the same examples give the same model.
+/// They are stored in a temporary file next to `out`; memory holds the held-out ones and a few bytes per example.
 ///
 /// # Errors
-/// The first failure among the examples, [`Error::Write`] for the files, [`Error::BadFile`] when nothing can be learnt
-/// from the examples.
+/// The first failure among the examples, [`Error::Write`] for the files, [`Error::BadFile`] if the examples do not
+/// allow training.
 pub fn train_quality<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
     options: &QualityTraining,
     examples: impl IntoIterator<Item = Result<(L, T), E>>,
@@ -224,11 +226,11 @@ pub fn train_quality<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
     result
 }
 
-/// Examples on their way into a model.
+/// Examples written for training.
 struct Written {
-    /// First byte and length of each that is learnt.
+    /// Offset and length of each training example.
     places: Vec<(u64, u64)>,
-    /// The others, with their labels.
+    /// Held-out examples, with their labels.
     held_out: Vec<(String, String)>,
 }
 
@@ -257,7 +259,7 @@ fn write_examples<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
     Ok(written)
 }
 
-/// Copies the lines at `places` in a random order: a model that sees one label after the other forgets the first.
+/// Copies the lines at `places` in random order, since a model that sees one label after the other forgets the first.
 fn mix(seed: u32, places: &[(u64, u64)], [from, to]: [&Path; 2]) -> Result<(), Error> {
     let mut input = std::fs::File::open(from).map_err(|e| Error::read(from, e))?;
     let output = std::fs::File::create(to).map_err(|e| Error::write("create", to, e))?;

@@ -1,22 +1,23 @@
-//! Scores of quantised fastText models. The crate reads their matrices and words; its scores are right for softmax and
-//! one against all, and not for hierarchical softmax (`lid.176.ftz`) and negative sampling, so the part behind the
-//! dictionary is here, as the library has it (`quantmatrix.cc`, `productquantizer.cc`, `loss.cc`).
+//! Scoring with quantized fastText models. The crate reads their matrices and words; its scores are correct for
+//! softmax and one-vs-all, but not for hierarchical softmax (`lid.176.ftz`) and negative sampling, so the part after
+//! the dictionary is implemented here, following the library (`quantmatrix.cc`, `productquantizer.cc`, `loss.cc`).
 
 use fasttext::args::LossName;
 use fasttext::{FastText, Prediction};
 
-/// What labels are scored by.
+/// Output layer for scoring labels.
 pub(super) struct Head {
     dim: usize,
-    /// Labels by `dim`; of hierarchical softmax a row for each inner node of the tree.
+    /// Matrix of labels by `dim`; for hierarchical softmax one row per inner node of the tree.
     output: Vec<f32>,
     loss: LossName,
-    /// Both children of each inner node, the last one being the root: labels are below their number, inner nodes from it on.
+    /// Children of each inner node; the last node is the root. Indices below the number of labels are labels, others
+    /// inner nodes.
     tree: Vec<[usize; 2]>,
 }
 
 impl Head {
-    /// Of a quantised model whose layout was checked; `None` of any other.
+    /// Output layer of a quantized model with a validated layout; `None` for any other model.
     pub(super) fn of(model: &FastText) -> Option<Head> {
         model.quant_input()?;
         let dim = usize::try_from(model.args().dim).ok()?;
@@ -33,7 +34,7 @@ impl Head {
         Some(Head { dim, output, loss, tree })
     }
 
-    /// At most `count` labels for a text of `words`, the likeliest first.
+    /// At most `count` labels for a text of `words`, most likely first.
     pub(super) fn predict(&self, model: &FastText, words: &[i32], count: usize) -> Vec<Prediction> {
         if words.is_empty() {
             return Vec::new();
@@ -62,7 +63,7 @@ impl Head {
         order.into_iter().map(|at| Prediction { prob: scores[at].exp(), label: label(at) }).collect()
     }
 
-    /// Logarithms of the labels' probabilities: from the root down, a sum over the branches taken.
+    /// Log-probabilities of the labels: sums over the branches from the root down.
     fn leaves(&self, products: &[f32]) -> Vec<f32> {
         let labels = products.len();
         let mut scores = vec![0.0; labels + self.tree.len()];
@@ -76,7 +77,7 @@ impl Head {
     }
 }
 
-/// Which matrix of a model.
+/// Matrix of a model.
 #[derive(Clone, Copy)]
 enum Side {
     Input,
@@ -103,12 +104,12 @@ fn add_row(sum: &mut [f32], model: &FastText, side: Side, row: usize) {
     }
 }
 
-/// As the library takes logarithms of probabilities.
+/// Logarithm of a probability, as computed by the library.
 fn log(x: f32) -> f32 {
     (x + 1e-5).ln()
 }
 
-/// The library's table of 512 steps from -8 to 8.
+/// Sigmoid from the library's table of 512 steps from -8 to 8.
 fn sigmoid(x: f32) -> f32 {
     if x < -8.0 {
         return 0.0;
@@ -127,7 +128,7 @@ fn softmax(products: &[f32]) -> Vec<f32> {
     shares.into_iter().map(|share| log(share / sum)).collect()
 }
 
-/// The library's Huffman tree over labels with these counts, which fall.
+/// The library's Huffman tree for labels with these counts, in descending order.
 fn huffman(counts: &[i64]) -> Vec<[usize; 2]> {
     let labels = counts.len();
     let mut weights = counts.to_vec();
@@ -135,7 +136,7 @@ fn huffman(counts: &[i64]) -> Vec<[usize; 2]> {
     let (mut leaf, mut node) = (labels, labels);
     for _ in 1..labels {
         let mut least = || {
-            // Of equals the inner node, as the library compares.
+            // Ties prefer the inner node, as in the library's comparison.
             if leaf > 0 && weights.get(node).is_none_or(|inner| weights[leaf - 1] < *inner) {
                 leaf -= 1;
                 leaf

@@ -1,10 +1,10 @@
-//! What is written in place of a detection.
+//! Replacement text for a detection.
 
 use super::numbers::{iban_length, luhn, mod_97};
 use super::{Action, Entity, gazetteer, places};
 use std::fmt::Write;
 
-/// Writes the mark, the invented value or the hash of `value` to `out`.
+/// Writes the mark, invented value or hash for `value` to `out`.
 pub(super) fn write(action: Action, entity: Entity, value: &str, key: &[u8; 32], out: &mut String) {
     let mark = entity.mark();
     match action {
@@ -19,7 +19,7 @@ pub(super) fn write(action: Action, entity: Entity, value: &str, key: &[u8; 32],
     }
 }
 
-/// The keyed hash of a value without regard to case and to what separates its parts.
+/// Keyed hash of a value, ignoring case and separators.
 fn hash(entity: Entity, value: &str, key: &[u8; 32]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_keyed(key);
     hasher.update(entity.mark().as_bytes());
@@ -46,7 +46,7 @@ impl Draws {
         let words: Vec<&str> = list.split_whitespace().collect();
         words[self.below(words.len() as u32) as usize]
     }
-    /// Digits in the places of digits, letters in those of letters.
+    /// Replaces digits by digits and letters by letters.
     fn like(&mut self, value: &str) -> String {
         let draw = |c: char, d: &mut Draws| match c {
             '0'..='9' => char::from(b'0' + d.below(10) as u8),
@@ -58,7 +58,7 @@ impl Draws {
     }
 }
 
-/// A value of the same kind that has no owner: reserved hosts, networks and numbers where they exist.
+/// A value of the same kind without an owner: reserved hosts, networks and numbers where they exist.
 fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
     let mut draws = Draws { bytes: *hash(entity, value, key).as_bytes(), next: 0 };
     match entity {
@@ -74,7 +74,7 @@ fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
         Entity::Phone => phone(value, &mut draws),
         Entity::CreditCard => card(value, &mut draws),
         Entity::Iban => iban(value, &mut draws),
-        // Areas from 900 are never given.
+        // Areas from 900 are never assigned.
         Entity::UsSsn => {
             format!("9{:02}-{:02}-{:04}", draws.below(100), 1 + draws.below(99), 1 + draws.below(9999))
         }
@@ -89,7 +89,7 @@ fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
     }
 }
 
-/// 555-0100 to 555-0199 are kept for fiction; other countries' numbers keep their shape.
+/// 555-0100 to 555-0199 are reserved for fiction; other countries' numbers keep their shape.
 fn phone(value: &str, draws: &mut Draws) -> String {
     let digits = value.bytes().filter(u8::is_ascii_digit).count();
     if digits == 10 || digits == 11 && value.trim_start_matches('+').starts_with('1') {
@@ -100,7 +100,7 @@ fn phone(value: &str, draws: &mut Draws) -> String {
     format!("{}{}", &value[..code], draws.like(&value[code..]))
 }
 
-/// The separators and length stay; the first digit, 4, is Visa's test range, the last makes the Luhn sum right.
+/// Keeps separators and length; the first digit, 4, is Visa's test range, the last makes the Luhn sum valid.
 fn card(value: &str, draws: &mut Draws) -> String {
     let length = value.bytes().filter(u8::is_ascii_digit).count();
     let mut digits: Vec<u32> = (0..length).map(|i| if i == 0 { 4 } else { draws.below(10) }).collect();
@@ -113,7 +113,7 @@ fn card(value: &str, draws: &mut Draws) -> String {
         .collect()
 }
 
-/// The country stays; the check digits are right.
+/// Keeps the country; the check digits are valid.
 fn iban(value: &str, draws: &mut Draws) -> String {
     let country = &value[..2];
     let length = iban_length(country).unwrap_or(22);
@@ -122,7 +122,7 @@ fn iban(value: &str, draws: &mut Draws) -> String {
     format!("{country}{:02}{account}", 98 - rest)
 }
 
-/// The same form with other digits: a day of the first 28, a month, a year nearby.
+/// Keeps the form with other digits: a day up to 28, a month, a nearby year.
 fn date(value: &str, draws: &mut Draws) -> String {
     let mut out = String::new();
     let mut number = String::new();

@@ -3,7 +3,7 @@
 use super::{Entity, Found, compile, stands_alone};
 use regex::Regex;
 
-/// The compiled patterns.
+/// Compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Dates {
     patterns: [Regex; 7],
@@ -28,7 +28,7 @@ impl Dates {
                 compile(&format!(
                     r"{day}(?:st|nd|rd|th)?\s(?:of\s)?{MONTHS}\.?(?:,?\s(?:1[0-9]|20)[0-9]{{2}})?"
                 )),
-                // By hyphens, with a year of four digits: two would be a score or a range.
+                // With hyphens and a year of four digits; two digits could be a score or a range.
                 compile(&format!(r"(?:{day}|1[0-2])-(?:{day}|1[0-2])-(?:1[89]|20)[0-9]{{2}}")),
                 compile(&format!(
                     r"(?:{day}[-/]{MONTHS}|{MONTHS}[-/]{day})[-/](?:(?:1[89]|20)[0-9]{{2}}|[0-9]{{2}})"
@@ -45,7 +45,7 @@ impl Dates {
         for pattern in &self.patterns {
             for m in pattern.find_iter(text) {
                 let joined = text[..m.start()].ends_with(['.', ':', '/', '-']);
-                // Of `5-20-2021-4` nothing is a date; what follows `2021-05-20-` may be anything.
+                // `5-20-2021-4` contains no date; `2021-05-20-` may be followed by anything.
                 let hyphens = m.as_str().bytes().take(4).any(|b| b == b'-');
                 let after = &text[m.end()..];
                 let goes_on = after.starts_with(['/', ':']) || hyphens && after.starts_with('-');

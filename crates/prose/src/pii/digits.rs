@@ -1,20 +1,20 @@
-//! Groups of digits and what stands between them: the steps in which numbers are read.
+//! Groups of digits and the separators between them, from which numbers are assembled.
 //!
-//! Numbers stand next to other numbers: a card before the month in which it ends, two phones in a row, an item's number
-//! before an account. So no detector takes the longest stretch of digits for one number. Each tries whole groups, goes on
-//! behind those that are valid, and at the next group where none are.
+//! Numbers occur next to other numbers: a card before its expiry month, two phone numbers in a row, an item number
+//! before an account. Therefore no detector takes the longest run of digits for one number. Each tries complete
+//! groups, continues after valid ones, and otherwise at the next group.
 
-/// Digits with nothing between them.
+/// A run of digits without separators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     /// Byte offset of the first digit.
     pub(super) start: usize,
-    /// Byte offset behind the last digit.
+    /// Byte offset after the last digit.
     pub(super) end: usize,
 }
 
 impl Group {
-    /// How many digits.
+    /// Number of digits.
     pub(super) fn len(self) -> usize {
         self.end - self.start
     }
@@ -33,18 +33,18 @@ pub(super) fn groups(text: &str) -> Vec<Group> {
     groups
 }
 
-/// What stands between two groups that may belong to one number.
+/// Kind of separator between two groups that may belong to one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Join {
-    /// A mark without spaces, `(` for a bracket: `555-2368`, `(0)20`.
+    /// A punctuation mark without spaces, `(` for a bracket: `555-2368`, `(0)20`.
     Tight(char),
-    /// A space, with a bracket or a dash between spaces at most: `(212) 555`.
+    /// A space, possibly with a bracket or a spaced dash: `(212) 555`.
     Loose,
-    /// Anything else: two numbers.
+    /// Anything else: two separate numbers.
     Nothing,
 }
 
-/// How the text between two groups joins them.
+/// Classifies the text between two groups.
 pub(super) fn join(between: &str) -> Join {
     const DASHES: [char; 4] = ['-', '\u{2010}', '\u{2011}', '\u{2013}'];
     let (mut spaces, mut marks, mut brackets, mut mark) = (0, 0, 0, '(');
@@ -67,7 +67,7 @@ pub(super) fn join(between: &str) -> Join {
     }
 }
 
-/// Whether one space or hyphen stands between two groups, as in numbers that are printed in groups.
+/// Returns true for a single space or hyphen, as in numbers printed in groups.
 pub(super) fn is_single(between: &str) -> bool {
     matches!(between, " " | "-" | "\u{a0}")
 }

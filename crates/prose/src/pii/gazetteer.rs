@@ -1,6 +1,7 @@
-//! Frequent given names and surnames (US and Western Europe, South and East Asia), sorted by the build of [`super::names`].
+//! Frequent given names and surnames (US and Western Europe, South and East Asia); sorted when [`super::names`] is
+//! built.
 
-/// Given names that are hardly ever anything else.
+/// Given names that are rarely anything else.
 pub(super) const GIVEN: &str = "Aaron Abdul Abigail Adam Adrian Ahmed Aisha Akira Alan Albert Alejandro Alex Alexander \
 Alexandra Alexis Alfred Ali Alice Alicia Alison Amanda Amelia Amit Amy Ana Anders Andrea Andreas Andrew Angela Anita Anja \
 Ann Anna Anne Annette Anthony Antonio Arjun Arthur Ashley Barbara Beatrice Benjamin Bernard Beth Betty Beverly Bjorn \
@@ -25,7 +26,7 @@ Stephanie Stephen Steve Steven Stuart Sunil Susan Suzanne Svetlana Sven Sylvia T
 Theresa Thomas Tiffany Timothy Todd Tom Tomas Tony Tracy Ulrich Valentina Vanessa Vera Veronica Victor Vijay \
 Vikram Vincent Vladimir Walter Wanda Wei Wendy William Wolfgang Xavier Yasmin Yuki Yusuf Yvonne Zachary Zoe";
 
-/// Given names that are words or places too: they count only before a known surname.
+/// Given names that are also words or places: they count only before a known surname.
 pub(super) const AMBIGUOUS: &str = "April Art August Charlotte Diego Helena Jose Lorenzo Luis Victoria Virginia Austin Autumn Bill Bob Brook Carter Chance Charity Chase Chuck Clay \
 Crystal Dale Dawn Dean Drew Duke Earl Eden Faith Florence Frank Gene Georgia Glen Grace Grant Guy Heath Holly Hope Hunter \
 Iris Ivy Jade Jasmine Jordan Joy June Justice Lance Lee Lily Madison Mark Mason May Melody Mercy Miles Norm Olive Paris \

@@ -4,7 +4,7 @@ use super::digits::{Group, is_single};
 use super::{Entity, Found, compile, has_context, stands_alone};
 use regex::Regex;
 
-/// The compiled patterns.
+/// Compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Ids {
     ssn: Regex,
@@ -29,7 +29,7 @@ impl Ids {
         Ids { ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}") }
     }
 
-    /// `groups` are the digits of `text`.
+    /// Finds identity numbers; `groups` are the digit groups of `text`.
     pub(super) fn find(
         &self,
         text: &str,
@@ -53,7 +53,7 @@ impl Ids {
     }
 }
 
-/// Numbers of passports and licences: up to two letters, then digits.
+/// Finds passport and licence numbers: up to two letters, then digits.
 fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), found: &mut Vec<Found>) {
     let mut at = 0;
     while at < groups.len() {
@@ -73,7 +73,7 @@ fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), foun
     }
 }
 
-/// How many groups from `at` would be a passport's number, and how many a licence's.
+/// Numbers of groups from `at` that would form a passport number and a licence number.
 fn number(text: &str, groups: &[Group], at: usize, letters: usize) -> (Option<usize>, Option<usize>) {
     let start = groups[at].start - letters;
     let (mut digits, mut passport, mut license) = (0, None, None);
@@ -88,7 +88,7 @@ fn number(text: &str, groups: &[Group], at: usize, letters: usize) -> (Option<us
             license = if digits >= 6 { Some(count) } else { license };
         }
         let between = groups.get(at + count).map_or("", |next| &text[group.end..next.start]);
-        // A hyphen goes on; behind a space there is another number once this one is long enough.
+        // After a hyphen the number continues; after a space another number begins once this one is long enough.
         if !is_single(between) || digits >= 6 && between != "-" {
             break;
         }
@@ -100,7 +100,7 @@ fn lone(text: &str, start: usize, end: usize) -> bool {
     stands_alone(text, start, end) && !text[..start].ends_with(['-', '.']) && !text[end..].starts_with('-')
 }
 
-/// Areas 000, 666 and from 900, groups 00 and serials 0000 are never given; both separators are the same.
+/// Areas 000, 666 and from 900, groups 00 and serials 0000 are never assigned; both separators must be the same.
 fn is_ssn(value: &str) -> bool {
     let digits: String = value.chars().filter(char::is_ascii_digit).collect();
     let separators: Vec<char> = value.chars().filter(|c| !c.is_ascii_digit()).collect();

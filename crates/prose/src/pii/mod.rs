@@ -1,8 +1,8 @@
-//! Personal data in text: found by pattern, checksum, context and gazetteer; redacted, replaced or hashed.
+//! Personal data in text: detected by pattern, checksum, context and gazetteer; redacted, replaced or hashed.
 //!
 //! [`Pii`] is compiled once from [`PiiOptions`] and shared by threads. Every detector is linear in the text. Numbers
-//! without a checksum of their own (passports, licences, bare digits of a phone) count only near a word that says what
-//! they are. Where detections overlap the longest stays, then the one of the more certain kind.
+//! without a checksum (passports, licences, plain digits of a phone number) count only near a word that names their
+//! kind. Of overlapping detections the longest is kept, then the one of the more certain kind.
 
 mod action;
 mod addresses;
@@ -26,15 +26,15 @@ use std::borrow::Cow;
 /// One detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What it is.
+    /// Kind of personal data.
     pub entity: Entity,
-    /// Byte offset of its begin.
+    /// Byte offset of its start.
     pub start: usize,
     /// Byte offset of its end.
     pub end: usize,
 }
 
-/// The compiled detectors.
+/// Compiled detectors.
 #[derive(Clone, Debug)]
 pub struct Pii {
     options: PiiOptions,
@@ -53,8 +53,9 @@ impl Pii {
     /// Compiles `options`.
     ///
     /// # Errors
-    /// [`Error::Option`] when no entity is asked for, or when values are to be hashed without a salt: hashes of phone
-    /// numbers or names are guessed by trying all. When the salt is [`PiiOptions::HIDDEN_SALT`], or a country is none.
+    /// [`Error::Option`] if no entity is requested, if values are to be hashed without a salt (hashes of phone
+    /// numbers or names can be guessed by trying all), if the salt is [`PiiOptions::HIDDEN_SALT`], or if a country is
+    /// unknown.
     pub fn new(options: &PiiOptions) -> Result<Pii, Error> {
         let refused = |key: &str, found: &str, advice: &str| Error::Option {
             piece: "pii",
@@ -100,7 +101,7 @@ impl Pii {
         })
     }
 
-    /// All detections in `text`, ascending, without overlaps.
+    /// All detections in `text`, in ascending order, without overlaps.
     pub fn find(&self, text: &str) -> Vec<Found> {
         let wanted = |entity: Entity| self.options.entities.contains(&entity);
         let mut found = Vec::new();
@@ -122,13 +123,14 @@ impl Pii {
         without_overlaps(found)
     }
 
-    /// `text` with its detections redacted, replaced or hashed, and how many there were; borrowed when there were none.
+    /// Redacts, replaces or hashes the detections in `text`; returns the result, borrowed if there are none, and
+    /// their number.
     pub fn apply<'a>(&self, text: &'a str) -> (Cow<'a, str>, usize) {
         let found = self.find(text);
         (self.rewrite(text, &found), found.len())
     }
 
-    /// `text` with what [`Pii::find`] found redacted, replaced or hashed; borrowed when that was nothing.
+    /// Redacts, replaces or hashes the detections returned by [`Pii::find`]; borrowed if there are none.
     pub fn rewrite<'a>(&self, text: &'a str, found: &[Found]) -> Cow<'a, str> {
         if found.is_empty() {
             return Cow::Borrowed(text);
@@ -160,18 +162,19 @@ fn without_overlaps(mut found: Vec<Found>) -> Vec<Found> {
     kept
 }
 
-/// Whether the byte before `start` and the one at `end` leave the stretch standing alone: no letter or digit.
+/// Returns true if the range is not adjacent to a letter or digit.
 fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     !text[..start].ends_with(char::is_alphanumeric) && !text[end..].starts_with(char::is_alphanumeric)
 }
 
-/// Whether one of `words` (lower case) stands within `reach` bytes before `start`, not across a blank line.
+/// Returns true if one of `words` (lower case) occurs within `reach` bytes before `start`, but not before a blank
+/// line.
 fn has_context(text: &str, start: usize, reach: usize, words: &[&str]) -> bool {
     let from = text.floor_char_boundary(start.saturating_sub(reach));
     let before = &text[from..start];
     let before = before.rsplit("\n\n").next().unwrap_or(before).as_bytes();
     let is_letter = |at: usize| before.get(at).is_some_and(u8::is_ascii_alphabetic);
-    // Few places begin a word, so the words are compared there instead of searched for one by one.
+    // Comparing at the few word starts is faster than searching for each word.
     let mut starts = (0..before.len()).filter(|at| *at == 0 || !is_letter(at - 1));
     starts.any(|at| {
         let stands = |word: &&str| {
@@ -183,7 +186,7 @@ fn has_context(text: &str, start: usize, reach: usize, words: &[&str]) -> bool {
     })
 }
 
-/// A pattern of this module, which is known to compile.
+/// Compiles a pattern of this module, which is known to be valid.
 fn compile(pattern: &str) -> regex::Regex {
     match regex::Regex::new(pattern) {
         Ok(regex) => regex,

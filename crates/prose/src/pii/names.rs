@@ -1,12 +1,12 @@
-//! Names of persons: a known given name before a capitalised word, a title before one, or words that introduce a name.
+//! Personal names: a known given name before a capitalized word, a title before one, or words that introduce a name.
 //!
-//! A gazetteer finds frequent names only, and a name that is a word too only before a known surname. Recall on rare names
-//! is low; a model of named entities is the better tool where it matters.
+//! The gazetteer contains only frequent names, and a name that is also a word counts only before a known surname.
+//! Recall of rare names is low; if it matters, use a named-entity model.
 
 use super::{Entity, Found, gazetteer};
 use std::collections::HashSet;
 
-/// The compiled gazetteer.
+/// Compiled gazetteer.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     given: HashSet<&'static str>,
@@ -45,7 +45,7 @@ const INTRODUCTIONS: [&str; 12] = [
     "dear",
     "attn:",
 ];
-/// Capitalised words that follow a given name without being a surname.
+/// Capitalized words that may follow a given name but are not surnames.
 const NOT_SURNAMES: [&str; 40] = [
     "The",
     "And",
@@ -89,7 +89,7 @@ const NOT_SURNAMES: [&str; 40] = [
     "Park",
 ];
 
-/// A capitalised word with its place.
+/// A capitalized word with its position.
 #[derive(Clone, Copy)]
 pub(super) struct Word<'a> {
     pub text: &'a str,
@@ -126,7 +126,7 @@ impl Names {
         }
     }
 
-    /// "Dr. Jane Smith": the title stays, the name is found.
+    /// "Dr. Jane Smith": the detection excludes the title.
     fn after_title(&self, text: &str, title: Word) -> Option<(usize, usize)> {
         let after = text[title.end..].strip_prefix('.').map_or(title.end, |_| title.end + 1);
         let first = adjacent(text, after)?;
@@ -136,7 +136,7 @@ impl Names {
         Some((first.start, self.extend(text, first.end, 2)))
     }
 
-    /// "Jane Q. Smith" from a known given name.
+    /// "Jane Q. Smith", by a known given name.
     fn by_given(&self, text: &str, word: Word) -> Option<(usize, usize)> {
         let (sure, perhaps) = (self.given.contains(word.text), self.ambiguous.contains(word.text));
         if !sure && !perhaps {
@@ -173,7 +173,7 @@ impl Names {
             .then(|| (word.start, self.extend(text, word.end, 1)))
     }
 
-    /// Takes up to `more` capitalised words directly after `end`.
+    /// Extends by up to `more` capitalized words directly after `end`.
     fn extend(&self, text: &str, end: usize, more: usize) -> usize {
         let mut end = end;
         for _ in 0..more {
@@ -191,7 +191,7 @@ fn is_initial(text: &str, word: Word) -> bool {
     word.text.chars().count() == 1 && text[word.end..].starts_with('.')
 }
 
-/// The capitalised word that follows `at` after one space.
+/// Capitalized word that follows `at` after one space.
 pub(super) fn adjacent(text: &str, at: usize) -> Option<Word<'_>> {
     let rest = text[at..].strip_prefix([' ', '\u{a0}'])?;
     let start = text.len() - rest.len();
@@ -199,7 +199,7 @@ pub(super) fn adjacent(text: &str, at: usize) -> Option<Word<'_>> {
     word.text.starts_with(char::is_uppercase).then_some(word)
 }
 
-/// The letters (with inner apostrophes and hyphens) from `start`.
+/// Letters (with inner apostrophes and hyphens) from `start`.
 pub(super) fn word_at(text: &str, start: usize) -> Word<'_> {
     let mut end = start;
     for (offset, c) in text[start..].char_indices() {
@@ -213,7 +213,7 @@ pub(super) fn word_at(text: &str, start: usize) -> Word<'_> {
     Word { text: &text[start..end], start, end }
 }
 
-/// The next word from `from` that begins with a capital.
+/// Next word from `from` that begins with a capital.
 pub(super) fn next_capitalised(text: &str, from: usize) -> Option<Word<'_>> {
     let mut before = text[..from].chars().next_back();
     for (offset, c) in text[from..].char_indices() {

@@ -6,7 +6,7 @@ use regex::Regex;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use unicode_normalization::char::is_combining_mark;
 
-/// The compiled patterns.
+/// Compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Net {
     v4: Regex,
@@ -64,21 +64,21 @@ impl Net {
     }
 }
 
-/// The address of version 4 or 6 at `at`, whole: with an address of version 4 at its end (`::ffff:192.0.2.1`), the zone
-/// and the length of its prefix.
+/// Complete IPv6 address at `at`, including an embedded IPv4 address (`::ffff:192.0.2.1`), the zone and the prefix
+/// length.
 fn v6(text: &str, at: usize) -> Option<(usize, usize)> {
     let inner = |b: &u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
     // The longest address has 45 bytes.
     let len = text.as_bytes()[at..].iter().take(48).take_while(|b| inner(b)).count();
     let value = &text[at..at + len];
-    // A colon before it belongs to the word there, as in `host:2001:db8::1`.
+    // A preceding colon belongs to the word before it, as in `host:2001:db8::1`.
     let value = match value.strip_prefix(':') {
         Some(shorter) if !shorter.starts_with(':') || shorter.starts_with("::") => shorter,
         _ => value,
     };
     let start = at + len - value.len();
     let value = value.trim_end_matches('.');
-    // A colon at the end belongs to the sentence, unless it is the double colon of the address.
+    // A trailing colon belongs to the sentence, unless it is the double colon of the address.
     let value = match value.strip_suffix(':') {
         Some(shorter) if !shorter.ends_with(':') => shorter,
         _ => value,
@@ -88,16 +88,16 @@ fn v6(text: &str, at: usize) -> Option<(usize, usize)> {
     let more = more + prefix_len(&text[end + more..], 128);
     let digits = value.bytes().filter(u8::is_ascii_hexdigit).count();
     let groups = value.split(':').filter(|g| !g.is_empty()).count();
-    // Names of code are joined by two colons too: `bed::face`.
+    // Names in source code are also joined by two colons: `bed::face`.
     let certain = more > 0 || value.contains(|c: char| c.is_ascii_digit());
-    // The last number of an address of version 4 begins none of version 6.
+    // The last number of an IPv4 address does not begin an IPv6 address.
     let cut =
         text[..start].strip_suffix('.').is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit()));
     let proper = digits >= 3 && groups >= 2 && certain && !cut && stands_alone(text, start, end);
     (proper && value.parse::<Ipv6Addr>().is_ok()).then_some((start, end + more))
 }
 
-/// How many bytes are the zone of an address, `%eth0`.
+/// Length of the zone of an address, `%eth0`.
 fn zone_len(after: &str) -> usize {
     let Some(zone) = after.strip_prefix('%') else { return 0 };
     let inner = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
@@ -106,7 +106,7 @@ fn zone_len(after: &str) -> usize {
     if zone.is_empty() { 0 } else { 1 + zone.len() }
 }
 
-/// How many bytes are the length of a prefix, `/64`, of `most` at most; a longer path is none.
+/// Length of a prefix length such as `/64`, with a value of at most `most`; a longer path does not count.
 fn prefix_len(after: &str, most: u32) -> usize {
     let Some(rest) = after.strip_prefix('/') else { return 0 };
     let len = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -117,18 +117,18 @@ fn prefix_len(after: &str, most: u32) -> usize {
     if within && !goes_on { 1 + len } else { 0 }
 }
 
-/// Letters that join no words, so that a name may stand directly behind one: scripts without spaces.
+/// Letters of scripts without spaces, which may be directly followed by a name.
 fn is_unspaced(c: char) -> bool {
     matches!(c, '\u{e00}'..='\u{eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{9fff}'
         | '\u{ac00}'..='\u{d7a3}' | '\u{f900}'..='\u{faff}' | '\u{ff66}'..='\u{ff9f}' | '\u{20000}'..='\u{3ffff}')
 }
 
-/// A letter, a digit or what belongs to a letter, in any script.
+/// Letters, digits, and characters that combine with letters, in any script.
 fn is_letter(c: char) -> bool {
     c.is_alphanumeric() || !c.is_ascii() && (is_combining_mark(c) || matches!(c, '\u{200c}' | '\u{200d}'))
 }
 
-/// Mail addresses around every `@`, internationalised ones (RFC 6531) among them.
+/// Finds mail addresses around every `@`, including internationalized ones (RFC 6531).
 fn emails(text: &str, found: &mut Vec<Found>) {
     for at in memchr::memchr_iter(b'@', text.as_bytes()) {
         if let Some((start, end)) = email(text, at) {
@@ -137,10 +137,10 @@ fn emails(text: &str, found: &mut Vec<Found>) {
     }
 }
 
-/// The mail address around the `@` at `at`.
+/// Mail address around the `@` at `at`.
 fn email(text: &str, at: usize) -> Option<(usize, usize)> {
     let (start, end) = (local_start(text, at)?, host_end(text, at + 1)?);
-    // `_jane@example.com_` is set in italics.
+    // In `_jane@example.com_` the underscores mark italics.
     let italic = text[end..].starts_with('_') && text[start..].starts_with('_');
     let start = start + usize::from(italic);
     let goes_on = text[end..].starts_with(['@', '_']) && !italic;
@@ -148,13 +148,13 @@ fn email(text: &str, at: usize) -> Option<(usize, usize)> {
     (start < at && !goes_on && !joined).then_some((start, end))
 }
 
-/// Where the name before the `@` at `at` begins.
+/// Start of the local part before the `@` at `at`.
 fn local_start(text: &str, at: usize) -> Option<usize> {
-    // 64 characters are the most that mail allows, and bound the work.
+    // Mail allows at most 64 characters, which also bounds the work.
     let mut start = at;
     let mut after: Option<char> = None;
     for c in text[..at].chars().rev().take(64) {
-        // A word of a script without spaces may stand directly before a name in ASCII.
+        // A word in a script without spaces may directly precede an ASCII name.
         let parted = is_unspaced(c) && after.is_some_and(|c| c.is_ascii());
         if parted || !(is_letter(c) || "._%+-'".contains(c)) {
             break;
@@ -165,13 +165,13 @@ fn local_start(text: &str, at: usize) -> Option<usize> {
     (!text[..at].ends_with('.')).then_some(start)
 }
 
-/// Where the host that begins at `from` ends: labels joined by dots, the last one a top-level domain.
+/// End of the host that begins at `from`: labels joined by dots, the last one a top-level domain.
 fn host_end(text: &str, from: usize) -> Option<usize> {
     let inner = |c: char| is_letter(c) || c == '.' || c == '-';
     let len = text[from..].chars().take(255).take_while(|c| inner(*c)).map(char::len_utf8).sum::<usize>();
     let host = text[from..from + len].trim_end_matches(['.', '-']);
     let (name, top) = host.rsplit_once('.')?;
-    // Behind a domain in ASCII a script without spaces goes on with the sentence.
+    // After an ASCII domain, text in a script without spaces continues the sentence.
     let top = match top.find(is_unspaced) {
         Some(cut) if top.starts_with(|c: char| c.is_ascii_alphabetic()) => &top[..cut],
         _ => top,

@@ -1,10 +1,10 @@
-//! Payment cards and bank accounts: digits with separators, judged by length, prefix and check digits.
+//! Payment cards and bank accounts: digits with separators, validated by length, prefix and check digits.
 
 use super::digits::{Group, is_single};
 use super::{Entity, Found, compile, stands_alone};
 use regex::Regex;
 
-/// The compiled patterns.
+/// Compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
     account: Regex,
@@ -15,7 +15,7 @@ impl Numbers {
         Numbers { account: compile("[A-Z]{2}[0-9]{2}") }
     }
 
-    /// `groups` are the digits of `text`.
+    /// Finds cards and accounts; `groups` are the digit groups of `text`.
     pub(super) fn find(
         &self,
         text: &str,
@@ -45,8 +45,8 @@ impl Numbers {
     }
 }
 
-/// Where the account that begins at `start` ends: as many letters and digits as its country has, one separator at most
-/// between two of them.
+/// End of the account that begins at `start`: as many letters and digits as its country requires, with at most one
+/// separator between two of them.
 fn iban(text: &str, start: usize) -> Option<usize> {
     let length = iban_length(&text[start..start + 2])?;
     let (mut value, mut separated) = (String::with_capacity(length), false);
@@ -76,8 +76,8 @@ fn cards(text: &str, groups: &[Group], found: &mut Vec<Found>) {
     }
 }
 
-/// How many groups from `at` are a card's number. Among other numbers it has one of the shapes in which cards are
-/// printed; where nothing else is joined to it, any.
+/// Number of groups from `at` that form a card number. Among other numbers it must be grouped like a printed card; if
+/// nothing else is joined to it, any grouping is accepted.
 fn card(text: &str, groups: &[Group], at: usize) -> Option<usize> {
     const SHAPES: [&[usize]; 10] = [
         &[4, 4, 4, 4, 3],
@@ -94,7 +94,7 @@ fn card(text: &str, groups: &[Group], at: usize) -> Option<usize> {
     let start = groups[at].start;
     let between = |at: usize| &text[groups[at].end..groups[at + 1].start];
     let joined = |at: usize| at + 1 < groups.len() && is_single(between(at));
-    // No number has more groups than the longest has digits.
+    // A number has at most as many groups as the longest has digits.
     let run = 1 + (at..groups.len().min(at + 19)).take_while(|&at| joined(at)).count();
     let valid = |count: usize| {
         let end = groups[at + count - 1].end;
@@ -115,13 +115,13 @@ fn card(text: &str, groups: &[Group], at: usize) -> Option<usize> {
     shape.or_else(|| (whole && valid(run)).then_some(run))
 }
 
-/// Issuer, length and check digit of a payment card.
+/// Checks issuer, length and check digit of a payment card.
 fn is_card(value: &str) -> bool {
     let digits: Vec<u32> = value.chars().filter_map(|c| c.to_digit(10)).collect();
     let prefix = |n: usize| digits[..n].iter().fold(0, |sum, d| sum * 10 + d);
     let length = digits.len();
     let issuer = match prefix(1) {
-        // UATP, the card of airlines.
+        // UATP, used by airlines.
         1 => length == 15,
         // Mastercard, and Mir.
         2 => matches!(prefix(4), 2221..=2720 | 2200..=2204) && length == 16,
@@ -145,18 +145,18 @@ fn is_card(value: &str) -> bool {
     issuer && luhn(&digits) == 0
 }
 
-/// Whether the first four digits are one of Maestro's, whose cards have 12 to 19.
+/// Returns true for the first four digits of Maestro cards, which have 12 to 19 digits.
 fn is_maestro(prefix: u32) -> bool {
     matches!(prefix, 5018 | 5020 | 5038 | 5893 | 6304 | 6759 | 6761..=6763)
 }
 
-/// The Luhn sum modulo 10; 0 for a number that ends in its check digit.
+/// Luhn sum modulo 10; 0 for a number with a valid check digit.
 pub(super) fn luhn(digits: &[u32]) -> u32 {
     let doubled = |d: u32| if d > 4 { 2 * d - 9 } else { 2 * d };
     digits.iter().rev().enumerate().map(|(i, &d)| if i % 2 == 1 { doubled(d) } else { d }).sum::<u32>() % 10
 }
 
-/// An IBAN modulo 97 (ISO 13616): 1 for a right one.
+/// IBAN modulo 97 (ISO 13616): 1 for a valid one.
 pub(super) fn mod_97(value: &str) -> Option<u32> {
     let (head, tail) = value.split_at_checked(4)?;
     tail.chars().chain(head.chars()).try_fold(0, |rest, c| {
@@ -165,7 +165,7 @@ pub(super) fn mod_97(value: &str) -> Option<u32> {
     })
 }
 
-/// The length of an IBAN by country (registry of ISO 13616, release 99).
+/// Length of an IBAN by country (registry of ISO 13616, release 99).
 pub(super) fn iban_length(country: &str) -> Option<usize> {
     const LENGTHS: [(usize, &str); 18] = [
         (15, "NO"),
@@ -205,7 +205,7 @@ mod tests {
         assert!(!is_card("4111 1111 1111 1112") && !is_card("9111111111111111"));
     }
 
-    /// One account of each issuer that is not printed with four digits in every group, and their check digits.
+    /// One account per issuer whose cards are not printed in groups of four digits, with valid check digits.
     #[test]
     fn issuers() {
         for card in [

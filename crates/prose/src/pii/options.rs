@@ -1,4 +1,4 @@
-//! What is looked for and what becomes of it.
+//! Options for the detection and treatment of personal data.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,7 +36,7 @@ pub enum Entity {
 }
 
 impl Entity {
-    /// All kinds.
+    /// All kinds of personal data.
     pub const ALL: [Entity; 13] = [
         Entity::Email,
         Entity::Iban,
@@ -53,7 +53,7 @@ impl Entity {
         Entity::Location,
     ];
 
-    /// The mark of a redaction.
+    /// Mark written by a redaction.
     pub fn mark(self) -> &'static str {
         match self {
             Entity::Email => "EMAIL_ADDRESS",
@@ -104,7 +104,7 @@ pub struct PiiOptions {
 }
 
 impl PiiOptions {
-    /// What stands for a salt in a recipe that is written to be read by others; nothing is made of it.
+    /// Placeholder for the salt in a recipe that others may read; it is never used as a salt.
     pub const HIDDEN_SALT: &str = "hidden; give it again";
 }
 

@@ -1,5 +1,5 @@
-//! Telephone numbers: international ones by their `+` and the length that their country has, North American ones by their
-//! groups, others with a word before them, or in the format of a country that is named before them or by an option.
+//! Telephone numbers: international ones by their `+` and the length required by their country, North American ones
+//! by their grouping, others by a word before them, or by the format of a country named before them or in an option.
 
 use super::digits::{Group, Join, join};
 use super::plans::Plans;
@@ -53,16 +53,16 @@ const PHONE_WORDS: [&str; 45] = [
     "전화",
 ];
 
-/// Digits of an international number at most (E.164).
+/// Maximum digits of an international number (E.164).
 const MOST_DIGITS: usize = 15;
-/// Groups of a number at most.
+/// Maximum number of groups in a number.
 const MOST_GROUPS: usize = 8;
 
-/// Finds all telephone numbers; `groups` are those of `text`.
+/// Finds all telephone numbers; `groups` are the digit groups of `text`.
 pub(super) fn find(text: &str, groups: &[Group], plans: &Plans, found: &mut Vec<Found>) {
     let line = Line { text, groups, plans };
     let mut at = 0;
-    // The groups of the phone before.
+    // Groups of the preceding phone number.
     let mut last: Option<(usize, usize)> = None;
     while at < groups.len() {
         let led = last.is_some_and(|last| line.leads(last, at));
@@ -77,7 +77,7 @@ pub(super) fn find(text: &str, groups: &[Group], plans: &Plans, found: &mut Vec<
     }
 }
 
-/// A text with its groups of digits.
+/// A text with its digit groups.
 struct Line<'a> {
     text: &'a str,
     groups: &'a [Group],
@@ -85,8 +85,8 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Whether a phone, of so many groups from `last` on, makes one of what begins at group `at`: where a list goes on,
-    /// or only a space is between and the groups are as long and joined alike.
+    /// Returns true if the phone number of `count` groups from `last` on indicates that another begins at group `at`:
+    /// in a list, or if only a space separates them and the groups have the same lengths and separators.
     fn leads(&self, (last, count): (usize, usize), at: usize) -> bool {
         let between = &self.text[self.groups[last + count - 1].end..self.groups[at].start];
         if between.len() > 8 {
@@ -105,7 +105,8 @@ impl Line<'_> {
         }
     }
 
-    /// A number that begins at group `at`: its first byte and its groups; else how many groups to pass over.
+    /// Number that begins at group `at`: its first byte and its number of groups; otherwise the number of groups to
+    /// skip.
     fn phone(&self, at: usize, led: bool) -> Result<(usize, usize), usize> {
         let before = &self.text[..self.groups[at].start];
         if let Some(before) = before.strip_suffix('+') {
@@ -129,16 +130,16 @@ impl Line<'_> {
         }
         let date = self.date(at);
         let count = nanp.or_else(|| if date == 0 { self.national(at) } else { None });
-        // Words are looked for last: they cost the most.
+        // Context words are searched last, since that is the most expensive check.
         let context = || led || first && has_context(self.text, start, 28, &PHONE_WORDS);
         let planned = || if date == 0 && first { self.planned(at) } else { None };
         let count = count.filter(|_| context()).or_else(planned);
         count.map(|count| (self.start(at, start, count), count)).ok_or(date.max(1))
     }
 
-    /// The groups of a number in the national format of a country that is named.
+    /// Number of groups of a number in the national format of a named country.
     fn planned(&self, at: usize) -> Option<usize> {
-        // Fractions, ISBNs and rows of digits begin with a single one; so does "8 (495)".
+        // Fractions, ISBNs and rows of digits begin with a single digit; so does "8 (495)".
         let tight = matches!(self.join(at), Join::Tight(mark) if mark != '(');
         if self.digits(at).len() == 1 && (tight || !matches!(self.digits(at), "0" | "8")) {
             return None;
@@ -168,13 +169,13 @@ impl Line<'_> {
         ends[..count].iter().rev().copied().find(fits)
     }
 
-    /// Where the number begins: with a bracket before it that is closed inside.
+    /// Start of the number, including a preceding bracket that is closed inside.
     fn start(&self, at: usize, start: usize, count: usize) -> usize {
         let closed = self.text[start..self.groups[at + count - 1].end].contains(')');
         start - usize::from(closed && self.text[..start].ends_with('('))
     }
 
-    /// What joins group `at` to the next one.
+    /// Separator between group `at` and the next one.
     fn join(&self, at: usize) -> Join {
         self.groups
             .get(at + 1)
@@ -185,22 +186,22 @@ impl Line<'_> {
         &self.text[self.groups[at].start..self.groups[at].end]
     }
 
-    /// Whether a number may end with group `at`.
+    /// Returns true if a number may end with group `at`.
     fn may_end(&self, at: usize) -> bool {
         let after = &self.text[self.groups[at].end..];
         !after.starts_with(|c: char| c.is_alphanumeric() || "%$€°@".contains(c))
             && matches!(self.join(at), Join::Nothing | Join::Loose | Join::Tight('/'))
     }
 
-    /// Whether a number that has enough digits ends with group `at` though another follows behind a space: a space does
-    /// not go on behind many digits in a row, behind a mark, or to a single digit.
+    /// Returns true if a number with enough digits ends with group `at` although another one follows a space: numbers
+    /// do not continue across a space after many digits in a row, after a punctuation mark, or to a single digit.
     fn closes(&self, first: usize, at: usize) -> bool {
         let marked = at > first && matches!(self.join(at - 1), Join::Tight(mark) if mark != '(');
         let single = self.groups.get(at + 1).is_some_and(|next| next.len() == 1);
         self.join(at) == Join::Loose && (self.groups[at].len() >= 6 || marked || single)
     }
 
-    /// The groups behind a `+`: as many as the country's numbers have digits.
+    /// Groups after a `+`: as many as the country's numbers have digits.
     fn international(&self, at: usize) -> Option<usize> {
         if self.digits(at).starts_with('0') {
             return None;
@@ -228,7 +229,7 @@ impl Line<'_> {
         best
     }
 
-    /// The groups of a complete North American number from `at`, three or four.
+    /// Number of groups, three or four, of a complete North American number from `at`.
     fn nanp(&self, at: usize) -> Option<usize> {
         let one = usize::from(self.digits(at) == "1");
         let all = self.groups.get(at..at + one + 3)?;
@@ -238,8 +239,8 @@ impl Line<'_> {
         (joined && lens && codes).then_some(one + 3)
     }
 
-    /// Whether a North American number is one without a word: marks join it and not what is around it, or there is
-    /// nothing else.
+    /// Returns true if a North American number counts without a context word: it is joined by marks that do not join
+    /// it to its surroundings, or there is nothing else.
     fn stands_apart(&self, at: usize, count: usize, first: bool) -> bool {
         let inner = self.join(at + count - 2);
         let marked = matches!(inner, Join::Tight(_));
@@ -247,7 +248,7 @@ impl Line<'_> {
         marked && apart || first && self.only_nanp(at)
     }
 
-    /// Whether from `at` on there are only North American numbers, until something else than a join comes.
+    /// Returns true if only North American numbers follow from `at` on, until the next non-joining separator.
     fn only_nanp(&self, mut at: usize) -> bool {
         while let Some(count) = self.nanp(at) {
             at += count;
@@ -258,7 +259,7 @@ impl Line<'_> {
         false
     }
 
-    /// A number that only a word makes one: the most groups that countries have.
+    /// Number that counts only after a context word: as many groups as any country allows.
     fn national(&self, at: usize) -> Option<usize> {
         let digits = self.digits(at);
         let (enough, most) = match digits {
@@ -285,7 +286,7 @@ impl Line<'_> {
         best
     }
 
-    /// How many groups from `at` are a date or a range of years; 0 when they are none.
+    /// Number of groups from `at` that form a date or a range of years; 0 if they do not.
     fn date(&self, at: usize) -> usize {
         let joined = (at..at + 2).take_while(|&at| self.join(at) != Join::Nothing).count();
         let part = |n: usize| {
@@ -308,16 +309,16 @@ impl Line<'_> {
     }
 }
 
-/// Whether a number may begin behind this text; `fine` are marks that do not matter here.
+/// Returns true if a number may begin after this text; `fine` are marks to be ignored.
 fn stands_behind(before: &str, fine: &[char]) -> bool {
     let last = before.chars().next_back();
     last.is_none_or(|c| fine.contains(&c) || !(c.is_alphanumeric() || "$€£#./-_=@".contains(c)))
 }
 
-/// The most digits that a number has, its country code included (ITU E.164 national plans); of a country that is not
-/// listed what E.164 allows.
+/// Maximum digits of a number including its country code (ITU E.164 national plans); for unlisted countries the
+/// maximum of E.164.
 fn most_digits(digits: &str) -> usize {
-    // Without the country code.
+    // Lengths exclude the country code.
     const LENGTHS: [(usize, &str); 6] = [
         (8, "45 47 65 216 370 371 372 386 506 507 852 853 965 968 973 974"),
         (9, "27 31 32 33 34 36 40 41 48 51 56 61 66 93 94 212 213 351 353 380 420 421 886 966 971 972"),

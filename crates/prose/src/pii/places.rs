@@ -1,16 +1,16 @@
-//! Names of places: countries, capitals and large cities by gazetteer.
+//! Place names: countries, capitals and large cities by gazetteer.
 //!
-//! A name that is a person's, a company's or a common word too ("Jordan", "Nice", "Reading") counts only behind a word that
-//! leads to a place or before the name of a larger one. A name that is part of a longer one ("Berlin Wall", "Bank of
-//! England") is no place. Villages, rivers and regions are not known: a model of named entities is the better tool where
-//! recall matters.
+//! A name that is also a person's, a company's or a common word ("Jordan", "Nice", "Reading") counts only after a
+//! word that leads to a place, or before the name of a larger one. A name that is part of a longer one ("Berlin
+//! Wall", "Bank of England") does not count. Villages, rivers and regions are not included: if recall matters, use a
+//! named-entity model.
 
 use std::collections::HashMap;
 
 use super::names::{Word, adjacent, next_capitalised, word_at};
 use super::{Entity, Found};
 
-/// Countries and cities of about a million people or more that are hardly ever anything else.
+/// Countries, and cities of at least about a million people, that are rarely anything else.
 const SURE: &str = "Afghanistan|Albania|Algeria|Andorra|Angola|Antigua and Barbuda|Argentina|Armenia|Australia|Austria|\
 Azerbaijan|Bahrain|Bangladesh|Barbados|Belarus|Belgium|Belize|Benin|Bhutan|Bolivia|Bosnia and Herzegovina|Botswana|Brazil|\
 Brunei|Bulgaria|Burkina Faso|Burundi|Cambodia|Cameroon|Canada|Cape Verde|Central African Republic|Chile|China|Colombia|\
@@ -49,7 +49,7 @@ Suzhou|Taipei|Tallinn|Tampa|Tashkent|Tbilisi|Tegucigalpa|Tehran|Tel Aviv|The Hag
 Tunis|Turin|Ulaanbaatar|Utrecht|Vancouver|Vienna|Vientiane|Vilnius|Warsaw|Washington, D.C.|Washington D.C.|Winnipeg|Wuhan|\
 Xi'an|Xiamen|Yangon|Yaounde|Yekaterinburg|Yerevan|Yokohama|Zagreb|Zhengzhou|Zurich|Zürich";
 
-/// Places that are as often something else.
+/// Places whose names are as often something else.
 const AMBIGUOUS: &str = "Chad|Cuba|Dominica|Georgia|Grenada|Guinea|Israel|Jersey|Jordan|Lebanon|Mali|Monaco|Niger|Oman|Palau|\
 Panama|Peru|Poland|Saint Lucia|San Marino|Spain|Togo|Turkey|America|Britain|Adelaide|Aden|Alexandria|Austin|Bath|Bergen|\
 Bern|Bonn|Bordeaux|Bristol|Brest|Buffalo|Cali|Cambridge|Cardiff|Charlotte|Cleveland|Columbus|Cork|Dallas|Darwin|Denver|\
@@ -58,7 +58,7 @@ Mecca|Medina|Memphis|Mobile|Nancy|Nantes|Nelson|Nice|Orlando|Oxford|Paris|Perth|
 Reading|Richmond|Salem|Santiago|Savannah|Sofia|Split|Stanley|Sydney|Tours|Tucson|Valencia|Venice|Verona|Victoria|\
 Washington|Wellington|York";
 
-/// Words before the name of a place.
+/// Words that precede a place name.
 const LEADS: [&str; 18] = [
     "in",
     "from",
@@ -80,7 +80,7 @@ const LEADS: [&str; 18] = [
     "towards",
 ];
 
-/// What makes "X of PLACE" the name of something else.
+/// Words X for which "X of PLACE" is the name of something else.
 const HEADS: [&str; 14] = [
     "University",
     "Bank",
@@ -98,13 +98,13 @@ const HEADS: [&str; 14] = [
     "Merchant",
 ];
 
-/// One of the sure names.
+/// A name from the sure list.
 pub(super) fn any(number: u32) -> &'static str {
     let count = SURE.split('|').count();
     SURE.split('|').nth(number as usize % count).unwrap_or_default()
 }
 
-/// The compiled gazetteer: by the first word of a name the whole names, longest first, and whether they are sure.
+/// Compiled gazetteer: complete names by their first word, longest first, with a flag for sure ones.
 #[derive(Clone, Debug)]
 pub(super) struct Places(HashMap<&'static str, Vec<(&'static str, bool)>>);
 
@@ -137,7 +137,7 @@ impl Places {
         }
     }
 
-    /// The longest name that begins with `word`: where it ends, and whether it is sure.
+    /// Longest name that begins with `word`: its end, and true if it is sure.
     fn at(&self, text: &str, word: Word<'_>) -> Option<(usize, bool)> {
         let names = self.0.get(word.text)?;
         let rest = &text[word.start..];
@@ -147,14 +147,14 @@ impl Places {
         names.iter().find(whole).map(|(name, sure)| (word.start + name.len(), *sure))
     }
 
-    /// Whether a comma and another place follow: "Paris, France".
+    /// Returns true if a comma and another place follow: "Paris, France".
     fn before_larger(&self, text: &str, end: usize) -> bool {
         let next = text[end..].strip_prefix(',').and_then(|_| adjacent(text, end + 1));
         next.is_some_and(|next| self.at(text, next).is_some())
     }
 }
 
-/// Whether a word that leads to a place stands before `start`.
+/// Returns true if a word that leads to a place precedes `start`.
 fn led(text: &str, start: usize) -> bool {
     let before = text[..start].strip_suffix(' ').map(|before| before.strip_suffix(" the").unwrap_or(before));
     let Some(before) = before else { return false };
@@ -162,7 +162,8 @@ fn led(text: &str, start: usize) -> bool {
     LEADS.iter().any(|lead| lead.eq_ignore_ascii_case(word))
 }
 
-/// Whether the name goes on ("Berlin Wall"), is joined to another word, or is said of an institution ("Bank of England").
+/// Returns true if the name continues ("Berlin Wall"), is joined to another word, or belongs to an institution ("Bank
+/// of England").
 fn part_of_more(text: &str, start: usize, end: usize) -> bool {
     if adjacent(text, end).is_some() {
         return true;

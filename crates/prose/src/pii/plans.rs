@@ -1,13 +1,12 @@
-//! National numbering plans: whether digits are a number of a country as it is written there, by the tables of
-//! libphonenumber.
+//! National numbering plans: checks digits against the national formats of countries, using libphonenumber's tables.
 //!
-//! Some country or other has nearly any number of eight to ten digits, so the tables are asked only about countries that
-//! an option names, and about one whose name stands before the number: "my Israeli number is 09-7625400".
+//! Nearly any number of eight to ten digits is valid in some country, so the tables are consulted only for countries
+//! named in an option, and for a country named before the number: "my Israeli number is 09-7625400".
 
 use super::has_context;
 use phonenumber::{Mode, country::Id};
 
-/// Countries with the words that name them.
+/// Countries with the words that denote them.
 const NAMES: &str = "AR argentina argentine argentinian|AT austria austrian|AU australia australian|BE belgium belgian|\
 BR brazil brazilian|BG bulgaria bulgarian|CA canada canadian|CH switzerland swiss|CL chile chilean|CN china chinese|\
 CO colombia colombian|CZ czechia czech|DE germany german|DK denmark danish|EG egypt egyptian|ES spain spanish|\
@@ -19,12 +18,12 @@ PK pakistan pakistani|PL poland polish|PT portugal portuguese|RO romania romania
 SE sweden swedish|SG singapore singaporean|SK slovakia slovak|TH thailand thai|TN tunisia tunisian|TR turkey turkish|\
 TW taiwan taiwanese|UA ukraine ukrainian|US american|VN vietnam vietnamese|ZA african";
 
-/// Words that lead to a number of some kind.
+/// Words that introduce a number.
 const NUMBER_WORDS: [&str; 4] = ["number", "numbers", "line", "no"];
-/// Bytes before a number in which those words are looked for.
+/// Number of bytes before a number in which those words are searched.
 const REACH: usize = 40;
 
-/// Countries whose numbers need no word before them, and words that name countries.
+/// Countries whose numbers count without context, and words that denote countries.
 #[derive(Clone, Debug)]
 pub(super) struct Plans {
     always: Vec<Id>,
@@ -32,10 +31,10 @@ pub(super) struct Plans {
 }
 
 impl Plans {
-    /// The plans of these countries (ISO 3166, two letters) are always asked.
+    /// Creates plans that always apply these countries (ISO 3166, two letters).
     ///
     /// # Errors
-    /// The first one that is no country.
+    /// The first unknown country.
     pub(super) fn new(countries: &[String]) -> Result<Plans, String> {
         let id = |code: &str| code.to_ascii_uppercase().parse::<Id>().map_err(|_| code.to_owned());
         let always = countries.iter().map(|code| id(code)).collect::<Result<_, _>>()?;
@@ -46,7 +45,7 @@ impl Plans {
         Ok(Plans { always, named: named.collect() })
     }
 
-    /// Countries that a number at `start` may be of; none where no country is named.
+    /// Candidate countries of a number at `start`; `None` if no country is named.
     pub(super) fn countries(&self, text: &str, start: usize) -> Option<Vec<Id>> {
         let mut countries = self.always.clone();
         if has_context(text, start, REACH, &NUMBER_WORDS) {
@@ -56,8 +55,8 @@ impl Plans {
         (!countries.is_empty()).then_some(countries)
     }
 
-    /// Whether these groups of digits are a number of one of the countries. With the prefix of calls inside the country
-    /// (0, or 8 in Russia) in front any groups will do; else they are those of the country, two at least.
+    /// Returns true if the digit groups form a number of one of the countries. With a national prefix (0, or 8 in
+    /// Russia) any grouping is accepted; otherwise the grouping must be the country's, with at least two groups.
     pub(super) fn fits<'a>(&self, countries: &[Id], groups: impl Iterator<Item = &'a str> + Clone) -> bool {
         let digits: String = groups.clone().collect();
         countries.iter().any(|country| {

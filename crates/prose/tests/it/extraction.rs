@@ -240,10 +240,10 @@ fn stop_words_are_those_of_the_page() {
     for method in [Method::Dense, Method::Justext] {
         assert!(text(method, &japanese).unwrap().text.contains("雨の夜"), "{method:?}");
     }
-    // A language without a list.
+    // A language without a stop-word list.
     let georgian = "კომიტეტი წვიმიან საღამოს შეიკრიბა და გზებზე ისაუბრა, რომლებიც ქალაქიდან გადის.".repeat(4);
     assert_eq!(text(Method::Dense, &georgian), Err(Refusal::NoStopWords));
-    // Without stop words nothing is looked for, unless it is asked for.
+    // Without stop words the language is detected only on request.
     let plain = |language| {
         let options = HtmlOptions { language, ..HtmlOptions::default() };
         Html::new(&options).unwrap().page(&page(&georgian)).unwrap().language

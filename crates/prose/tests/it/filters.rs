@@ -1,4 +1,4 @@
-//! The fused pass against slow, obvious filters, and the cases of the published filters.
+//! Comparison of the fused pass with simple reference filters, and test cases of the published filters.
 
 use fathom_prose::filter::{
     C4, C4Options, CodeFile, CodeFilters, CodeOptions, Filter, FilterOptions, Filters, GopherOptions,
@@ -70,7 +70,7 @@ fn dup_ngram(text: &str, n: usize) -> f64 {
     total / chars(text)
 }
 
-/// The value of a filter of Curator, computed on its own in the plainest way.
+/// Value of a Curator filter, computed separately in the simplest way.
 fn reference(name: &str, text: &str) -> f64 {
     let n = chars(text);
     let of = |keep: &dyn Fn(char) -> bool| text.chars().filter(|&c| keep(c)).count() as f64 / n;
@@ -125,7 +125,7 @@ fn reference(name: &str, text: &str) -> f64 {
     }
 }
 
-/// Pieces of text that touch every rule.
+/// Pieces of text that exercise every rule.
 fn pieces() -> impl Strategy<Value = String> {
     let fixed = [
         "the",
@@ -175,7 +175,7 @@ fn pieces() -> impl Strategy<Value = String> {
     })
 }
 
-/// A text with stretches said twice, so that long n-grams repeat.
+/// A text with repeated parts, so that long n-grams repeat.
 fn repetitive() -> impl Strategy<Value = String> {
     (pieces(), pieces(), 0usize..4).prop_map(|(a, b, times)| {
         let mut text = a.clone();
@@ -249,7 +249,7 @@ proptest! {
     }
 }
 
-/// What one filter alone makes of texts: `expected[i]` says whether `texts[i]` is kept.
+/// Applies one filter to texts: `expected[i]` tells if `texts[i]` is kept.
 fn check(filter: &str, change: impl FnOnce(&mut FilterOptions), texts: &[&str], expected: &[bool]) {
     let mut options = FilterOptions { sets: vec![], with: vec![filter.into()], ..FilterOptions::default() };
     change(&mut options);
@@ -330,7 +330,7 @@ fn published_cases() {
     check("substring", |o| o.substring.text = "test".into(), &["a test", "none"], &[true, false]);
 }
 
-/// The values of Curator's filters for other languages.
+/// Values of Curator's filters for other languages.
 fn values(words: WordRule, text: &str) -> Vec<(&'static str, f64)> {
     let filters = Filters::new(&FilterOptions { sets: vec![Set::NonEnglish], words, ..Default::default() });
     let mut scores = Vec::new();
@@ -349,7 +349,7 @@ fn words_without_spaces_are_those_of_dictionaries() {
     assert_eq!(count("Hello, world! 你好，世界。"), 6.0);
     assert_eq!(value(WordRule::Spaces, "word_count", "你好，世界。"), 1.0);
     assert_eq!(value(WordRule::Auto, "mean_word_length", "你好，世界。"), 1.5);
-    // Of 18 characters 12 repeat: no space stands between the words, so none counts.
+    // 12 of 18 characters repeat: there are no spaces between the words, so none counts.
     let thrice = "你好，世界。".repeat(3);
     assert_eq!(value(WordRule::Auto, "repeating_dup_5gram", &thrice), 12.0 / 18.0);
     assert_eq!(value(WordRule::Auto, "repeating_top_2grams", &thrice), 9.0 / 18.0);
@@ -364,7 +364,7 @@ fn ordinary_chinese_passes_the_filters_for_other_languages() {
                 主席问大家：“我们明年春天能修好吗？”\n没有人回答他的问题，因为谁也不知道钱从哪里来。\n\
                 后来他们决定先修桥，再修路，最后才修码头。";
     assert_eq!(filters.check(text, &mut Scratch::default()), Ok(()));
-    // Lines that end in nothing are still no sentences.
+    // Lines without an end mark are still not sentences.
     let menu = text.replace(['。', '？', '”', '！'], "");
     assert_eq!(filters.check(&menu, &mut Scratch::default()).unwrap_err().reason, "punctuation");
 }
@@ -436,7 +436,7 @@ fn comments_are_counted_as_the_file_is_written() {
     let python = "# adds two numbers\ndef add(first, second):\n    return first + second\n";
     check("src/a.py", python, None);
     check("src/a.py", "def add(first, second):\n    return first + second\n", Some("comment_ratio"));
-    // The same characters are no comment there.
+    // The same characters are not a comment in Rust.
     check("src/a.rs", python, Some("comment_ratio"));
     check("src/a.rs", "// adds\nfn add(first: u32, second: u32) -> u32 { first + second }\n", None);
     check("src/a.rs", "// nothing but words, and no program", Some("comment_ratio"));
@@ -458,13 +458,13 @@ fn white_space_of_html_counts_once() {
         let _ = filters.scores(page, CodeFile::default(), &mut scores);
         scores.iter().find(|score| score.name == "html_boilerplate").unwrap().value
     };
-    // Indentation is no text: six runs between tags, 4 + 2 characters of words.
+    // Indentation is not text: six runs between tags, 4 + 2 characters of words.
     let indented = format!("<div>\n{0}<p>word</p>\n{0}<p>\n{0}<b>hi</b>\n{0}</p>\n</div>", " ".repeat(60));
     assert_eq!(share(&indented), 0.0);
     let text = format!("<p>{}</p>", "twelve chars".repeat(4));
     assert_eq!(share(&text), 48.0 / 55.0);
     assert_eq!(share(&text.replace(' ', "\n \t ")), 48.0 / 67.0);
-    // Where a browser keeps it, it counts.
+    // White space counts where a browser preserves it.
     let verbatim = format!("<pre>{}</pre>", "twelve    chars".repeat(4));
     assert_eq!(share(&verbatim), 60.0 / 71.0);
 }

@@ -1,4 +1,4 @@
-//! Pages that are meant to break extractors: depth, size, NULs, broken entities, quadratic traps.
+//! Pages designed to break extractors: depth, size, NULs, broken entities, quadratic traps.
 
 use std::time::Instant;
 

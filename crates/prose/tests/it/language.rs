@@ -1,4 +1,4 @@
-//! Languages, quality models, and the rule of keeping.
+//! Languages, quality models, and the stochastic selection rule.
 
 use fathom_prose::Error;
 use fathom_prose::language::{
@@ -41,7 +41,7 @@ fn models_that_cannot_be_read_are_named() {
     };
     check("short.ftz", b"12", "too few");
     check("other.bin", &[7; 200], "not fastText's");
-    // The header of a model with a word and a label, then its dictionary and what its matrices are.
+    // The header of a model with one word and one label, followed by its dictionary and the matrix headers.
     let file = |bucket: i32, words: i32, rest: &[u8]| {
         let mut bytes = [0u8; 92];
         for (at, value) in
@@ -112,7 +112,7 @@ fn a_quality_model_is_trained_and_judges() {
             .unwrap();
     assert!(model.score("the proof follows\nfrom the lemma") > 0.5);
     assert_eq!(model.check("x", "buy cheap pills now").unwrap_err().reason, "quality");
-    // A lowest score holds next to the rule of chance, which alone keeps some of everything.
+    // A minimum score applies in addition to the stochastic rule, which alone keeps some texts of every score.
     let kept = |min_score| {
         let options = QualityOptions { model: path.clone(), min_score, ..Default::default() };
         let model = QualityModel::new(&options).unwrap();

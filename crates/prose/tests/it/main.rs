@@ -1,4 +1,4 @@
-//! Pieces over text, through the public interface.
+//! Tests of text components through the public interface.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod cleaning;

@@ -1,12 +1,12 @@
-//! Extractors against slow references: papers and pages are put together from pieces with what each of them reads as, so
-//! the whole text is known. Pieces hold the signs of the format where they are letters, and unknown elements.
+//! Comparison of extractors with references: papers and pages are assembled from pieces with known text, so the
+//! expected text is known. Pieces contain the format's special characters as literal text, and unknown elements.
 
 use fathom_prose::extract::{Html, HtmlOptions, Latex, LatexFile, LatexOptions, Method, Wikitext};
 
-/// A piece as it is written, and what is read.
+/// Source of a piece, and its text.
 type Piece = (String, String);
 
-/// Choices that a seed decides (splitmix64).
+/// Seeded random choices (splitmix64).
 struct Choices(u64);
 
 impl Choices {
@@ -22,7 +22,7 @@ impl Choices {
         of[self.below(of.len())]
     }
 
-    /// Up to `most` of `signs`, joined.
+    /// Up to `most` random items of `of`, joined.
     fn signs(&mut self, of: &[&str], most: usize) -> String {
         (0..=self.below(most)).map(|_| self.pick(of)).collect()
     }
@@ -33,7 +33,7 @@ impl Choices {
         (0..count).map(|_| self.pick(&words)).collect::<Vec<_>>().join(" ")
     }
 
-    /// Paragraphs between their own first and last words, with pieces that stand apart in a line.
+    /// A paragraph with distinctive first and last words, and separate inline pieces in between.
     fn paragraph(&mut self, number: usize, piece: fn(&mut Choices) -> Piece) -> Piece {
         let mut written = format!("HEAD{number} is what the paragraph begins with");
         let mut read = written.clone();
@@ -110,7 +110,7 @@ fn latex_of_literal_and_unknown_pieces_reads_as_they_do() {
             }
         }
         let (sources, texts): (Vec<String>, Vec<String>) = blocks.into_iter().unzip();
-        // A file without any command is no paper.
+        // A file without any command is not accepted as a paper.
         let source = format!("\\emph{{START}}\n\n{}", sources.join("\n\n"));
         let text = format!("START\n\n{}", texts.join("\n\n"));
         let file = LatexFile { path: "main.tex".into(), text: source.clone() };
@@ -162,13 +162,13 @@ fn wikitext_of_literal_and_unknown_pieces_reads_as_they_do() {
         let (sources, texts): (Vec<String>, Vec<String>) = blocks.into_iter().unzip();
         let source = sources.join("\n\n");
         let found = Wikitext::default().extract(&source);
-        // Empty lines around code are the extractor's own.
+        // Empty lines around code are added by the extractor.
         let lines = |text: &str| text.lines().filter(|l| !l.is_empty()).map(String::from).collect::<Vec<_>>();
         assert_eq!(found.map(|text| lines(&text)), Ok(lines(&texts.join("\n"))), "seed {seed}: {source}");
     }
 }
 
-/// What an element in a sentence reads as, by method: Trafilatura shows what browsers show.
+/// Expected text of an inline element, by method: Trafilatura shows what browsers show.
 fn html_piece(choices: &mut Choices, method: Method) -> Piece {
     let shown = |text: &str| if method == Method::Dense { String::new() } else { text.to_string() };
     let name = choices.pick(&["x-term", "unheardof", "BLINK", "my-long-element-name"]);

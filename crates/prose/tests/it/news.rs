@@ -1,8 +1,8 @@
-//! What news sites set around an article, on generated pages.
+//! Boilerplate of news sites around an article, on generated pages.
 
 use fathom_prose::extract::Html;
 
-/// Paragraphs of an article about a subject, each with words of its own.
+/// Paragraphs of an article about a subject, each with distinct words.
 fn paragraphs(subject: &str) -> Vec<String> {
     ["first", "second", "third", "fourth", "fifth", "sixth"]
         .map(|n| {
@@ -34,7 +34,7 @@ fn articles_that_follow_are_left_out() {
     };
     let of_one = text_of(&page("The harbour opens again today | The Paper"));
     assert!(of_one.contains("harbours") && !of_one.contains("trains"), "{of_one}");
-    // A page named after the site is about both.
+    // A page titled after the site is about both articles.
     let of_both = text_of(&page("The Paper"));
     assert!(of_both.contains("harbours") && of_both.contains("trains"), "{of_both}");
 }

@@ -1,4 +1,4 @@
-//! Small pages, one for each way in which text was lost, glued or taken from next to the article.
+//! Small pages, one for each way in which text was lost, run together, or taken from outside the article.
 
 use fathom_prose::extract::{Html, HtmlOptions, Method};
 
@@ -34,7 +34,7 @@ fn ruby_annotations_are_no_text() {
             );
         }
     }
-    // An annotation that nothing ends takes no further block with it.
+    // An unclosed annotation does not absorb the next block.
     assert_eq!(by(Method::Dense, "<p>one<rt>two<p>three"), "one\nthree");
 }
 
@@ -68,7 +68,7 @@ fn trafilatura_parts_the_lines_of_short_pages() {
 
 #[test]
 fn an_element_in_a_sentence_ends_neither_the_line_nor_the_text() {
-    // What Trafilatura 2.3.1 shows of the element.
+    // Text that Trafilatura 2.3.1 extracts from the element.
     for (element, shown) in [
         ("<script>var x = 1;</script>", ""),
         ("<style>p{}</style>", ""),
@@ -110,7 +110,7 @@ fn trafilatura_keeps_the_lines_of_code() {
     assert!(text.contains("def f(x):\n    if x:\n        return 1\n\n    return 2"), "{text}");
 }
 
-/// Paragraphs of an article, each with words of its own.
+/// Paragraphs of an article, each with distinct words.
 fn article() -> String {
     let subjects = ["committee", "river", "library", "harbour", "teacher", "engine", "village"];
     let one = |name: &&str| {
@@ -121,7 +121,7 @@ fn article() -> String {
     subjects.iter().map(one).collect()
 }
 
-/// What `dense` finds must have every text of `with` and none of `without`.
+/// Checks that the text of `dense` contains every text of `with` and none of `without`.
 #[track_caller]
 fn check(body: &str, with: &[&str], without: &[&str]) {
     let text =
@@ -136,7 +136,7 @@ fn check(body: &str, with: &[&str], without: &[&str]) {
 
 #[test]
 fn drawings_do_not_swallow_a_page() {
-    // An empty title in a drawing, as exported icons have it, in front of articles inside an article.
+    // An empty title in a drawing, as in exported icons, before nested articles.
     let icon = "<svg viewBox=\"0 0 5 5\"><title/><path d=\"M0 0\"/></svg>";
     let body = format!(
         "<a href=/>{icon}</a><div class=container><article class=single><div class=contents>{}</div>\
@@ -160,14 +160,14 @@ fn names_that_hold_most_of_a_page_are_not_believed() {
     let all: Vec<String> = words.iter().map(|word| format!("The {word} was seen")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let lead = "<article class=gallery><p>Six animals of the lake, one after the other.</p>";
-    // A gallery whose text is its captions, one whose slides are hidden, a forum whose posts are comments.
+    // A gallery with its text in captions, one with hidden slides, and a forum whose posts are named comments.
     let captions = slides("<figure><img src=a.jpg><figcaption><p>", "</p></figcaption></figure>");
     check(&format!("{lead}{captions}</article>"), &all, &[]);
     let hidden = slides("<div class=\"slide hidden\"><p>", "</p></div>");
     check(&format!("{lead}{hidden}</article>"), &all, &[]);
     let posts = slides("<div class=\"comment\"><div class=\"CommentText\">", "</div></div>");
     check(&format!("<main id=content><h1>Animals of the lake</h1>{posts}</main>"), &all, &[]);
-    // Below an article the same names mean what they say.
+    // Below an article the same names have their literal meaning.
     let comments =
         format!("<div id=comments>{}</div>", slides("<div class=comment itemprop=text><p>", "</p></div>"));
     let article = article() + &article().replace("spring", "autumn") + &article().replace("spring", "summer");
@@ -186,7 +186,7 @@ fn other_articles_are_left_out() {
             article()
         );
         check(&body, &["village was the first"], &["The mayor", heading]);
-        // The article goes on behind them.
+        // The article continues after them.
         let body = format!(
             "<article>{}<h3>{heading}</h3>{teaser}<h3>What came then</h3><p>In the summer it was different, since the harbour had been closed.</p></article>",
             article()
@@ -207,7 +207,7 @@ fn what_stands_around_the_text_goes() {
         &["committee was the first", "village was the first"],
         &["How spring", "Updated", "Have a tip"],
     );
-    // The text once more for programs, with what they want to know.
+    // The text repeated for programs, with metadata.
     let plain = article().replace("<p>", "").replace("</p>", " ");
     let body = format!(
         "<div class=content><div><div itemprop=description>{plain}</div><div itemprop=keywords>spring, change, year, river</div>\

@@ -1,4 +1,4 @@
-//! Personal data: precision and recall on planted values, and what the actions write.
+//! Personal data: precision and recall on planted values, and the output of the actions.
 
 use fathom_prose::pii::{Action, Entity, Pii, PiiOptions};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ const SURNAMES: [&str; 12] = [
     "Oyelaran",
     "Vantongeren",
 ];
-// The last four are in no gazetteer, the four before them need a word that leads to a place.
+// The last four are in no gazetteer; the four before them need a preceding word that leads to a place.
 const PLACES: [&str; 20] = [
     "France",
     "New Zealand",
@@ -98,7 +98,7 @@ fn iban(random: &mut Random) -> String {
     plain.as_bytes().chunks(4).map(|c| std::str::from_utf8(c).unwrap()).collect::<Vec<_>>().join(" ")
 }
 
-/// A card's number, plain or in groups of four.
+/// A card number, plain or in groups of four.
 fn card(r: &mut Random) -> String {
     let (prefix, length) = [("4", 16), ("51", 16), ("37", 15), ("6011", 16), ("36", 14)][r.below(5) as usize];
     let plain = luhn(prefix, length, r);
@@ -192,7 +192,7 @@ fn planted(entity: Entity, r: &mut Random) -> (String, String) {
     (template.replace("{}", &value), value)
 }
 
-/// Sentences without personal data that look as if they had some.
+/// Sentences that look as if they contained personal data, but do not.
 const INNOCENT: [&str; 30] = [
     "Jordan scored twice and Chad saved; Nice, said Sofia, and Austin was Reading.",
     "The Bank of England and the Berlin Wall were in The New York Times and at London Bridge.",
@@ -231,7 +231,7 @@ fn planted_values_are_found_and_innocent_text_is_left() {
     let options = PiiOptions { entities: Entity::ALL.to_vec(), ..PiiOptions::default() };
     let pii = Pii::new(&options).unwrap();
     let mut random = Random(11);
-    // Per kind: planted, found exactly, and detections of what was not planted.
+    // Per kind: planted, found exactly, and false detections.
     let mut table: BTreeMap<Entity, (u32, u32, u32)> = BTreeMap::new();
     let mut misses = BTreeMap::new();
     for round in 0..300 {
@@ -251,7 +251,7 @@ fn planted_values_are_found_and_innocent_text_is_left() {
                 } else if found.entity == Entity::Location
                     && ["Berlin", "London", "Rome"].contains(&&text[found.start..found.end])
                 {
-                    // They stand in the sentences of others.
+                    // These occur in sentences for other kinds.
                 } else if !matches!(found.entity, Entity::DateTime | Entity::Url)
                     || found.start >= innocent.len()
                 {
@@ -323,7 +323,7 @@ fn values_next_to_other_numbers_are_found_and_these_are_left() {
     }
 }
 
-/// Cards, accounts and phones among numbers of other kinds: all are found, and what stands around them stays.
+/// Cards, accounts and phone numbers among other numbers: all are found, and their surroundings stay.
 #[test]
 fn neighbours_hide_nothing() {
     let pii = Pii::new(&PiiOptions::default()).unwrap();
@@ -335,7 +335,8 @@ fn neighbours_hide_nothing() {
         let (_, value) = planted(entity, &mut random);
         let before = random.of(&["", "1 ", "12. ", "2024-05-06 ", "No 7 ", "3/4 "]);
         let after = random.of(&["", " 12/26", " 123", " 10 am", " 2024", " / 7", " 5"]);
-        // A national number needs its word, and no other number between them; a single 1 is a part of the number.
+        // A national number needs its context word without another number in between; a single 1 would become part of
+        // the number.
         let before = match before {
             _ if value.starts_with("020") => "Tel: ",
             "1 " if entity == Entity::Phone => "",
@@ -347,7 +348,7 @@ fn neighbours_hide_nothing() {
             misses.push((text, pii.apply(&marked).0.into_owned()));
         }
     }
-    // A few: the check digit of a card with three digits more can be right by chance.
+    // A few are tolerated: the check digit of a card with three more digits can be valid by chance.
     assert!(misses.len() * 100 < rounds, "{} of {rounds}: {misses:#?}", misses.len());
 }
 

@@ -1,8 +1,8 @@
-//! Postal addresses: each is redacted whole, whatever its shape, and text that looks like one is left.
+//! Postal addresses: each is redacted completely, whatever its form, and text that only looks like one is kept.
 
 use fathom_prose::pii::{Entity, Pii, PiiOptions};
 
-/// Of the United States: invented ones, and public buildings. The last have no town or no code.
+/// Addresses in the United States: invented ones, and public buildings. The last ones lack a town or a code.
 const AMERICAN: [&str; 66] = [
     "2055 Niagara Falls Blvd, Amherst NY 14228",
     "250 Rt 59, Airmont NY 10901",
@@ -72,7 +72,7 @@ const AMERICAN: [&str; 66] = [
     "PO Box 77",
 ];
 
-/// Of Britain, Canada and Australia.
+/// Addresses in Britain, Canada and Australia.
 const BRITISH: [&str; 26] = [
     "10 Downing Street, London SW1A 2AA",
     "10 Downing Street, London, SW1A 2AA, UK",
@@ -102,7 +102,7 @@ const BRITISH: [&str; 26] = [
     "1 Macquarie Street, Sydney NSW 2000, Australia",
 ];
 
-/// What has numbers, streets, towns or codes, and is no address.
+/// Texts with numbers, streets, towns or codes that are not addresses.
 const NONE: [&str; 37] = [
     "12 Angry Men is a film; 7 Eleven is a shop; 5 Way Mix is a drink.",
     "In 2019 Wall Street fell, and since 1929 Main Street has not forgotten.",
@@ -147,7 +147,7 @@ fn addresses() -> Pii {
     Pii::new(&PiiOptions { entities: vec![Entity::Address], ..PiiOptions::default() }).unwrap()
 }
 
-/// Every address stands alone, at the end of a sentence, in the middle of one, and between lines.
+/// Every address alone, at the end of a sentence, in the middle of one, and between lines.
 #[test]
 fn addresses_are_redacted_whole() {
     let pii = addresses();
@@ -180,7 +180,7 @@ fn text_that_is_no_address_is_left() {
     assert!(touched.is_empty(), "{touched:#?}");
 }
 
-/// Two addresses in a row are two, and what follows an address stays.
+/// Two consecutive addresses are separate detections, and text after an address stays.
 #[test]
 fn neighbours_of_addresses_stay() {
     let pii = addresses();

@@ -1,9 +1,10 @@
-//! Products of grouped matrices: many products in one call, whose sizes and addresses are read from tables in a device's memory
-//! when the work runs. From `cublasLt.h` of 13.10, and of cuBLAS' documentation `cublasLtMatmul()` ("to use cublasLtMatmul() with
-//! grouped matrices") and "Tensor Core Usage".
+//! Grouped matrix products: many products in one call, whose sizes and addresses are read from tables in device memory
+//! when the work runs. Sources: `cublasLt.h` of 13.10, and in cuBLAS' documentation `cublasLtMatmul()` ("to use
+//! cublasLtMatmul() with grouped matrices") and "Tensor Core Usage".
 //!
-//! The library finds little of what is wrong there, and says so; here all of it is found when the work runs. Held to more than
-//! the documents say: no matrix of a result is anything else's, and no product sums over nothing, of which they are silent.
+//! The library detects few errors there, which its documentation admits; here all of them are detected when the work
+//! runs. Two requirements go beyond the documentation, which is silent about them: no result matrix overlaps anything
+//! else, and no product has an empty sum.
 
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,23 +23,23 @@ use super::values::Kind;
 use super::{Checked, invalid, rules, unsupported};
 use crate::device::check_memory;
 
-/// The first version that has them on compute capability 9.0.
+/// First version that supports grouped products on compute capability 9.0.
 const FIRST: usize = 130_400;
-/// Up to this version factors of the host give wrong results there (release notes of CUDA 13.4 update 1, issue 6681084).
+/// Up to this version host factors give wrong results there (release notes of CUDA 13.4 update 1, issue 6681084).
 const HOST_FACTORS: usize = 130_700;
-/// What every address, size and distance between columns is a multiple of, in bytes.
+/// Alignment in bytes of every address, size and distance between columns.
 const PIECE: u64 = 16;
 const NAMES: [&str; 4] = ["A", "B", "C", "D"];
 
-/// Products of groups.
+/// A grouped product.
 #[derive(Clone, Debug)]
 pub struct Groups {
-    /// Of A, B, C and D.
+    /// Layouts of A, B, C and D.
     layouts: [GroupLayout; 4],
     kinds: [Kind; 4],
     transposed: [bool; 2],
     scalars_on_device: bool,
-    /// Differs where an algorithm for one is none for the other.
+    /// Identifies products that can share an algorithm.
     pub key: u64,
 }
 
@@ -50,7 +51,7 @@ fn kind_of(name: &str, number: u32) -> Checked<Kind> {
 }
 
 impl Groups {
-    /// What is asked for of a library of this version; none if none of the matrices is grouped.
+    /// The product requested of a library of this version; `None` if none of the matrices is grouped.
     pub fn of(
         operation: &Operation,
         handles: [cublasLtMatrixLayout_t; 4],
@@ -105,7 +106,7 @@ impl Groups {
         Ok(Some(groups))
     }
 
-    /// A problem of one group.
+    /// The problem of one group.
     fn problem(&self, [a, b, c, d]: [Matrix; 4], [m, n, k]: [usize; 3]) -> Problem {
         let none = Scale { mode: Mode::Tensor, address: 0 };
         Problem {
@@ -129,7 +130,7 @@ impl Groups {
     }
 }
 
-/// The table of grouped matrices, and what they do not have on this device.
+/// Checks the documentation's table of grouped matrices, and features that this device lacks.
 fn check_kinds(operation: &Operation, [a, b, c, d]: [Kind; 4]) -> Checked<()> {
     rules::refuse_what_is_absent(operation)?;
     let get = |attribute| operation.get(attribute);
@@ -162,10 +163,10 @@ fn check_kinds(operation: &Operation, [a, b, c, d]: [Kind; 4]) -> Checked<()> {
     Ok(())
 }
 
-/// All that products of groups need when they run.
+/// Everything that a grouped product needs when it runs.
 pub struct GroupJob {
     groups: Groups,
-    /// Arrays of addresses of A, B, C and D.
+    /// Addresses of the arrays of A's, B's, C's and D's addresses.
     arrays: [u64; 4],
     alignments: [u64; 4],
     alpha: Scalar,
@@ -175,24 +176,24 @@ pub struct GroupJob {
 
 fn read<T: Copy>(address: u64, index: usize) -> T {
     let from: *const T = std::ptr::with_exposed_provenance(address as usize);
-    // SAFETY: of a table that was checked.
+    // SAFETY: inside a table that was checked.
     unsafe { from.add(index).read_unaligned() }
 }
 
-/// Matrices of one group, and where they are.
+/// Matrices of one group and their addresses.
 struct Group {
     number: usize,
     matrices: [Matrix; 4],
     addresses: [u64; 4],
-    /// m, n, k.
+    /// Sizes m, n, k.
     sizes: [usize; 3],
 }
 
 impl GroupJob {
-    /// All that can be known before it runs.
+    /// Checks everything that can be known before the product runs.
     ///
     /// # Safety
-    /// As the header says of the factors.
+    /// The factors meet the header's requirements.
     pub unsafe fn new(
         groups: Groups,
         given: Given,
@@ -238,7 +239,7 @@ impl GroupJob {
         self.groups.layouts[0].count as usize
     }
 
-    /// What is read besides matrices.
+    /// Memory that is read in addition to matrices.
     fn tables(&self) -> Vec<(&'static str, u64, u64)> {
         let count = self.count() as u64;
         let mut all: Vec<_> =
@@ -258,7 +259,7 @@ impl GroupJob {
         self.tables().into_iter().try_for_each(check)
     }
 
-    /// A matrix of a group; its address is looked at only if it has elements.
+    /// A matrix of a group; its address is checked only if it has elements.
     fn matrix(&self, side: usize, group: usize) -> Result<(Matrix, u64), String> {
         let (layout, kind, name) = (&self.groups.layouts[side], self.groups.kinds[side], NAMES[side]);
         let [rows, cols, ld] = layout.tables.map(|table| read::<i32>(table, group));
@@ -279,7 +280,7 @@ impl GroupJob {
         Ok((Matrix { kind, rows: rows as usize, cols: cols as usize, ld: ld as usize }, address))
     }
 
-    /// The groups that have results.
+    /// The groups with nonempty results.
     fn groups(&self) -> Result<Vec<Group>, String> {
         let mut all = Vec::new();
         for group in 0..self.count() {
@@ -313,10 +314,10 @@ impl GroupJob {
         Ok(all)
     }
 
-    /// Makes the products.
+    /// Computes the products.
     ///
     /// # Errors
-    /// What a device would fail by, or do without a word.
+    /// Anything that would make a device fail or silently misbehave.
     pub fn run(&self) -> Result<(), String> {
         self.check_tables()?;
         let groups = self.groups()?;
@@ -347,7 +348,7 @@ impl GroupJob {
         if self.workspace.1 > 0 {
             let to: *mut u8 = std::ptr::with_exposed_provenance_mut(self.workspace.0 as usize);
             check_memory(self.workspace.0, self.workspace.1)?;
-            // SAFETY: checked. Whoever keeps something there finds out.
+            // SAFETY: checked. Overwriting the workspace exposes callers that keep data there.
             unsafe { to.write_bytes(0xff, self.workspace.1 as usize) };
         }
         groups.into_iter().try_for_each(|Group { matrices, addresses, sizes, .. }| {

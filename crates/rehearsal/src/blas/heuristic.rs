@@ -1,4 +1,5 @@
-//! Algorithms. There are some with and some without a workspace; each says what it was chosen for, and is good for nothing else.
+//! Algorithms, with and without a workspace; each records the product that it was chosen for, and is refused for any
+//! other.
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,19 +15,19 @@ use super::problem::Problem;
 use super::{Checked, answer, give, invalid, unsupported};
 use crate::device::settings;
 
-/// What an algorithm begins with.
+/// First word of an algorithm.
 const MAGIC: u64 = u64::from_le_bytes(*b"rehearse");
 
-/// An algorithm, as it stands in the header's opaque words.
+/// An algorithm as stored in the header's opaque words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// Of the product.
+    /// Key of the product.
     pub key: u64,
-    /// Bytes that it wants.
+    /// Bytes of workspace required.
     pub workspace: u64,
-    /// Bytes that addresses of A, B, C and D are multiples of.
+    /// Required alignments of A, B, C and D in bytes.
     pub alignments: [u64; 4],
-    /// Its number.
+    /// Index of the algorithm.
     pub index: u64,
 }
 
@@ -45,7 +46,7 @@ impl Algorithm {
         cublasLtMatmulAlgo_t { data: [a, b, c, d, e, f, g, seal(&words)] }
     }
 
-    /// One that came from here.
+    /// Decodes an algorithm made here.
     pub fn unpack(algorithm: &cublasLtMatmulAlgo_t) -> Checked<Algorithm> {
         let [magic, key, workspace, alignments, index, f, g, sealed] = algorithm.data;
         if magic != MAGIC || sealed != seal(&[magic, key, workspace, alignments, index, f, g]) {
@@ -56,16 +57,16 @@ impl Algorithm {
     }
 }
 
-/// Schemes of reduction, as the header's bits.
+/// Reduction schemes, as the header's bits.
 const NONE: u64 = 0;
 const INPLACE: u64 = 1;
 const COMPUTE_TYPE: u64 = 2;
 const OUTPUT_TYPE: u64 = 4;
 
-/// Bytes that an algorithm wants which splits nothing: two KiB for each multiprocessor.
+/// Workspace of an algorithm without splitting: two KiB per multiprocessor.
 const TILES: u64 = 132 << 11;
 
-/// What is wished for, and the rehearsal does not have.
+/// Refuses preferences that the rehearsal does not support.
 fn check_wishes(wishes: &Preference) -> Checked<()> {
     if wishes.search != 0 {
         return unsupported("the rehearsal has no search mode but the best fit");
@@ -76,7 +77,7 @@ fn check_wishes(wishes: &Preference) -> Checked<()> {
     Ok(())
 }
 
-/// Those of schemes, with the bytes that they want, that fit what is wished for.
+/// The schemes that satisfy the preference, given their workspace bytes.
 fn offer(key: u64, all: &[(u64, u64)], wishes: &Preference) -> Vec<Algorithm> {
     let fits = |(_, (scheme, bytes)): &(usize, (u64, u64))| {
         scheme & wishes.reductions == *scheme && *bytes <= wishes.workspace
@@ -91,7 +92,7 @@ fn offer(key: u64, all: &[(u64, u64)], wishes: &Preference) -> Vec<Algorithm> {
     whole.enumerate().filter(fits).map(make).collect()
 }
 
-/// What there is for products of groups: always with a workspace, so that who gives them none is found out.
+/// Algorithms for grouped products: always with a workspace, so that callers that provide none are detected.
 pub fn choose_groups(groups: &Groups, wishes: &Preference) -> Checked<Vec<Algorithm>> {
     check_wishes(wishes)?;
     if let Some(less) = wishes.alignments.iter().find(|bytes| **bytes < 16) {
@@ -100,8 +101,8 @@ pub fn choose_groups(groups: &Groups, wishes: &Preference) -> Checked<Vec<Algori
     Ok(offer(groups.key, &[(COMPUTE_TYPE, 8 * TILES), (NONE, 2 * TILES), (NONE, TILES)], wishes))
 }
 
-/// What there is for a product, in the order of how fast it would be. Those that want a workspace come first, so that who gives
-/// them none is found out.
+/// Algorithms for a product, the fastest first. Those with a workspace come first, so that callers that provide none
+/// are detected.
 pub fn choose(problem: &Problem, wishes: &Preference) -> Checked<Vec<Algorithm>> {
     check_wishes(wishes)?;
     let sides = [("A", problem.a), ("B", problem.b), ("C", problem.c), ("D", problem.d)];
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
 ) -> Status {
     let run = || {
         check_handle(handle)?;
-        // SAFETY: of the header. Nothing is returned unless all is well.
+        // SAFETY: the header's contract. The count is zero unless everything succeeds.
         unsafe { give(returned, 0) }?;
         if requested <= 0 || results.is_null() {
             return invalid(format!("{requested} algorithms at {results:?}"));
@@ -162,11 +163,11 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
                 wavesCount: 1.0,
                 reserved: [0; 4],
             };
-            // SAFETY: of the header: as many as were requested.
+            // SAFETY: the header's contract: as many as were requested.
             unsafe { results.add(count).write(result) };
             count += 1;
         }
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give(returned, count as c_int) }
     };
     answer("cublasLtMatmulAlgoGetHeuristic", run())

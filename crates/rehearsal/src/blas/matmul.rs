@@ -1,4 +1,4 @@
-//! A product's call: all that can be known before it runs.
+//! A product's call: everything that can be known before it runs.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::product::{Job, Scalar};
 use super::{Checked, answer, invalid, refuse};
 use crate::device::{Work, check_memory, settings, state, submit};
 
-/// Bytes of memory, in pieces of the same length at the same distance.
+/// Bytes of memory: pieces of one length at equal distances.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     start: u64,
@@ -37,7 +37,7 @@ impl Span {
         Span { start, piece: bytes, distance: bytes, count: 1 }
     }
 
-    /// Whether a byte is of both; between the pieces they may lie within each other.
+    /// True if the spans share a byte; pieces of one may lie between those of the other.
     pub(super) fn overlaps(&self, other: &Span) -> bool {
         let (mut one, mut two) = (0, 0);
         while one < self.count && two < other.count {
@@ -55,19 +55,19 @@ impl Span {
     }
 }
 
-/// What a call is given besides descriptors.
+/// Arguments of a call in addition to descriptors.
 #[derive(Clone, Copy)]
 pub(super) struct Given {
-    /// A, B, C and D.
+    /// Addresses of A, B, C and D.
     pub addresses: [u64; 4],
     pub workspace: u64,
     pub workspace_bytes: u64,
 }
 
-/// Reads a scalar of the host, or keeps the address of a device's.
+/// Reads a host scalar, or keeps a device scalar's address.
 ///
 /// # Safety
-/// The address is null, or one of an f32 on the side that the product's pointer mode says.
+/// The address is null, or that of an f32 on the side given by the product's pointer mode.
 pub(super) unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) -> Checked<Scalar> {
     let address = from.expose_provenance() as u64;
     if address == 0 {
@@ -89,7 +89,7 @@ pub(super) unsafe fn scalar(name: &str, from: *const c_void, on_device: bool) ->
     Ok(Scalar::Host(unsafe { from.cast::<f32>().read_unaligned() }))
 }
 
-/// The caller's algorithm, if it was chosen for this product; or that of the heuristic by its defaults.
+/// The caller's algorithm, if it was chosen for this product; else the heuristic's default.
 fn algorithm(
     given: Option<&cublasLtMatmulAlgo_t>,
     problem: &Problem,
@@ -110,7 +110,7 @@ fn algorithm(
     Ok(found)
 }
 
-/// C may be null where it is not read: TransformerEngine's FP8 products give none.
+/// C may be null if it is not read, as in TransformerEngine's FP8 products.
 fn check_pointers(job: &Job, chosen: &Algorithm, given: &Given) -> Checked<()> {
     let sides = ["A", "B", "C", "D"].into_iter().zip(given.addresses).zip(chosen.alignments);
     for ((name, address), alignment) in sides {
@@ -131,7 +131,7 @@ fn check_pointers(job: &Job, chosen: &Algorithm, given: &Given) -> Checked<()> {
 }
 
 impl Given {
-    /// The workspace is as large as the algorithm wants, and where it may be.
+    /// Checks that the workspace is accessible and as large as the algorithm requires.
     pub(super) fn check_workspace(&self, chosen: &Algorithm) -> Checked<()> {
         let Given { workspace, workspace_bytes, .. } = *self;
         if workspace_bytes < chosen.workspace {
@@ -155,7 +155,7 @@ impl Given {
     }
 }
 
-/// What is written must be used by nothing else.
+/// Checks that nothing else uses the memory written.
 fn check_overlaps(job: &Job, given: &Given) -> Checked<()> {
     let Problem { a, b, c, d, .. } = &job.problem;
     let [at_a, at_b, at_c, at_d] = given.addresses;
@@ -216,18 +216,18 @@ pub unsafe extern "C" fn cublasLtMatmul(
         };
         let all = [adesc, bdesc, if cdesc.is_null() { ddesc } else { cdesc }, ddesc];
         if let Some(groups) = Groups::of(&product, all, settings().cublas)? {
-            // SAFETY: of the header.
+            // SAFETY: the header's contract.
             let job = unsafe { GroupJob::new(groups, given, [alpha, beta], chosen.as_ref()) }?;
             return queue(Arc::new(move || job.run()));
         }
         let to = layout(ddesc, "D")?;
-        // A layout of C that is left out is D's.
+        // If C has no layout, D's is used.
         let from = if cdesc.is_null() { to } else { layout(cdesc, "C")? };
         let problem = Problem::of(&product, [&layout(adesc, "A")?, &layout(bdesc, "B")?, &from, &to])?;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let chosen = algorithm(unsafe { chosen.as_ref() }, &problem, given.addresses)?;
         let on_device = problem.scalars_on_device;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let (alpha, beta) = unsafe { (scalar("alpha", alpha, on_device)?, scalar("beta", beta, on_device)?) };
         let workspace = (given.workspace, chosen.workspace);
         let job = Job { problem, addresses: given.addresses, alpha, beta, workspace };

@@ -1,21 +1,21 @@
-//! cuBLASLt's functions, `cublasLt*`, as `cublasLt.h` of 13.1 declares them, and with grouped matrices as that of 13.10 does, for a
-//! device of compute capability 9.0.
+//! cuBLASLt's functions, `cublasLt*`, as declared in `cublasLt.h` of 13.1, and those of grouped matrices as in 13.10,
+//! for a device of compute capability 9.0.
 //!
-//! | file | is |
+//! | file | contents |
 //! |---|---|
-//! | `objects.rs` | handles, descriptors, and what may be set in them |
-//! | `problem.rs` | what a product is, put together from its descriptors |
-//! | `rules.rs` | which products the documents list for this device |
-//! | `heuristic.rs` | algorithms, and what they were chosen for |
+//! | `objects.rs` | handles, descriptors, and their attributes |
+//! | `problem.rs` | a product, assembled from its descriptors |
+//! | `rules.rs` | the products documented for this device |
+//! | `heuristic.rs` | algorithms, and the products they were chosen for |
 //! | `matmul.rs` | a product's call |
 //! | `product.rs` | a product's work |
-//! | `groups.rs` | products of grouped matrices, whose sizes are a device's |
-//! | `values.rs` | types of numbers |
+//! | `groups.rs` | grouped matrix products, with sizes in device memory |
+//! | `values.rs` | number types |
 //!
-//! What it does not have, and refuses with words: other batches, orders other than by columns, epilogues, integer, complex and double
-//! products, products that accumulate in f16, emulation, and scalars as vectors.
+//! Not supported, and refused with a message: other batches, orders other than column-major, epilogues, integer,
+//! complex and double products, products that accumulate in f16, emulation, and scalars as vectors.
 #![allow(non_snake_case)]
-// Each is as safe as its declaration in the header.
+// Each function is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
 mod groups;
@@ -35,7 +35,7 @@ use cudarc::cublaslt::sys::cublasStatus_t as Status;
 
 use crate::device::{complain, settings};
 
-/// Why a call does not do what it was asked for.
+/// Failure of a call.
 #[derive(Debug)]
 struct Refusal {
     status: Status,
@@ -48,12 +48,12 @@ fn refuse<T>(status: Status, why: impl Into<String>) -> Checked<T> {
     Err(Refusal { status, why: why.into() })
 }
 
-/// Parameters that contradict each other or themselves.
+/// Refuses parameters that are inconsistent or invalid.
 fn invalid<T>(why: impl Into<String>) -> Checked<T> {
     refuse(Status::CUBLAS_STATUS_INVALID_VALUE, why)
 }
 
-/// What the documents do not list for this device, or the rehearsal does not have.
+/// Refuses features that are not documented for this device, or that the rehearsal does not support.
 fn unsupported<T>(why: impl Into<String>) -> Checked<T> {
     refuse(Status::CUBLAS_STATUS_NOT_SUPPORTED, why)
 }
@@ -69,10 +69,10 @@ fn answer(call: &str, result: Checked<()>) -> Status {
     }
 }
 
-/// Writes where the caller wants it.
+/// Writes a result to the caller's address.
 ///
 /// # Safety
-/// The address is null or one of a `T`.
+/// The address is null or that of a `T`.
 unsafe fn give<T>(to: *mut T, value: T) -> Checked<()> {
     if to.is_null() {
         return invalid("null, where something was to be written");
@@ -82,13 +82,13 @@ unsafe fn give<T>(to: *mut T, value: T) -> Checked<()> {
     Ok(())
 }
 
-/// As the settings say.
+/// The version given by the settings.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtGetVersion() -> usize {
     settings().cublas
 }
 
-/// The status comes as a number, since a caller's may be none of the header's.
+/// The status is a number, since a caller's may not be in the header's enumeration.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtGetStatusName(status: u32) -> *const c_char {
     let name: &CStr = match status {

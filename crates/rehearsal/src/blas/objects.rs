@@ -1,4 +1,4 @@
-//! Handles and descriptors. They are numbers that nothing else has, so that what was destroyed or is of another kind is found out.
+//! Handles and descriptors. They are unique numbers, so that destroyed objects and those of another kind are detected.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -14,10 +14,10 @@ use super::{Checked, answer, give, invalid, refuse, unsupported};
 use crate::device::{drive_all, state};
 use crate::driver::current;
 
-/// Attributes of a product have numbers below this.
+/// Upper bound of a product's attribute numbers.
 const ATTRIBUTES: usize = 41;
 
-/// What a product is to do: the values of its attributes by their numbers, with zeros above what they are long.
+/// Description of a product: the values of its attributes by number, zero-extended.
 #[derive(Clone, Debug)]
 pub struct Operation {
     values: [u64; ATTRIBUTES],
@@ -29,48 +29,48 @@ impl Operation {
         self.values[attribute as usize]
     }
 
-    /// How far the factors of one group are from those of the next: `CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE` and `..._BETA_...`.
+    /// Distances between the factors of adjacent groups: `CUBLASLT_MATMUL_DESC_ALPHA_BATCH_STRIDE` and `..._BETA_...`.
     pub fn factor_strides(&self) -> [u64; 2] {
         [self.values[39], self.values[40]]
     }
 }
 
-/// A matrix in memory, column after column.
+/// A column-major matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The header's number of its type.
+    /// The header's number of the element type.
     pub kind: u32,
     pub rows: u64,
     pub cols: u64,
-    /// From one column to the next, in elements.
+    /// Elements from one column to the next.
     pub ld: i64,
 }
 
-/// Matrices whose sizes are in a device's memory.
+/// Matrices whose sizes are in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupLayout {
-    /// The header's number of their type.
+    /// The header's number of the element type.
     pub kind: u32,
     pub count: i32,
-    /// Addresses of their rows, their columns, and what is from one column to the next.
+    /// Addresses of the tables of rows, columns and leading dimensions.
     pub tables: [u64; 3],
 }
 
-/// What an algorithm has to be content with.
+/// Constraints on algorithms.
 #[derive(Clone, Copy, Debug)]
 pub struct Preference {
     pub search: u64,
     pub workspace: u64,
-    /// Schemes of reduction that are allowed, as bits.
+    /// Allowed reduction schemes, as bits.
     pub reductions: u64,
-    /// Bytes that addresses of A, B, C and D are multiples of.
+    /// Alignments of A, B, C and D in bytes.
     pub alignments: [u64; 4],
-    /// As a float's bits.
+    /// Bits of a float.
     pub waves: u64,
     pub implementations: u64,
 }
 
-/// By the header's defaults.
+/// The header's defaults.
 pub const PREFERENCE: Preference = Preference {
     search: 0,
     workspace: 0,
@@ -81,7 +81,7 @@ pub const PREFERENCE: Preference = Preference {
 };
 
 enum Object {
-    /// Of this device.
+    /// Made for this device.
     Handle(Option<usize>),
     Operation(Box<Operation>),
     Layout(Layout),
@@ -96,7 +96,7 @@ fn objects() -> MutexGuard<'static, BTreeMap<u64, Object>> {
 }
 
 /// # Safety
-/// The address is null or one of a handle.
+/// The address is null or that of a handle.
 unsafe fn create<T>(to: *mut *mut T, object: Object) -> Checked<()> {
     let number = state().handle();
     // SAFETY: the caller's promise.
@@ -115,13 +115,14 @@ fn destroy<T>(handle: *mut T, is: fn(&Object) -> bool) -> Checked<()> {
     Ok(())
 }
 
-/// Looks at one, or changes it.
+/// Accesses an object of the expected kind.
 fn with<T, R>(handle: *mut T, what: &str, take: impl FnOnce(&mut Object) -> Option<R>) -> Checked<R> {
     let found = objects().get_mut(&(handle.addr() as u64)).and_then(take);
     found.map_or_else(|| invalid(format!("{what}: none, or it was destroyed")), Ok)
 }
 
-/// A library's handle is of the device that was current when it was made, and wants it current whenever it is used.
+/// Checks a library handle: it belongs to the device that was current when it was made, which must be current whenever
+/// it is used.
 pub fn check_handle(handle: cublasLtHandle_t) -> Checked<()> {
     let made = objects().get(&(handle.addr() as u64)).and_then(|object| match object {
         Object::Handle(device) => Some(*device),
@@ -138,7 +139,7 @@ pub fn check_handle(handle: cublasLtHandle_t) -> Checked<()> {
     }
 }
 
-/// A copy of a description of a product.
+/// A copy of a product's description.
 pub fn operation(handle: cublasLtMatmulDesc_t) -> Checked<Operation> {
     with(handle, "the descriptor of the product", |object| match object {
         Object::Operation(found) => Some((**found).clone()),
@@ -146,7 +147,7 @@ pub fn operation(handle: cublasLtMatmulDesc_t) -> Checked<Operation> {
     })
 }
 
-/// A copy of a description of a matrix.
+/// A copy of a matrix layout.
 pub fn layout(handle: cublasLtMatrixLayout_t, what: &str) -> Checked<Layout> {
     with(handle, &format!("the layout of {what}"), |object| match object {
         Object::Layout(found) => Some(*found),
@@ -154,7 +155,7 @@ pub fn layout(handle: cublasLtMatrixLayout_t, what: &str) -> Checked<Layout> {
     })
 }
 
-/// A copy of a description of grouped matrices; none if it is one of another kind.
+/// A copy of a grouped layout; `None` if it is of another kind.
 pub fn groups(handle: cublasLtMatrixLayout_t) -> Option<GroupLayout> {
     match objects().get(&(handle.addr() as u64)) {
         Some(Object::Groups(found)) => Some(*found),
@@ -162,7 +163,7 @@ pub fn groups(handle: cublasLtMatrixLayout_t) -> Option<GroupLayout> {
     }
 }
 
-/// A copy of what is wished for.
+/// A copy of a preference.
 pub fn preference(handle: cublasLtMatmulPreference_t) -> Checked<Preference> {
     with(handle, "the preference", |object| match object {
         Object::Preference(found) => Some(*found),
@@ -170,10 +171,10 @@ pub fn preference(handle: cublasLtMatmulPreference_t) -> Checked<Preference> {
     })
 }
 
-/// Copies an attribute's value, which has to be exactly as long as the header says.
+/// Reads an attribute's value, which must have exactly the header's size.
 ///
 /// # Safety
-/// The address is null or one of as many bytes as are said.
+/// The address is null or that of `given` bytes.
 unsafe fn read(buffer: *const c_void, given: usize, bytes: usize) -> Checked<u64> {
     if buffer.is_null() || given != bytes {
         return invalid(format!("{given} bytes at {buffer:?}, where the header has {bytes}"));
@@ -184,7 +185,7 @@ unsafe fn read(buffer: *const c_void, given: usize, bytes: usize) -> Checked<u64
     Ok(u64::from_le_bytes(value))
 }
 
-/// Bytes of an attribute, as the header's comments say; none if it has no such attribute.
+/// Bytes of an attribute according to the header's comments; `None` if there is no such attribute.
 fn size_of(attribute: u32) -> Option<usize> {
     match attribute {
         0..=7 | 15 | 22 | 26 | 31..=35 | 37 => Some(4),
@@ -196,11 +197,11 @@ fn size_of(attribute: u32) -> Option<usize> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtCreate(handle: *mut cublasLtHandle_t) -> Status {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     answer("cublasLtCreate", unsafe { create(handle, Object::Handle(current())) })
 }
 
-/// Waits for the device, as the library does.
+/// Waits for the device, like the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtDestroy(handle: cublasLtHandle_t) -> Status {
     drive_all();
@@ -216,14 +217,14 @@ pub unsafe extern "C" fn cublasLtMatmulDescCreate(
     let mut values = [0; ATTRIBUTES];
     values[Attribute::CUBLASLT_MATMUL_DESC_COMPUTE_TYPE as usize] = u64::from(compute);
     values[Attribute::CUBLASLT_MATMUL_DESC_SCALE_TYPE as usize] = u64::from(scale);
-    // CUBLAS_FILL_MODE_FULL and CUBLASLT_EPILOGUE_DEFAULT; types of what there is not.
+    // Nonzero defaults: CUBLAS_FILL_MODE_FULL, CUBLASLT_EPILOGUE_DEFAULT, and the type of absent data.
     values[Attribute::CUBLASLT_MATMUL_DESC_FILL_MODE as usize] = 2;
     values[Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE as usize] = 1;
     values[Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE as usize] = u64::from(u32::MAX);
     values[Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE as usize] = u64::from(u32::MAX);
     let known = Compute::CUBLAS_COMPUTE_16F as u32..=Compute::CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT as u32;
     let result = if known.contains(&compute) {
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { create(made, Object::Operation(Box::new(Operation { values }))) }
     } else {
         invalid(format!("{compute} is no compute type (arguments in another order?)"))
@@ -248,7 +249,7 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
         let Some(size) = size_of(attribute) else {
             return invalid(format!("the header has no attribute {attribute}"));
         };
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let value = unsafe { read(buffer, bytes, size) }?;
         with(descriptor, "the descriptor", |object| match object {
             Object::Operation(found) => {
@@ -265,7 +266,7 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
     answer("cublasLtMatmulDescSetAttribute", result)
 }
 
-/// What is wrong with a layout is found out when it is used, since this call has no status for it.
+/// Errors in a layout are detected when it is used, since this call has no status for them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtMatrixLayoutCreate(
     made: *mut cublasLtMatrixLayout_t,
@@ -274,7 +275,7 @@ pub unsafe extern "C" fn cublasLtMatrixLayoutCreate(
     cols: u64,
     ld: i64,
 ) -> Status {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let result = unsafe { create(made, Object::Layout(Layout { kind, rows, cols, ld })) };
     answer("cublasLtMatrixLayoutCreate", result)
 }
@@ -285,7 +286,7 @@ pub extern "C" fn cublasLtMatrixLayoutDestroy(layout: cublasLtMatrixLayout_t) ->
     answer("cublasLtMatrixLayoutDestroy", destroy(layout, is))
 }
 
-/// The addresses are looked at when the layout is used: the library itself takes any here.
+/// The addresses are checked when the layout is used: the library itself accepts any here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtGroupedMatrixLayoutCreate(
     made: *mut cublasLtMatrixLayout_t,
@@ -296,14 +297,14 @@ pub unsafe extern "C" fn cublasLtGroupedMatrixLayoutCreate(
     ld: *const c_void,
 ) -> Status {
     let tables = [rows, cols, ld].map(|table| table.expose_provenance() as u64);
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let result = unsafe { create(made, Object::Groups(GroupLayout { kind, count, tables })) };
     answer("cublasLtGroupedMatrixLayoutCreate", result)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cublasLtMatmulPreferenceCreate(made: *mut cublasLtMatmulPreference_t) -> Status {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     answer("cublasLtMatmulPreferenceCreate", unsafe { create(made, Object::Preference(PREFERENCE)) })
 }
 
@@ -324,11 +325,11 @@ pub unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     let set = || {
         let size = match attribute {
             0 | 3 | 5..=9 => 4,
-            // Averages of groups have eight, which the library itself says, and not the four of its header's comment.
+            // Averages of groups have eight bytes, as the library itself reports, not four as in its header's comment.
             1 | 12..=15 => 8,
             _ => return invalid("the header has no such attribute"),
         };
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let value = unsafe { read(buffer, bytes, size) }?;
         if (5..=8).contains(&attribute) && !value.is_power_of_two() {
             return invalid(format!("an alignment of {value} bytes (the documents are silent)"));

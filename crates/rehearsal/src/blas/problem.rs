@@ -1,4 +1,4 @@
-//! What a product is, put together from its descriptors: D = scale_D (alpha scale_A scale_B op(A) op(B) + beta scale_C C).
+//! A product, assembled from its descriptors: D = scale_D (alpha scale_A scale_B op(A) op(B) + beta scale_C C).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,7 +8,7 @@ use super::objects::{Layout, Operation};
 use super::values::Kind;
 use super::{Checked, invalid, rules, unsupported};
 
-/// A matrix in memory, column after column.
+/// A column-major matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matrix {
     pub kind: Kind,
@@ -39,38 +39,38 @@ impl Matrix {
         Ok(Matrix { kind, rows: rows as usize, cols: cols as usize, ld: ld as usize })
     }
 
-    /// Bytes from the first of its elements to behind the last.
+    /// Bytes from the first element to the end of the last.
     pub fn bytes(&self) -> u64 {
         self.column(self.cols - 1) + self.rows as u64 * self.kind.size()
     }
 
-    /// Bytes from the first of its elements to a column.
+    /// Byte offset of a column.
     pub fn column(&self, index: usize) -> u64 {
         index as u64 * self.ld as u64 * self.kind.size()
     }
 }
 
-/// How products are made of f32.
+/// Precision of f32 products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// As they are.
+    /// Full f32.
     Full,
-    /// Of rounded numbers.
+    /// Rounded to TF32.
     Tf32,
     F16,
     Bf16,
 }
 
-/// How the factors of a matrix are kept.
+/// Storage of a matrix's factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// One for all.
+    /// One factor for the matrix.
     Tensor,
-    /// One for each row of op(A), or column of op(B).
+    /// One per row of op(A), or column of op(B).
     Outer,
-    /// One for 128 elements along the inner dimension.
+    /// One per 128 elements along the inner dimension.
     Vector,
-    /// One for a block of 128 by 128.
+    /// One per block of 128 by 128.
     Block,
 }
 
@@ -78,7 +78,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     pub mode: Mode,
-    /// Of a device; null means one.
+    /// Device address; null means one.
     pub address: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct Scale {
 pub const BLOCK: usize = 128;
 
 impl Scale {
-    /// How many factors there are for a matrix with that many outer rows (of op(A)) or columns (of op(B)).
+    /// Number of factors for a matrix with this many outer rows (of op(A)) or columns (of op(B)).
     pub fn count(&self, outer: usize, inner: usize) -> usize {
         match self.mode {
             Mode::Tensor => 1,
@@ -96,7 +96,7 @@ impl Scale {
         }
     }
 
-    /// Where the factor is of an outer index and a block of the inner dimension.
+    /// Index of the factor for an outer index and a block of the inner dimension.
     pub fn index(&self, outer: usize, block: usize, [outers, inner]: [usize; 2]) -> usize {
         match self.mode {
             Mode::Tensor => 0,
@@ -119,23 +119,23 @@ pub struct Problem {
     pub n: usize,
     pub k: usize,
     pub precision: Precision,
-    /// Alpha and beta are in a device's memory.
+    /// True if alpha and beta are in device memory.
     pub scalars_on_device: bool,
     pub scale_a: Scale,
     pub scale_b: Scale,
-    /// Addresses of one factor, or null.
+    /// Address of C's factor, or null.
     pub scale_c: u64,
     pub scale_d: u64,
-    /// Where the largest of all is written, or null.
+    /// Address for the largest magnitude of D, or null.
     pub largest: u64,
-    /// Differs where an algorithm for one product is none for the other.
+    /// Identifies products that can share an algorithm.
     pub key: u64,
 }
 
 pub(super) fn transposed(name: &str, value: u64) -> Checked<bool> {
     match value {
         0 => Ok(false),
-        // The conjugate of what is real is itself.
+        // The conjugate of a real matrix is itself.
         1 | 2 => Ok(true),
         _ => invalid(format!("op({name}) is {value}")),
     }
@@ -146,7 +146,7 @@ fn shape(matrix: &Matrix, transposed: bool) -> [usize; 2] {
 }
 
 impl Problem {
-    /// What is asked for, if the documents list it for this device.
+    /// The requested product, if it is documented for this device.
     pub fn of(operation: &Operation, [a, b, c, d]: [&Layout; 4]) -> Checked<Problem> {
         let get = |attribute| operation.get(attribute);
         let key = {
@@ -202,7 +202,7 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Eight bits on both sides.
+    /// True if both operands have eight-bit elements.
     pub fn is_narrow(&self) -> bool {
         self.a.kind.is_narrow()
     }

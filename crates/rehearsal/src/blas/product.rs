@@ -1,31 +1,31 @@
-//! A product's work. It accumulates in f32, block after block of the inner dimension where these have factors.
+//! A product's work. Accumulates in f32, and block by block of the inner dimension if blocks have factors.
 
 use super::problem::{BLOCK, Matrix, Mode, Precision, Problem, Scale};
 use super::values::tf32;
 use crate::device::check_memory;
 use half::{bf16, f16};
 
-/// Alpha or beta.
+/// Value or location of alpha or beta.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar {
-    /// As it was when the product was asked for.
+    /// Value at the time of the call.
     Host(f32),
-    /// As it is when the product runs.
+    /// Address of the value at the time the product runs.
     Device(u64),
 }
 
-/// All that a product needs when it runs.
+/// Everything that a product needs when it runs.
 pub struct Job {
     pub problem: Problem,
-    /// Of A, B, C and D.
+    /// Addresses of A, B, C and D.
     pub addresses: [u64; 4],
     pub alpha: Scalar,
     pub beta: Scalar,
-    /// The address, and the bytes that the algorithm uses.
+    /// Address and size of the memory that the algorithm uses.
     pub workspace: (u64, u64),
 }
 
-/// Columns of D that are made at once.
+/// Columns of D computed at a time.
 const WIDTH: usize = 4;
 
 fn f32_at(address: u64) -> f32 {
@@ -43,7 +43,7 @@ impl Scalar {
     }
 }
 
-/// Reads a whole matrix without what is between its columns.
+/// Reads a whole matrix without the gaps between columns.
 fn read(matrix: &Matrix, address: u64) -> Vec<f32> {
     let mut values = vec![0.0; matrix.rows * matrix.cols];
     for (index, column) in values.chunks_exact_mut(matrix.rows).enumerate() {
@@ -53,7 +53,7 @@ fn read(matrix: &Matrix, address: u64) -> Vec<f32> {
     values
 }
 
-/// From columns of that many rows to rows, in tiles.
+/// Transposes a matrix with columns of `rows` elements, in tiles.
 fn transpose(values: &[f32], rows: usize) -> Vec<f32> {
     const TILE: usize = 32;
     let cols = values.len() / rows;
@@ -68,7 +68,7 @@ fn transpose(values: &[f32], rows: usize) -> Vec<f32> {
     turned
 }
 
-/// Factors of one side, read when the product runs.
+/// Factors of one operand, read when the product runs.
 struct Factors {
     scale: Scale,
     values: Vec<f32>,
@@ -89,12 +89,12 @@ impl Factors {
 }
 
 impl Job {
-    /// Beta may be something.
+    /// True unless beta is known to be zero.
     pub fn reads_c(&self) -> bool {
         !matches!(self.beta, Scalar::Host(0.0))
     }
 
-    /// What is read or written besides matrices: whose it is, where, and how many bytes.
+    /// Memory accessed in addition to matrices: name, address, and number of bytes.
     pub fn factors(&self) -> Vec<(&'static str, u64, u64)> {
         let Problem { scale_a, scale_b, m, n, k, .. } = &self.problem;
         let scalar = |scalar| match scalar {
@@ -113,10 +113,10 @@ impl Job {
         all.into_iter().filter(|(_, at, _)| *at != 0).map(|(name, at, count)| (name, at, 4 * count)).collect()
     }
 
-    /// Whether all that it touches can be touched.
+    /// Checks that all memory is accessible.
     ///
     /// # Errors
-    /// Why not.
+    /// The memory that is not.
     pub fn check(&self) -> Result<(), String> {
         let Problem { a, b, c, d, .. } = &self.problem;
         let sides = [("A", a), ("B", b), ("C", c), ("D", d)].into_iter().zip(self.addresses);
@@ -131,16 +131,16 @@ impl Job {
             .try_for_each(|(name, at, bytes)| check_memory(at, bytes).map_err(|why| format!("{name}: {why}")))
     }
 
-    /// Makes the product.
+    /// Computes the product.
     ///
     /// # Errors
-    /// What a device would fail by.
+    /// Anything that would make a device fail.
     pub fn run(&self) -> Result<(), String> {
         self.check()?;
         let Problem { a, b, m, n, k, .. } = &self.problem;
         if self.workspace.1 > 0 {
             let to: *mut u8 = std::ptr::with_exposed_provenance_mut(self.workspace.0 as usize);
-            // SAFETY: checked. Whoever keeps something there finds out.
+            // SAFETY: checked. Overwriting the workspace exposes callers that keep data there.
             unsafe { to.write_bytes(0xff, self.workspace.1 as usize) };
         }
         let [left, right] = self.problem.transposed;
@@ -178,7 +178,7 @@ impl Job {
         Ok(())
     }
 
-    /// Scales a column, adds C's, and writes it; the largest of all until now.
+    /// Scales a column, adds C's, and writes it; returns the largest magnitude so far.
     fn finish(&self, index: usize, mut column: Vec<f32>, mut largest: f32) -> f32 {
         let Problem { c, d, scale_c, scale_d, .. } = &self.problem;
         let one = |address: u64| if address == 0 { 1.0 } else { f32_at(address) };
@@ -192,7 +192,7 @@ impl Job {
             column.iter_mut().zip(before).for_each(|(value, before)| *value += beta * before);
         }
         if self.problem.largest != 0 {
-            // One that is no number stays.
+            // NaN is kept.
             let more = |most: f32, value: &f32| {
                 if most.is_nan() || value.abs() <= most { most } else { value.abs() }
             };
@@ -208,7 +208,7 @@ impl Job {
     }
 }
 
-/// A few columns of op(A) op(B), with factors: the sum over blocks of factors by sums over what is in them.
+/// A few columns of op(A) op(B), with factors: the sum over blocks of factors times sums within blocks.
 fn columns(
     a: &[f32],
     b: &[f32],

@@ -1,5 +1,6 @@
-//! Which products the documents list for compute capability 9.0. Sections are those of cuBLAS' documentation: "Tensor Core Usage",
-//! "Narrow Precision Data Types Usage" with its parts, `cublasLtMatmulDescAttributes_t`, and `cublasLtMatmul()` with its tables.
+//! Products documented for compute capability 9.0. Sections refer to cuBLAS' documentation: "Tensor Core Usage",
+//! "Narrow Precision Data Types Usage" with its subsections, `cublasLtMatmulDescAttributes_t`, and `cublasLtMatmul()`
+//! with its tables.
 
 use cudarc::cublaslt::sys::{
     cublasComputeType_t as Compute, cublasLtMatmulDescAttributes_t as Attribute, cudaDataType_t as Type,
@@ -10,7 +11,7 @@ use super::problem::{Matrix, Mode, Precision, Problem, Scale};
 use super::values::Kind;
 use super::{Checked, invalid, unsupported};
 
-/// Attributes that an algorithm was chosen for: all but addresses.
+/// Attributes that an algorithm depends on: all but addresses.
 pub const KEY: [Attribute; 13] = [
     Attribute::CUBLASLT_MATMUL_DESC_COMPUTE_TYPE,
     Attribute::CUBLASLT_MATMUL_DESC_SCALE_TYPE,
@@ -27,7 +28,7 @@ pub const KEY: [Attribute; 13] = [
     Attribute::CUBLASLT_MATMUL_DESC_D_SCALE_MODE,
 ];
 
-/// What no product of this device has, and what the rehearsal has for none.
+/// Refuses features that this device lacks for all products, and those that the rehearsal does not support.
 pub fn refuse_what_is_absent(operation: &Operation) -> Checked<()> {
     let get = |attribute| operation.get(attribute);
     if get(Attribute::CUBLASLT_MATMUL_DESC_TRANSC) != 0 {
@@ -61,7 +62,7 @@ pub fn refuse_what_is_absent(operation: &Operation) -> Checked<()> {
     }
 }
 
-/// Tables 1 and 3 of `cublasLtMatmul()`.
+/// Precision according to tables 1 and 3 of `cublasLtMatmul()`.
 pub fn precision(operation: &Operation, [a, b, c, d]: [&Matrix; 4]) -> Checked<Precision> {
     let compute = operation.get(Attribute::CUBLASLT_MATMUL_DESC_COMPUTE_TYPE);
     let scale = operation.get(Attribute::CUBLASLT_MATMUL_DESC_SCALE_TYPE);
@@ -121,7 +122,7 @@ fn is_listed_narrow([a, b, c, d]: [Kind; 4]) -> bool {
     }
 }
 
-/// "Scaling Mode Support Overview".
+/// Scaling mode according to "Scaling Mode Support Overview".
 pub fn mode(number: u64) -> Checked<Mode> {
     match number {
         0 => Ok(Mode::Tensor),
@@ -133,7 +134,7 @@ pub fn mode(number: u64) -> Checked<Mode> {
     }
 }
 
-/// Factors where the documents allow them.
+/// Checks factors against the documentation.
 pub fn check_scales(problem: &Problem) -> Checked<()> {
     let sides = [("A", &problem.scale_a, problem.m), ("B", &problem.scale_b, problem.n)];
     if !problem.is_narrow() {
@@ -177,7 +178,8 @@ pub fn check_scales(problem: &Problem) -> Checked<()> {
     check_addresses(problem, &sides, 16)
 }
 
-/// Sixteen bytes are documented for blocks; for one factor a row the documents are silent, and the same is wanted.
+/// Sixteen bytes are documented for blocks; for one factor per row the documentation is silent, and the same is
+/// required here.
 fn check_addresses(problem: &Problem, sides: &[(&str, &Scale, usize)], alignment: u64) -> Checked<()> {
     let singles = [("C", problem.scale_c), ("D", problem.scale_d), ("the largest of D", problem.largest)];
     for (name, address) in singles {
@@ -193,8 +195,8 @@ fn check_addresses(problem: &Problem, sides: &[(&str, &Scale, usize)], alignment
     Ok(())
 }
 
-/// What FP8 kernels want of shapes: "TN", and sixteen bytes everywhere ("Tensor Core Usage"). That D is held to what C is, which
-/// alone is named there, is for "all matrix dimensions".
+/// Requirements of FP8 kernels on shapes: "TN", and alignment to sixteen bytes everywhere ("Tensor Core Usage"). Only C
+/// is named there; applying the same to D follows from "all matrix dimensions".
 pub fn check_narrow(operation: &Operation, problem: &Problem) -> Checked<()> {
     let modes = [
         (Attribute::CUBLASLT_MATMUL_DESC_C_SCALE_MODE, "C"),
@@ -215,7 +217,7 @@ pub fn check_narrow(operation: &Operation, problem: &Problem) -> Checked<()> {
     }
     let blocked = |scale: &Scale| matches!(scale.mode, Mode::Vector | Mode::Block);
     if fast && (blocked(&problem.scale_a) || blocked(&problem.scale_b)) {
-        // PyTorch's `CUDABlas.cpp` refuses it; TransformerEngine never asks for it.
+        // PyTorch's `CUDABlas.cpp` refuses it; TransformerEngine never requests it.
         return unsupported("fast accumulation with factors of blocks (the documents are silent)");
     }
     if operation.get(Attribute::CUBLASLT_MATMUL_DESC_TRANSA) != 1 || problem.transposed[1] {

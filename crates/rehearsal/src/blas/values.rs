@@ -1,23 +1,23 @@
-//! Types of numbers in memory.
+//! Number types in memory.
 
 use std::sync::LazyLock;
 
 use cudarc::cublaslt::sys::cudaDataType_t as Type;
 use half::{bf16, f16};
 
-/// A type that products are made of here.
+/// A number type supported in products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     F32,
     F16,
     Bf16,
-    /// Four bits of exponent, three of mantissa, no infinity.
+    /// Four exponent bits, three mantissa bits, no infinity.
     E4m3,
-    /// Five bits of exponent, two of mantissa.
+    /// Five exponent bits, two mantissa bits.
     E5m2,
 }
 
-/// A float of eight bits: bits of its mantissa, the bias of its exponent, its largest number.
+/// An eight-bit float: mantissa bits, exponent bias, largest number.
 struct Small {
     mantissa: i32,
     bias: i32,
@@ -28,7 +28,7 @@ const E4M3: Small = Small { mantissa: 3, bias: 7, max: 448.0 };
 const E5M2: Small = Small { mantissa: 2, bias: 15, max: 57_344.0 };
 
 impl Small {
-    /// The nearest, ties to even, and the largest for what is beyond it, as conversions with saturation are.
+    /// Rounds to nearest, ties to even, with saturation.
     fn encode(&self, value: f32) -> u8 {
         let sign = if value.is_sign_negative() { 0x80 } else { 0 };
         if value.is_nan() {
@@ -40,7 +40,7 @@ impl Small {
         let unit = 2f32.powi(exponent_of(size) - self.mantissa);
         let rounded = ((size / unit).round_ties_even() * unit).min(self.max);
         let exponent = exponent_of(rounded);
-        // Units of the exponent that it has now: with the leading one if it is normal.
+        // Mantissa in units of the final exponent, including the leading one of normal numbers.
         let units = (rounded / 2f32.powi(exponent - self.mantissa)) as i32;
         sign | (((exponent - least) << self.mantissa) + units) as u8
     }
@@ -71,7 +71,7 @@ static E4M3_VALUES: LazyLock<[f32; 256]> = LazyLock::new(|| E4M3.table());
 static E5M2_VALUES: LazyLock<[f32; 256]> = LazyLock::new(|| E5M2.table());
 
 impl Kind {
-    /// By the header's number; none of those that the rehearsal does not have.
+    /// The type of the header's number; `None` if the rehearsal does not support it.
     pub fn of(number: u32) -> Option<Kind> {
         let all = [
             (Type::CUDA_R_32F, Kind::F32),
@@ -83,7 +83,7 @@ impl Kind {
         all.into_iter().find(|(name, _)| *name as u32 == number).map(|(_, kind)| kind)
     }
 
-    /// Bytes of one.
+    /// Bytes per element.
     pub fn size(self) -> u64 {
         match self {
             Kind::F32 => 4,
@@ -92,15 +92,15 @@ impl Kind {
         }
     }
 
-    /// Eight bits, which products scale.
+    /// True for eight-bit types, which products scale.
     pub fn is_narrow(self) -> bool {
         self.size() == 1
     }
 
-    /// Reads as many as there is room for.
+    /// Reads as many elements as fit.
     ///
     /// # Safety
-    /// The address is of that many of this type, which may be read.
+    /// The address is that of as many readable elements of this type.
     pub unsafe fn read(self, address: u64, to: &mut [f32]) {
         let from: *const u8 = std::ptr::with_exposed_provenance(address as usize);
         // SAFETY: the caller's promise.
@@ -124,10 +124,10 @@ impl Kind {
         }
     }
 
-    /// Writes all, rounded to the nearest.
+    /// Writes all elements, rounded to nearest.
     ///
     /// # Safety
-    /// The address is of that many of this type, which may be written.
+    /// The address is that of as many writable elements of this type.
     pub unsafe fn write(self, from: &[f32], address: u64) {
         let to: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
         let size = self.size() as usize;
@@ -146,7 +146,7 @@ impl Kind {
     }
 }
 
-/// Rounds to as many bits of mantissa as a tensor core's TF32 has.
+/// Rounds to the mantissa of a tensor core's TF32.
 pub fn tf32(value: f32) -> f32 {
     if !value.is_finite() {
         return value;

@@ -1,4 +1,4 @@
-//! Memory: addresses with and without something behind them, and who may touch what.
+//! Memory: addresses with and without backing, and access rights.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use cudarc::driver::sys::CUresult;
 
 use super::{State, complain, computes, settings};
 
-/// What is behind a part of a reservation.
+/// The mapping of a part of a reservation.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The physical memory.
+    /// Handle of the physical memory.
     pub handle: u64,
-    /// It may be read and written.
+    /// True if it can be read and written.
     pub open: bool,
 }
 
-/// Addresses.
+/// Reserved addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Reservation {
-    /// How many.
+    /// Size in bytes.
     pub bytes: u64,
-    /// What is mapped, by its first address.
+    /// Mappings by first address.
     pub ranges: BTreeMap<u64, Range>,
 }
 
-/// Physical memory comes in multiples of this, as on real devices.
+/// Granularity of physical memory, as on real devices.
 pub const GRANULE: u64 = 2 << 20;
-/// What plain allocations are rounded up to.
+/// Granularity of plain allocations.
 const SMALL: u64 = 512;
-/// What a context takes of its device.
+/// Memory that a context takes of its device.
 pub const CONTEXT: u64 = 520 << 20;
-/// What fresh memory is full of: NaN in every type of floats.
+/// Content of fresh memory: NaN in every float type.
 const FRESH: u8 = 0xff;
 
 fn refuse<T>(call: &str, why: impl std::fmt::Display, status: CUresult) -> Result<T, CUresult> {
@@ -44,7 +44,7 @@ fn pointer(address: u64) -> *mut libc::c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Addresses of the host that nothing may touch yet and that cost nothing.
+/// Reserves inaccessible host addresses, which cost nothing.
 fn addresses(bytes: u64) -> Result<u64, CUresult> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address of the system's choice.
@@ -56,11 +56,11 @@ fn addresses(bytes: u64) -> Result<u64, CUresult> {
 }
 
 fn forget(address: u64, bytes: u64) {
-    // SAFETY: a mapping of `addresses`, no part of which is in use any more.
+    // SAFETY: a mapping of `addresses` that is no longer in use.
     unsafe { libc::munmap(pointer(address), bytes as usize) };
 }
 
-/// Makes memory of addresses, full of what is no number.
+/// Makes addresses accessible and fills them with NaN.
 fn open(address: u64, bytes: u64) -> Result<(), CUresult> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a part of a mapping of `addresses`.
@@ -74,9 +74,9 @@ fn open(address: u64, bytes: u64) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Unmaps it: an access ends the process from now on.
+/// Makes memory inaccessible: any access ends the process from now on.
 fn close(address: u64, bytes: u64) {
-    // SAFETY: a part of a mapping of `addresses`; its contents are of no use to anybody.
+    // SAFETY: a part of a mapping of `addresses`, whose contents are no longer needed.
     unsafe {
         libc::madvise(pointer(address), bytes as usize, libc::MADV_DONTNEED);
         libc::mprotect(pointer(address), bytes as usize, libc::PROT_NONE);
@@ -84,15 +84,15 @@ fn close(address: u64, bytes: u64) {
 }
 
 impl State {
-    /// The error of a device that has failed.
+    /// Checks that the device has not failed.
     ///
     /// # Errors
-    /// That one.
+    /// The earlier failure.
     pub fn alive(&self) -> Result<(), CUresult> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Free and all bytes of a device.
+    /// Free and total bytes of a device.
     pub fn info(&self, device: usize) -> (u64, u64) {
         let context = if self.contexts.contains(&device) { CONTEXT } else { 0 };
         (settings().memory.saturating_sub(self.used[device] + context), settings().memory)
@@ -106,10 +106,10 @@ impl State {
         Ok(())
     }
 
-    /// Addresses with nothing behind them.
+    /// Reserves addresses without backing.
     ///
     /// # Errors
-    /// As the driver.
+    /// Like the driver.
     pub fn reserve(&mut self, bytes: u64) -> Result<u64, CUresult> {
         if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
             let why = format!("{bytes} bytes are no multiple of the granularity");
@@ -127,10 +127,10 @@ impl State {
         Ok(start)
     }
 
-    /// Gives them back.
+    /// Releases a reservation.
     ///
     /// # Errors
-    /// If they are no reservation, or something is behind them.
+    /// If there is no such reservation, or it still has mappings.
     pub fn unreserve(&mut self, start: u64, bytes: u64) -> Result<(), CUresult> {
         let whole = self.reservations.get(&start);
         if whole.is_none_or(|whole| whole.bytes != bytes || !whole.ranges.is_empty()) {
@@ -142,10 +142,10 @@ impl State {
         Ok(())
     }
 
-    /// Physical memory.
+    /// Creates physical memory.
     ///
     /// # Errors
-    /// If there is not enough, or not in such pieces.
+    /// If there is not enough, or the size is not a multiple of the granularity.
     pub fn create(&mut self, device: usize, bytes: u64) -> Result<u64, CUresult> {
         if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
             let why = format!("{bytes} bytes are no multiple of the granularity");
@@ -157,10 +157,10 @@ impl State {
         Ok(handle)
     }
 
-    /// Gives it back. Here it must not be mapped any more, which a driver would allow.
+    /// Releases physical memory. It must not be mapped any more, which a driver would allow.
     ///
     /// # Errors
-    /// If it is none.
+    /// If there is no such memory.
     pub fn release(&mut self, handle: u64) -> Result<(), CUresult> {
         let mut ranges = self.reservations.values().flat_map(|whole| whole.ranges.values());
         if ranges.any(|range| range.handle == handle) {
@@ -173,13 +173,13 @@ impl State {
         Ok(())
     }
 
-    /// The reservation that an address is in.
+    /// The reservation that contains an address range.
     fn within(&mut self, address: u64, bytes: u64) -> Option<&mut Reservation> {
         let (start, whole) = self.reservations.range_mut(..=address).next_back()?;
         (address + bytes <= start + whole.bytes).then_some(whole)
     }
 
-    /// Puts physical memory behind addresses.
+    /// Maps physical memory to addresses.
     ///
     /// # Errors
     /// If either is not free, or the sizes differ.
@@ -212,10 +212,10 @@ impl State {
         open(address, bytes)
     }
 
-    /// Unmaps what is behind addresses.
+    /// Unmaps addresses.
     ///
     /// # Errors
-    /// If it is not what was mapped.
+    /// If they are not a whole mapping.
     pub fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), CUresult> {
         let whole = self.within(address, bytes);
         let fits =
@@ -228,7 +228,7 @@ impl State {
         Ok(())
     }
 
-    /// Addresses with memory.
+    /// Allocates memory.
     ///
     /// # Errors
     /// If there is not enough.
@@ -240,21 +240,21 @@ impl State {
         if taken > self.info(device).0 {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         }
-        // An adjacent page that must not be touched.
+        // Adds an inaccessible guard page.
         let behind = bytes.next_multiple_of(4096) + 4096;
         let start = addresses(behind)?;
         open(start, behind - 4096)?;
         self.take(device, taken)?;
-        // What is beyond the end is found out, as far as the alignment of allocations allows.
+        // Ends the allocation at the guard page, as closely as the alignment allows, so that overruns are detected.
         let address = start + (behind - 4096 - bytes.next_multiple_of(SMALL));
         self.allocations.insert(address, (device, bytes, behind));
         Ok(address)
     }
 
-    /// Gives them back.
+    /// Frees an allocation.
     ///
     /// # Errors
-    /// If they are no allocation.
+    /// If there is no such allocation.
     pub fn free(&mut self, address: u64) -> Result<(), CUresult> {
         let Some((device, bytes, behind)) = self.allocations.remove(&address) else {
             return refuse("cuMemFree", "no such allocation", CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -264,7 +264,7 @@ impl State {
         Ok(())
     }
 
-    /// Memory of the host that devices may touch.
+    /// Allocates pinned host memory, which devices can access.
     ///
     /// # Errors
     /// If there is not enough.
@@ -278,7 +278,7 @@ impl State {
         Ok(start)
     }
 
-    /// Gives it back.
+    /// Frees pinned memory.
     ///
     /// # Errors
     /// If it is not pinned.
@@ -293,7 +293,7 @@ impl State {
     /// See [`super::check_memory`].
     ///
     /// # Errors
-    /// Why not.
+    /// The reason that the memory is not accessible.
     pub fn check(&self, address: u64, bytes: u64) -> Result<(), String> {
         let holds = |at: u64, has: u64| address >= at && address + bytes <= at + has;
         let allocation = self.allocations.range(..=address).next_back();

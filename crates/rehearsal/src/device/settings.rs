@@ -1,38 +1,38 @@
-//! What the environment says of the pretended devices, read once.
+//! Settings of the simulated devices from the environment, read once.
 
 use std::sync::OnceLock;
 
-/// When work runs.
+/// Time at which work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
-    /// When somebody waits for it.
+    /// When something waits for it.
     Late,
     /// When it is submitted.
     Early,
-    /// Anything in between, by a seed.
+    /// At a random time in between, from a seed.
     Seeded(u64),
 }
 
-/// See the crate's table.
+/// Settings; see the crate's table.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// When work runs.
+    /// Time at which work runs.
     pub schedule: Schedule,
-    /// Nothing is computed.
+    /// True if nothing is computed.
     pub dry: bool,
-    /// How many devices there are.
+    /// Number of devices.
     pub devices: usize,
-    /// Memory of each, in bytes.
+    /// Memory per device in bytes.
     pub memory: u64,
-    /// Calls of the driver that it does not support.
+    /// Driver functions that are reported as unsupported.
     pub refused: Vec<String>,
-    /// What cuBLASLt says that it is.
+    /// Version reported by cuBLASLt.
     pub cublas: usize,
 }
 
-/// The version whose header products of groups are from.
+/// The version from whose header grouped products are taken.
 const CUBLAS: u64 = 131_000;
-/// Memory of an H200 as its driver says it.
+/// Memory of an H200 as reported by its driver.
 const H200: u64 = 150_109_880_320;
 
 impl Settings {
@@ -62,7 +62,7 @@ impl Settings {
         }
     }
 
-    /// What a schedule's choices begin with; never zero.
+    /// Initial random state of a schedule; never zero.
     pub fn seed(&self) -> u64 {
         match self.schedule {
             Schedule::Seeded(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -71,7 +71,7 @@ impl Settings {
     }
 }
 
-/// The environment's, as it was when they were first asked for.
+/// The settings at the time of the first call.
 pub fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings::from(|name| std::env::var(name).ok()))

@@ -1,4 +1,4 @@
-//! When work runs. Each stream is a queue; whoever waits for a point of one runs what is before it, in the threads that wait.
+//! Scheduling of work. Each stream is a queue; a thread that waits for a point of a stream runs the work before it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -10,76 +10,76 @@ use cudarc::driver::sys::CUresult;
 use super::settings::Schedule;
 use super::{MOVED, Ready, State, Work, complain, settings, state};
 
-/// A point of a stream that an event stands for.
+/// A point of a stream, as recorded by an event.
 pub struct Mark {
-    /// Of which stream.
+    /// Handle of the stream.
     pub stream: u64,
-    /// When it was passed.
+    /// Time at which the point was passed.
     pub over: OnceLock<Instant>,
 }
 
-/// What a stream does next.
+/// An operation of a stream.
 #[derive(Clone)]
 pub enum Op {
-    /// Something is done.
+    /// Runs work.
     Work {
-        /// For messages.
+        /// Name for messages.
         what: Arc<str>,
-        /// Not before this.
+        /// Condition to wait for first.
         ready: Option<Ready>,
-        /// What.
+        /// The work.
         work: Work,
     },
-    /// A point is passed.
+    /// Passes a point.
     Record(Arc<Mark>),
-    /// A point of another stream has to be passed first.
+    /// Waits for a point of another stream.
     Wait(Arc<Mark>),
 }
 
-/// What a captured stream was given.
+/// Capture of a stream.
 pub struct Capture {
-    /// The work, in order.
+    /// Captured work, in order.
     pub ops: Vec<Op>,
-    /// The thread that began it, which must not make calls that could wait.
+    /// The thread that began it, which must not make blocking calls.
     pub owner: ThreadId,
-    /// Something was asked for that a graph cannot have.
+    /// True if an operation was requested that a graph cannot contain.
     pub broken: bool,
 }
 
-/// A queue.
+/// The queue of a stream.
 #[derive(Default)]
 pub struct StreamState {
     ops: VecDeque<Op>,
-    /// How many were given.
+    /// Number of operations issued.
     issued: u64,
-    /// How many are over.
+    /// Number of operations finished.
     finished: u64,
-    /// One runs now.
+    /// True while an operation runs.
     busy: bool,
-    /// Set while the stream is captured.
+    /// Present during a capture of the stream.
     pub capture: Option<Capture>,
 }
 
 impl StreamState {
-    /// Nothing is under way.
+    /// True if all issued operations have finished.
     pub fn is_idle(&self) -> bool {
         self.finished == self.issued
     }
 }
 
-/// An event: the point that it was last recorded at.
+/// An event with the point at which it was last recorded.
 pub struct EventState {
-    /// Its moment can be asked for.
+    /// True if it records timestamps.
     pub timed: bool,
-    /// None if it never was.
+    /// The last recorded point; `None` if never recorded.
     pub last: Option<Arc<Mark>>,
 }
 
 impl State {
-    /// Puts an operation on a stream, or into the graph that is captured there.
+    /// Puts an operation on a stream, or into the graph being captured there.
     ///
     /// # Errors
-    /// If there is no such stream; if what is captured cannot wait or be waited for.
+    /// If there is no such stream, or if an event is recorded or waited for during a capture.
     pub fn push(&mut self, stream: u64, op: Op) -> Result<(), CUresult> {
         let Some(queue) = self.streams.get_mut(&stream) else {
             complain("a stream", format!("{stream:#x} is none, or was destroyed"));
@@ -100,10 +100,10 @@ impl State {
     }
 }
 
-/// Runs one operation of a stream, or of those that it waits for; false if none can run now.
+/// Runs one operation of a stream, or of a stream that it waits for; returns false if none can run now.
 fn step(stream: u64) -> bool {
     let mut at = stream;
-    // More streams than this do not wait for each other.
+    // Limits the chain of streams that wait for each other.
     for _ in 0..256 {
         let mut now = state();
         if now.failed.is_some() {
@@ -151,7 +151,7 @@ fn run(op: &Op) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a stream until something is so, or the device has failed.
+/// Runs a stream until a condition holds, or the device has failed.
 fn until(stream: u64, so: impl Fn(&State) -> bool) {
     loop {
         let now = state();
@@ -162,7 +162,7 @@ fn until(stream: u64, so: impl Fn(&State) -> bool) {
         if !step(stream) {
             let now = state();
             if !so(&now) {
-                // Others run what is missing, or another process sends it.
+                // Another thread runs the missing work, or another process sends data.
                 let waited = MOVED.wait_timeout(now, Duration::from_micros(200));
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
             }
@@ -170,29 +170,29 @@ fn until(stream: u64, so: impl Fn(&State) -> bool) {
     }
 }
 
-/// Runs all that a stream has now.
+/// Runs everything that a stream currently has.
 pub fn drive(stream: u64) {
     let end = state().streams.get(&stream).map_or(0, |queue| queue.issued);
     until(stream, |now| now.streams.get(&stream).is_none_or(|queue| queue.finished >= end));
 }
 
-/// Runs all that all streams have now, as calls do that wait for a device.
+/// Runs everything that all streams currently have, for calls that wait for a device.
 pub fn drive_all() {
     let streams: Vec<u64> = state().streams.keys().copied().collect();
     streams.into_iter().for_each(drive);
 }
 
-/// Runs until a point is passed.
+/// Runs until a point has been passed.
 pub fn drive_event(mark: &Mark) {
     until(mark.stream, |now| mark.over.get().is_some() || !now.streams.contains_key(&mark.stream));
 }
 
-/// Runs one operation before a point, so that who only asks again and again comes to an end.
+/// Runs one operation before a point, so that polling eventually succeeds.
 pub fn nudge(mark: &Mark) {
     step(mark.stream);
 }
 
-/// What runs at once when work was submitted.
+/// Runs work at submission according to the schedule.
 pub fn after_submit() {
     match settings().schedule {
         Schedule::Late => {}

@@ -1,4 +1,4 @@
-//! What operations compute, of values in single precision that lie in order.
+//! Computation of operations, on contiguous single-precision values.
 
 use cudarc::cudnn::sys::cudnnPointwiseMode_t as Mode;
 
@@ -15,7 +15,7 @@ pub struct Value<'a> {
     pub data: &'a [f32],
 }
 
-/// Steps from element to element of values that lie in order.
+/// Strides of contiguous values.
 fn steps(dims: &[i64]) -> Vec<usize> {
     let mut steps = vec![1; dims.len()];
     for dim in (1..dims.len()).rev() {
@@ -24,7 +24,7 @@ fn steps(dims: &[i64]) -> Vec<usize> {
     steps
 }
 
-/// The same for a value that is used for all elements of something larger.
+/// Strides for a value that is broadcast to larger dimensions.
 fn broadcast(value: &Tensor, dims: &[i64]) -> Vec<usize> {
     if value.count() == 1 {
         return vec![0; dims.len()];
@@ -33,7 +33,7 @@ fn broadcast(value: &Tensor, dims: &[i64]) -> Vec<usize> {
     value.dims.iter().zip(own).map(|(size, step)| if *size == 1 { 0 } else { step }).collect()
 }
 
-/// Goes through rows of the last dimension: the indices of the others.
+/// Visits rows of the last dimension, with the indices of the other dimensions.
 fn rows(dims: &[i64], mut visit: impl FnMut(usize, &[usize])) {
     let last = dims.len() - 1;
     let mut index = vec![0; last];
@@ -54,7 +54,7 @@ fn at(index: &[usize], steps: &[usize]) -> usize {
     index.iter().zip(steps).map(|(index, step)| index * step).sum()
 }
 
-/// To each element.
+/// Computes a pointwise operation.
 pub fn pointwise(what: &Pointwise, scales: [f32; 2], inputs: &[Value], output: &Tensor) -> Vec<f32> {
     let dims = &output.dims;
     let last = dims.len() - 1;
@@ -71,7 +71,7 @@ pub fn pointwise(what: &Pointwise, scales: [f32; 2], inputs: &[Value], output: &
     }
     let from: Vec<Vec<usize>> = inputs.iter().map(|input| broadcast(input.tensor, dims)).collect();
     let [alpha, beta] = scales;
-    // Where a row of an input begins, and the step within.
+    // Start of an input's row, and the step within it.
     let row_of = |input: usize, index: &[usize]| (at(index, &from[input]), from[input][last]);
     if let Some(apply) = modes::unary(what.mode) {
         rows(dims, |row, index| {
@@ -103,7 +103,7 @@ pub fn pointwise(what: &Pointwise, scales: [f32; 2], inputs: &[Value], output: &
     all
 }
 
-/// Of rows, or of as many neighbours as the output is smaller.
+/// Reduces rows, or as many neighbours as the output is smaller.
 pub fn reduction(what: &Reduction, x: Value, output: &Tensor) -> Vec<f32> {
     let (first, next) = modes::fold(what.operator);
     let mut all = vec![first; output.count() as usize];
@@ -126,8 +126,8 @@ pub fn reduction(what: &Reduction, x: Value, output: &Tensor) -> Vec<f32> {
     all
 }
 
-/// A product of each batch; of rows, columns and terms as many as there are in the batch. A factor with fewer batches serves
-/// neighbours.
+/// Computes a product for each batch, limited to the batch's numbers of rows, columns and terms. A factor with fewer
+/// batches is shared by neighbours.
 pub fn matmul(
     operation: &Operation,
     a: Value,
@@ -151,7 +151,7 @@ pub fn matmul(
     let size = |part: usize, batch: usize, whole: usize| {
         lengths[part].map_or(whole, |lengths| (lengths[batch].max(0) as usize).min(whole))
     };
-    // The rows of this are matrices.
+    // Visits matrices as rows.
     let mut batches = output.dims[..rank - 2].to_vec();
     batches.push(1);
     rows(&batches, |matrix, index| {
@@ -173,7 +173,7 @@ pub fn matmul(
     all
 }
 
-/// The same memory with other sizes and strides.
+/// Views the same memory with other sizes and strides.
 pub fn reshape(x: Value, output: &Tensor) -> Vec<f32> {
     let mut all = vec![0.0; output.count() as usize];
     let last = output.dims.len() - 1;
@@ -199,7 +199,7 @@ pub fn reshape(x: Value, output: &Tensor) -> Vec<f32> {
     all
 }
 
-/// A packed tensor as its strides have it in memory.
+/// Stores a packed tensor according to its strides.
 fn lay_out(x: Value, memory: &mut [f32]) {
     let dims = &x.tensor.dims;
     let strides: Vec<usize> = x.tensor.strides.iter().map(|stride| *stride as usize).collect();

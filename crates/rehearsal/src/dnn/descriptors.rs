@@ -1,4 +1,4 @@
-//! Descriptors: what was set, and what became of it when it was finalized.
+//! Descriptors: their attributes, and the objects made by finalizing them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -17,39 +17,39 @@ use super::set::Set;
 use super::table::{Rule, is_known, rule};
 use super::tensor::Tensor;
 
-/// A finalized descriptor. What is made of it keeps it, whatever becomes of the descriptor.
+/// The object of a finalized descriptor. Objects that refer to it keep it alive after the descriptor is destroyed.
 #[derive(Clone)]
 pub enum Made {
-    /// Of values.
+    /// A tensor.
     Tensor(Arc<Tensor>),
-    /// What a pointwise operation does.
+    /// Parameters of a pointwise operation.
     Pointwise(Arc<Pointwise>),
-    /// What a product does.
+    /// Parameters of a product.
     Matmul(Arc<Matmul>),
-    /// What a reduction does.
+    /// Parameters of a reduction.
     Reduction(Arc<Reduction>),
-    /// Of any kind.
+    /// An operation of any kind.
     Operation(Arc<Operation>),
-    /// Operations.
+    /// A graph of operations.
     Graph(Arc<Graph>),
-    /// A graph whose engines are asked for, and how many there are.
+    /// A graph for which engines are queried, and their number.
     Heuristics(Arc<Graph>, i64),
-    /// A graph and the number of an engine.
+    /// A graph and an engine's number.
     Engine(Arc<Graph>, i64),
-    /// The same with nothing chosen: engines have no knobs here.
+    /// An engine's configuration, without choices: engines have no knobs here.
     Config(Arc<Graph>, i64),
     /// A device, of which there is one kind.
     Device,
-    /// What is executed.
+    /// An executable plan.
     Plan(Arc<Plan>),
-    /// And with what.
+    /// The data of an execution.
     Pack(Arc<Pack>),
 }
 
 /// Elements of an attribute.
 #[derive(Clone)]
 pub enum Value {
-    /// Integers, and all types that are enumerations.
+    /// Integers, and all enumeration types.
     Ints(Vec<i64>),
     /// Floats.
     Floats(Vec<f64>),
@@ -59,7 +59,7 @@ pub enum Value {
     Parts(Vec<Made>),
 }
 
-/// What was set of a descriptor.
+/// Attributes set on a descriptor.
 pub type Fields = BTreeMap<u32, (Type, Value)>;
 
 struct Entry {
@@ -68,22 +68,22 @@ struct Entry {
     made: Option<Made>,
 }
 
-/// Everything that exists of this library.
+/// All objects of this library.
 #[derive(Default)]
 pub struct Registry {
     entries: BTreeMap<u64, Entry>,
-    /// The stream of each handle.
+    /// Stream of each handle.
     pub handles: BTreeMap<u64, u64>,
 }
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
-/// It, for as long as the guard lives.
+/// The registry, locked for as long as the guard lives.
 pub fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of an element.
+/// Bytes per element.
 fn width(of: Type) -> usize {
     match of {
         CUDNN_TYPE_BOOLEAN | CUDNN_TYPE_CHAR => 1,
@@ -118,30 +118,30 @@ impl Registry {
         }
     }
 
-    /// A new descriptor under a number.
+    /// Creates a descriptor with a given number.
     ///
     /// # Errors
-    /// If there are none of this kind.
+    /// If the rehearsal does not support this kind.
     pub fn create(&mut self, number: u64, kind: Kind) -> Outcome {
         require(is_known(kind), CUDNN_STATUS_NOT_SUPPORTED, || format!("the rehearsal has no {kind:?}"))?;
         self.entries.insert(number, Entry { kind, fields: Fields::new(), made: None });
         Ok(())
     }
 
-    /// Forgets a descriptor. What was made of it stays.
+    /// Destroys a descriptor. Objects made from it stay alive.
     ///
     /// # Errors
-    /// If it is none.
+    /// If there is no such descriptor.
     pub fn destroy(&mut self, descriptor: u64) -> Outcome {
         self.entry(descriptor)?;
         self.entries.remove(&descriptor);
         Ok(())
     }
 
-    /// What a finalized descriptor is.
+    /// The object of a finalized descriptor.
     ///
     /// # Errors
-    /// If it is none or not finalized.
+    /// If there is no such descriptor or it is not finalized.
     pub fn made(&mut self, descriptor: u64) -> Outcome<Made> {
         let entry = self.entry(descriptor)?;
         match &entry.made {
@@ -155,10 +155,10 @@ impl Registry {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// If it is none of the descriptor, or of another type or count, or the descriptor is finalized.
+    /// If the descriptor has no such attribute, the type or count is wrong, or the descriptor is finalized.
     ///
     /// # Safety
-    /// The address is null or one of as many elements of the type.
+    /// The address is null or that of as many elements of the type.
     pub unsafe fn set(
         &mut self,
         descriptor: u64,
@@ -184,18 +184,18 @@ impl Registry {
         Ok(())
     }
 
-    /// Elements as they were given.
+    /// Reads elements of an attribute.
     ///
     /// # Safety
-    /// As many as are said.
+    /// The address has as many elements as given.
     unsafe fn read(&mut self, name: Name, of: Type, count: usize, from: *const c_void) -> Outcome<Value> {
         /// # Safety
-        /// As many as are said; aligned as C has it or not.
+        /// The address has as many elements as given, of any alignment.
         unsafe fn each<T: Copy, U>(from: *const c_void, count: usize, to: impl Fn(T) -> U) -> Vec<U> {
             // SAFETY: the caller's promise.
             (0..count).map(|index| to(unsafe { from.cast::<T>().add(index).read_unaligned() })).collect()
         }
-        // SAFETY: of the types, as many as are said.
+        // SAFETY: elements of the type, as many as given.
         unsafe {
             Ok(match of {
                 CUDNN_TYPE_INT64 => Value::Ints(each(from, count, |value: i64| value)),
@@ -221,10 +221,10 @@ impl Registry {
         }
     }
 
-    /// Makes of a descriptor what it describes.
+    /// Finalizes a descriptor.
     ///
     /// # Errors
-    /// If something is missing or does not fit, or it was done before.
+    /// If something is missing or inconsistent, or it is already finalized.
     pub fn finalize(&mut self, descriptor: u64) -> Outcome {
         let entry = self.entry(descriptor)?;
         require(entry.made.is_none(), CUDNN_STATUS_BAD_PARAM, || "finalized before".to_string())?;
@@ -249,13 +249,13 @@ impl Registry {
         Ok(())
     }
 
-    /// Reads an attribute: how many elements it has, and as many of them as are asked for.
+    /// Reads an attribute: the number of its elements, and as many of them as requested.
     ///
     /// # Errors
-    /// If it is none of the descriptor or of another type, or the descriptor is not finalized.
+    /// If the descriptor has no such attribute, the type is wrong, or the descriptor is not finalized.
     ///
     /// # Safety
-    /// The addresses are null or of as many elements as are asked for.
+    /// The addresses are null or have room for as many elements as requested.
     pub unsafe fn get(
         &mut self,
         descriptor: u64,
@@ -278,20 +278,20 @@ impl Registry {
         };
         let has = value.len();
         if !count.is_null() {
-            // SAFETY: of the header.
+            // SAFETY: the header's contract.
             unsafe { count.write(has as i64) };
         }
         if to.is_null() {
             return Ok(());
         }
-        // SAFETY: at most as many as are asked for.
+        // SAFETY: at most as many as requested.
         unsafe { self.write(value, of, has.min(requested as usize), to) }
     }
 
-    /// Writes elements where they are wanted: descriptors into those that are there.
+    /// Writes elements to the caller's memory; descriptors are written into existing ones.
     ///
     /// # Safety
-    /// The address is one of as many elements.
+    /// The address has room for as many elements.
     unsafe fn write(&mut self, value: Value, of: Type, count: usize, to: *mut c_void) -> Outcome {
         for index in 0..count {
             // SAFETY: within what the caller promises.
@@ -314,7 +314,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Makes a descriptor that the caller created what is asked for.
+    /// Stores an object in a descriptor created by the caller.
     fn fill(&mut self, descriptor: u64, made: Made) -> Outcome {
         let entry = self.entry(descriptor)?;
         let fits = matches!(

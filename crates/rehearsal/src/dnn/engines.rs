@@ -1,4 +1,4 @@
-//! Engines, their configurations and plans; and what can be asked of finalized descriptors besides what was set.
+//! Engines, their configurations and plans; and attributes of finalized descriptors that were not set by the caller.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::refusal::{Outcome, refuse, require};
 use super::set::{Set, graph_of};
 use crate::device::settings;
 
-/// How many engines there are for a graph. They do the same.
+/// Number of engines for a graph; all do the same.
 const ENGINES: i64 = 3;
 
-/// Makes the descriptors from heuristics to plans.
+/// Finalizes descriptors, from heuristics to plans.
 ///
 /// # Errors
 /// If something is missing or does not fit.
@@ -69,7 +69,7 @@ pub fn finalize(set: &Set, registry: &Registry) -> Outcome<Made> {
     }
 }
 
-/// The device in words, which are the rehearsal's own.
+/// Description of the device, in the rehearsal's own format.
 const DEVICE: &[u8] = br#"{"rehearsal":"NVIDIA H200","major":9,"minor":0,"multiprocessors":132}"#;
 
 fn is_device(parts: Option<&[Made]>) -> Outcome {
@@ -101,10 +101,10 @@ fn no_target(set: &Set, name: Name) -> Outcome {
     })
 }
 
-/// The value of an attribute that is not set; None for those that are set.
+/// The value of an attribute that the library provides; `None` for those that the caller sets.
 ///
 /// # Errors
-/// If the descriptor got its attributes from the library, and this one cannot be asked for.
+/// If the library provides the descriptor's attributes and this one cannot be queried.
 pub fn answer(made: &Made, name: Name) -> Outcome<Option<Value>> {
     let value = match (made, name) {
         (Made::Device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION) => {

@@ -1,4 +1,4 @@
-//! Operation graphs: which tensors there are, in which order operations run, and which dimensions have lengths.
+//! Operation graphs: their tensors, the order of operations, and dimensions with per-batch lengths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
 use super::tensor::{Element, Tensor};
 
-/// Operations that can be run.
+/// An executable graph of operations.
 pub struct Graph {
-    /// The handle that it is made for; zero if for a device that is described.
+    /// The handle it was made for; zero for a described device.
     pub handle: u64,
-    /// In an order in which each finds what it needs.
+    /// Operations in an order in which each finds its inputs computed.
     pub operations: Vec<Arc<Operation>>,
-    /// All tensors, offsets and lengths too, by their uid.
+    /// All tensors by uid, including offsets and lengths.
     pub tensors: BTreeMap<i64, Arc<Tensor>>,
-    /// Those that operations make.
+    /// Uids of tensors written by operations.
     pub outputs: BTreeSet<i64>,
-    /// For each dimension of a tensor the tensor of its lengths, a length a batch.
+    /// For each dimension of a tensor, the tensor of its lengths, one per batch.
     pub limits: BTreeMap<i64, Vec<Option<i64>>>,
-    /// What the offsets of a ragged tensor are multiplied by, if not by one.
+    /// Multipliers of a ragged tensor's offsets, if not one.
     pub factors: BTreeMap<i64, i64>,
 }
 
 impl Graph {
-    /// Of what was set.
+    /// Creates a graph from its attributes.
     ///
     /// # Errors
-    /// If it cannot be run.
+    /// If it cannot be executed.
     pub fn new(set: &Set, registry: &Registry) -> Outcome<Graph> {
         let handle = set.addresses(CUDNN_ATTR_OPERATIONGRAPH_HANDLE).map_or(0, |all| all[0]);
         let why = || "the graph is made for what is no handle".to_string();
@@ -63,8 +63,8 @@ impl Graph {
         Ok(Graph { handle, operations, tensors, outputs, limits, factors })
     }
 
-    /// Bytes that it wants besides its tensors: for each head of an output a word, and all of a product that is summed over
-    /// heads without having been given memory.
+    /// Workspace in bytes: one word per head of an output, and all of a product that is summed over heads and has no
+    /// memory of its own.
     pub fn workspace(&self) -> i64 {
         let outputs = self.outputs.iter().filter_map(|uid| self.tensors.get(uid));
         let heads = |tensor: &Tensor| tensor.dims[..2.min(tensor.dims.len())].iter().product::<i64>();
@@ -79,8 +79,8 @@ impl Graph {
     }
 }
 
-/// Ragged tensors that are summed over heads to one with the same offsets: these are of the sum, as in NVIDIA's own graphs, and
-/// count as often for what is summed as its rows are longer.
+/// Multipliers of the offsets of ragged tensors that are summed over heads to one with the same offsets. As in NVIDIA's
+/// own graphs, the offsets are those of the sum, scaled for the summed tensor by its longer rows.
 fn factors(
     operations: &[Arc<Operation>],
     limits: &BTreeMap<i64, Vec<Option<i64>>>,
@@ -106,7 +106,7 @@ fn any(limits: &[Option<i64>]) -> bool {
     limits.iter().any(Option::is_some)
 }
 
-/// All tensors. What has one uid is one tensor.
+/// All tensors; equal uids denote one tensor.
 fn collect(operations: &[Arc<Operation>]) -> Outcome<BTreeMap<i64, Arc<Tensor>>> {
     let mut all: BTreeMap<i64, Arc<Tensor>> = BTreeMap::new();
     for operation in operations {
@@ -123,7 +123,8 @@ fn collect(operations: &[Arc<Operation>]) -> Outcome<BTreeMap<i64, Arc<Tensor>>>
     Ok(all)
 }
 
-/// What operations make: each tensor once; virtual ones are made and used, lengths and offsets are given.
+/// Uids of tensors written by operations: each once; virtual tensors are written and read, lengths and offsets are
+/// inputs.
 fn producers(operations: &[Arc<Operation>], tensors: &BTreeMap<i64, Arc<Tensor>>) -> Outcome<BTreeSet<i64>> {
     let mut made = BTreeSet::new();
     let mut used = BTreeSet::new();
@@ -152,7 +153,7 @@ fn producers(operations: &[Arc<Operation>], tensors: &BTreeMap<i64, Arc<Tensor>>
     }
 }
 
-/// Operations behind those that make what they need. Who makes and who needs what says the order, not the list.
+/// Sorts operations so that each follows those that compute its inputs, whatever their order in the list.
 fn ordered(mut left: Vec<Arc<Operation>>, outputs: &BTreeSet<i64>) -> Outcome<Vec<Arc<Operation>>> {
     let mut done = BTreeSet::new();
     let mut order = Vec::new();
@@ -170,12 +171,12 @@ fn ordered(mut left: Vec<Arc<Operation>>, outputs: &BTreeSet<i64>) -> Outcome<Ve
     Ok(order)
 }
 
-/// Dimensions of tensors that are the same dimension, and its lengths.
+/// Equivalence classes of tensor dimensions, with their lengths.
 #[derive(Default)]
 struct Dimensions {
-    /// Of each the one that it was joined with, or itself.
+    /// Parent of each dimension in its class, or itself.
     parents: BTreeMap<(i64, usize), (i64, usize)>,
-    /// Of the last of these.
+    /// Lengths of the classes' representatives.
     lengths: BTreeMap<(i64, usize), i64>,
 }
 
@@ -207,7 +208,7 @@ impl Dimensions {
     }
 }
 
-/// Which dimensions have lengths: those that products have, and what is the same dimension by other operations.
+/// Dimensions with lengths: those of products, and dimensions that other operations equate with them.
 fn limits(
     operations: &[Arc<Operation>],
     tensors: &BTreeMap<i64, Arc<Tensor>>,
@@ -258,7 +259,7 @@ fn extent(operation: &Operation, part: usize) -> (i64, usize) {
     }
 }
 
-/// What an operation says of dimensions.
+/// Records the dimensions that an operation equates.
 fn join(all: &mut Dimensions, operation: &Operation) -> Outcome {
     let output = &operation.output;
     match &operation.step {
@@ -276,7 +277,7 @@ fn join(all: &mut Dimensions, operation: &Operation) -> Outcome {
         }
         Step::Pointwise(..) | Step::Reduction(_) => {
             for input in operation.inputs.iter().filter(|input| !input.by_value) {
-                // Lengths that are compared with indices have no dimension of sequences.
+                // Lengths that are compared with indices have no sequence dimension.
                 if input.is_real() && input.element == Element::I32 {
                     continue;
                 }

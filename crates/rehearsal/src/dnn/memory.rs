@@ -1,41 +1,42 @@
-//! Tensors in memory: reading and writing what is within them and nothing besides.
+//! Tensors in memory: reads and writes strictly within their bounds.
 
 use half::{bf16, f16};
 
 use super::tensor::{Element, Tensor};
 use crate::device::check_memory;
 
-/// What a value has that was not read, or is not there.
+/// Value of elements that were not read or do not exist.
 pub const NOTHING: f32 = f32::NAN;
 
 /// A tensor's memory while work runs.
 pub struct View<'a> {
     /// The tensor.
     pub tensor: &'a Tensor,
-    /// Its first element, or what offsets count from.
+    /// Address of its first element, or the origin of offsets.
     pub address: u64,
-    /// Of ragged tensors: where each batch begins, and the end of the last.
+    /// For ragged tensors, the start of each batch, and the end of the last.
     pub offsets: Option<&'a [i64]>,
-    /// For each dimension how much of it there is in each batch.
+    /// For each dimension, its size in each batch.
     pub limits: Vec<Option<&'a [i64]>>,
 }
 
 impl View<'_> {
-    /// How much of a dimension there is in a batch.
+    /// Size of a dimension in a batch.
     fn size(&self, dim: usize, batch: usize) -> i64 {
         let whole = self.tensor.dims[dim];
         self.limits[dim].map_or(whole, |lengths| lengths[batch].min(whole))
     }
 
-    /// Where a batch begins, in elements.
+    /// Start of a batch, in elements.
     fn start(&self, batch: usize) -> i64 {
         self.offsets.map_or(batch as i64 * self.tensor.strides[0], |offsets| offsets[batch])
     }
 
-    /// Whether all of it may be touched. Of ragged tensors each sequence, which has to end before the next begins.
+    /// Checks that all of the tensor is accessible; for ragged tensors each sequence, which must end before the next
+    /// begins.
     ///
     /// # Errors
-    /// If not.
+    /// If it is not.
     pub fn check(&self) -> Result<(), String> {
         let Tensor { uid, element, dims, .. } = self.tensor;
         let check = |start: i64, count: i64| {
@@ -62,8 +63,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Goes through rows of the last dimension: the index of a row among all, where it begins in memory, and how much of it
-    /// there is.
+    /// Visits rows of the last dimension: the index of the row, its start in memory, and its size.
     fn rows(&self, mut visit: impl FnMut(usize, i64, usize)) {
         let dims = &self.tensor.dims;
         let last = dims.len() - 1;
@@ -87,10 +87,10 @@ impl View<'_> {
         }
     }
 
-    /// All elements in order, those that are not there as [`NOTHING`].
+    /// All elements in order, with absent ones as [`NOTHING`].
     ///
     /// # Errors
-    /// If memory may not be touched, or a number is not exact in single precision.
+    /// If memory is not accessible, or a number is not exact in single precision.
     pub fn read(&self) -> Result<Vec<f32>, String> {
         self.check()?;
         // SAFETY: checked.
@@ -110,7 +110,7 @@ impl View<'_> {
     }
 
     /// # Safety
-    /// All that is there may be read as this type.
+    /// All existing elements are readable as this type.
     unsafe fn gather<T: Copy>(&self, to: impl Fn(T) -> f32) -> Vec<f32> {
         let (width, stride) = self.last();
         let mut all = vec![NOTHING; self.tensor.count() as usize];
@@ -124,10 +124,10 @@ impl View<'_> {
         all
     }
 
-    /// Writes what is there of a value that is rounded to the tensor's elements.
+    /// Writes the existing elements of a value, rounded to the tensor's type.
     ///
     /// # Errors
-    /// If memory may not be touched.
+    /// If memory is not accessible.
     pub fn write(&self, all: &[f32]) -> Result<(), String> {
         self.check()?;
         // SAFETY: checked.
@@ -144,7 +144,7 @@ impl View<'_> {
     }
 
     /// # Safety
-    /// All that is there may be written as this type.
+    /// All existing elements are writable as this type.
     unsafe fn scatter<T>(&self, all: &[f32], of: impl Fn(f32) -> T) {
         let (width, stride) = self.last();
         let to: *mut T = std::ptr::with_exposed_provenance_mut(self.address as usize);
@@ -166,7 +166,7 @@ impl View<'_> {
 /// Integers of a plain tensor in memory, in order: lengths or offsets.
 ///
 /// # Errors
-/// If memory may not be touched.
+/// If memory is not accessible.
 pub fn integers(tensor: &Tensor, address: u64) -> Result<Vec<i64>, String> {
     View { tensor, address, offsets: None, limits: vec![None; tensor.dims.len()] }.check()?;
     let from = |index: i64| address + (index * tensor.strides[0] * tensor.element.bytes()) as u64;
@@ -183,10 +183,10 @@ pub fn integers(tensor: &Tensor, address: u64) -> Result<Vec<i64>, String> {
     Ok((0..tensor.dims[0]).map(one).collect())
 }
 
-/// A scalar of the host.
+/// Reads a host scalar.
 ///
 /// # Safety
-/// The address is one of an element.
+/// The address is that of an element.
 pub unsafe fn scalar(element: Element, address: u64) -> f32 {
     let at = address as usize;
     // SAFETY: the caller's promise.
@@ -202,7 +202,7 @@ pub unsafe fn scalar(element: Element, address: u64) -> f32 {
     }
 }
 
-/// Rounds to what a tensor can hold.
+/// Rounds values to a tensor's element type.
 pub fn round(element: Element, all: &mut [f32]) {
     let to: fn(f32) -> f32 = match element {
         Element::F32 => return,

@@ -1,15 +1,16 @@
-//! cuDNN's functions of the graph interface, `cudnn*`, as `cudnn_graph.h` declares them.
+//! cuDNN's functions of the graph interface, `cudnn*`, as declared in `cudnn_graph.h`.
 //!
-//! Graphs are interpreted, whatever they are: each operation by itself, in single precision, and each tensor rounded to its own
-//! type when it is made, virtual ones too. What of a tensor is beyond the lengths of its sequences is neither read nor
-//! written: it reads as NaN, so that who needs it finds out. A reshape is a view of memory, which is what it is in NVIDIA's
-//! own graphs. Which graphs a device has kernels for is not known here, but for what NVIDIA's frontend says that they lack.
+//! Any graph is interpreted: each operation separately, in single precision, and each tensor, including virtual ones,
+//! is rounded to its own type when computed. Elements beyond the lengths of a tensor's sequences are neither read nor
+//! written: they read as NaN, which exposes code that needs them. A reshape is a view of memory, as in NVIDIA's own
+//! graphs. The rehearsal does not know which graphs a device has kernels for, except for limitations listed by NVIDIA's
+//! frontend.
 //!
-//! A row of which everything is masked comes out as IEEE has it, NaN: documents promise nothing, and cuDNN before 9.25 answers
-//! NaN for sequences without keys. Sequences of neither queries nor keys are nothing, as which NVIDIA's own libraries pad
-//! their packs.
+//! A fully masked row gives NaN, following IEEE: the documentation promises nothing, and cuDNN before 9.25 returns NaN
+//! for sequences without keys. Sequences with neither queries nor keys are empty; NVIDIA's own libraries pad packs with
+//! them.
 #![allow(non_snake_case)]
-// Each is as safe as its declaration in the header.
+// Each function is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
 mod compute;
@@ -40,10 +41,10 @@ use crate::device::state;
 use descriptors::{Made, Registry, registry};
 use refusal::{Outcome, answer, refuse, require};
 
-/// The version that is pretended, 9.19.0.
+/// The simulated version, 9.19.0.
 const VERSION: usize = 91_900;
 
-/// A number that stands for something, and looks like an address.
+/// A unique number for an object, which looks like an address.
 fn number() -> u64 {
     state().handle()
 }
@@ -66,7 +67,7 @@ pub extern "C" fn cudnnGetVersion() -> usize {
     VERSION
 }
 
-/// The words of the last refusal on this thread, which are forgotten then.
+/// Returns and clears the message of the last refusal on this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudnnGetLastErrorString(message: *mut c_char, max_size: usize) {
     if message.is_null() || max_size == 0 {
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn cudnnGetLastErrorString(message: *mut c_char, max_size:
     }
     let words = refusal::last();
     let length = words.len().min(max_size - 1);
-    // SAFETY: of the header: room for as many bytes.
+    // SAFETY: the header's contract: room for as many bytes.
     unsafe {
         std::ptr::copy_nonoverlapping(words.as_ptr(), message.cast(), length);
         message.add(length).write(0);
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn cudnnCreate(handle: *mut cudnnHandle_t) -> cudnnStatus_
         require(!state().contexts.is_empty(), CUDNN_STATUS_NOT_INITIALIZED, why)?;
         let number = number();
         registry().handles.insert(number, 0);
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { handle.write(pointer(number)) };
         Ok(())
     };
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn cudnnBackendCreateDescriptor(
         require(!descriptor.is_null(), CUDNN_STATUS_BAD_PARAM_NULL_POINTER, why)?;
         let number = number();
         registry().create(number, descriptor_type)?;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { descriptor.write(pointer(number)) };
         Ok(())
     };
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn cudnnBackendSetAttribute(
     array_of_elements: *const c_void,
 ) -> cudnnStatus_t {
     let descriptor = descriptor.addr() as u64;
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let run = || unsafe {
         registry().set(descriptor, attribute_name, attribute_type, element_count, array_of_elements)
     };
@@ -175,7 +176,7 @@ pub unsafe extern "C" fn cudnnBackendGetAttribute(
     array_of_elements: *mut c_void,
 ) -> cudnnStatus_t {
     let (descriptor, requested) = (descriptor.addr() as u64, requested_element_count);
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let run = || unsafe {
         let mut registry = registry();
         registry.get(descriptor, attribute_name, attribute_type, requested, element_count, array_of_elements)

@@ -1,4 +1,4 @@
-//! Modes of pointwise operations and operators of reductions: what each takes and computes.
+//! Modes of pointwise operations and operators of reductions: their operands and computation.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ const ALL: &[Mode] = &[
     CUDNN_POINTWISE_BINARY_SELECT,
 ];
 
-/// The mode of a number; None if the rehearsal does not have it.
+/// The mode of a number; `None` if the rehearsal does not support it.
 pub fn known(number: i64) -> Option<Mode> {
     ALL.iter().copied().find(|mode| *mode as i64 == number)
 }
@@ -67,7 +67,7 @@ fn is_logical(mode: Mode) -> bool {
     (CUDNN_POINTWISE_LOGICAL_AND as u32..=CUDNN_POINTWISE_LOGICAL_NOT as u32).contains(&(mode as u32))
 }
 
-/// The tensors that a mode takes, in the order that it takes them, and the one that it makes.
+/// The input tensors of a mode, in order, and its output.
 pub fn tensors(mode: Mode) -> (&'static [Name], Name) {
     let y = CUDNN_ATTR_OPERATION_POINTWISE_YDESC;
     match mode {
@@ -79,8 +79,8 @@ pub fn tensors(mode: Mode) -> (&'static [Name], Name) {
     }
 }
 
-/// Whether a mode is computed in a type: floats in single precision, indices also as integers, what is true or false also as
-/// that.
+/// True if a mode can be computed in a type: floats in single precision, indices also as integers, booleans also as
+/// booleans.
 pub fn computes_in(mode: Mode, precision: Element) -> bool {
     use Mode as M;
     match precision {
@@ -102,10 +102,10 @@ pub fn computes_in(mode: Mode, precision: Element) -> bool {
     }
 }
 
-/// Whether a mode takes and makes such types.
+/// Checks the operand types of a mode.
 ///
 /// # Errors
-/// If not.
+/// If they do not fit.
 pub fn types(mode: Mode, inputs: &[Arc<Tensor>], output: &Tensor) -> Outcome {
     let why = || {
         let from: Vec<Element> = inputs.iter().map(|input| input.element).collect();
@@ -127,7 +127,7 @@ pub fn types(mode: Mode, inputs: &[Arc<Tensor>], output: &Tensor) -> Outcome {
     require(fits && !offsets, CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, why)
 }
 
-/// What modes of one input compute.
+/// The function of a mode with one input.
 pub fn unary(mode: Mode) -> Option<fn(f32) -> f32> {
     Some(match mode {
         CUDNN_POINTWISE_ABS => f32::abs,
@@ -151,17 +151,17 @@ fn truth(value: bool) -> f32 {
     f32::from(u8::from(value))
 }
 
-/// The larger; NaN if either is.
+/// The larger number; NaN if either is.
 pub fn larger(x: f32, y: f32) -> f32 {
     if x.is_nan() || x > y { x } else { y }
 }
 
-/// The smaller; NaN if either is.
+/// The smaller number; NaN if either is.
 pub fn smaller(x: f32, y: f32) -> f32 {
     if x.is_nan() || x < y { x } else { y }
 }
 
-/// What modes of two inputs compute, of x and b, or of x and dy.
+/// The function of a mode with two inputs, x and b, or x and dy.
 pub fn binary(mode: Mode) -> Option<fn(f32, f32) -> f32> {
     Some(match mode {
         CUDNN_POINTWISE_ADD => |x, b| x + b,
@@ -201,7 +201,7 @@ pub fn operator(number: i64) -> Option<Operator> {
     all.into_iter().find(|operator| *operator as i64 == number)
 }
 
-/// What a reduction begins with and how it goes on.
+/// Initial value and step of a reduction.
 pub fn fold(operator: Operator) -> (f32, fn(f32, f32) -> f32) {
     match operator {
         CUDNN_REDUCE_TENSOR_ADD | CUDNN_REDUCE_TENSOR_AVG => (0.0, |sum, x| sum + x),
@@ -215,7 +215,7 @@ pub fn fold(operator: Operator) -> (f32, fn(f32, f32) -> f32) {
     }
 }
 
-/// And what is made of the result of so many.
+/// Final value of a reduction over `count` elements.
 pub fn finish(operator: Operator, result: f32, count: usize) -> f32 {
     match operator {
         CUDNN_REDUCE_TENSOR_AVG => result / count as f32,

@@ -1,4 +1,4 @@
-//! Operations: what they do to which tensors, and what of that is possible.
+//! Operations, the tensors they act on, and their constraints.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
 use super::tensor::{Element, Tensor};
 
-/// What a pointwise operation does.
+/// Parameters of a pointwise operation.
 pub struct Pointwise {
-    /// To each element.
+    /// Function applied to each element.
     pub mode: Mode,
-    /// It is computed in this.
+    /// Type of the computation.
     pub precision: Element,
-    /// Of indices.
+    /// Axis of index generation.
     pub axis: Option<i64>,
 }
 
 impl Pointwise {
-    /// Of what was set.
+    /// Creates the parameters from attributes.
     ///
     /// # Errors
-    /// If something is missing, or the rehearsal does not have it.
+    /// If something is missing, or the rehearsal does not support it.
     pub fn new(set: &Set) -> Outcome<Pointwise> {
         let number = set.need_ints(CUDNN_ATTR_POINTWISE_MODE)?[0];
         let Some(mode) = modes::known(number) else {
@@ -55,34 +55,34 @@ fn in_single(set: &Set, name: Name) -> Outcome {
     })
 }
 
-/// What a product does.
+/// Parameters of a product.
 pub struct Matmul {
-    /// What stands where nothing is computed.
+    /// Value of elements that are not computed.
     pub padding: f32,
 }
 
 impl Matmul {
-    /// Of what was set.
+    /// Creates the parameters from attributes.
     ///
     /// # Errors
-    /// If something is missing, or the rehearsal does not have it.
+    /// If something is missing, or the rehearsal does not support it.
     pub fn new(set: &Set) -> Outcome<Matmul> {
         in_single(set, CUDNN_ATTR_MATMUL_COMP_TYPE)?;
         Ok(Matmul { padding: set.float(CUDNN_ATTR_MATMUL_PADDING_VALUE).unwrap_or(0.0) as f32 })
     }
 }
 
-/// What a reduction does.
+/// Parameters of a reduction.
 pub struct Reduction {
-    /// With all elements of a row.
+    /// Operator applied to all elements of a row.
     pub operator: Operator,
 }
 
 impl Reduction {
-    /// Of what was set.
+    /// Creates the parameters from attributes.
     ///
     /// # Errors
-    /// If something is missing, or the rehearsal does not have it.
+    /// If something is missing, or the rehearsal does not support it.
     pub fn new(set: &Set) -> Outcome<Reduction> {
         in_single(set, CUDNN_ATTR_REDUCTION_COMP_TYPE)?;
         let number = set.need_ints(CUDNN_ATTR_REDUCTION_OPERATOR)?[0];
@@ -93,36 +93,36 @@ impl Reduction {
     }
 }
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone)]
 pub enum Step {
-    /// To each element; the inputs are x, b and t, scaled by these.
+    /// Pointwise; the inputs are x, b and t, scaled by these factors.
     Pointwise(Arc<Pointwise>, [f32; 2]),
-    /// The inputs are a and b.
+    /// Product of inputs a and b.
     Matmul(Arc<Matmul>),
-    /// Of one input.
+    /// Reduction of one input.
     Reduction(Arc<Reduction>),
-    /// The same memory, seen with other sizes and strides.
+    /// View of the same memory with other sizes and strides.
     Reshape,
 }
 
 /// An operation.
 pub struct Operation {
-    /// What it does.
+    /// Kind and parameters.
     pub step: Step,
-    /// To these.
+    /// Input tensors.
     pub inputs: Vec<Arc<Tensor>>,
-    /// And makes this.
+    /// Output tensor.
     pub output: Arc<Tensor>,
-    /// Of products: how many rows, columns and terms are computed of each batch.
+    /// For products: numbers of rows, columns and terms computed in each batch.
     pub lengths: [Option<Arc<Tensor>>; 3],
 }
 
 impl Operation {
-    /// Of what was set.
+    /// Creates an operation from its attributes.
     ///
     /// # Errors
-    /// If something is missing or does not fit.
+    /// If something is missing or inconsistent.
     pub fn new(kind: Kind, set: &Set) -> Outcome<Operation> {
         let operation = match kind {
             CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR => Operation::pointwise(set)?,
@@ -208,7 +208,7 @@ impl Operation {
                 && c.dims[dim] % b.dims[dim] == 0;
             require(fits, CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, || format!("batches: {}", shape()))?;
         }
-        // A factor between operations may be in single precision still, as in NVIDIA's own graphs.
+        // An intermediate factor may still be in single precision, as in NVIDIA's own graphs.
         let loose = |tensor: &Tensor| tensor.is_virtual && tensor.element == Element::F32;
         let floats = [&a, &b, &c].iter().all(|tensor| tensor.element.is_float());
         let alike = a.element == b.element || loose(&a) || loose(&b);
@@ -269,7 +269,7 @@ impl Operation {
     }
 }
 
-/// Whether an input is used for all of an output's elements: sizes are the same or one. Scalars by value are of any rank.
+/// Checks that an input can be broadcast to an output: sizes are equal or one. Scalars by value have any rank.
 fn broadcasts(input: &Tensor, output: &Tensor) -> Outcome {
     let fits = input.dims.len() == output.dims.len()
         && input.dims.iter().zip(&output.dims).all(|(input, output)| input == output || *input == 1);
@@ -278,7 +278,7 @@ fn broadcasts(input: &Tensor, output: &Tensor) -> Outcome {
     })
 }
 
-/// Whether an output is as large as its inputs together and no larger.
+/// Checks that an output is as large as its inputs together and no larger.
 fn covers(inputs: &[Arc<Tensor>], output: &Tensor) -> Outcome {
     let full = |dim: usize| {
         inputs.iter().any(|input| input.dims.get(dim).is_some_and(|size| *size == output.dims[dim]))
@@ -289,14 +289,14 @@ fn covers(inputs: &[Arc<Tensor>], output: &Tensor) -> Outcome {
     })
 }
 
-/// Which dimension of one tensor is each of the other, if it is the same memory with its dimensions in another order.
+/// The dimension of `x` that corresponds to each of `y`, if both are the same memory with permuted dimensions.
 pub fn permutation(x: &Tensor, y: &Tensor) -> Option<Vec<usize>> {
     if x.dims.len() != y.dims.len() {
         return None;
     }
     let mut left: Vec<usize> = (0..x.dims.len()).collect();
     let mut order = vec![usize::MAX; y.dims.len()];
-    // Those of one element are anywhere: last, and in their own place if that is left.
+    // Dimensions of one element match anything: they are assigned last, to their own place if possible.
     let mut dims: Vec<usize> = (0..y.dims.len()).collect();
     dims.sort_by_key(|dim| y.dims[*dim] == 1);
     for dim in dims {

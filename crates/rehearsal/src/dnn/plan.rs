@@ -1,4 +1,4 @@
-//! Plans and what they are executed with.
+//! Plans, and the data that they are executed with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::set::Set;
 use super::tensor::Tensor;
 use crate::device::{Work, check_memory, state, submit};
 
-/// A graph that an engine was chosen for.
+/// A graph with a chosen engine.
 pub struct Plan {
     /// The graph.
     pub graph: Arc<Graph>,
 }
 
-/// Where the tensors are.
+/// Addresses of the tensors.
 pub struct Pack {
-    /// By uid.
+    /// Addresses by uid.
     pub pointers: BTreeMap<i64, u64>,
-    /// Null if none was given.
+    /// Address of the workspace; null if none was given.
     pub workspace: u64,
 }
 
 impl Pack {
-    /// Of what was set.
+    /// Creates a pack from its attributes.
     ///
     /// # Errors
-    /// If there are not as many pointers as uids, or one twice.
+    /// If the numbers of pointers and uids differ, or a uid occurs twice.
     pub fn new(set: &Set) -> Outcome<Pack> {
         let uids = set.need_ints(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)?;
         let pointers = set.addresses(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).unwrap_or_default();
@@ -49,7 +49,7 @@ impl Pack {
     }
 }
 
-/// What a tensor is bound to.
+/// Data of a tensor.
 #[derive(Clone, Copy)]
 enum Bound {
     Device(u64),
@@ -57,10 +57,10 @@ enum Bound {
 }
 
 impl Plan {
-    /// Submits the graph's work on a stream.
+    /// Submits the graph's work to a stream.
     ///
     /// # Errors
-    /// If a pointer is missing, not aligned, or of memory that may not be touched.
+    /// If a pointer is missing, misaligned, or refers to inaccessible memory.
     pub fn execute(&self, pack: &Pack, stream: u64) -> Outcome {
         let work = self.work(pack)?;
         let Err(error) = submit(stream, "cudnnBackendExecute", work) else { return Ok(()) };
@@ -71,10 +71,10 @@ impl Plan {
         refuse(status, format!("the stream answers {error:?}"))
     }
 
-    /// The graph's work, with all that it needs of the pack.
+    /// The graph's work, with all data that it needs from the pack.
     ///
     /// # Errors
-    /// As [`Plan::execute`].
+    /// See [`Plan::execute`].
     pub fn work(&self, pack: &Pack) -> Outcome<Work> {
         let bound = self.bind(pack)?;
         self.check_workspace(pack)?;
@@ -104,7 +104,7 @@ impl Plan {
                 require(!device, CUDNN_STATUS_BAD_PARAM, || {
                     format!("tensor {uid} is by value, and its pointer one of a device")
                 })?;
-                // SAFETY: the caller's promise: an element of the host.
+                // SAFETY: the caller's promise: an element in host memory.
                 bound.insert(*uid, Bound::Scalar(unsafe { scalar(tensor.element, address) }));
                 continue;
             }
@@ -113,7 +113,7 @@ impl Plan {
                 CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER,
                 || format!("tensor {uid} at {address:#x} is not aligned to {}", tensor.alignment),
             )?;
-            // Where the sequences of ragged tensors are is not known before the work runs.
+            // The locations of a ragged tensor's sequences are unknown before the work runs.
             let reach = if tensor.ragged.is_some() { 1 } else { tensor.reach(&tensor.dims) };
             if let Err(why) = check_memory(address, reach as u64 * bytes) {
                 return refuse(CUDNN_STATUS_BAD_PARAM, format!("tensor {uid}: {why}"));
@@ -124,7 +124,8 @@ impl Plan {
         Ok(bound)
     }
 
-    /// Outputs are where nothing else is. Neighbours may lie between each other, so only the first element is compared.
+    /// Checks that outputs do not coincide with other tensors. Adjacent tensors may interleave, so only first elements
+    /// are compared.
     fn check_outputs(&self, bound: &BTreeMap<i64, Bound>) -> Outcome {
         let mut places: BTreeMap<u64, i64> = BTreeMap::new();
         for (uid, place) in bound {
@@ -160,13 +161,13 @@ impl Plan {
     }
 }
 
-/// What is known while a graph runs.
+/// State of a running graph.
 struct Run<'a> {
     graph: &'a Graph,
     bound: &'a BTreeMap<i64, Bound>,
-    /// Lengths.
+    /// Lengths by uid.
     integers: BTreeMap<i64, Vec<i64>>,
-    /// Of ragged tensors.
+    /// Offsets of ragged tensors by uid.
     offsets: BTreeMap<i64, Vec<i64>>,
     /// Virtual tensors that are still needed.
     values: BTreeMap<i64, Vec<f32>>,
@@ -201,7 +202,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads lengths, which have to be within what they are of, and offsets.
+    /// Reads lengths, which must not exceed their dimensions, and offsets.
     fn read_integers(&mut self) -> Result<(), String> {
         for tensor in self.graph.tensors.values() {
             if let Some(offsets) = &tensor.ragged {
@@ -231,8 +232,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rows of which there are some, and no terms: sequences without queries or without keys, but not without both, are for
-    /// cuDNN 9.25 and later. Those before answer NaN.
+    /// Refuses products with rows but without terms: sequences without queries or without keys, but not without both,
+    /// require cuDNN 9.25. Earlier versions return NaN.
     fn check_terms(&self, operation: &Operation) -> Result<(), String> {
         let of =
             |part: usize| operation.lengths[part].as_ref().and_then(|length| self.integers.get(&length.uid));

@@ -1,4 +1,4 @@
-//! What is refused, and the words of it.
+//! Refusals and their messages.
 
 use std::cell::RefCell;
 
@@ -6,24 +6,24 @@ use cudarc::cudnn::sys::cudnnStatus_t as Status;
 
 use crate::device::complain;
 
-/// A call that is not done.
+/// A refused call.
 #[derive(Debug)]
 pub struct Refusal {
-    /// What it answers.
+    /// Returned status.
     pub status: Status,
-    /// Why.
+    /// Message.
     pub why: String,
 }
 
-/// What a call made, or why not.
+/// Result of a call.
 pub type Outcome<T = ()> = Result<T, Refusal>;
 
 thread_local! {
-    /// The words of the last refusal of this thread that was not asked for yet.
+    /// Message of this thread's last refusal that has not been queried yet.
     static LAST: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Refuses.
+/// Refuses a call.
 ///
 /// # Errors
 /// Always.
@@ -31,15 +31,15 @@ pub fn refuse<T>(status: Status, why: impl Into<String>) -> Outcome<T> {
     Err(Refusal { status, why: why.into() })
 }
 
-/// Refuses unless something holds.
+/// Refuses a call unless a condition holds.
 ///
 /// # Errors
-/// If it does not.
+/// If it does not hold.
 pub fn require(holds: bool, status: Status, why: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { refuse(status, why()) }
 }
 
-/// The status of a call, and its words where they are looked for.
+/// Converts an outcome to a status and stores the message.
 pub fn answer(call: &str, outcome: Outcome) -> Status {
     let Err(Refusal { status, why }) = outcome else { return Status::CUDNN_STATUS_SUCCESS };
     complain(call, format!("{status:?}: {why}"));
@@ -47,7 +47,7 @@ pub fn answer(call: &str, outcome: Outcome) -> Status {
     status
 }
 
-/// Takes the words of the last refusal.
+/// Takes the message of the last refusal.
 pub fn last() -> String {
     LAST.take()
 }

@@ -1,4 +1,4 @@
-//! What was set of a descriptor, while it is finalized.
+//! Attributes of a descriptor while it is finalized.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::graph::Graph;
 use super::refusal::{Outcome, refuse};
 use super::tensor::Tensor;
 
-/// What was set of a descriptor that is finalized now.
+/// Attributes of a descriptor that is being finalized.
 pub struct Set<'a> {
-    /// Of this kind.
+    /// Kind of the descriptor.
     pub kind: Kind,
     fields: &'a Fields,
 }
 
 impl<'a> Set<'a> {
-    /// Of these.
+    /// Wraps the attributes of a descriptor.
     pub fn new(kind: Kind, fields: &'a Fields) -> Set<'a> {
         Set { kind, fields }
     }
@@ -45,10 +45,10 @@ impl<'a> Set<'a> {
         self.ints(name).map(|all| all[0])
     }
 
-    /// Integers that have to be set.
+    /// Integers of a required attribute.
     ///
     /// # Errors
-    /// If they were not.
+    /// If it is not set.
     pub fn need_ints(&self, name: Name) -> Outcome<&[i64]> {
         self.ints(name).map_or_else(|| self.missing(name), Ok)
     }
@@ -77,10 +77,10 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// A descriptor that has to be set.
+    /// A required descriptor.
     ///
     /// # Errors
-    /// If it was not.
+    /// If it is not set.
     pub fn need_part(&self, name: Name) -> Outcome<&Made> {
         self.parts(name).map_or_else(|| self.missing(name), |all| Ok(&all[0]))
     }
@@ -88,7 +88,7 @@ impl<'a> Set<'a> {
     /// A tensor, if set.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the descriptor is of another kind.
     pub fn tensor(&self, name: Name) -> Outcome<Option<Arc<Tensor>>> {
         match self.parts(name).map(|all| &all[0]) {
             None => Ok(None),
@@ -97,19 +97,19 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// A tensor that has to be set.
+    /// A required tensor.
     ///
     /// # Errors
-    /// If it was not, or is something else.
+    /// If it is not set, or the descriptor is of another kind.
     pub fn need_tensor(&self, name: Name) -> Outcome<Arc<Tensor>> {
         self.tensor(name)?.map_or_else(|| self.missing(name), Ok)
     }
 }
 
-/// The graph of a part.
+/// The graph of a descriptor.
 ///
 /// # Errors
-/// If it is something else.
+/// If the descriptor is of another kind.
 pub fn graph_of(part: &Made) -> Outcome<Arc<Graph>> {
     match part {
         Made::Graph(graph) => Ok(graph.clone()),

@@ -1,5 +1,5 @@
-//! What no engine is known to take, by NVIDIA's own frontend (`sdpa_support_surface.h` and
-//! `scaled_dot_product_flash_attention.h`). Such graphs are described without a word and have no plan.
+//! Graphs that no engine is known to support, according to NVIDIA's own frontend (`sdpa_support_surface.h` and
+//! `scaled_dot_product_flash_attention.h`). They can be described without an error but have no plan.
 
 use cudarc::cudnn::sys::cudnnStatus_t::*;
 
@@ -8,13 +8,13 @@ use super::operations::Step;
 use super::refusal::{Outcome, require};
 use super::tensor::{Element, Tensor};
 
-/// The most columns of a head on a Hopper.
+/// Largest number of columns per head on Hopper.
 const COLUMNS: i64 = 256;
 
-/// Whether there may be an engine for a graph.
+/// Checks whether a graph may have an engine.
 ///
 /// # Errors
-/// If there is none.
+/// If it has none.
 pub fn check(graph: &Graph) -> Outcome {
     let products = graph.operations.iter().filter(|operation| matches!(operation.step, Step::Matmul(_)));
     let is_attention = products.clone().count() > 1;
@@ -40,7 +40,7 @@ pub fn check(graph: &Graph) -> Outcome {
     Ok(())
 }
 
-/// A factor or product of attention: contiguous columns, a multiple of eight, and not too many.
+/// Checks a factor or product of attention: contiguous columns, a multiple of eight, and not too many.
 fn columns(tensor: &Tensor) -> Outcome {
     let Tensor { uid, dims, strides, .. } = tensor;
     let innermost = (dims.len() - 2..dims.len()).find(|dim| strides[*dim] == 1 && dims[*dim] > 1);

@@ -1,22 +1,22 @@
-//! The attributes: of which descriptor each is, of what type, how many elements, and who may set it.
+//! Table of attributes: descriptor kind, types, number of elements, and whether the caller may set them.
 
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t::{self as Name, *};
 use cudarc::cudnn::sys::cudnnBackendAttributeType_t::{self as Type, *};
 use cudarc::cudnn::sys::cudnnBackendDescriptorType_t::{self as Kind, *};
 
-/// What the documents say of an attribute.
+/// Documented properties of an attribute.
 pub struct Rule {
-    /// Whose it is.
+    /// Kind of descriptor that it belongs to.
     pub kind: Kind,
-    /// The types that it is set and read by.
+    /// Types with which it can be set and read.
     pub types: &'static [Type],
-    /// The most elements.
+    /// Largest number of elements.
     pub most: i64,
-    /// False if the library makes it and it can only be read.
+    /// False if the library sets it and it can only be read.
     pub settable: bool,
 }
 
-/// The most dimensions of a tensor, `CUDNN_DIM_MAX`.
+/// Largest number of dimensions, `CUDNN_DIM_MAX`.
 pub const DIMENSIONS: i64 = 8;
 const MANY: i64 = i64::MAX;
 
@@ -30,7 +30,7 @@ const PART: &[Type] = &[CUDNN_TYPE_BACKEND_DESCRIPTOR];
 const HANDLE: &[Type] = &[CUDNN_TYPE_HANDLE];
 const POINTER: &[Type] = &[CUDNN_TYPE_VOID_PTR];
 
-/// The rule of an attribute; None if the rehearsal does not have it.
+/// The rule of an attribute; `None` if the rehearsal does not support it.
 pub fn rule(name: Name) -> Option<Rule> {
     let set = |kind, types, most| Some(Rule { kind, types, most, settable: true });
     let get = |kind, types, most| Some(Rule { kind, types, most, settable: false });
@@ -79,7 +79,7 @@ pub fn rule(name: Name) -> Option<Rule> {
     }
 }
 
-/// Those of tensors.
+/// Rules for tensors.
 fn tensors(name: Name) -> Option<Rule> {
     let set = |kind, types, most| Some(Rule { kind, types, most, settable: true });
     match name {
@@ -102,7 +102,7 @@ fn tensors(name: Name) -> Option<Rule> {
     }
 }
 
-/// Those of operations and of what they do.
+/// Rules for operations and their parameters.
 fn operations(name: Name) -> Option<Rule> {
     let set = |kind, types| Some(Rule { kind, types, most: 1, settable: true });
     match name {
@@ -148,7 +148,7 @@ fn operations(name: Name) -> Option<Rule> {
     }
 }
 
-/// Whether the rehearsal has descriptors of this kind.
+/// True if the rehearsal supports descriptors of this kind.
 pub fn is_known(kind: Kind) -> bool {
     matches!(
         kind,

@@ -1,4 +1,4 @@
-//! Tensors: shapes, strides and where elements are.
+//! Tensors: shapes, strides and locations of elements.
 
 use std::sync::Arc;
 
@@ -9,28 +9,28 @@ use cudarc::cudnn::sys::cudnnStatus_t::*;
 use super::refusal::{Outcome, refuse, require};
 use super::set::Set;
 
-/// A type of elements that there is here.
+/// Supported element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// Single precision.
     F32,
     /// Half precision.
     F16,
-    /// Half of a single.
+    /// bfloat16, the upper half of a single.
     Bf16,
-    /// Integers.
+    /// 32-bit integers.
     I32,
-    /// Only offsets.
+    /// 64-bit integers, only for offsets.
     I64,
-    /// Only of virtual tensors: in memory they are packed bits.
+    /// Booleans, only for virtual tensors: in memory they would be packed bits.
     Bool,
 }
 
 impl Element {
-    /// That of a number of `cudnnDataType_t`.
+    /// The type of a `cudnnDataType_t` number.
     ///
     /// # Errors
-    /// If the rehearsal does not have it.
+    /// If the rehearsal does not support it.
     pub fn of(data: i64) -> Outcome<Element> {
         Ok(match data {
             d if d == Data::CUDNN_DATA_FLOAT as i64 => Element::F32,
@@ -46,7 +46,7 @@ impl Element {
         })
     }
 
-    /// Bytes of one in memory.
+    /// Bytes per element in memory.
     pub fn bytes(self) -> i64 {
         match self {
             Element::F32 | Element::I32 => 4,
@@ -56,7 +56,7 @@ impl Element {
         }
     }
 
-    /// Holds floats.
+    /// True for float types.
     pub fn is_float(self) -> bool {
         matches!(self, Element::F32 | Element::F16 | Element::Bf16)
     }
@@ -65,29 +65,29 @@ impl Element {
 /// A tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// What it is known by.
+    /// Identifier.
     pub uid: i64,
-    /// What it is of.
+    /// Element type.
     pub element: Element,
     /// Sizes.
     pub dims: Vec<i64>,
-    /// In elements.
+    /// Strides in elements.
     pub strides: Vec<i64>,
-    /// What its address is a multiple of.
+    /// Alignment of its address in bytes.
     pub alignment: i64,
-    /// Has no memory: an operation makes it, others use it.
+    /// True if it has no memory: one operation computes it, others use it.
     pub is_virtual: bool,
-    /// A scalar in the memory of the host.
+    /// True for a scalar in host memory.
     pub by_value: bool,
-    /// Where each sequence begins, in elements, instead of the stride of the first dimension.
+    /// Start of each sequence in elements, in place of the first dimension's stride.
     pub ragged: Option<Arc<Tensor>>,
 }
 
 impl Tensor {
-    /// Of what was set.
+    /// Creates a tensor from its attributes.
     ///
     /// # Errors
-    /// If something is missing or no tensor is like that.
+    /// If something is missing or invalid.
     pub fn new(set: &Set) -> Outcome<Tensor> {
         let flag = |name| set.int(name) == Some(1);
         let tensor = Tensor {
@@ -138,17 +138,17 @@ impl Tensor {
         bad(offsets.strides[0] == 1, "ragged offsets lie one after the other")
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn count(&self) -> i64 {
         self.dims.iter().product()
     }
 
-    /// Has memory on a device.
+    /// True if it has device memory.
     pub fn is_real(&self) -> bool {
         !self.is_virtual && !self.by_value
     }
 
-    /// From the first to behind the last element, of this many in each dimension; zero if there are none.
+    /// Elements from the first to the end of the last, for these sizes; zero if there are none.
     pub fn reach(&self, dims: &[i64]) -> i64 {
         if dims.contains(&0) {
             return 0;
@@ -156,8 +156,8 @@ impl Tensor {
         dims.iter().zip(&self.strides).map(|(dim, stride)| (dim - 1) * stride).sum::<i64>() + 1
     }
 
-    /// Whether no two elements share a place: dimensions, ordered by strides, do not reach into the next. Those of ragged
-    /// tensors without the first, which the offsets place.
+    /// True if no two elements share an address: dimensions, ordered by stride, do not overlap. For ragged tensors
+    /// without the first dimension, which the offsets determine.
     pub fn is_apart(&self) -> bool {
         let first = usize::from(self.ragged.is_some());
         let mut order: Vec<usize> = (first..self.dims.len()).filter(|dim| self.dims[*dim] > 1).collect();
@@ -172,7 +172,7 @@ impl Tensor {
         true
     }
 
-    /// Whether it has a place for each element and none besides.
+    /// True if it has exactly one address for each element, without gaps.
     pub fn is_packed(&self) -> bool {
         self.is_apart() && self.reach(&self.dims) == self.count()
     }

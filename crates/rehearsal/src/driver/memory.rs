@@ -17,10 +17,10 @@ fn invalid<T>(call: &str, why: &str) -> Result<T, CUresult> {
     Err(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Pinned memory of a device, which is all that is asked for.
+/// The device of allocation properties; only pinned device memory is supported.
 ///
 /// # Safety
-/// The address is null or one of properties.
+/// The address is null or that of properties.
 unsafe fn device_of(call: &str, properties: *const CUmemAllocationProp) -> Result<usize, CUresult> {
     // SAFETY: the caller's promise.
     let Some(properties) = (unsafe { properties.as_ref() }) else { return invalid(call, "null") };
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn cuMemGetAllocationGranularity(
     _option: CUmemAllocationGranularity_flags,
 ) -> CUresult {
     let call = "cuMemGetAllocationGranularity";
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     within(call, |_| unsafe {
         device_of(call, properties)?;
         give(call, granularity, GRANULE as usize)
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn cuMemGetAllocationGranularity(
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     within("cuMemGetInfo", |device| {
         let (has, all) = state().info(device);
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe {
             give("cuMemGetInfo", free, has as usize)?;
             give("cuMemGetInfo", total, all as usize)
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn cuMemAddressReserve(
             return invalid("cuMemAddressReserve", "flags, a hint or an odd alignment");
         }
         let start = state().reserve(size as u64)?;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuMemAddressReserve", address, start) }
     })
 }
@@ -91,10 +91,10 @@ pub unsafe extern "C" fn cuMemCreate(
         if flags != 0 {
             return invalid("cuMemCreate", "flags");
         }
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let device = unsafe { device_of("cuMemCreate", properties) }?;
         let made = state().create(device, size as u64)?;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuMemCreate", handle, made) }
     })
 }
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
     count: usize,
 ) -> CUresult {
     within("cuMemSetAccess", |device| {
-        // SAFETY: of the header; one description is all that is taken.
+        // SAFETY: the header's contract; a single description is supported.
         let Some(right) = (unsafe { rights.as_ref() }).filter(|_| count == 1) else {
             return invalid("cuMemSetAccess", "one description is taken");
         };
@@ -151,12 +151,12 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, size: usize) -
     within("cuMemAlloc", |device| {
         outside_capture("cuMemAlloc")?;
         let start = state().allocate(device, size as u64)?;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuMemAlloc", address, start) }
     })
 }
 
-/// Waits for the device, as the driver does.
+/// Waits for the device, like the driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     within("cuMemFree", |_| {
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(start: *mut *mut c_void, size: usize, fl
             return invalid("cuMemHostAlloc", "flags that are none");
         }
         let address = state().pin(size as u64)?;
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuMemHostAlloc", start, std::ptr::with_exposed_provenance_mut(address as usize)) }
     })
 }
@@ -205,7 +205,7 @@ impl Side {
         Side { address: address.expose_provenance() as u64, pitch, on_device: false }
     }
 
-    /// Memory of a device that can be touched; the host's is not known here.
+    /// Checks that device memory is accessible; host memory is not tracked here.
     fn check(&self, width: u64, rows: u64) -> Result<(), String> {
         let reach = self.pitch * (rows - 1) + width;
         if self.on_device { check_memory(self.address, reach) } else { Ok(()) }
@@ -216,7 +216,7 @@ impl Side {
     }
 }
 
-/// Whether memory of the host is pinned or not the copy waits for its turn: who relies on more is found out.
+/// The copy waits for its turn whether or not host memory is pinned, which exposes code that relies on more.
 fn copy(call: &'static str, from: Side, to: Side, [width, rows]: [u64; 2], stream: CUstream) -> CUresult {
     within(call, |_| {
         if width == 0 || rows == 0 {
@@ -232,7 +232,7 @@ fn copy(call: &'static str, from: Side, to: Side, [width, rows]: [u64; 2], strea
             from.check(width, rows)?;
             to.check(width, rows)?;
             for row in 0..rows {
-                // SAFETY: checked if it is a device's; the host's is the caller's promise, until the copy is waited for.
+                // SAFETY: device memory was checked; host memory is the caller's promise, until the copy is waited for.
                 unsafe { std::ptr::copy(from.row(row), to.row(row), width as usize) };
             }
             Ok(())
@@ -277,7 +277,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DAsync_v2(plan: *const CUDA_MEMCPY2D, stream: CUstream) -> CUresult {
     let call = "cuMemcpy2DAsync";
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let Some(plan) = (unsafe { plan.as_ref() }) else { return CUresult::CUDA_ERROR_INVALID_VALUE };
     if [plan.srcXInBytes, plan.srcY, plan.dstXInBytes, plan.dstY] != [0; 4] {
         complain(call, "the rehearsal takes no offsets");

@@ -1,6 +1,6 @@
-//! The driver's functions, `cu*`, as `cuda.h` declares them.
+//! The driver's functions, `cu*`, as declared in `cuda.h`.
 #![allow(non_snake_case)]
-// Each is as safe as its declaration in the header.
+// Each function is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
 mod memory;
@@ -31,7 +31,7 @@ fn status(result: Result<(), CUresult>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
 
-/// A call that wants a current context and a device that has not failed.
+/// Runs a call that requires a current context and a device that has not failed.
 fn within(call: &str, run: impl FnOnce(usize) -> Result<(), CUresult>) -> CUresult {
     let Some(device) = CURRENT.get() else {
         complain(call, "no context is current on this thread");
@@ -44,7 +44,7 @@ fn within(call: &str, run: impl FnOnce(usize) -> Result<(), CUresult>) -> CUresu
     status(alive.and_then(|()| run(device)))
 }
 
-/// Calls that may wait are forbidden to a thread that captures.
+/// Refuses calls that may block, on a thread that is capturing.
 fn outside_capture(call: &str) -> Result<(), CUresult> {
     let mut now = state();
     let own = std::thread::current().id();
@@ -55,10 +55,10 @@ fn outside_capture(call: &str) -> Result<(), CUresult> {
     Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Writes where the caller wants it.
+/// Writes a result to the caller's address.
 ///
 /// # Safety
-/// The address is null or one of a `T`.
+/// The address is null or that of a `T`.
 unsafe fn give<T>(call: &str, to: *mut T, value: T) -> Result<(), CUresult> {
     if to.is_null() {
         complain(call, "null");
@@ -84,19 +84,19 @@ pub extern "C" fn cuInit(flags: c_uint) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CUresult {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     status(unsafe { give("cuDriverGetVersion", version, 13_000) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     status(unsafe { give("cuDeviceGetCount", count, settings().devices as c_int) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     status(known("cuDeviceGet", ordinal).and_then(|_| unsafe { give("cuDeviceGet", device, ordinal) }))
 }
 
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let give = |_| unsafe { give("cuDeviceTotalMem", bytes, settings().memory as usize) };
     status(known("cuDeviceTotalMem", device).and_then(give))
 }
@@ -137,18 +137,18 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
             return CUresult::CUDA_ERROR_INVALID_VALUE;
         }
     };
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     let give = |_| unsafe { give("cuDeviceGetAttribute", value, found) };
     status(known("cuDeviceGetAttribute", device).and_then(give))
 }
 
-/// Contexts are their device's number and one.
+/// A context is its device's number plus one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) -> CUresult {
     status(known("cuDevicePrimaryCtxRetain", device).and_then(|index| {
         state().contexts.insert(index);
         let handle = std::ptr::without_provenance_mut(index + 1);
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuDevicePrimaryCtxRetain", context, handle) }
     }))
 }
@@ -173,6 +173,6 @@ pub unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_c
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"an illegal memory access was encountered",
         _ => c"an error of the rehearsal: see standard error",
     };
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     status(unsafe { give("cuGetErrorString", text, words.as_ptr()) })
 }

@@ -9,7 +9,7 @@ use super::{give, outside_capture, within};
 use crate::compiler::{Grid, Program};
 use crate::device::{Function, complain, state, submit};
 
-/// Dynamic shared memory that a kernel has without asking, and that it can ask for on sm_90.
+/// Dynamic shared memory that a kernel has by default, and the most that it can request on sm_90.
 const SHARED: u32 = 48 << 10;
 const MOST_SHARED: u32 = 227 << 10;
 
@@ -22,7 +22,7 @@ fn invalid<T>(call: &str, why: impl std::fmt::Display) -> Result<T, CUresult> {
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
     within("cuModuleLoadData", |_| {
         outside_capture("cuModuleLoadData")?;
-        // SAFETY: the image is one that the rehearsal's compiler made, or refused by its first bytes.
+        // SAFETY: the image was made by the rehearsal's compiler, or is refused by its first bytes.
         let program = match unsafe { Program::load(image.cast()) } {
             Ok(program) => Arc::new(program),
             Err(why) => {
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c
         let mut now = state();
         let handle = now.handle();
         now.modules.insert(handle, program);
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuModuleLoadData", module, std::ptr::without_provenance_mut(handle as usize)) }
     })
 }
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
         let Some(program) = now.modules.get(&(module.addr() as u64)).cloned() else {
             return invalid(call, "no such module");
         };
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         if program.kernel(&name).is_none() {
             complain(call, format!("no kernel {name}"));
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
         }
         let handle = now.handle();
         now.functions.insert(handle, Function { program, name: name.into(), shared_bytes: SHARED });
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give(call, function, std::ptr::without_provenance_mut(handle as usize)) }
     })
 }
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
         if params.is_null() || !extra.is_null() {
             return invalid(call, format!("{name}: parameters are taken as a list of addresses"));
         }
-        // SAFETY: as many addresses as the kernel has parameters, each of as many bytes as it has.
+        // SAFETY: as many addresses as the kernel has parameters, each with the parameter's bytes.
         let args = unsafe { kernel.read(params) };
         let grid = Grid { blocks: [x, y], threads: threads_x, shared_bytes };
         let (program, own) = (found.program, name.clone());

@@ -33,7 +33,7 @@ fn stream_of<'a>(
     }
 }
 
-/// Where an event was last recorded; none if it never was.
+/// The point at which an event was last recorded; `None` if never.
 fn last(call: &str, event: CUevent) -> Result<Option<Arc<Mark>>, CUresult> {
     match state().events.get(&(event.addr() as u64)) {
         Some(found) => Ok(found.last.clone()),
@@ -51,12 +51,12 @@ pub unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) ->
         let mut now = state();
         let handle = now.handle();
         now.streams.insert(handle, StreamState::default());
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuStreamCreate", stream, pointer(handle)) }
     })
 }
 
-/// A driver would let its work end by itself; here it has ended.
+/// A driver would let remaining work finish; here the stream is run first.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     within("cuStreamDestroy", |_| {
@@ -88,7 +88,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_u
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         stream_of(&mut state(), "cuStreamWaitEvent", stream)?;
-        // An event that was never recorded is over.
+        // An event that was never recorded counts as passed.
         let Some(mark) = last("cuStreamWaitEvent", event)? else { return Ok(()) };
         state().push(stream.addr() as u64, Op::Wait(mark))
     })
@@ -104,12 +104,12 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CU
         let mut now = state();
         let handle = now.handle();
         now.events.insert(handle, EventState { timed: flags & 2 == 0, last: None });
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuEventCreate", event, pointer(handle)) }
     })
 }
 
-/// What waits for it goes on waiting.
+/// Operations that wait for the event continue to wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
     within("cuEventDestroy", |_| {
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn cuEventElapsedTime_v2(
             at.push(*mark.over.get().ok_or(CUresult::CUDA_ERROR_NOT_READY)?);
         }
         let since = |from: usize, to: usize| at[to].saturating_duration_since(at[from]).as_secs_f32();
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give(call, milliseconds, (since(0, 1) - since(1, 0)) * 1e3) }
     })
 }
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn cuStreamIsCapturing(
             Some(capture) if capture.broken => Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
             Some(_) => Status::CU_STREAM_CAPTURE_STATUS_ACTIVE,
         };
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuStreamIsCapturing", status, found) }
     })
 }
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgrap
         }
         let handle = now.handle();
         now.graphs.insert(handle, capture.ops);
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuStreamEndCapture", graph, pointer(handle)) }
     })
 }
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
         };
         let handle = now.handle();
         now.runnable.insert(handle, ops);
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         unsafe { give("cuGraphInstantiate", made, pointer(handle)) }
     })
 }

@@ -1,4 +1,4 @@
-//! The driver's calls, as a program makes them.
+//! The driver's calls as a program would make them.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -14,7 +14,7 @@ use super::*;
 const OK: CUresult = CUresult::CUDA_SUCCESS;
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// A stream and memory of a device, on a thread that has its context.
+/// A stream and device memory, on a thread with a current context.
 fn begin(bytes: usize) -> (CUstream, u64) {
     let (mut context, mut stream, mut memory) = (null_mut(), null_mut(), 0);
     // SAFETY: addresses of this function.
@@ -40,7 +40,7 @@ fn copies_wait_until_somebody_waits_for_them() {
     let (stream, memory) = begin(64);
     let (mut from, mut to) = (vec![1u8; 64], vec![0u8; 64]);
     assert_eq!(cuMemcpyHtoDAsync_v2(memory, from.as_ptr().cast(), 64, stream), OK);
-    // Whoever writes to the source before the copy has run sees the change in its copy.
+    // Writing to the source before the copy has run changes the copy.
     from.fill(2);
     let after = event(2);
     assert_eq!(cuEventRecord(after, stream), OK);

@@ -1,4 +1,4 @@
-//! How communicators end.
+//! Ending of communicators.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ fn outside(call: &str) -> Result<(), Status> {
 /// See `ncclCommFinalize`.
 ///
 /// # Errors
-/// If it was called before, or the communicator is not ready.
+/// If it was already called, or the communicator is not ready.
 pub fn finalize(handle: usize) -> Result<(), Status> {
     let call = "ncclCommFinalize";
     outside(call)?;
@@ -100,10 +100,10 @@ pub fn destroy(handle: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// See `ncclCommAbort`. It is done in any case, and at once, in a group too.
+/// See `ncclCommAbort`. It always succeeds, and at once, even in a group.
 ///
 /// # Errors
-/// If another thread is in a call; if graphs hold operations, for which NCCL waits without end.
+/// If another thread is in a call; if graphs contain operations, for which NCCL waits forever.
 pub fn abort(handle: usize) -> Result<(), Status> {
     let call = "ncclCommAbort";
     let comm = Comm::of(call, handle)?;

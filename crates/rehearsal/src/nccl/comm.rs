@@ -1,4 +1,4 @@
-//! Communicators: what each rank knows of itself, who uses it, and how far its operations are.
+//! Communicators: the state of each rank, its users, and the progress of its operations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -12,50 +12,50 @@ use super::types::{Status, refuse};
 use super::wire::{Inbox, Link, Way};
 use crate::device::{Mark, complain, nudge, state};
 
-/// How far the operations of a communicator are: they run one after another, in the order in which they were issued.
+/// Progress of a communicator's operations, which run in the order in which they were issued.
 #[derive(Default)]
 pub struct Turn {
-    /// How many were put on streams, but for those of graphs.
+    /// Number of operations put on streams, excluding those of graphs.
     pub issued: u64,
-    /// How many of these are over.
+    /// Number of these that have completed.
     pub over: u64,
-    /// One runs, of a graph or not.
+    /// True while one runs, whether from a graph or not.
     pub running: bool,
-    /// How many messages each way to or from each peer has had.
+    /// Number of messages each way, to or from each peer.
     pub counts: HashMap<(u8, usize, bool), u64>,
-    /// Connections that were asked for.
+    /// Connections that were requested.
     pub connected: HashSet<(Way, usize)>,
-    /// The streams of what is issued and not over.
+    /// Streams of operations that have been issued but not completed.
     pub streams: BTreeMap<u64, u64>,
 }
 
 /// A communicator of one rank.
 pub struct Comm {
-    /// What callers have for it.
+    /// Handle seen by callers.
     pub handle: usize,
-    /// Its rank.
+    /// Rank in the communicator.
     pub rank: usize,
-    /// Of how many.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Its device.
+    /// Device of the rank.
     pub device: usize,
-    /// Whether calls return when they are done.
+    /// True if calls return only when they are done.
     pub blocking: bool,
-    /// What has come.
+    /// Received messages.
     pub inbox: Arc<Inbox>,
-    /// The ways to all ranks, once they have met.
+    /// Links to all ranks, once they have met.
     pub links: OnceLock<Vec<Link>>,
-    /// Operations.
+    /// Progress of operations.
     pub turn: Mutex<Turn>,
-    /// Graphs' operations that live.
+    /// Number of live operations in graphs.
     pub captured: AtomicUsize,
-    /// The thread that made it.
+    /// The thread that created it.
     maker: ThreadId,
-    /// `ncclCommFinalize` was called.
+    /// True once `ncclCommFinalize` was called.
     pub finalized: AtomicBool,
-    /// `ncclCommGetAsyncError`'s.
+    /// Status for `ncclCommGetAsyncError`.
     result: AtomicI32,
-    /// How often it was asked for.
+    /// Number of times that status was queried.
     polls: AtomicU64,
     /// The thread that is in a call, or whose open group has operations of this communicator.
     user: Mutex<Option<(ThreadId, usize)>>,
@@ -75,7 +75,7 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A thread that uses a communicator, until it is dropped.
+/// Use of a communicator by a thread, until dropped.
 pub struct Using(Arc<Comm>);
 
 impl std::ops::Deref for Using {
@@ -98,7 +98,7 @@ impl Drop for Using {
 }
 
 impl Comm {
-    /// A communicator that no rank has joined yet.
+    /// Creates a communicator before it has joined its peers.
     pub fn new(rank: usize, ranks: usize, device: usize, blocking: bool) -> Arc<Comm> {
         let mut registry = registry();
         registry.last += 1;
@@ -124,7 +124,7 @@ impl Comm {
         comm
     }
 
-    /// Warns if a communicator that this thread made is not ready yet.
+    /// Warns if a communicator created by this thread is not ready yet.
     pub fn warn_of_unfinished(call: &str) {
         let own = std::thread::current().id();
         let unready = |comm: &&Arc<Comm>| comm.maker == own && comm.result() == Status::Progress;
@@ -135,7 +135,7 @@ impl Comm {
         }
     }
 
-    /// Whether another thread is in a call of a communicator of this one's device.
+    /// True if another thread is in a call on a communicator of this one's device.
     pub fn others_call(&self) -> bool {
         let own = std::thread::current().id();
         let calls = |comm: &Arc<Comm>| comm.user().is_some_and(|(thread, _)| thread != own);
@@ -145,7 +145,7 @@ impl Comm {
     /// The communicator of a handle.
     ///
     /// # Errors
-    /// If it is null or none, or was destroyed.
+    /// If it is null or invalid, or was destroyed.
     pub fn of(call: &str, handle: usize) -> Result<Arc<Comm>, Status> {
         let registry = registry();
         if let Some(found) = registry.live.get(&handle) {
@@ -161,10 +161,10 @@ impl Comm {
         refuse(call, why, Status::Argument)
     }
 
-    /// Takes a communicator for this thread's use.
+    /// Takes a communicator for use by this thread.
     ///
     /// # Errors
-    /// As [`Comm::of`], or if another thread has it.
+    /// See [`Comm::of`]; also if another thread is using it.
     pub fn enter(call: &str, handle: usize) -> Result<Using, Status> {
         let comm = Comm::of(call, handle)?;
         comm.take().or_else(|()| {
@@ -173,10 +173,10 @@ impl Comm {
         })
     }
 
-    /// The same without words.
+    /// Like [`Comm::enter`], without a message.
     ///
     /// # Errors
-    /// If another thread has it.
+    /// If another thread is using it.
     pub fn take(self: &Arc<Comm>) -> Result<Using, ()> {
         let own = std::thread::current().id();
         let mut user = self.user();
@@ -192,37 +192,38 @@ impl Comm {
         self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where its operations are. No call of the device may be made while the guard lives.
+    /// Progress of operations. No call to the device may be made while the guard lives.
     pub fn turn(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No rank finds it any more.
+    /// Removes the communicator from the registry.
     pub fn forget(&self) {
         let mut registry = registry();
         registry.live.remove(&self.handle);
         registry.gone.insert(self.handle);
     }
 
-    /// Its state, without counting as a question.
+    /// Its status, without counting as a query.
     pub fn result(&self) -> Status {
         let result = Status::of(self.result.load(Ordering::SeqCst));
         let lost = || self.inbox.mail().iter().any(|mail| mail.broken);
         if result == Status::Success && lost() { Status::Remote } else { result }
     }
 
-    /// `ncclCommGetAsyncError`'s answer.
+    /// The result of `ncclCommGetAsyncError`.
     pub fn poll(&self) -> Status {
         self.polls.fetch_add(1, Ordering::SeqCst);
         self.result()
     }
 
-    /// Sets the state.
+    /// Sets the status.
     pub fn set(&self, status: Status) {
         self.result.store(status as i32, Ordering::SeqCst);
     }
 
-    /// Work in the background ends as late as a caller could see: when its state was asked for twice, or a while has passed.
+    /// Delays background work until as late as a caller could observe: until the status was queried twice, or some time
+    /// has passed.
     pub fn linger(&self) {
         let (before, started) = (self.polls.load(Ordering::SeqCst), Instant::now());
         let asked = || self.polls.load(Ordering::SeqCst) >= before + 2;
@@ -231,10 +232,10 @@ impl Comm {
         }
     }
 
-    /// Only a communicator without anything under way may be used.
+    /// Checks that the communicator is ready for use.
     ///
     /// # Errors
-    /// Its state, if it is another.
+    /// Its status otherwise.
     pub fn ready(&self, call: &str) -> Result<(), Status> {
         match self.result() {
             Status::Success => Ok(()),
@@ -249,10 +250,10 @@ impl Comm {
         }
     }
 
-    /// A socket that an abort closes.
+    /// Registers a socket to be closed by an abort.
     ///
     /// # Errors
-    /// If it cannot be had twice.
+    /// If it cannot be duplicated.
     pub fn watch(&self, socket: &UnixStream) -> io::Result<()> {
         let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.push(socket.try_clone()?);
@@ -262,16 +263,16 @@ impl Comm {
         Ok(())
     }
 
-    /// A way through a socket.
+    /// Creates a link over a socket.
     ///
     /// # Errors
-    /// As [`Link::through`].
+    /// See [`Link::through`].
     pub fn through(&self, socket: UnixStream, peer: usize) -> io::Result<Link> {
         self.watch(&socket)?;
         Link::through(socket, peer, self.inbox.clone())
     }
 
-    /// Gives up: queued operations are dropped, and peers lose this rank.
+    /// Aborts: queued operations are dropped, and peers lose this rank.
     pub fn abort(&self) {
         self.inbox.abort();
         for socket in self.sockets.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -289,7 +290,7 @@ impl Comm {
         }
     }
 
-    /// Runs one operation of each stream that has some of this communicator's, as a device would by itself.
+    /// Runs one operation of each stream that has operations of this communicator, as a device would on its own.
     pub fn push_on(&self) {
         let mut streams: BTreeSet<u64> = self.turn().streams.values().copied().collect();
         if self.captured.load(Ordering::SeqCst) > 0 {
@@ -300,7 +301,7 @@ impl Comm {
         }
     }
 
-    /// A device goes on when no thread waits for it: if a peer has waited for a while, this rank's streams run.
+    /// Simulates a device's independent progress: if a peer has waited for some time, this rank's streams run.
     pub fn keep_moving(self: &Arc<Comm>) {
         let (inbox, weak) = (self.inbox.clone(), Arc::downgrade(self));
         let patience = Duration::from_millis(2);
@@ -319,14 +320,14 @@ impl Comm {
     }
 }
 
-/// Threads that issue operations on a device, by token.
+/// Groups that issue operations on a device, by token.
 static ISSUING: LazyLock<Mutex<BTreeMap<usize, (u64, usize)>>> = LazyLock::new(Mutex::default);
 
-/// The right to issue on a device, until it is dropped.
+/// The right to issue on a device, until dropped.
 pub struct Issuing(usize);
 
 impl Issuing {
-    /// Takes the right for a group, which is known by a token.
+    /// Takes the right for a group, identified by a token.
     ///
     /// # Errors
     /// If another group has it.

@@ -1,4 +1,4 @@
-//! Bytes and sums.
+//! Copies and sums.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use half::{bf16, f16};
 use super::types::Kind;
 use super::work::GroupedCall;
 
-/// Bytes of memory.
+/// Copies bytes from memory.
 ///
 /// # Safety
-/// They may be read.
+/// They are readable.
 pub unsafe fn copy(at: u64, bytes: u64) -> Vec<u8> {
     if bytes == 0 {
         return Vec::new();
@@ -20,23 +20,23 @@ pub unsafe fn copy(at: u64, bytes: u64) -> Vec<u8> {
         .to_vec()
 }
 
-/// Puts bytes into memory.
+/// Copies bytes into memory.
 ///
 /// # Safety
-/// They may be written.
+/// They are writable.
 unsafe fn put(at: u64, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(at as usize);
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// Puts what came from the peers, by rank, where the operation wants it.
+/// Combines the peers' data, by rank, and writes the result of the operation.
 ///
 /// # Safety
-/// The operation's memory may be read and written.
+/// The operation's memory is readable and writable.
 ///
 /// # Errors
-/// If it wants what is not done here.
+/// If the operation is not supported.
 pub unsafe fn reduce(
     part: &GroupedCall,
     own: usize,
@@ -79,7 +79,7 @@ pub unsafe fn reduce(
     Ok(())
 }
 
-/// Folds ranks' values in their order; each step is rounded to the type, as by NCCL's own kernels.
+/// Folds ranks' values in order; each step is rounded to the type, as in NCCL's own kernels.
 fn fold<const N: usize, T: Copy>(
     all: &[&[u8]],
     read: impl Fn([u8; N]) -> T,
@@ -100,7 +100,7 @@ fn fold<const N: usize, T: Copy>(
     out
 }
 
-/// Floats of any width, by way of a wider one.
+/// Reduces floats of any width, computing in a wider type.
 macro_rules! floats {
     ($part:expr, $all:expr, $t:ty, $wide:ty, $to:expr, $from:expr) => {{
         let (op, ranks) = ($part.op, $all.len() as $wide);

@@ -1,42 +1,42 @@
-//! `ncclConfig_t`: what callers say of a communicator to be.
+//! `ncclConfig_t`: options of a new communicator.
 
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::types::{Status, refuse};
 
-/// As version 2.28 has it; older ones are its beginning.
+/// The structure of version 2.28; older ones are a prefix of it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Config {
-    /// Bytes that the caller has.
+    /// Size in bytes of the caller's structure.
     pub size: usize,
     /// 0xcafebeef.
     pub magic: c_uint,
-    /// Of the header that the caller was made with.
+    /// Version of the header that the caller was compiled with.
     pub version: c_uint,
-    /// Whether calls return when they are done.
+    /// Nonzero if calls return only when they are done.
     pub blocking: c_int,
-    /// Blocks of a cluster.
+    /// Blocks per cluster.
     pub cga_cluster_size: c_int,
-    /// Fewest blocks of a kernel.
+    /// Least number of blocks per kernel.
     pub min_ctas: c_int,
-    /// Most.
+    /// Largest number of blocks per kernel.
     pub max_ctas: c_int,
-    /// Of which network.
+    /// Network name.
     pub net_name: *const c_char,
-    /// Whether children share resources.
+    /// Nonzero if child communicators share resources.
     pub split_share: c_int,
-    /// Of the network.
+    /// Network traffic class.
     pub traffic_class: c_int,
-    /// For messages.
+    /// Name for messages.
     pub comm_name: *const c_char,
-    /// And so on.
+    /// Further fields.
     pub rest: [c_int; 6],
 }
 
 const UNDEFINED: c_int = c_int::MIN;
 
-/// Versions, and the bytes that their headers' structure has at least and at most.
+/// Versions, with the least and largest size of their structure.
 const SIZES: [(c_uint, usize, usize); 6] = [
     (21_400, 24, 24),
     (21_700, 40, 40),
@@ -46,13 +46,13 @@ const SIZES: [(c_uint, usize, usize); 6] = [
     (22_800, size_of::<Config>(), size_of::<Config>()),
 ];
 
-/// Whether calls of the communicator block.
+/// True if calls of the communicator block.
 ///
 /// # Safety
-/// The address is null or one of as many bytes as the first of them say.
+/// The address is null, or has as many bytes as its first field specifies.
 ///
 /// # Errors
-/// If it was not made by `NCCL_CONFIG_INITIALIZER`, or says what cannot be.
+/// If it was not made by `NCCL_CONFIG_INITIALIZER`, or has invalid values.
 pub unsafe fn blocking(call: &str, config: *const Config) -> Result<bool, Status> {
     if config.is_null() {
         return Ok(true);
@@ -81,7 +81,7 @@ pub unsafe fn blocking(call: &str, config: *const Config) -> Result<bool, Status
         comm_name: std::ptr::null(),
         rest: [UNDEFINED; 6],
     };
-    // SAFETY: not more than either has.
+    // SAFETY: no more bytes than either has.
     unsafe {
         let bytes = size.min(size_of::<Config>());
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut own).cast::<u8>(), bytes);

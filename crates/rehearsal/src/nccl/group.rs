@@ -1,5 +1,5 @@
-//! Groups: what a thread asks for between `ncclGroupStart` and `ncclGroupEnd` is issued at the end. A call outside of a group
-//! is a group of its own.
+//! Groups: operations requested between `ncclGroupStart` and `ncclGroupEnd` are issued at the end. A call outside a
+//! group is a group of its own.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use super::wire::{Frame, Way};
 use super::work::{GroupedCall, Kernel};
 use crate::device::{Ready, Work, state, submit_when};
 
-/// What a group has of one communicator.
+/// A group's operations on one communicator.
 struct Share {
     comm: Arc<Comm>,
     parts: Vec<GroupedCall>,
-    /// In the order of their first use.
+    /// Streams in the order of first use.
     streams: Vec<u64>,
 }
 
@@ -26,12 +26,12 @@ struct Group {
     depth: usize,
     token: u64,
     shares: Vec<Share>,
-    /// Ranks that join, and the id that they join by.
+    /// Ranks that join, with the ids of their communicators.
     joins: Vec<(Arc<Comm>, String)>,
-    /// Held until all is issued.
+    /// Held until everything has been issued.
     using: Vec<Using>,
     issuing: Vec<Issuing>,
-    /// What a call of it failed by, but for wrong arguments.
+    /// Status of a failed call in the group, other than an invalid argument.
     failed: Option<Status>,
 }
 
@@ -39,12 +39,12 @@ thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
 }
 
-/// Whether this thread has an open group.
+/// True if this thread has an open group.
 pub fn is_open() -> bool {
     GROUP.with_borrow(|group| group.depth > 0)
 }
 
-/// Opens one, or one within one.
+/// Opens a group, possibly nested.
 pub fn start() {
     static LAST: AtomicU64 = AtomicU64::new(1);
     GROUP.with_borrow_mut(|group| {
@@ -55,10 +55,10 @@ pub fn start() {
     });
 }
 
-/// Closes one; the outermost issues what was asked for.
+/// Closes a group; the outermost one issues the requested operations.
 ///
 /// # Errors
-/// If none is open, or something cannot be issued.
+/// If no group is open, or an operation cannot be issued.
 pub fn end(call: &str) -> Result<(), Status> {
     let group = GROUP.with_borrow_mut(|group| match group.depth {
         0 => refuse(call, "no group was started on this thread", Status::Usage),
@@ -71,10 +71,10 @@ pub fn end(call: &str) -> Result<(), Status> {
     group.map_or(Ok(()), |group| group.issue(call))
 }
 
-/// A group of one call, or a part of the open one. What it returns is what such a call returns.
+/// Runs a call as its own group, or as part of the open one, and returns the call's result.
 ///
 /// # Errors
-/// As [`end`].
+/// See [`end`].
 pub fn within(call: &str, ask: impl FnOnce() -> Result<(), Status>) -> Result<(), Status> {
     start();
     let asked = ask();
@@ -87,10 +87,10 @@ pub fn within(call: &str, ask: impl FnOnce() -> Result<(), Status>) -> Result<()
     asked.and(ended)
 }
 
-/// Asks for an operation, within a group.
+/// Requests an operation, inside a group.
 ///
 /// # Errors
-/// If it cannot be in this one.
+/// If it is not allowed in this group.
 pub fn add(using: Using, part: GroupedCall, stream: u64) -> Result<(), Status> {
     GROUP.with_borrow_mut(|group| {
         let call = part.call;
@@ -115,7 +115,7 @@ pub fn add(using: Using, part: GroupedCall, stream: u64) -> Result<(), Status> {
     })
 }
 
-/// Blocking communicators and others do not go together.
+/// Refuses to mix blocking and nonblocking communicators.
 fn same_kind(call: &str, one: Option<&Arc<Comm>>, two: &Arc<Comm>) -> Result<(), Status> {
     if one.is_some_and(|one| one.blocking != two.blocking) {
         return refuse(call, "blocking and nonblocking communicators in one group", Status::Argument);
@@ -123,7 +123,7 @@ fn same_kind(call: &str, one: Option<&Arc<Comm>>, two: &Arc<Comm>) -> Result<(),
     Ok(())
 }
 
-/// Operations of a group go on at the same time, so none may write what another touches.
+/// Refuses overlapping memory: operations of a group run concurrently, so none may write memory that another accesses.
 fn overlaps(shares: &[Share], comm: &Arc<Comm>, part: &GroupedCall) -> Result<(), Status> {
     let [reads, writes] = part.ranges(comm.ranks);
     let meet = |one: (u64, u64), two: (u64, u64)| {
@@ -139,10 +139,10 @@ fn overlaps(shares: &[Share], comm: &Arc<Comm>, part: &GroupedCall) -> Result<()
     Ok(())
 }
 
-/// Asks that a rank joins its communicator, within a group.
+/// Requests that a rank joins its communicator, inside a group.
 ///
 /// # Errors
-/// If it cannot be in this one.
+/// If it is not allowed in this group.
 pub fn join(call: &str, comm: Arc<Comm>, id: String) -> Result<(), Status> {
     GROUP.with_borrow_mut(|group| {
         if !group.shares.is_empty() {
@@ -170,7 +170,7 @@ impl Group {
             return self.run(call);
         }
         comms.iter().for_each(|comm| comm.set(Status::Progress));
-        // Whose calls do not block may be asked by other threads while it is issued.
+        // Nonblocking communicators can be queried by other threads while the group is issued.
         self.using.clear();
         let call = call.to_string();
         std::thread::spawn(move || {
@@ -199,24 +199,24 @@ impl Group {
     }
 }
 
-/// Meets the others.
+/// Joins the communicator by meeting its other ranks.
 fn joined(comm: &Arc<Comm>, id: &str) -> Result<(), Status> {
     let met = meet::meet(comm, id).map(|links| _ = comm.links.set(links));
     if comm.inbox.is_aborted() {
-        // The ways were made after they were to be cut.
+        // Aborted while the links were being made.
         comm.abort();
     }
     if met.is_ok() {
         comm.keep_moving();
     }
     if comm.blocking {
-        // Others are ready when their whole group is.
+        // Other communicators are ready when their whole group is.
         comm.set(met.err().unwrap_or(Status::Success));
     }
     met
 }
 
-/// Asks for the connections that a share is the first to use.
+/// Requests the connections that a share is the first to use.
 fn connect(share: &Share) -> Vec<(Way, usize)> {
     let comm = &share.comm;
     let mut new = Vec::new();
@@ -233,7 +233,7 @@ fn connect(share: &Share) -> Vec<(Way, usize)> {
     new
 }
 
-/// Waits for the other ends, which must ask for them too.
+/// Waits for the other ends, which must request the connections too.
 fn connected(call: &str, comm: &Arc<Comm>, ways: &[(Way, usize)]) -> Result<(), Status> {
     let done = comm.inbox.until(|mail| {
         let there = |(way, peer): &(Way, usize)| {
@@ -252,7 +252,7 @@ fn connected(call: &str, comm: &Arc<Comm>, ways: &[(Way, usize)]) -> Result<(), 
         }
     });
     match done {
-        // Aborted: what is asked for is dropped.
+        // Aborted: the request is dropped.
         None | Some(Ok(())) => Ok(()),
         Some(Err(peer)) => refuse(call, format!("rank {peer} is gone"), Status::Remote),
     }

@@ -1,5 +1,5 @@
-//! How ranks find each other: the maker of an id listens under the name that the id carries, each rank tells it who it is, and
-//! learns who all are. Then each rank has a way to every other.
+//! Rendezvous of ranks: the creator of an id listens under the name in the id; each rank introduces itself there and
+//! gets the list of all ranks. Then each rank is connected to every other.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,14 +16,14 @@ use super::wire::{Inbox, Link};
 /// Bytes of `ncclUniqueId`.
 pub const BYTES: usize = 128;
 
-/// `ncclUniqueId`: what it is, and the name of a socket, filled up with zeros.
+/// `ncclUniqueId`: a marker and the name of a socket, zero-padded.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UniqueId(pub [u8; BYTES]);
 
 const MARK: &str = "fathom-rehearsal-nccl";
 
-/// A name that no other socket of this machine has.
+/// A socket name that is unique on this machine.
 fn fresh() -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -41,14 +41,14 @@ fn connect(name: &str) -> io::Result<UnixStream> {
 }
 
 impl UniqueId {
-    /// A name to meet under, once.
+    /// Creates an id for one rendezvous.
     ///
     /// # Errors
     /// If the system has no sockets.
     pub fn make() -> io::Result<UniqueId> {
         let (name, listener) = listen()?;
         std::thread::spawn(move || {
-            // A rank that is gone finds no reader; the others learn it from the way to it.
+            // A rank that is gone does not read the answer; its peers notice on the link to it.
             _ = introduce(listener);
         });
         let mut id = UniqueId([0; BYTES]);
@@ -56,7 +56,7 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// The name, if this is an id.
+    /// The socket name, if this is a valid id.
     pub fn name(&self) -> Option<String> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let name = std::str::from_utf8(&self.0[..end]).ok()?;
@@ -64,16 +64,16 @@ impl UniqueId {
     }
 }
 
-/// What a rank says of itself, in one line.
+/// A rank's introduction, in one line.
 #[derive(Clone)]
 struct Card {
     ranks: usize,
     rank: usize,
-    /// As ranks on one machine tell its devices apart.
+    /// Identifies the device among those of the machine.
     device: String,
     host: String,
     process: String,
-    /// Where it listens.
+    /// Name of the socket it listens on.
     name: String,
 }
 
@@ -91,7 +91,7 @@ impl Card {
     }
 }
 
-/// Hears all ranks of one communicator and tells each who all are, or what is wrong.
+/// Accepts all ranks of one communicator and sends each the list of all, or an error.
 fn introduce(listener: UnixListener) -> io::Result<()> {
     let mut cards: Vec<Card> = Vec::new();
     let mut sockets = Vec::new();
@@ -100,13 +100,13 @@ fn introduce(listener: UnixListener) -> io::Result<()> {
         let (socket, _) = listener.accept()?;
         let mut line = String::new();
         let read = BufReader::new(&socket).read_line(&mut line);
-        // Who leaves before it has said anything was no rank.
+        // A client that leaves without an introduction was not a rank.
         let Some(card) = read.ok().and_then(|_| Card::read(&line)) else { continue };
         wrong = cards.iter().find_map(|other| conflict(other, &card));
         cards.push(card);
         sockets.push(socket);
     }
-    // An id is for one communicator: who comes now finds no peer.
+    // An id is for one communicator: later clients find no listener.
     drop(listener);
     cards.sort_by_key(|card| card.rank);
     let answer = match wrong {
@@ -119,7 +119,7 @@ fn introduce(listener: UnixListener) -> io::Result<()> {
     Ok(())
 }
 
-/// Why two ranks cannot be in one communicator.
+/// The reason that two ranks cannot be in one communicator.
 fn conflict(one: &Card, two: &Card) -> Option<String> {
     let (a, b) = (one.rank, two.rank);
     if one.ranks != two.ranks {
@@ -132,24 +132,24 @@ fn conflict(one: &Card, two: &Card) -> Option<String> {
         .then(|| format!("Duplicate GPU detected : rank {a} and rank {b} both on CUDA device {}", one.device))
 }
 
-/// Boxes of this process's ranks, by the communicator's name and rank.
+/// Inboxes of this process's ranks, by the communicator's name and rank.
 static NEAR: LazyLock<Mutex<Boxes>> = LazyLock::new(Mutex::default);
 type Boxes = HashMap<(String, usize), Weak<Inbox>>;
 
-/// This process, distinguished from others that had its number.
+/// Identifies this process, even if its process id is reused.
 static PROCESS: LazyLock<String> = LazyLock::new(fresh);
 
-/// The number of a device that all processes of a machine have for it.
+/// Machine-wide identifier of a device.
 fn physical(device: usize) -> String {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let listed = visible.split(',').nth(device).map(str::trim).filter(|word| !word.is_empty());
     listed.map_or_else(|| device.to_string(), |word| word.replace(char::is_whitespace, "_"))
 }
 
-/// Meets the other ranks and makes the ways to them.
+/// Meets the other ranks and connects to them.
 ///
 /// # Errors
-/// If the ranks do not fit together, or one is gone.
+/// If the ranks are inconsistent, or one is gone.
 pub fn meet(comm: &Comm, id: &str) -> Result<Vec<Link>, Status> {
     let call = "ncclCommInitRank";
     let lost = |error: io::Error| {
@@ -188,7 +188,7 @@ pub fn meet(comm: &Comm, id: &str) -> Result<Vec<Link>, Status> {
     link(comm, id, &cards, &listener).map_err(lost)
 }
 
-/// The ways to all ranks, by rank.
+/// Links to all ranks, by rank.
 fn link(comm: &Comm, id: &str, cards: &[Card], listener: &UnixListener) -> io::Result<Vec<Link>> {
     let mut links: Vec<Option<Link>> = cards.iter().map(|_| None).collect();
     let own = comm.rank;

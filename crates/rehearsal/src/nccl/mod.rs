@@ -1,12 +1,12 @@
-//! NCCL's functions, `nccl*`, as `nccl.h` of 2.28.9 declares them.
+//! NCCL's functions, `nccl*`, as declared in `nccl.h` of 2.28.9.
 //!
-//! Ranks are threads of a process or processes of a machine. A send ends when the receiver's kernel has started: nothing is
-//! buffered that a device would not buffer. Operations of a communicator run in the order in which they were issued, and calls
-//! of a group as one kernel. The first message each way between two ranks, and the first collective, wait in the call until the
-//! other ranks have made theirs, as NCCL does when it connects. Where calls do not block, operations come to their streams
-//! as late as a caller could see: when the state was asked for twice.
+//! Ranks are threads of a process or processes of a machine. A send ends when the receiver's kernel has started:
+//! nothing is buffered that a device would not buffer. Operations of a communicator run in the order in which they were
+//! issued, and calls of a group as one kernel. The first message each way between two ranks, and the first collective,
+//! wait in the call until the other ranks have made theirs, as NCCL does when it connects. With nonblocking calls,
+//! operations reach their streams as late as a caller could observe: once the status has been queried twice.
 #![allow(non_snake_case)]
-// Each is as safe as its declaration in the header.
+// Each function is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
 mod close;
@@ -39,7 +39,7 @@ fn give<T>(call: &str, to: *mut T, value: T) -> Result<(), Status> {
     if to.is_null() {
         return refuse(call, "null", Status::Argument);
     }
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn ncclCommInitRank(
     id: UniqueId,
     rank: c_int,
 ) -> c_int {
-    // SAFETY: of the header.
+    // SAFETY: the header's contract.
     unsafe { ncclCommInitRankConfig(comm, ranks, id, rank, std::ptr::null_mut()) }
 }
 
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     let call = "ncclCommInitRankConfig";
     code((|| {
         let Some(device) = current() else {
-            // The runtime would take device 0, whatever the caller meant.
+            // NCCL's runtime would use device 0, whatever the caller intended.
             return refuse(call, "no context is current on this thread", Status::Cuda);
         };
         if comm.is_null() {
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         let Some(name) = id.name() else {
             return refuse(call, "the id is not one of ncclGetUniqueId", Status::Argument);
         };
-        // SAFETY: of the header.
+        // SAFETY: the header's contract.
         let blocking = unsafe { config::blocking(call, config) }?;
         if !group::is_open() {
             Comm::warn_of_unfinished(call);
@@ -172,7 +172,7 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
     code(group::end("ncclGroupEnd"))
 }
 
-/// An operation as it is called.
+/// An operation's arguments as called.
 struct Asked {
     call: &'static str,
     kind: Kind,
@@ -186,7 +186,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Puts it into the thread's group, or issues it.
+    /// Adds it to the thread's group, or issues it.
     fn issue(self, comm: Handle, stream: Stream) -> c_int {
         let call = self.call;
         code(group::within(call, || {
@@ -237,7 +237,7 @@ impl Asked {
             peer: self.peer as usize,
         };
         if kind == Kind::Broadcast && part.peer != comm.rank {
-            // Only the root's is read.
+            // Only the root's buffer is read.
             part.send = 0;
         }
         let ranges = part.ranges(comm.ranks);
@@ -253,7 +253,7 @@ impl Asked {
     }
 }
 
-/// Memory that a device of this communicator may touch.
+/// Checks that memory is accessible to a device of this communicator.
 fn memory(call: &str, comm: &Comm, at: u64, bytes: u64, aligned: u64) -> Result<(), Status> {
     if at == 0 {
         return refuse(call, "a pointer is null", Status::Argument);
@@ -280,7 +280,7 @@ fn memory(call: &str, comm: &Comm, at: u64, bytes: u64, aligned: u64) -> Result<
     }
 }
 
-/// What is read and what is written may be the same only where the header says so.
+/// Input and output may coincide only where the header allows it.
 fn in_place(part: &GroupedCall, comm: &Comm) -> Result<(), Status> {
     let [(reads, read), (writes, written)] = part.ranges(comm.ranks);
     if reads == 0 || writes == 0 || reads + read <= writes || writes + written <= reads {

@@ -1,4 +1,4 @@
-//! Numbers of `nccl.h`, and how calls fail.
+//! Constants of `nccl.h`, and failures of calls.
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::Mutex;
@@ -36,10 +36,10 @@ impl Status {
     }
 }
 
-/// What the last failure said, for `ncclGetLastError`: texts live as long as the process.
+/// Message of the last failure, for `ncclGetLastError`; messages live as long as the process.
 static LAST: Mutex<usize> = Mutex::new(0);
 
-/// Says why a call fails, and with what.
+/// Reports why a call fails, and returns its status.
 pub fn refuse<T>(call: &str, why: impl std::fmt::Display, status: Status) -> Result<T, Status> {
     complain(call, &why);
     let text = CString::new(format!("{call}: {why}")).unwrap_or_default();
@@ -47,13 +47,13 @@ pub fn refuse<T>(call: &str, why: impl std::fmt::Display, status: Status) -> Res
     Err(status)
 }
 
-/// The text of the last failure.
+/// The message of the last failure.
 pub fn last() -> *const c_char {
     let at = *LAST.lock().unwrap_or_else(|broken| broken.into_inner());
     if at == 0 { c"".as_ptr() } else { std::ptr::with_exposed_provenance(at) }
 }
 
-/// The number that a call returns.
+/// The number returned by a call.
 pub fn code(result: Result<(), Status>) -> c_int {
     result.err().unwrap_or(Status::Success) as c_int
 }
@@ -63,7 +63,7 @@ pub fn code(result: Result<(), Status>) -> c_int {
 pub struct Type(pub u8);
 
 impl Type {
-    /// The type of a number, if it is one.
+    /// The type of a number, if valid.
     pub fn of(call: &str, number: c_int) -> Result<Type, Status> {
         match u8::try_from(number) {
             Ok(number) if number < 12 => Ok(Type(number)),
@@ -71,13 +71,13 @@ impl Type {
         }
     }
 
-    /// Bytes of one.
+    /// Bytes per element.
     pub fn bytes(self) -> u64 {
         [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1][usize::from(self.0)]
     }
 }
 
-/// What an operation is.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -93,18 +93,18 @@ pub enum Kind {
     Broadcast = 4,
 }
 
-/// What both ends of a message must say alike.
+/// Properties that both ends of a message must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Of what operation; as a number, since it may come from another process.
+    /// Kind of operation, as a number, since it may come from another process.
     pub kind: u8,
     /// `ncclDataType_t`.
     pub dtype: u8,
     /// `ncclRedOp_t`, or 0.
     pub op: u8,
-    /// Of a broadcast, or 0.
+    /// Root of a broadcast, or 0.
     pub root: u32,
-    /// Elements that the call named.
+    /// Number of elements given in the call.
     pub count: u64,
 }
 

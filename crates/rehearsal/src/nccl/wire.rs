@@ -1,7 +1,7 @@
-//! What ranks tell each other, and where it waits until it is asked for.
+//! Messages between ranks, and the inboxes in which they wait.
 //!
-//! Ranks of one process put messages into each other's boxes; those of others send them through a socket, with a thread that
-//! writes and one that reads for each, so that nothing here ever waits for a peer to read.
+//! Ranks of one process put messages directly into each other's inboxes; those of different processes use a socket,
+//! with one thread that writes and one that reads for each, so that nothing here ever waits for a peer to read.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -14,77 +14,77 @@ use std::time::Instant;
 
 use super::types::Header;
 
-/// What a connection is for; each is made when it is first used, by both ends.
+/// Purpose of a connection; each is made on first use, by both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Way {
-    /// Its maker sends.
+    /// Its creator sends.
     Send = 0,
-    /// Its maker receives.
+    /// Its creator receives.
     Receive = 1,
-    /// Collectives.
+    /// Used by collectives.
     Together = 2,
 }
 
-/// Where a message belongs: the way of the rank that sends the bytes, and the how many-eth it is.
+/// Identifies a message: the connection as seen by the rank that sends the bytes, and the message's index.
 pub type Place = (u8, u64);
 
 /// A message.
 #[derive(Clone, Debug)]
 pub enum Frame {
-    /// A first use.
+    /// First use of a connection.
     Connect(Way),
-    /// A receiver's kernel has started.
+    /// The receiver's kernel has started.
     Want(Place, Header),
-    /// A sender's kernel has started: its bytes.
+    /// The sender's kernel has started; with its bytes.
     Data(Place, Header, Arc<[u8]>),
-    /// No more follows.
+    /// No more messages follow.
     Bye,
 }
 
-/// What has come from one peer.
+/// Messages from one peer.
 #[derive(Default)]
 pub struct Mail {
-    /// By way.
+    /// Connections requested, by purpose.
     pub connected: [bool; 3],
     /// Receivers that have started.
     pub wants: HashMap<Place, Header>,
-    /// Bytes.
+    /// Received bytes.
     pub data: HashMap<Place, (Header, Arc<[u8]>)>,
-    /// Since when something waits for this rank.
+    /// Start of the peer's wait for this rank, if it is waiting.
     pub since: Option<Instant>,
-    /// It has finished.
+    /// True once the peer has finished.
     pub bye: bool,
-    /// It is gone without that.
+    /// True if the peer is gone without having finished.
     pub broken: bool,
 }
 
-/// What has come to a rank.
+/// Messages received by a rank.
 pub struct Inbox {
     mail: Mutex<Vec<Mail>>,
     moved: Condvar,
-    /// The communicator is aborted: no thread waits any more.
+    /// True once the communicator is aborted, after which no thread waits.
     pub aborted: AtomicBool,
 }
 
 impl Inbox {
-    /// Empty, for so many ranks.
+    /// An empty inbox for a number of ranks.
     pub fn new(ranks: usize) -> Inbox {
         let mail = (0..ranks).map(|_| Mail::default()).collect();
         Inbox { mail: Mutex::new(mail), moved: Condvar::new(), aborted: AtomicBool::new(false) }
     }
 
-    /// By peer. No call of the device may be made while the guard lives.
+    /// Messages by peer. No call to the device may be made while the guard lives.
     pub fn mail(&self) -> MutexGuard<'_, Vec<Mail>> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the communicator is aborted.
+    /// True if the communicator is aborted.
     pub fn is_aborted(&self) -> bool {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    /// Takes a message in.
+    /// Adds a message.
     pub fn put(&self, from: usize, frame: Frame) {
         let mut all = self.mail();
         let mail = &mut all[from];
@@ -103,21 +103,21 @@ impl Inbox {
         self.moved.notify_all();
     }
 
-    /// A peer is gone.
+    /// Records that a peer is gone.
     pub fn lose(&self, peer: usize) {
         let mut all = self.mail();
         all[peer].broken |= !all[peer].bye;
         self.moved.notify_all();
     }
 
-    /// Gives up.
+    /// Aborts all waiting.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
         drop(self.mail());
         self.moved.notify_all();
     }
 
-    /// Waits until an answer can be made of what has come; none if the communicator is aborted.
+    /// Waits until `answer` returns a value; `None` if the communicator is aborted.
     pub fn until<T>(&self, mut answer: impl FnMut(&[Mail]) -> Option<T>) -> Option<T> {
         let mut all = self.mail();
         while !self.is_aborted() {
@@ -130,11 +130,11 @@ impl Inbox {
     }
 }
 
-/// The way to a peer.
+/// Connection to a peer.
 pub enum Link {
-    /// Of this process.
+    /// A rank of this process.
     Near(Arc<Inbox>),
-    /// Of another, and how many messages are not written yet.
+    /// A rank of another process, and the number of messages not written yet.
     Far(Sender<Frame>, UnixStream, Arc<AtomicUsize>),
 }
 
@@ -143,7 +143,7 @@ impl Link {
     pub fn post(&self, own: usize, frame: Frame) {
         match self {
             Link::Near(inbox) => inbox.put(own, frame),
-            // A peer that is gone is found out by who reads.
+            // The reading side notices that a peer is gone.
             Link::Far(writer, _, queued) => {
                 queued.fetch_add(1, Ordering::SeqCst);
                 _ = writer.send(frame);
@@ -151,12 +151,12 @@ impl Link {
         }
     }
 
-    /// Whether messages are still to be written.
+    /// True if messages are still to be written.
     pub fn is_sending(&self) -> bool {
         matches!(self, Link::Far(_, _, queued) if queued.load(Ordering::SeqCst) > 0)
     }
 
-    /// Breaks it.
+    /// Breaks the connection.
     pub fn cut(&self, own: usize) {
         match self {
             Link::Near(inbox) => inbox.lose(own),
@@ -164,7 +164,7 @@ impl Link {
         }
     }
 
-    /// A link through a socket to a peer, whose messages go into a box.
+    /// A link over a socket to a peer, whose messages go into an inbox.
     ///
     /// # Errors
     /// If the socket cannot be used by two threads.
@@ -184,7 +184,7 @@ impl Link {
     }
 }
 
-/// Writes until no rank is left that could send.
+/// Writes messages until no sender is left.
 fn write_all(mut socket: UnixStream, queue: Receiver<Frame>, rest: &AtomicUsize) {
     let mut whole = true;
     for frame in queue {
@@ -194,7 +194,7 @@ fn write_all(mut socket: UnixStream, queue: Receiver<Frame>, rest: &AtomicUsize)
     _ = socket.shutdown(Shutdown::Write);
 }
 
-/// Bytes before those of a message: what it is, its way, the header, place, and how many bytes follow.
+/// Bytes before a message's data: its type, connection, header, place, and number of bytes that follow.
 const HEAD: usize = 40;
 
 fn write(to: &mut impl Write, frame: &Frame) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! What a group of operations does on a stream, as one kernel of one communicator: it begins, tells the peers, and ends when
-//! all of them have started theirs and all bytes are here.
+//! Execution of a group of operations on a stream, as one kernel of one communicator: it begins, notifies the peers,
+//! and ends when all of them have started theirs and all bytes have arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,29 +11,29 @@ use super::types::{Header, Kind, Type};
 use super::wire::{Frame, Place, Way};
 use crate::device::{check_memory, complain, computes};
 
-/// What came, by operation and peer.
+/// Received bytes, by operation and peer.
 type Pieces = BTreeMap<(usize, usize), Arc<[u8]>>;
 
-/// One operation, as it was called.
+/// One operation as called.
 #[derive(Clone, Debug)]
 pub struct GroupedCall {
-    /// What.
+    /// Kind of operation.
     pub kind: Kind,
-    /// Of a message between two: this rank sends it.
+    /// For point-to-point messages, true if this rank sends.
     pub sends: bool,
-    /// Its name in messages.
+    /// Name in messages.
     pub call: &'static str,
-    /// Bytes that are sent: address, or 0 if none are.
+    /// Address of the bytes to send, or 0.
     pub send: u64,
-    /// Bytes that are received: address, or 0.
+    /// Address for received bytes, or 0.
     pub receive: u64,
-    /// Elements, as the call counts them.
+    /// Number of elements, as counted by the call.
     pub count: u64,
-    /// Of what type.
+    /// Element type.
     pub dtype: Type,
     /// `ncclRedOp_t`.
     pub op: u8,
-    /// The peer, or the root.
+    /// Rank of the peer, or of the root.
     pub peer: usize,
 }
 
@@ -48,7 +48,7 @@ impl GroupedCall {
         Header { kind: self.kind as u8, dtype: self.dtype.0, op: self.op, root, count: self.count }
     }
 
-    /// Bytes that are read and written: address and how many.
+    /// Memory that is read and written: address and size.
     pub fn ranges(&self, ranks: usize) -> [(u64, u64); 2] {
         let (one, all) = (self.bytes(), self.bytes() * ranks as u64);
         match self.kind {
@@ -58,7 +58,7 @@ impl GroupedCall {
         }
     }
 
-    /// What goes to a peer, if anything does.
+    /// Address and size of the bytes sent to a peer, if any.
     fn to(&self, peer: usize, own: usize) -> Option<(u64, u64)> {
         let whole = (self.send, self.bytes());
         match self.kind {
@@ -71,7 +71,7 @@ impl GroupedCall {
         }
     }
 
-    /// Whether something comes from a peer.
+    /// True if bytes are received from a peer.
     fn from(&self, peer: usize, own: usize) -> bool {
         match self.kind {
             Kind::Point => self.peer == peer && !self.sends,
@@ -80,7 +80,7 @@ impl GroupedCall {
         }
     }
 
-    /// Connections that it needs: the way here, and the peer.
+    /// Connections required: this end's purpose, and the peer.
     pub fn ways(&self, own: usize, ranks: usize) -> Vec<(Way, usize)> {
         match self.kind {
             Kind::Point if self.peer == own => Vec::new(),
@@ -91,7 +91,7 @@ impl GroupedCall {
     }
 }
 
-/// A message of a kernel that runs.
+/// A message of a running kernel.
 struct Passage {
     part: usize,
     peer: usize,
@@ -99,20 +99,20 @@ struct Passage {
     header: Header,
 }
 
-/// A kernel that runs.
+/// A running kernel.
 #[derive(Default)]
 struct Instance {
     sent: Vec<Passage>,
     awaited: Vec<Passage>,
 }
 
-/// A kernel.
+/// A kernel of a communicator.
 pub struct Kernel {
     comm: Arc<Comm>,
     parts: Vec<GroupedCall>,
-    /// Its place in the order of its communicator; none if it is of a graph.
+    /// Position in the communicator's order; `None` if it belongs to a graph.
     ticket: Option<u64>,
-    /// Other streams of the group, which it waits for and which wait for it.
+    /// Number of other streams of the group, which it waits for and which wait for it.
     others: usize,
     arrived: AtomicUsize,
     over: AtomicBool,
@@ -127,10 +127,10 @@ impl Drop for Kernel {
     }
 }
 
-/// Which communicators' kernels run on each device.
+/// Communicators whose kernels are running, by device.
 static RUNNING: LazyLock<Mutex<BTreeMap<usize, BTreeSet<usize>>>> = LazyLock::new(Mutex::default);
 
-/// Says once that kernels of two communicators ran on one device at a time.
+/// Reports once that kernels of two communicators ran on one device at the same time.
 fn overlap(comm: &Comm, begins: bool) {
     static SAID: AtomicBool = AtomicBool::new(false);
     let mut all = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,19 +144,19 @@ fn overlap(comm: &Comm, begins: bool) {
     }
 }
 
-/// Whether kernels of other communicators run on this one's device.
+/// True if kernels of other communicators are running on this one's device.
 pub fn others_run(comm: &Comm) -> bool {
     let all = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     all.get(&comm.device).is_some_and(|here| here.iter().any(|handle| *handle != comm.handle))
 }
 
-/// The kernels of an aborted communicator end.
+/// Marks an aborted communicator's kernels as ended.
 pub fn none_runs(comm: &Comm) {
     overlap(comm, false);
 }
 
 impl Kernel {
-    /// A kernel of these operations.
+    /// Creates a kernel for these operations.
     pub fn new(comm: Arc<Comm>, parts: Vec<GroupedCall>, ticket: Option<u64>, others: usize) -> Arc<Kernel> {
         if ticket.is_none() {
             comm.captured.fetch_add(1, Ordering::SeqCst);
@@ -165,17 +165,17 @@ impl Kernel {
         Arc::new(Kernel { comm, parts, ticket, others, arrived, over, instance: Mutex::default() })
     }
 
-    /// Another stream of the group has come to it.
+    /// Records that another stream of the group has reached the kernel.
     pub fn arrive(&self) {
         self.arrived.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Other streams may go on.
+    /// True if other streams may continue.
     pub fn is_over(&self) -> bool {
         self.comm.inbox.is_aborted() || self.over.load(Ordering::SeqCst)
     }
 
-    /// Whether it may begin; if so it has, and its work follows.
+    /// True if it may begin; it then counts as running, and its work follows.
     pub fn may_begin(&self) -> bool {
         if self.comm.inbox.is_aborted() {
             return true;
@@ -196,10 +196,10 @@ impl Kernel {
         true
     }
 
-    /// Its first work: bytes go to the peers.
+    /// First part of the work: sends bytes to the peers.
     ///
     /// # Errors
-    /// If memory is not there.
+    /// If memory is not accessible.
     pub fn begin(&self) -> Result<(), String> {
         if self.comm.inbox.is_aborted() {
             return Ok(());
@@ -216,7 +216,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tells the peers what they will have from this rank, and what it wants.
+    /// Notifies the peers of the data that this rank sends, and of what it receives.
     fn tell(&self, bytes: impl Fn(u64, u64) -> Arc<[u8]>) {
         let mut now = Instance::default();
         let mut frames = Vec::new();
@@ -253,13 +253,13 @@ impl Kernel {
         }
     }
 
-    /// Whether all that it needs from others has come.
+    /// True if all data needed from peers has arrived.
     pub fn may_end(&self) -> bool {
         if self.comm.inbox.is_aborted() {
             return true;
         }
         let instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
-        // What failed when it began never ends.
+        // A kernel that failed when it began never ends.
         let Some(now) = instance.as_ref() else { return false };
         let mail = self.comm.inbox.mail();
         let all = now.sent.iter().all(|sent| mail[sent.peer].wants.contains_key(&sent.place))
@@ -274,10 +274,10 @@ impl Kernel {
         all
     }
 
-    /// Its last work: what has come is put where it belongs.
+    /// Last part of the work: combines and writes received data.
     ///
     /// # Errors
-    /// If the two ends do not say the same, or memory is not there.
+    /// If the two ends disagree, or memory is not accessible.
     pub fn end(&self) -> Result<(), String> {
         if self.comm.inbox.is_aborted() {
             return Ok(());
@@ -300,7 +300,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The bytes that came, by operation and peer.
+    /// Received bytes, by operation and peer.
     fn take(&self) -> Result<Pieces, String> {
         let Some(now) = self.instance.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Err("a kernel ended that never began".to_string());
@@ -331,7 +331,7 @@ impl Kernel {
         Ok(got)
     }
 
-    /// The next may begin.
+    /// Allows the next kernel to begin.
     fn leave(&self) {
         overlap(&self.comm, false);
         self.over.store(true, Ordering::SeqCst);

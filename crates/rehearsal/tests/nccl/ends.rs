@@ -1,8 +1,8 @@
-//! Beginnings without waiting, and ends.
+//! Nonblocking initialisation, and endings.
 
 use super::*;
 
-/// Joins without waiting.
+/// Joins without blocking.
 fn begin(id: UniqueId, rank: usize, ranks: usize) -> Rank {
     device(rank);
     let (mut comm, mut config) = (std::ptr::null_mut(), nonblocking());
@@ -125,7 +125,7 @@ fn all_are_aborted_in_one_group() {
         group(|| {
             assert_eq!((rank.send(out, other), rank.receive(buffer, other)), (SUCCESS, SUCCESS));
         });
-        // No rank sends this one.
+        // No rank sends this message.
         assert_eq!(rank.receive(buffer, other), SUCCESS);
         let handle = Sent(rank.stream.addr() as u64);
         let waiter = std::thread::spawn(move || drive({ handle }.0));

@@ -1,4 +1,4 @@
-//! What goes from rank to rank.
+//! Data exchanged between ranks.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn many_messages_come_in_order_round_a_ring() {
         let into: Vec<_> = (0..50).map(|_| rank.buffer(&[0.0; 7])).collect();
         for (index, into) in into.iter().enumerate() {
             let out = rank.buffer(&[(100 * rank.rank + index) as f32; 7]);
-            // The first is not in a group with its answer: the ring would wait for itself.
+            // The first rank's send and receive are not one group: the ring would wait for itself.
             if rank.rank == 0 {
                 assert_eq!((rank.send(out, next), rank.receive(*into, previous)), (SUCCESS, SUCCESS));
             } else {
@@ -167,7 +167,7 @@ fn collectives_of_three_ranks() {
 fn sums_of_bf16_are_rounded_at_each_step() {
     let _turn = turn();
     ranks(2, |rank| {
-        // 256 + 1 is not a bf16; two of these in the bytes of a float.
+        // 257 is not exact in bf16; a float holds two such numbers.
         let value = if rank.rank == 0 { 0x4380_4380 } else { 0x3f80_3f80 };
         let buffer = rank.buffer(&[f32::from_bits(value)]);
         // SAFETY: memory of the device.

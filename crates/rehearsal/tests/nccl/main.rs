@@ -1,4 +1,4 @@
-//! Ranks of NCCL as threads and as processes.
+//! NCCL ranks as threads and as processes.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod ends;
@@ -34,16 +34,16 @@ fn nonblocking() -> Old {
     Old(words)
 }
 
-/// Tests share devices, on which one thread at a time may issue operations.
+/// Serialises tests, which share devices on which one thread at a time may issue operations.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a device current, of eight.
+/// Makes one of eight devices current.
 fn device(index: usize) {
     static SET: Once = Once::new();
-    // SAFETY: before anything reads it; all tests begin here.
+    // SAFETY: before anything reads it, as all tests begin here.
     SET.call_once(|| unsafe {
         std::env::set_var("FATHOM_REHEARSAL_DEVICES", "8");
         let _ = fathom_rehearsal::device::settings();
@@ -91,7 +91,7 @@ struct Rank {
     rank: usize,
 }
 
-/// Handles may go from thread to thread.
+/// Allows handles to move between threads.
 #[derive(Clone, Copy)]
 struct Sent<T>(T);
 // SAFETY: numbers.
@@ -105,7 +105,7 @@ fn stream() -> Stream {
 }
 
 impl Rank {
-    /// Joins, with calls that block.
+    /// Joins with blocking calls.
     fn join(id: UniqueId, rank: usize, ranks: usize) -> Rank {
         device(rank);
         let mut comm = std::ptr::null_mut();
@@ -145,7 +145,7 @@ impl Rank {
         result
     }
 
-    /// Waits for a state.
+    /// Waits for a status.
     fn until(&self, wanted: c_int) {
         until(|| self.asked() == wanted);
     }
@@ -163,7 +163,7 @@ fn until(so: impl Fn() -> bool) {
     }
 }
 
-/// So many ranks as threads.
+/// Runs a number of ranks as threads.
 fn ranks(count: usize, run: impl Fn(Rank) + Sync) {
     let id = id();
     std::thread::scope(|scope| {

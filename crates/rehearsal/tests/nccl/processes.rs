@@ -1,4 +1,4 @@
-//! Ranks in processes of their own: this program starts itself.
+//! Ranks in separate processes: the test program starts itself.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -28,7 +28,7 @@ fn from_text(text: &str) -> UniqueId {
     id
 }
 
-/// Where another process tells its rank to join.
+/// The id that another process gave its rank to join, if this is a child process.
 fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
@@ -95,7 +95,7 @@ fn a_process_that_dies_is_a_remote_error() {
     rank.wait();
 }
 
-/// A failed device fails all of its process.
+/// Runs a test in a separate process, as a failed device affects its whole process.
 fn alone(test: &str, words: &str, run: impl FnOnce()) {
     if role().is_some() {
         return run();
@@ -113,7 +113,7 @@ fn sizes_that_differ_fail_the_device() {
         ranks(2, |rank| {
             let buffer = rank.buffer(&vec![0.0; 3 + rank.rank]);
             let status = if rank.rank == 0 { rank.send(buffer, 1) } else { rank.receive(buffer, 0) };
-            // A device that has failed already takes nothing more.
+            // A device that has already failed accepts no further calls.
             assert!(status == SUCCESS || status == 1);
             rank.wait();
             until(|| state().failed.is_some());
@@ -135,7 +135,7 @@ fn collectives_that_differ_fail_the_device() {
                     _ => ncclAllGather(buffer.at(), into.at(), 2, FLOAT, rank.comm, rank.stream),
                 }
             };
-            // A device that has failed already takes nothing more.
+            // A device that has already failed accepts no further calls.
             assert!(status == SUCCESS || status == 1);
             rank.wait();
             until(|| state().failed.is_some());
@@ -149,7 +149,7 @@ fn an_abort_is_warned_of_while_another_thread_is_in_a_call() {
     let words = "another thread is in a call of another communicator";
     alone("processes::an_abort_is_warned_of_while_another_thread_is_in_a_call", words, || {
         let (ids, calls, ended) = ([id(), id()], AtomicBool::new(false), AtomicBool::new(false));
-        // An abort before the other end has joined would be that end's error.
+        // Aborting before the other end has joined would be an error of that end.
         let joined = Barrier::new(4);
         let run = |aborts: bool, own: usize| {
             let rank = Rank::join(ids[usize::from(aborts)], own, 2);

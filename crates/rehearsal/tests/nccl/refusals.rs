@@ -1,4 +1,4 @@
-//! What is refused.
+//! Refused calls.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn arguments_that_cannot_be() {
         assert_eq!(rank.receive(Buffer(buffer.0, 5), 1), ARGUMENT);
         assert_eq!(rank.receive(Buffer(buffer.0 + 2, 1), 1), ARGUMENT);
         assert_eq!(rank.send(Buffer::of(7, &[0.0]), 1), ARGUMENT);
-        // SAFETY: nothing is touched.
+        // SAFETY: no memory is accessed.
         unsafe {
             assert_eq!(ncclSend(buffer.at(), 1, 12, 1, rank.comm, rank.stream), ARGUMENT);
             let into = buffer.at().byte_add(4);
@@ -79,7 +79,7 @@ fn one_thread_at_a_time_and_none_in_a_group_of_another() {
         let other = 1 - rank.rank;
         assert_eq!(ncclGroupStart(), SUCCESS);
         assert_eq!((rank.send(out, other), rank.receive(into, other)), (SUCCESS, SUCCESS));
-        // What is received twice is undefined.
+        // Destroying twice is undefined behaviour.
         let again = ncclCommDestroy(rank.comm);
         let handle = Sent(rank.comm.addr());
         let elsewhere = move || {

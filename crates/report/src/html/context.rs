@@ -1,4 +1,4 @@
-//! The section on context: loss by position before and after extension, needle maps; and bits per byte.
+//! Section on context: loss by position before and after extension, needle maps and bits per byte.
 
 use fathom_base::metrics::events::{EvalContext, EvalPosition, Needle};
 use fathom_base::{human, tokens};
@@ -8,7 +8,7 @@ use crate::log::RunLog;
 use crate::plots::{Axis, BarGroup, Bars, Figure, HeatMap, LineChart, Mark, Series};
 use crate::verdict::{in_windows, span};
 
-/// The section; empty when nothing was evaluated.
+/// Draws the section; empty if nothing was evaluated.
 pub fn section(log: &RunLog) -> String {
     let mut html = String::new();
     if !log.positions.is_empty() {
@@ -20,7 +20,7 @@ pub fn section(log: &RunLog) -> String {
     html + &row(&maps)
 }
 
-/// What contexts are worth, a row per moment; empty when none was compared.
+/// Table of the benefit of context, one row per evaluation; empty if none was compared.
 fn worth(log: &RunLog) -> String {
     let row = |eval: &EvalContext| {
         vec![
@@ -47,7 +47,7 @@ fn worth(log: &RunLog) -> String {
     )
 }
 
-/// `before_extension` as words.
+/// Writes a moment such as `before_extension` as words.
 fn words(when: &str) -> String {
     when.replace('_', " ")
 }
@@ -57,8 +57,8 @@ fn positions(log: &RunLog) -> LineChart {
     let first = if log.positions.len() == 1 { 1 } else { 0 };
     let line = |(i, eval): (usize, &EvalPosition)| {
         let filled = eval.buckets.iter().filter(|bucket| bucket.tokens > 0 && bucket.to > 0);
-        // A bucket stands at the geometric middle of its positions; the first, which begins at 0, as if it
-        // began at half its end, like its neighbours.
+        // A bucket is drawn at the geometric mean of its ends. For the first, which begins at 0, half its end stands
+        // for the beginning, in line with the other buckets.
         let middle =
             |from: u64, to: u64| (if from == 0 { to as f64 / 2.0 } else { from as f64 } * to as f64).sqrt();
         let points = filled.map(|bucket| (middle(bucket.from, bucket.to), bucket.loss)).collect();
@@ -87,7 +87,7 @@ fn positions(log: &RunLog) -> LineChart {
     }
 }
 
-/// A table of the buckets, a column per moment.
+/// Table of the buckets, with one column per evaluation.
 fn regression(log: &RunLog) -> String {
     let Some(last) = log.positions.last() else { return String::new() };
     let mut head = vec!["positions".to_string()];
@@ -133,7 +133,7 @@ fn needle_map(needle: &Needle) -> HeatMap {
     }
 }
 
-/// The section on compression; empty when not evaluated.
+/// Draws the section on compression; empty if it was not evaluated.
 pub fn compression(log: &RunLog) -> String {
     if log.bits.is_empty() {
         return String::new();
@@ -142,7 +142,7 @@ pub fn compression(log: &RunLog) -> String {
         name: words(&bits.name),
         values: vec![bits.bits_per_byte, bits.gzip_bits_per_byte],
     };
-    // A text that is measured at several moments is one text.
+    // A text measured several times is counted once.
     let bytes = log.bits.iter().map(|bits| bits.bytes).max().unwrap_or(0);
     let bars = Bars {
         title: "Bits per byte of held-out text".into(),

@@ -1,4 +1,4 @@
-//! The section on memory: along one step, where activations live, what other lengths and other places need.
+//! Section on memory: use along one step, places of activations, and needs of other lengths and other placements.
 
 use fathom_base::metrics::events::{LengthLine, LengthPoint, Lengths, MemoryTimeline, Plan};
 use fathom_base::{human, tokens};
@@ -7,7 +7,7 @@ use super::{placement, row, table};
 use crate::log::RunLog;
 use crate::plots::{Axis, Figure, Layer, LineChart, Mark, Series, StackedArea, category_class};
 
-/// The section; empty when nothing was planned or measured.
+/// Draws the section; empty if nothing was planned or measured.
 pub fn section(log: &RunLog) -> String {
     let mut html = String::new();
     for stage in stages(log) {
@@ -38,7 +38,7 @@ pub fn section(log: &RunLog) -> String {
     html + &log.lengths.iter().map(lengths).collect::<String>()
 }
 
-/// Names of the stages that something is known of, in the order of their plans.
+/// Names of the stages with a plan, timeline or placement, in the order of the plans.
 fn stages(log: &RunLog) -> Vec<&str> {
     let plans = log.plans.iter().map(|plan| plan.stage.as_str());
     let timelines = log.timelines.iter().chain(&log.planned).map(|timeline| timeline.stage.as_str());
@@ -52,15 +52,15 @@ fn stages(log: &RunLog) -> Vec<&str> {
     names
 }
 
-/// Categories that change along a step.
+/// Categories whose size changes along a step.
 const COME_AND_GO: [&str; 5] = ["data", "activations", "workspace", "snapshot", "comm"];
 
-/// A sum of what a log says, which may be damaged: the greatest number where it would pass that.
+/// Sum that saturates at `u64::MAX`, because a damaged log may contain any numbers.
 fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// The sum of all categories at every point.
+/// Sum over all categories at each point.
 fn totals(timeline: &MemoryTimeline) -> Vec<u64> {
     let at = |i: usize| sum(timeline.live_bytes.iter().map(|line| line.get(i).copied().unwrap_or(0)));
     (0..timeline.labels.len()).map(at).collect()
@@ -76,7 +76,7 @@ fn along_step(timeline: &MemoryTimeline, planned: Option<&MemoryTimeline>) -> St
         _ => ("KiB", 1024.0),
     };
     let n = measured.len();
-    // What stays the same along a step lies below what comes and goes.
+    // Categories of constant size are drawn below those that change.
     let mut order: Vec<usize> = (0..timeline.categories.len().min(timeline.live_bytes.len())).collect();
     order.sort_by_key(|i| u8::from(COME_AND_GO.contains(&timeline.categories[*i].as_str())));
     let lines = order.iter().map(|i| (&timeline.categories[*i], &timeline.live_bytes[*i]));
@@ -109,10 +109,10 @@ fn along_step(timeline: &MemoryTimeline, planned: Option<&MemoryTimeline>) -> St
     }
 }
 
-/// Rows of the table of what is live at the peak.
+/// Number of rows in the table of values live at the peak.
 const AT_PEAK: usize = 12;
 
-/// What is live at the highest point, by name; empty when the log does not say.
+/// Table of the values live at the peak, by name; empty if the log has none.
 fn at_peak(timeline: &MemoryTimeline) -> String {
     let values = &timeline.at_peak;
     if values.is_empty() {
@@ -141,7 +141,7 @@ fn at_peak(timeline: &MemoryTimeline) -> String {
     format!("<details><summary>{summary}</summary>{}</details>", table(&head, &rows))
 }
 
-/// Which micro batches are shown, where that is not all.
+/// Names the micro-batches shown, if they are not all.
 fn batches(timeline: &MemoryTimeline) -> String {
     match timeline.micro_batches {
         0..=2 => String::new(),
@@ -149,7 +149,7 @@ fn batches(timeline: &MemoryTimeline) -> String {
     }
 }
 
-/// How far plan and measurement are apart, in words.
+/// Describes the difference between plan and measurement.
 fn agreement(measured: &[u64], planned: &[u64]) -> String {
     if measured == planned {
         return " Plan and measurement agree to the byte at every point.".into();
@@ -163,7 +163,7 @@ fn agreement(measured: &[u64], planned: &[u64]) -> String {
     }
 }
 
-/// What the plan foretold, by category, stages side by side.
+/// Table of the planned memory by category, with stages side by side.
 fn plan_table(log: &RunLog) -> String {
     if log.plans.is_empty() {
         return String::new();
@@ -196,11 +196,11 @@ fn plan_table(log: &RunLog) -> String {
     table(&head, &rows)
 }
 
-/// Lines of charts, the stage's own first.
+/// Line classes of the charts, that of the stage itself first.
 const CLASSES: [&str; 7] =
     ["s1 dots", "s2 dots", "s3 dots", "s4 dots", "s5 dots", "s6 dots", "s6 dots dashed"];
 
-/// Length against memory and time.
+/// Charts of memory and time against sequence length.
 fn lengths(lengths: &Lengths) -> String {
     let memory = |point: &LengthPoint| point.peak_bytes as f64;
     let per_token =
@@ -247,7 +247,7 @@ fn chart(lengths: &Lengths, of: impl Fn(&LengthPoint) -> f64, half: bool) -> Lin
     }
 }
 
-/// The stage with its length, once where they are the same word.
+/// Stage name and length, written once if they are the same.
 fn stage_and_length(lengths: &Lengths) -> String {
     match tokens::format(lengths.tokens) {
         length if length == lengths.stage => length,
@@ -255,7 +255,7 @@ fn stage_and_length(lengths: &Lengths) -> String {
     }
 }
 
-/// A share of the budget; several times of it as such.
+/// Size as a share of the budget, or as a multiple of it if very large.
 fn of_budget(bytes: u64, budget: u64) -> String {
     match bytes as f64 / budget as f64 {
         times if times >= 10.0 => format!("{} times", human::grouped(times.round() as u64)),
@@ -263,7 +263,7 @@ fn of_budget(bytes: u64, budget: u64) -> String {
     }
 }
 
-/// The alternatives at the stage's own length, as a table.
+/// Table of the alternatives at the stage's own length.
 fn alternatives(lengths: &Lengths) -> String {
     let budget = lengths.budget_bytes;
     let at_stage =
@@ -296,7 +296,8 @@ fn alternatives(lengths: &Lengths) -> String {
     table(&head, &rows)
 }
 
-/// The length at which a line crosses the budget: memory is nearly a straight line between neighbouring lengths.
+/// Length at which a line crosses the budget, by linear interpolation: memory is nearly linear between neighbouring
+/// lengths.
 fn longest(line: &LengthLine, budget: u64) -> String {
     let (Some(first), Some(last)) = (line.points.first(), line.points.last()) else { return "-".into() };
     if first.peak_bytes > budget {
@@ -310,7 +311,7 @@ fn longest(line: &LengthLine, budget: u64) -> String {
     let below = budget.saturating_sub(low.peak_bytes);
     let share = below as f64 / high.peak_bytes.saturating_sub(low.peak_bytes).max(1) as f64;
     let length = low.tokens as f64 + share * (high.tokens as f64 - low.tokens as f64);
-    // Three figures: it is read off a line.
+    // Rounded to three digits, since it is interpolated.
     let round = 10f64.powf((length.log10().floor() - 2.0).max(0.0));
     human::grouped(((length / round).floor() * round) as u64)
 }

@@ -1,7 +1,7 @@
-//! The report: one self-contained page, readable offline, in light and dark, with and without scripts.
+//! The report: one self-contained page, readable offline, with a light and a dark theme, with or without scripts.
 //!
-//! Every section is a function from the log to HTML and gives an empty text when the log says nothing about it,
-//! so a page can be made at any moment of a run.
+//! Every section is a function from the log to HTML and returns an empty string if the log has no data for it, so a
+//! page can be made at any moment of a run.
 
 mod context;
 mod facts;
@@ -27,21 +27,21 @@ use crate::verdict;
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Writes the page of a log, whole or not at all.
+/// Writes the page of a log atomically.
 ///
 /// # Errors
-/// When the page cannot be written.
+/// Fails if the page cannot be written.
 pub fn write_page(log: &RunLog, page_path: &Path) -> Result<()> {
-    // Not of the same name as that of another who writes the page now: a run that ends while it is asked for.
+    // The process id makes the name unique: a run may finish while another process writes the same page.
     let temporary = page_path.with_extension(format!("html.{}.tmp", std::process::id()));
     std::fs::write(&temporary, page(log)).map_err(|error| Error::write(&temporary, error))?;
     std::fs::rename(&temporary, page_path).map_err(|error| Error::write(page_path, error))
 }
 
-/// The page of a run.
+/// Returns the page of a run.
 pub fn page(log: &RunLog) -> String {
     let objective = objective::of(log);
-    // Runs that extend a context are judged by it, whatever they learn from.
+    // The long-context evaluation matters for every run that extends a context, whatever its objective.
     let context = objective.of_text || log.positions.iter().any(|eval| eval.when.ends_with("_extension"));
     let of_text = |section: fn(&RunLog) -> String| if context { section(log) } else { String::new() };
     let mut sections = [
@@ -67,20 +67,20 @@ pub fn page(log: &RunLog) -> String {
     assemble(log.name(), (&head, &cards), &sections, &foot)
 }
 
-/// The words above the sections of a page.
+/// Heading and footer of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Heading {
-    /// What kind of page it is, after the word Fathom.
+    /// Kind of page, shown after the word Fathom.
     pub brand: String,
-    /// Its title.
+    /// Title.
     pub title: String,
-    /// A few facts below the title.
+    /// Short facts below the title.
     pub facts: Vec<String>,
-    /// What it was drawn from, for the foot.
+    /// Source of the data, for the footer.
     pub source: String,
 }
 
-/// A page of sections (id, title, HTML) in the style of all pages; sections without content are left out.
+/// Returns a page of sections (id, title, HTML) in the common style; empty sections are left out.
 pub fn document(heading: &Heading, sections: &[(&str, &str, String)]) -> String {
     let facts: String = heading.facts.iter().map(|fact| format!("<span>{}</span>", escape(fact))).collect();
     let (brand, title) = (escape(&heading.brand), escape(&heading.title));
@@ -178,7 +178,7 @@ fn cards(log: &RunLog) -> String {
     if cards.is_empty() { cards } else { format!("<div class=\"cards\">{cards}</div>\n{short}") }
 }
 
-/// The colours of heat maps: two ramps, one per page colour, and readable text on each step.
+/// Colours of heat maps: one ramp per theme, with a readable text colour on each step.
 fn heat_style() -> String {
     let mix = |from: [u8; 3], to: [u8; 3], share: f64| {
         let c = |i: usize| (from[i] as f64 + (to[i] as f64 - from[i] as f64) * share).round() as u8;
@@ -198,13 +198,13 @@ fn heat_style() -> String {
     format!("{light}@media (prefers-color-scheme:dark){{{dark}}}")
 }
 
-/// Figures side by side where there is room.
+/// Places figures side by side where there is room.
 pub fn row(figures: &[Figure]) -> String {
     let inner: String = figures.iter().map(Figure::html).collect();
     if inner.is_empty() { inner } else { format!("<div class=\"row\">{inner}</div>\n") }
 }
 
-/// A table; cells are escaped here. Columns of nothing but figures are set to the right.
+/// Returns a table. Cells are escaped here. Columns that contain only numbers are right-aligned.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let figure = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
     let columns = 0..head.len();
@@ -229,7 +229,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     format!("<div class=\"scroll\"><table>{head}<tbody>{body}</tbody></table></div>\n")
 }
 
-/// Date and minute of a Unix time, in UTC (days to civil date after Howard Hinnant's algorithm).
+/// Date and time to the minute of a Unix time, in UTC (days to civil date by Howard Hinnant's algorithm).
 fn date(unix_s: u64) -> String {
     let (days, second) = ((unix_s / 86400) as i64, unix_s % 86400);
     let z = days + 719_468;

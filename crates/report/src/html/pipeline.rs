@@ -1,4 +1,4 @@
-//! The section on ranks: which runs which micro batch when, as measured and as planned; and how fast each is.
+//! Section on ranks: measured and planned timelines of micro-batches on each rank, and the speed of each rank.
 
 use fathom_base::human;
 use fathom_base::metrics::events::{Pipeline, PipelineLane, PipelinePass, Ranks};
@@ -7,13 +7,13 @@ use super::table;
 use crate::log::RunLog;
 use crate::plots::{Gantt, GanttBar};
 
-/// The section; empty for one rank alone.
+/// Draws the section; empty for a single rank.
 pub fn section(log: &RunLog) -> String {
     let charts: String = log.pipelines.iter().map(|pipeline| chart(pipeline).draw().html()).collect();
     charts + &log.ranks.last().map_or(String::new(), speeds)
 }
 
-/// How fast each rank was, as a table.
+/// Table of the speed of each rank.
 fn speeds(ranks: &Ranks) -> String {
     let score = |scores: &[f64], rank: usize| scores.get(rank).map_or("-".into(), |x| format!("{x:.2}"));
     let rows: Vec<Vec<String>> = (ranks.busy_s.iter().enumerate())
@@ -32,7 +32,7 @@ fn speeds(ranks: &Ranks) -> String {
     )
 }
 
-/// Kinds of bars: as the log calls them, and for the legend.
+/// Kinds of bars: name in the log and in the legend.
 const KINDS: [(&str, &str); 6] = [
     ("forward", "forward"),
     ("backward", "backward"),
@@ -47,7 +47,7 @@ fn chart(pipeline: &Pipeline) -> Gantt {
     let begin = passes().map(|pass| pass.start_s).fold(f64::INFINITY, f64::min);
     let last = passes().map(|pass| pass.end_s).fold(0.0, f64::max);
     let whole = pipeline.lanes.iter().all(|lane| lane.passes.last().is_none_or(|pass| pass.kind == "update"));
-    // Of a step that is shown in part no rank is shown longer than the one that is shown shortest.
+    // If only part of a step is shown, all ranks end at the earliest end of any rank.
     let ends = pipeline.lanes.iter().filter_map(|lane| Some(lane.passes.last()?.end_s));
     let until = if whole { last } else { ends.fold(f64::INFINITY, f64::min) };
     let bars: Vec<Vec<GanttBar>> = pipeline.lanes.iter().map(|lane| bars(lane, begin, until)).collect();
@@ -84,7 +84,7 @@ fn chart(pipeline: &Pipeline) -> Gantt {
     }
 }
 
-/// A lane's passes, and what is between them.
+/// Passes of a lane, with bars for the idle time between them.
 fn bars(lane: &PipelineLane, begin: f64, until: f64) -> Vec<GanttBar> {
     let mut bars = Vec::new();
     let mut now = begin;
@@ -97,7 +97,7 @@ fn bars(lane: &PipelineLane, begin: f64, until: f64) -> Vec<GanttBar> {
     bars
 }
 
-/// A rank between two passes, if that is not nothing.
+/// Idle time between two passes; `None` if there is none.
 fn idle(start: f64, end: f64) -> Option<GanttBar> {
     (end > start).then(|| GanttBar {
         class: "idle".into(),

@@ -1,11 +1,11 @@
-//! The map of places: layers by activations, coloured by where each value lives between forward and backward.
+//! Map of placements: layers by activations, coloured by the place of each value between forward and backward.
 
 use fathom_base::human;
 use fathom_base::metrics::events::{PlacedActivation, PlacedSegment, Placement};
 
 use crate::plots::{KindMap, MapCell};
 
-/// Class and words of a place, in the legend's order.
+/// Class and description of each place, in legend order.
 const KINDS: [(&str, &str); 5] = [
     ("keep", "kept in memory"),
     ("recompute", "computed again where needed"),
@@ -14,7 +14,7 @@ const KINDS: [(&str, &str); 5] = [
     ("none", "let go: no gradient needs it"),
 ];
 
-/// Which of [`KINDS`] an activation is.
+/// Index of an activation's place in [`KINDS`].
 fn kind(activation: &PlacedActivation) -> usize {
     match activation.place.as_str() {
         "recompute" => 1,
@@ -25,7 +25,7 @@ fn kind(activation: &PlacedActivation) -> usize {
     }
 }
 
-/// A column of the map: its name and its segment.
+/// Columns of the map: name and segment.
 fn columns(placement: &Placement) -> Vec<(String, &PlacedSegment)> {
     let mut columns = Vec::new();
     let mut blocks = false;
@@ -43,7 +43,7 @@ fn columns(placement: &Placement) -> Vec<(String, &PlacedSegment)> {
     columns
 }
 
-/// What a column says of one name: blocks that are one segment have it several times.
+/// Content of a column for one name, combined over the blocks of a segment, which repeat the name.
 struct Cell {
     kind: usize,
     bytes: u64,
@@ -63,7 +63,7 @@ fn cell(segment: &PlacedSegment, name: &str) -> Option<Cell> {
     })
 }
 
-/// Names in the order in which they first appear.
+/// Names in order of first appearance.
 fn names(placement: &Placement) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for activation in placement.segments.iter().flat_map(|segment| &segment.activations) {
@@ -74,7 +74,7 @@ fn names(placement: &Placement) -> Vec<String> {
     names
 }
 
-/// Bytes by name and kind. Of what is offloaded only a share is, the rest is in memory.
+/// Bytes by name and kind. Only a share of the offloaded activations is actually offloaded; the rest stays in memory.
 fn sum(placement: &Placement, name: Option<&str>, of: usize) -> u64 {
     let share = placement.offloaded_share.unwrap_or(1.0);
     let here = |activation: &PlacedActivation| {
@@ -93,7 +93,7 @@ fn sum(placement: &Placement, name: Option<&str>, of: usize) -> u64 {
     placement.segments.iter().map(of_segment).sum::<f64>().round() as u64
 }
 
-/// The map of one stage.
+/// Draws the map of one stage.
 pub fn map(placement: &Placement) -> KindMap {
     let columns = columns(placement);
     let mut rows = names(placement);
@@ -114,7 +114,7 @@ pub fn map(placement: &Placement) -> KindMap {
     };
     let cells: Vec<Vec<Option<MapCell>>> =
         rows.iter().map(|name| columns.iter().map(|column| draw(column, name)).collect()).collect();
-    // Columns of sums: memory, and what else holds something.
+    // Columns of totals: memory, and each other place that holds something.
     let homes: Vec<(&str, usize)> = [("in memory", 0), ("on the host", 2), ("on disk", 3)]
         .into_iter()
         .filter(|(_, kind)| *kind == 0 || sum(placement, None, *kind) > 0)

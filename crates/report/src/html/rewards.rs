@@ -1,4 +1,5 @@
-//! The section on rewards: what a policy's answers were worth, how long they were, how far it went, and some of them over time.
+//! Section on rewards: rewards and lengths of a policy's answers, distance from the reference, and sample answers
+//! over time.
 
 use fathom_base::metrics::events::{RolledAnswer, Rollout, Step};
 
@@ -8,10 +9,10 @@ use crate::log::RunLog;
 use crate::plots::{Axis, Series};
 use crate::svg::escape;
 
-/// Rollouts whose answers stand side by side.
+/// Number of rollouts whose answers are shown side by side.
 const SHOWN: usize = 4;
 
-/// The section; empty without rollouts.
+/// Draws the section; empty without rollouts.
 pub fn section(log: &RunLog) -> String {
     if log.rollouts.is_empty() {
         return String::new();
@@ -53,7 +54,7 @@ pub fn section(log: &RunLog) -> String {
     );
     let charts = row(&[reward.draw(), length.draw()]) + &row(&[clip.draw(), kl.draw()]);
     let every = log.rollouts.len().div_ceil(SHOWN).max(1);
-    // The last is always among them.
+    // The last rollout is always included.
     let last = log.rollouts.len() - 1;
     let chosen = log.rollouts.iter().enumerate().filter(|(at, _)| (last - at).is_multiple_of(every));
     let columns: String = chosen.map(|(_, rollout)| column(rollout)).collect();

@@ -1,4 +1,4 @@
-//! The section on training: loss over steps, tokens and time; learning rate and gradient norm.
+//! Section on training: loss over steps, tokens and time; learning rate and gradient norm.
 
 use fathom_base::human;
 use fathom_base::metrics::events::Step;
@@ -10,11 +10,11 @@ use crate::plots::{Axis, LineChart, Mark, Series};
 use crate::smooth::{ema, window};
 use crate::svg::Point;
 
-/// What a chart of steps counts along x.
+/// The x axis of a chart of steps.
 pub(super) struct Along {
     pub axis: Axis,
     pub of: fn(&Step) -> f64,
-    /// `of` is divided by this.
+    /// Divisor of `of`.
     pub unit: f64,
 }
 
@@ -43,7 +43,7 @@ impl Along {
     }
 }
 
-/// The section; empty without steps.
+/// Draws the section; empty without steps.
 pub fn section(log: &RunLog) -> String {
     if log.steps.is_empty() {
         return String::new();
@@ -66,8 +66,9 @@ pub fn section(log: &RunLog) -> String {
     format!("<div class=\"tabs\">{inputs}{panes}</div>\n{small}{}", events_note(log))
 }
 
-/// The section of what objectives measure, two charts side by side: how often the label of a token is the likeliest, with the entropy of that token's
-/// distribution; margins with the rewards that they are between, with how often they have the right sign.
+/// Draws the section on metrics of the objective. Two rows of two charts: rewards with their margins, and how often
+/// the margin has the right sign; how often the label of a token is the most likely one, and the entropy of the
+/// distribution at that token.
 pub(super) fn measured(log: &RunLog) -> String {
     let line = |name: &str, class: &str| -> Option<Series> {
         let along = Along::steps();
@@ -122,9 +123,9 @@ fn loss(log: &RunLog, along: &Along) -> LineChart {
     }
 }
 
-/// Where stages, resumes and recoveries lie along x.
+/// Marks for stages, resumes and recoveries along x.
 pub(super) fn marks(log: &RunLog, along: &Along) -> Vec<Mark> {
-    // An event lies between the last step before it and the first after; the mark stands at the former.
+    // An event lies between the last step before it and the first after it; the mark is drawn at the former.
     let position = |finished: u64| {
         let before = log.steps.partition_point(|step| step.step <= finished).saturating_sub(1);
         log.steps.get(before).map_or(f64::NAN, |step| along.at(step))
@@ -165,7 +166,7 @@ fn gradient_norm(log: &RunLog) -> LineChart {
 pub(super) fn small(log: &RunLog, title: &str, y: Axis, series: Vec<Series>) -> LineChart {
     let along = Along::steps();
     let mut marks = marks(log, &along);
-    // The full names stand in the large chart.
+    // The full names are shown in the large chart.
     marks.iter_mut().for_each(|mark| mark.label.clear());
     LineChart {
         title: title.into(),

@@ -1,4 +1,4 @@
-//! The section on speed: rates over steps, and where time goes.
+//! Section on speed: rates over steps, and a breakdown of time.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::log::RunLog;
 use crate::plots::Axis;
 use crate::smooth::quantile;
 
-/// The section; empty when nothing was measured.
+/// Draws the section; empty if nothing was measured.
 pub fn section(log: &RunLog) -> String {
     let mut html = String::new();
     if !log.steps.is_empty() {
@@ -37,7 +37,7 @@ pub fn section(log: &RunLog) -> String {
     html
 }
 
-/// Rates, times and memory per stage.
+/// Table of rates, times and memory per stage.
 fn stage_table(log: &RunLog) -> String {
     let mut stages: BTreeMap<u64, Vec<&Step>> = BTreeMap::new();
     log.steps.iter().for_each(|step| stages.entry(step.stage).or_default().push(step));

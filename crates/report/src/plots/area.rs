@@ -1,4 +1,4 @@
-//! Stacked areas: memory along one step, by category.
+//! Stacked area charts: memory along one step, by category.
 
 use super::frame::Frame;
 use super::scale::{Axis, Scale};
@@ -6,45 +6,46 @@ use super::{Figure, Hover, HoverSeries, LegendEntry};
 use crate::smooth::thin;
 use crate::svg::{Anchor, Point, Svg};
 
-/// Points along x that are drawn.
+/// Maximum number of points drawn along x.
 const LIMIT: usize = 500;
 
 /// One layer of the stack.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its class in the style sheet.
+    /// Class in the style sheet.
     pub class: String,
-    /// Its height at every point, not negative.
+    /// Height at every point, not negative.
     pub values: Vec<f64>,
 }
 
 /// A stacked area chart over equally spaced points.
 #[derive(Clone, Debug)]
 pub struct StackedArea {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it; may be empty.
+    /// Sentence below the title; may be empty.
     pub note: String,
     /// Width and height in user units.
     pub size: (f64, f64),
-    /// What the points are, e.g. `allocations and releases of one step`.
+    /// Label of the x axis, e.g. `allocations and releases of one step`.
     pub x_label: String,
-    /// The axis upwards.
+    /// Vertical axis.
     pub y: Axis,
-    /// What happened at every point.
+    /// Event at every point.
     pub labels: Vec<String>,
-    /// From the bottom to the top.
+    /// Layers from bottom to top.
     pub layers: Vec<Layer>,
-    /// Heights to compare the sum with, evenly spaced from end to end, and their name; one height is a level.
+    /// Heights to compare the sum with, evenly spaced over the whole width, and their name. A single height is a
+    /// horizontal line.
     pub line: Option<(Vec<f64>, String)>,
-    /// Parts along x: the first point of each, and its name.
+    /// Parts of the x axis: first point and name of each.
     pub phases: Vec<(usize, String)>,
 }
 
 impl StackedArea {
-    /// Draws the chart; the greatest sum is marked with its label.
+    /// Draws the chart; the peak of the sum is marked with its label.
     pub fn draw(&self) -> Figure {
         let n = self.layers.iter().map(|layer| layer.values.len()).min().unwrap_or(0).min(self.labels.len());
         let totals: Vec<f64> =
@@ -120,7 +121,7 @@ impl StackedArea {
         Some(lane)
     }
 
-    /// A line where a part begins, and its name where there is room for it next to the peak's line.
+    /// Draws a line at the beginning of each part, and its name if there is room next to the peak's line.
     fn draw_phases(&self, svg: &mut Svg, frame: &Frame, x: (&Scale, usize, Option<usize>)) {
         let ends = self.phases.iter().skip(1).map(|phase| phase.0).chain([x.1.saturating_sub(1)]);
         for ((from, name), end) in self.phases.iter().zip(ends) {

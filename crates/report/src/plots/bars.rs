@@ -1,29 +1,29 @@
-//! Horizontal bars in groups: a figure of ours next to one to compare it with.
+//! Horizontal bars in groups, to compare a figure of a run with a reference.
 
 use super::{Figure, LegendEntry};
 use crate::svg::{Anchor, Rect, Svg};
 
-/// Bars that belong together, such as one text.
+/// Bars that belong together, such as those of one text.
 #[derive(Clone, Debug)]
 pub struct BarGroup {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// One value per kind of bar; not finite is left out.
+    /// One value per kind of bar; values that are not finite are left out.
     pub values: Vec<f64>,
 }
 
 /// A chart of grouped horizontal bars from zero.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it; may be empty.
+    /// Sentence below the title; may be empty.
     pub note: String,
-    /// What the length of a bar is, with unit.
+    /// Meaning of the length of a bar, with unit.
     pub label: String,
     /// Kinds of bars: name and class.
     pub kinds: Vec<(String, String)>,
-    /// The groups, from the top.
+    /// Groups from top to bottom.
     pub groups: Vec<BarGroup>,
 }
 
@@ -71,12 +71,12 @@ impl Bars {
     }
 }
 
-/// Width of a letter of a name, on average and a little more.
+/// Generous estimate of the average width of a letter.
 const LETTER: f64 = 6.4;
-/// Most letters of a name.
+/// Maximum number of letters of a name.
 const LETTERS: usize = 30;
 
-/// A name that leaves room for its bars.
+/// Shortens a name to leave room for the bars.
 fn short(name: &str) -> String {
     if name.chars().count() <= LETTERS {
         name.into()

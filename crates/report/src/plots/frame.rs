@@ -3,7 +3,7 @@
 use super::scale::{Axis, Scale};
 use crate::svg::{Anchor, Rect, Svg};
 
-/// Where a chart draws.
+/// Size and plot area of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub width: f64,
@@ -12,7 +12,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// A frame with room for ticks and labels; `top` leaves room for marks above the plot.
+    /// Creates a frame with room for ticks and labels; `top` is the room for marks above the plot.
     pub fn new(size: (f64, f64), top: f64) -> Frame {
         let (width, height) = size;
         let (left, right, bottom) = (58.0, 14.0, 44.0);
@@ -20,7 +20,7 @@ impl Frame {
         Frame { width, height, plot }
     }
 
-    /// Moves the left edge so that the ticks of the axis upwards have room next to its label.
+    /// Moves the left edge so that the ticks of the vertical axis fit next to its label.
     pub fn make_room(&mut self, axis: &Axis, scale: &Scale) {
         let (ticks, step) = self.ticks_upwards(scale);
         let longest = ticks.iter().map(|tick| (axis.tick)(*tick, step).chars().count()).max().unwrap_or(0);
@@ -33,17 +33,17 @@ impl Frame {
         scale.ticks((self.plot.h / 38.0) as usize)
     }
 
-    /// Positions of the plot's left and right edge.
+    /// Positions of the plot's left and right edges.
     pub fn across(&self) -> (f64, f64) {
         (self.plot.x, self.plot.x + self.plot.w)
     }
 
-    /// Positions of the plot's lower and upper edge, in that order: greater numbers are higher.
+    /// Positions of the plot's lower and upper edges, in that order, since larger numbers are higher.
     pub fn upwards(&self) -> (f64, f64) {
         (self.plot.y + self.plot.h, self.plot.y)
     }
 
-    /// Grid lines, ticks and labels of both axes.
+    /// Draws grid lines, ticks and labels of both axes.
     pub fn draw_axes(&self, svg: &mut Svg, x: (&Axis, &Scale), y: (&Axis, &Scale)) {
         let (left, right) = self.across();
         let (bottom, top) = self.upwards();

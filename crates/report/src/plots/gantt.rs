@@ -1,37 +1,37 @@
-//! Lanes of bars over time: who does what when, and stands still between.
+//! Gantt charts: lanes of bars over time, with the idle time between them.
 
 use super::{Figure, LegendEntry};
 use crate::svg::{Anchor, Rect, Svg};
 
-/// A stretch of work.
+/// A bar of a lane, such as a pass.
 #[derive(Clone, Debug)]
 pub struct GanttBar {
-    /// Its class in the style sheet.
+    /// Class in the style sheet.
     pub class: String,
-    /// A word in it, shown where it fits.
+    /// Word inside the bar, shown if it fits.
     pub text: String,
-    /// What shows when the pointer rests on it.
+    /// Tooltip.
     pub title: String,
-    /// Share of it that a stripe below it marks.
+    /// Share of the bar marked by a stripe below it.
     pub stripe: f64,
-    /// Begin.
+    /// Start time.
     pub start: f64,
-    /// End.
+    /// End time.
     pub end: f64,
 }
 
-/// Lanes of bars.
+/// A Gantt chart.
 #[derive(Clone, Debug)]
 pub struct Gantt {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it.
+    /// Sentence below the title.
     pub note: String,
     /// Names of the lanes, from the top.
     pub lanes: Vec<String>,
-    /// `bars[lane]`, in the order of time.
+    /// `bars[lane]`, in time order.
     pub bars: Vec<Vec<GanttBar>>,
-    /// Words at the ends of the axis.
+    /// Labels at both ends of the axis.
     pub ends: [String; 2],
     /// Kinds of bars: class and name.
     pub kinds: Vec<(String, String)>,
@@ -41,7 +41,7 @@ const WIDTH: f64 = 1060.0;
 const ROW: f64 = 24.0;
 
 impl Gantt {
-    /// Draws the lanes.
+    /// Draws the chart.
     pub fn draw(&self) -> Figure {
         let letters = self.lanes.iter().map(|lane| lane.chars().count()).max().unwrap_or(0);
         let (left, top) = (16.0 + 6.6 * letters as f64, 6.0);
@@ -100,7 +100,7 @@ mod tests {
             kinds: vec![("forward".into(), "forward".into())],
         };
         let html = gantt.draw().html();
-        // (1060 - 55.6 - 8) / 4 for each unit of time.
+        // (1060 - 55.6 - 8) / 4 per unit of time.
         assert!(html.contains(r#"x="55.6" y="7" width="248.6""#), "{html}");
         assert!(html.contains(r#"x="553.8" y="31" width="497.7""#), "{html}");
         assert!(html.contains(r#"class="pass waits" x="553.8" y="49""#), "{html}");

@@ -1,5 +1,5 @@
-//! Heat maps of shares from 0 to 1, with the number in every cell. The colour is a single hue whose lightness
-//! is monotone, so it reads the same to every eye and in print.
+//! Heat maps of shares from 0 to 1, with the number in every cell. The colour is a single hue of monotone lightness,
+//! which reads the same to colour-blind viewers and in print.
 
 use super::Figure;
 use crate::svg::{Anchor, Rect, Svg};
@@ -7,25 +7,25 @@ use crate::svg::{Anchor, Rect, Svg};
 /// A heat map.
 #[derive(Clone, Debug)]
 pub struct HeatMap {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it; may be empty.
+    /// Sentence below the title; may be empty.
     pub note: String,
-    /// What the columns are.
+    /// Label of the columns.
     pub x_label: String,
-    /// What the rows are.
+    /// Label of the rows.
     pub y_label: String,
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// Names of the rows, from the top.
+    /// Names of the rows, from top to bottom.
     pub rows: Vec<String>,
-    /// `values[row][column]`, from 0 to 1; not finite or missing is an empty cell.
+    /// `values[row][column]`, from 0 to 1; a missing or non-finite value is an empty cell.
     pub values: Vec<Vec<f64>>,
-    /// A line before this column, with a word, such as where the trained length ends.
+    /// A line before this column with a label, such as the end of the trained length.
     pub divider: Option<(usize, String)>,
 }
 
-/// Steps of colour: classes `h0` to `h10`.
+/// Number of colour steps: classes `h0` to `h10`.
 pub(crate) const LEVELS: usize = 11;
 
 impl HeatMap {
@@ -71,7 +71,7 @@ impl HeatMap {
     }
 }
 
-/// The strip of colours from 0 to 100 %, centred at a point.
+/// Draws the colour scale from 0 to 100 %, centred at a point.
 fn draw_key(svg: &mut Svg, at: (f64, f64)) {
     let (w, h) = (16.0, 9.0);
     let left = at.0 - w * LEVELS as f64 / 2.0;

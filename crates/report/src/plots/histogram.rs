@@ -1,23 +1,23 @@
-//! A distribution as upright bars, with the limits that decide drawn into it.
+//! Histograms with the limits of a decision drawn in.
 
 use super::Figure;
 use crate::svg::{Anchor, Rect, Svg};
 
-/// Bars at most; neighbours are joined beyond.
+/// Maximum number of bars; neighbours are merged beyond it.
 const BARS: usize = 64;
 
-/// A distribution.
+/// A histogram.
 #[derive(Clone, Debug)]
 pub struct Histogram {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it; may be empty.
+    /// Sentence below the title; may be empty.
     pub note: String,
-    /// What the values are, with unit.
+    /// Label of the values, with unit.
     pub label: String,
-    /// Lower end, upper end and count of each bar, ascending; bars are drawn equally wide.
+    /// Lower end, upper end and count of each bar, in ascending order; all bars are drawn equally wide.
     pub buckets: Vec<(f64, f64, u64)>,
-    /// Values where the decision turns.
+    /// Limits of the decision.
     pub limits: Vec<f64>,
 }
 
@@ -59,7 +59,7 @@ impl Histogram {
     }
 }
 
-/// Neighbours joined until there are few enough.
+/// Merges neighbouring buckets until at most [`BARS`] are left.
 fn joined(buckets: &[(f64, f64, u64)]) -> Vec<(f64, f64, u64)> {
     let each = buckets.len().div_ceil(BARS).max(1);
     buckets
@@ -68,14 +68,14 @@ fn joined(buckets: &[(f64, f64, u64)]) -> Vec<(f64, f64, u64)> {
         .collect()
 }
 
-/// Where a value lies, counted in bars; `None` outside all of them.
+/// Position of a value, counted in bars; `None` outside all of them.
 fn place(buckets: &[(f64, f64, u64)], value: f64) -> Option<f64> {
     let number = buckets.iter().position(|(_, to, _)| value <= *to)?;
     let (from, to, _) = buckets[number];
     (value >= from || number > 0).then(|| number as f64 + ((value - from) / (to - from)).clamp(0.0, 1.0))
 }
 
-/// A number with three figures.
+/// Writes a number with three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

@@ -6,49 +6,49 @@ use super::{Figure, Hover, HoverSeries, LegendEntry};
 use crate::smooth::thin;
 use crate::svg::{Anchor, Point, Svg};
 
-/// Points of a long series that are drawn.
+/// Maximum number of points drawn per series.
 const LIMIT: usize = 600;
 
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its class in the style sheet: `s1` to `s6`; add `faint`, `dashed` or `dots`.
+    /// Class in the style sheet: `s1` to `s6`, with `faint`, `dashed` or `dots` added.
     pub class: String,
     /// Points by ascending x; a y that is not finite breaks the line.
     pub points: Vec<Point>,
 }
 
-/// A vertical line with a word, such as the beginning of a stage.
+/// A labelled vertical line, such as the beginning of a stage.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// Where.
+    /// Position.
     pub x: f64,
-    /// The word above it.
+    /// Label above the line.
     pub label: String,
-    /// Its class: `stage`, `resume` or `trained`.
+    /// Class: `stage`, `resume` or `trained`.
     pub class: &'static str,
 }
 
 /// A line chart.
 #[derive(Clone, Debug)]
 pub struct LineChart {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it; may be empty.
+    /// Sentence below the title; may be empty.
     pub note: String,
     /// Width and height in user units.
     pub size: (f64, f64),
-    /// The axis across.
+    /// Horizontal axis.
     pub x: Axis,
-    /// The axis upwards.
+    /// Vertical axis.
     pub y: Axis,
-    /// The lines, the first drawn first.
+    /// Lines in drawing order.
     pub series: Vec<Series>,
     /// Vertical lines.
     pub marks: Vec<Mark>,
-    /// A height to compare with, and its name.
+    /// Height of a horizontal reference line, and its name.
     pub level: Option<(f64, String)>,
 }
 
@@ -116,7 +116,7 @@ impl LineChart {
                 continue;
             }
             svg.line(&format!("mark {}", mark.class), (at, top - 8.0), (at, bottom));
-            // A word of n letters is about 6 n units wide; one that would cover the last is left out.
+            // A label of n letters is about 6 n units wide; one that would overlap the previous label is left out.
             let width = 6.0 * mark.label.chars().count() as f64;
             let (anchor, from) = if at + width + 4.0 > right {
                 (Anchor::End, at - width - 4.0)

@@ -1,5 +1,5 @@
-//! A map of kinds: rows by columns, each cell one of a few kinds with a colour, and figures next to the rows. For where
-//! activations live; two columns or eighty.
+//! Maps of kinds: rows by columns, each cell one of a few kinds with a colour, and numbers next to the rows. Used for
+//! the placement of activations, with anything from two columns to eighty.
 
 use super::{Figure, LegendEntry};
 use crate::svg::{Anchor, Rect, Svg};
@@ -7,44 +7,44 @@ use crate::svg::{Anchor, Rect, Svg};
 /// One cell.
 #[derive(Clone, Debug, Default)]
 pub struct MapCell {
-    /// Its class in the style sheet.
+    /// Class in the style sheet.
     pub class: String,
-    /// A word in it, shown where it fits; may be empty.
+    /// Word inside the cell, shown if it fits; may be empty.
     pub text: String,
-    /// What shows when the pointer rests on it.
+    /// Tooltip.
     pub title: String,
-    /// A part of it, from the right, that is of another class: its share and its class.
+    /// Share of the cell, from the right, that has another class, and that class.
     pub part: Option<(f64, String)>,
 }
 
 /// A map of kinds.
 #[derive(Clone, Debug)]
 pub struct KindMap {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// A sentence below it; may be empty.
+    /// Sentence below the title; may be empty.
     pub note: String,
-    /// What the columns are.
+    /// Label of the columns.
     pub x_label: String,
-    /// Names of the columns; thinned where there are many.
+    /// Names of the columns; thinned out if there are many.
     pub columns: Vec<String>,
-    /// Names of the rows, from the top.
+    /// Names of the rows, from top to bottom.
     pub rows: Vec<String>,
-    /// `cells[row][column]`; none is nothing.
+    /// `cells[row][column]`; `None` is an empty cell.
     pub cells: Vec<Vec<Option<MapCell>>>,
-    /// Heads of the figures next to the rows.
+    /// Headings of the numbers next to the rows.
     pub heads: Vec<String>,
     /// `figures[row][head]`.
     pub figures: Vec<Vec<String>>,
-    /// Kinds: class and name, in the legend's order.
+    /// Kinds: class and name, in legend order.
     pub kinds: Vec<(String, String)>,
 }
 
 const WIDTH: f64 = 1060.0;
 const ROW: f64 = 21.0;
-/// Width of a column of figures.
+/// Width of a column of numbers.
 const FIGURE: f64 = 92.0;
-/// Widest a cell gets.
+/// Maximum width of a cell.
 const WIDEST: f64 = 104.0;
 
 impl KindMap {
@@ -87,7 +87,7 @@ impl KindMap {
         Figure { title, note, legend: self.kinds.iter().map(entry).collect(), svg, hover: None }
     }
 
-    /// Names of columns, as many as have room. Words (what is no number) stand first.
+    /// Draws as many column names as fit. Words (names that are not numbers) take precedence.
     fn draw_columns(&self, svg: &mut Svg, at: (f64, f64), cell: f64) {
         let width = |name: &str| 6.8 * name.chars().count() as f64 + 12.0;
         let middle = |c: usize| at.0 + cell * (c as f64 + 0.5);
@@ -98,7 +98,7 @@ impl KindMap {
         }
         let numbers = self.columns.iter().filter(|name| !is_word(name));
         let widest = numbers.map(|name| width(name)).fold(1.0, f64::max);
-        // Every so many layers, at round numbers.
+        // Layers at regular intervals, with round numbers.
         let every =
             [1, 2, 4, 5, 10, 20, 50, 100].into_iter().find(|n| cell * f64::from(*n) >= widest).unwrap_or(200);
         for (c, name) in self.columns.iter().enumerate() {
@@ -111,7 +111,7 @@ impl KindMap {
         }
     }
 
-    /// Figures to the right of the rows.
+    /// Draws the numbers to the right of the rows.
     fn draw_figures(&self, svg: &mut Svg, at: (f64, f64)) {
         let edge = |h: usize| at.0 + FIGURE * (h + 1) as f64;
         for (h, head) in self.heads.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The pictures of a report: line charts, stacked areas, heat maps, maps of kinds, bars. Each is data first (a struct with
-//! titles, axes with units, and numbers) and becomes a [`Figure`] when drawn.
+//! Charts of a report: line charts, stacked areas, heat maps, maps of kinds, bars, histograms and Gantt charts. Each
+//! is a struct with titles, axes with units, and numbers; drawing it makes a [`Figure`].
 
 mod area;
 mod bars;
@@ -25,7 +25,7 @@ pub use scale::{Axis, AxisKind};
 
 use crate::svg::{escape, sentence};
 
-/// A drawn picture with the words around it.
+/// A drawn chart with its title, note and legend.
 #[derive(Clone, Debug)]
 pub struct Figure {
     title: String,
@@ -35,21 +35,21 @@ pub struct Figure {
     hover: Option<Hover>,
 }
 
-/// A class of the style sheet and the name it stands for.
+/// A class of the style sheet and the name shown for it.
 #[derive(Clone, Debug)]
 struct LegendEntry {
     class: String,
     name: String,
 }
 
-/// What the page's script shows under the pointer, as text that is already formatted.
+/// Data for the page's script, which shows it under the pointer. All text is already formatted.
 #[derive(Clone, Debug, Serialize)]
 struct Hover {
     /// Upper and lower end of the plot, in user units.
     y: (f64, f64),
-    /// Width of the picture, in user units.
+    /// Width of the chart, in user units.
     width: f64,
-    /// Heading at each position along x.
+    /// Heading at each x position.
     heads: HoverSeries,
     series: Vec<HoverSeries>,
 }
@@ -75,7 +75,7 @@ impl HoverSeries {
 }
 
 impl Figure {
-    /// The picture as an HTML `figure`.
+    /// Returns the chart as an HTML `figure`.
     pub fn html(&self) -> String {
         let legend: String = self
             .legend
@@ -105,7 +105,7 @@ impl Figure {
     }
 }
 
-/// The class of a memory category, the same in every picture; unknown names share the last.
+/// Returns the class of a memory category, the same in every chart. Unknown names share the last class.
 pub(crate) fn category_class(name: &str) -> &'static str {
     match name {
         "params" => "m0",

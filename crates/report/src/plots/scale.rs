@@ -1,6 +1,6 @@
-//! Axes: from numbers to positions, and where the ticks stand.
+//! Axes: mapping from numbers to positions, and placement of ticks.
 
-/// How an axis spaces its numbers.
+/// Spacing of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisKind {
     /// Equal distances for equal differences.
@@ -11,25 +11,25 @@ pub enum AxisKind {
     Log10,
 }
 
-/// An axis: what it counts, in which unit, and how numbers on it are written.
+/// An axis: label, unit and format of its numbers.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What it counts and the unit, e.g. `loss [nats]`.
+    /// Label with the unit, e.g. `loss [nats]`.
     pub label: String,
-    /// Its spacing.
+    /// Spacing.
     pub kind: AxisKind,
-    /// Whether a linear axis begins at zero.
+    /// True if a linear axis begins at zero.
     pub from_zero: bool,
-    /// How a tick is written; the second number is the distance of ticks.
+    /// Formats a tick; the second argument is the distance between ticks.
     pub tick: fn(f64, f64) -> String,
-    /// How a value is written under the pointer, without the unit.
+    /// Formats a value under the pointer, without the unit.
     pub value: fn(f64) -> String,
-    /// The unit that follows such a value, e.g. ` nats`; may be empty.
+    /// Unit that follows such a value, e.g. ` nats`; may be empty.
     pub unit: String,
 }
 
 impl Axis {
-    /// A linear axis that begins near its least number.
+    /// Creates a linear axis that begins near its smallest number.
     pub fn linear(label: &str, unit: &str) -> Axis {
         Axis {
             label: label.into(),
@@ -41,32 +41,32 @@ impl Axis {
         }
     }
 
-    /// A linear axis that begins at zero.
+    /// Creates a linear axis that begins at zero.
     pub fn zero(label: &str, unit: &str) -> Axis {
         Axis { from_zero: true, ..Axis::linear(label, unit) }
     }
 
-    /// A linear axis of counts, written `1.2 M`.
+    /// Creates a linear axis of counts, written like `1.2M`.
     pub fn counts(label: &str, unit: &str) -> Axis {
         let tick = |x: f64, _: f64| short_count(x);
         let value = |x: f64| fathom_base::human::grouped(x.round().max(0.0) as u64);
         Axis { tick, value, ..Axis::linear(label, unit) }
     }
 
-    /// A logarithmic axis of token counts, written `16k`.
+    /// Creates a logarithmic axis of token counts, written like `16k`.
     pub fn log2_tokens(label: &str) -> Axis {
         let tick = |x: f64, _: f64| fathom_base::tokens::format(x.round() as u64);
         let value = |x: f64| fathom_base::human::grouped(x.round().max(0.0) as u64);
         Axis { kind: AxisKind::Log2, tick, value, ..Axis::linear(label, " tokens") }
     }
 
-    /// A logarithmic axis of bytes, written `16 GiB`.
+    /// Creates a logarithmic axis of bytes, written like `16 GiB`.
     pub fn log2_bytes(label: &str) -> Axis {
         let value = |x: f64| fathom_base::human::bytes(x.round().max(0.0) as u64);
         Axis { kind: AxisKind::Log2, tick: |x, _| short_bytes(x), value, ..Axis::linear(label, "") }
     }
 
-    /// A logarithmic axis of times in seconds, written `200 ms`.
+    /// Creates a logarithmic axis of times in seconds, written like `200 ms`.
     pub fn log_seconds(label: &str) -> Axis {
         Axis {
             kind: AxisKind::Log10,
@@ -76,7 +76,7 @@ impl Axis {
         }
     }
 
-    /// A value with its unit.
+    /// Formats a value with its unit.
     pub(crate) fn show(&self, x: f64) -> String {
         format!("{}{}", (self.value)(x), self.unit)
     }
@@ -93,7 +93,7 @@ fn plain_tick(x: f64, step: f64) -> String {
     format!("{x:.decimals$}")
 }
 
-/// `1500000` as `1.5M`.
+/// Writes `1500000` as `1.5M`.
 fn short_count(x: f64) -> String {
     for (unit, name) in [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")] {
         if x.abs() >= unit {
@@ -103,7 +103,7 @@ fn short_count(x: f64) -> String {
     fathom_base::human::number(x)
 }
 
-/// A power of two of bytes: `512 MiB`.
+/// Writes a power of two of bytes as `512 MiB`.
 fn short_bytes(x: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let power = ((x.log2() + 1e-9) / 10.0).floor().clamp(0.0, 5.0);
@@ -111,7 +111,7 @@ fn short_bytes(x: f64) -> String {
     format!("{} {unit}", fathom_base::human::number(x / 1024f64.powf(power)))
 }
 
-/// A round time: `20 ms`, `500 s`.
+/// Writes a round time as `20 ms` or `500 s`.
 fn short_seconds(x: f64) -> String {
     let (scale, unit) = match x {
         x if x < 0.999e-3 => (1e6, "µs"),
@@ -121,12 +121,13 @@ fn short_seconds(x: f64) -> String {
     format!("{} {unit}", fathom_base::human::grouped((x * scale).round() as u64))
 }
 
-/// Greatest number on an axis, and what is as good as zero: between them differences, ratios and squares stay numbers. A log that
-/// is damaged, or a run that diverged, may say anything.
+/// Largest number on an axis, and the limit below which a number counts as zero. Between them, differences, ratios
+/// and squares stay finite. A damaged log or a diverged run may contain any number.
 const GREATEST: f64 = 1e150;
 const LEAST: f64 = 1e-150;
 
-/// A number as axes take it: what is next to nothing is zero, and what is no number or too great has no place.
+/// Prepares a number for an axis: tiny numbers become zero; `None` if it is not a number, too large, or not positive
+/// on a logarithmic axis.
 fn usable(x: f64, log: bool) -> Option<f64> {
     let x = if x.abs() < LEAST { 0.0 } else { x };
     (x.abs() <= GREATEST && (!log || x > 0.0)).then_some(x)
@@ -141,7 +142,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// A scale that holds all numbers given that have a place, with a little room on linear axes if `pad`.
+    /// Creates a scale that covers all usable numbers, with a little room at the ends if `pad`.
     pub fn over(axis: &Axis, numbers: impl Iterator<Item = f64>, range: (f64, f64), pad: bool) -> Scale {
         let log = axis.kind != AxisKind::Linear;
         let (mut low, mut high) = numbers
@@ -171,7 +172,7 @@ impl Scale {
         Scale { kind: axis.kind, domain: (low - below, high + room), range }
     }
 
-    /// The position of a number.
+    /// Returns the position of a number.
     pub fn at(&self, x: f64) -> f64 {
         let share = match self.kind {
             AxisKind::Linear => (x - self.domain.0) / (self.domain.1 - self.domain.0),
@@ -182,7 +183,7 @@ impl Scale {
         self.range.0 + share * (self.range.1 - self.range.0)
     }
 
-    /// Ticks within the domain, about `count` of them, and their distance (a ratio on logarithmic axes).
+    /// Returns about `count` ticks within the domain, and their distance (a ratio on logarithmic axes).
     pub fn ticks(&self, count: usize) -> (Vec<f64>, f64) {
         let (low, high) = self.domain;
         match self.kind {
@@ -213,7 +214,7 @@ impl Scale {
     }
 }
 
-/// The least of 1, 2, 5 times a power of ten that is not less than `rough`.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is not less than `rough`.
 fn nice_step(rough: f64) -> f64 {
     let power = 10f64.powf(rough.log10().floor());
     let factor =

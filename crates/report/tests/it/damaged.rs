@@ -1,4 +1,4 @@
-//! Logs that are damaged: a page is drawn of anything that parses.
+//! Damaged logs: a page is drawn from any log that parses.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{assert_balanced, fixture, values};
 
-/// Numbers that no run writes.
+/// Numbers and values that no run writes.
 fn extremes() -> Vec<Value> {
     let reals = [5e-324, -5e-324, 1e-300, f64::MAX, f64::MIN, 1e300, -1.0, 0.5];
     let whole = [0, 1, i64::MAX as u64, u64::MAX - 1, u64::MAX];
@@ -17,7 +17,7 @@ fn extremes() -> Vec<Value> {
     reals.iter().map(|x| json!(x)).chain(whole.iter().map(|x| json!(x))).chain(other).collect()
 }
 
-/// Paths of everything that holds no other value, a few of each list.
+/// Paths of all leaf values, limited to a few elements of each list.
 fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     let mut inner = |key: &str, value: &Value| leaves(value, &format!("{path}/{key}"), found);
     match value {
@@ -31,7 +31,7 @@ fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Everything that is drawn from a log. The page is well formed and has no coordinate that is no number.
+/// Draws everything from a log and checks that the page is well formed and has no coordinate that is not a number.
 fn draw(events: &[Value]) {
     let log = RunLog::from_events(events);
     let page = html::page(&log);
@@ -73,7 +73,8 @@ fn log() -> Vec<Value> {
 fn any_number_anywhere_makes_a_page() {
     let events = log();
     survives(&events, "as written");
-    // How often a key of a kind of event was met, whichever elements of lists it is in: first it is every extreme, then every third.
+    // How often a key has been met in a kind of event, over all elements of lists. The first occurrence is replaced
+    // by every extreme value, later ones by every third.
     let mut met = BTreeMap::<String, usize>::new();
     for (number, event) in events.iter().enumerate() {
         let mut paths = Vec::new();
@@ -109,7 +110,7 @@ fn extremes_in_every_event_make_a_page() {
     }
 }
 
-/// A value with another one under every key of a name.
+/// Replaces the value of every key of a given name.
 fn replaced(value: &Value, name: &str, by: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -123,7 +124,7 @@ fn replaced(value: &Value, name: &str, by: &Value) -> Value {
     }
 }
 
-/// A value with another one in place of every number.
+/// Replaces every number.
 fn numbers(value: &Value, by: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -1,5 +1,5 @@
-//! A synthetic run: two stages, a resume, evaluations before and after extension. Numbers are made up by
-//! formulas and a counter-based hash; shapes are those of a real quickstart.
+//! A synthetic run: two stages, a resume, evaluations before and after extension. Numbers come from formulas and a
+//! counter-based hash; shapes are those of a real quickstart.
 
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::metrics::{Event, events as ev};
@@ -8,7 +8,7 @@ use fathom_base::recipe::Row;
 const SHORT_STEPS: u64 = 360;
 const STEPS: u64 = 420;
 
-/// A number from -1 to 1 that depends only on its two keys (splitmix64).
+/// A number from -1 to 1 that depends only on two keys (splitmix64).
 fn noise(a: u64, b: u64) -> f64 {
     let mut z = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(b.wrapping_mul(0xbf58_476d_1ce4_e5b9));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -124,7 +124,7 @@ fn phases(labels: &[String]) -> Vec<ev::Phase> {
     [("forward", "forward"), ("backward", "loss"), ("update", "adamw")].map(begins).to_vec()
 }
 
-/// The timeline of the plan: that of the step, or one that drifts.
+/// The planned timeline: equal to that of the step, or off by a drift.
 pub fn planned(long: bool, drift: u64) -> Event {
     let Event::MemoryTimeline(mut timeline) = memory(long) else { unreachable!() };
     timeline.step = if long { SHORT_STEPS } else { 0 };
@@ -132,7 +132,7 @@ pub fn planned(long: bool, drift: u64) -> Event {
     Event::PlanTimeline(timeline)
 }
 
-/// Places of a model of `layers` layers whose second half goes to disk.
+/// Placements of a model of `layers` layers whose second half goes to disk.
 pub fn placement(stage: &str, layers: i64) -> Event {
     let names = [
         ("block.in", 384, "keep", true),
@@ -328,7 +328,7 @@ fn start() -> Vec<Event> {
     ]
 }
 
-/// A gain by 32K of context, with a standard error of a hundredth.
+/// A gain from 32K of context, with a standard error of a hundredth.
 pub fn context(when: &str, gain: f64) -> Event {
     Event::EvalContext(ev::EvalContext {
         when: when.into(),

@@ -1,4 +1,4 @@
-//! Reports made from a synthetic log, as a run of two stages with a resume would write it.
+//! Reports made from the synthetic log of a run of two stages with a resume.
 #![allow(clippy::unwrap_used)]
 
 mod damaged;
@@ -21,7 +21,7 @@ fn page_of(events: &[Event]) -> (String, RunLog) {
     (std::fs::read_to_string(page_path).unwrap(), log)
 }
 
-/// Every opened element is closed, in order. Void and self-closed elements need no end.
+/// Checks that every element is closed, in order. Void and self-closed elements need no end tag.
 fn assert_balanced(page: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = page;
@@ -36,7 +36,7 @@ fn assert_balanced(page: &str) {
         } else if !self_closed && !["!doctype", "meta", "input", "br"].contains(&name) {
             open.push(name);
         }
-        // What stands inside a script or a style is no markup.
+        // The content of a script or a style is not markup.
         if name == tag.split(' ').next().unwrap_or("") && ["script", "style"].contains(&name) {
             rest = &rest[rest.find(&format!("</{name}")).expect("it ends")..];
         }
@@ -47,7 +47,7 @@ fn assert_balanced(page: &str) {
 #[test]
 fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
     let (page, _) = page_of(&fixture::run(1));
-    // For looking at: the folder that cargo gives to tests.
+    // A copy to look at, in the folder that cargo provides for tests.
     let look = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html");
     std::fs::write(look, &page).unwrap();
     assert_balanced(&page);
@@ -106,7 +106,7 @@ fn a_page_can_be_made_at_any_moment() {
     for count in [1, 2, 3, 4, 5, 6, 7, 20, events.len() - 2] {
         assert_balanced(&page_of(&events[..count]).0);
     }
-    // Every kind alone, empty and broken.
+    // Every event alone, then empty and broken ones.
     for event in &events {
         assert_balanced(&page_of(std::slice::from_ref(event)).0);
     }
@@ -161,7 +161,7 @@ fn verdicts_compare_with_their_bars() {
     assert!(find("time").note.starts_with("of 10 m"), "{}", find("time"));
 }
 
-/// The figure of a log with some events more.
+/// A figure of the log with some events added.
 fn figure(more: Vec<Event>, name: &str) -> verdict::Verdict {
     let events = [fixture::run(1), more].concat();
     let log = RunLog::from_events(&values(&events));
@@ -251,7 +251,7 @@ fn a_plan_that_drifted_is_reported() {
 fn a_repeated_step_or_evaluation_counts_once() {
     let mut events = fixture::run(1);
     let steps = RunLog::from_events(&values(&events)).steps.len();
-    // A log that was not cut at the resume tells steps again.
+    // A log that was not cut at the resume contains some steps twice.
     let again: Vec<Event> = (241..=260).map(|i| Event::Step(fixture::step(i, 0, 1))).collect();
     let at = events.iter().position(|e| matches!(e, Event::Step(s) if s.step == 260)).unwrap() + 1;
     events.splice(at..at, again);
@@ -317,7 +317,7 @@ fn values(events: &[Event]) -> Vec<serde_json::Value> {
     events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
 }
 
-/// What a run is too short for is not held against it, and is reported beforehand.
+/// A run is not judged by figures for which it is too short, and reports this beforehand.
 #[test]
 fn a_short_run_has_no_red_crosses() {
     let needle = |share: f64| {
@@ -352,7 +352,7 @@ fn a_short_run_has_no_red_crosses() {
     }
 }
 
-/// Runs of lessons are judged by their answers, and not by what they cost on text.
+/// Runs of lessons are judged by their answers, not by their loss on text.
 #[test]
 fn a_run_of_lessons_begins_with_its_held_out_answers() {
     let answers = |when: &str, loss: f64, token_accuracy: f64| {

@@ -1,4 +1,4 @@
-//! The admin listener: adapters, and the end of the server. Always keyed.
+//! The admin listener: adapters, and shutdown. Always requires a key.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::shared::Model;
 
-/// `/v1/load_lora_adapter`: loads an adapter from below `serve.adapters`, under a name by which requests ask for it.
+/// `/v1/load_lora_adapter`: loads an adapter from below `serve.adapters`, under a name that requests can use.
 ///
 /// # Errors
-/// A folder outside, or none; a name that something has; what the model says.
+/// A missing folder, or one outside; a name that is taken; errors of the model.
 pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
     let work = move |asked: Asked| {
         let mut fields = asked.fields()?;
@@ -53,10 +53,10 @@ pub async fn load_adapter(server: Server, asked: Asked) -> Answer {
     done(asked, work, "loading the adapter failed").await
 }
 
-/// `/v1/unload_lora_adapter`: removes an adapter's name at once, and answers when the requests that had it have ended.
+/// `/v1/unload_lora_adapter`: removes an adapter's name at once, and answers when the requests that use it have ended.
 ///
 /// # Errors
-/// There is none of this name.
+/// There is no adapter of this name.
 pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
     let work = move |asked: Asked| {
         let mut fields = asked.fields()?;
@@ -75,7 +75,8 @@ pub async fn unload_adapter(server: Server, asked: Asked) -> Answer {
     done(asked, work, "unloading the adapter failed").await
 }
 
-/// Does what a model does between two of its steps, or waits for, outside the threads that drive connections; answers with vLLM's text.
+/// Runs work that a model does between steps or waits for, outside the threads that drive connections; answers with
+/// vLLM's text.
 async fn done(
     asked: Asked,
     work: impl FnOnce(Asked) -> Result<String, Fault> + Send + 'static,
@@ -85,7 +86,7 @@ async fn done(
     Ok(typed("text/plain; charset=utf-8", done.unwrap_or_else(|_| Err(Fault::ours(failed)))?))
 }
 
-/// `/erase_prefixes`: a model, or all of them, forgets the beginnings of prompts that it remembers, in memory and on disk.
+/// `/erase_prefixes`: one model, or all, drops its cached prefixes, in memory and on disk.
 ///
 /// # Errors
 /// There is no such model.
@@ -108,17 +109,17 @@ pub async fn erase_prefixes(server: Server, asked: Asked) -> Answer {
     Ok(json_answer(&body))
 }
 
-/// `/reload`: loads a model's folder again next to the model that is served, which answers what it has started.
+/// `/reload`: loads a model's folder again in addition to the current model, which finishes its requests.
 ///
 /// # Errors
-/// There is no such model; it cannot be loaded, so the old one is served on.
+/// There is no such model; it cannot be loaded, and the old one stays.
 pub async fn reload(server: Server, asked: Asked) -> Answer {
     let work = move |asked: Asked| {
         let mut fields = asked.fields()?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         fields.rest()?;
         let (name, was) = (model.name.clone(), model.service.card().fingerprint);
-        // Who waits here is no request of the old one's.
+        // This handler must not count as a request of the old model.
         drop(model);
         let card = server.reload(&name)?.service.card();
         server.log(|| json!({"event": "reloaded", "model": name, "fingerprint": card.fingerprint}));
@@ -130,7 +131,7 @@ pub async fn reload(server: Server, asked: Asked) -> Answer {
     ))
 }
 
-/// `/drain`: the server ends as if it were asked by a signal.
+/// `/drain`: shuts the server down as a signal would.
 ///
 /// # Errors
 /// None.

@@ -16,21 +16,21 @@ use crate::settings::ToolFormat;
 use crate::shared::now_s;
 use crate::sse::{Frames, Protocol, stream};
 
-/// Which tools an answer may call.
+/// The tools that an answer may call.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
     format: ToolFormat,
     names: Vec<String>,
-    /// The whole answer is the arguments of this tool.
+    /// The tool whose arguments are the whole answer.
     forced: Option<String>,
-    /// One call is the most.
+    /// True if at most one call is allowed.
     single: bool,
-    /// The end of what the answer continues.
+    /// The end of the prompt that the answer continues.
     prompt: String,
 }
 
 impl Tools {
-    /// What finds calls in an answer.
+    /// A scanner for calls in an answer.
     pub fn scanner(&self) -> Scanner {
         match &self.forced {
             Some(_) => Scanner::new(ToolFormat::None, Vec::new()),
@@ -41,22 +41,22 @@ impl Tools {
         }
     }
 
-    /// The tool whose arguments the whole answer is.
+    /// The tool whose arguments are the whole answer.
     pub fn forced(&self) -> Option<&str> {
         self.forced.as_deref()
     }
 
-    /// Marks that the text of an answer has to have, also where they are special tokens.
+    /// Markers that must appear in the text of an answer even if they are special tokens.
     fn shown(&self) -> Vec<String> {
         tools::shown(if self.offered() { self.format } else { ToolFormat::None })
     }
 
-    /// Tools were offered.
+    /// True if tools were offered.
     fn offered(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// The words and the calls of a whole answer.
+    /// The text and the calls of a whole answer.
     pub fn split(&self, text: &str) -> (String, Vec<Call>) {
         if let Some(name) = &self.forced {
             return (String::new(), vec![Call { name: name.clone(), arguments: text.to_string() }]);
@@ -78,23 +78,23 @@ impl Tools {
     }
 }
 
-/// A conversation that is being answered.
+/// A conversation in progress.
 pub struct Talk {
     /// The answers.
     pub answering: Answering,
-    /// What was asked.
+    /// The parameters of the request.
     pub params: Params,
-    /// Tools that may be called.
+    /// The available tools.
     pub tools: Tools,
-    /// The same of the prompt's.
+    /// Alternatives of each prompt token, if log-probabilities are requested.
     pub prompt_logprobs: Option<usize>,
-    /// Alternatives of each token, if log-probabilities are asked for.
+    /// Alternatives of each token, if log-probabilities are requested.
     pub logprobs: Option<usize>,
     /// Fields of the request that have no effect.
     pub unknown: Vec<String>,
 }
 
-/// The messages of a request, as templates read them.
+/// The messages of a request, normalised for templates.
 fn messages(fields: &mut Fields) -> Result<Vec<Value>, Fault> {
     let messages: Vec<Map<String, Value>> = fields.need("messages")?;
     if messages.is_empty() {
@@ -103,7 +103,7 @@ fn messages(fields: &mut Fields) -> Result<Vec<Value>, Fault> {
     messages.into_iter().enumerate().map(|(at, message)| Ok(readable(message, at)?.into())).collect()
 }
 
-/// A message whose text is one string, and whose calls have objects as arguments.
+/// A message with its text as one string, and with objects as the arguments of calls.
 fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Value>, Fault> {
     let name = format!("messages[{at}]");
     if !message.get("role").is_some_and(Value::is_string) {
@@ -111,7 +111,7 @@ fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Va
     }
     let calls = message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
     let content = match message.remove("content") {
-        // Of calls alone some templates ask whether there is none.
+        // Some templates test whether a message of calls only has no content.
         None | Some(Value::Null) if calls => Value::Null,
         None | Some(Value::Null) => "".into(),
         Some(Value::String(text)) => text.into(),
@@ -149,7 +149,7 @@ fn readable(mut message: Map<String, Value>, at: usize) -> Result<Map<String, Va
     Ok(message)
 }
 
-/// Makes the arguments of an earlier call an object.
+/// Converts the arguments of an earlier call to an object.
 fn readable_call(call: &mut Value) -> Result<(), &'static str> {
     if !call["function"]["name"].is_string() {
         return Err("is no call: it has no `function.name`");
@@ -162,10 +162,10 @@ fn readable_call(call: &mut Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The conversation of a request: what its template gets.
+/// The conversation of a request, as passed to the template.
 ///
 /// # Errors
-/// Messages that are none, or variables that a client may not set.
+/// Invalid messages, or variables that a client must not set.
 pub fn conversation(fields: &mut Fields) -> Result<Conversation, Fault> {
     let mut variables: Map<String, Value> = fields.or("chat_template_kwargs", Map::new())?;
     for name in ["messages", "tools", "chat_template", "tokenize", "return_tensors", "return_dict"] {
@@ -188,7 +188,7 @@ pub fn conversation(fields: &mut Fields) -> Result<Conversation, Fault> {
     })
 }
 
-/// Takes `tool_choice`, and says what of the tools an answer may or has to call.
+/// Takes `tool_choice`, and determines the tools that an answer may or must call.
 fn tools(
     server: &Server,
     fields: &mut Fields,
@@ -242,10 +242,11 @@ fn tools(
 }
 
 impl Talk {
-    /// Asks a model to answer a conversation; with as many alternatives of each of its tokens, if its log-probabilities are wanted.
+    /// Submits a conversation to a model; `logprobs` is the number of alternatives per token if log-probabilities are
+    /// requested.
     ///
     /// # Errors
-    /// What is wrong with the request, or too much.
+    /// An invalid request, or too much load.
     pub fn ask(
         server: &Server,
         mut asked: Asked,
@@ -284,14 +285,14 @@ impl Talk {
     /// Waits for all answers.
     ///
     /// # Errors
-    /// It failed.
+    /// Those of the request.
     pub async fn collect(&mut self) -> Result<Answered, Fault> {
         let mut all = collect(&mut self.answering, 1).await?;
         all.pop().ok_or_else(|| Fault::ours("there is no answer"))
     }
 }
 
-/// Calls as a message has them.
+/// Calls in the form of a message.
 pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
     let one = |call: &Call| {
         let function = json!({"name": call.name, "arguments": call.arguments});
@@ -303,7 +304,7 @@ pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
 /// The endpoint.
 ///
 /// # Errors
-/// What is wrong with the request, or with its answer.
+/// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let mut talk = prepared(asked, move |asked| {
@@ -381,13 +382,13 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
     stream(answering, protocol, server.settings.keep_alive_s)
 }
 
-/// What was sent of an answer.
+/// Progress of a streamed answer.
 struct Sent {
     scanner: Scanner,
     calls: usize,
 }
 
-/// An answer in chunks.
+/// A streamed answer.
 struct Chunks {
     server: Server,
     params: Params,
@@ -417,7 +418,7 @@ impl Chunks {
         self.chunk(json!([choice]), out);
     }
 
-    /// The deltas of parts of an answer.
+    /// The deltas for parts of an answer.
     fn deltas(&mut self, index: usize, parts: Vec<AnswerPart>) -> Vec<Value> {
         let mut deltas = Vec::new();
         for part in parts {

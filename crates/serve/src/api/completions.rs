@@ -14,10 +14,10 @@ use crate::fields::Fields;
 use crate::shared::now_s;
 use crate::sse::{Frames, Protocol, stream};
 
-/// Tokens of an answer where a request does not say: OpenAI's.
+/// Default number of answer tokens, as in OpenAI's API.
 const USUAL: usize = 16;
 
-/// A completion that is asked for.
+/// A requested completion.
 struct Asking {
     answering: Answering,
     params: Params,
@@ -26,19 +26,19 @@ struct Asking {
     unknown: Vec<String>,
 }
 
-/// How it is answered.
+/// Settings of the response.
 #[derive(Clone, Copy)]
 struct How {
     echo: bool,
     logprobs: Option<usize>,
-    /// Alternatives of each token of the prompt, apart from `echo`.
+    /// Alternatives of each prompt token, independent of `echo`.
     prompt_logprobs: Option<usize>,
 }
 
 /// The prompts of a request: text, ids, or lists of either.
 ///
 /// # Errors
-/// Anything else; more than `limit` of them.
+/// Any other value; more than `limit` prompts.
 pub fn prompts(
     service: &dyn Service,
     value: Value,
@@ -91,7 +91,7 @@ fn ask(server: &Server, mut asked: Asked) -> Result<Asking, Fault> {
         request.logprobs = how.logprobs;
         request.prompt_logprobs = how.logprobs.filter(|_| how.echo).max(how.prompt_logprobs);
         if request.sampling.max_tokens == 0 {
-            // The prompt is read, and there is nothing to search or to shape.
+            // The prompt is only read, so there is nothing to search or constrain.
             (request.beams, request.structure, request.sampling.min_tokens) = (None, None, 0);
         }
         Ok(request)
@@ -123,7 +123,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
 /// The endpoint.
 ///
 /// # Errors
-/// What is wrong with the request, or with its answer.
+/// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let asking = prepared(asked, move |asked| ask(&of, asked)).await?;
@@ -222,12 +222,12 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
     stream(answering, Chunks { params, how, frame, sent }, server.settings.keep_alive_s)
 }
 
-/// A completion in chunks.
+/// A streamed completion.
 struct Chunks {
     params: Params,
     how: How,
     frame: Value,
-    /// Where the next token of each answer begins.
+    /// The offset of the next token of each answer.
     sent: Vec<Offset>,
 }
 
@@ -265,7 +265,7 @@ impl Protocol for Chunks {
                     self.text(index, &text, (shown, &[]), out);
                 }
             }
-            // The token that ended the answer is no part of it.
+            // The end token is not part of the answer.
             Event::Piece { answer, text, ids, logprobs } if !(text.is_empty() && ids.is_empty()) => {
                 let index = first + answer;
                 let mut sent = std::mem::take(&mut self.sent[index]);

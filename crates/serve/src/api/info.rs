@@ -1,4 +1,4 @@
-//! What a server says of itself: models, health, version, metrics, load.
+//! Information about the server: models, health, version, metrics, load.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ pub async fn models(server: Server, _: Asked) -> Answer {
 /// `/v1/models/NAME`.
 ///
 /// # Errors
-/// No such model.
+/// There is no such model.
 pub async fn model(server: Server, asked: Asked) -> Answer {
     let name = asked.path.trim_start_matches("/v1/models/");
     let (model, _) = server.model(Some(name))?;
@@ -49,7 +49,7 @@ pub async fn model(server: Server, asked: Asked) -> Answer {
     found.map(|it| json_answer(&it)).ok_or_else(|| Fault::no_model(name, std::slice::from_ref(&model.name)))
 }
 
-/// `/health/live`: the process answers.
+/// `/health/live`: the process responds.
 ///
 /// # Errors
 /// None.
@@ -57,10 +57,10 @@ pub async fn live(_: Server, _: Asked) -> Answer {
     Ok(json_answer(&json!({"status": "live"})))
 }
 
-/// `/health/ready`: it takes requests.
+/// `/health/ready`: the server accepts requests.
 ///
 /// # Errors
-/// It ends, or has no model.
+/// The server is shutting down, or has no model.
 pub async fn ready(server: Server, _: Asked) -> Answer {
     if server.drain.phase() > Phase::Serving {
         return Err(Fault::ending());
@@ -94,7 +94,7 @@ pub async fn metrics(server: Server, _: Asked) -> Answer {
     Ok(typed("text/plain; version=0.0.4; charset=utf-8", text))
 }
 
-/// `/load`: how full the models are, for the page.
+/// `/load`: load of the models, for the page.
 ///
 /// # Errors
 /// None.

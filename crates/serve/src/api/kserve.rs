@@ -1,4 +1,5 @@
-//! KServe's inference protocol v2 for generation, as Triton deployments speak it: JSON, with the binary data extension ([`tensors`]).
+//! KServe's inference protocol v2 for generation, as used by Triton deployments: JSON, with the binary data extension
+//! ([`tensors`]).
 
 use axum::body::Body;
 use axum::http::Response;
@@ -12,7 +13,7 @@ use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
 
-/// Tokens of an answer where a request does not say.
+/// Default number of answer tokens.
 const USUAL: usize = 16;
 
 /// The version of each model.
@@ -21,7 +22,7 @@ const VERSION: &str = "1";
 /// The model of a path.
 ///
 /// # Errors
-/// The path names a version that there is not.
+/// The path names an unknown version.
 fn name_of(path: &str) -> Result<String, Fault> {
     let mut parts = path.trim_start_matches("/v2/models/").split('/');
     let name = parts.next().unwrap_or_default();
@@ -43,10 +44,10 @@ pub async fn server(server: Server, _: Asked) -> Answer {
     ))
 }
 
-/// `/v2/models/NAME`, as all routes of a model also below `/v2/models/NAME/versions/1`.
+/// `/v2/models/NAME`; like all routes of a model it also exists below `/v2/models/NAME/versions/1`.
 ///
 /// # Errors
-/// No such model.
+/// There is no such model.
 pub async fn model(server: Server, asked: Asked) -> Answer {
     let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
@@ -63,23 +64,23 @@ pub async fn model(server: Server, asked: Asked) -> Answer {
 /// `/v2/models/NAME/ready`.
 ///
 /// # Errors
-/// No such model, or the server ends.
+/// There is no such model, or the server is shutting down.
 pub async fn ready(server: Server, asked: Asked) -> Answer {
     let name = name_of(&asked.path)?;
     server.model(Some(&name))?;
     super::info::ready(server, asked).await
 }
 
-/// A text that is being continued.
+/// A text being continued.
 struct Asking {
     answering: Answering,
-    /// The name that the model was asked by.
+    /// The model's name in the request.
     name: String,
     /// Parameters that have no effect.
     unknown: Vec<String>,
 }
 
-/// Asks a model to continue a text.
+/// Submits a text to a model.
 fn ask(server: &Server, mut asked: Asked, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
     let permit = asked.permit()?;
     fields.set("model", name_of(&asked.path)?.into());
@@ -99,7 +100,7 @@ fn ask(server: &Server, mut asked: Asked, text: &str, mut fields: Fields) -> Res
     Ok(Asking { answering, name: params.name, unknown })
 }
 
-/// The text and the parameters of a request to generate; what is next to them counts as a parameter.
+/// The text and the parameters of a request to generate; other fields count as parameters.
 fn generation(asked: &Asked) -> Result<(String, Fields), Fault> {
     let mut fields = asked.fields()?;
     let text: String = fields.need("text_input")?;
@@ -114,7 +115,7 @@ fn generation(asked: &Asked) -> Result<(String, Fields), Fault> {
 /// `/v2/models/NAME/generate`.
 ///
 /// # Errors
-/// What is wrong with the request, or with its answer.
+/// Those of the request or of its answer.
 pub async fn generate(server: Server, asked: Asked) -> Answer {
     let mut asking = prepared(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
@@ -134,7 +135,7 @@ async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
 /// `/v2/models/NAME/generate_stream`.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// Those of the request.
 pub async fn generate_stream(server: Server, asked: Asked) -> Answer {
     let keep_alive_s = server.settings.keep_alive_s;
     let Asking { answering, name, unknown } = prepared(asked, move |asked| {
@@ -146,7 +147,7 @@ pub async fn generate_stream(server: Server, asked: Asked) -> Answer {
     Ok(ignored(response, &unknown))
 }
 
-/// An answer in pieces.
+/// A streamed answer.
 struct Pieces {
     name: String,
 }
@@ -169,10 +170,10 @@ impl Protocol for Pieces {
     fn end(&mut self, _: &Usage, _: &mut Frames) {}
 }
 
-/// `/v2/models/NAME/infer`: one text as a tensor of bytes, parameters as tensors of one number or as `parameters`.
+/// `/v2/models/NAME/infer`: one text as a tensor of bytes, parameters as tensors of one element or as `parameters`.
 ///
 /// # Errors
-/// What is wrong with the request, or with its answer.
+/// Those of the request or of its answer.
 pub async fn infer(server: Server, asked: Asked) -> Answer {
     let (mut asking, (id, binary)) = prepared(asked, move |asked| {
         let (json, mut behind) = tensors::split(&asked.body, asked.json_bytes)?;

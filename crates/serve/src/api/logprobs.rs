@@ -1,17 +1,17 @@
-//! Log-probabilities of tokens, in OpenAI's two forms.
+//! Log-probabilities of tokens, in OpenAI's two formats.
 
 use fathom_base::{Service, TokenLogprob};
 use serde_json::{Map, Value, json};
 
-/// How a token is spelled in an answer.
+/// Spelling of tokens in a response.
 #[derive(Clone, Copy, Debug)]
 pub struct Spelling {
-    /// `token_id:5`.
+    /// Spell tokens as `token_id:5`.
     pub as_ids: bool,
 }
 
 impl Spelling {
-    /// A token as text. Of bytes that are no characters, OpenAI's spelling of them.
+    /// A token as text; bytes that are not characters have OpenAI's spelling.
     pub fn of(self, service: &dyn Service, id: u32) -> String {
         if self.as_ids {
             return format!("token_id:{id}");
@@ -26,7 +26,7 @@ impl Spelling {
     }
 }
 
-/// A number that JSON has: minus infinity is not.
+/// A logarithm that JSON can represent: minus infinity becomes -9999.
 fn finite(logprob: f32) -> f64 {
     f64::from(logprob).max(-9999.0)
 }
@@ -43,7 +43,8 @@ pub fn chat(service: &dyn Service, tokens: &[TokenLogprob], spelling: Spelling, 
     json!({ "content": all.collect::<Value>() })
 }
 
-/// The `prompt_logprobs` of vLLM: of each token an object by id, of itself and of what is likely there; none of the first.
+/// The `prompt_logprobs` of vLLM: for each token an object by id, with itself and the most likely ones; null for the
+/// first.
 pub fn prompt(service: &dyn Service, tokens: &[TokenLogprob], top: usize) -> Value {
     let one = |id: u32, logprob: f32, rank: Option<u32>| {
         let text = String::from_utf8_lossy(&service.token_bytes(id)).into_owned();
@@ -61,17 +62,17 @@ pub fn prompt(service: &dyn Service, tokens: &[TokenLogprob], top: usize) -> Val
     tokens.iter().map(of).collect()
 }
 
-/// Where a token begins in a text, in characters. A character may be of several tokens, which all begin where it does.
+/// Offset of tokens in a text, in characters. All tokens of one character have its offset.
 #[derive(Clone, Debug, Default)]
 pub struct Offset {
-    /// Characters before.
+    /// Number of preceding characters.
     chars: usize,
-    /// The bytes of the one that is not whole.
+    /// Bytes of an incomplete character.
     part: Vec<u8>,
 }
 
 impl Offset {
-    /// The offset of the next token, which is of these bytes.
+    /// The offset of the next token, which has these bytes.
     fn next(&mut self, bytes: &[u8]) -> usize {
         let at = self.chars;
         self.part.extend(bytes);
@@ -80,7 +81,7 @@ impl Offset {
             self.chars += chunk.valid().chars().count();
             let last = chunk.invalid().as_ptr_range().end == self.part.as_ptr_range().end;
             match std::str::from_utf8(chunk.invalid()) {
-                // The beginning of a character, at the end.
+                // An incomplete character at the end.
                 Err(error) if last && error.error_len().is_none() => open = chunk.invalid().len(),
                 Err(_) => self.chars += 1,
                 Ok(_) => {}
@@ -91,7 +92,7 @@ impl Offset {
     }
 }
 
-/// The `logprobs` of a completion; `offset` is where the text of the first token begins, and is moved on.
+/// The `logprobs` of a completion; `offset` is the position of the first token, and is advanced.
 pub fn legacy(
     service: &dyn Service,
     tokens: &[TokenLogprob],
@@ -109,7 +110,7 @@ pub fn legacy(
             None => Value::Null,
             Some(_) if top == 0 => Value::Null,
             Some(own) => {
-                // The chosen token is among them, if it is not among the likeliest too.
+                // The chosen token is added if it is not among the most likely ones.
                 let mut map = Map::new();
                 for (id, logprob) in token.top.iter().take(top) {
                     map.entry(spelling.of(service, *id)).or_insert(json!(finite(*logprob)));
@@ -133,7 +134,7 @@ mod tests {
         let mut offset = Offset::default();
         let tokens: [&[u8]; 8] = [b"a", b"\xc3", b"\xbc", b"n", b"\xf0\x9f", b"\x98", b"\x80 d", b"o"];
         assert_eq!(tokens.map(|token| offset.next(token)), [0, 1, 1, 2, 3, 3, 3, 6]);
-        // Bytes that are no character are one that stands for them.
+        // Each invalid byte sequence counts as one replacement character.
         let broken: [&[u8]; 4] = [b"\xff", b"\xc3", b"a", b"b"];
         assert_eq!(broken.map(|token| offset.next(token)), [7, 8, 8, 10]);
     }

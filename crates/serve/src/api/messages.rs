@@ -1,4 +1,4 @@
-//! Anthropic's `/v1/messages`, as a conversation of the kind that `/v1/chat/completions` answers.
+//! Anthropic's `/v1/messages`, translated to a conversation as in `/v1/chat/completions`.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -13,7 +13,7 @@ use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
 
-/// The text of a string or of blocks.
+/// The text of a string or of text blocks.
 fn text_of(value: &Value, field: &str) -> Result<String, Fault> {
     let block = |block: &Value| match (block["type"].as_str(), block["text"].as_str()) {
         (Some("text"), Some(text)) => Ok(text.to_string()),
@@ -27,7 +27,7 @@ fn text_of(value: &Value, field: &str) -> Result<String, Fault> {
     }
 }
 
-/// A message of theirs as one or several of ours: results of tools are messages of their own.
+/// Converts an Anthropic message to one or several in OpenAI's format: tool results are separate messages.
 fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
     let role = message["role"].as_str().filter(|role| ["user", "assistant", "system"].contains(role));
     let role = role.ok_or_else(|| {
@@ -48,7 +48,7 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
                 let content = text_of(&block["content"], "messages")?;
                 out.push(json!({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content}));
             }
-            // Thoughts of earlier turns are not sent again.
+            // Thoughts of earlier turns are not passed on.
             Some("thinking" | "redacted_thinking") => {}
             _ => words.push(block.clone()),
         }
@@ -65,7 +65,7 @@ fn translated(message: &Value, out: &mut Vec<Value>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether the last message is the beginning of the answer, which continues it. An empty one begins nothing.
+/// True if the last message is the beginning of the answer, which continues it. An empty one has no effect.
 fn prefill(messages: &mut Vec<Value>) -> Result<bool, Fault> {
     let Some(last) = messages.last().filter(|last| last["role"] == "assistant") else { return Ok(false) };
     let said = last["content"].as_str().unwrap_or_default();
@@ -83,7 +83,7 @@ fn prefill(messages: &mut Vec<Value>) -> Result<bool, Fault> {
     Ok(true)
 }
 
-/// The request in OpenAI's fields; what is left over stays and is judged as there.
+/// The request in OpenAI's fields; remaining fields stay and are checked as there.
 fn openai(body: Map<String, Value>) -> Result<Fields, Fault> {
     let mut fields = Fields::of(body);
     one_answer(&fields, "messages")?;
@@ -149,7 +149,7 @@ fn why(stop: Option<&Stop>, calls: bool) -> &'static str {
     }
 }
 
-/// Which stop text it was.
+/// The stop text that ended the answer.
 fn stopped_by(stop: Option<&Stop>) -> Value {
     match stop {
         Some(Stop::StopText(text)) => text.as_str().into(),
@@ -169,7 +169,7 @@ fn usage(usage: &Usage) -> Value {
 /// `/v1/messages`.
 ///
 /// # Errors
-/// What is wrong with the request, or with its answer.
+/// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let talk = prepared(asked, move |asked| {
@@ -206,7 +206,7 @@ pub async fn answer(server: Server, asked: Asked) -> Answer {
     Ok(ignored(typed("application/json", message), &talk.unknown))
 }
 
-/// The arguments of a call as an object: what the model wrote, or a string where that is no JSON.
+/// The arguments of a call as an object: the model's text, or a string if that is not JSON.
 fn input(arguments: &str) -> String {
     if arguments.is_empty() { "{}".to_string() } else { raw::or_string(arguments) }
 }
@@ -214,7 +214,7 @@ fn input(arguments: &str) -> String {
 /// `/v1/messages/count_tokens`.
 ///
 /// # Errors
-/// What is wrong with the conversation.
+/// Those of the conversation.
 pub async fn count(server: Server, asked: Asked) -> Answer {
     let counted = prepared(asked, move |asked| {
         let mut map = body(&asked)?;
@@ -251,14 +251,14 @@ fn streamed(server: &Server, id: &str, talk: Talk) -> Response<Body> {
     stream(talk.answering, protocol, server.settings.keep_alive_s)
 }
 
-/// An answer in blocks.
+/// A streamed answer in blocks.
 struct Blocks {
     server: Server,
     message: Value,
     scanner: Scanner,
     forced: Option<String>,
     index: usize,
-    /// The block that is being sent.
+    /// The block in progress.
     open: Option<&'static str>,
     calls: usize,
     stop: Option<Stop>,
@@ -321,7 +321,7 @@ impl Protocol for Blocks {
 
     fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
         match event {
-            // Only now is it known how much of the prompt was cached, and both counts are of the same kind.
+            // Only now is the number of cached prompt tokens known, and both counts must be consistent.
             Event::Started { prompt, cached_tokens, .. } => {
                 let took = Usage { prompt_tokens: prompt.len(), cached_tokens, ..Usage::default() };
                 self.message["usage"] = usage(&took);

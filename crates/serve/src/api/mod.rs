@@ -1,4 +1,4 @@
-//! The endpoints: what each takes, and what it answers.
+//! The endpoints: their inputs and outputs.
 
 pub mod admin;
 pub mod chat;
@@ -32,44 +32,44 @@ use crate::keys::Asker;
 use crate::shared::Shared;
 use crate::traces::Traced;
 
-/// What an endpoint answers with.
+/// Result of an endpoint.
 pub type Answer = Result<Response<Body>, Fault>;
 
-/// What a request is called.
+/// Names of a request.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// In the log.
+    /// Id in the log.
     pub id: String,
-    /// In a trace.
+    /// Position in a trace.
     pub traced: Traced,
-    /// What is done for it, in OpenTelemetry's words.
+    /// The operation, in OpenTelemetry's terms.
     pub operation: &'static str,
-    /// Who asked does not listen any more.
+    /// Set when the client has left.
     pub left: Arc<AtomicBool>,
 }
 
 impl Named {
-    /// Who asked does not listen any more.
+    /// True if the client has left.
     pub fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
 }
 
-/// A request, let in and read.
+/// An admitted request with its body.
 pub struct Asked {
-    /// Its name in the log, and where it stands in a trace.
+    /// Its names in the log and in traces.
     pub id: Named,
-    /// Who asks.
+    /// The client.
     pub asker: Asker,
     /// Its path.
     pub path: String,
     /// Its body.
     pub body: Bytes,
-    /// Bytes of the body that are JSON, where tensors come behind them.
+    /// Length of the body's JSON part, if tensors follow it.
     pub json_bytes: Option<usize>,
     /// Its permit, if the route does work.
     pub permit: Option<Permit>,
-    /// What its body takes of the room for bodies.
+    /// Permit for its body's bytes.
     pub _bytes: Option<Permit>,
 }
 
@@ -77,7 +77,7 @@ impl Asked {
     /// The fields of the body.
     ///
     /// # Errors
-    /// It is no JSON object.
+    /// The body is not a JSON object.
     pub fn fields(&self) -> Result<Fields, Fault> {
         Fields::parse(&self.body)
     }
@@ -90,7 +90,7 @@ impl Asked {
         self.permit.take().ok_or_else(|| Fault::ours("this route has no permit"))
     }
 
-    /// What prefixes may be shared within: one key, and what the request says.
+    /// The scope within which prefixes are shared: the key, and the request's salt.
     pub fn scope(&self, salt: Option<String>) -> String {
         let key = match &self.asker {
             Asker::Known(key) => key.as_str(),
@@ -100,7 +100,7 @@ impl Asked {
     }
 }
 
-/// Says that who asked has left, once it is dropped.
+/// Records that the client has left, when dropped.
 struct Leaving(Arc<AtomicBool>);
 
 impl Drop for Leaving {
@@ -109,11 +109,12 @@ impl Drop for Leaving {
     }
 }
 
-/// Runs what prepares an answer, outside the threads that drive connections: reading a body, filling in a template, tokenising and compiling
-/// a structure take as long as a client likes, whatever the body's size. It is no longer wanted when the client leaves.
+/// Prepares a response outside the threads that drive connections: reading a body, filling in a template, tokenising
+/// and compiling a structure can take arbitrarily long, whatever the body's size. The result is not wanted any more
+/// once the client leaves.
 ///
 /// # Errors
-/// Its own.
+/// Those of `work`.
 pub async fn prepared<T: Send + 'static>(
     asked: Asked,
     work: impl FnOnce(Asked) -> Result<T, Fault> + Send + 'static,
@@ -122,10 +123,10 @@ pub async fn prepared<T: Send + 'static>(
     apart(move || if asked.id.has_left() { Err(Fault::left()) } else { work(asked) }).await
 }
 
-/// Runs what takes long outside the threads that drive connections.
+/// Runs long work outside the threads that drive connections.
 ///
 /// # Errors
-/// Its own.
+/// Those of `work`.
 pub async fn apart<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
@@ -133,19 +134,19 @@ pub async fn apart<T: Send + 'static>(
     done.unwrap_or_else(|_| Err(Fault::ours("the request failed by a defect of the server")))
 }
 
-/// An answer of JSON.
+/// A JSON response.
 pub fn json_answer(value: &Value) -> Response<Body> {
     typed("application/json", value.to_string())
 }
 
-/// An answer of a type.
+/// A response with a content type.
 pub fn typed(kind: &'static str, text: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-/// Names the unknown fields, in a header: they had no effect.
+/// Lists unknown fields, which had no effect, in a header.
 pub fn ignored(mut response: Response<Body>, unknown: &[String]) -> Response<Body> {
     let plain = |name: &&String| {
         name.len() < 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte))
@@ -169,5 +170,5 @@ pub fn usage(usage: &Usage) -> Value {
     })
 }
 
-/// The server, for endpoints.
+/// The server's shared state, for endpoints.
 pub type Server = Arc<Shared>;

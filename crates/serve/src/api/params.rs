@@ -1,4 +1,4 @@
-//! What requests to generate have in common: the model, how tokens are chosen, limits.
+//! Common parameters of requests to generate: the model, sampling, limits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use crate::fields::Fields;
 use crate::settings::Settings;
 use crate::shared::{Model, Shared};
 
-/// What is asked of a model, but for the prompt.
+/// Parameters of a request except the prompt.
 pub struct Params {
     /// The model.
     pub model: Arc<Model>,
-    /// What it says of itself.
+    /// The model's description.
     pub card: ModelCard,
-    /// The name that it was asked by.
+    /// The model's name in the request.
     pub name: String,
-    /// How tokens are chosen; without a number of them.
+    /// Sampling settings without a number of tokens.
     pub sampling: Sampling,
-    /// Tokens of an answer, if the request says.
+    /// Requested number of answer tokens, if any.
     pub max_tokens: Option<usize>,
-    /// The answer streams.
+    /// True if the answer is streamed.
     pub stream: bool,
-    /// A stream ends with what it took.
+    /// True if a stream ends with usage figures.
     pub include_usage: bool,
-    /// Ids of tokens are sent.
+    /// True if token ids are sent.
     pub token_ids: bool,
-    /// Tokens are given by their ids (`token_id:5`).
+    /// True if tokens are spelled by id (`token_id:5`).
     pub tokens_as_ids: bool,
     answers: usize,
     beams: Option<Beams>,
@@ -46,16 +46,16 @@ pub struct Params {
 }
 
 impl Params {
-    /// Names what answers it: the model, or the adapter over it.
+    /// Fingerprint of the model, or of the adapter over it.
     pub fn fingerprint(&self) -> &str {
         let own = self.adapter.as_ref().and_then(|name| self.card.adapters.get(name));
         own.unwrap_or(&self.card.fingerprint)
     }
 
-    /// Takes what is common out of a request.
+    /// Takes the common parameters out of a request.
     ///
     /// # Errors
-    /// A value of the wrong type, or beyond a limit; no such model.
+    /// A value of the wrong type, or beyond a limit; there is no such model.
     pub fn take(shared: &Arc<Shared>, asked: &Asked, fields: &mut Fields) -> Result<Params, Fault> {
         let settings = &shared.settings;
         let name: Option<String> = fields.take("model")?;
@@ -110,10 +110,10 @@ impl Params {
         })
     }
 
-    /// The request for a prompt. Where the request does not say how many tokens, it is `usual` of them, if they have room.
+    /// The request for a prompt. Without a requested number of tokens it is `usual`, limited by the room left.
     ///
     /// # Errors
-    /// The prompt is empty, or has no room.
+    /// The prompt is empty, or leaves no room.
     pub fn request(&self, ids: Vec<u32>, usual: usize) -> Result<GenerateRequest, Fault> {
         let context = self.card.context_tokens;
         if ids.is_empty() {
@@ -142,7 +142,7 @@ impl Params {
         })
     }
 
-    /// What the answer has to be.
+    /// Sets the structure of the answer.
     pub fn set_structure(&mut self, structure: Structure) -> Result<(), Fault> {
         if self.structure.is_some() {
             return Err(Fault::field("tool_choice", "and a structure of the answer exclude each other"));
@@ -151,14 +151,14 @@ impl Params {
         Ok(())
     }
 
-    /// Answers to a prompt.
+    /// Number of answers to a prompt.
     pub fn answers(&self) -> usize {
         self.answers
     }
 }
 
-/// The search that is asked for, as vLLM's completions and Transformers' `generate` name its settings; without a width it follows as
-/// many beams as there are answers.
+/// The requested beam search, with the settings' names of vLLM's completions and Transformers' `generate`; the default
+/// width is the number of answers.
 fn beams(fields: &mut Fields, answers: usize, limit: u64) -> Result<Option<Beams>, Fault> {
     let asked = fields.or("use_beam_search", false)?;
     let width: Option<usize> = fields.take("beam_width")?;
@@ -187,10 +187,10 @@ fn beams(fields: &mut Fields, answers: usize, limit: u64) -> Result<Option<Beams
     }
 }
 
-/// Alternatives of each token of a prompt, if its log-probabilities are asked for in vLLM's way.
+/// Alternatives of each prompt token, if log-probabilities are requested in vLLM's way.
 ///
 /// # Errors
-/// Too many, or of an answer that streams.
+/// Too many, or with a streamed answer.
 pub fn prompt_logprobs(fields: &mut Fields, settings: &Settings) -> Result<Option<usize>, Fault> {
     let top: Option<usize> = fields.take("prompt_logprobs")?;
     most("prompt_logprobs", top.unwrap_or(0), settings.max_logprobs)?;
@@ -200,6 +200,8 @@ pub fn prompt_logprobs(fields: &mut Fields, settings: &Settings) -> Result<Optio
     Ok(top)
 }
 
+/// Refuses several answers.
+///
 /// # Errors
 /// Several answers are asked for where a route has one.
 pub fn one_answer(fields: &Fields, of: &str) -> Result<(), Fault> {
@@ -211,6 +213,8 @@ pub fn one_answer(fields: &Fields, of: &str) -> Result<(), Fault> {
     }
 }
 
+/// Checks a limit.
+///
 /// # Errors
 /// More than a limit.
 pub fn most(name: &str, count: usize, limit: u64) -> Result<(), Fault> {
@@ -223,14 +227,14 @@ pub fn most(name: &str, count: usize, limit: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// vLLM's lower numbers run first; a service's higher ones do.
+/// Converts a priority: in vLLM lower numbers run first, in a service higher ones.
 fn priority(asked: i64) -> i32 {
     i32::try_from(-asked.clamp(-1000, 1000)).unwrap_or(0)
 }
 
-/// How tokens are chosen: where the request is silent as the model's files say, and where they are as OpenAI does.
+/// Sampling settings: from the request, else from the model's files, else OpenAI's defaults.
 fn sampling(shared: &Shared, model: &PartialSampling, fields: &mut Fields) -> Result<Sampling, Fault> {
-    // A search chooses no token by chance.
+    // A beam search does not sample.
     let searches = fields.get("use_beam_search") == Some(&Value::Bool(true));
     let usual = Sampling { temperature: 1.0, ..Sampling::default() };
     let usual = if searches { usual } else { model.on(usual) };

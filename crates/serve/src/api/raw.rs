@@ -1,9 +1,10 @@
-//! JSON as it is written. A number that no `f64` has, such as a name of twenty-five digits, keeps all of them, and so does the text around it.
+//! JSON in its original spelling. Numbers beyond `f64`, such as ids of twenty-five digits, keep all digits, and the
+//! text around them is unchanged.
 
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Value};
 
-/// The value that a text begins with, and what follows it; none where it begins with no JSON.
+/// The value at the beginning of a text, and the rest; `None` if there is no JSON.
 pub fn first(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start();
     let mut values = Deserializer::from_str(text).into_iter::<IgnoredAny>();
@@ -11,7 +12,7 @@ pub fn first(text: &str) -> Option<(&str, &str)> {
     text.split_at_checked(values.byte_offset())
 }
 
-/// The members of an object, in their order; none of anything else.
+/// The members of an object, in order; `None` for anything else.
 pub fn members(object: &str) -> Option<Vec<(String, &str)>> {
     let mut rest = object.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
     let mut members = Vec::new();
@@ -24,7 +25,7 @@ pub fn members(object: &str) -> Option<Vec<(String, &str)>> {
     Some(members)
 }
 
-/// The elements of an array; none of anything else.
+/// The elements of an array; `None` for anything else.
 pub fn elements(array: &str) -> Option<Vec<&str>> {
     let mut rest = array.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
     let mut elements = Vec::new();
@@ -36,7 +37,7 @@ pub fn elements(array: &str) -> Option<Vec<&str>> {
     Some(elements)
 }
 
-/// A text as JSON: itself where it is some, else a string.
+/// A text as JSON: itself if it is JSON, else a string.
 pub fn or_string(text: &str) -> String {
     match first(text) {
         Some((value, rest)) if rest.trim().is_empty() => value.to_string(),
@@ -44,7 +45,7 @@ pub fn or_string(text: &str) -> String {
     }
 }
 
-/// The text of an object with one more member, which is JSON.
+/// The text of an object with one more member, given as JSON.
 pub fn with(object: &Value, name: &str, json: &str) -> String {
     let mut text = object.to_string();
     text.pop();

@@ -1,4 +1,4 @@
-//! OpenAI's `/v1/responses`, without a store: a conversation is sent whole each time.
+//! OpenAI's `/v1/responses`, without storage: every request has the whole conversation.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::fields::Fields;
 use crate::shared::{Model, now_s};
 use crate::sse::{Frames, Protocol, stream};
 
-/// An item of the input as a message.
+/// An input item as a message.
 fn message(item: &Value) -> Result<Value, Fault> {
     match item["type"].as_str() {
         None | Some("message") => Ok(json!({"role": item["role"], "content": item["content"]})),
@@ -94,7 +94,7 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
         ));
     }
     if fields.take::<String>("truncation")?.is_some_and(|how| how != "disabled") {
-        // A conversation that is too long is refused.
+        // Conversations that are too long are refused.
         fields.ignore("truncation");
     }
     let include: Vec<String> = fields.list("include")?;
@@ -108,10 +108,10 @@ fn chat(mut fields: Fields) -> Result<Fields, Fault> {
     Ok(fields.under(to))
 }
 
-/// What `include` calls log-probabilities of an answer's tokens.
+/// The `include` value that requests log-probabilities of answer tokens.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// What a response repeats of its request, with what stands for a field that the request does not have.
+/// Request fields that a response repeats, with defaults.
 fn repeated(fields: &Fields) -> Map<String, Value> {
     let defaults = json!({
         "instructions": null,
@@ -136,14 +136,14 @@ fn repeated(fields: &Fields) -> Map<String, Value> {
     repeated
 }
 
-/// What a response is, but for its output.
+/// A response without its output.
 struct Frame {
     id: String,
     created: u64,
     model: String,
     temperature: f64,
     top_p: f64,
-    /// What it repeats of the request.
+    /// Repeated request fields.
     repeated: Map<String, Value>,
 }
 
@@ -211,7 +211,7 @@ fn call_item(server: &Server, call: &Call, status: &str) -> Value {
 /// `/v1/responses`.
 ///
 /// # Errors
-/// What is wrong with the request, or with its answer.
+/// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let (mut talk, repeated) = prepared(asked, move |asked| {
@@ -246,7 +246,7 @@ fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &answering::Answ
         let part = words_part(&words, &Logprobs::of(talk).json(&answer.logprobs));
         output.push(words_item(&server.unique("msg_"), part, status(answer.stop.as_ref())));
     }
-    // A call that was found is whole; one that the answer is ends with it.
+    // A call found in the text is complete; one that is the whole answer has the answer's status.
     let status_of_calls =
         if talk.tools.forced().is_some() { status(answer.stop.as_ref()) } else { "completed" };
     output.extend(calls.iter().map(|call| call_item(server, call, status_of_calls)));
@@ -254,11 +254,11 @@ fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &answering::Answ
     json_answer(&body)
 }
 
-/// How log-probabilities of tokens are given.
+/// Settings of the tokens' log-probabilities.
 struct Logprobs {
     model: Arc<Model>,
     spelling: Spelling,
-    /// Alternatives of each; none where they are not asked for.
+    /// Alternatives per token; `None` if log-probabilities are not requested.
     top: Option<usize>,
 }
 
@@ -293,7 +293,7 @@ fn streamed(server: &Server, frame: Frame, talk: Talk) -> Response<Body> {
     stream(talk.answering, protocol, server.settings.keep_alive_s)
 }
 
-/// A message that is being sent.
+/// A message in progress.
 #[derive(Default)]
 struct Words {
     id: String,
@@ -301,16 +301,16 @@ struct Words {
     logprobs: Vec<Value>,
 }
 
-/// An answer in items.
+/// A streamed answer in items.
 struct Items {
     server: Server,
     frame: Frame,
     scanner: Scanner,
     forced: Option<Call>,
     logprobs: Logprobs,
-    /// Log-probabilities of tokens whose text is still to be sent.
+    /// Log-probabilities of tokens whose text is not sent yet.
     pending: Vec<Value>,
-    /// The message that is being sent.
+    /// The message in progress.
     words: Option<Words>,
     output: Vec<Value>,
     sequence: u64,

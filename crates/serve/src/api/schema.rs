@@ -1,4 +1,4 @@
-//! What an answer has to be: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`.
+//! Structures of answers: OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`.
 
 use fathom_base::Structure;
 use serde_json::{Map, Value, json};
@@ -7,17 +7,17 @@ use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::settings::Settings;
 
-/// The compiler's options of a schema, among its members.
+/// The member of a schema with the compiler's options.
 const OPTIONS: &str = "x-guidance";
-/// Longest pattern of white space, in bytes.
+/// Maximum length of a white space pattern, in bytes.
 const MOST_PATTERN: usize = 1024;
 
-/// The white space between the tokens of JSON that a request asks for, where it does: a pattern, or none of an empty one.
+/// The requested white space between JSON tokens, if any: a pattern, which may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spacing(Option<String>);
 
 impl Spacing {
-    /// Takes vLLM's fields of it.
+    /// Takes vLLM's fields for it.
     ///
     /// # Errors
     /// A pattern that is too long.
@@ -30,7 +30,7 @@ impl Spacing {
         Ok(Spacing(pattern))
     }
 
-    /// A structure of JSON with this white space; any other as it is.
+    /// Applies the white space to a JSON structure; others are unchanged.
     pub fn on(&self, structure: Structure) -> Structure {
         let Some(pattern) = &self.0 else { return structure };
         let schema = match &structure {
@@ -38,7 +38,7 @@ impl Spacing {
             Structure::JsonSchema(text) => serde_json::from_str(text),
             _ => return structure,
         };
-        // What is no schema is refused where it is compiled.
+        // Invalid schemas are refused when they are compiled.
         let Ok(mut schema) = schema else { return structure };
         if schema == true {
             schema = json!({});
@@ -56,10 +56,10 @@ impl Spacing {
     }
 }
 
-/// The structure that a request asks for, if any, and the white space in it.
+/// The requested structure, if any, and its white space.
 ///
 /// # Errors
-/// More than one, none that is known, or one that is too large or too deep.
+/// Several structures, an unknown one, or one that is too large or too deep.
 pub fn structure(fields: &mut Fields, settings: &Settings) -> Result<(Option<Structure>, Spacing), Fault> {
     let mut found: Vec<(&str, Structure)> = Vec::new();
     if let Some(format) = fields.take::<Map<String, Value>>("response_format")?
@@ -86,7 +86,7 @@ pub fn structure(fields: &mut Fields, settings: &Settings) -> Result<(Option<Str
     Ok((Some(spacing.on(structure)), spacing))
 }
 
-/// The structure of JSON by a schema.
+/// The structure of JSON with a schema.
 pub fn by_schema(schema: &Value) -> Structure {
     Structure::JsonSchema(schema.to_string())
 }
@@ -118,7 +118,7 @@ fn guided(
         found.push((
             "json",
             match schema {
-                // A schema may come as its own text.
+                // A schema may be given as a string.
                 Value::String(text) => Structure::JsonSchema(text),
                 schema => by_schema(&schema),
             },
@@ -139,6 +139,8 @@ fn guided(
     Ok(())
 }
 
+/// Checks the size and depth of a structure.
+///
 /// # Errors
 /// Too large, or too deep.
 pub fn check(name: &str, structure: &Structure, settings: &Settings) -> Result<(), Fault> {
@@ -167,7 +169,7 @@ pub fn check(name: &str, structure: &Structure, settings: &Settings) -> Result<(
     Ok(())
 }
 
-/// How deep brackets are nested, outside strings.
+/// Maximum nesting depth of brackets, outside strings.
 fn depth(json: &[u8]) -> usize {
     let (mut now, mut most, mut inside, mut escaped) = (0usize, 0, false, false);
     for byte in json {

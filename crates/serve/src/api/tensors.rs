@@ -1,5 +1,5 @@
-//! KServe's binary data extension: tensors as bytes, end to end behind the JSON of a request or of an answer, whose length a header says.
-//! Numbers are little-endian; an element of BYTES has its length before it, in four bytes.
+//! KServe's binary data extension: tensors as bytes, concatenated after the JSON of a request or response, whose length
+//! is in a header. Numbers are little-endian; an element of BYTES is preceded by its length, in four bytes.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::{json_answer, typed};
 use crate::fault::Fault;
 
-/// Says how many bytes of a body are JSON.
+/// The header with the length of the JSON part.
 pub const JSON_BYTES: HeaderName = HeaderName::from_static("inference-header-content-length");
 
-/// The JSON of a body, and the tensors behind it.
+/// The JSON of a body, and the tensors after it.
 ///
 /// # Errors
 /// The body is shorter than its header says.
@@ -22,10 +22,11 @@ pub fn split(body: &[u8], json_bytes: Option<usize>) -> Result<(&[u8], &[u8]), F
     })
 }
 
-/// The only element of a tensor of a request, which may be the first of those behind the JSON. In JSON its data may be nested.
+/// The single element of a request's tensor, which may be the first of those after the JSON. In JSON its data may be
+/// nested.
 ///
 /// # Errors
-/// It has another number of elements, or is not what it says.
+/// Another number of elements, or a wrong type.
 pub fn element(input: &Value, behind: &mut &[u8]) -> Result<Value, Fault> {
     let name = input["name"].as_str().unwrap_or_default();
     let elements = input.get("shape").map(|shape| elements(name, shape)).transpose()?;
@@ -53,7 +54,7 @@ pub fn element(input: &Value, behind: &mut &[u8]) -> Result<Value, Fault> {
     decode(input["datatype"].as_str().unwrap_or_default(), bytes)
 }
 
-/// The elements of nested lists, in their order.
+/// The elements of nested lists, in order.
 fn flat<'a>(data: &'a [Value], out: &mut Vec<&'a Value>) {
     for value in data {
         match value {
@@ -63,7 +64,7 @@ fn flat<'a>(data: &'a [Value], out: &mut Vec<&'a Value>) {
     }
 }
 
-/// The number of elements of a shape.
+/// Number of elements of a shape.
 fn elements(name: &str, shape: &Value) -> Result<u64, Fault> {
     let extents = shape.as_array().map(|all| all.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
     let wrong = || wrong(&format!("has a shape of `{name}` that is no list of extents: {shape}"));
@@ -102,17 +103,17 @@ fn decode(datatype: &str, bytes: &[u8]) -> Result<Value, Fault> {
     })
 }
 
-/// The one text of a tensor of BYTES.
+/// The single text of a tensor of BYTES.
 fn text(bytes: &[u8]) -> Option<&str> {
     let (length, text) = bytes.split_first_chunk::<4>()?;
     let whole = u32::from_le_bytes(*length) as usize == text.len();
     std::str::from_utf8(text).ok().filter(|_| whole)
 }
 
-/// Whether a request wants the texts of its answer as binary data.
+/// True if a request wants the texts of its answer as binary data.
 ///
 /// # Errors
-/// It asks for an output that there is not.
+/// An unknown output.
 pub fn wants_binary(outputs: &[Value], whole: bool) -> Result<bool, Fault> {
     let Some(other) = outputs.iter().find(|output| output["name"] != "text_output") else {
         let own = outputs.iter().find_map(|output| output["parameters"]["binary_data"].as_bool());
@@ -121,7 +122,7 @@ pub fn wants_binary(outputs: &[Value], whole: bool) -> Result<bool, Fault> {
     Err(Fault::field("outputs", format_args!("has {}, and there is `text_output` alone", other["name"])))
 }
 
-/// An answer whose texts are the tensor `text_output`, in JSON or behind it.
+/// A response with the texts as the tensor `text_output`, in JSON or after it.
 pub fn answer(mut body: Value, texts: &[String], binary: bool) -> Response<Body> {
     let mut output = json!({"name": "text_output", "datatype": "BYTES", "shape": [texts.len()]});
     if !binary {

@@ -11,7 +11,7 @@ fn spelled(service: &dyn Service, id: u32) -> String {
     String::from_utf8_lossy(&service.token_bytes(id)).into_owned()
 }
 
-/// The tokens of a text. It is written as it stands: a text may have millions.
+/// The tokens of a text, serialised directly: a text may have millions.
 #[derive(Serialize)]
 struct Tokenized<'a> {
     count: usize,
@@ -32,7 +32,7 @@ impl Serialize for Spelled<'_> {
 /// `/tokenize`: the ids of a text, or of a conversation.
 ///
 /// # Errors
-/// No such model; a text that it cannot encode.
+/// There is no such model; a text that it cannot encode.
 pub async fn tokenize(server: Server, asked: Asked) -> Answer {
     let (body, unknown) = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
@@ -67,7 +67,7 @@ pub async fn tokenize(server: Server, asked: Asked) -> Answer {
 /// `/detokenize`: the text of ids.
 ///
 /// # Errors
-/// No such model; ids that it does not have.
+/// There is no such model; ids that it does not have.
 pub async fn detokenize(server: Server, asked: Asked) -> Answer {
     let (body, unknown) = prepared(asked, move |asked| {
         let mut fields = asked.fields()?;
@@ -79,7 +79,7 @@ pub async fn detokenize(server: Server, asked: Asked) -> Answer {
     Ok(ignored(json_answer(&body), &unknown))
 }
 
-/// `/tokenizer_info`: what lm-evaluation-harness asks before it sends ids.
+/// `/tokenizer_info`, which lm-evaluation-harness requests before it sends ids.
 ///
 /// # Errors
 /// There are several models.

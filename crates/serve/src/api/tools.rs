@@ -1,4 +1,4 @@
-//! Tool calls in the text of an answer, as families of models write them.
+//! Tool calls in the text of an answer, in the formats of model families.
 
 use serde_json::{Map, Value, json};
 
@@ -14,10 +14,10 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// What a text is made of.
+/// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerPart {
-    /// Words.
+    /// Text.
     Text(String),
     /// A call.
     Call(Call),
@@ -27,13 +27,14 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 const LLAMA: &str = "<|python_tag|>";
-/// Behind the name of a tool, in Mistral's newer forms: before a call's identifier, and before its arguments.
+/// Markers after a tool's name in Mistral's newer formats: before a call's id, and before its arguments.
 const CALL_ID: &str = "[CALL_ID]";
 const ARGS: &str = "[ARGS]";
-/// What thoughts stand between. A call in them is one that the model thinks of, not one that it makes.
+/// Delimiters of thoughts. A call within them is only considered by the model, not made.
 const THOUGHTS: [(&str, &str); 2] = [("<think>", "</think>"), ("[THINK]", "[/THINK]")];
 
-/// Marks that the text of an answer has to have, also where they are special tokens: those of thoughts, and of calls in a format.
+/// Markers that must appear in an answer's text even if they are special tokens: those of thoughts, and of calls in a
+/// format.
 pub fn shown(format: ToolFormat) -> Vec<String> {
     let calls: &[&str] = match format {
         ToolFormat::Auto => &[OPEN, CLOSE, MISTRAL, CALL_ID, ARGS, LLAMA],
@@ -46,12 +47,12 @@ pub fn shown(format: ToolFormat) -> Vec<String> {
     thoughts.chain(calls.iter().copied()).map(str::to_string).collect()
 }
 
-/// Finds calls in a text that grows.
+/// Finds calls in a growing text.
 #[derive(Debug)]
 pub struct Scanner {
     format: ToolFormat,
     names: Vec<String>,
-    /// Calls that are still taken; more are dropped.
+    /// Number of further calls to accept; others are dropped.
     most: usize,
     held: String,
     state: State,
@@ -59,27 +60,27 @@ pub struct Scanner {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing but white space so far.
+    /// Only white space so far.
     Start,
-    /// Words.
+    /// Text.
     Text,
-    /// Between Hermes' tags.
+    /// Between Hermes tags.
     Tagged,
-    /// Thoughts, up to this mark.
+    /// Thoughts, up to this marker.
     Thoughts(&'static str),
-    /// What is left is calls to its end, or words.
+    /// The rest is either calls to its end, or text.
     Whole,
 }
 
 impl Scanner {
-    /// Finds calls of these tools.
+    /// A scanner for calls of these tools.
     pub fn new(format: ToolFormat, names: Vec<String>) -> Scanner {
         let state = if names.is_empty() || format == ToolFormat::None { State::Text } else { State::Start };
         let format = if state == State::Text { ToolFormat::None } else { format };
         Scanner { format, names, most: usize::MAX, held: String::new(), state }
     }
 
-    /// Finds them in what continues a prompt, in which thoughts may have started.
+    /// Adapts the scanner to the end of the prompt, which may have opened thoughts.
     pub fn after(mut self, prompt: &str) -> Scanner {
         let open = THOUGHTS.iter().find(|(open, _)| prompt.trim_end().ends_with(open));
         if let (Some((_, close)), State::Start) = (open, self.state) {
@@ -88,25 +89,25 @@ impl Scanner {
         self
     }
 
-    /// Takes so many calls at most.
+    /// Limits the number of calls.
     pub fn of_at_most(self, most: usize) -> Scanner {
         Scanner { most, ..self }
     }
 
-    /// Calls as parts, up to the most.
+    /// Accepted calls as parts.
     fn taken(&mut self, calls: Vec<Call>) -> impl Iterator<Item = AnswerPart> + use<> {
         let taken = calls.len().min(self.most);
         self.most -= taken;
         calls.into_iter().take(taken).map(AnswerPart::Call)
     }
 
-    /// What a part that is no words may begin with: calls, and thoughts.
+    /// Markers that open something other than text: calls and thoughts.
     fn openings(&self) -> impl Iterator<Item = &'static str> {
         let thoughts = if self.format == ToolFormat::None { &[][..] } else { &THOUGHTS[..] };
         self.marks().iter().copied().chain(thoughts.iter().map(|(open, _)| *open))
     }
 
-    /// Marks that a call may begin with.
+    /// Markers that may open a call.
     fn marks(&self) -> &'static [&'static str] {
         match self.format {
             ToolFormat::Auto => &[OPEN, MISTRAL, LLAMA],
@@ -117,12 +118,12 @@ impl Scanner {
         }
     }
 
-    /// A call may be bare JSON.
+    /// True if a call may be bare JSON.
     fn takes_bare(&self) -> bool {
         !matches!(self.format, ToolFormat::Hermes | ToolFormat::None)
     }
 
-    /// More of the text; what is certain.
+    /// Adds text; returns the parts that are now certain.
     pub fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         self.held.push_str(text);
         let mut parts = Vec::new();
@@ -130,7 +131,7 @@ impl Scanner {
         parts
     }
 
-    /// The end of the text.
+    /// Ends the text; returns the remaining parts.
     pub fn finish(&mut self) -> Vec<AnswerPart> {
         let held = std::mem::take(&mut self.held);
         let (body, open) = match self.state {
@@ -144,13 +145,13 @@ impl Scanner {
         }
     }
 
-    /// Takes a step; false where more text is needed.
+    /// Advances by one step; false if more text is needed.
     fn advance(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
         match self.state {
             State::Whole => false,
             State::Start => {
                 let rest = self.held.trim_start();
-                // What may become a mark waits; there is nothing before it that could be words.
+                // The beginning of a possible marker waits; no text precedes it.
                 if rest.is_empty() || self.openings().any(|mark| mark.starts_with(rest) && mark != rest) {
                     return false;
                 }
@@ -175,11 +176,11 @@ impl Scanner {
         }
     }
 
-    /// Words up to the next mark.
+    /// Processes text up to the next marker.
     fn begin(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
         let first = self.openings().filter_map(|mark| Some((self.held.find(mark)?, mark))).min();
         let Some((at, mark)) = first else {
-            // What may be the beginning of a mark waits.
+            // The beginning of a possible marker waits.
             parts.extend(self.all_but(self.openings().map(|mark| partial(&self.held, mark)).max()));
             return false;
         };
@@ -197,7 +198,7 @@ impl Scanner {
         true
     }
 
-    /// Thoughts up to their end; what follows is as at the beginning of an answer.
+    /// Processes thoughts up to their end; afterwards the state is that at the beginning of an answer.
     fn think(&mut self, close: &'static str, parts: &mut Vec<AnswerPart>) -> bool {
         let Some(at) = self.held.find(close) else {
             parts.extend(self.all_but(Some(partial(&self.held, close))));
@@ -208,13 +209,13 @@ impl Scanner {
         true
     }
 
-    /// Takes all but the last bytes, which may be the beginning of a mark.
+    /// Emits all but the last bytes, which may be the beginning of a marker.
     fn all_but(&mut self, bytes: Option<usize>) -> Vec<AnswerPart> {
         let sure = self.held.len() - bytes.unwrap_or(0);
         text(self.held.drain(..sure).collect())
     }
 
-    /// The calls that a text is; none if it is something else, or calls what there is not.
+    /// The calls in a text; `None` if it is anything else, or calls an unknown tool.
     fn calls(&self, text: &str) -> Option<Vec<Call>> {
         let mut calls = Vec::new();
         let mut rest = text.trim().trim_start_matches(MISTRAL).trim();
@@ -239,7 +240,7 @@ impl Scanner {
         (!calls.is_empty()).then_some(calls)
     }
 
-    /// The call that an object is. Its arguments are what the model wrote: a number of twenty digits keeps them all.
+    /// The call in an object. Arguments keep the model's spelling, including long numbers.
     fn call(&self, object: &str) -> Option<Call> {
         let mut members = raw::members(object)?;
         if let Some(inner) = member(&members, "function").and_then(raw::members) {
@@ -251,17 +252,16 @@ impl Scanner {
             return None;
         }
         let arguments = member(&members, "arguments").or(member(&members, "parameters")).unwrap_or("{}");
-        // Arguments may be the text of JSON.
+        // Arguments may be JSON in a string.
         let text: Option<String> = serde_json::from_str(arguments).ok();
         let arguments = text.unwrap_or_else(|| arguments.to_string());
-        // None are an empty object.
+        // Missing arguments are an empty object.
         let none = matches!(arguments.trim(), "" | "null");
         Some(Call { name, arguments: if none { "{}".to_string() } else { arguments } })
     }
 }
 
-/// The arguments that stand behind the name of a tool, as Mistral's newer forms have them: `add{..}`, `add[ARGS]{..}`,
-/// `add[CALL_ID]x[ARGS]{..}`.
+/// The arguments after a tool's name in Mistral's newer formats: `add{..}`, `add[ARGS]{..}`, `add[CALL_ID]x[ARGS]{..}`.
 fn behind<'t>(name: &str, text: &'t str) -> Option<&'t str> {
     let rest = text.strip_prefix(name)?.trim_start();
     let rest = match rest.strip_prefix(CALL_ID) {
@@ -271,12 +271,12 @@ fn behind<'t>(name: &str, text: &'t str) -> Option<&'t str> {
     Some(rest.trim_start()).filter(|arguments| arguments.starts_with('{'))
 }
 
-/// A member of an object by its name; of several the last.
+/// A member of an object by name; the last of several.
 fn member<'a>(members: &[(String, &'a str)], name: &str) -> Option<&'a str> {
     members.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
-/// Bytes at the end of a text that a mark begins with.
+/// Length of the end of a text that begins a marker.
 fn partial(text: &str, mark: &str) -> usize {
     (1..mark.len()).rev().find(|len| text.as_bytes().ends_with(&mark.as_bytes()[..*len])).unwrap_or(0)
 }
@@ -285,7 +285,7 @@ fn text(text: String) -> Vec<AnswerPart> {
     if text.is_empty() { Vec::new() } else { vec![AnswerPart::Text(text)] }
 }
 
-/// A tool of another protocol, which calls its schema `schema`, as a function; what it does not have is no key.
+/// Converts another protocol's tool, with its schema in `schema`, to a function; missing fields are omitted.
 pub fn function(tool: &Value, schema: &str) -> Value {
     let mut function = Map::new();
     for (theirs, ours) in [("name", "name"), ("description", "description"), (schema, "parameters")] {
@@ -301,7 +301,8 @@ pub fn names(tools: &[Value]) -> Vec<String> {
     tools.iter().filter_map(name).collect()
 }
 
-/// The schema of a list of calls of these tools, at least one. The parameters of each are a definition, and their references follow.
+/// The schema of a non-empty list of calls of these tools. The parameters of each are a definition, with their
+/// references adjusted.
 pub fn schema(tools: &[Value]) -> Value {
     let mut definitions = Map::new();
     let mut one = |(at, tool): (usize, &Value)| {
@@ -309,7 +310,7 @@ pub fn schema(tools: &[Value]) -> Value {
         if !parameters.is_object() {
             parameters = json!({"type": "object"});
         }
-        // References of a schema with an identifier are relative to that.
+        // References in a schema with an identifier are relative to it.
         if parameters.get("$id").is_none() {
             moved(&mut parameters, &format!("#/$defs/{at}"));
         }
@@ -328,7 +329,7 @@ pub fn schema(tools: &[Value]) -> Value {
     json!({"type": "array", "minItems": 1, "items": {"anyOf": calls}, "$defs": definitions})
 }
 
-/// Makes the references inside of a schema ones of a document that has it at `place`.
+/// Adjusts the references in a schema for a document that contains it at `place`.
 fn moved(schema: &mut Value, place: &str) {
     match schema {
         Value::Array(all) => all.iter_mut().for_each(|one| moved(one, place)),
@@ -342,9 +343,9 @@ fn moved(schema: &mut Value, place: &str) {
                             *to = format!("{place}{inside}");
                         }
                     }
-                    // Values, in which nothing is a reference.
+                    // Values contain no references.
                     ("const" | "enum" | "default" | "examples", _) => {}
-                    // Schemas by names, which may be those of keywords.
+                    // Schemas by name; the names may equal keywords.
                     (
                         "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas",
                         Value::Object(named),
@@ -357,7 +358,7 @@ fn moved(schema: &mut Value, place: &str) {
     }
 }
 
-/// The arguments of a call that a template reads: an object, not its text; none are an empty one.
+/// The arguments of a call for a template: an object rather than its text; empty if missing.
 pub fn as_object(arguments: &Value) -> Value {
     let read = match arguments {
         Value::String(text) if text.trim().is_empty() => Value::Null,
@@ -453,7 +454,7 @@ mod tests {
         }
     }
 
-    /// References of parameters still find what they name inside of the schema of all calls; names and values stay.
+    /// References within parameters still resolve inside the schema of all calls; names and values are unchanged.
     #[test]
     fn references_of_parameters_are_moved_with_them() {
         let parameters = json!({
@@ -490,7 +491,7 @@ mod tests {
             check(&format!("Well. {thought}{call}"), &[&format!("Well. {thought}"), "now({})"]);
             let endless = format!("{open}I {call}");
             check(&endless, &[&endless]);
-            // The prompt may end where thoughts begin.
+            // The prompt may end with the beginning of thoughts.
             for (prompt, calls) in [(format!("assistant\n{open}\n"), 0), (format!("{open}{close}\n"), 1)] {
                 let mut scanner = Scanner::new(ToolFormat::Auto, vec!["now".into()]).after(&prompt);
                 let parts = [scanner.push(call), scanner.finish()].concat();

@@ -13,30 +13,30 @@ use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::shared::{Model, now_s};
 
-/// Texts to compute numbers of.
+/// Texts to process.
 struct Asking {
     model: std::sync::Arc<Model>,
     name: String,
     texts: Vec<TextIds>,
     tokens: usize,
     numbers: Numbers,
-    /// Fields that the server does not know.
+    /// Fields unknown to the server.
     unknown: Vec<String>,
     _held: Held,
     _permit: Permit,
 }
 
-/// A text as a request has it.
+/// A text of a request.
 enum Input {
     Text(TextPair),
     Ids(Vec<u32>),
 }
 
-/// The fields that these requests share.
+/// The common fields of these requests.
 struct Common {
     name: Option<String>,
     model: std::sync::Arc<Model>,
-    /// Tokens of a text that count, if longer ones are to be cut.
+    /// Maximum tokens of a text, if longer ones are to be truncated.
     most: Option<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Common {
         let key = "truncate_prompt_tokens";
         let most = match fields.take::<i64>(key)? {
             None => None,
-            // As many as there may be.
+            // The maximum of the model.
             Some(-1) => Some(context),
             Some(asked) => match usize::try_from(asked) {
                 Ok(asked) if asked > 0 && asked <= context => Some(asked),
@@ -66,7 +66,7 @@ impl Common {
         Ok(Common { name, model, most })
     }
 
-    /// Reads texts, and holds room for their tokens.
+    /// Reads texts, and takes permits for their tokens.
     fn hold(
         self,
         asked: &mut Asked,
@@ -88,7 +88,7 @@ impl Common {
                 }
             };
             match text.ids.len() {
-                // The tokenizer puts nothing around it either.
+                // The tokenizer adds nothing around it either.
                 0 => Err(Fault::bad(format!(
                     "text {at} of the request, counted from 0, is empty for this model, and nothing can be computed of no tokens; leave it out"
                 ))),
@@ -105,10 +105,10 @@ impl Common {
         Ok(Asking { model, name, texts, tokens, numbers, unknown, _held: held, _permit: permit })
     }
 
-    /// A model whose head gives one number.
+    /// Checks that the model's head has one output.
     ///
     /// # Errors
-    /// It gives several.
+    /// A head with several outputs.
     fn ranks(&self) -> Result<(), Fault> {
         match self.model.service.card().labels.len() {
             0 | 1 => Ok(()),
@@ -124,7 +124,7 @@ impl Common {
 }
 
 impl Asking {
-    /// Waits for the numbers; dropping it cancels.
+    /// Waits for the results; dropping this cancels.
     async fn numbers(&mut self) -> Result<Vec<Vec<f32>>, Fault> {
         let (send, receive) = oneshot::channel();
         let texts = std::mem::take(&mut self.texts);
@@ -136,7 +136,7 @@ impl Asking {
         }
     }
 
-    /// A list with what the request took.
+    /// A list response with usage figures.
     fn list(&self, id: String, data: Value) -> Answer {
         let body = json!({
             "id": id,
@@ -150,7 +150,7 @@ impl Asking {
     }
 }
 
-/// Texts of a field: text, ids, or lists of either, `limit` of them at most.
+/// The texts of a field: text, ids, or lists of either, at most `limit` of them.
 fn inputs(value: Value, limit: u64) -> Result<Vec<Input>, Fault> {
     let wrong = || {
         Fault::field(
@@ -179,10 +179,10 @@ fn inputs(value: Value, limit: u64) -> Result<Vec<Input>, Fault> {
     }
 }
 
-/// Pairs whose texts are repeated: they have a limit of their number, and of their bytes, for which a body's is taken.
+/// Checks pairs with repeated texts: their number is limited, and their bytes by the limit of a body.
 ///
 /// # Errors
-/// More than a limit, by the field.
+/// The field that exceeds a limit.
 fn repeated(server: &Server, field: &str, pairs: usize, bytes: usize) -> Result<(), Fault> {
     most(field, pairs, server.settings.max_texts)?;
     let limit = server.settings.body_bytes;
@@ -200,7 +200,7 @@ fn repeated(server: &Server, field: &str, pairs: usize, bytes: usize) -> Result<
 /// `/v1/embeddings`.
 ///
 /// # Errors
-/// What is wrong with the request, or with the model.
+/// Those of the request or of the model.
 pub async fn embeddings(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let (mut asking, base64) = prepared(asked, move |mut asked| {
@@ -240,10 +240,10 @@ pub async fn embeddings(server: Server, asked: Asked) -> Answer {
     apart(written).await
 }
 
-/// `/classify`: the likeliest label of each text, and what the model says of all labels.
+/// `/classify`: the most likely label of each text, and the scores of all labels.
 ///
 /// # Errors
-/// What is wrong with the request, or with the model.
+/// Those of the request or of the model.
 pub async fn classify(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let mut asking = prepared(asked, move |mut asked| {
@@ -261,10 +261,11 @@ pub async fn classify(server: Server, asked: Asked) -> Answer {
     asking.list(server.unique("classify-"), data.collect())
 }
 
-/// `/score`: how well each second text answers the first, as vLLM's `text_1` and `text_2`: one and several, or as many of each.
+/// `/score`: how well each second text answers the first, as in vLLM's `text_1` and `text_2`: one and several, or
+/// equally many of each.
 ///
 /// # Errors
-/// What is wrong with the request, or with the model.
+/// Those of the request or of the model.
 pub async fn score(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let (mut asking, pairs) = prepared(asked, move |mut asked| {
@@ -300,8 +301,8 @@ pub async fn score(server: Server, asked: Asked) -> Answer {
     asking.list(server.unique("score-"), scores.iter().enumerate().map(score).collect())
 }
 
-/// Pairs of which scores are asked: of a model with a head as they are, of another one for vectors of both, the first of each pair before
-/// the second; a first text of all pairs once.
+/// Submits pairs for scoring: as pairs to a model with a head, else for vectors of both texts, the first of each pair
+/// before the second; a first text common to all pairs is submitted once.
 fn judged(
     common: Common,
     asked: &mut Asked,
@@ -325,7 +326,7 @@ fn judged(
     common.hold(asked, (inputs, Numbers::Vector), fields)
 }
 
-/// The score of each of so many pairs.
+/// The scores of `pairs` pairs.
 async fn scores(asking: &mut Asking, pairs: usize) -> Result<Vec<f32>, Fault> {
     let rows = asking.numbers().await?;
     // Vectors have length 1.
@@ -341,17 +342,18 @@ async fn scores(asking: &mut Asking, pairs: usize) -> Result<Vec<f32>, Fault> {
     })
 }
 
-/// What is ranked: the texts, as the request gave them.
+/// The texts to rank, as in the request.
 struct Ranking {
     documents: Vec<String>,
     most: usize,
     with_documents: bool,
 }
 
-/// `/v1/rerank`: documents by how well they answer a query, by the number of a model with a head, or else by the cosine of vectors.
+/// `/v1/rerank`: ranks documents by how well they answer a query, by the score of a model with a head, or else by the
+/// cosine of vectors.
 ///
 /// # Errors
-/// What is wrong with the request, or with the model.
+/// Those of the request or of the model.
 pub async fn rerank(server: Server, asked: Asked) -> Answer {
     let of = server.clone();
     let (mut asking, ranking) = prepared(asked, move |mut asked| {

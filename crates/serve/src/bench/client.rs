@@ -1,4 +1,4 @@
-//! A client that measures: one request at a time over a connection that is kept.
+//! A benchmark client: one request at a time over a persistent connection.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,28 +14,28 @@ use tokio::net::TcpStream;
 use super::pretended::Clock;
 use crate::error::Error;
 
-/// Most bytes that are held of an answer.
+/// Maximum bytes of a response to keep.
 const MOST_BYTES: usize = 16 << 20;
 
-/// A server to ask.
+/// The server to benchmark.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Host and port.
     address: String,
-    /// What stands before `/v1`.
+    /// Path prefix before `/v1`.
     prefix: String,
-    /// Its key.
+    /// The API key.
     pub key: Option<String>,
     /// The clock of a pretended model.
     clock: Option<Arc<Clock>>,
 }
 
-/// What was seen of a request.
+/// Measurements of a request.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The status; 0 where there was no answer.
+    /// The status; 0 without a response.
     pub status: u16,
-    /// It failed on its way.
+    /// True if the request failed.
     pub failed: bool,
     /// Seconds to the first token.
     pub first_s: Option<f64>,
@@ -53,7 +53,7 @@ impl Target {
         Target { address: address.to_string(), prefix: String::new(), key: None, clock: None }
     }
 
-    /// The same, timed by a clock.
+    /// Times texts by a clock.
     pub(super) fn timed(&self, clock: &Arc<Clock>) -> Target {
         Target { clock: Some(clock.clone()), ..self.clone() }
     }
@@ -61,7 +61,7 @@ impl Target {
     /// A server by its address: `http://host:port`, with or without `/v1`.
     ///
     /// # Errors
-    /// It is none, or wants TLS.
+    /// The address is invalid, or requires TLS.
     pub fn parse(url: &str) -> Result<Target, Error> {
         let Some(rest) = url.strip_prefix("http://") else {
             return Err(Error::Refused(format!("{url}: give an address that begins with http://")));
@@ -78,10 +78,10 @@ impl Target {
 pub struct Connection(SendRequest<Full<Bytes>>);
 
 impl Connection {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// The server does not respond.
     pub async fn open(target: &Target) -> Result<Connection, Error> {
         let refuse =
             |why: &dyn std::fmt::Display| Error::Refused(format!("cannot reach {}: {why}", target.address));
@@ -92,8 +92,8 @@ impl Connection {
         Ok(Connection(send))
     }
 
-    /// Posts JSON to a path; the status of the answer, and whether that was read to its end, so that the connection can be used again: of
-    /// one without end the first [`MOST_BYTES`] are read.
+    /// Posts JSON to a path; returns the status, and whether the response was read completely, so that the connection
+    /// can be reused. Of an endless response the first [`MOST_BYTES`] are read.
     pub async fn post(&mut self, target: &Target, path: &str, body: &str) -> Option<(u16, bool)> {
         let response = self.send(target, path, body).await?;
         let status = response.status().as_u16();
@@ -114,7 +114,7 @@ impl Connection {
     }
 }
 
-/// Asks once, over a connection that is there or a new one; it is gone if it broke.
+/// Sends one request over an open or a new connection, which is dropped if it breaks.
 pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &str) -> Seen {
     let mut seen = Seen { failed: true, ..Seen::default() };
     if connection.is_none() {
@@ -136,7 +136,7 @@ pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &st
     seen
 }
 
-/// Reads an answer to its end; false if it broke off.
+/// Reads a response to its end; false if it broke off.
 async fn read(
     response: Response<Incoming>,
     (seen, clock): (&mut Seen, Option<&Clock>),

@@ -1,5 +1,5 @@
-//! Load on a server: requests that come at random or in a closed loop, what became of them, and the cost of the server itself over a
-//! model that is pretended.
+//! Load tests of a server: requests at random times or in a closed loop, their results, and the overhead of the server
+//! itself over a pretended model.
 
 pub(crate) mod client;
 mod pretended;
@@ -24,35 +24,35 @@ use pretended::{Clock, Pretended};
 
 pub use client::Target;
 
-/// How requests come.
+/// Arrival of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrival {
-    /// So many a second, at random times (Poisson).
+    /// Requests per second, at random times (Poisson).
     PerSecond(f64),
-    /// So many clients, each of which asks again when it has its answer.
+    /// Number of clients, each of which sends a request after its previous response.
     Clients(usize),
 }
 
-/// What a server is asked.
+/// A load.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// How requests come.
+    /// Arrival of requests.
     pub arrival: Arrival,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: usize,
-    /// Words of a prompt; drawn between half and one and a half of it.
+    /// Words of a prompt: between 0.5 and 1.5 times this number.
     pub prompt_words: usize,
-    /// Tokens of an answer, drawn in the same way.
+    /// Tokens of an answer, varied in the same way.
     pub answer_tokens: usize,
-    /// Share of a prompt that all prompts begin with.
+    /// Share of each prompt that is a common prefix.
     pub shared_share: f64,
-    /// Answers stream.
+    /// True if answers are streamed.
     pub stream: bool,
-    /// The model's name; none where there is one alone.
+    /// The model's name; `None` if there is only one.
     pub model: Option<String>,
-    /// A request counts as good if its first token took at most so long, and the mean time between its tokens at most so long.
+    /// Limits for a good request: time to the first token, and mean time between tokens, in seconds.
     pub good_s: (f64, f64),
-    /// Of the random numbers.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
@@ -72,7 +72,7 @@ impl Default for Load {
     }
 }
 
-/// Numbers that look random (splitmix64).
+/// Pseudo-random numbers (splitmix64).
 struct Dice(u64);
 
 impl Dice {
@@ -85,7 +85,7 @@ impl Dice {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Between half and one and a half of `mean`.
+    /// A number between 0.5 and 1.5 times `mean`.
     fn around(&mut self, mean: usize) -> usize {
         ((mean as f64 * (0.5 + self.roll())) as usize).max(1)
     }
@@ -98,7 +98,7 @@ impl Dice {
     }
 }
 
-/// The bodies of a load, in their order.
+/// The request bodies of a load, in order.
 fn bodies(load: &Load) -> Vec<String> {
     let mut dice = Dice(load.seed);
     let shared = (load.prompt_words as f64 * load.shared_share.clamp(0.0, 1.0)) as usize;
@@ -124,7 +124,7 @@ fn bodies(load: &Load) -> Vec<String> {
     (0..load.requests).map(one).collect()
 }
 
-/// A share of sorted values lies at or below this.
+/// A quantile of sorted values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = ((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len().max(1)) - 1;
     sorted.get(at).copied().unwrap_or(0.0)
@@ -136,7 +136,7 @@ fn spread(mut values: Vec<f64>) -> Value {
     json!({"p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "count": values.len()})
 }
 
-/// Puts a load on a server; what became of it, times in milliseconds.
+/// Applies a load to a server; returns the results, with times in milliseconds.
 ///
 /// # Errors
 /// The server cannot be reached.
@@ -148,7 +148,7 @@ pub fn run(target: &Target, load: &Load) -> Result<Value, Error> {
 }
 
 async fn offer(target: &Target, load: &Load) -> Result<Vec<Seen>, Error> {
-    // One that cannot be reached is named before any load.
+    // An unreachable server is reported before any load.
     drop(Connection::open(target).await?);
     let (bodies, target) = (Arc::new(bodies(load)), Arc::new(target.clone()));
     let mut tasks = Vec::new();
@@ -215,7 +215,7 @@ fn report(load: &Load, seen: &[Seen], seconds: f64) -> Value {
     })
 }
 
-/// Puts a load on a server of a pretended model that answers at once; what became of it, as [`run`] reports it.
+/// Applies a load to a server with a pretended model that answers at once; returns the results of [`run`].
 ///
 /// # Errors
 /// The server cannot be started.
@@ -223,8 +223,8 @@ pub fn run_at_once(load: &Load) -> Result<Value, Error> {
     over(Pretended::at_once(), Settings::default(), |target| run(target, load))
 }
 
-/// The cost of the server itself: over a model that answers at once, over one that writes 64 streams of 50 tokens a second, and at
-/// four times what it takes on. A row each.
+/// The overhead of the server itself: over a model that answers at once, over one that writes 64 streams of 50 tokens
+/// per second, and at four times its admission limit. One row each.
 ///
 /// # Errors
 /// A server cannot be started.
@@ -247,7 +247,7 @@ pub fn own_cost(requests: usize) -> Result<Vec<Value>, Error> {
         run(&target.timed(&clock), &streams)
     })?;
     second["added_ms"] = spread(clock.take());
-    // A token takes 20 ms, so an answer of about 25 half a second: 16 at once are 32 a second.
+    // A token takes 20 ms, so an answer of about 25 tokens half a second: 16 at once are 32 per second.
     let few = Settings { max_requests: 16, sequences: 16, ..Settings::default() };
     let peak = Load {
         arrival: Arrival::Clients(16),
@@ -270,7 +270,7 @@ pub fn own_cost(requests: usize) -> Result<Vec<Value>, Error> {
     ])
 }
 
-/// Works against a server of a pretended model.
+/// Runs `work` against a server with a pretended model.
 fn over<T>(
     model: Pretended,
     settings: Settings,

@@ -1,4 +1,4 @@
-//! A model that is pretended: it writes at a pace, or at once, and what it writes says when that was.
+//! A pretended model: it writes at a given pace, or at once, and its texts contain the time of writing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,10 +13,10 @@ use fathom_base::{
     Sink, Stop, TextIds, TextPair, Ticket, Usage, VectorSink,
 };
 
-/// What marks a text that says when it was written, in microseconds.
+/// Marks a text that contains its time of writing, in microseconds.
 const MARK: &str = "@";
 
-/// When tokens were written, and how long they took to whom they are for.
+/// Times of written tokens, and their delays at the clients.
 #[derive(Debug)]
 pub(super) struct Clock {
     origin: Instant,
@@ -24,17 +24,17 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Nothing was written yet.
+    /// A clock without delays.
     pub fn new() -> Arc<Clock> {
         Arc::new(Clock { origin: Instant::now(), delays: Mutex::default() })
     }
 
-    /// A text that says that it is written now.
+    /// A text with the current time.
     fn text(&self) -> String {
         format!("{MARK}{} ", self.origin.elapsed().as_micros())
     }
 
-    /// A client has a text: if it says when it was written, that is how long it took.
+    /// Records the delay of a received text, if it contains its time of writing.
     pub fn heard(&self, text: &str) {
         let now = self.origin.elapsed().as_micros() as u64;
         if let Some(written) = text.strip_prefix(MARK).and_then(|text| text.trim().parse::<u64>().ok()) {
@@ -49,7 +49,7 @@ impl Clock {
     }
 }
 
-/// A request under way.
+/// A request in progress.
 struct Writing {
     clock: Arc<Clock>,
     request: GenerateRequest,
@@ -57,20 +57,20 @@ struct Writing {
     written: usize,
 }
 
-/// The model.
+/// The pretended model.
 pub(super) struct Pretended {
     clock: Arc<Clock>,
-    /// None answers at once.
+    /// `None` answers at once.
     writes: Option<Sender<Writing>>,
 }
 
 impl Pretended {
-    /// It answers before it has been asked.
+    /// A model that answers within the submission.
     pub fn at_once() -> Pretended {
         Pretended { clock: Clock::new(), writes: None }
     }
 
-    /// It writes so many tokens a second to each, by a clock.
+    /// A model that writes `per_s` tokens per second to each request, by a clock.
     pub fn paced(per_s: f64, clock: &Arc<Clock>) -> Pretended {
         let (send, receive) = channel();
         thread::spawn(move || write(&receive, Duration::from_secs_f64(1.0 / per_s)));
@@ -105,7 +105,7 @@ impl Writing {
     }
 }
 
-/// Writes what is asked for until all askers are gone.
+/// Writes the requested tokens until all senders are gone.
 fn write(asked: &Receiver<Writing>, pace: Duration) {
     let mut all: Vec<Option<Writing>> = Vec::new();
     let mut due: BinaryHeap<Reverse<(Instant, usize)>> = BinaryHeap::new();

@@ -1,4 +1,4 @@
-//! Who may ask what: every route, without a key, with a wrong one and with a right one.
+//! Access rules: every route without a key, with a wrong one and with a right one.
 
 use std::sync::Arc;
 

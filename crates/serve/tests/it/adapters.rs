@@ -1,4 +1,4 @@
-//! Adapters at the admin listener, and by their names where models are asked.
+//! Adapters at the admin listener, and as names of models in requests.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock, post};
 
-/// A server with a folder of adapters, which has `good` and a link that leads out of it.
+/// A server with a folder of adapters that has `good` and a link to outside.
 fn bed(root: &Path) -> (Bed, Router) {
     let adapters = root.join("adapters");
     std::fs::create_dir_all(adapters.join("good")).unwrap();
@@ -35,7 +35,7 @@ async fn adapters_come_and_go_under_vllms_words() {
     let good = json!({"lora_name": "fresh", "lora_path": "good"});
     let answer = ask(&mut bed, &admin, load, good.clone()).await;
     assert_eq!(answer, (200, "Success: LoRA adapter 'fresh' added successfully.".into()));
-    // By its absolute path, too.
+    // The absolute path works too.
     let absolute = json!({"lora_name": "other", "lora_path": root.path().join("adapters/good")});
     assert_eq!(ask(&mut bed, &admin, load, absolute).await.0, 200);
     let names = |text: &str| -> Vec<(String, Value)> {

@@ -1,4 +1,4 @@
-//! What a server takes on, what becomes of those who leave, and its end.
+//! Admission control, disconnecting clients, and shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,11 +33,11 @@ async fn a_full_server_says_so_at_once_and_those_who_leave_make_room() {
     let (status, headers, text) = bed.send(post(PATH, &body)).await;
     assert_eq!((status, headers["retry-after"].to_str().unwrap()), (429, "1"), "{text}");
     assert!(text.contains("rate_limit"));
-    // One leaves while it waits for a whole answer: its ticket is dropped, and its place is free.
+    // A client leaves while it waits for a whole answer: its ticket is dropped, and its permit is free.
     first.abort();
     _ = first.await;
     assert_eq!(bed.mock.open.load(Ordering::SeqCst), 1);
-    // A stream that is dropped, too.
+    // The same holds for a dropped stream.
     let stream = json!({"prompt": "a", "stream": true}).to_string();
     let response = bed.router.clone().oneshot(post(PATH, &stream)).await.unwrap();
     assert_eq!(response.status().as_u16(), 200);
@@ -74,12 +74,12 @@ async fn tokens_and_waits_have_limits() {
     }
     let (status, body) = bed.post(PATH, json!({"prompt": "a", "max_tokens": 1})).await;
     assert!(status == 429 && body["error"]["message"].as_str().unwrap().contains("first token"), "{body}");
-    // More prompts than requests are let in take a permit each.
+    // Each further prompt of a request needs a permit of its own.
     held.abort();
     second.abort();
 }
 
-/// Starts a server on a port of its own.
+/// Starts a server on its own port.
 fn start(mock: Mock, settings: Settings) -> (Arc<AtomicBool>, u16, thread::JoinHandle<()>) {
     let stop = Arc::new(AtomicBool::new(false));
     let (send, receive) = channel();

@@ -1,11 +1,11 @@
-//! What one protocol does with a conversation the others do: the same checks, calls and thoughts.
+//! All protocols treat conversations alike: the same checks, calls and thoughts.
 
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock};
 
-/// Marks of calls and thoughts are special tokens of some models and texts of others: what they mark is found either way, in every
-/// protocol, streamed or not.
+/// Markers of calls and thoughts are special tokens of some models and text of others: their contents are found either
+/// way, in every protocol, streamed or not.
 #[tokio::test]
 async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tokens() {
     static MARKS: [&str; 8] = [
@@ -53,7 +53,7 @@ async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tok
             assert_eq!(said, (words.to_string(), vec![("add".into(), json!({"a": 1}))]), "{path} {events:?}");
         }
     }
-    // Without tools thoughts still have their marks.
+    // Without tools, thoughts still have their markers.
     let bed = Bed::new(Mock { special: MARKS.to_vec(), ..Mock::saying("[THINK]hm[/THINK]yes") });
     for ((path, body), stream) in asks.iter().flat_map(|ask| [(ask, false), (ask, true)]) {
         let mut body = body.clone();
@@ -64,7 +64,7 @@ async fn calls_and_thoughts_are_found_whether_or_not_their_marks_are_special_tok
     }
 }
 
-/// The words and the calls of an answer in any protocol, whole or in events.
+/// The text and the calls of an answer in any protocol, whole or in events.
 fn streamed(events: &[Value]) -> (String, Vec<(String, Value)>) {
     let (mut words, mut calls) = (String::new(), Vec::<(String, String)>::new());
     let part = |value: &Value| value.as_str().unwrap_or_default().to_string();
@@ -110,7 +110,7 @@ fn with(body: &Value, more: &Value) -> Value {
     body
 }
 
-/// What chats check, the other protocols check, each in its words.
+/// Checks of chats apply to the other protocols too, each with its own messages.
 #[tokio::test]
 async fn what_a_chat_refuses_every_protocol_does() {
     let bed = Bed::new(Mock::saying("Hi!"));
@@ -156,7 +156,7 @@ async fn what_a_chat_refuses_every_protocol_does() {
         assert_eq!(bed.post(path, with(body, &json!({"n": 2}))).await.0, 400, "{path}");
     }
     assert!(bed.mock.asked.lock().unwrap().is_empty());
-    // An adapter is a model by its name, and what is no model is not found.
+    // An adapter is requested like a model, and unknown names are not found.
     for (path, body) in &bare[..4] {
         assert_eq!(bed.post(path, with(body, &json!({"model": "other"}))).await.0, 404, "{path}");
         assert_eq!(bed.post(path, with(body, &json!({"model": "tuned"}))).await.0, 200, "{path}");
@@ -202,7 +202,7 @@ async fn tools_that_a_chat_refuses_every_protocol_does() {
     }
 }
 
-/// A call that the whole answer is ends where the answer was cut.
+/// A call that is the whole answer is incomplete if the answer was cut.
 #[tokio::test]
 async fn a_forced_call_that_is_cut_is_incomplete() {
     let bed = Bed::new(Mock::saying(r#"{"a": 1}"#));

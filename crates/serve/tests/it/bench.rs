@@ -1,4 +1,4 @@
-//! Loads on a server, as `fathom bench serve` offers them.
+//! Load tests, as in `fathom bench serve`.
 
 use fathom_serve::bench::{Arrival, Load, Target, run, run_at_once};
 

@@ -34,7 +34,7 @@ async fn a_whole_answer_has_openais_form() {
         (&body["object"], &body["system_fingerprint"]),
         (&json!("chat.completion"), &json!("fp_mock"))
     );
-    // OpenAI's defaults, and room for an answer.
+    // OpenAI's defaults, and the room left for an answer.
     let asked = bed.mock.last();
     assert_eq!((asked.sampling.temperature, asked.sampling.max_tokens), (1.0, 989));
 }
@@ -125,7 +125,7 @@ async fn what_cannot_be_followed_is_refused_and_what_is_unknown_is_named() {
     let body = with(hello(), json!({"user": "u", "metadata": {}, "whatever": 1})).to_string();
     let (status, headers, _) = bed.send(crate::mock::post(PATH, &body)).await;
     assert_eq!((status, headers["x-fathom-ignored"].to_str().unwrap()), (200, "whatever"));
-    // An adapter is a model by its name.
+    // An adapter is requested like a model.
     bed.post(PATH, with(hello(), json!({"model": "tuned"}))).await;
     assert_eq!(bed.mock.last().adapter.as_deref(), Some("tuned"));
 }

@@ -1,4 +1,4 @@
-//! Completions, as evaluation harnesses ask for them.
+//! Completions, as requested by evaluation harnesses.
 
 use fathom_base::{Beams, EarlyStopping, PartialSampling};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ async fn a_stream_echoes_and_counts_characters() {
     assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
 }
 
-/// vLLM's form, in completions and in chats.
+/// vLLM's format, in completions and in chats.
 #[tokio::test]
 async fn log_probabilities_of_a_prompt_are_given_without_an_echo() {
     let bed = Bed::new(Mock::saying("z"));
@@ -186,7 +186,7 @@ async fn what_a_request_does_not_say_of_sampling_its_model_does() {
         assert_eq!((how.temperature, how.top_k, how.top_p, how.min_p), (0.0, 0, 1.0, 0.0), "{path}");
         assert_eq!(how.repetition_penalty, 1.0, "{path}");
     }
-    // A search draws nothing.
+    // A beam search does not sample.
     let search = json!({"prompt": "a", "use_beam_search": true, "n": 2});
     assert_eq!((bed.post("/v1/completions", search).await.0, bed.mock.last().sampling.top_k), (200, 0));
 }

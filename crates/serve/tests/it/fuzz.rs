@@ -1,9 +1,9 @@
-//! The bodies of fuzz targets over some bytes changed from a seed, without sanitizers (`fuzz/`).
+//! The bodies of fuzz targets over changed seeds, without sanitizers (`fuzz/`).
 
 #[path = "../../../../fuzz/bodies/serve.rs"]
 mod body;
 
-/// Calls with the bytes as they are, and with some of them changed, left out and doubled.
+/// Runs on the bytes as they are, and with some of them changed, removed and duplicated.
 fn changed(seed: &[u8], times: usize, run: impl Fn(&[u8])) {
     run(seed);
     let mut random = seed.len() as u64 + 5;

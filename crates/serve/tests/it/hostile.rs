@@ -1,4 +1,4 @@
-//! Small requests that ask for much: each is refused before the work, or runs where no connection waits for it.
+//! Small requests for a lot of work: each is refused before the work, or runs where no connection waits for it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ fn bed(mock: Mock, settings: Settings) -> Bed {
     Bed::with(mock, Opening { settings, ..Opening::default() })
 }
 
-/// A server on a port of its own.
+/// A server on its own port.
 struct Serving {
     shared: Arc<Shared>,
     stop: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ fn start(mock: Mock, settings: Settings) -> Serving {
 }
 
 impl Serving {
-    /// Sends a request whose body is said to be of so many bytes.
+    /// Sends a request whose header announces a body of `bytes` bytes.
     fn send(&self, request: &str, body: &str, bytes: usize) -> TcpStream {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -55,7 +55,7 @@ impl Serving {
         answer
     }
 
-    /// Waits until so many requests are open.
+    /// Waits until `count` requests are open.
     fn until_open(&self, count: u64) {
         while self.shared.requests.used() != count {
             thread::yield_now();
@@ -63,7 +63,7 @@ impl Serving {
     }
 }
 
-/// The name of the field is escaped, so that the bytes of the body do not have it.
+/// The field's name is escaped, so that it does not appear literally in the body.
 const COMPILES: &str = r#"{"prompt":"a","guided\u005fjson":{"type":"number","multipleOf":1000003}}"#;
 
 #[test]
@@ -85,7 +85,7 @@ fn structures_that_compile_for_ever_hold_up_no_request_and_end_when_their_client
     assert!(serving.ask("POST /v1/completions", r#"{"prompt":"a"}"#).starts_with("HTTP/1.1 200"));
     drop(all);
     serving.until_open(0);
-    // One that stays keeps the server from ending no longer than any other request.
+    // A client that stays delays shutdown no longer than any other request.
     let stays = serving.send("POST /v1/completions", COMPILES, COMPILES.len());
     serving.until_open(1);
     serving.stop.store(true, Ordering::Relaxed);
@@ -99,7 +99,7 @@ fn bodies_that_are_being_read_have_a_limit_together() {
     let all = [0; 4].map(|_| serving.send("POST /tokenize", "", 100));
     serving.until_open(4);
     let mut answer = String::new();
-    // Each waits for its body, and has taken its room before.
+    // Each waits for its body, and has already taken its permit.
     while !answer.starts_with("HTTP/1.1 429") {
         answer = serving.ask("POST /tokenize", r#"{"prompt":"a"}"#);
     }
@@ -127,7 +127,7 @@ async fn texts_are_counted_before_they_are_repeated() {
     refused(&bed, "/v1/score", &json!({"text_1": many, "text_2": many}), "is 40000").await;
     refused(&bed, "/v1/embeddings", &json!({"input": many}), "is 40000").await;
     refused(&bed, "/v1/completions", &json!({"prompt": many}), "is 40000").await;
-    // Few, whose repeated text makes much.
+    // A few texts, whose repetition is large.
     let few = vec!["b"; 200];
     refused(&bed, "/v1/score", &json!({"text_1": long, "text_2": few}), "40000200 bytes together").await;
     refused(&bed, "/v1/rerank", &json!({"query": long, "documents": few}), "40000200 bytes together").await;

@@ -1,4 +1,4 @@
-//! The server over a model that is pretended: requests through the router, in one process.
+//! The server over a pretended model: requests through the router, in one process.
 #![allow(clippy::unwrap_used)]
 
 mod access;

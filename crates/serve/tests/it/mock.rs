@@ -1,4 +1,4 @@
-//! A pretended model: a token is a byte, and an answer is what the request's script says.
+//! A pretended model: a token is a byte, and answers follow a script.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -18,40 +18,40 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
 
-/// What the pretended model does.
+/// Script of the pretended model.
 #[derive(Default)]
 pub struct Mock {
-    /// What it answers, the same each time.
+    /// Its answer to every request.
     pub answer: String,
-    /// Texts in it that are special tokens, one each.
+    /// Texts in the answer that are special tokens.
     pub special: Vec<&'static str>,
-    /// Between two tokens.
+    /// Time between two tokens.
     pub pace: Duration,
-    /// It never answers.
+    /// True if it never answers.
     pub hangs: bool,
-    /// It compiles structures for as long as they are wanted.
+    /// True if it compiles structures for as long as they are wanted.
     pub compiles: bool,
-    /// It fails where it would begin to answer.
+    /// The error with which answers fail to start.
     pub fails: Option<fn() -> Error>,
-    /// It stops answering in the middle, as if its thread had died.
+    /// True if it stops within the answer, as if its thread had died.
     pub dies: bool,
-    /// Its tokenizer begins every text of which numbers are asked with a token of its own.
+    /// True if its tokenizer adds a token before texts to embed or score.
     pub frames: bool,
-    /// How its files say that tokens are chosen.
+    /// Sampling settings of its files.
     pub sampling: PartialSampling,
-    /// What it says of itself.
+    /// Its labels.
     pub labels: Vec<String>,
-    /// Tokens a second, as it says.
+    /// Its reported tokens per second.
     pub per_s: f64,
-    /// Requests under way.
+    /// Number of open requests.
     pub open: Arc<AtomicUsize>,
-    /// What was asked, the last one last.
+    /// Received requests, most recent last.
     pub asked: Mutex<VecDeque<GenerateRequest>>,
-    /// Sinks of requests that hang.
+    /// Sinks of hanging requests.
     pub held: Mutex<Vec<Sink>>,
     /// Tools of the last conversation.
     pub tools: Mutex<Vec<Value>>,
-    /// Names of adapters that were loaded.
+    /// Names of loaded adapters.
     pub adapters: Mutex<Vec<String>>,
 }
 
@@ -77,7 +77,7 @@ fn logprob(id: u32, top: usize) -> TokenLogprob {
     TokenLogprob { id, logprob: Some(-0.5), rank: Some(0), top: likely.collect(), kept: Vec::new() }
 }
 
-/// An answer in tokens: ids and texts. Special ones have a text where the request shows them.
+/// An answer as ids and texts. Special tokens have text only if the request shows them.
 fn tokens(answer: &str, special: &[&str], shown: &[String]) -> Vec<(u32, String)> {
     let (mut rest, mut tokens) = (answer.as_bytes(), Vec::new());
     while let Some(byte) = rest.first() {
@@ -121,7 +121,7 @@ fn play(
             sink(Event::Piece { answer: index, text: text.clone(), ids: vec![*id], logprobs });
         }
     }
-    // It says that what was named for this ended it, and ends where it ends.
+    // The answer reports the first stop text or stop id as the reason, at the end of the script.
     let how = &request.sampling;
     let stop = match (how.stop.first(), how.stop_ids.first()) {
         _ if sent.len() < all.len() => Stop::Length,
@@ -270,7 +270,7 @@ impl Service for Mock {
     }
 }
 
-/// A server of one pretended model.
+/// A server with one pretended model.
 pub struct Bed {
     pub mock: Arc<Mock>,
     pub server: Arc<Shared>,
@@ -289,7 +289,7 @@ impl Bed {
         Bed { mock, server, router }
     }
 
-    /// Sends a request as it is.
+    /// Sends a request unchanged.
     pub async fn send(&self, request: Request<Body>) -> (u16, HeaderMap, String) {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (head, body) = response.into_parts();
@@ -303,7 +303,7 @@ impl Bed {
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}")))
     }
 
-    /// Posts JSON and takes the stream apart: its data, `[DONE]` as a string.
+    /// Posts JSON and parses the stream: its data, `[DONE]` as a string.
     pub async fn stream(&self, path: &str, body: Value) -> Vec<Value> {
         let (status, _, text) = self.send(post(path, &body.to_string())).await;
         assert_eq!(status, 200, "{text}");
@@ -319,7 +319,7 @@ impl Bed {
     }
 }
 
-/// A request with JSON.
+/// A POST request with JSON.
 pub fn post(path: &str, body: &str) -> Request<Body> {
     let request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
     request.body(Body::from(body.to_string())).unwrap()

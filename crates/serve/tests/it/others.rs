@@ -1,4 +1,4 @@
-//! Vectors, scores, tokens, and what a server says of itself.
+//! Vectors, scores, tokens, and information about the server.
 
 use serde_json::{Value, json};
 
@@ -60,7 +60,8 @@ async fn texts_are_labelled_scored_and_cut() {
     }
 }
 
-/// An empty text has the vector of what the tokenizer puts around it. Where that is nothing, the text is named.
+/// An empty text has the vector of the tokens that the tokenizer adds around it. If there are none, the error names the
+/// text.
 #[tokio::test]
 async fn an_empty_text_in_a_batch_has_a_vector_or_is_named() {
     let body = json!({"input": ["a", "", "x"]});

@@ -1,4 +1,4 @@
-//! Conversations in the words of other protocols.
+//! Conversations in the other protocols.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ async fn anthropics_messages_are_answered_in_blocks() {
     assert_eq!(kinds[..3], ["message_start", "ping", "content_block_start"]);
     assert_eq!(kinds[kinds.len() - 3..], ["content_block_stop", "message_delta", "message_stop"]);
     assert_eq!(kinds.iter().filter(|kind| **kind == "content_block_start").count(), 2);
-    // Both ends of a stream count what was cached apart.
+    // Both ends of a stream count cached tokens separately.
     let (first, last) = (&events[0]["message"]["usage"], &events[events.len() - 2]["usage"]);
     for name in ["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"] {
         assert!(
@@ -59,7 +59,7 @@ async fn anthropics_messages_are_answered_in_blocks() {
     );
 }
 
-/// Anthropic's prefill: the answer goes on where the last message ends.
+/// Anthropic's prefill: the answer continues the last message.
 #[tokio::test]
 async fn a_last_message_of_the_assistant_is_continued() {
     let bed = Bed::new(Mock::saying("llo"));
@@ -80,7 +80,7 @@ async fn a_last_message_of_the_assistant_is_continued() {
     assert!(status == 400 && wrong["error"]["message"].as_str().unwrap().contains("white space"), "{wrong}");
 }
 
-/// A number that no `f64` has is an identifier, and another one is another order.
+/// A number beyond `f64` is an identifier, and must not change.
 #[tokio::test]
 async fn arguments_of_calls_keep_every_digit() {
     let given = r#"{"id": 12345678901234567890123, "sum": 1.10}"#;
@@ -213,7 +213,7 @@ async fn a_response_has_the_log_probabilities_that_are_asked_for() {
     assert_eq!(bed.post("/v1/responses", ask(json!({"top_logprobs": 21}))).await.0, 400);
 }
 
-/// One call is the most in every protocol, streamed or not.
+/// With a limit of one call, further calls are dropped in every protocol, streamed or not.
 #[tokio::test]
 async fn calls_beyond_the_first_are_dropped_where_one_is_the_most() {
     let call = r#"<tool_call>{"name": "add", "arguments": {}}</tool_call>"#;
@@ -242,14 +242,14 @@ async fn calls_beyond_the_first_are_dropped_where_one_is_the_most() {
             let (status, _, text) = bed.send(crate::mock::post(path, &body.to_string())).await;
             let names = ["\"call_", "\"toolu_"].iter().flat_map(|mark| text.split(mark).skip(1));
             let ids = names.map(|rest| rest.split('"').next().unwrap());
-            // Not the name of the field, `call_id`.
+            // Skips the field's name, `call_id`.
             let ids: BTreeSet<&str> = ids.filter(|id| id.len() > 8).collect();
             assert!(status == 200 && ids.len() == 1, "{path} {stream}: {text}");
         }
     }
 }
 
-/// An answer that is cut behind a call was cut.
+/// An answer that is cut after a call is reported as cut.
 #[tokio::test]
 async fn messages_cut_inside_of_a_second_call_say_that_they_were_cut() {
     let call = r#"<tool_call>{"name": "add", "arguments": {}}</tool_call>"#;
@@ -263,7 +263,7 @@ async fn messages_cut_inside_of_a_second_call_say_that_they_were_cut() {
     assert_eq!(events[events.len() - 2]["delta"]["stop_reason"], "max_tokens");
 }
 
-/// What is no message, call or choice of tools is refused by each protocol, and is no failure of the server.
+/// Invalid messages, calls and tool choices are refused by each protocol, without a failure of the server.
 #[tokio::test]
 async fn what_is_no_message_is_refused_in_every_protocol() {
     let bed = Bed::new(Mock::saying("Hi!"));
@@ -352,7 +352,7 @@ async fn tools_without_a_description_have_none_in_every_protocol() {
     }
 }
 
-/// What has no effect is named, whatever the protocol.
+/// Fields without effect are listed, in every protocol.
 #[tokio::test]
 async fn fields_without_effect_are_named() {
     let bed = Bed::new(Mock::saying("Hi!"));
@@ -391,7 +391,7 @@ async fn kserve_generates_and_infers() {
     let (status, wrong) = bed.post("/v2/models/other/generate", json!({"text_input": "a"})).await;
     assert!(status == 404 && wrong["error"].is_string(), "{wrong}");
     assert_eq!(bed.get("/v2/models/mock/ready").await.0, 200);
-    // The version that the model's metadata name may stand in a path.
+    // The version in the model's metadata may appear in a path.
     let inputs = json!({"inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": [["Hello"]]}]});
     for path in ["/v2/models/mock/infer", "/v2/models/mock/versions/1/infer"] {
         let (status, whole) = bed.post(path, inputs.clone()).await;
@@ -408,7 +408,7 @@ async fn kserve_generates_and_infers() {
     assert!(status == 404 && wrong["error"].as_str().unwrap().contains("version `2`"), "{wrong}");
 }
 
-/// What Triton's client sends by default: JSON, and the tensors behind it.
+/// The default of Triton's client: JSON, followed by tensors.
 #[tokio::test]
 async fn kserve_takes_and_gives_binary_tensors() {
     let bed = Bed::new(Mock::saying("Hi!"));
@@ -458,7 +458,7 @@ async fn kserve_takes_and_gives_binary_tensors() {
         let (status, _, text) = bed.send(request).await;
         assert!(status == expected && text.contains(says), "{status} {text}");
     }
-    // Elsewhere a body is JSON alone.
+    // On other routes the body is only JSON.
     let request =
         Request::post("/v1/completions").header("host", "localhost").header("content-type", octets.0);
     let request = request.header("inference-header-content-length", 2).body(Body::from("{}")).unwrap();

@@ -1,4 +1,4 @@
-//! A model that is loaded again while a stream of the old one runs.
+//! Reloading a model while a stream of the old one runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tower::ServiceExt;
 
 use crate::mock::{Bed, Mock, post};
 
-/// A server whose model says `old`, slowly; loaded again it says what comes next of `answers`, or cannot be loaded.
+/// A server whose model slowly says `old`; reloaded, it says the next of `answers`, or fails to load.
 fn bed(answers: Vec<Option<&'static str>>) -> (Bed, Router, Arc<Mutex<Vec<Arc<Mock>>>>) {
     let loaded: Arc<Mutex<Vec<Arc<Mock>>>> = Arc::default();
     let (kept, at) = (loaded.clone(), AtomicUsize::new(0));
@@ -63,7 +63,7 @@ async fn running_streams_end_with_the_old_model_and_new_requests_have_the_new() 
         (&body["status"], &body["model"], &body["was"]),
         (&json!("reloaded"), &json!("mock"), &json!("fp_mock"))
     );
-    // The new one answers while the old one's stream goes on, to its end.
+    // The new model answers while the old one's stream continues to its end.
     assert_eq!(said(&bed).await, "new");
     let old = Arc::strong_count(&bed.mock);
     let rest = stream.collect().await.unwrap().to_bytes();
@@ -75,7 +75,7 @@ async fn running_streams_end_with_the_old_model_and_new_requests_have_the_new() 
         .collect();
     assert_eq!(words, "old words");
     assert!(text.trim_end().ends_with("data: [DONE]") && text.contains("\"finish_reason\":\"stop\""));
-    // With its last request the old one goes.
+    // The old model is dropped with its last request.
     for _ in 0..100 {
         if Arc::strong_count(&bed.mock) < old && bed.mock.open.load(Ordering::SeqCst) == 0 {
             break;
@@ -83,13 +83,13 @@ async fn running_streams_end_with_the_old_model_and_new_requests_have_the_new() 
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!((Arc::strong_count(&bed.mock), bed.mock.open.load(Ordering::SeqCst)), (1, 0));
-    // A load that fails leaves what there is.
+    // A failed reload changes nothing.
     let (status, body) = ask(&admin, "/reload", json!({"model": "mock"})).await;
     assert_eq!(status, 400, "{body}");
     assert!(body.contains("2 GiB are free"), "{body}");
     assert_eq!(said(&bed).await, "new");
     assert_eq!(ask(&admin, "/reload", json!({"model": "none"})).await.0, 404);
-    // Adapters that were loaded meanwhile are loaded over the new one.
+    // Adapters loaded at run time are loaded over the new model.
     let adapter = std::env::temp_dir().join(format!("fathom-reload-{}", std::process::id()));
     std::fs::create_dir_all(&adapter).unwrap();
     let (status, body) =

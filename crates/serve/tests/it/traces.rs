@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::mock::Mock;
 
-/// Takes posts and answers them; gives their paths and bodies.
+/// Receives posts and answers them; returns its address, and a channel with paths and bodies.
 fn collector() -> (String, Receiver<(String, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -47,7 +47,7 @@ fn collector() -> (String, Receiver<(String, Value)>) {
     (address, receive)
 }
 
-/// Posts to a server; the answer as it came.
+/// Posts to a server; returns the raw response.
 fn ask(at: &str, headers: &str, path: &str, body: &Value) -> String {
     let (body, mut stream) = (body.to_string(), std::net::TcpStream::connect(at).unwrap());
     let head = format!(
@@ -78,11 +78,11 @@ fn a_collector_receives_the_span_of_each_request() {
     let below = format!("traceparent: 00-{trace}-{parent}-01\r\n");
     let body = json!({"model": "tuned", "messages": [{"role": "user", "content": "secret words"}], "max_tokens": 3, "temperature": 0.5});
     assert!(ask(&at, &below, "/v1/chat/completions", &body).contains("Hel"));
-    // One whose caller does not want it traced, and one without a caller's trace.
+    // A request whose caller does not trace it, and one without a caller's trace.
     let not = format!("traceparent: 00-{trace}-{parent}-00\r\n");
     ask(&at, &not, "/v1/completions", &json!({"prompt": "unseen"}));
     ask(&at, "", "/v1/completions", &json!({"prompt": "b", "stream": true}));
-    // What was asked before the end is sent before the end.
+    // Spans of earlier requests are sent before the server ends.
     stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     assert_eq!(server.traces_lost(), 0);
@@ -141,7 +141,7 @@ fn a_collector_that_answers_without_end_takes_the_spans_and_no_memory() {
         _ = stream.read(&mut some).unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n").unwrap();
         let (piece, mut bytes) = (vec![b' '; 1 << 20], 0u64);
-        // It ends where its reader leaves.
+        // It ends when its reader leaves.
         while stream.write_all(&piece).is_ok() {
             bytes += piece.len() as u64;
         }
@@ -159,7 +159,7 @@ fn a_collector_that_answers_without_end_takes_the_spans_and_no_memory() {
     });
     let at = address.recv().unwrap();
     assert!(ask(&at, "", "/v1/completions", &json!({"prompt": "a"})).starts_with("HTTP/1.1 200"));
-    // What the system holds of a connection comes on top of what is read.
+    // The system's buffers of a connection add to the bytes read.
     assert!(written.recv().unwrap() < 64 << 20);
     assert_eq!(server.traces_lost(), 0);
     stop.store(true, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! ggml's block formats, by definition: blocks of codes with their scales to elements, with the bits of `ggml-quants.c`, and back as its
-//! reference quantisers do it ([`quantise`]).
+//! ggml's block formats by reference definition: dequantization of blocks of codes with scales, with the bits of
+//! `ggml-quants.c`, and quantization as in its reference quantizers ([`quantise`]).
 //!
-//! Q8_0, Q4_0 and Q5_0: 32 elements under one f16 scale; Q4_1 and Q5_1 add an f16 to them. The K types have 256 elements: Q4_K and Q5_K eight groups of 32, each with a scale and
-//! an offset of six bits in units of two f16; Q6_K sixteen groups of 16, each with a scale of eight bits in units of one f16.
+//! Q8_0, Q4_0 and Q5_0: 32 elements under one f16 scale; Q4_1 and Q5_1 add an f16 offset. The K types have 256
+//! elements: Q4_K and Q5_K eight groups of 32, each with a six-bit scale and offset in units of two f16; Q6_K sixteen
+//! groups of 16, each with an eight-bit scale in units of one f16.
 
 pub mod octets;
 mod quantise;
@@ -14,13 +15,13 @@ use half::{bf16, f16};
 
 pub use quantise::quantise;
 
-/// The f16 that two bytes are.
+/// The f16 in two bytes.
 #[inline(always)]
 pub fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// Scale and offset of one of a block's eight groups (`get_scale_min_k4`), from its twelve bytes of both.
+/// Scale and offset of one of a block's eight groups, from the twelve bytes that hold them (`get_scale_min_k4`).
 #[inline(always)]
 pub fn scale_min(scales: &[u8], group: usize) -> (u8, u8) {
     if group < 4 {
@@ -31,10 +32,10 @@ pub fn scale_min(scales: &[u8], group: usize) -> (u8, u8) {
     }
 }
 
-/// What whole blocks stand for.
+/// Dequantizes whole blocks.
 ///
 /// # Panics
-/// If the bytes are not those of as many blocks.
+/// If the sizes of `bytes` and `out` do not fit.
 #[track_caller]
 pub fn dequantise(kind: Kind, bytes: &[u8], out: &mut [f32]) {
     assert!(
@@ -71,8 +72,9 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Q4_0, Q4_1, Q5_0 and Q5_1: codes in pairs, the first and the second sixteen; of five bits the fifth ones before them, each a bit of a
-/// word, in the order of elements. What they have is subtracted from codes, or an f16 is added.
+/// Q4_0, Q4_1, Q5_0 and Q5_1: codes in pairs, one from the first sixteen and one from the second. Five-bit codes have
+/// their fifth bits in a word before them, in the order of elements. Codes have a constant subtracted, or an f16 offset
+/// is added.
 #[inline(always)]
 fn pairs<const FIVE: bool, const ADDS: bool>(block: &[u8], out: &mut [f32]) {
     let (head, codes) = block.split_at(if ADDS { 4 } else { 2 });

@@ -1,20 +1,21 @@
-//! Rows of blocks interleaved by eight: the same bytes in another order, so that a vector has the same elements of eight rows.
+//! Rows of blocks interleaved by eight: the same bytes in another order, so that a vector holds the same elements of
+//! eight rows.
 //!
-//! The blocks that eight rows have of the same columns are together. A block is a few fields of equal units (words of codes, f16
-//! numbers, bytes of scales); unit `i` of row `r` is unit `8 i + r` of the eight blocks' field, and fields keep their order. Whatever
-//! is exact for a block is exact for what [`block`] puts together again. Of bf16, two elements count as a block.
+//! The blocks of eight rows for the same columns lie together. A block is a few fields of equal units (words of codes,
+//! f16 numbers, bytes of scales); unit `i` of row `r` is unit `8 i + r` of the eight blocks' field, and fields keep
+//! their order. [`block`] reassembles a block exactly. For bf16, two elements count as a block.
 
 use super::{Kind, dequantise};
 
-/// Rows that are interleaved.
+/// Rows that are interleaved together.
 pub const OCTET: usize = 8;
-/// Bytes of the largest block that is interleaved.
+/// Bytes of the largest block kind that can be interleaved.
 pub const MOST_BYTES: usize = 210;
 
-/// Units of a block: where the first is, their bytes, their count.
+/// Units of a block: offset of the first, bytes of each, count.
 type Field = (usize, usize, usize);
 
-/// A block's fields, ascending and without gaps; none if rows of this kind are not interleaved.
+/// A block's fields, ascending and without gaps; empty if rows of this kind are not interleaved.
 const fn fields(kind: Kind) -> &'static [Field] {
     match kind {
         Kind::Q4_0 => &[(0, 2, 1), (2, 4, 4)],
@@ -29,12 +30,12 @@ const fn fields(kind: Kind) -> &'static [Field] {
     }
 }
 
-/// Whether rows of this kind may be interleaved.
+/// True if rows of this kind can be interleaved.
 pub const fn interleaves(kind: Kind) -> bool {
     !fields(kind).is_empty()
 }
 
-/// Elements and bytes of what keeps together: a block, or a pair of bf16.
+/// Elements and bytes of a unit that stays together: a block, or a pair of bf16.
 pub fn together(kind: Kind) -> (usize, usize) {
     match kind {
         Kind::Bf16 => (2, 4),
@@ -42,7 +43,7 @@ pub fn together(kind: Kind) -> (usize, usize) {
     }
 }
 
-/// Interleaves eight rows, which are one behind the other.
+/// Interleaves eight consecutive rows.
 ///
 /// # Panics
 /// If they are not whole blocks of a kind whose rows are interleaved.
@@ -72,7 +73,7 @@ pub fn interleave(kind: Kind, rows: &mut [u8]) {
     }
 }
 
-/// A field of eight rows' blocks.
+/// Transposes one field of eight rows' blocks.
 fn turn<'a, const UNIT: usize>(from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
     let rows: [&[[u8; UNIT]]; OCTET] = std::array::from_fn(|row| from(row).as_chunks::<UNIT>().0);
     for (index, units) in to.as_chunks_mut::<UNIT>().0.chunks_exact_mut(OCTET).enumerate() {
@@ -82,7 +83,7 @@ fn turn<'a, const UNIT: usize>(from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) 
     }
 }
 
-/// Puts a row's block together again, from the eight that are interleaved. `out` has the bytes of a block.
+/// Reassembles a row's block from the eight interleaved ones. `out` has the bytes of a block.
 ///
 /// # Panics
 /// If there is no such row, or `octet` is not eight blocks.
@@ -97,7 +98,7 @@ pub fn block(kind: Kind, octet: &[u8], row: usize, out: &mut [u8]) {
     }
 }
 
-/// What elements of a row stand for, from element `first` on: whole blocks. `rows` are eight rows, interleaved.
+/// Values of a row's elements from `first` on, in whole blocks. `rows` are eight interleaved rows.
 ///
 /// # Panics
 /// If the row does not have the elements.
@@ -123,7 +124,7 @@ mod tests {
             let covered: usize = fields(kind).iter().map(|(_, unit, count)| unit * count).sum();
             assert_eq!(covered, bytes, "{kind:?}");
             let row_bytes = blocks * bytes;
-            // No exponent of an f16 is that of an infinity.
+            // No f16 exponent is that of an infinity.
             let rows: Vec<u8> =
                 (0..OCTET * row_bytes).map(|at| (at * 89 + at / 251 + 3) as u8 & 0xbb).collect();
             let mut together = rows.clone();
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// What vectors expect: words of eight rows are neighbours.
+    /// The layout that vector kernels expect: words of eight rows are adjacent.
     #[test]
     fn words_of_eight_rows_are_neighbours() {
         let bytes = Kind::Q4K.block_bytes();

@@ -1,4 +1,4 @@
-//! ggml's reference quantisers, without importance matrices.
+//! ggml's reference quantizers, without importance matrices.
 
 use half::{bf16, f16};
 
@@ -7,10 +7,10 @@ use super::{Kind, half_at, scale_min};
 /// Groups whose largest magnitude is below this are zero.
 const LEAST: f32 = 1e-15;
 
-/// Elements to whole blocks.
+/// Quantizes elements to whole blocks.
 ///
 /// # Panics
-/// If the bytes are not those of as many blocks.
+/// If the sizes of `x` and `out` do not fit.
 #[track_caller]
 pub fn quantise(kind: Kind, x: &[f32], out: &mut [u8]) {
     assert!(
@@ -42,12 +42,12 @@ fn put_half(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// The nearest integer, of halves the even one.
+/// The nearest integer, ties to even.
 fn nearest(x: f32) -> i32 {
     x.round_ties_even() as i32
 }
 
-/// The element of largest magnitude, the first of them.
+/// The element of largest magnitude, the first of equals.
 fn extreme(x: &[f32]) -> f32 {
     let mut most = 0.0f32;
     for x in x {
@@ -71,7 +71,7 @@ fn q8_0(x: &[f32], block: &mut [u8]) {
     }
 }
 
-/// Q4_0, Q4_1, Q5_0 and Q5_1, as they lie in [`super::pairs`].
+/// Q4_0, Q4_1, Q5_0 and Q5_1, laid out as in [`super::pairs`].
 fn pairs<const FIVE: bool, const ADDS: bool>(x: &[f32], block: &mut [u8]) {
     let most = if FIVE { 31.0 } else { 15.0 };
     let (min, max) = x.iter().fold((f32::MAX, f32::MIN), |(min, max), x| {
@@ -96,8 +96,8 @@ fn pairs<const FIVE: bool, const ADDS: bool>(x: &[f32], block: &mut [u8]) {
     }
 }
 
-/// Scale, offset and codes from 0 to `most` of 32 elements (`make_qkx2_quants`): of some scales around that of the range the one whose
-/// least-squares fit has the smallest weighted error.
+/// Scale, offset and codes from 0 to `most` of 32 elements (`make_qkx2_quants`): tries several scales around that of
+/// the range and keeps the one whose least-squares fit has the smallest weighted error.
 fn fit_offset(x: &[f32], most: i32, first: f32, steps: usize, codes: &mut [u8]) -> (f32, f32) {
     let squares: f32 = x.iter().fold(0.0, |sum, x| sum + x * x);
     let mean = (squares / 32.0).sqrt();
@@ -114,7 +114,7 @@ fn fit_offset(x: &[f32], most: i32, first: f32, steps: usize, codes: &mut [u8]) 
         codes.fill(0);
         return (0.0, -min);
     }
-    // All attempts begin from the range; only the fit changes what is kept.
+    // All attempts start from the range; only the fit changes what is kept.
     let least = min;
     let code = |by: f32, x: f32| nearest(by * (x - least)).clamp(0, most);
     let error = |scale: f32, min: f32, codes: &[u8]| {
@@ -130,7 +130,7 @@ fn fit_offset(x: &[f32], most: i32, first: f32, steps: usize, codes: &mut [u8]) 
     let mut best = error(scale, min, codes);
     let mut tried = [0u8; 32];
     for step in 0..=steps {
-        // The offset that was kept takes part in the next attempt's codes, as in the original.
+        // The kept offset takes part in the next attempt's codes, as in the original.
         let by = (first + 0.1 * step as f32 + most as f32) / (max - min);
         let (mut sum_l, mut sum_l2, mut sum_xl) = (0.0f32, 0.0f32, 0.0f32);
         for ((x, w), tried) in x.iter().zip(&weights).zip(&mut tried) {
@@ -158,7 +158,8 @@ fn fit_offset(x: &[f32], most: i32, first: f32, steps: usize, codes: &mut [u8]) 
     (scale, -min)
 }
 
-/// The first twelve bytes after the two units: scales and offsets of eight groups in six bits; and codes by them.
+/// Writes the first twelve bytes after the two units, six-bit scales and offsets of eight groups, and returns the
+/// codes.
 fn groups(x: &[f32], most: i32, first: f32, steps: usize, block: &mut [u8]) -> [u8; 256] {
     let mut codes = [0u8; 256];
     let (mut scales, mut mins) = ([0.0f32; 8], [0.0f32; 8]);

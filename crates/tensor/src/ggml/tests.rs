@@ -1,4 +1,4 @@
-//! Blocks against ggml's.
+//! Compares blocks with ggml's.
 
 use std::path::Path;
 

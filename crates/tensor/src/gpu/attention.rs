@@ -1,47 +1,48 @@
-//! Scratch of attention by a library.
+//! Scratch of a library's attention.
 
 use crate::profile::OpDesc;
 
-/// Scratch of one call of attention by cuDNN (seen at 9.19 and 9.26 for a described H200), which takes some key heads at a
-/// time so that it stays bounded.
+/// Scratch of one call of cuDNN's attention (observed in 9.19 and 9.26 for a described H200), which takes a few key
+/// heads at a time so that it stays bounded.
 ///
-/// Packed documents are described by lists of starts, and there cuDNN lays what it keeps between its kernels like the tensor
-/// that it becomes: the sums like the rows' logarithms, the f32 gradient of the queries like theirs, and the gradients of every
-/// query head like those of keys and values, rows as many times wider (cudnn-frontend, `scaled_dot_product_flash_attention.h`).
-/// So packed gradients are made without gaps here, and copied to where they belong.
+/// Packed documents are described by lists of starts. For those, cuDNN lays out its intermediates like the tensor that
+/// they become: the sums like the rows' logarithms, the f32 gradient of the queries like theirs, and the gradients of
+/// every query head like those of keys and values, with rows as many times wider (cudnn-frontend,
+/// `scaled_dot_product_flash_attention.h`). Packed gradients are therefore made without gaps here and copied to their
+/// destination.
 ///
-/// What joins the results of other keys ([`OpDesc::Attention`]'s `partial`) is made here too: results with the rows' logarithms,
-/// and gradients, packed or not.
+/// Results that are merged with those of other keys ([`OpDesc::Attention`]'s `partial`) are also made here: outputs
+/// with the rows' logarithms, and gradients, packed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionScratch {
-    /// Key heads of one call of the library.
+    /// Key heads per call of the library.
     pub kv_heads: usize,
-    /// Sequences that a plan of packed ones is for.
+    /// Sequences that a plan for packed sequences has room for.
     pub sequences: usize,
-    /// Beginnings and lengths of packed sequences.
+    /// Starts and lengths of packed sequences.
     pub lists: u64,
-    /// The rows' logarithms of one sequence, head after head as cuDNN has them.
+    /// The rows' logarithms of one sequence, head after head, as cuDNN stores them.
     pub lse: u64,
     /// f32 of each query row: the result times its gradient.
     pub sums: u64,
     /// f32 gradients of the queries.
     pub wide: u64,
-    /// Gradients of keys, and as many of values, for every query head, where heads share them.
+    /// Gradients of keys, and as many of values, for every query head, if heads share them.
     pub full: u64,
-    /// Results that join others; gradients of the queries of packed sequences, or that join others.
+    /// Results to be merged; gradients of the queries of packed sequences, or to be merged.
     pub queries: u64,
-    /// Gradients of keys, and as many of values, of packed sequences, or that join others.
+    /// Gradients of keys, and as many of values, of packed sequences, or to be merged.
     pub keys: u64,
-    /// What an engine may have for itself in addition to those.
+    /// The engine's own scratch in addition.
     pub own: u64,
-    /// What kernels of our own need instead of all that.
+    /// Scratch that our own kernels need instead of all that.
     pub fallback: u64,
 }
 
-/// Where the parts of [`AttentionScratch`] begin, in this order.
+/// Offsets of the parts of [`AttentionScratch`], in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttentionParts {
-    /// Beginnings and lengths.
+    /// Starts and lengths.
     pub lists: u64,
     /// The rows' logarithms.
     pub lse: u64,
@@ -49,35 +50,36 @@ pub struct AttentionParts {
     pub sums: u64,
     /// f32 gradients of the queries.
     pub wide: u64,
-    /// Gradients of the queries, the keys, the values; in the forward pass results, in the place of the first.
+    /// Gradients of the queries, the keys, the values; in the forward pass the first place holds the results.
     pub gradients: [u64; 3],
-    /// Gradients of every query head: of keys, of values. Where sequences are not packed, an engine's own scratch begins here.
+    /// Gradients of keys and of values for every query head. If sequences are not packed, the engine's own scratch
+    /// begins here.
     pub full: [u64; 2],
-    /// The engine's own.
+    /// The engine's own scratch.
     pub own: u64,
-    /// All of it.
+    /// Total size.
     pub end: u64,
 }
 
-/// One call of attention's gradient, or of results that join others, takes no more key heads than fit in this.
+/// Limit on the scratch of one call; a gradient, or results to be merged, take no more key heads than fit.
 const ATTENTION_LIMIT: u64 = 1 << 30;
-/// Parts of scratch begin at multiples of this.
+/// Alignment of the parts of scratch.
 const ATTENTION_ALIGN: u64 = 256;
-/// Tensors that have a list of beginnings: q, k, v, the result, the logarithms, and four gradients.
+/// Tensors that have a list of starts: q, k, v, the result, the logarithms, and four gradients.
 const ATTENTION_LISTS: u64 = 9;
 
-/// Bytes of a list that cuDNN reads: each begins at a multiple of 16, as the graphs promise.
+/// Bytes of a list that cuDNN reads; each begins at a multiple of 16, as the graphs promise.
 pub fn attention_list(numbers: usize, number_bytes: usize) -> u64 {
     (numbers * number_bytes).next_multiple_of(16) as u64
 }
 
 impl AttentionScratch {
-    /// Of a call; `None` if it is none of attention.
+    /// Scratch of a call; `None` if it is not attention.
     pub fn of(op: &OpDesc) -> Option<AttentionScratch> {
         AttentionScratch::within(op, ATTENTION_LIMIT)
     }
 
-    /// Of a call for which so many bytes were charged, for it or for one with more keys.
+    /// Scratch of a call within the bytes that were charged for it or for one with more keys.
     pub fn within(op: &OpDesc, bytes: u64) -> Option<AttentionScratch> {
         let OpDesc::Attention {
             q_tokens,
@@ -93,9 +95,9 @@ impl AttentionScratch {
         else {
             return None;
         };
-        // Libraries take operands of two bytes.
+        // Libraries take two-byte operands.
         let partial = partial && dtype.bytes() == 2;
-        // One slice is one document.
+        // One slice means one document.
         let (sequences, packed) = (slices.max(1).next_power_of_two(), slices > 1);
         let lists = ATTENTION_LISTS * attention_list(sequences + 1, 8) + 2 * attention_list(sequences, 4);
         let group = heads / kv_heads.max(1);
@@ -105,7 +107,7 @@ impl AttentionScratch {
             let [sums, wide, full] = match (backward, packed) {
                 (false, _) => [0; 3],
                 (true, false) => [4 * rows, 4 * columns, 2 * keys * group as u64],
-                // Twice what two bytes an element take: the frontend does not rely on less.
+                // Twice the size of two-byte elements: the frontend does not rely on less.
                 (true, true) => [4 * (q_tokens * heads) as u64, 4 * columns, 4 * keys * group as u64],
             };
             let [queries, of_keys] = match (backward, packed || partial) {
@@ -130,7 +132,7 @@ impl AttentionScratch {
         if !backward && !partial {
             return Some(of(kv_heads));
         }
-        // The logarithms of packed rows stay where they are, so those of the first head of each call lie at a multiple of 16
+        // The logarithms of packed rows stay in place, so those of each call's first head lie at a multiple of 16
         // bytes.
         let even = |count: usize| !packed || count == kv_heads || (count * group).is_multiple_of(4);
         let counts = (1..=kv_heads).filter(|count| kv_heads.is_multiple_of(*count) && even(*count));
@@ -139,12 +141,12 @@ impl AttentionScratch {
         Some(of(found.unwrap_or(kv_heads)))
     }
 
-    /// All of it.
+    /// Total size.
     pub fn bytes(&self) -> u64 {
         self.parts().end.max(self.fallback)
     }
 
-    /// Where the parts begin.
+    /// Offsets of the parts.
     pub fn parts(&self) -> AttentionParts {
         let mut at = 0;
         let mut next = |bytes: u64| {
@@ -194,7 +196,8 @@ mod tests {
             (4096, 64, 8, 4, 8),
             (8192, 64, 8, 4, 8),
             (16_384, 64, 8, 4, 4),
-            // Logarithms of packed rows begin at multiples of 16 bytes, so four heads of one key head each are the least.
+            // Logarithms of packed rows begin at multiples of 16 bytes, so four heads with one key head each are the
+            // least.
             (131_072, 32, 32, 4, 4),
             (131_072, 28, 4, 4, 4),
             (131_072, 28, 4, 1, 1),
@@ -224,7 +227,7 @@ mod tests {
             assert_eq!(part, AttentionScratch { queries, keys, ..whole });
             assert_eq!(part == whole, slices > 1, "packed gradients are made there anyway");
         }
-        // Long results are made for some heads after the other.
+        // Long results are made a few heads at a time.
         let long = AttentionScratch::of(&op([1 << 20; 2], [32, 8], 1, [true, false])).unwrap();
         assert!(long.kv_heads < 8 && long.bytes() < (2 << 30));
     }

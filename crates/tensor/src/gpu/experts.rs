@@ -4,15 +4,16 @@ use super::{GRANULE, MATMUL_SCRATCH};
 use crate::profile::OpDesc;
 use crate::{MOST_EXPERTS, SUM_CHUNK};
 
-/// Where a library multiplies, an expert's list is filled up to a multiple of this: every size is whole pieces of 16 bytes then.
+/// For a library's products an expert's list is padded to a multiple of this, so that every size is whole pieces of 16
+/// bytes.
 pub const GROUP_ROWS: usize = 8;
-/// Operands and results that lie side by side for a library at a time.
+/// Bytes of operands and results gathered contiguously for a library at a time.
 const GATHERED: u64 = 128 << 20;
 /// Addresses of an expert's three matrices, and six i32 of their sizes; two factors.
 const TABLES: u64 = (3 * 8 + 6 * 4) * MOST_EXPERTS as u64 + 32;
 
-/// Lists of the slots of each expert, in i32: counts by block, beginnings, and the slots in order; for the gradient of the
-/// weights, what a chunk of [`SUM_CHUNK`] tokens has of an expert is filled up to 16.
+/// Bytes of the lists of each expert's slots, in i32: counts by block, starts, and the slots in order. For the gradient
+/// of the weights, an expert's slots in a chunk of [`SUM_CHUNK`] tokens are padded to 16.
 fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
     let all = tokens * slots;
     let (blocks, filled) = if weight {
@@ -24,39 +25,41 @@ fn lists(tokens: usize, slots: usize, weight: bool) -> u64 {
     4 * (blocks * MOST_EXPERTS + 2 * (MOST_EXPERTS + 1) + all + filled) as u64
 }
 
-/// Scratch of a product, on a chip of this instruction set: lists for kernels that gather as they multiply, or, on the chips
-/// where a library multiplies groups, what that takes, if it is more. Both are charged whether the library is there or not.
+/// Scratch of a product on a chip with this instruction set: lists for kernels that gather as they multiply or, on
+/// chips where a library multiplies groups, the library's needs if larger. Both are charged whether or not the library
+/// is present.
 pub(super) fn scratch(isa: &str, op: &OpDesc) -> u64 {
     let OpDesc::Grouped { tokens, slots, weight, .. } = *op else { return 0 };
     let grouped = GroupedScratch::of(op).filter(|_| isa.starts_with("sm_90"));
     lists(tokens, slots, weight).max(grouped.map_or(0, |scratch| scratch.bytes()))
 }
 
-/// Scratch of one product by expert where a library multiplies groups of rows that lie side by side. It is bounded: what is too
-/// much at once is gathered and multiplied in several parts.
+/// Scratch of one product by expert if a library multiplies groups of contiguous rows. It is bounded: larger products
+/// are gathered and multiplied in several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupedScratch {
-    /// Lists of slots, each filled up to a multiple of [`GROUP_ROWS`].
+    /// Lists of slots, each padded to a multiple of [`GROUP_ROWS`].
     pub lists: u64,
-    /// Rows of one part.
+    /// Rows per part.
     pub rows: usize,
-    /// Bytes of a row: of the operand and the result, or of both operands of a gradient.
+    /// Bytes per row: of the operand and the result, or of both operands of a gradient.
     pub row_bytes: [u64; 2],
 }
 
 impl GroupedScratch {
-    /// Of a call; `None` if it is none that libraries take: elements of 16 bits, sizes in whole pieces of 16 bytes.
+    /// Scratch of a call; `None` if libraries do not take it: they need 16-bit elements and sizes in whole pieces of 16
+    /// bytes.
     pub fn of(op: &OpDesc) -> Option<GroupedScratch> {
         GroupedScratch::with(op, GATHERED)
     }
 
-    /// Of a call that has so many bytes, in as many parts as that takes.
+    /// Scratch of a call within so many bytes, in as many parts as needed.
     pub fn within(op: &OpDesc, bytes: u64) -> Option<GroupedScratch> {
         let own = GroupedScratch::with(op, u64::MAX)?.fixed();
         GroupedScratch::with(op, bytes.checked_sub(own)?.min(GATHERED))
     }
 
-    /// With so many bytes for rows.
+    /// With this many bytes for rows.
     fn with(op: &OpDesc, gathered: u64) -> Option<GroupedScratch> {
         let OpDesc::Grouped { tokens, slots, inner, out, input, output, weight } = *op else { return None };
         let whole = [inner, out].iter().all(|size| size.is_multiple_of(GROUP_ROWS));
@@ -72,18 +75,18 @@ impl GroupedScratch {
         (fit > 0).then_some(GroupedScratch { lists, rows: entries.min(fit), row_bytes })
     }
 
-    /// All but rows: each part of scratch begins at a multiple of the granule.
+    /// Scratch without the rows; each part begins at a multiple of the granule.
     fn fixed(&self) -> u64 {
         let aligned = [self.lists, TABLES].map(|part| part.next_multiple_of(GRANULE));
         aligned[0] + aligned[1] + 2 * GRANULE + MATMUL_SCRATCH
     }
 
-    /// All of it.
+    /// Total size.
     pub fn bytes(&self) -> u64 {
         self.fixed() + self.rows as u64 * (self.row_bytes[0] + self.row_bytes[1])
     }
 
-    /// Where the parts begin: lists, tables, both rows, the library's own.
+    /// Offsets of the parts: lists, tables, both rows, the library's own.
     pub fn offsets(&self) -> [u64; 5] {
         let [first, second] = self.row_bytes.map(|bytes| bytes * self.rows as u64);
         let mut at = 0;
@@ -114,7 +117,7 @@ mod tests {
                 assert!(scratch.bytes() <= scratch.fixed() + GATHERED && scratch.rows > 0);
                 assert_eq!(scratch.rows % GROUP_ROWS, 0);
                 assert_eq!(GroupedScratch::within(&op, scratch.bytes()), Some(scratch));
-                // Less memory is more parts.
+                // Less memory means more parts.
                 let one = GROUP_ROWS as u64 * (scratch.row_bytes[0] + scratch.row_bytes[1]);
                 let least = GroupedScratch::within(&op, scratch.fixed() + one).unwrap();
                 assert_eq!((least.rows, least.bytes()), (GROUP_ROWS, scratch.fixed() + one));

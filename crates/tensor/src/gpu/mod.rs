@@ -1,16 +1,16 @@
-//! Data sheets of graphics processors, for plans: no driver and no device is needed to ask what a run would take there.
+//! Data sheets of GPUs, for plans: predicting a run there needs no driver and no device.
 //!
-//! A rate is a published peak times the share of it that libraries reach on large shapes. Peaks are of NVIDIA's data
+//! A rate is a published peak times the share of it that libraries reach on large shapes. Peaks are from NVIDIA's data
 //! sheets (H100 SXM, H200 SXM, HGX B200), dense, without sparsity. Shares:
 //!
 //! - products: cuBLASLt reaches 788 of 989 TFLOP/s at 8192 x 8192 x 8192 on one H200; shapes of a training step are a
-//!   tenth slower. The same share is taken on Blackwell.
+//!   tenth slower. The same share is assumed for Blackwell.
 //! - attention: NVIDIA's table for cuDNN 9.19 on H200 (cudnn-frontend, bf16, causal, 64 and 8 heads of 128 columns,
 //!   32 768 tokens): 688 TFLOP/s forward, 581 backward. B200: 1605 forward (FlashAttention 4, 71 % of the peak), backward
 //!   by the same ratio.
 //! - one exponential per pair and head: 3.9 T/s on Hopper (FlashAttention 3, section 1). Blackwell has as many units;
 //!   FlashAttention 4 computes half of them on the ordinary ones.
-//! - memory: nine tenths of the peak. Link: PCIe 5 x16 has 64 GB/s in each direction, pinned copies see some 52.
+//! - memory: nine tenths of the peak. Link: PCIe 5 x16 has 64 GB/s in each direction; pinned copies reach about 52.
 //! - nodes (DGX H100, H200 and B200 user guides): eight devices over NVSwitch, 450 GB/s in each direction for each device (NVLink
 //!   4), 900 GB/s on Blackwell (NVLink 5); an adapter of 400 Gb/s for each device (ConnectX-7). One direction of NVLink was
 //!   measured at 380 of 450 GB/s (github.com/NVIDIA/nccl, issue 1264; the same share is taken for NVLink 5), of the adapter nine
@@ -26,15 +26,15 @@ use crate::{Fabric, Line};
 pub use attention::{AttentionParts, AttentionScratch, attention_list};
 pub use experts::{GROUP_ROWS, GroupedScratch};
 
-/// The names that [`named`] knows.
+/// Names that [`named`] accepts.
 pub const NAMES: [&str; 7] = ["h100", "h200", "b200", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-h100-fp8"];
 
-/// Charges on a device: what CUDA's allocators round to.
+/// Granularity of charges on a device: the size that CUDA's allocators round to.
 pub const GRANULE: u64 = 512;
-/// Scratch that NVIDIA recommends for cuBLASLt on Hopper and later.
+/// Workspace that NVIDIA recommends for cuBLASLt on Hopper and later.
 pub const MATMUL_SCRATCH: u64 = 32 << 20;
 
-/// Memory of the host of a single device, where nothing says how much there is (`machine.host_bytes`).
+/// Default host memory of a single device, if `machine.host_bytes` is not given.
 const HOST_BYTES: u64 = 128 << 30;
 
 /// One device and its share of a host.
@@ -47,12 +47,11 @@ struct Figures {
     attention: [f64; 2],
     exponentials: f64,
     memory_peak: f64,
-    /// One direction.
+    /// In one direction.
     nvlink_peak: f64,
 }
 
-/// The data sheet of a device, alone or (`dgx-...`) with what connects it to others; `None` for a name that is not among
-/// [`NAMES`].
+/// The data sheet of a device, alone or (`dgx-...`) with its interconnect; `None` for names not in [`NAMES`].
 pub fn named(name: &str) -> Option<Profile> {
     if name == "dgx-h100-fp8" {
         return named("dgx-h100").map(|profile| fp8(&profile, name));
@@ -71,7 +70,7 @@ pub fn named(name: &str) -> Option<Profile> {
     let device = name.strip_prefix("dgx-");
     let figures = match device.unwrap_or(name) {
         "h100" => hopper,
-        // 141 GB are sold, 140 GiB less some are there: the driver takes its share.
+        // 141 GB are sold; 140 GiB less the driver's share are usable.
         "h200" => Figures { memory_bytes: 139 << 30, memory_peak: 4.8e12, ..hopper },
         "b200" => Figures {
             isa: "sm_100",
@@ -92,9 +91,9 @@ pub fn named(name: &str) -> Option<Profile> {
     Some(Profile { fabric: device.map(|_| figures.fabric()), host_bytes, ..profile })
 }
 
-/// DGX H100 with products in FP8, as far as NVIDIA's own runs tell: the rate of products and of the node's lines are such that
-/// plans of Llama 2 7B have the published throughput at 8K and 16K tokens (NeMo 2, performance_long_sequence.md: 730 and 660
-/// TFLOP/s). Everything else, attention in bf16 above all, is as in `dgx-h100`.
+/// DGX H100 with FP8 products, as far as NVIDIA's own runs show: the rates of products and of the node's lines are
+/// chosen so that plans of Llama 2 7B have the published throughput at 8K and 16K tokens (NeMo 2,
+/// performance_long_sequence.md: 730 and 660 TFLOP/s). Everything else, notably attention in bf16, is as in `dgx-h100`.
 fn fp8(device: &Profile, name: &str) -> Profile {
     let mut profile = Profile { name: name.to_string(), ..device.clone() };
     if let Some(rates) = &mut profile.rates {
@@ -106,10 +105,10 @@ fn fp8(device: &Profile, name: &str) -> Profile {
     profile
 }
 
-/// FLOP/s of FP8 products, conversions included: fitted.
+/// FLOP/s of FP8 products, including conversions (fitted).
 const FP8_PRODUCTS: f64 = 908e12;
-/// Bytes per second of a rank's lines within a node: fitted, and far above the device's own, as NVIDIA's runs hide this traffic
-/// behind products. More changes nothing: the plan then has 654 TFLOP/s at 16K.
+/// Bytes per second of a rank's lines within a node: fitted, and far above the device's own, since NVIDIA's runs hide
+/// this traffic behind products. A higher value changes nothing: the plan then has 654 TFLOP/s at 16K.
 const FP8_NODE: f64 = 10e12;
 
 impl Figures {
@@ -122,7 +121,7 @@ impl Figures {
     fn profile(&self, name: &str) -> Profile {
         let products = 788.0 / 989.0 * 0.9;
         let pair_s = 1.0 / self.exponentials;
-        // The published rates are of heads of 128 columns and include the exponentials.
+        // The published rates are for heads of 128 columns and include the exponentials.
         let [forward, backward] = [(4.0, self.attention[0]), (10.0, self.attention[1])]
             .map(|(per_pair, rate)| per_pair * 128.0 / (per_pair * 128.0 / rate - pair_s));
         let memory = 0.9 * self.memory_peak;
@@ -156,21 +155,21 @@ impl Figures {
     }
 }
 
-/// What a device of this much memory takes at a time. Products of the head want thousands of tokens: a tile of 128, what 32 MiB
-/// hold of a large vocabulary, gives some tens of blocks to 132 multiprocessors, and each part of its gradient has the main
-/// gradient read and written.
+/// Portions for a device with this much memory. Products of the head want thousands of tokens: a tile of 128, as many
+/// as 32 MiB hold for a large vocabulary, gives only some tens of blocks to 132 multiprocessors, and each part of its
+/// gradient reads and writes the main gradient.
 pub fn portions(memory_bytes: u64) -> Portions {
     let bytes = (memory_bytes / 64).min(1 << 30) as usize;
     Portions { logits_bytes: bytes, logit_grads_bytes: bytes, squares_at_once: true }
 }
 
-/// Scratch bytes of an operation: cuBLASLt's for products, lists of slots for grouped ones and on Hopper what cuBLASLt takes for
-/// them ([`GroupedScratch`]), and for attention what cuDNN's engines ask for ([`AttentionScratch`]). The kernels that take what
-/// libraries refuse need no more.
+/// Scratch bytes of an operation: cuBLASLt's for products; lists of slots for grouped ones and, on Hopper, what
+/// cuBLASLt takes for them ([`GroupedScratch`]); for attention what cuDNN's engines ask for ([`AttentionScratch`]). The
+/// kernels for shapes that libraries refuse need no more.
 pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
     match *op {
         OpDesc::MatMul { .. } | OpDesc::WithTerms { .. } => MATMUL_SCRATCH,
-        // A GPU multiplies with no packed weights.
+        // GPUs do not multiply packed weights.
         OpDesc::Packed { .. } | OpDesc::PackedGrouped { .. } => 0,
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
         OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
@@ -178,23 +177,23 @@ pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
     }
 }
 
-/// Scratch of one product of narrow operands: both as they meet, in two bytes an element where they are emulated and in one with
-/// scales where they are not, and cuBLASLt's own.
+/// Scratch of one product of narrow operands: both as multiplied, in two bytes per element if emulated and in one byte
+/// with scales if not, and cuBLASLt's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NarrowScratch {
-    /// Of A.
+    /// A's bytes.
     pub a: u64,
-    /// Of B.
+    /// B's bytes.
     pub b: u64,
-    /// Of the scales of each, and what they are made from.
+    /// Bytes for the scales of each operand, including the sums that they are made from.
     pub scales: [u64; 2],
 }
 
 impl NarrowScratch {
-    /// Of a call; `None` if it is none of these.
+    /// Scratch of a call; `None` if it is not a narrow product.
     pub fn of(op: &OpDesc) -> Option<NarrowScratch> {
         let OpDesc::Narrow { m, n, k, input, .. } = *op else { return None };
-        // Rows of elements are filled up to 16, scales to whole tiles of 128 x 4 (cuBLASLt's layout of block scales).
+        // Rows of elements are padded to 16, scales to whole tiles of 128 x 4 (cuBLASLt's layout of block scales).
         let operand = |rows: usize| (rows * k.next_multiple_of(16) * input.bytes()) as u64;
         let scales = |rows: usize| {
             let blocks = k.div_ceil(32).next_multiple_of(4) * rows.next_multiple_of(128);
@@ -203,12 +202,12 @@ impl NarrowScratch {
         Some(NarrowScratch { a: operand(m), b: operand(n), scales: [scales(m), scales(n)] })
     }
 
-    /// All of it.
+    /// Total size.
     pub fn bytes(&self) -> u64 {
         self.offsets()[4] + MATMUL_SCRATCH
     }
 
-    /// Where the parts begin: A, B, scales of A and of B, cuBLASLt's.
+    /// Offsets of the parts: A, B, scales of A and of B, cuBLASLt's.
     pub fn offsets(&self) -> [u64; 5] {
         let NarrowScratch { a, b, scales: [of_a, of_b] } = *self;
         let mut at = 0;
@@ -220,7 +219,7 @@ impl NarrowScratch {
     }
 }
 
-/// Sizes of parts of an operand, on the way to its largest element.
+/// Bytes for partial maxima of an operand, from which its largest element is found.
 const NARROW_SUMS: u64 = 8 << 10;
 
 #[cfg(test)]
@@ -237,7 +236,7 @@ mod tests {
             let seconds = rates.attention_s(flops, pairs, backward);
             assert!((flops / seconds / rate - 1.0).abs() < 1e-9);
         }
-        // Heads of 64 columns: slower, as exponentials weigh twice as much.
+        // Heads of 64 columns are slower, as exponentials weigh twice as much.
         let narrow = 4.0 * pairs * 64.0;
         assert!(narrow / rates.attention_s(narrow, pairs, false) < 560e12);
     }

@@ -43,14 +43,14 @@ impl Slice {
     }
 }
 
-/// A number of rows: known to the host, or a cap with the count on the device.
+/// A number of rows: known to the host, or an upper bound with the count on the device.
 #[derive(Clone, Debug)]
 pub enum Extent {
     /// Exactly this many.
     Fixed(usize),
     /// At most `cap`; kernels read `count` (one i32).
     UpTo {
-        /// Shapes, charges and plans use this.
+        /// Upper bound, used for shapes, charges and plans.
         cap: usize,
         /// The count, one i32.
         count: Tensor,
@@ -58,7 +58,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// What shapes and charges use.
+    /// The upper bound used for shapes and charges.
     pub fn cap(&self) -> usize {
         match self {
             Extent::Fixed(n) => *n,
@@ -67,7 +67,7 @@ impl Extent {
     }
 }
 
-/// Rows of a page of keys and values: what attention reads of them together.
+/// Rows per page of keys and values; attention reads a page at a time.
 pub const PAGE_ROWS: usize = 128;
 
 /// A mask on the device.
@@ -75,7 +75,7 @@ pub const PAGE_ROWS: usize = 128;
 pub struct Mask {
     /// i64 [cap, 6]: the fields of [`Slice`].
     pub table: Tensor,
-    /// How many rows of `table` are slices.
+    /// Number of rows of `table` that are slices.
     pub slices: Extent,
     /// Positions of query rows, i32 [1, q_tokens].
     pub pos_q: Tensor,
@@ -83,30 +83,31 @@ pub struct Mask {
     pub pos_k: Tensor,
     /// Pairs that attend; the host's count, for FLOPs only.
     pub pairs: u64,
-    /// The same mask in plain words, where it has them and the host knows.
+    /// The same mask as packed sequences, if it is one and the host knows.
     pub packed: Option<PackedMask>,
-    /// Ring steps and gathered keys: what a library makes under it are parts that join each other, or those of other keys, and it
-    /// needs scratch for them ([`crate::OpDesc::Attention`]). Plans know this, and no sequences.
+    /// Set for ring steps and gathered keys: a library's results under this mask are merged with each other or with
+    /// those of other keys, which takes scratch ([`crate::OpDesc::Attention`]). Plans know this, but no sequences.
     pub partial: bool,
-    /// Keys and values are in pages of [`PAGE_ROWS`] rows that are anywhere in their tensors, the `r`-th key in row
-    /// `pages[r / 128] * 128 + r % 128`. Machines with [`crate::Machine::reads_pages`] only, and forward only.
+    /// Page table, if keys and values lie in pages of [`PAGE_ROWS`] rows anywhere in their tensors; the `r`-th key is
+    /// in row `pages[r / 128] * 128 + r % 128`. Only for machines with [`crate::Machine::reads_pages`], and only
+    /// forward.
     pub pages: Option<PageTable>,
 }
 
-/// Where pages of keys and values are.
+/// Locations of pages of keys and values.
 #[derive(Clone, Debug)]
 pub struct PageTable {
     /// i32 [1, pages].
     pub pages: Tensor,
-    /// What they hold.
+    /// Format of the pages.
     pub format: PageFormat,
 }
 
-/// How keys and values are held in pages. In few bits each head of a token has a scale of its own before its codes, f32: its largest
-/// magnitude is the largest code.
+/// Storage format of keys and values in pages. When quantized, each head of a token has its own f32 scale in front of
+/// its codes; the head's largest magnitude maps to the largest code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PageFormat {
-    /// As they are.
+    /// Not quantized.
     #[default]
     Plain,
     /// 8-bit floats, e4m3.
@@ -128,7 +129,7 @@ impl PageFormat {
         }
     }
 
-    /// Bytes of a head's codes and scale; elements of `dtype` where they are plain.
+    /// Bytes of a head's codes and scale; elements of `dtype` if plain.
     pub fn head_bytes(self, head_dim: usize, dtype: DType) -> usize {
         match self {
             PageFormat::Plain => head_dim * dtype.bytes(),
@@ -137,7 +138,7 @@ impl PageFormat {
         }
     }
 
-    /// The type and columns of a tensor of `heads` heads.
+    /// Element type and columns of a tensor of `heads` heads.
     pub fn storage(self, heads: usize, head_dim: usize, dtype: DType) -> (DType, usize) {
         match self {
             PageFormat::Plain => (dtype, heads * head_dim),
@@ -148,21 +149,21 @@ impl PageFormat {
     }
 }
 
-/// Rows of keys or values to be held in pages.
+/// Quantizes rows of keys or values for pages.
 #[derive(Clone, Copy, Debug)]
 pub struct PackPages<'a> {
     /// [t, heads x head_dim].
     pub x: &'a Tensor,
     /// Columns of one head.
     pub head_dim: usize,
-    /// How; not plain.
+    /// Format of the pages; not plain.
     pub format: PageFormat,
     /// u8 [t, heads x [`PageFormat::head_bytes`]].
     pub out: &'a Tensor,
 }
 
 impl Mask {
-    /// Keys that it speaks of.
+    /// Number of keys.
     pub fn keys(&self) -> usize {
         self.pos_k.cols()
     }

@@ -1,19 +1,21 @@
-//! What the host knows of a mask in plain words: rows that attend to rows, as libraries require it.
+//! The host's description of a mask as packed sequences, as libraries require it.
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::Slice;
 
-/// Which keys of a sequence its queries attend to; both are counted from the sequence's first.
+/// Keys of a sequence that its queries attend to; both are counted from the sequence's first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Band {
-    /// Each to all.
+    /// Each query attends to all keys.
     Full,
-    /// Of as many of both, each to those up to its own place: `key <= query`; with [`PackedMask::window`] to the last of them.
+    /// Equal numbers of queries and keys; each attends to those up to its own place: `key <= query`; with
+    /// [`PackedMask::window`],
+    /// to the last of them.
     Causal,
-    /// Each to those from some place on: `key + reach > query`. There are no fewer keys than queries, and none that no query
-    /// attends to.
+    /// Each query attends to keys from some place on: `key + reach > query`. There are no fewer keys than queries, and
+    /// every key is attended to by some query.
     Left(usize),
 }
 
@@ -24,22 +26,23 @@ pub struct Sequence {
     pub q: Range<usize>,
     /// Rows of keys; not empty.
     pub k: Range<usize>,
-    /// Who attends to whom.
+    /// Pairs of queries and keys that attend.
     pub band: Band,
 }
 
-/// What the host knows of a mask in plain words: packed sequences, no pair of rows in two of them. Libraries have fused kernels
-/// for such masks and need this description; kernels read the table.
+/// A mask as the host knows it: packed sequences, with no pair of rows in two of them. Libraries have fused kernels for
+/// such masks and need this description; our own kernels read the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackedMask {
-    /// In no order; rows that are in none attend to nothing.
+    /// The sequences, in no order; rows in none of them attend to nothing.
     pub sequences: Rc<[Sequence]>,
-    /// Tokens that a row of a causal sequence attends to, itself included; none for all up to its own place.
+    /// Tokens that a row of a causal sequence attends to, including itself; `None` for all up to its own place.
     pub window: Option<usize>,
 }
 
 impl PackedMask {
-    /// The sequences, if slices are full or causal, all within one window or none, of rows at positions that ascend within each.
+    /// The sequences of slices that are full or causal, all with the same window or none, and have ascending positions
+    /// within each; `None` for other slices.
     pub fn of(slices: &[Slice], pos_q: &[i32], pos_k: &[i32]) -> Option<PackedMask> {
         let (mut sequences, mut window, mut reach) = (Vec::new(), None, None);
         for slice in slices {
@@ -78,7 +81,7 @@ impl PackedMask {
     }
 }
 
-/// Some of so many rows.
+/// A range of rows, if it lies within `of`.
 fn rows(start: i64, end: i64, of: usize) -> Option<Range<usize>> {
     let rows = usize::try_from(start).ok()?..usize::try_from(end).ok()?;
     (rows.start <= rows.end && rows.end <= of).then_some(rows)
@@ -88,12 +91,12 @@ fn ascend(positions: &[i32]) -> bool {
     positions.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// Causal attention between rows at ascending positions. Where queries are the very keys, row by row, they attend causally; to
-/// the keys before those, and to keys that lie between two queries, all later queries attend: one sequence for each such group
-/// of keys.
+/// Causal attention between rows at ascending positions. Where queries and keys are the same rows, they attend
+/// causally. Keys before those, and keys that lie between two queries, are attended to by all later queries: one
+/// sequence for each such group of keys.
 fn staircase(pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
     let (mut squares, mut steps): (Vec<Sequence>, Vec<Sequence>) = (Vec::new(), Vec::new());
-    // Keys up to the row's position, and those that all rows from here on attend to.
+    // Keys up to the row's position, and keys already attended to by all later rows.
     let (mut seen, mut shared) = (0, 0);
     for (row, position) in pos_q.iter().enumerate() {
         seen += pos_k[seen..].iter().take_while(|key| *key < position).count();
@@ -117,7 +120,7 @@ fn staircase(pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
     squares
 }
 
-/// Rows in a row at positions in a row.
+/// Consecutive rows at consecutive positions.
 struct Run {
     row: usize,
     /// Positions.
@@ -142,9 +145,9 @@ fn runs(positions: &[i32]) -> Vec<Run> {
     runs
 }
 
-/// The same where a row attends to so many positions at most, its own included. That many positions are as many rows where neither
-/// queries nor keys have gaps, so sequences are between runs: where queries are the very keys they attend causally, within the
-/// window; to keys before those as [`left`] has it.
+/// The same with a window: a row attends to at most this many positions, including its own. Positions count as rows
+/// only where neither queries nor keys have gaps, so sequences are built between runs: where queries and keys are the
+/// same rows they attend causally within the window; keys before those are handled by [`left`].
 fn within(window: i64, pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
     let (mut squares, mut steps): (Vec<Sequence>, Vec<Sequence>) = (Vec::new(), Vec::new());
     let keys = runs(pos_k);
@@ -173,22 +176,23 @@ fn within(window: i64, pos_q: &[i32], pos_k: &[i32]) -> Vec<Sequence> {
 }
 
 impl Sequence {
-    /// Of the same queries, which attend to all of both.
+    /// True if `next` has the same queries and continues the keys, and the queries attend to all of both.
     fn is_followed_by(&self, next: &Sequence) -> bool {
         let full = self.band == Band::Full && next.band == Band::Full;
         full && self.q == next.q && self.k.end == next.k.start
     }
 }
 
-/// Positions of queries, those of keys before them all, and what of that is within a window: keys that no query reaches and queries
-/// that reach none are left out, and queries in front of the rest that reach all are apart where there are more of them than keys.
+/// Sequences of queries and the keys before all of them within a window, both as positions. Keys that no query reaches
+/// and queries that reach no key are dropped; if there are more queries than keys, the leading queries that reach all
+/// keys become a sequence of their own.
 fn left(window: i64, q: Range<i64>, k: Range<i64>) -> Vec<(Range<i64>, Range<i64>, Band)> {
     let k = k.start.max(q.start - window + 1)..k.end;
     if q.is_empty() || k.is_empty() {
         return Vec::new();
     }
     let q = q.start..q.end.min(k.end - 1 + window);
-    // So many queries in front reach all keys.
+    // Number of leading queries that reach all keys.
     let reach = window - (q.start - k.start);
     let (queries, keys) = (q.end - q.start, k.end - k.start);
     if queries <= reach {
@@ -205,7 +209,7 @@ mod tests {
     use super::Band::{Causal, Full, Left};
     use super::*;
 
-    /// Who attends to whom, and how often that is said.
+    /// How often each pair of query and key is covered.
     fn pairs(packed: &PackedMask, [queries, keys]: [usize; 2]) -> Vec<u32> {
         let mut pairs = vec![0; queries * keys];
         for Sequence { q, k, band } in packed.sequences.iter() {
@@ -261,13 +265,13 @@ mod tests {
             (listed(&packed), packed.window),
             (vec![(0..3, 0..3, Causal), (3..5, 3..5, Causal)], Some(2))
         );
-        // A window that reaches everything is none.
+        // A window that reaches everything counts as none.
         assert_eq!(check(&[own(0..3, Some(3))], &positions, &positions).window, None);
         check(&[own(0..3, None)], &positions, &positions);
         check(&[Slice::full(0..3, 0..3), Slice::full(3..5, 2..5)], &positions, &positions);
         assert!(check(&[], &positions, &positions).sequences.is_empty());
         for slices in [
-            // Positions restart, windows differ, rows that are not there, neither causal nor full.
+            // Restarting positions, differing windows, missing rows, neither causal nor full.
             &[own(0..5, None)][..],
             &[own(0..3, None), own(3..5, Some(2))],
             &[own(0..6, None)],
@@ -275,14 +279,14 @@ mod tests {
         ] {
             assert_eq!(PackedMask::of(slices, &positions, &positions), None, "{slices:?}");
         }
-        // A window in positions with gaps is none in rows.
+        // A window over positions with gaps is not a window over rows.
         let gaps = [0, 1, 5, 6];
         let packed = check(&[own(0..4, Some(3))], &gaps, &gaps);
         assert_eq!(listed(&packed), [(0..2, 0..2, Causal), (2..4, 2..4, Causal)]);
         assert_eq!(listed(&check(&[own(0..4, None)], &gaps, &gaps)), [(0..4, 0..4, Causal)]);
     }
 
-    /// Four ranks with two of eight chunks of four tokens each, as the zigzag deals them.
+    /// Four ranks, each with two of eight chunks of four tokens, in zigzag order.
     #[test]
     fn chunks_of_ranks_meet_as_whole_blocks() {
         let chunk = |at: i32| 4 * at..4 * at + 4;
@@ -292,17 +296,17 @@ mod tests {
         assert_eq!(of(&mine, &mine), [(0..8, 0..8, Causal)]);
         assert_eq!(of(&mine, &rank(0)), [(0..8, 0..4, Full)]);
         assert_eq!(of(&mine, &rank(3)), [(4..8, 0..8, Full)]);
-        // Everybody's keys in their order.
+        // Keys of all ranks in their order.
         let all: Vec<i32> = (0..32).collect();
         assert_eq!(
             of(&mine, &all),
             [(0..4, 4..8, Causal), (4..8, 24..28, Causal), (0..8, 0..4, Full), (4..8, 4..24, Full)]
         );
-        // A token that goes on with those before it.
+        // One token that continues those before it.
         assert_eq!(of(&[31], &all), [(0..1, 31..32, Causal), (0..1, 0..31, Full)]);
     }
 
-    /// The same chunks, under windows that reach less than a chunk, and more.
+    /// The same chunks, under windows shorter and longer than a chunk.
     #[test]
     fn windows_of_chunks_are_squares_and_what_lies_before_them() {
         let chunk = |at: i32| 4 * at..4 * at + 4;
@@ -314,7 +318,7 @@ mod tests {
         };
         let mine = rank(1);
         assert_eq!(of(3, &mine, &mine), [(0..4, 0..4, Causal), (4..8, 4..8, Causal)]);
-        // Chunk 1 to the last keys of chunk 0, chunk 6 to those of chunk 5.
+        // Chunk 1 attends to the last keys of chunk 0, chunk 6 to those of chunk 5.
         assert_eq!(of(3, &mine, &rank(0)), [(0..2, 2..4, Left(1))]);
         assert_eq!(of(3, &mine, &rank(2)), [(4..6, 6..8, Left(1))]);
         assert_eq!(of(3, &mine, &rank(3)), []);
@@ -327,9 +331,9 @@ mod tests {
             of(3, &mine, &all),
             [(0..4, 4..8, Causal), (4..8, 24..28, Causal), (0..2, 2..4, Left(1)), (4..6, 22..24, Left(1))]
         );
-        // Two groups of keys that are all reached, and a query that reaches none.
+        // Two groups of keys that are fully reached, and a query that reaches none.
         assert_eq!(of(12, &[8, 9, 20], &[0, 1, 2, 3, 6, 7]), [(0..2, 0..6, Full)]);
-        // More queries than keys: those in front reach all.
+        // More queries than keys: the leading ones reach all keys.
         assert_eq!(of(6, &[6, 7, 8, 9, 10], &[4, 5]), [(0..3, 0..2, Full), (3..5, 0..2, Left(1))]);
     }
 

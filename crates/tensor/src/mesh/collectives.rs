@@ -8,23 +8,23 @@ use super::{Group, Mesh, Wire};
 use crate::summary::Tick;
 use crate::{Category, DType, Device, Machine, Tensor};
 
-/// Sums of up to this many bytes are made by every rank from all parts: one message instead of two.
+/// Largest size in bytes at which every rank sums all parts itself: one message instead of two.
 const SMALL_BYTES: u64 = 8 << 10;
 
-/// Transfers under way; what they use may not be used before [`Flying::wait`].
+/// Transfers in flight; their tensors may not be used before [`Flying::wait`].
 #[must_use = "transfers end where they are waited for"]
 #[derive(Default)]
 pub struct Flying {
     receives: Vec<Box<dyn Flight>>,
     sends: Vec<Box<dyn Flight>>,
-    /// Where predicted waiting is counted.
+    /// Account of predicted waiting.
     account: Option<Account>,
 }
 
-/// A mesh that counts what a collective waits, by the clock of a machine without data.
+/// A mesh that counts the waits of a collective by the clock of a machine without data.
 struct Account {
     mesh: Mesh,
-    /// The number of the group's collective.
+    /// Number of the group's collective.
     key: usize,
     machine: Arc<dyn Machine>,
 }
@@ -39,10 +39,10 @@ impl Account {
 }
 
 impl Flying {
-    /// The retire point: everything has arrived and what was sent may be written again.
+    /// The retire point: everything has arrived, and sent tensors may be written again.
     pub fn wait(self) {
         let started = self.account.as_ref().map(|account| account.now(Tick::Wait));
-        // Receives first: the other side may be waiting to be rid of what it sends.
+        // Receives first: the other side may be waiting for its sends to be taken.
         self.receives.into_iter().chain(self.sends).for_each(Flight::wait);
         if let (Some(account), Some(started)) = (self.account, started) {
             let seconds = account.now(Tick::Waited(account.key)) - started;
@@ -51,7 +51,7 @@ impl Flying {
     }
 }
 
-/// Sums under way, started by [`Group::begin_reduce_scatter`].
+/// Sums in flight, started by [`Group::begin_reduce_scatter`].
 #[must_use = "sums are made where they are finished"]
 pub struct Reducing {
     flying: Flying,
@@ -59,15 +59,15 @@ pub struct Reducing {
     index: usize,
 }
 
-/// This member's part of a tensor, and those of the others, in their order.
+/// This member's part of a tensor and those of the other members, in their order.
 struct ReduceParts {
     mine: Tensor,
     theirs: Vec<Tensor>,
 }
 
 impl Reducing {
-    /// Waits for the parts and calls `take(which tensor, its sum)` for every tensor of which this member has some elements. The sum
-    /// may lie where the member's own part does.
+    /// Waits for the parts and calls `take(index of the tensor, its sum)` for every tensor of which this member has
+    /// some elements. The sum may occupy the storage of the member's own part.
     pub fn finish(self, device: &Device, take: &mut dyn FnMut(usize, &Tensor)) {
         let Reducing { flying, sums, index } = self;
         flying.wait();
@@ -85,12 +85,12 @@ impl Reducing {
 }
 
 impl Group {
-    /// Begins to sum tensors over all members, each cut into one part for every member: `tensors[n][i]` is what member i will have
-    /// the sum of. f32, parts without gaps, written to only after [`Reducing::finish`]. Every member needs room for what it
-    /// receives: its part of each tensor once for every other member.
+    /// Starts summing tensors over all members, each cut into one part per member; member i receives the sum of
+    /// `tensors[n][i]`. f32, parts without gaps, not written before [`Reducing::finish`]. Every member needs room for
+    /// what it receives: its part of each tensor once for every other member.
     ///
     /// # Panics
-    /// If there are not as many parts as members.
+    /// If the number of parts is not the number of members.
     #[track_caller]
     pub fn begin_reduce_scatter(&self, device: &Device, tensors: &[Vec<Tensor>]) -> Reducing {
         let (size, index) = (self.size(), self.index());
@@ -106,7 +106,7 @@ impl Group {
         let sums: Vec<ReduceParts> = tensors.iter().map(sum).collect();
         let sends: Vec<(usize, &Tensor)> =
             tensors.iter().flat_map(|parts| self.others().map(move |to| (to, &parts[to]))).collect();
-        // A member's place among the others.
+        // A member's place among the other members.
         let place = |member: usize| if member < index { member } else { member - 1 };
         let receives: Vec<(usize, &Tensor)> = sums
             .iter()
@@ -116,8 +116,8 @@ impl Group {
         Reducing { flying, sums, index }
     }
 
-    /// Sends tensors to members and receives others, by index. Tensors received into have no gaps; empty ones are left out
-    /// on both sides.
+    /// Sends tensors to members and receives others, by index. Tensors received into have no gaps; empty ones are
+    /// skipped on both sides.
     pub fn exchange(
         &self,
         device: &Device,
@@ -153,16 +153,16 @@ impl Group {
         }
     }
 
-    /// The other members, starting with the next: so that not everybody turns to the same one first.
+    /// The other members, starting with the next, so that not all ranks turn to the same one first.
     fn others(&self) -> impl Iterator<Item = usize> {
         let (size, index) = (self.size(), self.index());
         (1..size).map(move |step| (index + step) % size)
     }
 
-    /// Begins to collect `mine` of every member into `parts`, by index; all are of one shape, and the parts have no gaps.
+    /// Starts collecting every member's `mine` into `parts`, by index; all have one shape, and the parts have no gaps.
     ///
     /// # Panics
-    /// If there are not as many parts as members, or their shapes differ.
+    /// If the number of parts is not the number of members, or their shapes differ.
     #[track_caller]
     pub fn all_gather(&self, device: &Device, mine: &Tensor, parts: &[Tensor]) -> Flying {
         let fits = parts.len() == self.size() && parts.iter().all(|part| part.len() == mine.len());
@@ -177,11 +177,12 @@ impl Group {
         flying
     }
 
-    /// Begins to collect tensors of which every member has a part, of any length: `parts[n][i]` is member i's part of tensor n and
-    /// has no gaps; `mine[n]` is what this member sends of it. Its own part of the result is left alone.
+    /// Starts collecting tensors of which every member has a part of any length: `parts[n][i]` is member i's part of
+    /// tensor n and has no gaps; `mine[n]` is the part that this member sends. Its own part of the result is not
+    /// written.
     ///
     /// # Panics
-    /// If there are not as many parts as members.
+    /// If the number of parts is not the number of members.
     #[track_caller]
     pub fn begin_gather(
         &self,
@@ -199,11 +200,11 @@ impl Group {
         self.exchange(device, collective, &sends, &receives)
     }
 
-    /// Begins to send `give[i]` to member i and to receive `take[i]` from it. Those received into have no gaps; shapes may
-    /// differ from member to member.
+    /// Starts sending `give[i]` to member i and receiving `take[i]` from it. Tensors received into have no gaps; shapes
+    /// may differ from member to member.
     ///
     /// # Panics
-    /// If there are not as many tensors as members.
+    /// If the number of tensors is not the number of members.
     #[track_caller]
     pub fn all_to_all(&self, device: &Device, give: &[Tensor], take: &[Tensor]) -> Flying {
         let fits = give.len() == self.size() && take.len() == self.size();
@@ -218,11 +219,11 @@ impl Group {
         flying
     }
 
-    /// Sums `parts[i]` of all members for member i: `out` is what belongs to this one, in the type of the parts. Parts are
-    /// not changed.
+    /// Sums every member's `parts[i]` for member i: `out` is this member's sum, in the type of the parts, which are not
+    /// changed.
     ///
     /// # Panics
-    /// If there are not as many parts as members.
+    /// If the number of parts is not the number of members.
     #[track_caller]
     pub fn reduce_scatter(&self, device: &Device, parts: &[Tensor], out: &Tensor) {
         assert_eq!(parts.len(), self.size(), "reduce_scatter: {parts:?} into {out:?}");
@@ -236,11 +237,11 @@ impl Group {
         sending.wait();
     }
 
-    /// As [`Group::reduce_scatter`], of parts that are made one after the other: `make(i)` writes part i, which is sent while the
-    /// next is made. The parts are tensors of their own.
+    /// Like [`Group::reduce_scatter`], with parts that are made one after the other: `make(i)` writes part i, which is
+    /// sent while the next is made. The parts are separate tensors.
     ///
     /// # Panics
-    /// If there are not as many parts as members.
+    /// If the number of parts is not the number of members.
     #[track_caller]
     pub fn reduce_scatter_made(
         &self,
@@ -264,8 +265,8 @@ impl Group {
         sending.into_iter().for_each(Flying::wait);
     }
 
-    /// Calls `work(i, what member i has)` for every member, all of one shape: with this one's tensor while those of the others are
-    /// on their way, and with each of those once it is there.
+    /// Calls `work(i, member i's tensor)` for every member, all of one shape: with this member's own while the others'
+    /// are in flight, then with each of those once it arrives.
     pub fn each_gathered(&self, device: &Device, mine: &Tensor, work: &mut dyn FnMut(usize, &Tensor)) {
         let [rows, cols] = mine.shape();
         let room = device.empty(rows * (self.size() - 1), cols, mine.dtype(), Category::Comm);
@@ -285,7 +286,7 @@ impl Group {
         sending.wait();
     }
 
-    /// `out` = the sum of `mine` and what the other members send, in ascending order.
+    /// `out` = the sum of `mine` and the other members' tensors, in ascending order of the ranks.
     fn sum_received(&self, device: &Device, mine: &Tensor, out: &Tensor, collective: &'static str) {
         if mine.is_empty() {
             return;
@@ -350,7 +351,7 @@ impl Group {
         device.machine.copy(&sum, flat);
     }
 
-    /// Every member gets member `from`'s elements; the tensor has no gaps.
+    /// Copies member `from`'s elements to every member; the tensor has no gaps.
     pub fn broadcast(&self, device: &Device, from: usize, x: &Tensor) {
         if self.index() == from {
             let sends: Vec<(usize, &Tensor)> = self.others().map(|to| (to, x)).collect();
@@ -361,7 +362,7 @@ impl Group {
     }
 }
 
-/// The elements of `len` that are member `index`'s share: shares differ by at most one.
+/// Member `index`'s share of `len` elements; shares differ by at most one.
 pub fn share(len: usize, members: usize, index: usize) -> Range<usize> {
     len * index / members..len * (index + 1) / members
 }

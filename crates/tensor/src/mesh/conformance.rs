@@ -1,4 +1,5 @@
-//! What every link must do: run by each rank of a mesh on a machine with data, it panics where one does not.
+//! Conformance test of links: run by each rank of a mesh on a machine with data; panics if a link violates the
+//! contract.
 
 use super::{Axis, Group};
 use crate::{Category, DType, Device, Tensor};
@@ -6,7 +7,7 @@ use crate::{Category, DType, Device, Tensor};
 /// Checks all collectives along all axes of the device's mesh.
 ///
 /// # Panics
-/// With the collective and what it gave.
+/// With the collective and its result.
 pub fn check(device: &Device) {
     let mesh = &device.mesh;
     let groups = [&[Axis::Tp][..], &[Axis::Cp], &[Axis::Dp], &[Axis::Pp], &[Axis::Ep], &[Axis::Cp, Axis::Dp]];
@@ -30,7 +31,7 @@ pub fn check(device: &Device) {
     assert_eq!(mesh.check(), Ok(()));
 }
 
-/// Small whole numbers that depend on who holds them.
+/// Small integers that depend on the seed, so that ranks differ.
 fn values(rows: usize, cols: usize, seed: usize) -> Vec<f32> {
     (0..rows * cols).map(|at| ((at * 7 + seed * 13) % 31) as f32 - 15.0).collect()
 }
@@ -63,7 +64,7 @@ fn gather(device: &Device, group: &Group) {
 
 fn scatter(device: &Device, group: &Group) {
     let size = group.size();
-    // Columns of a wider tensor: what is sent may have gaps.
+    // Columns of a wider tensor: sent tensors may have gaps.
     let wide = tensor(device, 4, 6 * size, group.ranks()[group.index()]);
     let parts: Vec<Tensor> = (0..size).map(|index| wide.view_cols(6 * index..6 * index + 6)).collect();
     let column = |rank: usize| {
@@ -97,11 +98,11 @@ fn reduce(device: &Device, group: &Group, len: usize, dtype: DType) {
     for rank in group.ranks() {
         sum.iter_mut().zip(values(1, len, *rank)).for_each(|(sum, x)| *sum += x);
     }
-    // Whole numbers below 256 are exact in bf16.
+    // Integers below 256 are exact in bf16.
     expect(device, "all_reduce", &x, &sum);
 }
 
-/// A ring, with the transfer under way while something else is computed.
+/// A ring shift whose transfer is in flight while something else is computed.
 fn shift(device: &Device, group: &Group) {
     let (size, index) = (group.size(), group.index());
     if size == 1 {
@@ -117,7 +118,7 @@ fn shift(device: &Device, group: &Group) {
     expect(device, "exchange", &theirs, &values(9, 3, group.ranks()[last]));
 }
 
-/// Two transfers under way, the second waited for first.
+/// Two transfers in flight; the second is waited for first.
 fn overtake(device: &Device, group: &Group) {
     let (size, index) = (group.size(), group.index());
     if size == 1 {
@@ -137,7 +138,7 @@ fn overtake(device: &Device, group: &Group) {
     }
 }
 
-/// Sums of two tensors with unequal shares, with something else sent before they are waited for.
+/// Sums of two tensors with unequal shares; something else is sent before they are waited for.
 fn sums_under_way(device: &Device, group: &Group) {
     let (size, index) = (group.size(), group.index());
     let cut = |len: usize| -> Vec<std::ops::Range<usize>> {

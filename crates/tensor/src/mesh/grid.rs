@@ -1,4 +1,4 @@
-//! How ranks are laid out: two grids of equal size over the same ranks.
+//! Layout of ranks: two grids of equal size over the same ranks.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Axis {
     Tp,
     /// Context parallel: the tokens of a sequence.
     Cp,
-    /// Data parallel: the micro batches.
+    /// Data parallel: the micro-batches.
     Dp,
     /// Pipeline parallel: the layers.
     Pp,
@@ -20,15 +20,15 @@ pub enum Axis {
     Etp,
     /// Expert parallel: the experts.
     Ep,
-    /// Data parallel of experts: what is left of the ranks.
+    /// Data parallel for experts: the remaining ranks.
     Edp,
 }
 
 impl Axis {
-    /// All of them.
+    /// All axes.
     pub const ALL: [Axis; 7] = [Axis::Tp, Axis::Cp, Axis::Dp, Axis::Pp, Axis::Etp, Axis::Ep, Axis::Edp];
 
-    /// The name used in recipes and reports.
+    /// Name used in recipes and reports.
     pub fn name(self) -> &'static str {
         match self {
             Axis::Tp => "tp",
@@ -58,7 +58,7 @@ pub struct Grid {
     pub etp: usize,
     /// Expert parallel.
     pub ep: usize,
-    /// Tensor parallel ranks share the rows of what lies between their sub-layers (Megatron's sequence parallel).
+    /// Tensor-parallel ranks split the rows of activations between their sub-layers (Megatron's sequence parallel).
     #[serde(default)]
     pub sequence_parallel: bool,
 }
@@ -75,15 +75,15 @@ impl Grid {
         self.tp * self.cp * self.dp * self.pp
     }
 
-    /// Data parallel size of experts.
+    /// Data-parallel size of experts.
     pub fn edp(&self) -> usize {
         self.tp * self.cp * self.dp / (self.etp * self.ep)
     }
 
-    /// Whether both grids cover the ranks.
+    /// True if both grids cover the ranks.
     ///
     /// # Errors
-    /// What does not divide, and which sizes would.
+    /// The size that does not divide, and which sizes would.
     pub fn check(&self) -> Result<(), String> {
         let dense = self.tp * self.cp * self.dp;
         if self.ranks() == 0 || self.etp * self.ep == 0 {
@@ -116,7 +116,7 @@ impl Grid {
         }
     }
 
-    /// Ranks from one step along an axis to the next.
+    /// Distance in ranks of one step along an axis.
     fn stride(&self, axis: Axis) -> usize {
         match axis {
             Axis::Tp | Axis::Etp => 1,
@@ -128,12 +128,12 @@ impl Grid {
         }
     }
 
-    /// Where a rank is along an axis.
+    /// A rank's index along an axis.
     pub fn index(&self, rank: usize, axis: Axis) -> usize {
         rank / self.stride(axis) % self.size(axis)
     }
 
-    /// The ranks that differ from `rank` along these axes alone, itself among them, ascending. The axes are of one grid.
+    /// The ranks that differ from `rank` only along these axes, including itself, ascending. The axes are of one grid.
     pub fn members(&self, rank: usize, axes: &[Axis]) -> Vec<usize> {
         let mut ranks =
             vec![axes.iter().fold(rank, |at, axis| at - self.index(rank, *axis) * self.stride(*axis))];

@@ -1,8 +1,8 @@
-//! A link without anybody at the other end: one rank of any mesh on the machine without data.
+//! A link with no peers: one rank of any mesh on the machine without data.
 //!
-//! Where the machine's profile says what connects ranks, messages overlap with the compute: all ranks run the same
-//! program at the same pace, so what this rank sends at some point others send to it at that point. Only stages of a pipeline
-//! are at different points; what they hand on is timed by the simulation of all stages, and here it takes no time.
+//! If the machine's profile describes the interconnect, messages overlap with the compute: all ranks run the same
+//! program at the same pace, so what this rank sends at some point others send to it at that point. Only stages of a
+//! pipeline are at different points; the simulation of all stages times what they pass on, and here it takes no time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,29 +17,29 @@ use crate::{Device, Fabric, Machine, Ride, Ring, Tensor};
 /// Collectives that all members run together, as a ring would.
 const TOGETHER: [&str; 6] =
     ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "gather parameters", "gather weights"];
-/// What stages hand on.
+/// Messages between pipeline stages.
 const STAGES: [&str; 2] = ["forward", "backward"];
 
-/// Counts what a rank would send and receive.
+/// Counts the bytes that a rank would send and receive.
 pub struct Imagined {
     rank: usize,
     ranks: usize,
     traffic: Rc<Cell<Traffic>>,
     current: RefCell<Current>,
-    /// By name, number of members and the first of them: groups meet again and again.
+    /// Cache by name, number of members and first member, as groups recur.
     rings: RefCell<BTreeMap<(String, usize, usize), Ring>>,
 }
 
-/// The collective at hand.
+/// The current collective.
 #[derive(Default)]
 struct Current {
-    /// Of a collective of all members together.
+    /// The ring, for a collective of all members together.
     ring: Option<Ring>,
     timed: bool,
 }
 
 impl Imagined {
-    /// The end of one of `ranks` ranks.
+    /// One rank's end of a link between `ranks` ranks.
     pub fn new(rank: usize, ranks: usize) -> Imagined {
         let (traffic, current, rings) = (Rc::default(), RefCell::default(), RefCell::default());
         Imagined { rank, ranks, traffic, current, rings }
@@ -52,7 +52,7 @@ impl Imagined {
         self.traffic.set(traffic);
     }
 
-    /// How a message with `peer` travels, on a machine that predicts times.
+    /// Cost of a message to or from `peer`, on a machine that predicts times.
     fn ride(&self, fabric: &Fabric, peer: usize, bytes: u64) -> Ride {
         match self.current.borrow().ring {
             Some(ring) => ring.ride(bytes),
@@ -60,7 +60,7 @@ impl Imagined {
         }
     }
 
-    /// When a message will be through, and whose clock says so.
+    /// When a message will be through, with the clock that times it.
     fn arrival(&self, device: &Device, peer: usize, bytes: u64, inwards: bool) -> Option<Timed> {
         let clock = device.machine.clock()?;
         let fabric = device.machine.profile().fabric.as_ref().filter(|_| self.current.borrow().timed)?;
@@ -75,8 +75,7 @@ struct Timed {
     machine: Arc<dyn Machine>,
 }
 
-/// Until its retire point a transfer keeps the storage of its tensor, and what is received from being used, as every link
-/// does.
+/// Until its retire point, a transfer keeps its tensor's storage alive and a receive blocks its use, as on every link.
 struct Kept {
     timed: Option<Timed>,
     _sent: Option<Tensor>,

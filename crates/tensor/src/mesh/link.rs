@@ -1,29 +1,29 @@
-//! What carries tensors between ranks.
+//! The transport of tensors between ranks.
 //!
-//! A rank is one thread with its machine and pool. The n-th message sent to a rank is the n-th that it begins to receive from
-//! there, in whatever order they are waited for; each says what it is, so that ranks whose programs went apart get an error
-//! instead of mixing up data.
+//! A rank is one thread with its machine and pool. The n-th message sent to a rank is matched with the n-th receive
+//! that it starts from that sender, in whatever order they are waited for. Each message carries a description, so that
+//! ranks whose programs have diverged get an error instead of mixing up data.
 //!
-//! A wait has a deadline and ends when somebody gives up. After a failure nothing is moved any more and every wait ends at
-//! once: a step goes on with values that mean nothing, and asks [`Link::check`] before its update.
+//! A wait has a deadline and also ends when a rank gives up. After a failure nothing more is moved and every wait ends
+//! at once: a step continues with meaningless values and calls [`Link::check`] before its update.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{DType, Device, Tensor};
 
-/// What a message is.
+/// Description of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct What {
     /// The operation that sends or waits.
     pub op: &'static str,
-    /// Its layer, -1 outside the blocks.
+    /// The operation's layer, -1 outside the blocks.
     pub layer: i32,
     /// The collective.
     pub collective: &'static str,
     /// Number of elements.
     pub len: usize,
-    /// Their type.
+    /// Type of the elements.
     pub dtype: DType,
 }
 
@@ -35,14 +35,14 @@ impl fmt::Display for What {
     }
 }
 
-/// A rank that others wait for, and that itself does not wait.
+/// A rank that others wait for and that is not waiting itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Absent {
-    /// Which.
+    /// The rank.
     pub rank: usize,
     /// Seconds since it last sent, received or waited.
     pub silent_s: f64,
-    /// What that was for; empty if there was nothing yet.
+    /// Description of that operation; empty if there was none.
     pub last: String,
 }
 
@@ -57,74 +57,74 @@ fn missing_in_words(missing: &[Absent]) -> String {
     missing.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a link gave up. Every rank sees the first failure.
+/// Failure of a link. Every rank sees the first one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LinkError {
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     #[error(
         "rank {rank} waited {seconds:.1} s for rank {peer} in {what}: it is gone, hangs, or is slower than mesh.timeout_s allows"
     )]
     TimedOut {
-        /// Who waited.
+        /// The waiting rank.
         rank: usize,
-        /// For whom.
+        /// The rank waited for.
         peer: usize,
-        /// In what.
+        /// Description of the operation.
         what: String,
-        /// How long.
+        /// Length of the wait.
         seconds: f64,
     },
-    /// Nothing came in time, and the link knows who is not there.
+    /// Nothing arrived in time, and the link knows which ranks are missing.
     #[error(
         "rank {rank} waited {seconds:.1} s in {what} ({section}) and {}: gone, hanging, or slower than mesh.timeout_s allows",
         missing_in_words(missing)
     )]
     Missing {
-        /// Who waited.
+        /// The waiting rank.
         rank: usize,
-        /// In what.
+        /// Description of the operation.
         what: String,
-        /// What the run was doing: its setup, a step.
+        /// Section of the run: its setup, a step.
         section: &'static str,
-        /// How long.
+        /// Length of the wait.
         seconds: f64,
-        /// Who is not there.
+        /// The missing ranks.
         missing: Vec<Absent>,
     },
     /// Two ranks are not at the same point of the same program.
     #[error("rank {rank} expects {expected} from rank {peer}, which sent {found}: their programs differ")]
     Mismatch {
-        /// Who received.
+        /// The receiving rank.
         rank: usize,
-        /// Who sent.
+        /// The sending rank.
         peer: usize,
-        /// What it expected.
+        /// The expected message.
         expected: String,
-        /// What came.
+        /// The message received.
         found: String,
     },
     /// A rank ended the run.
     #[error("rank {rank} ended the run: {reason}")]
     Aborted {
-        /// Which.
+        /// The rank.
         rank: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Bytes that went through a link, and seconds waited.
+/// Bytes transferred over a link, and seconds waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Sent by this rank.
+    /// Bytes sent by this rank.
     pub sent_bytes: u64,
-    /// Received by it.
+    /// Bytes received by this rank.
     pub received_bytes: u64,
-    /// Seconds that its waits took.
+    /// Seconds spent waiting.
     pub wait_s: f64,
 }
 
-/// The collective that messages are part of.
+/// The collective that messages belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct Among<'a> {
     /// The group's name.
@@ -133,45 +133,45 @@ pub struct Among<'a> {
     pub ranks: &'a [usize],
     /// The collective.
     pub collective: &'static str,
-    /// This rank sends now.
+    /// True if this rank sends now.
     pub sends: bool,
 }
 
-/// A transfer under way. Dropped without waiting, it is given up and its tensor is free again.
+/// A transfer in flight. Dropping it without waiting abandons it and frees its tensor.
 pub trait Flight {
-    /// The retire point: from here on the tensor may be used (of a receive: holds what was sent).
+    /// The retire point: from here on the tensor may be used; after a receive it holds the sent elements.
     fn wait(self: Box<Self>);
 }
 
-/// One rank's end of what connects all. It belongs to the rank's issuing thread.
+/// One rank's end of the interconnect. It belongs to the rank's issuing thread.
 pub trait Link {
     /// This rank.
     fn rank(&self) -> usize;
     /// Number of ranks.
     fn ranks(&self) -> usize;
-    /// Says which collective of which ranks the next sends and receives belong to, and whether there are sends: for links that
+    /// Sets the collective that the next sends and receives belong to, and whether there are sends, for links that
     /// predict times.
     fn among(&self, _: &Device, _: Among<'_>) {}
-    /// Begins to send a tensor; until the flight is waited for it may be read and not written.
+    /// Starts sending a tensor; until the flight is waited for, the tensor may be read but not written.
     fn send(&self, device: &Device, to: usize, src: &Tensor, what: What) -> Box<dyn Flight>;
-    /// Begins to receive into a tensor without gaps; until the flight is waited for it may not be used.
+    /// Starts receiving into a tensor without gaps; until the flight is waited for, the tensor may not be used.
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight>;
     /// The first failure of any rank, if there was one.
     ///
     /// # Errors
-    /// That failure.
+    /// The failure.
     fn check(&self) -> Result<(), LinkError>;
     /// Ends the run for all ranks; the first reason counts.
     fn abort(&self, reason: &str);
-    /// What went through so far.
+    /// Totals so far.
     fn traffic(&self) -> Traffic;
-    /// From here on this rank is in a section of the run that has a deadline of its own (`None`: the link's). A link that has one
-    /// deadline for everything takes no notice.
+    /// Enters a section of the run with a deadline of its own (`None`: the link's). Ignored by links that have one
+    /// deadline for everything.
     fn section(&self, _name: &'static str, _deadline: Option<Duration>) {}
-    /// After a failure: waits for all ranks to come here and restarts, with nothing under way and no failure.
+    /// After a failure: waits for all ranks to arrive here and restarts, with nothing in flight and no failure.
     ///
     /// # Errors
-    /// The failure, if the link cannot do this or a rank does not come: then the run is over.
+    /// The failure, if the link cannot restart or a rank does not arrive; the run is then over.
     fn rejoin(&self) -> Result<(), LinkError> {
         self.check()
     }

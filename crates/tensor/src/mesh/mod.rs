@@ -1,8 +1,8 @@
-//! The mesh: ranks in a grid, what connects them, and the collectives along its axes.
+//! The mesh: ranks in a grid, the link between them, and the collectives along its axes.
 //!
-//! A mesh of one rank is the same code path: its collectives are copies or nothing. Every sum runs in ascending order of
-//! the ranks with f32 accumulation and is rounded once, so a result does not depend on timing, and is the same on all
-//! ranks. Buffers of a collective are charged to [`crate::Category::Comm`] on the rank's own pool.
+//! A mesh of one rank is the same code path: its collectives are copies or nothing. Every sum runs in ascending order
+//! of the ranks with f32 accumulation and is rounded once, so a result does not depend on timing, and is the same on
+//! all ranks. Buffers of a collective are charged to [`crate::Category::Comm`] on the rank's own pool.
 
 mod collectives;
 pub mod conformance;
@@ -23,7 +23,7 @@ pub use imagined::Imagined;
 pub use link::{Absent, Among, Flight, Link, LinkError, Traffic, What};
 pub use threads::{Seat, Threads, ThreadsOptions, threads};
 
-/// What one kind of collective moved along one axis.
+/// Volume of one kind of collective along one axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wire {
     /// Calls.
@@ -35,19 +35,19 @@ pub struct Wire {
 /// Bytes by axes (their names, joined by `-`) and collective.
 pub type Wires = BTreeMap<(String, &'static str), Wire>;
 
-/// Predicted seconds that a rank's program stands still for others, by axes and collective.
+/// Predicted seconds that a rank's program waits for others, by axes and collective.
 pub type Waits = BTreeMap<(String, &'static str), f64>;
 
-/// What was counted so far.
+/// Counts so far.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Sent.
+    /// Messages sent.
     pub wires: Wires,
-    /// Waited.
+    /// Seconds waited.
     pub waits: Waits,
 }
 
-/// A rank's place among all. It belongs to the rank's issuing thread; cheap to clone.
+/// A rank's place in the mesh. It belongs to the rank's issuing thread; cheap to clone.
 #[derive(Clone)]
 pub struct Mesh(Rc<Inner>);
 
@@ -58,17 +58,17 @@ struct Inner {
     accounts: RefCell<Accounts>,
 }
 
-/// What is counted, by axes and collective: by the number of that pair.
+/// Counters indexed by the number of a pair of axes and collective.
 #[derive(Default)]
 struct Accounts {
     keys: Vec<(String, &'static str)>,
     wires: Vec<Wire>,
-    /// `None` where nothing was waited for.
+    /// `None` if nothing was waited for.
     waits: Vec<Option<f64>>,
 }
 
 impl Accounts {
-    /// The number of a group's collective.
+    /// Number of a group's collective.
     fn key(&mut self, group: &str, collective: &'static str) -> usize {
         let known = self.keys.iter().position(|(name, of)| *of == collective && name == group);
         known.unwrap_or_else(|| {
@@ -80,23 +80,23 @@ impl Accounts {
     }
 }
 
-/// Some ranks of the mesh, this one among them.
+/// A subset of the mesh's ranks, including this one.
 #[derive(Clone)]
 pub struct Group {
     mesh: Mesh,
-    /// For counts: `tp`, or `dp-cp`.
+    /// Name for counters: `tp`, or `dp-cp`.
     name: String,
     ranks: Vec<usize>,
     index: usize,
 }
 
 impl Mesh {
-    /// One rank.
+    /// A mesh of one rank.
     pub fn alone() -> Mesh {
         Mesh::of(Grid::default(), None)
     }
 
-    /// The rank that a link's end belongs to.
+    /// The mesh as seen by the rank of this end of a link.
     ///
     /// # Panics
     /// If the grid does not have as many ranks as the link.
@@ -114,7 +114,7 @@ impl Mesh {
         Mesh(Rc::new(Inner { grid, rank, link, accounts: RefCell::default() }))
     }
 
-    /// The sizes.
+    /// Sizes of the grid.
     pub fn grid(&self) -> &Grid {
         &self.0.grid
     }
@@ -129,12 +129,12 @@ impl Mesh {
         self.0.grid.size(axis)
     }
 
-    /// Where this rank is along an axis.
+    /// This rank's index along an axis.
     pub fn index(&self, axis: Axis) -> usize {
         self.0.grid.index(self.0.rank, axis)
     }
 
-    /// The ranks that differ from this one along these axes alone. The axes are of one grid.
+    /// The ranks that differ from this one only along these axes. The axes are of one grid.
     pub fn group(&self, axes: &[Axis]) -> Group {
         let ranks = self.0.grid.members(self.0.rank, axes);
         let name = axes.iter().map(|axis| axis.name()).collect::<Vec<_>>().join("-");
@@ -146,13 +146,13 @@ impl Mesh {
         self.group_of("all".into(), (0..self.0.grid.ranks()).collect())
     }
 
-    /// Some ranks, ascending, this one among them.
+    /// A group of ranks, ascending, including this one.
     fn group_of(&self, name: String, ranks: Vec<usize>) -> Group {
         let index = ranks.iter().position(|rank| *rank == self.0.rank).unwrap_or_default();
         Group { mesh: self.clone(), name, ranks, index }
     }
 
-    /// What connects the ranks; none for one alone.
+    /// The link between ranks; `None` for a single rank.
     pub fn link(&self) -> Option<&dyn Link> {
         self.0.link.as_deref()
     }
@@ -160,24 +160,24 @@ impl Mesh {
     /// The first failure of any rank, if there was one: for the end of a step.
     ///
     /// # Errors
-    /// That failure.
+    /// The failure.
     pub fn check(&self) -> Result<(), LinkError> {
         self.link().map_or(Ok(()), Link::check)
     }
 
-    /// What went through the link so far.
+    /// The link's totals so far.
     pub fn traffic(&self) -> Traffic {
         self.link().map(Link::traffic).unwrap_or_default()
     }
 
-    /// What this rank sent so far, by axis and collective.
+    /// Bytes this rank sent so far, by axis and collective.
     pub fn wires(&self) -> Wires {
         let accounts = self.0.accounts.borrow();
         let sent = accounts.keys.iter().cloned().zip(accounts.wires.iter().copied());
         sent.filter(|(_, wire)| wire.calls > 0).collect()
     }
 
-    /// What it sent and waited so far.
+    /// Bytes this rank sent and seconds it waited so far.
     pub fn ledger(&self) -> Ledger {
         let accounts = self.0.accounts.borrow();
         let waited = accounts.keys.iter().zip(&accounts.waits);
@@ -185,7 +185,7 @@ impl Mesh {
         Ledger { wires: self.wires(), waits }
     }
 
-    /// The same by the numbers of groups' collectives.
+    /// The same, indexed by the numbers of groups' collectives.
     pub(crate) fn counted(&self) -> (Vec<Wire>, Vec<Option<f64>>) {
         let accounts = self.0.accounts.borrow();
         (accounts.wires.clone(), accounts.waits.clone())
@@ -203,7 +203,7 @@ impl Mesh {
         *self.0.accounts.borrow_mut().waits[key].get_or_insert_default() += seconds;
     }
 
-    /// Counts what was sent since `before` another `times` times.
+    /// Counts the messages sent since `before` another `times` times.
     pub(crate) fn repeat_wires(&self, before: &[Wire], times: u64) {
         for (key, wire) in self.0.accounts.borrow_mut().wires.iter_mut().enumerate() {
             let old = before.get(key).copied().unwrap_or_default();
@@ -212,7 +212,7 @@ impl Mesh {
         }
     }
 
-    /// Counts what was waited since `before` another `times` times.
+    /// Counts the waits since `before` another `times` times.
     pub(crate) fn repeat_waits(&self, before: &[Option<f64>], times: u64) {
         for (key, waited) in self.0.accounts.borrow_mut().waits.iter_mut().enumerate() {
             let old = before.get(key).copied().flatten().unwrap_or_default();
@@ -228,7 +228,7 @@ impl fmt::Debug for Mesh {
 }
 
 impl Group {
-    /// Some of the members, by index, ascending, this one among them: for collectives in two levels.
+    /// A subset of the members, by index, ascending, including this one: for two-level collectives.
     ///
     /// # Panics
     /// If this rank is not among them.
@@ -249,12 +249,12 @@ impl Group {
         self.ranks.len()
     }
 
-    /// Which of them this rank is.
+    /// This rank's index among the members.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Their ranks, ascending.
+    /// The members' ranks, ascending.
     pub fn ranks(&self) -> &[usize] {
         &self.ranks
     }

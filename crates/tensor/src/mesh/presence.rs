@@ -1,4 +1,4 @@
-//! Who of the ranks in one process was last heard of when, and where they meet after a failure.
+//! Last activity of each rank in one process, and the meeting of ranks after a failure.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::link::{Absent, What};
 use super::threads::lock;
 
-/// What is known of a rank.
+/// Last known activity of a rank.
 #[derive(Clone, Copy)]
 struct Seen {
     at: Instant,
@@ -14,7 +14,7 @@ struct Seen {
     waits: bool,
 }
 
-/// By rank.
+/// Activity by rank.
 pub(super) struct Presence(Vec<Mutex<Seen>>);
 
 impl Presence {
@@ -23,18 +23,18 @@ impl Presence {
         Presence((0..ranks).map(|_| seen()).collect())
     }
 
-    /// A rank begins to wait.
+    /// Records that a rank starts waiting.
     pub fn waits(&self, rank: usize, what: &What) {
         *lock(&self.0[rank]) = Seen { at: Instant::now(), what: Some(*what), waits: true };
     }
 
-    /// A rank goes on with its own work.
+    /// Records that a rank resumes its own work.
     pub fn works(&self, rank: usize) {
         let mut seen = lock(&self.0[rank]);
         (seen.at, seen.waits) = (Instant::now(), false);
     }
 
-    /// Those that a rank waits for in vain: whoever does not wait itself, or `peer` if all do.
+    /// Ranks that `rank` waits for in vain: those that are not waiting themselves, or `peer` if all are.
     pub fn absent(&self, rank: usize, peer: usize) -> Vec<Absent> {
         let others = (0..self.0.len()).filter(|other| *other != rank);
         let absent: Vec<usize> = others.filter(|other| !lock(&self.0[*other]).waits).collect();
@@ -51,17 +51,17 @@ impl Presence {
     }
 }
 
-/// Where all ranks come together after a failure.
+/// Meeting point of all ranks after a failure.
 pub(super) struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    /// Meetings that took place.
+    /// Meetings held so far.
     number: u64,
     here: Vec<bool>,
-    /// Ranks that will not come any more.
+    /// Ranks that will not come again.
     left: Vec<bool>,
 }
 
@@ -71,16 +71,16 @@ impl Meeting {
         Meeting { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A rank is gone for good.
+    /// Records that a rank is gone for good.
     pub fn leave(&self, rank: usize) {
         lock(&self.state).left[rank] = true;
         self.changed.notify_all();
     }
 
-    /// Waits for all ranks; the last to come calls `clear` while the others wait.
+    /// Waits for all ranks; the last to arrive calls `clear` while the others wait.
     ///
     /// # Errors
-    /// The ranks that have not come, or will not.
+    /// The ranks that have not arrived, or never will.
     pub fn meet(&self, rank: usize, deadline: Duration, clear: impl FnOnce()) -> Result<(), Vec<usize>> {
         let until = Instant::now() + deadline;
         let mut state = lock(&self.state);
@@ -100,7 +100,7 @@ impl Meeting {
             let gone: Vec<usize> = absent(&state.left);
             if !gone.is_empty() || left.is_zero() {
                 let late: Vec<bool> = state.here.iter().map(|here| !here).collect();
-                // Without this one there is no meeting any more.
+                // Without this rank there can be no further meeting.
                 state.left[rank] = true;
                 self.changed.notify_all();
                 return Err(if gone.is_empty() { absent(&late) } else { gone });

@@ -1,4 +1,4 @@
-//! Ranks as threads of one process: a receiver copies straight out of the sender's memory, or has its machine do so
+//! Ranks as threads of one process: a receiver copies straight from the sender's memory, or has its machine do so
 //! ([`crate::Machine::take`]).
 
 use std::cell::{Cell, RefCell};
@@ -14,13 +14,13 @@ use crate::share::{Reader, Share};
 use crate::spill::mix;
 use crate::{Device, Tensor};
 
-/// Bytes copied at once on the way from one rank's memory to another's.
+/// Bytes per copy from one rank's memory to another's.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How threads are connected.
+/// Options of a link between threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThreadsOptions {
-    /// How long a wait may take.
+    /// Longest duration of a wait.
     pub deadline: Duration,
     /// Seed of an adversary that delays messages and ranks by up to 200 microseconds.
     pub chaos: Option<u64>,
@@ -32,30 +32,30 @@ impl Default for ThreadsOptions {
     }
 }
 
-/// A message that waits for its receiver.
+/// A message waiting for its receiver.
 struct Parcel {
     number: u64,
     what: What,
     reader: Reader,
 }
 
-/// What came for one rank.
+/// Messages for one rank.
 #[derive(Default)]
 struct Mailbox {
-    /// By sender.
+    /// Queues by sender.
     queues: Vec<VecDeque<Parcel>>,
 }
 
-/// What all ranks see.
+/// State shared by all ranks.
 struct World {
     options: ThreadsOptions,
     boxes: Vec<Mutex<Mailbox>>,
-    /// Rung when something came for a rank, was taken from it, or somebody gave up.
+    /// Notified when a message arrived for a rank or was taken from it, or when a rank gave up.
     bells: Vec<Condvar>,
     failure: Mutex<Option<LinkError>>,
-    /// Who was last heard of when.
+    /// Last activity of each rank.
     presence: Presence,
-    /// Where ranks meet after a failure.
+    /// Meeting point of ranks after a failure.
     meeting: Meeting,
 }
 
@@ -71,13 +71,14 @@ impl World {
     fn fail(&self, error: LinkError) {
         lock(&self.failure).get_or_insert(error);
         for (mailbox, bell) in self.boxes.iter().zip(&self.bells) {
-            // Whoever is about to wait has looked at the failure under this lock or will.
+            // A rank about to wait has checked for failures under this lock, or will.
             drop(lock(mailbox));
             bell.notify_all();
         }
     }
 
-    /// Waits under a mailbox's lock until `ready` gives something. An error says whether it was the deadline, and not a failure.
+    /// Waits under a mailbox's lock until `ready` returns a value. The error is true for a missed deadline, false for a
+    /// failure.
     fn wait<T>(
         &self,
         at: usize,
@@ -103,14 +104,14 @@ impl World {
     }
 }
 
-/// A rank's seat, to be taken by its thread.
+/// One rank's end of the link before its thread has taken it.
 pub struct Seat {
     world: Arc<World>,
     rank: usize,
 }
 
 impl Seat {
-    /// The link of the thread that calls.
+    /// The link of the calling thread.
     pub fn take(self) -> Threads {
         let Seat { world, rank } = self;
         let numbers = || RefCell::new(vec![0; world.boxes.len()]);
@@ -120,7 +121,7 @@ impl Seat {
     }
 }
 
-/// Seats for `ranks` threads.
+/// Ends for `ranks` threads.
 pub fn threads(ranks: usize, options: ThreadsOptions) -> Vec<Seat> {
     let mailbox = || Mutex::new(Mailbox { queues: (0..ranks).map(|_| VecDeque::new()).collect() });
     let world = World {
@@ -182,7 +183,7 @@ impl End {
     }
 }
 
-/// Something sent that its receiver has not copied yet.
+/// A sent message that its receiver has not copied yet.
 struct Sent {
     end: Rc<End>,
     to: usize,
@@ -209,7 +210,7 @@ impl Flight for Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // What was not taken yet never will be; a copy that has started is waited for by the share.
+        // Messages not taken yet never will be; the share waits for a copy that has started.
         let mut mailbox = lock(&self.end.world.boxes[self.to]);
         mailbox.queues[self.end.rank].retain(|parcel| parcel.number != self.number);
         drop(mailbox);
@@ -217,22 +218,22 @@ impl Drop for Sent {
     }
 }
 
-/// The next of a rank's messages.
+/// The next number in a rank's sequence of messages.
 fn next(numbers: &RefCell<Vec<u64>>, rank: usize) -> u64 {
     let mut numbers = numbers.borrow_mut();
     numbers[rank] += 1;
     numbers[rank]
 }
 
-/// Something that is to come.
+/// A pending receive.
 struct Coming {
     end: Rc<End>,
     device: Device,
     from: usize,
-    /// Which of the sender's messages it is: the order in which they are waited for is free.
+    /// Number of the sender's message; messages may be waited for in any order.
     number: u64,
     dst: Lent,
-    /// When the tensor was lent: before that it may still be in use.
+    /// When the tensor was lent; before that it may still be in use.
     fence: u64,
     what: What,
 }
@@ -271,14 +272,14 @@ impl Flight for Coming {
             world.fail(LinkError::Mismatch { rank, peer, expected, found });
         }
         drop(reader);
-        // The sender waits at this rank's bell for its tensor.
+        // The sender waits on this rank's condition variable for its tensor.
         drop(lock(&world.boxes[end.rank]));
         world.bells[end.rank].notify_all();
         end.count(|traffic| traffic.wait_s += started.elapsed().as_secs_f64());
     }
 }
 
-/// Copies in pieces that stay in a core's cache.
+/// Copies in pieces that fit in a core's cache.
 fn copy(device: &Device, reader: &Reader, to: &Tensor) {
     let [rows, cols] = reader.shape();
     let row_bytes = cols * reader.dtype().bytes();
@@ -290,7 +291,7 @@ fn copy(device: &Device, reader: &Reader, to: &Tensor) {
         for start in (0..rows).step_by(step) {
             for from in (0..cols).step_by(wide) {
                 let (rows, cols) = (start..rows.min(start + step), from..cols.min(from + wide));
-                // What is in memory can be read.
+                // A tensor in memory can always be read.
                 let _ = reader.read(rows, cols, &mut piece);
                 elements[0][at..at + piece.len()].copy_from_slice(&piece);
                 at += piece.len();
@@ -345,11 +346,11 @@ impl Link for Threads {
 
     fn rejoin(&self) -> Result<(), LinkError> {
         let world = &self.0.world;
-        // What was sent before is forgotten, so the next message of every pair is the first again.
+        // Numbering restarts, so the next message of every pair is the first again.
         self.0.sent.borrow_mut().fill(0);
         self.0.expected.borrow_mut().fill(0);
         let clear = || {
-            // All ranks are here, so nothing is under way and no other thread looks.
+            // All ranks are here, so nothing is in flight and no other thread accesses this.
             for mailbox in &world.boxes {
                 lock(mailbox).queues.iter_mut().for_each(VecDeque::clear);
             }

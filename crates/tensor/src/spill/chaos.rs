@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::PAGE;
 use super::file::{Backing, Step};
 
-/// What the adversary may do. What it does to an operation follows from the seed and from which transfer, piece and
-/// attempt the operation is, not from the moment; which worker takes which piece is drawn too, but the race of threads
-/// decides with it.
+/// Faults that the adversary may inject. Its effect on an operation depends only on the seed and on the operation's
+/// transfer, piece and attempt, not on timing. The order in which workers take pieces is drawn as well, but also
+/// depends on the race of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chaos {
     /// Draws delays (up to 200 microseconds), short and interrupted operations, and the order of pieces.
@@ -17,7 +17,7 @@ pub struct Chaos {
     pub fault_one_in: u32,
 }
 
-/// A well-mixed number of some others (splitmix64's finaliser).
+/// A well-mixed hash of several numbers (splitmix64's finaliser).
 pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -27,7 +27,7 @@ pub(crate) fn mix(parts: &[u64]) -> u64 {
     })
 }
 
-/// A backing under attack.
+/// A backing with injected faults.
 pub(super) struct Adverse<B> {
     pub chaos: Chaos,
     pub under: B,
@@ -35,7 +35,7 @@ pub(super) struct Adverse<B> {
 }
 
 impl<B: Backing> Adverse<B> {
-    /// Waits, fails, or says how many of `len` bytes to move.
+    /// Waits, fails, or returns how many of `len` bytes to move.
     fn disturb(&self, len: usize, step: Step, write: bool) -> io::Result<usize> {
         let Chaos { seed, fault_one_in } = self.chaos;
         let draw = |what: u64| {
@@ -46,7 +46,7 @@ impl<B: Backing> Adverse<B> {
         }
         if fault_one_in > 0 && draw(2).is_multiple_of(fault_one_in as u64) {
             let full = write && draw(3).is_multiple_of(2);
-            // The system's own numbers on Linux: EIO and ENOSPC.
+            // Linux's error numbers: EIO and ENOSPC.
             return Err(io::Error::from_raw_os_error(if full { 28 } else { 5 }));
         }
         match draw(4) % 8 {

@@ -1,13 +1,13 @@
-//! How host threads move a machine's data: the only part of the engine that a machine supplies.
+//! Copies of a machine's data by host threads: the only part of the engine that a machine supplies.
 #![allow(unsafe_code)]
 
 use crate::Tensor;
 
-/// The elements of a tensor as bytes of its machine's memory. Plain data for worker threads: whoever makes a transfer
-/// of it keeps the tensor's storage until the transfer has ended.
+/// The elements of a tensor as bytes of its machine's memory. Plain data for worker threads: the maker of a transfer
+/// keeps the tensor's storage until the transfer has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where the first element lies, in the machine's own terms.
+    /// Address of the first element, in the machine's own terms.
     pub address: u64,
     /// Number of rows.
     pub rows: usize,
@@ -15,7 +15,7 @@ pub struct Region {
     pub row_bytes: usize,
     /// Bytes from one row to the next.
     pub stride_bytes: usize,
-    /// What [`Copies::fence`] said when the transfer was issued; copies come after it.
+    /// Value of [`Copies::fence`] when the transfer was issued; copies come after it.
     pub fence: u64,
 }
 
@@ -33,7 +33,7 @@ impl Region {
         }
     }
 
-    /// True when rows follow each other without gaps.
+    /// True if rows follow each other without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.rows <= 1 || self.row_bytes == self.stride_bytes
     }
@@ -54,10 +54,10 @@ impl Region {
     }
 }
 
-/// Memory of the host that belongs to whoever holds this.
+/// Host memory owned by the holder of this value.
 ///
 /// # Safety
-/// The start is that of as many readable and writable bytes as were asked for, until the value is dropped.
+/// [`HostBuffer::start`] points to as many readable and writable bytes as were requested, until the value is dropped.
 pub unsafe trait HostBuffer: Send + Sync {
     /// The first byte.
     fn start(&self) -> *mut u8;
@@ -69,18 +69,18 @@ pub unsafe trait HostBuffer: Send + Sync {
 /// [`Copies::host`] gives a pointer that is valid for reads and writes of the storage at that address for as long as
 /// its tensor lives, and the two copies touch nothing but the bytes they are asked for.
 pub unsafe trait Copies: Send + Sync {
-    /// Where host threads find what the machine has at `address`; `None` if they cannot reach it, then everything
-    /// goes through the two copies. Staging buffers that are the pool's must be reachable.
+    /// Host address of the machine's `address`; `None` if host threads cannot reach it, in which case everything goes
+    /// through the two copies. Staging buffers from the pool must be reachable.
     fn host(&self, address: u64) -> Option<*mut u8>;
 
-    /// Memory of the host for a worker's staging, on a machine whose own memory the host cannot reach; `None` where it can,
-    /// then staging is the pool's. Staging is charged to the pool either way, so that a plan need not know.
+    /// Host memory for a worker's staging, on a machine whose own memory the host cannot reach; `None` if it can, and
+    /// staging then comes from the pool. Staging is charged to the pool either way, so that a plan need not know.
     fn staging(&self, _bytes: usize) -> Option<Box<dyn HostBuffer>> {
         None
     }
 
-    /// Called on the issuing thread when a transfer is issued: marks the point that work issued so far has to reach
-    /// before the transfer's copies may begin. A machine whose operations end before they return has nothing to mark.
+    /// Called on the issuing thread when a transfer is issued: marks the point that earlier work has to reach before
+    /// the transfer's copies may begin. A machine whose operations end before they return has nothing to mark.
     fn fence(&self) -> u64 {
         0
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a spill file.
+//! Errors of a spill file.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use super::Tag;
 /// Shorthand for results of this module.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a spill file refused. Cheap to clone: after the first failure every later call returns the same error.
+/// Failure of a spill file. Cheap to clone: after the first failure every later call returns the same error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// A setting that cannot be.
+    /// An invalid option.
     #[error("spill: {key} is {value}: {message}")]
     Refused {
         /// The field of [`super::Options`].
         key: &'static str,
-        /// What it was.
+        /// The value.
         value: String,
-        /// What it has to be.
+        /// The requirement.
         message: &'static str,
     },
     /// The machine keeps data that host threads cannot move.
@@ -27,24 +27,24 @@ pub enum Error {
         "spill: the machine `{machine}` gives no copies to the host, so nothing of it can be placed on disk"
     )]
     NoCopies {
-        /// Its profile's name.
+        /// The profile's name.
         machine: String,
     },
     /// The file could not be made, sized or tried.
     #[error("cannot {action} a spill file of {bytes} bytes in {}: {source}; {remedy}", folder.display())]
     Open {
-        /// What was tried.
+        /// The operation attempted.
         action: &'static str,
         /// The folder.
         folder: PathBuf,
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
         /// The system's reason.
         source: Arc<io::Error>,
-        /// What to do.
+        /// Suggested remedy.
         remedy: &'static str,
     },
-    /// A value finds no room in the file; no byte has moved.
+    /// The file has no room for a value; no byte has moved.
     #[error(
         "{file} has no room for {tag}: {bytes} bytes asked, {live} of {capacity} in use and no gap of that size; \
          raise the file's capacity or place less on disk"
@@ -52,9 +52,9 @@ pub enum Error {
     Full {
         /// The file.
         file: String,
-        /// Whose value.
+        /// The value.
         tag: Tag,
-        /// What was asked for, in whole pages.
+        /// Bytes requested, in whole pages.
         bytes: u64,
         /// Bytes in use.
         live: u64,
@@ -72,11 +72,11 @@ pub enum Error {
         offset: u64,
         /// Bytes that were left to move.
         bytes: u64,
-        /// Whose value.
+        /// The value.
         tag: Tag,
         /// The system's reason.
         source: Arc<io::Error>,
-        /// What to do.
+        /// Suggested remedy.
         remedy: &'static str,
     },
     /// A copy or codec panicked in a worker.
@@ -84,7 +84,7 @@ pub enum Error {
     Worker {
         /// The file.
         file: String,
-        /// Whose value.
+        /// The value.
         tag: Tag,
         /// The panic's message.
         message: String,
@@ -97,7 +97,7 @@ impl Error {
     }
 }
 
-/// What helps against a system's reason.
+/// Remedy for a system error.
 pub(super) fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {

@@ -1,4 +1,4 @@
-//! The file itself: without a name from its first moment, sized before use, direct where the file system allows.
+//! The file itself: unnamed from its first moment, allocated before use, with direct IO if the file system allows it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::error::{Error, Result, remedy};
 use super::{Access, PAGE};
 
-/// Which attempt of which piece of which transfer an operation belongs to.
+/// The transfer, piece and attempt that an operation belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub transfer: u64,
@@ -17,12 +17,12 @@ pub(super) struct Step {
     pub attempt: u32,
 }
 
-/// The two operations that workers need. An operation may move less than it was asked to.
+/// The operations that workers need. A read or write may move less than requested.
 pub(super) trait Backing: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64, step: Step) -> io::Result<usize>;
     fn read_at(&self, bytes: &mut [u8], offset: u64, step: Step) -> io::Result<usize>;
-    /// Where so many bytes lie in memory that a machine copies from and to without a stop in between: the address of the
-    /// first. Nothing else uses them while a transfer of theirs is under way.
+    /// Address of the first of `len` bytes in memory that a machine copies from and to without staging. Nothing else
+    /// uses them while a transfer of theirs is in flight.
     fn place(&self, _offset: u64, _len: usize) -> Option<usize> {
         None
     }
@@ -52,13 +52,13 @@ impl Backing for File {
     }
 }
 
-/// Bytes that are free to this process on the file system of a folder, or of the nearest one above it that exists.
+/// Free bytes for this process on the file system of a folder, or of its nearest existing ancestor.
 pub fn free_bytes(folder: &Path) -> Option<u64> {
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
     rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
 }
 
-/// Makes the file and gives it `bytes` of disk. `page` is one page of memory at a multiple of a page, to try direct IO.
+/// Creates the file and allocates `bytes` of disk. `page` is one page of page-aligned memory, to try direct IO.
 pub(super) fn open(folder: &Path, bytes: u64, direct: bool, page: &mut [u8]) -> Result<(File, Access)> {
     let fail = |action: &'static str| {
         move |source: io::Error| Error::Open {
@@ -91,8 +91,8 @@ fn unsupported(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::Unsupported)
 }
 
-/// Disk for the whole file now, so that a step cannot meet a full disk; a mere size where the file system has no such
-/// call.
+/// Allocates disk for the whole file now, so that a step cannot meet a full disk; only sets the size if the file system
+/// has no such call.
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
@@ -123,7 +123,7 @@ fn set_direct(_: &File, _: bool) -> io::Result<()> {
     Err(io::Error::from(ErrorKind::Unsupported))
 }
 
-/// Some file systems accept the flag and refuse the operations.
+/// Tries one page: some file systems accept the flag and refuse the operations.
 fn try_page(file: &File, bytes: u64, page: &mut [u8]) -> io::Result<()> {
     if bytes < PAGE {
         return Ok(());
@@ -132,20 +132,20 @@ fn try_page(file: &File, bytes: u64, page: &mut [u8]) -> io::Result<()> {
     FileExt::read_exact_at(file, page, 0)
 }
 
-/// Where a loop of operations stopped, and why.
+/// Stopping point of a loop of operations, and the reason.
 pub(super) struct Stopped {
     pub at: usize,
     pub source: io::Error,
 }
 
 /// Repeats `operation(position, attempt)` until `len` bytes have moved. With direct IO an operation has to begin at a
-/// page, so the tail of a page that was moved short is moved again.
+/// page, so the end of a partly moved page is moved again.
 pub(super) fn move_all(
     len: usize,
     direct: bool,
     mut operation: impl FnMut(usize, u32) -> io::Result<usize>,
 ) -> std::result::Result<(), Stopped> {
-    /// Operations in a row that may move nothing that counts.
+    /// Consecutive operations without progress before giving up.
     const PATIENCE: u32 = 100;
     let (mut at, mut attempt, mut idle) = (0, 0, 0);
     while at < len {
@@ -171,7 +171,7 @@ pub(super) fn move_all(
 mod tests {
     use super::*;
 
-    /// Moves `len` bytes by the given steps and returns the positions at which operations began.
+    /// Moves `len` bytes in the given steps and returns the positions at which operations began.
     fn positions(len: usize, direct: bool, moves: &[usize]) -> std::result::Result<Vec<usize>, usize> {
         let (mut seen, mut moves) = (Vec::new(), moves.iter());
         let result = move_all(len, direct, |at, attempt| {

@@ -1,5 +1,5 @@
-//! Values between memory and file. What may be done with one follows from its type: a tensor can be used, a [`Writing`]
-//! or [`Reading`] can only be retired, a [`Stored`] value can be read back.
+//! Values between memory and file. A value's type determines what may be done with it: a tensor can be used, a
+//! [`Writing`] or [`Reading`] can only be retired, a [`Stored`] value can be read back.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Kind, Spill, Tag};
 use crate::loan::Lent;
 use crate::{DType, Tensor};
 
-/// What a transfer holds until it retires. Dropped early, it waits first: workers never outlive what they use.
+/// State that a transfer holds until it retires. Dropping it early waits first: workers never outlive what they use.
 pub(super) struct Flight {
     pub spill: Spill,
     pub kind: Kind,
@@ -23,7 +23,7 @@ pub(super) struct Flight {
     pub tag: Tag,
     /// None on a machine without data.
     pub transfer: Option<Arc<Transfer>>,
-    /// By the clock of a machine without data.
+    /// End by the clock of a machine without data.
     pub ends_at: Option<f64>,
 }
 
@@ -45,14 +45,14 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if let (Some(transfer), Some(live)) = (&self.transfer, self.spill.live()) {
-            // A failure is the engine's first error and comes out at the next retire point or call.
+            // A failure is the engine's first error and is returned at the next retire point or call.
             let _ = live.wait(transfer);
         }
         self.extent.end(self.kind);
     }
 }
 
-/// A tensor on its way to the file. It stays charged, and cannot be used, until it retires.
+/// A tensor being written to the file. It stays charged, and cannot be used, until it retires.
 #[must_use = "a write ends at its retire point"]
 pub struct Writing(pub(super) Flight);
 
@@ -65,7 +65,7 @@ impl Writing {
         Ok(self.retire_with()?.0)
     }
 
-    /// The retire point of a tensor that is used again: weights and optimizer state that stay in their buffers.
+    /// The retire point of a tensor that is used again, for weights and optimizer state that stay in their buffers.
     ///
     /// # Errors
     /// The engine's first failure; the tensor is released.
@@ -76,13 +76,13 @@ impl Writing {
         Ok((stored, lent.tensor().clone()))
     }
 
-    /// Whose value it is.
+    /// Identifies the value.
     pub fn tag(&self) -> Tag {
         self.0.tag
     }
 }
 
-/// A tensor on its way from the file. It cannot be used until it retires.
+/// A tensor being read from the file. It cannot be used until it retires.
 #[must_use = "a read ends at its retire point"]
 pub struct Reading(pub(super) Flight);
 
@@ -96,13 +96,13 @@ impl Reading {
         Ok(self.0.lent.tensor().clone())
     }
 
-    /// Whose value it is.
+    /// Identifies the value.
     pub fn tag(&self) -> Tag {
         self.0.tag
     }
 }
 
-/// A value in the file; dropping it gives its extent back, once no read of it is in flight.
+/// A value in the file; dropping it frees its extent once no read of it is in flight.
 pub struct Stored {
     pub(super) extent: Rc<Extent>,
     pub(super) layout: Layout,
@@ -120,22 +120,22 @@ impl Stored {
         self.layout.cols as usize
     }
 
-    /// Element type of the tensor it was and will be.
+    /// Element type of the tensor that was written and will be read.
     pub fn dtype(&self) -> DType {
         self.layout.dtype
     }
 
-    /// How it is stored.
+    /// Codec of the stored value.
     pub fn codec(&self) -> Codec {
         self.layout.codec
     }
 
-    /// Bytes of the file that it is charged, in whole pages.
+    /// Bytes charged in the file, in whole pages.
     pub fn charged_bytes(&self) -> u64 {
         self.extent.size
     }
 
-    /// Whose value it is.
+    /// Identifies the value.
     pub fn tag(&self) -> Tag {
         self.tag
     }

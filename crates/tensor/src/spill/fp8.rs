@@ -1,6 +1,6 @@
 //! e4m3 codes in blocks with a scale each (OCP 8-bit floating point, 2023: bias 7, no infinities, 0x7f is NaN).
 //!
-//! Plain arithmetic on one element at a time, so the same bits on every processor.
+//! Plain arithmetic on one element at a time, so that every processor gives the same bits.
 
 use super::layout::{BLOCK, Layout, SCALE};
 use crate::DType;
@@ -8,7 +8,7 @@ use crate::DType;
 /// The largest e4m3 magnitude.
 const MOST: f32 = 448.0;
 
-/// The nearest e4m3 code, ties to even; magnitudes above 448 become 448, what is not finite NaN.
+/// The nearest e4m3 code, ties to even; magnitudes above 448 saturate, non-finite values become NaN.
 pub fn encode_one(x: f32) -> u8 {
     let bits = x.to_bits();
     let sign = (bits >> 24) as u8 & 0x80;
@@ -44,14 +44,14 @@ const fn values() -> [f32; 256] {
     values
 }
 
-/// The largest finite magnitude over 448, but never subnormal: a scale that divides.
+/// The largest finite magnitude over 448, but never subnormal, so that it can be divided by.
 fn scale_of(block: &[f32]) -> f32 {
     let finite = |x: f32| if x.abs() < f32::INFINITY { x.abs() } else { 0.0 };
     let most = block.iter().fold(0.0, |most: f32, &x| most.max(finite(x)));
     (most / MOST).max(f32::MIN_POSITIVE)
 }
 
-/// Calls `each(near, far, width)` for the blocks' positions from the first one's.
+/// Calls `each(near, far, width)` with each block's positions, relative to the first block's.
 fn walk(layout: &Layout, blocks: std::ops::Range<u64>, mut each: impl FnMut(usize, usize, usize)) {
     let (mut near, mut far) = (0, 0);
     for block in blocks {
@@ -62,7 +62,7 @@ fn walk(layout: &Layout, blocks: std::ops::Range<u64>, mut each: impl FnMut(usiz
     }
 }
 
-/// Elements of these blocks to codes and scales.
+/// Encodes the elements of these blocks to codes and scales.
 pub(super) fn encode(layout: &Layout, blocks: std::ops::Range<u64>, near: &[u8], out: &mut [u8]) {
     let mut values = [0.0f32; BLOCK as usize];
     walk(layout, blocks, |from, to, width| {
@@ -95,7 +95,7 @@ fn bf16(x: f32) -> u16 {
     if x.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded }
 }
 
-/// Codes and scales of these blocks to elements.
+/// Decodes codes and scales of these blocks to elements.
 pub(super) fn decode(layout: &Layout, blocks: std::ops::Range<u64>, far: &[u8], out: &mut [u8]) {
     walk(layout, blocks, |to, from, width| {
         let (head, codes) = far[from..from + SCALE as usize + width].split_at(SCALE as usize);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((encode_one(f32::NAN) & 0x7f, encode_one(f32::INFINITY)), (0x7f, 0x7f));
     }
 
-    /// The bound that [`Codec::Fp8Block`] promises, at magnitudes from subnormal to the largest.
+    /// The error bound promised by [`Codec::Fp8Block`], at magnitudes from subnormal to the largest.
     #[test]
     fn the_error_is_bounded() {
         let mut state = 1u64;
@@ -156,7 +156,7 @@ mod tests {
         for power in [-149, -130, -126, -60, -3, 0, 9, 100, 127] {
             let values: Vec<f32> = (0..300).map(|_| random() * (power as f32).exp2() * random()).collect();
             check(DType::F32, &values, 1.0 / 16.0);
-            // Rounding to bf16 adds half of its last bit.
+            // Rounding to bf16 adds half a unit in its last place.
             check(DType::Bf16, &values, 1.0 / 16.0 + 1.0 / 256.0 + 1.0 / 256.0);
         }
         let mut values = vec![0.0; 300];

@@ -1,27 +1,27 @@
-//! Where a tensor's elements lie in its extent: pure functions of shape, codec and piece size.
+//! Layout of a tensor's elements in its extent: pure functions of shape, codec and piece size.
 //!
-//! An extent is a row of pieces at equal distances, each a whole number of pages, so that workers can write them in any
-//! order with direct IO. `Near` positions count the bytes of the tensor's elements row by row without gaps, `far`
-//! positions the bytes of the extent.
+//! An extent is a sequence of pieces at equal distances, each a whole number of pages, so that workers can write them
+//! in any order with direct IO. `near` positions count the bytes of the tensor's elements row by row without gaps,
+//! `far` positions the bytes of the extent.
 
 use std::ops::Range;
 
 use super::PAGE;
 use crate::{DType, Tensor};
 
-/// How a value is stored.
+/// Storage format of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Codec {
     /// The elements' own bytes.
     #[default]
     AsIs,
     /// f32 or bf16 in blocks of 128 columns, each an f32 scale (largest magnitude / 448) and one e4m3 code per element.
-    /// Blocks restart in each row, so the codes do not depend on how rows are cut into tiles. The error of an
-    /// element is at most 1/16 of its magnitude or 1/1024 of its block's scale; infinities come back as NaN.
+    /// Blocks restart in each row, so the codes do not depend on how rows are cut into tiles. The error of an element
+    /// is at most 1/16 of its magnitude or 1/1024 of its block's scale; infinities are read back as NaN.
     Fp8Block,
 }
 
-/// Columns of a block.
+/// Columns per block.
 pub(super) const BLOCK: u64 = 128;
 /// Bytes of a block's scale.
 pub(super) const SCALE: u64 = 4;
@@ -30,24 +30,23 @@ impl Codec {
     /// Bytes of the stored elements of rows x cols, without the padding between pieces and at the end.
     ///
     /// # Panics
-    /// If the codec does not take the type.
+    /// If the codec does not support the type.
     #[track_caller]
     pub fn bytes(self, rows: usize, cols: usize, dtype: DType) -> u64 {
         Layout::new(self, rows, cols, dtype, PAGE).far_of_row(rows as u64)
     }
 
-    /// Bytes of the file that rows x cols are charged when pieces have `piece_bytes`
-    /// ([`super::Options::piece_bytes`]).
+    /// Bytes of the file charged for rows x cols when pieces have `piece_bytes` ([`super::Options::piece_bytes`]).
     ///
     /// # Panics
-    /// If the codec does not take the type.
+    /// If the codec does not support the type.
     #[track_caller]
     pub fn charge(self, rows: usize, cols: usize, dtype: DType, piece_bytes: u64) -> u64 {
         super::space::charge(Layout::new(self, rows, cols, dtype, piece_bytes).extent_bytes())
     }
 }
 
-/// A shape in an extent.
+/// A tensor's shape laid out in an extent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub codec: Codec,
@@ -58,14 +57,14 @@ pub(super) struct Layout {
     piece: u64,
 }
 
-/// What one worker moves at once.
+/// Unit of work for one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Bytes of the tensor that takes part in the transfer.
+    /// Bytes of the part of the tensor that is transferred.
     pub near: Range<u64>,
     /// Bytes of the extent.
     pub far: Range<u64>,
-    /// Blocks of the whole stored value ([`Codec::Fp8Block`] alone).
+    /// Blocks of the whole stored value (only for [`Codec::Fp8Block`]).
     pub blocks: Range<u64>,
 }
 
@@ -86,7 +85,7 @@ impl Layout {
         self.dtype.bytes() as u64
     }
 
-    /// Blocks of a row.
+    /// Blocks per row.
     pub fn row_blocks(&self) -> u64 {
         self.cols.div_ceil(BLOCK)
     }
@@ -116,7 +115,7 @@ impl Layout {
         (row * self.cols + in_row * BLOCK) * self.elem()
     }
 
-    /// Blocks of a piece and the distance from one piece to the next: whole rows if a row fits.
+    /// Blocks per piece and the distance from one piece to the next: whole rows if a row fits.
     fn piece_blocks(&self) -> (u64, u64) {
         let width = self.cols.min(BLOCK);
         let most = (self.piece / (width * self.elem()).max(width + SCALE)).max(1);
@@ -126,7 +125,7 @@ impl Layout {
         }
     }
 
-    /// Bytes from the first to the last, with the padding between pieces.
+    /// Size of the extent, including the padding between pieces.
     pub fn extent_bytes(&self) -> u64 {
         let blocks = self.rows * self.row_blocks();
         match self.codec {

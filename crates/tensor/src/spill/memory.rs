@@ -1,7 +1,8 @@
-//! Memory of the host in place of a file.
+//! Host memory in place of a file.
 //!
-//! Where the machine has memory of the host that it copies from and to by itself ([`Copies::staging`]), blocks are of that, and
-//! transfers go straight there. Such memory is slow to get, so all of it is there before the first transfer.
+//! If the machine supplies host memory that it copies from and to directly ([`Copies::staging`]), blocks are of that
+//! memory and transfers go straight to it. Such memory is slow to allocate, so all of it is allocated before the first
+//! transfer.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,20 +12,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::copies::{Copies, HostBuffer};
 use super::file::{Backing, Step};
 
-/// Bytes that one lock guards, and of one request to the machine: such requests are slow.
+/// Bytes guarded by one lock and requested from the machine at once: such requests are slow.
 const BLOCK: usize = 1 << 20;
 const PINNED_BLOCK: usize = 64 << 20;
-/// Threads that make those requests: each has pages to clear.
+/// Threads that make those requests in parallel: each has pages to clear.
 const PINNING: usize = 4;
 
-/// Some bytes, once they are written.
+/// Bytes, once they are written.
 enum Block {
     Absent,
     Plain(Vec<u8>),
     Pinned(Box<dyn HostBuffer>),
 }
 
-/// A range of bytes, plain ones allocated block by block when first written.
+/// A range of bytes; plain blocks are allocated when first written.
 pub(super) struct Memory {
     blocks: Vec<Mutex<Block>>,
     block_bytes: usize,
@@ -32,12 +33,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Plain memory.
+    /// Plain host memory.
     pub fn new(bytes: u64) -> Memory {
         Memory::of_blocks(bytes, BLOCK, None)
     }
 
-    /// The machine's, if it has any.
+    /// The machine's host memory, if it supplies any.
     pub fn of(bytes: u64, copies: &Arc<dyn Copies>) -> Memory {
         match copies.staging(1) {
             Some(_) => {
@@ -71,8 +72,8 @@ impl Memory {
         Memory { blocks, block_bytes, copies }
     }
 
-    /// The rest of the block at `offset`, allocated if it was not: its first byte, how many, and whether the machine copies
-    /// from and to it by itself. Calls `use_` under the block's lock.
+    /// Calls `use_` under the block's lock with the rest of the block at `offset`, allocated if necessary: its first
+    /// byte, its length, and whether the machine copies from and to it directly.
     fn at<T>(&self, offset: u64, use_: impl FnOnce(*mut u8, usize, bool) -> T) -> Option<T> {
         let (index, start) = (offset as usize / self.block_bytes, offset as usize % self.block_bytes);
         let mut block = self.blocks.get(index)?.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,8 @@ impl Backing for Memory {
     fn write_at(&self, bytes: &[u8], offset: u64, _: Step) -> io::Result<usize> {
         let copied = self.at(offset, |start, rest, _| {
             let len = bytes.len().min(rest);
-            // SAFETY: the block has `rest` bytes from `start` on; transfers that overlap are never under way together.
+            // SAFETY: the block has `rest` bytes from `start` on; overlapping transfers are never in flight at the same
+            // time.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, len) };
             len
         });

@@ -7,20 +7,19 @@
 //! ```
 //!
 //! - **A value in flight cannot be touched.** [`Spill::write`] takes the tensor by value. Its charge stays in the pool,
-//!   and whoever holds a clone or a view of the same elements panics on using it, until [`Writing::retire`]: a fixed
-//!   point of the program that waits, however early the transfer ended. So issue a write after the value's last use.
+//!   and using a clone or view of the same elements panics, until [`Writing::retire`]: a fixed point of the program
+//!   that waits, however early the transfer ended. So issue a write after the value's last use.
 //! - **Memory is stated before the first step.** Workers use [`Options::staging`] buffers, charged once to
 //!   [`Category::Staging`](crate::Category::Staging). A slow disk means waiting ([`Stats::stall_s`]), never more memory.
 //! - **The plan is the program.** On a machine without data the same calls make the same charges, extents, counts and
 //!   refusals, and no file: [`Stats::peak_reserved_bytes`] is the capacity that a run will need.
-//! - **One clean error.** What fails in a worker comes out at the next retire point or call, names file, offset, bytes
+//! - **One clean error.** A failure in a worker is returned at the next retire point or call with file, offset, bytes
 //!   and remedy, and every later call returns the same. Nothing hangs, no thread panics.
 //! - **Nothing is left behind.** The file has no name from its first moment, so a killed process leaves no trace; its
 //!   disk is allocated when it is opened, so a step cannot meet a full disk on file systems that can promise that.
 //!
-//! Rows that follow each other without gaps at page-aligned addresses go from and to the tensor itself with direct IO.
-//! Everything else (strided views, the rest of a last page, coded values, memory that the host cannot reach) goes
-//! through the staging buffers.
+//! Contiguous rows at page-aligned addresses go from and to the tensor itself with direct IO. Everything else (strided
+//! views, the rest of a last page, encoded values, memory that the host cannot reach) goes through the staging buffers.
 //!
 //! A machine supplies [`Copies`] ([`Machine::copies`](crate::Machine::copies)); the engine knows nothing else of it.
 mod chaos;
@@ -66,13 +65,13 @@ use layout::Layout;
 use space::{Extent, Space};
 use worker::{Shared, Transfer};
 
-/// Direct IO needs memory, offsets and lengths in multiples of this many bytes; extents are charged in it.
+/// Granularity of extents in bytes; direct IO needs memory, offsets and lengths in multiples of it.
 pub const PAGE: u64 = 4096;
 
-/// Whose value a transfer moves: in messages and recordings.
+/// Identifies the value of a transfer in messages and recordings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// The activation's or the parameter's name.
+    /// Name of the activation or parameter.
     pub name: &'static str,
     /// The segment's layer, or -1 outside one.
     pub layer: i32,
@@ -103,12 +102,12 @@ struct Inner {
     recording: Cell<bool>,
     /// None on a machine without data.
     live: Option<Arc<Shared>>,
-    /// Has the clock of a machine without data.
+    /// Provides the clock of a machine without data.
     machine: Arc<dyn Machine>,
     workers: Vec<JoinHandle<()>>,
-    /// Outlives the workers: they are joined first.
+    /// Outlives the workers, which are joined first.
     _staging: Vec<Tensor>,
-    /// As does staging that the machine has made.
+    /// Also outlives the workers: staging that the machine supplied.
     _pinned: Vec<Box<dyn HostBuffer>>,
 }
 
@@ -118,19 +117,19 @@ impl Drop for Inner {
             live.stop();
         }
         for worker in self.workers.drain(..) {
-            // Workers catch what panics; there is nothing left to report to.
+            // Workers catch panics; there is nothing left to report to.
             let _ = worker.join();
         }
     }
 }
 
 impl Spill {
-    /// Opens a file in the options' folder, charges the staging buffers to the device's pool and starts the workers.
-    /// On a machine without data only the charges are made. Staging has to be memory that the host reaches: a machine with
-    /// memory of its own gives it ([`Copies::staging`]).
+    /// Opens a file in the options' folder, charges the staging buffers to the device's pool and starts the workers. On
+    /// a machine without data only the charges are made. The host must be able to reach staging memory: a machine with
+    /// its own memory supplies it ([`Copies::staging`]).
     ///
     /// # Errors
-    /// Options that cannot be, a machine that gives no copies, a folder that takes no file of this size.
+    /// Invalid options, a machine without host copies, a folder that cannot hold a file of this size.
     pub fn open(device: &Device, options: &Options) -> Result<Spill> {
         options.check()?;
         let staging = options.charge_staging(device);
@@ -157,13 +156,13 @@ impl Spill {
         })))
     }
 
-    /// Begins to write a tensor, or a view of some rows or columns of one.
+    /// Starts writing a tensor, or a view of some rows or columns of one.
     ///
     /// # Errors
     /// The engine's first failure, or a file without room; the tensor is released.
     ///
     /// # Panics
-    /// If the codec does not take its type, or if it is in flight already.
+    /// If the codec does not support its type, or if it is already in flight.
     #[track_caller]
     pub fn write(&self, tensor: Tensor, codec: Codec, tag: Tag) -> Result<Writing> {
         self.check()?;
@@ -178,13 +177,14 @@ impl Spill {
         Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: Rc::new(extent), layout, tag }, rows)))
     }
 
-    /// Room for a value of rows x cols that is written later, with [`Spill::rewrite`]; until then it is undefined.
+    /// Reserves room for a value of rows x cols that is written later with [`Spill::rewrite`]; until then it is
+    /// undefined.
     ///
     /// # Errors
     /// The engine's first failure, or a file without room.
     ///
     /// # Panics
-    /// If the codec does not take the type.
+    /// If the codec does not support the type.
     #[track_caller]
     pub fn reserve(&self, [rows, cols]: [usize; 2], dtype: DType, codec: Codec, tag: Tag) -> Result<Stored> {
         self.check()?;
@@ -194,14 +194,14 @@ impl Spill {
         Ok(Stored { extent: Rc::new(extent), layout, tag })
     }
 
-    /// Begins to write a tensor over a value of its shape and type: state that is read, changed and written back keeps
-    /// its place in the file.
+    /// Starts overwriting a value with a tensor of its shape and type: state that is read, changed and written back
+    /// keeps its place in the file.
     ///
     /// # Errors
     /// The engine's first failure; the tensor is released.
     ///
     /// # Panics
-    /// If the tensor has another shape or type or is in flight already, or if somebody is reading or writing the value.
+    /// If the tensor has another shape or type or is already in flight, or if the value is being read or written.
     #[track_caller]
     pub fn rewrite(&self, stored: &Stored, tensor: Tensor) -> Result<Writing> {
         let &Stored { ref extent, layout, tag } = stored;
@@ -218,26 +218,26 @@ impl Spill {
         Ok(Writing(self.fly(Kind::Write, tensor, Stored { extent: extent.clone(), layout, tag }, rows)))
     }
 
-    /// Begins to read a value into a tensor of its shape and type; strides may differ.
+    /// Starts reading a value into a tensor of its shape and type; strides may differ.
     ///
     /// # Errors
     /// The engine's first failure; the tensor is released.
     ///
     /// # Panics
-    /// If the tensor has another shape or type, or is in flight already.
+    /// If the tensor has another shape or type, or is already in flight.
     #[track_caller]
     pub fn read(&self, stored: &Stored, into: Tensor) -> Result<Reading> {
         self.read_rows(stored, 0..stored.rows(), into)
     }
 
-    /// Begins to read some rows of a value into a tensor of as many rows: tiles need not be those of the write.
+    /// Starts reading some rows of a value into a tensor of as many rows; tiles need not be those of the write.
     ///
     /// # Errors
     /// The engine's first failure; the tensor is released.
     ///
     /// # Panics
-    /// If the rows are not the value's, or the tensor has another shape or type, is in flight already, or another
-    /// thread is reading it ([`Machine::share`](crate::Machine::share)).
+    /// If the rows are out of range, or the tensor has another shape or type, is already in flight, or is being read by
+    /// another thread ([`Machine::share`](crate::Machine::share)).
     #[track_caller]
     pub fn read_rows(&self, stored: &Stored, rows: Range<usize>, into: Tensor) -> Result<Reading> {
         let &Stored { ref extent, layout, tag } = stored;
@@ -296,7 +296,7 @@ impl Spill {
         self.0.machine.clock()
     }
 
-    /// A retire point on a machine without data: its clock waits.
+    /// Retires on a machine without data, whose clock waits.
     fn pass(&self, ends_at: f64) {
         let mut stats = self.0.stats.get();
         stats.stall_s += self.clock().map_or(0.0, |clock| clock.wait_until(ends_at));
@@ -316,7 +316,7 @@ impl Spill {
     /// The engine's first failure, if there was one: for the end of a step.
     ///
     /// # Errors
-    /// That failure.
+    /// The failure.
     pub fn check(&self) -> Result<()> {
         self.live().map_or(Ok(()), Shared::check)
     }
@@ -332,7 +332,7 @@ impl Spill {
         }
     }
 
-    /// How the file is accessed.
+    /// Access mode of the file.
     pub fn access(&self) -> &Access {
         &self.0.access
     }
@@ -343,7 +343,7 @@ impl Spill {
         self.live().map(|live| live.record(true));
     }
 
-    /// Ends recording; spans in the order in which they began. Transfers still in flight are not among them.
+    /// Ends recording and returns the spans in the order in which they began, without transfers still in flight.
     pub fn recorded(&self) -> Vec<Span> {
         self.0.recording.set(false);
         let mut spans = self.live().map(|live| live.record(false)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What an engine is opened with, and how it starts.
+//! Options of an engine, and its start.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,40 +13,40 @@ use super::worker::{Shared, Staging};
 use super::{HostBuffer, PAGE};
 use crate::{Category, DType, Device, Tensor};
 
-/// How to open a spill file.
+/// Options of a spill file.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the file lies; not created.
+    /// Folder of the file; not created.
     pub folder: PathBuf,
-    /// Whose file it is, for messages.
+    /// Rank of the file, for messages.
     pub rank: usize,
     /// Size of the file, allocated when it is opened; a value that does not fit is refused.
     pub capacity_bytes: u64,
-    /// Threads, each with one operation at a time: the depth of the device's queue.
+    /// Number of threads, each with one operation at a time: the device's queue depth.
     pub num_workers: usize,
     /// Most bytes of one operation; whole pages.
     pub piece_bytes: u64,
-    /// Direct IO where the file system allows it. Without, the page cache is in between.
+    /// Uses direct IO if the file system allows it, else the page cache.
     pub direct: bool,
-    /// An adversary for tests.
+    /// Fault injection for tests.
     pub chaos: Option<Chaos>,
-    /// The host's memory instead of a file: for machines with memory of their own.
+    /// Uses host memory instead of a file, for machines with memory of their own.
     pub in_memory: bool,
 }
 
-/// How a file is accessed.
+/// Access mode of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Past the page cache.
     Direct,
     /// Through the page cache.
     Buffered {
-        /// Why not direct.
+        /// Reason that direct IO is not used.
         why: String,
     },
     /// Memory of the host.
     Memory,
-    /// A machine without data has no file.
+    /// No file: the machine has no data.
     Nowhere,
 }
 
@@ -61,20 +61,20 @@ impl fmt::Display for Access {
     }
 }
 
-/// Beyond a piece, a staging buffer has room to begin and end at pages of memory and of the file.
+/// Room beyond a piece in a staging buffer, to begin and end at page boundaries of memory and of the file.
 const MARGIN: u64 = 3 * PAGE;
 
-/// What came up.
+/// The opened engine.
 pub(super) struct Opened {
     pub access: Access,
     pub live: Option<Arc<Shared>>,
     pub workers: Vec<JoinHandle<()>>,
-    /// Staging that is not the pool's.
+    /// Staging outside the pool.
     pub pinned: Vec<Box<dyn HostBuffer>>,
 }
 
 impl Options {
-    /// A file of rank 0 with direct IO, two workers and pieces of 4 MiB.
+    /// Options of a file of rank 0 with direct IO, two workers and pieces of 4 MiB.
     pub fn new(folder: impl Into<PathBuf>, capacity_bytes: u64) -> Options {
         let (num_workers, piece_bytes) = (2, 4 << 20);
         Options {
@@ -89,12 +89,12 @@ impl Options {
         }
     }
 
-    /// Memory of the host: allocated as it is first written, or at once where a machine pins it.
+    /// Options of host memory, allocated as it is first written, or at once if a machine pins it.
     pub fn in_memory(capacity_bytes: u64) -> Options {
         Options { in_memory: true, direct: false, ..Options::new("", capacity_bytes) }
     }
 
-    /// Number of staging buffers and bytes of each: two a worker, of a piece and three pages.
+    /// Number of staging buffers and bytes of each: two per worker, each a piece and three pages.
     pub fn staging(&self) -> (usize, u64) {
         (2 * self.num_workers, self.piece_bytes + MARGIN)
     }
@@ -110,7 +110,7 @@ impl Options {
         Ok(())
     }
 
-    /// How messages call the file.
+    /// Name of the file in messages.
     pub(super) fn file_name(&self) -> String {
         if self.in_memory {
             format!("the host memory of rank {}", self.rank)

@@ -1,5 +1,5 @@
-//! Values that another thread reads from the file while transfers of other values go on: what a checkpoint streams
-//! during the next step.
+//! Values that another thread reads from the file while other values are transferred: a checkpoint streams them during
+//! the next step.
 
 use std::io;
 use std::ops::Range;
@@ -14,27 +14,27 @@ use super::worker::Shared;
 use super::{Kind, PAGE, Spill, Stored, Tag};
 use crate::share::{Reader, Share};
 
-/// Names the operations of readers to an adversary: no transfer has this number.
+/// Transfer number of readers' operations in fault injection; no transfer has it.
 const NO_TRANSFER: u64 = u64::MAX;
 
-/// Where values that follow each other lie in the file.
+/// Locations in the file of consecutive values.
 struct Source {
     live: Arc<Shared>,
-    /// Offset and bytes of each.
+    /// Offset and bytes of each value.
     parts: Vec<(u64, u64)>,
     tag: Tag,
     row_bytes: u64,
     elem: u64,
-    /// Page-aligned memory is somewhere in it.
+    /// Holds the page-aligned buffer.
     buffer: Mutex<Vec<u8>>,
 }
 
 impl Spill {
-    /// Lets another thread read values that, laid end to end, are rows x cols elements. Nothing can be written over them
-    /// before the share ends, and that waits until the reader is gone.
+    /// Lets another thread read values that, laid end to end, are rows x cols elements. They cannot be overwritten
+    /// before the share ends, which waits until the reader is gone.
     ///
     /// # Panics
-    /// If one is being written or coded, or if they are not as many elements.
+    /// If one is being written or is encoded, or if the number of elements differs.
     #[track_caller]
     pub fn share<'a>(
         &self,

@@ -1,5 +1,5 @@
-//! Which bytes of the file belong to whom. Like the pool's: whole pages, best fit, lowest offset among equals, in
-//! program order on one thread, so a plan and a run assign the same extents.
+//! Allocation of the file's bytes. Like the pool's: whole pages, best fit, lowest offset among equals, in program order
+//! on one thread, so a plan and a run assign the same extents.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ pub(super) fn charge(bytes: u64) -> u64 {
     bytes.next_multiple_of(PAGE)
 }
 
-/// The assignment of one file.
+/// The allocation state of one file.
 #[derive(Default)]
 pub(super) struct Space {
     pub capacity: u64,
@@ -22,12 +22,12 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// A file of which nothing is assigned.
+    /// A file with nothing allocated.
     pub fn new(capacity: u64) -> Space {
         Space { capacity, ..Space::default() }
     }
 
-    /// An offset for `size` bytes, or none without room.
+    /// An offset for `size` bytes; `None` if there is no room.
     fn place(&mut self, size: u64) -> Option<u64> {
         let offset = self.fit.place(size, self.capacity)?;
         self.live += size;
@@ -40,7 +40,7 @@ impl Space {
         self.fit.give_back(offset, size);
     }
 
-    /// Highest end ever used.
+    /// Highest end so far.
     pub fn peak_end(&self) -> u64 {
         self.fit.peak_end
     }
@@ -50,15 +50,15 @@ impl Space {
 pub(super) struct Extent {
     space: Rc<RefCell<Space>>,
     pub offset: u64,
-    /// Whole pages.
+    /// Size in whole pages.
     pub size: u64,
-    /// Who reads it now: transfers and shares.
+    /// Number of transfers and shares reading it now.
     reads: Cell<u32>,
     writing: Cell<bool>,
 }
 
 impl Extent {
-    /// Room for `bytes`; `None` without.
+    /// Allocates room for `bytes`; `None` if there is none.
     pub fn new(space: &Rc<RefCell<Space>>, bytes: u64) -> Option<Extent> {
         let size = charge(bytes);
         let offset = if size == 0 { 0 } else { space.borrow_mut().place(size)? };
@@ -66,10 +66,10 @@ impl Extent {
         Some(Extent { space: space.clone(), offset, size, reads, writing })
     }
 
-    /// A transfer begins to use it.
+    /// Records that a transfer starts using the extent.
     ///
     /// # Panics
-    /// If another one is writing it, or if this one writes and another reads it.
+    /// If another transfer is writing it, or if this one writes and another reads it.
     #[track_caller]
     pub fn begin(&self, kind: Kind, tag: Tag) {
         assert!(!self.writing.get(), "spill: {tag} is being written: retire its transfer before it is used");
@@ -82,7 +82,7 @@ impl Extent {
         }
     }
 
-    /// A transfer has ended.
+    /// Records that a transfer has ended.
     pub fn end(&self, kind: Kind) {
         match kind {
             Kind::Write => self.writing.set(false),
@@ -90,7 +90,7 @@ impl Extent {
         }
     }
 
-    /// The assignment it belongs to.
+    /// The allocation state it belongs to.
     pub fn space(&self) -> &Rc<RefCell<Space>> {
         &self.space
     }
@@ -120,7 +120,7 @@ mod tests {
         let merged = take(2 * PAGE).unwrap();
         assert_eq!(merged.offset, 0);
         drop(c);
-        // The gap at the end is grown up to the capacity and no further.
+        // The gap at the end extends up to the capacity and no further.
         assert!(take(6 * PAGE + 1).is_none());
         let rest = take(6 * PAGE).unwrap();
         assert_eq!((rest.offset, space.borrow().live), (2 * PAGE, 8 * PAGE));

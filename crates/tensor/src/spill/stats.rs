@@ -1,10 +1,11 @@
-//! What the engine has done, for metrics, plans and traces.
+//! Statistics of the engine, for metrics, plans and traces.
 
 use std::time::Instant;
 
 use super::Tag;
 
-/// Totals since the engine was opened. All but `stall_s` are the same on a machine without data, whose clock predicts it.
+/// Totals since the engine was opened. All but `stall_s` are the same on a machine without data, whose clock predicts
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Bytes written, as stored, without padding to pages.
@@ -15,18 +16,18 @@ pub struct Stats {
     pub num_writes: u64,
     /// Number of reads.
     pub num_reads: u64,
-    /// Seconds that retire points waited.
+    /// Seconds waited at retire points.
     pub stall_s: f64,
     /// Bytes of the file in use now, in whole pages.
     pub live_bytes: u64,
     /// Most bytes of the file in use at once.
     pub peak_live_bytes: u64,
-    /// The smallest capacity that would have done: the highest end ever used.
+    /// The smallest sufficient capacity: the highest end so far.
     pub peak_reserved_bytes: u64,
 }
 
 impl Stats {
-    /// The totals of two engines together.
+    /// The sum of two engines' totals.
     pub fn plus(&self, other: &Stats) -> Stats {
         Stats {
             written_bytes: self.written_bytes + other.written_bytes,
@@ -41,7 +42,7 @@ impl Stats {
     }
 }
 
-/// What a span of a recording was.
+/// Kind of a recorded span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Memory to file.
@@ -55,9 +56,9 @@ pub enum Kind {
 /// One transfer, or one wait, of a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// What it was.
+    /// Kind of the span.
     pub kind: Kind,
-    /// Whose value.
+    /// Identifies the value.
     pub tag: Tag,
     /// Bytes moved, as stored.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! The threads that move pieces. They see addresses and offsets, never tensors, the pool or the file's assignment.
+//! The threads that move pieces. They see addresses and offsets, never tensors, the pool or the file's allocation.
 //!
 //! A failure of any piece becomes the engine's first error. From then on pieces are dropped unmoved, so every transfer
 //! still ends and every retire point returns.
@@ -24,18 +24,18 @@ pub(super) struct Transfer {
     pub kind: Kind,
     pub region: Region,
     pub layout: Layout,
-    /// Where the extent begins in the file.
+    /// Offset of the extent in the file.
     pub offset: u64,
     /// Bytes moved, without padding.
     pub bytes: u64,
     pub tag: Tag,
-    /// Pieces that have not ended. Changed under the lock of [`Shared::state`].
+    /// Pieces that have not ended; changed under the lock of [`Shared::state`].
     remaining: AtomicU32,
     issued: Instant,
     began: OnceLock<Instant>,
 }
 
-/// A piece on its way to a worker.
+/// A piece for a worker.
 struct Job {
     transfer: Arc<Transfer>,
     piece: Piece,
@@ -52,10 +52,10 @@ struct State {
     spans: Option<Vec<Span>>,
 }
 
-/// What the workers and the issuing thread share.
+/// State shared by the workers and the issuing thread.
 pub(super) struct Shared {
     pub file: Box<dyn Backing>,
-    /// How messages call it.
+    /// Name in messages.
     pub name: String,
     pub direct: bool,
     pub copies: Arc<dyn Copies>,
@@ -75,7 +75,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// The first page of the far buffer, before any worker has started.
+    /// The first page of the far buffer, for use before any worker has started.
     pub fn first_page(&mut self) -> &mut [u8] {
         // SAFETY: the buffer has a page, and until the workers start no other thread knows of it.
         unsafe { bytes_mut(self.far, PAGE as usize) }
@@ -103,7 +103,7 @@ impl Shared {
         Shared { file, name, direct, copies, chaos: None, state, work, done }
     }
 
-    /// The state is consistent whenever the lock is free, also after a panic elsewhere.
+    /// Locks the state, which is consistent whenever the lock is free, even after a panic elsewhere.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,7 +134,7 @@ impl Shared {
         transfer
     }
 
-    /// Returns when no worker touches the transfer any more.
+    /// Waits until no worker uses the transfer any more.
     pub fn wait(&self, transfer: &Transfer) -> Result<()> {
         let mut state = self.lock();
         while transfer.remaining.load(Ordering::Relaxed) > 0 {
@@ -160,7 +160,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// A worker's main loop.
     pub fn serve(&self, staging: Staging) {
         while let Some(job) = self.take() {
             job.transfer.began.get_or_init(Instant::now);
@@ -211,13 +211,13 @@ impl Shared {
         Error::Worker { file: self.name.clone(), tag: transfer.tag, message: message.to_string() }
     }
 
-    /// Where host threads find the elements without gaps, if they can be moved as they are.
+    /// Host address of the elements, if they are contiguous and stored unchanged.
     fn plain_host(&self, transfer: &Transfer) -> Option<u64> {
         let plain = transfer.layout.codec == Codec::AsIs && transfer.region.is_contiguous();
         plain.then(|| self.copies.host(transfer.region.address)).flatten().map(|start| start.addr() as u64)
     }
 
-    /// The memory that file operations of a piece may use without staging.
+    /// Memory that file operations of a piece may use without staging.
     fn in_place(&self, transfer: &Transfer, piece: &Piece) -> Option<usize> {
         let at = self.plain_host(transfer)? + piece.near.start;
         let len = piece.near.end - piece.near.start;
@@ -225,7 +225,7 @@ impl Shared {
         (pages || !self.direct).then_some(at as usize)
     }
 
-    /// The place of a piece in memory that the machine copies from and to by itself.
+    /// The piece's memory in the backing, if the machine copies from and to it directly.
     fn straight(&self, transfer: &Transfer, offset: u64, len: usize) -> Option<usize> {
         if transfer.layout.codec == Codec::AsIs { self.file.place(offset, len) } else { None }
     }
@@ -343,7 +343,7 @@ fn step(job: &Job, attempt: u32) -> Step {
     Step { transfer: job.transfer.id, piece: job.index, attempt }
 }
 
-/// Whole pages that need no staging, and the rest of the last page.
+/// Splits a piece into whole pages that need no staging, and the rest of the last page.
 fn split_tail(piece: &Piece, host: u64) -> Option<[Piece; 2]> {
     let (at, len) = (host + piece.near.start, piece.near.end - piece.near.start);
     let aligned = at.is_multiple_of(PAGE) && piece.far.start.is_multiple_of(PAGE);

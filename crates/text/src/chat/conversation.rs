@@ -1,78 +1,79 @@
-//! Rows of conversations in the formats that the field has: TRL's messages, ShareGPT's and NeMo's turns, prompts with answers, Alpaca's
-//! instructions.
+//! Conversations in the common row formats: TRL's messages, ShareGPT's and NeMo's turns, prompts with answers,
+//! Alpaca's instructions.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Keys of a row, where they are not the usual ones.
+/// Overrides of the usual key names of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keys {
-    /// The list of messages.
+    /// List of messages.
     pub messages: Option<String>,
-    /// Who says a message.
+    /// Role of a message.
     pub role: Option<String>,
-    /// What it says.
+    /// Content of a message.
     pub content: Option<String>,
-    /// What comes before the answer.
+    /// Prompt before the answer.
     pub prompt: Option<String>,
-    /// The answer.
+    /// Answer.
     pub completion: Option<String>,
-    /// The system's message.
+    /// System message.
     pub system: Option<String>,
-    /// The tools.
+    /// Tool schemas.
     pub tools: Option<String>,
-    /// The better of two answers.
+    /// Better of two answers.
     pub chosen: Option<String>,
-    /// The worse.
+    /// Worse of two answers.
     pub rejected: Option<String>,
-    /// What is said of an answer.
+    /// Label of an answer.
     pub label: Option<String>,
 }
 
-/// A conversation, its messages as templates read them: objects with `role`, `content` and whatever else the row has.
+/// A conversation. Messages have the form that templates read: objects with `role`, `content` and the row's other
+/// keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// In their order.
+    /// Messages in order.
     pub messages: Vec<Message>,
-    /// Schemas of tools.
+    /// Tool schemas.
     pub tools: Vec<Value>,
-    /// Messages before this one are a prompt: context, whoever says them.
+    /// Number of leading messages that form the prompt; they are context, whatever their role.
     pub prompt: usize,
 }
 
-/// A message.
+/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// As the template reads it.
+    /// The message object passed to the template.
     pub said: Value,
-    /// Weight of its tokens as targets, if the model says it.
+    /// Weight of its tokens as targets, if it is the model's.
     pub weight: f32,
 }
 
-/// Who says a message.
+/// Speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     /// The model.
     Model,
-    /// Anybody else.
+    /// Any other role.
     Other,
 }
 
 impl Message {
-    /// A message of `role`.
+    /// Creates a message with `role` and `content`.
     pub fn new(role: &str, content: &str) -> Message {
         Message { said: json!({"role": role, "content": content}), weight: 1.0 }
     }
 
-    /// The messages of a list, which a row has under `key`: objects with `role` and `content`, or with `from` and `value`.
+    /// Parses the messages of a list under `key`: objects with `role` and `content`, or with `from` and `value`.
     ///
     /// # Errors
-    /// In words: it is no list of messages.
+    /// A message if it is not a list of messages.
     pub fn list(key: &str, list: &Value, keys: &Keys) -> Result<Vec<Message>, String> {
         messages(key, list, keys)
     }
 
-    /// Who says it.
+    /// Speaker of the message.
     pub fn by(&self) -> Said {
         match self.said["role"].as_str() {
             Some("assistant" | "model") => Said::Model,
@@ -81,7 +82,7 @@ impl Message {
     }
 }
 
-/// ShareGPT's and NeMo's names of roles.
+/// Role names of ShareGPT and NeMo, with their standard equivalents.
 const ROLES: [(&str, &str); 14] = [
     ("human", "user"),
     ("user", "user"),
@@ -100,10 +101,10 @@ const ROLES: [(&str, &str); 14] = [
 ];
 
 impl Conversation {
-    /// Reads a row; `None` if it is no conversation.
+    /// Reads a row; `None` if it is not a conversation.
     ///
     /// # Errors
-    /// In words: a row that is one and is not well formed.
+    /// A message if the row is a malformed conversation.
     pub fn read(row: &Map<String, Value>, keys: &Keys) -> Result<Option<Conversation>, String> {
         let tools = tools(row, keys)?;
         let named = |key: &Option<String>, usual: &'static str| {
@@ -143,10 +144,11 @@ impl Conversation {
         Ok(Some(conversation))
     }
 
-    /// What a row asks: the list of messages in its prompt, or its messages up to the last that somebody else than the model says.
+    /// Reads the prompt of a row: the list of messages in its prompt, or its messages up to the last one that is not
+    /// the model's.
     ///
     /// # Errors
-    /// In words: a row without such messages.
+    /// A message if the row has no such messages.
     pub fn asked(row: &Map<String, Value>, keys: &Keys) -> Result<Conversation, String> {
         let named = |key: &Option<String>, usual: &'static str| {
             let name = key.as_deref().unwrap_or(usual);
@@ -167,7 +169,7 @@ impl Conversation {
         Ok(Conversation { messages, tools: tools(row, keys)?, prompt })
     }
 
-    /// NeMo's `mask` names the role whose turns are context.
+    /// Applies NeMo's `mask`, which names the role whose turns are context.
     fn mask(&mut self, masked: &Value) {
         let role = masked.as_str().map(str::to_lowercase).unwrap_or_default();
         let role = ROLES.iter().find(|(name, _)| *name == role).map_or(role.as_str(), |(_, role)| role);
@@ -190,7 +192,7 @@ impl Conversation {
     }
 }
 
-/// The schemas of tools: a list, or JSON text of one.
+/// Tool schemas: a list, or one as JSON text.
 fn tools(row: &Map<String, Value>, keys: &Keys) -> Result<Vec<Value>, String> {
     let name = keys.tools.as_deref().unwrap_or("tools");
     match row.get(name) {
@@ -203,7 +205,7 @@ fn tools(row: &Map<String, Value>, keys: &Keys) -> Result<Vec<Value>, String> {
     }
 }
 
-/// A list of messages with `role` and `content`, or of turns with `from` and `value`.
+/// Parses a list of messages with `role` and `content`, or of turns with `from` and `value`.
 fn messages(key: &str, list: &Value, keys: &Keys) -> Result<Vec<Message>, String> {
     let Value::Array(list) = list else { return Err(format!("`{key}` is no list of messages")) };
     list.iter()
@@ -231,7 +233,7 @@ fn message(turn: &Value, keys: &Keys) -> Result<Message, String> {
     let weight = weight(&mut said)?;
     let mut all = Map::new();
     all.insert("role".into(), json!(role));
-    // A message of calls alone has no content; templates ask for it all the same.
+    // A message of only tool calls has no content, but templates read it anyway.
     if content.is_none() && !turn.contains_key("tool_calls") {
         return Err(format!("has neither `content` nor `value`; its keys are {}", seen()));
     }
@@ -243,7 +245,7 @@ fn message(turn: &Value, keys: &Keys) -> Result<Message, String> {
     Ok(Message { said: Value::Object(all), weight })
 }
 
-/// What a message counts: `weight`, or `train` and LLaMA-Factory's and NeMo's kin of it; removed from what the template reads.
+/// Removes and returns the weight of a message: `weight`, or `train` and its equivalents in LLaMA-Factory and NeMo.
 fn weight(said: &mut Map<String, Value>) -> Result<f32, String> {
     let mut weight = 1.0;
     for key in ["weight", "train", "training"] {
@@ -259,7 +261,7 @@ fn weight(said: &mut Map<String, Value>) -> Result<f32, String> {
     Ok(weight)
 }
 
-/// ShareGPT's turn of a call holds its JSON as text.
+/// Parses ShareGPT's tool-call turn, which holds JSON as text.
 fn calls(said: &mut Map<String, Value>) -> Result<(), String> {
     let text = said.get("content").and_then(Value::as_str).unwrap_or_default();
     let call: Value =

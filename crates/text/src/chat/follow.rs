@@ -1,4 +1,4 @@
-//! What follows an answer in a conversation that goes on: tokens to append, so that none of those before it is made again.
+//! Continuation of a conversation after an answer: tokens to append, so that the preceding tokens stay unchanged.
 
 use std::rc::Rc;
 
@@ -8,30 +8,30 @@ use super::conversation::{Conversation, Message};
 use super::template::Template;
 use crate::Tokenizer;
 
-/// An answer in whose place the template shows what it writes behind one.
+/// Placeholder answer, used to see what the template writes after one.
 const ANSWER: &str = "an answer 7f3a";
 
-/// Makes tokens of what somebody else says behind an answer.
+/// Tokenizes replies that follow an answer.
 #[derive(Debug)]
 pub struct Follow {
-    /// Of the model.
+    /// Tokenizer of the model.
     pub tokenizer: Rc<Tokenizer>,
-    /// Of its conversations; texts need none.
+    /// Chat template; not needed for plain texts.
     pub template: Option<Template>,
-    /// Who says what follows.
+    /// Role of the reply.
     pub role: String,
 }
 
 impl Follow {
-    /// The tokens behind an answer that ended by itself, with the token `end`: of a conversation the rest of the answer's turn, what is
-    /// `said`, and the beginning of the next answer; of a text without turns what is `said`, as it is. `so_far` is the conversation
-    /// before the answer.
+    /// Tokens after an answer that ended with the token `end`. In a conversation: the rest of the answer's turn, the
+    /// reply `said`, and the beginning of the next answer; in a text without turns: `said` unchanged. `so_far` is the
+    /// conversation before the answer.
     ///
-    /// They are what the template adds to the text with the answer, so the text with the answer has to be the beginning of the text with
-    /// what follows, and the text before it the beginning of both.
+    /// The tokens are those that the template appends, so the rendered conversation must be a prefix of the rendering
+    /// with the answer, which in turn must be a prefix of the rendering with the reply.
     ///
     /// # Errors
-    /// In words: what the template refuses, a template that rewrites earlier turns, a text that has no tokens.
+    /// A message if the template fails, the template rewrites earlier turns, or a text has no tokens.
     pub fn tokens(
         &self,
         so_far: Option<&Conversation>,
@@ -45,10 +45,10 @@ impl Follow {
         self.tokenizer.encode_special(&text).map_err(|error| error.to_string())
     }
 
-    /// Whether conversations like this one can go on, before any does.
+    /// Checks in advance that conversations like this one can be continued.
     ///
     /// # Errors
-    /// As [`Follow::tokens`].
+    /// Same as [`Follow::tokens`].
     pub fn check(&self, prompt: &Conversation) -> Result<(), String> {
         let mut so_far = prompt.clone();
         for _ in 0..2 {
@@ -58,7 +58,7 @@ impl Follow {
         Ok(())
     }
 
-    /// The text between an answer and the next.
+    /// Text between an answer and the next.
     fn between(
         &self,
         so_far: &Conversation,
@@ -82,7 +82,7 @@ impl Follow {
                 json!([{"role": "assistant", "content": answer}, {"role": self.role, "content": said}])
             ));
         }
-        // What ends a turn is seen behind an answer that no template changes.
+        // The end of a turn is visible after an answer that no template changes.
         let shown = render(&[with(ANSWER)], false)?.text;
         let close = shown.rfind(ANSWER).map(|at| &shown[at + ANSWER.len()..]);
         let Some(close) = close.filter(|close| answered.ends_with(close)) else {
@@ -91,7 +91,7 @@ impl Follow {
                     .into(),
             );
         };
-        // The model wrote the beginning of that itself.
+        // The model already generated the beginning of the closing text.
         let own = end.and_then(|end| self.tokenizer.token(end)).unwrap_or_default();
         let rest = close.strip_prefix(own.as_str()).unwrap_or(close);
         Ok(format!("{rest}{}", &follows[answered.len()..]))

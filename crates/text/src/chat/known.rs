@@ -1,42 +1,43 @@
-//! Marks of our own for templates that are known: where the model speaks in those that do not say so themselves.
+//! Inserted marks for known templates that do not mark the model's turns themselves.
 //!
-//! `marks.json` has no template. It has the BLAKE3 of each known one, and places in it: a piece of its text that it has, with what is
-//! inserted between `⟦` and `⟧`, where `«` and `»` stand for the marks. Whatever is inserted writes marks alone, so the text of a
-//! conversation stays what the model's own template makes of it. `oracle/marks.py` holds texts and masks against TRL's templates for
-//! training, which have `{% generation %}` tags.
+//! `marks.json` contains no templates, only the BLAKE3 hash of each known one and places in it: a piece of its text,
+//! with the insertion between `⟦` and `⟧`, where `«` and `»` stand for the marks. Insertions write marks only, so the
+//! text of a conversation is that of the model's own template. `oracle/marks.py` compares texts and masks with TRL's
+//! training templates, which have `{% generation %}` tags.
 
 use serde::Deserialize;
 
-/// Where marks are in a template.
+/// A known template and its marks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Known {
-    /// What it is called, as TRL names its file.
+    /// Name of TRL's file for the template.
     pub name: String,
-    /// BLAKE3 of its text as [`plain`] has it, in hexadecimal.
+    /// BLAKE3 of its [`plain`] text, in hexadecimal.
     pub hash: String,
-    /// Pieces of its text with what is inserted.
+    /// Pieces of its text with insertions.
     pub places: Vec<String>,
 }
 
-/// All that are known.
+/// All known templates.
 pub(super) fn all() -> Vec<Known> {
-    // A test reads it, so that it is never empty.
+    // A test checks that this parses, so the fallback is never used.
     serde_json::from_str(include_str!("marks.json")).unwrap_or_default()
 }
 
-/// A template as it is hashed: lines end in `\n`, and no white space is at its end.
+/// Normalized template for hashing: lines end in `\n`, without trailing white space.
 fn plain(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     source.trim_end().to_string()
 }
 
-/// BLAKE3 of a template, in hexadecimal, however its lines end.
+/// BLAKE3 of a template in hexadecimal, independent of its line ends.
 pub(super) fn hash(source: &str) -> String {
     blake3::hash(plain(source).as_bytes()).to_hex().to_string()
 }
 
-/// A template's name among `known`, and its source with `marks` in it. `source` has lines that end in `\n`.
+/// Looks up a template among `known`; returns its name and its source with `marks` inserted. Lines of `source` end in
+/// `\n`.
 pub(super) fn marked<'a>(source: &str, known: &'a [Known], marks: [char; 2]) -> Option<(&'a str, String)> {
     let hash = hash(source);
     let known = known.iter().find(|known| known.hash == hash)?;
@@ -56,7 +57,7 @@ pub(super) fn marked<'a>(source: &str, known: &'a [Known], marks: [char; 2]) -> 
     Some((known.name.as_str(), source))
 }
 
-/// A place in its parts: what the template has, and what is inserted (`true`).
+/// Splits a place into existing text and insertions (`true`).
 pub(super) fn parts(place: &str) -> Vec<(&str, bool)> {
     let (mut parts, mut rest) = (Vec::new(), place);
     while let Some((before, after)) = rest.split_once('⟦') {

@@ -1,17 +1,18 @@
-//! Loops of templates as Jinja runs them: over the characters of a text their number is known, and over none there is no loop.
+//! Jinja-compatible loops: iteration over the characters of a string has a known length, iteration over none is an
+//! error.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// The function that what is looped over goes through.
+/// Name of the function applied to the operand of every loop.
 pub const LOOPED: &str = "_looped";
-/// Characters of a text whose number is known, at most: each is a value of its own.
+/// Maximum string length for iteration with a known length; each character becomes a value of its own.
 const MOST_CHARS: usize = 1 << 20;
 
-/// What a loop runs over in place of a value.
+/// Value to iterate over in place of the operand.
 ///
 /// # Errors
-/// None is not iterable.
+/// `None` is not iterable.
 pub fn looped(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::None => Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable")),
@@ -26,7 +27,7 @@ pub fn looped(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// A template whose loops ask [`LOOPED`].
+/// Rewrites the loops of a template to call [`LOOPED`].
 pub fn asking(source: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(source.len()), source);
     while let Some(start) = rest.find('{') {
@@ -62,7 +63,7 @@ pub fn asking(source: &str) -> String {
     out + rest
 }
 
-/// Where a tag has ended: behind its closing mark, outside of strings if it has some.
+/// Offset after the closing delimiter of a tag, ignoring string contents if `quoted`.
 fn end(text: &str, close: &str, quoted: bool) -> Option<usize> {
     if !quoted {
         return text.find(close).map(|at| at + close.len());
@@ -70,7 +71,7 @@ fn end(text: &str, close: &str, quoted: bool) -> Option<usize> {
     outside(text).find(|(at, _)| text[*at..].starts_with(close)).map(|(at, _)| at + close.len())
 }
 
-/// The characters of a text that are in no string, with their places.
+/// Characters outside string literals, with their offsets.
 fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
     let (mut quote, mut escaped) = (None, false);
     text.char_indices().filter(move |(_, c)| match quote {
@@ -93,7 +94,7 @@ fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Where raw text has ended.
+/// Offset after the end of raw text.
 fn raw(text: &str) -> Option<usize> {
     let mut from = 0;
     while let Some(at) = text[from..].find("{%").map(|at| from + at + 2) {
@@ -109,7 +110,7 @@ fn is_word(text: &str, word: &str) -> bool {
     text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
-/// The tag of a loop, in which the function is asked.
+/// Inserts the function call into the tag of a loop.
 fn looping(tag: &str) -> String {
     let Some(start) = keyword(tag, 2, &["in"]).map(|at| at + 2) else { return tag.to_string() };
     let close = tag.len() - "%}".len();
@@ -119,11 +120,11 @@ fn looping(tag: &str) -> String {
     if over.is_empty() {
         return tag.to_string();
     }
-    // A tuple stays one in brackets of its own.
+    // The extra parentheses keep a tuple a single argument.
     format!("{before} {LOOPED}(({over})) {after}")
 }
 
-/// The first of some words in a tag from a place on that is in no string and in no brackets.
+/// Offset of the first of `words` in a tag from `from` on, outside strings and brackets.
 fn keyword(tag: &str, from: usize, words: &[&str]) -> Option<usize> {
     let (mut depth, mut last) = (0usize, ' ');
     for (at, c) in outside(&tag[from..]) {

@@ -1,9 +1,10 @@
-//! Conversations as tokens: rows of the field's formats, the model's own chat template, and which tokens of the text are the model's.
+//! Conversations as tokens: common row formats, the model's own chat template, and the selection of the model's
+//! tokens as targets.
 //!
-//! A template's text is final: it is encoded with special tokens recognised and nothing is added. What is learned is found by position,
-//! never by a token's id: by the template's own `{% generation %}` marks; or by marks of ours, if the template is a known one; or else
-//! as the difference between the text up to an answer and the text with it, if the first is the second's beginning. Where none of these
-//! holds, it is an error.
+//! A rendered text is final: it is encoded with special tokens recognized, and nothing is added. Target tokens are
+//! located by position, never by token id: by the template's own `{% generation %}` marks; or, for a known template,
+//! by inserted marks; or else as the difference between the texts rendered without and with an answer, if the former
+//! is a prefix of the latter. If none of these applies, it is an error.
 
 mod conversation;
 mod follow;
@@ -22,36 +23,36 @@ pub use conversation::{Conversation, Keys, Message, Said};
 pub use follow::Follow;
 pub use template::{Rendered, Shows, Template, template_source};
 
-/// A conversation as tokens.
+/// A tokenized conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spoken {
-    /// What the template makes of it.
+    /// Rendered text.
     pub text: String,
-    /// Its tokens.
+    /// Token ids of the text.
     pub ids: Vec<u32>,
-    /// Weight of each token as a target; 0: context.
+    /// Weight of each token as a target; 0 for context.
     pub weights: Vec<f32>,
-    /// Where the learned parts of the text are, in bytes, in their order.
+    /// Byte ranges of the target parts of the text, in order.
     pub learned: Vec<Range<usize>>,
 }
 
-/// Which of the model's turns are learned.
+/// Selection of the turns that are targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Turns {
-    /// All.
+    /// All turns of the model.
     #[default]
     Assistant,
-    /// The last one alone.
+    /// Only the last turn of the model.
     Last,
-    /// Everything, whoever says it.
+    /// Everything, whatever the role.
     All,
 }
 
 impl Template {
-    /// The tokens of a conversation, and which of them are learned.
+    /// Tokenizes a conversation and assigns target weights.
     ///
     /// # Errors
-    /// In words: what the template refuses, what it makes of turns that cannot be distinguished, no learned token.
+    /// A message if the template fails, turns cannot be distinguished, or no token is a target.
     pub fn lesson(
         &self,
         conversation: &Conversation,
@@ -63,7 +64,7 @@ impl Template {
         let mut weights = vec![0.0; ids.len()];
         said.retain(|part| part.weight > 0.0 && !part.bytes.is_empty());
         for part in &said {
-            // A token that a part begins or ends in is part of it, as Transformers has it.
+            // A token that overlaps a target part belongs to it, as in Transformers.
             let first = ends.partition_point(|end| *end <= part.bytes.start);
             let last = ends.partition_point(|end| *end < part.bytes.end);
             weights[first..(last + 1).min(ids.len())].fill(part.weight);

@@ -1,4 +1,4 @@
-//! What templates expect of Python: JSON as its library writes it, dates by `strftime`.
+//! Python behavior that templates expect: its library's JSON format, and dates by `strftime`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,8 +7,8 @@ use minijinja::{Error, ErrorKind};
 
 use super::values;
 
-/// Refuses a text of `str.format` that asks for a width or a precision of six digits or more: memory is taken for it before a limit is
-/// looked at.
+/// Rejects format strings with a width or precision of six or more digits, since memory is allocated for them before
+/// any limit is checked.
 pub fn check_widths(format: &str) -> Result<(), Error> {
     if format.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 5) {
         let message = "format: a width or a precision has at most five digits";
@@ -17,11 +17,11 @@ pub fn check_widths(format: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Spaces of an indent, at most.
+/// Maximum indent in spaces.
 const MOST_INDENT: usize = 64;
-/// How deep values may be nested, as Python's own limit of recursion has it, about.
+/// Maximum nesting depth, roughly Python's own recursion limit.
 const MOST_DEPTH: usize = 500;
-/// Bytes of JSON, or of a printed list, at most. Lists may hold a list many times, each of which is written.
+/// Maximum bytes of JSON or of a printed list. A list may contain another list many times, each written separately.
 const MOST_JSON: usize = 16 << 20;
 
 /// `tojson` as Transformers defines it: `json.dumps(x, ensure_ascii=False, indent=.., separators=.., sort_keys=..)`.
@@ -48,7 +48,7 @@ pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
 
 struct Json<'o> {
     indent: Option<usize>,
-    /// Between items, and behind keys.
+    /// Separators between items and after keys.
     separators: [String; 2],
     sorted: bool,
     ascii: bool,
@@ -69,7 +69,7 @@ impl Json<'_> {
             ValueKind::Plain if values::exponent(value).is_some() => self.out.push_str(&number(value)),
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Undefined => {
-                // Python's words, and what to do.
+                // Python's message, with advice.
                 let message = "tojson: Object of type Undefined is not JSON serializable: the template writes what the \
                                conversation does not have; give the message that key, or another template";
                 return Err(Error::new(ErrorKind::UndefinedError, message));
@@ -90,7 +90,7 @@ impl Json<'_> {
     fn list(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         self.out.push('[');
         let mut empty = true;
-        // A list may have more items than memory holds: it is made while it is written.
+        // The list may be larger than memory, so it is generated while being written.
         for (at, item) in value.try_iter()?.enumerate() {
             empty = false;
             self.item(at, depth + 1);
@@ -118,7 +118,7 @@ impl Json<'_> {
         Ok(())
     }
 
-    /// What is before an item.
+    /// Writes the separator and line break before an item.
     fn item(&mut self, at: usize, depth: usize) {
         if at > 0 {
             self.out.push_str(&self.separators[0]);
@@ -163,7 +163,7 @@ impl Json<'_> {
     }
 }
 
-/// A list or an object as Python prints it.
+/// Python's `repr` of a list or an object.
 pub fn repr(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     print(value, 0, &mut out)?;
@@ -203,7 +203,7 @@ fn print(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
-/// The text of a map's key.
+/// Key of a map as text.
 fn name(key: &Value) -> Result<String, Error> {
     match key.kind() {
         ValueKind::String => Ok(key.as_str().unwrap_or_default().to_string()),
@@ -219,7 +219,7 @@ fn name(key: &Value) -> Result<String, Error> {
     }
 }
 
-/// Numbers as Python prints them.
+/// Python's text form of a number.
 pub fn number(value: &Value) -> String {
     match values::exponent(value).or(f64::try_from(value.clone()).ok()) {
         Some(number) if !value.is_integer() => float(number),
@@ -227,7 +227,7 @@ pub fn number(value: &Value) -> String {
     }
 }
 
-/// A number that is not whole by its kind, as Python prints it: with an exponent, of two digits at least, below 1e-4 and from 1e16 on.
+/// Python's text form of a float: with an exponent of at least two digits below 1e-4 and from 1e16 on.
 pub fn float(number: f64) -> String {
     let text = format!("{number:?}");
     match text.split_once('e') {
@@ -239,13 +239,13 @@ pub fn float(number: f64) -> String {
     }
 }
 
-/// The date of now in UTC, by Python's `strftime`; directives that it does not know stay.
+/// Current UTC date by Python's `strftime`; unsupported directives are kept verbatim.
 pub fn strftime_now(format: &str) -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     strftime(format, seconds)
 }
 
-/// A time in seconds since 1970 as text.
+/// Formats a time given in seconds since 1970.
 pub fn strftime(format: &str, seconds: u64) -> String {
     const MONTHS: [&str; 12] = [
         "January",
@@ -296,7 +296,8 @@ pub fn strftime(format: &str, seconds: u64) -> String {
     out
 }
 
-/// Year, month and day of a day since 1970 (Hinnant, "chrono-compatible low-level date algorithms", civil_from_days).
+/// Year, month and day from days since 1970 (Hinnant, "chrono-compatible low-level date algorithms",
+/// civil_from_days).
 fn date(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);

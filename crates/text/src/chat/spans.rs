@@ -1,4 +1,4 @@
-//! Where in a template's text the model speaks.
+//! Locates the model's turns in a rendered text.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use super::Turns;
 use super::conversation::{Conversation, Said};
 use super::template::{Shows, Template};
 
-/// A part of a text, and what its tokens count.
+/// A byte range of a text, and the weight of its tokens.
 pub(super) struct WeightedSpan {
     pub bytes: Range<usize>,
     pub weight: f32,
 }
 
-/// The text of a conversation, and its parts that are learned.
+/// Renders a conversation and locates its target parts.
 pub(super) fn spans(
     template: &Template,
     conversation: &Conversation,
@@ -35,13 +35,13 @@ pub(super) fn spans(
     Ok((text, parts))
 }
 
-/// The model's messages that are not part of the prompt, with their numbers.
+/// Indices and weights of the model's messages after the prompt.
 fn answers(conversation: &Conversation) -> impl Iterator<Item = (usize, f32)> {
     let all = conversation.messages.iter().enumerate().skip(conversation.prompt);
     all.filter(|(_, message)| message.by() == Said::Model).map(|(at, message)| (at, message.weight))
 }
 
-/// By the template's own marks or ours in it, one for each message of the model.
+/// Spans by the template's own or inserted marks, one per message of the model.
 fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String, Vec<WeightedSpan>), String> {
     let rendered = template.render(conversation, conversation.messages.len(), false)?;
     let model: Vec<f32> = conversation
@@ -51,7 +51,7 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         .filter(|(_, message)| message.by() == Said::Model)
         .map(|(at, message)| if at < conversation.prompt { 0.0 } else { message.weight })
         .collect();
-    // Some templates mark an answer and its end one by one.
+    // Some templates mark an answer and its end separately.
     let marked =
         if model.len() == rendered.marked.len() { rendered.marked } else { joined(&rendered.marked) };
     if model.len() == marked.len() {
@@ -59,7 +59,7 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         let parts = parts.map(|(bytes, weight)| WeightedSpan { bytes, weight }).collect();
         return Ok((rendered.text, parts));
     }
-    // Some templates join messages, or mark more than one part of each.
+    // Some templates join messages, or mark several parts of each.
     if model.iter().all(|weight| *weight == 1.0) && !marked.is_empty() {
         let parts = marked.into_iter().map(|bytes| WeightedSpan { bytes, weight: 1.0 }).collect();
         return Ok((rendered.text, parts));
@@ -71,7 +71,7 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
     ))
 }
 
-/// Marked parts, those that meet as one, and none that are empty.
+/// Marked ranges with adjacent ones merged and empty ones removed.
 fn joined(marked: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     for part in marked {
@@ -84,7 +84,7 @@ fn joined(marked: &[Range<usize>]) -> Vec<Range<usize>> {
     parts
 }
 
-/// By what each answer adds to the text before it.
+/// Spans by the text that each answer adds.
 fn by_difference(
     template: &Template,
     conversation: &Conversation,

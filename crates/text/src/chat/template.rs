@@ -1,4 +1,4 @@
-//! Chat templates: Jinja as Transformers runs it, with limits.
+//! Chat templates: Jinja as run by Transformers, with limits.
 
 use std::fmt;
 use std::fs;
@@ -18,67 +18,68 @@ use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
 use crate::gguf::side_file;
 
-/// Instructions that rendering takes at most, of which a conversation of a hundred thousand messages needs half; 64 bytes of what a
-/// template makes count as one.
+/// Maximum number of rendering instructions; a conversation of a hundred thousand messages needs half of them. 64
+/// bytes of output count as one instruction.
 const FUEL: u64 = 10_000_000;
-/// Stack of rendering: a value that a template has nested once for every eight instructions is taken apart level by level.
+/// Stack size for rendering: a value that a template has nested once per eight instructions is processed recursively.
 const STACK: usize = 1 << 30;
-/// Bytes of the rendered text, at most.
+/// Maximum bytes of the rendered text.
 const MOST_BYTES: usize = 256 << 20;
-/// Bytes of a template's source from which on it may nest values deep without a namespace.
+/// Template size in bytes above which deeply nested values are possible without a namespace.
 const MOST_FLAT: usize = 16 << 10;
-/// Bytes of a template, at most.
+/// Maximum bytes of a template.
 const MOST_SOURCE: u64 = 4 << 20;
-/// What marks where the model's words begin and end. No text has these, which are no characters.
+/// Marks around the model's text. Texts do not contain them, since they are noncharacters.
 const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
-/// The template's name inside the environment.
+/// Name of the template inside the environment.
 const NAME: &str = "chat_template";
-/// What a template for conversations with tools is called.
+/// Name of the template for conversations with tools.
 const TOOLS: &str = "tool_use";
 
 /// A model's chat template.
 pub struct Template {
     environment: Environment<'static>,
-    /// As it was given.
+    /// Source as given.
     source: String,
-    /// BLAKE3 of its source, with our marks if it has any.
+    /// BLAKE3 of its source, including inserted marks.
     hash: String,
     shows: Shows,
     special: Map<String, Json>,
-    /// It asks whether a message's content is none.
+    /// True if it tests whether a message's content is none.
     asks_for_none: bool,
-    /// It may nest values as deep as it likes.
+    /// True if it may nest values arbitrarily deep.
     nests: bool,
-    /// The one of conversations with tools, where a model has one of its own for them.
+    /// Separate template for conversations with tools, if the model has one.
     for_tools: Option<Box<Template>>,
 }
 
-/// How a template shows which words are the model's.
+/// Method for locating the model's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// It marks them itself (`{% generation %}`).
+    /// The template marks it itself (`{% generation %}`).
     Marks,
-    /// It is known by its hash, under this name, and has marks of ours.
+    /// The template is known by its hash under this name, and marks are inserted.
     Known(String),
-    /// By what an answer adds to the text before it.
+    /// By the text that an answer adds.
     Difference,
 }
 
-/// A conversation as a text.
+/// A rendered conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rendered {
     /// The text.
     pub text: String,
-    /// Where the template says that the model speaks, in bytes, or our marks in it do.
+    /// Byte ranges of the model's text, according to the template's own or inserted marks.
     pub marked: Vec<Range<usize>>,
 }
 
 impl Template {
-    /// The template of a model's folder: `chat_template.jinja`, or in `tokenizer_config.json` or `chat_template.json`; none if it has none.
-    /// Conversations with tools are rendered by the one called `tool_use`, if there is one, as Transformers does.
+    /// Loads the template from a model's folder: `chat_template.jinja`, or from `tokenizer_config.json` or
+    /// `chat_template.json`; `None` if there is none. Conversations with tools use the one named `tool_use`, if
+    /// present, as in Transformers.
     ///
     /// # Errors
-    /// A file that cannot be read, or a template that is none.
+    /// A file cannot be read, or the template is invalid.
     pub fn from_dir(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Template>> {
         let alone = folder.join("chat_template.jinja");
         if alone.is_file() {
@@ -95,7 +96,7 @@ impl Template {
         Ok(Some(made(&source)?.with_tools(tools.as_ref().map(made).transpose()?)))
     }
 
-    /// The same with another one for conversations with tools.
+    /// Adds a separate template for conversations with tools.
     fn with_tools(mut self, tools: Option<Template>) -> Template {
         if let Some(tools) = &tools {
             let both = [self.hash.as_bytes(), tools.hash.as_bytes()].concat();
@@ -104,46 +105,47 @@ impl Template {
         Template { for_tools: tools.map(Box::new), ..self }
     }
 
-    /// The template by which a conversation with these tools is rendered.
+    /// Template for a conversation with these tools.
     pub(super) fn of(&self, tools: &[Json]) -> &Template {
         self.for_tools.as_deref().filter(|_| !tools.is_empty()).unwrap_or(self)
     }
 
-    /// The template in a file.
+    /// Loads a template from a file.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// The file cannot be read, or the template is invalid.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Template> {
         let fault = |reason| Error::Template { path: path.to_owned(), reason };
         let source = String::from_utf8(read(path)?).map_err(|_| fault("is not UTF-8".to_string()))?;
         Template::new(&source, tokenizer).map_err(fault)
     }
 
-    /// A template from its source.
+    /// Compiles a template from its source.
     ///
     /// # Errors
-    /// In words: what is wrong with it.
+    /// A message that describes the problem.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> std::result::Result<Template, String> {
         Template::with(source, tokenizer, &known::all())
     }
 
-    /// The same, where these are the known ones.
+    /// Like [`new`](Template::new), with the given known templates.
     pub(super) fn with(
         given: &str,
         tokenizer: &Tokenizer,
         known: &[Known],
     ) -> std::result::Result<Template, String> {
-        // As Jinja reads a template.
+        // Normalize line ends as Jinja does.
         let source = given.replace("\r\n", "\n").replace('\r', "\n");
         let (mut source, tags) = marked(&source);
         let (mut shows, mut hashed) =
             (if tags { Shows::Marks } else { Shows::Difference }, given.to_string());
         let ours = if tags { None } else { known::marked(&source, known, MARKS) };
         if let Some((name, with)) = ours {
-            // What is learned depends on the marks, and so do stores of lessons.
+            // Target spans, and hence stores of lessons, depend on the marks.
             (shows, hashed, source) = (Shows::Known(name.to_string()), with.clone(), with);
         }
-        // Each round of a loop may nest what the one before left in a namespace; another level takes a few characters of the source.
+        // Each round of a loop may nest the result of the previous one in a namespace; otherwise a level takes a few
+        // characters of the source.
         let nests = source.contains("namespace") || source.len() > MOST_FLAT;
         let asks_for_none = asks_for_none(given);
         let hash = blake3::hash(hashed.as_bytes()).to_hex().to_string();
@@ -159,7 +161,7 @@ impl Template {
         });
         environment.add_filter("tojson", |value: &Value, kwargs| python::to_json(value, kwargs));
         environment.set_formatter(|out, _, value| {
-            // Numbers, lists and objects as Python prints them; all else as by default, of which nothing is escaped.
+            // Print numbers, lists and objects as Python does; everything else with the default, without escaping.
             let printed = match value.kind() {
                 ValueKind::Number => out.write_str(&python::number(value)),
                 ValueKind::Seq | ValueKind::Map => out.write_str(&python::repr(value)?),
@@ -167,7 +169,7 @@ impl Template {
             };
             printed.map_err(|_| Fault::new(ErrorKind::WriteFailure, "the text is too long"))
         });
-        // In Python none is not iterable; what is undefined is iterable and a sequence.
+        // Python's rules: `none` is not iterable; undefined is iterable and a sequence.
         environment.add_test("iterable", |value: &Value| {
             use ValueKind::{Iterable, Map, Seq, String, Undefined};
             matches!(value.kind(), Undefined | Seq | Map | Iterable | String)
@@ -184,7 +186,7 @@ impl Template {
             Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))
         });
         environment.add_template_owned(NAME, loops::asking(&source)).map_err(|error| error.to_string())?;
-        // Transformers leaves out what the tokenizer does not have, which a template then writes as nothing.
+        // Transformers omits special tokens that the tokenizer lacks, so templates write nothing for them.
         let others = tokenizer.named().map(|(key, token)| (key.to_string(), Json::String(token.into())));
         let mut special: Map<String, Json> = others.collect();
         for (key, id) in [("bos_token", tokenizer.own_bos()), ("eos_token", tokenizer.eos())] {
@@ -203,30 +205,31 @@ impl Template {
         })
     }
 
-    /// Its source, as it was given.
+    /// Source as given.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// BLAKE3 of its source and of our marks in it, in hexadecimal.
+    /// BLAKE3 of its source and of inserted marks, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// Whether it asks if a message's content is none, where a conversation has these tools. Most templates do not, and print it.
+    /// Returns true if the template used with these tools tests whether a message's content is none. Most do not, and
+    /// print it.
     pub fn asks_for_none(&self, tools: &[Json]) -> bool {
         self.of(tools).asks_for_none
     }
 
-    /// How it shows which words are the model's.
+    /// Method for locating the model's text.
     pub fn shows(&self) -> &Shows {
         &self.shows
     }
 
-    /// The text of the first `count` messages; with `prompt` up to where the model's next answer begins.
+    /// Renders the first `count` messages; with `prompt` up to the beginning of the model's next answer.
     ///
     /// # Errors
-    /// In words: what the template refuses, or that it takes too long.
+    /// A message if the template fails or takes too long.
     pub fn render(
         &self,
         conversation: &Conversation,
@@ -238,10 +241,10 @@ impl Template {
         self.render_with(&messages, &conversation.tools, prompt, &Map::new())
     }
 
-    /// The text of some messages, with further variables of the template.
+    /// Renders messages with additional template variables.
     ///
     /// # Errors
-    /// As [`Template::render`].
+    /// Same as [`Template::render`].
     pub fn render_with(
         &self,
         messages: &[&Json],
@@ -253,7 +256,7 @@ impl Template {
         context.extend(variables.clone());
         let asks = self.of(tools).asks_for_none;
         context.insert("messages".into(), messages.iter().map(|message| normalised(message, asks)).collect());
-        // A template asks whether there are tools, and an empty list would be some.
+        // Templates test whether there are tools; an empty list would count as some.
         context.insert("tools".into(), if tools.is_empty() { Json::Null } else { json!(tools) });
         context.entry("documents").or_insert(Json::Null);
         context.insert("add_generation_prompt".into(), json!(prompt));
@@ -277,7 +280,7 @@ impl fmt::Debug for Template {
     }
 }
 
-/// Renders on a thread with stack enough for values as deep as a template can make them.
+/// Renders on a thread whose stack suffices for the deepest values that a template can make.
 fn with_stack(
     render: impl FnOnce() -> std::result::Result<String, String> + Send,
 ) -> std::result::Result<String, String> {
@@ -289,13 +292,13 @@ fn with_stack(
     })
 }
 
-/// A message as Transformers gives it to a template: without what is null, and its thoughts under the names that templates read,
-/// `reasoning_content` whatever the row calls them, and `thinking` if it is not there. Content that is null stays so for a template that
-/// asks whether it is.
+/// Normalizes a message like Transformers: without null values, and with its reasoning under the names that templates
+/// read, `reasoning_content` and `thinking`, whatever the row's name for it. Null content is kept if the template
+/// tests for it.
 fn normalised(message: &Json, asks_for_none: bool) -> Json {
     let Json::Object(said) = message else { return message.clone() };
     let mut said = said.clone();
-    // Programs send `"content": null` with the calls of tools, and most templates would print it.
+    // Programs send `"content": null` with tool calls, and most templates would print it.
     said.retain(|key, value| !value.is_null() || (asks_for_none && key == "content"));
     let thoughts = ["reasoning_content", "thinking", "reasoning"].into_iter().find_map(|key| said.get(key));
     if let Some(thoughts) = thoughts.cloned() {
@@ -305,7 +308,7 @@ fn normalised(message: &Json, asks_for_none: bool) -> Json {
     Json::Object(said)
 }
 
-/// Whether a template asks if a message's content is none.
+/// Returns true if a template tests whether a message's content is none.
 fn asks_for_none(source: &str) -> bool {
     let plain = source.replace(['\'', '"', '[', ']'], "").to_lowercase();
     let asks = |rest: &str| {
@@ -322,7 +325,7 @@ fn asks_for_none(source: &str) -> bool {
     plain.match_indices("content ").any(|(at, word)| asks(&plain[at + word.len()..]))
 }
 
-/// What a template reports, without the traces of the engine.
+/// Error message of a template, without the engine's traces.
 fn said(error: &Fault) -> String {
     match error.kind() {
         ErrorKind::OutOfFuel => "the chat template does not end within its limit of steps".to_string(),
@@ -343,10 +346,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).or_io("read", path)
 }
 
-/// The template's source of a model's folder or GGUF file, as [`Template::from_dir`] finds it.
+/// Template source of a model's folder or GGUF file, located like [`Template::from_dir`].
 ///
 /// # Errors
-/// A file that cannot be read.
+/// A file cannot be read.
 pub fn template_source(model: &Path) -> Result<Option<String>> {
     let alone = model.join("chat_template.jinja");
     if alone.is_file() {
@@ -355,11 +358,11 @@ pub fn template_source(model: &Path) -> Result<Option<String>> {
     Ok(configured(model)?.map(|(_, chosen)| chosen.source))
 }
 
-/// The template that a configuration has, and which.
+/// Template in a configuration file, with the file's path.
 fn configured(model: &Path) -> Result<Option<(PathBuf, Chosen)>> {
     for name in ["tokenizer_config.json", "chat_template.json"] {
         let path = model.join(name);
-        // A large file is refused by `read`.
+        // `read` rejects oversized files.
         let bytes = if path.is_file() { Some(read(&path)?) } else { side_file(model, name)? };
         let Some(bytes) = bytes else { continue };
         let config: Json = serde_json::from_slice(&bytes)
@@ -371,11 +374,11 @@ fn configured(model: &Path) -> Result<Option<(PathBuf, Chosen)>> {
     Ok(None)
 }
 
-/// The templates of a configuration that are used.
+/// Selected templates of a configuration.
 struct Chosen {
-    /// A text, or the one called `default` of several.
+    /// The only template, or the one named `default`.
     source: String,
-    /// The one called `tool_use`.
+    /// The one named `tool_use`.
     tools: Option<String>,
 }
 
@@ -398,7 +401,8 @@ impl Chosen {
     }
 }
 
-/// A template whose `generation` tags write marks, and whether it had any. The tags keep what they do to the white space around them.
+/// Replaces the `generation` tags of a template by marks, keeping their white-space control; the flag tells if there
+/// were any.
 fn marked(source: &str) -> (String, bool) {
     let (mut out, mut rest, mut found) = (String::with_capacity(source.len()), source, false);
     while let Some(start) = rest.find("{%") {
@@ -423,7 +427,7 @@ fn marked(source: &str) -> (String, bool) {
     (out, found)
 }
 
-/// The text without its marks, and where they were.
+/// Removes the marks from a text and returns their ranges.
 fn unmarked(text: &str) -> std::result::Result<Rendered, String> {
     let (mut out, mut marked, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     let mut rest = text;

@@ -1,11 +1,11 @@
-//! Conversations to tokens.
+//! Tests of conversations to tokens.
 
 use serde_json::{Value, json};
 
 use super::conversation::Keys;
 use super::*;
 
-/// A tokenizer of bytes with the marks of ChatML.
+/// A byte-level tokenizer with ChatML's special tokens.
 fn tokenizer() -> Tokenizer {
     let text = "user assistant system hello there what is it a b c".repeat(20);
     Tokenizer::train_bpe(std::iter::once(text), 300, &["<|im_start|>", "<|im_end|>"]).unwrap()
@@ -30,7 +30,7 @@ fn conversation(row: Value) -> Conversation {
     Conversation::read(row.as_object().unwrap(), &Keys::default()).unwrap().unwrap()
 }
 
-/// The texts that are learned, with their weights.
+/// Target texts and their weights.
 fn learned(template: &str, row: Value, turns: Turns) -> Result<Vec<String>, String> {
     let tokenizer = tokenizer();
     let template = Template::new(template, &tokenizer).unwrap();
@@ -87,7 +87,7 @@ fn an_answer_and_its_end_may_be_marked_one_by_one() {
 
 #[test]
 fn a_template_that_rewrites_earlier_turns_is_refused() {
-    // Thoughts of all turns but the last are dropped.
+    // Reasoning in all turns but the last is dropped.
     let drops = "{%- for message in messages %}{{- message.role + ':' }}{%- if message.role == 'assistant' and not loop.last %}\
         {{- message.content.split('|')[-1] }}{%- else %}{{- message.content }}{%- endif %}{{- ';' }}{%- endfor %}\
         {%- if add_generation_prompt %}{{- 'assistant:' }}{%- endif %}";
@@ -97,10 +97,10 @@ fn a_template_that_rewrites_earlier_turns_is_refused() {
     assert!(error.contains("message 2") && error.contains("data.chat_template"), "{error}");
 }
 
-/// The same template, known by its hash: its text stays, however its lines end, and its marks are ours.
+/// The same template, known by its hash: its text is unchanged, whatever its line ends, and marks are inserted.
 #[test]
 fn a_known_template_that_rewrites_earlier_turns_has_marks_of_ours() {
-    // Thoughts of earlier turns are dropped; the end of a turn is one piece for all who speak.
+    // Reasoning in earlier turns is dropped; the end of a turn is shared by all roles.
     let drops = "{%- for message in messages %}\n{%- if message.role == 'assistant' and not loop.last %}\n\
         {{- message.role + ':' + message.content.split('|')[-1] }}\n{%- else %}\n\
         {{- message.role + ':' + message.content }}\n{%- endif %}\n\
@@ -142,13 +142,13 @@ fn a_known_template_that_rewrites_earlier_turns_has_marks_of_ours() {
         weighted["messages"][4]["weight"] = json!(0);
         assert_eq!(spoken(&weighted, Turns::Assistant), ["yes<|im_end|>"]);
     }
-    // One more space inside, and it is another template; one with marks of its own keeps them.
+    // With one more space inside it is another template; one with its own marks keeps them.
     let other = Template::with(&drops.replace(" + message", "  + message"), &tokenizer, &known).unwrap();
     assert_eq!(*other.shows(), Shows::Difference);
     assert_eq!(*Template::new(MARKED, &tokenizer).unwrap().shows(), Shows::Marks);
 }
 
-/// What is inserted in known templates writes marks, under a condition or always, and nothing else.
+/// Insertions in known templates write marks, conditionally or always, and nothing else.
 #[test]
 fn marks_of_known_templates_are_marks_alone() {
     let all = known::all();
@@ -284,7 +284,7 @@ fn json_and_dates_are_as_python_writes_them() {
     );
     assert_eq!(render("{{ messages[0].content[::-1] }}", json!("abc")), "cba");
     assert_eq!(render("{{ messages[0].content.strip().startswith('a') }}", json!(" abc")), "True");
-    // What is null is not there for a template, as in Transformers; inside of a value it stays.
+    // Null values are absent for a template, as in Transformers; nested ones are kept.
     assert_eq!(
         render("{{ messages[0].content }}{{ messages[0] | tojson }}", json!(null)),
         "{\"role\": \"user\"}"
@@ -297,7 +297,7 @@ fn json_and_dates_are_as_python_writes_them() {
     assert_eq!(python::strftime("%Y-%m-%d", 951_782_400), "2000-02-29");
 }
 
-/// As Jinja 3.1.6 under Python 3.11 answers.
+/// Results of Jinja 3.1.6 under Python 3.11.
 #[test]
 fn numbers_and_kinds_are_as_in_jinja() {
     let tokenizer = tokenizer();
@@ -317,7 +317,7 @@ fn numbers_and_kinds_are_as_in_jinja() {
     ] {
         assert_eq!(render(source).unwrap(), text, "{source}");
     }
-    // Wherever a number is printed, and not only alone.
+    // In every context that prints a number.
     for (source, text) in [
         ("{{ '' ~ messages[0].content[0] ~ '|' ~ messages[0].content[3] }}", "1e-07|0.1"),
         (
@@ -349,7 +349,7 @@ fn numbers_and_kinds_are_as_in_jinja() {
     }
 }
 
-/// As Jinja 3.1.6 answers.
+/// Results of Jinja 3.1.6.
 #[test]
 fn loops_run_over_texts_and_not_over_none() {
     let tokenizer = tokenizer();
@@ -388,7 +388,7 @@ fn loops_run_over_texts_and_not_over_none() {
     }
 }
 
-/// A value that a template nests deeper than any stack is usual is an error or a text, and does not end the process.
+/// A value nested deeper than usual stacks allow gives an error or a text, and does not end the process.
 #[test]
 fn values_nested_a_hundred_thousand_deep_do_not_overflow_the_stack() {
     let tokenizer = tokenizer();
@@ -400,7 +400,7 @@ fn values_nested_a_hundred_thousand_deep_do_not_overflow_the_stack() {
     }
 }
 
-/// Content that is null next to the calls of tools is none for a template that asks whether it is, as DeepSeek's do.
+/// Null content next to tool calls is none for a template that tests for it, like DeepSeek's.
 #[test]
 fn content_that_is_null_is_none_where_a_template_asks() {
     let tokenizer = tokenizer();
@@ -421,7 +421,7 @@ fn content_that_is_null_is_none_where_a_template_asks() {
     }
 }
 
-/// As Transformers 5.24 does with the same templates: what is not there is no JSON, also inside of a list, a value or a key.
+/// Results of Transformers 5.24 with the same templates: undefined is not JSON, even inside a list, a value or a key.
 #[test]
 fn what_is_undefined_is_no_json() {
     let tokenizer = tokenizer();
@@ -457,7 +457,7 @@ fn what_is_undefined_is_no_json() {
     }
 }
 
-/// The words behind an answer are what the template makes of the longer conversation, less what is there.
+/// The appended text is the rendering of the longer conversation, minus the existing text.
 #[test]
 fn what_follows_an_answer_is_appended() {
     let tokenizer = std::rc::Rc::new(tokenizer());
@@ -476,11 +476,11 @@ fn what_follows_an_answer_is_appended() {
     // An answer that ended with another token than its turn does.
     let found = chat.tokens(Some(&asked), ("there", None), "it is ").unwrap();
     assert_eq!(tokenizer.decode(&found), format!("<|im_end|>{want}"));
-    // A text has no turns.
+    // A plain text has no turns.
     let found = follow(None).tokens(None, ("there", end), "\n7<|im_end|>").unwrap();
     assert_eq!(found, tokenizer.encode_special("\n7<|im_end|>").unwrap());
     assert!(follow(None).tokens(Some(&asked), ("there", end), "7").is_err());
-    // Thoughts of turns but the last are dropped: answers without any can go on.
+    // Reasoning in all turns but the last is dropped: answers without any can be continued.
     let drops = CHATML.replace(
         "message.content +",
         "(message.content if loop.last or message.role != 'assistant' else message.content.split('|')[-1]) +",
@@ -501,7 +501,7 @@ fn what_follows_an_answer_is_appended() {
     assert!(follow(Some(&trims)).check(&asked).unwrap_err().contains("does not show an answer"));
 }
 
-/// As Transformers chooses among a model's templates.
+/// Selection among a model's templates, as in Transformers.
 #[test]
 fn conversations_with_tools_have_a_template_of_their_own() {
     let (tokenizer, folder) = (tokenizer(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! What a template gets of a conversation: JSON as values of the template engine.
+//! Template input: JSON as values of the template engine.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,8 +10,8 @@ use serde_json::Value as Json;
 
 use super::python;
 
-/// A number that Python writes with an exponent. The engine prints its own numbers in another way: joined with texts, in lists, and as
-/// texts. It is no number to compute with, which no template does with those of a conversation.
+/// A number that Python writes with an exponent. The engine would format its own numbers differently when joined with
+/// texts, in lists, and as texts. Templates cannot compute with it, and none does with numbers of a conversation.
 pub struct Exponent(pub f64);
 
 impl fmt::Debug for Exponent {
@@ -30,22 +30,22 @@ impl Object for Exponent {
     }
 }
 
-/// The number that a value is, if it is one with an exponent.
+/// Numeric value of an [`Exponent`].
 pub fn exponent(value: &Value) -> Option<f64> {
     value.downcast_object_ref::<Exponent>().map(|number| number.0)
 }
 
-/// Whether a value is a number for a template, which a truth value is, too.
+/// Returns true if a template treats the value as a number, which includes booleans.
 pub fn is_number(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Number | ValueKind::Bool) || exponent(value).is_some()
 }
 
-/// Whether it is one that is not whole by its kind.
+/// Returns true for floating-point numbers.
 pub fn is_float(value: &Value) -> bool {
     value.kind() == ValueKind::Number && !value.is_integer() || exponent(value).is_some()
 }
 
-/// JSON as a template gets it.
+/// Serializes JSON for a template.
 struct Given<'a>(&'a Json);
 
 impl Serialize for Given<'_> {
@@ -66,7 +66,7 @@ impl Serialize for Given<'_> {
     }
 }
 
-/// JSON as a value, members of objects in their order.
+/// Converts JSON to a value, preserving the order of object members.
 pub fn value(json: &Json) -> Value {
     Value::from(Serde(&Given(json)))
 }

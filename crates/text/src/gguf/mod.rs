@@ -1,7 +1,8 @@
-//! Tokenizers in GGUF files: read as the files that Transformers would have next to a model, and written as llama.cpp wants them.
+//! Tokenizers in GGUF files: read as the files that Transformers keeps next to a model, and written in llama.cpp's
+//! form.
 //!
-//! A pre-tokenizer has a name in such a file (`tokenizer.ggml.pre`), which stands for expressions in llama.cpp's code. Names whose
-//! expressions are not known here are refused, as is a tokenizer that has none of these names: what is guessed cuts texts wrongly.
+//! A pre-tokenizer has a name in such a file (`tokenizer.ggml.pre`), which stands for expressions in llama.cpp's
+//! code. Unknown names are refused, as is a tokenizer without such a name: guessing would split texts wrongly.
 
 mod pre;
 mod read;
@@ -17,17 +18,18 @@ use crate::error::{Error, OrIo, Result};
 
 pub use write::metadata;
 
-/// The chat template's key.
+/// Key of the chat template.
 const TEMPLATE: &str = "tokenizer.chat_template";
-/// Where a space is put before texts, where llama.cpp knows no such place (`Metaspace` of a `tokenizer.json`): a key of Fathom's own.
+/// Fathom's own key for the position of an inserted space that llama.cpp cannot express (`Metaspace` of a
+/// `tokenizer.json`).
 const PREPEND: &str = "fathom.tokenizer.prepend_scheme";
-/// Files that a GGUF file stands for.
+/// Files that can be derived from a GGUF file.
 pub const FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
 
-/// A file of a model's folder: from the folder, or as a GGUF file says it. `None` if there is no such file.
+/// A file of a model's folder, read from the folder or derived from a GGUF file. `None` if there is no such file.
 ///
 /// # Errors
-/// It cannot be read; a GGUF file's keys that are no tokenizer.
+/// The file cannot be read, or the keys of a GGUF file do not describe a tokenizer.
 pub fn side_file(model: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     if !gguf::is_file(model) {
         let path = model.join(name);
@@ -44,12 +46,13 @@ pub fn side_file(model: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     Ok(read.map(|value| format!("{value:#}\n").into_bytes()))
 }
 
-/// What a GGUF file says of a model besides its weights and tokenizer: its name, authors, licence, tags, languages. Nothing of a folder.
+/// Metadata of a GGUF file other than weights and tokenizer: name, authors, license, tags, languages. Empty for a
+/// folder.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn description(model: &Path) -> Result<Vec<(String, gguf::Value)>> {
-    // These follow from the weights that are written.
+    // Determined by the weights when they are written.
     const OF_WEIGHTS: [&str; 4] =
         ["general.architecture", "general.file_type", "general.quantization_version", "general.alignment"];
     if !gguf::is_file(model) {

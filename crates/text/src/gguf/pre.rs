@@ -1,27 +1,27 @@
-//! Pre-tokenizers by the names that llama.cpp gives them.
+//! Pre-tokenizers by llama.cpp's names.
 
 use serde_json::{Value, json};
 
 use crate::tokenizer::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
 
-/// How a text is cut before merges.
+/// Splitting of a text before merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// By one expression.
+    /// By one regular expression.
     Expression(&'static str),
-    /// Digits one by one, then GPT-2's expression.
+    /// Digits one by one, then GPT-2's regular expression.
     Digits,
 }
 
 /// A named pre-tokenizer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pre {
-    /// The names, the one that is written first.
+    /// All names; the first is used for writing.
     pub names: &'static [&'static str],
     pub cut: Cut,
-    /// A word that is a token is that token, whatever the merges make of it.
+    /// A word that is a token stays that token, whatever the merges yield.
     pub whole_words: bool,
-    /// Texts begin with the token that begins texts where no key says otherwise.
+    /// Default for prepending the beginning-of-text token.
     pub adds_bos: bool,
 }
 
@@ -29,7 +29,7 @@ const fn pre(names: &'static [&'static str], cut: Cut, whole_words: bool, adds_b
     Pre { names, cut, whole_words, adds_bos }
 }
 
-/// Of several with the same meaning the first is written.
+/// Among entries with the same meaning, the first is used for writing.
 pub(super) const KNOWN: [Pre; 8] = [
     pre(
         &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
@@ -52,12 +52,12 @@ pub(super) const KNOWN: [Pre; 8] = [
 ];
 
 impl Pre {
-    /// The one of this name.
+    /// Pre-tokenizer with this name.
     pub fn named(name: &str) -> Option<Pre> {
         KNOWN.into_iter().find(|pre| pre.names.contains(&name))
     }
 
-    /// As a `tokenizer.json` has it.
+    /// The form used in `tokenizer.json`.
     pub fn json(self) -> Value {
         let bytes = |own: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": own });
         match self.cut {
@@ -78,14 +78,14 @@ impl Pre {
         }
     }
 
-    /// The one that a `tokenizer.json` has; `whole_words` is its model's `ignore_merges`.
+    /// Pre-tokenizer equivalent to one of `tokenizer.json`; `whole_words` is its model's `ignore_merges`.
     pub fn of(pre_tokenizer: &Value, whole_words: bool) -> Option<Pre> {
         let cut = cut(pre_tokenizer)?;
         KNOWN.into_iter().find(|pre| pre.cut == cut && pre.whole_words == whole_words)
     }
 }
 
-/// Whether a part turns bytes to letters, and whether it cuts by GPT-2's expression.
+/// For a byte-level step, tells if it splits by GPT-2's expression; `None` for other steps.
 fn bytes(part: &Value) -> Option<bool> {
     let plain = part["type"] == "ByteLevel" && part["add_prefix_space"] == false;
     plain.then(|| part["use_regex"].as_bool().unwrap_or(true))

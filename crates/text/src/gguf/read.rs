@@ -1,4 +1,4 @@
-//! The keys of a GGUF file as the files of a tokenizer's folder.
+//! Converts the keys of a GGUF file to the files of a tokenizer's folder.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,19 @@ use super::pre::{KNOWN, Pre};
 use super::spaces::Prefix;
 use super::{PREPEND, TEMPLATE};
 
-/// What kinds of tokens there are (`tokenizer.ggml.token_type`), of those that matter.
+/// Relevant token types (`tokenizer.ggml.token_type`).
 const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER: i64 = 4;
 
-/// Most tokens: ids are below it.
+/// Maximum number of tokens.
 const MOST_TOKENS: usize = 1 << 24;
 
 fn fault<T>(key: &str, what: impl Into<String>) -> Result<T> {
     Err(Fault { key: key.to_string(), what: what.into() })
 }
 
-/// The content of a file.
+/// Content of the file `name`.
 pub(super) fn file(gguf: &Gguf, name: &str) -> Result<Option<Value>> {
     let vocabulary = Vocabulary::of(gguf)?;
     match name {
@@ -66,7 +66,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// The named pre-tokenizer of merges over bytes.
+    /// Named pre-tokenizer for byte-level merges.
     fn pre(&self) -> Result<Pre> {
         const PRE: &str = "tokenizer.ggml.pre";
         let known = || KNOWN.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", ");
@@ -77,7 +77,7 @@ impl<'a> Vocabulary<'a> {
         }
     }
 
-    /// A special token's id.
+    /// Id of a special token.
     fn id(&self, role: &str) -> Result<Option<usize>> {
         let key = format!("tokenizer.ggml.{role}_token_id");
         match self.gguf.count(&key)? {
@@ -131,7 +131,7 @@ impl<'a> Vocabulary<'a> {
         self.tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect()
     }
 
-    /// Tokens that are found in texts before anything else.
+    /// Tokens that are matched in texts before anything else.
     fn added(&self, pairs: bool) -> Value {
         let special = |kind: i64| kind == CONTROL || (pairs && kind == UNKNOWN);
         let added = self.kinds.iter().enumerate().filter(|(_, kind)| special(**kind) || **kind == USER);
@@ -149,7 +149,7 @@ impl<'a> Vocabulary<'a> {
         added.filter(|(id, _)| !self.tokens[*id].is_empty()).map(entry).collect()
     }
 
-    /// What is put before and after every text.
+    /// Post-processor that adds tokens before and after every text.
     fn template(&self, pairs: bool) -> Result<Option<Value>> {
         let default = if pairs { true } else { self.pre()?.adds_bos };
         let before = self.gguf.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(default);
@@ -180,7 +180,7 @@ impl<'a> Vocabulary<'a> {
         })))
     }
 
-    /// Merges over bytes.
+    /// Byte-level BPE model.
     fn bytes(&self) -> Result<Value> {
         const MERGES: &str = "tokenizer.ggml.merges";
         let pre = self.pre()?;
@@ -199,7 +199,8 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// SentencePiece's pairs with scores: merges in the order of the scores of what they make, as Transformers derives them.
+    /// SentencePiece vocabulary with scores; merges are ordered by the scores of their results, as derived by
+    /// Transformers.
     fn sentence_pieces(&self) -> Result<Value> {
         const SCORES: &str = "tokenizer.ggml.scores";
         let scores = self.gguf.floats(SCORES)?;
@@ -226,7 +227,7 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// Where a space is put before texts.
+    /// Position of the inserted space.
     fn prefix(&self) -> Result<Prefix> {
         if let Some(scheme) = self.gguf.text(PREPEND)? {
             return Prefix::named(scheme).map_or_else(|| fault(PREPEND, format!("is {scheme}")), Ok);
@@ -236,7 +237,7 @@ impl<'a> Vocabulary<'a> {
     }
 
     fn merges(&self, scores: &[f32]) -> Vec<[&str; 2]> {
-        // Pieces that are longer than any word are not put together; what control tokens are spelt like is no merge.
+        // Pieces longer than any word are not merged; spellings of control tokens are not merges.
         const LONGEST: usize = 256;
         let ids: HashMap<&str, usize> =
             self.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();

@@ -1,25 +1,25 @@
-//! How tokenizers of SentencePiece's kind mark spaces: Transformers writes the same meaning in several ways.
+//! Space marking of SentencePiece-like tokenizers, for which Transformers has several equivalent forms.
 
 use serde_json::{Value, json};
 
-/// What stands for a space.
+/// Mark that replaces a space.
 const MARK: &str = "\u{2581}";
 
-/// Where a space is put before a text.
+/// Position of the space inserted before a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
-    /// Nowhere.
+    /// No inserted space.
     None,
-    /// Before every part of a text between special tokens, as llama.cpp does where `tokenizer.ggml.add_space_prefix` says so.
+    /// Before every part of a text between special tokens, as in llama.cpp with `tokenizer.ggml.add_space_prefix`.
     Parts,
-    /// The same, where a part does not begin with a space already.
+    /// Like [`Parts`](Prefix::Parts), unless the part already begins with a space.
     Always,
-    /// Before a text's beginning alone, where it does not begin with a space already.
+    /// Only before the beginning of a text, unless it already begins with a space.
     First,
 }
 
 impl Prefix {
-    /// What `tokenizer.json` calls it in a pre-tokenizer `Metaspace`, if that is what it is.
+    /// Name in a `Metaspace` pre-tokenizer of `tokenizer.json`, if it has one.
     pub fn scheme(self) -> Option<&'static str> {
         match self {
             Prefix::Always => Some("always"),
@@ -28,24 +28,24 @@ impl Prefix {
         }
     }
 
-    /// The one with this name.
+    /// Prefix with this name.
     pub fn named(scheme: &str) -> Option<Prefix> {
         [Prefix::Always, Prefix::First].into_iter().find(|prefix| prefix.scheme() == Some(scheme))
     }
 
-    /// The one of a tokenizer with these merges; `None` of one that does something else than mark spaces.
+    /// Prefix of a tokenizer with these merges; `None` if it does more than mark spaces.
     pub fn of(normalizer: &Value, pre_tokenizer: &Value, merges: &[[String; 2]]) -> Option<Prefix> {
         let marks = |part: &Value| {
             part["type"] == "Replace" && part["pattern"]["String"] == " " && part["content"] == MARK
         };
         let steps = steps(normalizer);
         if pre_tokenizer["type"] == "Metaspace" {
-            // Text is cut before each space, which changes nothing where no token has one inside.
+            // Text is split before each space, which changes nothing if no token contains one.
             let inside = |[left, right]: &[String; 2]| {
                 right.contains(MARK) || left.chars().skip(1).any(|c| c == '\u{2581}')
             };
             let cuts = pre_tokenizer["split"].as_bool().unwrap_or(true);
-            // Spaces that a normalizer has marked are what it marks itself.
+            // Spaces already marked by a normalizer are unaffected.
             let plain = steps.iter().all(|step| marks(step)) && pre_tokenizer["replacement"] == MARK;
             if !plain || cuts && merges.iter().any(inside) {
                 return None;
@@ -59,7 +59,7 @@ impl Prefix {
                 },
             };
         }
-        // Gemma's cuts at spaces, of which its normalizer has left none.
+        // Gemma splits at spaces, of which its normalizer leaves none.
         let split = pre_tokenizer["type"] == "Split" && pre_tokenizer["invert"] == false;
         let at_spaces = split && pre_tokenizer["pattern"]["String"] == " ";
         if !pre_tokenizer.is_null() && !at_spaces {
@@ -73,7 +73,7 @@ impl Prefix {
         }
     }
 
-    /// As normalizer, pre-tokenizer and decoder of a `tokenizer.json`.
+    /// Normalizer, pre-tokenizer and decoder for `tokenizer.json`.
     pub fn json(self) -> [Value; 3] {
         let replace =
             |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
@@ -97,7 +97,7 @@ impl Prefix {
     }
 }
 
-/// What a normalizer does, one after the other.
+/// Steps of a normalizer, in order.
 fn steps(normalizer: &Value) -> Vec<&Value> {
     match normalizer["normalizers"].as_array() {
         Some(parts) => parts.iter().flat_map(steps).collect(),

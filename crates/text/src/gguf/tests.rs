@@ -1,4 +1,4 @@
-//! Tokenizers through the keys of a GGUF file.
+//! Tests of tokenizers in GGUF files.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ fn a_trained_tokenizer_goes_through_a_file() {
     assert_eq!((read.eos(), read.vocab_size()), (trained.eos(), size + 3));
     let template = Template::from_dir(&path, &read).unwrap();
     assert!(template.is_some());
-    // What is written again is the same.
+    // Writing it again gives the same keys.
     let again: Vec<_> = metadata(&path, size + 3).unwrap();
     assert_eq!(again.len(), keys.len());
     assert_eq!(
@@ -73,7 +73,7 @@ fn sentence_pieces_merge_by_score() {
     let again = metadata(&path, tokens.len()).unwrap();
     let path = write(folder.path(), &again);
     assert_eq!(spelt(&Tokenizer::from_dir(&path).unwrap().encode("the he").unwrap()).len(), 3);
-    // What is not a tokenizer is refused by the key.
+    // Invalid values are refused by key.
     for (key, value, part) in [
         ("tokenizer.ggml.model", Key::Text("bert".into()), "tokenizer.ggml.model"),
         ("tokenizer.ggml.scores", Key::Floats(vec![1.0]), "tokenizer.ggml.scores"),
@@ -88,7 +88,7 @@ fn sentence_pieces_merge_by_score() {
     }
 }
 
-/// A tokenizer as Transformers writes it for Gemma and Llama: merges of every pair that is a token, in the order of scores.
+/// A tokenizer as written by Transformers for Gemma and Llama: merges of every pair that is a token, in score order.
 fn sentence_pieces(normalizer: Json, pre_tokenizer: Json) -> Json {
     let space = "\u{2581}";
     let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
@@ -147,7 +147,8 @@ fn what_marks_spaces_goes_through_a_file() {
         (&null, &metaspace("first", false), true),
         (&null, &metaspace("always", false), true),
         (&null, &metaspace("never", false), false),
-        // Transformers 5 writes a `tokenizer.model` without and with a configuration so, older releases a list of one.
+        // Forms written by Transformers 5 for a `tokenizer.model` without and with a configuration; older releases
+        // write a list of one.
         (&list(&[&replace]), &null, false),
         (&list(&[&replace]), &metaspace("first", false), true),
         (&list(&[]), &metaspace("always", false), true),
@@ -165,13 +166,13 @@ fn what_marks_spaces_goes_through_a_file() {
             assert_eq!(read.encode_special(text).unwrap(), ids, "{pre_tokenizer} {text}");
         }
     }
-    // Here text is cut where a token has a space inside.
+    // Here text is split inside tokens that contain a space.
     save(&null, &metaspace("first", true));
     let error = metadata(folder.path(), 300).unwrap_err().to_string();
     assert!(error.contains("pre_tokenizer") && error.contains("Metaspace"), "{error}");
 }
 
-/// gpt-oss does not merge words that are tokens, and its merges make every one of them.
+/// gpt-oss does not merge words that are tokens, but its merges yield every one of them.
 #[test]
 fn words_that_are_not_merged_are_written_where_merges_make_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,11 +192,11 @@ fn words_that_are_not_merged_are_written_where_merges_make_them() {
     for text in TEXTS {
         assert_eq!(read.encode(text).unwrap(), before.encode(text).unwrap(), "{text}");
     }
-    // A word that its merges do not make.
+    // A word that its merges do not yield.
     json["model"]["vocab"]["zebra"] = 310.into();
     let error = keys(&json).unwrap_err();
     assert!(error.contains("`ignore_merges` is false alone") && error.contains("`zebra`"), "{error}");
-    // And a way to cut that llama.cpp has no name for.
+    // A split that llama.cpp has no name for.
     json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "never heard of".into();
     assert!(keys(&json).unwrap_err().contains("no name for its pre_tokenizer"));
 }

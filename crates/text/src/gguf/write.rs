@@ -1,4 +1,4 @@
-//! A tokenizer as the keys of a GGUF file.
+//! Writes a tokenizer as the keys of a GGUF file.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::chat::template_source;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
-/// Kinds of tokens (`tokenizer.ggml.token_type`).
+/// Token types (`tokenizer.ggml.token_type`).
 const NORMAL: i64 = 1;
 const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
@@ -23,10 +23,10 @@ const USER: i64 = 4;
 const UNUSED: i64 = 5;
 const BYTE: i64 = 6;
 
-/// The keys of the tokenizer of a model's folder (or GGUF file), for an embedding of `vocab` rows.
+/// Keys for the tokenizer of a model's folder (or GGUF file), for an embedding of `vocab` rows.
 ///
 /// # Errors
-/// It cannot be read, or is of a kind or has a pre-tokenizer that llama.cpp has no name for.
+/// The tokenizer cannot be read, or llama.cpp has no name for its kind or its pre-tokenizer.
 pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     let tokenizer = Tokenizer::from_dir(model)?;
     let json: Value = serde_json::from_str(&tokenizer.to_json()?).unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
         refuse(format!("its model is {}, and BPE alone can be written", json["model"]["type"]))
     })?;
     let (pre, apart) = named(&json);
-    // Vocabularies that have bytes for what they do not know are SentencePiece's.
+    // Vocabularies with byte fallback are SentencePiece's.
     let pieces = json["model"]["byte_fallback"] == true && pre.is_none();
     let mut scheme = None;
     let mut keys: Vec<(String, Key)> = Vec::new();
@@ -89,7 +89,7 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
         Some(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
         None => Value::Null,
     };
-    // A token is its text, or a table with it.
+    // A token is given as its text, or as a table that contains it.
     let named = |role: &str| config[role].as_str().or_else(|| config[role]["content"].as_str());
     let unknown = json["model"]["unk_token"].as_str().or_else(|| named("unk_token"));
     for (key, token) in [("unknown_token_id", unknown), ("padding_token_id", named("pad_token"))] {
@@ -105,8 +105,8 @@ pub fn metadata(model: &Path, vocab: usize) -> Result<Vec<(String, Key)>> {
     Ok(keys)
 }
 
-/// The pre-tokenizer that llama.cpp has a name for. There is one for words that are tokens whatever merges make of them, or one for
-/// words that are merged; where they differ in a token, that is given instead.
+/// Pre-tokenizer for which llama.cpp has a name. If only the variant with the other treatment of whole words has a
+/// name, it is used as long as both agree; otherwise a token on which they differ is returned instead.
 fn named(json: &Value) -> (Option<Pre>, Option<String>) {
     let whole_words = json["model"]["ignore_merges"] == true;
     let of = |whole_words| Pre::of(&json["pre_tokenizer"], whole_words);
@@ -119,12 +119,12 @@ fn named(json: &Value) -> (Option<Pre>, Option<String>) {
     }
 }
 
-/// A token that merges do not put together; none where all are.
+/// A token that the merges do not yield; `None` if they yield all.
 fn unmerged(json: &Value) -> Option<String> {
     let mut model = json["model"].clone();
     model["ignore_merges"] = false.into();
     let tokens: Vec<String> = model["vocab"].as_object()?.keys().cloned().collect();
-    // Its reader borrows from a text.
+    // Its deserializer borrows from a string.
     let Ok(bpe) = serde_json::from_str::<BPE>(&model.to_string()) else { return tokens.into_iter().next() };
     let added: HashSet<&str> =
         json["added_tokens"].as_array().into_iter().flatten().filter_map(|a| a["content"].as_str()).collect();
@@ -132,7 +132,7 @@ fn unmerged(json: &Value) -> Option<String> {
     tokens.into_iter().find(|token| !added.contains(token.as_str()) && !is_whole(token))
 }
 
-/// JSON for a message: tables of characters take a page.
+/// Shortens JSON for a message, since tables of characters take a page.
 fn in_short(value: &Value) -> String {
     const LONG: usize = 300;
     let mut text = value.to_string();
@@ -143,7 +143,7 @@ fn in_short(value: &Value) -> String {
     text
 }
 
-/// A BPE model's merges, in either spelling.
+/// Merges of a BPE model, in either notation.
 fn merges(model: &Value) -> Option<Vec<[String; 2]>> {
     let merge = |merge: &Value| match merge {
         Value::String(both) => {
@@ -155,7 +155,7 @@ fn merges(model: &Value) -> Option<Vec<[String; 2]>> {
     model["merges"].as_array()?.iter().map(merge).collect()
 }
 
-/// Spellings and kinds of all ids.
+/// Spellings and types of all ids.
 fn tokens(tokenizer: &Tokenizer, json: &Value, vocab: usize, pieces: bool) -> (Vec<String>, Vec<i64>) {
     let mut kinds = vec![NORMAL; vocab];
     for added in json["added_tokens"].as_array().into_iter().flatten() {
@@ -181,7 +181,7 @@ fn tokens(tokenizer: &Tokenizer, json: &Value, vocab: usize, pieces: bool) -> (V
     (tokens, kinds)
 }
 
-/// Scores whose order is that of the merges; what no merge makes is put together by none.
+/// Scores in merge order; tokens that no merge yields can never be merged.
 fn scores(tokens: &[String], merges: &[[String; 2]]) -> Vec<f32> {
     let mut rank = std::collections::HashMap::new();
     for (index, [left, right]) in merges.iter().enumerate() {

@@ -1,8 +1,9 @@
-//! Answers as tokens: what of a row's text is its prompt, as TRL 1.16 has it.
+//! Tokenized answers: the split of a row's text into prompt and answer, following TRL 1.16.
 //!
-//! Two ways that differ. DPO, KTO and reward models encode prompt and answer as one text, by the tokenizer's own template, and the
-//! answer begins where the tokens of the prompt alone and of both together part. ORPO and CPO encode without that template, take the
-//! length of the prompt's own tokens, and put the tokens for the beginning and the end of text where they are missing.
+//! There are two methods. DPO, KTO and reward models encode prompt and answer as one text, with the tokenizer's own
+//! template, and the answer begins where the tokens of the prompt alone and of both together diverge. ORPO and CPO
+//! encode without that template, use the length of the prompt's own tokens, and add missing tokens for the beginning
+//! and end of text.
 
 use super::judged::{Judged, Said};
 use super::{Answers, Lesson, Teaching, Truncation};
@@ -11,14 +12,14 @@ use crate::chat::{Conversation, Template, Turns};
 
 type Made<T> = Result<T, String>;
 
-/// A prompt with its answer as tokens, and where the answer begins.
+/// A tokenized prompt with its answer, and the index at which the answer begins.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Whole {
     pub ids: Vec<u32>,
     pub start: usize,
 }
 
-/// What makes tokens of rows.
+/// Converts rows to token sequences.
 #[derive(Clone, Copy)]
 pub(super) struct Maker<'a> {
     pub tokenizer: &'a Tokenizer,
@@ -31,7 +32,7 @@ impl Maker<'_> {
         &self.teaching.answers
     }
 
-    /// The documents of a row.
+    /// Training examples of a row.
     pub fn documents(&self, judged: &Judged) -> Made<Vec<Lesson>> {
         match judged {
             Judged::Pair { prompt, answers: [chosen, rejected], rewards, margin } => {
@@ -58,8 +59,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The documents of a block of answers that are wanted or not: each with its prompt, and the prompt with the answer of the row
-    /// before it, the first with that of the last, by which KTO estimates its divergence.
+    /// Examples for a block of desirable and undesirable answers: each with its own prompt, and its prompt with the
+    /// answer of the preceding row (for the first, of the last row), from which KTO estimates its divergence.
     pub fn block(&self, rows: &[Judged]) -> Vec<Made<Vec<Lesson>>> {
         let whole = |row: &Judged| match row {
             Judged::Answer { prompt, answer, wanted } => {
@@ -83,8 +84,8 @@ impl Maker<'_> {
             .collect()
     }
 
-    /// A document: its answer is learned, and the prompt as well where the objective wants it. Its values are where the answer begins,
-    /// and `known`.
+    /// Creates an example whose answer is a target, and the prompt as well if the objective requires it. Its values
+    /// are the start of the answer, and `known`.
     fn lesson(&self, whole: Whole, known: &[f32]) -> Made<Lesson> {
         let Whole { mut ids, mut start } = whole;
         let (found, most) = (ids.len(), self.teaching.max_tokens);
@@ -114,7 +115,7 @@ impl Maker<'_> {
         Ok(Lesson { weights, cut: found.saturating_sub(most), ids, values, reference: None, best: None })
     }
 
-    /// Answers to one prompt.
+    /// Tokenizes several answers to one prompt.
     fn wholes(&self, prompt: &Said, answers: &[&Said]) -> Made<Vec<Whole>> {
         if answers.iter().any(|answer| matches!(answer, Said::Text(text) if text.is_empty())) {
             return Err("has an empty answer".into());
@@ -140,8 +141,8 @@ impl Maker<'_> {
         Ok(wholes.into_iter().map(|ids| Whole { ids, start }).collect())
     }
 
-    /// A prompt with an answer that begins where the chat template says that it is learned: what it writes before, as attributes, is
-    /// context.
+    /// Tokenizes a prompt with an answer that begins where the chat template marks the target; text that it writes
+    /// before that, such as attributes, is context.
     fn shown(&self, prompt: &Said, answer: &Said) -> Made<Whole> {
         let (Said::Messages(before), Said::Messages(answer), Some(template)) =
             (prompt, answer, self.template)
@@ -153,12 +154,12 @@ impl Maker<'_> {
         let spoken = template.lesson(&conversation, Turns::Last, self.tokenizer)?;
         let learned = |weight: &f32| *weight > 0.0;
         let start = spoken.weights.iter().position(learned).ok_or("has an answer without a token")?;
-        // What a template writes behind the end of a turn is not part of the answer.
+        // Text that a template writes after the end of a turn is not part of the answer.
         let end = spoken.weights.iter().rposition(learned).map_or(start, |last| last + 1);
         Ok(Whole { ids: spoken.ids[..end].to_vec(), start })
     }
 
-    /// The text of a prompt, and of it with its answer.
+    /// Text of a prompt, and of the prompt with its answer.
     fn texts(&self, prompt: &Said, answer: &Said) -> Made<[String; 2]> {
         match (prompt, answer) {
             (Said::Text(prompt), Said::Text(answer)) => {
@@ -190,7 +191,7 @@ impl Maker<'_> {
         }
     }
 
-    /// As TRL's ORPO and CPO tokenise a row.
+    /// Tokenizes a row like TRL's ORPO and CPO.
     fn bare(&self, before: &str, both: &str) -> Made<Whole> {
         let same = before.chars().zip(both.chars()).take_while(|(one, other)| one == other);
         let before = &before[..same.map(|(one, _)| one.len_utf8()).sum()];
@@ -211,7 +212,8 @@ impl Maker<'_> {
         Ok(Whole { ids, start })
     }
 
-    /// Steps, each with a line's end after it, whose last token is judged: weight 1 if it is wrong, 2 if it is right.
+    /// Tokenizes steps, each followed by a line end whose last token is the judged one: weight 1 for wrong, 2 for
+    /// right.
     fn steps(&self, prompt: &str, steps: &[String], right: &[bool]) -> Made<Lesson> {
         let encode = |text: &str| self.tokenizer.encode(text).map_err(|error| error.to_string());
         let mut ids = self.tokenizer.encode_prompt(prompt).map_err(|error| error.to_string())?;

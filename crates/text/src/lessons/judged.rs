@@ -1,29 +1,29 @@
-//! Rows that compare or judge answers, in the field's formats: TRL's, NeMo-Aligner's, NeMo-RL's, ShareGPT's, LLaMA-Factory's.
+//! Rows that compare or judge answers, in the formats of TRL, NeMo-Aligner, NeMo-RL, ShareGPT and LLaMA-Factory.
 //!
-//! What they say, before it is tokens ([`super::answers`]).
+//! Parses their content before tokenization ([`super::answers`]).
 
 use serde_json::{Map, Value};
 
 use super::Lesson;
 use crate::chat::{Keys, Message};
 
-/// What somebody says: a text as it is, or messages that a chat template makes a text of.
+/// A prompt or answer: plain text, or messages to be rendered by a chat template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Said {
     Text(String),
     Messages(Vec<Message>),
 }
 
-/// A row.
+/// A parsed row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Judged {
-    /// Two answers, the better one first, with what each is worth and by how much the first is better, where the row says so.
+    /// Two answers, the better one first, with the reward of each and the margin of the first, if given.
     Pair { prompt: Said, answers: [Said; 2], rewards: [f32; 2], margin: f32 },
-    /// An answer that is wanted or not.
+    /// A desirable or undesirable answer.
     Answer { prompt: Said, answer: Said, wanted: bool },
-    /// Several answers, with what is known of each.
+    /// Several answers, with known values of each.
     Responses { prompt: Said, answers: Vec<Said>, known: Vec<[f32; 2]> },
-    /// A text with its ratings, not a number where one is unknown.
+    /// A text with its ratings; unknown ratings are NaN.
     Rated { prompt: Said, answer: Said, ratings: Vec<f32> },
     /// Steps of an answer, each right or wrong.
     Steps { prompt: String, steps: Vec<String>, right: Vec<bool> },
@@ -36,7 +36,7 @@ fn present<'a>(row: &'a Row, key: &str) -> Option<&'a Value> {
     row.get(key).filter(|value| !value.is_null())
 }
 
-/// The first of some keys that a row has.
+/// First of several keys that the row contains, with its value.
 fn first<'a>(row: &'a Row, named: &Option<String>, usual: &[&str]) -> Option<(String, &'a Value)> {
     let keys = named.iter().map(String::as_str).chain(usual.iter().copied());
     keys.into_iter().find_map(|key| Some((key.to_string(), present(row, key)?)))
@@ -46,7 +46,7 @@ fn seen(row: &Row) -> String {
     row.keys().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A text, a message, or a list of messages.
+/// Parses a text, a message, or a list of messages.
 fn said(key: &str, value: &Value, keys: &Keys) -> Read<Said> {
     match value {
         Value::String(text) => Ok(Said::Text(text.clone())),
@@ -64,7 +64,7 @@ fn number(row: &Row, key: &str) -> Read<f32> {
     number.map(|number| number as f32).ok_or_else(|| format!("`{key}` is {value}, which is no number"))
 }
 
-/// Two answers to a prompt.
+/// Parses two answers to a prompt.
 pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
     let margin = number(row, "margin")?;
     if let (Some(context), Some(Value::Array(completions))) =
@@ -109,10 +109,11 @@ pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
     Ok(Judged::Pair { prompt, answers, rewards, margin })
 }
 
-/// What other formats call what comes before an answer.
+/// Names that other formats use for the prompt.
 const QUESTIONS: [&str; 6] = ["question", "instruction", "input", "query", "system", "history"];
 
-/// A prompt that is a text with two answers of messages: of these it is the user's first turn, unless they begin with it themselves.
+/// Combines a text prompt with two message answers: the prompt becomes the user's first turn, unless they already
+/// begin with it.
 fn asked(prompt: &str, answers: [Said; 2]) -> Read<(Said, [Said; 2])> {
     let (before, answers) = shared(answers)?;
     let before = match before {
@@ -124,12 +125,12 @@ fn asked(prompt: &str, answers: [Said; 2]) -> Read<(Said, [Said; 2])> {
     Ok((before, answers))
 }
 
-/// Messages of which one is the user's.
+/// Returns true for messages that include one of the user.
 fn is_asked(prompt: &Said) -> bool {
     matches!(prompt, Said::Messages(list) if list.iter().any(|message| message.said["role"] == "user"))
 }
 
-/// The prompt that two answers begin with, and what follows it, as TRL's `extract_prompt` finds it.
+/// Splits two answers into their common prompt and the rest, like TRL's `extract_prompt`.
 fn shared([chosen, rejected]: [Said; 2]) -> Read<(Said, [Said; 2])> {
     match (chosen, rejected) {
         (Said::Text(chosen), Said::Text(rejected)) => {
@@ -153,7 +154,7 @@ fn shared([chosen, rejected]: [Said; 2]) -> Read<(Said, [Said; 2])> {
     }
 }
 
-/// NeMo-RL's: two completions, the one of the lower rank is better.
+/// NeMo-RL's format: two completions, of which the one with the lower rank is better.
 fn ranked(context: &Value, completions: &[Value], margin: f32, keys: &Keys) -> Read<Judged> {
     let [one, other] = completions else {
         return Err(format!("has {} `completions`; a pair has two", completions.len()));
@@ -169,7 +170,7 @@ fn ranked(context: &Value, completions: &[Value], margin: f32, keys: &Keys) -> R
     Ok(Judged::Pair { prompt: said("context", context, keys)?, answers, rewards: [f32::NAN; 2], margin })
 }
 
-/// Answers that are wanted or not; a row of two answers has one of each.
+/// Parses desirable or undesirable answers; a row of two answers yields one of each.
 pub(super) fn labelled(row: &Row, keys: &Keys) -> Read<Vec<Judged>> {
     let find = |named: &Option<String>, usual: &[&str]| first(row, named, usual);
     let label = find(&keys.label, &["label", "kto_tag", "preference"]);
@@ -192,7 +193,7 @@ pub(super) fn labelled(row: &Row, keys: &Keys) -> Read<Vec<Judged>> {
     Ok(vec![Judged::Answer { prompt, answer, wanted }])
 }
 
-/// A prompt with its answer; of a conversation its last message is the answer.
+/// Prompt and answer of a row; the last message of a conversation is the answer.
 fn prompt_and_answer(row: &Row, keys: &Keys) -> Read<(Said, Said)> {
     let prompt = first(row, &keys.prompt, &["prompt"]);
     let answer = first(row, &keys.completion, &["completion", "response"]);
@@ -210,8 +211,8 @@ fn prompt_and_answer(row: &Row, keys: &Keys) -> Read<(Said, Said)> {
     Ok((Said::Messages(messages), Said::Messages(vec![answer])))
 }
 
-/// A text with what it is rated by each of these names: NeMo-Aligner's `text` with a list `label`, or a key of each name. -100
-/// stands for unknown.
+/// Parses a text with a rating for each of `names`: NeMo-Aligner's `text` with a list `label`, or one key per name.
+/// -100 stands for unknown.
 pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
     let rating = |value: f64| if value == -100.0 { f32::NAN } else { value as f32 };
     let ratings: Vec<f32> = match first(row, &keys.label, &["label"]) {
@@ -236,9 +237,10 @@ pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
     Ok(Judged::Rated { prompt, answer, ratings })
 }
 
-/// NeMo-Aligner's rows of SteerLM 2: `responses`, each with its text (`value`) and three logarithms of likelihoods: of the attributes
-/// given the answer, of the answer, and of the answer given the attributes by the model that wrote it. The prompt is `prompt`, or
-/// `prompt_turns` with the attributes (`label`), which the chat template writes before an answer.
+/// Parses NeMo-Aligner's rows of SteerLM 2: `responses`, each with its text (`value`) and three log-likelihoods: of
+/// the attributes given the answer, of the answer, and of the answer given the attributes under the model that wrote
+/// it. The prompt is `prompt`, or `prompt_turns` with the attributes (`label`), which the chat template writes before
+/// an answer.
 pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
     let (prompt, answers, list) = several(row, keys, true)?;
     if list.len() != count {
@@ -258,7 +260,7 @@ pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
     Ok(Judged::Responses { prompt, answers, known })
 }
 
-/// The prompt of such a row, its answers, behind the row's label or without it, and the list that they are from.
+/// Prompt of such a row, its answers, with or without the row's label before them, and the list that they come from.
 pub(super) fn several<'a>(row: &'a Row, keys: &Keys, labelled: bool) -> Read<(Said, Vec<Said>, &'a [Value])> {
     let Some(list) = present(row, "responses").and_then(Value::as_array) else {
         return Err(format!("has the keys {}; it has `prompt` and a list `responses`", seen(row)));
@@ -289,7 +291,7 @@ pub(super) fn several<'a>(row: &'a Row, keys: &Keys, labelled: bool) -> Read<(Sa
     Ok((prompt, answers, list))
 }
 
-/// TRL's rows of steps.
+/// Parses TRL's rows of steps.
 pub(super) fn steps(row: &Row, keys: &Keys) -> Read<Judged> {
     let prompt = first(row, &keys.prompt, &["prompt"]).and_then(|(_, prompt)| prompt.as_str());
     let list = |key: &str| present(row, key).and_then(Value::as_array);
@@ -308,7 +310,8 @@ pub(super) fn steps(row: &Row, keys: &Keys) -> Read<Judged> {
     Ok(Judged::Steps { prompt: prompt.into(), steps, right })
 }
 
-/// Gives the documents of a row the log-probabilities of a reference model, where the row has them, as `fathom score` writes them.
+/// Attaches a reference model's log-probabilities to the examples of a row, if the row has them in the form written
+/// by `fathom score`.
 pub(super) fn refer(row: &Row, documents: &mut [Lesson]) -> Read<()> {
     let Some(reference) = present(row, "reference") else { return Ok(()) };
     let model = reference["model"].as_str().ok_or("has a `reference` that names no `model`")?;
@@ -325,7 +328,7 @@ pub(super) fn refer(row: &Row, documents: &mut [Lesson]) -> Read<()> {
     Ok(())
 }
 
-/// Gives a lesson the best tokens of a teacher, where the row has them, as `fathom score --top-k` writes them.
+/// Attaches a teacher's best tokens to a lesson, if the row has them in the form written by `fathom score --top-k`.
 pub(super) fn learn_from(row: &Row, lesson: &mut Lesson) -> Read<()> {
     let Some(teacher) = present(row, "teacher").filter(|teacher| teacher.is_object()) else { return Ok(()) };
     let model = teacher["model"].as_str().ok_or("has a `teacher` that names no `model`")?;
@@ -339,7 +342,7 @@ pub(super) fn learn_from(row: &Row, lesson: &mut Lesson) -> Read<()> {
         return Err("has a `teacher` for other tokens: they were made by another tokenizer, or cut since; score the rows again".into());
     }
     let pairs = ids.iter().zip(&logps).skip(1).flat_map(|(ids, logps)| ids.iter().zip(logps));
-    // Nothing is before the first token.
+    // The first token has no prediction.
     let best = std::iter::repeat_n(0.0, 2 * k).chain(pairs.flat_map(|(id, logp)| [*id, *logp]));
     lesson.best = Some((model.to_string(), best.collect()));
     Ok(())

@@ -1,9 +1,11 @@
-//! Lessons: rows of a file as tokens, each with a weight as a target. Weight 0 is context that is read and not learned.
+//! Lessons: rows of a file as tokens, each with a weight as a target. Weight 0 marks context, which is read but not
+//! trained on.
 //!
-//! Conversations ([`crate::chat`]) become what the model's chat template makes of them. Two kinds of rows need no template: tokens (`input_ids` with `labels`, `completion_mask`, `assistant_masks` or `weights`, as TRL
-//! keeps a prepared data set) and pairs of strings (`prompt` and `completion`, or `input` and `output`). Masks are by position, never
-//! by a token's id. Rows that compare or judge answers become several documents that stay together ([`Judge`]). Knows nothing of stores
-//! and models.
+//! Conversations ([`crate::chat`]) are rendered by the model's chat template. Two kinds of rows need no template:
+//! token rows (`input_ids` with `labels`, `completion_mask`, `assistant_masks` or `weights`, as in TRL's prepared
+//! data sets) and pairs of strings (`prompt` and `completion`, or `input` and `output`). Masks are by position, never
+//! by token id. Rows that compare or judge answers become several documents that stay together ([`Judge`]).
+//! Independent of stores and models.
 
 mod answers;
 mod judged;
@@ -32,53 +34,54 @@ pub use rows::{Rows, has_rows, is_lesson_file};
 pub struct Lesson {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// Weight of each token as a target; 0: context. The first token is never a target, whatever its weight.
+    /// Weight of each token as a target; 0 for context. The first token is never a target, whatever its weight.
     pub weights: Vec<f32>,
-    /// Tokens that truncation took.
+    /// Number of tokens removed by truncation.
     pub cut: usize,
-    /// Of rows that are judged ([`Judge`]): where the answer begins, and what else is known.
+    /// Values of a judged row ([`Judge`]): index at which the answer begins, and the row's other values.
     pub values: Vec<f32>,
-    /// What the row says of a reference model: its name, and the log-probability of each token by it.
+    /// Reference model given in the row: its name, and its log-probability of each token.
     pub reference: Option<(String, Vec<f32>)>,
-    /// What it says of a teacher: its name, and its best tokens in place of each token, id and log-probability in turn.
+    /// Teacher given in the row: its name, and its best tokens at each position as alternating ids and
+    /// log-probabilities.
     pub best: Option<(String, Vec<f32>)>,
 }
 
 impl Lesson {
-    /// Tokens that are learned: targets above weight 0.
+    /// Number of target tokens, that is, those with a weight above 0.
     pub fn supervised(&self) -> usize {
         self.weights.iter().skip(1).filter(|weight| **weight > 0.0).count()
     }
 }
 
-/// Which tokens of a pair are learned.
+/// Selection of target tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Supervise {
-    /// The completion and the end of text after it; of a conversation the assistant's turns.
+    /// The completion and its end-of-text token; in a conversation the assistant's turns.
     #[default]
     Completion,
-    /// Of a conversation the assistant's last turn.
+    /// In a conversation the assistant's last turn.
     LastTurn,
-    /// Every token, also of rows that come with a mask.
+    /// Every token, even in rows that come with a mask.
     All,
 }
 
-/// What happens to a row that is too long.
+/// Treatment of rows that are too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Truncation {
-    /// Its end is cut off.
+    /// Cuts off the end.
     #[default]
     KeepStart,
-    /// Its beginning is cut off.
+    /// Cuts off the beginning.
     KeepEnd,
-    /// It is refused.
+    /// Rejects the row.
     Error,
 }
 
 impl Truncation {
-    /// Which tokens are left of a row of `tokens` where there is room for `room`.
+    /// Range of tokens kept of a row of `tokens` tokens if `room` fit.
     pub fn kept(self, tokens: usize, room: usize) -> Range<usize> {
         match self {
             Truncation::KeepEnd => tokens.saturating_sub(room)..tokens,
@@ -87,7 +90,7 @@ impl Truncation {
     }
 }
 
-/// What rows are, and which documents each becomes.
+/// Kind of rows, and the documents that each yields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judge {
@@ -95,45 +98,46 @@ pub enum Judge {
     #[default]
     #[serde(rename = "nobody")]
     None,
-    /// Two answers: the better one, then the other. Values: where the answer begins, its reward, the margin.
+    /// Two answers: first the better, then the worse one. Values: start of the answer, its reward, the margin.
     Pairs,
-    /// An answer that is wanted or not: it, then its prompt with another row's answer. Values: where the answer begins, and 1 if it
-    /// is wanted.
+    /// A desirable or undesirable answer, followed by its prompt with another row's answer. Values: start of the
+    /// answer, and 1 if it is desirable.
     Labels,
-    /// Several answers to one prompt, a document each. Values: where the answer begins, and what the row says of its likelihood: the
-    /// logarithm of what it should be, up to a constant, and that of the model that wrote it.
+    /// Several answers to one prompt, one document each. Values: start of the answer, and the row's log-likelihoods:
+    /// the target, up to a constant, and that of the model that wrote the answer.
     Responses,
-    /// A text with ratings: one document. Values: where the answer begins, and the ratings.
+    /// A text with ratings: one document. Values: start of the answer, and the ratings.
     Ratings,
-    /// Steps that are right or wrong: one document. Of its last tokens of steps the weight is 1 (wrong) or 2 (right), else 0. Value:
-    /// where the answer begins.
+    /// Steps that are right or wrong: one document. The last token of each step has weight 1 (wrong) or 2 (right),
+    /// all others 0. Value: start of the answer.
     Steps,
 }
 
-/// How rows that are judged become documents.
+/// Conversion of judged rows to documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// What rows are.
+    /// Kind of rows.
     pub judge: Judge,
-    /// Prompts are learned too (ORPO).
+    /// Trains on prompts too (ORPO).
     pub prompts: bool,
-    /// Tokens as TRL's ORPO and CPO make them: without the tokenizer's template, with the tokens of a text's beginning and end.
+    /// Tokenizes like TRL's ORPO and CPO: without the tokenizer's template, with the tokens for the beginning and end
+    /// of a text.
     pub bare: bool,
-    /// A row that is too long is refused, whatever the truncation.
+    /// Rejects rows that are too long, whatever the truncation.
     pub whole: bool,
-    /// A pair without rewards is refused.
+    /// Rejects pairs without rewards.
     pub rewards: bool,
-    /// Of labels: rows whose answers change places.
+    /// For labels: number of rows among which answers are exchanged.
     pub block: usize,
-    /// Of responses: answers of a row.
+    /// For responses: number of answers per row.
     #[serde(default)]
     pub responses: usize,
-    /// Names of ratings.
+    /// Names of the ratings.
     pub ratings: Vec<String>,
 }
 
 impl Answers {
-    /// Documents of a row.
+    /// Number of documents per row.
     pub fn group(&self) -> usize {
         match self.judge {
             Judge::Pairs | Judge::Labels => 2,
@@ -142,7 +146,7 @@ impl Answers {
         }
     }
 
-    /// Values of a document.
+    /// Number of values per document.
     pub fn values(&self) -> usize {
         match self.judge {
             Judge::None => 0,
@@ -154,51 +158,51 @@ impl Answers {
     }
 }
 
-/// Which keys of a row hold what, where it does not use the usual ones.
+/// Overrides of the usual key names of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Columns {
-    /// What comes before the answer.
+    /// Prompt before the answer.
     pub prompt: Option<String>,
-    /// The answer.
+    /// Answer.
     pub completion: Option<String>,
-    /// The list of messages.
+    /// List of messages.
     pub messages: Option<String>,
-    /// Who says a message.
+    /// Role of a message.
     pub role: Option<String>,
-    /// What a message says.
+    /// Content of a message.
     pub content: Option<String>,
-    /// What the system says.
+    /// System message.
     pub system: Option<String>,
-    /// The tools.
+    /// Tool schemas.
     pub tools: Option<String>,
-    /// The better of two answers.
+    /// Better of two answers.
     #[serde(default)]
     pub chosen: Option<String>,
-    /// The worse.
+    /// Worse of two answers.
     #[serde(default)]
     pub rejected: Option<String>,
-    /// What is said of an answer.
+    /// Label of an answer.
     #[serde(default)]
     pub label: Option<String>,
 }
 
-/// How rows become lessons.
+/// Conversion of rows to lessons.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Teaching {
-    /// Which tokens are learned.
+    /// Selection of target tokens.
     pub supervise: Supervise,
-    /// What happens to rows that are too long.
+    /// Treatment of rows that are too long.
     pub truncation: Truncation,
-    /// Tokens of a document at most.
+    /// Maximum tokens of a document.
     pub max_tokens: usize,
-    /// Keys of a row.
+    /// Key names of a row.
     pub columns: Columns,
-    /// Of rows that are judged.
+    /// Treatment of judged rows.
     #[serde(default)]
     pub answers: Answers,
 }
 
-/// Rows of files as lessons, in the order of the files and their lines.
+/// Iterator over the rows of files as lessons, in file and line order.
 #[derive(Debug)]
 pub struct Lessons<'a> {
     tokenizer: &'a Tokenizer,
@@ -206,15 +210,15 @@ pub struct Lessons<'a> {
     teaching: &'a Teaching,
     paths: std::vec::IntoIter<PathBuf>,
     rows: Option<Rows>,
-    /// Made and not given yet.
+    /// Lessons already made but not yet returned.
     ready: VecDeque<Result<Vec<Lesson>>>,
 }
 
-/// A row, or what is wrong with it, and where it is.
+/// A row or its error, with its file and line.
 type Placed = (Result<Value>, PathBuf, u64);
 
 impl<'a> Lessons<'a> {
-    /// The rows of these files. Conversations need a chat template.
+    /// Opens the rows of these files. Conversations need a chat template.
     pub fn new(
         paths: Vec<PathBuf>,
         (tokenizer, template): (&'a Tokenizer, Option<&'a Template>),
@@ -224,7 +228,7 @@ impl<'a> Lessons<'a> {
         Lessons { tokenizer, template, teaching, paths, rows: None, ready }
     }
 
-    /// The next row of the files.
+    /// Returns the next row of the files.
     fn row(&mut self) -> Option<Result<Placed>> {
         loop {
             if let Some(rows) = &mut self.rows {
@@ -244,7 +248,7 @@ impl<'a> Lessons<'a> {
         Maker { tokenizer: self.tokenizer, template: self.template, teaching: self.teaching }
     }
 
-    /// The documents of a row; or what is wrong with it, in words.
+    /// Documents of a row, or a message that describes its problem.
     fn documents(&mut self, row: &Value) -> std::result::Result<Vec<Lesson>, String> {
         let (teaching, maker) = (self.teaching, self.maker());
         let (answers, keys) = (&teaching.answers, teaching.columns.keys());
@@ -277,7 +281,7 @@ impl<'a> Lessons<'a> {
         Ok(documents)
     }
 
-    /// Reads the rows of a block whose answers change places.
+    /// Reads the rows of a block within which answers are exchanged.
     fn fill(&mut self) {
         let (mut rows, mut places) = (Vec::new(), Vec::new());
         let keys = self.teaching.columns.keys();
@@ -313,7 +317,8 @@ impl<'a> Lessons<'a> {
 impl Iterator for Lessons<'_> {
     type Item = Result<Vec<Lesson>>;
 
-    /// The documents of the next row. An error of a row names its file and line, and the rows after it can still be read.
+    /// Returns the documents of the next row. An error in a row names its file and line; later rows can still be
+    /// read.
     fn next(&mut self) -> Option<Result<Vec<Lesson>>> {
         if self.teaching.answers.judge == Judge::Labels {
             if self.ready.is_empty() {
@@ -331,7 +336,7 @@ fn object(row: &Value) -> std::result::Result<&Map<String, Value>, String> {
     row.as_object().ok_or_else(|| "is no JSON object with named fields".into())
 }
 
-/// A row as a lesson; or what is wrong with it, in words.
+/// Converts a row to a lesson, or returns a message that describes its problem.
 fn lesson(
     row: &Value,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
@@ -362,7 +367,7 @@ fn lesson(
     })
 }
 
-/// A conversation as the model's chat template has it.
+/// Converts a conversation with the model's chat template.
 fn spoken(
     conversation: &Conversation,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
@@ -383,7 +388,7 @@ fn spoken(
 }
 
 impl Columns {
-    /// The keys of conversations.
+    /// Key names for conversations.
     pub fn keys(&self) -> Keys {
         let Columns { prompt, completion, messages, role, content, system, tools, chosen, rejected, label } =
             self.clone();
@@ -408,7 +413,7 @@ fn truncate(lesson: &mut Lesson, teaching: &Teaching) -> std::result::Result<(),
     Ok(())
 }
 
-/// Tokens that were made before, with one of the masks.
+/// Row of ready-made tokens, with one of the masks.
 fn tokens(row: &Map<String, Value>, vocab: usize) -> std::result::Result<Lesson, String> {
     let list = |key: &str| -> std::result::Result<Option<Vec<f64>>, String> {
         let Some(value) = row.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
@@ -420,7 +425,7 @@ fn tokens(row: &Map<String, Value>, vocab: usize) -> std::result::Result<Lesson,
     if let Some(wrong) = ids.iter().find(|id| !is_id(id)) {
         return Err(format!("`input_ids` has {wrong}, and the tokenizer has the ids 0 to {}", vocab - 1));
     }
-    // Whole and below the vocabulary's size, as was just seen.
+    // Just verified to be integers below the vocabulary size.
     let ids: Vec<u32> = ids.into_iter().map(|id| id as u32).collect();
     let mut weights = vec![1.0; ids.len()];
     for key in ["labels", "completion_mask", "assistant_masks", "weights"] {
@@ -441,8 +446,8 @@ fn tokens(row: &Map<String, Value>, vocab: usize) -> std::result::Result<Lesson,
     Ok(Lesson { ids, weights, ..Lesson::default() })
 }
 
-/// A prompt and its completion, both strings, tokenised as one text with the end of text after it, as TRL 1.16 does: the completion
-/// begins where the tokens of the prompt alone and of both together differ.
+/// A prompt and its completion, both strings, tokenized as one text with a final end-of-text token, as in TRL 1.16:
+/// the completion begins where the tokens of the prompt alone and of both together diverge.
 fn pair(
     row: &Map<String, Value>,
     tokenizer: &Tokenizer,
@@ -470,10 +475,10 @@ fn pair(
     Ok(Lesson { ids, weights, ..Lesson::default() })
 }
 
-/// The usual keys of a pair, TRL's and NeMo's.
+/// Usual keys of a pair in TRL and NeMo.
 const PAIRS: [[&str; 2]; 2] = [["prompt", "completion"], ["input", "output"]];
 
-/// The keys that hold a row's prompt and completion.
+/// Keys of a row's prompt and completion.
 fn pair_keys(row: &Map<String, Value>, columns: &Columns) -> std::result::Result<(String, String), String> {
     let has = |key: &str| row.contains_key(key);
     let named = PAIRS.iter().find(|keys| keys.iter().all(|key| has(key)) && !has("instruction"));
@@ -491,11 +496,11 @@ fn pair_keys(row: &Map<String, Value>, columns: &Columns) -> std::result::Result
     ))
 }
 
-/// The files that a list of paths stands for: files themselves, and of folders those with rows (`.jsonl`, `.json`, these with `.gz` or
-/// `.zst` behind, `.parquet`), by name.
+/// Files denoted by a list of paths: files themselves, and for folders the files with rows in them (`.jsonl` or
+/// `.json`, possibly followed by `.gz` or `.zst`, and `.parquet`), in name order.
 ///
 /// # Errors
-/// A path that does not exist, or a folder without such a file.
+/// A path does not exist, or a folder contains no such file.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for path in paths {

@@ -1,4 +1,4 @@
-//! Rows that ask something: what a policy is to answer, with whatever else the row says of it.
+//! Rows with prompts for a policy to answer, together with their other keys.
 
 use std::path::{Path, PathBuf};
 
@@ -10,24 +10,25 @@ use crate::Tokenizer;
 use crate::chat::{Conversation, Template};
 use crate::error::{Error, Result};
 
-/// A prompt as tokens.
+/// A tokenized prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompt {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// Its text.
+    /// Text of the prompt.
     pub text: String,
-    /// The row.
+    /// The row it comes from.
     pub row: Map<String, Value>,
-    /// Its messages, if it is one of a conversation.
+    /// Messages of the prompt, if it is a conversation.
     pub conversation: Option<Conversation>,
 }
 
-/// The prompts of some files and folders, in their order, and what is wrong with the rows that are none: `prompt` as a string, or as a
-/// list of messages, or `messages` up to the last that somebody else says. Prompts of more than `max_tokens` tokens are none.
+/// Reads the prompts of files and folders in order, with the errors of rows without a valid one: `prompt` as a string
+/// or as a list of messages, or `messages` up to the last one that is not the model's. A prompt of more than
+/// `max_tokens` tokens is an error.
 ///
 /// # Errors
-/// Files that cannot be read.
+/// A file cannot be read.
 pub fn prompts(
     paths: &[PathBuf],
     (tokenizer, template): (&Tokenizer, Option<&Template>),

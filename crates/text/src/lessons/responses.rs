@@ -1,4 +1,4 @@
-//! Rows of several answers to one prompt before anything is known of them: what is asked of models (SteerLM 2).
+//! Rows of several answers to one prompt before scoring: the inputs of the scoring models (SteerLM 2).
 
 use serde_json::{Map, Value};
 
@@ -8,22 +8,23 @@ use super::{Answers, Judge, Lesson, Teaching};
 use crate::Tokenizer;
 use crate::chat::{Keys, Template};
 
-/// What a model reads of an answer.
+/// Form in which a model reads an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// The prompt and the answer, as a reward model is taught.
+    /// Prompt and answer, in the form used for reward models.
     Judged,
-    /// The same as a language model writes it: the answer is learned.
+    /// Prompt and answer in the form of language modeling, with the answer as the target.
     Plain,
-    /// The answer behind the row's label.
+    /// Answer preceded by the row's label.
     Labelled,
 }
 
-/// The answers of a row (`prompt` or `prompt_turns`, a `label`, and `responses` with a `value` each) in their order. With a label they
-/// have the tokens that a run of `steerlm2` learns.
+/// Answers of a row (`prompt` or `prompt_turns`, a `label`, and `responses` with a `value` each) in order. With a
+/// label, the tokens are those that a `steerlm2` run trains on.
 ///
 /// # Errors
-/// In words: what the row lacks; a prompt that is a string, which contains its label, where it is read without one.
+/// A message if the row lacks a key, or if it is read without its label but the prompt is a string, which contains
+/// the label.
 pub fn responses(
     row: &Map<String, Value>,
     (tokenizer, template): (&Tokenizer, Option<&Template>),

@@ -1,4 +1,4 @@
-//! Rows of a file: JSON lines or one JSON array, compressed or not, or a Parquet table.
+//! Rows of a file: JSON lines or one JSON array, possibly compressed, or a Parquet table.
 
 use std::fmt;
 use std::fs::File;
@@ -13,19 +13,19 @@ use serde_json::Value;
 
 use crate::error::{Error, OrIo, Result};
 
-/// Keys of which a row has one if it is a lesson.
+/// Keys of which a lesson has at least one.
 const KEYS: [&str; 5] = ["input_ids", "completion", "output", "messages", "conversations"];
-/// Bytes of the longest row. Parsed JSON takes up to thirty times its text.
+/// Maximum bytes of a row. Parsed JSON takes up to thirty times its text.
 const LONGEST: u64 = 64 << 20;
-/// Editors of Windows begin a file of UTF-8 with it.
+/// Written at the start of UTF-8 files by Windows editors.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The rows of a file, in its order.
+/// Iterator over the rows of a file.
 pub struct Rows {
     path: PathBuf,
     line: u64,
     from: From,
-    /// Behind the last row, and behind an error of the file itself, which would come again at every call.
+    /// Set after the last row, and after an error of the file itself, which would otherwise recur at every call.
     ended: bool,
 }
 
@@ -37,16 +37,16 @@ impl fmt::Debug for Rows {
 
 enum From {
     Lines(Box<dyn BufRead + Send>),
-    /// Behind the `[`.
+    /// Positioned after the `[`.
     Array(Box<dyn BufRead + Send>),
     Table(parquet::record::reader::RowIter<'static>),
 }
 
 impl Rows {
-    /// Opens a file. Files that end in `.gz` or `.zst` are unpacked on the way, `.parquet` is read as Parquet.
+    /// Opens a file. `.gz` and `.zst` files are decompressed, `.parquet` files are read as Parquet.
     ///
     /// # Errors
-    /// It cannot be read, or is a Parquet file that is broken.
+    /// The file cannot be read, or is a broken Parquet file.
     pub fn open(path: &Path) -> Result<Rows> {
         let rows = |from| Ok(Rows { path: path.to_owned(), line: 0, from, ended: false });
         if ends(path, "parquet") {
@@ -66,12 +66,12 @@ impl Rows {
         rows(From::Array(file))
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The line of the last row, from 1; of an array, its number.
+    /// Line of the last row, from 1; in an array, its number.
     pub fn line(&self) -> u64 {
         self.line
     }
@@ -80,7 +80,7 @@ impl Rows {
 impl Iterator for Rows {
     type Item = Result<Value>;
 
-    /// The next row; lines without text are passed over. An error of the file itself is the last item.
+    /// Returns the next row, skipping empty lines. An error of the file itself is the last item.
     fn next(&mut self) -> Option<Result<Value>> {
         if self.ended {
             return None;
@@ -119,7 +119,7 @@ impl Rows {
     }
 }
 
-/// The next element of an array, whose elements are rows; none behind the last.
+/// Next element of an array, which is a row; `None` after the last.
 fn element(file: &mut (dyn BufRead + Send), first: bool, path: &Path, line: u64) -> Result<Option<Value>> {
     let no_json = |reason: &str| broken(path, line, format!("is no JSON: {reason}"));
     match next_sign(file).or_io("read", path)? {
@@ -146,7 +146,7 @@ fn element(file: &mut (dyn BufRead + Send), first: bool, path: &Path, line: u64)
     })
 }
 
-/// The next byte that is no white space, which is left where it is.
+/// Next byte that is not white space, without consuming it.
 fn next_sign(file: &mut (dyn BufRead + Send)) -> std::io::Result<Option<u8>> {
     loop {
         match file.fill_buf()?.first() {
@@ -156,7 +156,7 @@ fn next_sign(file: &mut (dyn BufRead + Send)) -> std::io::Result<Option<u8>> {
     }
 }
 
-/// The next row of a table. The decoder reports most damage as an error, some of it by a panic.
+/// Next row of a table. The decoder reports most damage as an error, but some by a panic.
 fn table_row(rows: &mut RowIter<'static>, path: &Path, line: u64) -> Option<Result<Value>> {
     let row = match guard::guarded(|| rows.next()) {
         Ok(row) => row?.map_err(|error| error.to_string()),
@@ -174,7 +174,7 @@ fn broken(path: &Path, line: u64, reason: String) -> Error {
     Error::Row { path: path.to_owned(), line, reason }
 }
 
-/// The text of a file, unpacked by what its name ends in.
+/// Opens a file for reading, decompressing according to its extension.
 fn text(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
     let file = File::open(path)?;
     let mut text: Box<dyn BufRead + Send> = match () {
@@ -188,7 +188,7 @@ fn text(path: &Path) -> std::io::Result<Box<dyn BufRead + Send>> {
     Ok(text)
 }
 
-/// Columns of a row. What is null is left out: a table has a column for what any row says.
+/// Columns of a row. Null columns are left out, since a table has a column for every key that occurs in any row.
 fn object<'r>(columns: impl Iterator<Item = (&'r String, &'r Field)>) -> Value {
     let there = columns.filter(|(_, field)| !matches!(field, Field::Null));
     Value::Object(there.map(|(name, field)| (name.clone(), json(field))).collect())
@@ -218,7 +218,7 @@ fn json(field: &Field) -> Value {
             };
             Value::Object(map.entries().iter().map(|(key, value)| (name(key), json(value))).collect())
         }
-        // Dates, decimals and bytes, as Parquet writes them.
+        // Dates, decimals and bytes in Parquet's text form.
         other => other.to_string().into(),
     }
 }
@@ -227,22 +227,22 @@ fn ends(path: &Path, with: &str) -> bool {
     path.extension().is_some_and(|extension| extension == with)
 }
 
-/// Whether a file's name says that it has rows.
+/// Returns true if a file's name indicates that it contains rows.
 pub fn has_rows(path: &Path) -> bool {
     let packed = ends(path, "gz") || ends(path, "zst");
     let inner = if packed { path.with_extension("") } else { path.to_owned() };
     ends(&inner, "jsonl") || ends(&inner, "json") || ends(path, "parquet")
 }
 
-/// Whether a file has lessons rather than texts: by its name, and by the keys of its first row, which has no `text_field`. A file that
-/// cannot be read has none. Reads no more than that row.
+/// Returns true if a file contains lessons rather than texts: by its name, and by the keys of its first row, which
+/// must lack `text_field`. Returns false for an unreadable file. Reads no more than that row.
 pub fn is_lesson_file(path: &Path, text_field: &str) -> bool {
     let is_lesson =
         |row: Value| row.get(text_field).is_none() && KEYS.iter().any(|key| row.get(*key).is_some());
     has_rows(path) && path.is_file() && first_row(path).is_some_and(is_lesson)
 }
 
-/// The first row of a file; none of one that cannot be read.
+/// First row of a file; `None` if it cannot be read.
 fn first_row(path: &Path) -> Option<Value> {
     if ends(path, "parquet") {
         return Rows::open(path).ok()?.next()?.ok();

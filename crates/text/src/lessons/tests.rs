@@ -1,4 +1,4 @@
-//! Rows become lessons, or are refused.
+//! Tests of the conversion of rows to lessons, and of rejections.
 
 use std::path::Path;
 
@@ -149,7 +149,7 @@ fn judged(
     read.map(|row| row.map_err(|error| error.to_string())).collect()
 }
 
-/// What is read and what is learned of a document.
+/// Context and target text of a document.
 fn parts(lesson: &Lesson) -> (String, String) {
     let start = lesson.values[0] as usize;
     let learned: Vec<f32> = (0..lesson.ids.len()).map(|at| f32::from(u8::from(at >= start))).collect();
@@ -195,7 +195,7 @@ fn pairs_come_in_the_formats_of_the_field() {
     assert!(refused[0].as_ref().unwrap_err().contains("`chosen_reward`") && refused[2].is_ok());
 }
 
-/// What is before the answers is read, or the row is refused: nothing of it is left out in silence.
+/// Everything before the answers is read, or the row is rejected; nothing is dropped silently.
 #[test]
 fn prompts_of_pairs_are_not_left_out() {
     let template = Template::new(
@@ -228,7 +228,7 @@ fn prompts_of_pairs_are_not_left_out() {
     let refused =
         read(r#"{"prompt": [{"role": "user", "content": "two"}], "chosen": "four", "rejected": "a"}"#);
     assert!(refused.unwrap_err().contains("is a text"), "a prompt of messages");
-    // Ratings of answers are no margin, as in TRL.
+    // Ratings of answers do not define a margin, as in TRL.
     let rated =
         r#"{"prompt": "two", "chosen": "four", "rejected": "a", "score_chosen": 8, "score_rejected": 3}"#;
     let rows = judged(Judge::Pairs, rated, |_| {});
@@ -255,7 +255,7 @@ fn answers_without_a_template_have_beginnings_and_ends() {
     assert!(end[0].as_ref().unwrap().iter().all(|lesson| lesson.ids.len() == 3 && lesson.cut > 0));
 }
 
-/// Qwen 2's configuration names a beginning of text that its tokenizer does not have.
+/// Qwen 2's configuration names a beginning-of-text token that its tokenizer lacks.
 #[test]
 fn answers_begin_with_the_tokenizers_own_token_alone() {
     let (folder, rows) = (tempfile::tempdir().unwrap(), tempfile::NamedTempFile::new().unwrap());
@@ -372,7 +372,8 @@ fn ratings_and_steps_are_read() {
     assert_eq!(lesson.weights.last(), Some(&1.0));
 }
 
-/// A table of conversations as data sets have it: `messages` is a list of `role` and `content`, and `tools` is null in the first row.
+/// A table of conversations as found in data sets: `messages` is a list of `role` and `content`, and `tools` is null
+/// in the first row.
 fn table(path: &Path) {
     use parquet::data_type::{ByteArray, ByteArrayType};
     use parquet::file::writer::SerializedFileWriter;
@@ -422,7 +423,7 @@ fn rows_are_read_compressed_and_from_tables() {
         assert_eq!(rows(path), rows(&found[0]), "{}", path.display());
         assert!(is_lesson_file(path, "text"));
     }
-    // What is cut off is an error with its place.
+    // Truncated files give an error with its place.
     for name in ["b.jsonl.gz", "c.json.zst", "d.parquet"] {
         let bytes = std::fs::read(at(name)).unwrap();
         std::fs::write(at(name), &bytes[..bytes.len() / 2]).unwrap();
@@ -478,7 +479,7 @@ fn a_row_that_is_too_long_is_an_error_and_the_next_one_is_read() {
     assert_eq!(rows.len(), 2, "{rows:?}");
     too_long(&rows[0], "long.jsonl.gz:1");
     assert_eq!(rows[1].as_ref().unwrap()["prompt"], "a");
-    // An array ends there: where its next element begins is not known.
+    // An array ends there, since the start of its next element is unknown.
     let rows = packed("long.json.gz", b"[{\"prompt\": \"a\"}, {\"prompt\": \"", b"\"}]");
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert_eq!(rows[0].as_ref().unwrap()["prompt"], "a");

@@ -1,9 +1,9 @@
-//! Weighted blends: which source gives the next sample.
+//! Weighted blends: selection of the source of the next sample.
 
-/// The source whose share so far falls shortest of its weight, as Megatron's `build_blending_indices` chooses:
-/// the largest `weight x max(drawn in all, 1) - drawn`, the first of equals.
+/// Index of the source whose share so far falls shortest of its weight, as in Megatron's `build_blending_indices`:
+/// the largest `weight x max(drawn in all, 1) - drawn`, ties going to the first.
 ///
-/// `weights` add up to 1. With weights 1/2, 1/4, 1/4 the sources are 0, 1, 2, 0, 0, 1, 2, 0, ...
+/// `weights` must sum to 1. With weights 1/2, 1/4, 1/4 the sources are 0, 1, 2, 0, 0, 1, 2, 0, ...
 pub fn next_source(weights: &[f64], drawn: &[u64]) -> usize {
     let total = drawn.iter().sum::<u64>().max(1) as f64;
     let shortfall = |source: usize| weights[source] * total - drawn[source] as f64;
@@ -27,7 +27,7 @@ mod tests {
         (order, drawn)
     }
 
-    /// The example of Megatron's `datasets/readme.md`.
+    /// Example from Megatron's `datasets/readme.md`.
     #[test]
     fn megatrons_example() {
         assert_eq!(draw(&[0.5, 0.25, 0.25], 4).0, [0, 1, 2, 0]);

@@ -1,4 +1,4 @@
-//! One pass over one store: which documents, in what order, in which samples.
+//! One pass over one store: its documents, their order, and their distribution over samples.
 
 use super::{HeldOut, LengthWeight, Shuffle, SourceFilter, Spec, Split};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::pack::{Doc, Packing, Sample, pack_led};
 use crate::rng::Rng;
 use crate::store::{Column, Store};
 
-/// What a random stream is for; part of its key, so that no two uses share numbers.
+/// Purpose of a random stream; part of its key, so that different uses share no numbers.
 #[derive(Clone, Copy)]
 enum Use {
     Documents = 1,
@@ -15,7 +15,8 @@ enum Use {
     Copies = 3,
 }
 
-/// Whether a document is held out. Of a share this depends on its content alone, whatever else the store holds.
+/// Returns true if a document is held out. For a share this depends only on its content, not on the rest of the
+/// store.
 pub fn is_held_out(hash: u128, held_out: impl Into<HeldOut>) -> bool {
     let HeldOut { from, to } = held_out.into();
     // The upper half is as random as the lower; multiplying by 2^64 is exact.
@@ -23,11 +24,11 @@ pub fn is_held_out(hash: u128, held_out: impl Into<HeldOut>) -> bool {
     (from * 2f64.powi(64)..to * 2f64.powi(64)).contains(&place)
 }
 
-/// The documents of a part of a store that the settings admit, in store order; groups of documents that stay together as one, by
-/// its first.
+/// Documents of a part of a store that the settings admit, in store order; a group of documents that stay together
+/// counts as one, identified by its first.
 ///
 /// # Errors
-/// None is left; the message says why.
+/// No document is left; the message gives the reason.
 pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc>> {
     let number = |name: &String| store.header()?.sources.iter().position(|source| source == name);
     let is_of = |doc: usize, name: &String| {
@@ -90,7 +91,7 @@ pub fn choose(store: &Store, part: &SourceFilter, spec: &Spec) -> Result<Vec<Doc
     Ok(docs)
 }
 
-/// Whether what a sample has of a document has a token that is learned; of texts always.
+/// Returns true if the part of a document that fits a sample contains a target token; always true for texts.
 fn teaches(store: &Store, doc: usize, spec: &Spec) -> Result<bool> {
     let (tokens, room) = (store.doc_len(doc), spec.room());
     let Some(kept) = spec.kept.filter(|_| tokens > room) else { return Ok(true) };
@@ -101,31 +102,31 @@ fn teaches(store: &Store, doc: usize, spec: &Spec) -> Result<bool> {
         )));
     }
     let (kept, mut weights) = (kept.kept(tokens, room), Vec::new());
-    // The first of them is no target.
+    // The first token is never a target.
     store.column_range(Column::Weight, doc, kept.start + 1..kept.end, &mut weights)?;
     Ok(weights.iter().any(|weight| *weight > 0.0))
 }
 
-/// Lessons that are longer than a sample.
+/// Counts of lessons longer than a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortened {
-    /// How many have a part of theirs in it.
+    /// Lessons of which a part is used.
     pub cut: u64,
-    /// How many have none, since nothing of that part would be learned.
+    /// Lessons left out because that part contains no target.
     pub left_out: u64,
 }
 
 impl Shortened {
-    /// Counts one.
+    /// Counts one lesson.
     pub fn count(&mut self, teaches: bool) {
         *(if teaches { &mut self.cut } else { &mut self.left_out }) += 1;
     }
 }
 
-/// The lessons of a store that are longer than samples of these settings.
+/// Counts the lessons of a store that are longer than samples of these settings.
 ///
 /// # Errors
-/// Weights that cannot be read; a lesson that is too long where none may be cut.
+/// Weights cannot be read, or a lesson is too long although none may be cut.
 pub fn shortened(store: &Store, spec: &Spec) -> Result<Shortened> {
     let (spec, mut found) = (spec.of(store), Shortened::default());
     if spec.kept.is_some() && store.group() == 1 {
@@ -136,9 +137,9 @@ pub fn shortened(store: &Store, spec: &Spec) -> Result<Shortened> {
     Ok(found)
 }
 
-/// The samples of one epoch over the chosen documents: documents drawn by length weight and shuffled, packed, then
-/// the samples (and the documents inside each) shuffled. A function of (seed, lane, epoch) and the documents. The settings are those
-/// for their store ([`Spec::of`]).
+/// Samples of one epoch over the selected documents: documents are drawn by length weight and shuffled, packed, and
+/// then the samples (and the documents within each) are shuffled. A function of (seed, lane, epoch) and the
+/// documents. `spec` must be the store's own ([`Spec::of`]).
 pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> {
     let rng = |purpose: Use| Rng::keyed(&[spec.seed, lane, epoch, purpose as u64]);
     let mut drawn = copies(docs, &spec.length_weights, rng(Use::Copies));
@@ -150,7 +151,7 @@ pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> 
     }
     let mut samples = pack_led(&drawn, (spec.seq_len, spec.lead), spec.packing);
     if spec.kept == Some(Truncation::KeepEnd) {
-        // A span has all that is kept of its document. These are in the order of the store.
+        // A span contains all that is kept of its document. `docs` is in store order.
         for span in samples.iter_mut().flatten() {
             let at = docs.partition_point(|doc| doc.doc < span.doc);
             span.start = docs[at].tokens - u64::from(span.len);
@@ -161,7 +162,7 @@ pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> 
             let mut rng = rng(Use::Samples);
             rng.shuffle(&mut samples);
             if spec.packing == Packing::BestFit {
-                // The packer leaves the longest document first.
+                // The packer puts the longest document first.
                 samples.iter_mut().for_each(|sample| rng.shuffle(sample));
             }
         }
@@ -175,7 +176,7 @@ pub fn samples(docs: &[Doc], spec: &Spec, lane: u64, epoch: u64) -> Vec<Sample> 
     samples
 }
 
-/// Each document as often as its weight says: the whole part always, one more with the fraction's probability.
+/// Repeats each document according to its weight: the integer part always, one more with the fraction's probability.
 fn copies(docs: &[Doc], weights: &[LengthWeight], mut rng: Rng) -> Vec<Doc> {
     if weights.is_empty() {
         return docs.to_vec();
@@ -187,12 +188,13 @@ fn copies(docs: &[Doc], weights: &[LengthWeight], mut rng: Rng) -> Vec<Doc> {
     let mut drawn: Vec<Doc> = Vec::with_capacity(docs.len());
     for doc in docs {
         let weight = weight(doc.tokens);
-        // One draw per document, needed or not, so that one document's weight does not move another's luck.
+        // One draw per document, needed or not, so that the weight of one document does not affect the draws of
+        // others.
         let extra = rng.unit() < weight.fract();
         drawn.extend(std::iter::repeat_n(*doc, weight as usize + usize::from(extra)));
     }
     if drawn.is_empty() {
-        // Weights below one over few documents may draw none; an epoch is never empty.
+        // Weights below one over few documents may draw none, but an epoch must not be empty.
         drawn.push(docs[rng.index(docs.len())]);
     }
     drawn

@@ -1,8 +1,8 @@
-//! From stores to steps: blends, seeded orders, a cursor that resumes exactly, and a thread that stays ahead.
+//! From stores to training steps: blends, seeded orders, an exactly resumable cursor, and a prefetching thread.
 //!
-//! The sequence of samples is endless: each source is passed over again and again, every pass (epoch) in a new order.
-//! Which source gives sample n depends on how many samples each has given before ([`next_source`]), so the whole
-//! state is a few counters, [`Cursor`].
+//! The sequence of samples is endless: each source is traversed again and again, every pass (epoch) in a new order.
+//! The source of sample n depends on the number of samples drawn from each source before ([`next_source`]), so the
+//! whole state is a few counters, [`Cursor`].
 
 mod blend;
 mod epoch;
@@ -20,27 +20,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The order of documents within an epoch.
+/// Order of documents within an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shuffle {
-    /// Documents are shuffled, then packed, then the samples are shuffled.
+    /// Shuffles documents, packs them, then shuffles the samples.
     Documents,
-    /// Store order throughout.
+    /// Keeps store order throughout.
     None,
 }
 
-/// Which documents are kept out of training: those whose hash, read as a fraction of 2^64, lies in a range.
+/// Documents held out from training: those whose hash, as a fraction of 2^64, lies in a range.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// Where the range begins, from 0 to 1.
+    /// Start of the range, from 0 to 1.
     pub from: f64,
-    /// Where it ends; no document is in a range that ends where it begins.
+    /// End of the range, exclusive.
     pub to: f64,
 }
 
 impl std::fmt::Debug for HeldOut {
-    /// A share as its number, so that positions of runs that hold one out stay what they are.
+    /// Prints a plain share as a number, so that fingerprints of earlier runs stay valid.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.from {
             0.0 => write!(f, "{:?}", self.to),
@@ -50,70 +50,71 @@ impl std::fmt::Debug for HeldOut {
 }
 
 impl From<f64> for HeldOut {
-    /// A share of all documents, chosen by nothing but their content.
+    /// Holds out a share of all documents, selected only by their content.
     fn from(share: f64) -> HeldOut {
         HeldOut { from: 0.0, to: share }
     }
 }
 
-/// Which documents take part, by content hash.
+/// Selection of documents by content hash.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Split {
     /// Every document.
     All,
-    /// All that are not held out.
+    /// All documents that are not held out.
     Train {
-        /// Those that are.
+        /// The held-out range.
         held_out: HeldOut,
     },
-    /// Those that are held out.
+    /// Only held-out documents.
     HeldOut {
-        /// Which they are.
+        /// The held-out range.
         held_out: HeldOut,
     },
 }
 
-/// Documents of at least `min_tokens` are drawn `weight` times per epoch; the rule with the largest minimum counts.
+/// Draws documents of at least `min_tokens` `weight` times per epoch; the rule with the largest applicable minimum
+/// wins.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LengthWeight {
-    /// Shortest document the rule applies to, in tokens.
+    /// Minimum document length in tokens.
     pub min_tokens: u64,
-    /// Copies per epoch; 2.5 means two, and a third every second time.
+    /// Copies per epoch; 2.5 means two, and a third every second time on average.
     pub weight: f64,
 }
 
-/// How samples are made. [`Spec::new`] gives the defaults.
+/// Sampling settings. [`Spec::new`] gives the defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Tokens of a sample at most.
+    /// Maximum tokens of a sample.
     pub seq_len: u32,
-    /// How documents are laid into samples.
+    /// Packing of documents into samples.
     pub packing: Packing,
-    /// Whether documents of a sample see each other.
+    /// Attention across the documents of a sample.
     pub boundaries: Boundaries,
-    /// The order of documents and samples.
+    /// Order of documents and samples.
     pub shuffle: Shuffle,
-    /// Key of every order.
+    /// Seed of every order.
     pub seed: u64,
-    /// Which share of the documents.
+    /// Selection of documents.
     pub split: Split,
-    /// Shorter documents are left out.
+    /// Minimum document length in tokens; shorter ones are left out.
     pub min_doc_tokens: u64,
     /// Upsampling by document length.
     pub length_weights: Vec<LengthWeight>,
-    /// Samples prepared ahead of the step. Does not change what is given.
+    /// Number of samples prepared ahead of the step. Does not affect their contents.
     pub ahead: usize,
-    /// Tokens of a sample that are left free before each of its documents.
+    /// Tokens left free before each document of a sample.
     #[serde(default)]
     pub lead: u32,
-    /// What a sample has of a lesson that is longer; none: all of it, in pieces. Of stores with weights alone.
+    /// Part of a too long lesson that is used; none uses all of it, in pieces. Only for stores with weights.
     #[serde(default)]
     pub kept: Option<Truncation>,
 }
 
 impl Spec {
-    /// Concatenated, masked, shuffled, every document once per epoch, seed 0, four samples ahead.
+    /// Default settings: concatenated, masked, shuffled, every document once per epoch, seed 0, four samples ahead.
     pub fn new(seq_len: u32) -> Self {
         Self {
             seq_len,
@@ -130,68 +131,68 @@ impl Spec {
         }
     }
 
-    /// The same for a store: texts are taken in pieces.
+    /// Settings adapted to a store: texts are always used in pieces.
     pub fn of(&self, store: &Store) -> Self {
         let whole = store.has(Column::Weight) && self.packing != Packing::Concatenate;
         Self { kept: self.kept.filter(|_| whole), ..self.clone() }
     }
 
-    /// Tokens of a document in a sample, at most.
+    /// Maximum tokens of a document in a sample.
     pub fn room(&self) -> usize {
         self.seq_len.saturating_sub(self.lead) as usize
     }
 }
 
-/// Documents of a store, by the name of the source that they carry.
+/// Documents of a store, selected by their source name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SourceFilter {
-    /// All.
+    /// All documents.
     #[default]
     Whole,
-    /// Those of this source.
+    /// Documents of this source.
     Only(String),
-    /// All but those of these sources.
+    /// Documents of all sources but these.
     Without(Vec<String>),
 }
 
-/// A store, or a part of one, and its share of the samples. Weights need not add up to 1.
+/// A store, or a part of one, and its share of the samples. Weights need not sum to 1.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The store.
     pub store: Arc<Store>,
-    /// Which of its documents.
+    /// Selection of its documents.
     pub part: SourceFilter,
-    /// Its weight, above zero.
+    /// Weight, above zero.
     pub weight: f64,
 }
 
 impl Source {
-    /// A whole store.
+    /// Creates a source from a whole store.
     pub fn whole(store: Arc<Store>, weight: f64) -> Self {
         Self { store, part: SourceFilter::Whole, weight }
     }
 }
 
-/// A position in the sequence of samples.
+/// Position in the sequence of samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
-    /// Samples given so far.
+    /// Number of samples returned so far.
     pub sample: u64,
-    /// Names the stores and settings it belongs to.
+    /// Identifies the stores and settings that the cursor belongs to.
     pub fingerprint: String,
-    /// One per source, in order.
+    /// Positions of the sources, in order.
     pub sources: Vec<SourceCursor>,
-    /// What has been made for later steps, of whoever makes its samples itself.
+    /// Data prepared for later steps, for trainers that create their own samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<serde_json::Value>,
 }
 
-/// No run gives as many samples, and no sum of such numbers overflows.
+/// Upper bound of sample counts: out of reach of any run, and small enough that sums cannot overflow.
 const MOST_SAMPLES: u64 = 1 << 53;
 
 impl Cursor {
-    /// Refuses a position that no loader comes to.
+    /// Rejects a position that no loader can reach.
     fn check(&self) -> Result<()> {
         let drawn = self.sources.iter().try_fold(0u64, |sum, source| sum.checked_add(source.drawn));
         let possible = |at: &SourceCursor| at.index <= at.drawn && at.epoch <= at.drawn;
@@ -205,22 +206,22 @@ impl Cursor {
     }
 }
 
-/// A position within one source.
+/// Position within one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceCursor {
-    /// Samples given by this source, over all epochs.
+    /// Samples drawn from this source, over all epochs.
     pub drawn: u64,
-    /// Passes completed.
+    /// Number of completed epochs.
     pub epoch: u64,
-    /// Samples given in the current pass.
+    /// Samples drawn in the current epoch.
     pub index: u64,
 }
 
-/// What the thread that prepares samples gives: one, and the position after it.
+/// Output of the preparing thread: a sample, and the position after it.
 type Given = Result<(PackedSample, Cursor)>;
 
-/// Gives samples without end, prepared by a thread of its own.
+/// Endless stream of samples, prepared by a separate thread.
 #[derive(Debug)]
 pub struct Loader {
     incoming: Option<Receiver<Given>>,
@@ -243,7 +244,7 @@ impl Loader {
     /// Continues after the sample the cursor was taken at.
     ///
     /// # Errors
-    /// As [`Loader::new`], or the cursor belongs to other stores or settings, or is none that a loader gave.
+    /// Same as [`Loader::new`], or the cursor belongs to other stores or settings, or was not produced by a loader.
     pub fn resume(sources: Vec<Source>, spec: Spec, cursor: &Cursor) -> Result<Self> {
         let mut feed = Feed::new(sources, spec)?;
         if cursor.fingerprint != feed.cursor.fingerprint || cursor.sources.len() != feed.lanes.len() {
@@ -262,10 +263,10 @@ impl Loader {
         Self { incoming: Some(incoming), worker: Some(worker), cursor, last_wait_s: 0.0, total_wait_s: 0.0 }
     }
 
-    /// The next sample. Panics if the preparing thread did.
+    /// Returns the next sample. Panics if the preparing thread did.
     ///
     /// # Errors
-    /// A store that cannot be read any more, such as one that was truncated.
+    /// A store can no longer be read, for example because it was truncated.
     #[allow(clippy::should_implement_trait)] // The sequence has no end; an Option would only be unwrapped.
     pub fn next(&mut self) -> Result<PackedSample> {
         let began = Instant::now();
@@ -285,17 +286,17 @@ impl Loader {
         }
     }
 
-    /// The position after the last sample given; samples only prepared do not count.
+    /// Position after the last returned sample; samples that are only prepared do not count.
     pub fn cursor(&self) -> &Cursor {
         &self.cursor
     }
 
-    /// Seconds the last [`Loader::next`] waited.
+    /// Seconds that the last [`Loader::next`] waited.
     pub fn data_wait_s(&self) -> f64 {
         self.last_wait_s
     }
 
-    /// Seconds all calls of [`Loader::next`] waited.
+    /// Total seconds that all calls of [`Loader::next`] waited.
     pub fn total_wait_s(&self) -> f64 {
         self.total_wait_s
     }
@@ -306,13 +307,13 @@ impl Drop for Loader {
         // Closing the channel ends the worker at its next sample.
         self.incoming = None;
         if let Some(worker) = self.worker.take() {
-            // A panic of the worker concerns no caller any more.
+            // A panic of the worker no longer concerns a caller.
             let _ = worker.join();
         }
     }
 }
 
-/// The sequence itself, without the thread.
+/// The sequence without the thread.
 struct Feed {
     lanes: Vec<Lane>,
     weights: Vec<f64>,
@@ -324,7 +325,7 @@ struct Lane {
     store: Arc<Store>,
     spec: Spec,
     docs: Vec<Doc>,
-    /// The samples of one epoch, made when first needed.
+    /// Samples of one epoch, created on demand.
     plan: Option<(u64, Vec<Sample>)>,
 }
 
@@ -360,7 +361,7 @@ impl Feed {
 
     fn run(&mut self, sender: &SyncSender<Given>) {
         loop {
-            // What cannot be read is tried again for who asks again.
+            // After a read error, the same position is tried again at the next call.
             let given = self.next().map(|packed| (packed, self.cursor.clone()));
             if sender.send(given).is_err() {
                 return;
@@ -382,7 +383,8 @@ impl Feed {
             planned.unwrap_or_else(|| (at.epoch, samples(&lane.docs, &lane.spec, number as u64, at.epoch))),
         );
         if at.index >= plan.len() as u64 {
-            // A cursor taken at the very end of an epoch; the plan is now known, so this goes one level deep.
+            // The cursor was taken at the very end of an epoch; the plan is known now, so the recursion is one level
+            // deep.
             return self.next();
         }
         let ends = if lane.spec.kept.is_some() { Ends::Span } else { Ends::Document };
@@ -394,7 +396,8 @@ impl Feed {
     }
 }
 
-/// Names everything the sequence depends on: the stores' indexes and hashes, their parts, the weights and the settings.
+/// Identifies everything the sequence depends on: the stores' indexes and hashes, their parts, the weights and the
+/// settings.
 fn fingerprint(sources: &[Source], weights: &[f64], spec: &Spec) -> String {
     let mut hasher = blake3::Hasher::new();
     let cuts = |source: &Source| {
@@ -403,9 +406,9 @@ fn fingerprint(sources: &[Source], weights: &[f64], spec: &Spec) -> String {
     };
     let kept = spec.kept.filter(|_| sources.iter().any(cuts));
     let settings = Spec { ahead: 0, kept, ..spec.clone() };
-    // Debug text of plain data: every field is in it, and a change of the type changes it.
+    // Debug output of plain data contains every field, and changes with the type.
     let settings = format!("{settings:?} {weights:?}");
-    // Positions of runs without it stay what they are.
+    // Fingerprints of runs without these settings stay unchanged.
     hasher.update(settings.replace(", lead: 0", "").replace(", kept: None", "").as_bytes());
     for source in sources {
         hasher.update(format!("{:?}", source.part).as_bytes());

@@ -1,14 +1,14 @@
-//! Best-fit decreasing in O(N log L): pieces sorted by counting, samples found by their remaining room.
+//! Best-fit decreasing in O(N log L): pieces are sorted by counting, samples are found by their remaining room.
 //!
-//! Open samples are kept in one queue per remaining room, so that of several with the least room the first opened is filled first, as
-//! in TRL's `pack_dataset`; a bit tree over the rooms answers "the smallest room that
-//! is at least this long" in log64(L) steps.
+//! Open samples are kept in one queue per remaining room, so that among several with the least sufficient room the
+//! first opened is filled first, as in TRL's `pack_dataset`; a bit tree over the rooms finds the smallest room that
+//! is at least a given length in log64(L) steps.
 
 use std::collections::VecDeque;
 
 use super::{Doc, Sample, Span, pieces_of};
 
-/// Documents packed together. Bounds the memory of the piece list and keeps samples near the document order.
+/// Number of documents packed together. Bounds the memory of the piece list and keeps samples near document order.
 const WINDOW: usize = 1 << 20;
 
 pub(super) fn pack(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
@@ -44,7 +44,7 @@ fn pack_window(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
     samples
 }
 
-/// The pieces of all documents, longest first, equal lengths in document order (a stable counting sort).
+/// Pieces of all documents, longest first, equal lengths in document order (a stable counting sort).
 fn longest_first(docs: &[Doc], seq_len: u32) -> Vec<Span> {
     let pieces = || docs.iter().flat_map(|&doc| pieces_of(doc, seq_len));
     let mut starts = vec![0usize; seq_len as usize + 1];
@@ -64,8 +64,8 @@ fn longest_first(docs: &[Doc], seq_len: u32) -> Vec<Span> {
     sorted
 }
 
-/// A set of small numbers with a successor query: a tree of 64-bit words, each bit saying whether the word below it
-/// is not empty.
+/// A set of small numbers with a successor query: a tree of 64-bit words in which each bit tells if the word below it
+/// is non-empty.
 struct Rooms {
     levels: Vec<Vec<u64>>,
 }
@@ -100,7 +100,7 @@ impl Rooms {
         }
     }
 
-    /// The smallest member that is at least `number`.
+    /// Smallest member that is at least `number`.
     fn at_least(&self, mut number: usize) -> Option<usize> {
         for (height, level) in self.levels.iter().enumerate() {
             let word = *level.get(number / 64)? & (u64::MAX << (number % 64));
@@ -131,7 +131,8 @@ mod tests {
         assert_eq!(layout, [vec![1, 2], vec![0, 3]]);
     }
 
-    /// `bins.json` is written by `oracle/sft.py`: bins of TRL 1.16's `pack_dataset` (`bfd_split`), each a list of rows and lengths.
+    /// `bins.json`, written by `oracle/sft.py`, contains bins of TRL 1.16's `pack_dataset` (`bfd_split`), each a list
+    /// of rows and lengths.
     #[test]
     fn bins_are_those_of_trl() {
         let text = include_str!("../../../../tests/golden_sft/bins.json");

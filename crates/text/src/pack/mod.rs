@@ -1,11 +1,13 @@
-//! Packing: documents side by side in samples of at most `seq_len` tokens, and what a sample looks like to a step.
+//! Packing: places documents side by side in samples of at most `seq_len` tokens, and defines a sample's form in a
+//! training step.
 //!
-//! Two ways to pack. [`Packing::Concatenate`] joins the documents end to end and cuts every `seq_len` tokens: all
-//! samples are full, documents are cut wherever a sample ends. [`Packing::BestFit`] keeps documents whole (those
-//! longer than a sample are first split into full pieces and a rest) and places each into the fullest sample it
-//! still fits in (Ding et al. 2024, arXiv:2404.10830): samples are nearly full and no document is cut for want of room.
+//! There are two main methods. [`Packing::Concatenate`] joins the documents end to end and cuts every `seq_len`
+//! tokens: all samples are full, documents are cut wherever a sample ends. [`Packing::BestFit`] keeps documents whole
+//! (those longer than a sample are first split into full pieces and a rest) and places each into the fullest sample
+//! with enough room (Ding et al. 2024, arXiv:2404.10830): samples are nearly full, and no document is cut for lack of
+//! room.
 //!
-//! There is no padding: a sample is as long as its spans. A trainer with fixed shapes fills it up itself with
+//! There is no padding: a sample is as long as its spans. A trainer with fixed shapes pads it with
 //! [`PackedSample::pad_to`].
 
 mod best_fit;
@@ -15,106 +17,107 @@ use crate::store::{Column, Store};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The label of a token that no loss is computed for (PyTorch's `ignore_index`).
+/// Label of a token without a loss (PyTorch's `ignore_index`).
 pub const IGNORE: i32 = -100;
 
-/// The first id of tokens that are no text: an adapter's, before each document.
+/// First id of virtual tokens, which belong to an adapter and precede each document.
 pub const VIRTUAL: u32 = 1 << 30;
 
-/// How documents are laid into samples.
+/// Packing of documents into samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packing {
-    /// Join end to end, cut every `seq_len` tokens.
+    /// Joins end to end and cuts every `seq_len` tokens.
     Concatenate,
-    /// Keep documents whole; each goes into the fullest sample with room for it.
+    /// Keeps documents whole and places each into the fullest sample with room for it.
     BestFit,
-    /// One document in each sample; of one longer than `seq_len`, each piece.
+    /// One document per sample; one longer than `seq_len` is split into one sample per piece.
     Single,
 }
 
-/// Whether tokens see across the documents of one sample.
+/// Attention across the documents of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Boundaries {
-    /// Each document is alone: its own range and positions; its last token predicts nothing.
+    /// Each document has its own range and positions; its last token has no label.
     Masked,
-    /// The sample is one run: one range, positions run through, a document's last token predicts the next's first.
+    /// The sample is a single range with continuous positions; a document's last token predicts the next document's
+    /// first.
     Unmasked,
 }
 
-/// Where what a sample has of a document ends.
+/// End of a document's part in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// With the document: where the sample cuts it, the last token's label is the token after it.
+    /// Ends with the document: if the sample cuts it, the last token's label is the following token of the document.
     Document,
-    /// With the span: the document is cut there.
+    /// Ends with the span: the document is truncated there.
     Span,
 }
 
-/// A run of tokens of one document.
+/// A run of consecutive tokens of one document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The document's number in its store.
+    /// Index of the document in its store.
     pub doc: u64,
-    /// Its first token here.
+    /// Index of its first token.
     pub start: u64,
-    /// How many tokens.
+    /// Number of tokens.
     pub len: u32,
 }
 
-/// The spans of one sample, in order; their lengths add up to at most `seq_len`.
+/// Spans of one sample, in order; their lengths sum to at most `seq_len`.
 pub type Sample = Vec<Span>;
 
-/// A sample as a training step takes it: rows of equal length and the document ranges.
+/// A sample in the form that a training step uses: rows of equal length, and the document ranges.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PackedSample {
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// The id to predict after each token, or [`IGNORE`].
+    /// Id to predict after each token, or [`IGNORE`].
     pub labels: Vec<i32>,
     /// Position of each token, from 0 at the start of its range.
     pub positions: Vec<i32>,
     /// `(start, end)` of each range of tokens that may attend to each other, in order, without gaps.
     pub docs: Vec<(u32, u32)>,
-    /// Weight of each label's loss; empty where the store has none.
+    /// Loss weight of each label; empty if the store has none.
     pub weights: Vec<f32>,
-    /// Log-probability of each label under a reference model; empty where the store has none.
+    /// Log-probability of each label under a reference model; empty if the store has none.
     pub reference: Vec<f32>,
-    /// A teacher's best tokens for each label, id and log-probability in turn; empty where the store has none.
+    /// A teacher's best tokens for each label, as alternating ids and log-probabilities; empty if the store has none.
     pub best: Vec<f32>,
-    /// What is known of each document.
+    /// Values of each document.
     pub facts: Facts,
 }
 
-/// Numbers that are known of documents, as many of each, in their order.
+/// Values of documents, equally many per document, in document order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
-    /// How many of each; 0: nothing is known.
+    /// Number of values per document; 0 if there are none.
     pub width: usize,
-    /// Those of one document after the other; not a number where one is unknown.
+    /// Values of consecutive documents; NaN where unknown.
     pub values: Vec<f32>,
 }
 
 impl Facts {
-    /// Documents that something is known of: the first of those there are.
+    /// Number of documents with values, which are the first ones.
     pub fn documents(&self) -> usize {
         self.values.len().checked_div(self.width).unwrap_or(0)
     }
 
-    /// Those of a document.
+    /// Values of a document.
     ///
     /// # Panics
-    /// If nothing is known of it.
+    /// If it has no values.
     #[track_caller]
     pub fn of(&self, doc: usize) -> &[f32] {
         &self.values[doc * self.width..][..self.width]
     }
 
-    /// Appends those of further documents.
+    /// Appends the values of further documents.
     ///
     /// # Panics
-    /// If they are of another kind.
+    /// If their number per document differs.
     #[track_caller]
     pub fn extend(&mut self, more: &Facts) {
         assert!(self.values.is_empty() || self.width == more.width, "facts of one kind");
@@ -129,13 +132,13 @@ impl PackedSample {
         self.tokens.len()
     }
 
-    /// Whether there are no tokens.
+    /// Returns true if there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// The same with `lead` virtual tokens before each document, which no loss is computed for: ids from [`VIRTUAL`] on, at the
-    /// first positions.
+    /// Inserts `lead` virtual tokens without a loss before each document: ids from [`VIRTUAL`] on, at its first
+    /// positions.
     pub fn led(self, lead: usize) -> PackedSample {
         if lead == 0 {
             return self;
@@ -173,23 +176,24 @@ impl PackedSample {
     }
 }
 
-/// A piece of work for the packer: a document and its length in tokens.
+/// Input of the packer: a document and its length in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doc {
-    /// The document's number in its store.
+    /// Index of the document in its store.
     pub doc: u64,
-    /// Its tokens.
+    /// Number of its tokens.
     pub tokens: u64,
 }
 
 /// Packs documents in the given order. Panics when `seq_len` is zero.
 ///
-/// With [`Packing::Concatenate`] the rest that fills no whole sample is left out, unless it is all there is.
+/// With [`Packing::Concatenate`], a final partial sample is dropped unless it is the only one.
 pub fn pack(docs: &[Doc], seq_len: u32, packing: Packing) -> Vec<Sample> {
     pack_led(docs, (seq_len, 0), packing)
 }
 
-/// As [`pack`], with room for `lead` further tokens before each document, or piece of one. Panics unless that leaves a token.
+/// Like [`pack`], leaving room for `lead` tokens before each document or piece of one. Panics unless that leaves room
+/// for a token.
 pub fn pack_led(docs: &[Doc], (seq_len, lead): (u32, u32), packing: Packing) -> Vec<Sample> {
     assert!(seq_len > lead, "pack needs samples of at least one token");
     match packing {
@@ -201,10 +205,10 @@ pub fn pack_led(docs: &[Doc], (seq_len, lead): (u32, u32), packing: Packing) -> 
     }
 }
 
-/// Full pieces of a document and a rest.
+/// Full pieces of a document, followed by the rest.
 fn pieces_of(Doc { doc, tokens }: Doc, seq_len: u32) -> impl Iterator<Item = Span> {
     (0..tokens).step_by(seq_len as usize).map(move |start| {
-        // Bounded by `seq_len`, so it fits u32.
+        // At most `seq_len`, so it fits u32.
         let len = (tokens - start).min(u64::from(seq_len)) as u32;
         Span { doc, start, len }
     })
@@ -217,7 +221,7 @@ fn concatenate(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
     for &Doc { doc, tokens } in docs {
         let mut start = 0;
         while start < tokens {
-            // Bounded by `room`, so it fits u32.
+            // At most `room`, so it fits u32.
             let len = (tokens - start).min(u64::from(room - lead)) as u32;
             sample.push(Span { doc, start, len });
             start += u64::from(len);
@@ -234,7 +238,7 @@ fn concatenate(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {
     samples
 }
 
-/// The documents of a store's groups that a sample has whole, each group as one span.
+/// Expands the groups of a store that a sample contains, each a single span, into their documents.
 fn members<'a>(store: &Store, sample: &'a [Span]) -> Cow<'a, [Span]> {
     let group = store.group() as u64;
     if group == 1 {
@@ -244,22 +248,22 @@ fn members<'a>(store: &Store, sample: &'a [Span]) -> Cow<'a, [Span]> {
     sample.iter().flat_map(|span| (span.doc..span.doc + group).map(document)).collect()
 }
 
-/// Reads the tokens of a sample and derives labels, positions and ranges. Of a store whose documents stay together a span is a
-/// whole group.
+/// Reads the tokens of a sample and derives labels, positions and ranges. In a store with groups, a span is a whole
+/// group.
 ///
-/// A token's label is the token after it in its document, also where the sample cuts the document. At a document's
-/// end it is the next document's first token in this sample when boundaries are unmasked, else [`IGNORE`].
+/// A token's label is the following token of its document, even if the sample cuts the document. At a document's end
+/// it is the first token of the next document in this sample if boundaries are unmasked, otherwise [`IGNORE`].
 ///
 /// # Errors
-/// As [`Store::token_range`].
+/// Same as [`Store::token_range`].
 pub fn materialise(store: &Store, sample: &[Span], boundaries: Boundaries) -> Result<PackedSample> {
     materialise_to(Ends::Document, store, sample, boundaries)
 }
 
-/// The same, where documents end so.
+/// Like [`materialise`], with the given end of documents.
 ///
 /// # Errors
-/// As [`materialise`].
+/// Same as [`materialise`].
 pub fn materialise_to(
     ends: Ends,
     store: &Store,
@@ -306,13 +310,13 @@ pub fn materialise_to(
         packed.positions.extend(0..total as i32);
         packed.docs.push((0, total as u32));
     }
-    // What counts nothing is not computed either.
+    // Labels of weight zero are not computed either.
     let without = packed.labels.iter_mut().zip(&packed.weights).filter(|(_, weight)| **weight == 0.0);
     without.for_each(|(label, _)| *label = IGNORE);
     Ok(packed)
 }
 
-/// A column's values of the tokens that follow those of a span: in the document, and what follows the span.
+/// Values of a column for the tokens that follow those of a span: within the document, then of the follower.
 fn targets(
     store: &Store,
     column: Column,
@@ -331,7 +335,8 @@ fn targets(
     Ok(())
 }
 
-/// An id as a label. One that does not fit i32 is outside every vocabulary; it stays so (negative, not [`IGNORE`]).
+/// Converts an id to a label. One that does not fit i32 is outside every vocabulary, and remains so (negative, not
+/// [`IGNORE`]).
 fn label(id: u32) -> i32 {
     i32::try_from(id).unwrap_or(i32::MIN)
 }
@@ -375,7 +380,7 @@ mod tests {
     fn what_leads_documents_has_room() {
         let span = |doc, start, len| Span { doc, start, len };
         let led = |packing| pack_led(&docs(&[3, 6, 2]), (6, 2), packing);
-        // A sample ends where nothing more has room behind the tokens that lead it.
+        // A sample ends when the room left after the leading tokens is used up.
         let concatenated =
             [vec![span(0, 0, 3)], vec![span(1, 0, 4)], vec![span(1, 4, 2)], vec![span(2, 0, 2)]];
         assert_eq!(led(Packing::Concatenate), concatenated);
@@ -397,7 +402,7 @@ mod tests {
             for span in &spans {
                 let (doc, length) = (span.doc as usize, lengths[span.doc as usize]);
                 prop_assert_eq!(span.start, seen[doc]);
-                // Only pieces of documents longer than a sample are cut, and those at full samples.
+                // Only pieces of documents longer than a sample are cut, and these at full samples.
                 let full = span.len == seq_len;
                 prop_assert!(full || span.start + u64::from(span.len) == length);
                 seen[doc] += u64::from(span.len);
@@ -406,7 +411,7 @@ mod tests {
             for sample in &samples {
                 prop_assert!((1..=seq_len).contains(&filled(sample)));
             }
-            // Best fit never leaves two samples that could be one.
+            // Best fit never leaves two samples that could be merged.
             let mut fills: Vec<u32> = samples.iter().map(filled).collect();
             fills.sort_unstable();
             if let [first, second, ..] = fills[..] {

@@ -1,15 +1,15 @@
-//! Synthetic recall: documents that teach a model to look a value up by its key, however far back, and prompts that
-//! test it ("needle in a haystack", passkey).
+//! Synthetic recall: documents that train a model to look up a value by its key, however far back, and prompts that
+//! test this ability ("needle in a haystack", passkey).
 //!
-//! A fact is a line `Remember the words amber fox river.`: a key of two words and its value, side by side as in the
-//! associative recall of Arora et al. 2023 (arXiv:2312.04927). A question repeats the key, and the answer follows it:
-//! `Which word follows amber fox? The words amber fox river.` Value after key without a word between is what the
-//! mechanism can do that a small model learns first: find where these words stood before and copy what followed.
-//! With `The value of key amber fox is river.` the same model answers 1 % within 2K tokens, because what precedes
-//! every value is the same word. Keys are two common words; within a document no two keys share their second word.
+//! A fact is a line `Remember the words amber fox river.`: a key of two words directly followed by its value, as in
+//! the associative recall of Arora et al. 2023 (arXiv:2312.04927). A question repeats the key, and the answer
+//! follows: `Which word follows amber fox? The words amber fox river.` A value directly after its key uses the
+//! mechanism that a small model learns first: find an earlier occurrence of these words and copy what followed. With
+//! `The value of key amber fox is river.` the same model answers 1 % within 2K tokens, because the same word precedes
+//! every value. Keys are two common words; within a document no two keys share their second word.
 //!
-//! A fifth of all keys, chosen by a hash, occurs only in the test split, so a right answer there was looked up and not
-//! learned by heart.
+//! A fifth of all keys, selected by a hash, occurs only in the test split, so a right answer there was looked up
+//! rather than memorized.
 
 mod words;
 
@@ -19,51 +19,51 @@ use crate::store::{Store, content_hash};
 use crate::tokenizer::Tokenizer;
 use words::{ADJECTIVES, NOUNS, VALUES};
 
-/// The name of the source that [`RecallGenerator::document`]s carry in a store.
+/// Source name of [`RecallGenerator::document`]s in a store.
 pub const RECALL: &str = "synthetic recall";
-/// The name of the source that [`RecallGenerator::drill`]s carry in a store.
+/// Source name of [`RecallGenerator::drill`]s in a store.
 pub const DRILL: &str = "synthetic drill";
 
-/// True for the sources that are made up here: drills and recall documents.
+/// Returns true for synthetic sources: drills and recall documents.
 pub fn is_synthetic(source: &str) -> bool {
     [DRILL, RECALL].contains(&source)
 }
 
-/// The documents of a store that were not made up here, by number.
+/// Indices of a store's documents that are not synthetic.
 pub fn real_documents(store: &Store) -> impl Iterator<Item = usize> {
     let sources = store.header().map_or(&[][..], |header| &header.sources);
     let source = |doc| store.doc_meta(doc).and_then(|meta| sources.get(meta.source as usize));
     (0..store.num_documents()).filter(move |doc| source(*doc).is_none_or(|name| !is_synthetic(name)))
 }
 
-/// Which keys may occur.
+/// Subset of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// Four fifths of the keys.
     Train,
-    /// The other fifth.
+    /// The remaining fifth.
     Test,
 }
 
 impl Split {
-    /// The split that a key belongs to.
+    /// Split that a key belongs to.
     pub fn of_key(key: &str) -> Self {
         if content_hash(key.as_bytes()).is_multiple_of(5) { Self::Test } else { Self::Train }
     }
 }
 
-/// A test prompt and what a model should say next.
+/// A test prompt and its expected continuation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Needle {
-    /// Filler with the fact inside, then the question up to the value; no space at the end.
+    /// Filler with the fact inside, then the question up to the value; without a trailing space.
     pub prompt: String,
-    /// The value. A model is right if what it generates, without leading space, begins with it.
+    /// The value. A model is right if its output, without leading space, begins with it.
     pub answer: String,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
 }
 
-/// Makes recall documents and prompts; each is a function of (seed, split, index).
+/// Generates recall documents and prompts; each is a function of (seed, split, index).
 #[derive(Clone, Debug)]
 pub struct RecallGenerator {
     seed: u64,
@@ -82,7 +82,7 @@ impl Fact {
         format!("Remember the words {} {}.", self.key, self.value)
     }
 
-    /// The question and the answer up to the value.
+    /// Question, and the answer up to the value.
     fn question(&self) -> String {
         format!("Which word follows {0}? The words {0}", self.key)
     }
@@ -92,43 +92,44 @@ impl Fact {
     }
 }
 
-/// New facts of a section, drawn evenly from these.
+/// Number of new facts per section, drawn uniformly from these.
 const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
-/// Questions until a section is over.
+/// Number of questions per section.
 const QUESTIONS_PER_SECTION: usize = 12;
-/// Lines of filler between two rounds or questions of every second drill, drawn evenly from these: copying from near is
-/// learned first, and from near alone if nothing is more distant; but with gaps in all of them hardly anything.
+/// Number of filler lines between two rounds or questions of every second drill, drawn uniformly from these. A model
+/// learns to copy from nearby first, and only from nearby if nothing is more distant; but with gaps everywhere it
+/// learns hardly anything.
 const GAPS: [usize; 6] = [0, 0, 1, 2, 4, 8];
-/// Facts of a round of a drill, drawn evenly from these.
+/// Number of facts per round of a drill, drawn uniformly from these.
 const FACTS_PER_DRILL: [usize; 4] = [2, 3, 5, 8];
-/// Words of a list, drawn evenly from these.
+/// Number of words per list, drawn uniformly from these.
 const WORDS_PER_LIST: [usize; 4] = [6, 12, 20, 32];
-/// How often a list is stated.
+/// Number of times a list is stated.
 const REPEATS: usize = 4;
-/// How often a set is stated.
+/// Number of times a set is stated.
 const ROUNDS_PER_DRILL: usize = 5;
-/// Facts of a document at most; their second words stay distinct.
+/// Maximum number of facts per document; keeps their second words distinct.
 const MOST_FACTS: usize = NOUNS.len() / 2;
-/// Lines of a document, facts and questions included, that one fact comes with at least.
+/// Minimum number of document lines per fact, including facts and questions.
 const LINES_PER_FACT: usize = 8;
-/// Lines that one question comes with.
+/// Number of document lines per question.
 const LINES_PER_QUESTION: usize = 3;
 
 impl RecallGenerator {
-    /// A generator without filler text of its own; plain made-up sentences take its place.
+    /// Creates a generator without filler text; generated sentences take its place.
     pub fn new(seed: u64, split: Split) -> Self {
         Self { seed, split, filler: Vec::new() }
     }
 
-    /// Uses these lines, taken from real text in their order, between facts and questions.
+    /// Uses these lines of real text, in order, between facts and questions.
     pub fn with_filler(mut self, lines: Vec<String>) -> Self {
         self.filler = lines;
         self
     }
 
     /// A document of about `target_bytes` (at least a few lines): filler with facts spread over it, as in a needle
-    /// test, and questions in between. How far back a fact was last stated is spread over all orders of magnitude, the
-    /// larger ones more often, so that a window of any length holds questions whose facts it holds too.
+    /// test, and questions in between. The distance to a fact's last statement covers all orders of magnitude, larger
+    /// ones more often, so that a window of any length contains questions together with their facts.
     pub fn document(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(1, index);
         let mut filler = Filler::new(&self.filler, &mut rng);
@@ -157,9 +158,11 @@ impl RecallGenerator {
         text
     }
 
-    /// A dense document of about `target_bytes`. By index in turn: lists of words that are repeated, so that from the second time on every
-    /// word can be known by looking the one before it up, which is the first thing that a model learns to copy (with such sequences
-    /// Olsson et al., 2022, arXiv:2209.11895, find the heads that do); sets of facts, each stated several times in another order; and facts with questions about them.
+    /// A dense document of about `target_bytes`. Depending on the index, it has one of three forms: repeated lists of
+    /// words, in which from the second repetition on every word can be predicted by looking up the previous one,
+    /// which is the first thing that a model learns to copy (Olsson et al. 2022, arXiv:2209.11895, use such sequences
+    /// to find the responsible heads); sets of facts, each stated several times in different orders; and facts with
+    /// questions about them.
     pub fn drill(&self, index: u64, target_bytes: usize) -> String {
         let mut rng = self.rng(3, index);
         let mut filler = Filler::new(&self.filler, &mut rng);
@@ -179,11 +182,11 @@ impl RecallGenerator {
         text
     }
 
-    /// A prompt of at most `target_tokens` tokens, and close to it: filler lines in their order from a random place
-    /// on, the fact at `depth` (0 at the start, 1 right before the question), then the question.
+    /// A prompt of at most, and close to, `target_tokens` tokens: consecutive filler lines from a random position on,
+    /// the fact at `depth` (0 at the start, 1 right before the question), then the question.
     ///
     /// # Errors
-    /// The length does not even hold the fact and the question, or the tokenizer fails.
+    /// The length is too short for the fact and the question, or the tokenizer fails.
     pub fn needle_prompt(
         &self,
         index: u64,
@@ -215,7 +218,7 @@ impl RecallGenerator {
         }
         loop {
             let prompt = plant(&lines, &fact, depth);
-            // Tokens may join across lines, so only the whole prompt's count is certain.
+            // Tokens may span lines, so only the count of the whole prompt is exact.
             let prompt_tokens = tokenizer.encode(&prompt)?.len();
             if prompt_tokens <= target_tokens || lines.pop().is_none() {
                 return Ok(Needle { prompt, answer: fact.value.to_owned(), prompt_tokens });
@@ -227,7 +230,7 @@ impl RecallGenerator {
         Rng::keyed(&[self.seed, self.split as u64, purpose, index])
     }
 
-    /// A fact with a key of this split whose second word is not in `used`; notes the word there.
+    /// A fact with a key of this split whose second word is not in `used`; adds the word there.
     fn fact(&self, rng: &mut Rng, used: &mut Vec<&'static str>) -> Fact {
         loop {
             let noun = *rng.pick(&NOUNS);
@@ -240,7 +243,7 @@ impl RecallGenerator {
         }
     }
 
-    /// Some facts, and questions about them.
+    /// Facts, followed by questions about them.
     fn section(&self, rng: &mut Rng) -> Vec<String> {
         let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_SECTION));
         let facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
@@ -249,7 +252,7 @@ impl RecallGenerator {
         lines
     }
 
-    /// A set of facts, stated again and again.
+    /// A set of facts, stated repeatedly.
     fn rounds(&self, rng: &mut Rng) -> Vec<String> {
         let (mut used, count) = (Vec::new(), *rng.pick(&FACTS_PER_DRILL));
         let mut facts: Vec<Fact> = (0..count).map(|_| self.fact(rng, &mut used)).collect();
@@ -263,7 +266,7 @@ impl RecallGenerator {
     }
 }
 
-/// A list of distinct words, no key among them, stated again and again.
+/// A list of distinct words, none of them a key, stated repeatedly.
 fn repeats(rng: &mut Rng) -> Vec<String> {
     let mut words: Vec<&str> = NOUNS.iter().chain(&VALUES).copied().collect();
     rng.shuffle(&mut words);
@@ -271,15 +274,15 @@ fn repeats(rng: &mut Rng) -> Vec<String> {
     vec![format!("{}.", words.join(" ")); REPEATS]
 }
 
-/// Filler lines one after another from a random place, or made-up sentences when there are none.
+/// Consecutive filler lines from a random position, or generated sentences if there are none.
 struct Filler<'f> {
     lines: &'f [String],
     next: usize,
 }
 
-/// Bytes of a line of filler, roughly.
+/// Approximate bytes per filler line.
 const BYTES_PER_LINE: usize = 48;
-/// Longer filler lines are cut (at a character), so that one line cannot be most of a prompt.
+/// Maximum bytes of a filler line; longer ones are truncated at a character, so that no line dominates a prompt.
 const MAX_FILLER_BYTES: usize = 240;
 
 impl<'f> Filler<'f> {
@@ -288,7 +291,7 @@ impl<'f> Filler<'f> {
     }
 
     fn line(&mut self, rng: &mut Rng) -> String {
-        // Blank lines say nothing; after a full round without a line there is none to find.
+        // Skip blank lines; after a full round without a usable line there is none.
         for _ in 0..self.lines.len() {
             let line = self.lines[self.next].trim_end();
             self.next = (self.next + 1) % self.lines.len();
@@ -308,7 +311,7 @@ fn push_line(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// Puts the fact where `depth` of the filler's tokens are before it, and the question at the end.
+/// Inserts the fact after a share `depth` of the filler's tokens, and appends the question.
 fn plant(lines: &[(String, usize)], fact: &Fact, depth: f64) -> String {
     let total: usize = lines.iter().map(|(_, tokens)| tokens).sum();
     let before_fact = total as f64 * depth.clamp(0.0, 1.0);

@@ -1,5 +1,5 @@
-//! The words that recall documents are made of: common, short, without digits, so that a small vocabulary learned on
-//! such documents holds most of them as one token. Key words and value words are disjoint.
+//! Words of recall documents: common, short and without digits, so that even a small vocabulary trained on such
+//! documents has most of them as single tokens. Key words and value words are disjoint.
 
 /// First words of keys.
 pub(super) const ADJECTIVES: [&str; 48] = [

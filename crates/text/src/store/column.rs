@@ -1,4 +1,5 @@
-//! Numbers next to the tokens of a store: what each counts when it is to be predicted, or how likely another model held it.
+//! Numeric columns of a store: values per token, such as loss weights or another model's log-probabilities, and
+//! values per document.
 //!
 //! A column is a file `PREFIX.weight`, `PREFIX.ref`, `PREFIX.best` or `PREFIX.values` next to `.bin` and `.idx`, little endian:
 //!
@@ -9,10 +10,11 @@
 //! | 16 | 8 | number of values, u64 |
 //! | 24 | 32 | [`Store::fingerprint`] of the store that it belongs to |
 //! | 56 | 32 | BLAKE3 of the values |
-//! | 88 | 32 | what made it: of a reference the model's hash, of best tokens that of teacher and settings, else zeros |
-//! | 120 | 4 n | a value for each token in the order of `.bin`, f32; of `.best` as many pairs for each, of `.values` some for each document |
+//! | 88 | 32 | hash of its origin: the reference model's hash, for best tokens the hash of teacher and settings, otherwise zeros |
+//! | 120 | 4 n | one f32 per token in the order of `.bin`; in `.best` a fixed number of pairs per token, in `.values` a fixed number per document |
 //!
-//! A token's value is about the token as a target: the weight of its loss given all before it, or its log-probability.
+//! A token's value refers to the token as a target: the weight of its loss given all preceding tokens, or its
+//! log-probability.
 
 use super::header::u64_at;
 use super::map::Tokens;
@@ -28,26 +30,26 @@ const HEADER_BYTES: usize = 120;
 /// Bytes of a value.
 const WIDTH: usize = 4;
 
-/// Which numbers.
+/// Kind of column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Column {
     /// The weight of each token's loss, zero or more; tokens of weight zero are not trained on.
     Weight,
-    /// The natural log-probability of each token under a reference model.
+    /// Natural log-probability of each token under a reference model.
     Reference,
-    /// The best tokens that a teacher has in place of each token: id and natural log-probability in turn.
+    /// A teacher's best tokens at the position of each token: alternating ids and natural log-probabilities.
     Best,
-    /// What is known of each document: [`super::Header::values`] numbers, not a number where one is unknown.
+    /// Values of each document: [`super::Header::values`] numbers, NaN where unknown.
     Values,
 }
 
 impl Column {
-    /// All there are.
+    /// All columns.
     pub const ALL: [Column; 4] = [Column::Weight, Column::Reference, Column::Best, Column::Values];
-    /// Those with values for each token.
+    /// Columns with values per token.
     pub const OF_TOKENS: [Column; 3] = [Column::Weight, Column::Reference, Column::Best];
 
-    /// What follows the prefix in the file's name.
+    /// File name suffix.
     pub fn suffix(self) -> &'static str {
         match self {
             Column::Weight => ".weight",
@@ -57,7 +59,7 @@ impl Column {
         }
     }
 
-    /// What is read where a token has no value of its own.
+    /// Default for tokens without a value.
     pub fn absent(self) -> f32 {
         match self {
             Column::Weight => 1.0,
@@ -66,7 +68,7 @@ impl Column {
         }
     }
 
-    /// Whether a store has it.
+    /// Returns true if the store at `prefix` has this column.
     pub fn exists(self, prefix: &Path) -> bool {
         file(prefix, self.suffix()).is_file()
     }
@@ -80,7 +82,7 @@ impl Column {
     }
 }
 
-/// A column, open for reading.
+/// A column file opened for reading.
 #[derive(Debug)]
 pub(super) struct ColumnFile {
     column: Column,
@@ -90,7 +92,7 @@ pub(super) struct ColumnFile {
 }
 
 impl ColumnFile {
-    /// Opens a store's column, if it has one.
+    /// Opens a store's column, if it exists.
     pub(super) fn open(column: Column, prefix: &Path, count: u64) -> Result<Option<Self>> {
         if !column.exists(prefix) {
             return Ok(None);
@@ -100,7 +102,7 @@ impl ColumnFile {
         let bad = |offset, field, reason| Err(format_error(&path, offset, field, reason));
         let expected = u128::from(count) * WIDTH as u128 + HEADER_BYTES as u128;
         let (found, more) = (u128::from(values.bytes()), u128::from(count) * 2 * WIDTH as u128);
-        // As many pairs of each token, which the file's size says.
+        // The number of pairs per token follows from the file's size.
         let pairs = column == Column::Best
             && found
                 .checked_sub(HEADER_BYTES as u128)
@@ -117,17 +119,17 @@ impl ColumnFile {
         Ok(Some(Self { column, path, values, header }))
     }
 
-    /// Values of each of `count` tokens.
+    /// Number of values per token (or document), given their `count`.
     pub(super) fn width(&self, count: u64) -> usize {
         ((self.values.bytes() - HEADER_BYTES as u64) / (WIDTH as u64 * count.max(1))) as usize
     }
 
-    /// Which it is.
+    /// Kind of the column.
     pub(super) fn column(&self) -> Column {
         self.column
     }
 
-    /// Refuses a column of another store.
+    /// Rejects a column of another store.
     pub(super) fn check(&self, fingerprint: &[u8; 32]) -> Result<()> {
         if &self.header[24..56] == fingerprint {
             return Ok(());
@@ -136,19 +138,19 @@ impl ColumnFile {
         Err(format_error(&self.path, 24, "fingerprint", reason))
     }
 
-    /// What made it: of a reference the model's hash.
+    /// Hash of its origin, such as the reference model.
     pub(super) fn made_by(&self) -> [u8; 32] {
         let mut name = [0; 32];
         name.copy_from_slice(&self.header[88..]);
         name
     }
 
-    /// Names the values, and what made them.
+    /// Hashes of the values and of their origin.
     pub(super) fn name(&self) -> &[u8] {
         &self.header[56..]
     }
 
-    /// Appends some of its values.
+    /// Appends `len` values from `first` on to `out`.
     pub(super) fn read(&self, first: usize, len: usize, out: &mut Vec<f32>) -> Result<()> {
         let at = HEADER_BYTES + first * WIDTH;
         let bytes = self.values.read(at..at + len * WIDTH, &self.path)?;
@@ -177,7 +179,7 @@ pub struct ColumnWriter {
 }
 
 impl ColumnWriter {
-    /// Begins a column next to `PREFIX.bin`. `made_by` names what the values come from.
+    /// Starts a column next to `PREFIX.bin`. `made_by` identifies the origin of the values.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -194,7 +196,7 @@ impl ColumnWriter {
     /// Appends the values of the next tokens.
     ///
     /// # Errors
-    /// A value that the column does not admit, or a full disk.
+    /// The column does not allow a value, or the disk is full.
     pub fn push(&mut self, values: &[f32]) -> Result<()> {
         if let Some(wrong) = values.iter().position(|value| !self.column.admits(*value)) {
             let (at, reason) = (self.count + wrong as u64, format!("{} is not allowed", values[wrong]));
@@ -208,20 +210,20 @@ impl ColumnWriter {
         Ok(())
     }
 
-    /// Values so far.
+    /// Number of values so far.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Publishes the column of an open store.
+    /// Publishes the column for an open store.
     ///
     /// # Errors
-    /// There are not as many values as tokens, or the disk refuses.
+    /// The number of values does not match the tokens, or the disk cannot be written.
     pub fn finish(self, store: &Store) -> Result<()> {
         self.finish_for(store.num_tokens(), &store.fingerprint())
     }
 
-    /// As [`ColumnWriter::finish`], of a store that is about to be.
+    /// Like [`ColumnWriter::finish`], for a store that is not yet complete.
     pub(super) fn finish_for(mut self, count: u64, fingerprint: &[u8; 32]) -> Result<()> {
         let temporary = file(&self.path, ".tmp");
         let pairs = self.column == Column::Best
@@ -251,7 +253,7 @@ impl ColumnWriter {
 impl Drop for ColumnWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // Never started, or already gone: nothing is left to clean up.
+            // Never created or already removed: nothing to clean up.
             let _ = std::fs::remove_file(file(&self.path, ".tmp"));
         }
     }

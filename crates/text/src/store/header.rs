@@ -1,4 +1,4 @@
-//! What a store says of itself (`PREFIX.json`) and of each document (`PREFIX.docs`).
+//! Metadata of a store (`PREFIX.json`) and of each document (`PREFIX.docs`).
 //!
 //! `PREFIX.docs` is `FTHMDOCS`, version u64 = 1, count u64, then 40 bytes per document, little endian: content hash
 //! (16), bytes of text (8), tokens (8), source (4), length bucket (4).
@@ -13,21 +13,21 @@ const DOCS_VERSION: u64 = 1;
 const DOCS_HEADER_BYTES: usize = 24;
 const RECORD_BYTES: usize = 40;
 
-/// Facts about a store as a whole.
+/// Metadata of a whole store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// Layout version of the side files: 1.
     pub version: u32,
-    /// Ids are below this.
+    /// Size of the vocabulary; all ids are below it.
     pub vocab_size: u64,
-    /// How an id is stored.
+    /// Storage type of an id.
     pub dtype: super::IdType,
-    /// The id that ends every document.
+    /// Id that ends every document.
     pub eos: Option<u32>,
     /// [`crate::Tokenizer::hash`] of the tokenizer that made the ids.
     pub tokenizer_hash: Option<String>,
-    /// Names of the sources that [`DocMeta::source`] numbers.
+    /// Source names indexed by [`DocMeta::source`].
     pub sources: Vec<String>,
     /// Number of documents; filled by the writer.
     pub documents: u64,
@@ -35,10 +35,11 @@ pub struct Header {
     pub tokens: u64,
     /// UTF-8 bytes of all documents, the denominator of bits per byte; filled by the writer.
     pub text_bytes: u64,
-    /// Documents that stay together, one after the other: answers to one prompt. Each such group lies in one sample.
+    /// Number of consecutive documents that stay together, such as answers to one prompt. Each such group lies in one
+    /// sample.
     #[serde(default = "alone", skip_serializing_if = "is_alone")]
     pub group: u32,
-    /// Numbers that are known of each document ([`super::Column::Values`]).
+    /// Number of values per document ([`super::Column::Values`]).
     #[serde(default, skip_serializing_if = "is_none")]
     pub values: u32,
 }
@@ -56,7 +57,7 @@ fn is_none(values: &u32) -> bool {
 }
 
 impl Header {
-    /// A header for a new store; the writer fills in the counts.
+    /// Creates a header for a new store; the writer fills in the counts.
     pub fn new(vocab_size: u64) -> Self {
         Self {
             version: 1,
@@ -73,7 +74,7 @@ impl Header {
         }
     }
 
-    /// A header that names the tokenizer and its end-of-text id.
+    /// Creates a header with the tokenizer's hash and its end-of-text id.
     ///
     /// # Errors
     /// The tokenizer has no end-of-text token or cannot be written as JSON.
@@ -104,19 +105,19 @@ impl Header {
     }
 }
 
-/// Facts about one document.
+/// Metadata of one document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DocMeta {
-    /// Number of its source in [`Header::sources`].
+    /// Index of its source in [`Header::sources`].
     pub source: u32,
-    /// 128 bits of its content's hash; decides the held-out split and names the document for removal.
+    /// 128-bit content hash; decides the held-out split and identifies the document for removal.
     pub hash: u128,
     /// UTF-8 bytes of its text.
     pub text_bytes: u64,
 }
 
 impl DocMeta {
-    /// The facts of a text: its length and the first 128 bits of its BLAKE3 hash.
+    /// Metadata of a text: its length and the first 128 bits of its BLAKE3 hash.
     pub fn of_text(text: &str, source: u32) -> Self {
         Self { source, hash: content_hash(text.as_bytes()), text_bytes: text.len() as u64 }
     }
@@ -129,12 +130,12 @@ pub(crate) fn content_hash(bytes: &[u8]) -> u128 {
     u128::from_le_bytes(first)
 }
 
-/// The length bucket of a document: floor(log2(tokens)), 0 for an empty one.
+/// Length bucket of a document: floor(log2(tokens)), 0 for an empty one.
 pub fn length_bucket(tokens: u64) -> u32 {
     tokens.checked_ilog2().unwrap_or(0)
 }
 
-/// Starts `PREFIX.docs`; the count is written when it is known.
+/// Header of `PREFIX.docs`; rewritten when the count is known.
 pub(super) fn docs_header(count: u64) -> Vec<u8> {
     let mut bytes = DOCS_MAGIC.to_vec();
     bytes.extend(DOCS_VERSION.to_le_bytes());
@@ -153,7 +154,7 @@ pub(super) fn docs_record(meta: &DocMeta, tokens: u64) -> [u8; RECORD_BYTES] {
     record
 }
 
-/// Checks the frame of `PREFIX.docs` against the number of documents.
+/// Checks the header and size of `PREFIX.docs` against the number of documents.
 pub(super) fn check_docs(bytes: &[u8], documents: u64, path: &Path) -> Result<()> {
     let bad = |offset, field, reason| Err(format_error(path, offset, field, reason));
     if bytes.len() < DOCS_HEADER_BYTES || &bytes[..8] != DOCS_MAGIC {
@@ -178,7 +179,7 @@ pub(super) fn check_docs(bytes: &[u8], documents: u64, path: &Path) -> Result<()
     Ok(())
 }
 
-/// The facts and the token count of document `doc` in checked bytes.
+/// Metadata and token count of document `doc` in checked bytes.
 pub(super) fn docs_at(bytes: &[u8], doc: usize) -> (DocMeta, u64) {
     let at = DOCS_HEADER_BYTES + doc * RECORD_BYTES;
     let mut hash = [0; 16];
@@ -193,7 +194,7 @@ pub(super) fn docs_at(bytes: &[u8], doc: usize) -> (DocMeta, u64) {
     (meta, u64_at(bytes, at + 24))
 }
 
-/// A little-endian u64; the caller has checked the bounds.
+/// Little-endian u64 at an offset; the caller has checked the bounds.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);

@@ -1,5 +1,6 @@
-//! Files of a store, open. The index and the facts are mapped, through a crate that holds a shared advisory lock on the file while
-//! it is. The tokens are read: a map of a file that somebody truncates ends the process without a word (SIGBUS), a read says so.
+//! Open files of a store. Index and metadata are memory-mapped, by a crate that holds a shared advisory lock on the
+//! file meanwhile. Tokens are read instead: truncating a mapped file kills the process silently (SIGBUS), while a
+//! read returns an error.
 
 use crate::error::{OrIo, Result};
 use mmap_guard::FileData;
@@ -9,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The tokens of a store, read as they are wanted.
+/// Tokens of a store, read on demand.
 #[derive(Debug)]
 pub(super) struct Tokens {
     file: File,
@@ -24,12 +25,12 @@ impl Tokens {
         Ok(Self { file, bytes })
     }
 
-    /// Its size when it was opened.
+    /// Size when it was opened.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Some of its bytes; `path` is for messages.
+    /// Reads a range of bytes; `path` is for messages.
     pub(super) fn read(&self, range: Range<usize>, path: &Path) -> Result<Vec<u8>> {
         let mut bytes = vec![0; range.len()];
         let read = self.file.read_exact_at(&mut bytes, range.start as u64);
@@ -39,19 +40,19 @@ impl Tokens {
     }
 }
 
-/// What a file that became shorter is refused with.
+/// Error for a file that has become shorter.
 fn truncated() -> Error {
     Error::new(ErrorKind::UnexpectedEof, "it was truncated while it was in use")
 }
 
-/// The bytes of a file, mapped read-only. Nothing at all is kept for an empty file.
+/// Bytes of a file, mapped read-only; `None` for an empty file.
 #[derive(Debug)]
 pub(super) struct Map(Option<FileData>);
 
 impl Map {
     /// Maps a file.
     ///
-    /// On a file system without locks (some cluster ones) the file is read into memory instead.
+    /// On a file system without locks (such as some cluster file systems) the file is read into memory instead.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let size = std::fs::metadata(path).or_io("open", path)?.len();
         if size == 0 {
@@ -65,14 +66,14 @@ impl Map {
         }
     }
 
-    /// Refuses a file that has become shorter than its map, which may not be looked at then.
+    /// Rejects a file that has become shorter than its mapping, which must not be accessed then.
     pub(super) fn check(&self, path: &Path) -> Result<()> {
         let Some(FileData::Mapped(map, file, ..)) = &self.0 else { return Ok(()) };
         let bytes = file.metadata().or_io("read", path)?.len();
         if bytes < map.len() as u64 { Err(truncated()).or_io("read", path) } else { Ok(()) }
     }
 
-    /// The file's bytes.
+    /// Bytes of the file.
     pub(super) fn bytes(&self) -> &[u8] {
         self.0.as_deref().unwrap_or(&[])
     }

@@ -1,7 +1,7 @@
-//! Token stores: Megatron's indexed dataset (`.bin` + `.idx`), with a side file of facts per document.
+//! Token stores: Megatron's indexed dataset (`.bin` + `.idx`), with a side file of metadata per document.
 //!
-//! The `.bin` file is raw ids, little endian, without a header. The `.idx` file, as
-//! `megatron/core/datasets/indexed_dataset.py` writes it:
+//! The `.bin` file contains raw little-endian ids without a header. Layout of the `.idx` file, as written by
+//! `megatron/core/datasets/indexed_dataset.py`:
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
@@ -15,9 +15,9 @@
 //! | 34 + 12 S | 8 D | document bounds as sequence numbers, i64, from 0 to S |
 //! | then | S or 0 | sequence modes, i8, multimodal stores only; ignored here |
 //!
-//! This crate writes one sequence per document and ends each document with the end-of-text id, so a packed label
-//! can say "the text ends here". Next to the pair lie `PREFIX.json` ([`Header`]) and `PREFIX.docs` ([`DocMeta`] per
-//! document); stores of other tools lack both and are read all the same.
+//! This crate writes one sequence per document and ends each document with the end-of-text id, so that a packed label
+//! can mark the end of the text. The pair is accompanied by `PREFIX.json` ([`Header`]) and `PREFIX.docs` (one
+//! [`DocMeta`] per document); stores of other tools lack both and can still be read.
 
 mod column;
 mod header;
@@ -41,10 +41,10 @@ const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;
 const IDX_HEADER_BYTES: u64 = 34;
 
-/// Vocabularies of this size and above are stored as i32 (Megatron's `DType.optimal_dtype`).
+/// Vocabularies of at least this size are stored as i32 (Megatron's `DType.optimal_dtype`).
 const FIRST_I32_VOCABULARY: u64 = 65_500;
 
-/// How an id is stored.
+/// Storage type of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdType {
@@ -59,7 +59,7 @@ pub enum IdType {
 }
 
 impl IdType {
-    /// What Megatron's writer chooses: u16 below 65 500 ids, else i32.
+    /// Type chosen by Megatron's writer: u16 below 65 500 ids, otherwise i32.
     pub fn for_vocabulary(vocab_size: u64) -> Self {
         if vocab_size < FIRST_I32_VOCABULARY { Self::U16 } else { Self::I32 }
     }
@@ -88,14 +88,14 @@ impl IdType {
     }
 }
 
-/// The files of a store: `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`, and its columns'.
+/// Path of one of a store's files: `PREFIX.bin`, `PREFIX.idx`, `PREFIX.json`, `PREFIX.docs`, and its columns.
 fn file(prefix: &Path, suffix: &str) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Names a store's content: BLAKE3 of its index, its facts per document and its tokenizer's hash.
+/// Fingerprint of a store's content: BLAKE3 of its index, its document metadata and its tokenizer's hash.
 fn fingerprint(index: &[u8], docs: &[u8], tokenizer_hash: Option<&str>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(index);
@@ -104,7 +104,7 @@ fn fingerprint(index: &[u8], docs: &[u8], tokenizer_hash: Option<&str>) -> [u8; 
     *hasher.finalize().as_bytes()
 }
 
-/// Writes a whole file: temporary name, fsync, rename, fsync of the folder.
+/// Writes a file atomically: temporary name, fsync, rename, fsync of the folder.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = file(path, ".tmp");
     let mut out = std::fs::File::create(&temporary).or_io("create", &temporary)?;
@@ -113,7 +113,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     publish(&temporary, path)
 }
 
-/// Renames a finished file to its name and makes the rename durable.
+/// Renames a finished file to its final name and makes the rename durable.
 fn publish(temporary: &Path, path: &Path) -> Result<()> {
     std::fs::rename(temporary, path).or_io("rename a finished file to", path)?;
     let folder = match path.parent() {

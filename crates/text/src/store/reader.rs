@@ -1,5 +1,5 @@
-//! Reading a store. Everything the index says is checked once, when it is opened; nothing is
-//! copied or allocated in proportion to what a file claims.
+//! Reading a store. The whole index is validated once, when it is opened; nothing is copied or allocated in
+//! proportion to what a file claims.
 
 use super::column::{Column, ColumnFile};
 use super::header::{DocMeta, check_docs, content_hash, docs_at, u64_at};
@@ -10,8 +10,8 @@ use crate::tokenizer::Tokenizer;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// A token store, open for reading. Documents are numbered from 0; a document of several sequences is one run of
-/// tokens.
+/// A token store opened for reading. Documents are numbered from 0; a document of several sequences is a single run
+/// of tokens.
 #[derive(Debug)]
 pub struct Store {
     prefix: PathBuf,
@@ -23,7 +23,7 @@ pub struct Store {
     frame: Frame,
 }
 
-/// Where the parts of a checked index lie.
+/// Layout of a validated index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     dtype: IdType,
@@ -37,7 +37,7 @@ impl Frame {
         let at = IDX_HEADER_BYTES as usize + 4 * sequence;
         let mut word = [0; 4];
         word.copy_from_slice(&idx[at..at + 4]);
-        // A negative length becomes larger than any file and is refused there.
+        // A negative length becomes larger than any file and is rejected there.
         i64::from(i32::from_le_bytes(word)) as u64
     }
 
@@ -57,7 +57,7 @@ impl Frame {
         u64_at(idx, self.bound_position(doc))
     }
 
-    /// The byte range of a document in `.bin`.
+    /// Byte range of a document in `.bin`.
     fn bytes_of(&self, idx: &[u8], doc: usize) -> Range<usize> {
         let (first, past) = (self.bound(idx, doc) as usize, self.bound(idx, doc + 1) as usize);
         if first == past {
@@ -69,7 +69,7 @@ impl Frame {
     }
 }
 
-/// Checks the bytes of an `.idx` file against the size of its `.bin` file.
+/// Validates the bytes of an `.idx` file against the size of its `.bin` file.
 pub(crate) fn check_index(idx: &[u8], bin_bytes: u64, path: &Path) -> Result<Frame> {
     let bad = |offset: usize, field, reason: String| Err(format_error(path, offset as u64, field, reason));
     if idx.len() < IDX_HEADER_BYTES as usize {
@@ -179,10 +179,10 @@ fn check_documents(frame: &Frame, idx: &[u8], path: &Path) -> Result<()> {
 }
 
 impl Store {
-    /// Opens `PREFIX.bin` and `PREFIX.idx`, and `PREFIX.json`, `PREFIX.docs` and columns where they exist.
+    /// Opens `PREFIX.bin` and `PREFIX.idx`, and, if they exist, `PREFIX.json`, `PREFIX.docs` and the columns.
     ///
     /// # Errors
-    /// A file is missing, or anything in it contradicts the layout; the message names file, offset and field.
+    /// A file is missing or violates the layout; the message names file, offset and field.
     pub fn open(prefix: impl AsRef<Path>) -> Result<Self> {
         let prefix = prefix.as_ref().to_owned();
         let idx_path = file(&prefix, ".idx");
@@ -219,17 +219,17 @@ impl Store {
         Ok(store)
     }
 
-    /// The path given to [`Store::open`].
+    /// Path passed to [`Store::open`].
     pub fn prefix(&self) -> &Path {
         &self.prefix
     }
 
-    /// What the store says of itself; stores of other tools say nothing.
+    /// Metadata of the store; `None` for stores of other tools.
     pub fn header(&self) -> Option<&Header> {
         self.header.as_ref()
     }
 
-    /// How an id is stored.
+    /// Storage type of an id.
     pub fn dtype(&self) -> IdType {
         self.frame.dtype
     }
@@ -249,16 +249,16 @@ impl Store {
         self.doc_bytes(doc).len() / self.frame.dtype.bytes()
     }
 
-    /// The facts recorded for a document; stores of other tools have none.
+    /// Metadata of a document; `None` for stores of other tools.
     pub fn doc_meta(&self, doc: usize) -> Option<DocMeta> {
         assert!(doc < self.num_documents(), "document {doc} of {}", self.num_documents());
         self.docs.as_ref().map(|docs| docs_at(docs.bytes(), doc).0)
     }
 
-    /// The document's content hash: as recorded, or else of its stored ids.
+    /// Content hash of the document: as recorded, otherwise computed from its stored ids.
     ///
     /// # Errors
-    /// As [`Store::token_range`].
+    /// Same as [`Store::token_range`].
     pub fn doc_hash(&self, doc: usize) -> Result<u128> {
         self.check()?;
         match self.doc_meta(doc) {
@@ -267,54 +267,54 @@ impl Store {
         }
     }
 
-    /// Refuses maps of files that have become shorter, before they are looked at.
+    /// Rejects mappings of files that have become shorter, before they are accessed.
     fn check(&self) -> Result<()> {
         self.index.check(&file(&self.prefix, ".idx"))?;
         self.docs.as_ref().map_or(Ok(()), |docs| docs.check(&file(&self.prefix, ".docs")))
     }
 
-    /// Bytes of the tokens.
+    /// Reads bytes of the tokens.
     fn read(&self, range: Range<usize>) -> Result<Vec<u8>> {
         self.tokens.read(range, &file(&self.prefix, ".bin"))
     }
 
-    /// Names the store's content without reading its tokens: BLAKE3 of the index, the document facts and the
+    /// Identifies the store's content without reading its tokens: BLAKE3 of the index, the document metadata and the
     /// tokenizer's hash.
     pub fn fingerprint(&self) -> [u8; 32] {
         let tokenizer = self.header.as_ref().and_then(|header| header.tokenizer_hash.as_deref());
         fingerprint(self.index.bytes(), self.docs.as_ref().map_or(&[][..], Map::bytes), tokenizer)
     }
 
-    /// Names the values of its columns.
+    /// Hashes of its columns' values and origins.
     pub(crate) fn column_names(&self) -> impl Iterator<Item = &[u8]> {
         self.columns.iter().map(ColumnFile::name)
     }
 
-    /// Whether the store has a column.
+    /// Returns true if the store has a column.
     pub fn has(&self, column: Column) -> bool {
         self.columns.iter().any(|file| file.column() == column)
     }
 
-    /// Documents that stay together, one after the other.
+    /// Number of consecutive documents that stay together.
     pub fn group(&self) -> usize {
         self.header.as_ref().map_or(1, |header| header.group as usize)
     }
 
-    /// Values of each token in a column; 0 without it.
+    /// Values per token in a column; 0 without the column.
     pub fn width(&self, column: Column) -> usize {
         let found = self.columns.iter().find(|file| file.column() == column);
         found.map_or(0, |file| file.width(self.frame.tokens))
     }
 
-    /// What made a column: of a reference the model's hash; `None` without the column.
+    /// Hash of a column's origin, such as a reference model; `None` without the column.
     pub fn made_by(&self, column: Column) -> Option<[u8; 32]> {
         self.columns.iter().find(|file| file.column() == column).map(ColumnFile::made_by)
     }
 
-    /// What is known of a document; nothing where the store does not say.
+    /// Values of a document; empty if the store has none.
     ///
     /// # Errors
-    /// The file cannot be read, or has a value that is none.
+    /// The file cannot be read, or contains an invalid value.
     pub fn values(&self, doc: usize) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         if let Some(file) = self.columns.iter().find(|file| file.column() == Column::Values) {
@@ -324,11 +324,11 @@ impl Store {
         Ok(values)
     }
 
-    /// Appends a column's values of `len` tokens of a document, from token `start`, to `out`; nothing where the store does not have
-    /// the column. Panics when the range leaves the document.
+    /// Appends a column's values of `len` tokens of a document, from token `start`, to `out`; appends nothing if the
+    /// store does not have the column. Panics when the range leaves the document.
     ///
     /// # Errors
-    /// The file cannot be read, or has a value that is none.
+    /// The file cannot be read, or contains an invalid value.
     #[track_caller]
     pub fn column_range(
         &self,
@@ -349,7 +349,7 @@ impl Store {
     /// All ids of a document.
     ///
     /// # Errors
-    /// As [`Store::token_range`].
+    /// Same as [`Store::token_range`].
     pub fn doc(&self, doc: usize) -> Result<Vec<u32>> {
         self.check()?;
         let mut ids = Vec::new();
@@ -359,10 +359,10 @@ impl Store {
 
     /// Appends `len` ids of a document, from token `start`, to `out`. Panics when the range leaves the document.
     ///
-    /// Ids are passed on as stored; [`Store::check_ids`] says whether a model's vocabulary covers them.
+    /// Ids are returned as stored; [`Store::check_ids`] checks them against a vocabulary.
     ///
     /// # Errors
-    /// The file cannot be read, or was truncated since it was opened.
+    /// The file cannot be read, or was truncated after it was opened.
     #[track_caller]
     pub fn token_range(&self, doc: usize, start: usize, len: usize, out: &mut Vec<u32>) -> Result<()> {
         self.check()?;
@@ -380,7 +380,7 @@ impl Store {
                 out.extend(bytes.as_chunks().0.iter().map(|&id| u32::from(u16::from_le_bytes(id))))
             }
             IdType::I32 => out.extend(bytes.as_chunks().0.iter().map(|&id| u32::from_le_bytes(id))),
-            // What does not fit is no id of any vocabulary; it is kept recognisable as such.
+            // A value that does not fit is not a valid id; it remains recognizable as such.
             IdType::I64 => out.extend(
                 bytes
                     .as_chunks()
@@ -392,11 +392,11 @@ impl Store {
         Ok(())
     }
 
-    /// Checks that the ids were made by this tokenizer, where the store says by which they were: two of the same size
-    /// differ in what their ids mean.
+    /// Checks that the store was made with this tokenizer, if it records one: tokenizers of the same size differ in
+    /// what their ids mean.
     ///
     /// # Errors
-    /// The store names another tokenizer; the tokenizer cannot be written as JSON.
+    /// The store was made with another tokenizer, or the tokenizer cannot be written as JSON.
     pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Result<()> {
         let Some(made_by) = self.header.as_ref().and_then(|header| header.tokenizer_hash.clone()) else {
             return Ok(());
@@ -411,7 +411,7 @@ impl Store {
     /// Reads every token and checks that its id is below `vocab_size`.
     ///
     /// # Errors
-    /// The first id outside the vocabulary, with its document and byte offset.
+    /// Describes the first id outside the vocabulary, with its document and byte offset.
     pub fn check_ids(&self, vocab_size: u64) -> Result<()> {
         const BLOCK: usize = 1 << 16;
         let mut ids = Vec::with_capacity(BLOCK);
@@ -447,7 +447,7 @@ impl Store {
     }
 }
 
-/// Opens a file that need not exist.
+/// Opens a file if it exists.
 fn optional<T>(path: &Path, open: impl FnOnce(&Path) -> Result<T>) -> Result<Option<T>> {
     match path.try_exists() {
         Ok(true) => open(path).map(Some),

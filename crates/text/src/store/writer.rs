@@ -1,4 +1,4 @@
-//! Writing a store: documents in, four files out, nothing visible under its final name before it is complete.
+//! Writing a store. No file is visible under its final name before it is complete.
 
 use super::header::{docs_header, docs_record};
 use super::{
@@ -17,17 +17,17 @@ pub struct StoreWriter {
     header: Header,
     bin: BufWriter<File>,
     docs: BufWriter<File>,
-    /// Tokens of each document: all that the index needs.
+    /// Token count of each document, which is all that the index needs.
     lengths: Vec<i32>,
-    /// From the first document on that has weights.
+    /// Created with the first document that has weights.
     weights: Option<ColumnWriter>,
-    /// Where the header says that there are some.
+    /// Present if the header declares values.
     values: Option<ColumnWriter>,
     finished: bool,
 }
 
 impl StoreWriter {
-    /// Starts a store at `PREFIX.{bin,idx,json,docs}`; missing folders are made.
+    /// Starts a store at `PREFIX.{bin,idx,json,docs}`, creating missing folders.
     ///
     /// # Errors
     /// The files cannot be created.
@@ -48,11 +48,11 @@ impl StoreWriter {
         Ok(Self { prefix, header, bin, docs, lengths, weights: None, values, finished: false })
     }
 
-    /// Appends one document. Its last id should be the end-of-text id; nothing is added here.
+    /// Appends one document. Its last id should be the end-of-text id; none is added here.
     ///
     /// # Errors
-    /// An id is outside the vocabulary, the document is empty or longer than 2^31 - 1 tokens (Megatron keeps
-    /// lengths as i32; split it), or the disk is full.
+    /// An id is outside the vocabulary, the document is empty or longer than 2^31 - 1 tokens (Megatron stores lengths
+    /// as i32; split it), or the disk is full.
     pub fn push_document(&mut self, ids: &[u32], meta: DocMeta) -> Result<()> {
         let doc = self.lengths.len() as u64;
         let path = file(&self.prefix, ".bin.tmp");
@@ -84,13 +84,13 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// As [`StoreWriter::push_document`], with the weight of each token's loss; documents without weights have ones.
+    /// Like [`StoreWriter::push_document`], with the loss weight of each token; documents without weights get ones.
     ///
     /// # Errors
-    /// As [`StoreWriter::push_document`]; a weight that is no number from zero up.
+    /// Same as [`StoreWriter::push_document`]; or a weight is negative or not finite.
     ///
     /// # Panics
-    /// If there are not as many weights as ids.
+    /// If the number of weights differs from the number of ids.
     #[track_caller]
     pub fn push_weighted(&mut self, ids: &[u32], weights: &[f32], meta: DocMeta) -> Result<()> {
         assert_eq!(ids.len(), weights.len(), "weights of a document's tokens");
@@ -104,13 +104,13 @@ impl StoreWriter {
         column.push(weights)
     }
 
-    /// Appends what is known of the document that was appended last, [`Header::values`] numbers.
+    /// Appends the [`Header::values`] values of the last document.
     ///
     /// # Errors
-    /// A number that is infinite, or a full disk.
+    /// A value is infinite, or the disk is full.
     ///
     /// # Panics
-    /// If there are more or fewer.
+    /// If the number of values is wrong.
     #[track_caller]
     pub fn push_values(&mut self, values: &[f32]) -> Result<()> {
         assert_eq!(values.len(), self.header.values as usize, "values of a document");
@@ -120,29 +120,29 @@ impl StoreWriter {
     /// Encodes a text, adds the header's end-of-text id and appends the document.
     ///
     /// # Errors
-    /// As [`crate::Tokenizer::encode`] and [`StoreWriter::push_document`].
+    /// Same as [`crate::Tokenizer::encode`] and [`StoreWriter::push_document`].
     pub fn push_text(&mut self, tokenizer: &crate::Tokenizer, text: &str, source: u32) -> Result<()> {
         let mut ids = tokenizer.encode(text)?;
         ids.extend(self.header.eos);
         if ids.is_empty() { Ok(()) } else { self.push_document(&ids, DocMeta::of_text(text, source)) }
     }
 
-    /// Adds a source name and returns its number for [`DocMeta::source`].
+    /// Adds a source name and returns its index for [`DocMeta::source`].
     pub fn add_source(&mut self, name: impl Into<String>) -> u32 {
         self.header.sources.push(name.into());
         self.header.sources.len() as u32 - 1
     }
 
-    /// The header so far, counts included.
+    /// Header so far, including counts.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Completes the files: flushed, renamed to their names, the index last, since its presence means a whole store.
+    /// Completes the files: flushes and renames them, the index last, since its presence implies a complete store.
     ///
     /// # Errors
-    /// The disk is full or a file cannot be renamed; the store under these names, if any, is then unchanged or
-    /// lacks its index.
+    /// The disk is full or a file cannot be renamed; an existing store under these names is then unchanged or lacks
+    /// its index.
     pub fn finish(mut self) -> Result<Header> {
         let name = |suffix| file(&self.prefix, suffix);
         let (bin_tmp, docs_tmp, idx) = (name(".bin.tmp"), name(".docs.tmp"), name(".idx"));
@@ -173,7 +173,7 @@ impl StoreWriter {
         Ok(self.header.clone())
     }
 
-    /// Publishes the weights, if there are any; columns of an older store of this name go.
+    /// Publishes the columns, if any, and removes those of an older store of this name.
     fn finish_columns(&mut self, index: &[u8]) -> Result<()> {
         for column in Column::ALL {
             let path = file(&self.prefix, column.suffix());
@@ -199,7 +199,7 @@ impl StoreWriter {
         values.map_or(Ok(()), |column| column.finish_for(known, &name))
     }
 
-    /// The bytes of `.idx`: 42 + 20 per document.
+    /// Bytes of `.idx`: 42 + 20 per document.
     fn index(&self) -> Vec<u8> {
         let count = self.lengths.len() as u64;
         let mut idx = Vec::with_capacity(42 + 20 * self.lengths.len());
@@ -220,7 +220,7 @@ impl StoreWriter {
 
     fn write_ids(&mut self, ids: &[u32]) -> std::io::Result<()> {
         match self.header.dtype {
-            // Ids are below the vocabulary's size, which chose the type; the narrowing loses nothing.
+            // Ids are below the vocabulary size that determined the type, so the narrowing is lossless.
             IdType::U16 => ids.iter().try_for_each(|&id| self.bin.write_all(&(id as u16).to_le_bytes())),
             _ => ids.iter().try_for_each(|&id| self.bin.write_all(&id.to_le_bytes())),
         }
@@ -231,14 +231,14 @@ impl Drop for StoreWriter {
     fn drop(&mut self) {
         if !self.finished {
             for suffix in [".bin.tmp", ".docs.tmp"] {
-                // Already renamed or already gone: nothing is left to clean up.
+                // Already renamed or removed: nothing to clean up.
                 let _ = std::fs::remove_file(file(&self.prefix, suffix));
             }
         }
     }
 }
 
-/// Gives the tokens up to `tokens` that have no weight the one that says nothing.
+/// Fills the column up to `tokens` with the neutral weight.
 fn fill(column: &mut ColumnWriter, tokens: u64) -> Result<()> {
     while column.count() < tokens {
         let some = (tokens - column.count()).min(1 << 16) as usize;

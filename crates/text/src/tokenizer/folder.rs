@@ -1,4 +1,4 @@
-//! A tokenizer's folder as Transformers wants it.
+//! Writes a tokenizer's folder in Transformers' layout.
 
 use super::{Tokenizer, roles};
 use crate::error::Result;
@@ -7,7 +7,7 @@ use crate::store::write_whole;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Name of the file that names special tokens, and often a chat template.
+/// File that names the special tokens, and often contains a chat template.
 const CONFIG: &str = "tokenizer_config.json";
 
 /// Files of a tokenizer in a model's folder.
@@ -24,11 +24,12 @@ pub const FILES: [&str; 9] = [
 ];
 
 impl Tokenizer {
-    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it. What lay next to a
-    /// tokenizer that was read from a folder goes with it: chat templates, padding, and what else Fathom has no use for.
+    /// Writes `tokenizer.json` and a `tokenizer_config.json` with which Transformers' `AutoTokenizer` loads it. Files
+    /// next to a tokenizer that was read from a folder are copied along: chat templates, padding, and others that
+    /// Fathom does not use.
     ///
     /// # Errors
-    /// The folder cannot be written, or what lay next to the tokenizer cannot be read any more.
+    /// The folder cannot be written, or the files next to the tokenizer can no longer be read.
     pub fn save_dir(&self, dir: impl AsRef<Path>) -> Result<()> {
         let dir = dir.as_ref();
         let mut config = json!({

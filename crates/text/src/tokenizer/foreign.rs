@@ -1,5 +1,5 @@
-//! The `tokenizers` crate behind a guard. Its files come from anywhere: what it panics on is refused, and so is a file whose parts
-//! could make a text so long that no memory holds it.
+//! Guarded access to the `tokenizers` crate, whose input files may come from anywhere: files that make it panic are
+//! rejected, as are files whose components could make a text too long for memory.
 
 use super::missing;
 use crate::error::{Error, OrIo, Result};
@@ -13,20 +13,21 @@ use tokenizers::{
     PreTokenizer, TruncationDirection,
 };
 
-/// Ids are below this, as `model.vocab` is. Tables by id, and the list of holes when a vocabulary is written, are as long.
+/// Upper bound of ids, as of `model.vocab`. Tables by id, and the list of holes when a vocabulary is written, have
+/// this length.
 pub(super) const MOST_IDS: usize = 1 << 24;
-/// A tokenizer whose parts can make a text this many times as long, and no more, is believed. Llama 2's can make it 12 times.
+/// Expansion factor up to which a tokenizer is trusted. Llama 2's is 12.
 const TRUSTED: f64 = 16.0;
-/// Beyond this a file is refused. ALBERT's parts, of which each could, come to 20 000.
+/// Expansion factor above which a file is rejected. ALBERT's components have a worst case of 20 000.
 const MOST: f64 = 65_536.0;
-/// Beyond this, so is one with such a decoder. The decoders of known families shorten.
+/// Maximum expansion factor of a decoder. The decoders of known families shorten.
 const MOST_DECODED: f64 = 64.0;
-/// A text is tried in blocks of this many bytes, which cannot become too long for memory.
+/// Block size for measuring the expansion of a text; expanded blocks always fit into memory.
 const BLOCK_BYTES: usize = 256;
-/// Short texts may become this long, whatever they are.
+/// Expanded size allowed for any text, however short.
 const SPARE_BYTES: usize = 64 << 10;
 
-/// The parts of a `tokenizer.json` that make texts longer.
+/// The components of a `tokenizer.json` that can make texts longer.
 #[derive(Deserialize)]
 struct Shape {
     #[serde(default)]
@@ -39,7 +40,7 @@ struct Shape {
     decoder: Value,
 }
 
-/// A tokenizer, and how many times as long its parts can make a text.
+/// A tokenizer, and the factor by which its components can expand a text.
 pub(super) struct Parsed {
     pub(super) inner: tokenizers::Tokenizer,
     pub(super) growth: f64,
@@ -48,7 +49,7 @@ pub(super) struct Parsed {
 /// Reads and parses a `tokenizer.json`.
 ///
 /// # Errors
-/// As [`parse`], and where the file cannot be read.
+/// Same as [`parse`], or the file cannot be read.
 pub(super) fn read(path: &Path) -> Result<Parsed> {
     if let Some(advice) = missing::advice(path) {
         return Err(Error::NoTokenizer { path: path.to_owned(), advice });
@@ -57,16 +58,16 @@ pub(super) fn read(path: &Path) -> Result<Parsed> {
     parse(&bytes, path)
 }
 
-/// Parses a `tokenizer.json`, switching off truncation, padding and the dropout of merges: this crate never wants any.
+/// Parses a `tokenizer.json`, disabling truncation, padding and merge dropout, which this crate never uses.
 ///
 /// # Errors
-/// The bytes are no tokenizer, or one that no text could be encoded with.
+/// The bytes are not a tokenizer, or no text could be encoded with it.
 pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Parsed> {
     let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
-    // Its parser panics on broken JSON in some places and does not say where in others.
+    // The crate's parser panics on some broken JSON, and omits the position in other cases.
     serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|e| refuse(e.to_string()))?;
     let shape: Shape = serde_json::from_slice(bytes).map_err(|e| refuse(e.to_string()))?;
-    // Added tokens are normalised while they are parsed.
+    // Added tokens are normalized during parsing, so the expansion is checked before.
     let growth = growth(&shape).map_err(refuse)?;
     let mut inner = match guarded(|| tokenizers::Tokenizer::from_bytes(bytes)) {
         Ok(Ok(inner)) => inner,
@@ -85,7 +86,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Parsed> {
     Ok(Parsed { inner, growth })
 }
 
-/// How many times as long normaliser and pre-tokenizer can make a text.
+/// Factor by which normalizer and pre-tokenizer can expand a text.
 fn growth(shape: &Shape) -> std::result::Result<f64, String> {
     let growth = factor(&shape.normalizer) * factor(&shape.pre_tokenizer);
     for (what, factor, most) in [
@@ -100,7 +101,7 @@ fn growth(shape: &Shape) -> std::result::Result<f64, String> {
     Ok(growth)
 }
 
-/// How many times as long one part can make a text, by its fields: older files do not name the kinds.
+/// Expansion factor of one component, determined from its fields, since older files do not name the types.
 fn factor(part: &Value) -> f64 {
     let parts = ["normalizers", "pretokenizers", "processors", "decoders"];
     if let Some(parts) = parts.iter().find_map(|key| part.get(key)?.as_array()) {
@@ -109,24 +110,25 @@ fn factor(part: &Value) -> f64 {
     let length = |key: &str| part.get(key).and_then(Value::as_str).map(|text| text.len() as f64);
     if let (Some(pattern), Some(content)) = (part.get("pattern"), length("content")) {
         return match pattern.get("String").and_then(Value::as_str).map_or(0, str::len) {
-            // An expression may match nothing at all, between any two bytes.
+            // An expression may match the empty string between any two bytes.
             0 => content + 1.0,
             matched => (content / matched as f64).max(1.0),
         };
     }
     if let Some(prepended) = length("prepend") {
-        // Put before every stretch between special tokens, which may be short. No family prepends more than one character.
+        // Prepended to every part between special tokens, which may be short. No family prepends more than one
+        // character.
         return if prepended > 64.0 { f64::INFINITY } else { prepended + 1.0 };
     }
     if let Some(map) = part.get("precompiled_charsmap").and_then(Value::as_str) {
         return longest_replacement(map).max(1.0);
     }
     match part.get("type").and_then(Value::as_str).unwrap_or_default() {
-        // U+FDFA has three bytes, and thirty-three when it is decomposed.
+        // U+FDFA has three bytes, and thirty-three when decomposed.
         "NFKC" | "NFKD" => 11.0,
         "NFC" | "NFD" | "ByteLevel" => 3.0,
         "Lowercase" | "WordPiece" => 2.0,
-        // A space on either side, the letter in lower case, its accents apart.
+        // A space on either side, the letter in lower case, and its accents separated.
         "Bert" | "BertNormalizer" | "Metaspace" => 8.0,
         "TemplateProcessing" => {
             let pieces = |key| part.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -137,8 +139,8 @@ fn factor(part: &Value) -> f64 {
     }
 }
 
-/// Bytes of the longest text in SentencePiece's map of characters: base64 of the length of a table, the table, and texts that end
-/// in zeros.
+/// Length of the longest text in SentencePiece's character map: base64 of a table length, the table, and
+/// zero-terminated texts.
 fn longest_replacement(base64: &str) -> f64 {
     let (mut bytes, mut bits, mut held) = (Vec::with_capacity(base64.len() / 4 * 3), 0u32, 0);
     for digit in base64.bytes() {
@@ -161,10 +163,10 @@ fn longest_replacement(base64: &str) -> f64 {
     texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0) as f64
 }
 
-/// Runs a call of the crate.
+/// Calls the crate.
 ///
 /// # Errors
-/// Its own error, or that it panicked.
+/// The crate's own error, or a panic.
 pub(super) fn ask<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
     match guarded(call) {
         Ok(Ok(answer)) => Ok(answer),
@@ -173,10 +175,10 @@ pub(super) fn ask<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> 
     }
 }
 
-/// The ids of a text; `template` adds what the tokenizer puts around a prompt.
+/// Ids of a text; `template` adds the tokens that the tokenizer puts around a prompt.
 ///
 /// # Errors
-/// As [`ask`]; a text that would become too long for memory.
+/// Same as [`ask`]; or the text would become too long for memory.
 pub(super) fn encode(
     inner: &tokenizers::Tokenizer,
     growth: f64,
@@ -191,10 +193,10 @@ pub(super) fn encode(
     })
 }
 
-/// As [`encode`] with the template, of one text or two: the ids, and how many are of the first token type.
+/// Like [`encode`] with the template, for one or two texts: the ids, and the number of those of the first token type.
 ///
 /// # Errors
-/// As [`encode`].
+/// Same as [`encode`].
 pub(super) fn encode_pair(
     inner: &tokenizers::Tokenizer,
     growth: f64,
@@ -222,7 +224,7 @@ pub(super) fn encode_pair(
     })
 }
 
-/// The lengths of two texts that have so much room together: the longer one gives way.
+/// Lengths of two texts that share `room`; the longer one is shortened first.
 fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
     if first + second <= room {
         return [first, second];
@@ -232,10 +234,10 @@ fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
     if first > second { [long, short] } else { [short, long] }
 }
 
-/// Where each token of a text ends, in bytes, special tokens recognised.
+/// End of each token of a text, in bytes, with special tokens recognized.
 ///
 /// # Errors
-/// As [`encode`].
+/// Same as [`encode`].
 pub(super) fn ends(inner: &tokenizers::Tokenizer, growth: f64, text: &str) -> Result<Vec<usize>> {
     ask(|| {
         if growth > TRUSTED {
@@ -245,7 +247,7 @@ pub(super) fn ends(inner: &tokenizers::Tokenizer, growth: f64, text: &str) -> Re
     })
 }
 
-/// Tries, block by block, how long normaliser and pre-tokenizer make a text.
+/// Measures, block by block, how long normalizer and pre-tokenizer make a text.
 fn try_length(inner: &tokenizers::Tokenizer, text: &str) -> tokenizers::Result<()> {
     let most = text.len().saturating_mul(TRUSTED as usize).saturating_add(SPARE_BYTES);
     let (mut rest, mut grown) = (text, 0usize);

@@ -1,19 +1,19 @@
-//! A `tokenizer.json` that is not there: what to do about it.
+//! Advice for a missing `tokenizer.json`.
 
 use std::path::Path;
 
 use fathom_base::hub;
 
-/// Other files of tokenizers, which Transformers makes a `tokenizer.json` of.
+/// Other tokenizer files, from which Transformers can create a `tokenizer.json`.
 const OTHERS: [&str; 5] =
     ["tokenizer.model", "spiece.model", "tokenizer.tiktoken", "vocab.json", "vocab.txt"];
 
-/// What to do about a missing file, if that follows from what lies next to it, or from its folder's name.
+/// Advice for a missing file, derived from the files next to it or from its folder's name.
 pub(super) fn advice(path: &Path) -> Option<String> {
     if path.exists() {
         return None;
     }
-    // A folder may have been meant, or a file in it.
+    // The path may denote a folder, or a file in it.
     let folder = path.parent().filter(|_| path.extension().is_some_and(|end| end == "json"));
     if let Some(advice) = hub::advice(folder.unwrap_or(path)) {
         return Some(advice);

@@ -1,10 +1,10 @@
 //! Tokenizers in Hugging Face's `tokenizer.json` form: reading, training, encoding and decoding.
 //!
 //! The reference is the `tokenizers` crate with its pure-Rust regex; byte-level BPE of the known families is encoded
-//! by an engine of our own that gives the same ids ([`fast`]). What else this module adds: long texts are cut into
-//! pieces where the pre-tokenizer would cut anyway ([`pieces`]), text never turns into special tokens by accident,
-//! a stream of ids becomes a stream of whole characters ([`Stream`]), the ids of special roles are read from the
-//! files next to the tokenizer, and whatever a file holds, the crate answers and does not panic ([`foreign`]).
+//! by a faster engine with the same ids ([`fast`]). In addition, this module splits long texts where the
+//! pre-tokenizer would split anyway ([`pieces`]), never turns text into special tokens by accident, converts a stream
+//! of ids to a stream of whole characters ([`Stream`]), reads the ids of special roles from the files next to the
+//! tokenizer, and guards against panics whatever a file contains ([`foreign`]).
 
 mod fast;
 mod folder;
@@ -27,37 +27,37 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Texts above this many bytes are encoded in pieces of about this size, in parallel.
+/// Size of the pieces in which longer texts are encoded, in parallel.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Our own engine needs tables, which for a large vocabulary take as long to make as it takes the other engine to
-/// encode this much.
+/// Bytes of text from which the fast engine pays off: building its tables for a large vocabulary takes as long as the
+/// other engine needs to encode this much.
 const WORTH_BYTES: usize = 64 << 10;
 
 /// A tokenizer and the ids of its special roles.
 ///
 /// Encoding is a pure function of the text: the same text gives the same ids whatever the number of threads.
 pub struct Tokenizer {
-    /// Treats the spelling of a special token as plain text.
+    /// Treats the spellings of special tokens as plain text.
     plain: tokenizers::Tokenizer,
-    /// The same tokenizer with special tokens recognised; made on first use, since most jobs never need it.
+    /// The same tokenizer with special tokens recognized; created on first use, since most jobs never need it.
     special: OnceLock<tokenizers::Tokenizer>,
-    /// Our own engine, if it knows this tokenizer; made when there is enough to encode.
+    /// Fast engine, if it supports this tokenizer; created once there is enough text.
     fast: OnceLock<Option<fast::Fast>>,
-    /// Bytes encoded before `fast` was made.
+    /// Bytes encoded before `fast` was created.
     asked_bytes: AtomicUsize,
     roles: roles::Roles,
     path: PathBuf,
-    /// The folder that it was read from with the files next to it.
+    /// Folder that it was read from, with the files next to it.
     folder: Option<PathBuf>,
     vocab_size: usize,
-    /// Tokens are spelled in the alphabet of bytes.
+    /// True if tokens are spelled in the byte-level alphabet.
     byte_level: bool,
-    /// Bytes of each token; made when they are asked for.
+    /// Byte length of each token; computed on first use.
     lengths: OnceLock<Vec<u32>>,
-    /// What its template puts around a text, if that is always the same.
+    /// Tokens that the template puts around a text, if they are always the same.
     around: OnceLock<Option<(Vec<u32>, Vec<u32>)>>,
-    /// How many times as long normaliser and pre-tokenizer can make a text.
+    /// Factor by which normalizer and pre-tokenizer can expand a text.
     growth: f64,
     cuts: pieces::Cuts,
 }
@@ -81,11 +81,12 @@ impl Tokenizer {
         Self::assemble(foreign::read(path)?, path.to_owned(), roles::Roles::default())
     }
 
-    /// Reads `tokenizer.json` from a model folder (or what stands for it in a GGUF file), and the roles from `generation_config.json`,
-    /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, in this order of trust.
+    /// Reads `tokenizer.json` from a model folder (or its equivalent from a GGUF file), and the roles from
+    /// `generation_config.json`, `tokenizer_config.json`, `special_tokens_map.json` and `config.json`, in this order
+    /// of precedence.
     ///
     /// # Errors
-    /// As [`Tokenizer::from_file`]; also when one of the other files exists and holds something unusable.
+    /// Same as [`Tokenizer::from_file`]; or one of the other files exists and is unusable.
     pub fn from_dir(dir: impl AsRef<Path>) -> Result<Self> {
         let of_gguf = fathom_base::gguf::is_file(dir.as_ref());
         let path = if of_gguf { dir.as_ref().to_owned() } else { dir.as_ref().join("tokenizer.json") };
@@ -118,7 +119,7 @@ impl Tokenizer {
         let cuts = pieces::Cuts::of(&inner);
         let (special, fast, asked_bytes) = (OnceLock::new(), OnceLock::new(), AtomicUsize::new(0));
         let (folder, vocab_size) = (None, past_last);
-        // The spelling of a space tells: vocabularies of bytes have one for every byte.
+        // Detected by the spelling of a space, since byte-level vocabularies have a token for every byte.
         let byte_level = vocabulary.contains_key("\u{120}") && inner.get_decoder().is_some();
         Ok(Self {
             plain: inner,
@@ -137,29 +138,29 @@ impl Tokenizer {
         })
     }
 
-    /// Encodes text; nothing is added, and the spelling of a special token is treated as ordinary text.
+    /// Encodes text without adding tokens; spellings of special tokens are treated as ordinary text.
     ///
-    /// Texts beyond 32 KiB are cut at line ends where the pre-tokenizer cuts anyway, so the ids are the same as
-    /// those of the text in one piece. Tokenizers for which that is not known to hold are fed the whole text.
+    /// Texts above 32 KiB are split at line ends where the pre-tokenizer splits anyway, so the ids are those of the
+    /// whole text. Tokenizers for which this is not guaranteed receive the whole text.
     ///
     /// # Errors
-    /// The tokenizer has no token for a piece of the text and no unknown token.
+    /// The tokenizer has neither a token for a piece of the text nor an unknown token.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_as(text, false)
     }
 
-    /// Encodes text in which the spellings of special tokens stand for those tokens; nothing is added.
+    /// Encodes text in which spellings of special tokens denote those tokens; no tokens are added.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Same as [`Tokenizer::encode`].
     pub fn encode_special(&self, text: &str) -> Result<Vec<u32>> {
         self.encode_as(text, true)
     }
 
-    /// As [`Tokenizer::encode_special`], with the byte of the text at which each token ends.
+    /// Like [`Tokenizer::encode_special`], also returning the byte offset at which each token ends.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Same as [`Tokenizer::encode`].
     pub fn encode_with_ends(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>)> {
         let ids = self.encode_special(text)?;
         let lengths = self.lengths.get_or_init(|| {
@@ -170,7 +171,7 @@ impl Tokenizer {
             Some(*end)
         };
         let ends: Vec<usize> = ids.iter().scan(0, add).collect();
-        // Tokens that are bytes of the text add up to it; others are looked up where they came from.
+        // Byte-level tokens concatenate to the text; for others the offsets are looked up.
         if self.byte_level && ends.last().copied().unwrap_or(0) == text.len() {
             return Ok((ids, ends));
         }
@@ -182,11 +183,11 @@ impl Tokenizer {
         Ok((ids, ends))
     }
 
-    /// Encodes a prompt as Transformers' `tokenizer(text)` does: special tokens are recognised and the
-    /// tokenizer's template (for many families a leading bos) is applied.
+    /// Encodes a prompt like Transformers' `tokenizer(text)`: special tokens are recognized, and the tokenizer's
+    /// template is applied (in many families a leading bos).
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Same as [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         let Some((before, after)) = self.around.get_or_init(|| self.template()) else {
             return foreign::encode(self.recognising(), self.growth, text, true);
@@ -194,12 +195,12 @@ impl Tokenizer {
         Ok([before, &self.encode_special(text)?[..], after].concat())
     }
 
-    /// Encodes one text or two as Transformers' `tokenizer(first, second)` does, with how many of the ids are of the first token type.
-    /// Of more than `most` tokens, those of its template among them, the last of the longer text are left out
-    /// (`truncation="longest_first"`).
+    /// Encodes one or two texts like Transformers' `tokenizer(first, second)`, also returning the number of ids of
+    /// the first token type. If there are more than `most` tokens, including those of the template, the last ones of
+    /// the longer text are dropped (`truncation="longest_first"`).
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`].
+    /// Same as [`Tokenizer::encode`].
     pub fn encode_pair(
         &self,
         first: &str,
@@ -209,7 +210,7 @@ impl Tokenizer {
         foreign::encode_pair(self.recognising(), self.growth, (first, second), most)
     }
 
-    /// What the tokenizer's template puts before and after every text; nothing if it does not put the same around two.
+    /// Tokens that the template puts before and after every text; `None` if they differ between two sample texts.
     fn template(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let encode = |text, template| foreign::encode(self.recognising(), self.growth, text, template).ok();
         let around = |text| {
@@ -222,65 +223,65 @@ impl Tokenizer {
         (around("fn f(x: u8) -> u8 {}")? == found && encode("", true)? == empty).then_some(found)
     }
 
-    /// The begin-of-text token, if [`Tokenizer::encode_prompt`] puts it before every text.
+    /// Beginning-of-text token, if [`Tokenizer::encode_prompt`] puts it before every text.
     pub fn prompt_bos(&self) -> Option<u32> {
         let template = self.encode_prompt("");
         self.bos().filter(|bos| template.is_ok_and(|template| template.first() == Some(bos)))
     }
 
-    /// Encodes many texts on all threads, each as [`Tokenizer::encode`] does; the order is kept.
+    /// Encodes many texts on all threads, each like [`Tokenizer::encode`], preserving their order.
     ///
     /// # Errors
-    /// As [`Tokenizer::encode`], for the first text that fails.
+    /// Same as [`Tokenizer::encode`], for the first text that fails.
     pub fn encode_batch<S: AsRef<str> + Sync>(&self, texts: &[S]) -> Result<Vec<Vec<u32>>> {
         texts.par_iter().map(|text| self.encode(text.as_ref())).collect()
     }
 
-    /// The text of these ids, special tokens written out. Ids outside the vocabulary are left out, and bytes that
-    /// are not UTF-8 become U+FFFD. Of a file whose decoder fails every text is empty.
+    /// Decodes ids, writing out special tokens. Ids outside the vocabulary are skipped, and invalid UTF-8 becomes
+    /// U+FFFD. Returns an empty text if the file's decoder fails.
     pub fn decode(&self, ids: &[u32]) -> String {
         foreign::ask(|| self.plain.decode(ids, false)).unwrap_or_default()
     }
 
-    /// The text of these ids without special tokens.
+    /// Decodes ids without special tokens.
     pub fn decode_text(&self, ids: &[u32]) -> String {
         foreign::ask(|| self.plain.decode(ids, true)).unwrap_or_default()
     }
 
-    /// Starts a stream that turns ids into text one by one, special tokens left out.
+    /// Starts a stream that decodes ids one by one, without special tokens.
     pub fn stream(&self) -> Stream<'_> {
         Stream::new(self, &[])
     }
 
-    /// As [`Tokenizer::stream`], of ids that continue these: the texts of both joined are the text of all.
+    /// Like [`Tokenizer::stream`], for ids that continue `before`: the concatenated texts equal the text of all ids.
     pub fn stream_after(&self, before: &[u32]) -> Stream<'_> {
         Stream::new(self, before)
     }
 
-    /// The number of ids a model's embedding must cover: the largest id plus one.
+    /// Number of ids that a model's embedding must cover: the largest id plus one.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// The id of a token by its spelling.
+    /// Id of a token by its spelling.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.plain.token_to_id(token)
     }
 
-    /// The spelling of a token by its id, in the vocabulary's own alphabet; of an added token as its file spells it, which is how
-    /// other files name it, and not as the normaliser makes it.
+    /// Spelling of a token by its id, in the vocabulary's own alphabet. Added tokens are spelled as in their file,
+    /// which is how other files refer to them, not as normalized.
     pub fn token(&self, id: u32) -> Option<String> {
         let added = self.plain.get_added_vocabulary().get_added_tokens_decoder().get(&id);
         added.map(|token| token.content.clone()).or_else(|| self.plain.id_to_token(id))
     }
 
-    /// A token that is not text, as those that begin or end one.
+    /// Returns true for a token that is not text, such as one that begins or ends a text.
     pub fn is_special(&self, id: u32) -> bool {
         let added = self.plain.get_added_vocabulary().get_added_tokens_decoder().get(&id);
         added.is_some_and(|token| token.special) || self.stops().contains(&id) || self.bos() == Some(id)
     }
 
-    /// The bytes that a token stands for, which need not be whole characters; none of an id without a token.
+    /// Bytes of a token, which need not be whole characters; empty for an id without a token.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         let Some(token) = self.token(id) else { return Vec::new() };
         if self.plain.get_added_vocabulary().get_added_tokens_decoder().contains_key(&id) {
@@ -299,28 +300,28 @@ impl Tokenizer {
         token.replace('\u{2581}', " ").into_bytes()
     }
 
-    /// The id that begins a text, where the tokenizer or its model has one.
+    /// Beginning-of-text id, if the tokenizer or its model defines one.
     pub fn bos(&self) -> Option<u32> {
         self.roles.bos
     }
 
-    /// The same where the tokenizer has one, as Transformers' `tokenizer.bos_token_id`: not where its files say that it has none, and
-    /// the model's configuration names an id all the same (Qwen 2).
+    /// Beginning-of-text id of the tokenizer itself, like Transformers' `tokenizer.bos_token_id`: `None` if its files
+    /// define none, even if the model's configuration names an id (Qwen 2).
     pub fn own_bos(&self) -> Option<u32> {
         self.roles.bos.filter(|_| !self.roles.without_bos)
     }
 
-    /// Further tokens that its files name, by key: `pad_token` and others, as chat templates have them.
+    /// Other named tokens in its files, by key: `pad_token` and others used in chat templates.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.roles.others.iter().map(|(key, token)| (*key, token.as_str()))
     }
 
-    /// The id that ends a document in training: the first of [`Tokenizer::stops`].
+    /// End-of-document id in training: the first of [`Tokenizer::stops`].
     pub fn eos(&self) -> Option<u32> {
         self.roles.eos.first().copied()
     }
 
-    /// [`Tokenizer::eos`], or an error that names the file.
+    /// Returns [`Tokenizer::eos`], or an error that names the file.
     ///
     /// # Errors
     /// The tokenizer has no end-of-text token.
@@ -334,12 +335,12 @@ impl Tokenizer {
         })
     }
 
-    /// All ids that end a generated text.
+    /// All ids that end generation.
     pub fn stops(&self) -> &[u32] {
         &self.roles.eos
     }
 
-    /// Writes `tokenizer.json` at this path, under a temporary name first.
+    /// Atomically writes `tokenizer.json` to this path.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -347,7 +348,7 @@ impl Tokenizer {
         crate::store::write_whole(path.as_ref(), self.to_json()?.as_bytes())
     }
 
-    /// The content of `tokenizer.json`.
+    /// Content of `tokenizer.json`.
     ///
     /// # Errors
     /// The tokenizer cannot be written as JSON.
@@ -355,11 +356,11 @@ impl Tokenizer {
         foreign::ask(|| self.plain.to_string(false))
     }
 
-    /// A name for the mapping from text to ids: BLAKE3 of the `tokenizer.json` as this crate writes it, 32 hex
-    /// digits. Stores carry it, so that a store is not read with another tokenizer.
+    /// Identifies the mapping from text to ids: BLAKE3 of the `tokenizer.json` as written by this crate, 32 hex
+    /// digits. Recorded in stores, so that a store is not read with another tokenizer.
     ///
     /// # Errors
-    /// As [`Tokenizer::to_json`].
+    /// Same as [`Tokenizer::to_json`].
     pub fn hash(&self) -> Result<String> {
         // The vocabulary is written in id order, so the text is the same in every process.
         Ok(blake3::hash(self.to_json()?.as_bytes()).to_hex()[..32].to_owned())
@@ -384,8 +385,8 @@ impl Tokenizer {
         }
     }
 
-    /// Our own engine for a text of so many bytes. Both engines give the same ids, so it does not matter when one
-    /// takes over from the other.
+    /// Fast engine for a text of `bytes` bytes. Both engines give the same ids, so the moment of switching does not
+    /// matter.
     fn fast_for(&self, bytes: usize) -> Option<&fast::Fast> {
         if self.fast.get().is_none() {
             let before = self.asked_bytes.fetch_add(bytes, Ordering::Relaxed);

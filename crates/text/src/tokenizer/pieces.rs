@@ -1,44 +1,44 @@
-//! Where a long text may be cut without changing its ids.
+//! Positions where a long text can be split without changing its ids.
 //!
-//! Pre-tokenizers of the GPT family are one regular expression applied from left to right. A cut is harmless where
-//! a match ends whatever follows, and where the part on the left is matched the same when nothing follows. Both
-//! hold after a line feed that has a letter or digit of the alphabet (not white space) before it and a letter or
-//! digit after it:
+//! Pre-tokenizers of the GPT family are a regular expression applied from left to right. A split is harmless if a
+//! match ends there whatever follows, and if the left part is matched the same way when nothing follows. Both hold
+//! after a line feed that has an ASCII letter or digit (not white space) before it and an ASCII letter or digit after
+//! it:
 //!
-//! - with GPT-2's expression the line feed is a token `\s+` of its own (the look-ahead `\s+(?!\S)` gives back one
-//!   character, and there is only one);
-//! - with Llama 3's, Qwen 2's and o200k's it is matched by `\s*[\r\n]+`, or belongs to the punctuation before it
+//! - with GPT-2's expression the line feed is a separate match of `\s+` (the look-ahead `\s+(?!\S)` would give back
+//!   one character, and there is only one);
+//! - with those of Llama 3, Qwen 2 and o200k it is matched by `\s*[\r\n]+`, or belongs to the preceding punctuation
 //!   (`[\r\n/]*`), which then ends because a letter follows;
-//! - no alternative takes a line feed together with the letter after it.
+//! - no alternative matches a line feed together with the letter after it.
 
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 
-/// Llama 3's expression; [`super::train`] uses it too.
+/// Llama 3's expression, also used by [`super::train`].
 pub(crate) const LLAMA3: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-/// Qwen 2's.
+/// Qwen 2's expression.
 pub(crate) const QWEN2: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-/// GPT-2's.
+/// GPT-2's expression.
 pub(crate) const GPT2: &str =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-/// GPT-4o's.
+/// GPT-4o's expression.
 pub(crate) const O200K: &str = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/// Mistral's Tekken: O200K without contractions, digits one by one.
+/// Mistral's Tekken expression: O200K without contractions, digits one by one.
 pub(crate) const TEKKEN: &str = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/// Whether texts may be cut for a given tokenizer.
+/// Positions at which texts may be split for a given tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cuts {
     /// After a line feed between letters or digits.
     AtLines,
-    /// Not known to be harmless: the text stays whole.
+    /// Not known to be harmless: the text is never split.
     Never,
 }
 
 impl Cuts {
-    /// Decides from the tokenizer's parts; whatever is not recognised means `Never`.
+    /// Decides from the tokenizer's components; anything unrecognized gives `Never`.
     pub(super) fn of(inner: &tokenizers::Tokenizer) -> Self {
         let normalizer_is_local = matches!(inner.get_normalizer(), None | Some(NormalizerWrapper::NFC(_)));
         let added_are_local = inner
@@ -49,7 +49,7 @@ impl Cuts {
         if normalizer_is_local && added_are_local && known { Self::AtLines } else { Self::Never }
     }
 
-    /// Cuts `text` into pieces of at least `size` bytes (the last may be shorter); their concatenation is `text`.
+    /// Splits `text` into pieces of at least `size` bytes (the last may be shorter); their concatenation is `text`.
     pub(super) fn split(self, text: &str, size: usize) -> Vec<&str> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -66,7 +66,7 @@ impl Cuts {
     }
 }
 
-/// The first harmless cut at or after `from`. ASCII letters and digits suffice and need no decoding.
+/// First harmless split at or after `from`. ASCII letters and digits suffice and need no decoding.
 fn next_cut(bytes: &[u8], from: usize) -> Option<usize> {
     (from.max(2)..bytes.len()).find(|&at| {
         bytes[at - 1] == b'\n' && bytes[at - 2].is_ascii_alphanumeric() && bytes[at].is_ascii_alphanumeric()
@@ -88,7 +88,7 @@ fn is_known(pre_tokenizer: &PreTokenizerWrapper) -> bool {
                 };
                 isolated && regex && !level.use_regex && !level.add_prefix_space
             }
-            // Digits are cut out one by one, and GPT-2's expression sees what lies between.
+            // Digits are cut out one by one, and GPT-2's expression is applied to the rest.
             [PreTokenizerWrapper::Digits(_), PreTokenizerWrapper::ByteLevel(level)] => {
                 level.use_regex && !level.add_prefix_space
             }

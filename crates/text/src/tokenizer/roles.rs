@@ -1,4 +1,4 @@
-//! Which ids begin and end a text: read from the files next to a tokenizer, or known by spelling.
+//! Ids that begin and end a text: read from the files next to a tokenizer, or known by their spelling.
 
 use crate::error::{Error, Result};
 use crate::gguf::side_file;
@@ -6,34 +6,34 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Spellings of an end-of-text token, tried in this order when no file names one.
+/// Spellings of end-of-text tokens, tried in this order if no file names one.
 pub(super) const KNOWN_EOS: [&str; 6] =
     ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|eot_id|>"];
-/// Classes of tokenizers that have no beginning of text unless their configuration names one.
+/// Tokenizer classes without a beginning-of-text token unless their configuration names one.
 const WITHOUT_BOS: [&str; 4] =
     ["PreTrainedTokenizerFast", "TokenizersBackend", "Qwen2Tokenizer", "Qwen2TokenizerFast"];
 const KNOWN_BOS: [&str; 4] = ["<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>"];
 
-/// Further keys of tokens that chat templates can name.
+/// Other token keys that chat templates may use.
 const OTHERS: [&str; 5] = ["unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The ids of the special roles.
+/// Ids of the special roles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
     pub(super) bos: Option<u32>,
-    /// What further tokens of the tokenizer's own files are called, by key.
+    /// Other named tokens in the tokenizer's own files, by key.
     pub(super) others: BTreeMap<&'static str, String>,
-    /// The tokenizer's own files say that it has none, whatever the model's configuration calls one.
+    /// True if the tokenizer's own files define no beginning of text, whatever the model's configuration names.
     pub(super) without_bos: bool,
-    /// The id that ends a document first, then further ids that end a generation.
+    /// First the id that ends a document, then further ids that end generation.
     pub(super) eos: Vec<u32>,
 }
 
 impl Roles {
-    /// Reads the roles of a model folder; `id_of` looks a spelling up.
+    /// Reads the roles of a model folder; `id_of` looks up a spelling.
     ///
-    /// The token named in the tokenizer's own files comes first in `eos`, since training documents end with it;
-    /// ids in `generation_config.json` and `config.json` follow as further stops.
+    /// The token named in the tokenizer's own files comes first in `eos`, since training documents end with it; ids
+    /// from `generation_config.json` and `config.json` follow as further stops.
     pub(super) fn from_dir(dir: &Path, id_of: impl Fn(&str) -> Option<u32>) -> Result<Self> {
         let mut roles = Self::default();
         for name in ["tokenizer_config.json", "special_tokens_map.json"] {
@@ -74,7 +74,7 @@ impl Roles {
         Ok(roles)
     }
 
-    /// Fills what no file named.
+    /// Fills roles that no file named.
     pub(super) fn guess_missing(&mut self, id_of: impl Fn(&str) -> Option<u32>) {
         if self.eos.is_empty() {
             self.eos.extend(KNOWN_EOS.iter().find_map(|token| id_of(token)));
@@ -97,7 +97,8 @@ pub(super) fn parse_object(bytes: &[u8], path: &Path) -> Result<Value> {
     if value.is_object() { Ok(value) } else { Err(bad("an object was expected".into())) }
 }
 
-/// A token given as a string or as an object with `content`; a spelling the vocabulary lacks is refused.
+/// Parses a token given as a string or as an object with `content`; a spelling missing from the vocabulary is an
+/// error.
 fn spelled(
     config: &Value,
     key: &str,
@@ -120,7 +121,7 @@ fn spelled(
     }
 }
 
-/// A token id or a list of them.
+/// Parses a token id or a list of them.
 fn numbered(config: &Value, key: &str, path: &Path) -> Result<Vec<u32>> {
     let one = |value: &Value| {
         value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| Error::Json {
@@ -136,7 +137,7 @@ fn numbered(config: &Value, key: &str, path: &Path) -> Result<Vec<u32>> {
     }
 }
 
-/// Reads the roles out of the bytes of any of the four files; the entry point of the fuzz target.
+/// Parses the roles from the bytes of any of the four files; the entry point of the fuzz target.
 pub(crate) fn probe(bytes: &[u8]) -> Result<()> {
     let path = Path::new("tokenizer_config.json");
     let config = parse_object(bytes, path)?;

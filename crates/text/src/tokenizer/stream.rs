@@ -1,24 +1,25 @@
-//! Ids in, whole characters out: what a person watching a generation needs.
+//! Incremental decoding of ids to whole characters, for displaying a generation.
 
 use super::Tokenizer;
 
-/// The decoder writes it for bytes that are not (yet) a character.
+/// Written by the decoder for bytes that are not (yet) a character.
 const REPLACEMENT: char = '\u{FFFD}';
 
-/// Ids held back at most. A character has four bytes, so a longer run of undecodable bytes is no character.
+/// Maximum number of ids held back. A character has at most four bytes, so a longer run of undecodable bytes is no
+/// character.
 const MAX_PENDING: usize = 32;
 
-/// Turns ids into text one at a time. The pieces joined equal [`Tokenizer::decode_text`] of all ids, if their bytes are whole
-/// characters.
+/// Decodes ids one at a time. The concatenated pieces equal [`Tokenizer::decode_text`] of all ids if their bytes are
+/// whole characters.
 ///
-/// The decoder is applied to a short window of settled ids before the pending ones, because decoders of words treat the first
-/// token of a text differently (they drop its leading space), and decoders of bytes spoil a whole run of them for one that is
-/// missing.
+/// The decoder is applied to a short window of settled ids followed by the pending ones, because word-level decoders
+/// treat the first token of a text differently (they drop its leading space), and byte-level decoders garble a whole
+/// run of bytes if one is missing.
 #[derive(Debug)]
 pub struct Stream<'t> {
     tokenizer: &'t Tokenizer,
     window: Vec<u32>,
-    /// How many ids at the start of the window are settled, and how many bytes of its text have been given out.
+    /// Number of settled ids at the start of the window, and number of bytes of its text already returned.
     settled: usize,
     given: usize,
 }
@@ -30,11 +31,11 @@ impl<'t> Stream<'t> {
         stream
     }
 
-    /// Adds an id; returns the text that became certain, if any. Never returns half a character.
+    /// Adds an id and returns the text that became final, if any. Never returns half a character.
     pub fn push(&mut self, id: u32) -> Option<String> {
         self.window.push(id);
         let text = self.tokenizer.decode_text(&self.window);
-        // Some decoders write one for each byte of half a character.
+        // Some decoders write one per byte of an incomplete character.
         let whole = text.trim_end_matches(REPLACEMENT).len();
         if whole < text.len() && self.window.len() - self.settled < MAX_PENDING {
             return self.take(&text, whole);
@@ -44,7 +45,8 @@ impl<'t> Stream<'t> {
         piece
     }
 
-    /// Adds a text that no id of the stream stands for, such as the spelling of a special token: returns what was held back, and it.
+    /// Inserts text that does not come from an id, such as the spelling of a special token; returns it after any text
+    /// held back.
     pub fn insert(&mut self, text: &str) -> String {
         let before = self.tokenizer.decode_text(&self.window);
         let mut piece = self.take(&before, before.len()).unwrap_or_default();
@@ -53,14 +55,14 @@ impl<'t> Stream<'t> {
         piece
     }
 
-    /// Ends the stream: returns what was held back, undecodable bytes as U+FFFD.
+    /// Ends the stream and returns any text held back, with undecodable bytes as U+FFFD.
     pub fn finish(mut self) -> Option<String> {
         let text = self.tokenizer.decode_text(&self.window);
         let end = text.len();
         self.take(&text, end)
     }
 
-    /// Keeps, as the context of the next id, the fewest ids that have a text of whole characters.
+    /// Keeps the shortest suffix of ids that decodes to whole characters, as context for the next id.
     fn settle(&mut self) {
         let most = self.window.len().saturating_sub(MAX_PENDING);
         let has_text = |start: &usize| {

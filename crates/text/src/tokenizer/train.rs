@@ -11,16 +11,18 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Trainer};
 
-/// Text read at most. The trainer counts pairs in 31 bits; no pair can occur more often than there are bytes.
+/// Maximum bytes of text read. The trainer counts pairs in 31 bits, and no pair can occur more often than there are
+/// bytes.
 const MAX_TRAINING_BYTES: u64 = 1 << 30;
 
 impl Tokenizer {
     /// Trains a byte-level BPE vocabulary on these texts.
     ///
-    /// Words are cut by Llama 3's expression; all 256 bytes are in the alphabet, so any text round-trips. The ids
-    /// are: the special tokens in the given order, the bytes, then merges by falling frequency, ties by id. The
-    /// same texts give the same vocabulary, whatever their order and the number of threads. A pair seen once is
-    /// not merged, so a small corpus may give a smaller vocabulary than asked for. Reads at most 1 GiB of text.
+    /// Words are split by Llama 3's expression; all 256 bytes are in the alphabet, so any text round-trips. Ids are
+    /// assigned to the special tokens in the given order, the bytes, then the merges by descending frequency, ties by
+    /// id. The same texts give the same vocabulary, whatever their order and the number of threads. A pair seen only
+    /// once is not merged, so a small corpus may give a smaller vocabulary than requested. Reads at most 1 GiB of
+    /// text.
     ///
     /// # Errors
     /// `vocab_size` is below 256 plus the special tokens.
@@ -57,7 +59,7 @@ impl Tokenizer {
             bytes_left = bytes_left.saturating_sub(text.len() as u64);
             fits
         });
-        // What the pre-tokenizer above would give, without running its expression.
+        // Equivalent to the pre-tokenizer above, without running its expression.
         trainer.feed(within_limit, |text| Ok(fast::llama3_words(text))).map_err(fail)?;
         let mut model = BPE::default();
         let special = trainer.train(&mut model).map_err(fail)?;

@@ -1,4 +1,4 @@
-//! Packing over stores and the loader: labels, blends, resuming.
+//! Packing from stores, and the loader: labels, blends, resuming.
 
 use crate::store::write;
 use fathom_text::lessons::Truncation;
@@ -10,7 +10,7 @@ use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Documents whose tokens tell where they come from: document d is d*100, d*100+1, ..., then 1 (end of text).
+/// Documents whose tokens identify their origin: document d is d*100, d*100+1, ..., then 1 (end of text).
 fn store(dir: &std::path::Path, lengths: &[u32]) -> Arc<Store> {
     let docs: Vec<Vec<u32>> = lengths
         .iter()
@@ -60,7 +60,7 @@ fn an_epoch_gives_every_token_once() {
     let mut all: Vec<u32> = (0..6).flat_map(|doc| store.doc(doc).unwrap()).collect();
     all.sort_unstable();
     assert_eq!(epoch_tokens(&store, &spec(Packing::BestFit), 3), all);
-    // Concatenation leaves out what fills no sample.
+    // Concatenation drops the final partial sample.
     assert_eq!(epoch_tokens(&store, &spec(Packing::Concatenate), 3).len(), all.len() / 8 * 8);
 }
 
@@ -88,7 +88,7 @@ fn every_cursor_resumes_exactly() {
         for (at, cursor) in cursors.iter().enumerate() {
             let text = serde_json::to_string(cursor).unwrap();
             let cursor: Cursor = serde_json::from_str(&text).unwrap();
-            // How far ahead the thread runs is not part of the sequence.
+            // The number of samples prepared ahead does not affect the sequence.
             let spec = Spec { ahead: 1 + at % 5, ..spec(packing) };
             let mut resumed = Loader::resume(sources(), spec, &cursor).unwrap();
             for expected in given[at..].iter().take(5) {
@@ -119,7 +119,7 @@ fn splits_part_the_documents() {
     let dir = tempfile::tempdir().unwrap();
     let docs: Vec<Vec<u32>> = (0..400).map(|doc| vec![doc; 3]).collect();
     let prefix = write(dir.path(), 1000, &docs);
-    // Without the recorded facts the hash is that of the ids.
+    // Without recorded metadata the hash is computed from the ids.
     std::fs::remove_file(format!("{}.docs", prefix.display())).unwrap();
     let store = Store::open(prefix).unwrap();
     let numbers = |split| -> BTreeSet<u64> {
@@ -173,7 +173,7 @@ fn parts_of_a_store_are_blended_by_weight() {
     assert!(first(vec![part(rest.clone(), 1.0)]).iter().all(|doc| doc % 4 != 0));
     let error = choose(&store, &SourceFilter::Only("epic".into()), &Spec::new(8)).unwrap_err().to_string();
     assert!(error.contains("epic"), "{error}");
-    // A cursor of one part is refused by the other.
+    // A cursor of one part is rejected by the other.
     let cursor = Loader::new(vec![part(rest, 1.0)], Spec::new(8)).unwrap().cursor().clone();
     assert!(Loader::resume(vec![part(verse, 1.0)], Spec::new(8), &cursor).is_err());
 }
@@ -198,7 +198,7 @@ fn lessons_are_cut_and_never_taken_in_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let prefix = dir.path().join("rows");
     let mut writer = StoreWriter::create(&prefix, Header::new(100)).unwrap();
-    // Learned: the tokens 4 and 5; 13 to 20; 31 and 32.
+    // Targets: the tokens 4 and 5; 13 to 20; 31 and 32.
     for (ids, learned) in [(1..6, 4..6), (11..21, 13..21), (21..33, 31..33)] {
         let ids: Vec<u32> = ids.collect();
         let weights: Vec<f32> = ids.iter().map(|id| f32::from(u8::from(learned.contains(id)))).collect();
@@ -212,7 +212,7 @@ fn lessons_are_cut_and_never_taken_in_pieces() {
         let mut loader = Loader::new(vec![Source::whole(store.clone(), 1.0)], spec).unwrap();
         (0..samples).map(|_| loader.next().unwrap()).collect::<Vec<_>>()
     };
-    // The third row has nothing to learn in its first tokens; what was cut is no target.
+    // The third row has no targets in its first tokens; what was cut is not a target.
     let given = pass(spec(Truncation::KeepStart), 3);
     assert_eq!([&given[0].tokens[..], &given[1].tokens], [vec![1, 2, 3, 4, 5], (11..17).collect()]);
     assert_eq!(given[1].labels, [IGNORE, 13, 14, 15, 16, IGNORE]);
@@ -220,14 +220,14 @@ fn lessons_are_cut_and_never_taken_in_pieces() {
     let given = pass(spec(Truncation::KeepEnd), 3);
     assert_eq!([&given[1].tokens[..], &given[2].tokens], [(15..21).collect::<Vec<_>>(), (27..33).collect()]);
     assert_eq!(given[2].labels, [IGNORE, IGNORE, IGNORE, 31, 32, IGNORE]);
-    // Room for virtual tokens counts.
+    // Room for virtual tokens is taken into account.
     assert_eq!(pass(Spec { lead: 1, ..spec(Truncation::KeepEnd) }, 3)[2].tokens, [28, 29, 30, 31, 32]);
     let found =
         [Truncation::KeepStart, Truncation::KeepEnd].map(|kept| shortened(&store, &spec(kept)).unwrap());
     assert_eq!(found.map(|found| (found.cut, found.left_out)), [(1, 1), (2, 0)]);
     let refused = Loader::new(vec![Source::whole(store.clone(), 1.0)], spec(Truncation::Error));
     assert!(refused.unwrap_err().to_string().contains("has 10 tokens, a sample 6"));
-    // Positions of runs whose rows are short enough stay what they are; texts are taken in pieces.
+    // Fingerprints of runs with sufficiently short rows stay unchanged; texts are used in pieces.
     let position = |spec| {
         let loader = Loader::new(vec![Source::whole(store.clone(), 1.0)], spec).unwrap();
         loader.cursor().fingerprint.clone()

@@ -1,4 +1,4 @@
-//! The crate from outside: real files, real threads.
+//! Tests of the public interface with real files and threads.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 mod loader;

@@ -8,7 +8,7 @@ fn filler() -> Vec<String> {
     corpus().iter().flat_map(|text| text.lines().map(str::to_owned)).collect()
 }
 
-/// `key -> value` as the facts in a text say.
+/// `key -> value` pairs stated in a text.
 fn facts(text: &str) -> BTreeMap<&str, &str> {
     let stated = text.lines().filter_map(|line| line.strip_prefix("Remember the words "));
     stated.filter_map(|fact| fact.trim_end_matches('.').rsplit_once(' ')).collect()
@@ -49,7 +49,7 @@ fn documents_answer_their_own_questions() {
     }
 }
 
-/// Every list stands four times, and has no word twice.
+/// Every list is stated four times and contains no word twice.
 fn drill_repeats_its_lists(text: &str) {
     let filler = filler();
     let lists: Vec<&str> =
@@ -65,7 +65,7 @@ fn drill_repeats_its_lists(text: &str) {
     }
 }
 
-/// Every set of facts is stated several times, and says the same each time.
+/// Every set of facts is stated several times, with the same contents each time.
 fn drill_repeats_its_facts(text: &str, split: Split) {
     let rounds: Vec<BTreeMap<&str, &str>> = text
         .lines()

@@ -1,4 +1,4 @@
-//! Stores: the exact layout, round trips, refusals and hostile files.
+//! Stores: exact layout, round trips, rejected input and hostile files.
 
 use crate::{corpus, tokenizer};
 use fathom_text::Error;
@@ -26,7 +26,7 @@ fn with(prefix: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", prefix.display()))
 }
 
-/// Somebody truncates a file of a store that is in use: a read says so, and the process is not ended by a signal.
+/// Truncating a file of a store in use makes reads fail with an error, rather than killing the process with a signal.
 #[test]
 fn a_file_that_is_truncated_while_in_use_is_named() {
     for suffix in [".bin", ".idx", ".docs"] {
@@ -43,7 +43,7 @@ fn a_file_that_is_truncated_while_in_use_is_named() {
     }
 }
 
-/// The bytes that Megatron's builder writes for the documents [1,2,3] and [4,5], by its layout table.
+/// Bytes written by Megatron's builder for the documents [1,2,3] and [4,5], according to its layout table.
 #[test]
 fn layout_is_megatrons() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn an_empty_store_and_a_missing_one() {
     assert!(error.contains("cannot open") && error.contains("none.bin"), "{error}");
 }
 
-/// Megatron's own builder may put several sequences into one document, and knows nothing of the side files.
+/// Megatron's own builder may put several sequences into one document, and does not write the side files.
 #[test]
 fn foreign_stores_are_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn foreign_stores_are_read() {
     assert_eq!((store.doc(0).unwrap(), store.doc(1).unwrap()), (vec![1, 2, 3, 4, 5], vec![6]));
     assert_eq!((store.header(), store.doc_meta(0)), (None, None));
     assert_ne!(store.doc_hash(0).unwrap(), store.doc_hash(1).unwrap());
-    // Tokens behind the last sequence are in no document, and would never be read.
+    // Tokens after the last sequence are in no document, and would never be read.
     let bin = with(&prefix, ".bin");
     let bytes = std::fs::read(&bin).unwrap();
     std::fs::write(&bin, [&bytes[..], &[7, 0]].concat()).unwrap();
@@ -205,7 +205,7 @@ fn broken_indexes_are_reported_by_field() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Whatever happens to the bytes: an answer, no panic; and what opens can be read.
+    /// Damaged bytes never cause a panic, and a store that opens can be read.
     #[test]
     fn damaged_files_never_panic(
         edits in prop::collection::vec((0usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..6),
@@ -213,7 +213,7 @@ proptest! {
     ) {
         let dir = tempfile::tempdir().unwrap();
         let prefix = dir.path().join("corpus");
-        // One good store serves all cases: writing one waits for the disk.
+        // One valid store serves all cases, since writing one waits for the disk.
         static GOOD: OnceLock<[Vec<u8>; 4]> = OnceLock::new();
         let mut files = GOOD.get_or_init(|| {
             let good = write(dir.path(), 100, &[vec![1, 2, 3], vec![4], vec![5, 6, 7, 8]]);
@@ -260,7 +260,7 @@ proptest! {
     }
 }
 
-/// Weights stand next to the tokens, come with the labels that they are of, and weightless labels are not trained on.
+/// Weights are stored next to the tokens and returned with their labels; labels of weight zero are not trained on.
 #[test]
 fn columns_come_with_their_labels() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,7 +306,7 @@ fn columns_of_another_store_are_refused() {
     let made = std::fs::read(with(&prefix, ".ref")).unwrap();
     assert_eq!(made.len(), 120 + 4 * 5);
 
-    // Documents of other lengths under the same name, and a column that was cut.
+    // Documents of other lengths under the same name, and a truncated column.
     write(dir.path(), 300, &[vec![1, 2], vec![3, 4, 5]]);
     assert!(!with(&prefix, ".ref").exists(), "it goes with the store that it was of");
     std::fs::write(with(&prefix, ".ref"), &made).unwrap();

@@ -1,4 +1,5 @@
-//! Streams of tokenizers whose decoders look at more than one token: words that begin with a space, characters in bytes.
+//! Streams of tokenizers whose decoders look at several tokens: words that begin with a space, characters split into
+//! bytes.
 
 use fathom_text::Tokenizer;
 use proptest::prelude::*;
@@ -6,7 +7,8 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Llama 2's parts: words that begin with U+2581, other characters byte by byte, a space before the text that is dropped.
+/// Llama 2's components: words that begin with U+2581, other characters byte by byte, and a dropped space before the
+/// text.
 fn by_words() -> &'static Tokenizer {
     static READ: OnceLock<Tokenizer> = OnceLock::new();
     READ.get_or_init(|| {
@@ -37,7 +39,7 @@ fn by_words() -> &'static Tokenizer {
     })
 }
 
-/// What a stream gives for each id, and at its end.
+/// Output of a stream for each id, and at its end.
 fn pieces(before: &[u32], ids: &[u32]) -> Vec<Option<String>> {
     let mut stream = by_words().stream_after(before);
     let mut pieces: Vec<Option<String>> = ids.iter().map(|id| stream.push(*id)).collect();
@@ -87,7 +89,7 @@ proptest! {
         let ids = by_words().encode_special(&text).unwrap();
         let whole = by_words().decode_text(&ids);
         prop_assert_eq!(&joined(pieces(&[], &ids)), &whole);
-        // Continued where a character is whole.
+        // Continued at a character boundary.
         let cut = at.index(ids.len() + 1);
         let before = by_words().decode_text(&ids[..cut]);
         if !before.is_empty() && !before.contains('\u{FFFD}') {

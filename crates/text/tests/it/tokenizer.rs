@@ -90,7 +90,7 @@ fn what_lies_next_to_a_tokenizer_goes_with_it() {
     write("config.json", r#"{"bos_token_id": 1}"#);
     let tokenizer = Tokenizer::from_dir(from.path()).unwrap();
     tokenizer.save_dir(to.path()).unwrap();
-    // Into its own folder too.
+    // Into its own folder as well.
     tokenizer.save_dir(from.path()).unwrap();
     for folder in [from.path(), to.path()] {
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -102,7 +102,7 @@ fn what_lies_next_to_a_tokenizer_goes_with_it() {
         );
         assert_eq!(read("chat_template.jinja"), "{{ messages }}\n");
         let back = Tokenizer::from_dir(folder).unwrap();
-        // A tokenizer without a beginning of text stays one, whatever the model's configuration says.
+        // A tokenizer without a beginning-of-text token keeps none, whatever the model's configuration says.
         assert_eq!((back.own_bos(), back.eos()), (None, Some(0)));
     }
 }
@@ -145,7 +145,7 @@ fn unusable_files_are_named() {
     }
 }
 
-/// Two words, the end of text as an added token, and whatever else a case puts in.
+/// Two words, the end of text as an added token, and the parts of the test case.
 fn with_parts(parts: serde_json::Value) -> Vec<u8> {
     let mut file = serde_json::json!({
         "version": "1.0",
@@ -159,7 +159,7 @@ fn with_parts(parts: serde_json::Value) -> Vec<u8> {
     file.to_string().into_bytes()
 }
 
-/// What a hostile file does when it is used is an answer, as what it does when it is read.
+/// A hostile file causes errors rather than panics, both when it is read and when it is used.
 #[test]
 fn hostile_files_are_answered() {
     let path = std::path::Path::new("tokenizer.json");
@@ -168,7 +168,7 @@ fn hostile_files_are_answered() {
     let sequence = |count: usize| serde_json::json!({ "type": "Sequence", "normalizers": vec![doubling.clone(); count] });
     let whole = |parts| Tokenizer::from_bytes(&with_parts(parts), path);
 
-    // An expression that matches nothing, between any two letters.
+    // An expression that matches the empty string between any two letters.
     let empty = whole(serde_json::json!({ "normalizer": replace(serde_json::json!({ "Regex": "" }), "x") }));
     if let Ok(empty) = empty {
         for answer in [empty.encode("a b"), empty.encode_special("a b"), empty.encode_prompt("a b")] {
@@ -176,7 +176,7 @@ fn hostile_files_are_answered() {
         }
         assert!(empty.prompt_bos().is_none());
     }
-    // Forty doublings; sixteen, which a file may have as long as its texts have none of the letters.
+    // Forty doublings are rejected; sixteen are accepted as long as texts contain none of the letters.
     let error = whole(serde_json::json!({ "normalizer": sequence(40) })).unwrap_err().to_string();
     assert!(error.contains("1099511627776 times as long"), "{error}");
     let some = whole(serde_json::json!({ "normalizer": sequence(16) })).unwrap();
@@ -197,7 +197,8 @@ fn hostile_files_are_answered() {
     fathom_text::fuzz::fuzz_tokenizer_use(&with_parts(serde_json::json!({ "normalizer": sequence(3) })));
 }
 
-/// As Llama 2's file alone: its added tokens pass the normaliser, and other files name them as they are spelled.
+/// Models the file of Llama 2: its added tokens are normalized, but other files refer to them by their original
+/// spelling.
 #[test]
 fn an_added_token_is_named_as_its_file_spells_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,7 +212,7 @@ fn an_added_token_is_named_as_its_file_spells_it() {
     assert_eq!(Tokenizer::from_dir(dir.path()).unwrap().eos(), Some(2));
 }
 
-/// A folder with another form of tokenizer says how to convert it, and a name of the hub how to fetch it.
+/// The error for a folder with another form of tokenizer explains the conversion, and for a hub name the download.
 #[test]
 fn a_tokenizer_of_another_form_is_refused_with_how_to_convert() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The model that a checkpoint of the trained part alone begins from: its folder, and the hash of its weights.
+//! The base model of a checkpoint that has the trained part only: its folder, and the hash of its weights.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use crate::error::Result;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Base {
-    /// Where it was.
+    /// Path of the folder when it was hashed.
     pub folder: PathBuf,
     /// XXH3 of the contents of its weight files.
     pub xxh3_128: String,
 }
 
 impl Base {
-    /// Reads all weights of a folder for their hash.
+    /// Hashes all weights of a folder.
     ///
     /// # Errors
     /// A folder without weights, or one that cannot be read.
@@ -29,15 +29,15 @@ impl Base {
         Ok(Base { folder, xxh3_128: format!("{hash:032x}") })
     }
 
-    /// A folder that another rank hashes.
+    /// A base whose hash another rank computes.
     pub fn unhashed(folder: &Path) -> Base {
         Base { folder: folder.to_path_buf(), xxh3_128: String::new() }
     }
 
-    /// Refuses another base than the one that a checkpoint was made over.
+    /// Refuses a base other than the checkpoint's.
     ///
     /// # Errors
-    /// Which differ.
+    /// Both bases, if they differ.
     pub(super) fn check(&self, given: &Base, checkpoint: &Path) -> Result<()> {
         if self.xxh3_128 == given.xxh3_128 {
             return Ok(());
@@ -52,7 +52,7 @@ impl Base {
         Err(refuse(checkpoint, what))
     }
 
-    /// Its weights, after comparing their hash.
+    /// The weights, after verifying their hash.
     pub(super) fn weights(&self, checkpoint: &Path) -> Result<SafeTensors> {
         self.check(&Base::of(&self.folder)?, checkpoint)?;
         Ok(fathom_model::open(&self.folder)?.source)

@@ -1,4 +1,4 @@
-//! Two runs' checkpoints of one step, tensor by tensor.
+//! Comparison of two runs' checkpoints of one step, tensor by tensor.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use fathom_report::diff::{CheckpointDiff, ElementParting, TensorParting};
 use super::{PARTS, STATE, step_name};
 use crate::error::Result;
 
-/// Elements that are compared at once.
+/// Number of elements compared at once.
 const CHUNK_ELEMENTS: usize = 1 << 18;
 
-/// Compares the newest checkpoint whose step both folders of checkpoints have; `None` if there is none.
+/// Compares the newest checkpoint whose step both folders have; `None` if there is none.
 ///
 /// # Errors
 /// If a file cannot be read or is not a sound safetensors file.
@@ -48,14 +48,14 @@ pub fn compare_checkpoints(left: &Path, right: &Path) -> Result<Option<Checkpoin
     Ok(Some(diff))
 }
 
-/// Steps of the whole checkpoints of a folder.
+/// Steps of the complete checkpoints in a folder.
 fn steps(folder: &Path) -> BTreeSet<u64> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let whole = entries.filter(|entry| entry.path().join(STATE).is_file());
     whole.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("step-")?.parse().ok()).collect()
 }
 
-/// How two tensors of one shape differ; `None` if their bits are the same.
+/// Difference between two tensors of one shape; `None` if their bits are the same.
 fn compare(
     left: &SafeTensors,
     right: &SafeTensors,
@@ -82,7 +82,7 @@ fn compare(
             });
             let difference = (l - r).abs();
             found.count += 1;
-            // In this order a NaN is above every number.
+            // In this order a NaN is greater than every number.
             if difference.total_cmp(&found.max_abs_difference).is_gt() {
                 found.max_abs_difference = difference;
             }

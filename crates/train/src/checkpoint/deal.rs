@@ -1,5 +1,5 @@
-//! Which rank writes what of a checkpoint: everything once, in pieces that ranks hold anyway. What several ranks hold is dealt
-//! among them by bytes.
+//! Assignment of a checkpoint's contents to ranks: everything is written once, in pieces that ranks hold anyway. Pieces
+//! held by several ranks are distributed among them by bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,13 +10,13 @@ use fathom_model::{Area, Patch, patches};
 use crate::parallel::layouts::{Layout, layouts};
 use crate::step::Trainer;
 
-/// Elements of a piece of what several ranks hold, about.
+/// Approximate number of elements in a piece of a replicated tensor.
 const BLOCK_ELEMENTS: usize = 4 << 20;
 
-/// Where every rank's parts of the weights and of the optimizer's state lie.
+/// Layouts of every rank's parts of the weights and the optimizer's state.
 pub(super) struct Deal {
     rank: usize,
-    /// By rank; none for a rank alone.
+    /// One layout per rank; empty for a single rank.
     layouts: Vec<Layout>,
 }
 
@@ -29,12 +29,12 @@ fn key(patch: &Patch) -> Key {
 }
 
 impl Layout {
-    /// The elements of a weight's part that the rank has: those that it keeps, or those whose state it keeps.
+    /// Range of a weight's local part that the rank holds: the elements, or those whose state it has.
     fn held(&self, id: ParamId, state: bool) -> Range<usize> {
         if state { self.own[id.index()].clone().unwrap_or_default() } else { self.kept[id.index()].clone() }
     }
 
-    /// What of a weight the rank could write.
+    /// The patches of a weight that the rank could write.
     fn patches(&self, id: ParamId, state: bool) -> Vec<Patch> {
         let held = &self.holdings[id.index()];
         match self.gives(held.number) {
@@ -55,10 +55,11 @@ impl Deal {
         Deal { rank: mesh.rank(), layouts }
     }
 
-    /// By [`ParamId`]: what this rank writes of its values, which are `state` or weights. `None` for all of them.
+    /// The patches of values that this rank writes, indexed by [`ParamId`], for optimizer state if `state` or else for
+    /// weights. `None` means all of them.
     pub fn own(&self, state: bool) -> Option<Vec<Vec<Patch>>> {
         let mine = self.layouts.get(self.rank)?;
-        // In the order of names and areas, which is the same on all ranks that hold a piece.
+        // The order of names and areas is the same on all ranks that hold a piece.
         let mut wanted: BTreeMap<Key, (ParamId, Patch, Vec<usize>)> = BTreeMap::new();
         for id in mine.ids() {
             for patch in mine.patches(id, state) {
@@ -72,7 +73,7 @@ impl Deal {
                 }
             }
         }
-        // Ranks with the same company count the same bytes, whatever else each of them has.
+        // Ranks with the same set of holders count the same bytes, whatever else each of them holds.
         let mut loads: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         let mut own: Vec<Vec<Patch>> = mine.ids().map(|_| Vec::new()).collect();
         for (id, patch, holders) in wanted.into_values() {
@@ -89,7 +90,7 @@ impl Deal {
     }
 }
 
-/// A patch in runs of rows, if several ranks share it.
+/// Splits a patch into runs of rows if several ranks hold it.
 fn blocks(patch: &Patch, holders: usize) -> Vec<Patch> {
     let Area { rows, cols } = &patch.area;
     if holders < 2 {

@@ -17,21 +17,21 @@ pub(super) fn step_name(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// Of a checkpoint in the making.
+/// Folder name of an unfinished checkpoint.
 pub(super) fn temporary_name(step: u64) -> String {
     format!(".{}.tmp", step_name(step))
 }
 
-/// Where a published checkpoint is while another of its step takes its place.
+/// Folder name of a published checkpoint while another of its step takes its place.
 pub(super) fn aside_name(name: &str) -> String {
     format!(".{name}.old")
 }
 
-/// A small file's text; `None` if there is no such file, which alone says that it was never written.
+/// A small file's text; `None` only if the file does not exist and so was never written.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
-        // Where the folder is a file, nothing can be either, and saves will say so.
+        // If the folder is a file, nothing can exist in it, and saves will report that.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(io("read", path)(error)),
     }
@@ -54,20 +54,20 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     publish(path, text.as_bytes())
 }
 
-/// The files that one rank wrote, as it says.
+/// The list of files that one rank wrote.
 pub(super) fn read_files(path: &Path) -> Result<Files> {
     let text = fs::read_to_string(path).map_err(io("read", path))?;
     serde_json::from_str(&text).map_err(|error| refuse(path, error.to_string()))
 }
 
-/// Refuses a part (`model`, `moment1`) whose folder has files that the checkpoint did not write, or for which it wrote none:
-/// what is read of it is what [`verify`] compares.
+/// Refuses a part (`model`, `moment1`) whose folder has files that the checkpoint did not write, or for which it wrote
+/// none: only files compared by [`verify`] are read.
 pub(super) fn check_listed(folder: &Path, files: &Files, part: &str) -> Result<()> {
     let place = folder.join(part);
     let mut found = 0;
     for entry in fs::read_dir(&place).map_err(io("list", &place))? {
         let name = entry.map_err(io("list", &place))?.file_name().to_string_lossy().into_owned();
-        // Network file systems leave such names of files that are still open.
+        // Network file systems leave such names for deleted files that are still open.
         if name.starts_with('.') {
             continue;
         }
@@ -83,7 +83,7 @@ pub(super) fn check_listed(folder: &Path, files: &Files, part: &str) -> Result<(
     }
 }
 
-/// Compares this rank's share of the files, by bytes, with what was written; all of them for their sizes.
+/// Verifies the hashes of this rank's share of the files, divided by bytes, and the sizes of all of them.
 pub(super) fn verify<'a>(
     folder: &Path,
     files: impl Iterator<Item = (&'a String, &'a FileState)> + Clone,
@@ -126,14 +126,14 @@ fn hash_file(path: &Path) -> Result<FileState> {
     }
 }
 
-/// Makes an empty folder that no other user may look into, whatever was there.
+/// Creates an empty folder that only its user can access, replacing any previous one.
 pub(super) fn make_private(path: &Path) -> Result<()> {
     remove(path)?;
     let parent = path.parent().map_or(Ok(()), fs::create_dir_all);
     parent.and_then(|()| DirBuilder::new().mode(0o700).create(path)).map_err(io("create", path))
 }
 
-/// Writes what a file will say into another, which a rename will make it; the other is on the disk then.
+/// Writes and syncs the future contents of a file under another name, for a later rename.
 pub(super) fn announce(path: &Path, text: &str) -> Result<()> {
     let write = || {
         match fs::remove_file(path) {

@@ -1,4 +1,4 @@
-//! A checkpoint as it is found in a folder: the one way in which `train`, `export` and measurements read any.
+//! An opened checkpoint: the single way in which `train`, `export` and measurements read one.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads what a checkpoint's `state.json` says. The folder's name says the step, where it says any.
+    /// Reads a checkpoint's `state.json`. A step in the folder's name must agree with it.
     ///
     /// # Errors
-    /// A file that cannot be read, was altered, or says what no run has.
+    /// A file that cannot be read, was altered, or has values that no run writes.
     pub fn open(folder: &Path) -> Result<Checkpoint> {
         let state = read_state(folder)?;
         let named = folder.file_name().and_then(|name| step_of(name.to_str()?));
@@ -32,17 +32,17 @@ impl Checkpoint {
         Ok(Checkpoint { folder: folder.to_path_buf(), state })
     }
 
-    /// Where it is.
+    /// Path of its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// How far the run was.
+    /// Progress of the run at the checkpoint.
     pub fn progress(&self) -> &Progress {
         &self.state.progress
     }
 
-    /// What is to be known of it besides its contents: that an older layout has no hash of `state.json`.
+    /// A remark about the checkpoint: older layouts have no hash of `state.json`.
     pub fn note(&self) -> Option<String> {
         let unsealed = !self.state.is_sealed();
         unsealed.then(|| {
@@ -54,11 +54,11 @@ impl Checkpoint {
         })
     }
 
-    /// The weights, after comparing their files with the hashes of when they were written; those of the base where the checkpoint has
-    /// the trained part alone.
+    /// The weights, after verifying the hashes of their files; the untrained ones come from the base if the checkpoint
+    /// has only the trained part.
     ///
     /// # Errors
-    /// A file that is missing, truncated, altered, or none of the checkpoint's, by name.
+    /// A file that is missing, truncated, altered, or not listed by the checkpoint, by name.
     pub fn weights(&self) -> Result<SafeTensors> {
         let weights = self.part(PARTS[0].0)?;
         match &self.state.base {
@@ -67,10 +67,10 @@ impl Checkpoint {
         }
     }
 
-    /// The f32 masters of weights that are narrower, compared as [`Checkpoint::weights`] are.
+    /// The f32 masters of narrower weights, verified like [`Checkpoint::weights`].
     ///
     /// # Errors
-    /// As there; a checkpoint of a run without masters.
+    /// Those of [`Checkpoint::weights`]; a checkpoint of a run without masters.
     pub fn masters(&self) -> Result<SafeTensors> {
         self.part(MASTER)
     }
@@ -82,20 +82,20 @@ impl Checkpoint {
         Ok(SafeTensors::open_folder(&self.folder.join(part))?)
     }
 
-    /// Compares a rank's share of all files with what was written, and that these are all files of the `parts` that are read.
+    /// Verifies a rank's share of all files, and that the folders of the `parts` to be read hold no others.
     ///
     /// # Errors
-    /// As [`Checkpoint::weights`].
+    /// Those of [`Checkpoint::weights`].
     pub(super) fn verify(&self, parts: &[&str], [rank, ranks]: [usize; 2]) -> Result<()> {
         parts.iter().try_for_each(|part| check_listed(&self.folder, &self.state.files, part))?;
         verify(&self.folder, self.state.files.iter(), rank, ranks)
     }
 }
 
-/// Names of published checkpoints in a folder, the oldest first.
+/// Names of the published checkpoints in a folder, oldest first.
 pub(super) fn published(folder: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
-        // Where there is no such folder, or a file, nothing was saved; saves will say what is in their way.
+        // Without such a folder nothing was saved; if the path is a file, saves will report that.
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
         {
@@ -106,7 +106,7 @@ pub(super) fn published(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in entries {
         let name = entry.map_err(io("list", folder))?.file_name().to_string_lossy().into_owned();
-        // One that was put aside while another of its step took its place is there too.
+        // A checkpoint put aside while another of its step took its place counts too.
         let name = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old")).unwrap_or(&name);
         if step_of(name).is_some() {
             names.push(name.to_string());

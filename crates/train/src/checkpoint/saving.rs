@@ -1,4 +1,5 @@
-//! A save on its way: a thread of every rank writes while steps go on, and the first rank's publishes when all have agreed.
+//! A save in progress: a thread on every rank writes while steps continue, and the first rank's thread publishes when
+//! all agree.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,14 +21,14 @@ use crate::agree::{outcome, until};
 use crate::error::{Error, Result};
 use crate::run::Progress;
 
-/// Where a rank writes, and which rank it is.
+/// Temporary folder and rank of a writer.
 pub(super) struct Place {
     pub temporary: PathBuf,
     pub rank: usize,
     pub ranks: usize,
 }
 
-/// What the thread writes.
+/// Input of the writer thread.
 pub(super) struct Job {
     pub checkpoints: Checkpoints,
     pub place: Place,
@@ -37,14 +38,14 @@ pub(super) struct Job {
 }
 
 impl Place {
-    /// The list of the files that a rank wrote.
+    /// Path of the list of files that a rank wrote.
     fn list(&self, rank: usize) -> PathBuf {
         self.temporary.join(format!("rank-{rank:05}.json"))
     }
 
     /// Writes and syncs this rank's files.
     fn write(&self, exports: Vec<(&'static str, Export)>, written: &Written) -> Result<Files> {
-        // First everything is read, for the next update waits for that; then the disk is waited for.
+        // Everything is read first, since the next update waits for that; only then does the thread wait for the disk.
         let mut writers = Vec::new();
         for (part, export) in exports {
             let folder = self.temporary.join(part);
@@ -82,10 +83,10 @@ impl Job {
             &State { version: VERSION, progress, optimizer_step, files, base: checkpoints.base.clone() },
         )?;
         sync_folder(&place.temporary)?;
-        // A run that is killed before `LATEST` names its first checkpoint finds the name here.
+        // A run killed before `LATEST` names its first checkpoint finds the name here.
         let (latest, next) = (checkpoints.folder.join(LATEST), checkpoints.folder.join(NEXT));
         announce(&next, &name)?;
-        // One of this step may be there, and be the newest: until this one is in its place it can still be found.
+        // An existing checkpoint of this step may be the newest: it must stay findable until this one is in place.
         if target.exists() {
             let aside = checkpoints.folder.join(aside_name(&name));
             remove(&aside)?;
@@ -99,14 +100,14 @@ impl Job {
         Ok(Saved { bytes, seconds: 0.0 })
     }
 
-    /// The whole work of the thread. What a failure leaves behind is removed: the disk may be full.
+    /// Body of the thread. A failed save removes its files: the disk may be full.
     fn run(mut self, written: &Written, verdict: &Receiver<bool>) -> Result<Saved> {
         let started = Instant::now();
         let exports = std::mem::take(&mut self.exports);
         let files = self.place.write(exports, written);
         let failure = files.as_ref().err().map(ToString::to_string);
         written.over.store(true, Ordering::Release);
-        // The receiver is gone if the run has ended or goes back to an earlier step.
+        // The receiver is gone if the run has ended or returns to an earlier step.
         let _ = written.sender.send(failure);
         let agreed = verdict.recv().unwrap_or(false);
         let (rank, temporary) = (self.place.rank, self.place.temporary.clone());
@@ -127,7 +128,7 @@ impl Job {
     }
 }
 
-/// How the thread says that this rank's files are on disk, or why not.
+/// Channel on which the thread reports that this rank's files are on disk, or why not.
 struct Written {
     read: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
@@ -135,7 +136,7 @@ struct Written {
     sender: Sender<Option<String>>,
 }
 
-/// A save on its way. Dropped, it is waited for and given up.
+/// A save in progress. Dropping it waits for the thread and abandons the save.
 pub struct Saving {
     step: u64,
     stall_s: f64,
@@ -146,10 +147,10 @@ pub struct Saving {
     read: Arc<AtomicBool>,
     /// This rank has written, or failed to.
     over: Arc<AtomicBool>,
-    /// The training thread waits for the reading.
+    /// The training thread is waiting for the reads.
     hurry: Hurry,
     written: Receiver<Option<String>>,
-    /// `None` once it was given.
+    /// `None` once it was sent.
     verdict: Option<Sender<bool>>,
     thread: Option<JoinHandle<Result<Saved>>>,
 }
@@ -180,22 +181,22 @@ impl Saving {
         })
     }
 
-    /// Finished updates in it.
+    /// Number of finished updates in it.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// Seconds that the training thread stood still for it.
+    /// Seconds that the training thread waited for it.
     pub fn stall_s(&self) -> f64 {
         self.stall_s
     }
 
-    /// Adds to [`Saving::stall_s`] what the caller waited otherwise.
+    /// Adds the caller's own waiting time to [`Saving::stall_s`].
     pub fn add_stall(&mut self, seconds: f64) {
         self.stall_s += seconds;
     }
 
-    /// Waits until every tensor was read; from here on weights and optimizer may be updated.
+    /// Waits until every tensor was read; afterwards weights and optimizer may be updated.
     pub fn release(&mut self) {
         let started = Instant::now();
         self.hurry.store(true, Ordering::Relaxed);
@@ -204,7 +205,7 @@ impl Saving {
         self.stall_s += started.elapsed().as_secs_f64();
     }
 
-    /// As [`Saving::release`], on all ranks: they call this together.
+    /// [`Saving::release`] on all ranks, which call this together.
     ///
     /// # Errors
     /// If a rank is gone.
@@ -217,7 +218,7 @@ impl Saving {
         Ok(())
     }
 
-    /// Waits until something is so on all ranks, in a hurry.
+    /// Waits until `is_so` holds on all ranks, urging the writers on.
     fn wait_together(&mut self, device: &Device, is_so: &dyn Fn(&Saving) -> bool) -> Result<()> {
         let started = Instant::now();
         self.hurry.store(true, Ordering::Relaxed);
@@ -236,8 +237,8 @@ impl Saving {
         self.verdict.is_none() && self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits until all ranks have written and lets the first publish; it goes on publishing after this. All ranks call this
-    /// together; once is enough.
+    /// Waits until all ranks have written and lets the first publish, which continues in its thread. All ranks call
+    /// this together; once is enough.
     ///
     /// # Errors
     /// If some rank could not write: nothing will be published.

@@ -1,5 +1,5 @@
-//! `state.json`: where a run was, and what the files of its checkpoint are. Its last key is the hash of all that stands before
-//! it, so that a file that was altered is refused. What it says is checked all the same: older layouts have no such hash.
+//! `state.json`: the run's progress and the files of its checkpoint. Its last key is the hash of everything before it,
+//! so that an altered file is refused. The contents are validated all the same, since older layouts have no such hash.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -10,21 +10,21 @@ use twox_hash::XxHash3_128;
 use super::base::Base;
 use crate::run::Progress;
 
-/// `state.json` but for its own hash.
+/// Contents of `state.json` without its own hash.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
-    /// Of this layout.
+    /// Version of the layout.
     pub version: u32,
     pub progress: Progress,
     pub optimizer_step: u64,
     pub files: Files,
-    /// Where the weights are that it does not have.
+    /// The base model of a checkpoint without the untrained weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Base>,
 }
 
-/// By name, inside the checkpoint's folder.
+/// Files by name within the checkpoint's folder.
 pub(super) type Files = BTreeMap<String, FileState>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,19 +40,19 @@ impl FileState {
     }
 }
 
-/// What this binary writes. 2 had no hash of `state.json`, 1 whole tensors only besides; both are read too.
+/// The version that is written. 2 had no hash of `state.json`; 1 also had whole tensors only; both are read.
 pub(super) const VERSION: u32 = 3;
-/// The first layout with a hash of its own.
+/// First version with a hash of `state.json`.
 const SEALED: u32 = 3;
-/// Between what is hashed and the hash. No other key has two spaces before it and follows another.
+/// Separator between the hashed text and the hash. No other key is indented by two spaces and follows another.
 const SEAL: &str = ",\n  \"hash\": \"";
-/// Ranks tell each other steps as i32.
+/// Maximum number of steps, which ranks exchange as i32.
 const MOST_STEPS: u64 = i32::MAX as u64;
-/// No sum of such numbers overflows.
+/// Maximum token count, such that no sum of them overflows.
 const MOST_TOKENS: u64 = 1 << 60;
 
 impl State {
-    /// Whether it has a hash of its own.
+    /// True if it has a hash of `state.json`.
     pub fn is_sealed(&self) -> bool {
         self.version >= SEALED
     }
@@ -64,10 +64,10 @@ impl State {
         Ok(format!("{body}{SEAL}{}", ending(body)))
     }
 
-    /// Reads the text of `state.json`.
+    /// Parses the text of `state.json`.
     ///
     /// # Errors
-    /// In words: it is no such text, was altered, is of a later layout, or says what cannot be.
+    /// A message: malformed, altered, of a later version, or with impossible values.
     pub fn parse(text: &str) -> Result<State, String> {
         let sealed = text.rsplit_once(SEAL);
         let altered = || "was altered since the checkpoint wrote it (its hash differs)".to_string();
@@ -105,7 +105,7 @@ impl State {
     }
 }
 
-/// The end of a text whose beginning is `body`.
+/// The hash and the end of a text that begins with `body`.
 fn ending(body: &str) -> String {
     format!("{:032x}\"\n}}", XxHash3_128::oneshot(body.as_bytes()))
 }
@@ -114,7 +114,7 @@ impl Progress {
     /// Refuses numbers that no run has.
     ///
     /// # Errors
-    /// Which, in words.
+    /// A message that names the number.
     fn check(&self) -> Result<(), String> {
         let steps = [("step", self.step), ("stage_step", self.stage_step), ("stage", self.stage as u64)];
         for (key, number) in steps {
@@ -144,10 +144,10 @@ impl Progress {
     /// Refuses a stage that a run of `stages` stages does not have.
     ///
     /// # Errors
-    /// In words.
+    /// A message.
     pub fn check_stage(&self, stages: usize) -> Result<(), String> {
         let Progress { stage, stage_step, .. } = *self;
-        // One past the last is a run that is done, which has no step of it.
+        // One past the last stage is a finished run, which has no steps in it.
         if stage < stages || (stage == stages && stage_step == 0) {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Progress {
     }
 }
 
-/// Treats the bytes as a `state.json`: an answer, and no panic; what is accepted is read the same from what is written of it.
+/// Parses the bytes as a `state.json` without panicking; an accepted state survives being written and read back.
 pub(crate) fn fuzz(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(state) = State::parse(text) else { return };
@@ -193,7 +193,7 @@ mod tests {
         for cut in 1..text.len() {
             assert!(State::parse(&text[..cut]).is_err(), "{cut} bytes");
         }
-        // Without the hash it is no older layout either.
+        // Without its hash it is not accepted as an older layout either.
         let (body, _) = text.rsplit_once(SEAL).unwrap();
         assert!(State::parse(&format!("{body}\n}}")).unwrap_err().contains("altered"));
     }

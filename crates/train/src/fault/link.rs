@@ -1,5 +1,5 @@
-//! What happens between a rank's gradients and its update, where the step asks the link whether all is well: death, and a wait
-//! without end.
+//! Faults between a rank's gradients and its update, where the step asks the link for failures: a crash, and an endless
+//! wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fathom_tensor::{Device, Tensor};
 use super::Kind;
 use super::source::Injector;
 
-/// A link around that of a mesh, or of a rank alone, which has none.
+/// A link around that of a mesh, or around none for a single rank.
 pub(super) fn around(mesh: Mesh, injector: &Arc<Injector>) -> Box<dyn Link> {
     Box::new(FaultyLink { mesh, injector: injector.clone() })
 }

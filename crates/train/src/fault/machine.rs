@@ -1,4 +1,4 @@
-//! A machine that makes one gradient something that is not a number: the first that an operation of a step has written.
+//! A machine that spoils one gradient with a NaN: the first that an operation of a step writes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use fathom_tensor::{
 
 use super::source::Injector;
 
-/// A machine around another.
+/// Wraps a machine.
 pub(super) fn around(inner: Arc<dyn Machine>, injector: &Arc<Injector>) -> Arc<dyn Machine> {
     Arc::new(FaultyMachine { inner, injector: injector.clone() })
 }
@@ -25,7 +25,7 @@ struct FaultyMachine {
 }
 
 impl FaultyMachine {
-    /// After an operation that wrote a tensor.
+    /// Called after an operation that wrote a tensor.
     fn wrote(&self, tensor: &Tensor) {
         let is_gradient = tensor.category() == Category::Grads && tensor.dtype() == DType::F32;
         if is_gradient && !tensor.is_empty() && self.injector.takes_gradient() {
@@ -35,7 +35,7 @@ impl FaultyMachine {
     }
 }
 
-/// Methods that the inner machine does.
+/// Methods forwarded to the inner machine.
 macro_rules! forward {
     ($(fn $name:ident(&self $(, $arg:ident: $ty:ty)*) $(-> $ret:ty)?;)*) => {
         $(fn $name(&self $(, $arg: $ty)*) $(-> $ret)? {

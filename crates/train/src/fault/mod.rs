@@ -1,24 +1,23 @@
-//! A plan of faults, for tests: which rank is hit by what, in which step.
+//! A plan of faults, for tests: which fault hits which rank in which step.
 //!
-//! `kill rank 1 at step 3, flip rank 2 at step 5`: a rank panics between its gradients and its update (`kill`), waits for ever
-//! where a wait can be ended (`hang`), is slow from that step on (`slow`), is asked to stop as by SIGTERM (`term`), has a gradient
-//! that is not a number (`nan`), or a weight with one bit flipped (`flip`). Each happens once, however often the step is made
-//! again, and however often the run is started again.
+//! `kill rank 1 at step 3, flip rank 2 at step 5`: a rank panics between its gradients and its update (`kill`), waits
+//! forever at a place where a wait can be ended (`hang`), is slow from that step on (`slow`), is asked to stop as by
+//! SIGTERM (`term`), gets a gradient that is not a number (`nan`), or a weight with one flipped bit (`flip`). Each
+//! happens once, however often the step is repeated and the run is restarted.
 //!
-//! A run knows nothing of them: [`around`] wraps what it is made of. Its `source` is asked for every step, its `link` is asked
-//! whether all is well before every update, and its `machine` writes every gradient.
+//! The run does not know about faults: [`around`] wraps its parts. The wrapped `source` is called in every step, its
+//! `link` checks for failures before every update, and its `machine` writes every gradient.
 
 mod link;
 mod machine;
 mod source;
 
-use std::fmt;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::{fmt, fs};
 
 use fathom_base::files::no_follow;
 use fathom_tensor::Device;
@@ -28,11 +27,11 @@ use crate::error::{Error, Result};
 use crate::run::{RunParts, own_folder};
 use source::Injector;
 
-/// What a run is made of, with the faults around it that its recipe asks for (`machine.fault`): without any, as it is. `stop` is
-/// what asks the run to stop.
+/// Wraps the parts of a run with the faults of its recipe (`machine.fault`), if it has any. `stop` is the flag that
+/// asks the run to stop.
 ///
 /// # Errors
-/// What is no fault.
+/// A text that is not a list of faults.
 pub fn around<'a>(parts: RunParts<'a>, stop: &Arc<AtomicBool>) -> Result<RunParts<'a>> {
     let Some(text) = &parts.recipe.machine.fault else { return Ok(parts) };
     let faults: Faults =
@@ -51,18 +50,18 @@ pub fn around<'a>(parts: RunParts<'a>, stop: &Arc<AtomicBool>) -> Result<RunPart
     Ok(RunParts { trainer, sources: source::around(sources, &injector), ..parts })
 }
 
-/// What happens.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The rank panics.
     Kill,
-    /// It does nothing any more.
+    /// The rank stops making progress.
     Hang,
-    /// Its steps take longer, from here on.
+    /// Its steps take longer from this step on.
     Slow,
-    /// It is asked to stop.
+    /// The rank is requested to stop.
     Term,
-    /// Its gradient is not a number.
+    /// One of its gradients is NaN.
     Nan,
     /// A bit of a weight flips.
     Flip,
@@ -80,11 +79,11 @@ const KINDS: [(Kind, &str); 6] = [
 /// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What happens.
+    /// The kind.
     pub kind: Kind,
-    /// To whom.
+    /// The rank that it hits.
     pub rank: usize,
-    /// While this step is made; the first is 1.
+    /// The step during which it happens; the first is 1.
     pub step: u64,
 }
 
@@ -96,11 +95,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Faults that have not happened yet.
+/// Pending faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     left: Vec<Fault>,
-    /// Where those that happened are written down, for a run that is started again.
+    /// File that records past faults, for a restarted run.
     happened: Option<PathBuf>,
 }
 
@@ -126,7 +125,7 @@ fn fault(text: &str) -> Option<Fault> {
 }
 
 impl Faults {
-    /// Without those that an earlier start of this rank wrote down in a file; it is where others will be.
+    /// Removes the faults that an earlier start of this rank recorded in a file; future ones are recorded there too.
     pub fn remember(mut self, path: &Path) -> Faults {
         let before: Vec<Fault> =
             fs::read_to_string(path).unwrap_or_default().lines().filter_map(fault).collect();
@@ -134,7 +133,7 @@ impl Faults {
         Faults { happened: Some(path.to_path_buf()), ..self }
     }
 
-    /// Whether this happens to a rank in a step; only once, but for slowness.
+    /// True if a fault hits a rank in a step; each does so only once, except slowness.
     pub fn strike(&mut self, kind: Kind, rank: usize, step: u64) -> bool {
         if kind == Kind::Slow {
             let slow = |fault: &Fault| fault.kind == kind && fault.rank == rank && fault.step <= step;
@@ -143,18 +142,18 @@ impl Faults {
         self.past(|fault| *fault == Fault { kind, rank, step })
     }
 
-    /// Removes faults that happened; returns whether there were any.
+    /// Removes and records the faults selected by `which`; returns whether there were any.
     fn past(&mut self, which: impl Fn(&Fault) -> bool) -> bool {
         let past: Vec<Fault> = self.left.extract_if(.., |fault| which(fault)).collect();
         if let Some(path) = self.happened.as_ref().filter(|_| !past.is_empty()) {
             let file = no_follow(fs::OpenOptions::new().create(true).append(true)).open(path);
-            // A disk that refuses this makes the fault happen again, no worse.
+            // If the disk refuses this, the fault merely happens again.
             let _ = file.and_then(|mut file| past.iter().try_for_each(|fault| writeln!(file, "{fault}")));
         }
         !past.is_empty()
     }
 
-    /// Whether a bit flips in a step, on any rank.
+    /// True if a bit flips in a step, on any rank.
     fn flips(&self, step: u64) -> bool {
         self.left.iter().any(|fault| (fault.kind, fault.step) == (Kind::Flip, step))
     }

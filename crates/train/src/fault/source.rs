@@ -1,4 +1,4 @@
-//! What happens before a step, where its micro batches are asked for; what happens in it is prepared there.
+//! Faults that happen before a step, when its micro-batches are requested; those within the step are prepared here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,22 +15,22 @@ use crate::recipe::Recipe;
 use crate::source::{Reported, Share, Source, Sources};
 use crate::step::Trainer;
 
-/// How much longer a slow rank's steps take.
+/// Delay that a slow rank adds to each step.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// The faults of one rank, and which of them are about to happen.
+/// The faults of one rank, and those that are about to happen.
 pub(super) struct Injector {
     faults: Mutex<Faults>,
     rank: usize,
     stop: Arc<AtomicBool>,
     /// The step whose update has not started; 0 for none.
     step: AtomicU64,
-    /// The next gradient that is written is not a number.
+    /// The next gradient to be written becomes NaN.
     spoils: AtomicBool,
 }
 
 impl Injector {
-    /// Of a rank, which `stop` asks to stop.
+    /// The faults of a rank whose stop flag is `stop`.
     pub fn new(faults: Faults, rank: usize, stop: Arc<AtomicBool>) -> Injector {
         let (step, spoils) = (AtomicU64::new(0), AtomicBool::new(false));
         Injector { faults: Mutex::new(faults), rank, stop, step, spoils }
@@ -40,27 +40,27 @@ impl Injector {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this happens to the rank in a step.
+    /// True if a fault hits this rank in a step.
     pub fn strikes(&self, kind: Kind, step: u64) -> bool {
         self.faults().strike(kind, self.rank, step)
     }
 
-    /// The update of a step is the next.
+    /// Sets the step whose update is next.
     pub fn set_step(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
     }
 
-    /// The step whose update is about to begin, once; 0 for none.
+    /// Takes the step whose update is about to start; 0 for none.
     pub fn take_step(&self) -> u64 {
         self.step.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether the gradient that was just written is to be spoiled: one in a step that this happens to.
+    /// Whether to spoil the gradient that was just written; true once in a step with this fault.
     pub fn takes_gradient(&self) -> bool {
         self.spoils.load(Ordering::Relaxed) && self.spoils.swap(false, Ordering::Relaxed)
     }
 
-    /// Slowness, a request to stop, and a flipped bit.
+    /// Applies slowness, a request to stop, and a flipped bit.
     fn before_step(&self, policy: &Trainer) {
         let (device, params, step) = (&policy.device, &policy.params, policy.number);
         if self.strikes(Kind::Term, step) {
@@ -70,7 +70,7 @@ impl Injector {
             std::thread::sleep(SLOW);
         }
         if self.faults().flips(step) {
-            // What other ranks owe would put the bit right; they take part in this wait.
+            // Updates still owed by other ranks would restore the bit; they take part in this wait.
             params.settle(device);
             if self.strikes(Kind::Flip, step) {
                 flip(device, params);
@@ -94,7 +94,7 @@ fn flip(device: &Device, params: &Params) {
     }
 }
 
-/// Sources around those of a run.
+/// Wraps the sources of a run.
 pub(super) fn around<'a>(inner: Box<dyn Sources + 'a>, injector: &Arc<Injector>) -> Box<dyn Sources + 'a> {
     Box::new(FaultySources { inner, injector: injector.clone() })
 }

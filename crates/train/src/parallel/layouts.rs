@@ -1,4 +1,4 @@
-//! Where the parts of tensors lie that ranks hold: what a checkpoint is made of.
+//! Locations of the tensor parts that ranks hold, from which checkpoints are assembled.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use fathom_tensor::{DType, Device, Meta};
 use super::{Ranks, shares};
 use crate::step::Trainer;
 
-/// Where one rank's parts lie.
+/// Locations of one rank's parts.
 pub(crate) struct Layout {
     pub holdings: Holdings,
-    /// By [`ParamId`]: where its elements are in Hugging Face's tensors.
+    /// By [`ParamId`]: position of its elements in Hugging Face's tensors.
     pub pieces: Vec<Vec<Piece>>,
-    /// By [`ParamId`]: the elements whose state the rank keeps; none of a weight that has no state.
+    /// By [`ParamId`]: the elements whose state the rank keeps; none for a weight without state.
     pub own: Vec<Option<Range<usize>>>,
     /// By [`ParamId`]: the elements that the rank keeps.
     pub kept: Vec<Range<usize>>,
@@ -23,7 +23,7 @@ pub(crate) struct Layout {
     copy: Option<ParamId>,
 }
 
-/// Where all ranks' parts lie, by rank.
+/// Locations of all ranks' parts, by rank.
 pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
     let (model, mesh) = (&trainer.model, &trainer.device.mesh);
     let sharding = trainer.optimizer().shares().sharding;
@@ -39,7 +39,7 @@ pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
         };
         let shares = shares(&device, &part, &params, sharding);
         let own = params.iter().map(|(id, param)| param.trainable.then(|| shares.own(id))).collect();
-        // What is packed is in the base of the run, not in its checkpoints.
+        // Packed weights are in the base of the run, not in its checkpoints.
         let kept = |value: &Value| if value.as_packed().is_some() { 0..0 } else { value.own() };
         let kept = params.iter().map(|(_, param)| kept(&param.value)).collect();
         let copy = part.embed.filter(|_| !portion.first).map(|embed| embed.tokens);
@@ -49,7 +49,7 @@ pub(crate) fn layouts(trainer: &Trainer) -> Vec<Layout> {
 }
 
 impl Layout {
-    /// The rank's id of a weight, if it is the one that hands it over.
+    /// The rank's id of a weight, if this rank is the one that provides it.
     pub fn gives(&self, number: u32) -> Option<ParamId> {
         let index = self.holdings.iter().position(|held| held.number == number)?;
         let id = ParamId(index as u32);

@@ -1,5 +1,5 @@
-//! A step over a mesh: what each rank keeps of the optimizer's state, and what ranks owe each other between the backward
-//! pass and the update. Tensor and context parallel live inside the operations; here are data and pipeline parallel.
+//! A step over a mesh: the optimizer state that each rank keeps, and the communication between the backward pass and
+//! the update. Tensor and context parallelism are part of the operations; data and pipeline parallelism are here.
 
 pub(crate) mod layouts;
 pub(crate) mod pipeline;
@@ -16,24 +16,24 @@ use fathom_tensor::{Device, Tensor};
 use self::stages::Order;
 use crate::error::{Error, Result};
 
-/// The ranks of a step, and which of them is meant.
+/// The ranks of a step, and the one at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks {
     /// The sizes of the mesh.
     pub grid: Grid,
     /// Stages of the pipeline on each rank.
     pub virtual_stages: usize,
-    /// How many layers each stage has.
+    /// Number of layers in each stage.
     pub layout: StageLayers,
-    /// In which order micro batches go through the stages.
+    /// Order in which micro-batches pass through the stages.
     pub order: Order,
-    /// What ranks with the same weights share.
+    /// Sharding among ranks with the same weights.
     pub sharding: Sharding,
     /// How keys and values travel between context parallel ranks.
     pub cp_comm: CpComm,
-    /// Documents stay on few of those ranks.
+    /// True if documents are kept on few of those ranks.
     pub cp_dynamic: bool,
-    /// The rank that is planned; a trainer's own is its device's.
+    /// The planned rank; a trainer uses its device's.
     pub rank: usize,
 }
 
@@ -55,7 +55,7 @@ impl Default for Ranks {
 }
 
 impl Ranks {
-    /// The rank's place, on a machine without data.
+    /// A mesh for this rank on a machine without data.
     pub fn imagined(&self) -> Mesh {
         match self.grid.ranks() {
             1 => Mesh::alone(),
@@ -63,10 +63,10 @@ impl Ranks {
         }
     }
 
-    /// Whether a model can be spread like this.
+    /// Checks that a model can be distributed like this.
     ///
     /// # Errors
-    /// What does not divide, and what would.
+    /// The size that does not divide, and ones that would.
     pub fn check(&self, spec: &Spec) -> Result<()> {
         let refuse = |key: &str, message| Error::Recipe { key: format!("mesh.{key}"), message };
         let Grid { tp, cp, .. } = self.grid;
@@ -85,24 +85,24 @@ impl Ranks {
         comm.map_err(|message| refuse("cp_comm_type", message))
     }
 
-    /// The part of a model that a rank has.
+    /// The part of a model that a rank holds.
     pub fn portion(&self, spec: &Spec, mesh: &Mesh) -> Portion {
         Portion::cut(spec, mesh, self.virtual_stages, self.layout)
             .with_parted(self.sharding == Sharding::OptimGradsParams)
     }
 }
 
-/// Elements of a rank's part of a weight, at most.
+/// Maximum number of elements in a rank's part of a weight.
 fn local_len(weight: &Weight) -> usize {
     let ([rows, cols], parts) = (weight.shape, weight.parts);
-    // A vocabulary need not divide; everything else that is parted does.
+    // Only the vocabulary need not divide evenly.
     match parts {
         1 => rows * cols,
         _ => (rows * cols).div_ceil(parts).max(rows.div_ceil(parts) * cols),
     }
 }
 
-/// Who keeps the optimizer's state of what.
+/// Assigns the optimizer's state to ranks.
 pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Sharding) -> Shares {
     let mesh = &device.mesh;
     let (replicas, experts) = (mesh.group(&[Axis::Cp, Axis::Dp]), mesh.group(&[Axis::Edp]));
@@ -117,9 +117,9 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
     let slot = |id: ParamId| {
         let held = &model.holdings[id.index()];
         let at = held.number as usize;
-        // The copy of a tied embedding on the last stage is counted on the first.
+        // The copy of a tied embedding on the last stage is counted on the first stage.
         let copy = !model.portion.first && model.embed.is_some_and(|embed| embed.tokens == id);
-        // What several have all of the first of them counts.
+        // Values that several ranks hold in full are counted on the first of them.
         let same = if held.expert { &experts } else { &replicas };
         let counts = held.leads && !copy && !(whole && same.index() > 0);
         counts.then(|| first[at] + held.part * local_len(&model.weights[at]).div_ceil(SLOT))
@@ -154,7 +154,7 @@ pub fn shares(device: &Device, model: &Model, params: &Params, sharding: Shardin
     Shares { params: shares, buckets, num_slots, replicas, experts, sharding, whole, squares, tp, etp, ends }
 }
 
-/// Sums of a step over all ranks: the loss, which the last stage has, and the valid tokens, which every stage has.
+/// Sums over all ranks: the loss, which the last stage has, and the number of valid tokens, which every stage has.
 pub(crate) fn sums(device: &Device, loss: &Tensor, count: &Tensor) {
     let mesh = &device.mesh;
     device.pool.enter("sum losses", -1);
@@ -165,7 +165,7 @@ pub(crate) fn sums(device: &Device, loss: &Tensor, count: &Tensor) {
     pp.broadcast(device, pp.size() - 1, loss);
 }
 
-/// Sums of what the last stage's ranks have, over all ranks.
+/// Sums over the last stage's ranks, broadcast to all ranks.
 pub(crate) fn of_last_stage(device: &Device, sums: &Tensor) {
     device.mesh.group(&[Axis::Cp, Axis::Dp]).all_reduce(device, sums);
     let pp = device.mesh.group(&[Axis::Pp]);

@@ -1,10 +1,10 @@
-//! Micro batches through the stages of a pipeline, in the order of [`super::stages::Order::acts`]. One stage is the same code: nothing is
-//! sent.
+//! Runs micro-batches through the stages of a pipeline, in the order of [`super::stages::Order::acts`]. A single stage
+//! runs the same code without sending anything.
 //!
-//! What a rank sends it gives up at fixed points: a forward result when the gradient for it has come back, a gradient when the
-//! next one of that stage is sent. So the memory of a step does not depend on the other ranks' pace. A micro batch's tables come
-//! with its first forward pass and go with its last backward pass: the memory of a step does not depend on its micro batches
-//! either.
+//! Sent buffers are freed at fixed points: a forward result when the gradient for it has come back, a gradient when the
+//! next one of that stage is sent. The memory of a step therefore does not depend on the pace of other ranks. A
+//! micro-batch's tables are loaded for its first forward pass and freed after its last backward pass, so the memory
+//! does not depend on the number of micro-batches either.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,32 +18,32 @@ use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 use super::stages::{Act, Order};
 use crate::loaded::{Loaded, Minimised};
 
-/// One part of a step.
+/// A timed part of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lap {
     pub act: Act,
-    /// When what it needs had come.
+    /// When its inputs had arrived.
     pub start_s: f64,
     pub end_s: f64,
-    /// Of these seconds those that it waited for messages.
+    /// Seconds within it spent waiting for messages.
     pub wait_s: f64,
-    /// All that were waited until its end.
+    /// Seconds of the step spent waiting up to its end.
     pub waited_s: f64,
 }
 
-/// By which clock parts of a step are timed.
+/// Clock for the parts of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Watch<'a> {
-    /// Not at all.
+    /// No timing.
     Off,
-    /// That of a machine without data.
+    /// The clock of a machine without data.
     Planned(&'a Clock),
-    /// The real one, since then.
+    /// Wall time since an instant.
     Since(Instant),
 }
 
 impl Watch<'_> {
-    /// Seconds, and those that were waited so far.
+    /// Seconds elapsed, and seconds spent waiting so far.
     fn now(&self, mesh: &Mesh) -> Option<[f64; 2]> {
         match self {
             Watch::Off => None,
@@ -53,7 +53,7 @@ impl Watch<'_> {
     }
 }
 
-/// What a rank runs a step's micro batches with.
+/// Everything that a rank needs to run a step's micro-batches.
 pub(crate) struct Pipeline<'a> {
     pub device: &'a Device,
     pub model: &'a Model,
@@ -61,33 +61,34 @@ pub(crate) struct Pipeline<'a> {
     pub places: &'a Places,
     pub offload: Option<&'a Offload>,
     pub counters: &'a Counters,
-    /// What the last stage minimises and adds up.
+    /// Objective and accumulators of the last stage.
     pub minimised: Minimised<'a>,
-    /// By which clock.
+    /// The clock.
     pub watch: Watch<'a>,
-    /// Where times are written.
+    /// The recorded times.
     pub laps: &'a RefCell<Vec<Lap>>,
-    /// When what the part at hand needs had come.
+    /// When the inputs of the current part had arrived.
     pub arrived: Cell<Option<[f64; 2]>>,
-    /// In which order they go through the stages.
+    /// Order in which micro-batches pass through the stages.
     pub order: Order,
 }
 
-/// A forward pass that waits for its backward pass.
+/// A forward pass whose backward pass is still to come.
 struct Waiting<'a> {
     tape: Tape<'a>,
     /// The gradient of the result, on the last stage.
     dy: Option<Tensor>,
-    /// The result on its way to the next stage.
+    /// The result in flight to the next stage.
     sending: Option<Flying>,
     rows: (usize, usize, DType),
 }
 
 impl<'a> Pipeline<'a> {
-    /// Forward and backward of so many micro batches, which `load` puts on the machine; adds to `grads`.
+    /// Runs forward and backward passes of `micro_batches` micro-batches, each put on the machine by `load`; adds to
+    /// `grads`.
     ///
     /// # Panics
-    /// If the micro batches do not go through the stages in whole groups.
+    /// If the micro-batches do not fill the stages in whole groups.
     #[track_caller]
     pub fn run(&self, micro_batches: usize, load: &dyn Fn(usize) -> Loaded<'a>, grads: &mut Grads) {
         let pp = self.device.mesh.group(&[Axis::Pp]);
@@ -111,7 +112,7 @@ impl<'a> Pipeline<'a> {
                     let Some(held) = waiting.remove(&(index, chunk)) else { continue };
                     grads.set_last(index + 1 == micro_batches);
                     let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
-                    // The first of a rank's stages is the last to be left.
+                    // The first of a rank's stages finishes last.
                     if chunk == 0 && left.is_none() {
                         loaded.remove(&index);
                     }
@@ -136,12 +137,12 @@ impl<'a> Pipeline<'a> {
         returning.into_iter().flatten().for_each(Flying::wait);
     }
 
-    /// The stage before or after one of the rank's, by index along the axis.
+    /// Rank of the stage before or after one of this rank's, by index along the axis.
     fn neighbour(&self, pp: &Group, next: bool) -> usize {
         (pp.index() + if next { 1 } else { pp.size() - 1 }) % pp.size()
     }
 
-    /// What comes from another stage.
+    /// Receives a tensor from another stage.
     fn arrival(
         &self,
         pp: &Group,
@@ -196,7 +197,7 @@ impl<'a> Pipeline<'a> {
         let device = self.device;
         let Waiting { tape, dy, sending, rows } = held;
         let dy = dy.unwrap_or_else(|| self.arrival(pp, "backward", self.neighbour(pp, true), rows));
-        // The next stage has long taken what it has just sent the gradient of.
+        // The next stage received this long ago: it has sent back its gradient.
         sending.into_iter().for_each(Flying::wait);
         let (dx, owed) = match self.order {
             Order::OneByOne => (tape.backward(dy, grads), None),

@@ -1,39 +1,39 @@
-//! The order in which a pipeline's rank runs the parts of a step, as a list: what runs on a machine, what the planner counts
-//! and what the Gantt chart shows.
+//! The order in which a pipeline's rank runs the parts of a step, as a list that machines run, the planner counts and
+//! the Gantt chart shows.
 
 /// One part of a step on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Forward of a micro batch through one of the rank's stages.
+    /// Forward pass of a micro-batch through one of the rank's stages.
     Forward {
         /// Micro batch.
         micro: usize,
-        /// Which of the rank's stages.
+        /// Index among the rank's stages.
         chunk: usize,
     },
-    /// Its backward pass; in a zero-bubble schedule without the gradients of weights.
+    /// Its backward pass; in a zero-bubble schedule without the weight gradients.
     Backward {
         /// Micro batch.
         micro: usize,
-        /// Which of the rank's stages.
+        /// Index among the rank's stages.
         chunk: usize,
     },
-    /// The gradients of weights that a backward pass left.
+    /// The weight gradients deferred by a backward pass.
     Weights {
         /// Micro batch.
         micro: usize,
-        /// Which of the rank's stages.
+        /// Index among the rank's stages.
         chunk: usize,
     },
 }
 
-/// In which order micro batches go through a pipeline.
+/// Order in which micro-batches pass through a pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// One forward, one backward (PipeDream-flush), interleaved where a rank has several stages.
+    /// One forward, one backward (PipeDream-flush), interleaved if a rank has several stages.
     #[default]
     OneByOne,
-    /// The same with the gradients of weights made later, where a rank would wait (ZB-H1).
+    /// The same with weight gradients deferred to when a rank would wait (ZB-H1).
     ZeroBubble,
 }
 
@@ -41,7 +41,7 @@ impl Order {
     /// The acts of one rank.
     ///
     /// # Errors
-    /// If the micro batches do not go through the stages like this.
+    /// If the number of micro-batches does not fit this order.
     pub fn acts(
         self,
         rank: usize,
@@ -59,9 +59,9 @@ impl Order {
     }
 }
 
-/// ZB-H1 (Qi et al., 2024): as 1F1B, with the gradients of weights of a rank `rank` micro batches behind its backward passes. No
-/// rank holds more micro batches than the first does under 1F1B, and where forward, backward and weights take equally long the
-/// wait is a third.
+/// ZB-H1 (Qi et al., 2024): 1F1B with the weight gradients of a rank `rank` micro-batches behind its backward passes.
+/// No rank holds more micro-batches than the first does under 1F1B; if forward, backward and weight gradients take
+/// equally long, the bubble is a third.
 fn zero_bubble(rank: usize, ranks: usize, micro_batches: usize) -> Vec<Act> {
     let warm = (ranks - rank - 1).min(micro_batches);
     let mut acts: Vec<Act> = (0..warm).map(|micro| Act::Forward { micro, chunk: 0 }).collect();
@@ -79,11 +79,11 @@ fn zero_bubble(rank: usize, ranks: usize, micro_batches: usize) -> Vec<Act> {
     acts
 }
 
-/// The acts of one rank: 1F1B with one stage on each rank (PipeDream-flush), and with `chunks` stages on each the interleaved
-/// order of Narayanan et al. (2021), which lets micro batches through in groups of `ranks`.
+/// The acts of one rank: 1F1B with one stage on each rank (PipeDream-flush), and with `chunks` stages on each the
+/// interleaved order of Narayanan et al. (2021), in which micro-batches advance in groups of `ranks`.
 ///
 /// # Errors
-/// With several stages on a rank: if the micro batches are not whole groups.
+/// With several stages on a rank: if the micro-batches are not whole groups.
 fn acts(rank: usize, ranks: usize, chunks: usize, micro_batches: usize) -> Result<Vec<Act>, String> {
     if chunks > 1 && !micro_batches.is_multiple_of(ranks) {
         return Err(format!(
@@ -113,7 +113,7 @@ fn acts(rank: usize, ranks: usize, chunks: usize, micro_batches: usize) -> Resul
     Ok(acts)
 }
 
-/// The micro batch and stage of the index-th pass of one direction.
+/// Micro-batch and stage of the index-th pass in one direction.
 fn place(index: usize, ranks: usize, chunks: usize) -> (usize, usize) {
     if chunks == 1 {
         return (index, 0);
@@ -126,8 +126,8 @@ fn place(index: usize, ranks: usize, chunks: usize) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Runs all ranks' acts as far as what they wait for has happened; says whether all end, and the most forward passes that
-    /// any rank holds.
+    /// Runs all ranks' acts until each is blocked; returns whether all finish, and the maximum number of forward passes
+    /// that each rank holds.
     fn run(ranks: usize, chunks: usize, micro_batches: usize, order: Order) -> (bool, Vec<usize>) {
         let all: Vec<Vec<Act>> =
             (0..ranks).map(|rank| order.acts(rank, ranks, chunks, micro_batches).unwrap()).collect();
@@ -195,8 +195,9 @@ mod tests {
         assert!(Order::ZeroBubble.acts(0, 4, 2, 8).unwrap_err().contains("virtual_stages"));
     }
 
-    /// When the last rank is done, with so long forward, backward and weights; and the most that any rank holds of micro batches
-    /// whose weights' gradients are not made.
+    /// The time at which the last rank is done, if forward, backward and weight gradients take one unit each (a
+    /// backward pass with weight gradients two); and the maximum number of micro-batches with deferred weight gradients
+    /// on any rank.
     fn time(ranks: usize, micro_batches: usize, order: Order) -> (usize, usize) {
         let all: Vec<Vec<Act>> =
             (0..ranks).map(|rank| order.acts(rank, ranks, 1, micro_batches).unwrap()).collect();

@@ -19,18 +19,18 @@ use crate::stage;
 use crate::state::check_weights;
 use crate::step::InStep;
 
-/// What a stage may use, in bytes.
+/// Budgets of a stage, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budgets {
     /// The machine's memory.
     pub memory: u64,
-    /// The host's memory, for machines that have one.
+    /// The host's memory, for machines with a separate one.
     pub host: u64,
-    /// Files for activations, and for weights and optimizer state.
+    /// Files of activations, weights and optimizer state.
     pub disk: u64,
 }
 
-/// What a step takes bytes of.
+/// A resource with a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// The machine's memory.
@@ -52,8 +52,8 @@ impl fmt::Display for Resource {
 }
 
 impl Budgets {
-    /// So much memory, what the profile says of a host, and of the disk behind `folder`, for each of its `sharers` ranks, a share of
-    /// what the recipe allows, else of most of what is free.
+    /// `memory` as given, the profile's host memory, and for each of `sharers` ranks an equal share of the recipe's
+    /// disk limit or, without one, of 95 % of the free space behind `folder`.
     pub fn new(memory: u64, profile: &Profile, recipe: &Recipe, folder: &Path, sharers: usize) -> Budgets {
         let folder = recipe.machine.spill.as_deref().unwrap_or(folder);
         let free = || spill::free_bytes(folder).map_or(u64::MAX, |free| free / 20 * 19);
@@ -62,23 +62,23 @@ impl Budgets {
         Budgets { memory, host, disk }
     }
 
-    /// True if a step stays within.
+    /// True if a step stays within the budgets.
     pub fn hold(&self, plan: &Plan) -> bool {
         self.excess(plan) == 0
     }
 
-    /// Bytes that a step takes too much, of what it takes most too much of.
+    /// Bytes by which a step exceeds its budgets, for the resource with the largest excess.
     pub fn excess(&self, plan: &Plan) -> u64 {
         let over = self.uses(plan).map(|(_, used, budget)| used.saturating_sub(budget));
         over.into_iter().max().unwrap_or(0)
     }
 
-    /// What a step takes more of than there is: the bytes taken and those that there are.
+    /// The first resource that a step exceeds, with the bytes needed and the budget.
     pub fn lack(&self, plan: &Plan) -> Option<(Resource, u64, u64)> {
         self.uses(plan).into_iter().find(|(_, used, budget)| used > budget)
     }
 
-    /// The same less what a step takes too much of each.
+    /// Budgets reduced by a step's excess of each resource.
     pub(super) fn without_excess(&self, plan: &Plan) -> Budgets {
         let [memory, host, disk] =
             self.uses(plan).map(|(_, used, budget)| budget.saturating_sub(used.saturating_sub(budget)));
@@ -103,26 +103,27 @@ pub struct Draft<'a> {
     pub spec: &'a Spec,
     /// The recipe, as changed so far.
     pub recipe: Recipe,
-    /// Which stage.
+    /// Index of the stage.
     pub index: usize,
-    /// What it may use, each rank.
+    /// Budgets of each rank.
     pub budgets: Budgets,
     /// The rank that is planned.
     pub rank: usize,
 }
 
-/// How a stage runs, and what that needs.
+/// A stage's settings, with their plan.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// What its steps run with.
+    /// Settings of its steps.
     pub how: InStep,
     /// The plan of a step.
     pub plan: Plan,
-    /// What the solver chose, with `activations.memory = "auto"`.
+    /// The solver's choice, with `activations.memory = "auto"`.
     pub solution: Option<Solution>,
 }
 
-/// The rank of the same stage of the pipeline that needs most: it has the largest share of the vocabulary, and most optimizer state.
+/// The rank that needs most in the same pipeline stage: it has the largest share of the vocabulary and most optimizer
+/// state.
 fn asked(work: &Workload<'_>) -> usize {
     let Ranks { grid, rank, .. } = work.how.ranks;
     let block = grid.tp * grid.cp * grid.dp;
@@ -130,7 +131,7 @@ fn asked(work: &Workload<'_>) -> usize {
     last + grid.tp * fullest(&work.how.ranks, &work.spec, last)
 }
 
-/// Refuses weights on disk whose state ranks share: experts have replicas of their own.
+/// Refuses offloaded weights whose state is sharded over ranks; experts have replicas of their own.
 fn check_whole(spec: &Spec, how: &InStep) -> Result<()> {
     let Ranks { grid, sharding, .. } = how.ranks;
     let replicas = if spec.moe.is_some() { grid.edp() } else { 1 }.max(grid.cp * grid.dp);
@@ -141,7 +142,7 @@ fn check_whole(spec: &Spec, how: &InStep) -> Result<()> {
     Err(Error::Recipe { key: "mesh.sharding".into(), message: message.into() })
 }
 
-/// Refuses a teacher that the mesh cannot hold, or whose vocabulary lies otherwise on its ranks.
+/// Refuses a teacher that the mesh cannot hold, or whose vocabulary is distributed differently.
 fn check_teacher(spec: &Spec, how: &InStep) -> Result<()> {
     let Some(teacher) = how.goal.teacher.as_deref() else { return Ok(()) };
     how.ranks.check(teacher)?;
@@ -158,7 +159,7 @@ fn check_teacher(spec: &Spec, how: &InStep) -> Result<()> {
 }
 
 impl<'a> Draft<'a> {
-    /// What its steps do, with the places of the recipe.
+    /// The work of its steps, with the places of the recipe.
     ///
     /// # Errors
     /// Those of [`stage::extend`] and [`stage::in_step`].
@@ -180,15 +181,15 @@ impl<'a> Draft<'a> {
         Ok(Workload { profile: self.profile, spec, dtype, how, micro_batches, tokens })
     }
 
-    /// How the stage runs, whether it fits or not; the solver's choice if the recipe leaves it to the solver and there
-    /// is one that fits.
+    /// The stage's settings, whether it fits or not; they are the solver's choice if the recipe asks for it and one
+    /// fits.
     ///
     /// # Errors
-    /// As [`Draft::workload`].
+    /// Those of [`Draft::workload`].
     pub fn settle(&self) -> Result<Settled> {
         let mut work = self.workload()?;
         if self.recipe.activations.memory == Memory::Auto {
-            // Ranks of a stage communicate when something is computed again: they all ask for the same one of them.
+            // Ranks of a stage communicate during recomputation, so all of them solve for the same rank.
             let own = work.how.ranks.rank;
             work.how.ranks.rank = asked(&work);
             let solution = work.solve(&self.budgets)?;
@@ -207,22 +208,22 @@ impl<'a> Draft<'a> {
     /// The plan of a step.
     ///
     /// # Errors
-    /// As [`Draft::workload`].
+    /// Those of [`Draft::workload`].
     pub fn plan(&self) -> Result<Plan> {
         Ok(self.settle()?.plan)
     }
 
-    /// The buffers that are live at the peak of a step that runs like this, the largest first.
+    /// The buffers that are live at the peak of a step with these settings, largest first.
     ///
     /// # Errors
-    /// As [`Draft::workload`].
+    /// Those of [`Draft::workload`].
     pub fn at_peak(&self, how: &InStep) -> Result<Vec<(Label, u64)>> {
         let mut work = self.workload()?;
         work.how = how.clone();
         Ok(live_at_peak(&work.run(Record::Peak)?.1))
     }
 
-    /// As [`Draft::settle`], if a step stays within the budgets.
+    /// [`Draft::settle`] for a stage that must stay within its budgets.
     ///
     /// # Errors
     /// [`Error::DoesNotFit`] with the cheapest changes that would make it fit, and those of [`Draft::workload`].
@@ -249,7 +250,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Changes that a refusal names.
+/// Number of changes that a refusal names.
 const RESCUES: usize = 3;
 
 fn remedy(changes: &[Change]) -> String {

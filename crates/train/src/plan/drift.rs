@@ -1,10 +1,11 @@
-//! Where a real step took other memory than its plan.
+//! Differences between a real step's memory and its plan.
 
 use fathom_base::human;
 use fathom_tensor::Usage;
 
-/// What a step took compared with what was planned, in a sentence that names the category that differs most; `None` if the
-/// peak is the planned one, or below it in a step that is not `full`: with fewer tokens than the plan's, as of lessons whose samples are short.
+/// A sentence that compares a step's memory with its plan and names the category that differs most. `None` if the peaks
+/// agree, or if a step that is not `full` has a lower one: it has fewer tokens than the plan, for example because its
+/// samples are short.
 pub fn drift(planned: &Usage, found: &Usage, full: bool) -> Option<String> {
     if planned.peak_live == found.peak_live || (!full && found.peak_live < planned.peak_live) {
         return None;
@@ -46,7 +47,7 @@ mod tests {
                 drift(&planned, &found, full).unwrap().contains("most in activations: 240 instead of 200")
             );
         }
-        // Fewer tokens take less; as many do not.
+        // Fewer tokens may need less memory; the planned number may not.
         assert_eq!(drift(&found, &planned, false), None);
         assert!(drift(&found, &planned, true).unwrap().contains("most in activations: 200 instead of 240"));
     }

@@ -1,4 +1,5 @@
-//! Changes of a recipe that save memory, planned one by one: which lowers the peak most, and which make a step fit.
+//! Changes of a recipe that save memory, each planned: the one that lowers the peak most, and those that make a step
+//! fit.
 
 use std::fmt;
 
@@ -13,52 +14,52 @@ use crate::recipe::{Granularity, Memory, Precision, Recipe};
 pub enum Edit {
     /// The solver chooses places and tiles.
     Auto,
-    /// How much is computed again.
+    /// Granularity of recompute.
     Granularity(Granularity),
-    /// Tokens of a tile.
+    /// Rows of a tile, in tokens.
     TileRows(usize),
-    /// Groups of heads that attention runs over, one after the other.
+    /// Number of groups of heads that attention processes one after the other.
     HeadGroups(usize),
-    /// What goes to disk.
+    /// Activations to offload to disk.
     Offload(&'static str),
     /// The optimizer's state on disk.
     OffloadOptimizer,
     /// Weights on disk.
     OffloadWeights,
-    /// Half as many samples in twice as many micro batches.
+    /// Half as many samples in twice as many micro-batches.
     Halve,
     /// Type of weights and activations.
     Precision(Precision),
-    /// Another length.
+    /// Another sequence length.
     SeqTokens(usize),
 }
 
 /// A change of a stage and its plan.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// All at once.
+    /// Edits made together.
     pub edits: Vec<Edit>,
     /// The settings to give, e.g. `stage.0.tile_rows=1024`.
     pub settings: Vec<String>,
-    /// With them.
+    /// Plan with the edits.
     pub plan: Plan,
 }
 
-/// Why the peak is where it is.
+/// An explanation of the peak.
 #[derive(Clone, Debug)]
 pub struct Why {
-    /// The plan as it is.
+    /// Plan without changes.
     pub plan: Plan,
     /// The largest buffers at the peak.
     pub largest: Vec<(Label, u64)>,
     /// The single change that lowers the peak most.
     pub best: Option<Change>,
-    /// Of a stage that does not fit, the fastest single change with which it does.
+    /// The fastest single change with which a stage that does not fit would.
     pub fastest: Option<Change>,
 }
 
 impl Edit {
-    /// Changes the recipe.
+    /// Applies the edit to the recipe.
     pub fn apply(&self, recipe: &mut Recipe, index: usize) {
         let stage = &mut recipe.stage[index];
         match *self {
@@ -78,7 +79,7 @@ impl Edit {
         }
     }
 
-    /// The same change as settings over `recipe`.
+    /// The edit as settings over `recipe`.
     fn settings(&self, recipe: &Recipe, index: usize) -> Vec<String> {
         let stage = |key: &str, value: &dyn fmt::Display| format!("stage.{index}.{key}={value}");
         match self {
@@ -103,10 +104,10 @@ impl Edit {
     }
 }
 
-/// Groups of edits of which at most one is made at a time, for so many heads of keys and values.
+/// Groups of mutually exclusive edits, for `kv_heads` heads of keys and values.
 fn groups(recipe: &Recipe, index: usize, kv_heads: usize) -> Vec<Vec<Edit>> {
     let table = &recipe.stage[index];
-    // A recipe has groups of equally many heads.
+    // The heads must divide evenly into groups.
     let heads = [8, 4, 2].into_iter().find(|groups| kv_heads.is_multiple_of(*groups));
     let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
     let tiles = [8192, 4096, 2048, 1024, 512].into_iter().filter(|rows| *rows < tokens);
@@ -123,13 +124,14 @@ fn groups(recipe: &Recipe, index: usize, kv_heads: usize) -> Vec<Vec<Edit>> {
     ]
 }
 
-/// Predicted seconds of a step, or its FLOPs where the profile has no rates.
+/// Predicted seconds of a step, or its FLOPs if the profile has no rates.
 fn cost(change: &Change) -> f64 {
     change.plan.step_s().unwrap_or(change.plan.hardware_flops as f64)
 }
 
 impl Draft<'_> {
-    /// The stage with some edits; `None` if it has them already, or cannot have them: weights that ranks share on disk, say.
+    /// The stage with some edits; `None` if it has them already, or cannot have them, such as offloaded weights that
+    /// ranks share.
     ///
     /// # Errors
     /// A model that cannot be planned.
@@ -150,8 +152,8 @@ impl Draft<'_> {
         }
     }
 
-    /// What the peak is made of, and the single edit that lowers it most, each planned; where the stage does not fit, the fastest with which it
-    /// does as well.
+    /// The largest buffers at the peak, the single edit that lowers it most and, if the stage does not fit, the fastest
+    /// single edit with which it does. Each is planned.
     ///
     /// # Errors
     /// A stage that cannot be planned.
@@ -175,8 +177,8 @@ impl Draft<'_> {
         Ok(Why { plan, largest, best, fastest })
     }
 
-    /// The `most` cheapest changes with which the stage stays within its budgets, by predicted step time; no change has
-    /// an edit that it could do without. The last resort is a shorter sequence.
+    /// The `most` cheapest changes, by predicted step time, with which the stage stays within its budgets. No change
+    /// has a superfluous edit. A shorter sequence is the last resort.
     ///
     /// # Errors
     /// A stage that cannot be planned.
@@ -184,7 +186,7 @@ impl Draft<'_> {
         let mut fitting: Vec<Change> = Vec::new();
         let mut sets: Vec<Vec<Edit>> = vec![Vec::new()];
         for group in groups(&self.recipe, self.index, self.spec.kv_heads) {
-            // Of the tiles only a high and a low one, and everything or nothing to disk: between them little changes.
+            // One middle and the smallest size of tiles, and only the largest offload: those between differ little.
             let group: Vec<Edit> = match group.len() {
                 0..=2 => group,
                 3 => vec![group[2].clone()],
@@ -198,7 +200,7 @@ impl Draft<'_> {
         }
         sets.sort_by_key(Vec::len);
         for set in sets.iter().filter(|set| !set.is_empty()) {
-            // One edit more than the fewest that will do: longer lists read like riddles.
+            // At most one edit more than the fewest that fit: longer lists are hard to read.
             if fitting.first().is_some_and(|change| set.len() > change.edits.len() + 1) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! What a fuzzer asks: any bytes as a `config.json`, and of a model that they describe a plan.
+//! Fuzzer entry: any bytes as a `config.json`, and a plan of the model that they describe.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use crate::step::InStep;
 
 /// Tokens of the step.
 const TOKENS: usize = 256;
-/// Layers that are planned: all have the same sizes.
+/// Number of layers that are planned; all have the same sizes.
 const LAYERS: usize = 2;
 
-/// Reads the text of a configuration and plans a step of the first layers of its model, with everything kept and with nothing. What
-/// is refused is refused; nothing panics.
+/// Parses a configuration and plans a step of the model's first layers, with everything kept and with nothing kept.
+/// Input may be refused; nothing may panic.
 pub fn fuzz_config(data: &[u8]) {
     let Ok(map) = serde_json::from_slice::<Map<String, Value>>(data) else { return };
     let Ok(mut spec) = Family::read(Path::new("config.json"), &map) else { return };
-    // What was read is written, or refused by name.
+    // An accepted configuration is written, or refused by name.
     let _ = Family::write(Path::new("config.json"), &spec);
     spec.layers.truncate(LAYERS);
     for places in [Places::none(), Places::full().with_tiles(Some(128))] {

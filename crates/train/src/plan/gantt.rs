@@ -1,8 +1,8 @@
-//! All stages of a pipeline at once: when each runs what, and how long it waits.
+//! A simulation of all stages of a pipeline: when each runs which pass, and how long it waits.
 //!
-//! An event simulation over the very order in which ranks run ([`crate::parallel::stages::Order::acts`]), with the times of each pass
-//! from each rank's plan. A pass begins when the rank is done with the one before and what it needs has come; what a pass
-//! hands on arrives after the time of its transfer, which nothing else waits for.
+//! It is an event simulation over the order in which ranks run ([`crate::parallel::stages::Order::acts`]), with the
+//! times of each pass from each rank's plan. A pass begins when the rank has finished the previous one and its inputs
+//! have arrived; its output arrives after the time of the transfer, which blocks nothing else.
 
 use fathom_base::metrics::events;
 use fathom_tensor::mesh::Grid;
@@ -13,28 +13,29 @@ use crate::parallel::stages::Act;
 /// A pass of one stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bar {
-    /// What ran.
+    /// The pass.
     pub act: Act,
-    /// When it began, in seconds.
+    /// Start in seconds.
     pub start_s: f64,
-    /// When it ended.
+    /// End in seconds.
     pub end_s: f64,
-    /// Of that time, seconds that it waited for messages of its own stage's ranks.
+    /// Seconds of it spent waiting for messages from ranks of its own stage.
     pub wait_s: f64,
 }
 
 /// A step of all ranks of a pipeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gantt {
-    /// By rank along the axis, in the order of time.
+    /// By rank along the axis, in time order.
     pub bars: Vec<Vec<Bar>>,
-    /// When the last pass of all ended.
+    /// End of the last pass of all ranks.
     pub passes_s: f64,
-    /// When the step ended.
+    /// End of the step.
     pub step_s: f64,
-    /// By rank: seconds from its last pass to the step's end: gradients are completed, weights updated and handed out.
+    /// By rank: seconds from its last pass to the end of the step, in which gradients are completed and weights updated
+    /// and distributed.
     pub after_s: Vec<f64>,
-    /// By rank: seconds in which it had nothing to do while passes ran anywhere: the bubble.
+    /// By rank: idle seconds while passes run anywhere, which are the bubble.
     pub idle_s: Vec<f64>,
 }
 
@@ -47,7 +48,7 @@ impl Gantt {
 }
 
 impl Gantt {
-    /// The step for the log of a stage; nothing of one rank alone.
+    /// The step as an event of a stage; `None` for a single rank.
     pub(super) fn event(&self, stage: &str, grid: &Grid) -> Option<events::Pipeline> {
         let update = |rank: usize| {
             let start_s = self.passes_s;
@@ -72,12 +73,12 @@ impl Gantt {
     }
 }
 
-/// What a log calls the time after the passes.
+/// Name of the time after the passes in logs.
 const UPDATE: &str = "update";
-/// Passes of one rank that a log has: what comes after looks the same.
+/// Number of passes per rank in a log: later ones look the same.
 pub(crate) const SHOWN: usize = 160;
 
-/// The passes of a rank for a log, and the update after them if nothing is left out before it.
+/// The passes of a rank for a log, followed by the update unless passes were cut off.
 pub(crate) fn shown(bars: &[Bar], update: Option<events::PipelinePass>) -> Vec<events::PipelinePass> {
     let pass = |bar: &Bar| {
         let (micro, chunk, _) = place(bar.act);
@@ -96,7 +97,7 @@ pub(crate) fn shown(bars: &[Bar], update: Option<events::PipelinePass>) -> Vec<e
     passes
 }
 
-/// What was done when, by stage, micro batch and direction; NaN where it was not.
+/// End times of passes by stage, micro-batch and direction; NaN if not done.
 struct Done {
     stages: usize,
     times: Vec<[f64; 2]>,
@@ -112,8 +113,9 @@ impl Done {
     }
 }
 
-/// Runs the lanes of a pipeline's ranks, each with `chunks` stages, whose transfers to the next stage and back take
-/// `handover_s[rank]` from that rank on. Without lanes, or if their passes wait for each other for ever, nothing has a time.
+/// Simulates the lanes of a pipeline's ranks, each with `chunks` stages. A transfer between a rank and the next, in
+/// either direction, takes `handover_s[rank]`. Without lanes, or if passes wait for each other in a cycle, nothing has
+/// a time.
 pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
     let ranks = lanes.len();
     let micro_batches = lanes.iter().flat_map(|lane| &lane.acts).map(|(act, _)| place(*act).0 + 1).max();
@@ -128,7 +130,7 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
                 let weights = matches!(act, Act::Weights { .. });
                 let stage = chunk * ranks + rank;
                 let came = match (back, stage) {
-                    // The rank's own backward pass came before.
+                    // The rank's own backward pass precedes it.
                     _ if weights => Some(0.0),
                     (false, 0) => Some(0.0),
                     (false, _) => done
@@ -155,7 +157,7 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
     }
     let ends = |bars: &Vec<Bar>| bars.last().map_or(0.0, |bar| bar.end_s);
     gantt.passes_s = gantt.bars.iter().map(ends).fold(0.0, f64::max);
-    // Stages meet where the loss and the norm are summed, before the update.
+    // Stages synchronise when the loss and the norm are summed, before the update.
     gantt.step_s = gantt.passes_s + lanes.iter().map(|lane| lane.after_s).fold(0.0, f64::max);
     gantt.after_s = lanes.iter().map(|lane| lane.after_s).collect();
     gantt.idle_s =
@@ -163,7 +165,7 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
     gantt
 }
 
-/// What a log calls it.
+/// Name of a pass in logs.
 fn name(act: Act) -> &'static str {
     match act {
         Act::Forward { .. } => "forward",
@@ -172,7 +174,7 @@ fn name(act: Act) -> &'static str {
     }
 }
 
-/// Micro batch, stage on its rank, and whether it is the backward pass.
+/// Micro-batch, stage on its rank, and whether it is a backward pass.
 fn place(act: Act) -> (usize, usize, bool) {
     match act {
         Act::Forward { micro, chunk } => (micro, chunk, false),
@@ -222,14 +224,14 @@ mod tests {
         let lanes = lanes(4, 1, 8);
         let all: Vec<&Lane> = lanes.iter().collect();
         let even = simulate(&all, 1, &[0.0; 4]);
-        // Once down and once up: 3 transfers each, and where a rank waits for what it has just sent to come back.
+        // Each way has 3 transfers, and ranks also wait for the gradient of their last output.
         let slow = simulate(&all, 1, &[0.25; 4]);
         assert!(slow.step_s >= even.step_s + 6.0 * 0.25, "{} {}", slow.step_s, even.step_s);
         let mut uneven = lanes.clone();
         uneven[3].acts.iter_mut().for_each(|(_, seconds)| *seconds *= 1.5);
         let all: Vec<&Lane> = uneven.iter().collect();
         let late = simulate(&all, 1, &[0.0; 4]);
-        // The slowest rank sets the pace of the steady part.
+        // The slowest rank determines the steady state.
         assert!(late.passes_s >= 8.0 * 4.5 && late.idle_s[3] < late.idle_s[0]);
         assert_eq!(simulate(&[], 1, &[]), Gantt::default());
     }

@@ -1,4 +1,4 @@
-//! Bytes a token: how the peak grows with the length, by the names of what is live there.
+//! Bytes per token: how the peak grows with the length, by the names of the live buffers.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,25 @@ use super::{Draft, Record};
 use crate::error::Result;
 use crate::step::InStep;
 
-/// What a token of length adds to the peak.
+/// Growth of the peak per token of length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
-    /// Bytes a token, of everything: `B` of the handbook.
+    /// Total bytes per token: `B` of the handbook.
     pub bytes: f64,
-    /// The same by name, the largest first; they add up to `bytes`.
+    /// The same by name, largest first; the entries add up to `bytes`.
     pub by_name: Vec<(String, f64)>,
 }
 
 impl Draft<'_> {
-    /// The growth of the peak from half of the stage's length to all of it, by name, over the tokens between. Names of many
-    /// layers are one: what is kept for every layer shows as a larger figure.
+    /// The growth of the peak from half of the stage's length to all of it, by name, divided by the added tokens.
+    /// Buffers of different layers with the same name are one entry, so values kept for every layer have larger
+    /// figures.
     ///
     /// # Errors
-    /// As [`Draft::workload`].
+    /// Those of [`Draft::workload`].
     pub fn growth(&self, how: &InStep) -> Result<Growth> {
         let long = self.workload()?;
-        // Whole chunks of addition, so that no granule of rounding is counted as growth.
+        // Multiples of a chunk of addition, so that rounding to granules is not counted as growth.
         let half = (self.recipe.stage[self.index].seq_tokens / 2).next_multiple_of(SUM_CHUNK);
         let shorter = self.with_tokens(half);
         let short = shorter.workload()?;
@@ -34,7 +35,7 @@ impl Draft<'_> {
         for (mut work, sign) in [(long, 1), (short, -1)] {
             work.how.places = how.places.clone();
             let (plan, marks) = work.run(Record::Peak)?;
-            // What was made before the recorded step, staging buffers say, goes by its category.
+            // Buffers allocated before the recorded step, such as staging buffers, are listed by category.
             for (category, bytes) in plan.usage.peak_by_category.iter() {
                 *rows.entry(category.name().to_string()).or_default() += sign * bytes as i64;
             }

@@ -1,22 +1,23 @@
-//! How long each part of a rank's step takes: what a Gantt chart of all stages is simulated from.
+//! Times of the parts of a rank's step, the input of the simulated Gantt chart.
 
 use crate::parallel::pipeline::Lap;
 use crate::parallel::stages::Act;
 
-/// One rank's step by its own clock, without waiting for other stages.
+/// One rank's step by its own clock, without waits for other stages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lane {
-    /// From the step's begin to the first pass.
+    /// Seconds from the start of the step to the first pass.
     pub before_s: f64,
-    /// Forward and backward passes of all micro batches in their order, and how long each takes.
+    /// Forward and backward passes of all micro-batches in order, with their seconds.
     pub acts: Vec<(Act, f64)>,
-    /// Of each, the seconds that it waits for messages of its own stage's ranks.
+    /// For each pass, the seconds spent waiting for messages from ranks of its own stage.
     pub waits_s: Vec<f64>,
-    /// From the last pass to the step's end: gradients are completed, weights updated and handed out.
+    /// Seconds from the last pass to the end of the step, in which gradients are completed and weights updated and
+    /// distributed.
     pub after_s: f64,
 }
 
-/// Micro batches that ran, all that there are, and how many repeat each other.
+/// Number of micro-batches that ran, number in the step, and number per period.
 pub(super) struct Rehearsed {
     pub micro_batches: usize,
     pub all: usize,
@@ -24,21 +25,22 @@ pub(super) struct Rehearsed {
 }
 
 impl Lane {
-    /// From the laps of a step from `begin` to `end` that has fewer micro batches than there are: whole periods are missing.
+    /// Extends the laps of a step from `begin` to `end` that ran fewer micro-batches than there are: whole periods are
+    /// inserted.
     pub(super) fn of(laps: &[Lap], [begin, end]: [f64; 2], rehearsed: &Rehearsed) -> Lane {
         let (Some(first), Some(last)) = (laps.first(), laps.last()) else {
             return Lane { before_s: end - begin, ..Lane::default() };
         };
-        // A micro batch's tables may be loaded between two passes.
+        // A micro-batch's tables may be loaded between two passes.
         let starts = laps.iter().skip(1).map(|lap| lap.start_s).chain([last.end_s]);
         let run: Vec<(Act, f64, f64)> =
             laps.iter().zip(starts).map(|(lap, next)| (lap.act, next - lap.start_s, lap.wait_s)).collect();
         let Rehearsed { micro_batches, all, period } = *rehearsed;
         let each = laps.len() / micro_batches.max(1);
-        // Without a pipeline micro batches run one by one and do not know their numbers.
+        // Without a pipeline, micro-batches run one by one without numbers.
         let alone = micro_batches > 1 && laps.iter().all(|lap| micro(lap.act) == 0);
-        // The last period but one of the steady part stands for those that are missing: the last has to do with the last micro
-        // batches.
+        // The second to last period of the steady part is repeated for the missing ones: the last one is affected by
+        // the last micro-batches.
         let (missing, step) = ((all - micro_batches) * each, (period * each).max(1));
         let again = |index: usize| {
             let (now, next) = (run[index].0, run[index + step].0);
@@ -72,7 +74,7 @@ fn micro(act: Act) -> usize {
     }
 }
 
-/// The same pass of another micro batch.
+/// The same pass for another micro-batch.
 pub(crate) fn renumbered(act: Act, micro: usize) -> Act {
     match act {
         Act::Forward { chunk, .. } => Act::Forward { micro, chunk },
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
     use crate::parallel::stages::Order;
 
-    /// Laps of a rank that takes another time for each kind of pass.
+    /// Laps of a rank with a different duration for each kind of pass.
     fn laps(acts: &[Act]) -> Vec<Lap> {
         let mut now = 10.0;
         let lap = |act: &Act| {
@@ -125,7 +127,7 @@ mod tests {
                 }
             }
         }
-        // One rank runs one micro batch after the other.
+        // A single rank runs one micro-batch after the other.
         let acts = |micro| Order::OneByOne.acts(0, 1, 1, micro).unwrap();
         let one = acts(1);
         let laps = laps(&[one.clone(), one].concat());

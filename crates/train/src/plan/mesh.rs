@@ -1,4 +1,5 @@
-//! The plan of a whole mesh: one rank of each kind, run as that rank would run, and all stages of the pipeline together.
+//! The plan of a whole mesh: one rank of each kind, run as that rank would run, and all stages of the pipeline
+//! together.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,9 +19,9 @@ use crate::parallel::{Ranks, Sharding, shares};
 /// The plan of one rank.
 #[derive(Clone, Debug)]
 pub struct OfRank {
-    /// Which.
+    /// The rank.
     pub rank: usize,
-    /// How many ranks it stands for, itself among them.
+    /// Number of ranks that it represents, including itself.
     pub stands_for: usize,
     /// Its plan.
     pub plan: Plan,
@@ -33,23 +34,23 @@ pub struct MeshPlan {
     pub ranks: Ranks,
     /// One rank of each kind, ascending.
     pub kinds: Vec<OfRank>,
-    /// FLOPs of one step, of all ranks, attention counted once under its mask.
+    /// FLOPs of one step over all ranks, attention counted once under its mask.
     pub model_flops: u128,
     /// Tokens of a step.
     pub tokens: u64,
-    /// When what runs; `None` if the profile has no rates.
+    /// Simulated schedule; `None` if the profile has no rates.
     pub gantt: Option<Gantt>,
-    /// The profile knows what connects ranks: messages take time.
+    /// True if the profile describes the links between ranks, so that messages take time.
     pub has_fabric: bool,
 }
 
 impl MeshPlan {
-    /// The most that any rank needs: its plan.
+    /// The plan of the rank that needs most memory.
     pub fn most(&self) -> Option<&OfRank> {
         self.kinds.iter().max_by_key(|kind| kind.plan.usage.peak_reserved)
     }
 
-    /// The step of all for the log, if there are several ranks and the profile has rates.
+    /// The step of all ranks for the log, if there are several and the profile has rates.
     pub fn event(&self, stage: &str) -> Option<events::Pipeline> {
         self.gantt.as_ref()?.event(stage, &self.ranks.grid)
     }
@@ -59,20 +60,20 @@ impl MeshPlan {
         self.gantt.as_ref().map(|gantt| gantt.step_s)
     }
 
-    /// Predicted tokens per second, of all ranks.
+    /// Predicted tokens per second over all ranks.
     pub fn tokens_per_s(&self) -> Option<f64> {
         Some(self.tokens as f64 / self.step_s()?)
     }
 
-    /// Predicted FLOP/s of the model on each rank.
+    /// Predicted FLOP/s of the model per rank.
     pub fn flops_per_s(&self) -> Option<f64> {
         Some(self.model_flops as f64 / self.step_s()? / self.ranks.grid.ranks() as f64)
     }
 }
 
-/// A rank of each kind, and how many there are of it: one for each stage of the pipeline and, of tensor parallel ranks, for each
-/// size of the vocabulary's share. Of the data and context parallel ranks, whose layers and shapes are the same, it is the first
-/// that keeps most of the optimizer's state. Their pairs to attend to differ by less than one in a hundred.
+/// One rank of each kind, with the number of ranks of that kind: one for each pipeline stage and, among tensor parallel
+/// ranks, each size of the vocabulary's share. Data and context parallel ranks have the same layers and shapes; of
+/// these it is the first that keeps most of the optimizer's state. Their attention pairs differ by less than 1 %.
 pub fn distinct(ranks: &Ranks, spec: &Spec) -> Vec<(usize, usize)> {
     let Grid { tp, cp, dp, pp, .. } = ranks.grid;
     let block = tp * cp * dp;
@@ -93,7 +94,7 @@ pub fn distinct(ranks: &Ranks, spec: &Spec) -> Vec<(usize, usize)> {
     kinds
 }
 
-/// The index among the ranks with the same weights as `rank` of the one that keeps most optimizer state.
+/// Index, among the ranks with the same weights as `rank`, of the one that keeps most optimizer state.
 pub(super) fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
     if ranks.sharding == Sharding::NoShard || ranks.grid.cp * ranks.grid.dp == 1 {
         return 0;
@@ -104,17 +105,17 @@ pub(super) fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
     let (model, params) = Model::declare_part(&device, spec, DType::F32, None, portion);
     let shares = shares(&device, &model, &params, ranks.sharding);
     let replicas = device.mesh.group(&[Axis::Cp, Axis::Dp]).size();
-    // Experts have fewer holders than the rest; their shares differ by a row at most.
+    // Experts have fewer holders than other weights; their shares differ by at most a row.
     let of = |ranges: &[Range<usize>], member: usize| ranges[member % ranges.len()].len();
     let kept = |member: usize| shares.params.iter().map(|share| of(&share.ranges, member)).sum::<usize>();
     (0..replicas).max_by_key(|member| (kept(*member), std::cmp::Reverse(*member))).unwrap_or(0)
 }
 
 impl Draft<'_> {
-    /// The plans of every kind of rank, and the step that they make together.
+    /// Plans every kind of rank, and the step that they make together.
     ///
     /// # Errors
-    /// As [`Draft::workload`].
+    /// Those of [`Draft::workload`].
     pub fn mesh(&self) -> Result<MeshPlan> {
         let work = self.workload()?;
         let plan = |(rank, stands_for): (usize, usize)| -> Result<OfRank> {
@@ -125,11 +126,11 @@ impl Draft<'_> {
         Ok(self.together(work.how.ranks, kinds, &work))
     }
 
-    /// The step of ranks of which one of each kind was planned.
+    /// The step of all ranks, from plans of one rank of each kind.
     pub(super) fn together(&self, ranks: Ranks, kinds: Vec<OfRank>, work: &super::Workload<'_>) -> MeshPlan {
         let grid = ranks.grid;
         let handover_s = handovers(self.profile, &ranks, work);
-        // The slowest of a stage sets its pace: its ranks exchange something in every block.
+        // The slowest rank of a stage sets its pace: its ranks communicate in every block.
         let slowest = |stage: usize| {
             let of = kinds.iter().filter(|kind| grid.index(kind.rank, Axis::Pp) == stage);
             let lanes = of.filter_map(|kind| kind.plan.lane.as_deref());
@@ -144,14 +145,14 @@ impl Draft<'_> {
     }
 }
 
-/// Bytes that a rank hands on for a micro batch: the rows that it has between blocks.
+/// Bytes that a rank sends to another stage per micro-batch: its rows between blocks.
 fn handed(ranks: &Ranks, work: &super::Workload<'_>) -> u64 {
     let Grid { tp, cp, sequence_parallel, .. } = ranks.grid;
     let share = if sequence_parallel { tp } else { 1 };
     (work.tokens / cp / share * work.spec.hidden * work.dtype.bytes()) as u64
 }
 
-/// Seconds of a transfer from each rank of the pipeline to the next, or back: the rows that a rank has between blocks.
+/// Seconds of a transfer between each rank of the pipeline and the next, in either direction: its rows between blocks.
 pub(super) fn handovers(profile: &Profile, ranks: &Ranks, work: &super::Workload<'_>) -> Vec<f64> {
     let Grid { tp, cp, dp, pp, .. } = ranks.grid;
     let bytes = handed(ranks, work);

@@ -1,4 +1,4 @@
-//! The meshes that are tried: all that divide the model and the step, without what can be seen to be too large or too slow.
+//! The meshes to try: all that divide the model and the step, except those that are clearly too large or too slow.
 
 use fathom_tensor::DType;
 use fathom_tensor::mesh::Grid;
@@ -6,17 +6,17 @@ use fathom_tensor::mesh::Grid;
 use super::Workload;
 use crate::parallel::Ranks;
 
-/// Most stages of the pipeline on one rank.
+/// Maximum number of pipeline stages on one rank.
 const MOST_STAGES: usize = 8;
-/// Columns of the residual stream for each tensor parallel rank, at least.
+/// Minimum number of columns of the residual stream per tensor parallel rank.
 const COLUMNS: usize = 2048;
 
-/// What divides `whole`.
+/// Divisors of `whole`.
 fn sizes(whole: usize) -> impl Iterator<Item = usize> {
     (1..=whole).filter(move |size| whole.is_multiple_of(*size))
 }
 
-/// All meshes of so many ranks that divide the model and the step, with one stage on each rank.
+/// All meshes of `gpus` ranks that divide the model and the step, with one stage on each rank.
 pub(super) fn meshes(work: &Workload<'_>, gpus: usize) -> Vec<Ranks> {
     let node = work.profile.fabric.map_or(gpus, |fabric| fabric.node_ranks);
     let most_tp = (work.spec.hidden / COLUMNS).clamp(1, node);
@@ -45,12 +45,12 @@ fn divides(work: &Workload<'_>, ranks: &Ranks) -> bool {
     let whole = micro_batches.is_multiple_of(dp) && work.tokens.is_multiple_of(cp * tp);
     // A rank with less than a chunk of addition would wait more than compute.
     let enough = work.tokens / cp / tp >= 128;
-    // A pipeline with fewer micro batches than stages stands still more than half of the time.
+    // A pipeline with fewer micro-batches than stages is idle more than half of the time.
     let filled = pp == 1 || micro_batches / dp >= pp;
     whole && enough && filled && ranks.grid.check().is_ok() && ranks.check(&work.spec).is_ok()
 }
 
-/// Sizes of expert parallel groups among so many ranks of a stage.
+/// Sizes of expert parallel groups among the `ranks` ranks of a stage.
 fn experts(work: &Workload<'_>, ranks: usize) -> Vec<usize> {
     match &work.spec.moe {
         None => vec![1],
@@ -58,7 +58,8 @@ fn experts(work: &Workload<'_>, ranks: usize) -> Vec<usize> {
     }
 }
 
-/// Stages on each rank that divide the layers evenly; one where nothing does, or micro batches do not go through more.
+/// Numbers of stages per rank that divide the layers evenly; only 1 if none does, or if the micro-batches do not divide
+/// into whole groups.
 pub(super) fn stages(work: &Workload<'_>, grid: &Grid) -> Vec<usize> {
     let (layers, Grid { pp, dp, .. }) = (work.spec.layers.len(), *grid);
     let goes = pp > 1 && (work.micro_batches / dp).is_multiple_of(pp);
@@ -66,8 +67,9 @@ pub(super) fn stages(work: &Workload<'_>, grid: &Grid) -> Vec<usize> {
     std::iter::once(1).chain((2..=MOST_STAGES).filter(even)).collect()
 }
 
-/// Bytes of weights, gradients and optimizer state that a rank has in its memory at least: 2, 4 and those of moments and masters for
-/// each parameter of its blocks, the last shared by those with the same weights; nothing for what is offloaded.
+/// A lower bound for the bytes of weights, gradients and optimizer state in a rank's memory: for each parameter of its
+/// blocks 2, 4, and those of moments and masters, which are divided among ranks with the same weights. Offloaded values
+/// count as 0.
 pub(super) fn state_bytes(work: &Workload<'_>, grid: &Grid) -> u64 {
     let Grid { tp, cp, dp, pp, ep, .. } = *grid;
     let (spec, how) = (&work.spec, &work.how);
@@ -85,7 +87,7 @@ pub(super) fn state_bytes(work: &Workload<'_>, grid: &Grid) -> u64 {
     let weights = if on_disk.weights { 0 } else { work.dtype.bytes() as u64 };
     let moment = (1 + u64::from(moments.second)) * moments.dtype.bytes() as u64;
     let masters = if moments.masters && work.dtype != DType::F32 { 4 } else { 0 };
-    // What stays of an offloaded optimizer is in hundredths.
+    // The part of an offloaded optimizer that stays in memory is given in percent.
     let stays = if on_disk.optimizer { u64::from(on_disk.stays_percent) } else { 100 };
     let sharers = (cp * dp).max(tp * cp * dp / ep) as u64;
     (weights + 4) * params + (moment + masters) * params * stays / 100 / sharers

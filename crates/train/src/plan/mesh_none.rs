@@ -1,4 +1,5 @@
-//! What is said where no mesh of so many ranks fits: what got nearest, and the smallest number of ranks that would do.
+//! The refusal if no mesh of the given size fits: it names the nearest mesh and the smallest number of ranks that would
+//! do.
 
 use fathom_base::human;
 
@@ -8,11 +9,11 @@ use super::mesh_states::states;
 use super::solve_mesh::{Candidate, Say};
 use crate::error::Error;
 
-/// No larger number of ranks is looked at.
+/// Maximum number of ranks to try.
 const MOST_RANKS: usize = 1 << 15;
 
 impl Draft<'_> {
-    /// The refusal of `gpus` ranks, of which so many meshes were tried.
+    /// The error for `gpus` ranks, after trying `meshes` meshes.
     pub(super) fn none_fits(
         &self,
         gpus: usize,
@@ -42,7 +43,7 @@ impl Draft<'_> {
         Error::Recipe { key: "mesh".into(), message }
     }
 
-    /// What a candidate takes too much of.
+    /// Describes the resource that a candidate exceeds.
     fn lack(&self, near: &Candidate) -> String {
         let kinds = near.plan.iter().flat_map(|plan| &plan.kinds);
         let worst = kinds.max_by_key(|kind| self.budgets.excess(&kind.plan));
@@ -52,12 +53,13 @@ impl Draft<'_> {
         })
     }
 
-    /// The mesh of the fewest ranks above `gpus` that fits without other numbers: of whole nodes, beyond one.
+    /// The mesh with the fewest ranks above `gpus` that fits without changing numbers; beyond one node only whole nodes
+    /// are tried.
     fn fewest(&self, gpus: usize, say: Say<'_>) -> Option<Candidate> {
         let node = self.profile.fabric.map_or(1, |fabric| fabric.node_ranks).max(1);
         let step = |ranks: usize| if ranks < node { ranks + 1 } else { (ranks / node + 1) * node };
         let doubled = std::iter::successors(Some(step(gpus)), |ranks| Some((2 * ranks).max(step(*ranks))));
-        // Between the last double that does not do and the first that does there may be a smaller one.
+        // There may be a smaller fit between the last doubling that failed and the first that fits.
         let mut below = gpus;
         for ranks in doubled.take_while(|ranks| *ranks <= MOST_RANKS) {
             say(&format!("{gpus} ranks are too few; now {ranks}"));
@@ -72,13 +74,13 @@ impl Draft<'_> {
         None
     }
 
-    /// A mesh of so many ranks that fits, whatever is offloaded.
+    /// A mesh of `ranks` ranks that fits, whatever is offloaded.
     fn any(&self, ranks: usize) -> Option<Candidate> {
         let work = self.alone().ok()?;
         let meshes = meshes(&work, ranks);
         let states = states(&self.recipe, &work, &self.budgets);
         let states = states.iter().filter(|state| !state.changes_numbers);
-        // What is tried last needs least.
+        // States at the end of the list need least.
         let states: Vec<_> = states.collect();
         states.into_iter().rev().find_map(|state| self.try_state(&meshes, state, 1).best.pop())
     }

@@ -1,8 +1,9 @@
-//! Meshes of a search, of each of which no more is asked than says whether it is among the best.
+//! Lazy search over meshes: each is examined only as far as needed to tell whether it is among the best.
 //!
-//! With everything kept and one stage on each rank a step of a mesh says what any other step of it takes at least: more stages on a rank
-//! shorten the bubble alone, and what is computed again, offloaded or cut takes longer. So those that may be the fastest are looked at
-//! first, and the others when it is their turn: mostly never. What is found is what looking at everything would find.
+//! With everything kept and one stage on each rank, a mesh's step gives a lower bound for all of its other variants:
+//! more stages on a rank only shorten the bubble, and recompute, offload and tiles take longer. So the meshes that may
+//! be the fastest are examined first, and the others when they are due, mostly never. The result equals that of an
+//! exhaustive search.
 
 use fathom_tensor::mesh::Grid;
 use rayon::prelude::*;
@@ -15,40 +16,41 @@ use super::needs::Needs;
 use super::solve_mesh::{ALIKE, Candidate, Origin, fastest};
 use crate::parallel::Ranks;
 
-/// How far steps of ranks with more stages may be below what one stage promises: messages hide behind other work at the seams.
+/// Relative amount by which steps with more stages per rank may beat the bound from one stage: messages overlap with
+/// other work at the seams.
 const SEAMS: f64 = 0.01;
 
-/// A mesh, as far as it is known.
+/// A mesh, as far as it was examined.
 #[derive(Default)]
 pub(super) struct Open {
     pub grid: Grid,
-    /// Its number among the meshes.
+    /// Its index among the meshes.
     pub number: usize,
-    /// What it may be and fits, the one to take first.
+    /// Variants that fit; the preferred one is first.
     pub options: Vec<Candidate>,
-    /// Numbers of stages on each rank that were not looked at to the end.
+    /// Numbers of stages on each rank that were not fully examined.
     pending: Vec<Pending>,
-    /// What does not fit.
+    /// Variants that do not fit.
     pub near: Vec<Candidate>,
-    /// Places of it that were planned.
+    /// Number of variants that were planned.
     pub planned: usize,
-    /// The first option was taken before, and did not fit in full.
+    /// A first option was taken already, and did not fit in the full plan.
     pub is_left: bool,
-    /// The first option is the one to take first.
+    /// The first option is known to be the preferred one.
     pub is_settled: bool,
 }
 
-/// A number of stages on each rank.
+/// A variant with a given number of stages on each rank.
 struct Pending {
     candidate: Candidate,
-    /// A step takes as long at least.
+    /// Lower bound for the seconds of a step.
     floor_s: f64,
-    /// With everything kept it is known, and does not fit.
+    /// The plan with everything kept is known, and does not fit.
     is_asked: bool,
 }
 
 impl Open {
-    /// Seconds that a step takes at least.
+    /// Lower bound for the seconds of a step.
     pub fn at_least_s(&self) -> f64 {
         let known = self.options.first().map_or(f64::INFINITY, |option| option.step_s);
         if self.is_settled {
@@ -58,24 +60,24 @@ impl Open {
         self.pending.iter().map(|pending| pending.floor_s).fold(fastest_s, f64::min)
     }
 
-    /// Nothing of it fits.
+    /// No variant fits.
     pub fn is_too_large(&self) -> bool {
         self.is_exhausted() && !self.is_left
     }
 
-    /// Nothing of it is left.
+    /// No variant is left.
     pub fn is_exhausted(&self) -> bool {
         self.options.is_empty() && self.pending.is_empty()
     }
 
-    /// Leaves nothing for later.
+    /// Makes the search exhaustive.
     #[cfg(test)]
     fn ask_everything(&mut self) {
         self.pending.iter_mut().for_each(|pending| pending.floor_s = 0.0);
         self.is_settled = false;
     }
 
-    /// The next number of stages to look at, before the first option is known.
+    /// The next number of stages to examine until the first option is settled.
     fn next(&mut self) -> Option<Pending> {
         let fastest_s = self.options.iter().map(|option| option.step_s).fold(f64::INFINITY, f64::min);
         let limit_s = if self.is_left { fastest_s } else { fastest_s * (1.0 + ALIKE) };
@@ -87,7 +89,7 @@ impl Open {
 }
 
 impl Draft<'_> {
-    /// A mesh with everything kept and one stage on each rank; nothing of it if a run would refuse it.
+    /// A mesh with everything kept and one stage on each rank; without variants if a run would refuse it.
     pub(super) fn open(&self, number: usize, ranks: Ranks, state: &MeshState) -> Open {
         let (places, origin, settings) = (MeshPlaces::default(), Origin::Preset(0), Vec::new());
         let (step_s, floor_s, peak_bytes, excess) = (f64::INFINITY, 0.0, 0, u64::MAX);
@@ -130,13 +132,14 @@ impl Draft<'_> {
         open
     }
 
-    /// The recipe of a candidate's mesh.
+    /// A draft with the candidate's mesh.
     pub(super) fn like(&self, candidate: &Candidate) -> Self {
         let recipe = candidate.recipe(&self.recipe, self.index);
         Draft { recipe, ..self.clone() }
     }
 
-    /// A number of stages with everything kept: an option if that fits, else it stays open. What no other number gets below.
+    /// Plans a number of stages with everything kept: it becomes an option if it fits, else stays pending. Returns the
+    /// lower bound for all numbers of stages.
     fn kept(&self, pending: Pending, presets: &[MeshPlaces], open: &mut Open) -> Option<f64> {
         open.planned += 1;
         let kept = self.asked(&pending.candidate, 0, presets.first()?, false)?;
@@ -149,8 +152,8 @@ impl Draft<'_> {
         Some(floor_s)
     }
 
-    /// Looks at a mesh until it is known what of it is to be taken first: of the numbers of stages on a rank that are as fast as the
-    /// fastest the smallest, each with the cheapest preset that fits.
+    /// Examines a mesh until its preferred option is known: the fewest stages on a rank among those as fast as the
+    /// fastest, each with the cheapest preset that fits.
     pub(super) fn look_at(&self, open: &mut Open) {
         if open.is_settled {
             return;
@@ -165,7 +168,7 @@ impl Draft<'_> {
             }
             let thrifty = presets.len() - 1;
             let candidate = pending.candidate;
-            // What needs least says whether there is any use in asking further.
+            // If the preset that needs least does not fit, no other will.
             open.planned += 1;
             let Some(bottom) = draft.asked(&candidate, thrifty, &presets[thrifty], true) else { continue };
             if bottom.excess > 0 {
@@ -186,7 +189,8 @@ impl Draft<'_> {
         open.is_settled = true;
     }
 
-    /// Looks at the meshes until the first `most` are the fastest of all; those of which nothing is left are `gone`.
+    /// Examines meshes until the first `most` are the fastest of all; those without remaining variants are moved to
+    /// `gone`.
     pub(super) fn look_at_fastest(&self, all: &mut Vec<Open>, most: usize, gone: &mut Vec<Open>) {
         loop {
             all.sort_by(|left, right| {
@@ -206,7 +210,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether anything of a mesh fits.
+    /// True if any variant of a mesh fits.
     pub(super) fn fits_at_all(&self, open: &mut Open) -> bool {
         let Open { options, pending, planned, is_left, .. } = open;
         let mut has_room = |pending: &Pending| {
@@ -222,15 +226,15 @@ impl Draft<'_> {
         *is_left || !options.is_empty() || pending.iter().any(&mut has_room)
     }
 
-    /// The first preset from `from` on with which a candidate's mesh and state fit.
+    /// The first preset, starting with number `from`, with which a candidate's mesh and state fit.
     pub(super) fn cheapest(&self, candidate: &Candidate, from: usize) -> Option<Candidate> {
         let presets = presets(&self.workload().ok()?, &self.budgets);
         let fits = |(at, preset)| self.asked(candidate, at, preset, true).filter(|found| found.excess == 0);
         presets.iter().enumerate().skip(from).find_map(fits)
     }
 
-    /// A candidate with a preset, if it `hurries` only as far as shows that it does not fit; `None` if a run would refuse it, or micro
-    /// batches do not go through it.
+    /// Plans a candidate with a preset. If it `hurries`, planning ends as soon as the candidate is known not to fit.
+    /// `None` if a run would refuse it, or if the micro-batches cannot pass through it.
     fn asked(
         &self,
         candidate: &Candidate,
@@ -258,14 +262,14 @@ impl Draft<'_> {
         })
     }
 
-    /// Of what does not fit the one that lacks least.
+    /// The candidate that exceeds its budget least.
     pub(super) fn nearest(&self, mut near: Vec<Candidate>) -> Option<Candidate> {
         loop {
             let at = (0..near.len()).min_by_key(|at| near[*at].excess)?;
             if !near[at].is_partial {
                 return Some(near.swap_remove(at));
             }
-            // It lacks as much at least.
+            // A partial plan gives only a lower bound for the excess.
             let Origin::Preset(preset) = near[at].origin else { return None };
             let places = near[at].places.clone();
             match self.like(&near[at]).asked(&near[at], preset, &places, false) {
@@ -276,7 +280,7 @@ impl Draft<'_> {
     }
 }
 
-/// Brings the one with the fewest stages on each rank of those that are as fast as the fastest to the front.
+/// Moves to the front the candidate with the fewest stages on each rank among those as fast as the fastest.
 fn prefer_few_stages(found: &mut [Candidate]) {
     let fastest_s = found.first().map_or(0.0, |first| first.step_s);
     let alike = found.iter().take_while(|other| other.step_s <= fastest_s * (1.0 + ALIKE)).count();

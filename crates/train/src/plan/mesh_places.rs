@@ -1,27 +1,26 @@
-//! Where a mesh's ranks keep activations: presets, in the order of what they cost to compute, and what the memory solver finds for
-//! one mesh.
+//! Places of activations for the ranks of a mesh: presets, ordered by computing cost, and the memory solver's choices
+//! for one mesh.
 
 use std::sync::{Mutex, PoisonError};
 
 use fathom_grad::{Place, Places};
 
-use super::Workload;
 use super::needs::Needs;
 use super::solve::{Figures, Known, Search};
 use super::table::{Choices, Table};
-use super::{Budgets, table};
+use super::{Budgets, Workload, table};
 use crate::place_rules;
 use crate::recipe::{Activations, Granularity, Memory, PlaceName, PlaceRule, Recipe};
 
-/// Places of activations, as a recipe says them.
+/// Places of activations, as recipe settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeshPlaces {
-    /// In words.
+    /// Description.
     pub name: String,
     activations: Activations,
 }
 
-/// How a preset cuts what it keeps and recomputes: rows of tiles and groups of heads.
+/// How a preset divides kept and recomputed work: rows of tiles and groups of heads.
 #[derive(Clone, Copy, Debug)]
 struct Cuts {
     tile_rows: Option<usize>,
@@ -50,7 +49,7 @@ impl MeshPlaces {
 
     fn of(work: &Workload<'_>, choices: &Choices, table: &Table) -> MeshPlaces {
         let places = choices.places(table, 0..usize::MAX, table);
-        // A recipe may not speak of what the model does not have.
+        // A recipe must not name activations that the model does not have.
         let known = place_rules::Known::of(work.profile, &work.spec, 1);
         let mut rules = choices.rules(table);
         rules.retain(|(name, _)| known.layers(name).next().is_some());
@@ -80,22 +79,22 @@ impl MeshPlaces {
         MeshPlaces { name: words.join("; "), activations }
     }
 
-    /// Changes the recipe, of which this stage is planned.
+    /// Applies the places to the recipe whose stage `index` is planned.
     pub(super) fn apply(&self, recipe: &mut Recipe, index: usize) {
         recipe.activations = self.activations.clone();
-        // What the stage says of its own it says otherwise now: typed after its key, `none` is a granularity as well.
+        // The stage's own settings are overridden where present: typed after its key, `none` is a granularity too.
         let (stage, own) = (&mut recipe.stage[index], &self.activations);
         stage.recompute_granularity = stage.recompute_granularity.map(|_| own.recompute_granularity);
         stage.tile_rows = stage.tile_rows.and(own.tile_rows);
     }
 
-    /// Nothing is recomputed or offloaded, and nothing cut.
+    /// True if nothing is recomputed, offloaded or divided.
     pub(super) fn keeps_all(&self) -> bool {
         self.activations == MeshPlaces::preset(Granularity::None, WHOLE, Place::Keep).activations
     }
 }
 
-/// Nothing cut.
+/// Without tiles and groups of heads.
 const WHOLE: Cuts = Cuts { tile_rows: None, head_groups: 1 };
 
 fn place_name(place: Place) -> PlaceName {
@@ -112,14 +111,14 @@ fn cut(tile_rows: Option<usize>, head_groups: usize) -> impl Iterator<Item = Str
     tiles.into_iter().chain((head_groups > 1).then(|| format!("heads in {head_groups} groups")))
 }
 
-/// Where the work of a rank may put activations, the host before disk.
+/// Places to which the work of a rank can offload activations, the host before disk.
 fn offload_places(work: &Workload<'_>, budgets: &Budgets) -> Vec<Place> {
     let has_host = budgets.host > 0 && work.profile.host_bytes.is_some();
     let host = has_host.then_some(Place::Host);
     host.into_iter().chain((budgets.disk > 0).then_some(Place::Disk)).collect()
 }
 
-/// Presets for a rank of the mesh of this work, in the order of what they cost to compute; the last need least.
+/// Presets for a rank of this work's mesh, ordered by computing cost; the last ones need least memory.
 pub(super) fn presets(work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshPlaces> {
     let grid = work.how.ranks.grid;
     let (tokens, kv_heads) = (work.tokens / grid.cp, work.spec.kv_heads / grid.tp);
@@ -151,8 +150,8 @@ pub(super) fn presets(work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshPlaces>
     all
 }
 
-/// What the memory solver finds for a mesh: `of` is what a step takes with some places, and `known` what it was asked before for the
-/// same mesh. `None` if nothing it looks at fits.
+/// The memory solver's choice for a mesh: `of` returns the needs of a step with given places, and `known` has its
+/// earlier answers for the same mesh. `None` if nothing that it tries fits.
 pub(super) fn solve(
     work: &Workload<'_>,
     budgets: &Budgets,
@@ -160,7 +159,7 @@ pub(super) fn solve(
     known: &Mutex<Known>,
 ) -> Option<MeshPlaces> {
     let grid = work.how.ranks.grid;
-    // Disk where there is no host: with both the tables would be many more, and hardly a better one among them.
+    // Disk is used only without a host: tables with both would be many more, and hardly ever better.
     let places = [Place::Keep, Place::Recompute]
         .into_iter()
         .chain(offload_places(work, budgets).into_iter().take(1))

@@ -1,4 +1,4 @@
-//! The settings that turn one recipe into another: what the answer of a search is given as.
+//! The settings that turn one recipe into another, which are the result of a search.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::recipe::Recipe;
 
-/// Keys that a search decides. They are given wherever they are not the defaults, so that they hold over recipes and settings
-/// before them.
+/// Keys that a search decides. They are listed whenever they differ from the defaults, so that they override any
+/// earlier recipes and settings.
 const DECIDED: [&str; 18] = [
     "activations.head_groups",
     "activations.offload_modules",
@@ -29,7 +29,7 @@ const DECIDED: [&str; 18] = [
     "optimizer.moments",
 ];
 
-/// The settings over `from` that make `to`, meshes first.
+/// The settings over `from` that give `to`, mesh keys first.
 pub(super) fn settings(from: &Recipe, to: &Recipe) -> Vec<String> {
     let (from, to, default) = (keys(from), keys(to), keys(&Recipe::default()));
     let is_given = |(key, value): &(&String, &Value)| {
@@ -41,7 +41,7 @@ pub(super) fn settings(from: &Recipe, to: &Recipe) -> Vec<String> {
     mesh.into_iter().chain(other).map(|(key, value)| format!("{key}={}", setting(value))).collect()
 }
 
-/// Every key of a recipe; lists of stages count as tables.
+/// All keys of a recipe; lists of stages count as tables.
 fn keys(recipe: &Recipe) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     if let Ok(value) = serde_json::to_value(recipe) {
@@ -63,7 +63,7 @@ fn collect(path: String, value: Value, all: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// A value as it is typed after `key=`.
+/// A value as written after `key=`.
 fn setting(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

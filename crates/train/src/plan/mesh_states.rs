@@ -1,17 +1,17 @@
-//! Where a mesh's ranks keep weights and the optimizer's state, and in how many bytes: what the solver changes where no mesh fits
-//! as the recipe says.
+//! Places and types of weights and optimizer state on a mesh's ranks, which the solver changes if no mesh fits with
+//! those of the recipe.
 
 use fathom_tensor::{DType, Hardware};
 
 use super::{Budgets, Workload};
 use crate::recipe::{Machine, MomentType, OffloadTo, Optimizer, QatName, Recipe, ShardingName};
 
-/// Where weights and the optimizer's state are, and of what types that state is.
+/// Places of weights and optimizer state, and the types of that state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeshState {
-    /// In words; empty as the recipe says.
+    /// Description; empty for the recipe's own settings.
     pub name: String,
-    /// It is of other types than the recipe's: a run has other numbers.
+    /// True if types differ from the recipe's, so that a run would compute different numbers.
     pub changes_numbers: bool,
     weights: bool,
     optimizer: bool,
@@ -21,7 +21,7 @@ pub struct MeshState {
 }
 
 impl MeshState {
-    /// As the recipe says.
+    /// The recipe's own settings.
     fn of(recipe: &Recipe) -> MeshState {
         let Machine { offload_weights, offload_optimizer, offload_to, .. } = recipe.machine;
         let Optimizer { moments, master_weights, .. } = recipe.optimizer;
@@ -36,7 +36,7 @@ impl MeshState {
         }
     }
 
-    /// The same, more of it offloaded to a place.
+    /// The same with more of it offloaded to a place.
     fn offloaded(&self, weights: bool, to: OffloadTo) -> MeshState {
         let what = if weights { "weights and optimizer" } else { "optimizer" };
         let place = if to == OffloadTo::Host { "with the host" } else { "on disk" };
@@ -52,14 +52,14 @@ impl MeshState {
         MeshState { name, changes_numbers: true, moments, master_weights, ..self.clone() }
     }
 
-    /// Changes the recipe.
+    /// Applies the state to the recipe.
     pub(super) fn apply(&self, recipe: &mut Recipe) {
         let (machine, optimizer) = (&mut recipe.machine, &mut recipe.optimizer);
         (machine.offload_weights, machine.offload_optimizer) = (self.weights, self.optimizer);
         machine.offload_to = self.offload_to;
         (optimizer.moments, optimizer.master_weights) = (self.moments, self.master_weights);
         if self.weights {
-            // Ranks cannot share weights that are on disk.
+            // Weights on disk cannot be sharded over ranks.
             recipe.mesh.sharding = ShardingName::NoShard;
         }
     }
@@ -69,8 +69,8 @@ fn joined(first: &str, second: &str) -> String {
     [first, second].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Everything that may be tried, in that order: as the recipe says, then more and more offloaded, to the host before disk; last
-/// what changes numbers.
+/// All states to try, in order: the recipe's own, then more and more offloaded, to the host before disk, and at the end
+/// those that change numbers.
 pub(super) fn states(recipe: &Recipe, work: &Workload<'_>, budgets: &Budgets) -> Vec<MeshState> {
     let own = MeshState::of(recipe);
     let has_host = budgets.host > 0 && work.profile.hardware == Hardware::Graphics;
@@ -78,7 +78,7 @@ pub(super) fn states(recipe: &Recipe, work: &Workload<'_>, budgets: &Budgets) ->
     let offloaded = |base: &MeshState| -> Vec<MeshState> {
         let open = places.iter().filter(|(_, is_there)| *is_there);
         let more = open.flat_map(|(to, _)| [false, true].map(|weights| base.offloaded(weights, *to)));
-        // What the recipe offloads stays so.
+        // Values that the recipe offloads stay offloaded.
         let has_more = |state: &MeshState| {
             (state.weights, state.optimizer, state.offload_to)
                 != (base.weights, base.optimizer, base.offload_to)
@@ -94,7 +94,7 @@ pub(super) fn states(recipe: &Recipe, work: &Workload<'_>, budgets: &Budgets) ->
     all.extend(
         narrower.into_iter().flat_map(|moments| offloaded(&own.narrowed(moments, own.master_weights))),
     );
-    // Masters are what is rounded.
+    // Without masters nothing could be rounded.
     if own.master_weights && work.dtype == DType::Bf16 && recipe.precision.qat == QatName::None {
         all.extend(offloaded(&own.narrowed(MomentType::Fp8, false)));
     }

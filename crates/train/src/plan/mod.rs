@@ -1,4 +1,4 @@
-//! The plan: the very training step, on the machine without data, and what follows from asking it again.
+//! The plan: the training step itself on the machine without data, and searches that run it repeatedly.
 //!
 //! [`plan`] runs one step. [`Draft`] is a stage of a recipe that can be planned, changed and planned again: for the
 //! longest sequence that fits, for the change that lowers the peak most, and for the fastest table of places.
@@ -55,39 +55,39 @@ use crate::policy;
 use crate::state::planned_trainers;
 use crate::step::{InStep, Trainer};
 
-/// What a step will need.
+/// Needs of a step.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Peaks of the pool, to the byte.
     pub usage: Usage,
     /// FLOPs of one step, attention counted once under its mask.
     pub model_flops: u128,
-    /// FLOPs that run, replays included.
+    /// FLOPs that are executed, including recompute.
     pub hardware_flops: u128,
-    /// Operations run again in the backward pass.
+    /// Operations that are recomputed in the backward pass.
     pub replayed: u128,
-    /// Most bytes on disk at once: the sizes of the files behind activations, and behind weights and optimizer state.
+    /// Peak bytes on disk: the sizes of the files of activations, weights and optimizer state.
     pub disk_peak_bytes: u64,
-    /// The part of it behind activations.
+    /// The part of the disk peak used for activations.
     pub spill_peak_bytes: u64,
     /// Bytes written to disk and read from it, in one step.
     pub disk_bytes: u64,
-    /// Most bytes with the host at once.
+    /// Peak bytes on the host.
     pub host_peak_bytes: u64,
-    /// The part of it that is weights and optimizer state.
+    /// The part of the host peak used for weights and optimizer state.
     pub host_state_bytes: u64,
     /// Bytes moved to the host and back, in one step.
     pub host_bytes: u64,
-    /// What the rank sends in one step, by axis and collective.
+    /// Bytes that the rank sends in one step, by axis and collective.
     pub wires: Wires,
-    /// Predicted seconds of a step that the rank waits for messages, by axis and collective. Waiting for other stages of a
-    /// pipeline is not among them.
+    /// Predicted seconds of a step that the rank waits for messages, by axis and collective, without waits for other
+    /// pipeline stages.
     pub waits: Waits,
-    /// Tokens of a step, of all ranks.
+    /// Tokens of a step over all ranks.
     pub tokens: u64,
     /// Predicted seconds of a step; `None` if the profile has no rates.
     pub times: Option<Times>,
-    /// The same, part by part, for the simulation of all stages.
+    /// Times of its parts, for the simulation of all stages.
     pub lane: Option<Arc<Lane>>,
 }
 
@@ -103,31 +103,32 @@ impl Plan {
     }
 }
 
-/// What of a step's memory is recorded, point by point.
+/// Memory events of a step to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Enough to say what is live at the peak.
+    /// Those needed to determine what is live at the peak.
     Peak,
-    /// Everything.
+    /// All of them.
     Timeline,
 }
 
-/// How a plan is made.
+/// How a plan is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Segments that are alike run once.
+    /// Identical segments run once.
     Plan,
-    /// The same, of a pipeline without the micro batches that repeat others: its reserved bytes may be some thousandths lower.
+    /// Like `Plan`; in a pipeline, micro-batches that repeat others are omitted even for reserved bytes, which may be
+    /// some thousandths lower.
     Sketch,
-    /// Every one runs.
+    /// Every segment runs.
     Whole,
-    /// One step alone.
+    /// A single step.
     Glance,
 }
 
-/// Everything that a step's needs depend on.
+/// All inputs of a plan.
 #[derive(Clone)]
 pub struct Workload<'a> {
     /// The machine.
@@ -136,18 +137,18 @@ pub struct Workload<'a> {
     pub spec: Cow<'a, Spec>,
     /// Type of weights and activations.
     pub dtype: DType,
-    /// How the step is run.
+    /// Settings of the step.
     pub how: InStep,
     /// Micro batches of a step.
     pub micro_batches: usize,
-    /// Tokens of a micro batch.
+    /// Tokens of a micro-batch.
     pub tokens: usize,
 }
 
-/// [`Workload::run`] of `micro_batches` micro batches of `tokens` tokens.
+/// [`Workload::run`] of `micro_batches` micro-batches of `tokens` tokens.
 ///
 /// # Errors
-/// As [`Workload::run`].
+/// Those of [`Workload::run`].
 pub fn plan(
     profile: &Profile,
     spec: &Spec,
@@ -164,46 +165,48 @@ impl Workload<'_> {
     /// The plan of a step.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub fn plan(&self) -> Result<Plan> {
         Ok(self.run(Record::Nothing)?.0)
     }
 
-    /// The plan of a step, of a pipeline but for reserved bytes, which may be some thousandths lower: what a search looks at that plans
-    /// what it has found.
+    /// A faster plan for searches, which plan their results again: in a pipeline its reserved bytes may be some
+    /// thousandths lower.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     fn sketch(&self) -> Result<Plan> {
         Ok(self.run_with(Record::Nothing, Way::Sketch)?.0)
     }
 
-    /// The same work with activations elsewhere.
+    /// The same work with other places of activations.
     fn with_places(&self, places: &Places) -> Self {
         let mut work = self.clone();
         work.how.places = places.clone();
         work
     }
 
-    /// Runs steps on `meta`, in documents of the stage's length: the last is what every later one looks like. Micro
-    /// batches that repeat others are counted and not run. What was asked to be recorded of the last step's memory comes along.
+    /// Runs steps on `meta`, in documents of the stage's length; the last step looks like every later one.
+    /// Micro-batches that repeat others are counted without being run. Also returns the recorded memory events of the
+    /// last step.
     ///
     /// # Errors
-    /// Low-precision products that the model or the mesh does not take, and what a step on the machine returns.
+    /// Low-precision products that the model or the mesh does not support, and errors of a step on the machine.
     pub fn run(&self, record: Record) -> Result<(Plan, Vec<Mark>)> {
         self.run_with(record, Way::Plan)
     }
 
-    /// The plan of a step of which every segment is recorded and runs: the same, for tests.
+    /// The plan of a step whose segments are all recorded and run. It is equal to [`Workload::plan`]; for tests.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub fn plan_whole(&self) -> Result<Plan> {
         Ok(self.run_with(Record::Nothing, Way::Whole)?.0)
     }
 
-    /// The first step of a trainer, of as many micro batches as differ: what a search looks at. Its peaks are those of a plan but for
-    /// what a step finds that comes after another, its passes take the same time, and nothing is counted that repeats.
+    /// The first step of a trainer, with as many micro-batches as differ, for searches. Peaks are those of a plan
+    /// except for buffers left by an earlier step, passes take the same time, and repeated micro-batches are not
+    /// counted.
     fn glance(&self) -> Result<Plan> {
         Ok(self.run_with(Record::Nothing, Way::Glance)?.0)
     }
@@ -223,11 +226,11 @@ impl Workload<'_> {
             (micro_batches, repeats) = (run, 0);
         }
         let blank = MicroBatch::shape(self.tokens, self.how.caps.seq_tokens);
-        // Micro batches of a pipeline are in memory side by side, and where they lie goes on to change when nothing else does.
+        // Micro-batches of a pipeline are in memory together, and their addresses keep changing when nothing else does.
         let reserves = ranks.grid.pp > 1 && repeats > 0 && matches!(way, Way::Plan | Way::Whole);
         let blank = vec![&blank; if reserves { micro_batches } else { run }];
-        // The first step makes the memory that later ones find. Where a period is found by what a step has more than the one before,
-        // that one has to find updated weights on their way, too.
+        // The first step allocates memory that later ones reuse. If a period is measured as the difference between two
+        // steps, the first of them must find updated weights in flight too.
         if repeats > 0 {
             watch(&mut trainer, &*machine, if reserves { &blank } else { &blank[..period] }, &self.how)?;
         }
@@ -261,29 +264,30 @@ impl Workload<'_> {
     }
 }
 
-/// Micro batches that are run for a plan of more.
+/// Numbers of micro-batches that are run for a plan of more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rehearsal {
-    /// Of the first step.
+    /// Micro-batches of the first step.
     first: usize,
-    /// Of the second: a period more.
+    /// Micro-batches of the second step: a period more.
     second: usize,
-    /// Micro batches of a period.
+    /// Micro-batches in a period.
     period: usize,
-    /// Periods that are counted and not run.
+    /// Number of periods that are counted without being run.
     repeats: usize,
 }
 
 impl Workload<'_> {
-    /// All micro batches have the same shape, so what a rank does repeats after a while: without a pipeline with every micro
-    /// batch but the first, whose products write gradients, and the last, whose gradients are summed over ranks; in a pipeline with every micro batch once all stages are at work, in an interleaved one with every group of `pp`.
+    /// All micro-batches have the same shape, so a rank's work becomes periodic. Without a pipeline the period is one
+    /// micro-batch, except the first, whose products write gradients, and the last, whose gradients are summed over
+    /// ranks. In a pipeline it is one micro-batch once all stages are busy, and in an interleaved one a group of `pp`.
     fn rehearsal(&self, micro_batches: usize) -> Rehearsal {
         let (pp, chunks) = (self.how.ranks.grid.pp, self.how.ranks.virtual_stages);
         let (period, second) = match (pp, chunks) {
             (1, _) => (1, 3),
-            // Before the first backward pass come pp - 1 micro batches, after the last forward pass as many; ...
+            // pp - 1 micro-batches precede the first backward pass, and as many follow the last forward pass; ...
             (_, 1) => (1, pp + 2),
-            // ... 2 (pp - 1) + (chunks - 1) pp passes of single stages, which are less than one and a half times pp micro batches.
+            // ... 2 (pp - 1) + (chunks - 1) pp passes of single stages, which is less than 1.5 pp micro-batches.
             _ => (pp, 4 * pp),
         };
         if micro_batches > second {
@@ -294,18 +298,18 @@ impl Workload<'_> {
     }
 }
 
-/// What a step waits: as long as the second step, and for each period that was not run what that waited longer than the first.
+/// Waits of a step: those of the second step plus, for each period that was not run, the increase over the first.
 fn waited(first: &Waits, second: &Waits, repeats: f64) -> Waits {
     let mut waits = second.clone();
     for (key, seconds) in &mut waits {
-        // What a step waits once may differ a little from step to step.
+        // One-time waits may differ a little from step to step.
         let more = *seconds - first.get(key).copied().unwrap_or_default();
         *seconds += repeats * more.max(0.0);
     }
     waits
 }
 
-/// What a step sends: as much as the second step, and for each period that was not run what that sent more than the first.
+/// Messages of a step: those of the second step plus, for each period that was not run, the increase over the first.
 fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
     let mut wires = second.clone();
     for (key, wire) in &mut wires {
@@ -316,7 +320,7 @@ fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
     wires
 }
 
-/// What a plan says besides what its steps counted.
+/// Parts of a plan other than the counts of its steps.
 struct Rest {
     usage: Usage,
     held: Held,
@@ -324,7 +328,7 @@ struct Rest {
     lane: Option<Arc<Lane>>,
 }
 
-/// Most bytes outside memory: of activations on disk and with the host, and of weights and optimizer state there.
+/// Peak bytes outside the machine's memory: activations on disk and on the host, and weights and optimizer state there.
 struct Held {
     spill: u64,
     host: u64,
@@ -344,7 +348,7 @@ impl Held {
 }
 
 impl Watched {
-    /// The plan of a step like this one with `repeats` periods more, each of which is what it has more than `less`.
+    /// The plan of a step like this one with `repeats` more periods, each of which is the difference from `less`.
     fn plan(&self, less: &Watched, repeats: usize, rest: Rest) -> Plan {
         let more = |less: u128, this: u128| this + repeats as u128 * (this - less);
         let waits = waited(&less.waits, &self.waits, repeats as f64);
@@ -371,7 +375,7 @@ impl Watched {
     }
 }
 
-/// What one step added to all counts.
+/// Counts of one step.
 struct Watched {
     model_flops: u128,
     hardware_flops: u128,
@@ -389,7 +393,7 @@ fn watch(
     batch: &[&MicroBatch],
     how: &InStep,
 ) -> Result<Watched> {
-    // To disk and back, and to the host and back.
+    // Bytes moved to disk and back, and to the host and back.
     let moved = |trainer: &Trainer| -> [u128; 2] {
         let host = trainer.offload.as_ref().and_then(|offload| offload.host.as_ref()).map(Spill::stats);
         let state = trainer.params.disk().filter(|_| how.on_disk.in_host).map(|disk| disk.stats());

@@ -1,8 +1,9 @@
-//! What a step of a mesh takes, as the search for a mesh asks it: of each kind of stage one rank runs one step, the one that keeps
-//! most of the optimizer's state, and the passes of all stages are simulated together. What is found is planned in full.
+//! Needs of a mesh's step, for the search for a mesh: of each kind of stage, the rank that keeps most of the
+//! optimizer's state runs one step, and the passes of all stages are simulated together. The search plans its results
+//! in full.
 //!
-//! Stages are of one kind if they have the same layers in the same chunks and none of them is at an end of the pipeline that
-//! the other is not at. A stage that was not planned takes the times of the one of its kind, in its own order.
+//! Stages are of one kind if they have the same layers in the same chunks and are at the same ends of the pipeline. A
+//! stage that was not planned takes the times of its kind, in its own order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,23 +18,24 @@ use crate::error::Result;
 use crate::parallel::Ranks;
 use crate::parallel::stages::Act;
 
-/// What a step takes, of the rank that takes most.
+/// Needs of a step, for the rank that needs most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Needs {
     /// Seconds of a step.
     pub step_s: f64,
-    /// Seconds that no number of stages on each rank gets below: the passes of the ranks of one stage, without waiting for others.
+    /// Lower bound of the seconds for any number of stages on each rank: mean time of a rank's passes, without waits
+    /// for others.
     pub floor_s: f64,
-    /// Most bytes of a rank, reserved.
+    /// Maximum reserved bytes of a rank.
     pub peak_bytes: u64,
-    /// Most bytes with its host.
+    /// Maximum bytes on its host.
     pub host_bytes: u64,
-    /// Most bytes on its disk.
+    /// Maximum bytes on its disk.
     pub disk_bytes: u64,
 }
 
 impl Needs {
-    /// Bytes over the budgets, of what is taken most too much of.
+    /// Bytes over budget, for the resource with the largest excess.
     pub fn excess(&self, budgets: &Budgets) -> u64 {
         let uses = [
             (self.peak_bytes, budgets.memory),
@@ -44,10 +46,11 @@ impl Needs {
     }
 }
 
-/// What is the same of stages of one kind: whether they are the first or the last, and the first layer like each of theirs.
+/// Properties that stages of one kind share: being the first or the last, and the first like layer of each of their
+/// layers.
 type Kind = (bool, bool, Vec<Vec<usize>>);
 
-/// The kind of each stage of the pipeline's ranks.
+/// The kind of each pipeline stage.
 fn kinds(ranks: &Ranks, spec: &Spec) -> Vec<Kind> {
     let (pp, chunks) = (ranks.grid.pp, ranks.virtual_stages);
     let cut = ranks.layout.cut(spec, pp * chunks);
@@ -60,11 +63,11 @@ fn kinds(ranks: &Ranks, spec: &Spec) -> Vec<Kind> {
 }
 
 impl Workload<'_> {
-    /// What a step takes; `None` without rates, or if the micro batches do not go through the stages. With `within` no more stages are
-    /// planned than show that it is too much.
+    /// Needs of a step; `None` without rates, or if the micro-batches cannot pass through the stages. With `within`,
+    /// planning ends at the first stage that exceeds those budgets.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub(super) fn needs(&self, within: Option<&Budgets>) -> Result<Option<Needs>> {
         let ranks = &self.how.ranks;
         let (pp, chunks) = (ranks.grid.pp, ranks.virtual_stages);
@@ -93,15 +96,16 @@ impl Workload<'_> {
         let Some(lanes) = lanes else { return Ok(None) };
         let lanes: Vec<&Lane> = lanes.iter().collect();
         let step_s = simulate(&lanes, chunks, &handovers(self.profile, ranks, self)).step_s;
-        // However layers are dealt out, some rank has as many as their mean.
+        // However layers are distributed, some rank has at least the mean.
         let floor_s = lanes.iter().map(|lane| lane.busy_s()).sum::<f64>() / lanes.len().max(1) as f64;
         Ok(Some(most(step_s, floor_s, plans.values())))
     }
 
-    /// What the first stage alone takes, which holds most micro batches: to compare places of activations, which every stage has.
+    /// Needs of the first stage alone, which holds most micro-batches: to compare places of activations, which all
+    /// stages have.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub(super) fn needs_of_first(&self) -> Result<Option<Needs>> {
         let plan = self.of_stage(0)?;
         let of = |lane: &Lane| Needs {
@@ -114,7 +118,7 @@ impl Workload<'_> {
         Ok(plan.lane.as_deref().map(of))
     }
 
-    /// A step of a rank of a stage: of one that keeps most of the optimizer's state.
+    /// The step of a stage's rank that keeps most of the optimizer's state.
     fn of_stage(&self, stage: usize) -> Result<Plan> {
         let mut work = self.clone();
         let grid = work.how.ranks.grid;
@@ -124,7 +128,7 @@ impl Workload<'_> {
     }
 }
 
-/// Such a step, of ranks with these plans.
+/// Needs of the ranks with these plans.
 fn most<'a>(step_s: f64, floor_s: f64, plans: impl Iterator<Item = &'a Plan> + Clone) -> Needs {
     let most = |bytes: fn(&Plan) -> u64| plans.clone().map(bytes).max().unwrap_or(0);
     Needs {
@@ -136,8 +140,8 @@ fn most<'a>(step_s: f64, floor_s: f64, plans: impl Iterator<Item = &'a Plan> + C
     }
 }
 
-/// A lane's passes in the order of another stage of its kind: the first and the last micro batch take what they take there, all
-/// others what the second does.
+/// A lane's passes in the order of another stage of its kind: the first and the last micro-batch keep their times, and
+/// all others take those of the second.
 fn reordered(lane: &Lane, acts: Vec<Act>, micro_batches: usize) -> Lane {
     let key = |act: Act| match act {
         Act::Forward { micro, chunk } => (0, chunk, micro),

@@ -1,9 +1,9 @@
-//! The solver behind `activations.memory = "auto"`: which activations to keep, to recompute and to offload, and how
-//! high tiles are, so that a step fits and is predicted to be fastest.
+//! The solver behind `activations.memory = "auto"`: which activations to keep, recompute and offload, and the height of
+//! tiles, such that a step fits and is predicted to be fastest.
 //!
-//! It asks the plan itself and has no model of its own. A table of choices for all layers is improved by the best
-//! single change from several beginnings, then by pairs of changes; at last the layers are divided between the best
-//! table and faster ones that would not fit for all.
+//! It runs the plan itself and has no model of its own. Starting from several tables of choices for all layers, it
+//! applies the best single change repeatedly, then pairs of changes; finally the layers are divided between the best
+//! table and faster ones that do not fit for all layers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,20 +15,20 @@ use super::table::{Choices, Table, UNITS};
 use super::{Budgets, Plan, Workload};
 use crate::error::{Error, Result};
 
-/// The choice, and what every other one would have cost.
+/// The solver's choice, and the costs of its alternatives.
 #[derive(Clone, Debug)]
 pub struct Solution {
     /// Places, tiles and groups of heads.
     pub places: Places,
-    /// The plan of a step with them.
+    /// Plan of a step with them.
     pub plan: Plan,
-    /// By unit of activations.
+    /// One row per unit of activations.
     pub rows: Vec<Row>,
-    /// Layers that follow the rows; the rest follow `rest`.
+    /// Number of layers that follow the rows; the others follow `rest`.
     pub layers: usize,
-    /// By unit, the places of the other layers, where layers are divided.
+    /// By unit, the places of the other layers, if layers are divided.
     pub rest: Option<Vec<Place>>,
-    /// Steps that were planned.
+    /// Number of planned steps.
     pub planned: usize,
 }
 
@@ -37,24 +37,24 @@ pub struct Solution {
 pub struct Row {
     /// Its name.
     pub unit: &'static str,
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// Elsewhere, with everything else as it is.
+    /// Its alternatives, with everything else unchanged.
     pub instead: Vec<Instead>,
 }
 
 /// Another place for a unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Instead {
-    /// Which.
+    /// The place.
     pub place: Place,
-    /// Seconds more a step (FLOPs, if the profile has no rates).
+    /// Added seconds per step (FLOPs, if the profile has no rates).
     pub more_s: f64,
     /// Bytes over the budget; 0 if it would fit.
     pub excess: u64,
 }
 
-/// A step in three numbers.
+/// Resources and cost of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
     pub memory: f64,
@@ -64,10 +64,10 @@ pub(super) struct Figures {
     pub cost: f64,
 }
 
-/// What tables take.
+/// Figures of known tables.
 pub(super) type Known = BTreeMap<Table, Figures>;
 
-/// Faster tables that layers are divided with.
+/// Number of faster tables to divide the layers with.
 const DIVISIONS: usize = 6;
 
 #[cfg(test)]
@@ -75,13 +75,13 @@ mod tests;
 
 pub(super) struct Search<'a> {
     work: &'a Workload<'a>,
-    /// What a step of a whole mesh takes; none for one rank.
+    /// Returns the figures of a whole mesh's step; `None` for a single rank.
     mesh: Option<&'a (dyn Fn(&Places) -> Figures + Sync)>,
     budgets: Budgets,
     choices: Choices,
     known: RefCell<Known>,
     planned: RefCell<usize>,
-    /// The first plan that could not be made.
+    /// The first error of a plan.
     failed: RefCell<Option<Error>>,
 }
 
@@ -97,7 +97,7 @@ impl Workload<'_> {
         Choices::new(places, self.tokens, self.spec.kv_heads)
     }
 
-    /// The tables that need least memory, for lengths at the limit.
+    /// The tables that need least memory, for planning the longest length.
     pub(super) fn thrifty(&self, budgets: &Budgets) -> Vec<Places> {
         let choices = self.choices(budgets);
         let offloaded = match (budgets.disk, self.profile.host_bytes) {
@@ -114,10 +114,10 @@ impl Workload<'_> {
             .to_vec()
     }
 
-    /// The fastest choice that stays within the budgets, by prediction; `None` if nothing does.
+    /// The choice that is predicted to be fastest within the budgets; `None` if nothing fits.
     ///
     /// # Errors
-    /// As [`Workload::run`].
+    /// Those of [`Workload::run`].
     pub fn solve(&self, budgets: &Budgets) -> Result<Option<Solution>> {
         let mut within = *budgets;
         loop {
@@ -131,7 +131,7 @@ impl Workload<'_> {
         }
     }
 
-    /// The same of sketches.
+    /// The best choice according to sketches.
     fn search(&self, budgets: &Budgets) -> Result<Option<Solution>> {
         let search = Search {
             work: self,
@@ -150,7 +150,7 @@ impl Workload<'_> {
 }
 
 impl<'a> Search<'a> {
-    /// A search for a mesh, of which `mesh` says what its step takes, and `known` what it said before.
+    /// A search for a mesh; `mesh` returns the figures of its step, and `known` holds earlier ones.
     pub(super) fn over(
         work: &'a Workload<'a>,
         budgets: Budgets,
@@ -162,12 +162,12 @@ impl<'a> Search<'a> {
         Search { work, mesh: Some(mesh), budgets, choices, known, planned, failed }
     }
 
-    /// What it knows in the end.
+    /// All known figures.
     pub(super) fn into_known(self) -> Known {
         self.known.into_inner()
     }
 
-    /// Asks about many tables of a mesh at once.
+    /// Evaluates many tables of a mesh at once.
     fn ask_all(&self, tables: &[Table]) {
         let Some(mesh) = self.mesh else { return };
         let known = self.known.borrow();
@@ -179,7 +179,8 @@ impl<'a> Search<'a> {
         self.known.borrow_mut().extend(unknown.into_iter().cloned().zip(figures));
     }
 
-    /// The best that single changes lead to, from attention's results kept and from them with the host; `None` if it does not fit.
+    /// The best result of single changes, starting with attention outputs kept and with them offloaded; `None` if it
+    /// does not fit.
     pub(super) fn quick(&self) -> Option<Table> {
         let starts = self.starts().into_iter().skip(1);
         let best = self.lowest(starts.map(|start| self.descend(start)).collect())?;
@@ -191,7 +192,7 @@ impl<'a> Search<'a> {
         self.work.with_places(places).sketch()
     }
 
-    /// Lower is better; whatever fits is better than what does not.
+    /// Lower is better; any table that fits is better than one that does not.
     fn score(&self, figures: &Figures) -> (f64, f64) {
         let excess = self.excess(figures);
         if excess > 0.0 { (excess, 0.0) } else { (0.0, figures.cost) }
@@ -222,7 +223,7 @@ impl<'a> Search<'a> {
         figures
     }
 
-    /// The best of all single changes, again and again.
+    /// Applies the best single change until none helps.
     fn descend(&self, mut table: Table) -> Table {
         loop {
             let others = self.choices.neighbours(&table);
@@ -242,12 +243,12 @@ impl<'a> Search<'a> {
     }
 
     fn is_better(&self, left: &Table, right: &Table) -> bool {
-        // A hair's breadth is no reason to move something.
+        // Negligible gains do not justify a change.
         let [left, right] = [left, right].map(|table| self.score(&self.ask(table)));
         left.0 < right.0 || (left.0 == right.0 && left.1 < right.1 * (1.0 - 1e-6))
     }
 
-    /// Everything kept, and the linear parts computed again with what is left in each of the places.
+    /// Initial tables: everything kept, and the linear parts recomputed with the rest in each of the places.
     fn starts(&self) -> Vec<Table> {
         let kept = [("block.in", Place::Keep), ("attn.out", Place::Keep)];
         let mut starts = vec![self.choices.plain(), self.choices.with(Place::Recompute, &kept, true)];
@@ -260,12 +261,12 @@ impl<'a> Search<'a> {
     fn best(&self) -> Table {
         let plain = self.choices.plain();
         if self.excess(&self.ask(&plain)) == 0.0 {
-            // Keeping everything whole is not always fastest by the clock, but only by noise.
+            // If another table is ever faster than keeping everything, it is by noise.
             return plain;
         }
         let best = self.lowest(self.starts().into_iter().map(|start| self.descend(start)).collect());
         let mut best = best.unwrap_or_else(|| self.choices.plain());
-        // Two changes at once: one that makes room for another.
+        // Pairs of changes, one of which makes room for the other.
         loop {
             let first = self.choices.neighbours(&best);
             let pairs = first.iter().flat_map(|table| self.choices.neighbours(table)).collect();
@@ -276,7 +277,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Divides the layers where that helps, and says what the alternatives cost.
+    /// Divides the layers if that helps, and computes the cost of alternatives.
     fn finish(&self, best: Table, plan: Plan, budgets: &Budgets) -> Result<Solution> {
         let layers = self.work.spec.layers.len();
         let mut solution = Solution {
@@ -294,7 +295,7 @@ impl<'a> Search<'a> {
         });
         faster.sort_by(|left, right| self.ask(left).cost.total_cmp(&self.ask(right).cost));
         for rest in faster.iter().take(if layers > 1 { DIVISIONS } else { 0 }) {
-            // The fewest layers that have to follow the thrifty table.
+            // The minimum number of layers that must follow the thrifty table.
             let (mut low, mut high) = (0, layers);
             let mut found = None;
             while low < high {

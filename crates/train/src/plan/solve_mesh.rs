@@ -1,17 +1,19 @@
-//! Which mesh, pipeline and places for so many ranks: `fathom plan --solve mesh`.
+//! The choice of a mesh, pipeline and places for a given number of ranks: `fathom plan --solve mesh`.
 //!
-//! Every mesh that divides the model and the step is tried with presets of places, in the order of what they cost to compute, and
-//! the cheapest preset that fits is taken. A candidate is asked of the plan itself ([`super::needs`]): one rank of each kind of
-//! stage, of no more meshes than may be among the best ([`super::mesh_open`]). For the best of those that cannot keep everything the memory solver then looks for better places. The best of
-//! all are planned with every kind of rank, through the recipe that they are recommended as, and those figures are the ones that
-//! are shown; what does not fit after all gives way to what needs less.
+//! Every mesh that divides the model and the step is tried with presets of places, ordered by computing cost, and gets
+//! the cheapest preset that fits. Candidates are evaluated by the plan itself ([`super::needs`]): one rank of each kind
+//! of stage, and only for meshes that may be among the best ([`super::mesh_open`]). For the best of those that cannot
+//! keep everything, the memory solver then looks for better places. The best of all are planned with every kind of
+//! rank, through the recipe that they are recommended as, and those figures are shown; a candidate that does not fit
+//! after all is replaced by one that needs less.
 //!
-//! Where nothing fits, all is tried again with more and more of weights and optimizer state offloaded, and last with that state in
-//! fewer bytes ([`super::mesh_states`]). Where that is of no use either, [`super::mesh_none`] says what would be.
+//! If nothing fits, the search is repeated with more and more of weights and optimizer state offloaded, and at the end
+//! with that state in fewer bytes ([`super::mesh_states`]). If that fails too, [`super::mesh_none`] reports what would
+//! fit.
 //!
-//! Rules: tensor parallel ranks stay within a node, and are no more than hidden / 2048 (narrower products are slower than the plan
-//! knows, and their communication is not hidden); data parallel is kept alive where meshes fit that do so; of
-//! candidates that are as fast as the fastest, within [`ALIKE`], the one that parts the model least is taken.
+//! Rules: tensor parallel ranks stay within a node and number at most hidden / 2048 (narrower products are slower than
+//! the plan knows, and their communication is not hidden). Meshes with data parallelism are kept if any of them fits.
+//! Among candidates within [`ALIKE`] of the fastest, the one that shards the model least is taken.
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex};
@@ -33,70 +35,70 @@ use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 use crate::recipe::{MeshTable, Recipe};
 
-/// Steps that differ by less are as fast: predictions are not better.
+/// Relative difference below which steps count as equally fast: predictions are not more accurate.
 pub(super) const ALIKE: f64 = 0.02;
-/// Candidates that are planned in full.
+/// Number of candidates that are planned in full.
 const FINALISTS: usize = 6;
-/// Candidates for which the memory solver is asked.
+/// Number of candidates for which the memory solver runs.
 const SOLVED: usize = 4;
-/// How often it is asked for less, where what it found does not fit in full.
+/// Maximum number of times that it is rerun with less memory because its result does not fit in the full plan.
 const ASKED: usize = 3;
 
-/// A mesh with the places of everything, and what it would take.
+/// A mesh with the places of everything, and its needs.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The mesh and the stages on each rank.
     pub ranks: Ranks,
-    /// Where activations are.
+    /// Places of activations.
     pub places: MeshPlaces,
-    /// Where weights and optimizer state are.
+    /// Places of weights and optimizer state.
     pub state: MeshState,
     /// Predicted seconds of a step.
     pub step_s: f64,
-    /// Seconds that a step takes at least with these places, however many stages are on each rank.
+    /// Lower bound of the seconds of a step with these places, for any number of stages on each rank.
     pub(super) floor_s: f64,
-    /// Most bytes of any rank, reserved.
+    /// Maximum reserved bytes of any rank.
     pub peak_bytes: u64,
-    /// Bytes over the budget of what it takes most too much of.
+    /// Bytes over budget, for the resource with the largest excess.
     pub excess: u64,
-    /// That much is known, and no more: not all ranks were planned.
+    /// True if not all ranks were planned, so that figures are lower bounds.
     pub(super) is_partial: bool,
-    /// The settings that make it, over the recipe.
+    /// The settings over the recipe that select it.
     pub settings: Vec<String>,
-    /// In full, for those that are shown.
+    /// The full plan, for the candidates that are shown.
     pub plan: Option<MeshPlan>,
     pub(super) origin: Origin,
 }
 
-/// Which search found a candidate.
+/// The search that found a candidate.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
-    /// A preset of [`presets`], by number.
+    /// A preset of [`presets`], by index.
     Preset(usize),
-    /// The memory solver, asked this often and for this much memory; what it knows of the mesh.
+    /// The memory solver: number of runs, its memory budget, and the known figures of the mesh.
     Solver(usize, u64, Arc<Mutex<Known>>),
 }
 
-/// What was found.
+/// Result of the search.
 #[derive(Clone, Debug)]
 pub struct MeshSolution {
-    /// The best, the one that is taken first.
+    /// The best candidates, the recommended one first.
     pub best: Vec<Candidate>,
-    /// Meshes that divide everything.
+    /// Number of meshes that divide everything.
     pub meshes: usize,
-    /// Of these, those of which no places of activations fit.
+    /// Number of these that fit with no places of activations.
     pub too_large: usize,
-    /// Places of meshes that were planned to find out, without those that the memory solver asked for.
+    /// Number of variants that were planned, without those of the memory solver.
     pub planned: usize,
-    /// Why the first is the first.
+    /// The reason for the first candidate.
     pub rule: String,
 }
 
-/// What a search says while it goes on.
+/// Receives progress messages of a search.
 pub type Say<'a> = &'a (dyn Fn(&str) + Sync);
 
 impl Candidate {
-    /// The recipe of which this is the plan.
+    /// The recipe that corresponds to this candidate.
     pub(super) fn recipe(&self, of: &Recipe, index: usize) -> Recipe {
         let Grid { tp, cp, dp, pp, ep, .. } = self.ranks.grid;
         let virtual_stages = self.ranks.virtual_stages;
@@ -107,34 +109,34 @@ impl Candidate {
         recipe
     }
 
-    /// Places of activations and of the rest, in words.
+    /// Description of the places of activations and of the rest.
     pub fn words(&self) -> String {
         let both = [&self.places.name, &self.state.name];
         both.into_iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join("; ")
     }
 
-    /// Ranks that have parts of one replica of the model.
+    /// Number of ranks that share one replica of the model.
     fn parts(&self) -> usize {
         let Grid { tp, cp, pp, .. } = self.ranks.grid;
         tp * cp * pp
     }
 }
 
-/// One rank, and of the recipe what says nothing of how ranks are placed.
+/// A mesh of one rank, with only those of the recipe's settings that do not concern the placement of ranks.
 fn plain(table: &MeshTable) -> MeshTable {
     let MeshTable { timeout_s, step_timeout_s, restarts, check_every_steps, .. } = *table;
     MeshTable { timeout_s, step_timeout_s, restarts, check_every_steps, ..MeshTable::default() }
 }
 
-/// What came of one state of weights and optimizer.
+/// Result for one state of weights and optimizer.
 pub(super) struct Tried {
-    /// Planned in full and fitting, the fastest first.
+    /// Candidates that were planned in full and fit, fastest first.
     pub best: Vec<Candidate>,
-    /// Meshes of which nothing fits.
+    /// Number of meshes that do not fit at all.
     pub too_large: usize,
-    /// Places of meshes that were planned, with one rank of each kind of stage.
+    /// Number of variants that were planned, with one rank of each kind of stage.
     pub planned: usize,
-    /// What lacks least.
+    /// The candidate with the smallest excess.
     pub nearest: Option<Candidate>,
 }
 
@@ -173,13 +175,13 @@ impl<'a> Draft<'a> {
         own.workload()
     }
 
-    /// Meshes with weights and optimizer state like this: at most `most` that fit.
+    /// Up to `most` meshes that fit with this state of weights and optimizer.
     pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> Tried {
         let meshes = meshes.par_iter().enumerate();
         self.try_open(meshes.map(|(at, ranks)| self.open(at, *ranks, state)).collect(), most)
     }
 
-    /// The same of meshes that were opened.
+    /// [`Draft::try_state`] for opened meshes.
     pub(super) fn try_open(&self, open: Vec<Open>, most: usize) -> Tried {
         let (mut gone, open): (Vec<_>, Vec<_>) = open.into_iter().partition(Open::is_exhausted);
         let (data, alone): (Vec<_>, Vec<_>) = open.into_iter().partition(|open| open.grid.dp > 1);
@@ -204,7 +206,7 @@ impl<'a> Draft<'a> {
         Tried { best, too_large, planned: gone.iter().map(|open| open.planned).sum(), nearest }
     }
 
-    /// The first that fit when they are planned in full, one of each mesh; those that do not are among the `failed` then.
+    /// The first candidates that fit when planned in full, one per mesh; those that do not fit are added to `failed`.
     fn finalists(
         &self,
         open: &mut Vec<Open>,
@@ -212,7 +214,7 @@ impl<'a> Draft<'a> {
         gone: &mut Vec<Open>,
         failed: &mut Vec<Candidate>,
     ) -> Vec<Candidate> {
-        // One that fits is enough where any will do.
+        // If any fit will do, one is enough.
         let solved = if most > 1 { SOLVED } else { 0 };
         self.look_at_fastest(open, solved, gone);
         open.par_iter_mut().take(solved).for_each(|open| {
@@ -253,7 +255,8 @@ impl<'a> Draft<'a> {
         best
     }
 
-    /// The first option in full; `None` if a run would refuse its recipe. If it does not fit, what takes its place is among the others.
+    /// Plans the first option in full; `None` if a run would refuse its recipe. If it does not fit, its replacement is
+    /// added to the options.
     fn first_in_full(&self, open: &mut Open) -> Option<Candidate> {
         let planned = self.in_full(open.options.remove(0));
         let over = planned.as_ref().filter(|planned| planned.excess > 0);
@@ -270,7 +273,8 @@ impl<'a> Draft<'a> {
         planned
     }
 
-    /// A candidate that does not keep everything, with faster places that the memory solver finds for its mesh within `memory`.
+    /// A candidate that does not keep everything, with faster places that the memory solver finds for its mesh within
+    /// `memory`.
     fn with_memory_solved(
         &self,
         candidate: &Candidate,
@@ -290,7 +294,7 @@ impl<'a> Draft<'a> {
         faster.then_some(Candidate { step_s, peak_bytes, excess: 0, ..solved })
     }
 
-    /// A candidate planned in full, as the recipe that makes it; `None` if a run would refuse that.
+    /// Plans a candidate in full, through its recipe; `None` if a run would refuse it.
     pub(super) fn in_full(&self, candidate: Candidate) -> Option<Candidate> {
         let recipe = candidate.recipe(&self.recipe, self.index);
         let settings = settings(&self.recipe, &recipe);
@@ -302,7 +306,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Keeps the one that lacks less.
+/// Keeps the candidate with the smaller excess.
 fn keep_nearest(nearest: &mut Option<Candidate>, other: Option<Candidate>) {
     let Some(other) = other else { return };
     if nearest.as_ref().is_none_or(|nearest| other.excess < nearest.excess) {
@@ -315,7 +319,7 @@ pub(super) fn fastest(left: &Candidate, right: &Candidate) -> Ordering {
     left.step_s.total_cmp(&right.step_s).then_with(|| key(left).cmp(&key(right)))
 }
 
-/// Moves the one that is taken to the front and says why; `None` without candidates.
+/// Moves the recommended candidate to the front and returns the reason; `None` without candidates.
 fn decide(best: &mut [Candidate]) -> Option<String> {
     let fastest_s = best.first()?.step_s;
     let alike = best.iter().take_while(|candidate| candidate.step_s <= fastest_s * (1.0 + ALIKE)).count();

@@ -1,15 +1,15 @@
-//! What the solver chooses: a place for each group of activations, the height of tiles, the groups of heads.
+//! The solver's choices: a place for each group of activations, the height of tiles, the groups of heads.
 
 use std::ops::Range;
 
 use fathom_grad::{Place, Places, Rule};
 
-/// Activations that are needed and made together, and their names.
+/// Activations that are needed and computed together, with their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// How tables call it.
+    /// Its name in tables.
     pub name: &'static str,
-    /// Names, or prefixes ending in `*`; an earlier unit's match decides.
+    /// Names, or prefixes ending in `*`; the first unit that matches applies.
     names: &'static [&'static str],
 }
 
@@ -17,7 +17,7 @@ const fn unit(name: &'static str, names: &'static [&'static str]) -> Unit {
     Unit { name, names }
 }
 
-/// The units of a block, in the order of its forward pass; what experts make goes with the MLP's.
+/// The units of a block, in the order of its forward pass; activations of experts belong to the MLP's.
 pub const UNITS: [Unit; 8] = [
     unit("block.in", &["block.in"]),
     unit("attn.norm", &["attn.norm*"]),
@@ -29,13 +29,13 @@ pub const UNITS: [Unit; 8] = [
     unit("mlp.act", &["mlp.*", "moe.*"]),
 ];
 
-/// Heights of tiles, the lowest last; the first stands for none.
+/// Heights of tiles, descending; the first means no tiles.
 const TILES: [usize; 6] = [usize::MAX, 8192, 4096, 2048, 1024, 512];
 
 /// One choice for everything.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Table {
-    /// By unit: an index into the places that may be chosen.
+    /// By unit: an index into the available places.
     pub places: [u8; UNITS.len()],
     /// An index into [`TILES`].
     pub tile: u8,
@@ -43,7 +43,7 @@ pub(super) struct Table {
     pub groups: u8,
 }
 
-/// What may be chosen.
+/// The available choices.
 #[derive(Clone, Debug)]
 pub(super) struct Choices {
     pub places: Vec<Place>,
@@ -52,25 +52,25 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    /// For micro batches of `tokens` tokens and this many key and value heads.
+    /// Choices for micro-batches of `tokens` tokens and this many key and value heads.
     pub fn new(places: Vec<Place>, tokens: usize, kv_heads: usize) -> Choices {
         let tiles = 1 + TILES[1..].iter().filter(|rows| **rows < tokens).count();
-        // Tiles are taken from the highest below the tokens on.
+        // Only heights below the number of tokens are used.
         Choices { places, tiles: tiles as u8, groups: 1 + kv_heads.trailing_zeros() as u8 }
     }
 
     fn height(&self, tile: u8) -> Option<usize> {
-        // With few tokens only the low tiles are left.
+        // With few tokens, only low tiles are available.
         let skipped = TILES.len() - usize::from(self.tiles);
         (tile > 0).then(|| TILES[usize::from(tile) + skipped])
     }
 
-    /// Everything in the first place of the list, and nothing cut.
+    /// Everything in the first place of the list, without tiles and groups.
     pub fn plain(&self) -> Table {
         Table { places: [0; UNITS.len()], tile: 0, groups: 0 }
     }
 
-    /// As [`Choices::plain`] with some units elsewhere.
+    /// [`Choices::plain`] with some units elsewhere.
     pub fn with(&self, place: Place, but: &[(&str, Place)], tiled: bool) -> Table {
         let index = |place: Place| self.places.iter().position(|known| *known == place).unwrap_or(0) as u8;
         let mut table = self.plain();
@@ -82,7 +82,7 @@ impl Choices {
         table
     }
 
-    /// The same table with the lowest tiles and the fewest heads at a time.
+    /// The same table with the lowest tiles and the fewest heads per group.
     pub fn lowest(&self, table: Table) -> Table {
         Table { tile: self.tiles - 1, groups: self.groups - 1, ..table }
     }
@@ -105,19 +105,19 @@ impl Choices {
         all
     }
 
-    /// Where a unit may be: nothing but its own segment could make a block's input again.
+    /// Available places of a unit. A block's input cannot be recomputed by its own segment.
     pub fn places_of(&self, unit: usize) -> impl Iterator<Item = u8> {
         let recompute = self.places.iter().position(|place| *place == Place::Recompute);
         (0..self.places.len() as u8).filter(move |place| unit > 0 || Some(usize::from(*place)) != recompute)
     }
 
-    /// Where a table puts a unit.
+    /// The place of a unit in a table.
     pub fn place(&self, table: &Table, unit: usize) -> Place {
         self.places[usize::from(table.places[unit])]
     }
 
-    /// A table as rules of a recipe, whose first that matches decides: those that do not keep, and of those that do the ones that a
-    /// later rule would take.
+    /// The table as rules of a recipe, in which the first match applies: rules for units that are not kept, and for
+    /// kept ones that a later rule would match.
     pub fn rules(&self, table: &Table) -> Vec<(&'static str, Place)> {
         let all: Vec<(&'static str, Place)> = UNITS
             .iter()
@@ -136,7 +136,8 @@ impl Choices {
         (0..all.len()).filter(|at| needed(*at)).map(|at| all[at]).collect()
     }
 
-    /// The table in the executor's terms: `first` in its layers, `rest` in all others; the tiles and groups of `first`.
+    /// The table in the executor's form: `first` for its layers, `rest` for all others; tiles and groups are those of
+    /// `first`.
     pub fn places(&self, first: &Table, layers: Range<usize>, rest: &Table) -> Places {
         let rules = |table: &Table, layers: Range<usize>| -> Vec<Rule> {
             let rule = |(unit, name): (usize, &str)| Rule {
@@ -179,7 +180,7 @@ mod tests {
             assert_eq!(places.place(1, name), expected, "{name}");
             assert_eq!(places.place(2, name), Place::Keep, "{name}");
         }
-        // A recipe says the same in fewer rules.
+        // A recipe expresses the same in fewer rules.
         let rule = |(name, place): (&str, Place)| Rule { layers: 0..usize::MAX, name: name.into(), place };
         let short = choices.rules(&table);
         assert!(short.len() < 15, "{short:?}");

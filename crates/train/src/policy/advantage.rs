@@ -1,6 +1,6 @@
-//! How good an answer was compared with others: advantages from rewards, by the conventions of the field's libraries. All of it in f64 on the
-//! host. Answers come group by group, those to one prompt together. A reward that is not a number is one that was left out: it is in
-//! no mean, and its answer has the advantage 0.
+//! Advantages: how good an answer was compared with others, computed from rewards by the conventions of the field's
+//! libraries, in f64 on the host. Answers are ordered by group, each with one prompt. A NaN reward marks an answer that
+//! does not count: it enters no mean, and its advantage is 0.
 
 use fathom_base::choice;
 
@@ -33,7 +33,7 @@ choice! {
     }
 }
 
-/// Mean and unbiased deviation of numbers that are there; 0 of one or none.
+/// Mean and unbiased deviation of the numbers that are not NaN; 0 if there are too few.
 pub fn mean_and_deviation(of: impl Iterator<Item = f64> + Clone) -> [f64; 2] {
     let there = of.filter(|x| !x.is_nan());
     let count = there.clone().count() as f64;
@@ -45,25 +45,25 @@ pub fn mean_and_deviation(of: impl Iterator<Item = f64> + Clone) -> [f64; 2] {
     [mean, if count > 1.0 { (squares / (count - 1.0)).sqrt() } else { 0.0 }]
 }
 
-/// What is known of the answers of a rollout.
+/// Rewards and sizes of a rollout's answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Scored<'a> {
-    /// The weighted sum of each answer's rewards.
+    /// Weighted sum of each answer's rewards.
     pub rewards: &'a [f64],
-    /// Each reward alone, one list for each function.
+    /// Rewards of the answers, one list per reward function.
     pub each: &'a [Vec<f64>],
-    /// Their weights.
+    /// Weights of the reward functions.
     pub weights: &'a [f64],
-    /// Tokens of each answer.
+    /// Number of tokens of each answer.
     pub tokens: &'a [usize],
-    /// Answers of a group.
+    /// Number of answers per group.
     pub group: usize,
 }
 
-/// The advantage of each answer. [`AdvantageName::Gae`] has none of an answer: see [`gae`].
+/// The advantage of each answer. [`AdvantageName::Gae`] has advantages per token instead: see [`gae`].
 ///
 /// # Errors
-/// In words: a group that is too small for the convention.
+/// A message: a group that is too small for the convention.
 pub fn advantages(name: AdvantageName, of: &Scored<'_>) -> Result<Vec<f64>, String> {
     use AdvantageName as A;
     let Scored { rewards, group, .. } = *of;
@@ -113,8 +113,8 @@ fn centred(rewards: &[f64], deviation: f64, least: f64) -> Vec<f64> {
     rewards.iter().map(|reward| (reward - mean) / (deviation + least)).collect()
 }
 
-/// Compared with the other answers of the group: their mean is subtracted, and with `least` what is left is divided by their deviation plus it,
-/// unless that is 0. An answer without others has the advantage 0.
+/// Subtracts the mean of the other answers in the group. With `least`, the result is divided by their deviation plus
+/// `least`, unless the deviation is 0. An answer without others has the advantage 0.
 fn against_others(rewards: &[f64], least: Option<f64>) -> Vec<f64> {
     let one = |at: usize| {
         let others = rewards.iter().enumerate().filter(move |(other, _)| *other != at);
@@ -129,7 +129,7 @@ fn against_others(rewards: &[f64], least: Option<f64>) -> Vec<f64> {
     (0..rewards.len()).map(one).collect()
 }
 
-/// By mean and deviation over tokens, each with its answer's number: `(r - mean) / sqrt(variance + 1e-8)`.
+/// Normalises by mean and deviation over tokens, each with its answer's number: `(r - mean) / sqrt(variance + 1e-8)`.
 fn whitened_by_token(rewards: &[f64], tokens: &[usize]) -> Vec<f64> {
     let each = rewards.iter().zip(tokens);
     let all = each.flat_map(|(reward, tokens)| std::iter::repeat_n(*reward, *tokens));
@@ -148,7 +148,7 @@ fn each_then_sum(of: &Scored<'_>) -> Vec<f64> {
             *sum += weight * normal;
         }
     }
-    // What was left out as a whole stays out.
+    // Answers that do not count stay excluded.
     sums.iter_mut()
         .zip(of.rewards)
         .filter(|(_, reward)| reward.is_nan())
@@ -157,8 +157,9 @@ fn each_then_sum(of: &Scored<'_>) -> Vec<f64> {
     sums.iter().map(|sum| (sum - mean) / (deviation + 1e-4)).collect()
 }
 
-/// Generalised advantage estimation over an answer's tokens (Schulman and others, 2016, equation 16), its end without a value:
-/// `delta_t = r_t + gamma V_(t+1) - V_t` and `A_t = delta_t + gamma lambda A_(t+1)`. Returns advantages and `A_t + V_t`, the returns.
+/// Generalised advantage estimation over an answer's tokens (Schulman and others, 2016, equation 16), with no value
+/// after the end: `delta_t = r_t + gamma V_(t+1) - V_t` and `A_t = delta_t + gamma lambda A_(t+1)`. Returns advantages
+/// and the returns `A_t + V_t`.
 pub fn gae(rewards: &[f64], values: &[f64], [gamma, lambda]: [f64; 2]) -> [Vec<f64>; 2] {
     let (mut advantages, mut later) = (vec![0.0; rewards.len()], 0.0);
     for at in (0..rewards.len()).rev() {
@@ -170,14 +171,15 @@ pub fn gae(rewards: &[f64], values: &[f64], [gamma, lambda]: [f64; 2]) -> [Vec<f
     [advantages, returns]
 }
 
-/// Numbers with mean 0 and deviation 1: `(x - mean) / sqrt(variance + 1e-8)`, the variance unbiased (TRL `masked_whiten`).
+/// Normalises to mean 0 and deviation 1: `(x - mean) / sqrt(variance + 1e-8)`, with the unbiased variance (TRL
+/// `masked_whiten`).
 pub fn whitened(of: &[f64]) -> Vec<f64> {
     let [mean, deviation] = mean_and_deviation(of.iter().copied());
     of.iter().map(|x| (x - mean) / (deviation.powi(2) + 1e-8).sqrt()).collect()
 }
 
-/// DAPO's penalty for long answers (Yu and others, 2025, equation 13): nothing up to `most - buffer` tokens, then falling in a line to
-/// -1 at `most`.
+/// DAPO's penalty for long answers (Yu and others, 2025, equation 13): 0 up to `most - buffer` tokens, then linear down
+/// to -1 at `most`.
 pub fn overlong(tokens: usize, most: usize, buffer: usize) -> f64 {
     let beyond = (tokens + buffer).saturating_sub(most);
     if buffer == 0 { 0.0 } else { -(beyond as f64 / buffer as f64).min(1.0) }
@@ -200,7 +202,7 @@ mod tests {
         }
     }
 
-    /// One of four is right: its deviation is 1/2 with n - 1.
+    /// One of four answers is right: the deviation with n - 1 is 1/2.
     #[test]
     fn one_right_answer_of_four() {
         let rewards = [1.0, 0.0, 0.0, 0.0];
@@ -218,7 +220,7 @@ mod tests {
         check(A::LeaveOneOut, &rewards, 4, &[1.0, -third, -third, -third]);
         check(A::ReinforcePp, &rewards, 4, &[0.75, -0.25, -0.25, -0.25].map(|x| x / (0.25f64 + 1e-8).sqrt()));
         check(A::Raw, &rewards, 4, &rewards);
-        // Normalised once by the group, then by all, whose mean is 0 and whose deviation is 0.5 / 0.5001.
+        // Normalised by the group first, then by all, whose mean is 0 and whose deviation is 0.5 / 0.5001.
         let once = [0.75, -0.25, -0.25, -0.25].map(|x| x / 0.5001);
         check(A::EachThenSum, &rewards, 4, &once.map(|x| x / (0.5 / 0.5001 + 1e-4)));
     }
@@ -233,11 +235,11 @@ mod tests {
         check(A::Trl, &[0.7, 0.1], 1, &[0.0; 2]);
         check(A::Verl, &[0.7, 0.1], 1, &[0.7, 0.1].map(|x| x / 1.000_001));
         check(A::NemoRl, &[0.7, 0.1], 1, &[0.0; 2]);
-        // Two answers: the one other has no deviation.
+        // In a group of two, the one other answer has no deviation.
         check(A::NemoRl, &[1.0, 0.0], 2, &[1.0, -1.0]);
         let of = Scored { rewards: &[1.0], each: &[], weights: &[], tokens: &[1], group: 1 };
         assert!(advantages(A::LeaveOneOut, &of).unwrap_err().contains("groups of 1"));
-        // The batch's deviation is over both groups.
+        // The deviation is over both groups of the batch.
         let deviation = (3.0f64 / 4.0 * 4.0 / 3.0 / 4.0 * 4.0 / 3.0).sqrt();
         check(A::Batch, &[1.0, 1.0, 0.0, 0.0], 2, &[0.0; 4]);
         check(A::Batch, &[1.0, 0.0, 1.0, 0.0], 2, &[0.5, -0.5, 0.5, -0.5].map(|x| x / (deviation + 1e-4)));
@@ -286,7 +288,7 @@ mod tests {
             assert!((advantages[at] - sum(at)).abs() < 1e-12);
             assert!((returns[at] - sum(at) - values[at]).abs() < 1e-12);
         }
-        // With lambda = gamma = 1 the return is the sum of the rewards that are left.
+        // With lambda = gamma = 1 the return is the sum of the remaining rewards.
         let [_, returns] = gae(&rewards, &values, [1.0, 1.0]);
         assert!((returns[0] - 1.1).abs() < 1e-12 && (returns[2] - 1.0).abs() < 1e-12);
         let white = whitened(&[1.0, 2.0, 3.0]);

@@ -1,5 +1,5 @@
-//! Rewards that are computed while something else is done: parts that need nothing of the run's device have a thread of their own, which
-//! scores a rollout that was written ahead while the next one is written and steps are taken.
+//! Rewards on separate threads: a reward that does not use the run's device has its own thread, which scores a rollout
+//! written ahead while the next one is written and steps are taken.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use super::reward::{Answered, Reward};
 
-/// What a part gives: a number for each answer, `None` of those that it says nothing of; or in words why there are none.
+/// A score for each answer, `None` for those that do not count; or an error message.
 pub type Numbers = Result<Vec<Option<f64>>, String>;
 
-/// An answer that may be scored on another thread.
+/// An owned answer that can be sent to another thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     row: Map<String, Value>,
@@ -32,41 +32,41 @@ impl From<Answered<'_>> for Answer {
 }
 
 impl Answer {
-    /// As parts see it.
+    /// The view that rewards take.
     pub fn seen(&self) -> Answered<'_> {
         let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
         Answered { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
     }
 }
 
-/// Numbers that are on their way.
+/// Scores that are still being computed.
 #[derive(Debug)]
 pub struct Coming(Receiver<Numbers>);
 
 impl Coming {
-    /// The numbers, when they are there.
+    /// Waits for the scores.
     ///
     /// # Errors
-    /// Those of the part.
+    /// Those of the reward.
     pub fn wait(self) -> Numbers {
         self.0.recv().unwrap_or_else(|_| Err("panicked; its message is above".into()))
     }
 }
 
-/// What a part's thread is asked, and where its numbers go.
+/// A request to the thread, and the channel for its result.
 type Ask = (Arc<[Answer]>, Sender<Numbers>);
 
-/// A part that needs nothing of the run's device. Its thread scores what it is asked in the order of asking.
+/// A reward that does not use the run's device, on its own thread, which processes requests in order.
 pub struct Apart(Sender<Ask>);
 
 impl Apart {
-    /// This one, on a thread that ends with it.
+    /// Moves a reward to a new thread, which ends with this value.
     pub fn new(reward: impl Reward + Send + 'static) -> Apart {
         let (asks, asked) = channel::<Ask>();
         let work = move || {
             for (answers, numbers) in asked {
                 let found = reward.score(&answers.iter().map(Answer::seen).collect::<Vec<_>>());
-                // Whoever asked may have gone.
+                // The receiver may be gone.
                 let _ = numbers.send(found);
             }
         };
@@ -76,7 +76,7 @@ impl Apart {
 
     fn ask(&self, answers: Arc<[Answer]>) -> Coming {
         let (numbers, coming) = channel();
-        // A thread that has gone drops both, and whoever waits hears of it.
+        // A thread that has ended drops the request, which the receiver notices.
         let _ = self.0.send((answers, numbers));
         Coming(coming)
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::policy::reward::{WeightedReward, score, score_coming};
 
-    /// Says how long an answer is, when it has been let.
+    /// Returns the length of each answer, once it is released.
     struct Waits(Receiver<()>);
 
     impl Reward for Waits {
@@ -139,10 +139,10 @@ mod tests {
         lets.send(()).unwrap();
         let found = score_coming(&parts, &answers, vec![Some(coming)]).unwrap();
         assert_eq!((found.sums[0], found.sums[2], found.sums[1].is_nan()), (6.0, 10.0, true));
-        // Another one, that is asked here.
+        // A second request, scored by the calling thread.
         lets.send(()).unwrap();
         assert_eq!(score(&parts, &answers).unwrap().sums[2], 10.0);
-        // One that panics fails alone.
+        // A reward that panics fails alone.
         let panics = Apart::new(Panics);
         assert!(panics.begin(&owned).unwrap().wait().unwrap_err().contains("panicked"));
     }

@@ -1,4 +1,4 @@
-//! What of `[rl]` does not go together.
+//! Checks of the relations between keys of `[rl]`.
 
 use fathom_base::recipe::Loaded;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::recipe::{ImportanceName, PolicyName, QuantizationName, Recipe};
 use crate::recipe_check::refuse as refuse_key;
 
-/// Refuses what cannot be learned from rewards.
+/// Refuses settings that do not work with learning from rewards.
 pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { rl, environment, model, optimizer, machine, .. } = &loaded.value;
     if environment.is_on() && !rl.is_on() {
@@ -89,7 +89,7 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     stages(loaded)
 }
 
-/// Refuses stages that no answer fits into.
+/// Refuses stages that are too short for any answer.
 fn stages(loaded: &Loaded<Recipe>) -> Result<()> {
     let rl = &loaded.value.rl;
     for (index, stage) in loaded.value.stage.iter().enumerate() {
@@ -104,7 +104,8 @@ fn stages(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses weights of answers that earlier weights wrote which cannot be, or are needed and left out.
+/// Refuses importance weights, for answers written by earlier weights, that are invalid, or that are missing though
+/// required.
 fn behind(loaded: &Loaded<Recipe>) -> Result<()> {
     let rl = &loaded.value.rl;
     let mode = rl.importance_sampling_mode;
@@ -134,7 +135,7 @@ fn behind(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses ranks that cannot write together.
+/// Refuses ranks that cannot generate together.
 fn ranks(loaded: &Loaded<Recipe>) -> Result<()> {
     let mesh = &loaded.value.mesh;
     if mesh.tp.is_multiple_of((mesh.ep * mesh.etp).max(1)) {

@@ -1,53 +1,53 @@
-//! What a policy's answers are written to: tools that it calls, a user who answers back, a game. An environment sees each answer with
-//! the conversation before it, and says what follows, or that the episode is over.
+//! Environments that respond to a policy's answers: tools that it calls, a user who replies, a game. An environment
+//! receives each answer with the conversation before it, and replies or ends the episode.
 
 use serde_json::{Map, Value};
 
 use super::reward::{Answered, Reward};
 
-/// An answer that an environment sees.
+/// An answer passed to an environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn<'a> {
-    /// The row that the episode's prompt is from.
+    /// The row with the episode's prompt.
     pub row: &'a Map<String, Value>,
     /// The prompt's text.
     pub prompt: &'a str,
-    /// What was said since, `{"role": .., "content": ..}` each; the answer is the last.
+    /// Messages after the prompt, each `{"role": .., "content": ..}`; the answer is the last.
     pub messages: &'a [Value],
-    /// The answer's text, without what ends it.
+    /// The answer's text without its end token.
     pub text: &'a str,
-    /// Its number, from 0.
+    /// Index of the turn, from 0.
     pub turn: usize,
-    /// The episode's among those that are played together.
+    /// Index of the episode among those played together.
     pub episode: usize,
-    /// Its tokens.
+    /// Number of tokens of the answer.
     pub tokens: usize,
-    /// It ended by itself; one that did not is the episode's last.
+    /// True if the answer ended by itself; one that did not is the last of its episode.
     pub ended: bool,
 }
 
-/// What an environment says of an answer.
+/// An environment's response to an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
-    /// What follows it; none ends the episode.
+    /// Text that follows the answer; `None` ends the episode.
     pub text: Option<String>,
-    /// What the answer is worth, besides what the episode is.
+    /// Reward of this answer, in addition to the episode's.
     pub reward: Option<f64>,
 }
 
-/// Says what follows an answer.
+/// Replies to answers.
 ///
-/// What it says depends on what it is shown alone: a run that goes on from a checkpoint asks another one, and episodes are shown in any
-/// number together.
+/// Replies must depend only on the arguments: a run resumed from a checkpoint uses another instance, and episodes may
+/// be passed in any grouping.
 pub trait Environment {
-    /// A reply to each answer, in their order, or in words why there is none, which ends that episode and no other.
+    /// A reply to each answer, in order, or a message why there is none, which ends only that episode.
     ///
     /// # Errors
-    /// In words: what no episode can do without, as a program that cannot be started.
+    /// A message, if no episode can continue, for example because a program cannot be started.
     fn reply(&self, turns: &[Turn<'_>]) -> Result<Vec<Result<Reply, String>>, String>;
 }
 
-/// What an environment gave an episode, as a part of its reward.
+/// A reward that returns the sum of the environment's rewards for an episode.
 pub struct Earned;
 
 impl Reward for Earned {

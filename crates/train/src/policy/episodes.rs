@@ -1,10 +1,10 @@
-//! Episodes: answers in turns with what an environment says of them. Tokens are appended as they were sampled, and none is made again
-//! of its text.
+//! Episodes: a policy's answers alternating with an environment's replies. Tokens are appended as they were sampled;
+//! text is never tokenized again.
 
 use std::ops::Range;
 
 use fathom_base::choice;
-use fathom_model::{Asked, Weights, Written};
+use fathom_model::{Asked, Written};
 use fathom_text::Rng;
 use fathom_text::chat::{Conversation, Follow, Message};
 use serde::{Deserialize, Serialize};
@@ -17,15 +17,15 @@ use crate::error::{Error, Result};
 use crate::recipe::RlTable;
 use crate::step::Trainer;
 
-/// An environment, and how what it says becomes tokens.
+/// An environment, and how its replies become tokens.
 pub struct Playing {
-    /// Who replies.
+    /// The environment.
     pub environment: Box<dyn Environment>,
-    /// Makes tokens of replies.
+    /// Converts replies to tokens.
     pub follow: Follow,
-    /// Weight of what it gives in an answer's reward.
+    /// Weight of its rewards in an answer's total.
     pub weight: f64,
-    /// What an episode without a reply is given; none: it is left out of its group and of the loss.
+    /// Reward of an episode whose environment failed; `None` excludes it from its group and from the loss.
     pub failed_reward: Option<f64>,
 }
 
@@ -45,32 +45,32 @@ choice! {
     }
 }
 
-/// What a policy wrote behind a prompt, and what it heard.
+/// Everything after a prompt: the policy's tokens and the environment's.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Episode {
-    /// Tokens behind the prompt.
+    /// Tokens after the prompt.
     pub ids: Vec<u32>,
-    /// Which of them the environment wrote.
+    /// Ranges of tokens that the environment wrote.
     pub heard: Vec<Range<usize>>,
-    /// Log-probability of each of the others.
+    /// Log-probability of each of the other tokens.
     #[serde(with = "bits")]
     pub logps: Vec<f32>,
-    /// Bits of the tokens that each was drawn among, one after the other; empty: all.
+    /// Bit masks of the tokens that each was sampled from, concatenated; empty: all.
     #[serde(default, with = "super::kept::text", skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<u8>,
-    /// What was said, by whom.
+    /// The messages, with their roles.
     pub messages: Vec<Value>,
     /// The last answer's text.
     pub text: String,
-    /// It ended by itself.
+    /// True if it ended by itself.
     pub ended: bool,
-    /// What the environment gave: bits of each number, and how many tokens were written up to it.
+    /// The environment's rewards, as number of tokens written before and bits of the reward.
     pub(super) earned: Vec<(usize, u64)>,
-    /// Why it is over; none of a single answer without an environment.
+    /// The reason why it is over; `None` for a single answer without an environment.
     pub end: Option<End>,
 }
 
-/// Numbers as their bits, so that ranks have the same.
+/// Serializes numbers as their bits, so that all ranks have the same values.
 mod bits {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -84,7 +84,7 @@ mod bits {
 }
 
 impl Episode {
-    /// Takes an answer.
+    /// Appends an answer.
     fn write(&mut self, Written { ids, logps, kept, text, ended }: Written) {
         self.ids.extend(ids);
         self.logps.extend(logps);
@@ -93,22 +93,22 @@ impl Episode {
         (self.text, self.ended) = (text, ended);
     }
 
-    /// Answers of it.
+    /// Number of answers.
     pub fn turns(&self) -> usize {
         self.messages.iter().filter(|message| message["role"] == "assistant").count()
     }
 
-    /// What the environment gave after how many written tokens.
+    /// The environment's rewards, with the number of tokens written before each.
     pub fn earnings(&self) -> impl Iterator<Item = (usize, f64)> {
         self.earned.iter().map(|(at, bits)| (*at, f64::from_bits(*bits)))
     }
 
-    /// The sum of it, if it gave anything.
+    /// Sum of the environment's rewards, if there are any.
     pub fn earned(&self) -> Option<f64> {
         self.earnings().map(|(_, reward)| reward).reduce(|a, b| a + b)
     }
 
-    /// All that was said, for people.
+    /// All messages as readable text.
     pub fn transcript(&self) -> String {
         let one = |message: &Value| {
             let content = message["content"].as_str().unwrap_or_default();
@@ -121,7 +121,7 @@ impl Episode {
     }
 }
 
-/// What ranks tell each other of a reply: of an episode that is over, nothing.
+/// A reply as ranks exchange it; empty for an episode that is over.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Heard {
     text: Option<String>,
@@ -143,7 +143,7 @@ fn refuse(message: String) -> Error {
 }
 
 impl Policies {
-    /// This replica's episodes of some prompts, group by group. All ranks call this together.
+    /// This replica's episodes for some prompts, group by group. All ranks call this together.
     pub(super) fn play(
         &self,
         policy: &Trainer,
@@ -187,7 +187,7 @@ impl Policies {
         Ok(written.into_iter().flatten().map(episode).collect())
     }
 
-    /// Answers of the policy to some prompts.
+    /// The policy's answers to some prompts.
     fn ask(
         &self,
         policy: &Trainer,
@@ -201,11 +201,11 @@ impl Policies {
         let RlTable { max_answer_tokens: max_tokens, temperature, top_k, top_p, min_p, .. } = self.how;
         let kept = self.how.keeps();
         let asked = Asked { prompts, seeds, answers, max_tokens, temperature, top_k, top_p, min_p, kept };
-        let weights = Weights { device: &policy.device, model: &policy.model, params: &policy.params };
+        let weights = policy.view();
         self.of.rollout.rollout(weights, &asked).map_err(Error::Hook)
     }
 
-    /// What the environment says of each episode; of one that is over, nothing.
+    /// The environment's replies; an episode that is over gets an empty one.
     fn replies(&self, playing: &Playing, drawn: &[(usize, u64)], episodes: &[Episode]) -> Result<Vec<Heard>> {
         let going: Vec<usize> = (0..episodes.len()).filter(|at| episodes[*at].end.is_none()).collect();
         let turn = |at: &usize| {
@@ -235,7 +235,7 @@ impl Policies {
         Ok(said)
     }
 
-    /// Takes replies, and the answers to those that leave room for one.
+    /// Appends replies, and continues the episodes that have room for another answer.
     fn go_on(
         &self,
         policy: &Trainer,
@@ -275,7 +275,8 @@ impl Policies {
 }
 
 impl Episode {
-    /// Takes a reply: its tokens, or why the episode is over. `room` is how many tokens may be behind the prompt before another answer.
+    /// Appends a reply's tokens, or ends the episode. `room` is the maximum number of tokens after the prompt that
+    /// leaves room for another answer.
     fn hear(
         &mut self,
         playing: &Playing,

@@ -1,5 +1,5 @@
-//! Answers that earlier weights wrote: how much likelier the present ones make them, and what each token's loss weighs for it
-//! (truncated importance sampling; Espeholt and others, 2018; the modes are those of TRL 1.16).
+//! Importance weights for answers written by earlier weights: the probability ratio to the current weights scales each
+//! token's loss (truncated importance sampling; Espeholt and others, 2018; the modes are those of TRL 1.16).
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::recipe::{ImportanceName, RlTable};
 use crate::step::Trainer;
 
-/// The weight of each token of an answer, from log-probabilities under the weights before an update and when it was sampled: the ratio
-/// of the two, of the token or of the answer, between the recipe's bounds.
+/// The weight of each token of an answer, from log-probabilities under the weights before an update and at sampling
+/// time: their ratio, per token or per answer, limited by the recipe's bounds.
 pub fn importance(how: &RlTable, before: &[f32], sampled: &[f32]) -> Vec<f64> {
     let logs = before.iter().zip(sampled).map(|(before, sampled)| f64::from(*before) - f64::from(*sampled));
     let least = how.importance_sampling_clip_min.unwrap_or(0.0);
@@ -28,8 +28,8 @@ pub fn importance(how: &RlTable, before: &[f32], sampled: &[f32]) -> Vec<f64> {
     }
 }
 
-/// Multiplies what is minimised of each token, but its divergence, by a weight that is not negative: every surrogate is as much larger
-/// as its advantage is. No lists: all are one.
+/// Multiplies each token's loss, except its divergence, by a non-negative weight: every surrogate is proportional to
+/// its advantage. An empty list means 1.
 pub(super) fn weigh(docs: &mut [Doc], weights: &[Vec<f64>]) {
     for (doc, weights) in docs.iter_mut().zip(weights) {
         for (advantage, weight) in doc.advantages.iter_mut().zip(weights) {
@@ -39,8 +39,8 @@ pub(super) fn weigh(docs: &mut [Doc], weights: &[Vec<f64>]) {
 }
 
 impl Policies {
-    /// Asks the present weights of answers that earlier ones wrote. Their log-probabilities take the place of the sampler's, so that the
-    /// first ratio of the loss is one; what is returned, a weight for each token, makes up for who sampled.
+    /// Evaluates the current weights on answers written by earlier ones. Their log-probabilities replace the sampler's,
+    /// so that the first ratio of the loss is one; the returned weights, one per token, correct for the sampler.
     pub(super) fn correct(
         &self,
         policy: &Trainer,
@@ -61,7 +61,7 @@ impl Policies {
             each.map(|(before, sampled)| (f64::from(*before) - f64::from(*sampled)).abs())
         });
         let differences: Vec<f64> = differences.collect();
-        // Of answers one weight each where it is theirs.
+        // Weights of whole answers count once per answer.
         let whole = self.how.importance_sampling_mode.is_of_answers();
         let of = |at: usize| &weights[at][..if whole { weights[at].len().min(1) } else { weights[at].len() }];
         let ratios: Vec<f64> = counted().flat_map(of).copied().collect();
@@ -124,13 +124,13 @@ mod tests {
         let late = RlTable { behind: 1, ..how.clone() };
         assert_eq!(late.held_bytes(100, 17), 6 * 4 * 110);
         let kept = RlTable { loss: PolicyName::Grpo, top_p: 0.9, ..late.clone() };
-        // Three bytes of each token.
+        // Three bytes per token.
         assert_eq!(kept.held_bytes(100, 17), 6 * (4 * 110 + 3 * 10));
-        // Of those that are learned also advantages.
+        // Tokens that are learned also have advantages.
         assert_eq!(RlTable { minibatches: 2, ..late }.held_bytes(100, 17), 6 * 4 * (110 + 120));
     }
 
-    /// TRL multiplies a token's loss by its weight; here its advantage is.
+    /// TRL multiplies a token's loss by its weight; here the advantage is multiplied.
     #[test]
     fn a_weighed_advantage_is_a_weighed_loss() {
         let clipped = Surrogate::Clipped { low: 0.2, high: 0.28, delta: Some(2.0), dual: Some(3.0) };

@@ -1,4 +1,4 @@
-//! What a model says of answers that are there: log-probabilities of a reference, values of a second head.
+//! Evaluation of existing answers by models: log-probabilities under a reference, values of a second head.
 
 use fathom_grad::CrossEntropyLoss;
 
@@ -14,17 +14,17 @@ use crate::pass::Pass;
 use crate::recipe::{KlIn, RlTable};
 use crate::step::Trainer;
 
-/// What is asked of a model.
+/// A quantity to evaluate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Question {
     /// The log-probability of each label, at a temperature.
     Logps(f64),
-    /// What the second head says at each label.
+    /// The output of the second head at each label.
     Values,
 }
 
 impl Question {
-    /// What a model says of each token of a stream; nothing of ranks that do not have the model's end.
+    /// Evaluates each token of a stream; empty on ranks without the end of the model.
     pub fn ask(self, pass: &Pass<'_>, micro: &MicroBatch) -> Vec<f32> {
         match self {
             Question::Values => pass.values(micro),
@@ -34,7 +34,7 @@ impl Question {
         }
     }
 
-    /// What a rollout asks of models in memory before its first step: of the present weights, and of a reference.
+    /// Questions to the in-memory models before a rollout's first step: to the current weights, and to a reference.
     pub fn of(how: &RlTable, ranks: &Ranks) -> [Vec<Question>; 2] {
         let logps = |is: bool| is.then_some(Question::Logps(how.temperature));
         let values = how.has_values().then_some(Question::Values);
@@ -43,11 +43,10 @@ impl Question {
     }
 }
 
-/// What a model says of some documents' answers: of each its number, and bits of its tokens' numbers.
+/// Evaluated answers: the index of the document, and the bits of its tokens' numbers.
 type Said = Vec<(usize, Vec<u32>)>;
 
-/// The model's answers for the answers of the documents in some streams, which `fill` fills up; of ranks that do not have the model's
-/// end, nothing.
+/// Evaluates the documents in some streams, which `fill` pads; empty on ranks without the end of the model.
 fn judged(
     pass: &Pass<'_>,
     docs: &[Doc],
@@ -75,8 +74,8 @@ fn judged(
 }
 
 impl Policies {
-    /// What a model says of each answer, token by token, on all ranks: replicas share the answers out. Where it depends on what else is
-    /// in a stream, the streams are those of the rollout's steps.
+    /// Evaluates each answer, token by token, on all ranks; the answers are divided among replicas. If the result
+    /// depends on the rest of the stream, the streams are those of the rollout's steps.
     pub(super) fn asked(
         &self,
         policy: &Trainer,
@@ -95,7 +94,8 @@ impl Policies {
             let most = shares.iter().map(Vec::len).max().unwrap_or(0);
             let mut own = shares.swap_remove(replica.index());
             if fetches(mesh, &self.asking.ranks) {
-                // Replicas that fetch weights from each other pass as many streams through the model, the last without documents.
+                // Replicas that fetch weights from each other run the same number of streams; the added ones have no
+                // documents.
                 own.resize(most, Vec::new());
             }
             own
@@ -108,7 +108,7 @@ impl Policies {
         Ok(found)
     }
 
-    /// Asks the reference and the value head, and subtracts the divergence from rewards where it counts there.
+    /// Evaluates the reference and the value head, and subtracts the divergence from rewards if it counts there.
     pub(super) fn judge(&self, policy: &Trainer, docs: &mut [Doc], rolled: &mut Rolled) -> Result<()> {
         let reference = policy.reference().filter(|_| self.how.has_reference());
         if let Some(reference) = reference {
@@ -126,7 +126,7 @@ impl Policies {
         let kls: Vec<f64> = docs.iter().map(|doc| self.divergences(doc).sum()).collect();
         let [mean, _] = mean_and_deviation(kls.iter().copied());
         rolled.seen.insert("objective/kl".into(), mean);
-        // What is estimated token by token counts there.
+        // With estimated token advantages, the divergence is counted per token instead.
         if self.how.advantage != AdvantageName::Gae {
             rolled.sums.iter_mut().zip(kls).for_each(|(sum, kl)| *sum -= self.how.beta * kl);
         }

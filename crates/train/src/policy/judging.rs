@@ -1,4 +1,4 @@
-//! The models that answers are judged by, as far as a plan needs them: they lie on the device of a run from its beginning to its end.
+//! Architectures of the models that judge answers, for plans: they stay on the device of a run from beginning to end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use super::rules::{self, RewardTable};
 use super::scores;
 use crate::recipe::Recipe;
 
-/// The architectures of the models that a run's rewards ask, each once: those of the other adapters over the same base too. What cannot
-/// be read is none of them; it is refused where it is loaded.
+/// Architectures of all models used by a run's rewards, each once, including those of the other adapters over the same
+/// base. Models that cannot be read are skipped here and refused when they are loaded.
 pub(crate) fn judging(recipe: &Recipe) -> Vec<Arc<Spec>> {
     let mut found: BTreeMap<PathBuf, Arc<Spec>> = BTreeMap::new();
     let others: Vec<Recipe> = recipe.over_same_base().collect();
@@ -30,14 +30,16 @@ pub(crate) fn judging(recipe: &Recipe) -> Vec<Arc<Spec>> {
     found.into_values().collect()
 }
 
-/// Where a model lies that a file of rewards names: there, or in a folder of the run that made it.
+/// Folder of a model named in a file of rewards: the path itself, or the `model` folder within it if it is that of a
+/// run.
 fn folder(file: &Path, model: &Path) -> PathBuf {
     let at = file.parent().map_or(model.to_path_buf(), |folder| folder.join(model));
     let within = at.join("model");
     if !at.join("config.json").is_file() && within.join("config.json").is_file() { within } else { at }
 }
 
-/// The weights of these on a device, if its rank asks them: whole, whatever the mesh.
+/// Declares the weights of judges on a device if its rank scores answers; each rank holds them whole, whatever the
+/// mesh.
 pub(crate) fn declared(device: &Device, judges: &[Arc<Spec>], dtype: DType) -> Vec<Params> {
     let alone = Device { mesh: Mesh::alone(), ..device.clone() };
     let asked = judges.iter().filter(|_| scores(&device.mesh));

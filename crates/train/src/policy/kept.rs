@@ -1,4 +1,4 @@
-//! What a source keeps from step to step, and in checkpoints: the rollout that steps are made of, and answers for the one after it.
+//! State of a source between steps and in checkpoints: the rollout of the current steps, and answers for the next one.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::episodes::Episode;
 use super::pack::Doc;
 
-/// Bytes as text.
+/// Serializes bytes as base64 text.
 pub(super) mod text {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
@@ -24,15 +24,15 @@ pub(super) mod text {
     }
 }
 
-/// A rollout that steps are made of.
+/// A rollout in use by steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pending {
     /// Groups of documents.
     pub groups: Vec<Vec<Doc>>,
-    /// Steps made of it so far.
+    /// Number of steps taken with it.
     pub made: usize,
-    /// Log-probabilities are the trainer's, of the weights before its first step, and not those of whoever wrote it.
+    /// True if log-probabilities are those of the trainer's weights before the first step, rather than the sampler's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub corrected: bool,
 }
@@ -44,17 +44,17 @@ pub(super) struct Group {
     pub answers: Vec<Episode>,
 }
 
-/// Answers of a rollout with their rewards, group by group.
+/// Answers of a rollout with their rewards, by group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rolled {
     pub groups: Vec<Group>,
     pub each: Vec<Vec<f64>>,
     pub sums: Vec<f64>,
-    /// What was measured while they were written, for the log.
+    /// Metrics from the time of writing, for the log.
     pub seen: BTreeMap<String, f64>,
 }
 
-/// The same in a checkpoint: numbers, of which some are none, as their bits.
+/// A `Rolled` in a checkpoint: numbers, some of them NaN, are stored as their bits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ahead {
@@ -80,7 +80,7 @@ impl From<Ahead> for Rolled {
     }
 }
 
-/// Both, where there are answers for the rollout after this one.
+/// The state if answers for the next rollout exist.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -88,19 +88,19 @@ struct Kept {
     next: Ahead,
 }
 
-/// What a cursor holds of these.
+/// The state for a cursor.
 pub(super) fn held(pending: Option<&Pending>, next: Option<&Rolled>) -> Option<Value> {
-    // Numbers, texts and lists of them: there is nothing in it that JSON cannot say.
+    // Only numbers, texts and lists of them: everything in it has a JSON form.
     match next {
         Some(next) => serde_json::to_value(Kept { pending: pending.cloned(), next: next.into() }).ok(),
         None => pending.and_then(|pending| serde_json::to_value(pending).ok()),
     }
 }
 
-/// What a cursor held.
+/// Parses the state in a cursor.
 ///
 /// # Errors
-/// It is something else.
+/// Any other contents.
 pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<Pending>, Option<Rolled>)> {
     let Some(held) = held else { return Ok((None, None)) };
     if held.get("next").is_none() {

@@ -1,6 +1,6 @@
-//! The losses of reinforcement learning, in f64 on the host: from log-probabilities now and when the answers were sampled, their
-//! derivatives by the former. A loss is a *surrogate* of each token's ratio and advantage, a term for the divergence from a reference,
-//! and a *reduction*, which says what a token weighs and what the sum is divided by.
+//! The losses of reinforcement learning, in f64 on the host: derivatives by the current log-probabilities, given those
+//! at sampling time. A loss consists of a *surrogate* of each token's ratio and advantage, a term for the divergence
+//! from a reference, and a *reduction*, which determines token weights and the divisor of the sum.
 
 use std::ops::Range;
 
@@ -9,39 +9,40 @@ use fathom_grad::{CrossEntropyLoss, EntropyLoss};
 use crate::micro_batch::MicroBatch;
 use crate::objective::{self, Answers, Objective, Weigh, Weighed, WeightedLoss};
 
-/// What of a token's ratio `r` (now to then) and advantage `A` is minimised.
+/// The loss of a token with ratio `r` (current to sampled) and advantage `A`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Surrogate {
     /// `-min(r A, clip(r, 1 - low, 1 + high) A)` (PPO: Schulman and others, 2017, equation 7).
     Clipped {
-        /// Below 1.
+        /// Range below 1.
         low: f64,
-        /// Above 1.
+        /// Range above 1.
         high: f64,
-        /// The ratio that is not clipped is at most this (TRL `delta`).
+        /// Upper limit of the unclipped ratio (TRL `delta`).
         delta: Option<f64>,
-        /// Where A is below 0, at most `-c A` (dual clip: Ye and others, 2020, equation 5).
+        /// For negative A, upper limit `-c A` of the loss (dual clip: Ye and others, 2020, equation 5).
         dual: Option<f64>,
     },
-    /// `-clip(r) A log p`, the clipped ratio constant (CISPO: MiniMax, 2025, equations 4 and 5); from 1 - low, if given, up to `high`.
+    /// `-clip(r) A log p` with a constant clipped ratio (CISPO: MiniMax, 2025, equations 4 and 5), from 1 - low, if
+    /// given, to `high`.
     Cispo {
-        /// Below 1; none: down to 0.
+        /// Range below 1; `None` means down to 0.
         low: Option<f64>,
-        /// The largest.
+        /// Upper limit of the ratio.
         high: f64,
     },
-    /// `-4 / t sigmoid(t (r - 1)) A` (SAPO: Gao and others, 2025), t by the advantage's sign.
+    /// `-4 / t sigmoid(t (r - 1)) A` (SAPO: Gao and others, 2025), with t chosen by the advantage's sign.
     Sapo {
-        /// Of advantages above 0.
+        /// For positive advantages.
         positive: f64,
-        /// Of others.
+        /// For other advantages.
         negative: f64,
     },
     /// `-A log p` (REINFORCE: Williams, 1992).
     Score,
 }
 
-/// What a ratio is of.
+/// The unit of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// A token.
@@ -52,21 +53,21 @@ pub enum Level {
     SequenceSum,
 }
 
-/// What a token weighs, and what the sum over a step is divided by.
+/// Token weights, and the divisor of the sum over a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reduction {
     /// The mean over answers of the mean over their tokens.
     Answers,
-    /// The mean over the tokens of each micro batch, then over those (TRL's `bnpo`).
+    /// The mean over the tokens of each micro-batch, averaged over micro-batches (TRL's `bnpo`).
     LocalTokens,
     /// The mean over the tokens of the whole step (TRL's `dapo`).
     Tokens,
-    /// The sum over so many tokens for each answer (TRL's `dr_grpo`).
+    /// The sum, divided by this number of tokens per answer (TRL's `dr_grpo`).
     Constant(f64),
 }
 
-/// How divergence from the reference is estimated at a sampled token; `d` is the reference's log-probability less the model's
-/// (Schulman, 2020, <http://joschu.net/blog/kl-approx.html>).
+/// Estimator of the divergence from the reference at a sampled token; `d` is the reference's log-probability minus the
+/// model's (Schulman, 2020, <http://joschu.net/blog/kl-approx.html>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Estimator {
     /// `-d`.
@@ -89,39 +90,40 @@ impl Estimator {
     }
 }
 
-/// The term of divergence in a loss.
+/// The divergence term of a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Divergence {
-    /// Its weight; with 0 it is measured alone.
+    /// Its weight; with 0 it is only measured.
     pub beta: f64,
-    /// How it is estimated.
+    /// Its estimator.
     pub estimator: Estimator,
-    /// It is multiplied by the ratio, so that it is unbiased off policy too (TRL `use_bias_correction_kl`).
+    /// True if it is multiplied by the ratio, which makes it unbiased off policy (TRL `use_bias_correction_kl`).
     pub corrected: bool,
 }
 
-/// The loss of a value head: half the squared error of the return, of the value and of the value clipped around what it was when the
-/// answers were sampled, whichever is larger.
+/// The loss of a value head: half the squared error of the return, for the value or for the value clipped around the
+/// one at sampling time, whichever is larger.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Values {
     /// Its weight.
     pub coefficient: f64,
-    /// How far a value may go from what it was.
+    /// Maximum change of a value since sampling.
     pub clip: Option<f64>,
 }
 
-/// What the entropies of the distributions at an answer's tokens do.
+/// Use of the entropies of the distributions at an answer's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entropies {
-    /// Share of the tokens of a micro batch, those with the largest entropies, whose surrogates count (TRL `top_entropy_quantile`: Wang
-    /// and others, 2025, <https://arxiv.org/abs/2506.01939>). The divergence from the reference counts at all tokens.
+    /// Share of a micro-batch's tokens, those with the largest entropies, whose surrogates count (TRL
+    /// `top_entropy_quantile`: Wang and others, 2025, <https://arxiv.org/abs/2506.01939>). The divergence from the
+    /// reference counts at all tokens.
     pub top: f64,
-    /// Times the mean entropy of those tokens is subtracted from the loss (TRL `entropy_coef`).
+    /// Factor of those tokens' mean entropy, which is subtracted from the loss (TRL `entropy_coef`).
     pub coefficient: f64,
 }
 
 impl Entropies {
-    /// They do nothing.
+    /// No use of entropies.
     pub const NONE: Entropies = Entropies { top: 1.0, coefficient: 0.0 };
 }
 
@@ -130,25 +132,25 @@ impl Entropies {
 pub struct Policy {
     /// Its name in recipes.
     pub name: &'static str,
-    /// Of each token.
+    /// The loss of each token.
     pub surrogate: Surrogate,
-    /// What ratios are of.
+    /// The unit of ratios.
     pub level: Level,
-    /// What is divided by what.
+    /// Token weights and divisor.
     pub reduction: Reduction,
-    /// From the reference, if micro batches have its log-probabilities.
+    /// Divergence from the reference, if micro-batches have its log-probabilities.
     pub divergence: Divergence,
-    /// Of the value head, if there is one.
+    /// Loss of the value head, if there is one.
     pub values: Option<Values>,
-    /// What the entropies of the tokens' distributions do.
+    /// Use of the entropies of the tokens' distributions.
     pub entropies: Entropies,
-    /// Of the distribution that answers are sampled from.
+    /// Temperature of the distribution that answers are sampled from.
     pub temperature: f64,
-    /// That distribution is of some tokens alone, which are known of each.
+    /// True if that distribution was limited to some tokens, whose masks are known.
     pub keeps: bool,
 }
 
-/// Names of what is measured, TRL's where it has one. A mean over nothing is left out.
+/// Names of metrics, TRL's where it has one. A mean over nothing is not reported.
 const METRICS: [&str; 14] = [
     "clip_ratio/low_mean",
     "clip_ratio/high_mean",
@@ -187,7 +189,7 @@ impl Surrogate {
         }
     }
 
-    /// Whether the ratio is beyond what is minimised: below and above.
+    /// Flags of a ratio that is clipped below, and above.
     fn beyond(self, ratio: f64, advantage: f64) -> [bool; 2] {
         match self {
             Surrogate::Clipped { low, high, .. } => {
@@ -205,7 +207,7 @@ impl Surrogate {
 fn clipped(ratio: f64, advantage: f64, [low, high]: [f64; 2], [delta, dual]: [Option<f64>; 2]) -> [f64; 2] {
     let free = delta.map_or(ratio, |delta| ratio.min(delta));
     let within = ratio.clamp(1.0 - low, 1.0 + high);
-    // The larger of two losses; equal ones inside the range are one.
+    // The larger of two losses; within the range they are equal.
     let [mut value, mut slope] = if -free * advantage >= -within * advantage {
         [-free * advantage, if free == ratio { -advantage } else { 0.0 }]
     } else {
@@ -219,13 +221,13 @@ fn clipped(ratio: f64, advantage: f64, [low, high]: [f64; 2], [delta, dual]: [Op
     [value, slope]
 }
 
-/// The tokens of a micro batch's answers.
+/// Labelled tokens of a micro-batch's answers.
 fn labelled(micro: &MicroBatch) -> impl Iterator<Item = usize> + Clone {
     let answers = micro.docs[..micro.rolled.answers].iter().cloned().flatten();
     answers.filter(|at| micro.labels[*at] >= 0)
 }
 
-/// An answer of a micro batch: the tokens of its labels.
+/// An answer of a micro-batch: the positions of its labels and their log-probabilities.
 struct Answer<'a> {
     at: Vec<usize>,
     logps: Vec<f64>,
@@ -240,14 +242,14 @@ impl Answer<'_> {
         Answer { at, logps, micro }
     }
 
-    /// Log-probabilities now less those of then.
+    /// Current log-probabilities minus those at sampling time.
     fn log_ratios(&self) -> Vec<f64> {
         let then = self.at.iter().map(|at| f64::from(self.micro.rolled.logps[*at]));
         self.logps.iter().zip(then).map(|(now, then)| now - then).collect()
     }
 }
 
-/// Sums of what is measured.
+/// Accumulators for the metrics.
 #[derive(Default)]
 struct Measured([[f64; 2]; METRICS.len()]);
 
@@ -260,7 +262,7 @@ impl Measured {
 }
 
 impl Policy {
-    /// What a token of an answer of `tokens` tokens weighs, in a micro batch with `all` labels.
+    /// Weight of a token of an answer with `tokens` tokens, in a micro-batch with `all` labels.
     fn weight(&self, tokens: usize, all: u64) -> f64 {
         match self.reduction {
             Reduction::Answers => 1.0 / tokens as f64,
@@ -270,8 +272,8 @@ impl Policy {
         }
     }
 
-    /// Which tokens of a micro batch have surrogates that count, if not all do: those whose entropy is at least the quantile, which is
-    /// interpolated in f32 as `torch.quantile` does.
+    /// The tokens of a micro-batch whose surrogates count, if not all do: those with an entropy of at least the
+    /// quantile, which is interpolated in f32 like `torch.quantile`.
     fn kept(&self, answers: &Answers<'_>) -> Option<Vec<bool>> {
         if self.entropies.top >= 1.0 {
             return None;
@@ -287,8 +289,8 @@ impl Policy {
         Some(kept)
     }
 
-    /// Subtracts the mean entropy of the tokens that count. Of a step's micro batches the means are weighed by what the policy's own sum
-    /// is divided by, so that their sum divided by all of that is a mean.
+    /// Subtracts the mean entropy of the tokens that count. Each micro-batch's mean is weighted by its part of the
+    /// divisor of the policy's sum, so that the total divided by all parts is a mean.
     fn reward_entropy(&self, answers: &Answers<'_>, kept: Option<&[bool]>, weighed: &mut Weighed) {
         let counts = |at: &usize| kept.is_none_or(|kept| kept[*at]);
         let tokens = labelled(answers.micro).filter(counts);
@@ -302,7 +304,7 @@ impl Policy {
         weighed.others = vec![by];
     }
 
-    /// Adds an answer's terms. `kept` are the tokens whose surrogates count, if not all do.
+    /// Adds an answer's terms. `kept` selects the tokens whose surrogates count, if not all do.
     fn answer(
         &self,
         answer: &Answer<'_>,
@@ -313,14 +315,14 @@ impl Policy {
         let micro = answer.micro;
         let (logs, count) = (answer.log_ratios(), answer.at.len() as f64);
         let sum: f64 = logs.iter().sum();
-        // The ratio of a token, and what of its derivative by the log-ratio goes to each token's own.
+        // The ratio of each token, and the share of its derivative by the log-ratio that belongs to each token.
         let (ratios, share): (Vec<f64>, f64) = match self.level {
             Level::Token => (logs.iter().map(|log| log.exp()).collect(), 1.0),
             Level::Sequence => (vec![(sum / count).exp(); logs.len()], 1.0 / count),
             Level::SequenceSum => (vec![sum.exp(); logs.len()], 1.0),
         };
         let weight = self.weight(answer.at.len(), all);
-        // By the ratio, of all tokens together where it is the answer's.
+        // Accumulated derivative by the ratio, over all tokens if they share the answer's ratio.
         let mut by_ratio = 0.0;
         for (index, at) in answer.at.iter().enumerate() {
             let (logp, ratio) = (answer.logps[index], ratios[index]);
@@ -348,13 +350,13 @@ impl Policy {
                 self.clipped(ratio, advantage, seen);
             }
         }
-        // Summed in f64 and rounded once a token: a loss is minus its log-probability.
+        // Accumulated in f64 and rounded once per token. The sign is that of a loss, the negative log-probability.
         for at in answer.at.iter().filter(|_| by_ratio != 0.0) {
             weighed.weights[*at] = (f64::from(weighed.weights[*at]) - by_ratio) as f32;
         }
     }
 
-    /// Shares of ratios that are clipped: of tokens, or of answers where they are theirs.
+    /// Counts clipped ratios: of tokens, or of answers if ratios are per answer.
     fn clipped(&self, ratio: f64, advantage: f64, seen: &mut Measured) {
         let [low, high] = self.surrogate.beyond(ratio, advantage).map(|is| if is { 1.0 } else { 0.0 });
         seen.add("clip_ratio/low_mean", low);
@@ -367,7 +369,7 @@ impl Policy {
         seen.add("policy/approxkl_avg", log * log / 2.0);
         seen.add("approx_entropy", -logp);
         if fresh {
-            // With the weights that sampled these tokens this is exactly one.
+            // With the weights that sampled these tokens, this is exactly one.
             seen.add("token_mult_prob_error", log.abs().exp());
             seen.add("sampling_logp_difference/mean", log.abs());
         }
@@ -435,7 +437,7 @@ impl Weigh for Policy {
         self.values.is_some()
     }
 
-    /// Once for each rollout.
+    /// The reference is evaluated once per rollout instead.
     fn asks_reference(&self) -> bool {
         false
     }

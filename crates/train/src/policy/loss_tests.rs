@@ -1,4 +1,4 @@
-//! Losses against their formulas, and their derivatives against differences.
+//! Tests of losses against their formulas, and of derivatives against finite differences.
 
 use super::*;
 use crate::micro_batch::Rolled;
@@ -16,13 +16,13 @@ const GRPO: Policy = Policy {
     temperature: 1.0,
 };
 
-/// Numbers that f32 holds exactly, as steps of differences are.
+/// Numbers that f32 represents exactly, as are the steps of differences.
 fn number(key: usize, most: f32) -> f32 {
     let scaled = (key * 7919 + 104_729) % 2003;
     ((scaled as f32 / 2003.0 * most) / STEP).round() * STEP
 }
 
-/// Three answers behind prompts, the second of which was left out, and what fills up the stream.
+/// Three answers after prompts, the second of which does not count, and padding.
 fn micro() -> (MicroBatch, Vec<f32>, Vec<f32>) {
     let lengths = [(2usize, 4usize), (1, 3), (3, 6)];
     let mut micro = MicroBatch::default();
@@ -43,7 +43,7 @@ fn micro() -> (MicroBatch, Vec<f32>, Vec<f32>) {
     let of = |key: usize, most: f32| (0..all).map(|at| number(at + 100 * key, most)).collect::<Vec<f32>>();
     let losses: Vec<f32> =
         (0..all).map(|at| if micro.labels[at] >= 0 { 0.5 + number(at, 1.5) } else { 0.0 }).collect();
-    // Some ratios are beyond the clip on either side, and not at its edge.
+    // Some ratios are beyond the clip range on either side, none at its edge.
     let then = of(1, 1.2).iter().zip(&losses).map(|(apart, loss)| -loss + apart - 0.6).collect();
     micro.reference = of(2, 1.0).iter().zip(&losses).map(|(apart, loss)| -loss + apart - 0.5).collect();
     let advantages = (0..all).map(|at| if at < 6 { 0.75 } else { -1.25 }).collect();
@@ -67,7 +67,8 @@ fn weigh(policy: &Policy, losses: &[f32], scores: &[f32], micro: &MicroBatch) ->
     Weigh::weigh(policy, &Answers { micro, losses, others: &[], scores, padding: None })
 }
 
-/// The loss by its formula: of each answer the tokens' terms from (ratio, log-probability, reference, advantage).
+/// The loss by its formula: `term` maps (ratio, log-probability, reference, advantage) of each token, `reduce` the
+/// terms of all answers.
 fn formula(
     policy: &Policy,
     term: &dyn Fn(f64, f64, f64, f64) -> f64,
@@ -113,12 +114,12 @@ fn of_tokens(terms: &[Vec<f64>]) -> f64 {
 type Term<'a> = &'a dyn Fn(f64, f64, f64, f64) -> f64;
 type Reduce<'a> = &'a dyn Fn(&[Vec<f64>]) -> f64;
 
-/// A closure of a term.
+/// Names the type of a closure.
 fn term(f: fn(f64, f64, f64, f64) -> f64) -> fn(f64, f64, f64, f64) -> f64 {
     f
 }
 
-/// The same without a divergence, of another surrogate.
+/// The policy with another surrogate and no divergence.
 fn with(surrogate: Surrogate) -> Policy {
     Policy { surrogate, divergence: Divergence { beta: 0.0, ..GRPO.divergence }, ..GRPO }
 }
@@ -127,7 +128,7 @@ fn clipped(delta: Option<f64>, dual: Option<f64>) -> Surrogate {
     Surrogate::Clipped { low: 0.2, high: 0.28, delta, dual }
 }
 
-/// Compares losses and counts with those of formulas.
+/// Compares losses and counts with formulas.
 fn hold(cases: &[(Policy, Term<'_>, Reduce<'_>, f64)]) {
     let (micro, losses, scores) = micro();
     for (policy, term, reduce, count) in cases {
@@ -220,7 +221,8 @@ fn losses_of_other_surrogates_are_their_formulas() {
     ]);
 }
 
-/// Derivatives of the whole loss, by every token's loss and every value; what is constant by definition is left as it is.
+/// Derivatives of the whole loss by every token's loss and every value; quantities that are constant by definition are
+/// held fixed.
 #[test]
 fn derivatives_are_differences() {
     let (micro, losses, scores) = micro();
@@ -281,7 +283,7 @@ fn derivatives_are_differences() {
     }
 }
 
-/// Where the weights are those that sampled, every ratio is one and the error is exactly one.
+/// With the weights that sampled, every ratio is one and the error is exactly one.
 #[test]
 fn on_policy_the_ratio_is_one() {
     let (mut micro, losses, scores) = micro();
@@ -324,7 +326,7 @@ fn values_are_clipped_around_what_they_were() {
     let one = 0..1;
     let micro =
         MicroBatch { ids: vec![1], labels: vec![1], docs: vec![one], rolled, ..MicroBatch::default() };
-    // 1.5 is nearer to 3 than 1.2, as far as it may go: the clipped loss is larger, and constant.
+    // 1.5 is nearer to 3 than the limit 1.2: the clipped loss is larger, and constant.
     let weighed = weigh(&values(Some(0.2)), &[0.5], &[1.5], &micro);
     assert!((weighed.loss - 0.5 * 0.5 * 1.8f64.powi(2)).abs() < 1e-12 && weighed.scores[0] == 0.0);
     // 0.5 is farther.

@@ -1,8 +1,9 @@
-//! Learning from rewards: a policy writes answers, rewards say how good they are, and the loop makes the good ones likelier. The sampler
-//! is given the weights that are trained, so where they have not changed since, every ratio of probabilities is one.
+//! Learning from rewards: a policy writes answers, rewards score them, and training makes the good ones more likely.
+//! The sampler uses the weights being trained, so every probability ratio is one until they change.
 //!
-//! [`advantages`] and [`Policy`] are the mathematics, in f64 on the host. [`Rollouts`] makes the sources of a run: prompts, answers by
-//! whoever implements [`fathom_model::Rollout`], rewards of [`reward`] and [`rules`], documents in micro batches.
+//! [`advantages`] and [`Policy`] are the mathematics, in f64 on the host. [`Rollouts`] creates the sources of a run:
+//! prompts, answers by an implementation of [`fathom_model::Rollout`], rewards of [`reward`] and [`rules`], documents
+//! in micro-batches.
 
 mod advantage;
 pub mod apart;

@@ -8,70 +8,70 @@ use fathom_tensor::{SUM_CHUNK, SUM_UNIT};
 
 use crate::micro_batch::{MicroBatch, Rolled};
 
-/// A label that is not learned.
+/// Label of a token that is not trained on.
 const IGNORE: i32 = fathom_text::pack::IGNORE;
 
-/// A prompt and an answer, which may have several turns, with what is known of the answer's tokens, in columns of as many numbers;
-/// empty: unknown.
+/// A prompt and an answer, possibly of several turns, with columns of one number per token of the answer; empty:
+/// unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Doc {
     /// Token ids of both.
     pub ids: Vec<u32>,
-    /// Those of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: usize,
-    /// Which of the tokens behind it somebody else wrote than the policy: context, like the prompt.
+    /// Ranges of tokens after the prompt that the policy did not write: context, like the prompt.
     #[serde(default)]
     pub heard: Vec<Range<usize>>,
-    /// Nothing of the answer is learned.
+    /// True if the answer is not trained on at all.
     pub left_out: bool,
-    /// Log-probabilities when it was sampled, or of the weights before the rollout's first step.
+    /// Log-probabilities at sampling time, or under the weights before the rollout's first step.
     pub logps: Vec<f32>,
-    /// Bits of the tokens that each was drawn among, one after the other.
+    /// Bit masks of the tokens that each was sampled from, concatenated.
     #[serde(default, with = "super::kept::text", skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<u8>,
-    /// Those of the reference.
+    /// Log-probabilities under the reference.
     pub reference: Vec<f32>,
     /// Advantages.
     pub advantages: Vec<f32>,
-    /// What the value head said before each token.
+    /// Predictions of the value head before each token.
     pub values: Vec<f32>,
-    /// What it should have said.
+    /// Targets of the value head.
     pub returns: Vec<f32>,
 }
 
 impl Doc {
-    /// Tokens of the answer: those that the policy wrote.
+    /// Number of tokens that the policy wrote.
     pub fn answer(&self) -> usize {
         self.ids.len() - self.prompt - self.heard.iter().map(Range::len).sum::<usize>()
     }
 
-    /// Where its labels are among its tokens: each predicts the next.
+    /// Positions of its labels among its tokens; each predicts the next token.
     pub fn labels(&self) -> impl Iterator<Item = usize> {
         let wrote = |at: &usize| !self.heard.iter().any(|heard| heard.contains(&(at + 1)));
         (self.prompt - 1..self.ids.len() - 1).filter(wrote)
     }
 }
 
-/// Sizes of a micro batch.
+/// Capacity of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Tokens at most.
+    /// Maximum number of tokens.
     pub tokens: usize,
-    /// Documents at most.
+    /// Maximum number of documents.
     pub docs: usize,
 }
 
-/// Where a document of this many tokens begins behind `held` tokens. Attention adds up keys in blocks at multiples of 128 tokens of the
-/// stream, and in these by units of at most 32, so a document has the bits that it has alone where it begins at a block, or at a unit and
-/// does not reach into the next block.
+/// Start of a document of `tokens` tokens after `held` tokens. Attention adds up keys in blocks that start at multiples
+/// of 128 tokens of the stream, and within these in units of at most 32. A document therefore has the same bits as
+/// alone if it starts at a block, or at a unit without reaching into the next block.
 fn begins(held: usize, tokens: usize) -> usize {
     let held = held.next_multiple_of(SUM_UNIT);
     if held % SUM_CHUNK + tokens > SUM_CHUNK { held.next_multiple_of(SUM_CHUNK) } else { held }
 }
 
-/// Which documents are in which micro batch: each in the first that has room, the longest first, equals in their order. A document
-/// longer than the room is alone.
+/// Distributes documents over micro-batches: each goes into the first with room, longest first, ties in order. A
+/// document longer than the room is alone.
 pub fn bins(docs: &[&Doc], room: Room) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..docs.len()).collect();
     order.sort_by_key(|at| std::cmp::Reverse(docs[*at].ids.len()));
@@ -92,7 +92,8 @@ pub fn bins(docs: &[&Doc], room: Room) -> Vec<Vec<usize>> {
     bins.into_iter().map(|(_, of)| of).collect()
 }
 
-/// Documents as a stream. What is between two belongs to the first, at the place of its last token: nothing that is learned sees it.
+/// Packs documents into a stream. Padding between two documents belongs to the first, at the position of its last
+/// token, and no trained token attends to it.
 pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
     let mut micro = MicroBatch {
         rolled: Rolled { answers: docs.len(), fresh, ..Rolled::default() },
@@ -134,7 +135,7 @@ pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
     micro
 }
 
-/// What was kept where each label of the documents of a stream was drawn: all where nothing is known.
+/// Masks of the tokens that each label of the stream was sampled from; all ones if unknown.
 fn kept(docs: &[&Doc], micro: &MicroBatch) -> Vec<u8> {
     let width = docs.iter().filter_map(|doc| doc.kept.len().checked_div(doc.answer())).max().unwrap_or(0);
     let mut all = vec![0xff; width * micro.ids.len()];
@@ -146,7 +147,7 @@ fn kept(docs: &[&Doc], micro: &MicroBatch) -> Vec<u8> {
     all
 }
 
-/// A stream that nothing is learned from, for a step without answers.
+/// A stream without anything to learn, for a step without answers.
 pub fn nothing() -> MicroBatch {
     let whole = 0..2;
     let rest = MicroBatch::default();
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_the_policy_did_not_write_has_no_labels_and_no_numbers() {
-        // A prompt of two, two written, three heard, one written, one heard at the end.
+        // A prompt of two tokens, then two written, three of the environment, one written, one of the environment.
         let doc = Doc {
             ids: (10..19).collect(),
             prompt: 2,
@@ -200,13 +201,13 @@ mod tests {
         assert_eq!((doc.answer(), doc.labels().collect::<Vec<_>>()), (3, vec![1, 2, 6]));
         let doc = Doc { kept: vec![1, 2, 3, 4, 5, 6], ..doc };
         let micro = stream(&[&doc, &Doc { ids: vec![1, 2], prompt: 1, ..Doc::default() }], true);
-        // Two bytes of each label; all tokens where nothing is known.
+        // Two bytes per label; all tokens if unknown.
         let row = |at: usize| [micro.rolled.kept[2 * at], micro.rolled.kept[2 * at + 1]];
         assert_eq!(([1, 2, 6].map(row), row(32)), ([[1, 2], [3, 4], [5, 6]], [255; 2]));
         let micro = stream(&[&doc], true);
         assert_eq!(micro.labels, [IGNORE, 12, 13, IGNORE, IGNORE, IGNORE, 17, IGNORE, IGNORE]);
         assert_eq!(micro.rolled.logps, [0.0, -1.0, -2.0, 0.0, 0.0, 0.0, -3.0, 0.0, 0.0]);
-        // A rollout that was kept before there were turns.
+        // A rollout saved before turns existed.
         let mut kept = serde_json::to_value(&doc).unwrap();
         kept.as_object_mut().unwrap().remove("heard");
         assert!(serde_json::from_value::<Doc>(kept).unwrap().heard.is_empty());
@@ -229,7 +230,7 @@ mod tests {
     fn documents_go_where_there_is_room() {
         let docs: Vec<Doc> = [3, 6, 2, 5, 4].into_iter().map(|answer| doc(1, answer, 0)).collect();
         let docs: Vec<&Doc> = docs.iter().collect();
-        // Seven, six, five, four and three tokens.
+        // Documents of seven, six, five, four and three tokens.
         assert_eq!(bins(&docs, Room { tokens: 70, docs: 9 }), [vec![1, 3, 4], vec![0, 2]]);
         assert_eq!(bins(&docs, Room { tokens: 99, docs: 2 }), [vec![1, 3], vec![4, 0], vec![2]]);
         assert_eq!(bins(&docs, Room { tokens: 1, docs: 9 }).len(), 5);

@@ -1,8 +1,9 @@
-//! What a rollout needs of memory: the run's own rollout, on the machine without data, next to all that a trainer keeps.
+//! Memory needs of a rollout: the run's own rollout code on the machine without data, in addition to everything that a
+//! trainer holds.
 
 use std::sync::Arc;
 
-use fathom_model::{Asked, Rollout, Weights};
+use fathom_model::{Asked, ModelView, Rollout};
 use fathom_tensor::{Device, Meta, Usage};
 
 use serde_json::Map;
@@ -16,14 +17,15 @@ use crate::plan::Workload;
 use crate::recipe::RlTable;
 use crate::state::planned_trainers;
 
-/// Tokens of an answer that are written one by one in a plan; those before them are read as if they were a prompt, which needs no less.
+/// Number of answer tokens that a plan generates one by one; those before are read like a prompt, which needs no less
+/// memory.
 const WRITTEN: usize = 64;
 
-/// Peaks of the pool while a rollout is written: weights, gradients, the optimizer's state and the reference as they lie, those of other
-/// adapters over the same base, pages for as many sequences as run at once, each as long as it can be, and what a chunk of tokens takes on
-/// its way; then while models score the answers, of as many words as they may have tokens; then while the value head, the reference and,
-/// of answers that earlier weights wrote, the present weights are asked, of a whole stream. `judges` makes those parts of the reward that
-/// ask a model.
+/// Peaks of the pool while a rollout is written, scored and evaluated. Writing holds weights, gradients, the
+/// optimizer's state and the reference in their places, those of other adapters over the same base, pages for all
+/// concurrent sequences at their maximum length, and the buffers of a chunk of tokens. Then models score the answers,
+/// with the maximum number of tokens as words; then the value head, the reference and, for answers by earlier weights,
+/// the current weights are evaluated over a whole stream. `judges` creates the rewards that run a model.
 ///
 /// # Errors
 /// Those of a trainer, of the rollout, and of the judges.
@@ -36,14 +38,14 @@ pub fn planned(
 ) -> Result<Usage> {
     let machine = Arc::new(Meta::new(work.profile.clone()));
     let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());
-    // The judges are those that are asked here.
+    // The judges are created here instead.
     let mut how = work.how.clone();
     how.goal.judges.clear();
     let (trainer, _others) = planned_trainers(&device, &work.spec, work.dtype, &how)?;
     let judges = judges(&device)?;
     device.pool.reset_peak();
     let written = rl.max_answer_tokens.min(WRITTEN);
-    // Replicas share the prompts out; the last has no fewer than others.
+    // The prompts are divided among replicas; the last has at least as many as the others.
     let grid = work.how.ranks.grid;
     let prompts = rl.prompts.div_ceil(grid.dp * grid.cp);
     let asked = Asked {
@@ -57,7 +59,7 @@ pub fn planned(
         min_p: rl.min_p,
         kept: rl.keeps(),
     };
-    let weights = Weights { device: &device, model: &trainer.model, params: &trainer.params };
+    let weights = ModelView { device: &device, model: &trainer.model, params: &trainer.params };
     let gathered = gathered(&trainer, &work.how.ranks);
     rollout.rollout(weights, &asked).map_err(Error::Hook)?;
     drop(gathered);

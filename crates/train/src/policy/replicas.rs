@@ -1,5 +1,6 @@
-//! What replicas of the model share out among each other: prompts that are answered, and answers that are judged. Each of them does a
-//! run of the list, and afterwards all ranks have all of it, in its order, so that they go on with the same numbers.
+//! Division of work among replicas of the model: prompts to answer, and answers to evaluate. Each replica processes a
+//! range of the list, and afterwards all ranks receive the whole list in order, so that they continue with the same
+//! numbers.
 
 use std::ops::Range;
 
@@ -14,19 +15,21 @@ use crate::error::{Error, Result};
 use crate::parallel::Ranks;
 use crate::step::Trainer;
 
-/// Whether ranks fetch weights from each other while they compute (ZeRO-3): then replicas have to take the same steps.
+/// True if ranks fetch weights from each other while they compute (ZeRO-3), so that replicas have to run in step.
 pub(super) fn fetches(mesh: &Mesh, ranks: &Ranks) -> bool {
     ranks.sharding == Sharding::OptimGradsParams && mesh.group(&[Axis::Cp, Axis::Dp]).size() > 1
 }
 
-/// Whether context parallel ranks add attention up in the order in which keys come around a ring: then a token's numbers depend on where in
-/// a stream its document is, and are not those of a sampler, which has all keys in their order.
+/// True if context parallel ranks add up attention in the order in which keys arrive around a ring. A token's result
+/// then depends on its document's position in the stream, and differs from that of a sampler, which has all keys in
+/// order.
 pub(super) fn rings(ranks: &Ranks) -> bool {
     ranks.grid.cp > 1 && matches!(ranks.cp_comm, CpComm::P2p | CpComm::A2aP2p { .. })
 }
 
-/// All weights of a rank's part of the model, in memory until this is dropped, where they are sharded: each replica writes answers at its
-/// own pace, so none could wait for the others in each segment. Empty where they are in memory or on disk anyway. Collective.
+/// Gathers all sharded weights of a rank's part of the model into memory, until the result is dropped: replicas write
+/// answers at their own pace, so they cannot wait for each other in every segment. Empty if weights are in memory or on
+/// disk anyway. Collective.
 pub(super) fn gathered<'a>(trainer: &'a Trainer, ranks: &Ranks) -> Vec<Weights<'a>> {
     let Trainer { device, params, .. } = trainer;
     if !fetches(&device.mesh, ranks) {
@@ -40,15 +43,15 @@ pub(super) fn gathered<'a>(trainer: &'a Trainer, ranks: &Ranks) -> Vec<Weights<'
     params.buckets().into_iter().map(gather).collect()
 }
 
-/// Whether a rank scores the answers that its replica of the model writes.
+/// True if a rank scores the answers written by its replica of the model.
 pub fn scores(mesh: &Mesh) -> bool {
     Replica::of_writers(mesh).speaks
 }
 
-/// A rank's streams of a step that has these in all, as many on each rank; what fills them up is empty.
+/// A rank's part of a step's streams, the same number on each rank, padded with empty ones.
 pub(super) fn dealt<T: Default>(mut streams: Vec<T>, mesh: &Mesh, ranks: &Ranks) -> Vec<T> {
     let (dp, at) = (mesh.size(Axis::Dp), mesh.index(Axis::Dp));
-    // Interleaved stages take micro batches in groups of as many as there are stages.
+    // Interleaved stages take micro-batches in groups of the size of the pipeline.
     let together = if ranks.virtual_stages > 1 { dp * mesh.size(Axis::Pp) } else { dp };
     streams.resize_with(streams.len().max(1).next_multiple_of(together), T::default);
     let each = streams.len() / dp;
@@ -58,40 +61,40 @@ pub(super) fn dealt<T: Default>(mut streams: Vec<T>, mesh: &Mesh, ranks: &Ranks)
 /// A rank's replica of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Replica {
-    /// Which.
+    /// Index of the replica.
     index: usize,
-    /// Of how many.
+    /// Number of replicas.
     replicas: usize,
-    /// The rank says what the replica has: one of those that have it.
+    /// True if this rank reports the replica's results: one of the ranks that have them.
     pub speaks: bool,
 }
 
 impl Replica {
-    /// Of those that write: context parallel ranks have whole models, and a token that is written is of one of them.
+    /// Replicas that write: context parallel ranks have whole models, and each writes its own tokens.
     pub fn of_writers(mesh: &Mesh) -> Replica {
         let group = mesh.group(&[Axis::Cp, Axis::Dp]);
         let speaks = mesh.index(Axis::Tp) == 0 && mesh.index(Axis::Pp) == 0;
         Replica { index: group.index(), replicas: group.size(), speaks }
     }
 
-    /// Of those that read whole streams: the last stage knows what the model says.
+    /// Replicas that read whole streams: the last stage has the model's outputs.
     pub fn of_readers(mesh: &Mesh) -> Replica {
         let first = [Axis::Tp, Axis::Cp].iter().all(|axis| mesh.index(*axis) == 0);
         let speaks = first && mesh.index(Axis::Pp) + 1 == mesh.size(Axis::Pp);
         Replica { index: mesh.index(Axis::Dp), replicas: mesh.size(Axis::Dp), speaks }
     }
 
-    /// Which it is.
+    /// Index of the replica.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Its run of a list of this length.
+    /// Its range of a list of length `len`.
     pub fn share(&self, len: usize) -> Range<usize> {
         self.of(self.index, len)
     }
 
-    /// The runs of all replicas.
+    /// The ranges of all replicas.
     pub fn shares(&self, len: usize) -> impl Iterator<Item = Range<usize>> {
         (0..self.replicas).map(move |index| self.of(index, len))
     }
@@ -100,10 +103,11 @@ impl Replica {
         len * index / self.replicas..len * (index + 1) / self.replicas
     }
 
-    /// The whole list, of which this replica has made its run. All ranks call this together; none goes on where one has failed.
+    /// Exchanges all replicas' ranges for the whole list. All ranks call this together; none continues if one has
+    /// failed.
     ///
     /// # Errors
-    /// That of the run, on this rank or another one.
+    /// The error of the range, on this rank or another one.
     pub fn all<T: Serialize + DeserializeOwned>(
         &self,
         device: &Device,

@@ -1,4 +1,4 @@
-//! What an answer is worth: parts that score it, and their weighted sum.
+//! Rewards that score answers, and their weighted sum.
 
 use std::sync::Arc;
 
@@ -6,72 +6,73 @@ use serde_json::{Map, Value};
 
 use super::apart::{Answer, Coming, Numbers};
 
-/// An answer that is to be scored.
+/// An answer to score.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// The row that its prompt is from.
+    /// The row with its prompt.
     pub row: &'a Map<String, Value>,
     /// The prompt's text.
     pub prompt: &'a str,
-    /// Its text, without what ends it; of several turns the last one's.
+    /// Its text without the end token; with several turns, that of the last one.
     pub text: &'a str,
-    /// Of an episode: all that was said behind the prompt, `{"role": .., "content": ..}` each.
+    /// For an episode: all messages after the prompt, each `{"role": .., "content": ..}`.
     pub messages: &'a [Value],
-    /// What an environment gave it.
+    /// Total reward from an environment.
     pub earned: Option<f64>,
-    /// Its tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// It ended by itself.
+    /// True if it ended by itself.
     pub ended: bool,
 }
 
-/// A part of what an answer is worth.
+/// One component of an answer's total reward.
 pub trait Reward {
-    /// A number for each answer; `None` of one that it says nothing of, which then counts in no sum and in no mean.
+    /// A score for each answer; `None` excludes the answer from all sums and means.
     ///
     /// # Errors
-    /// In words, naming what to do: a row without what it asks for, a process that fails.
+    /// A message with a remedy: a row that lacks a required key, a process that fails.
     fn score(&self, answers: &[Answered<'_>]) -> Numbers;
 
-    /// Begins to score answers on another thread, if it can: one that asks the run's device cannot ([`super::apart`]).
+    /// Starts to score answers on another thread, if that is possible: rewards that use the run's device cannot
+    /// ([`super::apart`]).
     fn begin(&self, _: &Arc<[Answer]>) -> Option<Coming> {
         None
     }
 }
 
-/// A part with its name and weight.
+/// A reward with its name and weight.
 pub struct WeightedReward {
-    /// Its name in logs.
+    /// Name in logs.
     pub name: String,
-    /// Its weight in the sum.
+    /// Weight in the sum.
     pub weight: f64,
-    /// What scores.
+    /// The reward.
     pub reward: Box<dyn Reward>,
 }
 
 /// The rewards of some answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// Of each part, in their order: of each answer, NaN where it says nothing.
+    /// Scores by reward, in order: one per answer, NaN if it does not count.
     pub each: Vec<Vec<f64>>,
-    /// The weighted sums; NaN where no part says anything, or one gave what is not a number.
+    /// The weighted sums; NaN if no reward scored the answer, or one returned a number that is not finite.
     pub sums: Vec<f64>,
-    /// The answers of which a part gave what is not a number.
+    /// Indices of the answers for which a reward returned a number that is not finite.
     pub wrong: Vec<usize>,
 }
 
-/// Scores answers by all parts.
+/// Scores answers by all rewards.
 ///
 /// # Errors
-/// As [`Reward::score`], by the part's name.
+/// Those of [`Reward::score`], with the reward's name.
 pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Scores, String> {
     score_coming(parts, answers, Vec::new())
 }
 
-/// The same, where some numbers are on their way, by part.
+/// [`score`] with some results already being computed, by reward.
 ///
 /// # Errors
-/// As [`score`].
+/// Those of [`score`].
 pub fn score_coming(
     parts: &[WeightedReward],
     answers: &[Answered<'_>],

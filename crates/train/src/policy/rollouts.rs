@@ -1,9 +1,9 @@
-//! The source of a policy's own answers: prompts in a seeded order, groups of answers written with the weights that are trained, their
-//! rewards and advantages, packed into micro batches.
+//! The source of a policy's own answers: prompts in a seeded order, groups of answers written with the weights being
+//! trained, their rewards and advantages, packed into micro-batches.
 //!
-//! What a step is given depends on the recipe, the number of prompts drawn before, and the weights. A rollout that several steps share
-//! is kept in the cursor between them, as is one that was written a rollout ahead (`rl.behind`), so that a run that goes on from a
-//! checkpoint has the same answers.
+//! A step's data depends on the recipe, the number of prompts drawn before, and the weights. A rollout shared by
+//! several steps is kept in the cursor between them, as is one written ahead (`rl.behind`), so that a run resumed from
+//! a checkpoint has the same answers.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -31,25 +31,25 @@ use crate::source::{Reported, Share, Source, Sources, fill};
 use crate::stage;
 use crate::step::{InStep, Trainer};
 
-/// What the two kinds of random numbers are keyed by, besides the run's seed.
+/// Keys of the two kinds of random numbers, in addition to the run's seed.
 const ORDER: u64 = 1;
 const DRAWS: u64 = 2;
 
-/// What rollouts are made of.
+/// Everything that rollouts are made from.
 pub struct Rolling {
     /// All prompts.
     pub prompts: Vec<Prompt>,
-    /// Names them: another file, tokenizer or template is another name.
+    /// Identifies the prompts: it changes with the file, tokenizer or template.
     pub fingerprint: String,
-    /// Who writes.
+    /// Writes the answers.
     pub rollout: Box<dyn Rollout>,
-    /// What answers are worth.
+    /// The rewards.
     pub rewards: Vec<WeightedReward>,
-    /// Who replies to them, so that they have several turns.
+    /// The environment for answers of several turns, if any.
     pub playing: Option<Playing>,
 }
 
-/// Makes the sources of a run that learns from rewards.
+/// Creates the sources of a run that learns from rewards.
 #[derive(Clone)]
 pub struct Rollouts(pub Rc<Rolling>);
 
@@ -62,7 +62,7 @@ impl Sources for Rollouts {
         cursor: Option<&Cursor>,
     ) -> Result<Box<dyn Source>> {
         let shape = stage::shape(recipe, index);
-        // What fills a stream up is a document.
+        // Padding of a stream counts as a document.
         let docs = shape.docs.saturating_sub(usize::from(shape.one_length)).max(1);
         let mut source = Policies {
             of: self.0.clone(),
@@ -91,7 +91,7 @@ impl Sources for Rollouts {
         Ok(Box::new(source))
     }
 
-    /// A pass asks each prompt once; those that are too few for a rollout at its end are left out, as in TRL.
+    /// A pass uses each prompt once; the rest at its end that is too small for a rollout is skipped, as in TRL.
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
         let Some(epochs) = recipe.stage[index].epochs else { return Ok(None) };
         let rollouts = (self.0.prompts.len() / recipe.rl.prompts.max(1)).max(1) as u64;
@@ -108,19 +108,19 @@ pub(super) struct Policies {
     pub(super) of: Rc<Rolling>,
     pub(super) how: RlTable,
     pub(super) room: Room,
-    /// A prompt and what is behind it have at most this many tokens.
+    /// Maximum number of tokens of a prompt with its answer.
     pub(super) seq_tokens: usize,
-    /// Streams are filled up, with positions as in samples of so many tokens.
+    /// If set, streams are padded, with positions as in samples of this many tokens.
     filled: Option<usize>,
-    /// How models are asked of answers.
+    /// Settings for evaluating answers with models.
     pub(super) asking: InStep,
     seed: u64,
     shuffle: bool,
     cursor: Cursor,
     pending: Option<Pending>,
-    /// Answers of the rollout after this one, where they are written a rollout ahead; without rewards until they are learned.
+    /// Answers of the next rollout, if they are written ahead; without rewards until they are used.
     next: Option<Rolled>,
-    /// Those of its rewards that are on their way, by part.
+    /// Its rewards that are still being computed, by reward.
     pub(super) coming: Vec<Option<Coming>>,
     pub(super) reported: Reported,
     wait_s: f64,
@@ -151,7 +151,7 @@ impl Source for Policies {
 }
 
 impl Policies {
-    /// Goes on from a saved position.
+    /// Resumes from a saved position.
     fn resume(&mut self, cursor: &Cursor) -> Result<()> {
         let refuse = |message: String| Error::Recipe { key: "data.paths".into(), message };
         if cursor.fingerprint != self.cursor.fingerprint {
@@ -166,7 +166,7 @@ impl Policies {
         Ok(())
     }
 
-    /// This rank's micro batches of the next step of the rollout, as many on each.
+    /// This rank's micro-batches of the rollout's next step, the same number on each rank.
     fn share_out(&mut self, mesh: &Mesh) -> Vec<MicroBatch> {
         let Some(pending) = &mut self.pending else { return vec![nothing()] };
         let parts = self.how.minibatches.max(1);
@@ -189,13 +189,14 @@ impl Policies {
         micro_batches.into_iter().map(|micro| self.whole(micro)).collect()
     }
 
-    /// The streams of some of these documents, by their numbers.
+    /// The streams of a range of documents, by index.
     pub(super) fn streams(&self, docs: &[&Doc], of: Range<usize>) -> Vec<Vec<usize>> {
         let number = |bin: Vec<usize>| bin.into_iter().map(|at| of.start + at).collect();
         bins(&docs[of.clone()], self.room).into_iter().map(number).collect()
     }
 
-    /// This rank's streams of all steps of a rollout, by the numbers of its documents: what steps add up there, other passes do too.
+    /// This rank's streams of all steps of a rollout, by document index, so that evaluation passes use the same streams
+    /// as steps.
     pub(super) fn streams_of_steps(&self, docs: &[Doc], mesh: &Mesh) -> Vec<Vec<usize>> {
         let (group, parts) = (self.how.answers.max(1), self.how.minibatches.max(1));
         let (all, groups) = (docs.iter().collect::<Vec<_>>(), docs.len() / group);
@@ -203,7 +204,7 @@ impl Policies {
         (0..parts).flat_map(|part| dealt(self.streams(&all, of(part)), mesh, &self.asking.ranks)).collect()
     }
 
-    /// A stream of as many tokens as ranks that share it count on.
+    /// Pads a stream to the length that the ranks sharing it expect.
     pub(super) fn whole(&self, mut micro: MicroBatch) -> MicroBatch {
         if let Some(seq_tokens) = self.filled {
             fill(&mut micro, self.room.tokens, seq_tokens);
@@ -211,7 +212,7 @@ impl Policies {
         micro
     }
 
-    /// The prompts drawn next, by number: all once in each pass, in an order of its own.
+    /// Indices and seeds of the next prompts: each pass has all prompts once, in an order of its own.
     pub(super) fn draw(&mut self) -> Vec<(usize, u64)> {
         let all = self.of.prompts.len() as u64;
         let mut order: Option<(u64, Vec<usize>)> = None;
@@ -232,7 +233,7 @@ impl Policies {
         drawn
     }
 
-    /// Answers with their rewards; with dynamic sampling until there are enough groups that differ.
+    /// Answers with their rewards; with dynamic sampling, until there are enough groups whose rewards differ.
     fn answers(&mut self, policy: &Trainer) -> Result<Rolled> {
         let (mut all, mut dropped, mut asked) = (Rolled::default(), 0, 0);
         let rounds = if self.how.dynamic_sampling { self.how.dynamic_rounds.max(1) } else { 1 };
@@ -265,7 +266,8 @@ impl Policies {
         Ok(all)
     }
 
-    /// The next rollout; with `rl.behind` also the answers of the one after it, by the weights that this one's steps are about to change.
+    /// The next rollout; with `rl.behind` also the answers of the one after it, by the weights that the coming steps
+    /// change.
     fn roll(&mut self, policy: &Trainer) -> Result<()> {
         let started = Instant::now();
         policy.device.pool.reset_peak();
@@ -285,9 +287,9 @@ impl Policies {
         Ok(())
     }
 
-    /// The next answers, where there is something to do before their rewards are needed without them.
+    /// The next answers, without rewards if other work can be done before they are needed.
     fn ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
-        // Of dynamic sampling rewards say which groups are kept.
+        // Dynamic sampling needs the rewards to decide which groups to keep.
         if self.how.behind > 0 && !self.how.dynamic_sampling {
             self.write_ahead(policy)
         } else {
@@ -295,7 +297,7 @@ impl Policies {
         }
     }
 
-    /// Documents of answers, with their advantages; `late` are those that earlier weights wrote.
+    /// Documents of answers, with their advantages; `late` marks answers by earlier weights.
     fn learnable(&mut self, policy: &Trainer, mut rolled: Rolled, late: bool) -> Result<Pending> {
         let mut docs = self.documents(&rolled);
         let corrected = self.how.recomputes(late, rings(&self.asking.ranks));
@@ -314,7 +316,7 @@ impl Policies {
         Ok(Pending { groups, made: 0, corrected })
     }
 
-    /// The answers behind their prompts.
+    /// Prompts with their answers, as documents.
     fn documents(&self, rolled: &Rolled) -> Vec<Doc> {
         let of_group = |group: &Group| {
             let prompt = self.of.prompts[group.prompt].ids.clone();
@@ -340,7 +342,7 @@ impl Policies {
         docs
     }
 
-    /// Gives each token its advantage.
+    /// Sets each token's advantage.
     fn advance(&self, rolled: &Rolled, docs: &mut [Doc]) -> Result<()> {
         if self.how.advantage == AdvantageName::Gae {
             self.estimate(rolled, docs);
@@ -358,8 +360,8 @@ impl Policies {
         Ok(())
     }
 
-    /// Advantages and returns by the value head. The reward comes with an answer's last token, but what an environment gave to a turn with
-    /// that turn's last, less the divergence of each where that counts in rewards.
+    /// Advantages and returns from the value head. The reward is given at an answer's last token and an environment's
+    /// reward at its turn's last, minus each token's divergence if that counts in rewards.
     fn estimate(&self, rolled: &Rolled, docs: &mut [Doc]) {
         let within = self.how.kl_in == KlIn::Reward && self.how.has_reference();
         let mut all = Vec::new();
@@ -393,7 +395,7 @@ impl Policies {
         }
     }
 
-    /// The best answers of each group, to be learned as they are; of equals the first.
+    /// The best answers of each group, for learning them as they are; ties go to the first.
     fn best(&self, rolled: &Rolled, docs: Vec<Doc>) -> Vec<Vec<Doc>> {
         let group = self.how.answers.max(1);
         let rank = |sum: f64| if sum.is_nan() { f64::NEG_INFINITY } else { sum };

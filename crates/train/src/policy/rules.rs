@@ -1,5 +1,5 @@
-//! Rewards by rule: answers that can be judged right or wrong without a model. A file of rewards is TOML, one `[[reward]]` for each
-//! part.
+//! Rewards by rule, for answers that can be checked without a model. A file of rewards is TOML with one `[[reward]]`
+//! per reward.
 
 use std::path::{Path, PathBuf};
 
@@ -102,10 +102,10 @@ recipe! {
     }
 }
 
-/// The tables of a file of rewards.
+/// Reads the tables of a file of rewards.
 ///
 /// # Errors
-/// No such file, keys that it does not know, no part at all.
+/// A missing file, unknown keys, no reward at all.
 pub fn read(path: &Path) -> Result<Vec<RewardTable>> {
     let loaded: Loaded<RewardFile> = Loaded::load(Layers::new().file(path))?;
     let parts = loaded.value.reward;
@@ -123,16 +123,16 @@ fn refuse(path: &Path, message: &str) -> Error {
 }
 
 impl RewardTable {
-    /// It asks a model.
+    /// True if it runs a model.
     pub fn asks_model(&self) -> bool {
         matches!(self.rule, RuleName::Model | RuleName::Judge)
     }
 }
 
-/// The parts of a file of rewards. `outside` makes the parts that ask a process or a model.
+/// The rewards of a file. `outside` creates those that use a process or a model.
 ///
 /// # Errors
-/// As [`read`]; patterns that are none, schemas that cannot be read, and those of `outside`.
+/// Those of [`read`]; invalid patterns, schemas that cannot be read, and errors of `outside`.
 pub fn parts(
     path: &Path,
     outside: &dyn Fn(&RewardTable) -> Result<Box<dyn Reward>>,
@@ -150,19 +150,19 @@ pub fn parts(
     read(path)?.into_iter().map(part).collect()
 }
 
-/// Where the number is in what a judge writes.
+/// Finds the number in a judge's text.
 pub struct Number(Option<Regex>);
 
 impl Number {
-    /// That of a table.
+    /// From a table of the file.
     ///
     /// # Errors
-    /// In words: a pattern that is none, or has no group.
+    /// A message: an invalid pattern, or one without a group.
     pub fn of(table: &RewardTable) -> std::result::Result<Number, String> {
         extract(table).map(Number)
     }
 
-    /// The number in a text; `None` where it has none.
+    /// The number in a text; `None` without one.
     pub fn read(&self, text: &str) -> Option<f64> {
         let text = part(text, self.0.as_ref())?;
         if self.0.is_none() {
@@ -173,22 +173,22 @@ impl Number {
     }
 }
 
-/// What of an answer is code, and what tests of it say where they pass.
+/// Finds the code in an answer, and decides from the tests' output whether they passed.
 pub struct Code {
     extract: Option<Regex>,
     pattern: Option<Regex>,
 }
 
 impl Code {
-    /// Those of a table.
+    /// From a table of the file.
     ///
     /// # Errors
-    /// In words: a pattern that is none, or has no group.
+    /// A message: an invalid pattern, or one without a group.
     pub fn of(table: &RewardTable) -> std::result::Result<Code, String> {
         Ok(Code { extract: extract(table)?, pattern: table.pattern.as_deref().map(pattern).transpose()? })
     }
 
-    /// The code of a text: what `extract` finds, or the last block between marks, or all of it.
+    /// The code in a text: the match of `extract`, or the last fenced block, or the whole text.
     pub fn read<'a>(&self, text: &'a str) -> Option<&'a str> {
         if self.extract.is_some() {
             return part(text, self.extract.as_ref());
@@ -200,12 +200,12 @@ impl Code {
                 Some(start) => last = Some(&text[start..at]),
             }
         }
-        // What is on the line of the first mark names the language; a block that does not end goes on to the end.
+        // The rest of the fence's line names the language; an unclosed block extends to the end.
         let block = last.or(open.map(|start| &text[start..]));
         Some(block.map_or(text, |block| block.split_once('\n').map_or(block, |(_, code)| code)))
     }
 
-    /// Whether tests that print this passed.
+    /// True if tests with this output passed.
     pub fn says_so(&self, printed: &str) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| pattern.is_match(printed))
     }
@@ -215,7 +215,7 @@ fn pattern(text: &str) -> std::result::Result<Regex, String> {
     Regex::new(text).map_err(|error| format!("is no regular expression: {error}"))
 }
 
-/// The part of a text that counts, if not all of it.
+/// The pattern for the part of a text that counts; `None` for all of it.
 fn extract(table: &RewardTable) -> std::result::Result<Option<Regex>, String> {
     let extract = table.extract.as_deref().map(pattern).transpose()?;
     if extract.as_ref().is_some_and(|extract| extract.captures_len() < 2) {
@@ -224,7 +224,7 @@ fn extract(table: &RewardTable) -> std::result::Result<Option<Regex>, String> {
     Ok(extract)
 }
 
-/// A rule that is ready to score.
+/// A rule, ready to score.
 enum Rule {
     Exact { key: String, extract: Option<Regex>, ignore_case: bool },
     Numeric { key: String, extract: Option<Regex>, tolerance: f64 },
@@ -234,7 +234,7 @@ enum Rule {
     Ended,
 }
 
-/// The rule of a table, or what is wrong with it.
+/// The rule of a table, or an error message.
 fn rule(table: &RewardTable, file: &Path) -> std::result::Result<Rule, String> {
     let extract = extract(table)?;
     let key = table.key.clone();
@@ -262,7 +262,7 @@ fn rule(table: &RewardTable, file: &Path) -> std::result::Result<Rule, String> {
     })
 }
 
-/// What the row says is right: a text, a number, or a list of them.
+/// The right answers in a row: a text, a number, or a list of them.
 fn right<'a>(row: &'a Map<String, Value>, key: &str) -> std::result::Result<Vec<&'a Value>, String> {
     match row.get(key) {
         Some(Value::Array(list)) => Ok(list.iter().collect()),
@@ -285,7 +285,7 @@ fn part<'a>(text: &'a str, extract: Option<&Regex>) -> Option<&'a str> {
     }
 }
 
-/// The last number of a text; thousands may be parted by commas.
+/// The last number of a text; commas may separate thousands.
 fn last_number(text: &str) -> Option<f64> {
     let is_part = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '+' | 'e' | 'E');
     let number = |piece: &str| {
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(sum(&[part(Some(1.0), 0.5), part(None, 1.0), part(Some(2.0), 2.0)]), 4.5);
         assert!(sum(&[part(Some(1.0), 0.5), part(Some(f64::NAN), 1.0)]).is_nan());
         assert!(sum(&[part(Some(f64::INFINITY), 1.0)]).is_nan());
-        // Nothing is said of it at all, which is not wrong.
+        // A missing score is not an invalid one.
         assert!(sum(&[part(None, 1.0)]).is_nan());
         assert_eq!(score(&[part(None, 1.0)], &answered).unwrap().wrong, [0; 0]);
         assert_eq!(score(&[part(Some(f64::NAN), 1.0)], &answered).unwrap().wrong, [0]);

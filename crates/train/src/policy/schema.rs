@@ -1,18 +1,18 @@
-//! Whether a JSON value meets a schema: the keywords of JSON Schema 2020-12 that say what an answer looks like. A schema with others is
-//! refused, so that nothing is promised that is not looked at.
+//! Validation of JSON values: the keywords of JSON Schema 2020-12 that describe an answer's form. A schema with other
+//! keywords is refused, so that nothing is silently ignored.
 
 use regex::Regex;
 use serde_json::{Map, Value};
 
-/// Keywords that say nothing of a value.
+/// Keywords without effect on validation.
 const NOTES: [&str; 6] = ["$schema", "$id", "$comment", "title", "description", "examples"];
 
-/// A schema that was looked through.
+/// A parsed schema.
 #[derive(Debug)]
 pub enum Schema {
-    /// Anything, or nothing.
+    /// Accepts everything, or nothing.
     Constant(bool),
-    /// All of these.
+    /// All of these keywords must hold.
     All(Vec<Keyword>),
 }
 
@@ -21,7 +21,7 @@ pub enum Schema {
 pub enum Keyword {
     /// `type`.
     Type(Vec<String>),
-    /// `enum`, or `const` of one.
+    /// `enum`, or `const` as a list of one.
     Among(Vec<Value>),
     /// `required`.
     Required(Vec<String>),
@@ -29,32 +29,33 @@ pub enum Keyword {
     Properties(Vec<(String, Schema)>, Box<Schema>),
     /// `items`.
     Items(Box<Schema>),
-    /// `minItems`, `maxItems`, `minLength`, `maxLength`, `minimum`, `maximum`: of what, and whether it is the least.
+    /// `minItems`, `maxItems`, `minLength`, `maxLength`, `minimum`, `maximum`: the measured size, whether it is a
+    /// minimum, and the limit.
     Bound(Size, bool, f64),
     /// `pattern`.
     Pattern(Regex),
-    /// `anyOf`, and whether it has to be one alone (`oneOf`).
+    /// `anyOf`; the flag is true if exactly one must match (`oneOf`).
     Any(Vec<Schema>, bool),
     /// `allOf`.
     Every(Vec<Schema>),
 }
 
-/// What a bound is of.
+/// The measured size of a bound.
 #[derive(Clone, Copy, Debug)]
 pub enum Size {
     /// Elements of an array.
     Items,
     /// Characters of a string.
     Characters,
-    /// A number itself.
+    /// The number itself.
     Number,
 }
 
 impl Schema {
-    /// Reads a schema.
+    /// Parses a schema.
     ///
     /// # Errors
-    /// In words: a keyword that is not known, or has no such value.
+    /// A message: an unknown keyword, or one with an invalid value.
     pub fn new(schema: &Value) -> Result<Schema, String> {
         match schema {
             Value::Bool(is) => Ok(Schema::Constant(*is)),
@@ -67,7 +68,7 @@ impl Schema {
         }
     }
 
-    /// Whether a value meets it.
+    /// True if a value matches the schema.
     pub fn holds(&self, value: &Value) -> bool {
         match self {
             Schema::Constant(is) => *is,
@@ -120,7 +121,7 @@ impl Keyword {
         }))
     }
 
-    /// Whether a value meets it; one of another type does.
+    /// True if a value satisfies the keyword; values of other types do.
     fn holds(&self, value: &Value) -> bool {
         match (self, value) {
             (Keyword::Type(names), _) => names.iter().any(|name| is_of(value, name)),

@@ -1,4 +1,4 @@
-//! What the log has of a rollout.
+//! Log events of a rollout.
 
 use fathom_base::metrics::events;
 
@@ -8,11 +8,11 @@ use super::mean_and_deviation;
 use super::rollouts::Policies;
 use crate::source::Reported;
 
-/// Bytes of a prompt or answer that the log shows.
+/// Maximum bytes of a prompt or answer in the log.
 const SHOWN: usize = 2000;
 
 impl Policies {
-    /// What the log has of a rollout, by TRL's names.
+    /// Records a rollout's metrics under TRL's names.
     pub(super) fn tell(&mut self, rolled: &Rolled) {
         let mut seen = rolled.seen.clone();
         let [mean, deviation] = mean_and_deviation(rolled.sums.iter().copied());
@@ -65,11 +65,11 @@ impl Policies {
         self.reported = Reported { metrics: seen, rollout: Some(self.shown(rolled)) };
     }
 
-    /// The first answers of the first groups, for people.
+    /// The first answers of the first groups, for reading.
     fn shown(&self, rolled: &Rolled) -> events::Rollout {
         let group = self.how.answers.max(1);
         let cut = |text: &str| text[..text.floor_char_boundary(SHOWN)].to_owned();
-        // One of each group first.
+        // The first answer of each group comes first.
         let order = (0..group).flat_map(|answer| (0..rolled.groups.len()).map(move |of| (of, answer)));
         let one = |(of, answer): (usize, usize)| {
             let (at, it) = (of * group + answer, &rolled.groups[of]);

@@ -1,5 +1,6 @@
-//! Answers and their rewards: each replica of the model writes and scores a share, and all ranks have all of them. Of a rollout that is
-//! written ahead the rewards are asked when it is learned; parts that can ([`super::apart`]) compute them until then.
+//! Answers and their rewards: each replica of the model writes and scores a share, and all ranks receive all of them.
+//! The rewards of a rollout written ahead are needed when it is used; rewards that can run on another thread
+//! ([`super::apart`]) compute them until then.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,13 +18,13 @@ use crate::error::{Error, Result};
 use crate::recipe::NanName;
 use crate::step::Trainer;
 
-/// What an answer is worth, as ranks tell each other of it: numbers as their bits.
+/// An answer's rewards as ranks exchange them: numbers as their bits.
 #[derive(Serialize, Deserialize)]
 struct Worth {
-    /// By part.
+    /// By reward.
     rewards: Vec<u64>,
     sum: u64,
-    /// A part gave what is not a number.
+    /// True if a reward returned a number that is not finite.
     wrong: bool,
 }
 
@@ -32,7 +33,7 @@ fn refuse(message: String) -> Error {
 }
 
 impl Policies {
-    /// Answers to the next prompts, and their rewards. Each replica of the model writes and scores its share of them.
+    /// Writes answers to the next prompts, and scores them. Each replica of the model does its share.
     pub(super) fn write(&mut self, policy: &Trainer) -> Result<Rolled> {
         let (replica, own) = self.own(policy);
         let own = own.and_then(|groups| {
@@ -44,14 +45,14 @@ impl Policies {
         self.worth(Rolled { groups, ..Rolled::default() }, worths)
     }
 
-    /// Answers to the next prompts, without rewards; those that can begin.
+    /// Writes answers to the next prompts and starts the rewards that can run on another thread.
     pub(super) fn write_ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
         let (replica, own) = self.own(policy);
         self.coming = own.as_ref().map_or_else(|_| Vec::new(), |groups| self.begin(groups));
         Ok(Rolled { groups: replica.all(&policy.device, own)?, ..Rolled::default() })
     }
 
-    /// The rewards of answers that were written ahead, where they have none yet; some may be on their way, by part.
+    /// Scores answers that were written ahead, if that is not done yet; some scores may be in progress, by reward.
     pub(super) fn complete(
         &self,
         policy: &Trainer,
@@ -71,11 +72,11 @@ impl Policies {
         Ok(rolled)
     }
 
-    /// This replica's answers to the next prompts, on the rank that speaks for it.
+    /// This replica's answers to the next prompts, on the rank that reports them.
     fn own(&mut self, policy: &Trainer) -> (Replica, Result<Vec<Group>>) {
         let drawn = self.draw();
         let replica = Replica::of_writers(&policy.device.mesh);
-        // Ranks hand each other what the last update changed, before each goes its own way.
+        // Ranks exchange the last update's weights before they proceed at their own pace.
         policy.params.settle(&policy.device);
         let weights = gathered(policy, &self.asking.ranks);
         let own = self.play(policy, &drawn, replica);
@@ -92,7 +93,7 @@ impl Policies {
         (replica, own)
     }
 
-    /// Answers as rewards see them.
+    /// The answers as rewards take them.
     fn answered<'b>(&'b self, groups: &'b [Group]) -> Vec<Answered<'b>> {
         let of = |(prompt, episode): (usize, &'b Episode)| {
             let prompt = &self.of.prompts[prompt];
@@ -109,7 +110,7 @@ impl Policies {
         groups.iter().flat_map(|group| group.answers.iter().map(|it| (group.prompt, it))).map(of).collect()
     }
 
-    /// What can be scored apart begins.
+    /// Starts the rewards that can run on another thread.
     fn begin(&self, groups: &[Group]) -> Vec<Option<Coming>> {
         if groups.is_empty() {
             return Vec::new();
@@ -118,11 +119,11 @@ impl Policies {
         self.of.rewards.iter().map(|part| part.reward.begin(&answers)).collect()
     }
 
-    /// What the answers of some groups are worth.
+    /// Scores the answers of some groups.
     fn worths(&self, groups: &[Group], coming: Vec<Option<Coming>>) -> Result<Vec<Vec<Worth>>> {
         let of = &self.of;
         let scores = score_coming(&of.rewards, &self.answered(groups), coming).map_err(refuse)?;
-        // An episode without a reply is given what the recipe says, or counts nowhere.
+        // An episode without a reply gets the recipe's reward, or is excluded.
         let unscored = of.playing.as_ref().is_some_and(|playing| playing.failed_reward.is_none());
         let worth = |(episode, at): (&Episode, usize)| {
             let out = unscored && episode.end == Some(End::Failed);
@@ -138,7 +139,7 @@ impl Policies {
         Ok(groups.iter().map(of_group).collect())
     }
 
-    /// Answers with what they are worth.
+    /// Adds the exchanged rewards to the answers.
     fn worth(&self, mut rolled: Rolled, worths: Vec<Vec<Worth>>) -> Result<Rolled> {
         let (most, buffer) = (self.how.max_answer_tokens, self.how.overlong_tokens);
         rolled.each = vec![Vec::new(); self.of.rewards.len()];

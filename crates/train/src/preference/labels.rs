@@ -1,4 +1,4 @@
-//! Answers that are wanted or not (KTO, Ethayarajh and others, 2024).
+//! Answers labelled as desirable or undesirable (KTO, Ethayarajh and others, 2024).
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,24 @@ use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Objective, Weigh, Weighed, WeightedLoss};
 use crate::preference::Slope;
 
-/// The objective of a run on such answers. Each is followed by its prompt with another row's answer: the mean log-ratio of these, or 0,
-/// is where gains begin. It is constant for the gradient.
+/// The objective for labelled answers. Each is followed by its prompt with another row's answer: the reference point of
+/// gains is the mean log-ratio of these, or 0. It is constant for the gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// How strongly the model is kept where it was.
+    /// Strength of the penalty for diverging from the reference.
     pub beta: f64,
-    /// Weight of the losses of answers that are wanted.
+    /// Weight of the losses of desirable answers.
     pub desirable: f64,
-    /// And of the others.
+    /// Weight of the losses of the others.
     pub undesirable: f64,
-    /// Gains begin at 0 (TRL's `apo_zero_unpaired`).
+    /// True if the reference point is 0 (TRL's `apo_zero_unpaired`).
     pub zero: bool,
-    /// The mean is that of the whole step, for which its micro batches are read twice; else of each micro batch, as in TRL.
+    /// True if the mean is over the whole step, whose micro-batches are then read twice; otherwise over each
+    /// micro-batch, as in TRL.
     pub of_step: bool,
 }
 
-/// How much likelier a document's answer is than under the reference, in logarithms.
+/// Log-ratio of a document's answer under the model and under the reference.
 fn ratio(answers: &Answers<'_>, doc: usize) -> f64 {
     let [own, reference] = logps(answers, doc);
     own - reference
@@ -39,7 +40,7 @@ impl Objective for Wanted {
         "kto"
     }
 
-    /// Answers.
+    /// Number of answers.
     fn count(&self, micro: &MicroBatch) -> f64 {
         (micro.facts.documents() / 2) as f64
     }
@@ -64,7 +65,7 @@ impl Weigh for Wanted {
         self.of_step && !self.zero
     }
 
-    /// The log-ratios of mismatched answers.
+    /// Sum of the log-ratios of mismatched answers, and their number.
     fn ahead(&self, answers: &Answers<'_>) -> [f64; 2] {
         let all = answers.micro.facts.documents() / 2;
         [(0..all).map(|at| ratio(answers, 2 * at + 1)).sum(), all as f64]
@@ -98,7 +99,7 @@ impl Weigh for Wanted {
                 metrics[metric] = [metrics[metric][0] + more, metrics[metric][1] + 1.0];
             }
         }
-        // One of each micro batch that has any.
+        // One per micro-batch that has any.
         metrics[4] = [z, f64::from(u8::from(all > 0))];
         weighed.metrics = metrics.to_vec();
         weighed

@@ -1,33 +1,33 @@
-//! The losses of a pair of answers, as TRL 1.16 and NeMo-Aligner have them.
+//! Losses of a pair of answers, as in TRL 1.16 and NeMo-Aligner.
 
 use super::slope::{Slope, sigmoid};
 use super::{Divergence, PairLoss, Settings};
 
-/// What a loss of a pair depends on, the chosen answer first.
+/// Inputs of a pair's loss, the chosen answer first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
     /// Log-probability of the chosen answer.
     pub chosen: Slope,
-    /// Of the rejected one.
+    /// Log-probability of the rejected answer.
     pub rejected: Slope,
-    /// Both under the reference model; 0 without one.
+    /// Log-probabilities of both under the reference model; 0 without one.
     pub reference: [f64; 2],
     /// Tokens of the answers.
     pub lengths: [f64; 2],
-    /// What the answers are worth to others.
+    /// Given rewards of the answers.
     pub rewards: [f64; 2],
 }
 
-/// Where exponents of the alpha divergence end, as in TRL.
+/// Limit of the exponents of the alpha divergence, as in TRL.
 const MOST_EXPONENT: f64 = 80.0;
 
 impl Pair {
-    /// How much likelier the answers are than under the reference model, in logarithms.
+    /// Log-ratios of the answers under the model and under the reference model.
     pub fn ratios(&self) -> [Slope; 2] {
         [self.chosen - self.reference[0], self.rejected - self.reference[1]]
     }
 
-    /// What a divergence from the reference makes of the ratios (Wang and others, 2023): `f'` of them.
+    /// The ratios transformed by the divergence from the reference: `f'` (Wang and others, 2023).
     fn scores(&self, settings: &Settings) -> [Slope; 2] {
         let alpha = settings.f_alpha - 1.0;
         self.ratios().map(|ratio| match settings.divergence {
@@ -39,7 +39,8 @@ impl Pair {
         })
     }
 
-    /// The loss. Those that compare a whole micro batch ([`PairLoss::sorts`]) and the plain cross-entropy have none of a pair: 0.
+    /// The loss; 0 for losses that compare a whole micro-batch ([`PairLoss::sorts`]) and for plain cross-entropy, which
+    /// have none per pair.
     pub fn loss(&self, loss: PairLoss, settings: &Settings) -> Slope {
         let (beta, smoothing) = (settings.beta, settings.label_smoothing);
         let [lw, ll] = self.ratios();
@@ -79,15 +80,15 @@ impl Pair {
         }
     }
 
-    /// By how much the odds of the chosen answer are higher, in logarithms (Hong and others, 2024, equation 4), of mean
+    /// Log of the odds ratio of the chosen and the rejected answer (Hong and others, 2024, equation 4), from mean
     /// log-probabilities.
     pub fn odds(&self) -> Slope {
         let (w, l) = (self.chosen, self.rejected);
         w - l - (w.log_one_minus_exp() - l.log_one_minus_exp())
     }
 
-    /// Reward-aware preference optimisation (Nemotron-4 340B report, section 3.3.2): the distance of the implied margin from that of the
-    /// rewards.
+    /// Reward-aware preference optimisation (Nemotron-4 340B report, section 3.3.2): the distance between the implied
+    /// margin and that of the given rewards.
     fn rewarded(&self, loss: PairLoss, settings: &Settings) -> Slope {
         let [lw, ll] = self.ratios();
         let implied = (lw - ll) * settings.beta;
@@ -102,13 +103,13 @@ impl Pair {
     }
 }
 
-/// `-log sigmoid(x)` where a share of the labels is wrong.
+/// `-log sigmoid(x)` with a share of wrong labels.
 fn smoothed(x: Slope, smoothing: f64) -> Slope {
     x.log_sigmoid() * (smoothing - 1.0) - (-x).log_sigmoid() * smoothing
 }
 
-/// Alignment by optimal transport (Melnyk and others, 2024): the log-ratios of a micro batch, sorted, against those that they shall
-/// exceed, sorted too. The losses of all pairs together, with the derivatives of each pair's.
+/// Alignment by optimal transport (Melnyk and others, 2024): the sorted log-ratios of a micro-batch against the sorted
+/// ones that they should exceed. Returns the loss of each pair with its derivatives.
 pub fn transported(pairs: &[Pair], loss: PairLoss, settings: &Settings) -> Vec<Slope> {
     let paired = loss == PairLoss::Aot;
     let ahead: Vec<f64> = pairs

@@ -1,11 +1,11 @@
-//! Objectives that learn from comparisons: of pairs of answers (DPO and its forms, CPO, SimPO, ORPO, RPO), of answers that are wanted or
-//! not (KTO), of several answers that are as likely as they should be (SteerLM 2), and reward models.
+//! Objectives that learn from comparisons: pairs of answers (DPO and its variants, CPO, SimPO, ORPO, RPO), answers
+//! labelled as desirable or not (KTO), several answers with target likelihoods (SteerLM 2), and reward models.
 //!
-//! A micro batch has the answers as documents, those that belong together one after the other, and says in its facts where each answer
-//! begins. Losses are of sums over documents; [`slope`] has their derivatives. Sums are divided by the pairs of the whole step, and
-//! the cross-entropy that some add by the labels of the whole step, so that neither accumulation nor packing nor ranks change a number. What
-//! compares a micro batch as a whole does: the sorted losses (`aot`, `aot_unpaired`), as in TRL. KTO's divergence is that of the whole step
-//! unless it is asked for by micro batches.
+//! The answers of a micro-batch are documents, with those that belong together adjacent; its facts give the position
+//! where each answer begins. Losses are of sums over documents; [`slope`] has their derivatives. Sums are divided by
+//! the pairs of the whole step, and the cross-entropy that some add by the labels of the whole step, so that
+//! accumulation, packing and ranks change no number. Exceptions compare a micro-batch as a whole: the sorted losses
+//! (`aot`, `aot_unpaired`), as in TRL, and KTO's divergence if it is set to be per micro-batch.
 
 mod labels;
 mod losses;
@@ -28,7 +28,7 @@ pub use responses::{Responses, divergence, shares};
 pub use rewards::{Reward, RewardLoss};
 pub use slope::Slope;
 
-/// Which loss of a pair, by TRL's names.
+/// A loss of a pair, by TRL's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // Their papers are with the recipe's names.
 pub enum PairLoss {
@@ -57,7 +57,7 @@ pub enum PairLoss {
 }
 
 impl PairLoss {
-    /// Whether it compares the pairs of a micro batch with each other.
+    /// True if it compares the pairs of a micro-batch with each other.
     pub fn sorts(self) -> bool {
         matches!(self, PairLoss::Aot | PairLoss::AotUnpaired)
     }
@@ -66,52 +66,53 @@ impl PairLoss {
 /// A divergence from the reference model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Divergence {
-    /// That of DPO.
+    /// Reverse KL, as in DPO.
     #[default]
     ReverseKl,
-    /// Forward.
+    /// Forward KL.
     ForwardKl,
-    /// Jensen and Shannon's.
+    /// Jensen-Shannon.
     JensenShannon,
-    /// By a coefficient.
+    /// Alpha divergence with a coefficient.
     Alpha,
 }
 
-/// How pairs are learned from.
+/// Settings of learning from pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The method's name.
     pub name: &'static str,
     /// The losses with their weights.
     pub losses: Vec<(PairLoss, f64)>,
-    /// How strongly the model is kept where it was: the smaller, the further it may go.
+    /// Strength of the penalty for diverging from the reference: smaller values permit larger changes.
     pub beta: f64,
-    /// Share of the labels that are taken for wrong.
+    /// Assumed share of wrong labels.
     pub label_smoothing: f64,
     /// The divergence from the reference.
     pub divergence: Divergence,
     /// Its coefficient.
     pub f_alpha: f64,
-    /// Factor of the log-probabilities of the tokens by which an answer is longer than the other (LD-DPO).
+    /// Factor of the log-probabilities of the tokens by which an answer exceeds the other in length (LD-DPO).
     pub ld_alpha: Option<f64>,
     /// Weight of the cross-entropy of the chosen answers, a mean over their tokens.
     pub sft_weight: f64,
-    /// Log-probabilities of answers are means over their tokens.
+    /// True if log-probabilities of answers are means over their tokens.
     pub averages: bool,
-    /// SimPO's target margin, times beta already.
+    /// SimPO's target margin, already multiplied by beta.
     pub gamma: f64,
-    /// AlphaPO's exponent: log-probabilities become `(1 - p^-alpha) / alpha`, at 0 they stay.
+    /// AlphaPO's exponent: log-probabilities become `(1 - p^-alpha) / alpha`; 0 leaves them unchanged.
     pub alpha: f64,
     /// Discopop's temperature.
     pub discopop_tau: f64,
-    /// RPO's factor of the given rewards.
+    /// RPO's factor for the given rewards.
     pub reward_scale: f64,
-    /// A pair weighs as much as the policy's own answers are like it (WPO: Zhou and others, 2024, equation 2).
+    /// True if a pair's weight is the likeness of its answers to the policy's own (WPO: Zhou and others, 2024, equation
+    /// 2).
     pub weighting: bool,
 }
 
 impl Settings {
-    /// Whether a loss is ORPO's.
+    /// True if one of the losses is ORPO's.
     fn is_of_odds(&self) -> bool {
         self.losses.iter().any(|(loss, _)| *loss == PairLoss::OddsRatio)
     }
@@ -138,20 +139,20 @@ impl Default for Settings {
     }
 }
 
-/// The labels of an answer: those of a document's tokens from where the answer begins, by their places in the stream.
+/// Positions in the stream of an answer's labels: those of a document's tokens from the answer's beginning.
 fn answer<'a>(micro: &'a MicroBatch, doc: usize) -> impl Iterator<Item = usize> + 'a {
     let Range { start, end } = micro.docs[doc];
-    // A place's label is the token after it.
+    // The label at a position is the next token.
     let begins = (micro.facts.of(doc)[0] as usize).max(1) - 1;
     (start + begins..end).filter(|at| micro.labels[*at] >= 0)
 }
 
-/// Tokens of an answer, the first of a document too.
+/// Number of tokens of an answer; it counts the first token of a document too.
 fn length(micro: &MicroBatch, doc: usize) -> f64 {
     (micro.docs[doc].len() as f64 - f64::from(micro.facts.of(doc)[0])).max(1.0)
 }
 
-/// The log-probability of an answer by the model, and by the reference.
+/// Log-probabilities of an answer under the model and under the reference.
 fn logps(answers: &Answers<'_>, doc: usize) -> [f64; 2] {
     let reference = |at: usize| answers.micro.reference.get(at).map_or(0.0, |logp| f64::from(*logp));
     let add =

@@ -8,11 +8,11 @@ use super::{Settings, answer, length};
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Measured, Objective, Weigh, Weighed, WeightedLoss};
 
-/// The objective of a run on pairs.
+/// The objective of learning from pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs(pub Settings);
 
-/// TRL's names.
+/// Names as in TRL.
 const METRICS: [&str; 9] = [
     "rewards/chosen",
     "rewards/rejected",
@@ -27,21 +27,22 @@ const METRICS: [&str; 9] = [
 
 /// A pair in the stream.
 struct Seen {
-    /// Of both answers: each label's place and the factor of its log-probability.
+    /// For both answers: position of each label, and the factor of its log-probability.
     labels: [Vec<(usize, f64)>; 2],
     pair: Pair,
-    /// The log-probabilities as sums.
+    /// Sums of the log-probabilities.
     sums: [f64; 2],
-    /// What the pair weighs.
+    /// Weight of the pair.
     weight: f64,
 }
 
-/// At half the temperature a distribution is the square of what it was, divided by the sum of those squares: so the loss there, less
-/// that at the temperature itself, is how much less likely a token is than those that the policy draws, on average, in logarithms
-/// (`log p - log sum p^2`, with the other sign).
+/// Factor of the second temperature. At half the temperature the distribution is `p^2 / sum p^2`, so the loss there
+/// minus the loss at the temperature itself is `-(log p - log sum p^2)`: how much less likely a token is, in
+/// logarithms, than the policy's own tokens on average.
 const SHARPER: f64 = 0.5;
 
-/// How like the policy's own answers a document's answer is: `exp` of the mean over its tokens of `log p - log sum p^2` (WPO, equation 2).
+/// Likeness of a document's answer to the policy's own: `exp` of the mean over its tokens of `log p - log sum p^2`
+/// (WPO, equation 2).
 fn likeness(answers: &Answers<'_>, doc: usize) -> f64 {
     let each =
         answer(answers.micro, doc).map(|at| f64::from(answers.losses[at]) - f64::from(answers.others[0][at]));
@@ -80,12 +81,13 @@ impl Pairs {
         Seen { labels, pair, sums, weight }
     }
 
-    /// Adds the cross-entropy of the chosen answers: weight, sum of the losses, labels. Of ORPO the prompts' labels count too.
+    /// Adds the cross-entropy of the chosen answers. Returns the sum of the losses and the number of labels. For ORPO
+    /// the prompts' labels count too.
     fn imitate(&self, answers: &Answers<'_>, weighed: &mut Weighed) -> [f64; 2] {
         let (micro, weight) = (answers.micro, self.0.sft_weight);
         let own = micro.totals();
         let all = micro.step.unwrap_or(own);
-        // What the sum is divided by are the pairs of the step, and a mean over labels is wanted.
+        // The sum is divided by the step's pairs, while a mean over labels is wanted.
         let factor = weight * all.documents / 2.0 / all.labels.max(1.0);
         let mut sum = 0.0;
         for doc in micro.docs[..micro.facts.documents()].iter().step_by(2) {
@@ -104,7 +106,7 @@ impl Objective for Pairs {
         self.0.name
     }
 
-    /// Pairs.
+    /// Number of pairs.
     fn count(&self, micro: &MicroBatch) -> f64 {
         (micro.facts.documents() / 2) as f64
     }
@@ -154,7 +156,7 @@ impl Weigh for Pairs {
             let loss = *loss * seen.weight;
             weighed.loss += loss.value;
             for (labels, by) in seen.labels.iter().zip(loss.by) {
-                // By the loss of a label, which is minus its log-probability.
+                // Derivatives by a label's loss, which is its negative log-probability.
                 labels.iter().for_each(|(at, factor)| weighed.weights[*at] = (-by * factor) as f32);
             }
             let [chosen, rejected] = seen.pair.ratios().map(|ratio| settings.beta * ratio.value);

@@ -1,22 +1,23 @@
-//! Several answers to one prompt, each as likely as it should be (SteerLM 2.0: Wang and others, 2024, "HelpSteer2-Preference", as
-//! NeMo-Aligner computed it).
+//! Several answers to one prompt with target likelihoods (SteerLM 2.0: Wang and others, 2024, "HelpSteer2-Preference",
+//! as computed by NeMo-Aligner).
 //!
-//! Of n answers `y_i` to a prompt `x` with the attributes `a`, the wanted distribution among them is by Bayes' rule
-//! `w_i = softmax_i(log P(a|x,y_i) + log P(y_i|x) - log Q'(y_i|a,x))`, and the policy's `b_i = softmax_i(log Q(y_i|a,x) - log Q'(y_i|a,x))`,
-//! `Q'` being the model that wrote them. `sum_i (w_i - b_i) NLL_i` with constant factors has the gradient of `KL(w | b)`.
+//! For n answers `y_i` to a prompt `x` with attributes `a`, the target distribution among them is, by Bayes' rule, `w_i
+//! = softmax_i(log P(a|x,y_i) + log P(y_i|x) - log Q'(y_i|a,x))`, and the policy's is `b_i = softmax_i(log Q(y_i|a,x) -
+//! log Q'(y_i|a,x))`, where `Q'` is the model that wrote them. `sum_i (w_i - b_i) NLL_i` with constant factors has the
+//! gradient of `KL(w | b)`.
 
 use super::{answer, length};
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Objective, Weigh, Weighed};
 
-/// The objective of a run on such groups.
+/// The objective for such groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Responses {
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub group: usize,
 }
 
-/// TRL has no such method; the first is NeMo-Aligner's.
+/// TRL has no such method; the first name is NeMo-Aligner's.
 const METRICS: [&str; 2] = ["kl", "logps/wanted"];
 
 /// `exp(x_i) / sum_j exp(x_j)`.
@@ -27,7 +28,8 @@ fn softmax(of: &[f64]) -> Vec<f64> {
     each.into_iter().map(|x| x / sum).collect()
 }
 
-/// `w` and `b` of a group: from `log P(a|x,y) + log P(y|x) - log Q'(y|a,x)` and `log Q'(y|a,x)` of each answer, and `log Q(y|a,x)`.
+/// `w` and `b` of a group, from `log P(a|x,y) + log P(y|x) - log Q'(y|a,x)` and `log Q'(y|a,x)` of each answer, and
+/// `log Q(y|a,x)`.
 pub fn shares(known: &[[f64; 2]], logps: &[f64]) -> [Vec<f64>; 2] {
     let wanted: Vec<f64> = known.iter().map(|[wanted, _]| *wanted).collect();
     let own: Vec<f64> = known.iter().zip(logps).map(|([_, then], now)| now - then).collect();
@@ -45,7 +47,7 @@ impl Objective for Responses {
         "steerlm2"
     }
 
-    /// Prompts.
+    /// Number of prompts.
     fn count(&self, micro: &MicroBatch) -> f64 {
         (micro.facts.documents() / self.group) as f64
     }
@@ -60,7 +62,7 @@ impl Weigh for Responses {
         &METRICS
     }
 
-    /// Of each prompt `sum_i (w_i - b_i) NLL_i`, divided by the mean length of its answers.
+    /// For each prompt `sum_i (w_i - b_i) NLL_i`, divided by the mean length of its answers.
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
         let micro = answers.micro;
         let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
@@ -94,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers of two, one and three tokens behind prompts of one, in groups of three.
+    /// A group of three answers with two, one and three tokens, each after a prompt of one.
     fn group(losses: &[f32]) -> (MicroBatch, Vec<f32>) {
         let lengths = [2, 1, 3];
         let mut micro = MicroBatch::default();
@@ -104,7 +106,7 @@ mod tests {
             micro.labels.extend((0..=tokens).map(|at| if at < tokens { 1 } else { -100 }));
             micro.docs.push(start..micro.ids.len());
         }
-        // Where the answer begins, the numerator's logarithm, and Q'.
+        // Beginning of the answer, logarithm of the numerator, and Q'.
         let values = vec![1.0, -1.5, -4.0, 1.0, 0.25, -2.0, 1.0, -0.5, -6.5];
         micro.facts = Facts { width: 3, values };
         let mut all = Vec::new();
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_the_formula() {
-        // softmax(-1.5, 0.25, -0.5), and softmax of logps -3, -2.5, -6 less -4, -2, -6.5.
+        // softmax(-1.5, 0.25, -0.5), and softmax of logps -3, -2.5, -6 minus -4, -2, -6.5.
         let known = [[-1.5, -4.0], [0.25, -2.0], [-0.5, -6.5]];
         let [wanted, own] = shares(&known, &[-3.0, -2.5, -6.0]);
         let sum = |of: [f64; 3]| of.map(|x| x / of.iter().sum::<f64>());
@@ -127,7 +129,7 @@ mod tests {
         for (found, want) in wanted.iter().chain(&own).zip(want.iter().chain(&have)) {
             assert!((found - want).abs() < 1e-15, "{found} {want}");
         }
-        // Weights that differ by more than an exponential holds.
+        // Weights whose ratio exceeds the range of the exponential.
         assert_eq!(
             shares(&[[-2000.0, 0.0], [0.0, 0.0]], &[0.0, -3000.0]),
             [[0.0, 1.0], [1.0, 0.0]].map(Vec::from)
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(divergence(&[vec![0.25, 0.75], vec![0.25, 0.75]]), 0.0);
     }
 
-    /// The gradient is that of the divergence, by differences.
+    /// The gradient is that of the divergence, by finite differences.
     #[test]
     fn the_gradient_is_the_divergences() {
         let objective = Responses { group: 3 };
@@ -163,7 +165,7 @@ mod tests {
             assert!((found - slope).abs() < 1e-4, "{at}: {found} {slope}");
         }
         assert_eq!((weighed.weights[2], weighed.weights[4], weighed.weights[8]), (0.0, 0.0, 0.0));
-        // What is minimised is the weighted cross-entropy.
+        // The loss is the weighted cross-entropy.
         let by_hand: f64 = places
             .iter()
             .zip(losses)

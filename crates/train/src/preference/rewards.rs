@@ -6,15 +6,17 @@ use super::slope::Slope;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Answers, Objective, Weigh, Weighed, WeightedLoss};
 
-/// What the scores learn.
+/// Loss of the scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RewardLoss {
-    /// Of two answers: `-log sigmoid(r_w - r_l - margin)` (Bradley and Terry, 1952), the margin 0 where a row has none.
+    /// For two answers: `-log sigmoid(r_w - r_l - margin)` (Bradley and Terry, 1952); without a margin in the row it is
+    /// 0.
     #[default]
     BradleyTerry,
-    /// The same without the margin in it, times the margin (NeMo-Aligner's `scaled_bt`), 1 where a row has none.
+    /// As `BradleyTerry` without the margin inside, multiplied by the margin (NeMo-Aligner's `scaled_bt`); without one
+    /// it is 1.
     Scaled,
-    /// Squared distances from ratings, of those that are known.
+    /// Squared error of known ratings.
     Regression,
     /// Cross-entropy of steps that are right or wrong, at the last token of each (Lightman and others, 2023).
     Process,
@@ -23,15 +25,15 @@ pub enum RewardLoss {
 /// The objective of a reward model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reward {
-    /// What is learned.
+    /// The loss.
     pub loss: RewardLoss,
-    /// Weight of the squared sum of a pair's rewards, which keeps their mean at 0.
+    /// Weight of the squared sum of a pair's rewards, which keeps their mean near 0.
     pub center: f64,
 }
 
 impl Reward {
-    /// Places of the stream whose scores are judged at the ends of steps, and whether they are right: the weight of a place is that of
-    /// the token after it.
+    /// Positions of the stream at the ends of judged steps, and whether those steps are right. Weights are stored one
+    /// position earlier.
     fn steps(micro: &MicroBatch) -> impl Iterator<Item = (usize, bool)> + '_ {
         let docs = micro.docs[..micro.facts.documents().min(micro.docs.len())].iter();
         let judged = |at: &usize| micro.weights.get(*at).is_some_and(|weight| *weight > 0.0);
@@ -39,7 +41,7 @@ impl Reward {
         places.filter(judged).map(|at| (at + 1, micro.weights[at] > 1.5))
     }
 
-    /// The place of each document's scores, and what is known of it: its values after the first.
+    /// The position of each document's scores, and its facts after the first.
     fn ends<'a>(answers: &Answers<'a>) -> impl Iterator<Item = (usize, &'a [f32])> {
         let (micro, padding) = (answers.micro, answers.padding);
         (0..micro.facts.documents()).map(move |doc| {
@@ -111,7 +113,7 @@ impl Objective for Reward {
         "reward"
     }
 
-    /// Pairs, known ratings, or steps.
+    /// Number of pairs, known ratings, or steps.
     fn count(&self, micro: &MicroBatch) -> f64 {
         match self.loss {
             RewardLoss::BradleyTerry | RewardLoss::Scaled => (micro.facts.documents() / 2) as f64,

@@ -1,9 +1,9 @@
-//! Numbers with their derivatives, so that a loss reads as its paper has it and its gradient follows.
+//! Numbers with their derivatives, so that losses are written like in their papers and gradients follow.
 
 use std::ops::{Add, Mul, Neg, Sub};
 
-/// A number that depends on two: its value, and its derivatives by both, in f64. Of a pair these are the log-probabilities of the chosen
-/// and the rejected answer.
+/// A function of two numbers: its value, and its derivatives by both, in f64. For a pair, they are the
+/// log-probabilities of the chosen and the rejected answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slope {
     /// The value.
@@ -18,17 +18,17 @@ pub fn sigmoid(x: f64) -> f64 {
 }
 
 impl Slope {
-    /// The first of the two.
+    /// The first of the two numbers.
     pub fn first(value: f64) -> Slope {
         Slope { value, by: [1.0, 0.0] }
     }
 
-    /// The second.
+    /// The second of the two numbers.
     pub fn second(value: f64) -> Slope {
         Slope { value, by: [0.0, 1.0] }
     }
 
-    /// A number that depends on neither.
+    /// A constant.
     pub fn constant(value: f64) -> Slope {
         Slope { value, by: [0.0; 2] }
     }
@@ -70,7 +70,7 @@ impl Slope {
         if self.value > most { Slope::constant(most) } else { self }
     }
 
-    /// `log(1 - e^x)` of x below 0.
+    /// `log(1 - e^x)` for negative x.
     pub fn log_one_minus_exp(self) -> Slope {
         let x = self.value;
         let value = if x > -std::f64::consts::LN_2 { (-x.exp_m1()).ln() } else { (-x.exp()).ln_1p() };

@@ -1,4 +1,4 @@
-//! Losses against their formulas, and gradients against finite differences.
+//! Tests of losses against their formulas, and of gradients against finite differences.
 
 use fathom_text::pack::Facts;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::micro_batch::Totals;
 use crate::objective::{Objective, Weigh};
 
-/// Documents of these tokens, whose answers begin where `starts` says, with further facts.
+/// Documents of `tokens` tokens, whose answers begin at `starts`, with further facts.
 fn stream(tokens: &[usize], starts: &[usize], known: &[&[f32]], prompts: bool) -> MicroBatch {
     let mut micro = MicroBatch::default();
     for (doc, (tokens, start)) in tokens.iter().zip(starts).enumerate() {
@@ -21,7 +21,7 @@ fn stream(tokens: &[usize], starts: &[usize], known: &[&[f32]], prompts: bool) -
         micro.facts.values.push(*start as f32);
         micro.facts.values.extend(known[doc]);
     }
-    // What fills it up.
+    // Padding.
     let from = micro.ids.len();
     micro.docs.push(from..from + 3);
     micro.ids.extend([0; 3]);
@@ -84,7 +84,7 @@ fn every_pair_loss() -> Vec<Settings> {
     cases
 }
 
-/// The derivative by each loss, or each score, of what an objective says, against differences.
+/// Compares an objective's derivatives by each loss, or by each score, with finite differences.
 fn differences(weigh: &dyn Weigh, micro: &MicroBatch, given: &[f32], of_scores: bool) {
     let said = |given: &[f32]| {
         let (losses, scores): (&[f32], &[f32]) = if of_scores { (&[], given) } else { (given, &[]) };
@@ -139,7 +139,7 @@ fn wanted_answers_have_their_formula() {
         let found = Weigh::weigh(&wanted, &answers);
         assert!((found.loss - expected).abs() < 1e-12, "{} {expected}", found.loss);
         assert_eq!(found.metrics[4], [z, 1.0]);
-        // Answers that change places have no gradient.
+        // Mismatched answers have no gradient.
         for doc in [1, 3] {
             assert!(found.weights[micro.docs[doc].clone()].iter().all(|weight| *weight == 0.0));
         }
@@ -158,7 +158,7 @@ fn reward_models_have_their_gradients() {
         let micro = three(false);
         differences(&Reward { loss, center: 0.05 }, &micro, &scored(&micro, 1), true);
     }
-    // Transformers reads a text's score before its padding, be that the token that ends it.
+    // Transformers uses the score before the padding, even if that token is the end token.
     let mut micro = three(false);
     let ends: Vec<usize> = micro.docs[..2].iter().map(|doc| doc.end - 1).collect();
     micro.ids.iter_mut().for_each(|id| *id = 1 + *id % 5);
@@ -176,7 +176,7 @@ fn reward_models_have_their_gradients() {
     assert_eq!(regression.count(&micro), 4.0);
     differences(&regression, &micro, &scored(&micro, 3), true);
     let mut micro = stream(&[6, 5], &[2, 2], &[&[], &[]], false);
-    // The last tokens of steps are the fourth and the sixth of the first document, the fifth of the second.
+    // Steps end at tokens four and six of the first document and five of the second.
     micro.weights = vec![0.0; micro.ids.len()];
     [(2, 2.0), (4, 1.0), (9, 2.0)].into_iter().for_each(|(at, weight)| micro.weights[at] = weight);
     let process = Reward { loss: RewardLoss::Process, center: 0.0 };
@@ -191,7 +191,7 @@ fn reward_models_have_their_gradients() {
     assert_eq!(judged, [3, 5, 10]);
 }
 
-/// Losses whose value is known: of a model that is the reference, and of DPO's formula.
+/// Known values: for a model equal to the reference, and by DPO's formula.
 #[test]
 fn values_are_those_of_the_papers() {
     let pair = |w: f64, l: f64| Pair {
@@ -213,7 +213,7 @@ fn values_are_those_of_the_papers() {
     assert_eq!(of(PairLoss::Ipo, &moved), (0.25f64 + 0.3 - 5.0).powi(2));
     let squared = of(PairLoss::Squared, &moved);
     assert!((squared - (0.25f64 - 0.75).powi(2)).abs() < 1e-15, "{squared}");
-    // The two margins agree, so that nothing is left to learn.
+    // The two margins agree, so nothing is left to learn.
     let agreed = Pair { rewards: [0.25, 0.0], ..moved };
     for loss in [PairLoss::BackwardKl, PairLoss::ForwardKl, PairLoss::Squared] {
         let found = agreed.loss(loss, &Settings::default());

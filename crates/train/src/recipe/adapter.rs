@@ -1,4 +1,4 @@
-//! What is trained with a frozen model.
+//! Keys for training an adapter over a frozen model.
 
 use std::path::PathBuf;
 
@@ -45,12 +45,12 @@ choice! {
 }
 
 impl AdapterName {
-    /// It has low-rank terms.
+    /// True if it has low-rank terms.
     pub fn is_low_rank(self) -> bool {
         matches!(self, AdapterName::Lora | AdapterName::Rslora | AdapterName::Dora | AdapterName::Pissa)
     }
 
-    /// It has virtual tokens.
+    /// True if it has virtual tokens.
     pub fn leads(self) -> bool {
         matches!(self, AdapterName::Prompt | AdapterName::PTuning | AdapterName::Prefix)
     }
@@ -94,7 +94,7 @@ recipe! {
 }
 
 impl AdapterTable {
-    /// Virtual tokens before each document.
+    /// Number of virtual tokens before each document.
     pub fn leads(&self) -> usize {
         if self.method.leads() { self.virtual_tokens.unwrap_or(20) } else { 0 }
     }
@@ -140,7 +140,7 @@ recipe! {
 }
 
 impl NamedAdapter {
-    /// What it says, and of what it does not say what `common` does.
+    /// Its settings, with those of `common` where it has none.
     pub fn over(&self, common: &AdapterTable) -> AdapterTable {
         let NamedAdapter { method, rank, alpha, dropout, lr_ratio, embedding_lr_ratio, .. } = *self;
         AdapterTable {
@@ -163,12 +163,12 @@ impl NamedAdapter {
         }
     }
 
-    /// Whether it is the recipe's own: it says nothing, and is what `adapter` says.
+    /// True if it is the recipe's own adapter, which sets nothing and takes everything from `adapter`.
     pub fn is_own(&self) -> bool {
         self.name.is_empty()
     }
 
-    /// One that says all that a table does, of answers that are worth what a file says.
+    /// An adapter with all settings of a table, and with a file of rewards.
     fn saying(name: &str, table: AdapterTable, reward: Option<PathBuf>) -> NamedAdapter {
         NamedAdapter {
             name: name.to_string(),
@@ -192,8 +192,8 @@ impl NamedAdapter {
 }
 
 impl Recipe {
-    /// Those of the adapters of a run of several that are trained, in their order, for the recipe of the one at `index`: each other says all
-    /// of itself ([`Recipe::over_same_base`] reads them), and this one nothing, as [`NamedAdapter::is_own`] knows it.
+    /// The adapters with the indices `trained`, for the recipe of the one at `index`: the others have all settings
+    /// ([`Recipe::over_same_base`] reads them), and this one none, by which [`NamedAdapter::is_own`] recognises it.
     pub fn among(&self, index: usize, trained: &[usize]) -> Vec<NamedAdapter> {
         let saying = |at: &usize| match &self.adapters[*at] {
             _ if *at == index => NamedAdapter::default(),
@@ -204,12 +204,13 @@ impl Recipe {
         trained.iter().map(saying).collect()
     }
 
-    /// What the answers of one of the adapters are worth.
+    /// The file of rewards of one of the adapters.
     pub fn reward_of<'a>(&'a self, one: &'a NamedAdapter) -> Option<&'a PathBuf> {
         one.reward.as_ref().or(self.rl.reward.as_ref())
     }
 
-    /// Of the recipe of one of several adapters those of the others, as far as their weights and state go, and what is in memory besides.
+    /// The recipes of the other adapters, as far as they concern their weights, their state, and everything else that
+    /// they keep in memory.
     pub fn over_same_base(&self) -> impl Iterator<Item = Recipe> + '_ {
         let alone = |other: &NamedAdapter| {
             let adapter = other.over(&AdapterTable::default());

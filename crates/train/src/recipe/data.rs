@@ -151,7 +151,7 @@ recipe! {
 const CARGO: &str = "cargo:";
 
 impl Data {
-    /// Whether the rows of `paths` are lessons.
+    /// True if the rows of `paths` are lessons.
     pub fn is_lessons(&self) -> bool {
         let named = self.columns != ColumnsTable::default();
         match (self.format, &self.paths[..]) {
@@ -161,7 +161,7 @@ impl Data {
         }
     }
 
-    /// How rows become lessons, however long.
+    /// Settings for turning rows into lessons, without a limit on their length.
     pub(super) fn teaching(&self) -> lessons::Teaching {
         let supervise = match self.supervise {
             SuperviseName::Completion => lessons::Supervise::Completion,
@@ -200,13 +200,13 @@ impl Data {
         lessons::Teaching { supervise, truncation, columns, ..lessons::Teaching::default() }
     }
 
-    /// Whether the text is that of the crates in cargo's folder.
+    /// True if the text is that of the crates in cargo's folder.
     pub fn is_gathered(&self) -> bool {
         self.paths.iter().any(|path| path.as_os_str() == CARGO)
     }
 
-    /// Why the text cannot be found, if so: `paths` is empty and `curate` names no recipe, which could have an input of its own,
-    /// or the path of gathered text is one of several.
+    /// The reason why there is no text, if so: `paths` is empty and `curate` names no recipe, which could have an input
+    /// of its own, or the path of gathered text is one of several.
     pub(crate) fn without_text(&self) -> Option<&'static str> {
         if self.paths.is_empty() && matches!(self.curate.as_str(), "auto" | "none") {
             return Some(
@@ -220,7 +220,7 @@ impl Data {
 }
 
 impl Stage {
-    /// The blend that it draws from: its own, or that of the run.
+    /// Its blend, or else the run's.
     pub fn blend<'a>(&'a self, recipe: &'a Recipe) -> &'a [Blend] {
         if self.blend.is_empty() { &recipe.data.blend } else { &self.blend }
     }

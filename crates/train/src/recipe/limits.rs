@@ -1,18 +1,18 @@
-//! Ends of what the numbers of a recipe may be.
+//! Limits of the numbers of a recipe.
 
 pub(crate) use fathom_base::recipe::Allowed::{Above0, Any, Below1, Real, Whole};
 
-/// Without an upper end but that of the type that kernels compute with.
+/// No upper limit except that of the kernels' type.
 pub(crate) const NO_END: f64 = fathom_base::recipe::Allowed::NO_END;
-/// Tokens of a micro batch: FLOPs of one operation are counted in 64 bits.
+/// Tokens of a micro-batch: FLOPs of one operation are counted in 64 bits.
 pub(crate) const MOST_TOKENS: u64 = 1 << 24;
-/// Documents of a micro batch, which have a slot each whether they come or not.
+/// Documents of a micro-batch; each has a slot whether it is used or not.
 pub(crate) const MOST_DOCS: u64 = 1 << 22;
-/// Draws of a document in an epoch, whose list of them is in memory.
+/// Draws of a document in an epoch, which are listed in memory.
 pub(crate) const MOST_DRAWS: f64 = 1024.0;
 /// Ranks of a mesh.
 pub(crate) const MOST_RANKS: u64 = 1 << 24;
-/// Ranks of an axis, and what a rank has of something.
+/// Ranks of an axis, and parts of other things per rank.
 pub(crate) const MANY: u64 = 1 << 16;
 /// Columns of a matrix.
 pub(crate) const COLUMNS: u64 = 1 << 20;

@@ -229,19 +229,19 @@ recipe! {
 }
 
 impl MethodName {
-    /// Learns from rows of answers that are compared or judged.
+    /// True if it learns from rows of compared or judged answers.
     pub fn judges(self) -> bool {
         !matches!(self, MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill)
     }
 
-    /// Compares with a reference model.
+    /// True if it uses a reference model.
     pub fn has_reference(self) -> bool {
         matches!(self, MethodName::Dpo | MethodName::Kto | MethodName::Rpo)
     }
 }
 
 impl ObjectiveTable {
-    /// Whether a reference's log-probabilities are needed.
+    /// True if a reference's log-probabilities are needed.
     fn refers(&self) -> bool {
         let needs = self.loss != LossName::Sft || self.method != MethodName::Dpo;
         self.method.has_reference() && self.reference != ReferenceName::None && needs
@@ -252,7 +252,7 @@ impl ObjectiveTable {
         self.teacher.as_ref().filter(|_| self.method == MethodName::Distill && self.top_k == 0)
     }
 
-    /// Scores of a token that the model has to have.
+    /// Number of scores per token that the model must have.
     pub fn scores(&self) -> usize {
         match (self.method, self.loss) {
             (MethodName::Reward, LossName::Regression) => self.attributes.len(),
@@ -261,7 +261,7 @@ impl ObjectiveTable {
         }
     }
 
-    /// How rows become documents.
+    /// The form of documents made from rows.
     fn answers(&self) -> Answers {
         let judge = match (self.method, self.loss) {
             (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::None,
@@ -285,7 +285,7 @@ impl ObjectiveTable {
 }
 
 impl Recipe {
-    /// Where the reference's log-probabilities come from: never `auto`, and `none` where none are needed.
+    /// The resolved source of the reference's log-probabilities: never `auto`, and `none` if none are needed.
     pub fn reference(&self) -> ReferenceName {
         let table = &self.objective;
         match table.reference {
@@ -297,7 +297,7 @@ impl Recipe {
         }
     }
 
-    /// Why the policy without its adapter is not what the run starts from, if it is not.
+    /// The reason why the policy without its adapter differs from the run's initial model, if it does.
     pub(crate) fn no_adapter_off(&self) -> Option<&'static str> {
         match self.adapter.method {
             AdapterName::None => Some("the run trains no adapter (adapter.method)"),
@@ -310,7 +310,7 @@ impl Recipe {
         }
     }
 
-    /// How the reference moves, if it does.
+    /// Update of the reference, if it moves.
     pub fn sync(&self) -> Option<Sync> {
         let table = &self.objective;
         let alpha = table.ref_model_mixup_alpha.unwrap_or(0.6) as f32;
@@ -318,8 +318,8 @@ impl Recipe {
         table.sync_ref_model.then_some(Sync { alpha, steps })
     }
 
-    /// How rows become documents, of which those that belong together have room in a sample: of the longest stage, which shorter ones
-    /// cut them for, or of every stage where none may be cut.
+    /// Settings for turning rows into documents such that those that belong together fit into a sample: of the longest
+    /// stage, whose documents shorter stages cut, or of every stage if none may be cut.
     pub fn teaching(&self) -> Teaching {
         let (answers, teaching) = (self.objective.answers(), self.data.teaching());
         let room = |stage: &Stage| stage.seq_tokens.saturating_sub(self.adapter.leads());

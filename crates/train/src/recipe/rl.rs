@@ -1,4 +1,4 @@
-//! Learning from rewards: what is sampled, what an answer is worth, and what is minimised.
+//! Learning from rewards: keys for sampling, rewards and the loss.
 
 use std::path::PathBuf;
 
@@ -82,12 +82,12 @@ choice! {
 }
 
 impl ImportanceName {
-    /// Whether ratios are of whole answers.
+    /// True if ratios are of whole answers.
     pub fn is_of_answers(self) -> bool {
         matches!(self, ImportanceName::SequenceTruncate | ImportanceName::SequenceMask)
     }
 
-    /// Whether ratios are brought between the bounds.
+    /// True if ratios are clamped to the bounds.
     pub fn truncates(self) -> bool {
         matches!(self, ImportanceName::TokenTruncate | ImportanceName::SequenceTruncate)
     }
@@ -216,29 +216,29 @@ recipe! {
 }
 
 impl EnvironmentTable {
-    /// Whether there is one.
+    /// True if there is an environment.
     pub fn is_on(&self) -> bool {
         !self.command.is_empty()
     }
 }
 
 impl RlTable {
-    /// Whether the run learns from rewards.
+    /// True if the run learns from rewards.
     pub fn is_on(&self) -> bool {
         self.loss != PolicyName::None
     }
 
-    /// Whether it has a value head.
+    /// True if it has a value head.
     pub fn has_values(&self) -> bool {
         self.loss == PolicyName::Ppo
     }
 
-    /// Whether it needs a reference.
+    /// True if it needs a reference.
     pub fn has_reference(&self) -> bool {
         self.is_on() && self.beta > 0.0
     }
 
-    /// What is minimised; none of rejection sampling, whose objective is the cross-entropy.
+    /// The loss; `None` for rejection sampling, whose objective is the cross-entropy.
     pub fn policy(&self) -> Option<Policy> {
         use PolicyName as P;
         let high = self.epsilon_high.unwrap_or(self.epsilon);
@@ -272,17 +272,18 @@ impl RlTable {
         Some(Policy { name, surrogate, level, reduction, divergence, values, entropies, temperature, keeps })
     }
 
-    /// Answers are sampled from some of the tokens alone.
+    /// True if answers are sampled from a part of the vocabulary.
     fn leaves_out(&self) -> bool {
         self.top_p < 1.0 || self.top_k > 0 || self.min_p > 0.0
     }
 
-    /// What answers are sampled from is kept with them, since log-probabilities that are learned from are among that alone.
+    /// True if masks of the candidate tokens are stored with answers, because log-probabilities for learning are over
+    /// these tokens only.
     pub fn keeps(&self) -> bool {
         self.leaves_out() && self.policy().is_some()
     }
 
-    /// How divergence is estimated.
+    /// Estimator of the divergence.
     pub fn estimator(&self) -> Estimator {
         match self.kl {
             EstimatorName::K1 => Estimator::K1,
@@ -291,19 +292,19 @@ impl RlTable {
         }
     }
 
-    /// Whether answers that earlier weights wrote have weights.
+    /// True if answers by earlier weights get importance weights.
     pub fn corrects(&self) -> bool {
         self.policy().is_some() && self.importance_sampling_mode != ImportanceName::None
     }
 
-    /// Whether the trainer asks the present weights for log-probabilities of answers before it learns them: of those that earlier weights
-    /// wrote (`late`), and where it adds up otherwise than whoever wrote them (`rings`).
+    /// True if the trainer recomputes log-probabilities of answers before learning them: for answers by earlier weights
+    /// (`late`), and if its order of addition differs from the sampler's (`rings`).
     pub fn recomputes(&self, late: bool, rings: bool) -> bool {
         (late && self.corrects()) || (rings && self.policy().is_some())
     }
 
-    /// Bytes of the answers that are held from one step to the next, on the host and in checkpoints, where episodes are as long as they
-    /// can be: token ids, numbers of the tokens that were written, and of a vocabulary's `kept` bytes what each was sampled from.
+    /// Maximum bytes of answers held between steps, on the host and in checkpoints, for episodes of full length: token
+    /// ids, numbers of the written tokens, and `kept` bytes of a vocabulary mask per token.
     pub fn held_bytes(&self, seq_tokens: usize, vocab: usize) -> u64 {
         let answers = self.prompts * self.answers;
         let written = (self.turns.max(1) * self.max_answer_tokens).min(seq_tokens);
@@ -316,7 +317,7 @@ impl RlTable {
         (learned + ahead) as u64
     }
 
-    /// Steps that are made of a rollout.
+    /// Number of steps per rollout.
     pub fn steps(&self) -> usize {
         self.epochs.max(1) * self.minibatches.max(1)
     }

@@ -1,4 +1,4 @@
-//! Training in rounds, each over pairs that the model of the round before has written.
+//! Training in rounds, each over pairs written by the previous round's model.
 
 use std::path::PathBuf;
 

@@ -1,10 +1,10 @@
-//! Stages as a run has them: the short form expanded, each with a name of its own.
+//! Expansion of stages: the short form is expanded, and each stage gets a unique name.
 
 use super::{Recipe, Stage};
 use crate::error::Error;
 
 impl Recipe {
-    /// Replaces the short form `stages` by stages proper, and numbers those whose name an earlier one has.
+    /// Replaces the short form `stages` by stages, and numbers those with the name of an earlier one.
     ///
     /// # Errors
     /// If there is no stage at all.

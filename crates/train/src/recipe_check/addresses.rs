@@ -1,4 +1,4 @@
-//! Addresses in a recipe, which is saved with the run.
+//! Checks of addresses in a recipe.
 
 use fathom_base::recipe::Loaded;
 use fathom_base::secrets::{in_address, redacted};
@@ -7,7 +7,7 @@ use super::refuse;
 use crate::error::Result;
 use crate::recipe::Recipe;
 
-/// Refuses addresses of text that carry a password or a signature: the recipe is saved with the run.
+/// Refuses addresses of text with a password or a signature, since the recipe is saved with the run.
 pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     let data = &loaded.value.data;
     let named = data.paths.iter().map(|path| ("data.paths".to_string(), path));

@@ -1,4 +1,4 @@
-//! What rows of data and objectives say of each other.
+//! Relations between rows of data and objectives.
 
 use fathom_base::recipe::Loaded;
 
@@ -10,7 +10,7 @@ use crate::recipe::{
     ReferenceName,
 };
 
-/// Refuses an objective that cannot be, or data that does not go with it.
+/// Refuses invalid objectives, and data that is not compatible with them.
 pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     if !loaded.value.rl.is_on() {
         lessons(loaded)?;
@@ -22,7 +22,7 @@ pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     referred(loaded)
 }
 
-/// The refusal of a key of the objective, which is of what the keys say that choose it.
+/// The refusal of a key of the objective, attributed to the keys that select it.
 fn objective_of(loaded: &Loaded<Recipe>, key: &str, message: String) -> Result<()> {
     let key = format!("objective.{key}");
     let key = key.as_str();
@@ -38,7 +38,7 @@ fn objective_of(loaded: &Loaded<Recipe>, key: &str, message: String) -> Result<(
     Err(loaded.refuse_with(key, by, message).into())
 }
 
-/// Refuses a reference that cannot be, and keys without effect on one.
+/// Refuses an invalid reference, and keys without effect on one.
 fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
     let recipe = &loaded.value;
     let Recipe { objective, model, machine, precision, .. } = recipe;
@@ -110,7 +110,7 @@ fn referred(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// A loss is not one of each pair.
+/// True if a loss is not computed per pair.
 fn sorts(objective: &ObjectiveTable) -> bool {
     let those = [LossName::Aot, LossName::AotUnpaired, LossName::Sft];
     those.contains(&objective.loss) || objective.losses.iter().any(|loss| those.contains(loss))
@@ -119,7 +119,7 @@ fn sorts(objective: &ObjectiveTable) -> bool {
 /// Refuses data that an objective cannot compare.
 fn judged(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { objective, data, stage, .. } = &loaded.value;
-    // A column next to the text is of the run's own rows.
+    // Only the run's own rows have a column with the text.
     if !objective.method.judges() && (objective.method != MethodName::Distill || objective.top_k == 0) {
         return Ok(());
     }
@@ -144,7 +144,7 @@ fn judged(loaded: &Loaded<Recipe>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses keys that say nothing of what the data is.
+/// Refuses keys that do not apply to the kind of data.
 fn lessons(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { data, model, stage, .. } = &loaded.value;
     let plain = Data::default();

@@ -1,10 +1,11 @@
-//! The loop: stages of steps, with metrics, saves and resumption.
+//! The training loop: stages of steps, with metrics, saves and resumption.
 //!
-//! A [`Run`] has three owners and passes plain values between them. `stepper` steps: it has the model, the optimizer and the data,
-//! and makes the next step. `keeper` keeps: checkpoints, copies of ranks' states, and what of them is restored. `watcher` watches: the
-//! log, what steps take, and the health of ranks. The run itself knows how far it is (`progress`), and in which order
-//! they have their turns: begin, steps, leave. `pulse` is what ranks tell each other after a step. `together` runs the stages of one run, or
-//! of several that take turns, and `recover` brings them back to an earlier step when a rank fails.
+//! A [`Run`] has three owners and passes plain values between them. The `stepper` has the model, the optimizer and the
+//! data, and computes the next step. The `keeper` saves and restores checkpoints and copies of ranks' states. The
+//! `watcher` has the log, the resources used by steps, and the health of ranks. The run itself knows its `progress` and
+//! the order of their turns: begin, steps, leave. `pulse` is the message that ranks exchange after a step. `together`
+//! runs the stages of one run, or of several that take turns, and `recover` returns them to an earlier step when a rank
+//! fails.
 
 mod keeper;
 mod parts;
@@ -37,24 +38,24 @@ use watcher::{Made, Pending, Seen, Watcher};
 /// A run in its folder.
 pub struct Run<'a> {
     recipe: &'a Recipe,
-    /// How far it is.
+    /// Progress of the run.
     progress: Progress,
     stepper: Stepper<'a>,
     keeper: Keeper<'a>,
     watcher: Watcher<'a>,
-    /// Set from outside to save and stop.
+    /// Flag set from outside to save and stop.
     stop: &'a AtomicBool,
 }
 
-/// A stage while it runs.
+/// A running stage.
 struct Running {
     stage: InStage,
-    /// Whether some rank wanted to stop, and the first to save, after the last step.
+    /// Whether, after the last step, some rank wanted to stop, and the first to save.
     agreed: [bool; 2],
 }
 
 impl<'a> Run<'a> {
-    /// Takes up the last checkpoint of the folder, if there is one.
+    /// Opens a run, continuing from the last checkpoint of the folder, if there is one.
     ///
     /// # Errors
     /// A damaged checkpoint, by name.
@@ -85,7 +86,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Goes back into the stage that ended last if there is more of it to do.
+    /// Returns to the stage that ended last if it has been given more steps.
     fn reopen(&mut self) -> Result<()> {
         let Some(progress) = self.progress.reopened(self.recipe) else { return Ok(()) };
         self.stepper.reopen(&progress)?;
@@ -93,17 +94,17 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Why no checkpoint could be saved, if none ever was.
+    /// The reason why no checkpoint could be saved, if none ever was.
     pub fn nothing_saved(&self) -> Option<&str> {
         self.keeper.unsaved().filter(|_| self.keeper.latest().is_none())
     }
 
-    /// How far the run is.
+    /// Progress of the run.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Lets `work` look at the model before the first step.
+    /// Lets `work` use the model before the first step.
     ///
     /// # Errors
     /// Those of `work`.
@@ -117,15 +118,15 @@ impl<'a> Run<'a> {
         (self.stepper.into_trainer(), self.watcher.into_log())
     }
 
-    /// Runs all stages that are left.
+    /// Runs all remaining stages.
     ///
     /// # Errors
-    /// Whatever ends a run early; what was saved stays.
+    /// Anything that ends a run early; everything saved stays.
     pub fn train(&mut self, hooks: &mut dyn Hooks) -> Result<Outcome> {
         together(std::slice::from_mut(self), &mut [hooks])
     }
 
-    /// How the run ended, if what it was asked to save is saved.
+    /// The outcome of the run, or an error if a requested save failed.
     fn ended(&self, outcome: Outcome) -> Result<Outcome> {
         match (self.keeper.unsaved(), outcome) {
             (Some(why), Outcome::Interrupted) => {
@@ -136,16 +137,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What comes before the first stage.
+    /// Setup before the first stage.
     fn begin(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
-        // There may be no stage left to enter, and what is exported is the model as it is after the last.
+        // If no stage is left to enter, the model of the last stage is exported.
         self.stepper.set_stages(self.progress.stage)?;
         self.keeper.notes().iter().for_each(|note| hooks.warn(note));
         self.stepper.section("setup", None);
         self.keeper.copy_if_first(self.stepper.trainer(), &self.progress)
     }
 
-    /// What comes before the steps of a stage.
+    /// Setup before the steps of a stage.
     fn enter(&mut self, index: usize, hooks: &mut dyn Hooks) -> Result<Running> {
         let Run { stepper, watcher, progress, .. } = self;
         watcher.enter(&stepper.device().mesh);
@@ -168,13 +169,13 @@ impl<'a> Run<'a> {
         Ok(Running { stage, agreed: [false; 2] })
     }
 
-    /// One step of a stage, or how the stage ended.
+    /// One step of a stage, or the stage's outcome.
     fn turn(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
         if running.stage.is_done(&self.progress) {
             self.read(running, hooks)?;
             return Ok(Some(Outcome::Finished));
         }
-        // Beyond the first step of a stage ranks agree at the end of each.
+        // After the first step of a stage, ranks agree at the end of each step.
         if running.agreed[0] || (running.stage.is_fresh() && self.pulse()?.stop()) {
             self.read(running, hooks)?;
             self.save(hooks)?;
@@ -203,7 +204,7 @@ impl<'a> Run<'a> {
         Ok(None)
     }
 
-    /// The next step, and the line of the one before.
+    /// Computes the next step, and logs the previous one.
     fn step(&mut self, running: &mut Running, hooks: &mut dyn Hooks) -> Result<()> {
         let (Run { stepper, keeper, watcher, progress, .. }, Running { stage, .. }) =
             (&mut *self, &mut *running);
@@ -229,13 +230,13 @@ impl<'a> Run<'a> {
         self.report(running, before, hooks)
     }
 
-    /// Reads what the last step left on the device.
+    /// Reads the last step's results from the device.
     fn read(&mut self, running: &Running, hooks: &mut dyn Hooks) -> Result<()> {
         let last = self.watcher.last();
         self.report(running, last, hooks)
     }
 
-    /// The line of a step; ends the run where its loss or gradient is not a number.
+    /// Logs a step; ends the run if its loss or gradient is not finite.
     fn report(&mut self, running: &Running, step: Option<Pending>, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(step) = step else { return Ok(()) };
         let (event, is_finite) = self.watcher.read(step, running.stage.how(), self.stepper.trainer())?;
@@ -252,33 +253,33 @@ impl<'a> Run<'a> {
         hooks.step(&event, stage_step, running.stage.steps())
     }
 
-    /// What all ranks tell after a step. All ranks call this together.
+    /// Exchanges the messages after a step. All ranks call this together.
     fn pulse(&mut self) -> Result<Pulse> {
         let due = self.keeper.save_is_due(self.progress.step);
         let reported = [self.stop.load(Ordering::Relaxed), due, self.keeper.has_written()];
         let (busy_s, tokens) = (self.watcher.busy_s(), self.watcher.tokens());
         let pulse = Pulse::gather(self.stepper.device(), reported, busy_s, tokens)?;
-        // Every rank that speaks here has made the copies of the steps before.
+        // Every rank that takes part here has made the earlier copies.
         self.keeper.confirm();
         Ok(pulse)
     }
 
-    /// Copies this rank's state; of weights that are what they should be, as far as ranks can tell.
+    /// Copies this rank's state, after comparing replicated weights.
     fn copy(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         self.watcher.compare_all(self.stepper.trainer(), self.progress.step)?;
         if self.keeper.copy(self.stepper.trainer(), &self.progress)? {
-            // What the copy counts as done must be in the log before the copy is on disk.
+            // The log must contain everything that the copy counts as done before the copy is on disk.
             self.watcher.sync()?;
             self.keeper.write_copy(hooks);
         }
         Ok(())
     }
 
-    /// Begins a save; an earlier one ends first. All ranks call this together.
+    /// Starts a save; an earlier one ends first. All ranks call this together.
     fn save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         self.end_save(hooks)?;
         let started = Instant::now();
-        // What the checkpoint counts as done must be in the log before the checkpoint is there.
+        // The log must contain everything that the checkpoint counts as done before the checkpoint exists.
         self.watcher.sync()?;
         if self.keeper.advance(self.stepper.device(), &self.progress, hooks)? {
             return Ok(());
@@ -287,18 +288,20 @@ impl<'a> Run<'a> {
         self.keeper.save(self.stepper.trainer(), &self.progress, started, hooks)
     }
 
-    /// Waits for the save that is being written, if there is one. All ranks call this together.
+    /// Waits for the save in progress, if any. All ranks call this together.
     fn end_save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
         let saved = self.keeper.end_save(self.stepper.device(), hooks)?;
         self.watcher.saved(saved)
     }
 
-    /// What follows the steps of a stage; how the run ended, if it stops there. It has saved the stage's end, and comes back to it.
+    /// Ends a stage after its steps; returns the outcome if the run stops there. The end of the stage is saved, so that
+    /// the run can return to it.
     fn leave(&mut self, running: Running, hooks: &mut dyn Hooks) -> Result<Option<Outcome>> {
         let index = running.stage.index();
         drop(running);
         self.save(hooks)?;
-        // Published before anything is measured, which may take longer than what asks the run to end waits.
+        // The checkpoint is published before any measurement, which may take longer than the grace period of a request
+        // to stop.
         self.end_save(hooks)?;
         let (trainer, log) = (self.stepper.trainer(), self.watcher.log());
         if hooks.stage_done(trainer, index, self.progress.step, log)? == Flow::Stop {
@@ -310,12 +313,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What a rank has to itself: everything but the checkpoints, which ranks share.
+/// A rank's private folder, for everything but the checkpoints, which ranks share.
 pub(crate) fn own_folder(folder: &Path, rank: usize) -> PathBuf {
     if rank == 0 { folder.to_path_buf() } else { rank_folder(folder, rank) }
 }
 
-/// The folder of a rank other than the first, inside a run's.
+/// Folder of a rank other than the first, inside the run's.
 pub fn rank_folder(folder: &Path, rank: usize) -> PathBuf {
     folder.join("ranks").join(rank.to_string())
 }

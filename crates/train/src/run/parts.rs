@@ -1,4 +1,4 @@
-//! What a run is given, and what the program around it sees of it.
+//! The parts that a run is made of, and its interface to the program around it.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -14,20 +14,20 @@ use crate::recipe::Recipe;
 use crate::source::Sources;
 use crate::step::Trainer;
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All stages are done.
     Finished,
-    /// Asked to stop; a checkpoint was saved.
+    /// Stopped on request; a checkpoint was saved.
     Interrupted,
 }
 
-/// What the program around a run sees of it; what it does not say anything about goes on.
+/// Callbacks to the program around a run; the defaults continue the run.
 pub trait Hooks {
-    /// A stage begins, or goes on after a resume.
+    /// A stage begins, or continues after a resume.
     fn stage(&mut self, _stage: &events::Stage, _settled: &Settled) {}
-    /// Something is not as it should be, and the run goes on.
+    /// A problem that does not end the run.
     fn warn(&mut self, _text: &str) {}
     /// A step ended.
     ///
@@ -36,8 +36,8 @@ pub trait Hooks {
     fn step(&mut self, _step: &events::Step, _stage_step: u64, _stage_steps: Option<u64>) -> Result<()> {
         Ok(())
     }
-    /// A stage ended after `step` updates; the model is as it is now, and saved. Called again if the run is killed before it
-    /// returns, or stops here ([`Flow::Stop`], which all ranks say together).
+    /// A stage ended after `step` updates; the current model is saved. Called again if the run is killed before this
+    /// returns, or stops here ([`Flow::Stop`], which all ranks return together).
     ///
     /// # Errors
     /// Ends the run.
@@ -52,23 +52,23 @@ pub trait Hooks {
     }
 }
 
-/// The time that a run gives to stages which have no number of steps. The first rank asks it.
+/// Time for stages without a number of steps. Used by the first rank.
 pub trait StageTime {
-    /// What its clock shows, in seconds.
+    /// The clock, in seconds.
     fn now_s(&self) -> f64;
-    /// Seconds that the steps of a stage may still take; steps of it took `spent_s` before this process entered it.
+    /// Seconds left for the steps of a stage, `spent_s` of which were used before this process entered it.
     fn left_s(&self, stage: usize, spent_s: f64) -> f64;
-    /// Seconds of a step of a stage, by what is known before it makes one.
+    /// Predicted seconds of a stage's step, if known before the first.
     fn step_s(&self, _stage: usize) -> Option<f64> {
         None
     }
 }
 
-/// Makes a rank's part of the model on a device as it was before the first step: of several adapters over one base, which the first has
-/// made, each but the first over its.
+/// Creates a rank's part of the model on a device in its state before the first step. Of several adapters over one
+/// base, the first creates the base, and the others are created over it.
 pub type Rebuild<'a> = &'a dyn Fn(&Device, Option<&Trainer>) -> Result<Trainer>;
 
-/// What a run is made of.
+/// Parts of a run.
 pub struct RunParts<'a> {
     /// Its recipe.
     pub recipe: &'a Recipe,
@@ -80,14 +80,14 @@ pub struct RunParts<'a> {
     pub sources: Box<dyn Sources + 'a>,
     /// Its log.
     pub metrics: MetricsWriter,
-    /// The time of stages without steps; `None` where another rank knows it, or all stages have their steps.
+    /// Time of stages without steps; `None` on ranks that do not decide, or if all stages have steps.
     pub time: Option<&'a dyn StageTime>,
-    /// Ranks that share the disk behind this one's memory, itself among them.
+    /// Number of ranks that share this rank's disk, including itself.
     pub disk_sharers: usize,
-    /// Set from outside to save and stop.
+    /// Flag set from outside to save and stop.
     pub stop: &'a AtomicBool,
-    /// Makes the trainer again, for ranks that fail; `None`: a failure ends the run.
+    /// Recreates the trainer of a failed rank; `None`: a failure ends the run.
     pub rebuild: Option<Rebuild<'a>>,
-    /// Checkpoints have the trained part alone, over this model; `None`: the whole model.
+    /// The base model of checkpoints that have the trained part only; `None`: checkpoints have the whole model.
     pub base: Option<Base>,
 }

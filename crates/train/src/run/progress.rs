@@ -1,12 +1,12 @@
-//! How far a run is: a plain value, saved with every checkpoint. More of a stage that has ended: a run whose recipe has more steps
-//! now, or more minutes, goes on where it was, with its optimizer.
+//! Progress of a run: a plain value, saved with every checkpoint. A stage that has ended can continue where it was,
+//! with its optimizer, if the recipe now has more steps or minutes.
 
 use fathom_text::loader::Cursor;
 use serde::{Deserialize, Serialize};
 
 use crate::recipe::Recipe;
 
-/// How far a run is; saved with every checkpoint.
+/// Progress of a run; saved with every checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Finished updates.
@@ -19,15 +19,15 @@ pub struct Progress {
     pub tokens: u64,
     /// Time spent in steps.
     pub time_s: f64,
-    /// Of it in this stage's.
+    /// Time spent in steps of this stage.
     #[serde(default)]
     pub stage_time_s: f64,
     /// Position in the stage's data; `None` at its beginning.
     pub cursor: Option<Cursor>,
-    /// Where the stage before ended, until this one has made a step: more steps of it go on from there.
+    /// End of the previous stage, until this one has taken a step: additional steps of it continue from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Ended>,
-    /// What delayed scaling looks back on, in what is saved of a run.
+    /// History of delayed scaling, in saved progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amax: Option<Amax>,
 }
@@ -42,7 +42,7 @@ pub struct Ended {
     pub stage_time_s: f64,
     /// Position in the stage's data.
     pub cursor: Option<Cursor>,
-    /// `run.minutes` of then.
+    /// `run.minutes` at that time.
     pub minutes: Option<f64>,
 }
 
@@ -50,14 +50,15 @@ pub struct Ended {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amax {
-    /// The row that the next step will be.
+    /// The row for the next step.
     pub row: usize,
     /// The bits of f32 [steps, operands], row by row.
     pub bits: Vec<u32>,
 }
 
 impl Progress {
-    /// After another step of this many seconds, with its source at a position; its tokens are added when all ranks have said theirs.
+    /// Adds a step of `step_s` seconds that left its source at `cursor`; its tokens are added when all ranks have
+    /// reported theirs.
     pub(super) fn add_step(&mut self, step_s: f64, cursor: Cursor) {
         (self.step, self.stage_step) = (self.step + 1, self.stage_step + 1);
         self.time_s += step_s;
@@ -65,7 +66,7 @@ impl Progress {
         (self.cursor, self.ended) = (Some(cursor), None);
     }
 
-    /// At the beginning of the next stage, of a run of so many minutes.
+    /// Progress at the beginning of the next stage, in a run of `minutes` minutes.
     pub(super) fn after_stage(&self, minutes: Option<f64>) -> Progress {
         let Progress { stage_step, stage_time_s, cursor, .. } = self.clone();
         let ended = Some(Ended { stage_step, stage_time_s, cursor, minutes });
@@ -79,8 +80,8 @@ impl Progress {
         Progress { ended, ..started }
     }
 
-    /// Whether the recipe has more steps for the stage that ended last than it made, or more minutes for the whole run, and no
-    /// later stage has made a step.
+    /// True if the recipe has more steps for the stage that ended last than it took, or more minutes for the whole run,
+    /// and no later stage has taken a step.
     pub fn has_more(&self, recipe: &Recipe) -> bool {
         let last = self.stage.checked_sub(1).and_then(|index| recipe.stage.get(index));
         let (Some(table), Some(ended)) = (last, self.ended.as_ref().filter(|_| self.stage_step == 0)) else {
@@ -94,7 +95,8 @@ impl Progress {
         }
     }
 
-    /// Back at the end of the stage that ended last, instead of at the beginning of the next, if there is more of it to do.
+    /// Progress at the end of the stage that ended last, instead of at the beginning of the next, if more of it is to
+    /// be done.
     pub(super) fn reopened(&self, recipe: &Recipe) -> Option<Progress> {
         if !self.has_more(recipe) {
             return None;

@@ -1,5 +1,5 @@
-//! What a run does when a rank fails: the ranks that are well keep their state, the failed one is rebuilt, and all go back to
-//! the last step that every one of them has.
+//! Recovery from a rank's failure: healthy ranks keep their state, the failed one is rebuilt, and all return to the
+//! last step that every one of them has.
 
 use std::any::Any;
 use std::time::Instant;
@@ -13,17 +13,17 @@ use crate::agree::gather;
 use crate::error::{Error, Result};
 use crate::step::Trainer;
 
-/// What happened to this rank.
+/// A failure on this rank.
 pub(super) struct Failed {
     pub error: Error,
-    /// It is this rank that failed: nothing that it has may be used.
+    /// This rank itself failed: none of its data may be used.
     pub lost: bool,
-    /// It panicked, so what it holds may be half made.
+    /// This rank panicked, so its values may be incomplete.
     pub panicked: bool,
 }
 
 impl Failed {
-    /// From a panic in the midst of a step: this rank's fault, unless the others had failed before.
+    /// From a panic during a step: this rank's failure, unless others had failed before.
     pub fn panic(device: &Device, panic: &(dyn Any + Send)) -> Failed {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -38,8 +38,8 @@ impl Failed {
         Failed { error: Error::Link(error), lost: first.is_ok(), panicked: true }
     }
 
-    /// From an error, if it is one that a run can go on after: a rank that is gone, weights of one rank that are not those of
-    /// the others, a gradient that is not a number.
+    /// From an error, if a run can continue after it: a missing rank, one rank's weights that differ from the others',
+    /// or a gradient that is not finite.
     ///
     /// # Errors
     /// Any other.
@@ -59,10 +59,10 @@ impl Failed {
     }
 }
 
-/// Brings all ranks back to the last common step, of each run that takes turns on them. All ranks call this together.
+/// Returns all ranks to the last common step, in each run that takes turns on them. All ranks call this together.
 ///
 /// # Errors
-/// The failure itself, if there is nothing to go back to or a rank does not come.
+/// The failure itself, if there is no common state or a rank does not come.
 pub(super) fn recover(runs: &mut [Run<'_>], failed: Failed, hooks: &mut [&mut dyn Hooks]) -> Result<()> {
     let Failed { error, lost, panicked } = failed;
     let (started, why) = (Instant::now(), error.to_string());
@@ -86,7 +86,7 @@ pub(super) fn recover(runs: &mut [Run<'_>], failed: Failed, hooks: &mut [&mut dy
     for (run, hooks) in runs.iter_mut().zip(hooks) {
         let Some(progress) = run.keeper.go_back(run.stepper.trainer_mut())? else { return Err(error) };
         run.go_on_from(progress)?;
-        // Whoever was rebuilt has no copies of its partner's yet.
+        // A rebuilt rank has no copies of its partner's yet.
         run.keeper.trade(&device)?;
         hooks.warn(&format!("went back to step {}: {why}", run.progress.step));
         run.watcher.recovering(Recovering { started, why: why.clone(), lost: lost.clone() });
@@ -94,7 +94,7 @@ pub(super) fn recover(runs: &mut [Run<'_>], failed: Failed, hooks: &mut [&mut dy
     Ok(())
 }
 
-/// Makes the models of this rank again, in the memory that the old ones give up: the first with the base, the others over it.
+/// Recreates this rank's models in the memory freed by the old ones: the first with the base, the others over it.
 fn rebuild(runs: &mut [Run<'_>]) -> Result<()> {
     let devices: Vec<Device> = runs.iter_mut().map(|run| run.stepper.vacate()).collect();
     let mut first: Option<&Trainer> = None;

@@ -1,5 +1,6 @@
-//! The stages of a run, or of several in one process that take turns, a step of each after the other: adapters over one base. Each is the
-//! run that it would be alone, with its own data, optimizer, log and checkpoints, so it resumes alone as well, wherever it was.
+//! The stages of a run, or of several in one process that take turns step by step: adapters over one base. Each behaves
+//! as it would alone, with its own data, optimizer, log and checkpoints, so it can be resumed alone too, wherever it
+//! was.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +9,7 @@ use super::{Hooks, Outcome, Run, Running};
 use crate::error::Result;
 use crate::offload::Passed;
 
-/// A run among others.
+/// One of the runs that take turns.
 struct Turn<'a, 'b> {
     run: &'b mut Run<'a>,
     hooks: &'b mut dyn Hooks,
@@ -17,8 +18,8 @@ struct Turn<'a, 'b> {
 }
 
 impl Turn<'_, '_> {
-    /// A turn of one of several, which has the memory of its plan: what is open behind it is passed on, and nothing of this run is under
-    /// way or unread after it.
+    /// A turn of one of several, within the memory of its plan: open offload engines are handed over, and nothing of
+    /// this run is in flight or unread afterwards.
     fn take_among(&mut self, passed: &mut Passed) -> Result<()> {
         let stage = self.running.as_ref().map(|at| &at.stage);
         self.run.stepper.take_over(std::mem::take(passed), stage)?;
@@ -31,7 +32,7 @@ impl Turn<'_, '_> {
         Ok(())
     }
 
-    /// One step, or what comes between stages.
+    /// One step, or the work between stages.
     fn take(&mut self) -> Result<()> {
         let Turn { run, hooks, running, ended } = self;
         if running.is_none() {
@@ -59,15 +60,15 @@ impl Turn<'_, '_> {
     }
 }
 
-/// Runs all stages that are left of several runs on one device, in turns of a step each; one alone takes no turns. When a rank fails, all
-/// go back a few steps, as often as the recipe of the first allows, where all can be rebuilt; any other failure of one ends all. What each
-/// saved stays.
+/// Runs all remaining stages of several runs on one device, which take turns of a step each; a single run takes no
+/// turns. When a rank fails and all can be rebuilt, all return to an earlier step, as often as the first recipe allows;
+/// any other failure of one ends all. Everything saved stays.
 ///
 /// # Errors
-/// The first failure of any.
+/// The first failure of any run.
 ///
 /// # Panics
-/// If there are not as many hooks as runs.
+/// If the number of hooks differs from the number of runs.
 #[track_caller]
 pub fn together(runs: &mut [Run<'_>], hooks: &mut [&mut dyn Hooks]) -> Result<Outcome> {
     assert_eq!(runs.len(), hooks.len(), "together: hooks of each run");
@@ -77,7 +78,7 @@ pub fn together(runs: &mut [Run<'_>], hooks: &mut [&mut dyn Hooks]) -> Result<Ou
         if restarts == 0 || !runs.iter().all(|run| run.stepper.can_rebuild()) {
             return all_turns(runs, hooks);
         }
-        // A rank that is rebuilt keeps nothing of what a panic may have left half made.
+        // A rebuilt rank keeps nothing that a panic may have left incomplete.
         let ended = catch_unwind(AssertUnwindSafe(|| all_turns(runs, hooks)));
         let failed = match ended {
             Ok(Ok(outcome)) => return Ok(outcome),

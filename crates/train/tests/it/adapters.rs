@@ -1,5 +1,5 @@
-//! Adapters: a step has the same bits wherever activations are, its plan is its peak, ranks give what one gives; and PEFT's folders
-//! compute, train and merge to PEFT's figures.
+//! Adapters: a step has the same bits for all places of activations, its plan is its peak, and several ranks give the
+//! results of one; PEFT's folders compute, train and merge to PEFT's figures.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::mesh::{ADAMW, Case, ONE, batches, every_rank, in_step, spec};
 
-/// Virtual tokens in five ways.
+/// Virtual tokens of all five kinds.
 pub const LEADING: [AdapterMethod; 5] = [
     AdapterMethod::Prompt { tokens: 3, encoder: None },
     AdapterMethod::Prompt { tokens: 3, encoder: Some(PromptEncoder { hidden: 8, lstm: false }) },
@@ -31,7 +31,7 @@ pub const LEADING: [AdapterMethod; 5] = [
 const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
 const DORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: true, singular: false };
 
-/// The model with an adapter of some of what is fused, and of what ends sub-layers.
+/// The model with an adapter on some parts of fused weights, and on the last weights of sub-layers.
 fn adapted(method: AdapterMethod, case: &Case) -> Spec {
     let spec = (case.spec)(case.tied);
     let ends = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
@@ -59,7 +59,7 @@ pub fn train(device: &Device, case: &Case, method: AdapterMethod, places: Places
     train_spec(device, case, adapted(method, case), places)
 }
 
-/// Four steps of an adapter alone, of a model that has one.
+/// Four steps that train only the adapter of `spec`.
 pub fn train_spec(device: &Device, case: &Case, spec: Spec, places: Places) -> Seen {
     let how = in_step(case);
     let ranks = Ranks { rank: device.mesh.rank(), ..how.ranks };
@@ -121,7 +121,7 @@ fn ranks_give_what_one_gives() {
     for method in [LORA, DORA, AdapterMethod::Factors, AdapterMethod::Networks(8)].into_iter().chain(LEADING)
     {
         if matches!(method, AdapterMethod::Prefix { encoder: Some(_), .. }) {
-            // Refused: what all its layers share is not summed over ranks.
+            // This is refused: the encoder shared by all layers is not summed over ranks.
             continue;
         }
         let one = every_rank(ONE, &|device| train(device, &ONE, method, Places::linear())).remove(0);
@@ -132,7 +132,7 @@ fn ranks_give_what_one_gives() {
             (Grid { tp: 2, sequence_parallel: true, ..grid }, Sharding::Optim),
             (Grid { cp: 2, ..grid }, Sharding::Optim),
         ] {
-            // Refused: ranks would have some of the heads that a prefix has keys and values of, or some rows of the embedding.
+            // This is refused: each rank would have only some of the heads of a prefix, or some rows of the embedding.
             let refused = grid.sequence_parallel || matches!(method, AdapterMethod::Prefix { .. });
             if grid.tp > 1 && refused && LEADING.contains(&method) {
                 continue;
@@ -158,7 +158,7 @@ pub fn golden(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_adapters").join(path)
 }
 
-/// A case of PEFT's.
+/// A golden case of PEFT.
 pub struct Peft {
     pub name: &'static str,
     pub expected: Value,
@@ -176,7 +176,7 @@ impl Peft {
         self.expected[key].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
     }
 
-    /// What PEFT's case trains.
+    /// The weights trained in PEFT's case.
     fn trained(&self) -> Trained {
         let patterns = match self.name {
             "modules_to_save" => vec![r"norm\.weight$".into(), "lm_head".into()],
@@ -190,7 +190,7 @@ impl Peft {
         Trained::adapter(&patterns).unwrap()
     }
 
-    /// The documents, each behind this many virtual tokens.
+    /// The documents, each after `lead` virtual tokens.
     pub fn micro(&self, lead: usize) -> MicroBatch {
         let ints = |key| self.list(key).into_iter().map(|x| x as i32).collect::<Vec<i32>>();
         let starts = self.list("document_starts");
@@ -247,7 +247,7 @@ impl Peft {
 
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
-/// Cases whose folders are read: all that PEFT wrote.
+/// The cases whose folders PEFT wrote.
 const READ: [&str; 34] = [
     "lora_attention",
     "lora_all_linear",
@@ -301,10 +301,10 @@ fn pefts_folders_compute_and_merge_as_in_peft() {
     for name in READ {
         let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
         let (model, params) = case.model(&device);
-        // PEFT takes projections apart in f32, and what it then takes out of them is that inexact.
+        // PEFT decomposes projections in f32, and its subtraction has that error.
         let bar = if name == "pissa" { 2e-5 } else { 3e-6 };
         case.close("logits", &case.logits(&device, &model, &params), "logits", bar);
-        // What is written is what was read, byte for byte.
+        // Written files equal the read ones byte for byte.
         let folder = tempfile::tempdir().unwrap();
         save_peft(&device, &model, &params, folder.path(), ("llama", &case.trained())).unwrap();
         let [ours, theirs] = [folder.path().to_path_buf(), golden(name).join("before")]
@@ -344,7 +344,7 @@ fn three_steps_are_pefts() {
         }
         let (trained, lead) = (case.trained(), model.spec.virtual_tokens());
         if name == "qwen2_lora_only" {
-            // Biases of queries and values are one weight with those of keys, which PEFT leaves as they are.
+            // Here the biases of queries, keys and values are one weight; PEFT leaves those of keys unchanged.
             let error = frozen(&mut model, &mut params, &trained).unwrap_err().to_string();
             assert!(error.contains("are one weight here"), "{error}");
             continue;
@@ -387,7 +387,8 @@ fn three_steps_are_pefts() {
     }
 }
 
-/// The folder of a model with low-rank terms of `targets` whose weights that `trained` means moved, its configuration, and logits.
+/// A saved model with low-rank terms on `targets` whose weights matching `trained` were changed: its folder,
+/// configuration, and logits before and after.
 fn moved(base: &str, targets: &[&str], trained: &str) -> (tempfile::TempDir, Value, [Vec<f32>; 2]) {
     let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open("lora_attention"));
     let base = open(&golden(base)).unwrap();
@@ -419,7 +420,7 @@ fn moved(base: &str, targets: &[&str], trained: &str) -> (tempfile::TempDir, Val
     (folder, serde_json::from_str(&text).unwrap(), [before, after])
 }
 
-/// PEFT refuses to save a module that has terms, and reads its weight from under them.
+/// PEFT refuses to save a module with terms, and reads its weight from below them.
 #[test]
 fn what_is_trained_under_terms_is_no_saved_module() {
     for (base, targets, trained, under) in [
@@ -437,14 +438,14 @@ fn what_is_trained_under_terms_is_no_saved_module() {
         let name = format!("base_model.model.{under}.base_layer.weight");
         assert!(tensors.shape(&name).is_some(), "{base} {trained}: {:?}", tensors.names());
     }
-    // A head that is the embedding has the embedding's new weights in PEFT only if it is saved as well.
+    // PEFT gives a tied head the embedding's new weights only if the head is saved as well.
     let (folder, config, [before, after]) = moved("tied", &["q_proj"], "embed_tokens");
     assert!(before == after);
     assert_eq!(config["modules_to_save"], json!(["lm_head", "model.embed_tokens"]));
     assert_eq!(config["ensure_weight_tying"], json!(true));
     let tensors = SafeTensors::open_file(&folder.path().join("adapter_model.safetensors")).unwrap();
     assert!(tensors.shape("base_model.model.lm_head.weight").is_some());
-    // The name of a module, not of files.
+    // The pattern is a module's name, not a name in files.
     let (_, config, [before, after]) = moved("mixtral", &["q_proj"], r"\.gate\.");
     assert!(before == after);
     assert_eq!(config["modules_to_save"], json!(["model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]));

@@ -1,5 +1,5 @@
-//! Adapters of embeddings, heads and experts, rows of tokens, and dropout: the same bits wherever activations are, plans that are peaks,
-//! ranks that give what one gives.
+//! Adapters of embeddings, heads and experts, rows of tokens, and dropout: the same bits for all places of activations,
+//! plans that equal peaks, and several ranks like one.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::mesh::{ADAMW, Case, ONE, every_rank, in_step, spec};
 
 const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
 
-/// Low-rank terms of these, of rank 4.
+/// Low-rank terms of rank 4 on these weights.
 fn lora(spec: Spec, ends: &[&str]) -> Adapter {
     let targets = Targets::Ends(ends.iter().map(|end| end.to_string()).collect());
     let names = spec.targeted(&targets).unwrap();
@@ -53,7 +53,7 @@ fn stacked(tied: bool) -> Spec {
     spec.clone().with_adapter(lora(spec, &ends)).unwrap()
 }
 
-/// Terms of different ranks in one weight, which have biases.
+/// Terms of different ranks on parts of one weight, which has biases.
 fn uneven(tied: bool) -> Spec {
     let spec = spec(tied);
     let mut adapter = lora(spec.clone(), &["q_proj", "v_proj", "o_proj"]);
@@ -74,7 +74,7 @@ fn dropping(tied: bool) -> Spec {
 /// Name, model, whether the head is the embedding, whether there are experts.
 type Kind = (&'static str, fn(bool) -> Spec, bool, bool);
 
-/// All of them.
+/// All kinds.
 const ALL: [Kind; 7] = [
     ("tables", tables, false, false),
     ("tied tables", tables, true, false),
@@ -162,17 +162,17 @@ fn what_cannot_have_terms_is_refused() {
     refuse(tokens(&[3]), spec(true), "the head is the embedding");
     refuse(tokens(&[3, 3]), spec(false), "named twice");
     refuse(tokens(&[131]), spec(false), "token 131");
-    // Neither the embedding, nor the head, nor experts are meant by all projections.
+    // `AllLinear` includes neither the embedding, nor the head, nor experts.
     let all = mixtral(false).targeted(&Targets::AllLinear).unwrap();
     assert!(all.iter().all(|name| name.contains("self_attn")), "{all:?}");
-    // An MLP's end is not that of a stack of experts.
+    // The suffix of an MLP's weight does not match a stack of experts.
     assert!(spec(false).targeted(&Targets::Ends(vec!["down_proj".into()])).unwrap().len() == 4);
-    // A merged head would be the embedding's, too.
+    // Merging into a tied head would change the embedding too.
     assert!(tables(true).merges().unwrap_err().contains("head"));
     assert!(tables(false).merges().is_ok());
 }
 
-/// PEFT's case of attention's projections, with dropout.
+/// PEFT's case of attention projections, with dropout.
 fn drops(device: &Device, dropout: f64) -> (Model, Params) {
     let base = open(&golden("llama")).unwrap();
     let (spec, tensors) = open_peft(&golden("lora_attention/before"), base.spec).unwrap();
@@ -183,7 +183,7 @@ fn drops(device: &Device, dropout: f64) -> (Model, Params) {
     (model, params)
 }
 
-/// Losses and norms of steps over some micro batches, each step with the number of its first sample.
+/// Losses and norms of steps over some micro-batches, each with the number of its first sample.
 fn drop_steps(dropout: f64, steps: &[u64], micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> Vec<[f32; 2]> {
     let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open("lora_attention"));
     let (mut model, mut params) = drops(&device, dropout);
@@ -207,21 +207,21 @@ fn dropout_is_packed_as_it_is_accumulated() {
     let packed = drop_steps(0.4, &[0, 3, 6, 9], &|micro| vec![micro]);
     let alone =
         drop_steps(0.4, &[0, 3, 6, 9], &|micro| (0..3).map(|doc| part(&micro, doc..doc + 1)).collect());
-    // In another order, too.
+    // The order of micro-batches does not matter either.
     let turned = drop_steps(0.4, &[0, 3, 6, 9], &|micro| vec![part(&micro, 2..3), part(&micro, 0..2)]);
     for other in [&alone, &turned] {
         for (a, b) in packed.iter().flatten().zip(other.iter().flatten()) {
             assert!((a - b).abs() < 1e-6 * b.abs(), "{packed:?} {other:?}");
         }
     }
-    // Each step drops others; the same step the same.
+    // Each step has its own dropout, which is reproducible.
     let first = |step: u64| drop_steps(0.4, &[step], &|micro| vec![micro])[0];
     assert_eq!(first(3), first(3));
     assert_ne!(first(3), first(6));
     assert_eq!(first(0), packed[0]);
 }
 
-/// Over many steps the mean of the losses is near that without dropout; a step's own is not.
+/// Over many steps, the mean loss is near that without dropout; a single step's is not.
 #[test]
 fn dropout_keeps_the_expectation_and_evaluation_drops_nothing() {
     let plain = drop_steps(0.0, &[0], &|micro| vec![micro])[0][0];

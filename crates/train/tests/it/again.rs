@@ -1,4 +1,4 @@
-//! Runs that are started again, and what they find in their folder.
+//! Restarted runs, and the state that they find in their folder.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const EVERY_STEP: Checkpoint = Checkpoint {
     trained_only: false,
 };
 
-/// Runs a recipe on one rank; the trainer at its end.
+/// Runs a recipe on one rank; returns the final trainer.
 fn alone(folder: &Path, recipe: &Recipe) -> Trainer {
     let stop = AtomicBool::new(false);
     alone_with(folder, recipe, &stop, &mut Watch { warnings: Vec::new(), stop_at: None, stop: &stop })
@@ -40,7 +40,7 @@ fn alone_with(folder: &Path, recipe: &Recipe, stop: &AtomicBool, hooks: &mut dyn
     trainer
 }
 
-/// Runs a recipe on one rank, from sources and with a time for its stages.
+/// Runs a recipe on one rank, with these sources and a time limit for its stages.
 pub fn alone_from(
     folder: &Path,
     recipe: &Recipe,
@@ -68,7 +68,7 @@ pub fn alone_from(
     (outcome, run.finish().0)
 }
 
-/// A recipe of two stages, the second stretching the model's length.
+/// A recipe of two stages, the second of which extends the context.
 fn two_stages(folder: &Path) -> Recipe {
     write_store(&folder.join("store"));
     let mut recipe = recipe(folder, mesh(Grid::default(), 0), EVERY_STEP);
@@ -85,7 +85,7 @@ fn a_run_whose_stages_are_done_has_the_specification_of_the_last() {
     let recipe = two_stages(folder.path());
     let first = alone(folder.path(), &recipe).model.spec;
     assert_eq!((first.max_positions, &first.ropes[0].scaling), (512, &RopeScaling::Linear { factor: 2.0 }));
-    // As after a kill between the last save and the export.
+    // The state after a kill between the last save and the export.
     assert_eq!(alone(folder.path(), &recipe).model.spec, first);
 }
 
@@ -105,11 +105,11 @@ fn the_last_checkpoint_of_each_stage_stays_and_what_no_run_wrote() {
     assert_eq!(names, [first, "LATEST", "step-00000002", copy, "step-00000005", notes]);
 }
 
-/// Looks for the newest checkpoint where a run would measure.
+/// Looks up the newest checkpoint while measuring.
 struct Measuring {
     checkpoints: Checkpoints,
     found: Vec<Option<u64>>,
-    /// Asked to stop while it measures for the first time.
+    /// Asks to stop during the first measurement.
     stops: bool,
 }
 
@@ -152,7 +152,7 @@ fn a_run_that_stops_while_it_measures_comes_back_to_the_measurement() {
     assert_eq!(hooks.found, [Some(2), Some(2), Some(5)]);
 }
 
-/// One checkpoint, of step 1.
+/// A folder with one checkpoint, of step 1.
 fn saved() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     every_rank(ONE, &|device| resume(device, &ONE, folder.path(), 1));
@@ -185,7 +185,7 @@ fn a_checkpoint_that_was_put_aside_is_found() {
     let [place, aside] = ["step-00000001", ".step-00000001.old"].map(|name| folder.path().join(name));
     std::fs::rename(&place, &aside).unwrap();
     assert_eq!(load(folder.path()).unwrap().unwrap().step, 1);
-    // One of the same step takes its place.
+    // A checkpoint of the same step takes its place.
     let save = |device: &Device| {
         let progress = Progress { step: 1, tokens: 7, ..Progress::default() };
         let trainer = crate::mesh::trainer(device, &ONE);
@@ -212,7 +212,7 @@ fn ranks_that_find_different_checkpoints_end() {
     assert!(errors.iter().all(|error| error.contains(expected)), "{errors:?}");
 }
 
-/// Samples of uneven lengths are filled up where ranks share their tokens or trade rows.
+/// Samples of uneven lengths are padded if ranks share their tokens or exchange rows.
 #[test]
 fn samples_of_any_length_go_over_any_mesh() {
     let grid = |tp, cp, dp, ep| Grid { tp, cp, dp, ep, ..Grid::default() };
@@ -257,7 +257,7 @@ fn more_documents_than_masks_have_room_for_are_an_error_with_its_key() {
     }
 }
 
-/// GPT-2's: positions are a table, which the last stage of a pipeline has nothing of although it has the embedding.
+/// Like GPT-2: positions are a table, which the last pipeline stage does not have although it has the embedding.
 fn positions(tied: bool) -> Spec {
     let layers = vec![LayerSpec::decoder(None, None); 4];
     Spec {

@@ -1,4 +1,4 @@
-//! What ranks may use: they plan with the same bytes, and share one disk.
+//! Budgets of ranks: they plan with the same bytes, and share one disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn machine(isa: Isa) -> Arc<Cpu> {
     Arc::new(Cpu::new(1, Some(isa)).with_rates(Some(rates)))
 }
 
-/// Keeps the places of the stage.
+/// Stores the places of the stage.
 #[derive(Default)]
 struct Chosen(Option<Places>);
 
@@ -42,7 +42,7 @@ impl Hooks for Chosen {
     }
 }
 
-/// The places that each rank chooses, with so much memory, or why it does not run.
+/// The places that each rank chooses with this much memory, or its error.
 fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result<Places, String>> {
     let one = |seat: Seat| {
         let mesh = Mesh::new(grid(), Box::new(seat.take()));
@@ -53,7 +53,7 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
         let metrics = MetricsWriter::open(own.join("metrics.jsonl")).unwrap();
         let (trainer, stores) =
             (trainer(recipe, &device).unwrap(), Stores::open(recipe, None, VOCAB).unwrap());
-        // Asked to stop before its first step.
+        // Set to stop before the first step.
         let stop = &AtomicBool::new(true);
         let parts = RunParts {
             recipe,
@@ -98,7 +98,7 @@ fn planned(folder: &Path, isa: Isa, set: impl FnOnce(&mut Recipe)) -> (Recipe, P
     (recipe, plan)
 }
 
-/// On every instruction set of this processor: each needs other scratch, and has other places that fit.
+/// Runs on all instruction sets of this processor, since each has different scratch sizes and fitting places.
 #[test]
 fn ranks_with_unequal_memory_choose_the_same_places() {
     for isa in Isa::ALL.into_iter().filter(|isa| *isa <= Isa::detect()) {

@@ -1,4 +1,4 @@
-//! Checkpoints: written while steps go on, they hold what was there when they began.
+//! Checkpoints: written while steps continue, they contain the state at their start.
 
 use fathom_grad::Moments;
 use fathom_tensor::DType;
@@ -47,7 +47,7 @@ fn a_checkpoint_is_of_the_moment_it_began() {
         }
         assert!(bits(&other) == bits(&one), "{dtype:?}: the same three steps");
 
-        // The same tensors under another progress: nothing is written again but where the run is.
+        // With the same tensors but other progress, only the progress is written.
         let later = Progress { stage: 1, ..progress };
         assert!(checkpoints.advance(&later).unwrap());
         assert!(!checkpoints.advance(&Progress { step: 5, ..later.clone() }).unwrap());
@@ -56,7 +56,7 @@ fn a_checkpoint_is_of_the_moment_it_began() {
     }
 }
 
-/// A refusal names the checkpoint before the damaged one, and how to go on from there.
+/// The error names the checkpoint before the damaged one, and how to continue from it.
 #[test]
 fn a_damaged_checkpoint_names_the_one_before_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn two(folder: &std::path::Path) -> (Checkpoints, Trainer) {
     (checkpoints, trainer)
 }
 
-/// Nothing says which checkpoint is the newest: the run is not restarted over them.
+/// Without `LATEST` the newest checkpoint is unknown, and the run does not start over them.
 #[test]
 fn a_missing_latest_is_refused_with_the_choice() {
     let folder = tempfile::tempdir().unwrap();
@@ -110,17 +110,17 @@ fn a_missing_latest_is_refused_with_the_choice() {
         let error = checkpoints.load_latest(&mut trainer).unwrap_err().to_string();
         assert!(error.contains("should name a checkpoint"), "{error}");
     }
-    // Killed between the publication of the first checkpoint and its mention.
+    // The state after a kill between publishing the first checkpoint and naming it.
     std::fs::remove_file(&latest).unwrap();
     std::fs::remove_dir_all(folder.path().join("step-00000005")).unwrap();
     std::fs::write(folder.path().join(".LATEST.next"), "step-00000003").unwrap();
     assert_eq!(checkpoints.load_latest(&mut trainer).unwrap().unwrap().step, 3);
-    // And before it.
+    // The state before it.
     std::fs::remove_dir_all(folder.path().join("step-00000003")).unwrap();
     assert_eq!(checkpoints.load_latest(&mut trainer).unwrap(), None);
 }
 
-/// What stands in a checkpoint is what was written, all of it.
+/// All files of a checkpoint are protected by hashes.
 #[test]
 fn every_file_of_a_checkpoint_is_covered() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,13 +157,13 @@ fn every_file_of_a_checkpoint_is_covered() {
     std::fs::remove_file(&stray).unwrap();
     assert!(checkpoints.load_latest(&mut trainer).unwrap().is_some());
 
-    // The state of another step.
+    // A state file of another step.
     std::fs::copy(folder.path().join("step-00000003/state.json"), &state).unwrap();
     let error = checkpoints.found().err().unwrap().to_string();
     assert!(error.contains("is of step 3, in the folder of step 5"), "{error}");
 }
 
-/// Checkpoints of earlier versions: their `state.json` ends without a hash.
+/// Checkpoints of earlier versions, whose `state.json` ends without a hash.
 #[test]
 fn an_earlier_layout_is_read_and_noted() {
     let folder = tempfile::tempdir().unwrap();
@@ -185,13 +185,13 @@ fn an_earlier_layout_is_read_and_noted() {
         let error = checkpoints.load_latest(&mut trainer).unwrap_err().to_string();
         assert!(error.contains("state.json") && error.contains(number.split('"').nth(1).unwrap()), "{error}");
     }
-    // What goes on from it is of today's layout.
+    // A run that continues from it writes the current layout.
     std::fs::write(&state, &old).unwrap();
     checkpoints.advance(&Progress { step: 5, tokens: 9, ..Progress::default() }).unwrap();
     assert!(checkpoints.note().is_none());
 }
 
-/// Weights may be secret: no other user of the machine reads a checkpoint.
+/// Weights may be secret: other users of the machine cannot read a checkpoint.
 #[test]
 fn a_checkpoint_is_its_owners() {
     use std::os::unix::fs::PermissionsExt;
@@ -205,7 +205,7 @@ fn a_checkpoint_is_its_owners() {
     }
 }
 
-/// Moments that are codes are stored as what they stand for, and go on as if they had never been.
+/// Moments stored as codes are saved as the values that they represent, and resume exactly.
 #[test]
 fn codes_of_moments_resume() {
     let how = how(fathom_grad::Places::none(), 256);
@@ -241,7 +241,7 @@ fn codes_of_moments_resume() {
     }
 }
 
-/// A run without masters goes on as if it had never been interrupted.
+/// A run without masters resumes exactly.
 #[test]
 fn weights_without_masters_resume() {
     let how = how(fathom_grad::Places::none(), 256);

@@ -1,4 +1,4 @@
-//! Configurations with numbers that no model has: refused by key, or planned. Nothing panics.
+//! Configurations with impossible numbers: refused by key, or planned. Nothing panics.
 
 use std::path::{Path, PathBuf};
 

@@ -1,16 +1,15 @@
-//! A student and its teacher: the same steps on every mesh, packed or not, in parts or at once, as planned.
+//! A student and its teacher: the same steps on every mesh, packed or not, in parts or at once, and as planned.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::Places;
-use fathom_model::{Init, LlamaSizes, Model, Spec, StateProjections, initialise};
+use fathom_model::{Init, LlamaSizes, LoadedModel, Model, Spec, StateProjections, initialise};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
-use fathom_train::{Best, Distill, Goal, InStep, MicroBatch, Objective, Trainer, plan};
-use fathom_train::{Frozen, Hidden};
+use fathom_train::{Best, Distill, Goal, Hidden, InStep, MicroBatch, Objective, Trainer, plan};
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, spec, trainer};
 
@@ -30,14 +29,14 @@ fn teacher_spec(vocab: usize) -> Spec {
     })
 }
 
-fn teacher(device: &Device, case: &Case, vocab: usize) -> Frozen {
+fn teacher(device: &Device, case: &Case, vocab: usize) -> LoadedModel {
     let spec = teacher_spec(vocab);
     let ranks =
         Ranks { grid: case.grid, sharding: case.sharding, rank: device.mesh.rank(), ..Ranks::default() };
     let portion = ranks.portion(&spec, &device.mesh);
     let (model, mut params) = Model::declare_part(device, &spec, case.dtype, None, portion);
     initialise(device, &model, &mut params, Init { deviation: 0.2, seed: 11 });
-    Frozen { model, params }
+    LoadedModel { device: device.clone(), model, params }
 }
 
 fn distill(beta: f64, best: Option<Best>) -> Distill {
@@ -46,7 +45,7 @@ fn distill(beta: f64, best: Option<Best>) -> Distill {
 
 const BEST: Option<Best> = Some(Best { tokens: 5, rest: true });
 
-/// Gives each label five tokens.
+/// Adds a teacher's five best tokens to each label.
 fn with_best(mut micros: Vec<MicroBatch>) -> Vec<MicroBatch> {
     for micro in &mut micros {
         let pair = |at: usize, of: usize| [((at * 7 + of * 26) % 131) as f32, -1.3 - of as f32 * 0.8];
@@ -122,7 +121,7 @@ fn a_student_learns_the_same_on_every_mesh() {
     }
 }
 
-/// A teacher's vocabulary with rows that the student lacks, and the other way round.
+/// The vocabularies of teacher and student differ in size; only the common part is compared.
 #[test]
 fn what_both_vocabularies_have_is_compared() {
     for (vocab, most) in [(136, 1.0), (128, 1.0)] {
@@ -131,7 +130,7 @@ fn what_both_vocabularies_have_is_compared() {
     }
 }
 
-/// Documents alone, side by side and in several micro batches.
+/// Documents one by one, packed, and in several micro-batches.
 #[test]
 fn packing_and_accumulation_change_nothing() {
     for objective in [distill(0.0, None), distill(1.0, None), distill(0.5, None), distill(0.5, BEST)] {
@@ -159,7 +158,7 @@ fn packing_and_accumulation_change_nothing() {
     }
 }
 
-/// A student that is its own teacher has nothing to learn, and places change no bit of what another learns.
+/// A student that is its own teacher learns nothing, and places change no bit of another's training.
 #[test]
 fn plans_hold_the_teacher_and_places_change_nothing() {
     for (objective, dtype) in [
@@ -191,7 +190,7 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
     let own = every_rank(ONE, &|device| {
         let mut student = trainer(device, &ONE);
         let Trainer { model, params, .. } = trainer(device, &ONE);
-        student.teacher = Some(Rc::new(Frozen { model, params }));
+        student.teacher = Some(Rc::new(LoadedModel { device: device.clone(), model, params }));
         let objective = Distill { ratio: 1.0, ..distill(0.0, None) };
         let goal = Goal { objective: Arc::new(objective), weighted: true, ..Goal::default() };
         let how = InStep { goal, z_loss: 0.0, ..in_step(&ONE) };
@@ -202,17 +201,17 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
     assert_eq!(distill(0.0, None).name(), "distill");
 }
 
-/// The objective with the states of these pairs of layers and the divergence.
+/// Distillation of the states of these pairs of layers, together with the divergence.
 fn of_states(distance: Distance, pairs: &[[usize; 2]]) -> Distill {
     Distill { hidden: Some(Hidden { pairs: pairs.to_vec(), distance, weight: 0.8 }), ..distill(0.0, None) }
 }
 
-/// A student with a teacher of its own width: one of the same sizes with other first values.
+/// A student and a teacher of the same sizes with different initial weights.
 fn with_states(device: &Device, case: &Case) -> Trainer {
     let mut student = trainer(device, case);
     let Trainer { model, mut params, .. } = trainer(device, case);
     initialise(device, &model, &mut params, Init { deviation: 0.3, seed: 12 });
-    student.teacher = Some(Rc::new(Frozen { model, params }));
+    student.teacher = Some(Rc::new(LoadedModel { device: device.clone(), model, params }));
     student
 }
 
@@ -227,15 +226,15 @@ fn how_of_states(case: &Case, objective: &Distill) -> InStep {
 }
 
 const PAIRS: [[usize; 2]; 4] = [[0, 1], [1, 2], [2, 2], [2, 3]];
-/// With the wider teacher, which has fewer layers.
+/// Pairs with the wider teacher, which has fewer layers.
 const WIDER: [[usize; 2]; 4] = [[0, 1], [1, 2], [2, 0], [2, 2]];
 
-/// The student with projections to the width of the wider teacher.
+/// The student's specification, with projections to the wider teacher's width.
 fn projected(tied: bool) -> Spec {
     Spec { projections: Some(StateProjections { count: WIDER.len(), columns: 96 }), ..spec(tied) }
 }
 
-/// A student with a teacher of its own width, or a wider one.
+/// A student with a teacher of its own width, or with a wider one.
 fn to_pull(device: &Device, case: &Case, wider: bool) -> Trainer {
     if !wider {
         return with_states(device, case);
@@ -245,8 +244,8 @@ fn to_pull(device: &Device, case: &Case, wider: bool) -> Trainer {
     student
 }
 
-/// The objective of one of these, and how it is trained: by steps small enough that gradients change little from one to the next. Where
-/// the norm falls to a third in two steps, the last bits of the first are 1e-6 of the second's.
+/// Settings with one of these objectives, with steps small enough that gradients change little between them. If the
+/// norm fell to a third in two steps, the last bits of the first would be 1e-6 of the second's.
 fn pulling(case: &Case, distance: Distance, wider: bool) -> InStep {
     let mut how = if wider {
         how(case, &of_states(distance, &WIDER), spec(case.tied).vocab)
@@ -286,7 +285,7 @@ fn hidden_states_are_learned_the_same_on_every_mesh() {
     }
 }
 
-/// The gradient of the whole objective is its slope, and places change no bit of it.
+/// The gradient agrees with finite differences, and places change no bit of it.
 #[test]
 fn gradients_of_hidden_states_are_slopes() {
     for (distance, wider) in
@@ -302,7 +301,7 @@ fn gradients_of_hidden_states_are_slopes() {
                 let grads: Vec<_> =
                     trainer.grads().iter().map(|(id, grad)| (id, device.to_f32(grad))).collect();
                 let all: Vec<u32> = grads.iter().flat_map(|(_, grad)| grad).map(|x| x.to_bits()).collect();
-                // Along the gradient itself.
+                // The difference along the gradient itself.
                 let norm =
                     grads.iter().flat_map(|(_, grad)| grad).map(|x| f64::from(x * x)).sum::<f64>().sqrt();
                 let step = 0.002;

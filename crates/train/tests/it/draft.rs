@@ -1,4 +1,4 @@
-//! A stage planned, changed and planned again.
+//! A stage that is planned, changed and planned again.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn samples_are_documents_and_micro_batches_are_counted() {
     assert_eq!(packed.model_flops, six.model_flops);
     let (one, six) = (one.times.unwrap(), six.times.unwrap());
     assert!((six.attention_s / one.attention_s / 6.0 - 1.0).abs() < 1e-9);
-    // The update is made once.
+    // The update runs once.
     assert!(six.memory_s < 6.0 * one.memory_s);
 }
 
@@ -101,15 +101,15 @@ fn a_stage_that_does_not_fit_names_changes_that_do() {
     assert!(Budgets::new(1, &profile, &draft.recipe, Path::new("not/there"), 1).disk > 0);
 }
 
-/// Changes that a recipe refuses are not proposed, and do not end the search for others.
+/// Changes that a recipe refuses are skipped without ending the search.
 #[test]
 fn changes_that_a_recipe_cannot_have_are_passed_over() {
     let (profile, spec) = (gpu::named("h200").unwrap(), spec());
     let open = Budgets { memory: u64::MAX, host: 0, disk: u64::MAX };
     for change in [
-        // Ranks share their weights, which cannot be on disk then.
+        // Ranks share their weights, which then cannot be on disk.
         (|recipe| recipe.mesh.dp = 3) as fn(&mut Recipe),
-        // A scale of the whole tensor, which no tile knows.
+        // A tile does not know the scale of the whole tensor.
         |recipe| recipe.precision.gemm = GemmName::Fp8Current,
     ] {
         let mut recipe = recipe();
@@ -120,7 +120,7 @@ fn changes_that_a_recipe_cannot_have_are_passed_over() {
         let memory = why.plan.usage.peak_reserved * 2 / 3;
         let error = Draft { budgets: Budgets { memory, ..open }, ..draft }.check().unwrap_err();
         assert!(matches!(error, Error::DoesNotFit { .. }), "{error}");
-        // Four heads of keys do not make eight groups.
+        // Four heads of keys do not divide into eight groups.
         assert!(!error.to_string().contains("head_groups=8"), "{error}");
     }
 }
@@ -143,7 +143,7 @@ fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
     let growth = |layers: usize| {
         let spec = Spec { layers: spec().layers[..1].repeat(layers), ..spec() };
         let mut recipe = recipe();
-        // So many that the head's tiles, a GiB each on a GPU, are not the peak.
+        // Long enough that the head's tiles, a GiB each on a GPU, are not the peak.
         recipe.stage[0].seq_tokens = 1 << 20;
         recipe.stage[0].samples_per_micro_batch = 1;
         recipe.activations.offload_modules = vec!["all".into()];
@@ -158,11 +158,11 @@ fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
     };
     let two = growth(2);
     assert_eq!(two, growth(6));
-    // Two bytes of 512 columns, as projected and as rotated.
+    // 512 columns of two bytes, as projected and as rotated.
     assert!(two.by_name.iter().any(|(name, bytes)| name == "attn.q" && *bytes == 2048.0), "{two:?}");
 }
 
-/// Where tp ranks share the dense weights, experts have replicas, whose state they share.
+/// Where tp ranks shard the dense weights, experts have replicas, which share their state.
 #[test]
 fn experts_on_disk_are_whole_on_every_rank() {
     let (profile, spec) = (gpu::named("h200").unwrap(), crate::mesh_experts::experts(false));
@@ -178,10 +178,10 @@ fn experts_on_disk_are_whole_on_every_rank() {
     assert!(planned([1, 1]).is_ok() && planned([2, 2]).is_ok());
 }
 
-/// A change of a recipe, what the refusal begins with, and what it advises.
+/// A change of a recipe, the beginning of the refusal, and its remedy.
 type Refusal = (fn(&mut Recipe), &'static str, &'static str);
 
-/// Meshes that a model or a step does not divide into: the key, and what would do.
+/// Meshes that do not divide a model or a step: the key, and the remedy.
 #[test]
 fn meshes_that_do_not_divide_are_refused() {
     let (profile, spec, budgets) =

@@ -1,4 +1,4 @@
-//! Experts from a recipe: the loss falls, and what balances them does.
+//! Experts from a recipe: the loss falls, and loads are balanced.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn recipe(family: FamilyName) -> Recipe {
     recipe
 }
 
-/// Texts that follow a rule, of tokens that are not equally frequent.
+/// Texts that follow a rule, with unequal token frequencies.
 fn micro(step: usize) -> MicroBatch {
     let ids: Vec<i32> = (0..=TOKENS).map(|at| ((at + 3 * step) * (at % 7 + 1) % 61) as i32 / 2).collect();
     let (labels, positions) = (ids[1..].to_vec(), (0..TOKENS as i32).collect());
@@ -37,7 +37,7 @@ fn micro(step: usize) -> MicroBatch {
     }
 }
 
-/// First and last loss, and the busiest expert's load over the mean of the last ten steps.
+/// First and last loss, and the busiest expert's load relative to the mean, over the last ten steps.
 fn train(recipe: &Recipe) -> (f32, f32, f32) {
     let mut spec = new_model(recipe).unwrap();
     train_experts(recipe, &mut spec).unwrap();
@@ -64,7 +64,7 @@ fn train(recipe: &Recipe) -> (f32, f32, f32) {
         let bytes = result.loads.unwrap().wait();
         let loads: Vec<f32> =
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        // Every token chose its experts once, whatever was computed again.
+        // Every token is routed once, regardless of recompute.
         for layer in loads.chunks(EXPERTS).skip(recipe.moe.dense_layers) {
             assert_eq!(layer.iter().sum::<f32>(), (2 * TOKENS) as f32);
             worst.push(layer.iter().copied().fold(0.0, f32::max) * EXPERTS as f32 / (2 * TOKENS) as f32);

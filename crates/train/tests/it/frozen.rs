@@ -1,4 +1,5 @@
-//! Frozen weights: no gradient and no state, sharded as the others, and left out of checkpoints over their base.
+//! Frozen weights: they have no gradient and no state, are sharded like the others, and are omitted from checkpoints
+//! over their base.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn trained() -> Trained {
     Trained::matching(&[r"layers\.2\.mlp".into(), "norm".into()]).unwrap()
 }
 
-/// A trainer whose other weights are frozen.
+/// A trainer of the weights in [`trained`]; the others are frozen.
 fn trainer(device: &Device, case: &Case) -> Trainer {
     let how = in_step(case);
     let portion = how.ranks.portion(&spec(false), &device.mesh);
@@ -67,7 +68,7 @@ fn frozen_weights_are_sharded_and_planned() {
         (Grid { cp: 2, dp: 2, ..grid }, Sharding::OptimGradsParams),
     ] {
         let case = Case { grid, sharding, ..ONE };
-        // Frozen weights are where trained ones would be.
+        // Frozen weights have the places of trained ones.
         let unfrozen = every_rank(case, &|device| {
             let _trainer = crate::mesh::trainer(device, &case);
             device.pool.usage().by_category[Category::Params]
@@ -109,7 +110,7 @@ fn patterns_that_say_nothing_are_refused() {
     }
 }
 
-/// A Hugging Face folder of the model as it begins.
+/// Writes the initial model as a Hugging Face folder.
 fn base(folder: &Path, seed: u64) {
     let device = &Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
     let (model, mut params) = Model::declare(device, &spec(false), ONE.dtype);
@@ -141,19 +142,19 @@ fn a_checkpoint_of_the_trained_part_goes_on_over_its_base() {
     };
     let expected = losses(&mut whole);
 
-    // It has the trained tensors alone; with the base, all.
+    // The checkpoint contains only the trained tensors; with the base, all are found.
     let found = Checkpoints::new(saves.path(), 1).found().unwrap().unwrap();
     let bytes = |folder: &Path| std::fs::metadata(folder.join("model.safetensors")).unwrap().len();
     assert!(bytes(&found.folder().join("model")) * 4 < bytes(home.path()));
     let (model, mut params) = Model::declare(device, &spec(false), ONE.dtype);
     load(device, &model, &mut params, &found.weights().unwrap()).unwrap();
 
-    // A trainer over the base goes on with the same bits.
+    // A trainer over the base continues with the same bits.
     let mut again = trainer(device, &ONE);
     assert_eq!(over(home.path()).load_latest(&mut again).unwrap().unwrap().step, 2);
     assert_eq!(losses(&mut again), expected);
 
-    // Over another it does not begin, nor as if it were whole.
+    // It refuses another base, and to load as a whole model.
     let message = over(other.path()).load_latest(&mut trainer(device, &ONE)).unwrap_err().to_string();
     assert!(message.contains("holds the trained weights alone"), "{message}");
     let message =

@@ -1,4 +1,4 @@
-//! Virtual tokens: packed, unpacked and accumulated alike; PEFT's encoder.
+//! Virtual tokens: the same packed, unpacked and accumulated; PEFT's encoder.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use fathom_train::{Goal, InStep, MicroBatch, Trainer, frozen};
 use crate::adapters::{CAPS, Peft, golden};
 use crate::mesh::{ADAMW, ONE, in_step};
 
-/// Cases whose virtual tokens a network computes.
+/// Cases whose virtual tokens are computed by a network.
 pub const ENCODED: [&str; 3] = ["p_tuning", "p_tuning_lstm", "prefix_projection"];
 
-/// What PEFT calls the weight of an encoder that has a name here, and the rows of that which it is: keys and values of a layer of `k`
-/// columns are rows of one matrix there.
+/// PEFT's name for a weight of an encoder, and the rows of it that correspond: there, keys and values of a layer of `k`
+/// columns are rows of one matrix.
 fn of_encoder(name: &str, k: usize) -> Option<(String, Option<std::ops::Range<usize>>)> {
     if let Some((_, name)) = name.split_once("prompt_encoder.") {
         return Some((name.to_string(), None));
@@ -35,7 +35,7 @@ fn of_encoder(name: &str, k: usize) -> Option<(String, Option<std::ops::Range<us
     Some((format!("transform.2.{term}"), Some(first..first + k)))
 }
 
-/// The base of a case with PEFT's encoder before it was trained.
+/// The base of a case with PEFT's untrained encoder.
 pub fn with_encoder(case: &Peft, device: &Device) -> (Model, Params) {
     let base = open(&golden(case.expected["base"].as_str().unwrap())).unwrap();
     let [prefix, lstm] = ["prefix_projection", "p_tuning_lstm"].map(|name| case.expected["case"] == name);
@@ -51,7 +51,7 @@ pub fn with_encoder(case: &Peft, device: &Device) -> (Model, Params) {
     let mut seen = 0;
     for (index, pieces) in model.pieces().iter().enumerate() {
         let Some((name, rows)) = of_encoder(&pieces[0].name, model.spec.kv_cols()) else { continue };
-        // What reads the states of both directions is one weight in PyTorch, those of the forward one first.
+        // The weight that reads both directions' states is one in PyTorch, with the forward direction first.
         let half = ["forwards", "backwards"].iter().position(|way| name.ends_with(way));
         let name = format!("before.{}", name.trim_end_matches(".forwards").trim_end_matches(".backwards"));
         let shape = case.tensors.shape(&name).unwrap();
@@ -66,7 +66,7 @@ pub fn with_encoder(case: &Peft, device: &Device) -> (Model, Params) {
         device.machine.write(params.get(ParamId(index as u32)).value.resident().unwrap(), &bytes);
         seen += 1;
     }
-    // Of an LSTM 2 cells of 4 weights, 2 of 5, and an MLP of 5.
+    // For an LSTM: 2 cells of 4 weights, 2 of 5, and an MLP of 5.
     let weights = if lstm { 1 + 8 + 10 + 5 } else { 7 };
     assert_eq!(seen, if prefix { 3 + 4 * model.spec.layers.len() } else { weights });
     (model, params)
@@ -112,7 +112,7 @@ fn leaves_pefts_folder(name: &'static str) {
     }
 }
 
-/// Losses and norms of four steps over some micro batches.
+/// Losses and norms of four steps over some micro-batches.
 fn steps(name: &'static str, micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> Vec<[f32; 2]> {
     let (device, case) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), Peft::open(name));
     let (mut model, mut params) =
@@ -130,7 +130,7 @@ fn steps(name: &'static str, micros: &dyn Fn(MicroBatch) -> Vec<MicroBatch>) -> 
     (0..4).map(step).collect()
 }
 
-/// Some documents of a stream as one of their own.
+/// Some documents of a stream as a stream of their own.
 pub fn part(micro: &MicroBatch, docs: std::ops::Range<usize>) -> MicroBatch {
     let rows = micro.docs[docs.start].start..micro.docs[docs.end - 1].end;
     MicroBatch {
@@ -158,7 +158,7 @@ fn packed_is_unpacked_is_accumulated() {
     }
 }
 
-/// Virtual tokens begin as the embeddings of a text's tokens, which are repeated, or cut.
+/// Virtual tokens start as the embeddings of a text's tokens, repeated or cut.
 #[test]
 fn a_prompt_begins_as_a_text() {
     let (device, base) = (Device::new(Arc::new(Cpu::new(1, None)), 1 << 28), open(&golden("llama")).unwrap());

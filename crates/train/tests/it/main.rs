@@ -40,7 +40,7 @@ mod timed;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// What many tests compare with, made once for each key.
+/// Cache of results that many tests compare with, computed once per key.
 struct Made<T>(Mutex<BTreeMap<String, Arc<OnceLock<T>>>>);
 
 impl<T: Clone> Made<T> {
@@ -48,7 +48,8 @@ impl<T: Clone> Made<T> {
         Made(Mutex::new(BTreeMap::new()))
     }
 
-    /// What was made, by `make` if by none before. Others of the same key wait for it, those of another do not.
+    /// The cached result, computed by `make` if missing. Others with the same key wait for it, those with other keys do
+    /// not.
     fn get(&self, key: String, make: impl FnOnce() -> T) -> T {
         let place = self.0.lock().unwrap().entry(key).or_default().clone();
         place.get_or_init(make).clone()

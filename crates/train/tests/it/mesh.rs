@@ -20,7 +20,7 @@ use crate::Made;
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
 pub const STEPS: usize = 20;
-/// Of a run with delays, and of a plan.
+/// Number of steps of a run with delays, and of a plan.
 const FEW: usize = 3;
 
 pub fn spec(tied: bool) -> Spec {
@@ -38,7 +38,7 @@ pub fn spec(tied: bool) -> Spec {
     })
 }
 
-/// Packed documents of uneven lengths; one micro batch has nothing to train on.
+/// Packed documents of uneven lengths; one micro-batch has no trained token.
 fn micro(index: usize, tokens: usize) -> MicroBatch {
     let mut state = index as u64 * 977 + 5;
     let mut next = || {
@@ -48,7 +48,7 @@ fn micro(index: usize, tokens: usize) -> MicroBatch {
     let inner = [0, 37, 101, 128, 199].into_iter().filter(|cut| *cut < tokens);
     let cuts: Vec<usize> = inner.chain([tokens]).collect();
     let docs: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
-    // Repeating texts, so that there is something to learn.
+    // Repetitive texts, so that there is something to learn.
     let ids: Vec<i32> = (0..tokens).map(|at| (at * at % 7 + next() % 3 * 11) as i32).collect();
     let blank = index % MICRO_BATCHES == 3;
     let label =
@@ -58,12 +58,12 @@ fn micro(index: usize, tokens: usize) -> MicroBatch {
     MicroBatch { ids, labels, positions, docs, ..MicroBatch::default() }
 }
 
-/// What a run is compared by.
+/// Results by which runs are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     pub losses: Vec<f32>,
     norms: Vec<f32>,
-    /// After the first backward pass: by number of the weight, where each element lies in it, and its gradient.
+    /// After the first backward pass: for each weight's number, the position and gradient of its elements.
     grads: BTreeMap<u32, Vec<(usize, f32)>>,
     pub peak: u64,
     wires: Wires,
@@ -72,12 +72,12 @@ pub struct Seen {
 #[derive(Clone, Copy)]
 pub struct Case {
     pub grid: Grid,
-    /// The model, by whether its head is its embedding.
+    /// The specification, with a tied or separate head.
     pub spec: fn(bool) -> Spec,
     pub chunks: usize,
     pub sharding: Sharding,
     pub cp_comm: CpComm,
-    /// Documents lie on few of the context parallel ranks.
+    /// Documents are on few of the context parallel ranks.
     pub cp_dynamic: bool,
     pub dtype: DType,
     pub tied: bool,
@@ -89,7 +89,7 @@ pub struct Case {
     pub layout: &'static [usize],
     pub order: Order,
     pub moments: Moments,
-    /// Micro batches differ in length.
+    /// Micro-batches differ in length.
     pub uneven: bool,
     pub narrow: Option<NarrowLayers>,
     pub round_to: Option<RoundTo>,
@@ -155,7 +155,7 @@ pub fn trainer(device: &Device, case: &Case) -> Trainer {
     trainer
 }
 
-/// This rank's micro batches of so many.
+/// This rank's micro-batches of `all`.
 pub fn batches(device: &Device, case: &Case, all: usize) -> Vec<MicroBatch> {
     let (dp, rank) = (device.mesh.size(Axis::Dp), device.mesh.index(Axis::Dp));
     let share = all / dp;
@@ -173,7 +173,7 @@ fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> Se
         seen.losses.push(result.loss.wait_f32() / result.count.wait_f32().max(1.0));
         seen.norms.push(result.norm.wait_f32());
         if step == 0 {
-            // Of shared state every rank has its part of the sums.
+            // With sharded state, every rank has its part of the sums.
             for id in trainer.grads().ids() {
                 let held = &trainer.model.holdings[id.index()];
                 let own = trainer.optimizer().shares().own(id);
@@ -193,7 +193,7 @@ pub fn world(case: Case, steps: usize) -> Vec<Seen> {
     every_rank(case, &|device| train(device, &case, steps, MICRO_BATCHES))
 }
 
-/// Losses of a few steps.
+/// Losses of several steps.
 pub fn losses(case: Case) -> Vec<f32> {
     world(case, STEPS).remove(0).losses
 }
@@ -212,7 +212,7 @@ pub fn every_rank<T: Send>(case: Case, body: &(dyn Fn(&Device) -> T + Sync)) -> 
     })
 }
 
-/// Fails with what a rank wanted, where that was memory.
+/// Fails with a rank's memory request, if it ran out of memory.
 fn failed(why: &dyn Any) -> ! {
     match why.downcast_ref::<OutOfMemory>() {
         Some(why) => panic!("a rank: {why}"),
@@ -220,7 +220,8 @@ fn failed(why: &dyn Any) -> ! {
     }
 }
 
-/// The largest difference of gradients, against the largest of the tensor or a thousandth of the largest of all.
+/// The largest difference of gradients, relative to the larger of the tensor's maximum and a thousandth of the overall
+/// maximum.
 fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
     let top = |values: &[(usize, f32)]| values.iter().fold(0.0, |top: f32, (_, x)| top.max(x.abs()));
     let all = one.grads.values().map(|values| top(values)).fold(0.0, f32::max);
@@ -238,7 +239,7 @@ fn gradient_error(one: &Seen, ranks: &[Seen]) -> f32 {
     worst
 }
 
-/// The same steps on one rank, made once for all meshes that are compared with them.
+/// The same steps on one rank, computed once for all meshes.
 fn one_rank(case: &Case) -> Arc<Seen> {
     static MADE: Made<Arc<Seen>> = Made::new();
     let Case { spec, dtype, tied, tile_rows, moments, uneven, narrow, round_to, .. } = *case;
@@ -262,8 +263,9 @@ pub fn check(case: Case, exact: bool) {
         assert_eq!((&ranks[0].losses, &ranks[0].norms), (&one.losses, &one.norms), "{what}");
         assert_eq!(error, 0.0, "{what}");
     } else {
-        // With norms after sub-layers some gradients are near AdamW's eps at first, where it divides by their own size: losses are
-        // as far apart over cp 2 and dp 2 as over tp 2, and within 1e-6 up to step 10 with SGD. Gradients have the same bound.
+        // With norms after sub-layers, some gradients are initially near AdamW's eps, where it divides by their own
+        // size: losses differ as much over cp 2 and dp 2 as over tp 2, and within 1e-6 up to step 10 with SGD.
+        // Gradients have the same bound.
         let divides = (case.spec)(case.tied).residual == fathom_model::Residual::Post;
         let (first, last) = match (case.dtype, divides) {
             (DType::F32, false) => (1e-6, 1e-5),
@@ -271,8 +273,8 @@ pub fn check(case: Case, exact: bool) {
             _ => (2e-3, 2e-2),
         };
         let apart = |step: usize| (ranks[0].losses[step] / one.losses[step] - 1.0).abs();
-        // Differences grow with the steps, and some last step is a spike (bf16 on one rank: 1.721, then 1.741, where the ranks go on
-        // falling; experts are chosen by near ties), so the last few count together.
+        // Differences grow with the steps, and a last step may be a spike (bf16 on one rank: 1.721, then 1.741, while
+        // the ranks continue to fall; near ties in expert selection), so the last few are averaged.
         const LAST: usize = 5;
         let end = (STEPS - LAST..STEPS).map(apart).sum::<f32>() / LAST as f32;
         assert!(
@@ -293,7 +295,7 @@ pub fn check(case: Case, exact: bool) {
         chaos.iter().zip(&ranks).all(|(a, b)| a.losses == b.losses[..FEW] && a.norms == b.norms[..FEW]),
         "{what}"
     );
-    // The plan of each rank is what the rank measured: no step reserves more than the third.
+    // Each rank's plan equals its measurement: no step reserves more than the third.
     for (index, (rank, few)) in ranks.iter().zip(&chaos).enumerate() {
         let link = Imagined::new(index, grid.ranks());
         let profile = Cpu::new(1, None);
@@ -301,7 +303,7 @@ pub fn check(case: Case, exact: bool) {
         let device = Device::on_mesh(machine, 1 << 28, Mesh::new(grid, Box::new(link)));
         let planned = train(&device, &case, FEW, MICRO_BATCHES);
         assert_eq!(planned.peak, rank.peak, "{what}: rank {index}");
-        // How often owners of experts are sent something depends on what tokens choose.
+        // The number of messages to owners of experts depends on the routing.
         if grid.ep == 1 {
             assert_eq!(planned.wires, few.wires, "{what}: rank {index}");
         }
@@ -359,7 +361,7 @@ fn data_parallel_ranks_compute_the_same_step() {
 const SHARDINGS: [Sharding; 4] =
     [Sharding::NoShard, Sharding::Optim, Sharding::OptimGrads, Sharding::OptimGradsParams];
 
-/// With one micro batch on each rank every sum has the same terms in the same order, whoever keeps it.
+/// With one micro-batch per rank, every sum has the same terms in the same order, whichever rank stores it.
 #[test]
 fn sharing_changes_no_bit() {
     let dp = Grid { dp: 4, ..Grid::default() };
@@ -411,7 +413,7 @@ fn context_parallel_ranks_compute_the_same_step() {
     check(Case { grid: Grid { cp: 2, ..Grid::default() }, dtype: DType::Bf16, ..ONE }, false);
 }
 
-/// Long documents on all ranks of a context, short ones on one: the same step, with less on the wire.
+/// Long documents on all context parallel ranks, short ones on one: the same step, with fewer bytes sent.
 #[test]
 fn documents_on_few_ranks_compute_the_same_step() {
     let case = Case { cp_dynamic: true, ..ONE };
@@ -443,7 +445,7 @@ fn axes_combine() {
     check(Case { grid, dtype: DType::Bf16, ..ONE }, false);
 }
 
-/// Losses of some steps, from the checkpoint in a folder if there is one, and a checkpoint after them.
+/// Losses of some steps, starting from the folder's checkpoint if there is one and saving another at the end.
 pub fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64) -> Vec<f32> {
     let mut trainer = trainer(device, case);
     let checkpoints = Checkpoints::new(folder, 1);
@@ -458,8 +460,7 @@ pub fn resume(device: &Device, case: &Case, folder: &std::path::Path, steps: u64
     losses
 }
 
-/// What is saved under one mesh is the same under every other: a run that changes its mesh at every save goes on as if it
-/// had not.
+/// Checkpoints are the same under every mesh: a run that changes its mesh at every save continues as if it had not.
 #[test]
 fn checkpoints_do_not_know_their_mesh() {
     for dtype in [DType::F32, DType::Bf16] {
@@ -487,7 +488,7 @@ fn checkpoints_do_not_know_their_mesh() {
     }
 }
 
-/// Loads what is in one folder and saves it into another, as of the same step.
+/// Loads from one folder and saves into another, with the same step.
 pub fn save_again(case: Case, from: &std::path::Path, to: &std::path::Path) {
     every_rank(case, &|device| {
         let mut trainer = trainer(device, &case);
@@ -498,7 +499,7 @@ pub fn save_again(case: Case, from: &std::path::Path, to: &std::path::Path) {
     });
 }
 
-/// Without a step in between not a bit changes, from any mesh to any other.
+/// Without a step in between, no bit changes from any mesh to any other.
 #[test]
 fn a_checkpoint_is_the_same_from_mesh_to_mesh() {
     let grid = |tp, cp, dp, pp| Grid { tp, cp, dp, pp, sequence_parallel: tp > 1, ..Grid::default() };
@@ -520,7 +521,7 @@ fn a_checkpoint_is_the_same_from_mesh_to_mesh() {
         [(DType::F32, true, ADAMW), (DType::Bf16, false, ADAMW), (DType::Bf16, false, CODED)]
     {
         let one = Case { dtype, tied, moments, ..ONE };
-        // Tensor parallel parts of this width have other blocks.
+        // Tensor parallel parts of this width have different quantization blocks.
         let meshes: Vec<_> =
             meshes.into_iter().filter(|(grid, ..)| moments == ADAMW || grid.tp == 1).collect();
         let folders: Vec<_> = (0..=meshes.len()).map(|_| tempfile::tempdir().unwrap()).collect();
@@ -533,7 +534,7 @@ fn a_checkpoint_is_the_same_from_mesh_to_mesh() {
             let parts = std::fs::read_dir(to.join("step-00000001/moment1")).unwrap().count();
             assert_eq!(parts, grid.ranks(), "every rank writes");
         }
-        // One rank writes the same files again: whole tensors under their own names.
+        // A single rank writes the original files again: whole tensors under their own names.
         let read = |folder: &tempfile::TempDir| {
             std::fs::read(folder.path().join("step-00000001/moment2/model.safetensors")).unwrap()
         };
@@ -541,7 +542,7 @@ fn a_checkpoint_is_the_same_from_mesh_to_mesh() {
     }
 }
 
-/// What one rank finds wrong with a file every rank refuses, by the file's name.
+/// If one rank refuses a file, every rank does, naming the file.
 #[test]
 fn altered_parts_are_refused_on_every_rank() {
     let grid = Grid { pp: 2, dp: 2, ..Grid::default() };
@@ -573,7 +574,7 @@ fn altered_parts_are_refused_on_every_rank() {
     assert!(errors.iter().all(|message| message.contains(name)), "{errors:?}");
 }
 
-/// A save that the first rank cannot even begin fails on all, and what was there stays.
+/// If the first rank cannot start a save, it fails on all ranks, and earlier checkpoints stay.
 #[test]
 fn a_save_that_cannot_begin_fails_on_every_rank() {
     let grid = Grid { dp: 2, ..Grid::default() };

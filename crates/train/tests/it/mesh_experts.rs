@@ -13,25 +13,25 @@ fn moe() -> Moe {
     Moe { dense_layers: vec![0], costs: RouterCosts { aux: 1e-2, z: 1e-3 }, ..Moe::new(4, 2, 48) }
 }
 
-/// Qwen 3's, with an ordinary MLP first.
+/// Like Qwen 3, with a dense MLP first.
 pub fn experts(tied: bool) -> Spec {
     Spec { family: Family::named("qwen3_moe"), moe: Some(moe()), ..spec(tied) }
 }
 
-/// With an expert that every token goes through.
+/// With a shared expert.
 fn shared(tied: bool) -> Spec {
     let moe = Moe { shared: Some(Shared { ffn: 32, gated: true }), ..moe() };
     Spec { family: Family::named("qwen2_moe"), moe: Some(moe), ..spec(tied) }
 }
 
-/// DeepSeek-V3's: latents, sigmoids and biases that join the choice and move with the load. They move by whole steps, so one
-/// token that rounding sends elsewhere changes the loss more than rounding does.
+/// Like DeepSeek-V3: latents, sigmoids, and selection biases that follow the load. Biases move by whole steps, so one
+/// token routed differently by rounding changes the loss more than rounding does.
 fn biased(tied: bool) -> Spec {
     let moe = Moe { bias_rate: 1e-3, ..latents(tied).moe.unwrap() };
     Spec { moe: Some(moe), ..latents(tied) }
 }
 
-/// As [`biased`], with biases that stay.
+/// Like [`biased`], with constant biases.
 fn latents(tied: bool) -> Spec {
     let moe = Moe { shared: Some(Shared { ffn: 48, gated: false }), ..moe() };
     let mut spec = spec(tied).into_deepseek_v3(moe, 8, 24);
@@ -39,8 +39,8 @@ fn latents(tied: bool) -> Spec {
     spec
 }
 
-/// gpt-oss's: sinks, biases everywhere, experts with clamped gates. Tokens go through all experts, so that none is sent
-/// elsewhere by rounding.
+/// Like gpt-oss: sinks, biases everywhere, experts with clamped gates. Tokens go through all experts, so that rounding
+/// changes no routing.
 fn sinks(tied: bool) -> Spec {
     let moe = Moe {
         router_bias: true,
@@ -54,7 +54,7 @@ fn sinks(tied: bool) -> Spec {
     Spec { family: Family::named("gpt_oss"), sinks: true, mlp, bias, moe: Some(moe), ..spec(tied) }
 }
 
-/// OLMo 2's: q and k normalised over all heads, norms after sub-layers.
+/// Like OLMo 2: q and k normalised over all heads, norms after sub-layers.
 fn olmo2(tied: bool) -> Spec {
     Spec { family: Family::named("olmo2"), qk_norm: QkNorm::Full, residual: Residual::Post, ..spec(tied) }
 }
@@ -111,7 +111,7 @@ fn tensor_parallel_ranks_part_latents_sinks_and_norms_of_all_heads() {
     );
 }
 
-/// What is saved with experts on some ranks is the same with experts on others.
+/// A checkpoint is the same for all distributions of experts over ranks.
 #[test]
 fn checkpoints_of_experts_do_not_know_their_mesh() {
     let grids = [
@@ -126,7 +126,7 @@ fn checkpoints_of_experts_do_not_know_their_mesh() {
     changing_mesh(&grids, Case { spec: biased, tied: true, sharding: Sharding::OptimGradsParams, ..ONE });
 }
 
-/// Without a step in between not a bit changes, from experts on some ranks to experts on others and back to one rank.
+/// Without a step in between, no bit changes when experts move between ranks and back to one.
 #[test]
 fn a_checkpoint_of_experts_is_the_same_from_mesh_to_mesh() {
     let grids = [

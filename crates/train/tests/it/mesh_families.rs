@@ -1,4 +1,4 @@
-//! What single families have of their own, over ranks against one rank, as in `mesh.rs`.
+//! Features of single families over ranks, compared with one rank as in `mesh.rs`.
 
 use fathom_model::{Biases, Family, LayerSpec, Mlp, Residual, Spec};
 use fathom_tensor::mesh::Grid;
@@ -12,7 +12,7 @@ use crate::mesh::{Case, ONE, check, every_rank, resume, save_again, spec};
 const GRID: Grid = ONE.grid;
 const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: false, eps: 1e-5 };
 
-/// Phi-2's: one norm for attention and the MLP, biases everywhere, the head included.
+/// Like Phi-2: one norm for attention and the MLP, biases everywhere, including the head.
 fn phi(tied: bool) -> Spec {
     Spec {
         family: Family::named("phi"),
@@ -26,7 +26,8 @@ fn phi(tied: bool) -> Spec {
     }
 }
 
-/// Cohere 2's: one norm without bias, windows that rotate neighbouring columns, and layers that see everything and do not.
+/// Like Cohere 2: one norm without bias, window layers that rotate adjacent columns, and full-attention layers without
+/// rotation.
 fn cohere2(tied: bool) -> Spec {
     let mut spec = Spec {
         family: Family::named("cohere2"),
@@ -46,7 +47,7 @@ fn cohere2(tied: bool) -> Spec {
     spec
 }
 
-/// Falcon 40B's: two norms, both of the block's input.
+/// Like Falcon 40B: two norms, both of the block's input.
 fn falcon(tied: bool) -> Spec {
     Spec { family: Family::named("falcon"), residual: Residual::Parallel, head_bias: false, ..phi(tied) }
 }
@@ -77,7 +78,7 @@ fn other_axes_keep_the_head_s_bias_too() {
     check(Case { grid: Grid { cp: 2, ..GRID }, spec: cohere2, ..ONE }, false);
 }
 
-/// Without a step in between not a bit changes, from any mesh to any other.
+/// Without a step in between, no bit changes from any mesh to any other.
 #[test]
 fn a_head_s_bias_is_the_same_from_mesh_to_mesh() {
     let case = Case { spec: phi, ..ONE };

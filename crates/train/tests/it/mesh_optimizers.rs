@@ -1,4 +1,4 @@
-//! What an optimizer keeps, over ranks against one rank, as in `mesh.rs`.
+//! Optimizer variants over ranks, compared with one rank as in `mesh.rs`.
 
 use fathom_grad::Moments;
 use fathom_tensor::DType;
@@ -32,7 +32,7 @@ fn other_optimizers_compute_the_same_step() {
     check(Case { grid: Grid { dp: 2, ..Grid::default() }, ..bare }, false);
 }
 
-/// Moments as e4m3 codes: the losses are near those with f32 moments, and more like them than those of another learning rate.
+/// Moments as e4m3 codes: the losses are near those with f32 moments, and nearer than those with another learning rate.
 #[test]
 fn losses_with_moments_of_eight_bits() {
     let run = |moments| world(Case { moments, ..ONE }, STEPS).swap_remove(0);

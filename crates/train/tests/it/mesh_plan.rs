@@ -1,4 +1,4 @@
-//! Plans of meshes: what was not run is counted exactly, and messages take the time that the profile says.
+//! Plans of meshes: omitted micro-batches are counted exactly, and messages take the times of the profile.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn how(ranks: Ranks, places: Places) -> InStep {
     }
 }
 
-/// Three steps of all micro batches: the last one's figures.
+/// Runs three steps of all micro-batches; returns the last one's figures.
 fn in_full(profile: &Profile, how: &InStep, micro_batches: usize) -> (Usage, Wires, Times) {
     let machine = Arc::new(Meta::new(profile.clone()));
     let device = Device::on_mesh(machine.clone(), u64::MAX, how.ranks.imagined());
@@ -89,7 +89,7 @@ fn near(left: f64, right: f64) -> bool {
     (left - right).abs() <= 1e-9 * left.abs().max(right.abs())
 }
 
-/// A plan says what all micro batches of a rank do in a step after the first.
+/// Checks that a plan equals a full step of a rank after the first.
 #[track_caller]
 fn stands_for_all(ranks: Ranks, places: &Places, micro_batches: usize) {
     let profile = profile(Some(fabric(2, 1e8)));
@@ -128,7 +128,7 @@ fn a_pipeline_s_plan_is_that_of_all_its_micro_batches() {
     }
 }
 
-/// What a step waits for once, weights that the step before has updated, is in its plan once.
+/// Updated weights are waited for once per step, and once in the plan.
 #[test]
 fn updated_weights_are_waited_for_once() {
     for (pp, virtual_stages, micro_batches) in [(1, 1, 7), (2, 1, 9), (4, 1, 12), (2, 2, 12)] {
@@ -142,7 +142,7 @@ fn updated_weights_are_waited_for_once() {
     }
 }
 
-/// Tables come and go with their micro batch.
+/// Tables are freed with their micro-batch.
 #[test]
 fn a_pipeline_s_memory_does_not_grow_with_micro_batches() {
     let profile = profile(None);
@@ -179,7 +179,7 @@ fn a_planned_rank_stands_for_those_that_need_no_more() {
     }
 }
 
-/// Seconds that a rank waits, by collective, with lines of this rate.
+/// Seconds that a rank waits, by collective, with these lines.
 fn waits(grid: Grid, fabric: Fabric, places: &Places) -> Vec<(String, f64)> {
     let profile = profile(Some(fabric));
     let ranks = Ranks { grid, ..Ranks::default() };
@@ -198,17 +198,18 @@ fn messages_take_the_time_of_the_line_they_are_on() {
         let plan = plan(&profile(None), &spec(), DType::Bf16, &how, 1, TOKENS).unwrap();
         plan.wires.iter().find(|((_, key), _)| *key == name).map_or(0, |(_, wire)| wire.bytes) as f64
     };
-    // Little computation overlaps with what is gathered: nearly all of it is waited for, on two nodes at the network's rate.
+    // Gathering overlaps with little computation: nearly all of it is waited for, between two nodes at the network's
+    // rate.
     let name = "tp all_gather";
     let [inside, outside] =
         [2, 1].map(|node_ranks| of(&waits(grid, fabric(node_ranks, 1e6), &Places::none()), name));
     let all_s = bytes("all_gather") / 1e6;
     assert!(inside <= all_s && inside > 0.5 * all_s, "{inside} of {all_s}");
     assert!(outside <= 10.0 * all_s && outside > 5.0 * all_s, "{outside} of {}", 10.0 * all_s);
-    // Keys travel behind attention: a fast line is not waited for, a slow one is.
+    // Keys travel while attention runs: a slow line is waited for, a fast one is not.
     let ring = Grid { cp: 2, ..Grid::default() };
     assert_eq!(of(&waits(ring, fabric(2, 1e12), &Places::none()), "cp ring"), 0.0);
-    // Threads copy what they wait for themselves: all of it is waited for, however fast.
+    // Threads copy their own messages: all of that time is waiting, however fast.
     let how = how(Ranks { grid: ring, ..Ranks::default() }, Places::none());
     let of_threads = profile(Some(Fabric::threads(fabric(2, 1e7).node)));
     let plan = plan(&of_threads, &spec(), DType::Bf16, &how, 1, TOKENS).unwrap();
@@ -235,7 +236,7 @@ fn a_mesh_s_step_is_that_of_all_stages() {
     let stages = |virtual_stages| MeshTable { pp: 4, virtual_stages, ..MeshTable::default() };
     let (plain, interleaved) = (plan(stages(1), None), plan(stages(3), None));
     assert_eq!(plain.tokens, one.tokens);
-    // The same products, and the head's once more, unused: FLOPs of all ranks are those of one.
+    // The products are the same, except an unused one of the head: FLOPs of all ranks equal those of one.
     assert_eq!(plain.model_flops, one.model_flops);
     let bubble = |mesh: &fathom_train::MeshPlan| mesh.gantt.as_ref().unwrap().bubble();
     assert!(bubble(&interleaved) < bubble(&plain), "{} {}", bubble(&interleaved), bubble(&plain));

@@ -1,4 +1,4 @@
-//! Steps whose products are made of narrow operands: the same bits everywhere, planned memory, meshes, and what is refused.
+//! Steps with low-precision GEMMs: the same bits everywhere, planned memory, meshes, and refusals.
 
 use fathom_grad::{GemmFormat, Places};
 use fathom_model::{Linears, LlamaSizes, NarrowLayers, Spec};
@@ -66,7 +66,7 @@ fn every_place_tile_and_thread_gives_the_same_bits_and_the_plan_is_exact() {
     assert_eq!(losses.len(), FORMATS.len(), "two formats have the same losses");
 }
 
-/// Two ranks have whole blocks of 32 of everything.
+/// Each of two ranks has whole blocks of 32 everywhere.
 fn wide(tied: bool) -> Spec {
     Spec::llama(LlamaSizes { tied, ..SIZES })
 }
@@ -95,7 +95,7 @@ fn meshes_have_the_losses_of_one_rank() {
             let ranks = mesh::losses(Case { grid, ..case });
             let error = |(one, ranks): (&f32, &f32)| (one / ranks - 1.0).abs();
             let errors: Vec<f32> = one.iter().zip(&ranks).map(error).collect();
-            // Later steps magnify what roundings that fall the other way make.
+            // Later steps amplify differences in rounding.
             let fine = errors[0] < 1e-4 && errors[..6].iter().all(|error| *error < 1e-3);
             assert!(fine, "{format:?} on {grid}: {errors:?}");
         }
@@ -140,7 +140,7 @@ fn what_does_not_go_together_is_refused_by_name() {
         },
         &["precision.amax_history", "at least 1"],
     );
-    // Rows of keys are 32 on each of two ranks: whole blocks of 32, and not of 128.
+    // Each of two ranks has 32 rows of keys: a whole block of 32, but not of 128.
     let case = Case { grid: Grid { tp: 2, ..ONE.grid }, spec: wide, ..ONE };
     for (format, fits) in [(GemmFormat::Micro(Element::E4M3), true), (GemmFormat::Fp8Block, false)] {
         let answers = mesh::every_rank(case, &|device| {

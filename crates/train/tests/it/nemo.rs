@@ -5,7 +5,7 @@ use fathom_tensor::{Profile, gpu};
 use fathom_train::recipe::{MeshTable, Recipe, Stage};
 use fathom_train::{Budgets, Draft, MeshPlan};
 
-/// Llama 2 7B: all heads have keys of their own.
+/// Llama 2 7B: every head has its own keys.
 fn llama2_7b(max_positions: usize) -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 4096,
@@ -21,11 +21,12 @@ fn llama2_7b(max_positions: usize) -> Spec {
     })
 }
 
-/// A row of NVIDIA's table: thousands of tokens, sequences of a step, TFLOP/s of each GPU with context parallelism, and tp, pp,
-/// dp, cp.
+/// A row of NVIDIA's table: thousands of tokens, sequences per step, TFLOP/s per GPU with context parallelism, and tp,
+/// pp, dp, cp.
 type Published = (usize, usize, f64, [usize; 4]);
 
-/// NeMo 2, docs/source/performance/performance_long_sequence.md: Llama 2 7B in FP8 on H100, as many GPUs as thousands of tokens.
+/// NeMo 2, docs/source/performance/performance_long_sequence.md: Llama 2 7B in FP8 on H100, with as many GPUs as
+/// thousands of tokens.
 const TABLE: [Published; 8] = [
     (8, 512, 730.0, [1, 2, 4, 1]),
     (16, 256, 660.0, [2, 1, 8, 1]),
@@ -47,7 +48,7 @@ fn planned(profile: &Profile, (thousands, sequences, _, [tp, pp, dp, cp]): Publi
     Draft { profile, spec: &spec, recipe, index: 0, budgets, rank: 0 }.mesh().unwrap()
 }
 
-/// One profile, of which two rates were fitted on the first two rows, predicts the others.
+/// One profile, with two rates fitted to the first two rows, predicts the others.
 #[test]
 fn nemo_s_context_parallel_table_is_predicted() {
     let profile = gpu::named("dgx-h100-fp8").unwrap();

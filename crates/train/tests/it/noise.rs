@@ -19,7 +19,7 @@ fn how(case: &Case, alpha: Option<f64>) -> InStep {
 fn train(device: &Device, case: &Case, how: &InStep) -> (Vec<[f32; 2]>, u64) {
     let mut trainer = trainer(device, case);
     let mut micros = batches(device, case, 4);
-    // Each is another, on whichever rank it is.
+    // Each micro-batch has its own number, whichever rank has it.
     micros.iter_mut().for_each(|micro| micro.number = micro.ids.iter().map(|id| *id as u64).sum());
     let step = |_| {
         let result = trainer.step(&micros, how).unwrap();

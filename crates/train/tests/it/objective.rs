@@ -1,4 +1,4 @@
-//! Objectives other than the cross-entropy: the same sums, gradients and metrics on every mesh, as planned.
+//! Objectives other than the cross-entropy: the same sums, gradients and metrics on every mesh, and as planned.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
 
 const BETA: f64 = 0.3;
 
-/// Neighbours of documents as pairs: `-log sigmoid(beta (logp of the first - logp of the second - the reference's))`, as in direct
-/// preference optimization (Rafailov et al., 2023, equation 7).
+/// Adjacent documents as pairs: `-log sigmoid(beta (logp of the first - logp of the second - the reference's))`, as in
+/// direct preference optimization (Rafailov et al., 2023, equation 7).
 #[derive(Debug)]
 struct Pairs;
 
@@ -46,7 +46,7 @@ impl Weigh for Pairs {
             let ratio = |doc| answers.logp(doc) - answers.reference(doc);
             let margin = BETA * (ratio(&pair[0]) - ratio(&pair[1]));
             weighed.loss += (-margin).exp().ln_1p();
-            // By the loss of a token, which is minus its log-probability.
+            // Derivative by a token's loss, its negative log-probability.
             let slope = (BETA / (1.0 + margin.exp())) as f32;
             for (doc, slope) in [(&pair[0], slope), (&pair[1], -slope)] {
                 weighed.weights[doc.clone()].fill(slope);
@@ -59,8 +59,8 @@ impl Weigh for Pairs {
     }
 }
 
-/// Minus the probability of each label, detached, times its log-probability (dynamic fine-tuning, Wu et al., 2025), and a fifth of the
-/// entropy there.
+/// Negative probability of each label, detached, times its log-probability (dynamic fine-tuning, Wu et al., 2025), and
+/// a fifth of the entropy there.
 #[derive(Debug)]
 struct Sure;
 
@@ -102,7 +102,7 @@ impl Weigh for Sure {
     }
 }
 
-/// The cross-entropy by the general way.
+/// The cross-entropy as a general `Weigh`.
 #[derive(Debug)]
 struct Slow;
 
@@ -189,7 +189,7 @@ fn how(case: &Case, objective: Arc<dyn Objective>, weighted: bool) -> InStep {
     }
 }
 
-/// Documents with something of another model.
+/// Adds reference log-probabilities.
 fn with_reference(mut batches: Vec<MicroBatch>) -> Vec<MicroBatch> {
     for micro in &mut batches {
         micro.reference = (0..micro.ids.len()).map(|at| -4.6 - ((at * 7 % 13) as f32) / 24.0).collect();
@@ -197,11 +197,11 @@ fn with_reference(mut batches: Vec<MicroBatch>) -> Vec<MicroBatch> {
     batches
 }
 
-/// Of a run, and of its plan: no step reserves more than the third.
+/// Number of steps of a run, and of its plan: no step reserves more than the third.
 const STEPS: usize = 6;
 const PLANNED: usize = 3;
 
-/// Losses, norms and metrics of so many steps, and the reserved bytes.
+/// Losses, norms and metrics of several steps, and the reserved bytes.
 fn train(
     device: &Device,
     case: &Case,
@@ -225,7 +225,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect()
 }
 
-/// An objective, and the model that it asks, by whether its head is its embedding.
+/// An objective, and its model with a tied or separate head.
 type Asked = (Arc<dyn Objective>, fn(bool) -> Spec);
 
 #[test]
@@ -282,7 +282,7 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
     }
 }
 
-/// The general way of constant weights gives the bits of the fused one, and weights of one those of none.
+/// A `Weigh` with constant weights has the bits of the fused head, and weights of one those of none.
 #[test]
 fn constant_weights_have_the_bits_of_the_fused_way() {
     for dtype in [DType::F32, DType::Bf16] {
@@ -300,7 +300,7 @@ fn constant_weights_have_the_bits_of_the_fused_way() {
             })
             .remove(0)
         };
-        // Measuring the distributions besides, as all of these do, changes nothing.
+        // Label metrics, which all of these report, change nothing.
         let fused = run(Goal::default().objective, false);
         assert_eq!(run(Goal::default().objective, true), fused, "{dtype:?}");
         let slow = run(Arc::new(Slow), false);
@@ -311,7 +311,7 @@ fn constant_weights_have_the_bits_of_the_fused_way() {
     }
 }
 
-/// The cross-entropy by the general way, with the micro batch's weights.
+/// The cross-entropy as a general `Weigh`, with the micro-batch's weights.
 #[derive(Debug)]
 struct SlowWeighted;
 
@@ -341,7 +341,7 @@ impl Weigh for SlowWeighted {
     }
 }
 
-/// Micro batches whose tokens have a weight each, by their place in the stream.
+/// Gives the tokens weights that depend on their position in the stream.
 fn with_weights(mut batches: Vec<MicroBatch>, weight: &dyn Fn(usize) -> f32) -> Vec<MicroBatch> {
     for micro in &mut batches {
         micro.weights = (0..micro.ids.len()).map(weight).collect();
@@ -349,7 +349,7 @@ fn with_weights(mut batches: Vec<MicroBatch>, weight: &dyn Fn(usize) -> f32) -> 
     batches
 }
 
-/// Micro batches one behind the other, as one.
+/// Concatenates micro-batches.
 fn joined(batches: &[MicroBatch]) -> MicroBatch {
     let mut all = MicroBatch::default();
     for micro in batches {
@@ -363,8 +363,8 @@ fn joined(batches: &[MicroBatch]) -> MicroBatch {
     all
 }
 
-/// A weighted mean is divided by its weights, and a label of weight two counts as two: in the count, in what is reported and in the
-/// gradient, on every mesh and however a step is cut into micro batches.
+/// A weighted mean is divided by its weights, and a label of weight two counts as two: in the count, in metrics and in
+/// the gradient, on every mesh and for every split into micro-batches.
 #[test]
 fn weights_are_those_of_a_mean() {
     let uneven = |at: usize| if at < 101 { 2.0 } else { 0.5 + (at % 3) as f32 / 4.0 };
@@ -406,7 +406,7 @@ fn weights_are_those_of_a_mean() {
         let two = with_weights(plain.clone(), &uneven);
         assert_eq!(step(&two), step(&[joined(&two)]), "accumulation");
         assert_eq!(f32::from_bits(step(&with_weights(plain.clone(), &|_| 2.0))[1]), 2.0 * 2.0 * 251.0);
-        // Labels of weight 0 are none, and those of weight 1 have the bits of those without a weight.
+        // Labels of weight 0 do not count, and those of weight 1 have the bits of unweighted ones.
         let mut masked = plain.clone();
         for micro in &mut masked {
             micro.weights = micro.labels.iter().map(|label| f32::from(u8::from(*label >= 0))).collect();

@@ -27,7 +27,7 @@ fn planned(places: Places, layers: usize, tokens: usize) -> Plan {
     planned_on(&Profile::portable(2), places, layers, tokens)
 }
 
-/// Every machine that there is a data sheet of, whatever runs this.
+/// All machines with data sheets, whatever this test runs on.
 fn profiles() -> Vec<Profile> {
     let processors = Isa::ALL.map(|isa| fathom_cpu::profile(2, isa));
     let graphics = gpu::NAMES.map(|name| gpu::named(name).unwrap());
@@ -69,7 +69,7 @@ fn lowers_the_peak(profile: &Profile) {
         assert!(plan.hardware_flops > none.hardware_flops);
     }
     assert!(none.replayed == 0 && linear.replayed < full.replayed);
-    // With attention's results kept, its forward pass is not among the replays.
+    // With attention outputs kept, its forward pass is not replayed.
     let attention = 4 * (16u128 << 10) * ((16 << 10) + 1) / 2 * 4096 * 8;
     assert!(full.hardware_flops - linear.hardware_flops >= attention);
 }
@@ -82,7 +82,7 @@ fn an_80_layer_model_plans_quickly() {
     assert!(plan.usage.peak_live > 0);
 }
 
-/// Bytes at the peak beyond weights, gradients and optimizer state, with everything on disk and tiles.
+/// Bytes at the peak in addition to weights, gradients and optimizer state, with everything on disk and tiles.
 fn beyond_state(layers: usize, tokens: usize) -> u64 {
     let places = Places::linear().offload_all(Place::Disk);
     let plan = planned(places.with_tiles(Some(2048)).with_head_groups(8), layers, tokens);
@@ -95,9 +95,9 @@ fn a_spilled_step_is_as_large_as_one_block_s_attention() {
     let (two, eight) = (beyond_state(2, 1 << 20), beyond_state(8, 1 << 20));
     assert!(two.abs_diff(eight) * 100 < two, "2 layers {two}, 8 layers {eight}");
     assert_eq!(eight, beyond_state(80, 1 << 20));
-    // q, k, v, o and their gradients, and the residual stream's: 2 (4096 + 2 x 1024 + 4096) x 2 + 2 x 4096 bytes a
-    // token. To them come the statistics of attention, ids, labels, positions, losses, and f32 gradients of one group
-    // of heads.
+    // q, k, v, o and their gradients, and the residual stream's: 2 (4096 + 2 x 1024 + 4096) x 2 + 2 x 4096 bytes per
+    // token. In addition there are the statistics of attention, ids, labels, positions, losses, and f32 gradients of
+    // one group of heads.
     let attention = 2 * 2 * (4096 + 2 * 1024 + 4096) + 2 * 4096;
     let growth = (beyond_state(8, 1 << 20) - beyond_state(8, 128 << 10)) as f64 / (7 << 17) as f64;
     assert!(

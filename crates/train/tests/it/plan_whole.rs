@@ -1,4 +1,4 @@
-//! Plans whose segments are remembered against plans that record and run every one of them: of every shipped recipe.
+//! Plans with remembered segments compared with plans that record and run all of them, for every shipped recipe.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use fathom_tensor::{Profile, gpu};
 use fathom_train::recipe::Recipe;
 use fathom_train::{Budgets, Draft, Plan, adapted, distinct, new_model, stage, train_experts};
 
-/// Layers times micro batches that are recorded and run in the suite; the test of the giants has no limit.
+/// Maximum of layers times micro-batches in the suite; the test of the giants has no limit.
 const SOME: usize = 6000;
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -26,7 +26,7 @@ fn shipped() -> Vec<(String, String)> {
     files.iter().map(|path| (name(path), read(path))).collect()
 }
 
-/// The machine of a recipe; a processor has the rates of a GPU, so that seconds are compared too.
+/// The machine of a recipe; a processor gets the rates of a GPU, so that seconds are compared too.
 fn profile(recipe: &Recipe) -> Profile {
     let known = gpu::named("dgx-h100").unwrap();
     gpu::named(&recipe.machine.profile).unwrap_or_else(|| Profile {
@@ -65,12 +65,12 @@ fn same(plan: &Plan, whole: &Plan, what: &str) {
     assert!(lane.acts.iter().zip(&all.acts).all(alike), "{what}: the passes of its lane");
 }
 
-/// Compares the plans of the first and the last kind of rank of a recipe's stages, where no more than `most` layers would run.
+/// Compares the plans of the first and the last kind of rank in a recipe's stages, if at most `most` layers would run.
 fn compare(name: &str, library: Library<'_>, most: usize) -> usize {
     let loaded: Loaded<Recipe> = Loaded::load(Layers::with_library(library).recipe(name)).unwrap();
     let mut recipe = loaded.value;
     if recipe.objective.runs_teacher().is_some() {
-        // Any model of the student's vocabulary.
+        // Any model with the student's vocabulary.
         let teacher = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama2");
         recipe.model.vocab = open_config(&teacher).unwrap().0.vocab;
         recipe.objective.teacher = Some(teacher);

@@ -1,4 +1,5 @@
-//! Learning from preferences with a tiny model, against TRL: `tests/golden_preferences`, written by `oracle/preferences.py`.
+//! Preference learning with a tiny model, compared with TRL: `tests/golden_preferences`, written by
+//! `oracle/preferences.py`.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -27,14 +28,14 @@ fn list(value: &Value) -> Vec<i32> {
     value.as_array().unwrap().iter().map(|id| id.as_i64().unwrap() as i32).collect()
 }
 
-/// A document: its tokens, where its answer begins, what else is known of it, and whether its prompt is learned too.
+/// A document: its tokens, the beginning of its answer, further facts, and whether its prompt is trained on too.
 struct Document {
     ids: Vec<i32>,
     start: usize,
     known: Vec<f32>,
 }
 
-/// Documents side by side.
+/// Packs documents into a stream.
 fn stream(documents: &[Document], prompts: bool) -> MicroBatch {
     let mut micro = MicroBatch::default();
     for Document { ids, start, known } in documents {
@@ -55,7 +56,7 @@ fn alone() -> Device {
     Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
 }
 
-/// Gives the micro batches the log-probabilities of the reference model.
+/// Adds the reference model's log-probabilities to the micro-batches.
 fn refer(micros: &mut [MicroBatch]) {
     let device = alone();
     let opened = open(&root().join("reference")).unwrap();
@@ -75,10 +76,10 @@ fn refer(micros: &mut [MicroBatch]) {
     }
 }
 
-/// What a step says: the loss, the norm, the metrics by name.
+/// Results of a step: the loss, the norm, the metrics by name.
 type Said = (f32, f32, Vec<(&'static str, f64)>);
 
-/// This rank's part of a model of the folder.
+/// This rank's part of a model in the folder.
 fn part(device: &Device, model: &str, adapter: Option<&Adapter>, sharding: Sharding) -> (Model, Params) {
     let opened = open(&root().join(model)).unwrap();
     let spec = adapter.map_or(Ok(opened.spec.clone()), |adapter| opened.spec.with_adapter(adapter.clone()));
@@ -89,7 +90,7 @@ fn part(device: &Device, model: &str, adapter: Option<&Adapter>, sharding: Shard
     (model, params)
 }
 
-/// Three steps over these micro batches.
+/// Three steps over these micro-batches.
 fn train(
     device: &Device,
     model: &str,
@@ -101,7 +102,7 @@ fn train(
     train_on(&mut Trainer::new(device, model, params), steps, objective, rate)
 }
 
-/// The same of a trainer.
+/// Three steps of an existing trainer.
 fn train_on(
     trainer: &mut Trainer,
     steps: &[Vec<MicroBatch>],
@@ -137,7 +138,7 @@ fn train_on(
     steps.iter().enumerate().map(step).collect()
 }
 
-/// Compares three steps with TRL's: losses, norms and every metric that both have. Numbers below 1 are differences of larger ones.
+/// Compares steps with TRL's: losses, norms and all common metrics. Numbers below 1 are differences of larger ones.
 fn check(name: &str, found: &[Said], case: &Value, most: f64) {
     let mut far = Vec::new();
     for (step, (loss, norm, metrics)) in found.iter().enumerate() {
@@ -181,7 +182,7 @@ fn loss(name: &str) -> PairLoss {
     }
 }
 
-/// What TRL's settings are called here.
+/// The settings for TRL's options.
 fn dpo(case: &Value) -> Settings {
     let names: Vec<&str> = match case["loss_type"].as_array() {
         Some(names) => names.iter().map(|name| name.as_str().unwrap()).collect(),
@@ -210,7 +211,7 @@ fn dpo(case: &Value) -> Settings {
     }
 }
 
-/// The rows of DPO as pairs of documents of at most `most` tokens.
+/// DPO's rows as pairs of documents of at most `most` tokens.
 fn pairs(golden: &Value, most: usize) -> Vec<Vec<Document>> {
     let pair = |row: &Value| {
         let (prompt, nan) = (list(&row["prompt_ids"]), f32::NAN);
@@ -226,7 +227,7 @@ fn pairs(golden: &Value, most: usize) -> Vec<Vec<Document>> {
     golden["rows"].as_array().unwrap().iter().map(pair).collect()
 }
 
-/// Four rows a step, each `rows` of them in a micro batch, with the totals of their step.
+/// Steps of four rows, with `of_micro` rows per micro-batch and the totals of their step.
 fn steps(rows: &[Vec<Document>], of_micro: usize, prompts: bool, refers: bool) -> Vec<Vec<MicroBatch>> {
     let micro = |rows: &[Vec<Document>]| {
         let documents = rows.iter().flatten();
@@ -275,8 +276,8 @@ fn dpo_is_trls() {
     }
 }
 
-/// The reference's log-probabilities next to the tokens, a copy of its weights, and an adapter's base: the same bits. A copy that moves by
-/// all of the policy is the policy.
+/// A column of log-probabilities, a copy of the reference's weights, and an adapter's base give the same bits. A copy
+/// that follows the policy fully equals the policy.
 #[test]
 fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {
     let golden = golden("dpo");
@@ -315,18 +316,18 @@ fn a_reference_is_a_column_or_a_copy_or_an_adapter_switched_off() {
     for refers in [Refers::Copy, Refers::AdapterOff] {
         assert_eq!(bits(&run("reference", Some(&lora), refers, None)), bits(&adapted), "{refers:?}");
     }
-    // Against itself, every loss is that of no preference.
+    // Compared with itself, every loss is that of no preference.
     let moved = run("reference", None, Refers::Copy, Some(Sync { alpha: 1.0, steps: 1 }));
     let none = std::f32::consts::LN_2;
     assert!(moved.iter().all(|said| (said.0 - none).abs() < 1e-6), "{moved:?}");
 }
 
-/// Over ranks, their weights whole or in parts, or stages of a pipeline, a copy is the column, and KTO's divergence that of the whole step.
+/// Over ranks (weights whole or sharded) and stages, a copy equals the column, and KTO's divergence is the whole step's.
 #[test]
 fn a_copy_and_a_divergence_are_the_same_over_ranks() {
     let golden = golden("dpo");
     let rows = pairs(&golden, 64);
-    // The rejected answers as other rows' ones.
+    // Rejected answers stand for mismatched ones.
     let kto = Wanted { beta: 0.1, desirable: 1.0, undesirable: 1.3, zero: false, of_step: true };
     let objectives: [Arc<dyn Objective>; 2] = [Arc::new(Pairs(Settings::default())), Arc::new(kto)];
     for objective in &objectives {
@@ -375,7 +376,7 @@ fn a_copy_and_a_divergence_are_the_same_over_ranks() {
     }
 }
 
-/// Within a pipeline an adapter is switched off on all stages at once, and a copy moves as on one rank.
+/// In a pipeline, an adapter is switched off on all stages at once, and a copy moves as on one rank.
 #[test]
 fn stages_ask_their_reference_together() {
     let golden = golden("dpo");
@@ -455,7 +456,7 @@ fn kto_is_trls() {
         });
         let mut found =
             train(&alone(), "model", &steps(&rows, of_micro, false, true), &objective, rate(&golden));
-        // TRL has means of the micro batches' means, which have other numbers of answers of a kind.
+        // TRL averages the means of micro-batches, which have different numbers of answers of each kind.
         found
             .iter_mut()
             .filter(|_| of_micro < 4)
@@ -464,7 +465,7 @@ fn kto_is_trls() {
     }
 }
 
-/// Rows that were tokenised for ORPO and CPO.
+/// Rows tokenised for ORPO and CPO.
 fn labelled(golden: &Value) -> Vec<Vec<Document>> {
     let pair = |row: &Value| {
         ["chosen", "rejected"]
@@ -493,7 +494,7 @@ fn orpo_and_cpo_are_trls() {
                 _ if simpo => (PairLoss::Simpo, true),
                 _ => (PairLoss::Sigmoid, false),
             };
-            // TRL's own rule of alphapo.
+            // TRL's special rule for alphapo.
             let imitates = if case["loss_type"] == "alphapo" { 0.0 } else { 1.0 };
             let settings = Settings {
                 losses: vec![(loss, 1.0)],
@@ -532,7 +533,7 @@ fn reward_models_are_trls() {
     }
 }
 
-/// Filled up to one length.
+/// Pads all streams to one length.
 fn filled(steps: &[Vec<MicroBatch>]) -> Vec<Vec<MicroBatch>> {
     let fill = |micro: &MicroBatch| {
         let (mut micro, from) = (micro.clone(), micro.ids.len());
@@ -546,7 +547,7 @@ fn filled(steps: &[Vec<MicroBatch>]) -> Vec<Vec<MicroBatch>> {
     steps.iter().map(|micros| micros.iter().map(fill).collect()).collect()
 }
 
-/// Pairs in one stream, one after the other, and over ranks make the same steps.
+/// Pairs in one stream, one after the other, and over ranks give the same steps.
 #[test]
 fn packing_accumulation_and_ranks_change_nothing() {
     let golden = golden("dpo");

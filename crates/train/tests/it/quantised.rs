@@ -1,5 +1,5 @@
-//! Frozen weights in few bits: a step has the bits of one over the same weights as what they stand for, wherever weights and
-//! activations are and over any ranks; and its plan is its peak.
+//! Quantized frozen weights: a step has the bits of one over the dequantized weights, for all places of weights and
+//! activations and over any ranks; and its plan is its peak.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,13 +44,13 @@ fn quantized(format: BlockFormat) -> Quantized {
     Quantized { format, double: true, trained: trained() }
 }
 
-/// How weights are held, and where activations are.
+/// Places of weights and activations.
 #[derive(Clone, Copy)]
 struct How<'a> {
     folder: &'a Path,
     format: Option<BlockFormat>,
     places: fn() -> Places,
-    /// Weights are on disk.
+    /// True if weights are on disk.
     on_disk: bool,
 }
 
@@ -59,7 +59,7 @@ fn options(dtype: DType) -> FolderOptions<'static> {
     FolderOptions { weights: SaveOptions::new(dtype), generation: &NONE, copy: &[] }
 }
 
-/// A model, and the same with what its packed weights stand for.
+/// Folders of a quantized model, and of the same model with dequantized weights.
 fn folders(case: &Case, format: BlockFormat) -> [tempfile::TempDir; 2] {
     let folders = [0; 2].map(|_| tempfile::tempdir().unwrap());
     let device = &Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
@@ -95,7 +95,7 @@ fn trainer(device: &Device, case: &Case, how: How<'_>) -> (Trainer, InStep) {
 #[derive(Debug, PartialEq)]
 struct Seen {
     steps: Vec<[u32; 2]>,
-    /// Of the trained weights.
+    /// The trained weights.
     weights: Vec<(String, Vec<u8>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Losses and advantages of reinforcement learning, against TRL: `tests/golden_rl`, written by `oracle/rl.py`.
+//! Losses and advantages of reinforcement learning, compared with TRL: `tests/golden_rl`, written by `oracle/rl.py`.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ fn golden() -> Value {
     serde_json::from_slice(&std::fs::read(root().join("golden.json")).unwrap()).unwrap()
 }
 
-/// Bytes of a tensor, four an element, with its sizes.
+/// Elements of a tensor, four bytes each, and its sizes.
 fn tensor(files: &SafeTensors, name: &str) -> (Vec<[u8; 4]>, Vec<usize>) {
     let (shape, mut bytes) = (files.shape(name).unwrap().to_vec(), Vec::new());
     files.read_rows(name, 0..shape[0], &mut bytes).unwrap();
@@ -31,7 +31,8 @@ fn whole(files: &SafeTensors, name: &str) -> Vec<i32> {
     tensor(files, name).0.into_iter().map(i32::from_le_bytes).collect()
 }
 
-/// The completions of the files behind prompts of one token, with the log-probabilities of their tokens, and the entropies there.
+/// The completions of the files after prompts of one token, with the log-probabilities of their tokens, and the
+/// entropies there.
 fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f32>, Vec<f32>) {
     let (ids, mask) = (whole(files, "completion_ids"), whole(files, mask));
     let (logits, shape) = (floats(files, "logits"), files.shape("logits").unwrap());
@@ -44,7 +45,7 @@ fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f
     for row in 0..rows {
         let start = micro.ids.len();
         for at in 0..=wide {
-            // The token at a place predicts the next.
+            // The token at a position predicts the next.
             let label = row * wide + at;
             let is = at < wide && mask[label] * valid[label] == 1;
             let id = if is { ids[label] } else { -100 };
@@ -67,7 +68,7 @@ fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f
     (micro, losses, entropies)
 }
 
-/// The loss of a case, by TRL's names.
+/// The policy of a case, from TRL's names.
 fn policy(case: &Value) -> Policy {
     let number = |key: &str| case[key].as_f64();
     let sequence = case["importance_sampling_level"] == "sequence";
@@ -107,7 +108,7 @@ fn close(what: &str, found: f64, want: f64, most: f64) {
     assert!((found - want).abs() <= most * want.abs().max(1e-2), "{what}: {found} {want}");
 }
 
-/// Every loss with its whole gradient by log-probabilities; those of other methods of TRL are left out.
+/// Every loss with its whole gradient by log-probabilities; other methods of TRL are skipped.
 #[test]
 fn losses_are_those_of_trl() {
     let (golden, files) = (golden(), SafeTensors::open_file(&root().join("losses.safetensors")).unwrap());
@@ -156,7 +157,7 @@ fn losses_are_those_of_trl() {
     assert_eq!(seen, 21);
 }
 
-/// What is learned from losses and from entropies is together TRL's gradient by the logits.
+/// The sum of the terms from losses and from entropies is TRL's gradient by the logits.
 fn of_logits(
     name: &str,
     files: &SafeTensors,
@@ -173,7 +174,7 @@ fn of_logits(
         for (id, logit) in of_row.iter().enumerate() {
             let p = (logit - sum).exp();
             let of_loss = p - f64::from(u8::from(micro.labels[at] == id as i32));
-            // Of an entropy H by a logit: -p (log p + H).
+            // Derivative of an entropy H by a logit: -p (log p + H).
             let of_entropy = -p * (logit - sum + f64::from(entropies[at]));
             let entropy = weighed.others.first().map_or(0.0, |by| f64::from(by[at]));
             let found = (f64::from(weighed.weights[at]) * of_loss + entropy * of_entropy) / count;
@@ -191,7 +192,7 @@ fn advantages_are_those_of_trl() {
         let group = case["generations"].as_u64().unwrap() as usize;
         let by = match (name.as_str(), case["scale_rewards"].as_str()) {
             (name, _) if name.starts_with("gdpo") => AdvantageName::EachThenSum,
-            // Divided by the batch's deviation besides; a clipped reward; a group without others.
+            // These are also divided by the batch's deviation, have a clipped reward, or a group without others.
             (name, _)
                 if name.contains("normalised") || name.contains("clipped") || name == "rloo_one_member" =>
             {

@@ -1,5 +1,6 @@
-//! Quantisation-aware training: weights are what a format makes of their masters, to the bit, wherever masters are and whichever ranks
-//! have them; the plan is the peak; a run goes on where it was; and a folder that is written has the weights that steps computed with.
+//! Quantization-aware training: weights are their rounded masters, to the bit, for all places of masters and whichever
+//! ranks hold them; the plan is the peak; a run resumes exactly; and a written folder has the weights that steps
+//! computed with.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ fn master(trainer: &Trainer, id: ParamId) -> Vec<f32> {
     trainer.device.to_f32(&trainer.optimizer().state(id).unwrap().master.as_ref().unwrap().tensor())
 }
 
-/// All weights of one rank against their masters, and how many are rounded.
+/// Checks all weights of one rank against their masters; returns how many are rounded.
 #[track_caller]
 fn check_weights(trainer: &Trainer, format: FourBits) -> usize {
     let mut rounded = 0;
@@ -67,7 +68,7 @@ fn projections_are_their_rounded_masters_and_nothing_else_is() {
             trainer.step(&[micro(512)], &how).unwrap();
         }
         assert_eq!(check_weights(&trainer, format), 4 * 3);
-        // A step that is skipped changes nothing.
+        // A skipped step changes nothing.
         let before: Vec<_> =
             trainer.params.iter().map(|(_, param)| param.value.bytes(&trainer.device)).collect();
         let nothing = MicroBatch { labels: vec![-100; 512], ..micro(512) };
@@ -150,7 +151,7 @@ fn a_run_goes_on_where_it_was_and_may_begin_to_round() {
         assert_eq!(checkpoints.load_latest(&mut again).unwrap(), Some(progress.clone()));
         check_weights(&again, format);
         assert_eq!(steps(&mut again), expected, "{to:?}");
-        // The same checkpoint by a run that rounds to another format, and one that does not.
+        // The same checkpoint, loaded by a run that rounds to another format, and by one that does not round.
         let (other, second) = FORMATS[usize::from(to == RoundTo::Mxfp4)];
         let mut begins = rounding(1, other);
         checkpoints.load_latest(&mut begins).unwrap();
@@ -158,7 +159,7 @@ fn a_run_goes_on_where_it_was_and_may_begin_to_round() {
     }
 }
 
-/// The same for all that ranks share, and of the largest magnitudes that none of them sees alone.
+/// The same with everything that ranks share, and with the largest magnitudes, which no single rank sees.
 #[test]
 fn sharing_changes_no_bit_and_the_plan_is_exact() {
     let dp = Grid { dp: 4, ..Grid::default() };
@@ -195,7 +196,7 @@ fn sharing_changes_no_bit_and_the_plan_is_exact() {
     }
 }
 
-/// Blocks of a whole weight are those of its parts, and so is the factor of all of them.
+/// Blocks of a whole weight equal those of its parts, as does the factor of all of them.
 #[test]
 fn tensor_parallel_and_pipelined_ranks_have_the_weights_of_one() {
     fn wide(tied: bool) -> Spec {
@@ -213,7 +214,7 @@ fn tensor_parallel_and_pipelined_ranks_have_the_weights_of_one() {
         };
         Spec::llama(sizes)
     }
-    /// By number of the weight, where each element lies in it and its bits.
+    /// For each weight's number, the position and bits of its elements.
     fn weights(case: Case) -> Vec<Vec<(u32, usize, [u8; 2])>> {
         every_rank(case, &|device| {
             let trainer = mesh::trainer(device, &case);
@@ -295,7 +296,7 @@ fn what_does_not_go_together_is_refused() {
     let moments = fathom_grad::Moments { masters: false, ..Default::default() };
     let error = trainer_with(1, DType::Bf16, moments).round_to(Some(RoundTo::Mxfp4)).unwrap_err().to_string();
     assert!(error.contains("precision.qat") && error.contains("optimizer.master_weights"), "{error}");
-    // Half of 96 columns are no whole blocks of 32, and whole ones of 16.
+    // Half of 96 columns are whole blocks of 16, but not of 32.
     let case = Case { grid: Grid { tp: 2, ..Grid::default() }, dtype: DType::Bf16, ..ONE };
     for (to, fits) in [(RoundTo::Mxfp4, false), (RoundTo::Nvfp4, true)] {
         let answers = every_rank(case, &|device| {

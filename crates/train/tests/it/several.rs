@@ -1,4 +1,4 @@
-//! Several adapters over one base, in turns: each is the run that it would be alone.
+//! Several adapters over one base, in turns: each behaves like a run of its own.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events, read_events};
 use fathom_grad::{Param, Params, Value};
-use fathom_model::{Init, LlamaSizes, Model, Spec, adapt, initialise, share_untrained};
+use fathom_model::{Init, LlamaSizes, Model, ModelView, Spec, adapt, initialise, share_untrained};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Device, Tensor};
 use fathom_train::parallel::Ranks;
@@ -25,7 +25,7 @@ use fathom_train::{
 use crate::mesh::{Case, ONE, every_rank};
 use crate::survive::{VOCAB, mesh, recipe, write_store};
 
-/// The recipes of two adapters that know of each other, in folders of their own.
+/// The recipes of two adapters in one run, in separate folders.
 fn recipes(folder: &Path, grid: Grid, change: &dyn Fn(&mut Recipe)) -> Vec<Recipe> {
     let saves = Checkpoint { every_s: None, every_steps: Some(2), ..Checkpoint::default() };
     let mut all = recipe(folder, mesh(grid, 0), saves);
@@ -47,7 +47,7 @@ fn recipes(folder: &Path, grid: Grid, change: &dyn Fn(&mut Recipe)) -> Vec<Recip
     vec![own(0), own(1)]
 }
 
-/// The trainer of an adapter over the base of another, or over one that it has to make.
+/// The trainer of an adapter over the base of another, or over one that it creates.
 fn trainer(device: &Device, recipe: &Recipe, other: Option<&Trainer>) -> fathom_train::Result<Trainer> {
     let base = Spec::llama(LlamaSizes {
         hidden: 64,
@@ -64,7 +64,7 @@ fn trainer(device: &Device, recipe: &Recipe, other: Option<&Trainer>) -> fathom_
     let spec = adapted(recipe, base.clone())?;
     let ranks = stage::ranks(recipe, 0)?;
     let (mut model, mut params) = match other {
-        Some(Trainer { model, params, .. }) => share_untrained(device, (model, params), &spec),
+        Some(Trainer { model, params, .. }) => share_untrained(ModelView { device, model, params }, &spec),
         None => {
             let how = stage::in_step_among(recipe, 0, &spec)?;
             let disk = open_state_disk(device, &spec, DType::F32, &how, &std::env::temp_dir())?;
@@ -79,7 +79,7 @@ fn trainer(device: &Device, recipe: &Recipe, other: Option<&Trainer>) -> fathom_
     Ok(Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe)))
 }
 
-/// Gives the base of a model the values that it has in a file: the same below every adapter.
+/// Sets the base of a model to fixed values, the same for every adapter.
 fn begin_base(device: &Device, params: &Params, base: &Spec, ranks: &Ranks) {
     let aside = Device::on_mesh(device.machine.clone(), 1 << 28, device.mesh.clone());
     let portion = ranks.portion(base, &device.mesh);
@@ -99,12 +99,12 @@ fn begin_base(device: &Device, params: &Params, base: &Spec, ranks: &Ranks) {
     assert_eq!(found, of_base.len());
 }
 
-/// Keeps what is said and what there was outside memory; asks the run to stop at a step.
+/// Records warnings and the bytes outside memory; asks the run to stop at a step.
 struct Watch<'a> {
     warnings: Vec<String>,
     stop_at: Option<u64>,
     stop: &'a AtomicBool,
-    /// Most bytes in memory and outside of it, as planned and as they were.
+    /// Peak bytes in memory and outside of it, planned and measured.
     planned: [u64; 2],
     found: [u64; 2],
 }
@@ -136,8 +136,8 @@ impl Hooks for Watch<'_> {
     }
 }
 
-/// How runs ended on the first rank, what each step of each was, what was warned of, and the bytes in memory and outside of it of each, as
-/// planned and as they were.
+/// Outcome on the first rank, each run's steps, the warnings, and each run's bytes in memory and outside of it, planned
+/// and measured.
 #[derive(Debug)]
 struct Seen {
     outcome: Outcome,
@@ -146,7 +146,7 @@ struct Seen {
     bytes: Vec<[[u64; 2]; 2]>,
 }
 
-/// Runs them on all ranks to their end, or until the first has made so many steps.
+/// Runs them on all ranks to their end, or until the first has taken `stop_at` steps.
 fn run(folder: &Path, recipes: &[&Recipe], stop_at: Option<u64>) -> Seen {
     let grid = stage::ranks(recipes[0], 0).unwrap().grid;
     let on_rank = |device: &Device| rank(device, folder, recipes, stop_at);
@@ -217,7 +217,7 @@ const DP: Grid = Grid { dp: 2, ..ONE.grid };
 
 #[test]
 fn adapters_in_turns_are_what_each_is_alone() {
-    // One rank, whole replicas and parts of a model are interrupted as well.
+    // With one rank, whole replicas and parts of a model, runs are interrupted as well.
     for (grid, is_cut) in [
         (ONE.grid, true),
         (DP, true),
@@ -229,7 +229,7 @@ fn adapters_in_turns_are_what_each_is_alone() {
     }
 }
 
-/// Another method whose weights have state that can be elsewhere; it reads the base where it begins.
+/// A method with another weight whose state can be offloaded; it reads the base initially.
 fn dora(recipe: &mut Recipe) {
     recipe.adapters[1].method = Some(AdapterName::Dora);
     recipe.adapters[1].rank = Some(2);
@@ -246,7 +246,7 @@ fn state(recipe: &mut Recipe, place: OffloadTo) {
 
 #[test]
 fn activations_and_state_of_adapters_in_turns_are_where_each_run_has_them() {
-    // Where memory is scarce each has the places that its plan chooses.
+    // If memory is scarce, each has the places chosen by its plan.
     let auto = |recipe: &mut Recipe| recipe.activations.memory = Memory::Auto;
     let ample = are_as_alone(ONE.grid, false, &auto);
     let scarce = ample.iter().max().map(|most| most - 1);
@@ -285,8 +285,8 @@ fn ranks_share_the_base_of_adapters_in_turns() {
     });
 }
 
-/// Both have the steps that they have alone, and the bytes of their plans; interrupted between two steps and gone on with as well. What was
-/// planned for each in memory.
+/// Checks that both take the steps that they take alone, within the bytes of their plans, and if `is_cut` also when
+/// interrupted between two steps and resumed. Returns the planned memory of each.
 #[track_caller]
 fn are_as_alone(grid: Grid, is_cut: bool, change: &dyn Fn(&mut Recipe)) -> Vec<u64> {
     let folder = tempfile::tempdir().unwrap();
@@ -295,10 +295,10 @@ fn are_as_alone(grid: Grid, is_cut: bool, change: &dyn Fn(&mut Recipe)) -> Vec<u
     let both: Vec<&Recipe> = recipes.iter().collect();
     let at = |name: &str| folder.path().join(name);
     let Seen { outcome, steps, warnings, bytes } = run(&at("both"), &both, None);
-    // The first step of each has the memory that its plan says, with what the other has in it.
+    // The first step of each matches its plan, which includes the other's memory.
     assert!(warnings.is_empty(), "{grid} {warnings:?}");
     assert!(outcome == Outcome::Finished && steps[0] != steps[1] && steps[0].len() > 4);
-    // Of both together: of memory, and of what is open behind it, as much as the one needs that needs more.
+    // Memory and offload engines are shared: each is the maximum of the two.
     let most = [0, 1].map(|of| bytes.iter().map(|[planned, _]| planned[of]).max().unwrap());
     assert!(bytes.iter().all(|[_, found]| *found == most), "{grid} {bytes:?}");
     for (index, recipe) in recipes.iter().enumerate() {
@@ -312,7 +312,7 @@ fn are_as_alone(grid: Grid, is_cut: bool, change: &dyn Fn(&mut Recipe)) -> Vec<u
     if !is_cut {
         return planned;
     }
-    // Interrupted between two steps, and gone on with: each from where it was.
+    // Interrupted between two steps and resumed, each from where it was.
     let cut = run(&at("cut"), &both, Some(3));
     assert!(cut.outcome == Outcome::Interrupted && cut.steps.iter().all(|some| some.len() < steps[0].len()));
     let seen = run(&at("cut"), &both, None);
@@ -340,7 +340,7 @@ fn adapters_in_turns_go_on_when_a_rank_fails() {
         let calm = run(&folder.path().join("calm"), &calm.iter().collect::<Vec<_>>(), None);
         let struck = recipes(folder.path(), DP, &|recipe| {
             change(recipe);
-            // Each of the two meets each of the faults.
+            // Each of the two runs is hit by each fault.
             recipe.mesh.restarts = 4;
             recipe.machine.fault = Some(fault.into());
             (recipe.checkpoint.memory_every_steps, recipe.checkpoint.every_steps) = (Some(2), None);

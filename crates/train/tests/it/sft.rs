@@ -1,4 +1,4 @@
-//! Teaching a tiny model, against TRL: `tests/golden_sft`, written by `oracle/sft.py`.
+//! Fine-tuning a tiny model, compared with TRL: `tests/golden_sft`, written by `oracle/sft.py`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn store(rows: &[Value], mask: Option<&str>) -> Store {
     Store::open(&prefix).unwrap()
 }
 
-/// The store's samples, each a stream of its own, filled up to `whole` tokens where it is given.
+/// The store's samples, each as a stream of its own, padded to `whole` tokens if given.
 fn samples(store: &Store, packing: Packing, longest: u32, whole: Option<usize>) -> Vec<MicroBatch> {
     let doc = |doc: usize| Doc { doc: doc as u64, tokens: store.doc_len(doc) as u64 };
     let docs: Vec<Doc> = (0..store.num_documents()).map(doc).collect();
@@ -63,7 +63,7 @@ fn samples(store: &Store, packing: Packing, longest: u32, whole: Option<usize>) 
     pack(&docs, longest, packing).iter().map(stream).collect()
 }
 
-/// Several streams as one.
+/// Concatenates streams.
 fn joined(micros: &[MicroBatch]) -> MicroBatch {
     let mut all = MicroBatch::default();
     for micro in micros {
@@ -77,7 +77,8 @@ fn joined(micros: &[MicroBatch]) -> MicroBatch {
     all
 }
 
-/// Losses and gradient norms of steps over these micro batches, and at their labels mean entropies and shares of the likeliest.
+/// Losses and gradient norms of steps over these micro-batches, and the mean entropies and shares of most likely
+/// labels.
 fn train(
     device: &Device,
     steps: &[Vec<MicroBatch>],
@@ -108,7 +109,7 @@ fn train(
         let result = trainer.step(micros, &how).unwrap();
         let sums = result.metrics.map(fathom_tensor::InFlight::wait).unwrap_or_default();
         let sums: Vec<f32> = sums.as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-        // The last two: an objective's own are before them.
+        // Label metrics are the last two, after the objective's own.
         let [.., entropy, labels, hits, all] = sums[..] else { panic!("{sums:?}") };
         let loss = result.loss.wait_f32() / result.count.wait_f32();
         [loss, result.norm.wait_f32(), entropy / labels, hits / all]
@@ -143,7 +144,7 @@ fn losses_and_norms_are_those_of_trl() {
         let objective: Arc<dyn Objective> =
             if case["loss_type"] == "dft" { Arc::new(Dft) } else { Arc::new(CrossEntropy) };
         let found = train(&alone(), &steps.collect::<Vec<_>>(), objective, rate);
-        // TRL measures each micro batch and takes the mean of those; a step of ours has one mean over all of its labels.
+        // TRL averages the metrics of micro-batches; here a step has one mean over all of its labels.
         let measured = match name.as_str() {
             "accumulated" => Some(&golden["cases"]["assistant_only"]),
             _ => (!one_by_one).then_some(case),
@@ -160,7 +161,7 @@ fn losses_and_norms_are_those_of_trl() {
     }
 }
 
-/// Rows in bins, alone, one after the other and on two context parallel ranks make the same steps.
+/// Rows in bins, alone, one after the other and on two context parallel ranks give the same steps.
 #[test]
 fn packing_accumulation_and_context_parallel_ranks_change_nothing() {
     let golden = golden();
@@ -168,7 +169,7 @@ fn packing_accumulation_and_context_parallel_ranks_change_nothing() {
     let longest = golden["longest"].as_u64().unwrap() as u32;
     for objective in [Arc::new(CrossEntropy) as Arc<dyn Objective>, Arc::new(Dft)] {
         let store = store(rows, Some("assistant_masks"));
-        // All rows in every step, so that bins may have any of them.
+        // Every step has all rows, so that bins may contain any of them.
         let of = |packing, whole| samples(&store, packing, longest, whole);
         let (singles, bins) = (of(Packing::Single, None), of(Packing::BestFit, None));
         assert!(bins.len() < singles.len());

@@ -1,5 +1,5 @@
-//! Which meshes fit: the solver finds those that people found by hand, recommends what a run takes, and says what would do where
-//! nothing does.
+//! The choice of a mesh: the solver finds the meshes found by hand, recommends what a run accepts, and names a remedy
+//! if nothing fits.
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_model::{LlamaSizes, Spec};
@@ -28,7 +28,7 @@ fn spec([hidden, layers, heads, ffn]: [usize; 4]) -> Spec {
 const LARGE: [usize; 4] = [8192, 80, 64, 28_672];
 const SMALL: [usize; 4] = [4096, 32, 32, 14_336];
 
-/// A model, a recipe and what a rank may use.
+/// A model, a recipe and the budgets of a rank.
 struct Case {
     profile: Profile,
     spec: Spec,
@@ -41,7 +41,7 @@ impl Case {
         Case { profile: gpu::named("dgx-h100").unwrap(), spec: spec(sizes), text, budgets }
     }
 
-    /// With settings over the recipe.
+    /// The case with further settings.
     fn draft(&self, settings: &[String]) -> Draft<'_> {
         let recipe: Recipe =
             Loaded::load(Layers::new().text("case", self.text).sets(settings)).unwrap().value;
@@ -49,7 +49,7 @@ impl Case {
         Draft { profile, spec, recipe, index: 0, budgets, rank: 0 }
     }
 
-    /// The best of so many ranks, of which a plan with the settings says the same.
+    /// The best candidate for `gpus` ranks; checks that a plan with its settings agrees.
     fn solve(&self, gpus: usize) -> Result<Candidate, String> {
         let solution = self.draft(&[]).solve_mesh(gpus, &|_| ());
         let MeshSolution { best, .. } = solution.map_err(|error| error.to_string())?;
@@ -64,8 +64,8 @@ impl Case {
     }
 }
 
-/// Llama 3 70B at 128K on DGX H100, and the seconds of the steps that people found: with activations on the host (tp 4, pp 4, dp 2),
-/// the optimizer too (tp 4, cp 2, pp 2), and on eight ranks (tp 4, pp 2).
+/// Llama 3 70B at 128K on DGX H100, and step times of meshes found by hand: with activations on the host (tp 4, pp 4,
+/// dp 2), with the optimizer there too (tp 4, cp 2, pp 2), and on eight ranks (tp 4, pp 2).
 #[test]
 fn meshes_that_people_found_are_found() {
     let budgets = Budgets { memory: 76 * GIB, host: 230 * GIB, disk: u64::MAX };
@@ -77,7 +77,7 @@ fn meshes_that_people_found_are_found() {
     }
 }
 
-/// Settings hold over whatever the recipe says of meshes and places.
+/// Settings override all keys of meshes and places in the recipe.
 #[test]
 fn settings_are_over_the_recipe_s_own() {
     let text = "[mesh]\ntp = 8\npp = 4\nlayout = [8, 8, 8, 8]\n[activations]\nrecompute_granularity = \"full\"\n\

@@ -1,4 +1,4 @@
-//! Weights and optimizer state on disk: the same bits as in memory, the plan's bytes, and checkpoints that do not tell.
+//! Weights and optimizer state on disk: the same bits as in memory, the plan's bytes, and independent checkpoints.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const EVERYWHERE: [OnDisk; 7] = [
     OnDisk { weights: true, optimizer: true, stays_percent: 100, ..NOTHING },
 ];
 
-/// The embedding is more than one chunk, and the last is not whole.
+/// The embedding is more than one chunk, and its last chunk is partial.
 fn spec(tied: bool) -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 64,
@@ -188,7 +188,7 @@ fn an_adversary_changes_no_bit_and_faults_are_reported() {
     assert!(refused.contains("has no room for weight"), "{refused}");
 }
 
-/// Without a backward pass weights come and go as well.
+/// Weights are fetched and freed without a backward pass too.
 #[test]
 fn evaluation_streams_from_disk() {
     let logits = [EVERYWHERE[0], EVERYWHERE[2]].map(|on_disk| {

@@ -1,4 +1,4 @@
-//! Steps on the CPU: the loss falls, and the plan was right.
+//! Steps on the CPU: the loss falls, and the plan is exact.
 
 use std::sync::Arc;
 
@@ -61,7 +61,8 @@ fn trainer_on(cpu: Cpu, dtype: DType, moments: Moments) -> Trainer {
     Trainer::sharded(&device, model, params, Sharding::default(), moments)
 }
 
-/// On every instruction set of this processor. On the best one the loss falls; the others have its first losses but for rounding.
+/// Runs on all instruction sets of this processor. On the best one the loss falls; the first losses of the others agree
+/// up to rounding.
 #[test]
 fn the_loss_falls_and_the_plan_is_exact() {
     for dtype in [DType::F32, DType::Bf16] {
@@ -76,7 +77,7 @@ fn the_loss_falls_and_the_plan_is_exact() {
     }
 }
 
-/// Losses of some steps, the same to the bit for all placements and numbers of threads, in the memory that was planned.
+/// Losses of some steps, the same to the bit for all places and numbers of threads, in the planned memory.
 fn as_planned(isa: Isa, dtype: DType, steps: usize) -> Vec<f32> {
     let mut first: Option<Vec<f32>> = None;
     for (places, threads) in [

@@ -1,5 +1,5 @@
-//! Ranks that die, hang, are slow, produce NaN or flip a bit: the run goes on with the losses of one that was left alone, or
-//! ends with a message that names the rank.
+//! Ranks that die, hang, are slow, produce NaN or flip a bit: the run continues with the losses of an undisturbed one,
+//! or ends with a message that names the rank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer
     Ok(Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe)))
 }
 
-/// Keeps what is said; asks the run to stop at a step.
+/// Records warnings; asks the run to stop at a step.
 pub struct Watch<'a> {
     pub warnings: Vec<String>,
     pub stop_at: Option<u64>,
@@ -108,7 +108,7 @@ impl Hooks for Watch<'_> {
     }
 }
 
-/// What a rank's run was.
+/// Results of a rank's run.
 #[derive(Debug)]
 pub struct Seen {
     pub ended: Result<Outcome, String>,
@@ -188,7 +188,7 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
     })
 }
 
-/// A run in a folder of its own, with faults.
+/// A run with faults, in its own folder.
 fn with(mesh: MeshTable, checkpoint: Checkpoint, fault: &str) -> Vec<Seen> {
     let folder = tempfile::tempdir().unwrap();
     write_store(&folder.path().join("store"));
@@ -197,7 +197,7 @@ fn with(mesh: MeshTable, checkpoint: Checkpoint, fault: &str) -> Vec<Seen> {
     run(folder.path(), &recipe, None)
 }
 
-/// The losses of a run that nothing happens to.
+/// The losses of a run without faults.
 fn calm(grid: Grid) -> Vec<(u64, u32)> {
     calm_with(mesh(grid, 0))
 }
@@ -212,7 +212,7 @@ fn calm_with(table: MeshTable) -> Vec<(u64, u32)> {
     })
 }
 
-/// A run with faults has the losses of a calm one on every rank, and went back as often as `lost` says, to where.
+/// Checks that a run with faults has the losses of one without on every rank, and went back to the steps in `lost`.
 #[track_caller]
 fn goes_on(grid: Grid, table: MeshTable, checkpoint: Checkpoint, fault: &str, lost: &[(u64, &[u64])]) {
     let (calm, seen) = (calm_with(table.clone()), with(table, checkpoint, fault));
@@ -271,7 +271,7 @@ fn without_copies_in_memory_the_last_checkpoint_is_used() {
         assert_eq!((&rank.ended, &rank.losses), (&Ok(Outcome::Finished), &calm));
         assert!([3, 6].contains(&rank.recoveries[0].step), "{:?}", rank.recoveries);
     }
-    // Nothing to go back to.
+    // There is no state to return to.
     let none = Checkpoint { memory_every_steps: None, ..no_saves() };
     let seen = with(mesh(grid, 5), none, "kill rank 1 at step 4");
     for rank in seen {
@@ -283,7 +283,7 @@ fn without_copies_in_memory_the_last_checkpoint_is_used() {
 #[test]
 fn a_rank_that_hangs_is_restarted() {
     let grid = Grid { dp: 2, ..Grid::default() };
-    // On a busy machine an innocent rank may be late too: then it is restarted as well.
+    // On a busy machine another rank may be late too, and is then restarted as well.
     let table = MeshTable { step_timeout_s: Some(2.0), ..mesh(grid, 100) };
     let (calm, seen) = (calm(grid), with(table, no_saves(), "hang rank 1 at step 5"));
     for rank in &seen {
@@ -345,7 +345,7 @@ fn any_rank_that_is_asked_to_stop_stops_all() {
     }
 }
 
-/// A run that is stopped goes on under another mesh, with the same data and the same state: only rounding differs.
+/// A stopped run continues under another mesh, with the same data and state: only rounding differs.
 #[test]
 fn a_run_goes_on_under_another_mesh() {
     let one = Grid::default();
@@ -378,7 +378,7 @@ fn a_save_that_fails_is_a_warning() {
     let grid = Grid { dp: 2, ..Grid::default() };
     let folder = tempfile::tempdir().unwrap();
     write_store(&folder.path().join("store"));
-    // A file where the checkpoints' folder should be.
+    // A file blocks the checkpoints' folder.
     std::fs::write(folder.path().join("checkpoints"), "").unwrap();
     let saves = Checkpoint { every_s: None, every_steps: Some(2), ..Checkpoint::default() };
     let recipe = recipe(folder.path(), mesh(grid, 0), saves);
@@ -412,7 +412,7 @@ fn state_on_disk_survives_as_well() {
     }
 }
 
-/// What one machine's disks have is newer than the last checkpoint, and is what a run that ended goes on from; a damaged copy is
+/// Copies on a machine's disks that are newer than the last checkpoint are used by a resumed run; a damaged copy is
 /// refused by name.
 #[test]
 fn copies_on_local_disks_are_gone_on_from() {
@@ -441,7 +441,7 @@ fn copies_on_local_disks_are_gone_on_from() {
     }
 }
 
-/// Where somebody has named an older checkpoint, copies of what came after it do not count, now or later.
+/// If the user names an older checkpoint, later copies are ignored from then on.
 #[test]
 fn a_run_that_is_set_back_passes_over_its_copies() {
     let grid = Grid { dp: 2, ..Grid::default() };

@@ -1,4 +1,4 @@
-//! How long stages are, and what their learning rates make of it.
+//! Lengths of stages, and the resulting learning rates.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,7 +14,7 @@ use fathom_train::{MicroBatch, Outcome, Result, Share, Source, Sources, StageTim
 use crate::again::alone_from;
 use crate::survive::{VOCAB, Watch, mesh, recipe, write_store};
 
-/// One stage without a length, whose warm-up is a share.
+/// One stage without a length, with warm-up as a share.
 fn shared(folder: &Path) -> Recipe {
     write_store(&folder.join("store"));
     let mut recipe = recipe(folder, mesh(Grid::default(), 0), Checkpoint::default());
@@ -24,7 +24,7 @@ fn shared(folder: &Path) -> Recipe {
     recipe
 }
 
-/// A clock that steps move, and what it shows at a stage's end.
+/// A clock moved by steps, and its value at the end of a stage.
 #[derive(Clone)]
 struct StageClock {
     now_s: Rc<Cell<f64>>,
@@ -47,7 +47,7 @@ impl StageTime for StageClock {
     }
 }
 
-/// Runs it to its end, stopped once after a step; its steps take a second each.
+/// Runs a recipe to its end, stopped once after a step; each step takes a second.
 fn stopped_at(folder: &Path, recipe: &Recipe, seconds: f64, step: u64) {
     let (mut outcome, time) = (Outcome::Interrupted, StageClock::until(seconds));
     for stop_at in [Some(step), None] {
@@ -62,7 +62,7 @@ fn stopped_at(folder: &Path, recipe: &Recipe, seconds: f64, step: u64) {
     assert_eq!(outcome, Outcome::Finished);
 }
 
-/// The rates of all steps.
+/// The learning rates of all steps.
 fn rates(folder: &Path) -> Vec<f64> {
     let events = read_events(folder.join("metrics.jsonl")).unwrap();
     let rate = |event: &serde_json::Value| match Event::from_value(event) {
@@ -72,7 +72,7 @@ fn rates(folder: &Path) -> Vec<f64> {
     events.iter().filter_map(rate).collect()
 }
 
-/// The same number, as far as text keeps it.
+/// Compares numbers up to the precision of text.
 #[track_caller]
 fn is_near(found: f64, expected: f64) {
     assert!((found - expected).abs() <= 1e-12 * expected, "{found} {expected}");
@@ -94,7 +94,7 @@ fn a_share_of_warm_up_is_of_all_steps() {
     }
 }
 
-/// Of a stage that has seconds, until its steps are decided the rates are not above those of its warm-up.
+/// In a stage with a time limit, rates do not exceed those of warm-up until the number of steps is decided.
 #[test]
 fn a_share_of_warm_up_is_of_the_steps_that_a_time_holds() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn a_share_of_warm_up_is_of_the_steps_that_a_time_holds() {
     }
 }
 
-/// Stores whose steps take what `step_s` says of their number.
+/// Stores whose steps take `step_s` of their index.
 struct Slow {
     inner: Stores,
     time: StageClock,
@@ -164,7 +164,7 @@ impl Source for SlowSource {
     }
 }
 
-/// A run whose steps take so long, and what its clock shows at its end; the time is 60 s.
+/// A run with these step durations and a limit of 60 s: the number of steps, and the final clock.
 fn timed(round: u64, step_s: fn(u64) -> f64) -> (u64, f64) {
     let folder = tempfile::tempdir().unwrap();
     let mut recipe = shared(folder.path());
@@ -179,7 +179,7 @@ fn timed(round: u64, step_s: fn(u64) -> f64) -> (u64, f64) {
     (rates(folder.path()).len() as u64, time.now_s.get())
 }
 
-/// A time holds as many rounds as their first steps leave it, however short the others are.
+/// The number of rounds within a time limit accounts for their slow first steps.
 #[test]
 fn the_time_of_writing_answers_counts() {
     let (steps, ended_s) = timed(4, |step| if step.is_multiple_of(4) { 7.0 } else { 1.0 });

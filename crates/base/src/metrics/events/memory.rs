@@ -1,4 +1,4 @@
-//! Events about memory: what a plan foretells, what a step took, where activations live.
+//! Memory events: planned memory, memory along a step, placement of activations.
 
 use std::collections::BTreeMap;
 
@@ -7,189 +7,189 @@ use serde::{Deserialize, Serialize};
 use super::nullable;
 
 events! {
-    /// What the plan says a stage needs.
+    /// Planned resources of a stage.
     struct Plan {
         /// Name of the stage.
         stage: String,
-        /// The machine it is planned for.
+        /// Machine profile of the plan.
         profile: String,
-        /// The most bytes alive at one moment of a step.
+        /// Peak live bytes during a step.
         peak_live_bytes: u64,
-        /// The most bytes reserved.
+        /// Peak reserved bytes.
         peak_reserved_bytes: u64,
         /// Bytes by category at the moment of `peak_live_bytes`.
         by_category: BTreeMap<String, u64>,
-        /// The operation that runs at that moment.
+        /// Operation running at that moment.
         peak_op: String,
         /// Causal-model floating-point operations of one step.
         #[serde(with = "nullable")]
         step_flops: f64,
-        /// Those that run, recompute included; 0 in old logs.
+        /// Executed floating-point operations including recomputation; 0 in old logs.
         #[serde(with = "nullable")]
         hardware_flops: f64,
-        /// Most bytes on disk at once.
+        /// Peak bytes on disk.
         disk_peak_bytes: u64,
-        /// Bytes written to disk and read from it in one step.
+        /// Bytes written to and read from disk in one step.
         disk_bytes: u64,
-        /// Predicted time of a step; absent without a profile of the machine.
+        /// Predicted step time; absent without a machine profile.
         step_s: Option<f64>,
     }
 
-    /// A step of all ranks: which passes ran when.
+    /// Timeline of one step on all ranks.
     struct Pipeline {
         /// Name of the stage of the run.
         stage: String,
-        /// The mesh, in words.
+        /// Description of the mesh.
         mesh: String,
-        /// The step that was measured; none is a plan.
+        /// Measured step; none for a plan.
         step: Option<u64>,
-        /// Time of the step.
+        /// Duration of the step.
         step_s: f64,
-        /// Share of the time of all passes in which ranks stand still.
+        /// Idle share of the ranks' time during all passes.
         bubble_share: f64,
-        /// By rank: of a plan one for each stage of the pipeline.
+        /// Timelines by rank; in a plan one per pipeline stage.
         lanes: Vec<PipelineLane>,
     }
 
-    /// What one rank does.
+    /// Timeline of one rank.
     struct PipelineLane {
-        /// Where it is in the mesh.
+        /// Position in the mesh.
         name: String,
-        /// In the order of time; the beginning of a long step.
+        /// Passes in order of time; only the beginning of a long step.
         passes: Vec<PipelinePass>,
     }
 
-    /// A forward or backward pass of one micro batch through one stage.
+    /// A forward or backward pass of one micro-batch through one stage.
     struct PipelinePass {
-        /// `forward`, `backward`, `weights` (gradients of weights that a backward pass left), or `update` (gradients are completed,
-        /// weights updated and handed out).
+        /// `forward`, `backward`, `weights` (weight gradients deferred by a backward pass), or `update` (gradients
+        /// are completed, weights updated and distributed).
         kind: String,
-        /// Micro batch.
+        /// Index of the micro-batch.
         micro: u64,
-        /// Which of the rank's stages.
+        /// Index among the rank's stages.
         chunk: u64,
-        /// Begin.
+        /// Start time.
         start_s: f64,
-        /// End.
+        /// End time.
         end_s: f64,
-        /// Of that time, seconds that it waited for messages. What it waits for another stage is not in any pass.
+        /// Seconds within the pass spent waiting for messages. Waiting for another stage is not part of any pass.
         wait_s: f64,
     }
 
     /// Live bytes by category along one step. `live_bytes[c][i]` belongs to `categories[c]` and point `i`.
     struct MemoryTimeline {
-        /// The step it was taken in; for a plan the update after which its stage began.
+        /// Step of the measurement; for a plan the update at which its stage began.
         step: u64,
         /// Name of the stage.
         stage: String,
-        /// Micro batches of the step. The points are of the first two and of the update; the others are like the second.
+        /// Micro-batches per step. The points cover the first two and the update; the others resemble the second.
         micro_batches: u64,
-        /// Category names, from the bottom of the picture to its top.
+        /// Category names, from the bottom of the chart to its top.
         categories: Vec<String>,
-        /// What ran at each point, e.g. `layer 3 attention backward`.
+        /// Operation at each point, e.g. `layer 3 attention backward`.
         labels: Vec<String>,
-        /// Where the parts of the step begin: forward, backward, update.
+        /// Starts of the phases of the step: forward, backward, update.
         phases: Vec<Phase>,
         /// Live bytes per category per point.
         live_bytes: Vec<Vec<u64>>,
-        /// What was live at the highest point and made in this step, the largest first; layers that are alike are one.
+        /// Values live at the peak and created in this step, largest first; equal layers are merged.
         at_peak: Vec<LiveValue>,
-        /// Peak that the plan foretold, 0 when not planned.
+        /// Planned peak, 0 if not planned.
         planned_peak_bytes: u64,
     }
 
     /// Buffers of one kind.
     struct LiveValue {
-        /// The activation, or the operation that asked for the buffer.
+        /// Name of the activation, or of the operation that allocated the buffer.
         name: String,
-        /// It is the gradient of what is named.
+        /// True for the gradient of the named value.
         gradient: bool,
         /// Category name.
         category: String,
-        /// Layers that have one.
+        /// Number of layers with this buffer.
         layers: u64,
-        /// Bytes of all of them.
+        /// Total bytes.
         bytes: u64,
     }
 
-    /// A part of a step.
+    /// A phase of a step.
     struct Phase {
         /// `forward`, `backward` or `update`.
         name: String,
-        /// Its first point of the timeline.
+        /// Index of its first point in the timeline.
         from: u64,
     }
 
-    /// Where a stage's activations live between forward and backward.
+    /// Placement of a stage's activations between forward and backward.
     struct Placement {
         /// Name of the stage.
         stage: String,
-        /// Tokens of a micro batch.
+        /// Tokens per micro-batch.
         tokens: u64,
-        /// Share of the tokens, the last ones, of which activations are offloaded; those of the rest stay in memory.
+        /// Share of tokens, from the end, whose activations are offloaded; those of the others stay in memory.
         #[serde(rename = "away_share")]
         offloaded_share: Option<f64>,
-        /// The format that offloaded activations are written in, where it is not their own.
+        /// Storage format of offloaded activations, if it differs from their own.
         codec: String,
-        /// Segments in program order; neighbouring layers that are alike are one.
+        /// Segments in program order; adjacent equal layers are merged.
         segments: Vec<PlacedSegment>,
     }
 
-    /// Layers that are alike, or what stands before or after them.
+    /// A group of equal layers, or the part before or after them.
     struct PlacedSegment {
-        /// The layers; -1 stands for what is outside the blocks.
+        /// Layer indices; -1 denotes the part outside the blocks.
         layers: Vec<i64>,
-        /// In the order in which the block makes them.
+        /// Activations in the order of their creation.
         activations: Vec<PlacedActivation>,
     }
 
-    /// One activation of one layer.
+    /// One activation of a layer.
     struct PlacedActivation {
-        /// Its name, e.g. `attn.out`.
+        /// Name, e.g. `attn.out`.
         name: String,
-        /// Its columns.
+        /// Number of columns.
         cols: u64,
-        /// Its type, e.g. `bf16`.
+        /// Data type, e.g. `bf16`.
         dtype: String,
         /// Bytes for all tokens.
         bytes: u64,
         /// `keep`, `recompute`, `host` or `disk`.
         place: String,
-        /// True if it is there from forward to backward; a value kept by the table that no gradient needs is not.
+        /// True if it exists from forward to backward; false for a kept value that no gradient needs.
         held: bool,
     }
 
-    /// Sequence length against memory and time, for a stage and for other places of its activations.
+    /// Memory and time by sequence length, for a stage and for alternative placements of its activations.
     struct Lengths {
         /// Name of the stage.
         stage: String,
-        /// Tokens of a sample of that stage.
+        /// Tokens per sample of that stage.
         tokens: u64,
-        /// Bytes that the machine may use; 0 when not known.
+        /// Memory budget of the machine in bytes; 0 if unknown.
         budget_bytes: u64,
-        /// The alternatives, this stage's own places first.
+        /// Alternatives, beginning with the stage's own placement.
         lines: Vec<LengthLine>,
     }
 
-    /// One alternative.
+    /// One alternative placement.
     struct LengthLine {
-        /// Its name.
+        /// Name of the alternative.
         name: String,
-        /// By ascending length.
+        /// Points by ascending length.
         points: Vec<LengthPoint>,
     }
 
-    /// What a step of one length needs.
+    /// Resources of a step at one length.
     struct LengthPoint {
-        /// Tokens of a sample.
+        /// Tokens per sample.
         tokens: u64,
-        /// Tokens of a step.
+        /// Tokens per step.
         step_tokens: u64,
-        /// The most bytes reserved.
+        /// Peak reserved bytes.
         peak_bytes: u64,
-        /// Most bytes on disk at once.
+        /// Peak bytes on disk.
         disk_bytes: u64,
-        /// Predicted time of a step; absent without a profile of the machine.
+        /// Predicted step time; absent without a machine profile.
         step_s: Option<f64>,
     }
 }

@@ -1,12 +1,11 @@
 //! Generation of one sequence: tokens/s from the first new token to the last.
 
 use anyhow::{Result, bail};
-use fathom_app::Job;
-use fathom_app::models::{self, LoadedModel};
+use fathom_app::{Job, models};
 use fathom_base::{Flow, Generate, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_grad::{Params, Value};
-use fathom_model::{Init, Model, initialise};
+use fathom_model::{Init, LoadedModel, Model, ModelView, initialise};
 use fathom_tensor::{Device, Tensor};
 use fathom_text::Tokenizer;
 
@@ -58,7 +57,8 @@ fn measured(args: &Decode, job: &Job, scores: Option<Scores>, phase: Phase) -> R
     let (model, params) = model(job, &device, scores)?;
     let tokenizer = silent_tokenizer()?;
     let limits = Limits { context_tokens, ..Limits::default() };
-    let mut engine = Engine::new(&device, &model, &params, &tokenizer, limits);
+    let mut engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let mut random = Random::new(1);
     let ids: Vec<u32> = (0..args.prompt).map(|_| random.below(model.spec.vocab) as u32).collect();
     let request = GenerateRequest::greedy(ids, new + 1);
@@ -113,7 +113,7 @@ fn held_bytes(value: &Value) -> u64 {
 fn model(job: &Job, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
     let dtype = models::precision(job.recipe().model.precision);
     if let Some(folder) = job.start()? {
-        let LoadedModel { model, params } =
+        let LoadedModel { model, params, .. } =
             models::load_stored(device, &folder, Some(dtype), &Plain::default())?;
         return Ok((model, params));
     }

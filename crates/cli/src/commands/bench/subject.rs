@@ -8,9 +8,8 @@ use fathom_app::budgets::{budgets, sharing};
 use fathom_app::library::{LIBRARY, layers, load};
 use fathom_app::{Job, models};
 use fathom_base::recipe::Layers;
-use fathom_model::{Init, Model, Spec, adapt, initialise};
+use fathom_model::{Init, LoadedModel, Model, Spec, adapt, initialise};
 use fathom_tensor::{Category, Device, Profile};
-use fathom_train::Frozen;
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
 use fathom_train::{
@@ -221,9 +220,9 @@ fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
 }
 
 /// A teacher of this architecture with random weights.
-fn teacher(device: &Device, spec: &Spec, work: &Workload<'_>) -> Result<Frozen> {
+fn teacher(device: &Device, spec: &Spec, work: &Workload<'_>) -> Result<LoadedModel> {
     let portion = models::portion(device, spec, &work.how.ranks)?;
     let (model, mut params) = Model::declare_part(device, spec, work.dtype, None, portion);
     initialise(device, &model, &mut params, Init::new(2));
-    Ok(Frozen { model, params })
+    Ok(LoadedModel { device: device.clone(), model, params })
 }

@@ -1,4 +1,4 @@
-//! How the workspace of a backward pass is cut.
+//! Layout of a backward pass's workspace.
 
 use super::super::mask::Span;
 use super::super::simd::LANES;
@@ -15,11 +15,11 @@ use std::sync::atomic::AtomicU32;
 pub struct Layout {
     pub order: Order,
     pub key_blocks: usize,
-    /// Key blocks of a task.
+    /// Key blocks per task.
     pub blocks: usize,
     pub query_blocks: usize,
     pub group: usize,
-    /// Words of a head; f32 of a gradient row; rows of `dQ^T`; words of 128 rows as inner dimension.
+    /// Words per head; f32 per gradient row; rows of `dQ^T`; words of 128 rows as inner dimension.
     pub depth: usize,
     pub width: usize,
     pub turned: usize,
@@ -67,7 +67,7 @@ impl Layout {
         let width = shape.head_dim.next_multiple_of(LANES);
         let turned = width.next_multiple_of(U::ROWS);
         let words = KEYS / U::STEP;
-        // More key blocks share one packing of the queries, as far as L2 holds their gradients.
+        // More key blocks share one packing of the queries, as long as L2 holds their gradients.
         let many = shape.head_dim <= 64 && key_blocks * shape.kv_heads >= 16 * threads;
         let blocks = if many { BLOCKS } else { BLOCKS / 2 };
         let lanes = shape.kv_heads.min(threads).min(2);

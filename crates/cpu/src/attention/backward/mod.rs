@@ -1,9 +1,9 @@
-//! The backward pass: a task is some key blocks of a key head against ascending query blocks.
+//! The backward pass: a task is a few key blocks of a key head against ascending query blocks.
 //!
-//! It works on transposed scores (keys x queries): probabilities and score gradients come out as the left operands of
-//! `dV = P^T dO` and `dK = dS^T Q`, and the numbers per query are row vectors. `dQ^T = K^T dS` is added in turn, key
-//! block after key block, into an f32 buffer (`wavefront.rs`). Query rows are heads of tokens, so a group of heads
-//! that share keys is one longer head. Five products, no score is computed twice.
+//! Scores are computed transposed (keys x queries): probabilities and score gradients come out as the left operands of
+//! `dV = P^T dO` and `dK = dS^T Q`, and per-query numbers are row vectors. `dQ^T = K^T dS` is added in turn, key block
+//! after key block, into an f32 buffer (`wavefront.rs`). Query rows are heads of tokens, so a group of heads that share
+//! keys is one longer head. There are five products, and no score is computed twice.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
 
 mod layout;
@@ -21,9 +21,9 @@ use layout::Layout;
 use std::sync::atomic::AtomicU32;
 use task::Task;
 
-/// Most key blocks of a task.
+/// Largest number of key blocks per task.
 const BLOCKS: usize = 4;
-/// Query rows of a block.
+/// Query rows per block.
 const QUERIES: usize = KEYS;
 /// Log-sum-exp, in log2 units, of rows without keys: makes every probability zero.
 const NEVER: f32 = 1e30;
@@ -36,7 +36,7 @@ pub fn bytes<U: Unit>(_: U, threads: usize, shape: &Shape, slices: usize) -> usi
 /// The whole pass.
 ///
 /// # Safety
-/// As `attention::backward`.
+/// See `attention::backward`.
 pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace: *mut u8) {
     let layout = Layout::new::<U>(&op.shape, threads.count(), op.mask.slices.len());
     let pass = Pass { op: *op, layout, base: aligned(workspace), wavefront: Wavefront::default() };
@@ -85,13 +85,13 @@ impl Pass<'_> {
         QUERIES.min(self.rows() - block * QUERIES)
     }
 
-    /// The query rows of a key head of some tensor.
+    /// View of the query rows of a key head in some tensor.
     fn queries(&self, data: *const u8, stride: usize, head: usize) -> View {
         let group = self.layout.group;
         self.op.shape.view(data.cast_mut(), stride, self.op.elem, head * group, group)
     }
 
-    /// Those of `dq`.
+    /// View of a key head's query rows in `dq`.
     fn query_gradients(&self, head: usize) -> View {
         let (dq, group) = (&self.op.dq, self.layout.group);
         self.op.shape.view(dq.data, dq.stride, dq.elem, head * group, group)
@@ -145,7 +145,7 @@ impl Pass<'_> {
         self.at::<(u32, u32)>(layout.hulls).add(block).write(hull);
     }
 
-    /// Log-sum-exp and delta of a query block of a key head; its turn; zeros where it sees no key.
+    /// Prepares the log-sum-exp and delta of a query block of a key head, and its turn; zeros if it sees no key.
     unsafe fn prepare<U: Unit>(&self, head: usize, block: usize) {
         let (op, layout) = (&self.op, &self.layout);
         let (first, rows) = (block * QUERIES, self.block_rows(block));

@@ -11,7 +11,7 @@ use super::super::{KEYS, Rows, SUB, Scores};
 use super::{BLOCKS, Pass, QUERIES};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Which columns of each strip of 32 keys of a block were computed; `(0, 0)` for none.
+/// Columns computed for each strip of 32 keys of a block; `(0, 0)` for none.
 type Strips = [(usize, usize); KEYS / SUB];
 
 /// Key blocks of one step and the memory of the thread that computes it.
@@ -141,8 +141,8 @@ impl<'a, U: Unit> Task<'a, U> {
         }
     }
 
-    /// A share of query block `block` comes closer while strip `strip` of all key blocks computes: a few rows at a time, for a
-    /// longer burst would keep the products waiting.
+    /// Prefetches a share of query block `block` while strip `strip` of all key blocks computes: a few rows at a time,
+    /// as a longer burst would stall the products.
     unsafe fn prefetch(&self, block: usize, strip: usize) {
         let op = &self.pass.op;
         let strips = self.keys.len() * KEYS / SUB;
@@ -197,7 +197,7 @@ impl<'a, U: Unit> Task<'a, U> {
         turn.store(self.step as u32 + 1, Ordering::Release);
     }
 
-    /// Scores, their gradients, and what they add to dv and dk.
+    /// Computes scores and their gradients, and adds their contributions to dv and dk.
     unsafe fn key_block(&self, block: usize, index: usize, cover: Cover) -> Strips {
         let (op, layout) = (&self.pass.op, &self.pass.layout);
         let key = &self.keys[index];

@@ -1,7 +1,7 @@
-//! A key block that one strip of rows sees, as when a token is decoded: there packing costs as much as the products.
+//! A key block seen by only one strip of rows, as in decoding, where packing costs as much as the products.
 //!
-//! It is packed by parts, as far as it is seen, and each part is used while it is in the first cache. A sum goes on from part to part,
-//! so that its bits are those of a block that is packed as a whole.
+//! Only the part that is seen is packed, piece by piece, and each piece is used while it is in the first-level cache.
+//! Sums continue from piece to piece, so the bits are those of a block packed as a whole.
 
 use super::super::pack::{self, Pack, View};
 use super::super::pages::Unpacking;
@@ -10,7 +10,7 @@ use super::super::unit::Unit;
 use super::super::{KEYS, PageFormat, Rows, SUB};
 use super::{Span, Tile};
 
-/// Words of an operand that leave room in the first cache for what meets it.
+/// Words of an operand that leave room in the first-level cache for the other operand.
 const PART_WORDS: usize = 4096;
 
 impl<U: Unit> Tile<'_, U> {
@@ -37,14 +37,14 @@ impl<U: Unit> Tile<'_, U> {
         }
     }
 
-    /// Keys of a part, a multiple of what masked blocks are cut to.
+    /// Keys per piece, a multiple of the granule of masked blocks.
     fn part(&self) -> usize {
-        // Behind the operand there has to be room for what codes become.
+        // Behind the operand there has to be room for unpacked codes.
         let most = if self.pass.op.mask.format() == PageFormat::Plain { KEYS } else { KEYS / 2 };
         (PART_WORDS / self.pass.tiling.depth / SUB * SUB).clamp(SUB, most)
     }
 
-    /// Keys or values `start..end` of a block, to be packed; codes become elements before that.
+    /// Keys or values `start..end` of a block for packing; codes are unpacked to elements first.
     unsafe fn part_of(&self, rows: Rows, key: &Span, (start, end): (usize, usize)) -> Pack {
         let (op, depth) = (&self.pass.op, self.pass.tiling.depth);
         let there = (key.end - key.start).clamp(start, end) - start;
@@ -75,7 +75,7 @@ impl<U: Unit> Tile<'_, U> {
         pack
     }
 
-    /// A share of the next key block comes closer: of what all columns of the task read of it.
+    /// Prefetches a share of the next key block for all columns of the task.
     unsafe fn ahead(&self, rows: Rows, key: &Span, (part, parts): (usize, usize)) {
         let op = &self.pass.op;
         let there = op.shape.k_tokens.saturating_sub(key.end).min(KEYS);

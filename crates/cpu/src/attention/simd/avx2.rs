@@ -60,7 +60,8 @@ unsafe fn fours(rows: [__m256; 4]) -> [__m256; 4] {
     ]
 }
 
-/// Eight e4m3 codes, a dword each: bits move to their places, but for the smallest, which are multiples of 2^-9, and what is no number.
+/// Converts eight e4m3 codes, one per dword, by moving bits; the smallest codes, which are multiples of 2^-9, and NaN
+/// are special cases.
 #[inline(always)]
 unsafe fn e4m3_half(codes: __m256i) -> __m256 {
     let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)));
@@ -204,7 +205,7 @@ unsafe impl Simd for Avx2 {
     unsafe fn columns(rows: &[*const u8; LANES], at: usize) -> [V; LANES] {
         let upper = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
         let mut columns = [[_mm256_setzero_ps(); 2]; LANES];
-        // Pairs of elements are turned as words, then taken apart: half of the shuffles.
+        // Pairs of elements are transposed as words, then separated: half as many shuffles.
         for half in 0..2 {
             for quarter in 0..2 {
                 let mut words = [_mm256_setzero_ps(); 4];

@@ -1,4 +1,4 @@
-//! Sixteen-lane arithmetic: the one vocabulary all attention kernels are written in.
+//! Sixteen-lane arithmetic: the operations that all attention kernels are written in.
 //!
 //! Every function is inlined into an entry point that enables the instruction set (`unit.rs`), so calling one
 //! elsewhere is wrong as well as slow. A *word* is 32 bits of a product's operand: one f32, or two bf16.
@@ -44,7 +44,7 @@ pub unsafe trait Simd: 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// `a b + c`, rounded once where the machine has it.
+    /// `a b + c`, rounded once if the machine has that instruction.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// `2^x` for x <= 126; exactly zero below -150.
     unsafe fn exp2(x: Self::V) -> Self::V;
@@ -52,7 +52,7 @@ pub unsafe trait Simd: 'static {
     unsafe fn sum(v: Self::V) -> f32;
     /// Largest lane.
     unsafe fn peak(v: Self::V) -> f32;
-    /// Whether a lane is above `limit`, or not a number.
+    /// True if a lane is above `limit` or NaN.
     #[inline(always)]
     unsafe fn exceeds(v: Self::V, limit: f32) -> bool {
         // SAFETY: this function's contract.
@@ -103,7 +103,7 @@ pub unsafe trait Simd: 'static {
             block
         }
     }
-    /// A hint that the line of `p` is needed soon; any address.
+    /// Prefetches the cache line of `p`, which may be any address.
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         let _ = p;

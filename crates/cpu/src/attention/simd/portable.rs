@@ -1,4 +1,4 @@
-//! Plain Rust on arrays of sixteen; the compiler turns what it can into vectors.
+//! Plain Rust on arrays of sixteen, which the compiler vectorises where it can.
 #![allow(unsafe_op_in_unsafe_fn)] // the whole trait is unsafe: pointers and preconditions are the callers'
 
 use super::{EXP2_NEAR, LANES, Simd};

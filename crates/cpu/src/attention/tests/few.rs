@@ -1,4 +1,4 @@
-//! Few rows: a key block that one strip sees is packed by parts, which must not show.
+//! Few rows: a key block seen by one strip is packed in pieces, with the same results.
 
 use super::super::product::{Product, product};
 use super::super::simd::portable::Portable;
@@ -8,7 +8,7 @@ use super::super::simd::{avx2::Avx2, avx512::Avx512};
 use super::order::{bits, run_in_pages};
 use super::*;
 
-/// A step: some of the query rows of `p`, each with what it sees there.
+/// A step: some of the query rows of `p`, with the same mask.
 fn step(p: &Problem, rows: &[usize]) -> Problem {
     let width = p.shape.heads * p.shape.head_dim;
     let picked =
@@ -37,7 +37,7 @@ fn steps_have_the_bits_of_prefills(name: &str, p: &Problem, formats: &[PageForma
     for isa in families() {
         for format in formats {
             let (out, lse) = run_in_pages(p, isa, 2, *format);
-            // Ends of documents, a guess of some tokens, and rows alone.
+            // Ends of documents, a few speculative tokens, and single rows.
             for rows in [&[89, 299, 516, 699][..], &[296, 297, 298, 299, 699], &[88], &[450], &[699]] {
                 for threads in [1, 3] {
                     let got = run_in_pages(&step(p, rows), isa, threads, *format);
@@ -80,7 +80,7 @@ fn a_step_of_some_sequences_has_the_bits_of_their_prefills() {
     }
 }
 
-/// What operations that every instruction set has its own way of give.
+/// Results of the operations that each instruction set implements in its own way.
 #[inline(always)]
 unsafe fn moved<S: Simd>() -> Vec<u32> {
     // SAFETY: the caller's promise; every pointer covers what is read.
@@ -112,7 +112,7 @@ unsafe fn moved<S: Simd>() -> Vec<u32> {
     }
 }
 
-/// Sums of a product, by rows and panels together or each by itself.
+/// Sums of a product, by rows and panels together or separately.
 #[inline(always)]
 unsafe fn sums<S: Simd>(rows: usize, panels: usize, apart: bool) -> Vec<u32> {
     let depth = 37;
@@ -160,7 +160,7 @@ fn vectors_move_what_plain_rust_moves() {
         // SAFETY: passed on.
         unsafe { moved::<Avx512<false>>() }
     }
-    // SAFETY: the processor was asked.
+    // SAFETY: the processor supports it.
     unsafe {
         let want = moved::<Portable>();
         if Isa::detect() >= Isa::Avx2 {
@@ -181,7 +181,7 @@ fn tiles_of_any_size_give_the_same_sums() {
         unsafe { sums::<Avx2>(rows, panels, apart) }
     }
     for (rows, panels) in (1..=20).flat_map(|rows| (1..=9).map(move |panels| (rows, panels))) {
-        // SAFETY: the processor was asked.
+        // SAFETY: the processor supports it.
         unsafe {
             assert_eq!(sums::<Portable>(rows, panels, false), sums::<Portable>(rows, panels, true));
             if Isa::detect() >= Isa::Avx2 {

@@ -1,10 +1,10 @@
-//! The block structure that AMX needs (tiles of 32 rows and 16 words), on processors that have no tiles.
+//! The block structure that AMX requires (tiles of 32 rows and 16 words), on processors without tiles.
 
 use super::super::unit::checked::{TiledBf16, TiledPortable};
 use super::super::unit::{Avx512Bf16Unit, PortableUnit, Unit};
 use super::*;
 
-/// The bits of the forward and backward pass by a family of kernels.
+/// Bits of the forward and backward pass by a family of kernels.
 fn bits_of<U: Unit>(make: fn() -> U, p: &Problem) -> Results {
     p.run_with(
         2,

@@ -1,4 +1,5 @@
-//! Attention against a naive f64 reference on every kernel family of this processor, and the order rules bit by bit.
+//! Compares attention with a naive f64 reference on every kernel family of this processor, and checks the order rules
+//! bit by bit.
 
 mod few;
 #[cfg(target_arch = "x86_64")]
@@ -13,7 +14,7 @@ use crate::isa::Isa;
 use crate::mat::Mat;
 use reference::{Reference, reference};
 
-/// Everything a run needs and produces, in f32; the kernels see it in `elem`.
+/// Inputs and parameters of a run, in f32; the kernels see them as `elem`.
 pub struct Problem {
     pub shape: Shape,
     pub elem: Elem,
@@ -28,7 +29,7 @@ pub struct Problem {
     pub sinks: Option<Vec<f32>>,
 }
 
-/// What the kernels gave.
+/// Results of the kernels.
 #[derive(PartialEq, Debug)]
 pub struct Results {
     pub out: Vec<f32>,
@@ -112,7 +113,7 @@ impl Strided {
         };
         let row = |row: &[u8]| row[..self.width * size].chunks(size).map(value).collect::<Vec<_>>();
         let rows = self.data.chunks(self.stride * size);
-        // The gap between rows is the caller's: no kernel may touch it.
+        // No kernel may touch the gap between rows.
         assert!(rows.clone().all(|r| r[self.width * size..].iter().all(|&b| b == 0xff)), "wrote past a row");
         rows.flat_map(row).collect()
     }
@@ -155,7 +156,7 @@ impl Problem {
         let [k, v] = [&self.k, &self.v].map(|x| Strided::new(x, kw, elem));
         let mut out = Strided::new(&vec![7.0; self.q.len()], qw, elem);
         let mut lse = vec![7.0; shape.q_tokens * shape.heads];
-        // Garbage in the workspace must not matter: NaN everywhere. Behind its end nothing may be written.
+        // The workspace is filled with NaN, whose contents must not matter; nothing may be written beyond its end.
         let (bytes_forward, bytes_backward) = bytes(threads, self.slices.len());
         let workspace = |bytes: usize| [vec![0xffu8; bytes], vec![0xa5; 256]].concat();
         let intact = |work: &[u8]| work[work.len() - 256..].iter().all(|byte| *byte == 0xa5);
@@ -201,7 +202,7 @@ impl Problem {
         Results { out, lse, dq, dk, dv, d_sinks }
     }
 
-    /// The gradients of the sinks, zeros without any.
+    /// The gradients of the sinks; zeros without sinks.
     fn sink_gradients(&self, pool: &Threads, out: &Strided, dout: &Strided, lse: &[f32]) -> Vec<f32> {
         let Shape { q_tokens: rows, heads, head_dim, .. } = self.shape;
         let mut sums = vec![0.0; heads];
@@ -269,7 +270,7 @@ fn check(name: &str, problem: &Problem) {
     let Reference { out, lse, dq, dk, dv, d_sinks } = reference(problem);
     for isa in families() {
         let got = problem.run(isa, 2);
-        // bf16: inputs and outputs have 8 bits, probabilities too before they meet V.
+        // bf16: inputs and outputs have 8 bits, as do probabilities before they are multiplied by V.
         let (value, log) = if problem.elem == Elem::F32 { (2e-5, 1e-6) } else { (1.2e-2, 1e-5) };
         let compare = |what: &str, got: &[f32], want: &[f64], limit: f64| {
             let distance = distance(got, want);

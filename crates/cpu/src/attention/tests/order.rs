@@ -1,4 +1,4 @@
-//! The order rules: no result depends on threads or on what is computed with it.
+//! The order rules: no result depends on threads or on the rows computed with it.
 
 use super::*;
 
@@ -67,13 +67,14 @@ fn rows_alone_equal_rows_together(name: &str, p: &Problem) {
 fn a_row_alone_has_the_bits_it_has_in_a_prefill() {
     for elem in [Elem::F32, Elem::Bf16] {
         rows_alone_equal_rows_together("causal", &problem(elem, 300, 4, 2, 64));
-        // Hard scores move the softmax reference of some rows and not of others.
+        // Large scores move the softmax reference of some rows and not of others.
         let hard = problem(elem, 300, 3, 1, 80).with(|p| p.options.scale *= 12.0);
         rows_alone_equal_rows_together("hard", &hard.documents(&[70, 300], None));
     }
 }
 
-/// A document that begins at a unit of sums and does not reach into the next block, or begins at a block, has the bits that it has alone.
+/// A document that begins at a unit of sums and does not reach the next block, or begins at a block, has the same bits
+/// as on its own.
 #[test]
 fn where_a_document_begins_does_not_matter() {
     for (start, tokens) in [(32, 96), (64, 33), (96, 20), (128, 300)] {
@@ -96,7 +97,7 @@ fn where_a_document_begins_does_not_matter() {
 
 #[test]
 fn keys_that_no_row_sees_do_not_matter() {
-    // More keys behind the causal edge, as in a cache with room: the same bits.
+    // More keys behind the causal edge, as in a cache with room, give the same bits.
     for isa in families() {
         for elem in [Elem::F32, Elem::Bf16] {
             let long = problem(elem, 400, 4, 2, 64);
@@ -115,7 +116,7 @@ fn keys_that_no_row_sees_do_not_matter() {
     }
 }
 
-/// Keys and values of `p` in pages of a larger tensor, in this order, and nothing else in it that is a number of use.
+/// Keys and values of `p` in pages of a larger tensor, in the given order; the rest of the tensor is unusable values.
 fn paged(p: &Problem, order: &[usize]) -> (Vec<f32>, Vec<f32>, Vec<i32>) {
     let width = p.shape.kv_heads * p.shape.head_dim;
     let pages: Vec<i32> =
@@ -132,7 +133,7 @@ fn paged(p: &Problem, order: &[usize]) -> (Vec<f32>, Vec<f32>, Vec<i32>) {
     (spread(&p.k), spread(&p.v), pages)
 }
 
-/// Results and log-sum-exps with keys and values in pages of a format.
+/// Outputs and log-sum-exps with keys and values in pages of a format.
 pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -> (Vec<f32>, Vec<f32>) {
     let (shape, elem) = (p.shape, p.elem);
     let [q_width, k_width] = [shape.heads, shape.kv_heads].map(|heads| heads * shape.head_dim);
@@ -175,7 +176,7 @@ pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -
         lse: lse.as_mut_ptr(),
         resume: false,
     };
-    // SAFETY: all tensors have the extents that the shape and the pages name.
+    // SAFETY: all tensors have the extents given by the shape and the pages.
     unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) };
     assert!(work[bytes..].iter().all(|byte| *byte == 0xa5), "wrote behind the workspace: {shape:?}");
     (out.values(), lse)

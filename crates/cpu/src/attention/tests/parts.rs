@@ -1,10 +1,10 @@
-//! Keys that come in parts: results and query gradients go on from part to part in f32, and come to what all keys give.
+//! Keys in parts: outputs and query gradients accumulate from part to part in f32, and match those over all keys.
 
 use std::ops::Range;
 
 use super::*;
 
-/// Forward over the parts of the keys, one after the other, then backward over them from the results of all.
+/// Runs forward over the parts of the keys in order, then backward over the parts from the results of all.
 fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
     let (shape, elem) = (p.shape, p.elem);
     let (qw, kw) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
@@ -75,7 +75,7 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
     Results { out: out.values(), lse, dq: dq.values(), dk, dv, d_sinks }
 }
 
-/// As the element type can hold them.
+/// Values rounded to the element type.
 fn rounded(values: &[f32], elem: Elem) -> Vec<f32> {
     let near = |x: f32| f32::from_bits((x.to_bits() + 0x7fff + ((x.to_bits() >> 16) & 1)) >> 16 << 16);
     values.iter().map(|x| if elem == Elem::F32 { *x } else { near(*x) }).collect()
@@ -92,7 +92,7 @@ fn check(name: &str, make: impl Fn(Elem) -> Problem, parts: &[Range<usize>]) {
             assert!(p.sinks.is_none() || distance(&got.d_sinks, &d_sinks) <= limit, "{name}: d_sinks");
             let all = results(got).into_iter().zip(results(once)).zip([&out, &dq, &dk, &dv, &lse]);
             for (index, ((got, once), want)) in all.enumerate() {
-                // No worse than all keys at once.
+                // No worse than with all keys at once.
                 let (found, least) = (distance(&got, want), distance(&once, want));
                 assert!(
                     found <= limit && found <= 2.0 * least + 3e-7,

@@ -2,7 +2,7 @@
 
 use super::Problem;
 
-/// What the kernels should give.
+/// Expected results.
 pub struct Reference {
     pub out: Vec<f64>,
     pub lse: Vec<f64>,
@@ -16,7 +16,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// Whether query i and key j attend.
+/// True if query i attends to key j.
 fn attends(p: &Problem, i: usize, j: usize) -> bool {
     let apart = i64::from(p.pos_k[j]) - i64::from(p.pos_q[i]);
     p.slices.iter().any(|s| {
@@ -56,7 +56,7 @@ fn row(p: &Problem, r: &mut Reference, (i, head): (usize, usize), at: usize, key
         return;
     }
     let q = &p.q[at..at + d];
-    // Logits and their slope against the raw score.
+    // Logits, and their derivatives with respect to the raw score.
     let logits: Vec<(f64, f64)> = seen
         .iter()
         .map(|&j| {

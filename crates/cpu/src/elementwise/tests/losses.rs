@@ -42,7 +42,7 @@ fn activations_and_their_gradients_agree_with_f64() {
     for kind in [Silu, GeluTanh, GeluErf, Relu, Relu2, Tanh] {
         for (elem, gated) in [(Elem::F32, false), (Elem::F32, true), (Elem::Bf16, false), (Elem::Bf16, true)]
         {
-            // Wider than the functions' bends, and never at the corner of relu.
+            // Covers the functions' curved range, and avoids the kink of relu.
             let random = Stored::random(rows, 2 * cols, elem, 1);
             let x = Stored::new(rows, 2 * cols, elem, |row, col| random.get(row, col) as f32 * 3.0 + 1e-3);
             let dy = Stored::random(rows, cols, elem, 2);
@@ -53,7 +53,7 @@ fn activations_and_their_gradients_agree_with_f64() {
             places(|place| {
                 let mut out = Stored::blank(rows, cols, elem);
                 let op = Activate { kind, rows, cols, gate, up, out: out.mat_mut(0) };
-                // SAFETY: the operands are `Stored`s of these extents; so below.
+                // SAFETY: the operands are `Stored`s of these extents; likewise below.
                 unsafe { activate(place, &op) };
                 let before = Stored::blank(rows, cols, elem);
                 out.check("activate", &before, 1e-6, |row, col| {
@@ -70,7 +70,7 @@ fn activations_and_their_gradients_agree_with_f64() {
                     dgate: dx.mat_mut(0),
                     dup: gated.then(|| dx.right_of_mut(cols)),
                 };
-                // SAFETY: the halves of dx are apart.
+                // SAFETY: the halves of dx are disjoint.
                 unsafe { activate_backward(place, &op) };
                 bits.check("activate", place.isa, &[&out.bytes[..], &dx.bytes[..]].concat());
                 dx.check("activate dx", &blank, 2e-6, |row, col| match (col < cols, gated) {
@@ -93,7 +93,8 @@ struct Entropy {
 }
 
 impl Entropy {
-    /// Loss, log-probability, entropy and whether the label is the first of the largest; and the gradient of a row, in f64.
+    /// Loss, log-probability, entropy and whether the label is the first of the largest; and the gradient of a row; all
+    /// in f64.
     fn reference(&self, row: usize) -> ([f64; 4], Vec<f64>) {
         let vocab = self.logits.cols;
         if self.labels[row] < 0 {
@@ -120,7 +121,8 @@ impl Entropy {
         (values, gradient.collect())
     }
 
-    /// Loss, log-probability and what is `measured` as rows, and the gradient; `None`: in place of the logits.
+    /// Loss, log-probability and, if `measured`, the measures as rows, and the gradient; with `None` it replaces the
+    /// logits.
     fn run(
         &self,
         place: Place<'_>,
@@ -166,7 +168,7 @@ fn cross_entropy_agrees_with_f64() {
         for (scale, softcap, z_loss) in
             [(1.0, 0.0, 0.0), (3.0, 0.0, 1e-2), (0.5, 1.5, 1e-3), (20.0, 30.0, 0.0)]
         {
-            // In bf16 and under a cap several are the largest; the first of them counts.
+            // In bf16 or under a cap several logits may be the largest; the first of them counts.
             let logits = Stored::random(rows, vocab, elem, 5);
             let largest = |row: usize| {
                 let most = (0..vocab).map(|col| logits.get(row, col)).fold(f64::NEG_INFINITY, f64::max);
@@ -210,7 +212,7 @@ fn cross_entropy_agrees_with_f64() {
     }
 }
 
-/// A vocabulary in parts has the measures of the whole; of equal logits the first is the largest.
+/// A vocabulary in parts has the same measures as the whole; among equal logits the first is the largest.
 #[test]
 fn measures_of_parts_are_those_of_the_whole() {
     let (vocab, labels) = (96, vec![0i32, 40, 50, 95, -1, 64, 63]);
@@ -281,7 +283,7 @@ fn measures_of_parts_are_those_of_the_whole() {
     });
 }
 
-/// Distances of rows and their gradients, in place of the target and next to it.
+/// Distances of rows and their gradients, in place of the target and in a separate tensor.
 #[test]
 fn distances_agree_with_f64() {
     let (rows, cols) = (5, 77);

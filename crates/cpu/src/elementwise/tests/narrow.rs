@@ -1,4 +1,4 @@
-//! Narrow formats against a slow definition that lists every code, and against PyTorch's types (`oracle/narrow.py`).
+//! Compares narrow formats with a slow definition that lists every code, and with PyTorch's types (`oracle/narrow.py`).
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use fathom_tensor::{Blocks, Element, Narrow, Rule};
 
 use super::*;
 
-/// The values of all codes without a sign that are finite, ascending: by the meaning of their bits.
+/// The finite values of all unsigned codes, ascending, decoded from their bits.
 fn codes(element: Element) -> Vec<f64> {
     let (bits, mantissa) = match element {
         Element::E4M3 => (4, 3),
@@ -23,7 +23,7 @@ fn codes(element: Element) -> Vec<f64> {
             _ => 2f64.powi(exponent - bias) * (1.0 + fraction),
         }
     };
-    // E4M3 has one NaN and no infinities, E5M2 an exponent for both, the others neither.
+    // E4M3 has one NaN and no infinities, E5M2 a whole exponent for both, the others neither.
     let most = match element {
         Element::E4M3 => (1 << 7) - 1,
         Element::E5M2 => 31 << 2,
@@ -32,7 +32,7 @@ fn codes(element: Element) -> Vec<f64> {
     (0..most).map(value).collect()
 }
 
-/// The nearest of the codes, of two the even one; the largest for what is larger.
+/// The nearest code, ties to even; the largest code for larger values.
 fn nearest(codes: &[f64], x: f64) -> f64 {
     let above = codes.partition_point(|code| *code < x.abs()).min(codes.len() - 1);
     let below = above.saturating_sub(1);
@@ -41,7 +41,7 @@ fn nearest(codes: &[f64], x: f64) -> f64 {
     codes[code].copysign(x)
 }
 
-/// What the kernel should give.
+/// Expected output of the kernel.
 fn expected(how: Narrow, block: Option<[usize; 2]>, x: &Stored) -> Vec<f32> {
     let codes = codes(how.element);
     let [high, wide] = block.unwrap_or([x.rows, x.cols]);
@@ -94,7 +94,7 @@ fn every_code_and_every_middle_between_two() {
     for element in Element::ALL {
         let codes = codes(element);
         assert_eq!(codes[codes.len() - 1], f64::from(element.most()), "{element:?}");
-        // Codes, middles, and the f32 on each side of a middle; beyond the largest; both signs.
+        // Codes, midpoints, and the f32 on each side of a midpoint; values above the largest; both signs.
         let pairs = codes.windows(2).flat_map(|pair| {
             let middle = (pair[0] + pair[1]) as f32 / 2.0;
             [pair[0] as f32, middle, middle.next_down(), middle.next_up()]
@@ -179,7 +179,7 @@ fn largest_magnitudes_are_of_finite_elements() {
     }
 }
 
-/// A file of `oracle/narrow.py`.
+/// A file written by `oracle/narrow.py`.
 fn golden(name: &str) -> Stored {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/narrow/{name}.bf16"));
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -142,7 +142,7 @@ fn norms_agree_with_f64() {
                         .collect()
                 })
                 .collect();
-            // Rounding the normalised value first costs half a unit of bf16 more, times the weight.
+            // Rounding the normalised value first costs another half unit of bf16, times the weight.
             let twice = if case.kind.round_first && case.x.elem == Elem::Bf16 { 1.2e-2 } else { 2e-6 };
             out.check("norm", &blank, twice, |row, col| want[row][col]);
         });

@@ -1,4 +1,4 @@
-//! Additions, copies, sums, rotations, look-ups and the optimizer.
+//! Additions, copies, sums, rotations, lookups and the optimizer.
 use super::*;
 
 #[test]
@@ -12,7 +12,7 @@ fn additions_copies_and_multiples_agree_with_f64() {
         places(|place| {
             let mut out = blank.clone();
             let to = out.mat_mut(0);
-            // SAFETY: the operands are `Stored`s of these extents; so below.
+            // SAFETY: the operands are `Stored`s of these extents; likewise below.
             unsafe { add(place, rows, cols, a.mat(0), b.mat(0), to) };
             out.check("add", &blank, 1e-6, |row, col| a.get(row, col) + b.get(row, col));
             if ea == eo {
@@ -108,7 +108,7 @@ fn sums_agree_with_f64_and_keep_their_bits() {
     let squares: f64 = x.iter().map(|x| *x as f64 * *x as f64).sum();
     let mut bits = Bits::default();
     places(|place| {
-        // SAFETY: the level is this machine's.
+        // SAFETY: the level is supported by this machine.
         let got = unsafe { sum_squares(place, &x) };
         assert!((got / squares - 1.0).abs() < 1e-6, "{got} {squares}");
         bits.check("sum of squares", place.isa, &got.to_le_bytes());
@@ -134,7 +134,7 @@ fn rotations_turn_pairs_and_turn_back() {
             let x = Stored::random(rows, heads * head_dim, elem, 1);
             places(|place| {
                 let to = table.mat_mut(0);
-                // SAFETY: the operands are `Stored`s of these extents; so below.
+                // SAFETY: the operands are `Stored`s of these extents; likewise below.
                 unsafe {
                     rope_table(
                         place,
@@ -212,7 +212,7 @@ fn look_ups_and_their_gradient_agree_with_f64() {
                     accumulate,
                     first: None,
                 };
-                // SAFETY: the operands are `Stored`s of these extents; so below.
+                // SAFETY: the operands are `Stored`s of these extents; likewise below.
                 unsafe { embed(place, &op) };
                 out.check("embed", &before, 1e-6, |row, col| {
                     let old = if accumulate { before.get(row, col) } else { 0.0 };
@@ -354,7 +354,7 @@ fn adamw_follows_its_definition() {
                     old.get(0, i) * (1.0 - 0.01)
                         - 0.1 * (want_m(i) / 0.19) / ((want_v(i) / 0.0975).sqrt() + 1e-3)
                 };
-                // Without a master it is one of its two neighbours, not the nearer.
+                // Without a master the result is one of its two neighbours, not necessarily the nearer.
                 let apart = if elem == Elem::Bf16 && !with_master { 4e-3 } else { 3e-6 };
                 param.check("param", &param0, apart, |_, i| want(i));
                 if with_master {

@@ -8,7 +8,7 @@ use fathom_tensor::grouped::Codes;
 
 use super::super::format::{DOUBLED, Format, Lies, NF4};
 
-/// Sixteen bytes in both lanes.
+/// Sixteen bytes, repeated in both lanes.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub(super) fn twice(bytes: [u8; 16]) -> __m256i {
@@ -16,7 +16,7 @@ pub(super) fn twice(bytes: [u8; 16]) -> __m256i {
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
 
-/// The lower halves of sixteen bytes, then the upper.
+/// The lower nibbles of sixteen bytes, then the upper ones.
 ///
 /// # Safety
 /// They can be read.
@@ -28,7 +28,7 @@ unsafe fn nibbles(pairs: *const u8) -> __m256i {
     _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16::<4>(pairs), pairs), _mm256_set1_epi8(15))
 }
 
-/// The bits of a word as the fifth bits of 32 bytes, and the [`nibbles`] behind it as the others.
+/// The [`nibbles`] behind a word, each with its fifth bit from the word.
 ///
 /// # Safety
 /// They can be read.
@@ -37,7 +37,7 @@ unsafe fn nibbles(pairs: *const u8) -> __m256i {
 unsafe fn fives(block: *const u8) -> __m256i {
     // SAFETY: the caller's promise.
     let (word, fours) = unsafe { (block.cast::<i32>().read_unaligned(), nibbles(block.add(4))) };
-    // Each byte of the word eight times, of which each keeps another bit.
+    // Repeats each byte of the word eight times, each time selecting another bit.
     let each = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
     let bits = _mm256_set1_epi64x(0x8040_2010_0804_0201u64.cast_signed());
     let kept = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), each), bits);
@@ -45,7 +45,7 @@ unsafe fn fives(block: *const u8) -> __m256i {
     _mm256_or_si256(fours, fifths)
 }
 
-/// The halves of each of sixteen bytes, the upper before the lower.
+/// The nibbles of each of sixteen bytes, the upper before the lower.
 ///
 /// # Safety
 /// They can be read.
@@ -59,7 +59,7 @@ unsafe fn neighbours(pairs: *const u8) -> __m256i {
     _mm256_set_m128i(_mm_unpackhi_epi8(first, second), _mm_unpacklo_epi8(first, second))
 }
 
-/// The lower, or the upper bytes of NF4's integers in a plane.
+/// The lower or the upper bytes of NF4's integers in a plane.
 const fn bytes_of_nf4(plane: usize, upper: bool) -> [u8; 16] {
     let mut bytes = [0; 16];
     let mut code = 0;
@@ -70,7 +70,7 @@ const fn bytes_of_nf4(plane: usize, upper: bool) -> [u8; 16] {
     bytes
 }
 
-/// By plane: the lower bytes of NF4's integers, and the upper.
+/// The lower and the upper bytes of NF4's integers, by plane.
 const NF4_BYTES: [[[u8; 16]; 2]; 2] =
     [[bytes_of_nf4(0, false), bytes_of_nf4(0, true)], [bytes_of_nf4(1, false), bytes_of_nf4(1, true)]];
 
@@ -148,7 +148,7 @@ pub(super) unsafe fn integers<F: Format>(block: *const u8, (group, plane): (usiz
         let [low, high] = NF4_BYTES[plane].map(|bytes| _mm256_shuffle_epi8(twice(bytes), codes));
         return [_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)];
     }
-    // By the exponent: the significand's upper bit, and by how much it is shifted.
+    // By exponent: the significand's upper bit, and its shift.
     const UPPER: [u8; 16] = [0, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8];
     const SHIFTS: [[u8; 16]; 2] = [
         [1, 1, 2, 4, 8, 16, 32, 64, 128, 0, 0, 0, 0, 0, 0, 0],
@@ -160,6 +160,6 @@ pub(super) unsafe fn integers<F: Format>(block: *const u8, (group, plane): (usiz
     let signed = _mm256_sign_epi8(sizes, _mm256_or_si256(codes, _mm256_set1_epi8(1)));
     let factors = _mm256_shuffle_epi8(twice(SHIFTS[plane]), exponents);
     let ([x, y], [low, high]) = (widened(factors), widened(signed));
-    // Each product next to one of zeros.
+    // Pairs each product with one by zero.
     [_mm256_maddubs_epi16(x, low), _mm256_maddubs_epi16(y, high)]
 }

@@ -1,5 +1,5 @@
-//! The kernels with AVX2: codes are widened to 16 bits and multiplied by `vpmaddwd`, whose sums are exact; what is added in f32 is
-//! added in the order of the portable kernel.
+//! The AVX2 kernels: codes are widened to 16 bits and multiplied by `vpmaddwd`, whose sums are exact; f32 additions are
+//! in the order of the portable kernel.
 #![allow(unsafe_code)]
 
 mod codes;
@@ -18,10 +18,11 @@ use codes::integers;
 pub(super) use quantise::{quantise_row, store_bf16};
 use table::table;
 
-/// How far ahead of its use a column's blocks are fetched, in bytes.
+/// Distance in bytes at which a column's blocks are prefetched.
 const AHEAD: usize = 640;
 
-/// Four columns' sums, of the first halves in the lower lane and of the second in the upper, from four partial sums of each in both lanes.
+/// Four columns' sums, those of the first halves in the lower lane and those of the second in the upper, from four
+/// partial sums of each in both lanes.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn gathered([a, b, c, d]: [__m256i; 4]) -> __m256i {
@@ -42,12 +43,13 @@ fn unbiased<F: Format>(sum: __m256i, integers: i32, zeros: &[i32; OCTET]) -> __m
     if F::BIAS == 0 {
         return sum;
     }
-    // Multiplied as a vector: a scalar would go through two more registers.
+    // Multiplied as a vector: a scalar would take a detour through two more registers.
     let integers = pinned(_mm256_set1_epi32(integers));
     _mm256_sub_epi32(sum, _mm256_mullo_epi32(integers, _mm256_set1_epi32(F::BIAS)))
 }
 
-/// What a group adds to eight columns of a row: factors of its halves, or of all of it the first, and offsets if the type has them.
+/// Adds a group's contribution to eight columns of a row: the factors of its halves, or the first for all of it, and
+/// offsets if the type has them.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn added<F: Format>(
@@ -67,10 +69,10 @@ fn added<F: Format>(
     _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(part.scale), term))
 }
 
-/// Factors and offsets of eight columns; the second factors lie `apart` f32s behind the first.
+/// Factors and offsets of eight columns; the second factors are `apart` f32s behind the first.
 ///
 /// # Safety
-/// They are there, if the type has them.
+/// They exist, if the type has them.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn held<F: Format>(factors: *const f32, apart: usize, offsets: *const f32) -> ([__m256; 2], __m256) {
@@ -82,26 +84,26 @@ unsafe fn held<F: Format>(factors: *const f32, apart: usize, offsets: *const f32
     }
 }
 
-/// `M` rows by eight columns, read as they are packed.
+/// `M` rows by eight columns, read in packed form.
 ///
 /// # Safety
 /// The columns have the blocks of the rows' k, the rows exist.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Rows) -> [[f32; OCTET]; M] {
     if F::OCTETS {
-        // SAFETY: passed on; few rows have their bytes.
+        // SAFETY: passed on; up to [`super::APART`] rows have their bytes.
         return unsafe { octets::octet::<F, M>(columns, rows) }.map(|x| stored(x));
     }
     let blocks = rows.k / GROUP / F::GROUPS;
     let code_bytes = blocks * F::BYTES;
     let mut sums = [_mm256_setzero_ps(); M];
     let mut found = Table::new();
-    // For how many blocks the table holds.
+    // Number of blocks that the table is valid for.
     let (span, mut left) = (span::<F>(columns), 0);
     for index in 0..blocks {
         let at = columns.block::<F>(index);
         let ahead = index * F::BYTES + AHEAD;
-        // At the end of these columns, the next ones.
+        // At the end of these columns, prefetches the next ones.
         let ahead = if ahead < code_bytes { ahead } else { OCTET * columns.apart + ahead - code_bytes };
         if F::BYTES > 64 || index.is_multiple_of(64 / F::BYTES) {
             for col in 0..OCTET {
@@ -178,21 +180,22 @@ pub(super) fn stored(x: __m256) -> [f32; OCTET] {
     out
 }
 
-/// Fetches blocks of eight columns to the second cache, for a panel that is filled once another has been used.
+/// Prefetches blocks of eight columns to the second-level cache, for a panel that is filled after another has been
+/// used.
 pub(super) fn fetch<F: Format>(columns: Columns, blocks: Range<usize>) {
     let columns = columns.block::<F>(if F::OCTETS { OCTET * blocks.start } else { blocks.start });
     let bytes = blocks.len() * F::BYTES;
     let (parts, bytes) = if F::OCTETS { (1, OCTET * bytes) } else { (OCTET, bytes) };
     for part in 0..parts {
         for line in (0..bytes).step_by(64) {
-            // SAFETY: a hint, whatever lies there.
+            // SAFETY: a hint, for any address.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(columns.at(part).wrapping_add(line).cast()) };
         }
     }
 }
 
-/// Writes block `index` of each of eight columns into a panel, where they are its columns from `first` on: group `at` is the block's
-/// first.
+/// Writes block `index` of each of eight columns into a panel as its columns from `first` on; the block's first group
+/// becomes group `at`.
 ///
 /// # Safety
 /// The columns have this type and the block, the panel the groups.
@@ -223,7 +226,7 @@ pub(super) unsafe fn fill<F: Format>(
                 let to = panel.codes[(at + group) * F::PLANES + plane].as_mut_ptr();
                 for (part, rows) in [transposed(&low), transposed(&high)].into_iter().enumerate() {
                     for (step, value) in rows.into_iter().enumerate() {
-                        // The first half of a group has the first four of both.
+                        // The first half of a group has the first four elements of both.
                         let step = step / 4 * 8 + 4 * part + step % 4;
                         _mm256_store_si256(to.add(step).cast::<i16>().add(2 * first).cast(), value);
                     }
@@ -240,7 +243,7 @@ pub(super) unsafe fn fill<F: Format>(
     }
 }
 
-/// Eight vectors of eight dwords, turned.
+/// Transposes eight vectors of eight dwords.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn transposed(rows: &[__m256i; 8]) -> [__m256i; 8] {
@@ -263,7 +266,8 @@ fn transposed(rows: &[__m256i; 8]) -> [__m256i; 8] {
     })
 }
 
-/// The same, computed here: the compiler would add up what it loads in an order that needs more registers than there are.
+/// Returns `x`, forcing its computation here: the compiler would otherwise reorder additions of loaded values so that
+/// there are not enough registers.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn pinned(mut x: __m256i) -> __m256i {
@@ -291,7 +295,7 @@ pub(super) unsafe fn micro<F: Format, const R: usize>(
                 rows.codes.add(row * rows.stride + place * GROUP).cast::<i32>().cast_const()
             });
             let mut sums = [[[_mm256_setzero_si256(); 2]; 2]; R];
-            // Where the pair is among those of the row, which are in the order of widened bytes.
+            // Position of the pair among the row's, which are in the order of widened bytes.
             macro_rules! step {
                 ($w:ident, $plane:ident: $($step:literal at $at:literal),*) => {
                     $(

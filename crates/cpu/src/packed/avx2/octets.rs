@@ -1,7 +1,8 @@
-//! Eight columns whose blocks are interleaved: a vector has the same four elements of all of them, so nothing is summed across lanes.
+//! Eight columns whose blocks are interleaved: a vector has the same four elements of all of them, so no sums across
+//! lanes are needed.
 //!
-//! Codes are multiplied with the upper and with the lower bytes of integers by `vpmaddubsw`, and the products are added up in 16 bits as
-//! far as they fit ([`narrow`]): all sums are exact, and so are those of the other kernels.
+//! Codes are multiplied by the upper and by the lower bytes of integers with `vpmaddubsw`, and as many products are
+//! added in 16 bits as fit ([`narrow`]): all sums are exact, as in the other kernels.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -16,10 +17,10 @@ use super::super::rows::Rows;
 use super::codes::twice;
 use super::{added, pinned, unbiased};
 
-/// How far ahead of its use an octet's block is fetched, in bytes.
+/// Distance in bytes at which an octet's block is prefetched.
 const AHEAD: usize = 9216;
 
-/// How many vectors of products with bytes, of at most 128, add up in 16 bits.
+/// Number of vectors of products with bytes of magnitude at most 128 that can be added in 16 bits.
 const fn narrow<F: Format>() -> usize {
     match F::LIES {
         Lies::Within(Kind::Q5_0 | Kind::Q5_1 | Kind::Q5K) => 4,
@@ -28,7 +29,7 @@ const fn narrow<F: Format>() -> usize {
     }
 }
 
-/// The lower or the upper halves of bytes.
+/// The lower or the upper nibbles of bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn nibbles(bytes: __m256i, upper: bool) -> __m256i {
@@ -36,7 +37,8 @@ fn nibbles(bytes: __m256i, upper: bool) -> __m256i {
     _mm256_and_si256(bytes, _mm256_set1_epi8(15))
 }
 
-/// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's place in the [`period`].
+/// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's position within
+/// the [`period`].
 ///
 /// # Safety
 /// The block is of this type.
@@ -76,7 +78,7 @@ unsafe fn codes<F: Format, const PART: usize>(block: *const u8, group: usize, qu
         }
         Lies::Within(kind @ (Kind::Q5_0 | Kind::Q5_1)) => {
             let at = if kind == Kind::Q5_0 { 2 } else { 4 };
-            // The byte that has the fifth bits of the four, and of each of them its own.
+            // Repeats the byte with the fifth bits of the four codes, and selects each code's own bit.
             let byte = |at: usize| (at / 4 * 4 + quad / 2) as u8;
             let bits = _mm256_set1_epi32([0x0804_0201, 0x8040_2010u32.cast_signed()][quad % 2]);
             let kept = _mm256_shuffle_epi8(load(at, 0), twice(std::array::from_fn(byte)));
@@ -89,11 +91,11 @@ unsafe fn codes<F: Format, const PART: usize>(block: *const u8, group: usize, qu
     }
 }
 
-/// What a block's groups are multiplied with.
+/// Factors of a block's groups.
 struct Scales {
-    /// Of scales and of offsets.
+    /// Units of scales and of offsets.
     units: [__m256; 2],
-    /// Scales, then offsets, of each group, if they are bytes that lie otherwise in the block.
+    /// Scales, then offsets, of each group, for types that store them as packed bytes.
     bytes: [[u8; OCTET]; 16],
 }
 
@@ -112,7 +114,7 @@ impl Scales {
                 let load = |at: usize| unsafe { _mm256_loadu_si256(block.add(OCTET * at).cast()) };
                 let (scales, mins, rest) = (load(4), load(8), load(12));
                 let six = |x| _mm256_and_si256(x, _mm256_set1_epi8(63));
-                // The upper two bits of each byte, as its bits four and five.
+                // Moves the upper two bits of each byte to bits four and five.
                 let upper = |x| _mm256_and_si256(_mm256_srli_epi16::<2>(x), _mm256_set1_epi8(48));
                 let late = |x, up| _mm256_or_si256(nibbles(rest, up), upper(x));
                 let all = [six(scales), late(scales, false), six(mins), late(mins, true)];
@@ -123,17 +125,17 @@ impl Scales {
                 [half(0), half(2)]
             }
             Lies::Within(Kind::Q6K) => [half(208); 2],
-            // They are added there.
+            // In these types offsets are added.
             _ if F::OFFSET => [half(0), _mm256_xor_ps(half(2), _mm256_set1_ps(-0.0))],
             _ => [half(0); 2],
         };
         Scales { units, bytes }
     }
 
-    /// The factors of a group's halves, or of all of it, and its offsets.
+    /// The factors of a group's halves, or the first for all of it, and its offsets.
     ///
     /// # Safety
-    /// The block is of this type, and the one that these are of.
+    /// The block is of this type, and these scales are of this block.
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn at<F: Format>(&self, block: *const u8, group: usize) -> ([__m256; 2], __m256) {
@@ -159,7 +161,8 @@ impl Scales {
     }
 }
 
-/// The sums of products of a group's halves if those have factors of their own, else of all of it first, for each row.
+/// For each row, the sums of products of a group's halves if those have their own factors, else the sum for all of it
+/// in the first.
 ///
 /// # Safety
 /// The block is of this type; the rows have the group's bytes at `x`.
@@ -173,7 +176,7 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     let mut sums = [[_mm256_setzero_si256(); 2]; M];
     let mut held = [[_mm256_setzero_si256(); 2]; M];
     let places = [_mm256_set1_epi16(256), _mm256_set1_epi16(1)];
-    // Written out, because the compiler keeps larger loops.
+    // Unrolled by hand, because the compiler keeps larger loops.
     quads!(|quad| {
         // SAFETY: the caller's promise.
         let w = unsafe { codes::<F, PART>(block, group, quad) };
@@ -197,10 +200,11 @@ unsafe fn products<F: Format, const PART: usize, const M: usize>(
     sums
 }
 
-/// The same by `vpdpbusd`, which adds products of four neighbours to 32 bits: two vectors of a group at once, whose sums join at its end.
+/// The same by `vpdpbusd`, which adds products of four neighbours to 32 bits: two vectors of a group at a time, whose
+/// sums are combined at its end.
 ///
 /// # Safety
-/// As there.
+/// See [`products`].
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
 unsafe fn summed<F: Format, const PART: usize, const M: usize>(
@@ -208,7 +212,7 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     group: usize,
     x: [*const u8; M],
 ) -> [[__m256i; 2]; M] {
-    // Of upper and of lower bytes, for each half.
+    // Sums with upper and with lower bytes, for each half.
     let mut sums = [[[_mm512_setzero_si512(); 2]; 2]; M];
     let order = _mm512_set_epi32(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     quads!(|quad| {
@@ -236,13 +240,13 @@ unsafe fn summed<F: Format, const PART: usize, const M: usize>(
     out
 }
 
-/// The product of few rows by one of the two, with the instructions that it needs.
+/// Defines the product of few rows by one of the two functions, with the instruction sets that it needs.
 macro_rules! octet {
     ($name:ident: $products:ident, $features:literal) => {
-        /// As [`super::octet`], of columns that are interleaved.
+        /// Like [`super::octet`], for interleaved columns.
         ///
         /// # Safety
-        /// As there; the rows have their bytes apart, and the processor has the instructions.
+        /// See there; in addition, the rows have their separate bytes, and the processor supports the instructions.
         #[target_feature(enable = $features)]
         #[inline]
         pub(in super::super) unsafe fn $name<F: Format, const M: usize>(
@@ -285,10 +289,10 @@ macro_rules! octet {
 octet!(octet: products, "avx2,fma,f16c");
 octet!(octet_vnni: summed, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
 
-/// As [`super::fill`], of columns that are interleaved.
+/// Like [`super::fill`], for interleaved columns.
 ///
 /// # Safety
-/// As there.
+/// See there.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fill<F: Format>(
     columns: Columns,

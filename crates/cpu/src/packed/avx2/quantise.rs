@@ -1,4 +1,4 @@
-//! Rows as integers of 16 bits, as [`super::super::rows`] makes them, and sums as bf16.
+//! Quantization of rows to integers of 16 bits, as in [`super::super::rows`], and conversion of sums to bf16.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -9,10 +9,10 @@ use super::super::format::GROUP;
 use super::super::rows::{Bytes, GroupSums, LEAST, MOST, Rows};
 use crate::mat::{Elem, Mat};
 
-/// As [`super::super::rows::quantise`].
+/// Like [`super::super::rows::quantise`].
 ///
 /// # Safety
-/// As there.
+/// See there.
 #[target_feature(enable = "avx2,fma")]
 pub(in super::super) unsafe fn quantise_row(x: &Mat, from: usize, rows: Rows, to: usize) {
     let apart = !rows.bytes.is_null();
@@ -46,7 +46,7 @@ pub(in super::super) unsafe fn quantise_row(x: &Mat, from: usize, rows: Rows, to
     }
 }
 
-/// The largest magnitude: as integers magnitudes are in their order, and NaN is the largest.
+/// The largest magnitude: magnitudes compare like their bits as integers, with NaN the largest.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn most(x: [__m256; 4]) -> f32 {
@@ -58,7 +58,7 @@ fn most(x: [__m256; 4]) -> f32 {
     f32::from_bits(_mm_cvtsi128_si32(most).cast_unsigned())
 }
 
-/// Quantises a group: elements 0..8 and 16..24, then 8..16 and 24..32.
+/// Quantizes a group: elements 0..8 and 16..24, then 8..16 and 24..32.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn one(x: [__m256; 4]) -> ([__m256i; 2], GroupSums) {
@@ -68,7 +68,7 @@ fn one(x: [__m256; 4]) -> ([__m256i; 2], GroupSums) {
         return ([_mm256_setzero_si256(); 2], GroupSums { scale, halves: [0; 2], sum: 0, total: 0.0 });
     }
     let factor = _mm256_set1_ps(MOST / most);
-    // To the nearest, ties to even.
+    // Rounds to nearest, ties to even.
     let x = x.map(|x| _mm256_cvtps_epi32(_mm256_mul_ps(x, factor)));
     let both = |x, y| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(x, y));
     let codes = [both(x[0], x[2]), both(x[1], x[3])];
@@ -101,7 +101,7 @@ unsafe fn store_bytes(codes: [__m256i; 2], to: *mut Bytes) {
 /// Rounds to bf16, to the nearest, ties to even.
 ///
 /// # Safety
-/// So many can be written.
+/// There is room for them at `to`.
 #[target_feature(enable = "avx2")]
 pub(in super::super) unsafe fn store_bf16(values: &[f32], to: *mut bf16) {
     let (whole, rest) = values.as_chunks::<8>();
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::isa::Isa;
 
-    /// Numbers of all sizes, and groups with what is no number, nothing, or next to nothing.
+    /// Numbers of all magnitudes, and groups with non-finite numbers, zeros, or tiny numbers.
     fn values(k: usize) -> Vec<f32> {
         let mut values: Vec<f32> =
             (0..k).map(|at| (at as f32 * 1.7).sin() * 10f32.powi(at as i32 / 64 % 60 - 28)).collect();
@@ -144,20 +144,20 @@ mod tests {
         values[7 * GROUP..8 * GROUP].fill(f32::from_bits(1));
         values[8 * GROUP..9 * GROUP].fill(-LEAST);
         values[9 * GROUP..10 * GROUP].fill(LEAST * 0.999);
-        // Halves of integers: ties.
+        // Half-integers, which are ties.
         for (at, value) in values[10 * GROUP..11 * GROUP].iter_mut().enumerate() {
             *value = if at == 3 { MOST } else { at as f32 - 15.5 };
         }
         values
     }
 
-    /// Bits of everything that is written.
+    /// Bits of everything written.
     fn written(rows: Rows, count: usize) -> (Vec<i16>, Vec<[u32; 5]>, Vec<[i8; GROUP]>) {
         let groups = rows.k / GROUP;
         let (mut codes, mut parts, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         for row in 0..count {
             let row = rows.from(row);
-            // SAFETY: what was written.
+            // SAFETY: this part was written.
             unsafe {
                 codes.extend((0..rows.k).map(|at| *row.codes.add(at / GROUP * GROUP + swapped(at % GROUP))));
                 for group in 0..groups {
@@ -191,7 +191,7 @@ mod tests {
                     let memory: *mut u8 = memory.as_mut_ptr().cast();
                     let rows = Rows::at(memory.wrapping_add(memory.align_offset(64)), Isa::Avx2, count, k);
                     for row in 0..count {
-                        // SAFETY: both rows have these elements, and the processor was asked.
+                        // SAFETY: both rows have these elements, and the processor supports it.
                         unsafe {
                             if fast { quantise_row(&x, row, rows, row) } else { quantise(&x, row, rows, row) }
                         }
@@ -211,7 +211,7 @@ mod tests {
         let mut values = values(128 * GROUP);
         values.extend((0..77u32).map(|at| f32::from_bits(0x3f80_7ffe + at * 0x8001)));
         let mut found = vec![bf16::ZERO; values.len()];
-        // SAFETY: as many, and the processor was asked.
+        // SAFETY: there is room for as many, and the processor supports it.
         unsafe { store_bf16(&values, found.as_mut_ptr()) };
         for (value, found) in values.iter().zip(found) {
             assert_eq!(found.to_bits(), bf16::from_f32(*value).to_bits(), "{value}");

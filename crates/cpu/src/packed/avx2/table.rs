@@ -1,4 +1,4 @@
-//! What eight columns' groups are multiplied with.
+//! Factors of eight columns' groups.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -29,7 +29,7 @@ unsafe fn halves_at(blocks: Columns, at: usize) -> __m256 {
     _mm256_cvtph_ps(_mm_set_epi64x(four(4).cast_signed(), four(0).cast_signed()))
 }
 
-/// As [`super::super::format::table`].
+/// Like [`super::super::format::table`].
 ///
 /// # Safety
 /// The columns have this type and the block.
@@ -46,7 +46,7 @@ pub(super) unsafe fn table<F: Format>(columns: Columns, index: usize, out: &mut 
         match F::LIES {
             Lies::Behind(_) | Lies::Nf4 | Lies::Signed => behind::<F>(columns, index, out),
             Lies::Within(Kind::Q4K | Kind::Q5K) => {
-                // Sixteen bytes: d, dmin, scales of groups 0..4, of their offsets, and of the rest.
+                // Sixteen bytes: d, dmin, scales of groups 0..4, their offsets, and the rest.
                 let two = |col: usize| {
                     let load = |col| _mm_loadu_si128(blocks.at(col).cast());
                     _mm256_set_m128i(load(col + 4), load(col))
@@ -61,7 +61,7 @@ pub(super) unsafe fn table<F: Format>(columns: Columns, index: usize, out: &mut 
                 let least = halves(_mm256_srli_epi32::<16>(both));
                 let six = _mm256_set1_epi8(63);
                 let four = _mm256_set1_epi8(15);
-                // The upper two bits of each byte, as its bits four and five.
+                // Moves the upper two bits of each byte to bits four and five.
                 let upper = |x| _mm256_and_si256(_mm256_srli_epi32::<2>(x), _mm256_set1_epi8(48));
                 let late = |x, low| _mm256_or_si256(_mm256_and_si256(low, four), upper(x));
                 let all = [
@@ -84,7 +84,7 @@ pub(super) unsafe fn table<F: Format>(columns: Columns, index: usize, out: &mut 
                 let d = halves_at(blocks, 208);
                 let mut bytes: [__m128i; OCTET] =
                     std::array::from_fn(|col| _mm_loadu_si128(blocks.at(col).add(192).cast()));
-                // Three perfect shuffles turn [column][byte] into [byte][column].
+                // Three perfect shuffles transpose [column][byte] to [byte][column].
                 for _ in 0..3 {
                     let old = bytes;
                     for i in 0..4 {
@@ -110,10 +110,10 @@ pub(super) unsafe fn table<F: Format>(columns: Columns, index: usize, out: &mut 
     }
 }
 
-/// Factors that lie behind the codes of eight columns.
+/// Factors that are stored behind the codes of eight columns.
 ///
 /// # Safety
-/// As [`table`].
+/// See [`table`].
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
 unsafe fn behind<F: Format>(columns: Columns, index: usize, out: &mut Table) {

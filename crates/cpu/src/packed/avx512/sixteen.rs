@@ -1,7 +1,8 @@
-//! Sixteen columns whose blocks are interleaved by eight: a vector has the same four elements of two eights, the first in its lower half.
+//! Sixteen columns whose blocks are interleaved by eight: a vector has the same four elements of two octets, the first
+//! in its lower half.
 //!
-//! Codes are multiplied as bytes with the upper and with the lower bytes of integers by `vpdpbusd`, and 256 times the former join the
-//! latter as integers, exactly.
+//! Codes are multiplied as bytes by the upper and by the lower bytes of integers with `vpdpbusd`, and 256 times the
+//! former are added to the latter as integers, exactly.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -16,12 +17,12 @@ use super::super::panel::{COLS, Panel, Tile};
 use super::super::rows::Rows;
 use super::added;
 
-/// How far ahead of its use an octet's block is fetched, in bytes.
+/// Distance in bytes at which an octet's block is prefetched.
 const AHEAD: usize = 4096;
-/// Bytes of a line of a cache.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A block of each of two eights.
+/// A block of each of two octets.
 #[derive(Clone, Copy)]
 struct Pair([*const u8; 2]);
 
@@ -30,8 +31,8 @@ impl Pair {
         Pair([left, right].map(|columns| columns.first.wrapping_add(at)))
     }
 
-    /// The same for a group of codes, computed here if they share bytes with more than one other group: the compiler would keep those
-    /// for all of them, where there are not registers for so many.
+    /// The same pointers for a group of codes, recomputed here if the group shares bytes with more than one other: the
+    /// compiler would otherwise keep loaded bytes for all of them, for which there are not enough registers.
     #[inline(always)]
     #[expect(
         clippy::pointers_in_nomem_asm_block,
@@ -54,7 +55,7 @@ impl Pair {
         Pair([left, right])
     }
 
-    /// Thirty-two bytes of each, from byte `at` of a block that is not interleaved.
+    /// Thirty-two bytes of each, from the byte that is at `at` in a block without interleaving.
     ///
     /// # Safety
     /// They are there.
@@ -91,14 +92,14 @@ impl Pair {
     }
 }
 
-/// Fetches lines `lines` of what two neighbouring eights have some way behind byte `at`; behind their end, of what the next two have.
-/// An eight has `all` bytes.
+/// Prefetches lines `lines` of two adjacent octets ahead of byte `at`; past their end, those of the next two. An octet
+/// has `all` bytes.
 #[inline(always)]
 fn fetch(columns: [Columns; 2], at: usize, lines: Range<usize>, all: usize) {
     let ahead = if at + AHEAD < all { at + AHEAD } else { at + AHEAD + all };
     for line in lines {
         for columns in columns {
-            // SAFETY: a hint, whatever lies there.
+            // SAFETY: a hint, for any address.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T0>(
                     columns.first.wrapping_add(ahead).wrapping_add(LINE * line).cast(),
@@ -108,7 +109,7 @@ fn fetch(columns: [Columns; 2], at: usize, lines: Range<usize>, all: usize) {
     }
 }
 
-/// The lower or the upper halves of bytes.
+/// The lower or the upper nibbles of bytes.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn nibbles(bytes: __m512i, upper: bool) -> __m512i {
@@ -116,10 +117,10 @@ fn nibbles(bytes: __m512i, upper: bool) -> __m512i {
     _mm512_and_si512(bytes, _mm512_set1_epi8(15))
 }
 
-/// The bits of a byte that are the fifth ones of four codes, of an even quad and of an odd one.
+/// Masks of the bits of a byte that are the fifth bits of four codes, for an even quad and for an odd one.
 const FIFTHS: [i32; 2] = [0x0804_0201, 0x8040_2010u32.cast_signed()];
 
-/// Codes of five bits, of which the fifth ones are `bits` of byte `quad / 2` of words.
+/// Five-bit codes, whose fifth bits are `bits` of byte `quad / 2` of words.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn fives(fours: __m512i, words: __m512i, quad: usize, bits: __m512i) -> __m512i {
@@ -130,7 +131,8 @@ fn fives(fours: __m512i, words: __m512i, quad: usize, bits: __m512i) -> __m512i 
     _mm512_mask_add_epi8(fours, set, fours, _mm512_set1_epi8(16))
 }
 
-/// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's place in the [`period`].
+/// Codes of elements `4 quad..4 quad + 4` of a group: four bytes of each column. `PART` is the group's position within
+/// the [`period`].
 ///
 /// # Safety
 /// The blocks are of this type.
@@ -176,7 +178,8 @@ unsafe fn codes<F: Format, const PART: usize>(pair: Pair, group: usize, quad: us
     }
 }
 
-/// Codes of elements `4 quad..4 quad + 8` of a group of eight columns: the first four of each, and behind them the others. `quad` is even.
+/// Codes of elements `4 quad..4 quad + 8` of a group of eight columns: the first four of each, followed by the others.
+/// `quad` is even.
 ///
 /// # Safety
 /// The block is of this type.
@@ -200,11 +203,11 @@ pub(in super::super) unsafe fn doubled<F: Format, const PART: usize>(
     unsafe { codes::<F, PART>(pair, group, quad) }
 }
 
-/// What blocks' groups are multiplied with.
+/// Factors of blocks' groups.
 struct Scales {
-    /// Of scales and of offsets.
+    /// Units of scales and of offsets.
     units: [__m512; 2],
-    /// Scales, then offsets, of each group, if they are bytes that lie otherwise in the block.
+    /// Scales, then offsets, of each group, for types that store them as packed bytes.
     bytes: [[u8; COLS]; 16],
 }
 
@@ -222,11 +225,11 @@ impl Scales {
                 // SAFETY: the caller's promise.
                 let [scales, mins, rest] = [4, 8, 12].map(|at| unsafe { pair.load(at) });
                 let six = |x| _mm512_and_si512(x, _mm512_set1_epi8(63));
-                // The upper two bits of each byte, as its bits four and five.
+                // Moves the upper two bits of each byte to bits four and five.
                 let upper = |x| _mm512_and_si512(_mm512_srli_epi16::<2>(x), _mm512_set1_epi8(48));
                 let late = |x, up| _mm512_or_si512(nibbles(rest, up), upper(x));
                 let all = [six(scales), late(scales, false), six(mins), late(mins, true)];
-                // Both eights of a group next to each other.
+                // Makes both octets of a group adjacent.
                 let order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
                 for (to, all) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(all) {
                     let all = _mm512_permutexvar_epi64(order, all);
@@ -236,17 +239,17 @@ impl Scales {
                 [half(0), half(2)]
             }
             Lies::Within(Kind::Q6K) => [half(208); 2],
-            // They are added there.
+            // In these types offsets are added.
             _ if F::OFFSET => [half(0), _mm512_mul_ps(half(2), _mm512_set1_ps(-1.0))],
             _ => [half(0); 2],
         };
         Scales { units, bytes }
     }
 
-    /// The factors of a group's halves, or of all of it, and its offsets.
+    /// The factors of a group's halves, or the first for all of it, and its offsets.
     ///
     /// # Safety
-    /// The blocks are of this type, and those that these are of.
+    /// The blocks are of this type, and these scales are of these blocks.
     #[target_feature(enable = "avx512f")]
     #[inline]
     unsafe fn at<F: Format>(&self, pair: Pair, group: usize) -> ([__m512; 2], __m512) {
@@ -274,7 +277,7 @@ impl Scales {
     }
 }
 
-/// `256 upper - bias x integers`: what the products of lower bytes are added to.
+/// `256 upper - bias x integers`, to which the products of lower bytes are added.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn raised<F: Format>(upper: __m512i, integers: i32) -> __m512i {
@@ -299,11 +302,11 @@ fn raised<F: Format>(upper: __m512i, integers: i32) -> __m512i {
     }
 }
 
-/// `M` rows by sixteen columns, of which each eight are interleaved, read as they are packed.
+/// `M` rows by sixteen columns, in two interleaved octets, read in packed form.
 ///
 /// # Safety
-/// The columns have the blocks of the rows' k, the rows exist and have their bytes apart, and the processor
-/// [`has`](super::has) it.
+/// The columns have the blocks of the rows' k, the rows exist and have their separate bytes, and the processor
+/// [`has`](super::has) the products.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(in super::super) unsafe fn pair<F: Format, const M: usize>(
     columns: [Columns; 2],
@@ -318,13 +321,13 @@ pub(in super::super) unsafe fn pair<F: Format, const M: usize>(
             let scales = Scales::of::<F>(pair);
             groups!(F, |group, PART| {
                 let (pair, place) = (pair.pinned::<F>(), index * F::GROUPS + group);
-                // A few lines a group: all of a block's at once would hold up its loads.
+                // A few lines per group: all lines of a block at once would delay its loads.
                 let (lines, some) = (wide.div_ceil(LINE), wide.div_ceil(LINE * F::GROUPS));
                 let from = (some * group).min(lines);
                 fetch(columns, index * wide, from..(from + some).min(lines), groups / F::GROUPS * wide);
                 let x: [*const i32; M] =
                     std::array::from_fn(|row| rows.bytes_of(row).add(place).cast_const().cast());
-                // Of upper and of lower bytes, for each half.
+                // Sums with upper and with lower bytes, for each half.
                 let mut found = [[[_mm512_setzero_si512(); 2]; 2]; M];
                 quads!(|quad| {
                     let w = codes::<F, PART>(pair, group, quad);
@@ -360,15 +363,15 @@ pub(in super::super) unsafe fn pair<F: Format, const M: usize>(
     })
 }
 
-/// What is fetched while a panel is used: as many lines of both eights as a panel has, a few for each group of a kernel's rows. All at
-/// once would hold up what reads them.
+/// Prefetching while a panel is used: as many lines of both octets as a panel has, a few for each group of a kernel's
+/// rows. All at once would delay the loads of the panel's readers.
 pub(in super::super) struct Ahead {
     from: [*const u8; 2],
     each: usize,
 }
 
 impl Ahead {
-    /// Of columns whose groups `from..from + groups` are used for so many rows of `k` elements.
+    /// Prefetching for columns whose groups `from..from + groups` are used for this many rows of `k` elements.
     pub fn of<F: Format>(
         columns: [Columns; 2],
         (from, groups): (usize, usize),
@@ -376,19 +379,19 @@ impl Ahead {
     ) -> Ahead {
         let (wide, all) = (OCTET * F::BYTES, k / GROUP / F::GROUPS * OCTET * F::BYTES);
         let at = from / F::GROUPS * wide + AHEAD;
-        // Behind the end of two neighbouring eights the next two begin.
+        // Two adjacent octets are followed by the next two.
         let at = if at < all { at } else { at + all };
         let (lines, times) = ((groups / F::GROUPS * wide).div_ceil(LINE), rows.div_ceil(8).max(1) * groups);
         let from = columns.map(|columns| columns.first.wrapping_add(at));
         Ahead { from, each: lines.div_ceil(times) }
     }
 
-    /// Fetches the next few lines.
+    /// Prefetches the next few lines.
     #[inline(always)]
     fn fetch(&mut self) {
         for _ in 0..self.each {
             for at in &mut self.from {
-                // SAFETY: a hint, whatever lies there.
+                // SAFETY: a hint, for any address.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
                 *at = at.wrapping_add(LINE);
             }
@@ -396,7 +399,7 @@ impl Ahead {
     }
 }
 
-/// Writes `groups` groups of sixteen columns from group `from` on into a panel, their codes as bytes with their bias.
+/// Writes `groups` groups of sixteen columns from group `from` on into a panel, with their codes as biased bytes.
 ///
 /// # Safety
 /// The columns have this type and the groups, whole blocks, and the panel has room.
@@ -409,7 +412,7 @@ pub(in super::super) unsafe fn fill<F: Format>(
     let (first, wide) = (from / F::GROUPS, OCTET * F::BYTES);
     for index in 0..groups / F::GROUPS {
         let pair = Pair::of(columns, (first + index) * wide);
-        // SAFETY: the caller's promise; codes of a group take half of their room.
+        // SAFETY: the caller's promise; codes of a group take half of the room for them.
         unsafe {
             let scales = Scales::of::<F>(pair);
             groups!(F, |group, PART| {
@@ -428,7 +431,7 @@ pub(in super::super) unsafe fn fill<F: Format>(
     }
 }
 
-/// `$sum` with the products of `$w` and four bytes, number `$at` of a row at `$x` and what is added to it.
+/// Adds to `$sum` the products of `$w` and four bytes, number `$at` of a row at `$x`.
 macro_rules! dot {
     ($sum:ident, $w:ident, $x:ident $text:literal, $at:expr $(, $stride:ident)?) => {
         asm!(
@@ -443,10 +446,10 @@ macro_rules! dot {
     };
 }
 
-/// As [`super::micro`], of a panel that [`fill`] wrote.
+/// Like [`super::micro`], for a panel written by [`fill`].
 ///
 /// # Safety
-/// As there; the rows have their bytes apart.
+/// See there; in addition, the rows have their separate bytes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn micro<F: Format, const R: usize>(
     panel: &Panel,
@@ -457,7 +460,7 @@ unsafe fn micro<F: Format, const R: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let (mut tiles, groups_of_row) = ([_mm512_setzero_ps(); R], rows.k / GROUP);
-        // Of each four rows the first; the others are so many bytes behind.
+        // The first of each four rows; the others follow at fixed distances in bytes.
         let mut x: [*const i32; R] = [std::ptr::null(); R];
         let stride = rows.bytes_stride();
         let thrice = 3 * stride;
@@ -470,7 +473,7 @@ unsafe fn micro<F: Format, const R: usize>(
         let mut w = panel.codes.as_ptr().cast::<__m512i>();
         for group in 0..groups {
             let mut sums = [[_mm512_setzero_si512(); R]; 2];
-            // Written out, because the compiler keeps larger loops.
+            // Unrolled by hand, because the compiler keeps larger loops.
             macro_rules! step {
                 ($half:expr, $which:literal: $($quad:literal),*) => {$(
                     let held = _mm512_load_si512(w.add($quad));
@@ -525,10 +528,11 @@ unsafe fn micro<F: Format, const R: usize>(
     }
 }
 
-/// Adds a panel that [`fill`] wrote to as many of the `left` rows as a kernel takes at once, and says how many those are.
+/// Adds a panel written by [`fill`] to as many of the `left` rows as a kernel handles at a time, and returns how many
+/// those are.
 ///
 /// # Safety
-/// As [`super::micro`]; the rows have their bytes apart.
+/// See [`super::micro`]; in addition, the rows have their separate bytes.
 pub(in super::super) unsafe fn some<F: Format>(
     left: usize,
     panel: &Panel,
@@ -539,7 +543,7 @@ pub(in super::super) unsafe fn some<F: Format>(
     // SAFETY: passed on.
     unsafe {
         match left {
-            // Sums of one factor leave registers for more rows.
+            // With a single factor the sums leave registers for more rows.
             16.. if F::FACTORS == 1 => (micro::<F, 8>(panel, groups, (rows, tile), ahead), 8).1,
             12.. if F::FACTORS == 1 => (micro::<F, 12>(panel, groups, (rows, tile), ahead), 12).1,
             8.. => (micro::<F, 8>(panel, groups, (rows, tile), ahead), 8).1,

@@ -1,5 +1,5 @@
-//! Products with packed experts have the bits of products with the weight of each, on every instruction set, however slots are cut and
-//! whichever other slots there are.
+//! Products with packed experts have the bits of products with each expert's weight, on every instruction set, however
+//! slots are cut and whichever other slots there are.
 
 use fathom_tensor::Grouped;
 
@@ -12,7 +12,7 @@ use crate::threads::Threads;
 const EXPERTS: usize = 5;
 const SLOTS: usize = 2;
 
-/// An expert or none for each slot: many to one, none to the last.
+/// An expert or none for each slot: one expert has many, the last has none.
 fn index(tokens: usize) -> Vec<i32> {
     let of = |at: usize| if at.is_multiple_of(2) { 1 } else { (at * 7 + at / 11) as i32 % 5 - 1 };
     (0..tokens * SLOTS).map(of).collect()
@@ -32,7 +32,7 @@ fn rows(count: usize, k: usize, elem: Elem) -> Vec<u8> {
     bytes
 }
 
-/// Rows times some rows of weights, by the product of other weights.
+/// Rows times some rows of weights, by the ordinary packed product.
 fn plain(a: Mat, m: usize, k: usize, runs: &[Run]) -> Vec<u32> {
     let n: usize = runs.iter().map(|run| run.rows).sum();
     let (threads, mut c) = (Threads::new(1), vec![0.0f32; m * n]);
@@ -44,21 +44,21 @@ fn plain(a: Mat, m: usize, k: usize, runs: &[Run]) -> Vec<u32> {
     c.iter().map(|x| x.to_bits()).collect()
 }
 
-/// The product of some slots, with a column next to each token's that must stay.
+/// The product of some slots, with a column next to each token's that must stay unchanged.
 fn found(place: Place<'_>, op: &Experts<'_>) -> Vec<u32> {
     let (tokens, wide) = (op.index.len() / SLOTS, SLOTS * op.out);
     let mut c = vec![-7.0f32; tokens * (wide + 1)];
     let bytes = experts_workspace_bytes(place.isa, place.threads.count(), op.index.len(), op.k);
     let mut scratch = vec![0xffu8; bytes + 1];
     let out = MatMut { ptr: c.as_mut_ptr().cast(), elem: Elem::F32, stride: wide + 1 };
-    // SAFETY: the operands have these extents, and the level is one of this machine's.
+    // SAFETY: the operands have these extents, and the level is supported by this machine.
     unsafe { experts(place, &Experts { c: out, ..*op }, scratch.as_mut_ptr()) };
     assert!(scratch[bytes] == 0xff, "written behind the scratch memory");
     assert!(c.chunks(wide + 1).all(|row| row[wide] == -7.0), "written outside the result");
     c.chunks(wide + 1).flat_map(|row| row[..wide].iter().map(|x| x.to_bits()).collect::<Vec<_>>()).collect()
 }
 
-/// Weights of `EXPERTS` experts of `out` rows, in runs of these formats.
+/// Checks weights of `EXPERTS` experts of `out` rows, in runs of these formats.
 fn check(formats: &[(BlockFormat, usize)], k: usize, tokens: &[usize]) {
     let (bytes, _) = weights(formats, k);
     let runs = &runs(formats, &bytes);
@@ -77,7 +77,7 @@ fn check(formats: &[(BlockFormat, usize)], k: usize, tokens: &[usize]) {
             usize::try_from(index[slot]).map_or_else(|_| vec![0; out], bits)
         };
         for count in tokens.iter().copied() {
-            // The last ones, so that a slot is among others than before.
+            // The last tokens, so that each slot has different companions than before.
             let first = most - count;
             let wanted: Vec<u32> = (first * SLOTS..most * SLOTS).flat_map(&wanted).collect();
             for (isa, threads) in levels().map(|isa| (isa, 2)).chain([(Isa::detect(), 1)]) {
@@ -112,23 +112,23 @@ fn bits_are_those_of_each_experts_product() {
     }
 }
 
-/// Experts that begin within eight rows, which are not interleaved.
+/// Experts that begin inside groups of eight rows, without interleaving.
 #[test]
 fn experts_of_any_number_of_rows() {
     check(&[(BlockFormat::Ggml(Kind::Q4K), 13 * EXPERTS)], 256, &[1, 30]);
 }
 
-/// Gate and up in two formats, an expert after the other.
+/// Gate and up projections in two formats, one expert after another.
 #[test]
 fn experts_of_several_runs() {
     let of_one = [(BlockFormat::Octets(Kind::Q4K), 16), (BlockFormat::Octets(Kind::Q6K), 8)];
     check(&of_one.repeat(EXPERTS), 256, &[1, 30]);
-    // A run has the rows of one expert and some of the next.
+    // One run has the rows of one expert and some of the next.
     let uneven = [(BlockFormat::Octets(Kind::Q5K), 40), (BlockFormat::Ggml(Kind::Q8_0), 80)];
     check(&uneven, 256, &[7]);
 }
 
-/// More slots than a wave has, and more of one expert.
+/// More slots than fit in a wave, including for a single expert.
 #[test]
 fn many_slots() {
     check(&[(BlockFormat::Octets(Kind::Q4K), 16 * EXPERTS)], 256, &[ROWS + 50, 3]);

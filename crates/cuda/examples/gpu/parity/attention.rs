@@ -1,4 +1,4 @@
-//! Attention by the library, where the host knows the mask, and by kernels, where it does not.
+//! Attention by the library if the host knows the mask, and by kernels if it does not.
 
 use fathom_tensor::{
     Attention, AttentionBackward, Category, DType, Extent, Mask, OpDesc, PackedMask, SinksBackward, Slice,
@@ -12,7 +12,7 @@ const BOUNDS: [f64; 2] = [1e-4, 2e-2];
 
 pub const CASES: &[Case] = &[
     Case { name: "attention, one document", bounds: BOUNDS, run: |bed| attend(bed, &PLAIN) },
-    // Long enough for a plan of its own length, whose logarithms come head after head.
+    // Long enough for a plan of its exact length, whose logarithms are stored head after head.
     Case {
         name: "attention, 1024 tokens",
         bounds: BOUNDS,
@@ -79,11 +79,11 @@ struct Problem {
     ends: &'static [usize],
     window: Option<usize>,
     dim: usize,
-    /// The host knows.
+    /// True if the host knows the mask.
     packed: bool,
     softcap: f32,
     sinks: bool,
-    /// Scratch is for one key head at a time, where a library wants some.
+    /// True if scratch is for one key head at a time, if a library needs any.
     by_groups: bool,
 }
 

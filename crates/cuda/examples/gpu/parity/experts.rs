@@ -45,7 +45,7 @@ fn router(bed: &Bed) -> Made {
         let call =
             RouterLosses { scores, logits: &logits, load: &load, aux: 1e-2, z: 1e-3, dlogits: &losses };
         bed.machine().router_losses(&call);
-        // Weights of the router differ by a rounding, which may decide.
+        // The router's weights differ by a rounding error, which could change the choice.
         let order: Vec<f32> = Bed::numbers(4, TOKENS * SLOTS).iter().map(|x| x.abs()).collect();
         let order = bed.device.from_f32(TOKENS, SLOTS, &order, Category::Data);
         let [limited, heaviest] = [(); 2].map(|()| bed.empty([TOKENS, SLOTS], DType::I32));
@@ -66,7 +66,7 @@ fn router(bed: &Bed) -> Made {
     made
 }
 
-/// Two rounds of slots to four owners of two experts each; the second has what the first has no room for.
+/// Two rounds of slots to four owners of two experts each; the second takes what did not fit in the first.
 fn dispatch(bed: &Bed) -> Made {
     let (own, owners, cap) = (2, 4, 90);
     let index = bed.ints([TOKENS, SLOTS], |at| if at % 17 == 0 { -1 } else { (at * 5 % EXPERTS) as i32 });
@@ -113,7 +113,7 @@ fn products(bed: &Bed) -> Made {
     vec![("forward", result), ("backward", back), ("gradient", gradient)]
 }
 
-/// Operands with gaps between their rows, one of them at an odd place; experts that no token chose, and one that all did.
+/// Operands with gaps between rows, one of them at an odd offset; experts chosen by no token, and one chosen by all.
 fn uneven(bed: &Bed) -> Made {
     let (inner, out) = (64, 72);
     let mut made = Vec::new();
@@ -141,7 +141,7 @@ fn uneven(bed: &Bed) -> Made {
     made
 }
 
-/// Little scratch, so that experts' rows are cut.
+/// Little scratch, so that experts' rows are split into parts.
 fn parts(bed: &Bed) -> Made {
     let (inner, out) = (48, 40);
     let index =

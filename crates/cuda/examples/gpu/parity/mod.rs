@@ -1,4 +1,4 @@
-//! Every operation on the device against the CPU machine: the same program on both, the same numbers within rounding.
+//! Compares every operation on the device with the CPU machine: the same program on both, equal within rounding.
 
 mod attention;
 mod experts;
@@ -17,7 +17,7 @@ use fathom_tensor::{Category, DType, Device, Machine, Tensor};
 
 use super::Lines;
 
-/// A machine and numbers that do not depend on it.
+/// A machine and test data that does not depend on it.
 pub struct Bed {
     /// The machine.
     pub device: Device,
@@ -25,16 +25,16 @@ pub struct Bed {
     pub dtype: DType,
 }
 
-/// Memory of each machine.
+/// Memory budget of each machine.
 const BUDGET: u64 = 2 << 30;
 
 impl Bed {
-    /// The machine's calls.
+    /// The machine.
     pub fn machine(&self) -> &dyn Machine {
         self.device.machine.as_ref()
     }
 
-    /// Numbers between -1 and 1 that a seed decides.
+    /// Pseudorandom numbers between -1 and 1.
     pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut next = || {
@@ -57,27 +57,27 @@ impl Bed {
         narrow
     }
 
-    /// Of the bed's type.
+    /// A random tensor of the bed's type.
     pub fn data(&self, seed: u64, shape: [usize; 2]) -> Tensor {
         self.random(seed, shape, self.dtype)
     }
 
-    /// In f32.
+    /// A random f32 tensor.
     pub fn wide(&self, seed: u64, shape: [usize; 2]) -> Tensor {
         self.random(seed, shape, DType::F32)
     }
 
-    /// Not initialised.
+    /// An uninitialised tensor.
     pub fn empty(&self, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
         self.device.empty(rows, cols, dtype, Category::Data)
     }
 
-    /// Zeros in f32.
+    /// An f32 tensor of zeros.
     pub fn zeros(&self, [rows, cols]: [usize; 2]) -> Tensor {
         self.device.zeros(rows, cols, DType::F32, Category::Data)
     }
 
-    /// Integers.
+    /// An i32 tensor.
     pub fn ints(&self, [rows, cols]: [usize; 2], value: impl Fn(usize) -> i32) -> Tensor {
         let values: Vec<i32> = (0..rows * cols).map(value).collect();
         self.device.from_i32(&values, Category::Data).reshape(rows, cols)
@@ -101,25 +101,25 @@ impl Bed {
     }
 }
 
-/// What an operation made.
+/// Results of an operation.
 pub type Made = Vec<(&'static str, Tensor)>;
 
-/// One operation on one machine.
+/// One operation to compare.
 pub struct Case {
     /// Its name.
     pub name: &'static str,
-    /// Largest difference allowed, as a share of the largest number; in f32 and in bf16.
+    /// Largest difference allowed, relative to the largest number; in f32 and in bf16.
     pub bounds: [f64; 2],
     /// The same program for both machines.
     pub run: fn(&Bed) -> Made,
 }
 
-/// f32 sums in another order, and results rounded to bf16.
+/// f32 sums in a different order, and results rounded to bf16.
 pub const ROUNDED: [f64; 2] = [2e-5, 1e-2];
 /// The same operations in the same order.
 pub const EXACT: [f64; 2] = [1e-6, 4e-3];
 
-/// The largest difference as a share of the largest number, and whether both have the same places that are not finite.
+/// The largest difference relative to the largest number; `None` unless both have the same non-finite elements.
 fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
     let most = expected.iter().filter(|x| x.is_finite()).fold(1e-30f64, |most, x| most.max(x.abs()));
     let mut worst = 0f64;
@@ -136,11 +136,11 @@ fn difference(found: &[f64], expected: &[f64]) -> Option<f64> {
     (found.len() == expected.len()).then_some(worst)
 }
 
-/// Libraries that take calls, in the order of [`Watch::counts`].
+/// Libraries that calls are counted for, in the order of [`Watch::counts`].
 const LIBRARIES: [&str; 4] = ["cuBLASLt", "cuDNN", "FP8 units", "cuBLASLt's groups"];
 
-/// Cases that a library must have computed on Hopper, whatever their results; attention and experts in bf16 alone, and experts where
-/// cuBLAS is new enough.
+/// Cases that a library must have computed on Hopper, regardless of results; attention and experts only in bf16, and
+/// experts only if cuBLAS is new enough.
 const BY: [(&str, &str); 24] = [
     ("matmul", "cuBLASLt"),
     ("grouped products", "cuBLASLt's groups"),
@@ -168,7 +168,7 @@ const BY: [(&str, &str); 24] = [
     ("gathered keys, documents and window", "cuDNN"),
 ];
 
-/// Who computed on a device, of those that are asked about.
+/// Counts the calls that each library has computed on a device.
 struct Watch {
     cuda: Arc<Cuda>,
     before: [Calls; 4],
@@ -184,7 +184,7 @@ impl Watch {
         Watch { cuda: cuda.clone(), before: Watch::counts(cuda) }
     }
 
-    /// A line if a case must be somebody's.
+    /// Prints a line if a particular library must compute the case.
     fn end(&self, bed: &Bed, case: &Case, lines: &mut Lines) {
         let Some((_, library)) = BY.iter().find(|(name, _)| *name == case.name) else { return };
         let Some(index) = LIBRARIES.iter().position(|name| name == library) else { return };
@@ -201,7 +201,7 @@ impl Watch {
     }
 }
 
-/// Runs every operation on the device and on the processor.
+/// Runs every operation on the GPU and on the CPU.
 pub fn run(lines: &mut Lines) {
     let found = probe(&Search::from_environment(), true);
     match Cuda::open_alone(&found, 0) {
@@ -215,8 +215,8 @@ pub fn run(lines: &mut Lines) {
     }
 }
 
-/// Runs every operation on both in these types, on machines of which the first may be watched. One that panics is a failed line; a device that has failed
-/// for good ends it all.
+/// Runs every operation on both machines in these types; the first machine may be watched. A case that panics is a
+/// failed line; a device that has failed permanently ends the run.
 fn compare(machines: [Arc<dyn Machine>; 2], types: &[DType], watched: Option<&Arc<Cuda>>, lines: &mut Lines) {
     for dtype in types.iter().copied() {
         let index = usize::from(dtype != DType::F32);
@@ -239,16 +239,16 @@ fn compare(machines: [Arc<dyn Machine>; 2], types: &[DType], watched: Option<&Ar
     }
 }
 
-/// What a call makes, or the words of its panic.
+/// The result of a call, or its panic message.
 fn attempt<T>(call: impl FnOnce() -> T) -> Result<T, String> {
-    // What was made before a panic is not looked at again.
+    // Values made before a panic are not used again.
     std::panic::catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or("a panic".into())
     })
 }
 
-/// One operation on both.
+/// Runs one operation on both machines.
 fn one(case: &Case, index: usize, [ours, theirs]: [&Bed; 2], lines: &mut Lines) {
     let (made, expected) = ((case.run)(ours), (case.run)(theirs));
     for ((what, tensor), (_, other)) in made.iter().zip(&expected) {
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(found, Err("norm: 3 rows".into()));
     }
 
-    /// The program is one that a machine can run, and machines that compute rightly pass.
+    /// Checks that the program runs on a machine, and that machines that compute correctly pass.
     #[test]
     fn two_instruction_sets_of_a_processor_agree() {
         let mut lines = Lines::default();
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(lines.failed, 0);
     }
 
-    /// The machine as it is, with its calls of the driver, cuBLASLt and cuDNN, over the pretended GPU.
+    /// The real machine with its calls of the driver, cuBLASLt and cuDNN, on the simulated GPU.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_pretended_gpu_and_the_processor_agree() {

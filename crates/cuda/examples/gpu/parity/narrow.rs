@@ -1,4 +1,4 @@
-//! Products of narrow operands: by matrix units where the device has them, against the processor's emulation.
+//! Products of narrow operands: by matrix units if the device has them, compared with the CPU's emulation.
 
 use fathom_tensor::{
     Blocks, Category, DType, Delayed, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor,
@@ -6,7 +6,7 @@ use fathom_tensor::{
 
 use super::{Bed, Case, Made};
 
-/// Elements and scales are the same, and sums of matrix units keep fewer bits than f32 has: Hopper's some 14 of the largest
+/// Elements and scales are equal, but sums of matrix units keep fewer bits than f32: on Hopper about 14 of the largest
 /// addend.
 const BOUNDS: [f64; 2] = [2e-3, 1e-2];
 
@@ -17,7 +17,7 @@ pub const CASES: &[Case] = &[
     Case { name: "MXFP8", bounds: BOUNDS, run: |bed| of(bed, Blocks::Line(32), false) },
 ];
 
-/// Tokens, columns of x, and columns of y: pieces of 16, and no more than one of them a whole number of blocks.
+/// Tokens, columns of x, and columns of y: multiples of 16, at most one of them a whole number of blocks.
 const SIZES: [usize; 3] = [208, 384, 336];
 
 /// The three products of a linear layer.

@@ -1,4 +1,4 @@
-//! Element by element, by rows, products, the optimizer.
+//! Elementwise operations, row operations, products, the optimizer.
 
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, CrossEntropy, DType, Embed, MatMul, Norm, NormBackward,
@@ -7,7 +7,7 @@ use fathom_tensor::{
 
 use super::{Bed, Case, EXACT, Made, ROUNDED};
 
-/// Rows and columns that are no multiples of anything.
+/// Row and column counts that are not multiples of any block size.
 const SHAPE: [usize; 2] = [300, 200];
 
 pub const CASES: &[Case] = &[
@@ -180,7 +180,7 @@ fn loss(bed: &Bed) -> Made {
     vec![("loss", loss), ("gradient", gradient)]
 }
 
-/// A vocabulary of which two ranks have a part each, one after the other.
+/// A vocabulary split between two ranks, computed one after the other.
 fn spread_loss(bed: &Bed) -> Made {
     let (rows, vocab) = (64, 1000);
     let logits = bed.data(1, [rows, vocab]);

@@ -1,4 +1,5 @@
-//! Attention of one rank of a context to the keys of all, step by step or gathered: parts that the library makes, and that join.
+//! Attention of one context-parallel rank to the keys of all ranks, step by step or gathered: the library's results are
+//! parts that are merged.
 
 use std::ops::Range;
 
@@ -6,7 +7,7 @@ use fathom_tensor::{Attention, AttentionBackward, Category, DType, Extent, Mask,
 
 use super::{Bed, Case, Made};
 
-/// As attention's, and each part is rounded to bf16.
+/// Those of attention, with each part rounded to bf16.
 const BOUNDS: [f64; 2] = [1e-4, 2e-2];
 
 pub const CASES: &[Case] = &[
@@ -27,7 +28,7 @@ pub const CASES: &[Case] = &[
         bounds: BOUNDS,
         run: |bed| gathered(bed, &Context { ends: &[100, 600, 630, 1024], ..PLAIN }),
     },
-    // A rank has chunks of 128 tokens.
+    // Each rank has chunks of 128 tokens.
     Case {
         name: "ring of four, window of less than a chunk",
         bounds: BOUNDS,
@@ -70,18 +71,18 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-/// A stream of documents over ranks that have two chunks each.
+/// A stream of documents over ranks with two chunks each.
 struct Context {
     ends: &'static [usize],
     dim: usize,
     window: Option<usize>,
-    /// Ranks have chunks of so many tokens by turns, and there is room to tell all at once.
+    /// If set, ranks take chunks of this many tokens in turns, and the call has room to describe all at once.
     chunk: Option<usize>,
 }
 
 const PLAIN: Context = Context { ends: &[1024], dim: 128, window: None, chunk: None };
 const RANKS: usize = 4;
-/// The rank that is looked at: some have keys before its own, some after.
+/// The rank under test: some ranks' keys come before its own, some after.
 const RANK: usize = 1;
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
@@ -91,12 +92,12 @@ impl Context {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Slices that are charged.
+    /// Number of slices charged.
     fn cap(&self) -> usize {
         self.ends.len() + self.chunk.map_or(0, |chunk| self.tokens() / RANKS / chunk)
     }
 
-    /// Positions of a rank's tokens: a chunk from the front and one from the back.
+    /// Positions of a rank's tokens: a chunk from the front and one from the back, or its share of `chunk`s.
     fn positions(&self, rank: usize) -> Vec<i32> {
         if let Some(chunk) = self.chunk {
             return (0..self.tokens()).filter(|at| at / chunk % RANKS == rank).map(|at| at as i32).collect();
@@ -131,7 +132,7 @@ impl Context {
     }
 }
 
-/// What all steps share.
+/// Tensors shared by all steps.
 struct Rank<'a> {
     bed: &'a Bed,
     dim: usize,
@@ -143,7 +144,7 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// Results and the gradient of the queries are of type `made`.
+    /// Results and the gradient of the queries have type `made`.
     fn new<'a>(bed: &'a Bed, context: &Context, made: DType) -> Rank<'a> {
         let shape = [context.tokens() / RANKS, HEADS * context.dim];
         let (out, dq) = (bed.empty(shape, made), bed.empty(shape, made));
@@ -187,13 +188,13 @@ impl Rank<'_> {
     }
 }
 
-/// Keys, values, and room for their gradients, of all ranks.
+/// Keys, values and their gradients, of all ranks.
 fn keys(bed: &Bed, context: &Context) -> [Tensor; 4] {
     let shape = [context.tokens(), KV_HEADS * context.dim];
     [bed.data(2, shape), bed.data(3, shape), bed.empty(shape, bed.dtype), bed.empty(shape, bed.dtype)]
 }
 
-/// Own keys first, then those of the ranks before; results go on in f32.
+/// Own keys first, then those of the preceding ranks; results accumulate in f32.
 fn around(bed: &Bed, context: &Context) -> Made {
     let rank = Rank::new(bed, context, DType::F32);
     let [k, v, dk, dv] = keys(bed, context);
@@ -215,7 +216,7 @@ fn around(bed: &Bed, context: &Context) -> Made {
     rank.made(dk, dv)
 }
 
-/// Everybody's keys in the order of the stream.
+/// All ranks' keys in stream order.
 fn gathered(bed: &Bed, context: &Context) -> Made {
     let rank = Rank::new(bed, context, bed.dtype);
     let [k, v, dk, dv] = keys(bed, context);

@@ -1,4 +1,5 @@
-//! What a step ends with: sums by slot, largest elements, updates with moments of every storage; and what the host fills.
+//! Operations at the end of a step: sums by slot, largest elements, updates with every moment storage; and tensors
+//! filled by the host.
 
 use fathom_tensor::choice::{Choose, Draw, LeaveOut, kept_bytes};
 use fathom_tensor::{AdamW, BalanceBias, Category, DType, MomentScales, Tensor, moments};
@@ -47,7 +48,7 @@ fn slots(bed: &Bed) -> Made {
     vec![("sums", sums)]
 }
 
-/// Groups of one and of two tensors, more of them than threads.
+/// Groups of one and of two tensors, more groups than threads.
 fn filled(bed: &Bed) -> Made {
     let whole = bed.zeros([60, 25]);
     let rows = |from: usize, to: usize| whole.view_rows(from..to);
@@ -63,14 +64,14 @@ fn filled(bed: &Bed) -> Made {
     vec![("elements", whole)]
 }
 
-/// How an optimizer keeps what it knows of gradients.
+/// Storage of an optimizer's moments.
 struct Moments {
     storage: DType,
     second: bool,
     masters: bool,
 }
 
-/// Three updates, each of which reads what the one before has rounded.
+/// Three updates, each reading what the previous one rounded.
 fn updated(bed: &Bed, Moments { storage, second, masters }: Moments) -> Made {
     let size = 20 * moments::BLOCK;
     let (param, master) = (bed.data(1, [1, size]), bed.wide(1, [1, size]));
@@ -106,7 +107,7 @@ fn zeros(bed: &Bed, size: usize, dtype: DType) -> Tensor {
     bed.device.zeros(1, size, dtype, Category::Data)
 }
 
-/// The largest logits, and some that are drawn.
+/// The largest logits, and random draws.
 fn tokens(bed: &Bed) -> Made {
     let logits = bed.data(1, [20, 5000]);
     let draw = Draw { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.01, seed: 3, drawn: 8 };

@@ -1,9 +1,10 @@
-//! The kernels that collectives and parts of attention need, on the pretended device: copies, sums, means of f32 and bf16.
+//! The kernels that collectives and parts of attention need, on the simulated device: copies, sums, means of f32 and
+//! bf16.
 #![allow(unsafe_code)]
 
 use half::bf16;
 
-/// A matrix as kernels are given it: address, stride, code of its type.
+/// A matrix argument of a kernel: address, stride, type code.
 struct Mat([u64; 3]);
 
 impl Mat {
@@ -21,7 +22,7 @@ impl Mat {
 
     fn get(&self, row: u64, col: u64, check: &mut impl FnMut(u64, usize)) -> f32 {
         let at = self.place(row, col, check);
-        // SAFETY: checked to be memory of the device that lives; elements are aligned to their size.
+        // SAFETY: checked to be live memory of the device; elements are aligned to their size.
         unsafe {
             match self.0[2] {
                 0 => at.cast::<f32>().read(),
@@ -44,7 +45,7 @@ impl Mat {
     }
 }
 
-/// Runs a kernel if it is one of those; `check` is asked about every piece of memory.
+/// Runs a kernel if it is one of these; `check` is called for every memory access.
 pub fn run(name: &str, words: &[u64], check: &mut impl FnMut(u64, usize)) {
     match name {
         "copy" => {
@@ -82,7 +83,7 @@ pub fn run(name: &str, words: &[u64], check: &mut impl FnMut(u64, usize)) {
     }
 }
 
-/// A part of attention joins out and lse.
+/// Merges a part of attention into out and lse.
 fn join(words: &[u64], check: &mut impl FnMut(u64, usize)) {
     let (part, out, lse) = (Mat::of(words), Mat::of(&words[6..]), Mat::of(&words[9..]));
     let [of_part, row_step, head_step] = [words[3], words[4], words[5]];

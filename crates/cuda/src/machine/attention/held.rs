@@ -1,4 +1,4 @@
-//! Rows of a result that hold something already, so that what comes joins it instead of overwriting it.
+//! Rows of a result that already hold values, so that new ones are merged rather than overwriting them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(super) struct Held(Vec<Range<usize>>);
 
 impl Held {
-    /// Ranges in any order.
+    /// Merges ranges given in any order.
     pub fn of(ranges: impl IntoIterator<Item = Range<usize>>) -> Held {
         let mut ranges: Vec<Range<usize>> = ranges.into_iter().filter(|range| !range.is_empty()).collect();
         ranges.sort_by_key(|range| range.start);
@@ -21,17 +21,17 @@ impl Held {
         Held(merged)
     }
 
-    /// The ranges.
+    /// The ranges, ascending.
     pub fn runs(&self) -> &[Range<usize>] {
         &self.0
     }
 
-    /// Both.
+    /// The union with `other`.
     pub fn and(&self, other: &Held) -> Held {
         Held::of(self.0.iter().chain(&other.0).cloned())
     }
 
-    /// Some rows, cut where they begin or cease to be among these, and whether they are.
+    /// Splits a range where it enters or leaves the set; each piece with whether it is inside.
     pub fn cut(&self, rows: &Range<usize>) -> Vec<(Range<usize>, bool)> {
         let (mut pieces, mut at) = (Vec::new(), rows.start);
         for run in &self.0 {
@@ -47,7 +47,7 @@ impl Held {
         pieces
     }
 
-    /// What of so many rows is not among these.
+    /// The parts of `0..rows` outside the set.
     pub fn gaps(&self, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         self.cut(&(0..rows)).into_iter().filter(|(_, held)| !held).map(|(gap, _)| gap)
     }

@@ -1,4 +1,4 @@
-//! Packed sequences as calls of the library: what each has of them, and the lists that tell it.
+//! Packed sequences as calls of the library: the sequences of each call, and their lists.
 
 use fathom_tensor::gpu;
 use fathom_tensor::{Band, Sequence};
@@ -6,19 +6,20 @@ use fathom_tensor::{Band, Sequence};
 use super::operands::of_keys;
 use crate::sdpa::{Case, uid};
 
-/// Sequences of one call: all of a kind, no row of queries or of keys in two of them, ascending.
+/// Sequences of one call: all of one kind, with no row of queries or of keys in two of them, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layer {
     pub sequences: Vec<Sequence>,
     pub band: Band,
 }
 
-/// More layers than this are for kernels, which read a mask once: with each layer results are read and written once more, which
-/// takes as long as attention to some 400 keys (bf16 parts of heads of any size at 4 TB/s and 600 TFLOP/s).
+/// Beyond this many layers kernels are used, which read a mask once: each additional layer reads and writes the results
+/// once more, which takes as long as attention to some 400 keys (bf16 parts of heads of any size at 4 TB/s and 600
+/// TFLOP/s).
 const MOST_LAYERS: usize = 128;
 
 impl Layer {
-    /// The fewest layers of at most `most` sequences each; `None` if those are too many.
+    /// Groups sequences into the fewest layers of at most `most` each; `None` if there would be too many layers.
     pub fn of(sequences: &[Sequence], most: usize) -> Option<Vec<Layer>> {
         let mut layers: Vec<Layer> = Vec::new();
         for sequence in sequences {
@@ -42,20 +43,20 @@ impl Layer {
         Some(layers)
     }
 
-    /// Rows of queries of the longest sequence, and of keys.
+    /// Largest number of query rows of a sequence, and of key rows.
     pub fn longest(&self) -> [usize; 2] {
         let most = |rows: fn(&Sequence) -> usize| self.sequences.iter().map(rows).max().unwrap_or(0);
         [most(|sequence| sequence.q.len()), most(|sequence| sequence.k.len())]
     }
 
-    /// Beginnings of the sequences in each of these tensors, and their lengths: bytes for the device, and where in them each list
-    /// begins ([`gpu::attention_list`]).
+    /// Starts of the sequences in each of these tensors, and their lengths: bytes for the device, and the offset of
+    /// each list in them ([`gpu::attention_list`]).
     pub fn lists(&self, case: &Case, numbers: &[i64]) -> (Vec<u8>, Vec<(i64, u64)>) {
         let count = case.sequences as usize;
         let rows = |keys: bool| {
             let rows = move |sequence: &Sequence| if keys { sequence.k.clone() } else { sequence.q.clone() };
             let end = self.sequences.iter().map(rows).map(|rows| rows.end).max().unwrap_or(0);
-            // Sequences that are not there are empty ones at the end.
+            // Missing sequences are empty ones at the end.
             let rest = std::iter::repeat_n(end..end, count + 1 - self.sequences.len());
             self.sequences.iter().map(rows).chain(rest).collect::<Vec<_>>()
         };
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn no_row_is_in_a_layer_twice() {
-        // Two documents, of which the first has two groups of keys before its queries.
+        // Two documents; the first has two groups of keys before its queries.
         let sequences = [
             sequence(0..4, 4..8, Causal),
             sequence(4..8, 24..28, Causal),
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(counts(&sequences, 2), Some(vec![(2, Causal), (2, Full), (1, Full), (1, Causal)]));
         assert_eq!(counts(&sequences, 1).unwrap().len(), 6);
         assert_eq!(counts(&[], 4), Some(vec![]));
-        // What a window reaches is said once for a layer.
+        // A window applies to a whole layer.
         let sequences = [
             sequence(0..2, 2..4, Left(1)),
             sequence(4..8, 4..8, Left(2)),

@@ -1,15 +1,15 @@
-//! Which calls of attention the library takes, and how they are described to it.
+//! Selection of the attention calls for the library, and their description to it.
 //!
-//! It takes masks that the host knows in plain words ([`fathom_tensor::PackedMask`]) and 16-bit operands. Everything else is for
-//! kernels: other masks, sinks, capped scores.
+//! The library handles masks that the host knows as packed sequences ([`fathom_tensor::PackedMask`]) and 16-bit
+//! operands. Everything else is for kernels: other masks, sinks, capped scores.
 //!
-//! Documents one after the other are one call for some heads, whose results go where they belong. Where keys are some of those
-//! that the queries attend to ([`fathom_tensor::Mask::partial`]: ring steps, gathered keys), there is a call for each layer of
-//! sequences ([`layers`]). What it makes is a part of the whole, in scratch and in the operands' type: results join those of
-//! other keys by their logarithms, gradients are added (`parts.rs`).
+//! Consecutive documents are one call for a group of heads, whose results are written to their destination. If the keys
+//! are only some of those that the queries attend to ([`fathom_tensor::Mask::partial`]: ring steps, gathered keys),
+//! there is one call per layer of sequences ([`layers`]). Its results are a part of the whole, in scratch and in the
+//! operands' type: outputs are merged with those of other keys by their logarithms, gradients are added (`parts.rs`).
 //!
-//! What else goes through scratch ([`AttentionScratch`]): the logarithms of a single sequence, which the library has head after
-//! head and everybody else in rows of tokens; the gradients of packed sequences.
+//! Scratch ([`AttentionScratch`]) also holds the logarithms of a single sequence, which the library stores head after
+//! head and all other code in rows of tokens, and the gradients of packed sequences.
 #![allow(unsafe_code)]
 
 mod held;
@@ -38,22 +38,22 @@ use layers::Layer;
 use operands::Operands;
 use parts::Progress;
 
-/// Below so many tokens, lengths of one document that are none of a few are described as packed ones of the next such length: each
-/// length has a plan of its own, which takes up to two seconds to make, and prompts come in every length.
+/// Below this many tokens, a single document of an unusual length is described as packed, with the next usual length:
+/// each length has its own plan, which takes up to two seconds to make, and prompts have any length.
 const EXACT_FROM: usize = 8192;
-/// Lengths of which every multiple has a plan of its own.
+/// Multiples of this length have their own plans.
 const EXACT_STEP: usize = 1024;
-/// The shortest length of a plan of that kind.
+/// The shortest length with its own plan.
 const LEAST: usize = 128;
 
-/// The length that a plan for packed sequences is made for, of which this is the longest: the library counts tiles for as many
-/// rows of each sequence. One of few: a power of two, beyond [`EXACT_FROM`] one of four to the next.
+/// Plan length for packed sequences of which the longest has `tokens` rows; the library counts tiles for that many rows
+/// of each sequence. Few lengths are used: powers of two and, beyond [`EXACT_FROM`], quarter steps between them.
 fn spanned(tokens: usize) -> usize {
     let power = tokens.next_power_of_two().max(LEAST);
     if power <= EXACT_FROM { power } else { tokens.next_multiple_of(power / 8) }
 }
 
-/// The length that a plan for one document is made for, if not its own.
+/// Plan length for a single document, if not its own.
 fn rounded(tokens: usize) -> Option<usize> {
     let exact = tokens >= EXACT_FROM
         || tokens.is_multiple_of(EXACT_STEP)
@@ -61,16 +61,16 @@ fn rounded(tokens: usize) -> Option<usize> {
     (!exact).then(|| spanned(tokens))
 }
 
-/// One layer, as the library takes it for some heads.
+/// One layer, as the library handles it for a group of heads.
 struct Round {
     layer: Layer,
     case: Case,
-    /// What the case's window reaches.
+    /// Reach of the case's window.
     window: Option<usize>,
 }
 
 impl Layer {
-    /// With the mask of this kind, where what is causal has this window.
+    /// A round with this layer's kind of mask, with `window` for causal ones.
     fn round(self, case: Case, window: Option<usize>) -> Round {
         let window = match self.band {
             Band::Full => None,
@@ -83,7 +83,7 @@ impl Layer {
 }
 
 impl Round {
-    /// The first query and the first key that the library is given; of packed sequences the lists say where they are.
+    /// First query and first key passed to the library; packed sequences have their starts in lists.
     fn first_rows(&self) -> [usize; 2] {
         match &self.layer.sequences[..] {
             [one] if !self.case.packed => [one.q.start, one.k.start],
@@ -92,12 +92,12 @@ impl Round {
     }
 }
 
-/// One call of attention or of its gradient.
+/// A call of attention or of its gradient.
 struct Described<'a> {
     op: &'a Attention<'a>,
-    /// For the gradient: where it goes.
+    /// Destinations of the gradients, for the backward pass.
     gradients: Option<[&'a Tensor; 3]>,
-    /// Goes on with what results or the queries' gradient hold.
+    /// True if results or the queries' gradient accumulate on existing values.
     goes_on: bool,
     operands: Operands<'a>,
     scratch: AttentionScratch,
@@ -105,7 +105,7 @@ struct Described<'a> {
 }
 
 impl<'a> Described<'a> {
-    /// The call, if it is of a kind that the library may take.
+    /// The call, if the library may support it.
     fn of(op: &'a Attention<'a>, backward: Option<&AttentionBackward<'a>>, ws: &'a Tensor) -> Option<Self> {
         let plain = op.softcap == 0.0 && op.sinks.is_none() && op.head_dim.is_multiple_of(8);
         if !plain || op.q.is_empty() || op.k.is_empty() {
@@ -125,19 +125,19 @@ impl<'a> Described<'a> {
         })
     }
 
-    /// Query heads and key heads of one call of the library.
+    /// Query heads and key heads per call of the library.
     fn heads(&self) -> [usize; 2] {
         let kv_heads = self.scratch.kv_heads;
         [kv_heads * (self.op.q.cols() / self.op.k.cols()), kv_heads]
     }
 
-    /// Heads beginning with the first of a group: their columns.
+    /// Columns of a group's heads.
     fn columns(&self, group: usize, heads: usize) -> std::ops::Range<usize> {
         let wide = heads * self.op.head_dim;
         group * wide..(group + 1) * wide
     }
 
-    /// What the library makes in scratch.
+    /// True if the library writes this tensor to scratch.
     fn is_apart(&self, number: i64, packed: bool) -> bool {
         let (partial, forward) = (self.op.mask.partial, self.gradients.is_none());
         match number {
@@ -148,7 +148,7 @@ impl<'a> Described<'a> {
         }
     }
 
-    /// Strides of a case: what is made in scratch has no gaps.
+    /// Strides of a case; tensors in scratch have no gaps.
     fn strides(&self, packed: bool) -> Strides {
         let mut strides = Strides::default();
         self.operands.strides().for_each(|(number, stride)| strides.set(number, stride));
@@ -165,7 +165,8 @@ impl<'a> Described<'a> {
         strides
     }
 
-    /// Sequences of as many query and key rows, at most so many in packs; `None` if operands do not lie for that.
+    /// A case for sequences of this many query and key rows, with at most `packs` packed sequences; `None` if the
+    /// operands' layout does not fit.
     fn case(&self, element: Element, tokens: [usize; 2], packs: Option<usize>) -> Option<Case> {
         let packed = packs.is_some();
         if packed && !self.operands.are_even(self.op.q.cols() / self.op.head_dim) {
@@ -188,7 +189,7 @@ impl<'a> Described<'a> {
         })
     }
 
-    /// Documents one after the other over all rows, each attending causally to itself: one round.
+    /// One round for consecutive documents that cover all rows, each attending causally to itself.
     fn whole(&self, packed: &PackedMask, element: Element) -> Option<Vec<Round>> {
         let (rows, mut end) = (self.op.q.rows(), 0);
         for sequence in packed.sequences.iter() {
@@ -213,11 +214,11 @@ impl<'a> Described<'a> {
         Some(vec![layer.round(case, packed.window)])
     }
 
-    /// A round for each layer. Where documents may be many every layer is packed, whatever sequences it has: lengths are those of
-    /// the data, and each length that is given would have a plan of its own.
+    /// One round per layer. If there may be many documents, every layer is packed, whatever its sequences: their
+    /// lengths depend on the data, and each exact length would need its own plan.
     fn layered(&self, packed: &PackedMask, element: Element) -> Option<Vec<Round>> {
         let most = self.scratch.sequences;
-        // A ring step may have few of the keys that there is room for.
+        // A ring step may have fewer keys than there is room for.
         let rows = [self.op.q.rows(), self.op.k.rows().max(self.op.q.rows())];
         let round = |layer: Layer| {
             let case = match &layer.sequences[..] {
@@ -233,7 +234,7 @@ impl<'a> Described<'a> {
         Layer::of(&packed.sequences, most)?.into_iter().map(round).collect()
     }
 
-    /// Scratch that the graph names, and the engine's own with its bytes.
+    /// Scratch tensors named by the graph, and the engine's own scratch with its size.
     fn in_scratch(&self, packed: bool) -> (Vec<(i64, u64)>, [u64; 2]) {
         let (start, parts) = (output(self.ws), self.scratch.parts());
         let (mut made, mut named) = (vec![(uid::LSE, parts.lse)], Vec::new());
@@ -249,13 +250,13 @@ impl<'a> Described<'a> {
             made.push((uid::OUT, parts.gradients[0]));
         }
         named.extend(made.into_iter().filter(|(number, _)| self.is_apart(*number, packed)));
-        // Without packed sequences the room for full gradients is the engine's own.
+        // Without packed sequences, the engine's own scratch takes the room for full gradients.
         let own = if packed { parts.own } else { parts.full[0] };
         let named = named.into_iter().map(|(number, at)| (number, start + at)).collect();
         (named, [start + own, parts.own + self.scratch.own - own])
     }
 
-    /// The logarithms of a group's query heads, where the caller has them and head after head in scratch.
+    /// The logarithms of a group's query heads: the caller's, and head after head in scratch.
     fn logarithms(&self, round: &Round, group: usize) -> [Tensor; 2] {
         let (heads, [first, _], tokens) = (self.heads()[0], round.first_rows(), round.case.q_tokens as usize);
         let theirs = self.op.lse.view_rows(first..first + tokens);
@@ -265,19 +266,19 @@ impl<'a> Described<'a> {
 }
 
 impl Cuda {
-    /// Issues attention if the library takes it.
+    /// Issues attention if the library supports it.
     #[track_caller]
     pub(super) fn attended(&self, op: &Attention<'_>, ws: &Tensor) -> bool {
         Described::of(op, None, ws).is_some_and(|described| self.issue_described(&described))
     }
 
-    /// Issues its gradient if the library takes it.
+    /// Issues attention's gradient if the library supports it.
     #[track_caller]
     pub(super) fn attended_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) -> bool {
         Described::of(&op.forward, Some(op), ws).is_some_and(|described| self.issue_described(&described))
     }
 
-    /// Tells the library, if there is one and it takes all of it.
+    /// Issues the call if there is a library and it supports all rounds.
     #[track_caller]
     fn issue_described(&self, described: &Described<'_>) -> bool {
         let mask = described.op.mask;
@@ -303,7 +304,7 @@ impl Cuda {
         true
     }
 
-    /// Calls the library for some key heads after the other.
+    /// Calls the library for one group of key heads after another.
     fn by_heads(
         &self,
         library: &Arc<dyn Attend>,

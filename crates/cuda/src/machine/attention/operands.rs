@@ -1,4 +1,4 @@
-//! What a call of attention is given, by the library's numbers.
+//! Operands of an attention call, by the library's tensor numbers.
 
 use fathom_tensor::{Attention, AttentionBackward, Tensor};
 
@@ -6,7 +6,7 @@ use crate::blas::Element;
 use crate::operand::{input, output};
 use crate::sdpa::uid;
 
-/// Operands of all heads, by number; the first head of each is where the tensor begins.
+/// Operands of all heads, by number; the address is that of the first head.
 pub(super) struct Operands<'a> {
     tensors: Vec<(i64, &'a Tensor, u64)>,
 }
@@ -27,13 +27,13 @@ impl<'a> Operands<'a> {
         operands
     }
 
-    /// Those that the library is not given: parts are made elsewhere.
+    /// Removes operands that the library does not see because it writes their parts elsewhere.
     pub fn without(mut self, numbers: &[i64]) -> Operands<'a> {
         self.tensors.retain(|(number, ..)| !numbers.contains(number));
         self
     }
 
-    /// The library's type, if all are of it, or f32 for the rows' logarithms, and lie as it wants.
+    /// The library's type, if all operands have it, or f32 for the rows' logarithms, and their layout fits.
     pub fn element(&self) -> Option<Element> {
         let element = Element::of(self.tensors[0].1.dtype()).filter(|element| *element != Element::F32)?;
         let fits = self.tensors.iter().all(|(number, tensor, address)| match *number {
@@ -46,18 +46,19 @@ impl<'a> Operands<'a> {
         fits.then_some(element)
     }
 
-    /// Of one sequence rows may have any stride; of packed ones logarithms have no gaps and begin where graphs promise.
+    /// True if logarithms have no gaps and are aligned as graphs promise; required for packed sequences, while a single
+    /// sequence may have any stride.
     pub fn are_even(&self, heads: usize) -> bool {
         let fits = |tensor: &Tensor, address: u64| tensor.stride() == heads && address.is_multiple_of(16);
         self.tensors.iter().all(|(number, tensor, address)| *number != uid::LSE || fits(tensor, *address))
     }
 
-    /// Elements from one row to the next, by number.
+    /// Row strides in elements, by number.
     pub fn strides(&self) -> impl Iterator<Item = (i64, usize)> {
         self.tensors.iter().map(|(number, tensor, _)| (*number, tensor.stride()))
     }
 
-    /// Where a group of heads begins: its first query head, its first key head; and its first query, its first key.
+    /// Addresses for a group of heads, given its first query head, first key head, first query and first key.
     pub fn addresses(
         &self,
         heads: [usize; 2],
@@ -73,7 +74,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// Tensors that have a row for each key.
+/// True for tensors with one row per key.
 pub(super) fn of_keys(number: i64) -> bool {
     [uid::K, uid::V, uid::DK, uid::DV].contains(&number)
 }

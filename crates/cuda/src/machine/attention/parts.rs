@@ -1,4 +1,5 @@
-//! Where what the library made goes: results to those of other keys by their logarithms, gradients to what they are added to.
+//! Placement of the library's results: outputs are merged with those of other keys by their logarithms, gradients are
+//! added to existing ones.
 
 use fathom_tensor::{DType, Machine, Tensor};
 
@@ -7,27 +8,27 @@ use super::{Described, Round};
 use crate::kernels;
 use crate::machine::Cuda;
 
-/// Rows of queries and of keys that something was made of.
+/// Rows of queries and of keys that already have results.
 pub(super) struct Progress {
     queries: Held,
     keys: Held,
 }
 
 impl Progress {
-    /// Before the first round: what the call goes on with.
+    /// State before the first round: rows that the call accumulates on.
     pub fn of(described: &Described<'_>) -> Progress {
         let all = described.goes_on.then_some(0..described.op.q.rows());
         Progress { queries: Held::of(all), keys: Held::default() }
     }
 
-    /// A round was issued.
+    /// Records that a round was issued.
     pub fn made(&mut self, round: &Round) {
         let [queries, keys] = rows(round);
         self.queries = self.queries.and(&queries);
         self.keys = self.keys.and(&keys);
     }
 
-    /// Every row has a result after these rounds; gradients are cleared where there are none.
+    /// True if every row has a result after these rounds; missing gradients are cleared separately.
     pub fn fills(&self, described: &Described<'_>, rounds: &[Round]) -> bool {
         let made = rounds.iter().fold(self.queries.clone(), |made, round| made.and(&rows(round)[0]));
         described.gradients.is_some() || made.gaps(described.op.q.rows()).next().is_none()
@@ -44,7 +45,7 @@ fn rows(round: &Round) -> [Held; 2] {
 }
 
 impl Cuda {
-    /// What a round made of a group of heads goes where it belongs.
+    /// Moves a round's results for a group of heads to their destination.
     pub(super) fn place(&self, described: &Described<'_>, round: &Round, group: usize, progress: &Progress) {
         match described.gradients {
             Some(gradients) => self.place_gradients(described, round, (group, gradients), progress),
@@ -78,7 +79,7 @@ impl Cuda {
         }
     }
 
-    /// Gradients that were made in scratch: the first of a row is copied, more are added.
+    /// Moves gradients out of scratch: the first of a row is copied, later ones are added.
     fn place_gradients(
         &self,
         described: &Described<'_>,
@@ -107,7 +108,7 @@ impl Cuda {
         }
     }
 
-    /// Zeros for rows that attend to nothing, or that no row attends to.
+    /// Zeroes the gradients of rows that attend to nothing, or to which no row attends.
     pub(super) fn clear_gradients(&self, described: &Described<'_>, progress: &Progress) {
         let Some([dq, dk, dv]) = described.gradients else { return };
         for (gradient, held) in [(dq, &progress.queries), (dk, &progress.keys), (dv, &progress.keys)] {

@@ -1,5 +1,5 @@
-//! A library that attends on the pretended device, one pair after the other, by what cases and graphs say of memory; and one
-//! that only remembers.
+//! A reference attention library on the simulated device, which computes one pair after another from the memory layout
+//! of cases and graphs; and one that only records calls.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::driver::Stream;
 use crate::driver::fake::Fake;
 use crate::sdpa::{Attend, Call, Case, uid};
 
-/// A call of attention as the library saw it.
+/// A call of attention as seen by the library.
 pub struct Seen {
     pub case: Case,
     pub backward: bool,
@@ -21,21 +21,21 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Where a tensor is.
+    /// Address of a tensor.
     pub fn address(&self, number: i64) -> u64 {
         let found = self.tensors.iter().find(|(of, _)| *of == number);
         found.unwrap_or_else(|| panic!("no tensor {number}")).1
     }
 }
 
-/// Remembers what it was asked, and has it done if there is a device.
+/// Records calls, and executes them if there is a device.
 #[derive(Default)]
 pub struct Pretended {
     pub seen: Arc<Mutex<Vec<Seen>>>,
     pub fake: Option<Arc<Fake>>,
 }
 
-// SAFETY: what it reads and writes is what the graphs of a case name, and the workspace.
+// SAFETY: reads and writes only what the graphs of a case name, and the workspace.
 unsafe impl Attend for Pretended {
     fn takes(&self, _: &Case, _: bool, _: u64) -> bool {
         true
@@ -55,7 +55,7 @@ unsafe impl Attend for Pretended {
 
 fn read<T: Copy>(at: u64) -> T {
     let at: *const T = std::ptr::with_exposed_provenance(at as usize);
-    // SAFETY: memory of the pretended device, which is memory of the host, where a test put it.
+    // SAFETY: memory of the simulated device, which is host memory set up by a test.
     unsafe { at.read() }
 }
 
@@ -65,7 +65,7 @@ fn write<T>(at: u64, value: T) {
     unsafe { at.write(value) }
 }
 
-/// The memory of a call.
+/// Memory and scale of a call.
 struct Memory<'a> {
     seen: &'a Seen,
     scale: f32,
@@ -106,7 +106,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Where a head's part of a row begins.
+    /// Address of a head's part of a row.
     fn row(&self, number: i64, of: Of, row: u64, head: u64) -> u64 {
         let (case, at) = (&self.seen.case, self.seen.address(number));
         assert!(at.is_multiple_of(16), "graphs promise that");
@@ -126,7 +126,7 @@ impl Memory<'_> {
         values.iter().zip(0u64..).for_each(|(x, col)| write(at + 2 * col, bf16::from_f64(*x).to_bits()));
     }
 
-    /// An f32 for each query row of each head.
+    /// Address of the f32 for a query row of a head.
     fn of_row(&self, number: i64, of: Of, row: u64, head: u64) -> u64 {
         let (case, at) = (&self.seen.case, self.seen.address(number));
         assert!(at.is_multiple_of(16), "graphs promise that");
@@ -137,7 +137,7 @@ impl Memory<'_> {
         }
     }
 
-    /// The keys that a row attends to.
+    /// Keys that a row attends to.
     fn keys(&self, of: Of, row: u64) -> std::ops::Range<u64> {
         let Seen { case, window, .. } = self.seen;
         let end = if case.causal { of.keys.min(row + 1) } else { of.keys };
@@ -197,7 +197,7 @@ impl Memory<'_> {
         self.spoil_full(of);
     }
 
-    /// An engine leaves what it likes in the sums of a row and in the f32 gradient of its query.
+    /// Overwrites a row's sums and its query's f32 gradient, as an engine may leave anything there.
     fn spoil(&self, of: Of, row: u64, head: u64) {
         let (case, dim) = (&self.seen.case, self.seen.case.head_dim as u64);
         write(self.of_row(uid::SUMS, of, row, head), f32::NAN);
@@ -210,7 +210,7 @@ impl Memory<'_> {
         (0..dim).for_each(|col| write(at + 4 * col, f32::NAN));
     }
 
-    /// And in the gradients of every query head.
+    /// Overwrites the gradients of every query head likewise.
     fn spoil_full(&self, of: Of) {
         let case = &self.seen.case;
         if !case.packed || case.group() == 1 {

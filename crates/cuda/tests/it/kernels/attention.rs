@@ -8,7 +8,7 @@ use fathom_cuda::kernels;
 
 use super::{blank, close, devices, emulator, floats, numbers, random, same, same_within, set};
 
-/// A mask of these slices; positions begin at `first` for queries.
+/// A mask of these slices; query positions begin at `first`.
 fn mask(device: &Device, slices: &[Slice], [queries, keys]: [usize; 2], first: i32, counted: bool) -> Mask {
     let fields = |s: &Slice| [s.q_start, s.q_end, s.k_start, s.k_end, s.lo, s.hi];
     let bytes: Vec<u8> = slices.iter().flat_map(fields).flat_map(i64::to_le_bytes).collect();
@@ -46,7 +46,7 @@ struct Case {
 }
 
 impl Case {
-    /// What may differ: in 16 bits, what roundings of probabilities and of the forward pass's results make of gradients.
+    /// Tolerance: in 16 bits, the effect on gradients of rounding probabilities and the forward pass's results.
     fn rounding(&self) -> f32 {
         if self.types[0] == DType::F32 { 1e-5 } else { 1e-2 }
     }
@@ -96,7 +96,7 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     let (dq, dk, dv) =
         (blank(device, shapes[0], to), blank(device, shapes[1], of), blank(device, shapes[1], to));
     let dsinks = device.zeros(1, heads, DType::F32, Category::Data);
-    // The gradient's inputs are rows of the storage of q; what the forward pass left may be f32.
+    // The gradient's inputs have q's storage type; the forward pass's results may be f32.
     let stored = blank(device, shapes[0], of);
     device.machine.copy(&out, &stored);
     let backward = AttentionBackward {
@@ -158,7 +158,7 @@ fn heads_caps_and_sinks() {
     }
 }
 
-/// Keys in two parts: the second call goes on with the first one's results.
+/// Keys in two parts: the second call continues from the first one's results.
 #[test]
 fn going_on_with_other_keys() {
     same("resume", |device| {
@@ -221,7 +221,7 @@ fn many_tiles() {
     }
 }
 
-/// Parts join what there is by their logarithms: against the formula in f64.
+/// Merging parts by their logarithms, compared with the formula in f64.
 #[test]
 fn parts_join_others() {
     let Some([_, device]) = devices() else { return };
@@ -239,7 +239,7 @@ fn parts_join_others() {
             set(&device, &out, &numbers(rows * heads * dim, 2));
             let lse = blank(&device, [rows, heads], DType::F32);
             let mut before: Vec<f32> = numbers(rows * heads, 3).iter().map(|x| 20.0 * x).collect();
-            // Rows that attended to nothing so far, or attend to nothing here, or both.
+            // Rows that have attended to nothing so far, attend to nothing here, or both.
             (before[0], before[5]) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
             set(&device, &lse, &before);
             let mut logarithms: Vec<f32> = numbers(rows * heads, 4).iter().map(|x| 20.0 * x).collect();

@@ -1,4 +1,4 @@
-//! Packed weights, with the bits of the processor's kernels.
+//! Packed weights have the bits of the CPU's kernels.
 
 use fathom_tensor::{BlockFormat, Category, DType, Device, Pack, Unpack};
 

@@ -10,7 +10,7 @@ use super::{blank, random, same};
 const ROWS: usize = 4;
 const K: usize = 5;
 
-/// What each of two ranks, or one, knows of its columns.
+/// Statistics of each rank's columns, for one rank or two.
 fn statistics(device: &Device, sides: &[Tensor], labels: &Tensor, [scale, softcap]: [f32; 2]) -> Tensor {
     let all = device.zeros(2 * sides.len(), ROWS, DType::F32, Category::Data);
     let mut first = 0;
@@ -65,7 +65,7 @@ fn run(device: &Device, widths: &[usize], beta: f32, softcap: f32, best: Option<
             };
             let loss = device.zeros(1, ROWS, DType::F32, Category::Data);
             let dlogits = blank(device, [ROWS, widths[rank]], DType::F32);
-            // In the teacher's place where there is one.
+            // In place of the teacher's logits, if there are any.
             let dlogits = if best.is_none() && rank == 0 { teachers[0].clone() } else { dlogits };
             let out = Diverged { loss: &loss, dlogits: &dlogits, weights: &weights, factor: 0.7 };
             device.machine.divergence(&Divergence {
@@ -108,7 +108,7 @@ fn divergences() {
     }
 }
 
-/// Distances of hidden states, the gradient in place of the target and next to it.
+/// Distances of hidden states, with the gradient in place of the target and in a separate tensor.
 #[test]
 fn row_distances() {
     for dtype in [DType::F32, DType::Bf16] {

@@ -1,4 +1,4 @@
-//! Copies, sums, activations, rotations, look-ups, cross-entropy.
+//! Copies, sums, activations, rotations, lookups, cross-entropy.
 
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, Category, CrossEntropy, DType, Device, Embed, Rope, RopeTable,
@@ -68,7 +68,7 @@ fn sums_over_rows_and_vectors() {
     });
 }
 
-/// One launch for all slots has the bits of one for each, wherever they begin.
+/// One launch for all slots has the bits of one launch for each, wherever they begin.
 #[test]
 fn slots_of_squares_do_not_depend_on_each_other() {
     let Some([_, device]) = devices() else { return };

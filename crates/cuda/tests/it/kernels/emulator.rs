@@ -1,4 +1,4 @@
-//! Compiles kernels for a processor, once for each text, and calls them as CUDA's driver would.
+//! Compiles kernels for a CPU, once for each source text, and calls them as CUDA's driver would.
 #![allow(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use fathom_cuda::kernels::{HEADERS, Launch, SOURCES, Source};
 use fathom_rehearsal::compiler::{self, Grid, Program};
 pub use fathom_rehearsal::is_possible;
 
-/// The image of a source, compiled unless an earlier run has left it.
+/// The compiled image of a source, cached from earlier runs.
 fn image(source: &Source) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated-kernels");
     std::fs::create_dir_all(&folder).unwrap();
@@ -27,13 +27,13 @@ fn image(source: &Source) -> Vec<u8> {
     image
 }
 
-/// Runs a launch to its end.
+/// Runs a launch to completion.
 pub fn run(launch: &Launch) {
     static OPEN: OnceLock<Vec<OnceLock<Program>>> = OnceLock::new();
     if launch.is_empty() {
         return;
     }
-    // A lock for each source: tests compile several at a time.
+    // One lock per source, so that tests compile several in parallel.
     let open = OPEN.get_or_init(|| SOURCES.iter().map(|_| OnceLock::new()).collect());
     let at = SOURCES.iter().position(|source| source.name == launch.entry.source).unwrap();
     // SAFETY: an image that the compiler made.
@@ -42,7 +42,7 @@ pub fn run(launch: &Launch) {
     assert_eq!(launch.args.kinds(), kernel.kinds(), "{}", launch.entry.name);
     let (mut args, grid) = (launch.args, launch.grid);
     assert!(grid.threads <= kernel.threads, "{}: {} threads", launch.entry.name, grid.threads);
-    // SAFETY: as many arguments as the kernel has, of its kinds.
+    // SAFETY: the arguments have the number and kinds of the kernel's parameters.
     let values = args.with_pointers(|pointers| unsafe { kernel.read(pointers.as_mut_ptr()) });
     let grid = Grid { blocks: grid.blocks, threads: grid.threads, shared_bytes: grid.shared_bytes };
     program.run(launch.entry.name, grid, &values).unwrap();

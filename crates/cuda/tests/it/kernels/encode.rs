@@ -1,4 +1,4 @@
-//! Codes and scales for matrix units: the numbers that emulation multiplies, where cuBLAS' manual says that they are.
+//! Codes and scales for matrix units: the same numbers as in emulation, laid out as in cuBLAS' manual.
 
 use fathom_cuda::kernels::{self, Coded, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
@@ -8,11 +8,11 @@ use fathom_tensor::{
 
 use super::{blank, devices, emulator::run, floats, numbers, set};
 
-/// No multiples of anything, so that lines are filled up and blocks are cut off.
+/// Not multiples of any block size, so that lines are padded and blocks are cut off.
 const ROWS: usize = 141;
 const COLS: usize = 203;
 
-/// Numbers whose size differs from block to block, with some that are not finite.
+/// Numbers whose magnitude differs from block to block, some of them non-finite.
 fn uneven(device: &Device, shape: [usize; 2], dtype: DType) -> Tensor {
     let x = blank(device, shape, dtype);
     let size = |at: usize| 2f32.powi(((at / shape[1] * 7 + at % shape[1] / 32 * 5) % 40) as i32 - 20);
@@ -38,7 +38,7 @@ fn scale(bytes: &[u8], blocks: Blocks, [lines, count]: [usize; 2], line: usize, 
     }
 }
 
-/// What the operand stands for, line by line.
+/// Decodes an operand, line by line.
 #[track_caller]
 fn decoded(device: &Device, coded: &Coded, how: Narrow, [lines, summed]: [usize; 2]) -> Vec<f32> {
     let filled = summed.next_multiple_of(16);
@@ -61,7 +61,7 @@ fn decoded(device: &Device, coded: &Coded, how: Narrow, [lines, summed]: [usize;
     (0..lines).flat_map(of_line).collect()
 }
 
-/// The same by emulation.
+/// The operand's values by emulation.
 fn expected(
     device: &Device,
     x: &Tensor,

@@ -57,7 +57,7 @@ fn routers() {
     }
 }
 
-/// Equal scores: the first come first.
+/// Among equal scores the first is chosen.
 #[test]
 fn the_first_of_equals_is_chosen() {
     let Some([_, device]) = devices() else { return };
@@ -179,14 +179,14 @@ fn scratch(device: &Device) -> (Tensor, fathom_cuda::kernels::Scratch) {
     (memory, fathom_cuda::kernels::Scratch(address))
 }
 
-/// Against sorting each expert's slots by weight.
+/// Compares with sorting each expert's slots by weight.
 #[test]
 fn the_heaviest_slots_stay() {
     let Some([_, device]) = devices() else { return };
     let (tokens, k, experts) = (700, 4, 9);
     let (_memory, scratch) = scratch(&device);
     let index = slots(&device, tokens, k, experts as i32);
-    // Many equal ones, and zeros.
+    // Many equal weights, and zeros.
     let weights: Vec<f32> =
         super::numbers(tokens * k, 5).iter().map(|x| (x.abs() * 20.0).floor() / 64.0).collect();
     let stored = device.from_f32(tokens, k, &weights, Category::Data);

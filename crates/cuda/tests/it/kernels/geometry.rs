@@ -73,12 +73,12 @@ fn ten_million_tokens_fit_in_grids() {
     assert_eq!(blocks(kernels::attention(&op)), (TOKENS / 64 * 64) as u64);
     let windows = kernels::embed_backward(&row(DType::I32), &x, 1.0, &of(128_256, 8192, DType::F32), None);
     assert_eq!(windows.iter().map(|launch| blocks(*launch)).sum::<u64>(), TOKENS as u64);
-    // Sums over rows go in rounds of what scratch has room for.
+    // Sums over rows run in rounds of as many chunks as fit in scratch.
     let rounds = kernels::bias_backward(&x, &of(1, 8192, DType::F32), Scratch(0));
     assert_eq!(rounds.len(), 2 * (TOKENS / 128).div_ceil(128));
 }
 
-/// Rows that no kernel is called for: a launch without blocks.
+/// Empty operations give launches without blocks.
 #[test]
 fn nothing_is_a_launch_without_blocks() {
     let device = device();

@@ -1,4 +1,4 @@
-//! A machine whose operations are the GPU's kernels and whose memory is the processor's.
+//! A machine whose operations are the GPU's kernels and whose memory is the host's.
 
 use std::sync::Mutex;
 
@@ -14,7 +14,7 @@ use fathom_tensor::{
 
 use super::emulator;
 
-/// See the module.
+/// The emulated machine.
 pub struct Emulated {
     memory: Cpu,
     profile: Profile,

@@ -1,5 +1,5 @@
-//! The text of the kernels, run on a processor by the emulation header, against the CPU machine: the very launches that a GPU
-//! gets. Where no C++ compiler is found the tests say so and pass.
+//! The kernels' source text, run on a CPU by the emulation header with the very launches that a GPU gets, and compared
+//! with the CPU machine. Without a C++ compiler the tests print a note and pass.
 
 mod attention;
 mod blocks;
@@ -26,7 +26,7 @@ use machine::Emulated;
 const BUDGET: u64 = 1 << 30;
 const FLOATS: [DType; 2] = [DType::F32, DType::Bf16];
 
-/// The CPU machine, and the kernels on a processor; `None` where no compiler is there to make them run.
+/// The CPU machine, and the emulated kernels; `None` without a compiler.
 fn devices() -> Option<[Device; 2]> {
     if !emulator::is_possible() {
         return None;
@@ -35,7 +35,7 @@ fn devices() -> Option<[Device; 2]> {
     Some([cpu, Device::new(Arc::new(Emulated::new()), BUDGET)])
 }
 
-/// Numbers in (-2, 2) that depend on the seed alone.
+/// Numbers in (-2, 2), determined by the seed.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -47,7 +47,7 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// An operand with unused columns next to it.
+/// A random operand with unused columns next to it.
 fn random(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) -> Tensor {
     let wide = device.empty(rows, cols + 5, dtype, Category::Data);
     let view = wide.view_cols(0..cols);
@@ -60,7 +60,7 @@ fn set(device: &Device, tensor: &Tensor, data: &[f32]) {
     device.machine.copy(&plain, tensor);
 }
 
-/// A result, with unused columns next to it that must stay as they are: they are filled with one number.
+/// A result tensor, with unused columns next to it that must stay unchanged; filled with one number.
 fn blank(device: &Device, [rows, cols]: [usize; 2], dtype: DType) -> Tensor {
     let wide = device.empty(rows, cols + 3, dtype, Category::Data);
     set(device, &wide, &vec![-7.0; rows * (cols + 3)]);
@@ -82,7 +82,7 @@ fn ints(device: &Device, tensor: &Tensor) -> Vec<i32> {
     bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
 }
 
-/// The largest difference, against `max(|expected|, floor of all)`.
+/// Checks the largest difference, relative to `max(|expected|, a common floor)`.
 #[track_caller]
 fn close(name: &str, got: &[f32], expected: &[f32], tolerance: f32) {
     assert_eq!(got.len(), expected.len(), "{name}");
@@ -94,7 +94,7 @@ fn close(name: &str, got: &[f32], expected: &[f32], tolerance: f32) {
     }
 }
 
-/// What of an element may differ between two orders of addition, by what it is stored as.
+/// Relative tolerance between two orders of addition, by storage type.
 fn tolerance(dtype: DType) -> f32 {
     match dtype {
         DType::F32 => 2e-5,
@@ -103,7 +103,7 @@ fn tolerance(dtype: DType) -> f32 {
     }
 }
 
-/// The size of the difference against that of what is expected; infinite elements are the same.
+/// Checks the norm of the difference relative to that of the expected values; infinite elements must be equal.
 #[track_caller]
 fn alike(name: &str, got: &[f32], expected: &[f32], most: f32) {
     assert_eq!(got.len(), expected.len(), "{name}");
@@ -139,7 +139,7 @@ fn same(name: &str, call: impl Fn(&Device) -> Vec<Tensor>) {
     });
 }
 
-/// As [`same`] for results that were made from roundings of others: compared as a whole.
+/// Like [`same`], for results computed from rounded values: compared as a whole.
 #[track_caller]
 fn same_within(name: &str, most: f32, call: impl Fn(&Device) -> Vec<Tensor>) {
     compare(call, |got, expected, [results, of]| {
@@ -147,7 +147,7 @@ fn same_within(name: &str, most: f32, call: impl Fn(&Device) -> Vec<Tensor>) {
     });
 }
 
-/// Calls `check` with each result of the kernels, with the CPU's, and with the machines that they are on.
+/// Calls `check` with each result of the kernels, the CPU's, and their machines.
 #[track_caller]
 fn compare(call: impl Fn(&Device) -> Vec<Tensor>, check: impl Fn(&Tensor, &Tensor, [&Device; 2])) {
     let Some([cpu, emulated]) = devices() else { return };

@@ -72,7 +72,7 @@ fn momentum_alone() {
     });
 }
 
-/// Weights that are rounded up or down by the same noise on both machines; f32 ones are not.
+/// Weights are rounded stochastically by the same noise on both machines; f32 weights are not rounded.
 #[test]
 fn weights_without_masters() {
     for types in [[DType::Bf16, DType::F32], [DType::Bf16; 2], [DType::F32; 2]] {
@@ -133,7 +133,7 @@ fn factors_of_updates() {
     }
 }
 
-/// Moments of fewer bits: a hundred updates stay near those with f32 moments.
+/// Narrow moments: a hundred updates stay near those with f32 moments.
 #[test]
 fn narrow_moments_stay_near_wide_ones() {
     let Some([_, device]) = devices() else { return };

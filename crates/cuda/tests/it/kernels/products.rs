@@ -40,7 +40,7 @@ fn products() {
     }
 }
 
-/// The CPU has no f16: compared with the product of the same numbers in f32.
+/// The CPU has no f16: compares with the product of the same numbers in f32.
 #[test]
 fn products_of_halves() {
     let Some([_, device]) = devices() else { return };
@@ -86,7 +86,7 @@ fn cutting_the_sum_changes_no_bit() {
     }
 }
 
-/// Numbers whose size differs from block to block, with infinities among them.
+/// Numbers whose magnitude differs from block to block, including infinities.
 fn uneven(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) -> Tensor {
     let x = blank(device, [rows, cols], dtype);
     let sized =
@@ -96,7 +96,7 @@ fn uneven(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: u64) ->
     x
 }
 
-/// A narrow operand times ones on the diagonal, which every format has: the operand's values, to the bit.
+/// A narrow operand times the identity, which every format represents exactly: the operand's values, to the bit.
 fn seen_narrow(
     device: &Device,
     how: Narrow,
@@ -105,7 +105,7 @@ fn seen_narrow(
 ) -> Vec<Tensor> {
     let (rows, cols) = (132, 136);
     let x = uneven(device, [rows, cols], dtype, 5);
-    // A is [m, k] and B [k, n], both stored the other way round if transposed.
+    // A is [m, k] and B [k, n], both stored transposed if `trans`.
     let [outer, inner] = if trans == first { [cols, rows] } else { [rows, cols] };
     let one = blank(device, [inner, inner], dtype);
     let ones = (0..inner * inner).map(|at| if at / inner == at % inner { 1.0 } else { 0.0 });

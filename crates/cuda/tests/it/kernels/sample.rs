@@ -56,7 +56,7 @@ fn tokens_are_those_of_the_host() {
             choice::kept(&values[row * vocab..(row + 1) * vocab], Some(&draw), bits);
         }
         assert_eq!(device.machine.read(&kept).wait(), bits, "{draw:?}");
-        // Columns from the 40th on, as of a rank that has those.
+        // Columns from the 40th on, like those of one rank.
         let some = device.from_f32(rows, vocab - 40, &vec![0.5; rows * (vocab - 40)], Category::Data);
         run(&leave_out(&LeaveOut { logits: &some, kept: &kept, first: 40 }));
         let mut want = vec![0.5; rows * (vocab - 40)];
@@ -66,7 +66,7 @@ fn tokens_are_those_of_the_host() {
     }
 }
 
-/// One logit of a row that is not a number, or infinite: no token of it is chosen, and the other rows' are.
+/// With a NaN or infinite logit a row has no choice, while other rows do.
 #[test]
 fn there_is_no_choice_without_numbers() {
     let Some([_, device]) = devices() else { return };

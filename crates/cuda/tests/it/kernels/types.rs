@@ -1,11 +1,11 @@
-//! Conversions between storage types, against arithmetic in f64.
+//! Conversions between storage types, compared with arithmetic in f64.
 
 use fathom_tensor::{Category, DType};
 
 use super::{devices, floats};
 
-/// The nearest of the numbers with `mantissa` bits, `least` the exponent of the least normal one and `most` the largest
-/// number; ties to even.
+/// The nearest number with `mantissa` bits, where `least` is the exponent of the least normal number and `most` the
+/// largest number; ties to even.
 fn nearest(x: f64, mantissa: i32, least: i32, most: f64) -> f64 {
     if x.is_nan() {
         return x;

@@ -15,7 +15,7 @@ struct Activate {
     name: &'static str,
     kind: Activation,
     gated: bool,
-    /// Parts of a row that are done each by itself: the slots of a token.
+    /// Parts of a row that are processed separately: the slots of a token.
     slots: usize,
 }
 
@@ -34,10 +34,10 @@ impl Ctx<'_> {
         self.gate_each(name, kind, x, 1)
     }
 
-    /// As [`Ctx::gate`] for each of a token's slots: x [t, k x 2f] to [t, k x f].
+    /// [`Ctx::gate`] for each of a token's slots: x [t, k x 2f] to [t, k x f].
     ///
     /// # Panics
-    /// If x has not k x 2f columns.
+    /// If x does not have k x 2f columns.
     #[track_caller]
     pub fn gate_each(&mut self, name: &'static str, kind: Activation, x: Val, slots: usize) -> Val {
         only(self.apply(Activate { name, kind, gated: true, slots }, &[x], &[]))

@@ -1,4 +1,4 @@
-//! Rows of several ranks put together in the order of the stream, and given back.
+//! Rows of several ranks, assembled in stream order and returned.
 
 use std::ops::Range;
 
@@ -8,18 +8,17 @@ use fathom_tensor::{Category, DType, Tensor};
 use crate::context::{Circle, Run};
 use crate::op::Exec;
 
-/// Which columns of a tensor a member has to do with.
+/// The columns of a tensor that belong to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Columns {
     /// All of them.
     All,
-    /// Its share of the heads, which have so many columns. Where there are more members than heads, several have the
-    /// same one.
+    /// Its share of the heads, of this many columns each. With more members than heads, several have the same one.
     Heads(usize),
 }
 
 impl Columns {
-    /// Of `cols` columns, those of one of `members`.
+    /// The columns of one of `members`, out of `cols`.
     pub fn of(self, cols: usize, members: usize, member: usize) -> Range<usize> {
         match self {
             Columns::All => 0..cols,
@@ -32,12 +31,12 @@ impl Columns {
     }
 }
 
-/// Both places of some rows.
+/// Both locations of some rows.
 fn pair(own: &Tensor, part: &Tensor, run: &Run) -> [Tensor; 2] {
     [own.view_rows(run.own.clone()), part.view_rows(run.part.clone())]
 }
 
-/// Gathers the rows of all members, of each tensor the columns that are this member's.
+/// Gathers the rows of all members, for each tensor the columns of this member.
 pub(super) fn assemble(
     x: &Exec<'_>,
     circle: &Circle,
@@ -84,7 +83,7 @@ fn exchange(
     circle.group.exchange(x.device, collective, &sends, &receives)
 }
 
-/// A part on its way back: which of its columns are whose is known to both sides.
+/// A part to return; both sides know which columns belong to whom.
 pub(super) struct Return<'a> {
     /// [tokens of the circle, this member's columns].
     pub part: &'a Tensor,
@@ -94,8 +93,8 @@ pub(super) struct Return<'a> {
     pub target: &'a Tensor,
 }
 
-/// Gives every member its rows of the parts. What several members have of the same columns is summed in f32, in their
-/// order, and rounded once.
+/// Sends every member its rows of the parts. Columns that several members have are summed in f32, in their order, and
+/// rounded once.
 pub(super) fn deliver(x: &Exec<'_>, circle: &Circle, collective: &'static str, returns: &[Return<'_>]) {
     let (members, me) = (circle.group.size(), circle.group.index());
     let mut sends = Vec::new();
@@ -131,12 +130,12 @@ pub(super) fn deliver(x: &Exec<'_>, circle: &Circle, collective: &'static str, r
     sending.wait();
 }
 
-/// Room for what one member sends.
+/// A buffer for the rows sent by one member.
 fn staging(x: &Exec<'_>, back: &Return<'_>) -> Tensor {
     x.device.empty(back.target.rows(), back.part.cols(), back.part.dtype(), Category::Comm)
 }
 
-/// What a member sent joins its columns of the target.
+/// Adds a member's rows to its columns of the target.
 fn add(
     x: &Exec<'_>,
     members: usize,

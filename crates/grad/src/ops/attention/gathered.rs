@@ -1,4 +1,5 @@
-//! Attention with everybody's keys: gathered before it, in the order of the stream, and their gradients given back.
+//! Attention with the keys of all ranks: they are gathered before it, in stream order, and their gradients are
+//! returned.
 
 use fathom_tensor::{Category, Tensor};
 

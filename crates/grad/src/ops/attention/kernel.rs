@@ -11,18 +11,18 @@ use crate::op::Exec;
 #[derive(Clone, Copy)]
 pub(super) struct Heads<'a> {
     pub how: AttentionUse,
-    /// [tq, heads x head_dim], and twice [tk, kv_heads x head_dim].
+    /// [tq, heads x head_dim], and two [tk, kv_heads x head_dim].
     pub qkv: [&'a Tensor; 3],
-    /// Like q, and f32 [tq, heads] without gaps.
+    /// A tensor like q, and f32 [tq, heads] without gaps.
     pub results: [&'a Tensor; 2],
     /// [1, heads].
     pub sinks: Option<&'a Tensor>,
-    /// Scratch is made for this many keys where there are fewer, so that memory does not depend on who attends to what.
+    /// Minimum number of keys for which scratch is allocated, so that memory does not depend on the masks.
     pub least_keys: usize,
 }
 
 impl<'a> Heads<'a> {
-    /// The same heads of some rows alone.
+    /// The same heads for some of the rows.
     pub fn rows(&self, rows: &Range<usize>, work: &mut dyn FnMut(&Heads<'_>)) {
         let of = |tensor: &Tensor| tensor.view_rows(rows.clone());
         let [q, k, v] = self.qkv.map(of);
@@ -36,14 +36,14 @@ impl<'a> Heads<'a> {
         Call { q, k, v, out, lse, mask, head_dim, scale, softcap, sinks, resume }
     }
 
-    /// Computes the results, or goes on with them where they are those of other keys.
+    /// Computes the results, or continues those of other keys.
     pub fn attend(&self, x: &Exec<'_>, mask: &Mask, resume: bool) {
         let call = self.call(mask, resume);
         let ws = self.scratch(x, &call, false);
         x.device.machine.attention(&call, &ws);
     }
 
-    /// Memory of a call that is left out, for as long as it would have taken.
+    /// Allocates the memory of a call that is omitted, for the same duration.
     pub fn leave_out(&self, x: &Exec<'_>, mask: &Mask, backward: bool) {
         drop(self.scratch(x, &self.call(mask, false), backward));
     }
@@ -56,7 +56,7 @@ impl<'a> Heads<'a> {
         x.workspace(x.device.machine.profile().workspace(&desc))
     }
 
-    /// The gradients, from results of all keys. `accumulate` adds to that of q.
+    /// The gradients, from results over all keys. `accumulate` adds to that of q.
     pub fn backward(&self, x: &Exec<'_>, mask: &Mask, gradients: &Gradients<'_>, accumulate: bool) {
         let forward = self.call(mask, false);
         let ws = self.scratch(x, &forward, true);
@@ -66,7 +66,7 @@ impl<'a> Heads<'a> {
     }
 }
 
-/// What comes in and what goes out of a backward pass, like the tensors they are the gradients of.
+/// Input and outputs of a backward pass, shaped like the tensors they are the gradients of.
 #[derive(Clone, Copy)]
 pub(super) struct Gradients<'a> {
     pub dout: &'a Tensor,

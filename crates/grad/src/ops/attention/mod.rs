@@ -1,7 +1,7 @@
 //! Softmax attention under the batch's masks (flash attention: Dao et al., 2022; never a score matrix).
 //!
-//! Where other ranks have tokens of the stream, keys and values travel as the batch's [`crate::Context`] says: around a
-//! ring (`ring.rs`) or to everybody (`gathered.rs`).
+//! If other ranks have tokens of the stream, keys and values are exchanged according to the batch's [`crate::Context`]:
+//! around a ring (`ring.rs`) or gathered on all ranks (`gathered.rs`).
 
 mod circle;
 mod gathered;
@@ -23,7 +23,7 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// How a layer attends.
+/// Attention of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionUse {
     /// Index of the batch's mask.
@@ -34,11 +34,12 @@ pub struct AttentionUse {
     pub scale: f32,
     /// `cap tanh(s / cap)`; 0 for none.
     pub softcap: f32,
-    /// Each document attends in itself, under a mask of its own from `mask` on: what it gives does not depend on what runs with it.
+    /// True if each document attends separately, under a mask of its own from `mask` on: its result does not depend on
+    /// concurrent documents.
     pub apart: bool,
 }
 
-/// Rows of each document that attends in itself, with its mask: those from the first on.
+/// The rows of each separately attending document, with its mask, starting with mask `first`.
 pub(crate) fn documents(batch: &Batch, first: usize) -> impl Iterator<Item = (Range<usize>, &Mask)> {
     let mut end = 0;
     batch.masks[first..].iter().map(move |mask| {
@@ -53,7 +54,8 @@ struct Attention {
 
 impl Ctx<'_> {
     /// q [t, heads x head_dim], k and v [t, kv_heads x head_dim] to `attn.out` [t, heads x head_dim]; keeps `attn.lse`.
-    /// `sinks` [1, heads] are logits that join each row's denominator. With a memory of earlier tokens, k and v join it.
+    /// `sinks` [1, heads] are logits that are added to each row's denominator. With a memory of earlier tokens, k and v
+    /// are appended to it.
     ///
     /// # Panics
     /// If the heads do not divide.
@@ -65,10 +67,10 @@ impl Ctx<'_> {
 }
 
 impl Attention {
-    /// Columns of q, of k, and heads, for each group of heads: no group needs another's results.
+    /// Columns of q, columns of k, and heads, for each group of heads; groups are independent.
     ///
     /// # Panics
-    /// If the heads cannot be dealt to the ranks that share them.
+    /// If the heads cannot be distributed to the ranks that share them.
     #[track_caller]
     fn groups(
         &self,
@@ -95,7 +97,7 @@ impl Attention {
     fn attend(&self, x: &Exec<'_>, qkv: [&Tensor; 3], results: [&Tensor; 2], sinks: Option<&Tensor>) {
         let ([q, k, v], [out, lse]) = (qkv, results);
         if x.batch.masks.get(self.how.mask).is_some_and(|mask| mask.pages.is_some()) {
-            // Keys in pages need not be as wide as their heads.
+            // Keys in pages may have another width than their heads.
             let group = Heads { how: self.how, qkv, results, sinks, least_keys: 0 };
             return group.attend(x, &x.batch.masks[self.how.mask], false);
         }
@@ -122,7 +124,7 @@ impl Attention {
         }
     }
 
-    /// The gradients of the inputs, from all keys. Sinks are part of the statistics.
+    /// The gradients of the inputs, from all keys. Sinks are included in the statistics.
     fn backward(&self, x: &Exec<'_>, saved: &Saved, dout: &Tensor, dqkv: [&Tensor; 3]) {
         let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
         for [wide, narrow, heads] in self.groups(x, q, k) {
@@ -156,12 +158,12 @@ impl Attention {
     }
 }
 
-/// How this layer's keys reach other ranks, if there are any.
+/// The exchange of this layer's keys with other ranks, if there are any.
 fn route<'a>(x: &Exec<'a>) -> Option<Route<'a>> {
     x.batch.context.as_ref().map(|context| context.route(x.layer))
 }
 
-/// Statistics of some heads: kernels want them without gaps between rows.
+/// Statistics of some heads, without gaps between rows, as kernels require.
 fn own(x: &Exec<'_>, lse: &Tensor, heads: &Range<usize>) -> Tensor {
     if heads.len() == lse.cols() {
         lse.clone()
@@ -170,7 +172,7 @@ fn own(x: &Exec<'_>, lse: &Tensor, heads: &Range<usize>) -> Tensor {
     }
 }
 
-/// Room for an unread gradient.
+/// A buffer for an unused gradient.
 fn scratch(x: &Exec<'_>, like: &Tensor) -> Tensor {
     x.device.empty(like.rows(), like.cols(), like.dtype(), Category::Workspace)
 }
@@ -201,7 +203,7 @@ impl Op for Attention {
     }
 
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
-        // Two products a pair forward, four backward; the kernels compute the scores once more.
+        // Two products per pair forward, four backward; the kernels recompute the scores.
         let masks = self.how.mask..if self.how.apart { batch.masks.len() } else { self.how.mask + 1 };
         let pairs: u64 = masks.map(|mask| batch.pairs(mask)).sum();
         let product = 2 * pairs * ins[0].cols as u64;
@@ -223,7 +225,7 @@ impl Op for Attention {
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let Some(dout) = &dy[0] else { return };
-        // All three come together; what is unused (v, where only a norm of q is trained) goes to scratch.
+        // All three are computed together; an unused one (v, if only a norm of q is trained) goes to scratch.
         let target = |index: usize| match &dx[index] {
             Some(dx) => dx.tensor.clone(),
             None => scratch(x, saved.input(index)),

@@ -1,12 +1,13 @@
 //! Scaled dot-product attention (Vaswani et al., 2017, eq. 1) with the whole score matrix. Query head h reads key head
-//! `h / (heads / kv_heads)` (grouped queries: Ainslie et al., 2023). Scores may be capped, `cap tanh(s / cap)` (Gemma 2,
-//! 2024, section 2), and a sink is a logit that joins the denominator and has no value (gpt-oss, 2025, section 2.2).
+//! `h / (heads / kv_heads)` (grouped queries: Ainslie et al., 2023). Scores may be capped, `cap tanh(s / cap)` (Gemma
+//! 2, 2024, section 2), and a sink is a logit that is added to the denominator and has no value (gpt-oss, 2025, section
+//! 2.2).
 
 use super::AttentionUse;
 use crate::testing::{Matrix, Stream};
 
 /// q [t, heads x head_dim], k and v [t, kv_heads x head_dim], sinks [1, heads] to the shape of q. A row that attends to
-/// nothing gives zeros.
+/// nothing is zero.
 pub(crate) fn attention(
     [q, k, v]: [&Matrix; 3],
     stream: &Stream,

@@ -1,11 +1,11 @@
-//! Attention around a ring of circles: keys and values of one circle after the other come by, each transfer behind the
-//! attention with what came before. Inside a circle every rank has all tokens of some heads; a circle of one is the plain
-//! ring, one circle of all ranks is Ulysses.
+//! Attention around a ring of circles: the keys and values of one circle after the other arrive, each transfer
+//! overlapped with attention over the previous ones. Inside a circle every rank has all tokens of some heads; circles
+//! of one rank are the plain ring, a single circle of all ranks is Ulysses.
 //!
-//! Results go on from circle to circle in f32, own keys first, then those of the circles before, in a fixed order. In the
-//! backward pass keys go round again; their gradients go straight to whom they belong, who adds them in f32, its own
-//! first, then those of the circles after it, as they are computed. Keys that no rank attends to may stay where they are: then
-//! transfers have fewer rows, or none, in buffers of the same size.
+//! Results are continued from circle to circle in f32, own keys first, then those of the preceding circles, in a fixed
+//! order. In the backward pass keys are sent around again; their gradients are sent directly to their owner, which adds
+//! them in f32, its own first, then those of the following circles, as they are computed. If keys that no rank attends
+//! to are not sent, transfers have fewer rows, or none, in buffers of the same size.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use super::kernel::{Gradients, Heads};
 use crate::context::{Ring, Step};
 use crate::op::Exec;
 
-/// Two tensors under way, and where they will be.
+/// Two tensors in flight, and their destinations.
 struct Coming {
     tensors: [Tensor; 2],
     flying: Flying,
@@ -30,8 +30,8 @@ impl Coming {
     }
 }
 
-/// Begins to send some rows of two tensors to the circle `ahead` of this one, and to receive such from the one as far behind,
-/// in the first rows of buffers like them.
+/// Starts to send some rows of two tensors to the circle `ahead` of this one, and to receive from the circle equally
+/// far behind, into the first rows of buffers of the same shape.
 fn shift(
     x: &Exec<'_>,
     ring: &Ring,
@@ -54,7 +54,7 @@ fn shift(
     Coming { tensors, flying }
 }
 
-/// `like` itself where it can be added to, or room for it in f32.
+/// `like` itself if it can be accumulated into, else an f32 buffer.
 fn wide(x: &Exec<'_>, like: &Tensor, steps: usize) -> Tensor {
     if steps == 1 || like.dtype() == DType::F32 {
         like.clone()
@@ -63,7 +63,7 @@ fn wide(x: &Exec<'_>, like: &Tensor, steps: usize) -> Tensor {
     }
 }
 
-/// What was added up, in the type of the result.
+/// Converts the accumulated values to the type of the result.
 fn narrow(x: &Exec<'_>, wide: &Tensor, into: &Tensor) {
     if wide.dtype() != into.dtype() {
         x.device.machine.copy(wide, into);
@@ -90,7 +90,7 @@ pub(super) fn forward(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>) {
     deliver(x, &ring.inner, "all_to_all", &returns);
 }
 
-/// This rank's columns of one for each head.
+/// This rank's columns, with one column per head.
 fn share(ring: &Ring, each: &Tensor) -> Tensor {
     let (members, me) = (ring.inner.group.size(), ring.inner.group.index());
     each.view_cols(Columns::Heads(1).of(each.cols(), members, me))
@@ -120,7 +120,7 @@ fn around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>) {
     narrow(x, &sum, out);
 }
 
-/// Begins to send keys and values around, and to receive some.
+/// Starts to send keys and values around, and to receive some.
 fn keys(x: &Exec<'_>, ring: &Ring, ahead: usize, step: &Step, own: [&Tensor; 2]) -> Coming {
     shift(x, ring, (ahead, "ring"), own, [&step.give, &step.take])
 }
@@ -177,7 +177,7 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
             here = coming.arrive();
         }
         if at > 0 {
-            // From the circle whose keys these are, seen from there: as far ahead as it is behind.
+            // Gradients return to the circle that the keys came from, which is `at` behind.
             let back = (ring.outer.size() - at, "ring gradient");
             let (out, into) = (0..step.rows(), 0..step.given());
             let runs = [std::slice::from_ref(&out), std::slice::from_ref(&into)];
@@ -191,15 +191,15 @@ fn backward_around(x: &Exec<'_>, ring: &Ring, heads: &Heads<'_>, gradients: &Gra
     }
 }
 
-/// Gradients on their way to whom they belong.
+/// Gradients on the way to their owners.
 struct Returning<'a> {
     coming: Coming,
     sent: [Tensor; 2],
-    /// Whose own rows it was that others attended to.
+    /// The step, with the own rows that others attended to.
     step: &'a Step,
 }
 
-/// What another circle computed of this one's gradients joins them.
+/// Adds the gradients computed by another circle.
 fn settle(x: &Exec<'_>, returning: &mut Option<Returning<'_>>, sums: [&Tensor; 2]) {
     let Some(Returning { coming, sent, step }) = returning.take() else { return };
     let arrived = coming.arrive();

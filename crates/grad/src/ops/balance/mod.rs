@@ -1,9 +1,11 @@
-//! A router's own losses: load balancing (Fedus et al., 2021, eq. 4) and the z-loss (Zoph et al., 2022, eq. 5). They change
-//! no result: their gradients join the logits' in the backward pass, which knows the load of the whole micro batch.
+//! A router's own losses: load balancing (Fedus et al., 2021, eq. 4) and the z-loss (Zoph et al., 2022, eq. 5). They
+//! change no result: their gradients are added to the logits' in the backward pass, when the load of the whole
+//! micro-batch is known.
 //!
 //! Gradients are of sums over tokens: `T x aux x experts x sum over e of f_e P_e` with the share `f_e` of all slots and
-//! the mean probability `P_e`, and `z x sum over t of logsumexp(logits_t)^2`. The load counts as a constant. The T tokens are
-//! those of one micro batch, on all ranks that have some of them (Megatron's `aux_loss`); data parallel ranks balance apart.
+//! the mean probability `P_e`, and `z x sum over t of logsumexp(logits_t)^2`. The load counts as a constant. The T
+//! tokens are those of one micro-batch, on all ranks that have some of them (Megatron's `aux_loss`); data parallel
+//! ranks balance separately.
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, RouterLosses, Scores, Tensor};
@@ -17,7 +19,7 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// Which losses a router has of its own.
+/// Weights of a router's own losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RouterCosts {
     /// Weight of the load-balancing loss.
@@ -58,7 +60,7 @@ impl Ctx<'_> {
     }
 }
 
-/// The load of the whole micro batch, of which tensor and context parallel ranks have some tokens each.
+/// The load of the whole micro-batch, over the tensor and context parallel ranks that each have some of its tokens.
 fn total(x: &Exec<'_>, load: &Tensor) -> Tensor {
     let ranks = x.device.mesh.group(&[Axis::Tp, Axis::Cp]);
     if ranks.size() == 1 {

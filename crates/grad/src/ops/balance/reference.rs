@@ -7,7 +7,7 @@ use super::RouterCosts;
 use crate::ops::route::reference::scores;
 use crate::testing::Matrix;
 
-/// Of logits [t, experts] of which each token chooses `top_k`, with the slots that every expert got.
+/// The losses for logits [t, experts] from which each token chooses `top_k`, given the slots of every expert.
 pub(crate) fn losses(kind: Scores, top_k: usize, costs: RouterCosts, logits: &Matrix, load: &[f64]) -> f64 {
     let experts = load.len();
     let mut all = scores(kind, logits);

@@ -1,4 +1,4 @@
-//! Gradients of a router's losses, against differences of the losses.
+//! Gradients of a router's losses compared with finite differences.
 
 use fathom_tensor::{Routing, Scores};
 

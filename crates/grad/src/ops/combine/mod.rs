@@ -1,4 +1,4 @@
-//! The weighted sum of what a token's experts made.
+//! The weighted sum of the outputs of a token's experts.
 
 use fathom_tensor::{Combine as Call, CombineBackward, DType, Tensor};
 

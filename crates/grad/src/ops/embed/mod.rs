@@ -1,4 +1,4 @@
-//! Token embedding, with learned positions added where a family has them.
+//! Token embedding, with learned positions added if a family has them.
 
 use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
@@ -15,17 +15,17 @@ struct Embed {
     name: &'static str,
     dtype: DType,
     scale: f32,
-    /// The id of the table's first row, where it is a part of a larger one.
+    /// The id of the table's first row, if it is a part of a larger table.
     first: Option<usize>,
-    /// Learned positions are added here; ranks that share the work leave it to one of them.
+    /// Learned positions are added here; among ranks that share the work, one does this.
     positions: bool,
-    /// Rows of a table of types are added, by token.
+    /// Rows of a table of token types are added.
     types: bool,
 }
 
 impl Ctx<'_> {
-    /// `scale x tokens[id] + positions[pos]`: tables [vocab, d] and [max_positions, d], packed or not. Of `led` documents, which begin
-    /// with virtual tokens, those have no row.
+    /// `scale x tokens[id] + positions[pos]`: tables [vocab, d] and [max_positions, d], packed or not. If documents are
+    /// `led` by virtual tokens, those have no row.
     ///
     /// # Panics
     /// If the tables' widths differ.
@@ -41,7 +41,7 @@ impl Ctx<'_> {
         out
     }
 
-    /// A value of a table's rows [vocab, c] by token: `scale x table[id]`. Ids that it does not have give zeros.
+    /// A value with a table's rows [vocab, c] by token: `scale x table[id]`. Ids that it does not have give zeros.
     #[track_caller]
     pub fn embed_rows(&mut self, name: &'static str, table: ParamId, scale: f32) -> Val {
         let dtype = self.params.dtype(table);
@@ -49,7 +49,7 @@ impl Ctx<'_> {
         only(self.apply(op, &[], &[table]))
     }
 
-    /// As [`Ctx::embed`], with the row of a table of token types added that [`Batch::types`] says, or the first.
+    /// [`Ctx::embed`] plus the row of a table of token types given by [`Batch::types`], or the first row.
     ///
     /// # Panics
     /// If the tables' widths differ.
@@ -67,8 +67,8 @@ impl Ctx<'_> {
         only(self.apply(op, &[], &params))
     }
 
-    /// As [`Ctx::embed`] with the vocabulary spread over tensor parallel ranks: this one has the rows from `first` on, and
-    /// `positions_here` says whether it is the one that adds positions.
+    /// [`Ctx::embed`] with the vocabulary distributed over tensor parallel ranks: this one has the rows from `first`
+    /// on, and `positions_here` tells whether it adds positions.
     ///
     /// # Panics
     /// If the tables' widths differ.

@@ -1,4 +1,4 @@
-//! Rows on their way to the owners of experts and back.
+//! Transfer of rows to the owners of experts and back.
 
 use fathom_tensor::mesh::{Axis, Group};
 use fathom_tensor::{Category, DType, Dispatch, Embed, Tensor};
@@ -6,21 +6,21 @@ use fathom_tensor::{Category, DType, Dispatch, Embed, Tensor};
 use crate::graph::Spread;
 use crate::op::Exec;
 
-/// Places that a rank has at each owner, in eighths of what it would need if its slots were spread evenly.
+/// Number of places that a rank has at each owner, in eighths of the number for evenly distributed slots.
 const PLACES: usize = 9;
 
-/// What one operation exchanges.
+/// State of an operation's exchanges.
 pub struct Exchange {
-    /// Ranks that send each other rows: `etp` fastest.
+    /// Ranks that exchange rows: `etp` fastest.
     group: Group,
     spread: Spread,
-    /// Experts of an owner.
+    /// Number of experts per owner.
     own: usize,
-    /// Places that a rank has at each owner in a round.
+    /// Number of places that a rank has at each owner in a round.
     pub cap: usize,
-    /// Rounds until every slot of every rank had its turn; one on a machine without data.
+    /// Number of rounds until every slot of every rank was processed; one on a machine without data.
     pub rounds: usize,
-    /// Of the ranks that share an expert the first adds the bias that belongs to their sum.
+    /// True on the first of the ranks that share an expert, which adds the bias of their sum.
     pub adds_bias: bool,
 }
 
@@ -28,21 +28,21 @@ pub struct Exchange {
 pub struct Round<'a> {
     exchange: &'a Exchange,
     round: usize,
-    /// i32 [1, owners x cap]: which token and which slot is in each place.
+    /// i32 [1, owners x cap]: token and slot in each place.
     tokens: Tensor,
     slots: Tensor,
     /// i32 [1, t x k].
     places: Tensor,
-    /// i32 [ranks x cap, 1]: the experts of the rows that came.
+    /// i32 [ranks x cap, 1]: the experts of the received rows.
     pub index: Tensor,
 }
 
 impl Exchange {
-    /// Asks all ranks how many rounds there are: the one operation whose host waits for data.
+    /// Agrees with all ranks on the number of rounds: the only operation whose host waits for data.
     pub fn new(x: &Exec<'_>, index: &Tensor, spread: Spread, own: usize) -> Exchange {
         let group = x.device.mesh.group(&[Axis::Etp, Axis::Ep]);
         let owners = spread.ep;
-        // Messages are of one size, and of rows that do not divide some ranks have one more.
+        // Messages have one size; if rows do not divide, some ranks have one more.
         let most = x.rows.len().div_ceil(spread.ranks).max(index.rows()) * index.cols();
         let cap = (most * PLACES).div_ceil(8 * owners).min(most).max(1);
         let adds_bias = x.device.mesh.index(Axis::Etp) == 0;
@@ -64,7 +64,7 @@ impl Exchange {
         let bytes = device.machine.read(&all).wait();
         let loads: Vec<f32> =
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        // Rows of a rank follow each other, and in them the experts of an owner.
+        // Rows are ordered by rank, and within a rank by expert of an owner.
         let rounds = |of: &[f32]| (of.iter().sum::<f32>() as usize).div_ceil(self.cap);
         loads.chunks(self.own).map(rounds).max().unwrap_or(1).max(1)
     }
@@ -74,7 +74,7 @@ impl Exchange {
         (0..self.group.size()).map(|rank| all.view_rows(rank * self.cap..(rank + 1) * self.cap)).collect()
     }
 
-    /// For each rank the rows of its owner: ranks that share an expert get the same.
+    /// For each rank the rows of its owner: ranks that share an expert receive the same.
     fn by_owner(&self, all: &Tensor, rows: usize) -> Vec<Tensor> {
         let owner = |rank: usize| rank / self.spread.etp;
         (0..self.group.size())
@@ -84,7 +84,7 @@ impl Exchange {
 }
 
 impl<'a> Round<'a> {
-    /// Sorts the slots by owner and tells owners which experts they are for.
+    /// Sorts the slots by owner and sends owners the experts that they are for.
     pub fn new(exchange: &'a Exchange, x: &Exec<'_>, index: &Tensor, round: usize) -> Round<'a> {
         let Exchange { group, spread, own, cap, .. } = exchange;
         let device = x.device;
@@ -114,8 +114,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Sends rows to their owners and returns those that came, rank by rank: rows of tokens (`by_token`), or of slots. Empty
-    /// places have zeros.
+    /// Sends rows to their owners and returns the received ones, by rank: rows of tokens (`by_token`), or of slots.
+    /// Empty places are zero.
     pub fn send(&self, x: &Exec<'_>, table: &Tensor, by_token: bool) -> Tensor {
         let (device, Exchange { group, cap, .. }) = (x.device, self.exchange);
         let ids = if by_token { &self.tokens } else { &self.slots };
@@ -128,8 +128,8 @@ impl<'a> Round<'a> {
         came
     }
 
-    /// Sends what became of the rows back and puts it where each slot is in `out`, [t x k, d]: ranks that share an expert made
-    /// terms of a sum. Slots of other rounds keep what they have; in the first they have zeros.
+    /// Returns the processed rows and writes them to their slots in `out`, [t x k, d]; the ranks that share an expert
+    /// contribute terms of a sum. Slots of other rounds are unchanged; in the first round they are set to zero.
     pub fn give_back(&self, x: &Exec<'_>, rows: Tensor, out: &Tensor) {
         let (device, Exchange { group, spread, cap, .. }) = (x.device, self.exchange);
         let back = device.empty(rows.rows(), rows.cols(), rows.dtype(), Category::Comm);
@@ -156,7 +156,7 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// The sum of some terms in their order, in f32, rounded once.
+    /// The sum of some terms in order, in f32, rounded once.
     fn sum(&self, x: &Exec<'_>, terms: &[Tensor], out: &Tensor) {
         let machine = &x.device.machine;
         let wide = x.device.empty(out.rows(), out.cols(), DType::F32, Category::Comm);

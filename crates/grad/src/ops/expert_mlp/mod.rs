@@ -1,13 +1,13 @@
-//! The MLPs of experts that lie on several ranks: a rank sends each of its tokens to the owners of the token's experts and
-//! gets back what they made of it.
+//! The MLPs of experts distributed over ranks: a rank sends each of its tokens to the owners of the token's experts and
+//! receives their outputs.
 //!
-//! Owners are the ranks along `ep`; of each expert the ranks along `etp` have some columns inside, and what they make is summed
-//! where it came from. Everything that waits for the backward pass stays with the rank that has the token: its input and which
-//! experts it chose. The backward pass sends the input once more, with the gradient, and owners make the rest again.
+//! Owners are the ranks along `ep`; the ranks along `etp` have some inner columns of each expert, and their outputs are
+//! summed on the token's rank. All values kept for the backward pass stay on the token's rank: its input and the
+//! experts that it chose. The backward pass sends the input again, with the gradient, and owners recompute the rest.
 //!
-//! Messages have fixed sizes, so memory does not depend on what tokens choose: a rank has [`Exchange::cap`] places at each owner,
-//! an eighth of the rank's slots' even share more than that, and what does not fit goes in another round. An expert sees its tokens
-//! rank by rank, ascending. One rank alone records the plain operations.
+//! Messages have fixed sizes, so memory does not depend on the routing: a rank has [`Exchange::cap`] places at each
+//! owner, an eighth more than an even share of its slots, and the excess goes into another round. An expert sees its
+//! tokens rank by rank, ascending. A single rank records the plain operations.
 
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, Category, Combine, DType, Embed, GroupedMatMul, GroupedWeight,
@@ -29,10 +29,10 @@ mod tests;
 
 use exchange::{Exchange, Round};
 
-/// What each expert is.
+/// Description of the experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertMlp {
-    /// How many there are, and how their weights lie.
+    /// Their number, and the layout of their weights.
     pub layout: ExpertsUse,
     /// The function of `act(gate) up`.
     pub activation: Activation,
@@ -42,13 +42,13 @@ struct Spreads {
     name: &'static str,
     how: ExpertMlp,
     spread: Spread,
-    /// Both have biases.
+    /// True if both have biases.
     bias: bool,
-    /// Low-rank terms of the way in and of the way out.
+    /// Low-rank terms of the up and of the down projection.
     terms: [Terms; 2],
 }
 
-/// Weights of the rank's experts: up and its bias, down and its bias; and of their low-rank terms.
+/// Weights of the rank's experts: up and its bias, down and its bias; and their low-rank terms.
 struct Weights<'a> {
     up: &'a Tensor,
     down: &'a Tensor,
@@ -58,9 +58,9 @@ struct Weights<'a> {
 }
 
 impl Ctx<'_> {
-    /// `W_down (act(gate) up) + b_down` with `[gate, up] = W_up x + b_up`, for each of a token's slots: x [t, d] and index i32
-    /// [t, k] to [t, k x d]. Weights as in [`Ctx::experts`], both with biases or both without; of weights that are spread this
-    /// rank's. `names` are those of what is inside, on one rank, and of the result.
+    /// `W_down (act(gate) up) + b_down` with `[gate, up] = W_up x + b_up`, for each of a token's slots: x [t, d] and
+    /// index i32 [t, k] to [t, k x d]. Weights as in [`Ctx::experts`], both with biases or both without; of distributed
+    /// weights, this rank's. `names` are those of the inner values, on one rank, and of the result.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -95,7 +95,7 @@ impl Ctx<'_> {
     }
 }
 
-/// Rows and columns of a weight of so many experts, packed or not.
+/// Rows and columns of a weight of `experts` experts, packed or not.
 fn extent(weight: &Tensor, experts: usize) -> [usize; 2] {
     match weight.packing() {
         Some(packing) if packing.turned => [experts * packing.cols, packing.rows() / experts.max(1)],
@@ -104,7 +104,7 @@ fn extent(weight: &Tensor, experts: usize) -> [usize; 2] {
     }
 }
 
-/// A tensor that lives for one round.
+/// A tensor for one round.
 fn scratch(x: &Exec<'_>, rows: usize, cols: usize, like: &Tensor) -> Tensor {
     x.device.empty(rows, cols, like.dtype(), Category::Workspace)
 }
@@ -134,12 +134,12 @@ impl Spreads {
         }
     }
 
-    /// Experts of an owner.
+    /// Number of experts per owner.
     fn own(&self) -> usize {
         self.how.layout.experts / self.spread.ep
     }
 
-    /// (d, columns of gate and up here, columns of the activation here).
+    /// (d, columns of gate and up on this rank, columns of the activation on this rank).
     fn widths(&self, params: &[[usize; 2]]) -> (usize, usize, usize) {
         let ([up, down], own) = ([params[0], params[1]], self.own().max(1));
         if self.how.layout.trans {
@@ -163,7 +163,7 @@ impl Spreads {
         x.device.machine.grouped_weight(&op, &ws);
     }
 
-    /// Gate and up of the rows that came, and the activation.
+    /// Gate and up of the received rows, and the activation.
     fn inside(&self, x: &Exec<'_>, w: &Weights<'_>, rows: &Tensor, index: &Tensor) -> [Tensor; 2] {
         let (_, wide, narrow) = self.widths(&[w.up, w.down].map(|weight| extent(weight, self.own())));
         let u = scratch(x, rows.rows(), wide, rows);
@@ -176,7 +176,7 @@ impl Spreads {
         [u, a]
     }
 
-    /// The backward pass: adds to the gradients of weights that are there, and returns the gradient of x for each slot.
+    /// The backward pass: adds to the existing gradients of weights, and returns the gradient of x for each slot.
     fn backward(&self, x: &Exec<'_>, saved: &Saved, dy: &Tensor, dw: &[Option<Tensor>]) -> Tensor {
         let (input, index) = (saved.input(0), saved.input(1));
         let w = self.weights(&saved.params);
@@ -199,7 +199,7 @@ impl Spreads {
                 let ids = at.index.reshape(1, at.index.len());
                 x.device.machine.embed_backward(&ids, &dy, 1.0, dbias, Some(0));
             }
-            // In the place of the activation.
+            // Overwrites the activation.
             self.product(x, [&dy, w.down, &at.index, &a], false);
             self.terms[1].input(x, w.all, [&dy, &at.index, &a]);
             drop(dy);
@@ -221,7 +221,7 @@ impl Spreads {
                 let ids = at.index.reshape(1, at.index.len());
                 x.device.machine.embed_backward(&ids, &du, 1.0, dbias, Some(0));
             }
-            // In the place of the rows.
+            // Overwrites the rows.
             self.product(x, [&du, w.up, &at.index, &rows], false);
             self.terms[0].input(x, w.all, [&du, &at.index, &rows]);
             drop(du);
@@ -266,7 +266,7 @@ impl Op for Spreads {
         Backward::PLAIN
     }
 
-    /// With tokens spread evenly over owners: what a rank sends to others they send to it.
+    /// For tokens distributed evenly over owners: a rank receives as many rows as it sends.
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let (d, wide, narrow) = self.widths(params);
         let row = 2 * (rows * ins[1].cols * self.spread.etp) as u64 * d as u64;
@@ -291,7 +291,7 @@ impl Op for Spreads {
             let rows = at.send(x, input, true);
             let [u, a] = self.inside(x, &w, &rows, &at.index);
             drop(u);
-            // In the place of the rows.
+            // Overwrites the rows.
             self.product(x, [&a, w.down, &at.index, &rows], true);
             self.terms[1].add(x, w.all, [&a, &at.index, &rows]);
             drop(a);

@@ -1,4 +1,5 @@
-//! Experts on several ranks against experts on one: results and all gradients, with several rounds, empty slots and both layouts.
+//! Experts on several ranks compared with experts on one: results and all gradients, with several rounds, empty slots
+//! and both layouts.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ const ROUTING: Routing =
 struct Case {
     grid: Grid,
     tokens: usize,
-    /// Weights as a linear layer's; else as gpt-oss has them.
+    /// Weights as in a linear layer; else as in gpt-oss.
     trans: bool,
     /// Most tokens choose the first two experts.
     skewed: bool,
@@ -47,7 +48,7 @@ fn weights(skewed: bool) -> [Matrix; 6] {
     weights
 }
 
-/// Columns of gate and up that a rank of an expert has, as they lie in the whole.
+/// Columns of gate and up on a rank of an expert, by their position in the whole.
 fn columns(case: &Case, etp: usize) -> Vec<usize> {
     let (f, trans) = (F / case.grid.etp, case.trans);
     let mine = etp * f..(etp + 1) * f;
@@ -58,7 +59,7 @@ fn columns(case: &Case, etp: usize) -> Vec<usize> {
     }
 }
 
-/// A rank's part of each weight, as it is stored: row and column in the whole [out, in] of every element.
+/// A rank's part of each weight, as stored: row and column of every element in the whole [out, in].
 fn places(case: &Case, [etp, ep]: [usize; 2]) -> [Vec<[usize; 2]>; 6] {
     let (own, f) = (EXPERTS / case.grid.ep, F / case.grid.etp);
     let experts = || ep * own..(ep + 1) * own;
@@ -90,7 +91,7 @@ fn places(case: &Case, [etp, ep]: [usize; 2]) -> [Vec<[usize; 2]>; 6] {
     ]
 }
 
-/// Rows and columns of what is stored.
+/// Rows and columns as stored.
 fn shapes(case: &Case) -> [[usize; 2]; 6] {
     let (own, f) = (EXPERTS / case.grid.ep, F / case.grid.etp);
     let (up, down) =
@@ -103,7 +104,7 @@ fn upload(device: &Device, values: &Matrix) -> Tensor {
     device.from_f32(values.rows, values.cols, &data, Category::Params)
 }
 
-/// Output, gradient of x, gradients of the weights, and the most memory.
+/// Output, gradient of x, gradients of the weights, and peak memory.
 type Run = (Vec<f32>, Vec<f32>, [Vec<f32>; 6], u64);
 
 fn run(device: &Device, case: &Case, seed: u64) -> Run {
@@ -181,7 +182,7 @@ fn check(case: Case) {
         all.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     let expected: Vec<Run> = (0..grid.ranks() / grid.tp).map(|seed| alone(&case, seed as u64)).collect();
-    // Gradients of whole weights: what all ranks that share a part made of it.
+    // Gradients of whole weights: the sum over all ranks that share a part.
     let one = Case { grid: Grid::default(), ..case };
     let order = places(&one, [0, 0]);
     for weight in 0..6 {
@@ -207,7 +208,7 @@ fn check(case: Case) {
             close(&format!("{case:?}: output of rank {rank}"), &run.0, &alone.0);
             close(&format!("{case:?}: gradient of rank {rank}"), &run.1, &alone.1);
         }
-        // What tokens chose is not seen in the memory.
+        // Memory does not depend on the routing.
         let machine = Meta::new(Cpu::new(1, None).profile().clone());
         let mesh = Mesh::new(grid, Box::new(fathom_tensor::mesh::Imagined::new(rank, grid.ranks())));
         let planned = self::run(&Device::on_mesh(Arc::new(machine), 1 << 26, mesh), &case, 0);
@@ -234,7 +235,7 @@ fn experts_of_other_ranks_do_the_same() {
     }
 }
 
-/// Of rows that do not divide some ranks have one more, or some none.
+/// If rows do not divide, some ranks have one more, or some have none.
 #[test]
 fn shares_differ_by_a_row() {
     let pair = Grid { tp: 2, ..Grid::default() };

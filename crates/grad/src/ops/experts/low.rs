@@ -1,5 +1,5 @@
-//! Low-rank terms of a linear layer of experts (LoRA; Hu et al., 2021, of each expert its own): to some columns of each slot's result
-//! `scale (x A_e^T) B_e^T` is added. What is in between is made again in the backward pass.
+//! Low-rank terms of a linear layer of experts (LoRA; Hu et al., 2021, per expert): `scale (x A_e^T) B_e^T` is added to
+//! some columns of each slot's result. The intermediate values are recomputed in the backward pass.
 
 use std::ops::Range;
 
@@ -18,18 +18,19 @@ pub struct ExpertTerm {
     pub b: ParamId,
     /// Multiplies both together.
     pub scale: f32,
-    /// The first column of an expert's result that it adds to, and how many, of all ranks that share an expert.
+    /// The first column of an expert's result to which it is added, and their number, over all ranks that share an
+    /// expert.
     pub columns: (usize, usize),
 }
 
-/// A linear layer of experts: its weight, its bias, and the low-rank terms that are added.
+/// A linear layer of experts: its weight, its bias, and its low-rank terms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertWeights {
     /// [experts x out, in], or [experts x in, out].
     pub weight: ParamId,
     /// [experts, out].
     pub bias: Option<ParamId>,
-    /// What is added.
+    /// The low-rank terms.
     pub terms: [Option<ExpertTerm>; 2],
 }
 
@@ -44,22 +45,22 @@ impl ExpertWeights {
         self.terms.iter().copied().flatten()
     }
 
-    /// A and B of each term in turn.
+    /// A and B of each term, alternating.
     pub(crate) fn low(&self) -> impl Iterator<Item = ParamId> + '_ {
         self.terms().flat_map(|term| [term.a, term.b])
     }
 }
 
-/// The terms of an operation, which has their weights among its own.
+/// The terms of an operation, whose weights are among the operation's own.
 pub(crate) struct Terms {
     list: Vec<(f32, Range<usize>)>,
-    /// Which of the operation's weights are theirs: A and B in turn, from here on.
+    /// Index of their first weight among the operation's: A and B alternate.
     first: usize,
     experts: usize,
 }
 
 impl Terms {
-    /// Those of a layer of `experts` here, whose columns so many ranks share.
+    /// The terms of a layer with `experts` experts on this rank, whose columns `ranks` ranks share.
     pub fn new(weights: &ExpertWeights, first: usize, (experts, ranks): (usize, usize)) -> Terms {
         let list = weights.terms().map(|ExpertTerm { scale, columns: (at, columns), .. }| {
             (scale, at / ranks..(at + columns) / ranks)
@@ -71,12 +72,12 @@ impl Terms {
         self.list.is_empty()
     }
 
-    /// How many weights they have.
+    /// Number of their weights.
     pub fn weights(&self) -> usize {
         2 * self.list.len()
     }
 
-    /// Whether their weights fit a layer of these widths.
+    /// True if their weights fit a layer of these widths.
     pub fn fit(&self, params: &[[usize; 2]], [inner, out]: [usize; 2]) -> bool {
         self.list.iter().zip(params[self.first..].chunks(2)).all(|((_, columns), pair)| {
             let rank = pair[0][0] / self.experts.max(1);
@@ -86,14 +87,14 @@ impl Terms {
         })
     }
 
-    /// Of so many slots, once forward.
+    /// FLOPs for these slots, one forward pass.
     fn products(&self, slots: u64, params: &[[usize; 2]]) -> u64 {
         let of = |[rows, cols]: [usize; 2]| (rows / self.experts.max(1) * cols) as u64;
         let sizes = params[self.first..self.first + self.weights()].iter();
         2 * slots * sizes.map(|shape| of(*shape)).sum::<u64>()
     }
 
-    /// `flops` of a layer with those of the terms of so many slots; a layer that has terms is frozen itself.
+    /// `flops` of a layer plus those of the terms for these slots; a layer with terms is itself frozen.
     pub fn flops(&self, slots: u64, params: &[[usize; 2]], flops: Flops) -> Flops {
         if self.is_empty() {
             return flops;
@@ -113,7 +114,7 @@ impl Terms {
         })
     }
 
-    /// Adds what the terms make of `rows` [t, in] or [t, k x in] to `out` [t, k x out], all of whose rows lie together.
+    /// Adds the terms' outputs for `rows` [t, in] or [t, k x in] to `out` [t, k x out], whose rows must be contiguous.
     pub fn add(&self, x: &Exec<'_>, params: &[Tensor], [rows, index, out]: [&Tensor; 3]) {
         for term in self.each(params) {
             let u = term.low(x, rows, index);
@@ -124,7 +125,7 @@ impl Terms {
         }
     }
 
-    /// Adds the gradients of the terms' weights to those of an operation's `dw` that are there; `dy` [t, k x out].
+    /// Adds the gradients of the terms' weights to the existing entries of `dw`; `dy` [t, k x out].
     pub fn gradients(
         &self,
         x: &Exec<'_>,
@@ -146,7 +147,7 @@ impl Terms {
         }
     }
 
-    /// Adds the gradient of the input of each slot to `dx` [t, k x in], all of whose rows lie together.
+    /// Adds the gradient of each slot's input to `dx` [t, k x in], whose rows must be contiguous.
     pub fn input(&self, x: &Exec<'_>, params: &[Tensor], [dy, index, dx]: [&Tensor; 3]) {
         for term in self.each(params) {
             let du = term.low_gradient(x, dy, index);
@@ -158,7 +159,7 @@ impl Terms {
     }
 }
 
-/// One of them, with its weights.
+/// A term with its weights.
 struct Term<'a> {
     a: &'a Tensor,
     b: &'a Tensor,
@@ -167,7 +168,7 @@ struct Term<'a> {
     experts: usize,
 }
 
-/// Slots below each other.
+/// Slots as a column.
 fn column(index: &Tensor) -> Tensor {
     index.reshape(index.len(), 1)
 }
@@ -184,7 +185,7 @@ impl Term<'_> {
         x.device.machine.grouped_matmul(&op, &ws);
     }
 
-    /// `c += a^T b` of each expert.
+    /// `c += a^T b` for each expert.
     fn weight(&self, x: &Exec<'_>, [a, b, index, c]: [&Tensor; 4]) {
         let op = GroupedWeight { a, b, index, experts: self.experts, c };
         let ws = x.workspace(x.device.machine.profile().workspace(&op.desc()));
@@ -195,14 +196,14 @@ impl Term<'_> {
         self.a.rows() / self.experts.max(1)
     }
 
-    /// `scale x A^T`, a row for each slot.
+    /// `scale x A^T`, one row per slot.
     fn low(&self, x: &Exec<'_>, rows: &Tensor, index: &Tensor) -> Tensor {
         let u = scratch(x, [index.rows(), index.cols() * self.rank()], rows);
         self.multiply(x, [rows, self.a, index, &u], true);
         self.scaled(x, u.reshape(index.len(), self.rank()))
     }
 
-    /// `scale dy B`, a row for each slot.
+    /// `scale dy B`, one row per slot.
     fn low_gradient(&self, x: &Exec<'_>, dy: &Tensor, index: &Tensor) -> Tensor {
         let du = scratch(x, [index.len(), self.rank()], dy);
         self.multiply(x, [&self.part(x, dy, index.cols()), self.b, &column(index), &du], false);

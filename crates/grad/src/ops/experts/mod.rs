@@ -1,5 +1,5 @@
 //! A linear layer of many experts: each of a token's k slots is multiplied with the weight of its expert. Rows are not
-//! permuted: the results of a token's slots lie side by side, [t, k x out], and kernels gather what belongs together.
+//! permuted: the results of a token's slots are adjacent, [t, k x out], and kernels gather the rows of an expert.
 
 use fathom_tensor::{Category, Combine, DType, Embed, GroupedMatMul, GroupedWeight, Tensor};
 
@@ -19,16 +19,16 @@ pub use low::{ExpertTerm, ExpertWeights};
 /// Weights of a linear layer of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertsUse {
-    /// How many.
+    /// Number of experts.
     pub experts: usize,
-    /// Each weight is stored [out, in], as a linear layer's; else [in, out], as gpt-oss has them.
+    /// True if each weight is stored [out, in], as in a linear layer; else [in, out], as in gpt-oss.
     pub trans: bool,
 }
 
 struct Experts {
     name: &'static str,
     how: ExpertsUse,
-    /// It has a bias.
+    /// True if it has a bias.
     bias: bool,
     terms: Terms,
 }
@@ -51,7 +51,7 @@ impl Ctx<'_> {
         self.adapted_experts(name, [x, index], how, (weight, bias).into())
     }
 
-    /// As [`Ctx::experts`], with the low-rank terms of the weights' adapter.
+    /// [`Ctx::experts`] with the low-rank terms of the weights' adapter.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -85,7 +85,7 @@ impl Experts {
     }
 }
 
-/// A token's slots as rows; of a tensor with gaps, a copy.
+/// A token's slots as rows; a tensor with gaps is copied.
 pub(super) fn by_slot(x: &Exec<'_>, tensor: &Tensor, slots: usize) -> Tensor {
     let mut plain = tensor.clone();
     if !tensor.is_contiguous() {

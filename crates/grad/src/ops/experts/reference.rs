@@ -1,4 +1,4 @@
-//! A linear layer for each slot with the weight of its expert: what a mixture of experts multiplies (Shazeer et al., 2017).
+//! A linear layer for each slot with the weight of its expert, as in a mixture of experts (Shazeer et al., 2017).
 
 use crate::testing::Matrix;
 

@@ -18,7 +18,7 @@ struct Case {
     top_k: usize,
     trans: bool,
     bias: bool,
-    /// Slots have inputs of their own.
+    /// Slots have separate inputs.
     apart: bool,
 }
 
@@ -73,7 +73,7 @@ fn products_of_every_layout() {
     }
 }
 
-/// Low-rank terms of two runs of columns, or of one: as if they were in the weights.
+/// Low-rank terms of one or two runs of columns equal terms added to the weights.
 #[track_caller]
 fn check_terms(runs: &[(usize, usize)], (trans, apart): (bool, bool)) {
     let (number, inner, out, top_k, rank) = (4, 7, 12, 2, 3);

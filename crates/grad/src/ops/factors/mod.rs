@@ -14,8 +14,8 @@ mod reference;
 mod tests;
 
 impl Ctx<'_> {
-    /// x [t, n] with the columns of each run multiplied by `factors` [1, columns of all runs]; the others stay. Of columns that are cut each
-    /// rank has a part.
+    /// x [t, n] with the columns of each run multiplied by `factors` [1, columns of all runs]; the others are
+    /// unchanged. Sharded columns are distributed over the ranks.
     ///
     /// # Panics
     /// If the shapes do not fit.

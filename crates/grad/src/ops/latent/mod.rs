@@ -1,6 +1,6 @@
 //! Keys and values of latent attention (DeepSeek-V2, 2024, section 2.1): each head's own part of the key and its value
-//! come from one projection, the rotated part of the key is the same for all heads. Heads are `[rotated | own]`; values
-//! are filled up with zeros to the size of a key, and cut again after attention.
+//! come from one projection; the rotated part of the key is shared by all heads. Heads are `[rotated | own]`; values
+//! are padded with zeros to the size of a key, and trimmed after attention.
 
 use std::ops::Range;
 
@@ -25,16 +25,16 @@ pub struct LatentUse {
     pub own: usize,
     /// Columns of the rotated part.
     pub rotated: usize,
-    /// Columns of a value; at most those of a key.
+    /// Columns of a value; at most as many as in a key.
     pub value: usize,
     /// Index of the batch's rotary table.
     pub table: usize,
-    /// Pairs of the rotation are neighbours.
+    /// True if pairs of the rotation are adjacent columns.
     pub interleaved: bool,
 }
 
 impl LatentUse {
-    /// Columns of a key, and of a value with its zeros.
+    /// Columns of a key, and of a padded value.
     pub fn head_dim(&self) -> usize {
         self.rotated + self.own
     }
@@ -44,12 +44,12 @@ impl LatentUse {
         RopeUse { table: self.table, head_dim: self.head_dim(), interleaved: self.interleaved }
     }
 
-    /// The rotation of what keys share.
+    /// The rotation of the shared part of keys.
     fn shared_rope(&self) -> RopeUse {
         RopeUse { head_dim: self.rotated, ..self.rope() }
     }
 
-    /// Of a head: columns of its own key and of its value in the projection, of the shared part and its own in the key.
+    /// Columns of a head: its own key and its value in the projection, the shared and its own part in the key.
     fn columns(&self, head: usize) -> [Range<usize>; 4] {
         let (from, to) = (head * (self.own + self.value), head * self.head_dim());
         [
@@ -73,7 +73,7 @@ struct Trim {
 }
 
 impl Ctx<'_> {
-    /// Keys and values [t, heads x head_dim] of the projection `kv` [t, heads x (own + value)] and of what all heads share,
+    /// Keys and values [t, heads x head_dim] from the projection `kv` [t, heads x (own + value)] and the shared part
     /// `rotated` [t, rotated], which is rotated here.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
-//! Rows of a value [n, c] at virtual tokens, which stand before a document and have ids from [`VIRTUAL`] on: added there, as the
-//! embeddings of prompt tuning (Lester et al., 2021), or in the place of what is there, as the keys and values of prefix tuning (Li and
-//! Liang, 2021).
+//! Rows of a value [n, c] at virtual tokens, which precede a document and have ids from [`VIRTUAL`] on: they are added,
+//! like the embeddings of prompt tuning (Lester et al., 2021), or replace the existing rows, like the keys and values
+//! of prefix tuning (Li and Liang, 2021).
 
 use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
@@ -26,7 +26,7 @@ impl Ctx<'_> {
         only(self.apply(Leading { name, replaces: false }, &[x, rows], &[]))
     }
 
-    /// `x` [t, c] with row `id - VIRTUAL` of `rows` [n, c] in its place at virtual tokens.
+    /// `x` [t, c] with its rows at virtual tokens replaced by row `id - VIRTUAL` of `rows` [n, c].
     #[track_caller]
     pub fn put_leading(&mut self, name: &'static str, x: Val, rows: Val) -> Val {
         only(self.apply(Leading { name, replaces: true }, &[x, rows], &[]))
@@ -84,7 +84,7 @@ impl Op for Leading {
     fn backward_weight(&self, _: &mut Exec<'_>, _: &Saved, _: &[Option<Tensor>], _: &[Option<Tensor>]) {}
 }
 
-/// `out` = the rows of `from` that are of text, and zeros at virtual tokens.
+/// `out` = the rows of `from` at text tokens, and zeros at virtual tokens.
 #[track_caller]
 fn text(x: &Exec<'_>, from: &Tensor, out: &Tensor) {
     let Some(text) = &x.batch.text else { panic!("leading: the batch does not say which tokens are text") };

@@ -1,4 +1,4 @@
-//! Rows at virtual tokens against the reference, in documents that all have them, and where there are none.
+//! Rows at virtual tokens compared with the reference, in documents that all have them, and in documents without.
 
 use super::reference::leading;
 use crate::batch::VIRTUAL;

@@ -1,4 +1,4 @@
-//! `y = x W^T + b`, with W stored [out, in] as the checkpoints have it.
+//! `y = x W^T + b`, with W stored [out, in] as in checkpoints.
 
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
@@ -14,9 +14,9 @@ mod tests;
 
 struct Linear {
     name: &'static str,
-    /// The result is f32 whatever x is.
+    /// True if the result is f32 whatever x is.
     wide: bool,
-    /// What its products are made of, if not of their operands as they are.
+    /// Format of the products' operands, if they are quantized.
     narrow: Option<NarrowLinear>,
 }
 
@@ -34,8 +34,8 @@ impl Ctx<'_> {
         y
     }
 
-    /// As [`Ctx::linear`] with an f32 result: what must not be rounded, as a router's logits. Its gradient is rounded to
-    /// the type of x where it meets the weight and x.
+    /// [`Ctx::linear`] with an f32 result, for values that must not be rounded, such as a router's logits. Its gradient
+    /// is rounded to the type of x for the products with the weight and x.
     #[track_caller]
     pub fn linear_wide(&mut self, name: &'static str, x: Val, weight: ParamId, bias: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
@@ -45,7 +45,7 @@ impl Ctx<'_> {
     }
 }
 
-/// A gradient in the type of what it is multiplied with.
+/// A gradient in the type of the tensor that it is multiplied with.
 fn like(x: &Exec<'_>, dy: &Tensor, other: &Tensor) -> Tensor {
     if dy.dtype() == other.dtype() {
         return dy.clone();

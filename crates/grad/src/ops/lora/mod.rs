@@ -1,11 +1,12 @@
 //! A projection with a low-rank adapter (LoRA; Hu et al., 2021, section 4.1): `y = x W^T + scale (x A^T) B^T + b`.
 //!
-//! A projection of several tensors of files (q, k and v; gate and up) has an adapter of its own for some of them: their A lie on top
-//! of each other, and each B makes its own columns of y. The low-rank terms are added to the product's result where it is, so an
-//! adapter makes no second value of y's size; `x A^T` is made again in the backward pass, which costs rank / columns of a product.
+//! A projection that fuses several tensors of files (q, k and v; gate and up) has separate adapters for some of them:
+//! their A are stacked, and each B computes its own columns of y. The low-rank terms are added to the product's result
+//! in place, so an adapter needs no second value of y's size; `x A^T` is recomputed in the backward pass, which costs
+//! rank / columns of a product.
 //!
-//! Over tensor parallel ranks W and B are cut as [`Ctx::column_parallel`] cuts W and A is whole, or W and A are cut as
-//! [`Ctx::row_parallel`] does and B is whole. What is whole then has a term of its gradient on every rank.
+//! Over tensor parallel ranks W and B are sharded as [`Ctx::column_parallel`] shards W, with A whole, or W and A as
+//! [`Ctx::row_parallel`] does, with B whole. A whole weight then has a term of its gradient on every rank.
 
 use std::ops::Range;
 
@@ -28,14 +29,14 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// How tensor parallel ranks share a projection.
+/// Sharding of a projection over tensor parallel ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinearCut {
-    /// Each computes all of it, for the rows that it has.
+    /// Each rank computes all of it, for its rows.
     Whole,
-    /// Each computes some columns.
+    /// Each rank computes some columns.
     Columns,
-    /// Each computes a term of the sum.
+    /// Each rank computes a term of the sum.
     Rows,
 }
 
@@ -47,7 +48,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Of these: the first column of each, and how many.
+    /// The runs with these first columns and lengths.
     ///
     /// # Panics
     /// If there are more than three.
@@ -73,12 +74,12 @@ impl Runs {
         self.list[..self.len].iter().copied()
     }
 
-    /// All columns of them.
+    /// Total number of columns.
     pub fn columns(&self) -> usize {
         self.iter().map(|(_, columns)| columns).sum()
     }
 
-    /// What one of several ranks has of them, each run cut into as many parts as there are ranks.
+    /// The part on one of several ranks; each run is divided equally among them.
     pub fn part(&self, ranks: usize) -> Runs {
         let mut part = *self;
         part.list.iter_mut().for_each(|(at, columns)| (*at, *columns) = (*at / ranks, *columns / ranks));
@@ -93,31 +94,31 @@ pub struct LoraUse {
     pub a: ParamId,
     /// [columns of all runs, rank].
     pub b: ParamId,
-    /// Multiply both together, of each run.
+    /// Factor of A and B together, for each run.
     pub scales: [f32; 3],
-    /// The columns of the whole projection that each adapter adds to.
+    /// The columns of the whole projection to which each adapter is added.
     pub runs: Runs,
-    /// [1, columns of all runs]: times the scale of its run it is added as well.
+    /// [1, columns of all runs]: added too, times the scale of its run.
     pub bias: Option<ParamId>,
-    /// What adapters read is dropped by chance, in steps that train.
+    /// Dropout of the adapters' inputs, in training steps.
     pub drops: Option<Drops>,
-    /// Its lengths, if it has some, are held as what columns are multiplied with ([`length_factors`]).
+    /// True if its magnitudes, if it has any, are stored as column factors ([`length_factors`]).
     pub fixed: bool,
 }
 
-/// Dropout of what an adapter reads (the `lora_dropout` of PEFT), by counters: see [`Dropout`] and [`Batch::keys`].
+/// Dropout of an adapter's input (the `lora_dropout` of PEFT), by counters: see [`Dropout`] and [`Batch::keys`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Drops {
-    /// The share that is dropped.
+    /// The dropout rate.
     pub rate: f32,
-    /// Of the projection among those of its layer.
+    /// Identifies the projection among those of its layer.
     pub salt: u32,
     /// The layer that the operations are recorded for.
     pub layer: usize,
 }
 
 impl Drops {
-    /// Those of one of the projection's adapters, of which the layer is so many further on.
+    /// The dropout of one of the projection's adapters, in a layer at distance `layers_on`.
     fn of_run(self, layers_on: i32, run: usize, first: usize) -> Dropout {
         let layer = (self.layer as u32).wrapping_add_signed(layers_on);
         let place = [layer, run as u32].iter().fold(self.salt, |hash, part| {
@@ -129,10 +130,10 @@ impl Drops {
 }
 
 impl LoraUse {
-    /// Of these weights; a scale for each run.
+    /// An adapter with these weights and a scale for each run.
     ///
     /// # Panics
-    /// If there are not as many scales as runs.
+    /// If the numbers of scales and runs differ.
     #[track_caller]
     pub fn new(a: ParamId, b: ParamId, of_runs: &[f32], runs: Runs) -> LoraUse {
         assert_eq!(of_runs.len(), runs.len(), "lora: scales of runs");
@@ -186,24 +187,24 @@ struct Lora {
     cut: LinearCut,
     spread: Spread,
     scales: [f32; 3],
-    /// Of the columns that are here.
+    /// The columns on this rank.
     runs: Runs,
-    /// The projection has a bias.
+    /// True if the projection has a bias.
     has_bias: bool,
-    /// Which of the weights is the adapters' own bias.
+    /// Index of the adapters' own bias among the weights.
     low_bias: Option<usize>,
     drops: Option<Drops>,
-    /// What the product with W is made of, if not of its operands as they are.
+    /// Format of the operands of the product with W, if they are quantized.
     narrow: Option<NarrowLinear>,
 }
 
-/// A product into a result of its own.
+/// A product with a new result.
 fn into<'a>(a: &'a Tensor, b: &'a Tensor, b_trans: bool, c: &'a Tensor) -> MatMul<'a> {
     MatMul { a, a_trans: false, b, b_trans, c, accumulate: false }
 }
 
 impl Lora {
-    /// Each run: its columns, the rows of B that make them, and the columns of `x A^T` that they are made of.
+    /// For each run: its columns, the rows of B that compute them, and the columns of `x A^T` that these use.
     fn parts(&self, rank: usize) -> impl Iterator<Item = [Range<usize>; 3]> + '_ {
         let mut first = 0;
         self.runs.iter().enumerate().map(move |(index, (at, columns))| {
@@ -228,10 +229,10 @@ impl Lora {
         u
     }
 
-    /// How the adapters of this pass drop what they read, if they do, and the keys of its rows.
+    /// Dropout of the adapters' inputs in this pass, if any, and the keys of its rows.
     ///
     /// # Panics
-    /// If ranks have rows of others.
+    /// If ranks have other rows.
     #[track_caller]
     fn drops(&self, x: &Exec<'_>, rows: &Tensor) -> Option<(Drops, Tensor)> {
         let drops = self.drops.filter(|_| x.trains)?;
@@ -240,13 +241,13 @@ impl Lora {
         Some((drops, keys))
     }
 
-    /// Drops elements of what an adapter reads, or of the gradient by it.
+    /// Applies dropout to an adapter's input, or to the gradient by it.
     fn drop(&self, x: &Exec<'_>, (drops, keys): &(Drops, Tensor), run: usize, rows: &Tensor) {
         let first = if self.cut == LinearCut::Rows { x.device.mesh.index(Axis::Tp) * rows.cols() } else { 0 };
         x.device.machine.dropout(rows, keys, drops.of_run(x.layers_on, run, first));
     }
 
-    /// What an adapter reads, after its dropout.
+    /// An adapter's input after dropout.
     fn kept(&self, x: &Exec<'_>, drops: &(Drops, Tensor), run: usize, rows: &Tensor) -> Tensor {
         let kept = x.device.empty(rows.rows(), rows.cols(), rows.dtype(), Category::Workspace);
         x.device.machine.copy(rows, &kept);
@@ -298,7 +299,7 @@ impl Lora {
         }
     }
 
-    /// `scale dy B`, of each run: the gradient of `x A^T`.
+    /// `scale dy B` for each run: the gradient of `x A^T`.
     fn low_gradient(&self, x: &Exec<'_>, dy: &Tensor, b: &Tensor) -> Tensor {
         let rank = b.cols();
         let du = x.device.empty(dy.rows(), self.runs.len() * rank, dy.dtype(), Category::Workspace);
@@ -342,7 +343,7 @@ impl Lora {
         }
     }
 
-    /// `c = dy W + du A`, with the gradient of `x A^T` if it is there already.
+    /// `c = dy W + du A`, with the gradient of `x A^T` if it exists already.
     fn back(
         &self,
         x: &Exec<'_>,
@@ -469,7 +470,7 @@ impl Op for Lora {
         }
         if let Some(dbias) = self.low_bias.and_then(|low| dw[low].as_ref()) {
             for (index, [columns, part, _]) in self.parts(0).enumerate() {
-                // Scaled first: the sum over tokens goes on where the tile before ended.
+                // Scaled first, so that the sum over tokens continues where the previous tile ended.
                 let dy = x.device.empty(own.rows(), part.len(), DType::F32, Category::Workspace);
                 x.device.machine.scale(&own.view_cols(columns), self.scales[index], &dy);
                 x.device.machine.bias_backward(&dy, &dbias.view_cols(part));

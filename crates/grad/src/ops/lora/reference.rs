@@ -10,7 +10,7 @@ pub(crate) fn lora(x: &Matrix, params: &[Matrix], scale: f64, runs: Runs) -> Mat
     linear(x, &adapted(params, scale, runs), params.get(3))
 }
 
-/// W with what the adapters add to it.
+/// W with the adapters' terms added.
 pub(crate) fn adapted(params: &[Matrix], scale: f64, runs: Runs) -> Matrix {
     let (a, b, mut weight) = (&params[0], &params[1], params[2].clone());
     let (rank, cols, mut first) = (b.cols, weight.cols, 0);

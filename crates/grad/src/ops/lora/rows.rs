@@ -1,10 +1,11 @@
-//! What adapters do to some rows alone: a batch has rows of several adapters over one base, and rows of none. The product with the weight
-//! is one, of all rows; then each adapter's rows get what it adds to them or multiplies their columns with, each with its own rank,
-//! scale, lengths or factors, and its own bias where it has one in place of the weight's. A row's result is, to the bit, what
-//! [`Ctx::lora`](crate::Ctx::lora), [`Ctx::rescale`](crate::Ctx::rescale) and [`Ctx::factors`](crate::Ctx::factors) give it.
+//! Adapters of some rows: a batch has rows of several adapters over one base, and rows without one. There is one
+//! product with the weight, for all rows; then each adapter's terms are added to its rows, or its factors multiply
+//! their columns, each with its own rank, scale, magnitudes or factors, and its own bias if it replaces the weight's. A
+//! row's result equals, to the bit, that of [`Ctx::lora`](crate::Ctx::lora), [`Ctx::rescale`](crate::Ctx::rescale) and
+//! [`Ctx::factors`](crate::Ctx::factors).
 //!
-//! Over tensor parallel ranks a term is cut as its weight is: of an output that is cut it is added to a rank's own columns, and where
-//! products are summed over the ranks it is a part of the sum.
+//! Over tensor parallel ranks a term is sharded like its weight: for a sharded output it is added to a rank's own
+//! columns, and if products are summed over the ranks it is a part of the sum.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,12 +19,12 @@ use crate::op::Exec;
 use crate::ops::rescale::inverse_lengths;
 use crate::params::{ParamId, Params};
 
-/// What an adapter does at a projection.
+/// The effect of an adapter on a projection.
 #[derive(Default)]
 pub struct RowTerm {
-    /// What it adds or multiplies with.
+    /// Its term or factors.
     kind: Option<Kind>,
-    /// [1, columns of all of the weight]: in place of the weight's own.
+    /// [1, columns of the whole weight]: replaces the weight's bias.
     bias: Option<Tensor>,
 }
 
@@ -47,7 +48,7 @@ struct Low {
     b: Tensor,
     /// [1, columns of all runs].
     bias: Option<Tensor>,
-    /// f32 [1, columns of all runs]: what columns are multiplied with before the weight's bias is added (DoRA).
+    /// f32 [1, columns of all runs]: column factors applied before the weight's bias is added (DoRA).
     lengths: Option<Tensor>,
 }
 
@@ -56,22 +57,22 @@ struct Factors {
     runs: Runs,
     /// [1, columns of all runs].
     factors: Tensor,
-    /// Of what is multiplied with the weight, not of the result.
+    /// True if factors apply to the input of the product, not to the result.
     input: bool,
 }
 
-/// What an adapter does, by the weights whose products it changes.
+/// The effects of an adapter, by weight.
 pub type Terms = BTreeMap<ParamId, RowTerm>;
 
 /// Rows of a batch that have an adapter's terms.
 pub struct RowTerms {
-    /// Which.
+    /// The rows.
     pub rows: Range<usize>,
     /// The terms.
     pub terms: Rc<Terms>,
 }
 
-/// How many ranks share a projection, and how.
+/// Sharding of a projection, and the number of ranks.
 pub type RowCut = (LinearCut, usize);
 
 impl Low {
@@ -93,8 +94,8 @@ impl Low {
     }
 }
 
-/// f32 [1, columns of all runs]: what lengths multiply columns with, of the directions that a low-rank term and `weight`, packed or not,
-/// have together. Where ranks have some columns of the weight each, all of them have to ask.
+/// f32 [1, columns of all runs]: the column factors that magnitudes yield for the directions of a low-rank term plus
+/// `weight`, packed or not. If ranks have some columns of the weight each, all of them have to call this.
 pub fn length_factors(
     device: &Device,
     (lora, lengths): (LoraUse, ParamId),
@@ -112,13 +113,14 @@ pub fn length_factors(
 }
 
 impl RowTerm {
-    /// A low-rank term of these weights, which are in memory.
+    /// A low-rank term with these weights, which are in memory.
     pub fn low(lora: LoraUse, cut: RowCut, params: &Params) -> RowTerm {
         Kind::Low(Low::new(lora, cut, params)).into()
     }
 
-    /// The same with lengths [1, columns of all runs] of the directions that it and `weight`, packed or not, have together. What columns
-    /// are multiplied with is made here, and kept; where ranks have some columns of the weight each, all of them have to make it.
+    /// A low-rank term with magnitudes [1, columns of all runs] of the directions of it plus `weight`, packed or not.
+    /// Column factors are computed here and kept; if ranks have some columns of the weight each, all of them have to
+    /// call this.
     pub fn rescaled(
         device: &Device,
         (lora, lengths): (LoraUse, ParamId),
@@ -131,7 +133,7 @@ impl RowTerm {
         Kind::Low(Low { lengths: Some(kept), ..low }).into()
     }
 
-    /// Factors [1, columns of all runs] of columns of the result, or of what is multiplied with the weight.
+    /// Factors [1, columns of all runs] of columns of the result, or of the input.
     pub fn factors(
         (factors, runs, input): (ParamId, Runs, bool),
         (cut, ranks): RowCut,
@@ -142,17 +144,17 @@ impl RowTerm {
         Kind::Factors(Factors { runs, factors: params.tensor(factors), input }).into()
     }
 
-    /// The same with a bias [1, columns of all of the weight] in place of the weight's, which has one.
+    /// Replaces the weight's bias by one [1, columns of the whole weight].
     pub fn with_bias(self, bias: ParamId, params: &Params) -> RowTerm {
         RowTerm { bias: Some(params.tensor(bias)), ..self }
     }
 
-    /// It does nothing.
+    /// True if it has no effect.
     pub fn is_nothing(&self) -> bool {
         self.kind.is_none() && self.bias.is_none()
     }
 
-    /// All that the work on a machine without data depends on.
+    /// Everything on which the work on a machine without data depends.
     fn sizes(&self) -> [u64; 5] {
         let own = u64::from(self.bias.is_some());
         match &self.kind {
@@ -169,7 +171,7 @@ impl RowTerm {
 }
 
 impl RowTerms {
-    /// All that the work on a machine without data depends on, as numbers.
+    /// Everything on which the work on a machine without data depends, as numbers.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
         let of = |(id, term): (&ParamId, &RowTerm)| [u64::from(id.0)].into_iter().chain(term.sizes());
         [self.rows.start, self.rows.end]
@@ -190,7 +192,7 @@ fn multiply_columns(device: &Device, runs: Runs, factors: &Tensor, rows: &Tensor
 }
 
 impl Exec<'_> {
-    /// What the product at hand multiplies with its weight: `from`, or a copy in which some rows are multiplied by factors.
+    /// The input of the current product: `from`, or a copy in which some rows are multiplied by factors.
     pub(crate) fn begin_rows(&self, from: &Tensor) -> Tensor {
         let mut copy = None;
         self.each_term(|term, rows| {
@@ -205,7 +207,7 @@ impl Exec<'_> {
         copy.unwrap_or_else(|| from.clone())
     }
 
-    /// Adds to rows of the result of the product at hand the low-rank terms that they have.
+    /// Adds the rows' low-rank terms to the result of the current product.
     pub(crate) fn add_row_terms(&self, from: &Tensor, to: &Tensor) {
         self.each_term(|term, rows| {
             if let Some(Kind::Low(Low { lora, a, b, .. })) = &term.kind {
@@ -223,7 +225,7 @@ impl Exec<'_> {
         });
     }
 
-    /// Adds the weight's bias to the whole result; to rows whose adapter has one of its own that.
+    /// Adds the weight's bias to the whole result, or an adapter's own bias to its rows.
     pub(crate) fn add_biases(&self, to: &Tensor, bias: &Tensor) {
         let (mut own, mut from) = (Vec::new(), 0);
         self.each_term(|term, rows| own.extend(term.bias.clone().map(|bias| (rows, bias))));
@@ -241,7 +243,7 @@ impl Exec<'_> {
         add(from..to.rows(), bias);
     }
 
-    /// What comes after the weight's bias: that of terms, and factors of the result.
+    /// Steps after the weight's bias: biases of terms, and factors of the result.
     pub(crate) fn finish_rows(&self, to: &Tensor) {
         self.each_term(|term, rows| match &term.kind {
             Some(Kind::Low(Low { lora, bias: Some(bias), .. })) => {
@@ -254,7 +256,7 @@ impl Exec<'_> {
         });
     }
 
-    /// The terms of the weight at hand, each with its rows of the tile.
+    /// The terms of the current weight, each with its rows of the tile.
     fn each_term(&self, mut work: impl FnMut(&RowTerm, Range<usize>)) {
         let (Some(weight), tile) = (self.weight, &self.rows) else { return };
         for RowTerms { rows, terms } in &self.batch.terms {

@@ -36,7 +36,7 @@ fn adapters_of_all_and_of_some_columns() {
     check([33, 16, 40, 1], &[(16, 12)], true);
 }
 
-/// A bias of the adapters' own, times the scale of its run.
+/// A bias of the adapters' own is multiplied by the scale of its run.
 #[test]
 fn adapters_with_biases() {
     let runs = Runs::new(&[(0, 16), (28, 12)]);
@@ -65,7 +65,8 @@ fn adapters_with_biases() {
     });
 }
 
-/// What an adapter reads is dropped by the keys of its rows, in training alone; each adapter of a projection drops others.
+/// Dropout of an adapter's input depends on the keys of its rows, in training only; the adapters of a projection drop
+/// different elements.
 #[test]
 fn adapters_drop_what_they_read() {
     let runs = Runs::new(&[(0, 16), (28, 12)]);

@@ -1,5 +1,6 @@
-//! The recurrence of an LSTM (Hochreiter and Schmidhuber, 1997) with PyTorch's gates, over the rows of a table: a few virtual tokens, not
-//! the tokens of a batch. Products with the state run on the machine, a row each; gates are made on the host, in f64.
+//! The recurrence of an LSTM (Hochreiter and Schmidhuber, 1997) with PyTorch's gates, over the rows of a table: a few
+//! virtual tokens, not the tokens of a batch. Products with the state run on the machine, one per row; gates are
+//! computed on the host, in f64.
 
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
@@ -18,9 +19,9 @@ struct Lstm {
 }
 
 impl Ctx<'_> {
-    /// Hidden states [n, h] of rows `z` [n, 4h], which are what the input gives the gates i, f, g and o, with what the state before gives
-    /// them through `weight` [4h, h] and `bias` [1, 4h]. The first row's state before is zero; `reversed` begins with the last row. All
-    /// rows are one sequence, so it stands outside rows regions.
+    /// Hidden states [n, h] from rows `z` [n, 4h], the input's contributions to the gates i, f, g and o; those of the
+    /// previous state come through `weight` [4h, h] and `bias` [1, 4h]. The state before the first row is zero;
+    /// `reversed` starts with the last row. All rows are one sequence, so this must be outside rows regions.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -51,7 +52,7 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 impl Cell {
-    /// From the sums before the gates [4h] and the cell before.
+    /// From the sums before the gates [4h] and the previous cell.
     fn of(sums: &[f64], before: &[f64]) -> Cell {
         let h = before.len();
         let gate = |at: usize, act: fn(f64) -> f64| -> Vec<f64> {
@@ -66,7 +67,8 @@ impl Cell {
         self.o.iter().zip(&self.c).map(|(o, c)| o * c.tanh()).collect()
     }
 
-    /// Gradients of the sums, from that of the hidden state; `dc` is that of the cell from later rows, and becomes that of the cell before.
+    /// Gradients of the sums, from that of the hidden state; `dc` is the cell's gradient from later rows, and becomes
+    /// that of the previous cell.
     fn backward(&self, dh: &[f64], before: &[f64], dc: &mut [f64]) -> Vec<f64> {
         let h = dh.len();
         let mut sums = vec![0.0; 4 * h];
@@ -84,7 +86,7 @@ impl Cell {
     }
 }
 
-/// Denormal numbers as zeros, as kernels have them.
+/// Replaces denormal numbers by zeros, like kernels.
 fn flushed(x: f32) -> f32 {
     if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
 }
@@ -94,7 +96,7 @@ fn host(x: &Exec<'_>, tensor: &Tensor) -> Vec<f64> {
     x.device.to_f32(tensor).into_iter().map(|x| f64::from(flushed(x))).collect()
 }
 
-/// Writes a row; `wide` f32 [1, its columns] is what it is made of.
+/// Writes a row; `wide` is an f32 buffer for the conversion.
 fn write(x: &Exec<'_>, to: &Tensor, row: usize, (values, wide): (&[f64], &Tensor)) {
     let bytes: Vec<u8> = values.iter().flat_map(|x| flushed(*x as f32).to_le_bytes()).collect();
     x.device.machine.write(wide, &bytes);
@@ -106,24 +108,24 @@ fn product<'a>(a: &'a Tensor, b: &'a Tensor, b_trans: bool, c: &'a Tensor) -> Ma
 }
 
 impl Lstm {
-    /// The rows in the order of the sequence.
+    /// The rows in sequence order.
     fn order(&self, rows: usize) -> Vec<usize> {
         if self.reversed { (0..rows).rev().collect() } else { (0..rows).collect() }
     }
 
-    /// The sums before a row's gates: of its input, of the state before and of the bias.
+    /// The sums before a row's gates: input, previous state and bias.
     fn sums(z: &[f64], state: &[f64], bias: &[f64]) -> Vec<f64> {
         z.iter().zip(state).zip(bias).map(|((z, state), bias)| z + state + bias).collect()
     }
 
-    /// The gradient of the input [n, 4h], as that is stored.
+    /// The gradient of the input [n, 4h], in its storage type.
     fn gradient(&self, x: &Exec<'_>, saved: &Saved, dy: &Tensor) -> Tensor {
         let (z, y, [weight, bias]) = (saved.input(0), saved.output(0), [0, 1].map(|at| &saved.params[at]));
         let ([n, h], data) = (y.shape(), x.device.machine.has_data());
         let dz = x.device.empty(n, 4 * h, z.dtype(), Category::Workspace);
         let f32s = |rows, cols| x.device.empty(rows, cols, DType::F32, Category::Workspace);
         let (states, below, wide) = (f32s(n, 4 * h), f32s(1, h), f32s(1, 4 * h));
-        // What each row's hidden state gives the row after it.
+        // Contribution of each row's hidden state to the next row.
         x.matmul(product(y, weight, true, &states));
         let (z, states, bias, dy) = (host(x, z), host(x, &states), host(x, bias), host(x, dy));
         let (order, nothing) = (self.order(n), vec![0.0; 4 * h]);
@@ -153,7 +155,7 @@ impl Lstm {
         dz
     }
 
-    /// The cell before that at a place in the sequence; zeros before the first.
+    /// The cell before that at a position of the sequence; zeros before the first.
     fn before<'c>(&self, cells: &'c [Cell], at: usize, h: usize) -> std::borrow::Cow<'c, [f64]> {
         match at.checked_sub(1) {
             Some(before) => std::borrow::Cow::Borrowed(&cells[before].c),
@@ -223,7 +225,7 @@ impl Op for Lstm {
         let (dz, y) = (self.gradient(x, saved, dy), saved.output(0));
         let n = y.rows();
         if let Some(c) = dw[0].as_ref().filter(|_| n > 1) {
-            // Of each row but the first of the sequence, by the state before it.
+            // The term of each row but the first of the sequence, with the previous state.
             let [rows, before] = if self.reversed { [0..n - 1, 1..n] } else { [1..n, 0..n - 1] };
             let (a, b) = (&dz.view_rows(rows), &y.view_rows(before));
             x.matmul(MatMul { a, a_trans: true, b, b_trans: false, c, accumulate: true });

@@ -1,4 +1,4 @@
-//! The definition (PyTorch's `torch.nn.LSTM`): with the sums s of what the input, the state before and the bias give,
+//! The definition (PyTorch's `torch.nn.LSTM`): with the sums s of the contributions of input, previous state and bias,
 //! `i, f, o = sigmoid(s)`, `g = tanh(s)`, `c = f c' + i g`, `h = o tanh(c)`.
 
 use crate::testing::Matrix;

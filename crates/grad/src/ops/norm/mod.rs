@@ -1,6 +1,6 @@
 //! RMSNorm (Zhang and Sennrich, 2019) and LayerNorm (Ba et al., 2016), with the weight forms of the families.
 //!
-//! The weight may be narrower than x: each group of its width is then normalised alone (per-head q and k norms).
+//! If the weight is narrower than x, each group of its width is normalised separately (per-head q and k norms).
 
 use fathom_tensor::{Category, DType, Norm as Call, NormBackward, NormKind, Tensor};
 
@@ -91,7 +91,7 @@ impl Op for Norm {
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
         let Some(dy) = &dy[0] else { return };
         let dbias = dw.get(1).and_then(Option::as_ref);
-        // Both come together; where the bias alone is trained, the weight's gradient goes to scratch.
+        // Both are computed together; if only the bias is trained, the weight's gradient goes to scratch.
         let scratch = || {
             let width = saved.params[0].cols();
             x.device.zeros(1, width, DType::F32, Category::Workspace)

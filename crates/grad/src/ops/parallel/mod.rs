@@ -1,9 +1,10 @@
-//! Linear layers whose weights are spread over tensor parallel ranks (Shoeybi et al., 2019): where a sub-layer begins every
-//! rank computes some columns of the output, where it ends a term of it, and the terms are summed.
+//! Linear layers whose weights are sharded over tensor parallel ranks (Shoeybi et al., 2019): at the beginning of a
+//! sub-layer every rank computes some columns of the output, at its end a term of it, and the terms are summed.
 //!
-//! With shared rows (Megatron's sequence parallel, Korthikanti et al., 2022) a sub-layer collects the rows where it begins and
-//! each rank keeps the sum of its share where it ends. In a rows region this happens tile by tile, and inside a tile share by
-//! share: the rows of one rank travel while those of another are multiplied. One rank alone records the plain operation.
+//! With shared rows (Megatron's sequence parallel, Korthikanti et al., 2022) a sub-layer gathers the rows at its
+//! beginning and each rank keeps the sum of its share at its end. In a rows region this happens tile by tile, and
+//! inside a tile share by share: the rows of one rank are in flight while those of another are multiplied. A single
+//! rank records the plain operation.
 
 use fathom_tensor::mesh::{Axis, Group};
 use fathom_tensor::{Category, MatMul, Tensor};
@@ -15,8 +16,8 @@ use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, Saved, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 impl Ctx<'_> {
-    /// `y = x W^T + b` with the rows of W, packed or not, and b spread over the ranks: each computes some columns of y. The gradient of x is
-    /// summed over the ranks.
+    /// `y = x W^T + b` with the rows of W, packed or not, and b sharded over the ranks: each computes some columns of
+    /// y. The gradient of x is summed over the ranks.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -39,8 +40,8 @@ impl Ctx<'_> {
         y
     }
 
-    /// `y = x W^T + b` with the columns of W, packed or not, and so of x, spread over the ranks: y is the sum of what each computes, and b is
-    /// added to the sum.
+    /// `y = x W^T + b` with the columns of W, packed or not, and so of x, sharded over the ranks: y is the sum of their
+    /// products, and b is added to the sum.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -64,7 +65,7 @@ impl Ctx<'_> {
         y
     }
 
-    /// The sum of what the ranks have of x; of shared rows each rank keeps its share.
+    /// The sum of x over the ranks; with shared rows each rank keeps its share.
     pub(crate) fn sum(&mut self, name: &'static str, x: Val) -> Val {
         let share = self.spread.share();
         only(self.apply_to(share, Sum { name, spread: self.spread }, &[x], &[]))
@@ -82,7 +83,7 @@ fn parts(all: &Tensor, ranks: usize) -> Vec<Tensor> {
     (0..ranks).map(|rank| all.view_rows(rank * rows..(rank + 1) * rows)).collect()
 }
 
-/// All rows, where each rank has a share of them.
+/// All rows, if each rank has a share of them.
 pub(super) fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
     if !spread.rows {
         return mine.clone();
@@ -92,8 +93,8 @@ pub(super) fn collect(x: &Exec<'_>, mine: &Tensor, spread: Spread) -> Tensor {
     all
 }
 
-/// The sum over the ranks of what `product(rows of from, result)` writes, into `out`: all of it, or this rank's share. A share of
-/// the rows travels while the product of the next is made.
+/// The sum over the ranks of the results of `product(rows of from, result)`, into `out`: all of it, or this rank's
+/// share. A share of the rows is in flight while the next product is computed.
 pub(super) fn summed(
     x: &Exec<'_>,
     from: &Tensor,
@@ -110,8 +111,8 @@ pub(super) fn summed(
     group(x).reduce_scatter_made(x.device, &terms, out, &mut |rank| product(&rows[rank], &terms[rank]));
 }
 
-/// `product(rows, their result)` of the rows of all ranks, into `out`: those of this rank while those of the others are on their
-/// way.
+/// `product(rows, their result)` for the rows of all ranks, into `out`: this rank's first, while those of the others
+/// are in flight.
 pub(super) fn collected(
     x: &Exec<'_>,
     mine: &Tensor,
@@ -132,13 +133,13 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// Both kinds: where a sub-layer begins rows are collected before the product, where it `ends` the products are summed after it.
-/// Their gradients do the other thing.
+/// Both kinds: at the beginning of a sub-layer rows are gathered before the product; if it `ends` one, the products are
+/// summed afterwards. Their gradients do the reverse.
 struct Parallel {
     name: &'static str,
     spread: Spread,
     ends: bool,
-    /// What its products are made of, if not of their operands as they are.
+    /// Format of the products' operands, if they are quantized.
     narrow: Option<NarrowLinear>,
 }
 

@@ -1,5 +1,5 @@
-//! What tensor parallel ranks do between their products: a rank's share of the tokens or columns that all have, all of those that
-//! each has a share of, and what all need whole although each works on a part.
+//! Operations of tensor parallel ranks between products: a rank's share of tokens or columns that all ranks have, all
+//! of those of which each has a share, and values that all need whole although each works on a part.
 
 use fathom_tensor::{Category, Tensor};
 
@@ -10,28 +10,30 @@ use crate::ops::only;
 use crate::{Batch, Ctx, Val};
 
 impl Ctx<'_> {
-    /// This rank's share of the rows, for what tensor parallel ranks do for some tokens each although they have all of them:
-    /// x itself where they share the rows already. Shares differ by one where there are other numbers of rows; that of a rank may be empty.
+    /// This rank's share of the rows, for work that tensor parallel ranks do for some tokens each although they have
+    /// all of them: x itself if they share the rows already. Shares differ by one if rows do not divide; a rank's may
+    /// be empty.
     pub fn own_rows(&mut self, name: &'static str, x: Val) -> Val {
         if self.spread.rows { x } else { self.piece(name, x, [Kind::Own, Kind::Rows], self.spread.ranks) }
     }
 
-    /// All rows of what [`Ctx::own_rows`] gave each rank a share of, where all ranks have them.
+    /// All rows, from the shares of [`Ctx::own_rows`], if all ranks need them.
     pub fn all_rows(&mut self, name: &'static str, x: Val) -> Val {
         if self.spread.rows { x } else { self.piece(name, x, [Kind::All, Kind::Rows], 1) }
     }
 
-    /// The columns of x that are this rank's of those that all have.
+    /// This rank's share of the columns that all ranks have.
     pub fn own_cols(&mut self, name: &'static str, x: Val) -> Val {
         self.piece(name, x, [Kind::Own, Kind::Cols], 1)
     }
 
-    /// The columns of all ranks, side by side: all of them then do the same with it.
+    /// The columns of all ranks, side by side; all ranks then compute the same with them.
     pub fn all_cols(&mut self, name: &'static str, x: Val) -> Val {
         self.piece(name, x, [Kind::All, Kind::Cols], 1)
     }
 
-    /// All rows of x for ranks that each do something else with it (Megatron's f): the gradient is the sum of theirs.
+    /// All rows of x for ranks that each compute something different from it (Megatron's f): the gradient is the sum of
+    /// theirs.
     pub fn enter(&mut self, name: &'static str, x: Val) -> Val {
         let spread = self.spread;
         match spread.ranks {
@@ -48,7 +50,7 @@ impl Ctx<'_> {
     }
 }
 
-/// Which way, and along what.
+/// Direction, and axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Own,
@@ -57,7 +59,7 @@ enum Kind {
     Cols,
 }
 
-/// A rank's share of what all have, or all of what each has a share of; the gradient does the other.
+/// A rank's share of a common value, or the whole of shared parts; the gradient does the reverse.
 struct Piece {
     name: &'static str,
     ranks: usize,

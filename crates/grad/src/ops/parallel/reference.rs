@@ -1,4 +1,4 @@
-//! Two layers with an activation between them, on one rank: what the parts of several ranks add up to.
+//! Two layers with an activation between them, on one rank: the sum of the parts of several ranks.
 
 use crate::ops::linear::reference::linear;
 use crate::testing::Matrix;

@@ -1,11 +1,11 @@
-//! Which row of a table of distances a distance has.
+//! Rows of a table of distances.
 
 /// A table of `2 span` rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Distances {
     /// Half the rows.
     pub span: usize,
-    /// Distances beyond half of `span` share rows by their logarithm.
+    /// True if distances beyond half of `span` share rows by their logarithm.
     pub buckets: bool,
     /// Distance at which the logarithm ends.
     pub max_distance: usize,
@@ -19,7 +19,7 @@ impl Distances {
         (1 - n as i64..n as i64).map(row).collect()
     }
 
-    /// Distances up to half the span as they are, those beyond by their logarithm, in f32 as Transformers computes it.
+    /// Distances up to half the span are unchanged, larger ones follow their logarithm, in f32 as in Transformers.
     fn bucket(self, distance: i64) -> i64 {
         let mid = (self.span / 2) as i64;
         if !self.buckets || distance.abs() <= mid {

@@ -1,8 +1,8 @@
-//! Disentangled attention (He et al., arXiv 2006.03654, section 3.1): a score is the sum of content to content, content to
-//! position and position to content, where positions are rows of a table of distances. Texts are short, so the scores of one
-//! head are formed; they meet on the host, where their softmax is made.
+//! Disentangled attention (He et al., arXiv 2006.03654, section 3.1): a score is the sum of content to content, content
+//! to position and position to content, where positions are rows of a table of distances. Texts are short, so the
+//! scores of one head are materialised; they are combined on the host, where their softmax is computed.
 //!
-//! Each document attends in itself, under a mask of its own.
+//! Each document attends separately, under a mask of its own.
 
 mod distances;
 
@@ -22,7 +22,7 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// How a layer attends.
+/// Attention of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelativeUse {
     /// Index of the first document's mask.
@@ -33,9 +33,9 @@ pub struct RelativeUse {
     pub scale: f32,
     /// The rows of distances.
     pub distances: Distances,
-    /// Content meets the position of the key: positions are the fourth input.
+    /// True if content attends to the key's position: positions are the fourth input.
     pub c2p: bool,
-    /// The key's content meets the position of the query: positions are the last input.
+    /// True if the key's content attends to the query's position: positions are the last input.
     pub p2c: bool,
 }
 
@@ -99,7 +99,7 @@ impl Head<'_> {
                 (self.how.distances.rows(n), 2 * self.how.distances.span, self.how.scale);
             fill(x, &out, &|i, values| {
                 for (j, value) in values.iter_mut().enumerate() {
-                    // The distance of query i from key j, from -(n - 1) on.
+                    // The distance of query i from key j, starting at -(n - 1).
                     let at = rows[i + n - 1 - j];
                     let c2p = of_keys.get(i * span + at).copied().unwrap_or(0.0);
                     let p2c = of_queries.get(j * span + at).copied().unwrap_or(0.0);
@@ -129,7 +129,7 @@ impl Head<'_> {
         ds
     }
 
-    /// Gradients of one term of the scores, [n, 2 span]: of queries with the distances of keys, or of keys with those of
+    /// Gradients of one term of the scores, [n, 2 span]: queries with the distances of keys, or keys with those of
     /// queries.
     fn term(&self, x: &Exec<'_>, ds: &Tensor, queries: bool) -> Tensor {
         let (n, distances) = (self.rows.len(), self.how.distances);
@@ -148,7 +148,7 @@ impl Head<'_> {
     }
 }
 
-/// The elements on the host; none of a tensor that is not there.
+/// The elements on the host; empty without a tensor.
 fn host(x: &Exec<'_>, tensor: Option<&Tensor>) -> Vec<f32> {
     tensor.map_or(Vec::new(), |tensor| x.device.to_f32(tensor))
 }
@@ -188,7 +188,7 @@ fn product(x: &Exec<'_>, [a, b]: [&Tensor; 2], [a_trans, b_trans]: [bool; 2]) ->
     c
 }
 
-/// As another tensor is stored.
+/// Converts to the type of another tensor.
 fn like(x: &Exec<'_>, tensor: Tensor, other: &Tensor) -> Tensor {
     if tensor.dtype() == other.dtype() {
         return tensor;
@@ -199,7 +199,7 @@ fn like(x: &Exec<'_>, tensor: Tensor, other: &Tensor) -> Tensor {
 }
 
 impl Relative {
-    /// All heads of all documents.
+    /// Processes all heads of all documents.
     fn each(&self, x: &mut Exec<'_>, ins: &[Tensor], work: &mut dyn FnMut(&Exec<'_>, &Head<'_>)) {
         let (batch, how) = (x.batch, self.how);
         for (rows, _) in documents(batch, how.mask) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::RelativeUse;
 use crate::testing::Matrix;
 
-/// [q | k | v] of documents, with keys and queries of distances: what every head attends to.
+/// The attention outputs of [q | k | v] of documents, with keys and queries of distances.
 pub(crate) fn relative(
     x: &Matrix,
     [keys, queries]: [Option<&Matrix>; 2],

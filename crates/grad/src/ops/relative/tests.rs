@@ -1,4 +1,4 @@
-//! Every choice of terms against the reference, of documents that are longer and shorter than the table of distances.
+//! Every choice of terms compared with the reference, for documents longer and shorter than the table of distances.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
-//! The directions of an adapted projection with a trained length each (DoRA; Liu et al., 2024, equations 5 and 11): column o of the
-//! result is multiplied with `m[o] / |W[o] + scale B[o] A|` and gets its bias. The length that divides is a constant for the
-//! gradient (section 4.3 there).
+//! An adapted projection with a trained magnitude per column (DoRA; Liu et al., 2024, equations 5 and 11): column o of
+//! the result is multiplied by `m[o] / |W[o] + scale B[o] A|` and gets its bias. The norm in the divisor is a constant
+//! for the gradient (section 4.3 there).
 //!
-//! Lengths are made from the weights each time, by runs of rows: a run has `W + scale B A` as f32.
+//! Norms are computed from the weights each time, by runs of rows: a run has `W + scale B A` as f32.
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
@@ -18,12 +18,13 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-/// Elements of `W + scale B A` that are in memory at once.
+/// Elements of `W + scale B A` in memory at once.
 const ELEMENTS: usize = 1 << 18;
 
 impl Ctx<'_> {
-    /// What [`Ctx::lora`] made without a bias, x [t, out], with the length m [1, columns of all runs] of each adapted column; `weight`,
-    /// packed or not, and `bias` are the projection's. Where the term is [`LoraUse::fixed`], m is what columns are multiplied with.
+    /// Applies magnitudes m [1, columns of all runs] to the adapted columns of x [t, out], the output of [`Ctx::lora`]
+    /// without a bias; `weight`, packed or not, and `bias` are the projection's. If the term is [`LoraUse::fixed`], m
+    /// has the column factors.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -52,25 +53,25 @@ struct Rescale {
     name: &'static str,
     scales: [f32; 3],
     runs: Runs,
-    /// Ranks have some columns of the weight each.
+    /// True if ranks have some columns of the weight each.
     sums: bool,
-    /// The first of the weights is what columns are multiplied with, and nothing else is read but the bias.
+    /// True if the first weight has the column factors, and nothing else is read but the bias.
     fixed: bool,
 }
 
 impl Rescale {
-    /// f32 [1, columns of all runs]: one over each length.
+    /// f32 [1, columns of all runs]: the reciprocal of each norm.
     fn inverse_lengths(&self, x: &Exec<'_>, params: &[Tensor]) -> Tensor {
         let weights = [&params[1], &params[2], &params[3]];
         inverse_lengths(x.device, (self.runs, self.scales, self.sums), weights)
     }
 
-    /// Which of the weights is the bias.
+    /// Index of the bias among the weights.
     fn bias(&self) -> usize {
         if self.fixed { 1 } else { 4 }
     }
 
-    /// f32 [1, columns of all runs]: what columns are multiplied with.
+    /// f32 [1, columns of all runs]: the column factors.
     fn factors(&self, x: &Exec<'_>, params: &[Tensor]) -> Tensor {
         if self.fixed {
             return params[0].clone();
@@ -81,8 +82,8 @@ impl Rescale {
     }
 }
 
-/// f32 [1, columns of all runs]: one over the length of each row of `W + scale B A`, of weights A, B and W, which may be packed; `sums`:
-/// ranks have some columns of W and A each, and all of them ask.
+/// f32 [1, columns of all runs]: the reciprocal norm of each row of `W + scale B A`, from weights A, B and W, which may
+/// be packed; with `sums`, ranks have some columns of W and A each, and all of them call this.
 pub(super) fn inverse_lengths(
     device: &Device,
     (runs, scales, sums): (Runs, [f32; 3], bool),
@@ -137,8 +138,8 @@ pub(super) fn multiply_runs(x: &Exec<'_>, runs: Runs, from: &Tensor, factors: &T
     }
 }
 
-/// `sums += ` the sum over rows of `a b`, of the columns of each run, times factors if they are given; f32 [1, columns of all runs].
-/// Rows are taken in whole chunks.
+/// `sums += ` the sum over rows of `a b`, for the columns of each run, times factors if given; f32 [1, columns of all
+/// runs]. Rows are processed in whole chunks.
 pub(super) fn sum_runs(
     x: &Exec<'_>,
     runs: Runs,
@@ -209,7 +210,7 @@ impl Op for Rescale {
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &Saved, dy: &[Option<Tensor>], dw: &[Option<Tensor>]) {
         let Some(dy) = &dy[0] else { return };
         if let Some(dm) = &dw[0] {
-            // The gradient by what is divided by a length, on top of those of earlier tokens: their order stays.
+            // The gradient by the normalised values, added to those of earlier tokens: their order is kept.
             let inverse = (!self.fixed).then(|| self.inverse_lengths(x, &saved.params));
             sum_runs(x, self.runs, ([dy, saved.input(0)], inverse.as_ref()), dm);
         }

@@ -1,4 +1,4 @@
-//! Lengths of all and of some columns against the reference.
+//! Magnitudes of all and of some columns compared with the reference.
 
 use super::reference::rescale;
 use crate::ops::lora::reference::adapted;
@@ -41,7 +41,7 @@ fn lengths_of_all_and_of_some_columns() {
     check([130, 24, 40, 4], &[(0, 16), (28, 12)], true);
 }
 
-/// Factors that were made before: nothing else is read.
+/// Precomputed factors: nothing else is read.
 #[test]
 fn lengths_that_are_fixed() {
     for (tokens, out, runs, bias) in [(5, 9, &[(0, 9)][..], false), (130, 40, &[(0, 16), (28, 12)], true)] {

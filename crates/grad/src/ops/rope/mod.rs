@@ -11,19 +11,19 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// Which rotation a layer uses.
+/// The rotation of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeUse {
     /// Index of the batch's table.
     pub table: usize,
     /// Columns of one head.
     pub head_dim: usize,
-    /// Pairs are neighbours instead of halves.
+    /// True if pairs are adjacent columns instead of halves.
     pub interleaved: bool,
 }
 
 impl RopeUse {
-    /// Rotates x into out (adding if `accumulate`), back if `inverse`.
+    /// Rotates `from` into `out` (adding if `accumulate`), or back if `inverse`.
     pub(super) fn run(self, x: &Exec<'_>, from: &Tensor, out: &Tensor, inverse: bool, accumulate: bool) {
         let table = x.batch.ropes[self.table].rows(x.device, &x.batch.positions, x.rows.clone());
         let (head_dim, interleaved) = (self.head_dim, self.interleaved);

@@ -4,7 +4,7 @@ use super::RopeUse;
 use super::reference::rope;
 use crate::testing::{self, Rotation, Stream};
 
-/// One rotation: columns of a head, and how many of them turn.
+/// One rotation: columns of a head, and how many of them are rotated.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     lengths: &'static [usize],

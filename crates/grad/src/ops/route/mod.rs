@@ -1,4 +1,4 @@
-//! A router: which experts a token goes to, and with which weights. What was chosen is data on the device.
+//! A router: the experts of each token, and their weights. The choice is data on the device.
 
 use fathom_tensor::{DType, LimitExperts, Route as Call, RouteBackward, Routing, Tensor};
 
@@ -13,13 +13,13 @@ mod tests;
 struct Route {
     names: [&'static str; 2],
     routing: Routing,
-    /// The row of [`Exec::loads`] where it counts.
+    /// The row of [`Exec::loads`] for its counts.
     layer: Option<usize>,
 }
 
 impl Ctx<'_> {
     /// Chooses `top_k` experts for each token from f32 logits [t, experts]: weights f32 [t, k] and their experts i32
-    /// [t, k]. `bias` f32 [1, experts] joins the choice only and gets no gradient.
+    /// [t, k]. `bias` f32 [1, experts] affects only the choice and gets no gradient.
     ///
     /// # Panics
     /// If the shapes do not fit.
@@ -36,7 +36,8 @@ impl Ctx<'_> {
         [outs[0], outs[1]]
     }
 
-    /// As [`Ctx::route`], counting how often each expert is chosen as the model's layer `layer`, where a step asks for it.
+    /// [`Ctx::route`] with counts of how often each expert is chosen, for the model's layer `layer`, if a step needs
+    /// them.
     #[track_caller]
     pub fn route_counted(
         &mut self,
@@ -50,9 +51,9 @@ impl Ctx<'_> {
         [outs[0], outs[1]]
     }
 
-    /// Empties the slots of each expert beyond `ceil(factor x tokens x k / experts)` of the tokens that this rank has of the
-    /// micro batch (as Megatron's `moe_expert_capacity_factor`): with `weights` the lightest, else the last. Needs all tokens
-    /// at once: inside a rows region, wrap it in [`Ctx::whole`].
+    /// Empties the slots of each expert beyond `ceil(factor x tokens x k / experts)`, over this rank's tokens of the
+    /// micro-batch (Megatron's `moe_expert_capacity_factor`): with `weights` the lightest ones, else the last. Needs
+    /// all tokens at once: inside a rows region, wrap it in [`Ctx::whole`].
     #[track_caller]
     pub fn limit(
         &mut self,

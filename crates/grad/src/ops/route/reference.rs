@@ -14,7 +14,7 @@ pub(crate) fn scores(kind: Scores, logits: &Matrix) -> Matrix {
     })
 }
 
-/// Indices of the largest values, the first of equals, by descending value.
+/// Indices of the largest values in descending order, the first among equals.
 fn largest(values: &[f64], count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*b].total_cmp(&values[*a]).then(a.cmp(b)));
@@ -22,7 +22,7 @@ fn largest(values: &[f64], count: usize) -> Vec<usize> {
     order
 }
 
-/// Experts and weights of each token: k of each, in a row's order.
+/// Experts and weights of each token, k each, in order.
 pub(crate) fn route(routing: Routing, logits: &Matrix, bias: Option<&Matrix>) -> (Vec<Vec<usize>>, Matrix) {
     let scores = scores(routing.scores, logits);
     let mut chosen = Vec::new();

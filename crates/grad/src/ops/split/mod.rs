@@ -1,4 +1,4 @@
-//! Cuts a fused q, k, v projection into three, rotating q and k on the way if a rotation is given.
+//! Splits a fused q, k, v projection into three, rotating q and k if a rotation is given.
 
 use std::ops::Range;
 

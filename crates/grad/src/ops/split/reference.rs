@@ -1,4 +1,4 @@
-//! Columns `[q | k | v]` of a fused projection as three; q and k turned as in [`crate::ops::rope`].
+//! Columns `[q | k | v]` of a fused projection as three; q and k rotated as in [`crate::ops::rope`].
 
 use crate::ops::rope::RopeUse;
 use crate::ops::rope::reference::rope;

@@ -4,7 +4,7 @@ use super::reference::split;
 use crate::ops::rope::RopeUse;
 use crate::testing::{self, Matrix, Rotation, Stream};
 
-/// Widths and what becomes of the parts.
+/// Widths and use of the parts.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     widths: [usize; 3],
@@ -12,7 +12,7 @@ struct Case {
     /// Rotated columns; 0 for no rotation.
     rot: usize,
     interleaved: bool,
-    /// The parts that reach the output.
+    /// The parts that are used in the output.
     used: &'static [usize],
 }
 

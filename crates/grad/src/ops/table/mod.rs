@@ -1,4 +1,4 @@
-//! All rows of a weight as a value that has those rows, whatever the tokens.
+//! All rows of a weight as a value with as many rows, whatever the tokens.
 
 use fathom_tensor::{Category, Embed as Call, Tensor};
 
@@ -17,7 +17,7 @@ struct Table {
 }
 
 impl Ctx<'_> {
-    /// The rows of a weight [n, d], which other operations can work on outside rows regions.
+    /// The rows of a weight [n, d], for operations outside rows regions.
     pub fn table(&mut self, name: &'static str, weight: ParamId) -> Val {
         let dtype = self.params.dtype(weight);
         only(self.apply(Table { name, dtype }, &[], &[weight]))

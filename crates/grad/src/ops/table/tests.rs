@@ -1,11 +1,11 @@
-//! Tables of their own rows, normalised and projected, against what attention's reference makes of them is in `relative`; here
-//! alone, as a value that nothing but its own gradient reaches.
+//! Tables as values: normalised and projected tables are tested with attention in `relative`; here, a table that only
+//! its own gradient reaches.
 
 use crate::ops::relative::reference::relative;
 use crate::ops::relative::{Distances, RelativeUse};
 use crate::testing::{self, Matrix, Stream};
 
-/// A table that goes through a projection before it is used.
+/// A table that is projected before it is used.
 #[test]
 fn rows_of_their_own_go_through_operations() {
     let distances = Distances { span: 3, buckets: false, max_distance: 3 };

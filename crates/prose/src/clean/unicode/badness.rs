@@ -1,5 +1,5 @@
-//! Whether text looks like mojibake: sequences of characters that are never written, after ftfy's heuristic (Speer 2021,
-//! version 6), and runs of characters that read as UTF-8 seen through a one-byte encoding.
+//! Mojibake detection: character sequences that practically never occur in text, following ftfy's heuristic (Speer
+//! 2021, version 6), and runs of characters that read as UTF-8 decoded in a one-byte encoding.
 
 use super::classes::*;
 use regex::Regex;
@@ -39,7 +39,7 @@ impl Detectors {
         Detectors { bad, roles }
     }
 
-    /// Whether `text` has a sequence that is hardly ever meant.
+    /// Returns true if `text` contains an implausible sequence.
     pub(super) fn is_bad(&self, text: &str) -> bool {
         self.bad.is_match(text)
     }
@@ -48,7 +48,8 @@ impl Detectors {
         self.roles.get(c as usize).copied().unwrap_or(0)
     }
 
-    /// The next run at or after `from` that reads as UTF-8 sequences, not directly behind a continuation character.
+    /// Next run at or after `from` that reads as UTF-8 sequences and does not directly follow a continuation
+    /// character.
     pub(super) fn next_run(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         let mut before = text[..from].chars().next_back();
         for (offset, c) in text[from..].char_indices() {
@@ -69,7 +70,7 @@ impl Detectors {
         None
     }
 
-    /// The end of one sequence that begins at `at`.
+    /// End of one sequence that begins at `at`.
     fn sequence(&self, text: &str, at: usize) -> Option<usize> {
         let first = self.role(text[at..].chars().next()?);
         let mut rest = text[at..].char_indices().skip(1).map(|(i, c)| (at + i + c.len_utf8(), c));
@@ -86,7 +87,7 @@ impl Detectors {
     }
 }
 
-/// The characters of a class body: single ones and ranges.
+/// Characters of a class body: single ones and ranges.
 fn members(body: &str) -> Vec<char> {
     let chars: Vec<char> = body.chars().collect();
     let mut list = Vec::new();
@@ -103,7 +104,7 @@ fn members(body: &str) -> Vec<char> {
     list
 }
 
-/// Class letters of the rules below.
+/// Character class for a letter used in the rules below.
 fn class(letter: char) -> &'static str {
     match letter {
         'B' => BAD,
@@ -124,11 +125,11 @@ fn class(letter: char) -> &'static str {
     }
 }
 
-/// Python's `\w` and `\s`, which take other characters than those of Unicode's patterns.
+/// Python's `\w` and `\s`, which differ from the Unicode classes of the regex crate.
 const WORD: &str = "=[\\p{L}\\p{N}_]";
 const SPACE: &str = "=[\\s\\x1c-\\x1f]";
 
-/// Unlikely sequences: each rule is a list of classes by letter; a word that begins with `=` is a pattern itself.
+/// Unlikely sequences: each rule is a list of elements, either class letters or, beginning with `=`, a pattern.
 const RULES: [&[&str]; 37] = [
     &["1"],
     &["BlUxse$nw", "B"],

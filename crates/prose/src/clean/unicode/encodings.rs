@@ -1,6 +1,6 @@
-//! One-byte encodings that text is wrongly read in, as the characters of bytes 80 to FF.
+//! One-byte encodings in which text is commonly misread, given as the characters of bytes 80 to FF.
 //!
-//! The `sloppy` ones read a byte that their standard leaves open as Latin-1 does, and byte 1A as U+FFFD.
+//! The `sloppy` ones read bytes undefined in their standard like Latin-1, and byte 1A as U+FFFD.
 
 /// One encoding.
 struct Encoding {
@@ -9,10 +9,10 @@ struct Encoding {
     high: &'static str,
 }
 
-/// Characters below this have their bytes in a table.
+/// Characters below this are looked up in a table.
 const TABLED: usize = 0x2600;
 
-/// An encoding with the way back from characters to bytes.
+/// An encoding with the reverse mapping from characters to bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Codec {
     pub(super) name: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Codec {
 }
 
 impl Codec {
-    /// All encodings in the order in which they are tried.
+    /// All encodings, in the order tried.
     pub(super) fn all() -> Vec<Codec> {
         ENCODINGS.iter().map(Codec::new).collect()
     }
@@ -43,7 +43,7 @@ impl Codec {
         Codec { name: encoding.name, sloppy: encoding.sloppy, high: encoding.high, bytes }
     }
 
-    /// The bytes of `text`, or none when a character has no byte.
+    /// Encodes `text`; `None` if a character has no byte.
     pub(super) fn encode(&self, text: &str) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(text.len());
         for c in text.chars() {
@@ -66,13 +66,13 @@ impl Codec {
     }
 }
 
-/// What Windows-1252 shows for a C1 control; the five open bytes stay.
+/// Windows-1252 character for a C1 control; the five undefined bytes stay unchanged.
 pub(super) fn windows_1252(c1: char) -> char {
     let at = (c1 as usize).wrapping_sub(0x80);
     ENCODINGS[1].high.chars().nth(at).unwrap_or(c1)
 }
 
-/// The encodings in the order in which they are tried.
+/// Encodings, in the order tried.
 const ENCODINGS: [Encoding; 10] = [
     Encoding { name: "latin-1", sloppy: false, high: "" },
     Encoding {

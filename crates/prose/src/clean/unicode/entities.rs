@@ -1,11 +1,11 @@
-//! HTML entities in text that is no HTML: only unambiguous ones, which end in a semicolon, and Latin letters whose
-//! names were written in capitals.
+//! HTML entities in text that is not HTML: only unambiguous ones that end in a semicolon, and Latin letters whose
+//! entity names were capitalized.
 
 use html5gum::{Token, Tokenizer};
 use memchr::memchr;
 use std::borrow::Cow;
 
-/// `text` with its entities replaced.
+/// Replaces the entities in `text`.
 pub(super) fn unescape(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let mut out = String::new();
@@ -28,7 +28,7 @@ pub(super) fn unescape(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The end of `&name;` or `&#number;` that begins at `at`: up to 24 letters and digits.
+/// End of an entity `&name;` or `&#number;` that begins at `at`, with up to 24 letters and digits.
 fn entity_end(bytes: &[u8], at: usize) -> Option<usize> {
     let from = at + 1 + usize::from(bytes.get(at + 1) == Some(&b'#'));
     let len = bytes[from..].iter().take(25).take_while(|b| b.is_ascii_alphanumeric()).count();
@@ -44,7 +44,7 @@ fn decode(entity: &str) -> Option<String> {
     if let Some(value) = named(entity) {
         return Some(value);
     }
-    // Only where the capitals themselves mean nothing, not even in part (&AMPX; begins with &AMP).
+    // Only if the capitalized name has no meaning itself, not even as a prefix (&AMPX; begins with &AMP).
     let lower = entity.to_ascii_lowercase();
     let capitals = name.bytes().all(|b| !b.is_ascii_lowercase()) && lower != entity;
     if capitals && read(entity) == entity {
@@ -53,14 +53,14 @@ fn decode(entity: &str) -> Option<String> {
     None
 }
 
-/// The value of a name in HTML's table.
+/// Value of a name in HTML's table.
 fn named(entity: &str) -> Option<String> {
     let value = read(entity);
     let whole = entity == "&semi;" || !value.contains(';');
     (whole && value != entity).then_some(value)
 }
 
-/// What an HTML tokenizer makes of `entity`.
+/// Decodes `entity` with an HTML tokenizer.
 fn read(entity: &str) -> String {
     let mut out = Vec::new();
     for token in Tokenizer::new(entity) {
@@ -72,7 +72,7 @@ fn read(entity: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A character reference by number, by HTML's rules; one that means `;` stays as it is, as in ftfy.
+/// Numeric character reference, by HTML's rules; one that denotes `;` is kept, as in ftfy.
 fn numeric(number: &str) -> Option<String> {
     let (digits, radix) = match number.strip_prefix(['x', 'X']) {
         Some(hex) => (hex, 16),

@@ -1,8 +1,8 @@
-//! Repair of Unicode text with the behaviour of ftfy 6: mojibake, entities, terminal escapes, controls, ligatures,
+//! Unicode repair compatible with ftfy 6: mojibake, entities, terminal escapes, controls, ligatures, character
 //! widths, quotes, line breaks, normal forms.
 //!
-//! One scan over the bytes decides whether anything could need repair; text that needs none is given back as it is.
-//! Otherwise every line is repaired until it no longer changes, as ftfy does.
+//! A single scan over the bytes decides if anything could need repair; text that needs none is returned as it is.
+//! Otherwise every line is repaired until it no longer changes, as in ftfy.
 
 mod badness;
 mod classes;
@@ -20,8 +20,8 @@ use std::borrow::Cow;
 use unicode_normalization::UnicodeNormalization;
 use variants::NearUtf8;
 
-/// How often a line is repaired at most. Text of people needs three rounds; `&amp;amp;amp;..` made to waste time, where
-/// ftfy takes a round per level, stops here.
+/// Maximum number of repair rounds per line. Natural text needs three; adversarial input such as `&amp;amp;amp;..`,
+/// for which ftfy takes one round per level, stops here.
 const ROUNDS: usize = 64;
 
 const AMP: u8 = 1;
@@ -47,12 +47,12 @@ const MARKS: [u8; 256] = {
     marks
 };
 
-/// What a piece of text may need, found in one scan.
+/// Repairs that a piece of text may need, determined in one scan.
 fn marks_of(text: &str) -> u8 {
     text.bytes().fold(0, |marks, b| marks | MARKS[b as usize])
 }
 
-/// The compiled repairs; shared by threads.
+/// Compiled repairs; shared by threads.
 #[derive(Clone, Debug)]
 pub struct UnicodeFixer {
     options: UnicodeOptions,
@@ -72,7 +72,7 @@ impl UnicodeFixer {
         }
     }
 
-    /// The repaired text; borrowed when nothing changes.
+    /// Returns the repaired text; borrowed if nothing changed.
     pub fn fix<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.may_change(text, marks_of(text), self.options.unescape_html != Unescape::Never) {
             return Cow::Borrowed(text);
@@ -97,7 +97,7 @@ impl UnicodeFixer {
         if out == text { Cow::Borrowed(text) } else { Cow::Owned(out) }
     }
 
-    /// The first line with its end, at most `max_decode_length` characters of it, and what follows.
+    /// Splits off the first line with its end, limited to `max_decode_length` characters.
     fn cut<'a>(&self, text: &'a str) -> (&'a str, &'a str) {
         let end = memchr::memchr(b'\n', text.as_bytes()).map_or(text.len(), |at| at + 1);
         let max = self.options.max_decode_length.max(1);
@@ -105,7 +105,7 @@ impl UnicodeFixer {
         text.split_at(end)
     }
 
-    /// Whether any repair could change `text`, which holds these `marks`; false is certain.
+    /// Returns false only if no repair can change `text`, whose scan found these `marks`.
     fn may_change(&self, text: &str, marks: u8, entities: bool) -> bool {
         let o = &self.options;
         if entities && marks & AMP != 0
@@ -155,7 +155,7 @@ impl UnicodeFixer {
         text
     }
 
-    /// Reads mojibake again until nothing more is found.
+    /// Decodes mojibake repeatedly until none is left.
     fn fix_encoding<'a>(&self, text: &'a str, o: &UnicodeOptions) -> Cow<'a, str> {
         let mut current = Cow::Borrowed(text);
         for _ in 0..ROUNDS {
@@ -202,7 +202,7 @@ impl UnicodeFixer {
         o.fix_c1_controls.then(|| simple::c1_controls(Cow::Borrowed(text)).into_owned())
     }
 
-    /// Repairs runs that read as UTF-8 in themselves, where they are shorter than the text.
+    /// Repairs runs that read as UTF-8 within a text that as a whole does not.
     fn fix_runs(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut done = 0;
@@ -221,7 +221,7 @@ impl UnicodeFixer {
     }
 }
 
-/// `change` applied to `text`, without a copy where neither changes.
+/// Applies `change` to `text`, without copying if neither changes.
 fn then<'a>(text: Cow<'a, str>, change: impl for<'b> Fn(&'b str) -> Cow<'b, str>) -> Cow<'a, str> {
     match change(&text) {
         Cow::Borrowed(same) if same.len() == text.len() => text,

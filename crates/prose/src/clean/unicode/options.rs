@@ -1,4 +1,4 @@
-//! Which repairs run.
+//! Options of Unicode repair.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,12 @@
-//! Repairs of single characters, each a function of its own, none of which looks at the meaning of the text.
+//! Context-free repairs of single characters, one function each.
 
 use super::encodings::windows_1252;
 use super::options::UnicodeOptions;
 use std::borrow::Cow;
 use unicode_normalization::UnicodeNormalization;
 
-/// Whether a repair that `o` asks for could change a character of `text`. Entities, mojibake, normal forms and ASCII
-/// controls are asked for elsewhere.
+/// Returns true if a repair requested in `o` could change a character of `text`. Entities, mojibake, normal forms and
+/// ASCII controls are checked elsewhere.
 pub(super) fn any(text: &str, o: &UnicodeOptions) -> bool {
     text.chars().any(|c| {
         !c.is_ascii()
@@ -19,7 +19,7 @@ pub(super) fn any(text: &str, o: &UnicodeOptions) -> bool {
     })
 }
 
-/// All repairs that `o` asks for, in ftfy's order.
+/// Applies all repairs requested in `o`, in ftfy's order.
 pub(super) fn all<'a>(text: Cow<'a, str>, o: &UnicodeOptions) -> Cow<'a, str> {
     let mut text = text;
     if o.fix_c1_controls {
@@ -49,7 +49,7 @@ pub(super) fn all<'a>(text: Cow<'a, str>, o: &UnicodeOptions) -> Cow<'a, str> {
     text
 }
 
-/// Replaces the characters for which `wanted` holds.
+/// Replaces the characters for which `wanted` returns true.
 fn replace<'a>(
     text: Cow<'a, str>,
     wanted: impl Fn(char) -> bool,
@@ -68,12 +68,12 @@ fn is_c1(c: char) -> bool {
     matches!(c, '\u{80}'..='\u{9f}')
 }
 
-/// C1 controls read as Windows-1252.
+/// Reads C1 controls as Windows-1252.
 pub(super) fn c1_controls(text: Cow<'_, str>) -> Cow<'_, str> {
     replace(text, is_c1, |c, out| out.push(windows_1252(c)))
 }
 
-/// Latin-1 text read as strict Windows-1252; none when it holds a byte that Windows leaves open.
+/// Reads Latin-1 text as strict Windows-1252; `None` if it contains a byte undefined there.
 pub(super) fn latin1_as_windows_1252(text: &str) -> Option<String> {
     text.chars()
         .map(|c| match c {
@@ -111,7 +111,7 @@ fn ligature(c: char) -> Option<&'static str> {
     })
 }
 
-/// Fullwidth and halfwidth forms that have a usual form, and the ideographic space.
+/// Fullwidth and halfwidth forms that have a normal form, and the ideographic space.
 fn is_wide(c: char) -> bool {
     match c {
         '\u{3000}' => true,
@@ -128,7 +128,7 @@ fn straight(c: char) -> Option<char> {
     }
 }
 
-/// Controls without an effect on how text looks, except those that are white space or join characters.
+/// Invisible controls, except white space and joiners.
 pub(crate) fn is_control(c: char) -> bool {
     matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{e}'..='\u{1f}' | '\u{7f}' | '\u{206a}'..='\u{206f}' | '\u{feff}'
         | '\u{fff9}'..='\u{fffc}')

@@ -1,19 +1,20 @@
-//! Bytes that are nearly UTF-8: surrogates written as three bytes each (CESU-8), Java's long zero, a byte A0 that
-//! became a space, continuation bytes that were lost.
+//! Decoding of near-UTF-8: surrogates encoded as three bytes each (CESU-8), Java's overlong zero, bytes A0 that
+//! became spaces, and lost continuation bytes.
 
 use regex::bytes::{Captures, Regex};
 
-/// The compiled patterns over bytes.
+/// Compiled byte patterns.
 #[derive(Clone, Debug)]
 pub(super) struct NearUtf8 {
     altered: Regex,
     lossy: Regex,
 }
 
-/// Sequences that would be UTF-8 if a space were the byte A0, for leads where that gives a likely character.
+/// Sequences that would be UTF-8 if a space were the byte A0, for lead bytes for which the result is a likely
+/// character.
 const ALTERED: &str = r"(?-u)[\xc2\xc3\xc5\xce\xd0\xd9][ ]|[\xe2\xe3][ ][\x80-\x84\x86-\x9f\xa1-\xbf]|[\xe0-\xe3][\x80-\x84\x86-\x9f\xa1-\xbf][ ]|[\xf0][ ][\x80-\xbf][\x80-\xbf]|[\xf0][\x80-\xbf][ ][\x80-\xbf]|[\xf0][\x80-\xbf][\x80-\xbf][ ]";
 
-/// Sequences in which a byte is lost: 1A stands for it, or at most one question mark.
+/// Sequences with a lost byte, represented by 1A, or by at most one question mark.
 const LOSSY: &str = r"(?-u)[\xc2-\xdf][\x1a]|[\xc2-\xc3][?]|\xed[\xa0-\xaf][\x1a?]\xed[\xb0-\xbf][\x1a?\x80-\xbf]|\xed[\xa0-\xaf][\x1a?\x80-\xbf]\xed[\xb0-\xbf][\x1a?]|[\xe0-\xef][\x1a?][\x1a\x80-\xbf]|[\xe0-\xef][\x1a\x80-\xbf][\x1a?]|[\xf0-\xf4][\x1a?][\x1a\x80-\xbf][\x1a\x80-\xbf]|[\xf0-\xf4][\x1a\x80-\xbf][\x1a?][\x1a\x80-\xbf]|[\xf0-\xf4][\x1a\x80-\xbf][\x1a\x80-\xbf][\x1a?]|\x1a";
 
 impl NearUtf8 {
@@ -25,7 +26,7 @@ impl NearUtf8 {
         NearUtf8 { altered: compile(ALTERED), lossy: compile(LOSSY) }
     }
 
-    /// Gives spaces back their byte A0 where that completes a character.
+    /// Turns spaces back into the byte A0 where that completes a character.
     pub(super) fn restore_a0(&self, bytes: Vec<u8>) -> Vec<u8> {
         if !self.altered.is_match(&bytes) {
             return bytes;
@@ -37,13 +38,14 @@ impl NearUtf8 {
         self.altered.replace_all(&bytes, whole).into_owned()
     }
 
-    /// Makes U+FFFD of sequences that lost a byte.
+    /// Replaces sequences that lost a byte by U+FFFD.
     pub(super) fn replace_lossy(&self, bytes: Vec<u8>) -> Vec<u8> {
         self.lossy.replace_all(&bytes, "\u{fffd}".as_bytes()).into_owned()
     }
 }
 
-/// C3 before a single space is the word "à" and keeps its space, unless Portuguese goes on ("àquele", "às").
+/// C3 before a single space is the word "à" and keeps its space, unless a Portuguese contraction follows ("àquele",
+/// "às").
 fn a_grave_words(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -64,7 +66,8 @@ fn a_grave_words(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads UTF-8 in which surrogate pairs of three bytes each and C0 80 stand for characters; none for other bytes.
+/// Decodes UTF-8 in which characters may be encoded as surrogate pairs of three bytes each or as C0 80; `None` for
+/// other bytes.
 pub(super) fn decode(bytes: Vec<u8>) -> Option<String> {
     if memchr::memchr2(0xed, 0xc0, &bytes).is_none() {
         return String::from_utf8(bytes).ok();

@@ -1,11 +1,12 @@
-//! A page as a row of blocks: each a run of text between block elements, with what decides whether it is content.
+//! A page as a sequence of blocks: runs of text between block elements, with the features that classify them as
+//! content.
 
 use super::dom::Dom;
 use super::marks::Marks;
 use super::tag::Tag;
 use super::text;
 
-/// What element a block is directly in.
+/// Kind of element that directly contains a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Paragraph,
@@ -14,7 +15,7 @@ pub(super) enum Kind {
     Cell,
     Quote,
     Pre,
-    /// Text directly in a `div` or the like.
+    /// Text directly in a `div` or similar element.
     Bare,
 }
 
@@ -22,40 +23,40 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub kind: Kind,
-    /// The first text node of the run.
+    /// First text node of the run.
     pub first: u32,
-    /// The nearest block element around it.
+    /// Nearest enclosing block element.
     pub holder: u32,
-    /// Place in [`Blocks::text`].
+    /// Range in [`Blocks::text`].
     pub start: u32,
     pub end: u32,
-    /// Visible characters, in all and in links.
+    /// Visible characters, in total and in links.
     pub chars: u32,
     pub link_chars: u32,
-    /// A line about the article rather than of it.
+    /// True for a line about the article rather than part of it.
     pub meta: bool,
 }
 
 impl Block {
-    /// The share of the text that is links, 0 to 1.
+    /// Share of the text inside links, 0 to 1.
     pub(super) fn link_density(&self) -> f32 {
         self.link_chars as f32 / self.chars.max(1) as f32
     }
 }
 
-/// The blocks of a page in order.
+/// Blocks of a page in order.
 pub(super) struct Blocks {
     pub text: String,
     pub blocks: Vec<Block>,
 }
 
 impl Blocks {
-    /// The text of a block.
+    /// Text of a block.
     pub(super) fn of(&self, block: &Block) -> &str {
         &self.text[block.start as usize..block.end as usize]
     }
 
-    /// The blocks inside a node as a range of indices.
+    /// Index range of the blocks inside a node.
     pub(super) fn inside(&self, dom: &Dom<'_>, node: u32) -> std::ops::Range<usize> {
         let end = dom.nodes[node as usize].end;
         let from = self.blocks.partition_point(|b| b.first < node);
@@ -63,7 +64,7 @@ impl Blocks {
         from..to
     }
 
-    /// Collects the blocks of the page; nodes that `pruned` picks are left out with all below them.
+    /// Collects the blocks of the page, skipping `pruned` nodes with their subtrees.
     pub(super) fn collect(dom: &Dom<'_>, pruned: &[bool]) -> Blocks {
         let mut out = Blocks { text: String::with_capacity(dom.page.len() / 8), blocks: Vec::new() };
         let mut current: Option<Block> = None;
@@ -71,7 +72,7 @@ impl Blocks {
         while (node as usize) < dom.nodes.len() {
             let it = dom.nodes[node as usize];
             if pruned[node as usize] {
-                // What is left out still parts what stands around it, unless it stood in a line.
+                // A skipped element still separates the surrounding text, unless it was inline.
                 if !flows(dom, node) {
                     out.close(&mut current);
                 }
@@ -125,7 +126,7 @@ impl Blocks {
         let kept = self.text[block.start as usize..].trim_end().len() + block.start as usize;
         self.text.truncate(kept);
         block.end = kept as u32;
-        // Between blocks, so that none starts with a space.
+        // Written between blocks, so that no block starts with a space.
         self.text.push('\n');
         if block.end > block.start && block.chars > 0 {
             self.blocks.push(block);
@@ -139,12 +140,12 @@ impl Blocks {
     }
 }
 
-/// The nearest element at or above `node` that is a block.
+/// Nearest block element at or above `node`.
 fn holder_of(dom: &Dom<'_>, node: u32) -> u32 {
     line_around(dom, node).unwrap_or_else(|| above(dom, node, Tag::is_inline))
 }
 
-/// The nearest node at or above `node` that `passes` does not pick.
+/// Nearest node at or above `node` for which `passes` returns false.
 fn above(dom: &Dom<'_>, mut node: u32, passes: fn(Tag) -> bool) -> u32 {
     while node > 0 && passes(dom.nodes[node as usize].tag) {
         node = dom.nodes[node as usize].parent;
@@ -152,8 +153,8 @@ fn above(dom: &Dom<'_>, mut node: u32, passes: fn(Tag) -> bool) -> u32 {
     node
 }
 
-/// The element whose lines of text `node` stands in, with nothing between them that parts lines. Unknown elements flow in
-/// paragraphs and headings; elsewhere pages use them as blocks.
+/// Enclosing element in whose lines of text `node` is inline, with no line-separating element in between. Unknown
+/// elements are inline in paragraphs and headings; elsewhere pages use them as blocks.
 fn line_around(dom: &Dom<'_>, node: u32) -> Option<u32> {
     let is_line = |node: &u32| matches!(dom.nodes[*node as usize].tag, Tag::P | Tag::Heading);
     let around = above(dom, node, |tag| tag.is_inline() || tag.may_flow());
@@ -165,13 +166,13 @@ fn line_around(dom: &Dom<'_>, node: u32) -> Option<u32> {
     Some(around).filter(is_line).or(Some(items).filter(is_item))
 }
 
-/// Whether an element stands in a line of text: text in front of it and behind it is one line.
+/// Returns true if an element is inline: text before and after it is on the same line.
 pub(super) fn flows(dom: &Dom<'_>, node: u32) -> bool {
     let tag = dom.nodes[node as usize].tag;
     tag.is_inline() || tag.may_flow() && line_around(dom, node).is_some()
 }
 
-/// The kind of text directly in `holder`: by the nearest element that says something, a few levels up.
+/// Kind of text directly in `holder`: determined by the nearest significant element, a few levels up.
 fn kind_of(dom: &Dom<'_>, holder: u32) -> (Kind, bool) {
     let mut meta = false;
     let mut node = holder;

@@ -1,11 +1,11 @@
-//! Main content by structure and density: linear in the page, no third-party tree.
+//! Main-content extraction by structure and density: linear in the page size, without a third-party tree.
 //!
-//! Four steps. (1) What is around the content by its element or its name is pruned, unless that would take most of the
-//! text ([`super::prune`]). (2) The container is chosen: an element named as the body of an article, else `article`, else
-//! `main`, else the page; of several the one with the most good text, if it holds a fair part of the page's. (3) Lists and
-//! boxes made of links are dropped inside it. (4) Single blocks are kept or dropped by length, link density and their
-//! neighbours, and what stands in front of the article and behind it goes ([`super::edges`]).
-//! The idea of steps 1 to 3 is that of trafilatura (Barbaresi, ACL 2021), that of step 4 of jusText (Pomikalek, 2011).
+//! There are four steps. (1) Elements outside the content by their tag or name are pruned, unless that would remove
+//! most of the text ([`super::prune`]). (2) The container is selected: an element named as the body of an article,
+//! else `article`, else `main`, else the page; among several, the one with the most good text, if it holds a fair
+//! share of the page's. (3) Lists and boxes of links inside it are dropped. (4) Single blocks are kept or dropped by
+//! length, link density and their neighbours, and text before and after the article is removed ([`super::edges`]).
+//! Steps 1 to 3 are based on trafilatura (Barbaresi, ACL 2021), step 4 on jusText (Pomikalek, 2011).
 
 use super::blocks::{Block, Blocks, Kind};
 use super::dom::Dom;
@@ -15,10 +15,10 @@ use super::tag::Tag;
 use super::{edges, followers, phrases};
 use crate::extract::Refusal;
 
-/// Below so many visible characters a container is not believed.
+/// Minimum number of visible characters for a container to be trusted.
 const ENOUGH: u32 = 200;
 
-/// Extracts the main text, blocks on lines of their own.
+/// Extracts the main text, with each block on a separate line.
 ///
 /// # Errors
 /// [`Refusal::NoContent`] for a page without text.
@@ -52,7 +52,7 @@ pub(super) fn main_text(page: &str, comments: bool, limit: usize) -> Result<Stri
     if text.is_empty() { Err(Refusal::NoContent) } else { Ok(text) }
 }
 
-/// Sums of the good text in front of each block: what a container is worth is one subtraction.
+/// Prefix sums of the good text per block, so that the worth of a container is a single subtraction.
 struct Sums(Vec<u32>);
 
 impl Sums {
@@ -71,7 +71,7 @@ impl Sums {
     }
 }
 
-/// The good text of a block: none if it is short or mostly links.
+/// Amount of good text in a block: zero if it is short or mostly links.
 fn worth(block: &Block) -> u32 {
     let plain = block.chars.saturating_sub(block.link_chars);
     match block.kind {
@@ -82,10 +82,10 @@ fn worth(block: &Block) -> u32 {
     }
 }
 
-/// The element that holds the article.
+/// Selects the element that contains the article.
 fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
     let whole = good.inside(0..all.blocks.len());
-    // (does it match, least share of the page's good text)
+    // (matching function, minimum share of the page's good text)
     type Tier = (fn(Tag, Marks) -> bool, f32);
     let tiers: [Tier; 3] = [
         (|_, marks| marks.has(Marks::BODY), 0.25),
@@ -98,7 +98,7 @@ fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
         let Some(&best) = found.iter().max_by_key(|(value, node)| (*value, std::cmp::Reverse(*node))) else {
             continue;
         };
-        // Posts of a thread are many of about the same size: the content is what holds them all.
+        // A thread has many posts of similar size: the content is then their common container.
         let many = found.len() > 1 && f64::from(best.0) < 0.6 * f64::from(sum);
         let (value, node) = if many {
             let node = common_ancestor(dom, found[0].1, found[found.len() - 1].1);
@@ -113,7 +113,7 @@ fn choose(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums) -> u32 {
     0
 }
 
-/// The innermost box that holds nearly all good text of `container`: what is next to it there is not the article.
+/// Innermost box with nearly all the good text of `container`; the rest of the container is not the article.
 fn narrowed(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums, container: u32) -> u32 {
     const SHARE: f32 = 0.97;
     let value = |node: u32| good.inside(all.inside(dom, node)) as f32;
@@ -136,7 +136,7 @@ fn narrowed(dom: &Dom<'_>, all: &Blocks, pruned: &[bool], good: &Sums, container
     narrow
 }
 
-/// The outermost nodes that match and hold good text, with its amount.
+/// Outermost matching nodes with good text, and its amount.
 fn outermost(
     dom: &Dom<'_>,
     pruned: &[bool],
@@ -168,8 +168,8 @@ fn common_ancestor(dom: &Dom<'_>, first: u32, last: u32) -> u32 {
     node
 }
 
-/// Takes in the paragraphs between the title and the container: introductions often stand outside of it. Shorter ones say
-/// what the article says again.
+/// Includes the paragraphs between the title and the container, since introductions are often outside of it. Shorter
+/// ones merely repeat the article.
 fn add_lead(all: &Blocks, keep: &mut [bool]) {
     const NEAR: usize = 12;
     const INTRODUCTION: usize = 3;
@@ -218,7 +218,7 @@ fn drop_link_boxes(dom: &Dom<'_>, all: &Blocks, container: u32, keep: &mut [bool
     }
 }
 
-/// Keeps or drops single blocks.
+/// Keeps or drops individual blocks.
 fn judge(all: &Blocks, keep: &mut [bool]) {
     let mut seen = std::collections::HashSet::new();
     let sure: Vec<bool> = (0..keep.len()).map(|i| keep[i] && is_sure(&all.blocks[i])).collect();
@@ -246,26 +246,26 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
                 !edge && block.link_density() < 0.5 && (is_sure(block) || (block.chars >= 3 && sure_near(i)))
             }
         };
-        // The same long line twice is a teaser and its article, or a sloppy page.
+        // A long line that occurs twice is a teaser for an article, or due to a sloppy page.
         if keep[i] && block.chars > 40 && !seen.insert(text) {
             keep[i] = false;
         }
     }
     for i in 0..keep.len() {
         let announces = all.blocks[i].chars < 80 && all.of(&all.blocks[i]).ends_with(':');
-        // What a line announces was dropped, so the line goes too.
+        // The text announced by this line was dropped, so the line is dropped too.
         if keep[i] && announces && i + 1 < keep.len() && !keep[i + 1] {
             keep[i] = false;
         }
     }
 }
 
-/// Text that is content by itself.
+/// Returns true for text that is content regardless of its surroundings.
 pub(super) fn is_sure(block: &Block) -> bool {
     block.chars >= 60 && block.link_density() < 0.35 && !matches!(block.kind, Kind::Heading(_))
 }
 
-/// A heading without text before the next one of its level, or at the end, introduces something that was dropped.
+/// Drops headings without text before the next one of their level or the end; their text was dropped.
 fn drop_lonely_headings(all: &Blocks, keep: &mut [bool]) {
     let mut below: Option<u8> = Some(0);
     for i in (0..keep.len()).rev() {
@@ -273,7 +273,7 @@ fn drop_lonely_headings(all: &Blocks, keep: &mut [bool]) {
             continue;
         }
         match all.blocks[i].kind {
-            // A long heading is a paragraph in large letters.
+            // A long heading is really a paragraph in large letters.
             Kind::Heading(level) if all.blocks[i].chars < 80 => {
                 // `below` is the level of the next kept line: a deeper heading counts as text.
                 if below.is_some_and(|next| next <= level) {
@@ -291,7 +291,7 @@ fn sum_kept(all: &Blocks, keep: &[bool]) -> u32 {
     all.blocks.iter().zip(keep).filter(|(_, k)| **k).map(|(b, _)| b.chars).sum()
 }
 
-/// With next to nothing found, takes every good block of the page; with none of those, everything that is no link.
+/// If next to nothing was found, keeps every good block of the page; if there is none, everything except links.
 fn widen(all: &Blocks, keep: &mut [bool]) {
     let mut found = sum_kept(all, keep);
     let rules: [fn(&Block) -> bool; 2] = [|b| worth(b) > 0, |b| b.link_density() < 0.5];
@@ -306,7 +306,7 @@ fn widen(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// The kept blocks as text: one a line, list items with a dash, the cells of a row on one line.
+/// Writes the kept blocks: one per line, list items with a dash, the cells of a row on one line.
 fn write(dom: &Dom<'_>, all: &Blocks, keep: &[bool]) -> String {
     let mut out = String::with_capacity(all.text.len() / 2);
     let mut last_row = None;
@@ -324,14 +324,14 @@ fn write(dom: &Dom<'_>, all: &Blocks, keep: &[bool]) -> String {
     out
 }
 
-/// The row that a table cell with nothing but text belongs to.
+/// Row of a table cell that contains only text.
 fn row_of(dom: &Dom<'_>, block: &Block) -> Option<u32> {
     let holder = dom.nodes[block.holder as usize];
     let row = dom.nodes[holder.parent as usize];
     (holder.tag == Tag::Cell && row.tag == Tag::Row && block.chars < 200).then_some(holder.parent)
 }
 
-/// All text of a page, nothing pruned but what is never shown.
+/// Complete text of a page, without elements that are never displayed.
 ///
 /// # Errors
 /// [`Refusal::TooManyElements`] beyond `limit` nodes.

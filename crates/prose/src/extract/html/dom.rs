@@ -1,8 +1,8 @@
 //! A page as a flat tree: nodes in document order, each with its parent and the end of its subtree.
 //!
-//! It knows the rules of HTML that real pages rely on (elements that close others, void elements, table scopes), not
-//! all of them. Elements deeper than [`MAX_DEPTH`] are flattened into the last allowed one, so that nothing that walks
-//! the tree can be driven into the ground.
+//! The parser implements the rules of HTML that real pages rely on (implied end tags, void elements, table scopes),
+//! not all of them. Elements deeper than [`MAX_DEPTH`] are flattened into the deepest allowed one, which bounds the
+//! recursion depth of tree walkers.
 
 use memchr::memmem;
 
@@ -13,33 +13,35 @@ use super::tag::Tag;
 use super::text;
 use crate::extract::Refusal;
 
-/// Deeper elements are flattened. The deepest real pages have about 100 levels; parsers in use cut at 256 to 512.
+/// Maximum depth; deeper elements are flattened. The deepest real pages have about 100 levels; common parsers cut at
+/// 256 to 512.
 pub(super) const MAX_DEPTH: usize = 200;
 
-/// Further attributes of an element count as elements, and parsers of other crates do not see them: they compare each with
-/// all in front of it. Real elements have a few dozen at most.
+/// Attributes per element beyond which each counts as an element and is hidden from third-party parsers, which
+/// compare each attribute with all previous ones. Real elements have a few dozen at most.
 pub(super) const MAX_ATTRIBUTES: usize = 128;
 
-/// Where a new block or line begins, in pages that are rebuilt for other crates: a code point that is no character.
+/// Marks the start of a block or line in pages rebuilt for third-party crates; a noncharacter.
 pub(super) const LINE_START: char = '\u{fdd0}';
 
-/// White space of `<pre>` that parsers of other crates would join, and code points that stand for it in rebuilt pages.
+/// White space in `<pre>` that third-party parsers would collapse, and the code points that replace it in rebuilt
+/// pages.
 const KEPT_SPACES: [(char, char); 3] = [('\n', '\u{fdd1}'), (' ', '\u{fdd2}'), ('\t', '\u{fdd3}')];
 
-/// One element or run of text.
+/// An element or a run of text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub tag: Tag,
     pub marks: Marks,
     pub parent: u32,
-    /// The index behind the last node of the subtree.
+    /// Index after the last node of the subtree.
     pub end: u32,
-    /// Place in the page: of the text, or of the start tag.
+    /// Range in the page: of the text, or of the start tag.
     pub start: u32,
     pub stop: u32,
 }
 
-/// The tree of one page.
+/// Tree of one page.
 pub(super) struct Dom<'a> {
     pub page: &'a str,
     pub nodes: Vec<Node>,
@@ -47,7 +49,7 @@ pub(super) struct Dom<'a> {
 
 struct Open {
     tag: Tag,
-    /// The name as far as tags share a kind, to match end tags.
+    /// Prefix of the element name, to match end tags among tags of one kind.
     name: [u8; 8],
     node: u32,
 }
@@ -62,10 +64,11 @@ struct Builder<'a> {
 }
 
 impl<'a> Dom<'a> {
-    /// Builds the tree; node 0 stands for the page.
+    /// Builds the tree; node 0 represents the page.
     ///
     /// # Errors
-    /// [`Refusal::TooManyElements`] beyond `limit` nodes and attributes above [`MAX_ATTRIBUTES`] of an element.
+    /// [`Refusal::TooManyElements`] beyond `limit` nodes and excess attributes (above [`MAX_ATTRIBUTES`] of an
+    /// element).
     pub(super) fn parse(page: &'a str, limit: usize) -> Result<Dom<'a>, Refusal> {
         let root = Node { tag: Tag::Html, marks: Marks::default(), parent: 0, end: 0, start: 0, stop: 0 };
         let mut nodes = Vec::with_capacity(page.len() / 40 + 16);
@@ -97,20 +100,21 @@ impl<'a> Dom<'a> {
         self.nodes[node as usize].end = end;
     }
 
-    /// The level of a heading, 1 to 6; 0 for other elements.
+    /// Level of a heading, 1 to 6; 0 for other elements.
     pub(super) fn heading_level(&self, node: u32) -> u8 {
         let node = &self.nodes[node as usize];
         let digit = self.page.as_bytes().get(node.start as usize + 2);
         if node.tag == Tag::Heading { digit.map_or(0, |d| d.saturating_sub(b'0')) } else { 0 }
     }
 
-    /// The page again as HTML that any parser reads the same way: properly nested, of bounded depth and with a bounded
-    /// number of attributes, without scripts (but with JSON-LD), styles, drawings, annotations and soft hyphens.
+    /// Rebuilds the page as HTML that any parser reads the same way: properly nested, with bounded depth and numbers
+    /// of attributes, without scripts (except JSON-LD), styles, drawings, annotations and soft hyphens.
     pub(super) fn to_html(&self) -> String {
         self.rebuilt(false)
     }
 
-    /// The same, with [`LINE_START`] in front of the first text of every block and behind every `<br>`.
+    /// Like [`to_html`](Dom::to_html), with [`LINE_START`] before the first text of every block and after every
+    /// `<br>`.
     pub(super) fn to_html_with_lines(&self) -> String {
         self.rebuilt(true)
     }
@@ -120,7 +124,7 @@ impl<'a> Dom<'a> {
         let mut open: Vec<u32> = Vec::new();
         let mut index = 1u32;
         let mut at_line_start = false;
-        // The end of the `<pre>` being written.
+        // End of the current `<pre>`.
         let mut pre_end = 0;
         while (index as usize) < self.nodes.len() {
             while open.last().is_some_and(|&o| self.nodes[o as usize].end <= index) {
@@ -159,7 +163,7 @@ impl<'a> Dom<'a> {
         out
     }
 
-    /// Whether text in front of an element's tag and behind it stands on different lines.
+    /// Returns true if text before and after an element's tag is on different lines.
     fn parts_lines(&self, node: Option<u32>) -> bool {
         node.is_some_and(|n| matches!(self.nodes[n as usize].tag, Tag::Br) || !flows(self, n))
     }
@@ -173,7 +177,7 @@ impl<'a> Dom<'a> {
         is_empty || never_shown || node.tag == Tag::Annotation || matches!(name, b"svg" | b"SVG")
     }
 
-    /// Elements in a line of text that other crates do not know and end the line at: their content stays.
+    /// Inline elements that third-party crates treat as line ends; only their content is written.
     fn is_passed_over(&self, index: u32) -> bool {
         let may_flow = self.nodes[index as usize].tag.may_flow();
         (may_flow && flows(self, index)) || self.name(index).eq_ignore_ascii_case(b"wbr")
@@ -197,7 +201,7 @@ impl<'a> Dom<'a> {
         }
     }
 
-    /// The name of an element as written.
+    /// Element name as written.
     fn name(&self, node: u32) -> &[u8] {
         let node = &self.nodes[node as usize];
         let tag = &self.page.as_bytes()[node.start as usize..node.stop as usize];
@@ -239,7 +243,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Closes open elements down to and with position `at`.
+    /// Closes open elements down to and including position `at`.
     fn close_to(&mut self, at: usize) {
         while self.open.len() > at {
             if let Some(open) = self.open.pop() {
@@ -251,9 +255,9 @@ impl Builder<'_> {
         }
     }
 
-    /// Closes the nearest open element that `wanted` picks, unless one that `scope` picks lies above it.
+    /// Closes the nearest open element selected by `wanted`, unless one selected by `scope` lies above it.
     fn close_nearest(&mut self, wanted: impl Fn(&Open) -> bool, scope: impl Fn(Tag) -> bool) -> bool {
-        // Real pages find it near the top; a bound keeps hostile ones linear.
+        // In real pages it is near the top; the bound keeps hostile pages linear.
         const FAR: usize = 2 * MAX_DEPTH;
         for at in (self.open.len().saturating_sub(FAR)..self.open.len()).rev() {
             let open = &self.open[at];
@@ -295,7 +299,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// What a start tag closes: a paragraph before a block, an item before an item, a cell before a cell.
+    /// Closes elements implied by a start tag: a paragraph before a block, an item before an item, a cell before a
+    /// cell.
     fn close_implied(&mut self, tag: Tag) {
         let cell = |t: Tag| matches!(t, Tag::Cell | Tag::Table | Tag::Caption);
         match tag {
@@ -311,7 +316,7 @@ impl Builder<'_> {
             Tag::Row => {
                 self.close_nearest(|o| o.tag == Tag::Row, |t| t == Tag::Table);
             }
-            // Annotations seldom have end tags. They end with the next one and with the next word.
+            // Annotations rarely have end tags. They end with the next one and with the next word.
             Tag::Annotation => {
                 self.close_nearest(|o| o.tag == Tag::Annotation, |t| !t.is_inline());
             }
@@ -326,7 +331,7 @@ impl Builder<'_> {
         if !tag.is_inline() && !matches!(tag, Tag::Control | Tag::Hidden | Tag::Noscript | Tag::Other) {
             self.close_nearest(|o| o.tag == Tag::Annotation, |t| !t.is_inline());
             self.close_nearest(|o| o.tag == Tag::P, |t| !t.is_inline());
-            // The head ends with the first element that cannot be in it.
+            // The head ends with the first element not allowed in it.
             if tag != Tag::Html {
                 self.close_nearest(|o| &o.name == b"head\0\0\0\0", |t| t != Tag::Hidden);
             }
@@ -359,22 +364,22 @@ impl Builder<'_> {
     }
 }
 
-/// The number of attributes in the text of a tag behind its name.
+/// Number of attributes in the text of a tag after its name.
 fn count(raw: &[u8]) -> usize {
     let mut number = 0;
-    // One takes two bytes at least.
+    // An attribute takes at least two bytes.
     if raw.len() > 2 * MAX_ATTRIBUTES {
         attributes(raw, |_, _| number += 1);
     }
     number
 }
 
-/// Writes text or a tag without what no parser should see.
+/// Writes text or a tag without the characters that parsers must not see.
 fn write_text(out: &mut String, raw: &str, starts_line: bool) {
     let text = raw.trim_ascii_start();
     out.push_str(&raw[..raw.len() - text.len()]);
     if starts_line {
-        // A word of its own, so that the next one is known by those who count stop words.
+        // A separate word, so that counting stop words still recognizes the next one.
         out.extend([LINE_START, ' ']);
     }
     out.extend(text.chars().filter(is_written));
@@ -384,7 +389,7 @@ fn is_written(c: &char) -> bool {
     !matches!(*c, '\0' | text::SOFT_HYPHEN | LINE_START) && !KEPT_SPACES.iter().any(|(_, mark)| mark == c)
 }
 
-/// Writes text of a `<pre>`: line ends, and spaces but single ones between words, as marks.
+/// Writes text of a `<pre>`, with line ends and all but single spaces between words replaced by marks.
 fn write_code(out: &mut String, raw: &str) {
     let mut chars = raw.chars().filter(|c| is_written(c) && *c != '\r').peekable();
     let mut in_line = false;
@@ -396,13 +401,13 @@ fn write_code(out: &mut String, raw: &str) {
     }
 }
 
-/// The text of a rebuilt page with the white space of its `<pre>` again.
+/// Restores the white space of `<pre>` in the text of a rebuilt page.
 pub(super) fn with_kept_spaces(text: String) -> String {
     let unmarked = |c: char| KEPT_SPACES.iter().find(|(_, mark)| *mark == c).map_or(c, |(space, _)| *space);
     if text.contains(KEPT_SPACES.map(|(_, mark)| mark)) { text.chars().map(unmarked).collect() } else { text }
 }
 
-/// The first eight bytes of a name in lower case: enough to tell elements apart.
+/// First eight bytes of a name in lower case, which suffice to distinguish elements.
 fn short(name: &[u8]) -> [u8; 8] {
     let mut out = [0; 8];
     let count = name.len().min(8);

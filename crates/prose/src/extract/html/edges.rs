@@ -1,11 +1,11 @@
-//! What stands in front of an article and behind it inside its container: title, date, addresses, introductions to other
+//! Removes text before and after an article inside its container: title, date, addresses, introductions to other
 //! articles.
 
 use super::blocks::{Block, Blocks, Kind};
 use super::dense::is_sure;
 use super::{endings, phrases};
 
-/// Drops all of it from the blocks that are kept so far.
+/// Applies all rules to the blocks kept so far.
 pub(super) fn drop_surroundings(all: &Blocks, keep: &mut [bool]) {
     drop_lead(all, keep);
     drop_related(all, keep);
@@ -14,7 +14,8 @@ pub(super) fn drop_surroundings(all: &Blocks, keep: &mut [bool]) {
     drop_contacts(all, keep);
 }
 
-/// Drops what stands above the first text: the title, which is no part of the text it names, and lines with a date.
+/// Drops the text above the first paragraph: the title, which is not part of the article's text, and lines with a
+/// date.
 fn drop_lead(all: &Blocks, keep: &mut [bool]) {
     const LINE: u32 = 45;
     let is_text =
@@ -28,7 +29,7 @@ fn drop_lead(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// Whether a line names a year or a time of day.
+/// Returns true if a line contains a year or a time of day.
 fn has_date(line: &str) -> bool {
     let is_time = |word: &str| {
         let digits = |part: &str| (1..=2).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
@@ -43,17 +44,17 @@ fn has_date(line: &str) -> bool {
         || line.split_whitespace().any(is_time)
 }
 
-/// Whether a line is the address of a page and nothing else.
+/// Returns true if a line is just the address of a page.
 pub(super) fn is_address(line: &str) -> bool {
     ["http://", "https://", "www."].iter().any(|start| line.starts_with(start))
         && !line.contains(char::is_whitespace)
 }
 
 /// Drops sections of other articles: from a line that announces them to the next heading of its level, or to the next
-/// paragraph where the line is no heading; not where that would take much of the text.
+/// paragraph if the line is not a heading; unless that would remove much of the text.
 fn drop_related(all: &Blocks, keep: &mut [bool]) {
     const SHARE: f32 = 0.3;
-    // Sections that are too long are looked at again from the next line; a page of nothing else stays linear.
+    // Too long sections are reconsidered from the next line; this limit keeps a page of only such sections linear.
     const MOST_REFUSED: usize = 16;
     let blocks = &all.blocks;
     let total: u32 = blocks.iter().zip(keep.iter()).filter(|(_, k)| **k).map(|(b, _)| b.chars).sum();
@@ -74,7 +75,7 @@ fn drop_related(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// The blocks of a section of other articles that begins at `start`.
+/// Blocks of a section of other articles that begins at `start`.
 fn section_of_others(all: &Blocks, start: usize) -> Option<std::ops::Range<usize>> {
     let first = &all.blocks[start];
     let text = all.of(first);
@@ -96,7 +97,7 @@ fn section_of_others(all: &Blocks, start: usize) -> Option<std::ops::Range<usize
     Some(start..start + 1 + behind.iter().position(ends).unwrap_or(behind.len()))
 }
 
-/// Where the text of a page is in paragraphs, drops text directly in boxes: captions, buttons, notes.
+/// If most of a page's text is in paragraphs, drops text directly in boxes: captions, buttons, notes.
 fn drop_loose_text(all: &Blocks, keep: &mut [bool]) {
     const PROSE: u32 = 600;
     const SHARE: f32 = 0.8;
@@ -114,7 +115,7 @@ fn drop_loose_text(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// Drops the longest block where it holds the text of the others once more, for programs that read the page.
+/// Drops the longest block if it repeats the text of the others, as included for programs that read the page.
 fn drop_copy(all: &Blocks, keep: &mut [bool]) {
     const COMPARED: usize = 12;
     const FEWEST: usize = 4;
@@ -129,11 +130,11 @@ fn drop_copy(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// Drops paragraphs at the end that say whom to write to, whom to follow, who wrote and where it was printed first.
+/// Drops paragraphs at the end with contact details, accounts to follow, authors and first publication.
 fn drop_contacts(all: &Blocks, keep: &mut [bool]) {
     const LAST: usize = 3;
     const ENDINGS: usize = 5;
-    // Shorter texts may be nothing else.
+    // Shorter texts may consist of nothing else.
     const FEWEST: usize = 6;
     let kept: Vec<usize> = (0..keep.len()).filter(|&i| keep[i]).collect();
     if kept.len() < FEWEST {

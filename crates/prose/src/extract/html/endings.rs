@@ -1,9 +1,9 @@
-//! Last paragraphs of articles that are about the article or its author, by their words.
+//! Recognizes closing paragraphs about the article or its author by their wording.
 
-/// Longer paragraphs (bytes) are text.
+/// Maximum bytes of such a paragraph; longer ones are text.
 const LONGEST: usize = 700;
 
-/// Beginnings.
+/// Beginnings of such paragraphs.
 const STARTS: &[&str] = &[
     "more information:",
     "for more information",
@@ -31,7 +31,7 @@ const STARTS: &[&str] = &[
     "cet article a été publié",
 ];
 
-/// Words that appear in such a paragraph alone.
+/// Phrases that occur only in such paragraphs.
 const PARTS: &[&str] = &[
     "contributed to this report",
     "contributed to this story",
@@ -46,7 +46,7 @@ const PARTS: &[&str] = &[
     "doi.org/10.",
 ];
 
-/// What authors are.
+/// Occupations of authors.
 const TRADES: &[&str] = &[
     "editor",
     "reporter",
@@ -64,7 +64,7 @@ const TRADES: &[&str] = &[
     "journalistin",
 ];
 
-/// Whether a paragraph near the end of an article is about it rather than of it.
+/// Returns true if a paragraph near the end of an article is about it rather than part of it.
 pub(super) fn is_ending(line: &str) -> bool {
     if line.len() > LONGEST {
         return false;
@@ -76,7 +76,7 @@ pub(super) fn is_ending(line: &str) -> bool {
         || introduces_author(line)
 }
 
-/// Whether a paragraph begins with a name of two to four words that `is` a writer of some kind.
+/// Returns true if a paragraph begins with a name of two to four words that `is` a writer of some kind.
 fn introduces_author(line: &str) -> bool {
     const NAME: std::ops::RangeInclusive<usize> = 2..=4;
     const TITLE: usize = 8;

@@ -1,7 +1,7 @@
-//! Articles that a page shows below the one it is about, as readers scroll.
+//! Removes further articles that a page loads below its own as readers scroll.
 //!
-//! Such a page is titled after its first article, and each further one is an element of its own with a main heading. A list
-//! of posts is titled after the site, and a thread has one main heading.
+//! Such a page is titled after its first article, and each further one is a separate element with a main heading. In
+//! contrast, a list of posts is titled after the site, and a thread has a single main heading.
 
 use super::blocks::{Block, Blocks, Kind};
 use super::dense::is_sure;
@@ -9,10 +9,10 @@ use super::dom::{Dom, Node};
 use super::marks::Marks;
 use super::tag::Tag;
 
-/// Characters of an article in front of a further one: a note above the article is none.
+/// Minimum characters of an article before a further one; a note above the article is shorter.
 const ARTICLE: u32 = 600;
 
-/// Drops the articles that follow the one of the page's title.
+/// Drops the articles after the one named in the page's title.
 pub(super) fn drop_followers(dom: &Dom<'_>, all: &Blocks, keep: &mut [bool]) {
     let headings = || {
         let blocks = all.blocks.iter().enumerate();
@@ -24,7 +24,7 @@ pub(super) fn drop_followers(dom: &Dom<'_>, all: &Blocks, keep: &mut [bool]) {
     let Some(title) = title_of(dom).map(letters) else { return };
     let names_page = |block: &Block| is_title(&title, all.of(block));
     let Some((first, _)) = headings().find(|(_, block)| names_page(block)) else { return };
-    // Articles come in the order of their headings, so one walk over the blocks is enough.
+    // Articles follow the order of their headings, so one pass over the blocks suffices.
     let (mut walked, mut chars) = (0, 0);
     for (index, heading) in headings().filter(|(index, _)| *index > first) {
         if index < walked || names_page(heading) {
@@ -45,7 +45,7 @@ pub(super) fn drop_followers(dom: &Dom<'_>, all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// The outermost article around `node` that is behind the block whose first text is `after`.
+/// Outermost article around `node` that starts after the block whose first text is `after`.
 fn article_around(dom: &Dom<'_>, mut node: u32, after: u32) -> Option<u32> {
     let mut found = None;
     while node > after {
@@ -58,7 +58,7 @@ fn article_around(dom: &Dom<'_>, mut node: u32, after: u32) -> Option<u32> {
     found
 }
 
-/// The text of the first `title` of a page that has any.
+/// First non-empty `title` of a page.
 fn title_of<'a>(dom: &Dom<'a>) -> Option<&'a str> {
     let is_title = |node: &Node| {
         let start = &dom.page.as_bytes()[node.start as usize..node.stop as usize];
@@ -72,16 +72,16 @@ fn title_of<'a>(dom: &Dom<'a>) -> Option<&'a str> {
     texts.map(str::trim).find(|text| !text.is_empty())
 }
 
-/// Whether a heading names the page of this title: one of them begins with the other.
+/// Returns true if a heading matches the page's title: one of them begins with the other.
 fn is_title(title: &str, heading: &str) -> bool {
     const SHORTEST: usize = 15;
     let heading = letters(heading);
     let shared = title.chars().zip(heading.chars()).take_while(|(a, b)| a == b).count();
-    // Titles are often shorter words for the heading, or cut.
+    // Titles are often shortened or truncated forms of the heading.
     shared >= SHORTEST || heading.chars().count() >= SHORTEST && title.contains(&heading)
 }
 
-/// Letters and digits in lower case; of long texts the beginning.
+/// Letters and digits in lower case, truncated for long texts.
 fn letters(text: &str) -> String {
     const LONGEST: usize = 300;
     let mut plain = String::with_capacity(text.len());

@@ -1,15 +1,15 @@
-//! Which language a page is in: by its text, and where that is not certain by what it declares.
+//! Language of a page: detected from its text, or, if that is uncertain, as declared.
 
 use crate::language::{Language, built_in, script_of, two_letters};
 
-/// So much of a text is looked at, in bytes.
+/// Maximum bytes of text examined.
 const SAMPLE: usize = 16 << 10;
-/// From this confidence on the detector is believed, whatever the page declares.
+/// Confidence from which the detector overrides the declaration.
 const CERTAIN: f32 = 0.5;
-/// The element `html` stands within so many bytes.
+/// Bytes searched for the element `html`.
 const HEAD: usize = 4096;
 
-/// The language of a page with this text; none where nothing tells it.
+/// Language of a page with this text; `None` if it cannot be determined.
 pub(super) fn of_page(page: &str, text: &str) -> Option<Language> {
     let found = built_in(text, SAMPLE);
     if found.as_ref().is_some_and(is_certain) {
@@ -21,12 +21,12 @@ pub(super) fn of_page(page: &str, text: &str) -> Option<Language> {
     }
 }
 
-/// Whether a language is more than a guess.
+/// Returns true if a detected language is more than a guess.
 pub(super) fn is_certain(language: &Language) -> bool {
     language.score >= CERTAIN
 }
 
-/// The language of `<html lang=..>`, by its shortest code.
+/// Language of `<html lang=..>`, as its shortest code.
 fn declared(page: &str) -> Option<String> {
     let head = page[..page.floor_char_boundary(HEAD)].to_ascii_lowercase();
     let from = head.find("<html")?;

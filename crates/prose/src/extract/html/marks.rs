@@ -1,7 +1,7 @@
-//! What the attributes of an element say about its content: the words of `class`, `id`, `role` and their like.
+//! Content hints from an element's attributes: the words of `class`, `id`, `role` and similar.
 //!
-//! Names are cut into words (`post-meta`, `sharedaddy`, `EntryBody`), and words are looked up; parts of words would mistake
-//! `navigation` in `navigational-history` and `ad` in `head`.
+//! Names are split into words (`post-meta`, `sharedaddy`, `EntryBody`), which are looked up; substrings would be
+//! ambiguous, as `navigation` in `navigational-history` and `ad` in `head`.
 
 use super::scan::attributes;
 use super::tag::Tag;
@@ -11,27 +11,27 @@ use super::tag::Tag;
 pub(super) struct Marks(u16);
 
 impl Marks {
-    /// The text is a link.
+    /// Text of a link.
     pub(super) const LINK: u16 = 1;
     /// Not shown.
     pub(super) const HIDDEN: u16 = 2;
-    /// Around the content: navigation, sharing, advertising ...
+    /// Outside the content: navigation, sharing, advertising ...
     pub(super) const BOILERPLATE: u16 = 4;
     /// Readers' comments.
     pub(super) const COMMENTS: u16 = 8;
-    /// The body of an article by its name (`articleBody`, `entry-content`).
+    /// Body of an article by its name (`articleBody`, `entry-content`).
     pub(super) const BODY: u16 = 16;
     /// Probably contains the article (`post`, `article`, `story`).
     pub(super) const ARTICLE: u16 = 32;
-    /// The main region of the page (`main`, `content`).
+    /// Main region of the page (`main`, `content`).
     pub(super) const MAIN: u16 = 64;
-    /// A line about the article, not of it: author, date, tags.
+    /// A line about the article rather than part of it: author, date, tags.
     pub(super) const META: u16 = 128;
     /// A short introduction to another article.
     pub(super) const TEASER: u16 = 256;
     /// A box of a content management system, next to the article or inside it.
     pub(super) const WIDGET: u16 = 1024;
-    /// A line under a picture.
+    /// Picture caption.
     pub(super) const CAPTION: u16 = 512;
 
     pub(super) fn has(self, mark: u16) -> bool {
@@ -43,7 +43,7 @@ impl Marks {
     }
 }
 
-/// The marks of an element, and whether it has an `href`.
+/// Marks of an element, and true if it has an `href`.
 pub(super) fn marks_of(tag: Tag, raw: &[u8]) -> (Marks, bool) {
     let (mut marks, mut has_href) = (Marks::default(), false);
     if raw.len() < 4 {
@@ -62,7 +62,7 @@ pub(super) fn marks_of(tag: Tag, raw: &[u8]) -> (Marks, bool) {
                 marks.insert(Marks::META)
             }
             b"comment" | b"comments" => marks.insert(Marks::COMMENTS),
-            // What programs read of an article; hidden by a style sheet that is not here.
+            // Metadata of an article for programs, normally hidden by a style sheet.
             b"dateCreated" | b"articleSection" | b"thumbnailUrl" | b"wordCount" | b"width" | b"height"
             | b"url" | b"inLanguage" | b"image" | b"logo" | b"genre" | b"copyrightYear"
                 if !tag.is_inline() =>
@@ -99,10 +99,10 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     memchr::memmem::find(text, part).is_some()
 }
 
-/// Longer names are generated and say nothing.
+/// Maximum length of a name; longer ones are generated and carry no meaning.
 const LONGEST_NAME: usize = 80;
 
-/// The names in a `class` or `id`.
+/// Evaluates the names in a `class` or `id`.
 fn names(value: &[u8], marks: &mut Marks) {
     for name in value.split(u8::is_ascii_whitespace).filter(|n| !n.is_empty() && n.len() <= LONGEST_NAME) {
         let mut lower = [0u8; LONGEST_NAME];
@@ -110,12 +110,12 @@ fn names(value: &[u8], marks: &mut Marks) {
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
         whole_name(lower, marks);
-        // `main--no-sidebar`: what it lacks is no property of its content.
+        // `main--no-sidebar` names something that is absent, not a property of the content.
         if contains(lower, b"no-") && contains(lower, b"sidebar") {
             continue;
         }
         let first_word = words(name).next().map(<[u8]>::to_ascii_lowercase);
-        // `has-sidebar` says something about another element; utility classes say nothing.
+        // `has-sidebar` describes another element; utility classes have no meaning.
         if first_word
             .is_some_and(|w| matches!(w.as_slice(), b"has" | b"with" | b"no" | b"is" | b"js" | b"not"))
             && !contains(lower, b"hidden")
@@ -132,7 +132,7 @@ fn names(value: &[u8], marks: &mut Marks) {
     }
 }
 
-/// Cuts `postMeta-box_2` into `post`, `Meta`, `box`, `2`.
+/// Splits `postMeta-box_2` into `post`, `Meta`, `box`, `2`.
 fn words(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = name;
     std::iter::from_fn(move || {
@@ -151,7 +151,7 @@ fn words(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Names of the element that holds an article's text.
+/// Names of the element that contains an article's text.
 const BODY: [&[u8]; 34] = [
     b"articlebody",
     b"article-body",
@@ -189,13 +189,13 @@ const BODY: [&[u8]; 34] = [
     b"single-content",
 ];
 
-/// Names that only mean something as a whole.
+/// Names that have a meaning only as a whole.
 fn whole_name(name: &[u8], marks: &mut Marks) {
     let starts = |prefix: &[u8]| name.starts_with(prefix);
     if BODY.contains(&name) || starts(b"article-body") || starts(b"articlebody") || starts(b"article__body") {
         marks.insert(Marks::BODY);
     }
-    // `elementor-widget` holds articles, `widget_recent_entries` and `widget-area` do not.
+    // `elementor-widget` contains articles, `widget_recent_entries` and `widget-area` do not.
     if starts(b"widget") || name.ends_with(b"-widget") && !starts(b"elementor") {
         marks.insert(Marks::WIDGET);
     }
@@ -225,7 +225,7 @@ fn whole_name(name: &[u8], marks: &mut Marks) {
         | b"noprint"
         | b"element-invisible"
         | b"screenreader"
-        // Shown on paper alone.
+        // Shown only in print.
         | b"print-only"
         | b"printonly"
         | b"only-print"
@@ -252,7 +252,7 @@ fn whole_name(name: &[u8], marks: &mut Marks) {
     }
 }
 
-/// Words that mean something in any name.
+/// Words that have a meaning in any name.
 fn one_word(word: &[u8], marks: &mut Marks) {
     match word {
         b"comment" | b"comments" | b"commentlist" | b"kommentare" | b"kommentar" | b"commentaires"

@@ -1,8 +1,8 @@
 //! The main content of a web page.
 //!
-//! Three ways: [`Method::Dense`], our own linear pass over a flat tree; [`Method::Trafilatura`] and [`Method::Justext`], the
-//! crates of these names behind a guard, since they meet pages from anywhere: they see the page rebuilt with bounded
-//! depth and size, and a panic of theirs is a refusal of the page.
+//! There are three methods: [`Method::Dense`], a linear pass over a flat tree; [`Method::Trafilatura`] and
+//! [`Method::Justext`], the crates of these names. Since they face pages of any origin, the crates are guarded: they
+//! receive the page rebuilt with bounded depth and size, and a panic of theirs rejects the page.
 
 mod blocks;
 mod dense;
@@ -118,16 +118,16 @@ impl HtmlOptions {
     }
 }
 
-/// What was found on a page.
+/// Text extracted from a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PageText {
-    /// Its main text, blocks on lines of their own.
+    /// Main text, with each block on a separate line.
     pub text: String,
-    /// Its language, where the options ask for it or for stop words, and something tells it.
+    /// Language, if the options require it directly or for stop words, and it can be determined.
     pub language: Option<Language>,
 }
 
-/// Options made ready once, for any number of pages.
+/// Extractor with validated options, for any number of pages.
 #[derive(Debug)]
 pub struct Html {
     options: HtmlOptions,
@@ -135,7 +135,7 @@ pub struct Html {
 }
 
 impl Default for Html {
-    /// With the default options.
+    /// Creates an extractor with the default options.
     fn default() -> Self {
         let options = HtmlOptions::default();
         let crates = third_party::Crates::without_words(&options);
@@ -144,10 +144,10 @@ impl Default for Html {
 }
 
 impl Html {
-    /// Checks the options and loads the stop words.
+    /// Validates the options and loads the stop words.
     ///
     /// # Errors
-    /// [`Error::Option`] for a language without stop words and for bounds between which nothing lies.
+    /// [`Error::Option`] for a language without stop words, and for empty ranges.
     pub fn new(options: &HtmlOptions) -> Result<Html, Error> {
         let refused = |key: &str, found: String, advice: &str| {
             let (key, advice) = (format!("html.{key}"), advice.to_string());
@@ -177,24 +177,24 @@ impl Html {
         Ok(Html { options: options.clone(), crates })
     }
 
-    /// Whether it finds languages.
+    /// Returns true if the extractor determines languages.
     pub fn finds_language(&self) -> bool {
         let o = &self.options;
         o.language || o.method == Method::Justext || o.min_stop_words > 0.0
     }
 
-    /// The main text of a page, blocks on lines of their own.
+    /// Extracts the main text of a page, with each block on a separate line.
     ///
     /// # Errors
-    /// The reason why the page gives no text.
+    /// The reason why the page yields no text.
     pub fn extract(&self, page: &str) -> Result<String, Refusal> {
         self.page(page).map(|found| found.text)
     }
 
-    /// The main text of a page and, where [`Html::finds_language`], its language, which decides on the stop words.
+    /// Extracts the main text of a page and, if [`Html::finds_language`], its language, which selects the stop words.
     ///
     /// # Errors
-    /// The reason why the page gives no text.
+    /// The reason why the page yields no text.
     pub fn page(&self, page: &str) -> Result<PageText, Refusal> {
         let options = &self.options;
         if page.len() > options.max_page_bytes.min(u32::MAX as usize) {
@@ -231,12 +231,12 @@ impl Html {
     }
 }
 
-/// Plain text of all that a page shows, for what the crates give as HTML.
+/// Plain text of everything a page shows, for HTML returned by the crates.
 fn all_text(page: &str, limit: usize) -> Result<String, Refusal> {
     dense::whole_text(page, limit)
 }
 
-/// Appends `raw` with its character references decoded, white space as it is.
+/// Appends `raw` with its character references decoded and white space unchanged.
 pub(crate) fn decode_entities(out: &mut String, raw: &str) {
     text::append(out, raw, true);
 }

@@ -1,9 +1,9 @@
-//! Lines that stand around articles on every other site: share buttons, copyright, invitations.
+//! Lines that commonly surround articles: share buttons, copyright, invitations.
 
-/// Longer lines are judged by their structure only.
+/// Maximum bytes of such a line; longer ones are judged only by structure.
 const LONGEST: usize = 120;
 
-/// Whole lines, in lower case and without punctuation at the ends.
+/// Complete lines, in lower case and without punctuation at the ends.
 const LINES: &[&str] = &[
     "advertisement",
     "advertising",
@@ -159,7 +159,7 @@ const STARTS: &[&str] = &[
     "anzeige",
 ];
 
-/// Beginnings of headings and of short lines behind which introductions to other articles stand.
+/// Beginnings of headings and short lines that are followed by introductions to other articles.
 const OTHERS: &[&str] = &[
     // English.
     "related",
@@ -254,7 +254,7 @@ const OTHERS: &[&str] = &[
     "関連",
 ];
 
-/// Beginnings of the last lines of articles that name a source.
+/// Beginnings of an article's last lines that name a source.
 const SOURCES: &[&str] = &[
     "reporting by",
     "source:",
@@ -267,7 +267,7 @@ const SOURCES: &[&str] = &[
     "foto",
 ];
 
-/// Whether a last paragraph of so many characters names a source or an address for readers.
+/// Returns true if a last paragraph of `chars` characters names a source or a contact address.
 pub(super) fn is_contact(line: &str, chars: u32) -> bool {
     const FOLLOW: [&str; 5] = ["follow him", "follow her", "follow us", "follow them", "follow me"];
     if chars >= 220 {
@@ -282,7 +282,7 @@ pub(super) fn is_contact(line: &str, chars: u32) -> bool {
         || chars < 160 && SOURCES.iter().any(|start| bare.starts_with(start))
 }
 
-/// Whether a line says when the article was published or changed.
+/// Returns true if a line states when the article was published or updated.
 pub(super) fn dates_article(line: &str) -> bool {
     const STARTS: [&str; 6] =
         ["published", "updated", "last updated", "posted", "veröffentlicht", "aktualisiert"];
@@ -292,9 +292,9 @@ pub(super) fn dates_article(line: &str) -> bool {
     }
 }
 
-/// Whether a heading or a short line says that other articles follow.
+/// Returns true if a heading or short line announces other articles.
 pub(super) fn announces_others(line: &str) -> bool {
-    // Longer ones speak of something.
+    // Longer ones are ordinary text.
     if line.len() > LONGEST || line.chars().filter(|c| !c.is_whitespace()).count() > 50 {
         return false;
     }
@@ -303,7 +303,7 @@ pub(super) fn announces_others(line: &str) -> bool {
     OTHERS.iter().any(|start| bare.starts_with(start))
 }
 
-/// Whether a line is one of the usual ones.
+/// Returns true if a line is common boilerplate.
 pub(super) fn is_boilerplate(line: &str) -> bool {
     if line.len() > LONGEST {
         return false;

@@ -1,22 +1,22 @@
-//! What is around the content by its element or its name, unless the page says otherwise.
+//! Prunes elements outside the content by their tag or name, unless the page indicates otherwise.
 //!
-//! A name is a hint. Where what it names holds most of the page's prose, a page uses it for its content: galleries have
-//! their text in captions, or in slides that are hidden but for one; forums call posts comments.
+//! A name is only a hint. If the named elements contain most of the page's prose, the page uses them for its content:
+//! galleries have their text in captions, or in slides of which all but one are hidden; forums call posts comments.
 
 use super::dom::Dom;
 use super::marks::Marks;
 use super::tag::Tag;
 use super::text;
 
-/// Less prose than this says nothing about how a page is built.
+/// Amount of prose below which no conclusions are drawn about a page.
 const PROSE: u32 = 400;
 
-/// Why a node is left out.
+/// Reason for pruning a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// Never text of a page.
+    /// Never part of a page's text.
     NoText,
-    /// An element that is around the content by definition, or the head of the site.
+    /// An element that is outside the content by definition, or the header of the site.
     Around,
     Figure,
     Caption,
@@ -27,10 +27,10 @@ enum Reason {
     Comments,
 }
 
-/// Reasons that do not hold on a page where they take most of its prose.
+/// Reasons that are ignored on a page where they would remove most of the prose.
 const DOUBTFUL: [Reason; 4] = [Reason::Figure, Reason::Caption, Reason::Hidden, Reason::Boilerplate];
 
-/// Which nodes of a page are left out with all below them.
+/// Nodes of a page that are pruned together with their subtrees.
 pub(super) struct Pruning {
     pub pruned: Vec<bool>,
     reasons: Vec<Option<Reason>>,
@@ -38,7 +38,7 @@ pub(super) struct Pruning {
 }
 
 impl Pruning {
-    /// Prunes a page; readers' comments stay if asked for.
+    /// Prunes a page; readers' comments are kept if requested.
     pub(super) fn of(dom: &Dom<'_>, comments: bool) -> Pruning {
         let weights = weigh(dom);
         let reasons = reasons(dom, &weights, comments);
@@ -48,8 +48,8 @@ impl Pruning {
         pruning
     }
 
-    /// Takes comments back in where the page has only `good` characters of good text and they have much more: its
-    /// content is a discussion. Whether it did.
+    /// Restores comments if the page has only `good` characters of good text and the comments have much more, so that
+    /// its content is a discussion. Returns true if it did.
     pub(super) fn keeps_comments(&mut self, dom: &Dom<'_>, good: u32) -> bool {
         const LITTLE: u32 = 600;
         let comments = self.pruned_text(dom, Reason::Comments, |w, node| w.chars[node] - w.links[node]);
@@ -60,7 +60,7 @@ impl Pruning {
         is_discussion
     }
 
-    /// Gives up reasons that take most of the page's prose.
+    /// Drops reasons that would remove most of the page's prose.
     fn doubt(&mut self, dom: &Dom<'_>) {
         const PERCENT: u64 = 60;
         let all = u64::from(self.weights.prose[0]);
@@ -82,7 +82,7 @@ impl Pruning {
         self.pruned = self.reasons.iter().map(Option::is_some).collect();
     }
 
-    /// The text of the outermost nodes that are left out for `reason`.
+    /// Amount of text in the outermost nodes pruned for `reason`.
     fn pruned_text(&self, dom: &Dom<'_>, reason: Reason, text: impl Fn(&Weights, usize) -> u32) -> u32 {
         let (mut sum, mut node) = (0, 1);
         while node < dom.nodes.len() {
@@ -98,13 +98,13 @@ impl Pruning {
     }
 }
 
-/// What text lies below each node.
+/// Amount of text below each node.
 struct Weights {
-    /// Visible characters, without what is never shown.
+    /// Visible characters, without elements that are never displayed.
     chars: Vec<u32>,
-    /// Of those, outside of links and inside paragraphs.
+    /// Those outside of links and inside paragraphs.
     prose: Vec<u32>,
-    /// Of those, inside links.
+    /// Those inside links.
     links: Vec<u32>,
 }
 
@@ -136,8 +136,8 @@ fn weigh(dom: &Dom<'_>) -> Weights {
 }
 
 impl Weights {
-    /// Whether a node holds so much of the page's prose (of all its text where the page has hardly any prose) that it
-    /// cannot be next to the content.
+    /// Returns true if a node has so much of the page's prose (or of all its text, if the page has hardly any prose)
+    /// that it must be content.
     fn is_most(&self, node: usize) -> bool {
         let (part, all, percent) = if self.prose[0] >= PROSE {
             (self.prose[node], self.prose[0], 40)
@@ -148,7 +148,7 @@ impl Weights {
     }
 }
 
-/// Why each node is left out, by itself.
+/// Reason for pruning each node, considered individually.
 fn reasons(dom: &Dom<'_>, weights: &Weights, comments: bool) -> Vec<Option<Reason>> {
     let mut reasons = vec![None; dom.nodes.len()];
     let mut inside_article = vec![false; dom.nodes.len()];
@@ -164,7 +164,7 @@ fn reasons(dom: &Dom<'_>, weights: &Weights, comments: bool) -> Vec<Option<Reaso
             Tag::Text => None,
             tag if tag.is_no_text() => Some(Reason::NoText),
             Tag::Around | Tag::Noscript => Some(Reason::Around),
-            // The head of the site has links, that of an article a title and an introduction.
+            // A site's header contains links, an article's header a title and an introduction.
             Tag::Header if in_article => (links * 3 > chars * 2).then_some(Reason::Around),
             Tag::Header => (links * 3 > chars || chars < 60).then_some(Reason::Around),
             Tag::Figure | Tag::Caption => (!contains(dom, index, Tag::Table)).then_some(Reason::Figure),
@@ -179,9 +179,9 @@ fn reasons(dom: &Dom<'_>, weights: &Weights, comments: bool) -> Vec<Option<Reaso
     reasons
 }
 
-/// What the names of an element with so much text, and so much in links, say against it.
+/// Reason for pruning an element by its names, given its amounts of text and link text.
 fn by_name(marks: Marks, (chars, links): (u32, u32), in_article: bool, comments: bool) -> Option<Reason> {
-    // A line under a picture is longer only where it is the content.
+    // Longer captions are the content itself.
     const CAPTION: u32 = 250;
     let rules = [
         (Marks::HIDDEN, true, Reason::Hidden),
@@ -195,14 +195,14 @@ fn by_name(marks: Marks, (chars, links): (u32, u32), in_article: bool, comments:
     holds.then_some(reason)
 }
 
-/// Which nodes are or hold the body of an article by its name, with some text in it.
+/// Nodes that are, or contain, an article body by name, with some text in it.
 fn holders_of_body(dom: &Dom<'_>, weights: &Weights) -> Vec<bool> {
     const SOME: u32 = 200;
     let mut holds = vec![false; dom.nodes.len()];
     for index in (1..dom.nodes.len()).rev() {
         let node = dom.nodes[index];
         holds[index] |= node.marks.has(Marks::BODY) && weights.chars[index] >= SOME;
-        // What a reader wrote is the body of a comment.
+        // A reader's text is the body of a comment.
         holds[index] &= !node.marks.has(Marks::COMMENTS);
         holds[node.parent as usize] |= holds[index];
     }

@@ -1,18 +1,18 @@
-//! A lenient HTML tokenizer over the bytes of a page: tags, the attributes asked for, and spans of text.
+//! A lenient HTML tokenizer over the bytes of a page: tags, their attributes, and text spans.
 //!
-//! It follows the HTML standard where real pages make a difference (raw text elements, comments, quotes in attributes)
-//! and is linear in the page: every byte is looked at once, whatever it is.
+//! The tokenizer follows the HTML standard where that matters for real pages (raw text elements, comments, quotes in
+//! attributes) and takes time linear in the page: every byte is examined once, whatever its value.
 
 use memchr::{memchr, memchr2, memmem};
 
-/// A piece of a page. Spans are byte offsets into it.
+/// A token of a page. Spans are byte offsets.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     Text {
         start: usize,
         end: usize,
     },
-    /// The name is as written; `attributes` is the text between name and `>`.
+    /// The name is verbatim; `attributes` is the text between name and `>`.
     Start {
         name: &'a [u8],
         attributes: &'a [u8],
@@ -24,7 +24,7 @@ pub(super) enum Token<'a> {
         start: usize,
         end: usize,
     },
-    /// The content of `script`, `style` and the like, which is no text.
+    /// Content of `script`, `style` and similar elements, which is not text.
     Raw {
         start: usize,
         end: usize,
@@ -35,11 +35,11 @@ pub(super) enum Token<'a> {
     },
 }
 
-/// The tokens of a page.
+/// Iterator over the tokens of a page.
 pub(super) struct Scanner<'a> {
     page: &'a [u8],
     at: usize,
-    /// The raw text element that was just opened.
+    /// Raw text element that was just opened.
     raw: Option<&'a [u8]>,
     plaintext: bool,
 }
@@ -49,7 +49,7 @@ impl<'a> Scanner<'a> {
         Scanner { page: page.as_bytes(), at: 0, raw: None, plaintext: false }
     }
 
-    /// Content of a raw text element up to its end tag; without one, up to the end of the page.
+    /// Content of a raw text element up to its end tag, or else up to the end of the page.
     fn raw_text(&mut self, name: &[u8]) -> Token<'a> {
         let start = self.at;
         let mut from = start;
@@ -68,7 +68,7 @@ impl<'a> Scanner<'a> {
         Token::Raw { start, end: self.at }
     }
 
-    /// A tag that starts at `at`; `None` if the page ends inside.
+    /// Scans a tag that starts at `at`; `None` if the page ends inside.
     fn tag(&mut self, at: usize, name_at: usize) -> Option<(&'a [u8], &'a [u8], usize)> {
         let page = self.page;
         let mut name_end = name_at;
@@ -77,7 +77,7 @@ impl<'a> Scanner<'a> {
         }
         let mut from = name_end;
         loop {
-            // A quote counts only behind `=`; others are bad syntax that browsers read over.
+            // A quote is significant only after `=`; others are syntax errors that browsers ignore.
             let close = from + memchr(b'>', &page[from..])?;
             let Some(quote_at) = quoted_value(&page[from..close]) else {
                 self.at = close + 1;
@@ -90,8 +90,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The position of the first quote that opens a value and is not closed in `part` before its end; quotes that close
-/// are passed over.
+/// Position of the first quote that opens a value without being closed in `part`; closed ones are skipped.
 fn quoted_value(part: &[u8]) -> Option<usize> {
     let mut from = 0;
     while let Some(found) = memchr2(b'"', b'\'', &part[from..]) {
@@ -142,7 +141,7 @@ impl<'a> Iterator for Scanner<'a> {
             b'!' | b'?' => {
                 let rest = &page[lt..];
                 let end = if rest.starts_with(b"<!--") {
-                    // `<!-->` is a whole comment.
+                    // `<!-->` is a complete comment.
                     memmem::find(&rest[2..], b"-->").map(|e| lt + 2 + e + 3)
                 } else if rest.starts_with(b"<![CDATA[") {
                     memmem::find(rest, b"]]>").map(|e| lt + e + 3)
@@ -173,13 +172,13 @@ impl<'a> Iterator for Scanner<'a> {
     }
 }
 
-/// `<title/>` and `<style/>`, which are empty in drawings. Elsewhere they would run to the end of the page, so pages have
-/// them in drawings alone.
+/// Matches `<title/>` and `<style/>`, which are empty elements in drawings. Elsewhere they would extend to the end of
+/// the page, so pages use them only in drawings.
 fn is_closed_drawing(name: &[u8], attributes: &[u8]) -> bool {
     attributes.ends_with(b"/") && (name.eq_ignore_ascii_case(b"title") || name.eq_ignore_ascii_case(b"style"))
 }
 
-/// Elements whose content is not markup.
+/// Matches elements whose content is not markup.
 fn is_raw(name: &[u8]) -> bool {
     let is = |n: &[u8]| name.eq_ignore_ascii_case(n);
     match name.len() {
@@ -193,7 +192,7 @@ fn is_raw(name: &[u8]) -> bool {
     }
 }
 
-/// Calls `with` for every attribute of a start tag: its name as written and its raw value without quotes.
+/// Calls `with` for every attribute of a start tag: its verbatim name and its raw value without quotes.
 pub(super) fn attributes<'a>(mut rest: &'a [u8], mut with: impl FnMut(&'a [u8], &'a [u8])) {
     let space = |b: &u8| b.is_ascii_whitespace() || *b == b'/';
     loop {

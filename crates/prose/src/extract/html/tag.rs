@@ -1,18 +1,18 @@
-//! The element names that matter to extraction, and what kind of element each is.
+//! Element names relevant to extraction, grouped by kind.
 
-/// An element by name; names that make no difference are [`Tag::Other`].
+/// An element by name; irrelevant names are [`Tag::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// A run of text, no element.
+    /// A run of text rather than an element.
     Text,
-    /// Inline elements without a meaning of their own here.
+    /// Inline elements without a special role here.
     Inline,
     /// Unknown elements; those with a dash are components, which pages use as blocks.
     Other,
     A,
     Br,
-    /// `rt`, `rp`: how the word in front is read, and the brackets around it.
+    /// `rt`, `rp`: pronunciation of the preceding word, and the parentheses around it.
     Annotation,
     Span,
     P,
@@ -40,18 +40,18 @@ pub(super) enum Tag {
     Html,
     Details,
     Hr,
-    /// `nav`, `footer`, `aside`, `menu`: around the content by definition.
+    /// `nav`, `footer`, `aside`, `menu`: outside the content by definition.
     Around,
-    /// Forms, controls and embedded things: never text of the page.
+    /// Forms, controls and embedded objects: never part of a page's text.
     Control,
-    /// `head` with all in it, `template`, `svg` ...: not shown as text.
+    /// `head` with its contents, `template`, `svg` ...: not displayed as text.
     Hidden,
     Noscript,
     Form,
 }
 
 impl Tag {
-    /// Of a name in any case.
+    /// Tag for a name, ignoring case.
     pub(super) fn of(name: &[u8]) -> Tag {
         let mut lower = [0u8; 12];
         let Some(lower) = lower.get_mut(..name.len()) else { return Tag::Other };
@@ -104,7 +104,7 @@ impl Tag {
         }
     }
 
-    /// Elements without content.
+    /// Returns true for elements without content.
     pub(super) fn is_void(name: &[u8]) -> bool {
         const VOID: [&[u8]; 18] = [
             b"br",
@@ -129,17 +129,17 @@ impl Tag {
         VOID.iter().any(|v| name.eq_ignore_ascii_case(v))
     }
 
-    /// Elements that flow with the text around them.
+    /// Returns true for elements that flow with the surrounding text.
     pub(super) fn is_inline(self) -> bool {
         matches!(self, Tag::Text | Tag::Inline | Tag::A | Tag::Br | Tag::Span | Tag::Code | Tag::Annotation)
     }
 
-    /// Elements that flow where they stand in a line of text.
+    /// Returns true for elements that are inline if they occur within a line of text.
     pub(super) fn may_flow(self) -> bool {
         matches!(self, Tag::Hidden | Tag::Control | Tag::Noscript | Tag::Other)
     }
 
-    /// Elements that are never text of the page.
+    /// Returns true for elements that are never part of a page's text.
     pub(super) fn is_no_text(self) -> bool {
         matches!(self, Tag::Hidden | Tag::Control | Tag::Annotation)
     }

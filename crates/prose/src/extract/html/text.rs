@@ -1,12 +1,12 @@
-//! Text of a page: entities decoded, white space joined.
+//! Text of a page: decoding of entities, collapsing of white space.
 
 use markup5ever::data::NAMED_ENTITIES;
 
-/// Where a word may be broken. It shows only at the end of a line, and tears the word for whoever reads the text.
+/// Optional break point in a word. Visible only at the end of a line; in extracted text it splits the word.
 pub(super) const SOFT_HYPHEN: char = '\u{ad}';
 
-/// Appends `raw` to `out` without soft hyphens, with character references decoded and runs of white space as one space (as they are with
-/// `verbatim`). A space is written first if `out` does not end with white space and `raw` starts with it.
+/// Appends `raw` to `out` without soft hyphens, with character references decoded and runs of white space collapsed
+/// (unless `verbatim`). A space is written first if `raw` starts with white space and `out` does not end with it.
 pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
     let mut rest = raw;
     while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {
@@ -36,7 +36,7 @@ fn spaced(out: &mut String, text: &str, verbatim: bool) {
     let bytes = text.as_bytes();
     let mut at = 0;
     while at < bytes.len() {
-        // White space beyond ASCII (no-break spaces and their like) starts with C2, E2 or E3.
+        // Non-ASCII white space (no-break spaces and similar) starts with C2, E2 or E3.
         let plain = |b: &u8| *b > b' ' && !matches!(b, 0xc2 | 0xe2 | 0xe3);
         let word = bytes[at..].iter().position(|b| !plain(b)).unwrap_or(bytes.len() - at);
         out.push_str(&text[at..at + word]);
@@ -57,12 +57,13 @@ fn spaced(out: &mut String, text: &str, verbatim: bool) {
 
 enum Decoded {
     One(char),
-    /// The second is NUL where there is none.
+    /// The second is NUL if there is none.
     Two(char, char),
     Nothing,
 }
 
-/// Decodes the character reference at the start of `text`, which starts with `&`; also how many bytes it takes.
+/// Decodes the character reference at the start of `text`, which must begin with `&`; also returns its length in
+/// bytes.
 fn reference(text: &str) -> (Decoded, usize) {
     let bytes = text.as_bytes();
     if bytes.get(1) == Some(&b'#') {
@@ -87,7 +88,7 @@ fn reference(text: &str) -> (Decoded, usize) {
     {
         return (Decoded::Two(first, second), length + 2);
     }
-    // A few old names are decoded without the semicolon, also in front of other letters.
+    // A few legacy names are decoded without the semicolon, even before other letters.
     const OLD: [(&str, char); 10] = [
         ("nbsp", ' '),
         ("amp", '&'),
@@ -106,8 +107,8 @@ fn reference(text: &str) -> (Decoded, usize) {
     }
 }
 
-/// The character of a number: the standard's table for C1 controls (which pages mean as windows-1252), U+FFFD for
-/// surrogates and what is no character.
+/// Character for a number: the standard's table for C1 controls (which pages use as windows-1252), U+FFFD for
+/// surrogates and invalid code points.
 fn numbered(code: u32) -> char {
     const C1: [char; 32] = [
         '€', '\u{81}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{8d}', 'Ž', '\u{8f}',
@@ -120,7 +121,7 @@ fn numbered(code: u32) -> char {
     }
 }
 
-/// Visible characters, as a measure of length: bytes that start one and are no white space.
+/// Number of visible characters, as a measure of length: bytes that start a character and are not white space.
 pub(super) fn count(raw: &str) -> u32 {
     raw.bytes().filter(|&b| b > b' ' && (b as i8) >= -0x40).count() as u32
 }

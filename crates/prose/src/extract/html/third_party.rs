@@ -1,4 +1,4 @@
-//! The crates `trafilatura` and `justext` behind a guard.
+//! Guarded use of the crates `trafilatura` and `justext`.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,13 +12,13 @@ use crate::error::Error;
 use crate::extract::Refusal;
 use crate::language::Language;
 
-/// What the crates need, made once.
+/// Prepared settings of the crates.
 pub(super) struct Crates {
     trafilatura: trafilatura::Options,
     justext: justext::Config,
-    /// Stop words by the crate's name of the language.
+    /// Stop words by the crate's language name.
     stop_words: BTreeMap<String, HashSet<String>>,
-    /// The language where none is known.
+    /// Language used if none is known.
     usual: String,
 }
 
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Crates {
     }
 }
 
-/// Languages by ISO 639-1 code that have stop words.
+/// ISO 639-1 codes of the languages with stop words.
 const LANGUAGES: [(&str, &str); 37] = [
     ("af", "Afrikaans"),
     ("ar", "Arabic"),
@@ -69,18 +69,18 @@ const LANGUAGES: [(&str, &str); 37] = [
     ("vi", "Vietnamese"),
 ];
 
-/// Written without spaces between words: stop words cannot be counted.
+/// Languages without spaces between words, in which stop words cannot be counted.
 const WITHOUT_SPACES: [&str; 4] = ["zh", "ja", "th", "ko"];
 
-/// The stop words for a page.
+/// Stop words for a page.
 enum Words<'a> {
     Of(&'a HashSet<String>),
-    /// They cannot be counted, and need not.
+    /// Stop words cannot be counted, and the rule does not apply.
     Uncountable,
 }
 
 impl Crates {
-    /// Loads the stop words if the options need them.
+    /// Loads the stop words if the options require them.
     pub(super) fn new(options: &HtmlOptions) -> Result<Crates, Error> {
         let mut crates = Crates::without_words(options);
         if options.method != Method::Justext && options.min_stop_words <= 0.0 {
@@ -103,7 +103,7 @@ impl Crates {
         Ok(crates)
     }
 
-    /// For extraction that counts no stop words.
+    /// Creates settings for extraction without stop words.
     pub(super) fn without_words(options: &HtmlOptions) -> Crates {
         let trafilatura = trafilatura::Options::default()
             .with_fallback(options.fallback)
@@ -119,7 +119,7 @@ impl Crates {
         Crates { trafilatura, justext, stop_words: BTreeMap::new(), usual: options.stop_words.clone() }
     }
 
-    /// The words of a page's language. Where that is a mere guess and has none, those of the usual language.
+    /// Stop words of a page's language, or of the default language if the former is a mere guess and has none.
     fn words(&self, language: Option<&Language>) -> Result<Words<'_>, Refusal> {
         let code = language.map_or("", |language| language.code.as_str());
         if WITHOUT_SPACES.contains(&code) {
@@ -141,7 +141,7 @@ impl Crates {
         if options.comments && !result.comments_html.is_empty() {
             result.content_html.push_str(&result.comments_html);
         }
-        // The crate's last resort writes an article's blocks and lines without anything between them.
+        // In its last fallback the crate writes an article's blocks and lines without separators.
         let lines =
             result.content_html.replace(&format!("{LINE_START} "), "<br>").replace(LINE_START, "<br>");
         let text = all_text(&lines, options.max_elements)?;
@@ -156,7 +156,7 @@ impl Crates {
     ) -> Result<String, Refusal> {
         let html = Dom::parse(page, options.max_elements / 10)?.to_html();
         let none = HashSet::new();
-        // As Curator does: without words to count every paragraph stays.
+        // Like Curator, keeps every paragraph if words cannot be counted.
         let (words, every) = match self.words(language)? {
             Words::Of(words) => (words, false),
             Words::Uncountable => (&none, true),
@@ -170,7 +170,7 @@ impl Crates {
         Ok(good.join("\n"))
     }
 
-    /// The lines of `text` with at least `share` stop words; all of them in languages without spaces.
+    /// Lines of `text` with at least a share `share` of stop words; all lines in languages without spaces.
     pub(super) fn lines_with_stop_words(
         &self,
         text: String,
@@ -190,7 +190,7 @@ impl Crates {
     }
 }
 
-/// Runs code that is not ours; its panic is a refusal.
+/// Runs third-party code; its panic is a refusal.
 fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, Refusal> {
     guard::guarded(call).map_err(|_| Refusal::ExtractorFailed)
 }

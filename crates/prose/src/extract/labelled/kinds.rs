@@ -3,7 +3,7 @@
 use super::words::{Dice, label, paragraph, person, sentence, title};
 use super::{LabelledPage, Page};
 
-/// Page number `index` of a set.
+/// Generates page number `index` of a set.
 pub(super) fn page(seed: u64, index: usize) -> LabelledPage {
     let mut dice = Dice::new(seed ^ (index as u64).wrapping_mul(0x2545_f491_4f6c_dd1d));
     let semantic = dice.one_in(2);
@@ -33,7 +33,7 @@ pub(super) fn page(seed: u64, index: usize) -> LabelledPage {
 }
 
 impl Page {
-    /// Paragraphs of an article; the first, one in the middle and the last are labelled.
+    /// Paragraphs of an article; the first, a middle one and the last are labelled.
     fn body(&mut self, low: usize, high: usize) {
         let count = self.dice.between(low, high);
         for i in 0..count {
@@ -44,7 +44,7 @@ impl Page {
             }
             let mut text = sentences.join(" ");
             if self.dice.one_in(3) {
-                // A link in the text, which belongs to it.
+                // A link inside the text, which belongs to it.
                 text = text
                     .replacen("the ", "<a href=\"/topic\">the</a> ", 1)
                     .replace(" some ", " <em>some</em> ");
@@ -93,7 +93,7 @@ impl Page {
         self.push("</ul>\n");
     }
 
-    /// A table with words in its cells, sometimes with a table in one of them.
+    /// A table with words in its cells, sometimes with a nested table.
     fn table(&mut self) {
         self.push("<table class=\"data\"><thead><tr><th>Name</th><th>Meaning</th></tr></thead><tbody>");
         for i in 0..self.dice.between(3, 8) {
@@ -110,7 +110,7 @@ impl Page {
     fn news(&mut self, name: &str) {
         self.site_header();
         if self.dice.one_in(3) {
-            // A layout of tables.
+            // A table-based layout.
             self.push("<table width=\"100%\"><tr><td width=160>");
             let count = self.dice.between(6, 14);
             self.menu("div", "left", count);

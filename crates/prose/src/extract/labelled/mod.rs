@@ -1,9 +1,9 @@
-//! Labelled web pages from a seed: what an extractor should keep and drop is known, since we wrote the page.
+//! Seeded labelled web pages: since the pages are generated, it is known what an extractor should keep and drop.
 //!
-//! Five kinds of sites in several ways to write them (HTML5 elements, `div` with names, tables as of 2003), with
-//! navigation, teasers, comments, newsletters and footers around the content. They measure and test extractors without
-//! anybody else's pages. The score is that of trafilatura's own evaluation: a segment counts if it stands in the text,
-//! white space aside.
+//! There are five kinds of sites in several markup styles (HTML5 elements, named `div`s, tables as of 2003), with
+//! navigation, teasers, comments, newsletters and footers around the content. They are used to measure and test
+//! extractors without third-party pages. The score is that of trafilatura's own evaluation: a segment counts if it
+//! occurs in the text, ignoring white space.
 
 mod kinds;
 mod parts;
@@ -16,22 +16,22 @@ use words::Dice;
 /// One page with its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelledPage {
-    /// The source.
+    /// HTML source.
     pub html: String,
     /// Segments of the content.
     pub with: Vec<String>,
-    /// Segments that are not part of it.
+    /// Segments outside the content.
     pub without: Vec<String>,
 }
 
-/// Hits and misses of an extractor over pages.
+/// Hits and misses of an extractor, summed over pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
-    /// Wanted segments that were found.
+    /// Expected segments that were found.
     pub true_positives: u64,
     /// Unwanted segments that were found.
     pub false_positives: u64,
-    /// Wanted segments that were not found.
+    /// Expected segments that were not found.
     pub false_negatives: u64,
 }
 
@@ -47,17 +47,17 @@ impl Score {
         self.false_positives += found(&page.without);
     }
 
-    /// The share of what was found that was wanted.
+    /// Share of the found segments that were expected.
     pub fn precision(&self) -> f64 {
         self.true_positives as f64 / (self.true_positives + self.false_positives).max(1) as f64
     }
 
-    /// The share of what was wanted that was found.
+    /// Share of the expected segments that were found.
     pub fn recall(&self) -> f64 {
         self.true_positives as f64 / (self.true_positives + self.false_negatives).max(1) as f64
     }
 
-    /// The harmonic mean of both.
+    /// Harmonic mean of precision and recall.
     pub fn f1(&self) -> f64 {
         let (p, r) = (self.precision(), self.recall());
         if p + r == 0.0 { 0.0 } else { 2.0 * p * r / (p + r) }
@@ -68,18 +68,18 @@ fn joined(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `count` pages, kind after kind; the same seed gives the same pages.
+/// Generates `count` pages, cycling through the kinds; the same seed gives the same pages.
 pub fn pages(seed: u64, count: usize) -> Vec<LabelledPage> {
     (0..count).map(|index| kinds::page(seed, index)).collect()
 }
 
-/// A page being written.
+/// A page being generated.
 struct Page {
     dice: Dice,
     html: String,
     with: Vec<String>,
     without: Vec<String>,
-    /// HTML5 elements rather than named `div`s.
+    /// True for HTML5 elements instead of named `div`s.
     semantic: bool,
 }
 

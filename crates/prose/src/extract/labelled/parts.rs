@@ -1,4 +1,4 @@
-//! The pieces of a page around its content.
+//! Parts of a page outside its content.
 
 use super::Page;
 use super::words::{label, paragraph, person, sentence, title};
@@ -12,7 +12,7 @@ impl Page {
         self.push(&format!("<{tag} class=\"{class}\"><ul>{items}</ul></{tag}>\n"));
     }
 
-    /// Head of the site: name, menu, search.
+    /// Header of the site: name, menu, search.
     pub(super) fn site_header(&mut self) {
         let name = label(&mut self.dice);
         let (open, close) = if self.semantic {
@@ -28,7 +28,7 @@ impl Page {
         self.push(close);
     }
 
-    /// A line of a policy on cookies.
+    /// A cookie notice.
     pub(super) fn cookie_note(&mut self) {
         let text = format!("We use cookies so that {}", sentence(&mut self.dice).to_lowercase());
         self.unwanted(&text);
@@ -36,7 +36,7 @@ impl Page {
         self.push(&format!("<div class=\"{class}\"><p>{text}</p><button>Accept all</button></div>"));
     }
 
-    /// Introductions to other articles, with links on their titles.
+    /// Teasers for other articles, with linked titles.
     pub(super) fn teasers(&mut self, heading: &str, class: &str, count: usize) {
         self.push(&format!("<div class=\"{class}\"><h3>{heading}</h3>"));
         for i in 0..count {
@@ -50,7 +50,7 @@ impl Page {
         self.push("</div>\n");
     }
 
-    /// A column at the side: popular articles, a newsletter, advertising.
+    /// A sidebar: popular articles, a newsletter, advertising.
     pub(super) fn sidebar(&mut self) {
         let (open, close) = if self.semantic {
             ("<aside>", "</aside>")
@@ -70,7 +70,7 @@ impl Page {
         self.push(close);
     }
 
-    /// What readers wrote below an article.
+    /// Readers' comments below an article.
     pub(super) fn comments(&mut self, count: usize) {
         let class = self.dice.pick(&["comments-area", "comments", "comment-list", "post-comments"]);
         self.push(&format!("<div id=\"comments\" class=\"{class}\"><h3>{count} comments</h3><ol>"));
@@ -85,7 +85,7 @@ impl Page {
         self.push("</ol><p>Your email address will not be published. Required fields are marked *</p><form><textarea></textarea></form></div>\n");
     }
 
-    /// Author, date, buttons for sharing.
+    /// Author, date and share buttons.
     pub(super) fn byline(&mut self) {
         let name = person(&mut self.dice);
         let (day, year) = (self.dice.between(1, 28), self.dice.between(2005, 2026));
@@ -99,7 +99,7 @@ impl Page {
         }
     }
 
-    /// Foot of the site.
+    /// Footer of the site.
     pub(super) fn site_footer(&mut self) {
         let text = format!(
             "Copyright 2026. {} No part of this site may be used without permission.",
@@ -114,7 +114,7 @@ impl Page {
         self.push(&format!("<p>{text}</p>{close}"));
     }
 
-    /// Scripts and styles, which real pages are full of.
+    /// Scripts and styles, which make up much of real pages.
     pub(super) fn ballast(&mut self, kilobytes: usize) {
         self.push("<script>window.data={");
         for _ in 0..kilobytes * 16 {

@@ -1,7 +1,7 @@
-//! English-like sentences from a seed: function words at their usual rate, so that extractors that count stop words
-//! see language.
+//! Seeded English-like sentences with natural frequencies of function words, so that extractors that count stop words
+//! recognize them as language.
 
-/// A small generator of random numbers (SplitMix64), the same on every machine.
+/// A small random number generator (SplitMix64), identical on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(u64);
 
@@ -18,7 +18,7 @@ impl Dice {
         x ^ (x >> 31)
     }
 
-    /// A number below `count`, which is not 0.
+    /// A number below `count`, which must not be 0.
     pub(super) fn below(&mut self, count: usize) -> usize {
         (self.next() % count.max(1) as u64) as usize
     }
@@ -27,7 +27,7 @@ impl Dice {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/`n`.
     pub(super) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
@@ -201,7 +201,7 @@ pub(super) fn sentence(dice: &mut Dice) -> String {
     format!("{first}{}{stop}", chars.as_str())
 }
 
-/// Sentences.
+/// A list of sentences.
 pub(super) fn paragraph(dice: &mut Dice, low: usize, high: usize) -> Vec<String> {
     (0..dice.between(low, high)).map(|_| sentence(dice)).collect()
 }
@@ -224,7 +224,7 @@ fn capital(word: &str) -> String {
     chars.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default() + chars.as_str()
 }
 
-/// A person.
+/// A person's name.
 pub(super) fn person(dice: &mut Dice) -> String {
     let first = dice.pick(&[
         "Ada", "Boris", "Chen", "Dora", "Emil", "Fatima", "Goran", "Hanna", "Ivo", "Jun", "Karim", "Lena",

@@ -1,8 +1,8 @@
-//! Reading TeX: a stack of texts, the topmost read first, and the arguments of macros.
+//! TeX input: a stack of texts, of which the topmost is read first, and parsing of macro arguments.
 
 use crate::extract::Refusal;
 
-/// Expansions inside expansions, and files inside files.
+/// Maximum nesting of expansions and files.
 const MAX_DEPTH: usize = 200;
 /// Longest argument, in bytes.
 const MAX_ARGUMENT: usize = 256 << 10;
@@ -13,10 +13,10 @@ struct Frame {
     at: usize,
 }
 
-/// What is left to read.
+/// Remaining input.
 pub(super) struct Input {
     frames: Vec<Frame>,
-    /// Bytes that may still be pushed or scanned for arguments.
+    /// Number of bytes that may still be pushed or scanned for arguments.
     budget: usize,
 }
 
@@ -25,21 +25,21 @@ impl Input {
         Input { frames: vec![Frame { text, at: 0 }], budget }
     }
 
-    /// Takes `cost` from the budget.
+    /// Deducts `cost` from the budget.
     ///
     /// # Errors
-    /// [`Refusal::ExpansionTooLarge`] when it is used up.
+    /// [`Refusal::ExpansionTooLarge`] when the budget is exhausted.
     pub(super) fn spend(&mut self, cost: usize) -> Result<(), Refusal> {
         self.budget = self.budget.checked_sub(cost).ok_or(Refusal::ExpansionTooLarge)?;
         Ok(())
     }
 
-    /// Reads `text` next; a text too deep inside others is left out.
+    /// Pushes `text` to be read next; a text nested too deeply is skipped.
     ///
     /// # Errors
     /// [`Refusal::ExpansionTooLarge`] beyond the budget.
     pub(super) fn push(&mut self, text: String) -> Result<(), Refusal> {
-        // A constant for each, since empty expansions take time too.
+        // Includes a constant per text, since empty expansions take time too.
         self.spend(text.len() + 16)?;
         while self.frames.last().is_some_and(|f| f.at >= f.text.len()) {
             self.frames.pop();
@@ -57,7 +57,7 @@ impl Input {
         self.frames.last_mut()
     }
 
-    /// The next character, left where it is.
+    /// Next character, without consuming it.
     pub(super) fn peek(&mut self) -> Option<char> {
         self.top().and_then(|f| f.text[f.at..].chars().next())
     }
@@ -69,18 +69,18 @@ impl Input {
         Some(c)
     }
 
-    /// Characters up to the next one that `stop` picks, within the current text.
+    /// Characters before the next one that `stop` selects, within the current text.
     pub(super) fn run(&mut self, stop: fn(u8) -> bool) -> &str {
         let Some(frame) = self.top() else { return "" };
         let start = frame.at;
         let rest = &frame.text.as_bytes()[start..];
-        // Only ASCII stops, so the cut is between characters.
+        // Only ASCII characters stop, so the cut is at a character boundary.
         let length = rest.iter().position(|&b| b < 0x80 && stop(b)).unwrap_or(rest.len());
         frame.at += length;
         &frame.text[start..start + length]
     }
 
-    /// Takes `text` if it comes next.
+    /// Consumes `text` if it comes next.
     pub(super) fn take(&mut self, text: &str) -> bool {
         match self.top() {
             Some(frame) if frame.text[frame.at..].starts_with(text) => {
@@ -91,7 +91,8 @@ impl Input {
         }
     }
 
-    /// Takes everything in front of `text` and `text` itself from the current text; `None` if it is not there.
+    /// Consumes everything up to and including `text` from the current text and returns what precedes it; `None` if
+    /// it does not occur.
     pub(super) fn take_through(&mut self, text: &str) -> Option<String> {
         let frame = self.top()?;
         let length = frame.text[frame.at..].find(text)?;
@@ -106,7 +107,7 @@ impl Input {
         }
     }
 
-    /// The rest of a control sequence behind its backslash: letters (and the spaces behind them) or one character.
+    /// Rest of a control sequence after its backslash: letters (with the spaces after them) or one character.
     pub(super) fn name(&mut self) -> String {
         let mut name = String::new();
         match self.next() {
@@ -116,7 +117,7 @@ impl Input {
                     name.push(c);
                     self.next();
                 }
-                // One line end is a space; an empty line ends a paragraph and stays.
+                // A single line end counts as a space; an empty line ends a paragraph and is kept.
                 let mut lines = 0;
                 while let Some(c) = self.peek().filter(|c| matches!(c, ' ' | '\t' | '\n')) {
                     if c == '\n' && lines == 1 {
@@ -132,7 +133,7 @@ impl Input {
         name
     }
 
-    /// The text between `open`, which has been read, and the `close` that belongs to it.
+    /// Text between `open`, which was already read, and its matching `close`.
     fn group(&mut self, open: char, close: char) -> Result<String, Refusal> {
         let (mut out, mut depth, mut braces) = (String::new(), 1usize, 0usize);
         while let Some(c) = self.next() {
@@ -180,7 +181,7 @@ impl Input {
                 let name = self.name();
                 Ok(format!("\\{name} "))
             }
-            // The end of the group around the macro is no argument.
+            // The end of the enclosing group is not an argument.
             Some('}') | None => Ok(String::new()),
             Some(c) => {
                 self.next();
@@ -189,7 +190,7 @@ impl Input {
         }
     }
 
-    /// An argument in square brackets, if there is one.
+    /// An argument in square brackets, if present.
     pub(super) fn optional(&mut self) -> Result<Option<String>, Refusal> {
         let mut spaces = 0;
         while self.top().is_some_and(|f| f.text[f.at..].starts_with(' ')) {
@@ -205,7 +206,7 @@ impl Input {
         Ok(None)
     }
 
-    /// Everything up to `mark` outside of braces; empty if it does not come soon.
+    /// Everything up to `mark` outside of braces; empty if it does not follow soon.
     pub(super) fn delimited(&mut self, mark: &str) -> Result<String, Refusal> {
         const SOON: usize = 16 << 10;
         let mut out = String::new();

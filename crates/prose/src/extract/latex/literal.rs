@@ -1,26 +1,26 @@
-//! Where TeX reads letters and no syntax: code, addresses, and the comments outside of them.
+//! Literal TeX text: code, URLs, and removal of comments outside of them.
 
-/// Bytes of the longest code or address in a line.
+/// Maximum bytes of inline code or of a URL.
 const LONGEST: usize = 4096;
 
-/// Environments whose content is kept letter for letter.
+/// Environments whose content is kept verbatim.
 pub(super) const VERBATIM: [&str; 7] =
     ["verbatim", "Verbatim", "BVerbatim", "LVerbatim", "lstlisting", "minted", "alltt"];
 
-/// The verbatim environment that a `\begin` at the start of `text` opens, by its name with a star.
+/// Name, including a star, of the verbatim environment that a `\begin` at the start of `text` opens.
 pub(super) fn begins_verbatim(text: &str) -> Option<&str> {
     let inner = text.strip_prefix("\\begin{")?;
-    // The longest name has 14 letters; a page of braces that do not close is looked at once.
+    // The longest name has 14 letters; the limit keeps a page of unclosed braces linear.
     let close = inner.bytes().take(16).position(|b| b == b'}')?;
     let name = &inner[..close];
     VERBATIM.contains(&name.trim_end_matches('*')).then_some(name)
 }
 
-/// Cuts `%` comments. A comment takes its line end along, as in TeX, so that it joins lines; a line that is only a
-/// comment goes as a whole.
+/// Removes `%` comments. As in TeX, a comment includes its line end and thus joins lines; a line that consists only
+/// of a comment is removed.
 pub(super) fn without_comments(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
-    // The end of the environment around a line, where one is verbatim.
+    // End tag of the current verbatim environment, if any.
     let mut end: Option<String> = None;
     for line in source.lines() {
         let line = line.trim_end_matches('\r');
@@ -48,8 +48,8 @@ pub(super) fn without_comments(source: &str) -> String {
     out
 }
 
-/// How far `line` is free of comments: up to its first `%` that starts one, up to the content of a verbatim environment
-/// with its name, or all of it.
+/// Length of the part of `line` that is free of comments: up to the first `%` that starts one, up to the content of a
+/// verbatim environment (returned with its name), or all of it.
 fn syntax(line: &str) -> (usize, Option<&str>) {
     let bytes = line.as_bytes();
     let mut at = 0;
@@ -63,7 +63,7 @@ fn syntax(line: &str) -> (usize, Option<&str>) {
         }
         at += match command(&line[at..]) {
             Command::Literal(length) => length,
-            // A backslash takes the next character along, so that `\%` is no comment.
+            // A backslash escapes the next character, so that `\%` is not a comment.
             Command::Other("") => 1 + line[at + 1..].chars().next().map_or(0, char::len_utf8),
             Command::Other(name) => 1 + name.len(),
         };
@@ -71,15 +71,15 @@ fn syntax(line: &str) -> (usize, Option<&str>) {
     (line.len(), None)
 }
 
-/// What is at a backslash.
+/// Kind of command at a backslash.
 pub(super) enum Command<'a> {
-    /// A command with what it reads as letters, by the bytes of both.
+    /// A command with a literal argument; the total length in bytes.
     Literal(usize),
-    /// Another, by its name of letters.
+    /// Another command, with its name of letters.
     Other(&'a str),
 }
 
-/// The command at the start of `text`, which is a backslash.
+/// Command at the start of `text`, which must be a backslash.
 pub(super) fn command(text: &str) -> Command<'_> {
     let letters = text.bytes().skip(1).take_while(u8::is_ascii_alphabetic).count();
     let (name, rest) = (&text[1..1 + letters], &text[1 + letters..]);
@@ -91,7 +91,7 @@ pub(super) fn command(text: &str) -> Command<'_> {
     }
 }
 
-/// Bytes of `rest`, which follows command `name`, that the command reads as letters.
+/// Length of the literal argument in `rest`, which follows command `name`.
 fn literal(name: &str, rest: &str) -> Option<usize> {
     let options = |from: usize| from + bracketed(&rest[from..], '[', ']').unwrap_or(0);
     let quoted = |from: usize| {
@@ -100,7 +100,7 @@ fn literal(name: &str, rest: &str) -> Option<usize> {
         Some(behind + rest[behind..].find(mark)? + mark.len_utf8())
     };
     let braced = |from: usize| bracketed(&rest[from..], '{', '}').map(|length| from + length);
-    // A brace that nothing closes in this line is no mark.
+    // A brace that is not closed in this line is not a delimiter.
     let either = |from: usize| {
         braced(from).or_else(|| if rest[from..].starts_with(['{', '}', '\\']) { None } else { quoted(from) })
     };
@@ -117,7 +117,7 @@ fn literal(name: &str, rest: &str) -> Option<usize> {
     }
 }
 
-/// Bytes of the group at the start of `text` with its brackets.
+/// Length of the group at the start of `text`, including its brackets.
 fn bracketed(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 0usize;
     let mut chars = text.char_indices();
@@ -136,7 +136,7 @@ fn bracketed(text: &str, open: char, close: char) -> Option<usize> {
     None
 }
 
-/// An address as it is shown: signs that papers escape in it stand for themselves.
+/// Display form of a URL: characters that papers escape are unescaped.
 pub(super) fn address(raw: &str) -> String {
     let mut out = String::with_capacity(raw.len());
     let mut chars = raw.chars().peekable();

@@ -1,23 +1,23 @@
-//! The macros that a paper defines: `\newcommand` and its family, `\def`, `\let`, environments.
+//! Macros defined by a paper: `\newcommand` and its family, `\def`, `\let`, environments.
 
 use std::collections::HashMap;
 
 use super::input::Input;
 use crate::extract::Refusal;
 
-/// More definitions than this are a program, not a paper.
+/// Maximum number of definitions; more are a program, not a paper.
 const MOST_MACROS: usize = 20_000;
-/// One expansion is at most so many bytes.
+/// Maximum bytes of one expansion.
 const LARGEST_BODY: usize = 1 << 20;
 
-/// How a macro reads one piece of what follows it.
+/// One element of a macro's parameter text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     /// An argument.
     Argument,
-    /// An argument that ends where this text stands.
+    /// An argument delimited by this text.
     Until(String),
-    /// Text that has to follow.
+    /// Text that must follow.
     Exactly(String),
     /// An argument in brackets, with its default.
     Optional(String),
@@ -30,26 +30,26 @@ struct Macro {
     body: String,
 }
 
-/// All macros of one paper by name.
+/// All macros of a paper, by name.
 #[derive(Default)]
 pub(super) struct Macros {
     commands: HashMap<String, Macro>,
-    /// Beginning and end of environments.
+    /// Beginnings and ends of environments.
     environments: HashMap<String, (Macro, String)>,
 }
 
 impl Macros {
-    /// Whether `name` is defined by the paper.
+    /// Returns true if the paper defines `name`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.commands.contains_key(name)
     }
 
-    /// Whether the paper defines environment `name`.
+    /// Returns true if the paper defines environment `name`.
     pub(super) fn has_environment(&self, name: &str) -> bool {
         self.environments.contains_key(name)
     }
 
-    /// Reads the arguments of macro `name` and puts its body in front of the input.
+    /// Reads the arguments of macro `name` and pushes its expansion onto the input.
     pub(super) fn expand(&self, name: &str, input: &mut Input) -> Result<(), Refusal> {
         match self.commands.get(name) {
             Some(found) => found.expand(input),
@@ -57,7 +57,7 @@ impl Macros {
         }
     }
 
-    /// Puts the beginning of an environment of the paper in front of the input.
+    /// Pushes the beginning of a paper's environment onto the input.
     pub(super) fn begin(&self, name: &str, input: &mut Input) -> Result<(), Refusal> {
         match self.environments.get(name) {
             Some((begin, _)) => begin.expand(input),
@@ -65,7 +65,7 @@ impl Macros {
         }
     }
 
-    /// Puts its end in front of the input.
+    /// Pushes its end onto the input.
     pub(super) fn end(&self, name: &str, input: &mut Input) -> Result<(), Refusal> {
         match self.environments.get(name) {
             Some((_, end)) => input.push(end.clone()),
@@ -73,8 +73,8 @@ impl Macros {
         }
     }
 
-    /// Handles control sequence `name` if it defines something; the definition is read from the input. `kept` names are
-    /// commands with a meaning for extraction, which papers redefine for their looks only.
+    /// Processes control sequence `name` if it is a definition, which is read from the input. Names for which `kept`
+    /// is true have a meaning for extraction; papers redefine them only to change their appearance.
     pub(super) fn define(
         &mut self,
         name: &str,
@@ -94,7 +94,7 @@ impl Macros {
                 let name = input.argument()?;
                 let pieces = parameters(input)?;
                 let (body, end) = (input.argument()?, input.argument()?);
-                // Expanding to itself is how papers wrap an environment that exists.
+                // Expanding to itself is a common way to wrap an existing environment.
                 let wraps = body.contains(&format!("\\begin{{{name}}}"));
                 if !wraps && self.environments.len() < MOST_MACROS {
                     self.environments.insert(name, (Macro { pieces, body }, end));
@@ -158,7 +158,7 @@ impl Macro {
     }
 }
 
-/// The body with `#1` to `#9` replaced; `##` is `#` for definitions inside.
+/// Replaces `#1` to `#9` in the body; `##` becomes `#` for nested definitions.
 fn fill(body: &str, arguments: &[String]) -> Result<String, Refusal> {
     let mut out = String::with_capacity(body.len());
     let mut chars = body.chars().peekable();
@@ -184,12 +184,12 @@ fn fill(body: &str, arguments: &[String]) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// `\name ` or `name` as `name`.
+/// Normalizes `\name ` or `name` to `name`.
 fn name_of(text: &str) -> String {
     text.trim().trim_start_matches('\\').to_string()
 }
 
-/// `[2][default]` behind the name of a `\newcommand`.
+/// Parameters `[2][default]` after the name of a `\newcommand`.
 fn parameters(input: &mut Input) -> Result<Vec<Piece>, Refusal> {
     input.skip_spaces();
     let count = input.optional()?.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or(0).min(9);
@@ -203,7 +203,7 @@ fn parameters(input: &mut Input) -> Result<Vec<Piece>, Refusal> {
     Ok(pieces)
 }
 
-/// The parameter text of a `\def`, such as `#1[#2]`.
+/// Parses the parameter text of a `\def`, such as `#1[#2]`.
 fn pieces_of(pattern: &str) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut parts = pattern.split('#');

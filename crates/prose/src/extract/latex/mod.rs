@@ -1,8 +1,8 @@
-//! LaTeX papers to text: sections as headings, equations kept, macros of the paper expanded, comments, floats and
-//! bibliography left out.
+//! LaTeX papers to text: sections become headings, equations are kept, macros of the paper are expanded; comments,
+//! floats and the bibliography are left out.
 //!
-//! It reads TeX as papers use it, with arguments and braces, and is no TeX: catcodes, counters and conditionals
-//! (but `\iffalse`) are beyond it. Expansion is bounded in depth, number and size.
+//! The converter supports TeX as used in papers, with arguments and braces, but is not a TeX engine: catcodes,
+//! counters and conditionals (except `\iffalse`) are not supported. Expansion is bounded in depth, number and size.
 
 mod input;
 mod literal;
@@ -49,26 +49,26 @@ impl Default for LatexOptions {
     }
 }
 
-/// Options made ready once, for any number of papers.
+/// Extractor with fixed options, for any number of papers.
 #[derive(Clone, Debug, Default)]
 pub struct Latex {
     options: LatexOptions,
 }
 
-/// Files inside files.
+/// Maximum number of included files.
 const MAX_INCLUDES: usize = 500;
 
 impl Latex {
-    /// Takes the options.
+    /// Creates an extractor with these options.
     pub fn new(options: &LatexOptions) -> Latex {
         Latex { options: options.clone() }
     }
 
-    /// The text of a paper from its sources.
+    /// Extracts the text of a paper from its sources.
     ///
     /// # Errors
-    /// [`Refusal::NoDocument`] where no file is a paper, [`Refusal::PageTooLarge`], [`Refusal::ExpansionTooLarge`] and
-    /// [`Refusal::NoContent`] as their names say.
+    /// [`Refusal::NoDocument`] if no file is a paper; [`Refusal::PageTooLarge`], [`Refusal::ExpansionTooLarge`] or
+    /// [`Refusal::NoContent`].
     pub fn extract(&self, files: &[LatexFile]) -> Result<String, Refusal> {
         let limit = self.options.max_paper_bytes;
         if files.iter().map(|f| f.text.len()).sum::<usize>() > limit {
@@ -91,12 +91,12 @@ impl Latex {
     }
 }
 
-/// The file that is the paper: the one with a document, of several the largest; else the largest TeX file.
+/// Main file of the paper: the one with a document, the largest if there are several; otherwise the largest TeX file.
 fn main_file<'a>(sources: &BTreeMap<&'a str, String>) -> Option<&'a str> {
     let is_tex = |path: &str| ![".sty", ".cls", ".def"].iter().any(|end| path.to_lowercase().ends_with(end));
     let largest = |wanted: &dyn Fn(&str) -> bool| {
         let candidates = sources.iter().filter(|(path, text)| is_tex(path) && wanted(text));
-        // Of equally large ones the first by name, whatever the archive's order.
+        // Ties are resolved by name, independent of the order in the archive.
         candidates.max_by_key(|(path, text)| (text.len(), std::cmp::Reverse(**path))).map(|(path, _)| *path)
     };
     let has_class = |text: &str| text.contains("\\documentclass") || text.contains("\\documentstyle");
@@ -105,7 +105,7 @@ fn main_file<'a>(sources: &BTreeMap<&'a str, String>) -> Option<&'a str> {
         .or_else(|| largest(&|text| text.contains('\\')))
 }
 
-/// Writes file `path` with the files it includes.
+/// Writes file `path` and the files it includes.
 fn include<'a>(
     sources: &'a BTreeMap<&str, String>,
     path: &'a str,
@@ -136,7 +136,7 @@ fn include<'a>(
     Ok(())
 }
 
-/// The next `\input{file}` or its like: what is before, the name, what is behind.
+/// Finds the next `\input{file}` or similar: the text before, the name, and the text after.
 fn next_include(text: &str) -> Option<(&str, &str, &str)> {
     let mut from = 0;
     while let Some(found) = text[from..].find('\\') {
@@ -159,7 +159,7 @@ fn next_include(text: &str) -> Option<(&str, &str, &str)> {
                 let Some(close) = inner.find(['}', '\n']) else { continue };
                 (&inner[..close], &inner[close + 1..])
             } else if command == "input" && name.len() < behind.len() {
-                // Plain TeX: \input file
+                // Plain TeX: `\input file`.
                 let end = name.find(char::is_whitespace).unwrap_or(name.len());
                 (&name[..end], &name[end..])
             } else {
@@ -169,7 +169,7 @@ fn next_include(text: &str) -> Option<(&str, &str, &str)> {
                 && let Some(inner) = after.trim_start().strip_prefix('{')
                 && let Some(close) = inner.find('}')
             {
-                // The folder does not matter: `resolve` looks at the ends of paths.
+                // The folder is irrelevant, since `resolve` compares the ends of paths.
                 return Some((&text[..at], &inner[..close], &inner[close + 1..]));
             }
             return Some((&text[..at], name, after));
@@ -179,7 +179,7 @@ fn next_include(text: &str) -> Option<(&str, &str, &str)> {
     None
 }
 
-/// The file that a name stands for: as it is, with `.tex`, or by its last part.
+/// File denoted by a name: verbatim, with `.tex`, or by its last component.
 fn resolve<'a>(sources: &'a BTreeMap<&str, String>, wanted: &str) -> Option<&'a str> {
     let wanted = wanted.trim().trim_matches('"').trim_start_matches("./");
     if wanted.is_empty() {

@@ -1,4 +1,4 @@
-//! From the source of a paper to its text.
+//! Renders the source of a paper to text.
 
 use super::LatexOptions;
 use super::input::Input;
@@ -8,28 +8,28 @@ use super::symbols::{Around, Use, accent, accented, command, environment, symbol
 use super::writer::Writer;
 use crate::extract::Refusal;
 
-/// One paper on its way to text.
+/// A paper being rendered.
 pub(super) struct Render<'a> {
     options: &'a LatexOptions,
     input: Input,
     macros: Macros,
     out: Writer,
     title: Option<String>,
-    /// Whether the text has started: not before `\begin{document}`.
+    /// True after `\begin{document}`.
     started: bool,
-    /// Depth of floats, of which only captions and tables are kept.
+    /// Nesting depth of floats, of which only captions and tables are kept.
     floats: usize,
-    /// Depth of tables.
+    /// Nesting depth of tables.
     tables: usize,
-    /// Depth of captions.
+    /// Nesting depth of captions.
     captions: usize,
     ended: bool,
 }
 
-/// Our own mark behind a caption.
+/// Internal marker after a caption.
 const CAPTION_END: &str = "fathom@caption@end";
 
-/// Where an equation ends.
+/// Delimiter that ends an equation.
 enum MathEnd {
     Dollar,
     TwoDollars,
@@ -38,7 +38,7 @@ enum MathEnd {
 }
 
 impl<'a> Render<'a> {
-    /// `preamble` says whether a `\begin{document}` is to come.
+    /// Creates a renderer; `preamble` is true if a `\begin{document}` follows.
     pub(super) fn new(options: &'a LatexOptions, source: String, preamble: bool) -> Render<'a> {
         let budget = source.len().saturating_mul(options.max_expansion.max(1)).saturating_add(1 << 20);
         Render {
@@ -71,7 +71,7 @@ impl<'a> Render<'a> {
         Ok(self.out.finish())
     }
 
-    /// Whether what is read now is part of the text.
+    /// Returns true if the current input is part of the text.
     fn shown(&self) -> bool {
         self.started && (self.floats == 0 || self.tables > 0 || self.captions > 0)
     }
@@ -124,7 +124,7 @@ impl<'a> Render<'a> {
                     self.out.line(2);
                 }
             }
-            // Groups have done their work when arguments were read.
+            // Group delimiters have no further effect once arguments have been read.
             _ => {}
         }
         Ok(())
@@ -191,7 +191,7 @@ impl<'a> Render<'a> {
         }
     }
 
-    /// Code and addresses in a line: between braces, or between two of the same character.
+    /// Inline code and URLs: between braces, or between two occurrences of the same character.
     fn literal(&mut self, name: &str) -> Result<(), Refusal> {
         if name == "verb" {
             self.input.take("*");
@@ -250,7 +250,7 @@ impl<'a> Render<'a> {
             }
             Some(Use::Stop) if self.started && self.options.cut_appendix => self.ended = true,
             Some(Use::Stop) => {}
-            // Unknown: the name goes, what is in its braces stays.
+            // An unknown command is dropped, the content of its braces is kept.
             None => {}
         }
         Ok(())
@@ -290,7 +290,7 @@ impl<'a> Render<'a> {
         if !self.started {
             return Ok(());
         }
-        // Captions are text although the float around them is not.
+        // Captions are text although the surrounding float is not.
         self.out.line(2);
         self.captions += 1;
         self.input.push(format!("{text}\n\n\\{CAPTION_END} "))
@@ -342,7 +342,7 @@ impl<'a> Render<'a> {
             Some(Around::Stop) if self.options.cut_appendix => self.ended = self.started,
             Some(Around::Stop) => {}
             None => {
-                // Theorems and the like have an optional name in brackets, which is text.
+                // Theorems and similar environments have an optional name in brackets, which is text.
                 if matches!(
                     name,
                     "itemize" | "enumerate" | "description" | "center" | "minipage" | "multicols"
@@ -379,7 +379,7 @@ impl<'a> Render<'a> {
         Ok(())
     }
 
-    /// Copies an equation with the macros of the paper expanded and labels left out.
+    /// Copies an equation with the paper's macros expanded and labels left out.
     fn math(&mut self, end: MathEnd) -> Result<(), Refusal> {
         let mut body = String::new();
         let mut depth = 0usize;
@@ -397,7 +397,7 @@ impl<'a> Render<'a> {
                 continue;
             }
             if c == '\n' && matches!(end, MathEnd::Dollar) && self.input.peek() == Some('\n') {
-                // TeX forbids empty lines in equations: a forgotten dollar costs a paragraph, not the paper.
+                // TeX forbids empty lines in equations: a missing dollar sign costs a paragraph, not the paper.
                 break;
             }
             if c != '\\' {
@@ -429,7 +429,7 @@ impl<'a> Render<'a> {
                 _ => {
                     body.push('\\');
                     body.push_str(&name);
-                    // The space that ends a name, gone with it, keeps it apart from a letter that follows.
+                    // Restores the space after a name if a letter follows.
                     let joins = self.input.peek().is_some_and(|c| c.is_ascii_alphabetic());
                     if joins && name.ends_with(|c: char| c.is_ascii_alphabetic()) {
                         body.push(' ');
@@ -462,12 +462,12 @@ impl<'a> Render<'a> {
     }
 }
 
-/// Bytes that are more than the letter they are.
+/// Returns true for bytes with a special meaning.
 fn is_special(byte: u8) -> bool {
     matches!(byte, b'\\' | b'$' | b'{' | b'}' | b'~' | b'&' | b'`' | b'\'' | b'-' | b'?' | b'!' | b'\n')
 }
 
-/// Commands whose meaning papers do not change, only their looks.
+/// Returns true for commands whose meaning papers do not change, only their appearance.
 fn is_kept(name: &str) -> bool {
     matches!(command(name), Some(Use::Heading(_) | Use::Stop))
         || symbol(name).is_some()

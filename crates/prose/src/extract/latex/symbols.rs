@@ -1,8 +1,8 @@
-//! TeX's ways to write letters and signs that Unicode has.
+//! TeX notations for characters available in Unicode.
 
 use super::literal::VERBATIM;
 
-/// What a control sequence without arguments stands for in text.
+/// Text of a control sequence without arguments.
 pub(super) fn symbol(name: &str) -> Option<&'static str> {
     Some(match name {
         "%" => "%",
@@ -64,7 +64,7 @@ pub(super) fn symbol(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The combining character of an accent command.
+/// Combining character of an accent command.
 pub(super) fn accent(name: &str) -> Option<char> {
     Some(match name {
         "'" => '\u{301}',
@@ -86,7 +86,7 @@ pub(super) fn accent(name: &str) -> Option<char> {
     })
 }
 
-/// A letter with its accent, as one character where there is one.
+/// A letter with its accent, precomposed if possible.
 pub(super) fn accented(letter: &str, accent: char) -> String {
     use unicode_normalization::UnicodeNormalization;
     let letter = match letter.trim() {
@@ -99,22 +99,22 @@ pub(super) fn accented(letter: &str, accent: char) -> String {
     [first, accent].into_iter().nfc().chain(chars).collect()
 }
 
-/// What a command does with its arguments.
+/// Treatment of a command and its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Drops an optional and so many arguments.
+    /// Drops an optional argument and this many mandatory ones.
     Drop(u8),
-    /// Drops so many arguments (optional ones too) and keeps what is in the next as text.
+    /// Drops this many arguments (including optional ones) and keeps the text of the next.
     DropThenKeep(u8),
     /// A heading of this level.
     Heading(u8),
-    /// The text in parentheses.
+    /// Puts the text in parentheses.
     Aside,
-    /// The document ends here.
+    /// Ends the document.
     Stop,
 }
 
-/// Commands that need more than dropping their name.
+/// Treatment of commands for which dropping the name is not enough.
 pub(super) fn command(name: &str) -> Option<Use> {
     Some(match name {
         "part" | "chapter" => Use::Heading(1),
@@ -162,24 +162,24 @@ pub(super) fn command(name: &str) -> Option<Use> {
     })
 }
 
-/// What happens to an environment.
+/// Treatment of an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Around {
-    /// Kept as it is written, macros expanded.
+    /// Kept as source, with macros expanded.
     Equation,
-    /// Kept letter for letter.
+    /// Kept verbatim.
     Verbatim,
     /// Left out.
     Drop,
     /// Only its captions and tables are kept.
     Float,
-    /// Rows and cells.
+    /// Rendered as rows and cells.
     Table,
-    /// The document ends here.
+    /// Ends the document.
     Stop,
 }
 
-/// Environments that are more than their content.
+/// Treatment of environments that are more than their content.
 pub(super) fn environment(name: &str) -> Option<Around> {
     Some(match name.trim_end_matches('*') {
         "equation" | "align" | "alignat" | "eqnarray" | "gather" | "multline" | "flalign" | "displaymath"

@@ -1,6 +1,6 @@
-//! Where text goes: spaces joined, paragraphs apart by an empty line.
+//! Text output: collapses spaces and separates paragraphs by an empty line.
 
-/// Collects text; line ends wait until the next word needs them.
+/// Collects text; pending line ends are written only before the next word.
 #[derive(Default)]
 pub(super) struct Writer {
     out: String,
@@ -9,7 +9,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Text of a line; white space at its ends is joined with what is there.
+    /// Writes inline text; white space at its ends is merged with adjacent white space.
     pub(super) fn text(&mut self, text: &str) {
         for piece in text.split_inclusive(char::is_whitespace) {
             let word = piece.trim_end();
@@ -21,7 +21,7 @@ impl Writer {
         }
     }
 
-    /// Text whose spaces and lines matter.
+    /// Writes text whose spaces and lines are significant.
     pub(super) fn verbatim(&mut self, text: &str) {
         if !text.is_empty() {
             self.separate();
@@ -29,7 +29,7 @@ impl Writer {
         }
     }
 
-    /// The next word starts a line (1) or a paragraph (2).
+    /// Makes the next word start a line (1) or a paragraph (2).
     pub(super) fn line(&mut self, breaks: usize) {
         self.breaks = self.breaks.max(breaks);
     }
@@ -46,12 +46,12 @@ impl Writer {
         (self.breaks, self.space) = (0, false);
     }
 
-    /// Forgets a space in front of something that is left out, such as a citation in front of a full stop.
+    /// Drops a pending space before something that is left out, such as a citation before a full stop.
     pub(super) fn close_up(&mut self) {
         self.space = false;
     }
 
-    /// The collected text.
+    /// Returns the collected text.
     pub(super) fn finish(self) -> String {
         self.out
     }

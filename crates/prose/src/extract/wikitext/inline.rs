@@ -1,4 +1,4 @@
-//! What nests in wikitext, resolved from the inside: templates, links, tables, tags.
+//! Resolves nested wikitext from the inside out: templates, links, tables, tags.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use super::literal::{NOTHING, protected};
 use super::tables;
 use super::values::{Arguments, variant};
 
-/// Deeper nesting stays as it is written.
+/// Maximum nesting depth; deeper markup is kept verbatim.
 const MAX_DEPTH: usize = 40;
-/// Stands for a `|` that parts arguments, so that one inside an argument's text is not mistaken for it.
+/// Replaces a `|` that separates arguments, to distinguish it from one inside an argument's text.
 pub(super) const BAR: char = '\u{f8fe}';
-/// A tag is at most so long.
+/// Maximum bytes of a tag.
 const LONGEST_TAG: usize = 2000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Open {
     Link,
     External,
     Table,
-    /// `-{` of languages with variants.
+    /// `-{`, in languages with variants.
     Variant,
 }
 
@@ -38,7 +38,7 @@ struct Flattener<'a> {
     unclosed: BTreeSet<String>,
 }
 
-/// The page without anything that nests; headings, lists and quotes are still marked up.
+/// Resolves all nested markup of a page; headings, lists and quotes remain marked up.
 pub(super) fn flatten(source: &str, keep_tables: bool) -> String {
     let frames = vec![Frame { open: Open::Page, text: String::with_capacity(source.len() / 2) }];
     let mut flattener = Flattener { source, at: 0, frames, keep_tables, unclosed: BTreeSet::new() };
@@ -117,7 +117,7 @@ impl<'a> Flattener<'a> {
         self.at += length;
     }
 
-    /// Closes the nearest frame of a kind; frames inside it that were never closed become text.
+    /// Closes the nearest frame of a kind; unclosed frames inside it become text.
     fn close(&mut self, open: Open, length: usize) {
         if !self.is_open(open) {
             self.put(&self.rest()[..length]);
@@ -140,11 +140,11 @@ impl<'a> Flattener<'a> {
         self.put(&text);
     }
 
-    /// The topmost frame was never closed: its content is text.
+    /// Turns the content of the topmost frame, which was never closed, into text.
     fn give_up(&mut self) {
         if let Some(frame) = self.frames.pop() {
             let text = frame.text.replace(BAR, "|");
-            // A template that was never closed is markup up to the end of its line.
+            // An unclosed template is markup up to the end of its line.
             let text = match frame.open {
                 Open::Variant => format!("-{{{text}"),
                 Open::Template => text.find('\n').map_or("", |end| &text[end..]).to_string(),
@@ -161,7 +161,7 @@ impl<'a> Flattener<'a> {
         match end {
             Some(end) => {
                 crate::extract::decode_entities(&mut decoded, &rest[..=end]);
-                // A sign that was written as a reference is no markup; `&` alone is a sign of its own.
+                // A character written as a reference is not markup; `&` alone is an ordinary character.
                 if decoded.chars().count() == 1 {
                     decoded = protected(&decoded);
                 }
@@ -175,7 +175,7 @@ impl<'a> Flattener<'a> {
         self.put(&decoded);
     }
 
-    /// Comments, references and other elements.
+    /// Handles comments, references and other elements.
     fn tag(&mut self) {
         let rest = self.rest();
         if rest.starts_with("<!--") {
@@ -235,7 +235,7 @@ impl<'a> Flattener<'a> {
         }
     }
 
-    /// Moves behind the end tag of the element that was just opened and gives its content; nothing if it has none.
+    /// Skips to after the end tag of the element that was just opened and returns its content; `None` if it has none.
     fn content_of(&mut self, name: &str) -> Option<&'a str> {
         if self.unclosed.contains(name) {
             return None;
@@ -257,7 +257,7 @@ impl<'a> Flattener<'a> {
     }
 }
 
-/// A line that the pass over lines leaves alone.
+/// Marks a line that the line pass leaves unchanged.
 fn lines_mark(line: &str) -> String {
     format!("{}{line}", super::lines::VERBATIM)
 }
@@ -289,14 +289,14 @@ fn link(inner: &str) -> String {
         return text.to_string();
     }
     if inner.contains(BAR) {
-        // The pipe trick: no namespace, nothing in parentheses.
+        // The pipe trick: strips the namespace and the part in parentheses.
         let name = target.rsplit(':').next().unwrap_or(target);
         return name.split(" (").next().unwrap_or(name).to_string();
     }
     target.replace('_', " ")
 }
 
-/// Namespaces of files and categories in the larger languages, and language codes.
+/// Matches the namespaces of files and categories in the larger languages, and language codes.
 fn is_left_out(prefix: &str) -> bool {
     const NAMES: [&str; 44] = [
         "file",
@@ -351,7 +351,7 @@ fn is_left_out(prefix: &str) -> bool {
         || (prefix == lower && lower.split('-').next().is_some_and(is_code))
 }
 
-/// A template: the text of those that only format it, nothing of others.
+/// Renders a template: the text of those that only format it, nothing for others.
 fn template(inner: &str) -> String {
     let mut parts = inner.split(BAR);
     let name = parts.next().unwrap_or("").trim().to_lowercase();

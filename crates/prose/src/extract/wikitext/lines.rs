@@ -1,12 +1,12 @@
-//! The lines of a page: headings, lists, quotes, sections that are left out.
+//! Line-level processing of a page: headings, lists, quotes, skipped sections.
 
-/// In front of lines of code, which are no markup.
+/// Prefix of verbatim code lines.
 pub(super) const VERBATIM: char = '\u{f8fd}';
 
-/// Lines as plain text. Headings are `## text`, items `- text`; paragraphs are apart by an empty line.
+/// Renders lines as plain text. Headings become `## text`, items `- text`; paragraphs are separated by an empty line.
 pub(super) fn render(flat: &str, cut: &[String]) -> String {
     let mut out = String::with_capacity(flat.len());
-    // Headings wait here until text of their section comes.
+    // Headings are held back until their section has text.
     let mut waiting: Vec<(usize, String)> = Vec::new();
     let mut skipping: Option<usize> = None;
     let mut gap = false;
@@ -79,7 +79,7 @@ fn heading(line: &str) -> Option<(usize, String)> {
     (!title.is_empty()).then_some((level, title))
 }
 
-/// A line without list marks, quotes and magic words; joined white space.
+/// Removes list marks, quotes and magic words from a line, and collapses white space.
 fn plain(line: &str) -> String {
     let marks = line.bytes().take_while(|b| matches!(b, b'*' | b'#' | b':' | b';')).count();
     let (marks, text) = line.split_at(marks);
@@ -90,7 +90,7 @@ fn plain(line: &str) -> String {
     let text = without_magic_words(&text);
     let words: Vec<&str> = text.split_whitespace().collect();
     let joined = words.join(" ");
-    // What templates leave behind: empty brackets and spaces in front of marks.
+    // Removes leftovers of templates: empty brackets, and spaces before punctuation.
     let joined = joined.replace("( )", "").replace("()", "").replace("(, ", "(").replace("(; ", "(");
     let joined = joined.replace(" ,", ",").replace(" .", ".").replace("  ", " ");
     let joined = joined.trim();
@@ -100,7 +100,7 @@ fn plain(line: &str) -> String {
     if marks.ends_with(['*', '#']) { format!("- {joined}") } else { joined.to_string() }
 }
 
-/// Removes `__NOTOC__` and its like.
+/// Removes `__NOTOC__` and similar words.
 fn without_magic_words(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,8 +1,9 @@
-//! Wikitext to plain text: templates, references, files and categories left out, links as their text, headings and
-//! lists as lines.
+//! Wikitext to plain text: templates, references, files and categories are left out, links become their text,
+//! headings and lists become lines.
 //!
-//! One pass resolves what nests (templates, links, tables), one goes over the lines. Nesting is bounded and every byte
-//! is looked at a bounded number of times. Templates are not expanded, but a few that only format their text.
+//! One pass resolves nested markup (templates, links, tables), another processes the lines. Nesting is bounded, and
+//! every byte is examined a bounded number of times. Templates are not expanded, except a few that only format their
+//! text.
 
 mod inline;
 mod lines;
@@ -64,22 +65,23 @@ impl Default for WikitextOptions {
     }
 }
 
-/// Options made ready once, for any number of pages.
+/// Extractor with fixed options, for any number of pages.
 #[derive(Clone, Debug, Default)]
 pub struct Wikitext {
     options: WikitextOptions,
 }
 
 impl Wikitext {
-    /// Takes the options.
+    /// Creates an extractor with these options.
     pub fn new(options: &WikitextOptions) -> Wikitext {
         Wikitext { options: options.clone() }
     }
 
-    /// The text of a page from its source.
+    /// Extracts the text of a page from its source.
     ///
     /// # Errors
-    /// [`Refusal::Redirect`] for a page that points to another, [`Refusal::PageTooLarge`] and [`Refusal::NoContent`].
+    /// [`Refusal::Redirect`] for a page that redirects to another, [`Refusal::PageTooLarge`] or
+    /// [`Refusal::NoContent`].
     pub fn extract(&self, source: &str) -> Result<String, Refusal> {
         if source.len() > self.options.max_page_bytes {
             return Err(Refusal::PageTooLarge);
@@ -94,7 +96,7 @@ impl Wikitext {
     }
 }
 
-/// `#REDIRECT [[other]]`, also in the languages of larger wikis.
+/// Matches `#REDIRECT [[other]]`, also in the languages of larger wikis.
 fn is_redirect(source: &str) -> bool {
     const WORDS: [&str; 8] = [
         "redirect",

@@ -1,10 +1,10 @@
 //! Wiki tables as rows of cells.
 
-/// The rows of a table, without its brackets: one a line, cells parted by ` | `.
+/// Rows of a table, given without its brackets: one per line, with cells separated by ` | `.
 pub(super) fn rows(inner: &str) -> String {
     let mut rows: Vec<Vec<String>> = vec![Vec::new()];
     let mut caption = String::new();
-    // The first line holds the attributes of the table.
+    // The first line contains the attributes of the table.
     for line in inner.lines().skip(1) {
         let line = line.trim_start();
         if let Some(text) = line.strip_prefix("|+") {
@@ -31,7 +31,7 @@ pub(super) fn rows(inner: &str) -> String {
     out
 }
 
-/// `style="..." | text` as `text`.
+/// Reduces `style="..." | text` to `text`.
 fn without_attributes(cell: &str) -> &str {
     match cell.split_once('|') {
         Some((attributes, text)) if attributes.contains('=') => text,

@@ -1,12 +1,12 @@
-//! Templates that show numbers and dates, and the variants of a language.
+//! Templates for numbers and dates, and language variants.
 
 use super::inline::BAR;
 
-/// Arguments of a template: those with a name, and the others in their order.
+/// Arguments of a template, named and positional.
 pub(super) struct Arguments<'a>(Vec<&'a str>);
 
 impl<'a> Arguments<'a> {
-    /// `inner` is the text between the braces.
+    /// Parses the text between the braces.
     pub(super) fn of(inner: &'a str) -> Arguments<'a> {
         Arguments(inner.split(BAR).skip(1).collect())
     }
@@ -77,7 +77,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The text of `-{zh-hans:one;zh-hant:other}-`: its first variant, or the text itself where it has none.
+/// Text of `-{zh-hans:one;zh-hant:other}-`: its first variant, or the text itself if there are no variants.
 pub(super) fn variant(inner: &str) -> String {
     let (flags, rules) = inner.split_once(BAR).unwrap_or(("", inner));
     let hides = flags.split(';').any(|flag| matches!(flag.trim(), "H" | "T" | "-"));

@@ -1,9 +1,9 @@
-//! Postal addresses, those of the United States and Britain above all, found from their house number.
+//! Postal addresses, mainly of the United States and Britain, located by their house number.
 //!
-//! A state with its ZIP code, or a post code of Britain, Canada or Australia, makes an address of nearly anything between it
-//! and a number. With none, there must be a kind of street ("Lane") or a road with a number ("Rt 59"); such an address goes
-//! on as far as a unit, a town, a state and a country can be read. What is found reaches to the last part, or nothing is
-//! found: an address is never cut inside.
+//! A state with its ZIP code, or a post code of Britain, Canada or Australia, makes nearly anything between it and a
+//! number an address. Otherwise there must be a kind of street ("Lane") or a road with a number ("Rt 59"); such an
+//! address continues as far as a unit, a town, a state and a country can be recognized. A detection extends to the
+//! last part, or there is none: an address is never cut inside.
 
 mod parts;
 mod tokens;
@@ -15,30 +15,30 @@ use parts::{coded, street, towns};
 use regex::{Captures, Regex};
 use tokens::{Gap, Token, tokens};
 
-/// The compiled patterns.
+/// Compiled patterns.
 #[derive(Clone, Debug)]
 pub(super) struct Addresses {
-    /// What belongs to the number behind it.
+    /// Text that belongs to the following number.
     lead: Regex,
 }
 
-/// What belongs to the number behind it.
+/// Kind of text that belongs to the following number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lead {
-    /// A box at a post office, which needs no street.
+    /// A post office box, which needs no street.
     Box,
-    /// A route or a unit of military mail, which needs none before a code.
+    /// A route or a unit of military mail, which needs no street before a code.
     Route,
     /// A flat or a suite.
     Unit,
-    /// A house that has a name.
+    /// A named house.
     House,
 }
 
-/// A house's number, with what belongs to it.
+/// A house number with its lead.
 #[derive(Clone, Copy, Debug)]
 struct Number {
-    /// Where it begins, and where what belongs to it.
+    /// Start of the number, and start including its lead.
     start: usize,
     begin: usize,
     end: usize,
@@ -58,11 +58,11 @@ impl Addresses {
         Addresses { lead: compile(&lead) }
     }
 
-    /// `groups` are the digits of `text`.
+    /// Finds addresses; `groups` are the digit groups of `text`.
     pub(super) fn find(&self, text: &str, groups: &[Group], found: &mut Vec<Found>) {
         let mut done = 0;
         for group in groups {
-            // What an earlier address ends with begins no other.
+            // The end of one address cannot begin another.
             if group.start < done {
                 continue;
             }
@@ -76,7 +76,7 @@ impl Addresses {
         }
     }
 
-    /// The number from `start` to `end` with what belongs to it.
+    /// Extends the number from `start` to `end` by its lead.
     fn led(&self, text: &str, start: usize, end: usize) -> Number {
         let alone = Number { start, begin: start, end, lead: None };
         let from = text.floor_char_boundary(start.saturating_sub(40));
@@ -95,7 +95,7 @@ impl Addresses {
     }
 }
 
-/// The address with this number, of which `group` is the first digits.
+/// Address with this number, of which `group` contains the first digits.
 fn address(text: &str, number: Number, group: Group) -> Option<(usize, usize)> {
     let Number { start, begin, end, lead } = number;
     let tokens = tokens(text, end);
@@ -108,7 +108,7 @@ fn address(text: &str, number: Number, group: Group) -> Option<(usize, usize)> {
         return coded(&tokens, true).map(|end| (begin, end));
     }
     let in_unit = lead == Some(Lead::Unit);
-    // In a table, digits follow digits.
+    // In tables, digits are followed by digits.
     let house = first.text.starts_with(|c: char| c.is_ascii_digit()) && !first.is_ordinal();
     if !in_unit && (first.gap == Gap::Line || house || first.gap == Gap::Comma && !is_long_part(&tokens)) {
         return None;
@@ -123,7 +123,7 @@ fn address(text: &str, number: Number, group: Group) -> Option<(usize, usize)> {
     if let Some(end) = coded(&tokens, false) {
         return Some((begin, end));
     }
-    // A number in letters and digits ("N6W23001") is a house's only before a code.
+    // A number of letters and digits ("N6W23001") is a house number only before a code.
     if start != group.start || year && words::is_perhaps_year_lead(before) {
         return None;
     }
@@ -137,14 +137,14 @@ fn address(text: &str, number: Number, group: Group) -> Option<(usize, usize)> {
     Some((begin, tokens[count - 1].end_in(text)))
 }
 
-/// Whether the number is a box's, or what may be a name or a number follows it.
+/// Returns true if the number is a box's, or if a possible name or number follows it.
 fn goes_on(text: &str, start: usize, end: usize) -> bool {
     let after = text[end..].trim_start_matches([' ', '\u{a0}', ',', '\r', '\n']).chars().next();
     after.is_some_and(|c| c.is_uppercase() || c.is_ascii_digit() || c == '#')
         || text[..start].trim_end_matches([' ', '#']).ends_with("Box")
 }
 
-/// The house number that begins with `group`: "221B", "66-4", and "N6W23001" where the group is its first.
+/// House number that begins with `group`: "221B", "66-4", or "N6W23001" if the group is its first.
 fn house_number(text: &str, group: Group) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let compass = |b: &u8| b"NSEW".contains(b);
@@ -168,7 +168,8 @@ fn house_number(text: &str, group: Group) -> Option<(usize, usize)> {
     (proper && lone && open && !decimal).then_some((start, end))
 }
 
-/// Whether what stands between the number's comma and the next one is a street's name: "10, Downing Street, London".
+/// Returns true if the text between the number's comma and the next one is a street name: "10, Downing Street,
+/// London".
 fn is_long_part(tokens: &[Token]) -> bool {
     let count = 1 + tokens[1..].iter().take_while(|token| token.gap == Gap::Space).count();
     tokens[0].is_word() && count >= 2 && tokens[..count].iter().any(|token| words::is_kind(token.text))
@@ -178,7 +179,7 @@ fn is_year(number: &str) -> bool {
     number.len() == 4 && number.parse().is_ok_and(|year: u32| (1700..2031).contains(&year))
 }
 
-/// An address whose number is a word, found from its ZIP code: "One Microsoft Way, Redmond, WA 98052". It begins behind
+/// Address whose number is a word, located by its ZIP code: "One Microsoft Way, Redmond, WA 98052". It begins after
 /// `done`.
 fn spelled(text: &str, group: Group, done: usize) -> Option<(usize, usize)> {
     if group.len() != 5 || !words::is_state(last_word(&text[..group.start])) {
@@ -196,7 +197,7 @@ fn spelled(text: &str, group: Group, done: usize) -> Option<(usize, usize)> {
     (end >= group.end).then_some((from + at, end))
 }
 
-/// The letters that a text ends with, before spaces and commas.
+/// Trailing letters of a text, ignoring spaces and commas at its end.
 fn last_word(text: &str) -> &str {
     let text = text.trim_end_matches([' ', ',', '\u{a0}']);
     text.rsplit(|c: char| !c.is_alphabetic()).next().unwrap_or_default()

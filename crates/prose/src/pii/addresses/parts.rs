@@ -1,9 +1,9 @@
-//! The parts of an address: its street, units, towns, states, codes and countries.
+//! Parts of an address: street, units, towns, states, codes and countries.
 
 use super::tokens::{Gap, Token};
 use super::words::{self, Names, name_len};
 
-/// Where the first code behind a street ends, with the country that follows it. Boxes need no street.
+/// End of the first code after a street, including a following country. Boxes need no street.
 pub(super) fn coded(tokens: &[Token], boxed: bool) -> Option<usize> {
     let least = if boxed { 0 } else { 2 };
     let (at, count) = (least..tokens.len()).find_map(|at| code(&tokens[at..]).map(|count| (at, count)))?;
@@ -19,7 +19,7 @@ pub(super) fn coded(tokens: &[Token], boxed: bool) -> Option<usize> {
     };
     // A state and a code follow a town.
     let town = at > 0 && !tokens[at - 1].has_digit();
-    // Over a line's end the first line must look like a street: numbers begin lines of lists.
+    // Across a line end the first line must look like a street, since numbers begin the lines of lists.
     let proper = match line {
         Some(line) => town && street(&tokens[..line]),
         None => town && (parted || street(&tokens[..at])),
@@ -28,13 +28,13 @@ pub(super) fn coded(tokens: &[Token], boxed: bool) -> Option<usize> {
     (boxed || proper).then(|| country(&tokens[at + count..]).unwrap_or(last.end))
 }
 
-/// How many tokens are a state with its code, or a post code.
+/// Number of tokens that form a state with its code, or a post code.
 fn code(tokens: &[Token]) -> Option<usize> {
     let (first, second) = (tokens.first()?, tokens.get(1));
     let near = |token: &&Token| token.gap != Gap::Line;
     let zip =
         |at: usize, short: bool| tokens.get(at).filter(near).is_some_and(|token| is_zip(token.text, short));
-    // Codes first: they are seen faster than names.
+    // Check codes first, since they are recognized faster than names.
     if zip(1, true) && words::is_state(first.text) {
         return Some(2);
     }
@@ -59,7 +59,7 @@ fn is_digits(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Five digits, or nine with a hyphen; four where a table has lost the leading zero.
+/// Five digits, or nine with a hyphen; four if a table has lost the leading zero.
 fn is_zip(text: &str, short: bool) -> bool {
     match text.split_once('-') {
         Some((zip, more)) => zip.len() == 5 && more.len() == 4 && is_digits(zip) && is_digits(more),
@@ -67,7 +67,7 @@ fn is_zip(text: &str, short: bool) -> bool {
     }
 }
 
-/// Britain's "SW1A 2AA" and Canada's "K1A 0B1".
+/// Matches Britain's "SW1A 2AA" and Canada's "K1A 0B1".
 fn is_post_code(out: &str, inner: &str) -> bool {
     let [a, b, c] = inner.as_bytes() else { return false };
     let digits = (a.is_ascii_digit(), c.is_ascii_digit());
@@ -84,7 +84,7 @@ fn is_post_code(out: &str, inner: &str) -> bool {
     }
 }
 
-/// The first half of a British post code.
+/// Matches the first half of a British post code.
 fn is_district(text: &str) -> bool {
     let letters = text.bytes().take_while(u8::is_ascii_uppercase).count();
     let rest = text.as_bytes().get(letters..).unwrap_or_default();
@@ -94,7 +94,7 @@ fn is_district(text: &str) -> bool {
         && (rest.len() == 1 || rest.len() == 2 && end(rest[1]))
 }
 
-/// Where a country ends that the tokens begin with.
+/// End of a country name at the beginning of the tokens.
 fn country(tokens: &[Token]) -> Option<usize> {
     let first = tokens.first()?;
     let count = name_len(Names::Countries, tokens.iter().map(|token| token.text))?;
@@ -104,9 +104,9 @@ fn country(tokens: &[Token]) -> Option<usize> {
     (first.gap != Gap::Space || short).then_some(last.end + dot)
 }
 
-/// How many tokens are a street: a name with its kind, or a road with a number.
+/// Number of tokens that form a street: a name with its kind, or a road with a number.
 pub(super) fn street(tokens: &[Token]) -> Option<usize> {
-    // Whether the token goes on in the same part.
+    // Returns true if the token continues the same part.
     let joined = |at: usize| tokens.get(at).is_some_and(|token| at == 0 || token.gap == Gap::Space);
     let from = usize::from(tokens.len() > 1 && words::is_after_kind(tokens[0].text));
     let from = from + usize::from(tokens.len() > from + 1 && words::is_route_kind(tokens[from].text));
@@ -138,7 +138,7 @@ pub(super) fn street(tokens: &[Token]) -> Option<usize> {
     Some(end)
 }
 
-/// How many tokens an address has whose street has `count`: units, a town, a county or state, a code, a country.
+/// Number of tokens of an address whose street has `count`: units, a town, a county or state, a code, a country.
 pub(super) fn towns(tokens: &[Token], count: usize) -> Option<usize> {
     let mut end = count;
     while let Some(more) = unit(&tokens[end..]) {
@@ -155,14 +155,14 @@ pub(super) fn towns(tokens: &[Token], count: usize) -> Option<usize> {
         let len = || name_len(names, tokens[end..].iter().map(|token| token.text));
         end += part.and_then(|_| len()).unwrap_or(0);
     }
-    // What is left of a code without its state, or of one in part.
+    // Remainder of a code without its state, or of a partial one.
     let left =
         |token: &&Token| token.gap == Gap::Space && (is_zip(token.text, false) || is_district(token.text));
     end += usize::from(tokens.get(end).filter(left).is_some());
     (end > count).then_some(end)
 }
 
-/// How many tokens are a part of a building.
+/// Number of tokens that form a part of a building.
 fn unit(tokens: &[Token]) -> Option<usize> {
     let first = tokens.first().filter(|token| token.gap != Gap::Line)?;
     if first.text.starts_with('#') && first.text.len() > 1 {
@@ -175,7 +175,7 @@ fn unit(tokens: &[Token]) -> Option<usize> {
     ((first.text == "#" || words::is_unit(first.text)) && named || behind).then_some(2)
 }
 
-/// How many tokens are a town's name, three at most and no state.
+/// Number of tokens that form a town name: at most three, and not a state.
 fn town(tokens: &[Token]) -> Option<usize> {
     let mut count = 0;
     while count < 3 {

@@ -1,11 +1,11 @@
-//! The words of an address, and what stands between them.
+//! Words of an address, and the separators between them.
 
 use super::words;
 
-/// Words of an address at most, behind its number.
+/// Maximum number of words of an address after its number.
 const MOST_TOKENS: usize = 24;
 
-/// What stands before a word.
+/// Separator before a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gap {
     Space,
@@ -13,16 +13,16 @@ pub(super) enum Gap {
     Line,
 }
 
-/// A word of an address with its place.
+/// A word of an address with its position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
-    /// Without the dot behind it.
+    /// Text without the following dot.
     pub(super) text: &'a str,
-    /// Byte offset behind the text, before its dot.
+    /// End offset of the text, before its dot.
     pub(super) end: usize,
-    /// What stands before it.
+    /// Separator before it.
     pub(super) gap: Gap,
-    /// Whether a dot follows.
+    /// True if a dot follows.
     pub(super) dot: bool,
 }
 
@@ -33,7 +33,7 @@ impl Token<'_> {
     pub(super) fn has_digit(&self) -> bool {
         self.text.contains(|c: char| c.is_ascii_digit())
     }
-    /// A number with something else: "5th", "1/2".
+    /// Returns true for a number combined with something else: "5th", "1/2".
     pub(super) fn is_ordinal(&self) -> bool {
         self.text.starts_with(|c: char| c.is_ascii_digit())
             && self.text.contains(|c: char| !c.is_ascii_digit())
@@ -41,7 +41,8 @@ impl Token<'_> {
     pub(super) fn is_abbreviation(&self) -> bool {
         self.text.len() <= 5
     }
-    /// Where an address ends with this token: behind its dot where that shortens it and the sentence goes on.
+    /// End of an address whose last token this is: after its dot if that marks an abbreviation and the sentence
+    /// continues.
     pub(super) fn end_in(&self, text: &str) -> usize {
         let kind = words::is_kind(self.text) || words::is_after_kind(self.text);
         let after = text[self.end..].strip_prefix('.').unwrap_or_default().trim_start_matches(' ');
@@ -50,7 +51,7 @@ impl Token<'_> {
     }
 }
 
-/// The words behind `from` that may belong to an address.
+/// Words after `from` that may belong to an address.
 pub(super) fn tokens(text: &str, from: usize) -> Vec<Token<'_>> {
     let (mut out, mut at) = (Vec::with_capacity(8), from);
     while let Some(token) = (out.len() < MOST_TOKENS).then(|| token(text, at)).flatten() {
@@ -67,7 +68,7 @@ pub(super) fn tokens(text: &str, from: usize) -> Vec<Token<'_>> {
     out
 }
 
-/// The word at `at`, behind a space, a comma or a line's end.
+/// Word at `at`, after a space, a comma or a line end.
 fn token(text: &str, at: usize) -> Option<Token<'_>> {
     let (mut gap, mut start) = (None, at);
     for c in text[at..].chars() {
@@ -76,7 +77,7 @@ fn token(text: &str, at: usize) -> Option<Token<'_>> {
             (',', None | Some(Gap::Space)) => Some(Gap::Comma),
             ('\n', None | Some(Gap::Space | Gap::Comma)) => Some(Gap::Line),
             (',' | '\n', _) => return None,
-            // "Ave-Suite 12": the hyphen is a space here.
+            // "Ave-Suite 12": the hyphen acts as a space here.
             ('-', None) if start == at => Some(Gap::Space),
             _ => break,
         };
@@ -105,7 +106,7 @@ fn token(text: &str, at: usize) -> Option<Token<'_>> {
     (end > start && !text[end..].starts_with(['@', '_', '='])).then_some(token)
 }
 
-/// Whether a part of a building stands here: "Suite 12".
+/// Returns true if a part of a building follows: "Suite 12".
 fn unit_follows(text: &str) -> bool {
     let word = text.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
     words::is_unit(word)

@@ -1,29 +1,29 @@
-//! Words of postal addresses: kinds of streets, units, states, counties, countries.
+//! Word lists for postal addresses: kinds of streets, units, states, counties, countries.
 
-/// Kinds of streets, in full and short, by which a number and a name are an address.
+/// Kinds of streets, full and abbreviated, that turn a number and a name into an address.
 const KINDS: &str = "Street St Avenue Ave Av Road Rd Boulevard Blvd Lane Ln Drive Dr Court Ct Way Place Pl Square Sq Terrace \
 Ter Parkway Pkwy Highway Hwy Circle Cir Trail Trl Alley Crescent Close Gardens Row Mews Turnpike Tpke Expressway Expy Freeway \
 Fwy";
-/// What may follow a kind of street.
+/// Words that may follow a kind of street.
 const AFTER_KINDS: &str =
     "Extension Ext N S E W NE NW SE SW North South East West Northeast Northwest Southeast Southwest";
-/// Roads that have a number: "250 Rt 59".
+/// Kinds of numbered roads: "250 Rt 59".
 const ROUTES: &str = "Rt Rte Route Hwy Highway";
-/// What stands before those: "State Route 9", "County Road 12".
+/// Words before those: "State Route 9", "County Road 12".
 const ROUTE_KINDS: &str = "State County US U.S Old Rural";
 /// Parts of a building.
 const UNITS: &str =
     "Apt Apartment Suite Ste Unit Floor Fl Flat Room Rm Bldg Building Dept Lot Space Spc Trlr Level Box";
-/// Lower-case words inside names of streets and towns.
+/// Lower-case words inside street and town names.
 const CONNECTORS: &str = "of the and de la del los las el y on upon in by under le du des & next to";
-/// Those of them that need no code behind the street.
+/// Those of them that are allowed without a code after the street.
 const ARTICLES: &str = "of the de la del las los";
-/// What makes a drive none of cars: "4 Wheel Drive".
+/// Words that exclude a drive from being a street: "4 Wheel Drive".
 const NO_NAMES: &str = "Wheel Hard Disk Flash Test Front Rear";
-/// Names of numbers that offices write out: "One Microsoft Way".
+/// Numbers written out in addresses of offices: "One Microsoft Way".
 const NUMBERS: &str = "One Two Three Four Five Six Seven Eight Nine Ten";
 
-/// States, districts, territories and military mail, by two letters.
+/// Two-letter codes of states, districts, territories and military mail.
 const STATES: &str = "AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND \
 OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY DC PR GU VI AS MP AE AP AA";
 const STATE_NAMES: &str = "Alabama|Alaska|Arizona|Arkansas|California|Colorado|Connecticut|Delaware|Florida|Georgia|Hawaii|Idaho|\
@@ -45,7 +45,7 @@ England|Scotland|Wales|Canada|Australia|Ireland";
 const YEAR_LEADS: &str = "in since until till during circa year summer spring autumn winter january february march april may june \
 july august september october november december";
 const PERHAPS_YEAR_LEADS: &str = "by before after from of and late early mid around fall";
-/// Capitalised words that begin a sentence's part rather than name a town.
+/// Capitalized words that begin a part of a sentence rather than name a town.
 const NO_TOWNS: &str = "A I An The This That These He She We They It You His Her Our My Your Their But And Or So If When Where While \
 After Before In On At By From For With As Mr Mrs Ms Dr Prof Monday Tuesday Wednesday Thursday Friday Saturday Sunday Tel Phone \
 Fax Email Call Please";
@@ -110,7 +110,7 @@ pub(super) fn is_australian(word: &str) -> bool {
     is_of(AUSTRALIAN, word)
 }
 
-/// A list of names that the words of an address are compared with.
+/// Lists of names that the words of an address are compared with.
 #[derive(Clone, Copy)]
 pub(super) enum Names {
     States,
@@ -118,7 +118,7 @@ pub(super) enum Names {
     Countries,
 }
 
-/// How many of `words`, from the first on, are one of the names; the longest.
+/// Number of leading `words` that form one of the names; the longest match.
 pub(super) fn name_len<'a>(names: Names, words: impl Iterator<Item = &'a str> + Clone) -> Option<usize> {
     let list = match names {
         Names::States => STATE_NAMES,

@@ -1,4 +1,4 @@
-//! Products of grouped matrices: against a product of each, and what is refused when.
+//! Grouped matrix products: compared with individual products, and their refusals.
 
 use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -14,10 +14,10 @@ const INVALID: Status = Status::CUBLAS_STATUS_INVALID_VALUE;
 const UNSUPPORTED: Status = Status::CUBLAS_STATUS_NOT_SUPPORTED;
 const VERSION: usize = 131_000;
 
-/// Tables in memory of the device, for groups of these sizes.
+/// Tables in device memory for groups of these sizes.
 struct Bed {
     sides: Vec<[Side; 4]>,
-    /// Rows, columns and distances of A, B, C and D.
+    /// Rows, columns and leading dimensions of A, B, C and D.
     tables: [[Vec<i32>; 3]; 4],
     addresses: [Vec<u64>; 4],
     transposed: [bool; 2],
@@ -55,7 +55,7 @@ impl Bed {
             let shapes = [turn([m, k], transposed[0]), turn([k, n], transposed[1]), [m, n], [m, n]];
             let sides: [Side; 4] = std::array::from_fn(|at| {
                 let [rows, cols] = shapes[at];
-                // Memory for one where there is nothing.
+                // Allocates some memory even for empty matrices.
                 let ld = rows.max(8) + 8;
                 let mut side = Side::new(kinds[at], [rows.max(1), cols.max(1)], ld, &mut random);
                 (side.rows, side.cols) = (rows, cols);
@@ -72,7 +72,7 @@ impl Bed {
         bed
     }
 
-    /// What is asked for, with its descriptors.
+    /// The request, made through descriptors.
     fn groups(&self, change: impl FnOnce(u64), version: usize) -> Result<Groups, Status> {
         let count = self.sides.len() as i32;
         let mut product = null_mut();
@@ -84,7 +84,7 @@ impl Bed {
                 let [rows, cols, ld] = tables.each_ref().map(|table| integers(table));
                 let at = |table: u64| without_provenance_mut::<c_void>(table as usize).cast_const();
                 let mut made = null_mut();
-                // SAFETY: a place for it.
+                // SAFETY: a valid address.
                 let status = unsafe {
                     cublasLtGroupedMatrixLayoutCreate(&mut made, kind, count, at(rows), at(cols), at(ld))
                 };
@@ -92,7 +92,7 @@ impl Bed {
                 made
             })
             .collect();
-        // SAFETY: a place for it, and values that live.
+        // SAFETY: a valid address, and values that live.
         unsafe {
             assert_eq!(cublasLtMatmulDescCreate(&mut product, Compute::CUBLAS_COMPUTE_32F as u32, 0), OK);
             let set = |attribute: u32, value: u64, bytes: usize| {
@@ -111,7 +111,7 @@ impl Bed {
         found.map(Option::unwrap).map_err(|refusal| refusal.status)
     }
 
-    /// The work, with an algorithm of the heuristic's.
+    /// The work, with an algorithm from the heuristic.
     fn job(&self, change: impl FnOnce(&mut [*const c_void; 2], &mut Given)) -> Result<GroupJob, Status> {
         let groups = self.groups(|_| {}, VERSION).unwrap();
         let wishes = Preference { workspace: 32 << 20, alignments: [16; 4], ..PREFERENCE };
@@ -165,7 +165,7 @@ fn tables_are_read_when_the_work_runs() {
     let mut arrays = [0; 4];
     let job = bed.job(|_, given| arrays = given.addresses).unwrap();
     let to: *mut u64 = std::ptr::with_exposed_provenance_mut(arrays[0] as usize);
-    // SAFETY: the first of the array.
+    // SAFETY: the first element of the array.
     unsafe { to.write(bed.addresses[0][0] + 2) };
     assert!(job.run().unwrap_err().contains("group 0: A"));
 }
@@ -246,7 +246,7 @@ fn what_is_no_problem_of_groups() {
 #[test]
 fn averages_have_eight_bytes() {
     let mut wishes = null_mut();
-    // SAFETY: places for what is made, and values that live.
+    // SAFETY: valid addresses, and values that live.
     unsafe {
         assert_eq!(cublasLtMatmulPreferenceCreate(&mut wishes), OK);
         for attribute in 13..=15 {

@@ -1,5 +1,5 @@
-//! Through the library's own functions, in memory of the pretended device. The device is shared by all tests of a process, so what
-//! would make it fail is asked of the work itself.
+//! Tests through the library's own functions, in memory of the simulated device. All tests of a process share the
+//! device, so errors that would make it fail are checked on the work itself.
 
 mod groups;
 mod products;
@@ -23,11 +23,11 @@ use crate::driver::{cuCtxSetCurrent, cuDevicePrimaryCtxRetain, cuInit};
 
 const OK: Status = Status::CUBLAS_STATUS_SUCCESS;
 
-/// A stream of the device, whose context is current now.
+/// A stream of the device, whose context is made current.
 fn stream() -> u64 {
     let mut context = null_mut();
     cuInit(0);
-    // SAFETY: a place for it.
+    // SAFETY: a valid address.
     unsafe { cuDevicePrimaryCtxRetain(&mut context, 0) };
     cuCtxSetCurrent(context);
     let mut now = state();
@@ -36,7 +36,7 @@ fn stream() -> u64 {
     handle
 }
 
-/// Memory of the device, full of what is no number.
+/// Device memory filled with NaN.
 fn room(bytes: u64) -> u64 {
     state().allocate(0, bytes).unwrap()
 }
@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// A matrix in memory with gaps between its columns, and its values as they were rounded.
+/// A matrix in memory with gaps between its columns, and its rounded values.
 #[derive(Clone)]
 struct Side {
     kind: Kind,
@@ -117,7 +117,7 @@ fn float(address: u64) -> f32 {
     value[0]
 }
 
-/// A layout, and a matrix's address.
+/// A layout and a matrix's address.
 #[derive(Clone, Copy)]
 struct Place {
     kind: u32,
@@ -134,24 +134,24 @@ impl Side {
     }
 }
 
-/// Both calls for a product, with all that they are given.
+/// A heuristic call and a product call, with all arguments.
 #[derive(Clone)]
 struct Call {
     compute: Compute,
     scale: u32,
     attributes: Vec<(Attribute, u64, usize)>,
-    /// A, B, C and D.
+    /// Layouts and addresses of A, B, C and D.
     places: [Place; 4],
     alpha: f32,
     beta: f32,
-    /// Addresses of them, if they are the device's.
+    /// Addresses of the scalars, if they are on the device.
     device_scalars: Option<[u64; 2]>,
-    /// Of the preference.
+    /// Workspace limit of the preference.
     workspace: u64,
     alignments: [u32; 4],
-    /// What the product is given; as much as the algorithm wants if none.
+    /// Workspace given to the product; as much as the algorithm requires if `None`.
     given: Option<(u64, usize)>,
-    /// Which of the algorithms; none if the heuristic is left out.
+    /// Index of the algorithm; `None` skips the heuristic.
     pick: Option<usize>,
     stream: u64,
 }
@@ -183,7 +183,7 @@ impl Call {
         self.attributes.push((attribute, value, bytes));
     }
 
-    /// Statuses of the heuristic and of the product; the latter is asked for only if the former is well.
+    /// Statuses of the heuristic and of the product; the latter is called only if the former succeeds.
     fn make(&self) -> (Status, Status) {
         self.make_by(|_| {})
     }
@@ -192,7 +192,7 @@ impl Call {
         let mut handle = null_mut();
         let mut product = null_mut();
         let mut wishes = null_mut();
-        // SAFETY: places for what is made, and for what is set.
+        // SAFETY: valid addresses for created objects and attributes.
         unsafe {
             assert_eq!(cublasLtCreate(&mut handle), OK);
             assert_eq!(cublasLtMatmulDescCreate(&mut product, self.compute as u32, self.scale), OK);
@@ -213,12 +213,12 @@ impl Call {
         }
         let layouts = self.places.map(|Place { kind, rows, cols, ld, .. }| {
             let mut layout = null_mut();
-            // SAFETY: a place for it.
+            // SAFETY: a valid address.
             assert_eq!(unsafe { cublasLtMatrixLayoutCreate(&mut layout, kind, rows, cols, ld) }, OK);
             layout
         });
         let [la, lb, lc, ld] = layouts;
-        // SAFETY: numbers and null are values of it.
+        // SAFETY: zeros are valid for numbers and null pointers.
         let mut results: [cublasLtMatmulHeuristicResult_t; 8] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         let to = results.as_mut_ptr();
@@ -246,14 +246,14 @@ impl Call {
             let [alpha, beta] = self.device_scalars.map_or(own, there);
             let stream = without_provenance_mut(self.stream as usize);
             let workspace = without_provenance_mut(workspace as usize);
-            // SAFETY: of the header.
+            // SAFETY: the header's contract.
             made = unsafe {
                 cublasLtMatmul(
                     handle, product, alpha, a, la, b, lb, beta, c, lc, d, ld, algo, workspace, bytes, stream,
                 )
             };
         }
-        // All that is needed was copied. To destroy the handle would be to wait for the device.
+        // Everything needed was copied. The handle is kept, as destroying it would wait for the device.
         layouts.into_iter().for_each(|layout| assert_eq!(cublasLtMatrixLayoutDestroy(layout), OK));
         assert_eq!(cublasLtMatmulDescDestroy(product), OK);
         assert_eq!(cublasLtMatmulPreferenceDestroy(wishes), OK);

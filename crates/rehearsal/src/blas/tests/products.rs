@@ -1,4 +1,4 @@
-//! Products against a sum in f64 of what the documents' formulas say.
+//! Compares products with f64 sums of the documented formulas.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::device::{Ready, submit_when};
 
-/// Element by element of op(A) op(B), with a factor for each pair of elements.
+/// op(A) op(B) element by element, with a factor for each pair of elements.
 fn reference(
     [a, b]: [&Side; 2],
     transposed: [bool; 2],
@@ -27,7 +27,7 @@ fn reference(
     all
 }
 
-/// Half a unit in the last place of a type: of numbers about one, and of the least.
+/// Half a unit in the last place of a type: relative, and absolute for the smallest numbers.
 fn unit(kind: Kind) -> [f64; 2] {
     let [relative, absolute] = match kind {
         Kind::F32 => [-24, -150],
@@ -87,7 +87,7 @@ fn check(
         call.run();
         near(&d.read(), &expected, d.kind, k);
     }
-    // What is between the columns stays as it was.
+    // The gaps between columns are unchanged.
     for col in 0..n - 1 {
         let gap: &[u8] = {
             let start = d.column(col) + m as u64 * d.kind.size();
@@ -122,7 +122,7 @@ fn a_beta_of_zero_does_not_read_c() {
     let mut call = Call::new([&a, &b, &c, &d], [false; 2], stream());
     call.run();
     assert!(d.read().iter().all(|value| value.is_finite()));
-    // It need not even be memory of the device.
+    // The address need not even be valid.
     call.places[2].address = 256;
     call.run();
     call.places[2].address = 0;
@@ -152,7 +152,7 @@ fn scalars_of_the_device_are_read_when_the_product_runs() {
     let mut call = Call::new([&a, &b, &c, &d], [false; 2], stream());
     let (alpha, beta) = (floats(&[2.0]), floats(&[-1.0]));
     call.device_scalars = Some([alpha, beta]);
-    // They are the device's, and the pointer mode says the host's; then the other way round.
+    // Device scalars with the pointer mode for the host; then vice versa.
     assert_eq!(call.make(), (OK, Status::CUBLAS_STATUS_INVALID_VALUE));
     call.set(Attribute::CUBLASLT_MATMUL_DESC_POINTER_MODE, 1, 4);
     call.run();
@@ -248,7 +248,7 @@ fn tensors_of_eight_bits_have_factors() {
     }
 }
 
-/// A factor for each place that the documents name, with what must not be read left as it is.
+/// A factor for each documented place, with all padding left as NaN.
 fn blocks(
     mode: u64,
     outer: usize,
@@ -276,9 +276,9 @@ fn blocks(
         let block = inner / 128;
         f64::from(match mode {
             3 => values[outside],
-            // The outer dimension is contiguous.
+            // Contiguous along the outer dimension.
             4 => values[block * outer + outside],
-            // The inner one is, in columns of a multiple of four.
+            // Contiguous along the inner dimension, in columns padded to a multiple of four.
             _ => values[outside / 128 * stride + block],
         })
     };
@@ -315,7 +315,7 @@ fn blocks_of_eight_bits_have_factors() {
 
 #[test]
 fn a_part_of_a_wider_buffer_can_be_written() {
-    // Rows of D next to those of A, in columns of both.
+    // Rows of D next to those of A, in shared columns.
     let Sides { mut a, b, c, mut d, .. } = sides([Kind::Bf16; 4], [true, false], [12, 12, 12], [20; 4]);
     let whole = room(32 * 12 * 2 + 512);
     (a.address, d.address) = (whole, whole + 32);

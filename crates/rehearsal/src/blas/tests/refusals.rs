@@ -1,4 +1,4 @@
-//! What the documents forbid, with the status that it has, of the heuristic or of the product.
+//! Documented errors, with their status, from the heuristic or from the product.
 
 use super::*;
 use crate::blas::objects::{layout, operation};
@@ -25,7 +25,7 @@ fn sides(kinds: [Kind; 4], transposed: [bool; 2]) -> [Side; 4] {
     ]
 }
 
-/// A product that is well, of numbers of eight bits.
+/// A valid product of eight-bit numbers.
 fn narrow(kinds: [Kind; 4]) -> Call {
     Call::new(sides(kinds, [true, false]).each_ref(), [true, false], stream())
 }
@@ -36,7 +36,7 @@ fn wide(kind: Kind) -> Call {
     Call::new(sides([kind; 4], [false; 2]).each_ref(), [false; 2], stream())
 }
 
-/// With factors as many as any mode wants.
+/// With as many factors as any mode needs.
 fn scaled(modes: [u64; 2]) -> Call {
     let mut call = narrow(PLAIN);
     let attributes =
@@ -127,7 +127,7 @@ fn types_that_are_in_no_table() {
         [E4m3, E4m3, F16, E4m3],
         [E4m3, E4m3, F32, F32],
     ];
-    // Either of the factors with the wider exponent, and then D may have it, too.
+    // Either operand may have the wider exponent, and then D may have it, too.
     let mixed: Vec<[Kind; 4]> = [[E4m3, E5m2], [E5m2, E4m3]]
         .into_iter()
         .flat_map(|[a, b]| {
@@ -188,7 +188,7 @@ fn eight_bits_want_their_shapes() {
     check("the largest of a wide D", INVALID, |call| {
         call.set(Attribute::CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, floats(&[1.0]), 8);
     });
-    // Any N will do.
+    // Any N is allowed.
     let mut call = narrow(PLAIN);
     (1..4).for_each(|index| call.places[index].cols = 47);
     assert_eq!(call.make(), (OK, OK));
@@ -205,7 +205,7 @@ fn modes_that_do_not_go_together() {
                 (false, _) => UNSUPPORTED,
             };
             let found = scaled([left, right]).make().0;
-            // Either side may be found first.
+            // Either error may be reported first.
             let both = [left, right].contains(&6) && found == UNSUPPORTED;
             assert!(found == expected || both, "{left} {right}: {found:?}");
         }
@@ -241,7 +241,7 @@ fn modes_that_do_not_go_together() {
 
 #[test]
 fn factors_that_are_not_all_there() {
-    // (outer of A) x 2 blocks; and four by one of B's, of which two are used.
+    // (outer of A) x 2 blocks; and columns of four for B's, of which two are used.
     for (modes, bytes) in [
         ([4, 4], [4 * M * 2, 4 * N * 2]),
         ([4, 5], [4 * M * 2, 16]),
@@ -306,7 +306,7 @@ fn what_was_promised_may_be_less() {
     assert_eq!(call.make(), (OK, OK));
     call.places[3].address = shifted + 1;
     assert_eq!(call.make(), (OK, INVALID));
-    // Without an algorithm it is chosen for what is given.
+    // Without an explicit algorithm, one is chosen for the given arguments.
     call.pick = None;
     call.places[3].address = shifted;
     assert_eq!(call.make(), (OK, OK));
@@ -320,7 +320,7 @@ fn workspaces() {
         call.given = Some(given);
         assert_eq!(call.make(), (OK, expected), "{what}");
     };
-    // The first algorithm splits in two, in f32.
+    // The first algorithm splits the sum in two, in f32.
     let wanted = 2 * 4 * M * N;
     check("as much as is wanted", (whole, wanted), OK);
     check("more", (whole, 1 << 24), OK);
@@ -356,7 +356,7 @@ fn memory_that_is_gone_when_the_product_runs() {
     stream();
     let mut product = null_mut();
     let mut plain = null_mut();
-    // SAFETY: places for them.
+    // SAFETY: valid addresses.
     unsafe {
         cublasLtMatmulDescCreate(&mut product, Compute::CUBLAS_COMPUTE_32F as u32, 0);
         cublasLtMatrixLayoutCreate(&mut plain, 0, 8, 8, 8);

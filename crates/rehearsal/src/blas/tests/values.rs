@@ -23,7 +23,7 @@ fn statuses_have_the_names_of_the_header() {
 fn attributes_have_exactly_their_sizes() {
     let mut product = null_mut();
     let value = 0u64;
-    // SAFETY: a place for it, and eight bytes.
+    // SAFETY: a valid address, and eight bytes.
     unsafe {
         assert_eq!(cublasLtMatmulDescCreate(&mut product, Compute::CUBLAS_COMPUTE_32F as u32, 0), OK);
         let set = |attribute: u32, bytes| {
@@ -44,7 +44,7 @@ fn attributes_have_exactly_their_sizes() {
         assert_eq!(cublasLtMatmulDescDestroy(product), OK);
         assert_eq!(cublasLtMatmulDescSetAttribute(product, 3, (&raw const value).cast(), 4), INVALID);
         assert_eq!(cublasLtMatmulDescDestroy(product), INVALID);
-        // A scale type, where a compute type belongs.
+        // A scale type in place of a compute type.
         assert_eq!(cublasLtMatmulDescCreate(&mut product, 0, 68), INVALID);
         assert_eq!(cublasLtMatmulDescCreate(null_mut(), 68, 0), INVALID);
     }
@@ -53,7 +53,7 @@ fn attributes_have_exactly_their_sizes() {
 #[test]
 fn preferences_have_exactly_their_sizes() {
     let mut wishes = null_mut();
-    // SAFETY: a place for it, and eight bytes.
+    // SAFETY: a valid address, and eight bytes.
     unsafe {
         assert_eq!(cublasLtMatmulPreferenceCreate(&mut wishes), OK);
         for (attribute, value, size) in
@@ -79,7 +79,7 @@ fn handles_are_of_the_device_that_was_current() {
     let call = Call::new(sides.each_ref(), [false; 2], stream);
     assert_eq!(call.make(), (OK, OK));
     let mut handle = null_mut();
-    // SAFETY: a place for it.
+    // SAFETY: a valid address.
     unsafe {
         assert_eq!(cublasLtCreate(&mut handle), OK);
         assert_eq!(cublasLtCreate(null_mut()), INVALID);

@@ -1,4 +1,4 @@
-//! Attention as NVIDIA's frontend writes it, operation by operation, against formulas.
+//! Attention as written by NVIDIA's frontend, operation by operation, compared with formulas.
 
 use half::bf16;
 
@@ -6,7 +6,7 @@ use super::bench::{Bench, Data, Mode, Operator, Place, Tensor, close, memory, nu
 
 const SINGLE: Data = Data::CUDNN_DATA_FLOAT;
 
-/// Sizes: of sequences the longest.
+/// Sizes; for sequences, those of the longest.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub batch: i64,
@@ -18,7 +18,7 @@ pub struct Shape {
     pub data: Data,
 }
 
-/// Where sequences begin: of queries, of keys, of statistics; and their lengths.
+/// Starts of sequences in queries, keys and statistics; and their lengths.
 pub struct PackedOffsets {
     pub queries: Tensor,
     pub keys: Tensor,
@@ -37,7 +37,7 @@ impl PackedOffsets {
 }
 
 impl Shape {
-    /// Tokens of so many heads one after the other; if turned, seen with the sequence last.
+    /// Tokens of a number of heads; with `turned`, viewed with the sequence last.
     fn tokens(
         &self,
         bench: &Bench,
@@ -82,7 +82,7 @@ impl Shape {
     }
 }
 
-/// Leaves what is within the lengths, or up to the diagonal.
+/// Masks scores beyond the lengths, or above the diagonal.
 fn masked(bench: &mut Bench, scores: &Tensor, packed: Option<&PackedOffsets>, causal: bool) -> Tensor {
     let mut last = scores.clone();
     let nothing = bench.scalar(f32::NEG_INFINITY);
@@ -127,7 +127,8 @@ pub fn forward(bench: &mut Bench, shape: Shape, packed: Option<&PackedOffsets>) 
     [q, kt, v, o, stats]
 }
 
-/// The same, the output's gradient, gradients of queries, keys and values, and what is in memory between operations.
+/// The forward tensors, the output's gradient, gradients of queries, keys and values, and tensors in memory between
+/// operations.
 pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&PackedOffsets>) -> Vec<Tensor> {
     let q = shape.queries(bench, packed);
     let [kt, vt] = [(); 2].map(|()| shape.keys(bench, true, packed));
@@ -173,7 +174,8 @@ pub fn backward(bench: &mut Bench, shape: Shape, packed: Option<&PackedOffsets>)
     all
 }
 
-/// The product with scores turned, summed over heads that share. What is summed of packed sequences is in memory.
+/// The product with transposed scores, summed over heads that share keys. For packed sequences the summands are in
+/// memory.
 fn turned_product(
     bench: &mut Bench,
     shape: Shape,
@@ -203,7 +205,8 @@ fn turned_product(
     packed.map(|_| whole)
 }
 
-/// A sequence by formulas: tokens of heads, output, statistics, and gradients of queries, keys and values.
+/// Expected values of a sequence by formulas: tokens of heads, output, statistics, and gradients of queries, keys and
+/// values.
 pub struct Wanted {
     pub o: Vec<f32>,
     pub stats: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Graphs in few words.
+//! Compact construction of graphs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,10 +18,10 @@ use crate::device::{StreamState, drive, state};
 
 pub const OK: Status = CUDNN_STATUS_SUCCESS;
 
-/// What the last refusal said.
+/// Message of the last refusal.
 pub fn words() -> String {
     let mut text = [0 as c_char; 512];
-    // SAFETY: as much room as is said.
+    // SAFETY: the size is that of the buffer.
     unsafe {
         cudnnGetLastErrorString(text.as_mut_ptr(), text.len());
         CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned()
@@ -36,17 +36,17 @@ pub fn new(kind: Kind) -> Descriptor {
 }
 
 pub fn set<T>(descriptor: Descriptor, name: Name, of: Type, values: &[T]) -> Status {
-    // SAFETY: as many as are said.
+    // SAFETY: the count is that of the slice.
     unsafe {
         cudnnBackendSetAttribute(descriptor, name, of, values.len() as i64, values.as_ptr().cast::<c_void>())
     }
 }
 
-/// Elements that an attribute has, and as many as there is room for.
+/// Number of an attribute's elements, and as many of them as fit.
 pub fn get<T>(descriptor: Descriptor, name: Name, of: Type, room: &mut [T]) -> (Status, i64) {
     let mut count = -1;
     let to = if room.is_empty() { std::ptr::null_mut() } else { room.as_mut_ptr().cast::<c_void>() };
-    // SAFETY: as many as are said.
+    // SAFETY: the count is that of the slice.
     let status = unsafe { cudnnBackendGetAttribute(descriptor, name, of, room.len() as i64, &mut count, to) };
     (status, count)
 }
@@ -60,7 +60,7 @@ pub fn finish(descriptor: Descriptor) -> Descriptor {
     descriptor
 }
 
-/// Strides of elements that lie in order.
+/// Strides of contiguous elements.
 pub fn strides(dims: &[i64]) -> Vec<i64> {
     let mut strides = vec![1; dims.len()];
     for dim in (1..dims.len()).rev() {
@@ -69,7 +69,7 @@ pub fn strides(dims: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// Memory of a device.
+/// Device memory with these values.
 pub fn memory<T: Copy>(values: &[T]) -> u64 {
     let address = state().allocate(0, size_of_val(values) as u64).unwrap();
     for (index, value) in values.iter().enumerate() {
@@ -80,14 +80,14 @@ pub fn memory<T: Copy>(values: &[T]) -> u64 {
     address
 }
 
-/// What lies there.
+/// Values in memory.
 pub fn values<T: Copy>(address: u64, count: usize) -> Vec<T> {
     let from: *const T = std::ptr::with_exposed_provenance(address as usize);
-    // SAFETY: what a test allocated.
+    // SAFETY: allocated by a test.
     (0..count).map(|index| unsafe { from.add(index).read() }).collect()
 }
 
-/// Numbers between minus one and one that are exact in half of a single.
+/// Numbers between minus one and one that are exact in bf16.
 pub fn numbers(seed: u32, count: usize) -> Vec<f32> {
     let mut at = seed.wrapping_mul(2_654_435_769) | 1;
     let mut one = || {
@@ -116,12 +116,12 @@ pub struct Tensor {
     pub data: Data,
 }
 
-/// A graph that is being written, its handle and a stream.
+/// A graph under construction, with its handle and a stream.
 pub struct Bench {
     pub handle: cudnnHandle_t,
     pub stream: u64,
     pub operations: Vec<Descriptor>,
-    /// What products have where nothing is computed, if it is said.
+    /// Padding value of products, if set.
     pub padding: Option<f64>,
     last: Cell<i64>,
     scalars: Vec<(i64, Box<f32>)>,
@@ -153,7 +153,7 @@ impl Bench {
         }
     }
 
-    /// A tensor with everything said.
+    /// A tensor with all attributes given.
     pub fn tensor(
         &self,
         place: Place,
@@ -230,7 +230,7 @@ impl Bench {
         self.operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, &parts);
     }
 
-    /// The same to a new tensor between operations, of the first input's size.
+    /// The same, to a new virtual tensor of the first input's size.
     pub fn then(&mut self, mode: Mode, inputs: &[&Tensor]) -> Tensor {
         let data = match mode as u32 {
             300..500 => Data::CUDNN_DATA_BOOLEAN,
@@ -307,7 +307,7 @@ impl Bench {
         graph
     }
 
-    /// The plan of its first engine.
+    /// The plan of the first engine.
     pub fn plan(&self) -> Descriptor {
         let heuristics = new(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
         let graph = finish(self.graph());
@@ -326,7 +326,7 @@ impl Bench {
         finish(plan)
     }
 
-    /// A pack of memory, with the scalars and as much workspace as the plan wants.
+    /// A pack of memory, with the scalars and as much workspace as the plan requires.
     pub fn pack(&self, plan: Descriptor, memory: &BTreeMap<i64, u64>) -> Descriptor {
         let mut size = [0_i64];
         let name = CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE;
@@ -344,7 +344,7 @@ impl Bench {
         finish(pack)
     }
 
-    /// Runs the graph to its end.
+    /// Runs the graph to completion.
     pub fn run(&self, memory: &[(&Tensor, u64)]) {
         let memory = memory.iter().map(|(tensor, address)| (tensor.uid, *address)).collect();
         let plan = self.plan();

@@ -1,4 +1,4 @@
-//! What comes of plans: memory that is missing, sequences that do not fit, scalars.
+//! Execution of plans: missing memory, sequences that do not fit, scalars.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::bench::*;
 
 const SINGLE: Data = Data::CUDNN_DATA_FLOAT;
 
-/// A graph of one copy, its plan, and what a pack of it has.
+/// A graph of one copy, its plan, its uids, and its memory.
 pub fn copying() -> (Bench, Descriptor, [i64; 2], BTreeMap<i64, u64>) {
     let mut bench = Bench::new();
     let [x, y] = [(); 2].map(|()| bench.real(SINGLE, &[1, 2, 3, 4]));
@@ -56,7 +56,7 @@ fn execution_wants_memory_that_is_there() {
     assert_eq!(cudnnSetStream(other.handle, std::ptr::without_provenance_mut(64)), CUDNN_STATUS_BAD_PARAM);
 }
 
-/// What comes of a plan's work when it runs.
+/// Checks the result of a plan's work.
 fn outcome(bench: &Bench, places: &[(&Tensor, u64)], wanted: Option<&str>) {
     let plan = bench.plan();
     let places = places.iter().map(|(tensor, place)| (tensor.uid, *place)).collect();

@@ -1,4 +1,4 @@
-//! Graphs through the exported functions, against direct computation.
+//! Graphs through the exported functions, compared with direct computation.
 
 mod attention;
 mod bench;

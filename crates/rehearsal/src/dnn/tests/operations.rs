@@ -1,4 +1,4 @@
-//! Each kind of operation by itself.
+//! Each kind of operation separately.
 
 use half::bf16;
 
@@ -17,7 +17,7 @@ fn a_product_serves_neighbouring_heads_and_rounds_what_it_writes() {
     let mut bench = Bench::new();
     let (heads, shared, m, n, k) = (4, 2, 3, 5, 7);
     let a = bench.real(HALF, &[2, heads, m, k]);
-    // The columns of b lie one behind the other.
+    // The columns of b are contiguous.
     let b = bench.tensor(Place::Device, HALF, &[2, shared, k, n], &[shared * k * n, k * n, 1, k], None);
     let c = bench.real(HALF, &[2, heads, m, n]);
     bench.matmul(&a, &b, &c, [None; 3]);
@@ -87,7 +87,7 @@ fn comparisons_choose_and_indices_count() {
     let below = bench.then(Mode::CUDNN_POINTWISE_LOGICAL_AND, &[&within, &off]);
     let rest = bench.scalar(-7.0);
     bench.pointwise(Mode::CUDNN_POINTWISE_BINARY_SELECT, &[&x, &rest, &below], &y);
-    // What makes a tensor may be listed behind what uses it.
+    // The operation that computes a tensor may be listed after those that use it.
     bench.operations.reverse();
     let from = numbers(3, 24);
     let out = memory(&[0.0_f32; 24]);

@@ -1,11 +1,11 @@
-//! Sequences one behind the other, of different lengths, between unused tokens.
+//! Packed sequences of different lengths, between unused tokens.
 
 use half::bf16;
 
 use super::attention::{PackedOffsets, Shape, backward, forward, wanted};
 use super::bench::{Bench, Data, Tensor, memory, numbers, values};
 
-/// Tokens before, between and behind the sequences, which nothing may read or write.
+/// Value of tokens before, between and behind the sequences, which must be neither read nor written.
 const UNUSED: f32 = f32::NAN;
 
 struct Sequence {
@@ -14,7 +14,7 @@ struct Sequence {
     keys: usize,
 }
 
-/// Tokens of which those of sequences are of a source and the others are unused.
+/// Tokens of sequences, taken from a source, with unused tokens in between.
 fn spread(
     all: &[Sequence],
     length: impl Fn(&Sequence) -> usize,
@@ -45,7 +45,7 @@ fn take(address: u64, count: usize, data: Data) -> Vec<f32> {
     }
 }
 
-/// What is within sequences is as it should be, and everything else as it was.
+/// Checks that values in sequences are as expected and everything else is unchanged.
 fn check(found: &[f32], wanted: &[(usize, Vec<f32>)], row: usize, tolerance: f32) {
     let mut left: Vec<Option<f32>> = vec![None; found.len()];
     for (start, values) in wanted {
@@ -121,7 +121,7 @@ fn run(data: Data, tolerance: f32) {
     let grads = [wide, narrow, narrow].map(|row| put(&vec![9.0; total * row], data));
     let mut at = vec![at_q, at_k, at_v, at_o, at_stats, at_d_o, grads[0], grads[1], grads[2]];
     at.extend([memory(&vec![9.0_f32; total * rows]), memory(&vec![9.0_f32; total * wide])]);
-    // Of every query head, in rows that are as much longer.
+    // For every query head, in correspondingly longer rows.
     at.extend([(); 2].map(|()| put(&vec![9.0; total * wide], data)));
     let mut places: Vec<(Tensor, u64)> = tensors.into_iter().zip(at).collect();
     places.extend(bound(&packed));

@@ -1,4 +1,4 @@
-//! What is refused, and how.
+//! Refused calls and their statuses.
 
 use cudarc::cudnn::sys::cudnnBackendAttributeName_t::*;
 use cudarc::cudnn::sys::cudnnBackendAttributeType_t::*;
@@ -12,7 +12,7 @@ use super::execution::copying;
 
 const SINGLE: Data = Data::CUDNN_DATA_FLOAT;
 
-/// A tensor's descriptor with these sizes, not finalized.
+/// A tensor descriptor with these sizes, not finalized.
 fn draft(dims: &[i64], of: &[i64], data: Data, alignment: i64) -> Descriptor {
     let draft = new(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     put(draft, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, &[77_i64]);
@@ -77,7 +77,7 @@ fn tensors_are_complete_and_possible() {
     }
 }
 
-/// Finalizes an operation of these parts.
+/// Finalizes an operation with these parts.
 fn operation(
     kind: cudnnBackendDescriptorType_t,
     parts: &[(cudnnBackendAttributeName_t, Descriptor)],

@@ -1,4 +1,4 @@
-//! What is in flight stays charged and cannot be used.
+//! Values in flight stay charged and cannot be used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,7 +21,7 @@ fn a_charge_ends_at_the_retire_point() {
     let spill = Spill::open(&device, &slow(&folder)).unwrap();
     let writing = spill.write(filled(&device, 1, [1, 65536], DType::U8), Codec::AsIs, TAG).unwrap();
     assert_eq!((live(&device), spill.stats().live_bytes), (65536, 65536));
-    // A transfer that has ended long since is still charged.
+    // A transfer that ended long ago is still charged.
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(live(&device), 65536);
     let stored = writing.retire().unwrap();
@@ -29,7 +29,7 @@ fn a_charge_ends_at_the_retire_point() {
 
     let into = device.empty(1, 65536, DType::U8, Category::Activations);
     let reading = spill.read(&stored, into).unwrap();
-    // The extent is held by the read as well.
+    // The read holds the extent as well.
     drop(stored);
     assert_eq!((live(&device), spill.stats().live_bytes), (65536, 65536));
     let tensor = reading.retire().unwrap();
@@ -92,10 +92,10 @@ fn dropped_transfers_wait_and_give_everything_back() {
         let writing = spill.write(filled(&device, seed, [1, 40000], DType::U8), Codec::AsIs, TAG).unwrap();
         drop(writing);
         assert_eq!((live(&device), spill.stats().live_bytes), (0, 0));
-        // The same memory again, at once: were a worker still there, the next values would meet it.
+        // The same memory again, at once: if a worker were still using it, the next values would be corrupted.
     }
     let last = spill.write(filled(&device, 50, [1, 40000], DType::U8), Codec::AsIs, TAG).unwrap();
-    // The engine lives as long as a value in flight.
+    // A value in flight keeps the engine alive.
     drop(spill);
     let stored = last.retire().unwrap();
     drop(stored);

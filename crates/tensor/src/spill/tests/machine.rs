@@ -1,4 +1,5 @@
-//! Machines with data and no operations: what spilling needs of a CPU, and one whose tensors the host cannot reach.
+//! Machines with data and no operations: what spilling needs from a CPU, and a machine whose tensors the host cannot
+//! reach.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,14 +20,14 @@ struct Plain {
     copies: Arc<Fenced>,
 }
 
-/// Copies of a machine whose pool the host reaches up to some distance from its base.
+/// Copies of a machine whose pool the host can reach up to some distance from its base.
 pub struct Fenced {
     host: HostMemory,
     base: AtomicU64,
     reach: u64,
     /// Copies so far.
     pub count: AtomicU64,
-    /// A message that copies panic with.
+    /// Message that copies panic with.
     pub fault: Mutex<Option<String>>,
 }
 
@@ -50,7 +51,7 @@ pub fn plain(budget: u64) -> Device {
     reaching(u64::MAX, budget).0
 }
 
-/// A device of whose memory the host reaches the staging buffers alone.
+/// A device of whose memory the host can reach only the staging buffers.
 pub fn fenced(options: &Options, budget: u64) -> (Device, Arc<Fenced>) {
     let (count, bytes) = options.staging();
     reaching(count as u64 * bytes, budget)
@@ -72,7 +73,7 @@ impl Arena for Memory {
     }
 }
 
-// SAFETY: addresses are pointers into the arena, which lives as long as the pool and so as any tensor of it.
+// SAFETY: addresses are pointers into the arena, which lives as long as the pool and so as long as any of its tensors.
 unsafe impl Copies for Fenced {
     fn host(&self, address: u64) -> Option<*mut u8> {
         let distance = address - self.base.load(Ordering::Relaxed);

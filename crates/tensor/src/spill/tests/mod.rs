@@ -1,7 +1,8 @@
 //! The engine over machines with and without data.
 //!
-//! `round`: values come back, whatever type, stride, size, codec and access. `flight`: what is in flight stays charged
-//! and cannot be used. `rewrite`: values that keep their place. `plan`: a machine without data makes the same charges. `trouble`: refusals, faults, chaos.
+//! `round`: values are read back unchanged, whatever type, stride, size, codec and access. `flight`: values in flight
+//! stay charged and cannot be used. `rewrite`: values that keep their place. `plan`: a machine without data makes the
+//! same charges. `trouble`: refusals, faults, chaos.
 
 mod flight;
 mod machine;
@@ -16,17 +17,17 @@ use crate::{Category, DType, Device, Tensor};
 const TAG: Tag = Tag { name: "mlp.act", layer: 3 };
 const BUDGET: u64 = 24 << 20;
 
-/// A folder of its own, on the disk that the tests are built on.
+/// A temporary folder.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Two workers and small pieces, so that small tensors are many pieces.
+/// Two workers and small pieces, so that small tensors have many pieces.
 fn options(folder: &tempfile::TempDir) -> Options {
     Options { piece_bytes: 16384, ..Options::new(folder.path(), 8 << 20) }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that vary with position.
 fn pattern(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|i| (super::chaos::mix(&[seed, i / 8]) >> (i % 8 * 8)) as u8).collect()
 }

@@ -14,7 +14,8 @@ enum Slot {
     Coming(Stored, Reading),
 }
 
-/// A program drawn from a seed: tensors are made, written, retired, read and dropped in an order that no data decides.
+/// A program drawn from a seed: tensors are made, written, retired, read and dropped in an order that does not depend
+/// on data.
 pub(super) fn program(device: &Device, spill: &Spill, seed: u64, steps: u64) -> Result<Vec<Vec<u8>>> {
     let mut slots: Vec<Slot> = (0..6).map(|_| Slot::Empty).collect();
     for step in 0..steps {

@@ -69,7 +69,7 @@ fn another_thread_reads_values_laid_end_to_end() {
             };
             [read(0..120, 0..100), read(49..101, 0..100), read(48..52, 3..90), read(7..7, 0..100)]
         });
-        // Meanwhile values go to memory.
+        // Values can still be read into memory meanwhile.
         let back = device.empty(1, 2000, DType::F32, Category::Data);
         spill.read(&stored[2], back).unwrap().retire().unwrap();
         drop(share);

@@ -1,4 +1,4 @@
-//! Values come back.
+//! Values are read back unchanged.
 
 use std::sync::atomic::Ordering;
 
@@ -61,7 +61,7 @@ fn all_types_and_strides() {
     });
 }
 
-/// Sizes around pages and pieces, at addresses that are pages and that are not.
+/// Sizes around pages and pieces, at addresses that are page-aligned and that are not.
 #[test]
 fn edges_of_pages_and_pieces() {
     everywhere(|device, spill| {
@@ -152,7 +152,7 @@ fn what_the_host_cannot_reach_goes_through_copies() {
     assert_eq!(bytes(&device, &back), pattern(1, 65536));
     assert_eq!(copies.count.load(Ordering::Relaxed), 8);
 
-    // Plain memory of whole pages needs none.
+    // Plain memory in whole pages needs no copies.
     let (device, copies) = machine::reaching(u64::MAX, BUDGET);
     let spill = Spill::open(&device, &options).unwrap();
     let tensor = filled(&device, 1, [4, 16384], DType::U8);

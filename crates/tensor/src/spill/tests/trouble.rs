@@ -71,7 +71,7 @@ fn the_first_fault_is_the_last_word() {
         let write = || spill.write(filled(&device, 1, [100, 1000], DType::F32), Codec::AsIs, TAG);
         let (first, second) = (write().unwrap(), write().map_err(|error| error.to_string()));
         let message = loop {
-            // Several workers are about to fail; the first to do so is seen here.
+            // Several workers are about to fail; this is the first failure.
             if let Err(error) = spill.check() {
                 break error.to_string();
             }
@@ -107,7 +107,8 @@ fn a_panic_in_a_worker_is_an_error() {
     assert_eq!(spill.read(&stored, into).map(|_| ()).unwrap_err().to_string(), message);
 }
 
-/// One interleaving: the same bytes as without the adversary, or one error that stays. Returns whether it ended well.
+/// Runs one interleaving: the same bytes as without the adversary, or one error that persists. Returns whether it
+/// succeeded.
 fn survive(options: &Options, chaos: Chaos, program_seed: u64, expected: &[Vec<u8>]) -> bool {
     let device = machine::plain(BUDGET);
     let began = Instant::now();
@@ -170,7 +171,7 @@ fn any_interleaving_ends_in_the_same_bytes_or_one_error() {
     assert!(fine > 500 && faulty > 100, "{fine} ended well, {faulty} in a fault");
 }
 
-/// What the adversary does follows from its seed.
+/// The adversary's actions are determined by its seed.
 #[test]
 fn a_seed_meets_the_same_fate_again() {
     let folder = folder();
@@ -188,7 +189,7 @@ fn a_seed_meets_the_same_fate_again() {
     }
 }
 
-/// File systems differ; whichever way it goes is said.
+/// File systems differ; either way the access is reported.
 #[test]
 fn the_access_is_reported() {
     let folder = folder();

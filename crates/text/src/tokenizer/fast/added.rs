@@ -1,7 +1,7 @@
-//! Added tokens: where their spellings stand in a text.
+//! Finds the spellings of added tokens in a text.
 //!
-//! Two searches as in the `tokenizers` crate: first the tokens looked for in the text as it is, then, in the parts
-//! between, those looked for in the normalised text (which is the same text here). Both take the leftmost, longest.
+//! Two searches, as in the `tokenizers` crate: first for tokens matched in the original text, then, in the parts
+//! between, for those matched in the normalized text (which is identical here). Both use leftmost-longest matching.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::AddedToken;
@@ -14,7 +14,7 @@ pub(super) enum TextPart<'t> {
     Token(u32),
 }
 
-/// Finds added tokens.
+/// Finder of added tokens.
 #[derive(Debug)]
 pub(super) struct Added {
     raw: Option<Finder>,
@@ -24,17 +24,17 @@ pub(super) struct Added {
 #[derive(Debug)]
 struct Finder {
     automaton: AhoCorasick,
-    /// By number of the pattern: the id, or nothing where its spelling is ordinary text.
+    /// Id by pattern index; `None` if the spelling is ordinary text.
     ids: Vec<Option<u32>>,
 }
 
 impl Added {
-    /// From the tokens by rising id; with `special`, special tokens are recognised. Nothing if a token asks for more
-    /// than its spelling.
+    /// Builds the finder from tokens by ascending id; with `special`, special tokens are recognized. `None` if a
+    /// token requires more than matching its spelling.
     pub(super) fn of(tokens: &[(u32, AddedToken)], special: bool) -> Option<Self> {
         let finder = |normalized: bool| -> Option<Option<Finder>> {
             let group = || tokens.iter().filter(|(_, token)| token.normalized == normalized);
-            // A spelling that stands for itself still hides what it overlaps, so it takes part in the search.
+            // A spelling treated as text still hides overlapping matches, so it takes part in the search.
             let ids: Vec<Option<u32>> =
                 group().map(|(id, token)| (special || !token.special).then_some(*id)).collect();
             if ids.iter().all(Option::is_none) {
@@ -54,7 +54,7 @@ impl Added {
         Some(Self { raw: finder(false)?, normalized: finder(true)? })
     }
 
-    /// Gives the parts of `text` in order.
+    /// Passes the parts of `text` to `give` in order.
     pub(super) fn parts<'t>(&self, text: &'t str, mut give: impl FnMut(TextPart<'t>)) {
         parts(self.raw.as_ref(), text, &mut |part| match part {
             TextPart::Text(text) => parts(self.normalized.as_ref(), text, &mut give),

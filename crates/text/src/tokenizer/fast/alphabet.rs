@@ -1,6 +1,6 @@
-//! The alphabet in which byte-level vocabularies are spelled: each byte is one printable character.
+//! Alphabet of byte-level vocabularies: each byte is represented by one printable character.
 
-/// The character that stands for a byte: itself where it is printable Latin-1, else the next free one from U+0100 on.
+/// Character that represents a byte: itself if it is printable Latin-1, otherwise the next free one from U+0100 on.
 pub(super) fn char_of(byte: u8) -> char {
     if is_printable(byte) {
         return byte.into();
@@ -9,7 +9,7 @@ pub(super) fn char_of(byte: u8) -> char {
     char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The bytes that a token stands for, or nothing if a character of it stands for none.
+/// Bytes represented by a token; `None` if one of its characters represents none.
 pub(in crate::tokenizer) fn bytes_of(token: &str) -> Option<Vec<u8>> {
     token
         .chars()
@@ -25,7 +25,7 @@ const fn is_printable(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }
 
-/// The bytes without a printable character of their own, in order.
+/// Bytes without a printable character of their own, in order.
 static HIDDEN: [u8; 68] = {
     let mut hidden = [0; 68];
     let (mut byte, mut count) = (0, 0);

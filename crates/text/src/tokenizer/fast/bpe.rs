@@ -1,8 +1,8 @@
-//! Byte-pair merges, exactly as the vocabulary's ranks order them: the lowest rank first, of equals the leftmost.
+//! Byte-pair merges in the exact order of the vocabulary's ranks: lowest rank first, ties from the left.
 //!
-//! Words of few symbols look at all their pairs each time, which takes a few instructions on vectors; others keep the
-//! ranks in a tree, so a megabyte of one letter costs n log n. Symbols are bytes at first, and whole characters where
-//! that changes nothing ([`super::chars`]).
+//! For words of few symbols all pairs are scanned at each step, which takes a few vector instructions; longer ones
+//! keep the ranks in a tree, so a megabyte of one letter costs n log n. Initial symbols are bytes, or whole
+//! characters if that makes no difference ([`super::chars`]).
 
 use super::alphabet;
 use super::chars::{Chars, Crossings};
@@ -11,31 +11,31 @@ use super::whole::Whole;
 use serde::Deserialize;
 use tokenizers::models::bpe::BPE;
 
-/// An id, twice, and a rank share 64 bits.
+/// Two ids and a rank share 64 bits.
 const ID_BITS: u32 = 20;
 const RANK_BITS: u32 = 24;
 
-/// The merges of a model in tables.
+/// Merges of a model as lookup tables.
 #[derive(Debug)]
 pub(super) struct Bpe {
-    /// The id of each byte.
+    /// Id of each byte.
     of_byte: Vec<u32>,
-    /// The rank of each pair of bytes: the first byte times 256 plus the second.
+    /// Rank of each pair of bytes, indexed by the first byte times 256 plus the second.
     of_bytes: Vec<u32>,
     pairs: Pairs,
-    /// The id that a rank's merge makes.
+    /// Id produced by the merge of each rank.
     made: Vec<u32>,
-    /// The id of rank zero, where ids follow the ranks; most vocabularies are made so, and a table less is asked.
+    /// Id of rank zero if ids follow the ranks; true for most vocabularies, and saves a table lookup.
     made_from: Option<u32>,
     chars: Chars,
-    /// With `ignore_merges`, words that are tokens are taken as they are.
+    /// With `ignore_merges`, words that are tokens and are not merged.
     whole: Whole,
 }
 
-/// Space for one word, kept between calls.
+/// Working memory for one word, reused between calls.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
-    /// The symbols and, one less, the ranks of their pairs.
+    /// Symbols, and the ranks of their pairs, which are one fewer.
     ids: Vec<u32>,
     starts: Vec<u32>,
     next: Vec<u32>,
@@ -43,21 +43,22 @@ pub(super) struct Chain {
     ranks: Tree,
 }
 
-/// What is taken from a model's JSON: the only way to its merges in their order.
+/// Fields extracted from a model's JSON, which is the only way to access its merges in order.
 #[derive(Deserialize)]
 struct Merges {
     merges: Vec<(String, String)>,
 }
 
 impl Bpe {
-    /// The tables of a byte-level model, or nothing if it has a trait that is not known here.
+    /// Builds the tables of a byte-level model; `None` if it has an unsupported feature.
     pub(super) fn of(model: &BPE) -> Option<Self> {
         let absent = |affix: &Option<String>| affix.as_ref().is_none_or(String::is_empty);
         let plain = model.dropout.is_none_or(|dropout| dropout == 0.0)
             && absent(&model.continuing_subword_prefix)
             && absent(&model.end_of_word_suffix);
         let vocabulary = plain.then(|| model.get_vocab())?;
-        // The other engine tells merges apart by the id they make, so two spellings of one id would change its ways.
+        // The `tokenizers` crate distinguishes merges by the id they produce, so two spellings of one id would change
+        // its behavior.
         let mut ids: Vec<u32> = vocabulary.values().copied().collect();
         ids.sort_unstable();
         let distinct = ids.windows(2).all(|pair| pair[0] < pair[1]);
@@ -105,7 +106,7 @@ impl Bpe {
         Some(bpe)
     }
 
-    /// The highest rank of the merges that make one token of a word, or nothing if it ends as several.
+    /// Highest rank of the merges that turn a word into a single token; `None` if it ends as several.
     fn own_rank(&self, word: &[u8]) -> Option<u32> {
         let mut ids: Vec<u32> = word.iter().map(|&byte| self.of_byte[usize::from(byte)]).collect();
         let mut highest = 0;
@@ -122,13 +123,13 @@ impl Bpe {
         Some(highest)
     }
 
-    /// Whether a character is one symbol from the start.
+    /// Returns true if a character is an initial symbol.
     #[cfg(test)]
     pub(super) fn is_closed(&self, c: char) -> bool {
         self.chars.at(c.encode_utf8(&mut [0; 4]).as_bytes(), 0).is_some()
     }
 
-    /// Appends the ids of a word, which is not empty; `hash` is that of [`super::cache::hash`].
+    /// Appends the ids of a non-empty word; `hash` must be its [`super::cache::hash`].
     pub(super) fn encode(&self, word: &[u8], hash: u64, chain: &mut Chain, ids: &mut Vec<u32>) {
         if let Some(id) = self.whole.get(word, hash) {
             ids.push(id);
@@ -144,7 +145,7 @@ impl Bpe {
         }
     }
 
-    /// The symbols that a word begins with, and the ranks of their pairs.
+    /// Initial symbols of a word, and the ranks of their pairs.
     fn start(&self, word: &[u8], chain: &mut Chain) {
         let Chain { ids, starts, .. } = chain;
         ids.clear();
@@ -155,7 +156,7 @@ impl Bpe {
             return;
         }
         let mut at = 0;
-        // The byte before, where it is a symbol of its own.
+        // The preceding byte, if it is a symbol of its own.
         let mut byte_before = None;
         while at < word.len() {
             let (id, byte, bytes) = match self.chars.at(word, at) {
@@ -173,8 +174,8 @@ impl Bpe {
         }
     }
 
-    /// A word of at most `N` symbols, `N` a power of two up to 128: the pairs' keys, rank and place in one number, lie
-    /// side by side, and the least of all is the next merge.
+    /// Merges a word of at most `N` symbols, `N` a power of two up to 128. The pairs' keys, combining rank and
+    /// position in one number, are stored contiguously; their minimum is the next merge.
     fn merge_flat<const N: usize>(&self, symbols: &[u32], starts: &[u32], out: &mut Vec<u32>) {
         let place_bits = N.trailing_zeros();
         let key = |rank: u32, at: usize| {
@@ -218,7 +219,7 @@ impl Bpe {
         }
     }
 
-    /// A word of any length: symbols in a list, the pairs' ranks in a tree.
+    /// Merges a word of any length: symbols in a linked list, ranks of pairs in a tree.
     fn merge_many(&self, chain: &mut Chain, out: &mut Vec<u32>) {
         let Chain { ids, starts, next, prev, ranks } = chain;
         let count = ids.len() as u32;
@@ -226,7 +227,7 @@ impl Bpe {
         next.extend(1..=count);
         prev.clear();
         prev.extend((0..count).map(|at| at.wrapping_sub(1)));
-        // The last symbol has no pair, but a place.
+        // The last symbol has no pair, but still a slot.
         ranks.fill(starts.iter().copied().chain([NONE]));
         while let Some((rank, at)) = ranks.lowest() {
             let gone = next[at] as usize;
@@ -252,7 +253,7 @@ impl Bpe {
         }
     }
 
-    /// The id that the merge of this rank makes.
+    /// Id produced by the merge of this rank.
     #[inline(always)]
     fn made(&self, rank: u32) -> u32 {
         match self.made_from {
@@ -262,14 +263,15 @@ impl Bpe {
     }
 }
 
-/// The place of two bytes in a table of pairs.
+/// Index of two bytes in a table of pairs.
 #[inline(always)]
 fn pair_of(left: u8, right: u8) -> usize {
     usize::from(left) << 8 | usize::from(right)
 }
 
-/// From a pair of ids to the rank of its merge: open addressing, a pair and its rank in eight bytes. Most pairs that
-/// are asked for have no merge; a filter of one byte a merge, which stays in the near caches, knows most of those.
+/// Maps a pair of ids to the rank of its merge: open addressing, with a pair and its rank in eight bytes. Most
+/// looked-up pairs have no merge; a filter of one byte per merge, small enough for the nearest caches, rejects most
+/// of them.
 #[derive(Debug)]
 struct Pairs {
     slots: Vec<u64>,

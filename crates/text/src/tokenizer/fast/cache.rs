@@ -1,24 +1,24 @@
-//! What was encoded before: from the bytes of a word to its ids.
+//! Cache of encoded words: from the bytes of a word to its ids.
 //!
-//! Keys are compared in full, so the cache decides how fast an answer comes, never what it is. Its size is fixed.
-//! Text is made of few words, most of them short: a word of up to 15 bytes and up to 4 ids is one entry of 32 bytes,
-//! two entries share a line of memory, and a new word takes the place of the less used of the two. All else goes to
-//! a list that is emptied when it is full.
+//! Keys are compared in full, so the cache affects only speed, never results. Its size is fixed. Text consists of few
+//! distinct words, most of them short: a word of up to 15 bytes and up to 4 ids is one entry of 32 bytes, two entries
+//! share a cache line, and a new word replaces the less used of the two. Everything else goes to a list that is
+//! cleared when it is full.
 
-/// Words of at most this many bytes are keys of the first table.
+/// Maximum bytes of a key of the first table.
 pub(super) const SHORT: usize = 15;
-/// Ids of an entry of the first table.
+/// Ids per entry of the first table.
 pub(super) const FEW_IDS: usize = 4;
-/// Words above this many bytes are not kept.
+/// Maximum bytes of a cached word.
 pub(super) const LONG: usize = 256;
 
-/// Lines of the first table: 2 MiB in all.
+/// Lines of the first table: 2 MiB in total.
 const LINES: usize = 1 << 15;
-/// Slots and words at most of the second.
+/// Slots and maximum words of the second table.
 const SLOTS: usize = 1 << 15;
 const WORDS: usize = 1 << 14;
 
-/// A short word: its bytes, and its length in the highest byte. Never zero.
+/// A short word: its bytes, with its length in the highest byte. Never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Key {
     low: u64,
@@ -26,7 +26,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The key of the `length` bytes at `at`, 1 to [`SHORT`] of them.
+    /// Key of the `length` bytes at `at`, 1 to [`SHORT`] of them.
     #[inline(always)]
     pub(super) fn of(text: &[u8], at: usize, length: usize) -> Self {
         let bytes = match text.get(at..).and_then(|rest| rest.first_chunk::<16>()) {
@@ -54,12 +54,12 @@ struct Entry {
     ids: [u32; FEW_IDS],
 }
 
-/// Two entries, the more used first.
+/// Two entries, the more used one first.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Line([Entry; 2]);
 
-/// Ids of a word in the second table.
+/// A word of the second table.
 #[derive(Clone, Copy, Debug)]
 struct Long {
     hash: u64,
@@ -71,14 +71,14 @@ struct Long {
 #[derive(Debug)]
 pub(super) struct Cache {
     lines: Vec<Line>,
-    /// Number of a word plus one; zero is empty.
+    /// Index of a word plus one; zero means empty.
     slots: Vec<u32>,
     words: Vec<Long>,
     bytes: Vec<u8>,
     ids: Vec<u32>,
 }
 
-/// The ids of an entry lie in its first places; the places after them hold this.
+/// Filler after the ids of an entry.
 const NO_ID: u32 = u32::MAX;
 
 impl Cache {
@@ -87,7 +87,7 @@ impl Cache {
         Self { lines: vec![Line::default(); LINES], slots: vec![0; SLOTS], words, bytes, ids }
     }
 
-    /// The ids of a short word and their number; the places past them hold no ids.
+    /// Ids of a short word and their number; the rest of the array holds no ids.
     #[inline(always)]
     pub(super) fn short(&mut self, key: Key) -> Option<([u32; FEW_IDS], usize)> {
         let Line(entries) = &mut self.lines[key.line()];
@@ -101,14 +101,14 @@ impl Cache {
         Some((ids, ids.iter().map(|&id| usize::from(id != NO_ID)).sum()))
     }
 
-    /// Keeps the ids of a short word.
+    /// Stores the ids of a short word.
     pub(super) fn keep_short(&mut self, key: Key, ids: &[u32]) {
         let mut entry = Entry { key, ids: [NO_ID; FEW_IDS] };
         entry.ids[..ids.len()].copy_from_slice(ids);
         self.lines[key.line()].0[1] = entry;
     }
 
-    /// The ids of a word of any length.
+    /// Ids of a word of any length.
     pub(super) fn long(&self, word: &[u8], hash: u64) -> Option<&[u32]> {
         let mut slot = hash as usize & (SLOTS - 1);
         loop {
@@ -120,7 +120,7 @@ impl Cache {
         }
     }
 
-    /// Keeps the ids of a word that is not kept yet.
+    /// Stores the ids of a word that is not in the table.
     pub(super) fn keep_long(&mut self, word: &[u8], hash: u64, ids: &[u32]) {
         if self.words.len() == WORDS {
             self.slots.fill(0);
@@ -145,7 +145,7 @@ fn range((first, past): (u32, u32)) -> std::ops::Range<usize> {
     first as usize..past as usize
 }
 
-/// Both halves of a product of two numbers, added without carry: every bit depends on every bit.
+/// XOR of both halves of a product of two numbers: every bit depends on every bit.
 #[inline(always)]
 fn fold(low: u64, high: u64) -> u64 {
     let (low, high) = (low ^ 0x9E37_79B9_7F4A_7C15, high ^ 0xD6E8_FEB8_6659_FD93);
@@ -153,7 +153,7 @@ fn fold(low: u64, high: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A hash of a word for the second table.
+/// Hash of a word for the second table.
 pub(super) fn hash(word: &[u8]) -> u64 {
     let (chunks, rest) = word.as_chunks::<16>();
     let halves = |all: u128| (all as u64, (all >> 64) as u64);

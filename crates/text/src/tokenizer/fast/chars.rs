@@ -1,20 +1,20 @@
-//! Characters that may be taken as one symbol from the start, though merges build them byte by byte.
+//! Characters that can be taken as one initial symbol, although merges build them byte by byte.
 //!
-//! A character of several bytes is *closed* between its neighbours where its own merges, which make one token of it, all
-//! come before (have a lower rank than) every merge that joins a part of it with something outside that ends or begins
+//! A multi-byte character is *closed* between its neighbours if its own merges, which turn it into one token, all
+//! precede (have a lower rank than) every merge that joins a part of it with something outside that ends or begins
 //! with the neighbour's byte. The lowest rank is always merged first, so a closed character becomes its token before
-//! its parts meet anything, and to begin with that token gives the same ids. A word of ten Chinese characters then has
-//! some ten symbols instead of thirty.
+//! its parts merge with anything else, and starting with that token gives the same ids. A word of ten Chinese
+//! characters then has about ten symbols instead of thirty.
 
 use std::collections::HashMap;
 
-/// No merge; no character.
+/// Marker for no merge or no character.
 const NONE: u32 = u32::MAX;
 
-/// The tokens of characters that are closed between most neighbours.
+/// Tokens of the characters that are closed between most neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Chars {
-    /// By number of the character: its token and the place of its guard.
+    /// Token and guard index, by character code.
     places: Vec<(u32, u32)>,
     guards: Vec<Guard>,
 }
@@ -26,20 +26,20 @@ struct Guard {
     after: [u64; 4],
 }
 
-/// The lowest rank of a merge with something outside, by the part of a character that it takes and the byte next to it.
+/// Lowest rank of a merge across a character's boundary, by the part of the character involved and the adjacent byte.
 #[derive(Debug, Default)]
 pub(super) struct Crossings {
-    /// Parts at a character's beginning, which stand at the end of a merge's right side.
+    /// Parts at a character's beginning, found at the end of a merge's right side.
     heads: HashMap<Vec<u8>, Vec<u32>>,
-    /// Parts at a character's end, which stand at the beginning of a merge's left side.
+    /// Parts at a character's end, found at the beginning of a merge's left side.
     tails: HashMap<Vec<u8>, Vec<u32>>,
 }
 
 impl Crossings {
-    /// Takes note of a merge. Merges come by rising rank.
+    /// Registers a merge. Merges must come in ascending rank order.
     pub(super) fn add(&mut self, left: &[u8], right: &[u8], rank: u32) {
         if left.is_empty() || right.first().is_none_or(|&byte| is_inner(byte)) {
-            // It joins parts of one character.
+            // Joins parts of one character.
             return;
         }
         let note = |parts: &mut HashMap<Vec<u8>, Vec<u32>>, part: &[u8], neighbour: u8| {
@@ -58,7 +58,7 @@ impl Crossings {
         }
     }
 
-    /// The bytes between which a character is not closed whose own merges end with `rank`.
+    /// Bytes between which a character whose own merges end with `rank` is not closed.
     fn guard(&self, character: &[u8], rank: u32) -> Guard {
         let mut guard = Guard::default();
         let note = |side: &mut [u64; 4], ranks: Option<&Vec<u32>>| {
@@ -77,8 +77,8 @@ impl Crossings {
 }
 
 impl Chars {
-    /// The characters among `tokens`, ids with their bytes. `own` gives the highest rank of the merges that make one
-    /// token of these bytes alone, or nothing if they end as several.
+    /// Selects the closed characters among `tokens`, ids with their bytes. `own` returns the highest rank of the
+    /// merges that turn these bytes into one token, or `None` if they end as several.
     pub(super) fn of<'t>(
         tokens: impl Iterator<Item = (u32, &'t [u8])>,
         crossings: &Crossings,
@@ -101,7 +101,7 @@ impl Chars {
         chars
     }
 
-    /// The token of the character that begins at byte `at`, where it is closed, and its bytes. `word` is UTF-8.
+    /// Token of the character that begins at byte `at`, if it is closed, and its length in bytes. `word` is UTF-8.
     #[inline(always)]
     pub(super) fn at(&self, word: &[u8], at: usize) -> Option<(u32, usize)> {
         let inner = |by: usize| u32::from(word[at + by] & 0x3F);
@@ -123,12 +123,12 @@ impl Chars {
     }
 }
 
-/// Whether a byte stands inside of a character of UTF-8 and not at its beginning.
+/// Returns true for a UTF-8 continuation byte.
 fn is_inner(byte: u8) -> bool {
     byte & 0xC0 == 0x80
 }
 
-/// The bytes of a character by its first one; 1 for what begins none.
+/// Length of a character by its first byte; 1 if it does not begin a character.
 fn bytes_of_char(first: u8) -> usize {
     match first {
         0xC2..=0xDF => 2,
@@ -142,7 +142,7 @@ fn bytes_of_char(first: u8) -> usize {
 mod tests {
     use super::*;
 
-    /// Whether é, whose own merges end with rank 5, is closed in a text with one other merge.
+    /// Returns true if é, whose own merges end with rank 5, is closed in a text with one other merge.
     fn closed(left: &[u8], right: &[u8], rank: u32, text: &str) -> bool {
         let mut crossings = Crossings::default();
         crossings.add(left, right, rank);
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn a_character_is_closed_where_its_own_merges_come_first() {
         let e = "é".as_bytes();
-        // A space with the first byte, the last byte with a letter: before and after the character's own.
+        // A space with the first byte, and the last byte with a letter: before and after the character's own merges.
         assert!(!closed(b" ", &e[..1], 4, " é"));
         assert!(closed(b" ", &e[..1], 6, " é"));
         assert!(!closed(&e[1..], b"t", 4, "ét"));
@@ -161,12 +161,12 @@ mod tests {
         // Other neighbours, or none.
         assert!(closed(b" ", &e[..1], 4, "xé") && closed(b" ", &e[..1], 4, "é"));
         assert!(closed(&e[1..], b"t", 4, "éx") && closed(&e[1..], b"t", 4, "é"));
-        // Whole characters, and the bytes of other ones.
+        // Whole characters, and bytes of other characters.
         assert!(closed(b" ", e, 4, " é"));
         assert!(closed(e, b"t", 4, "ét"));
         assert!(closed(b" ", &[0xC2], 4, " é"));
         assert!(closed(&e[..1], &e[1..], 4, "ééé"));
-        // A part behind whole characters: what stands next to the part decides.
+        // A part adjacent to whole characters: the character next to the part is decisive.
         assert!(!closed(b" ", &[b't', e[0]], 4, " té"));
         assert!(closed(b" ", &[b't', e[0]], 4, "t é"));
         assert!(!closed(&[e[1], b't'], b"u", 4, "étu"));

@@ -1,8 +1,8 @@
-//! What kind of character each one is, as the regular expressions of pre-tokenizers ask it.
+//! Character classes used by the regular expressions of pre-tokenizers.
 //!
-//! The tables are filled from `regex-syntax`, the crate behind the expressions themselves, so `\p{L}` means here what
-//! it means there, whatever the version of Unicode. A character is looked up in two steps, page and place in the
-//! page, and most pages of Unicode are alike; the whole takes some 60 KiB.
+//! The tables are built from `regex-syntax`, the crate behind the expressions themselves, so `\p{L}` has the same
+//! meaning here, whatever the version of Unicode. A character is looked up in two steps, page and index within the
+//! page, and most pages of Unicode are identical; the total is about 60 KiB.
 
 use regex_syntax::hir::{Class, HirKind};
 use std::sync::LazyLock;
@@ -15,11 +15,11 @@ pub(super) const NUMBER: u8 = 2;
 pub(super) const SPACE: u8 = 4;
 /// `[^\s\p{L}\p{N}]`.
 pub(super) const OTHER: u8 = 8;
-/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: what may begin a word in capitals.
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: characters that may begin a capitalized word.
 pub(super) const UPPER: u8 = 16;
-/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: what may end a word.
+/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: characters that may end a word.
 pub(super) const LOWER: u8 = 32;
-/// Rust's `char::is_numeric`, which the pre-tokenizer `Digits` asks.
+/// Rust's `char::is_numeric`, used by the pre-tokenizer `Digits`.
 pub(super) const NUMERIC: u8 = 64;
 
 const PATTERNS: [(u8, &str); 5] = [
@@ -35,7 +35,7 @@ const PAGE: usize = 256;
 
 static CLASSES: LazyLock<Classes> = LazyLock::new(Classes::fill);
 
-/// The classes of ASCII, known without a table of Unicode; zero above it.
+/// Classes of ASCII, independent of Unicode tables; zero for other bytes.
 pub(super) const ASCII: [u8; 256] = ascii();
 
 const fn ascii() -> [u8; 256] {
@@ -59,7 +59,7 @@ const fn ascii() -> [u8; 256] {
     classes
 }
 
-/// The classes of all characters.
+/// Classes of all characters.
 #[derive(Debug)]
 pub(super) struct Classes {
     page_of: Vec<u8>,
@@ -67,7 +67,7 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// The tables, filled at the first call.
+    /// Returns the tables, building them at the first call.
     pub(super) fn get() -> &'static Self {
         &CLASSES
     }
@@ -99,7 +99,8 @@ impl Classes {
         Self { page_of, pages }
     }
 
-    /// The class of the character that begins at byte `at`, and its bytes. `text` is UTF-8 and `at` a boundary in it.
+    /// Class and length of the character that begins at byte `at`. `text` is UTF-8 and `at` a character boundary in
+    /// it.
     #[inline(always)]
     pub(super) fn at(&self, text: &[u8], at: usize) -> (u8, usize) {
         let first = text[at];
@@ -121,7 +122,7 @@ impl Classes {
         (page[(number & 0xFF) as usize], bytes)
     }
 
-    /// Where the run of characters of these classes that begins at `at` ends.
+    /// End of the run of characters of these classes that begins at `at`.
     #[inline(always)]
     pub(super) fn run(&self, text: &[u8], mut at: usize, classes: u8) -> usize {
         while at < text.len() {
@@ -134,7 +135,7 @@ impl Classes {
         at
     }
 
-    /// Where the run of letters that begins at `at` ends: as [`Classes::run`], eight bytes of ASCII at a time.
+    /// End of the run of letters that begins at `at`: like [`Classes::run`], but eight bytes of ASCII at a time.
     #[inline(always)]
     pub(super) fn letters(&self, text: &[u8], mut at: usize) -> usize {
         loop {
@@ -164,12 +165,12 @@ impl Classes {
     }
 }
 
-/// How many of eight bytes, the lowest first, are letters of ASCII before one is not.
+/// Number of leading ASCII letters among eight bytes, lowest byte first.
 #[inline(always)]
 fn leading_ascii_letters(bytes: u64) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x80 * ONES;
-    // In lower case and seven bits, so that no sum carries into the next byte.
+    // Lower case and seven bits, so that no sum carries into the next byte.
     let low = (bytes | (0x20 * ONES)) & !HIGH;
     let from_a = low.wrapping_add((0x80 - b'a' as u64) * ONES);
     let past_z = low.wrapping_add((0x80 - b'z' as u64 - 1) * ONES);

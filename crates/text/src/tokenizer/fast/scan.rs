@@ -1,17 +1,17 @@
-//! The expressions of known pre-tokenizers, each as a function that finds where the word at a place ends.
+//! Expressions of known pre-tokenizers, each as a function that finds the end of the word at a position.
 //!
-//! All of them cover every character, so words follow each other without gaps. The order of the branches is the order
-//! of the alternatives of the expression; [`super::super::pieces`] has the expressions.
+//! All of them cover every character, so words are contiguous. The order of the branches is the order of the
+//! expression's alternatives; [`super::super::pieces`] contains the expressions.
 
 use super::classes::{Classes, LETTER, LOWER, NUMBER, NUMERIC, OTHER, SPACE, UPPER};
 
-/// One expression, applied at one place.
+/// One expression, applied at one position.
 pub(super) trait Scan: Copy {
-    /// Where the word that begins at byte `at` ends; `at` is inside `text`, at a boundary of characters.
+    /// End of the word that begins at byte `at`, a character boundary inside `text`.
     fn end(self, text: &[u8], at: usize) -> usize;
 }
 
-/// The whole text is one word.
+/// Treats the whole text as one word.
 #[derive(Clone, Copy)]
 pub(super) struct Whole;
 
@@ -21,18 +21,19 @@ impl Scan for Whole {
     }
 }
 
-/// GPT-2's expression, or, with `DIGITS`, what it finds between the numeric characters, each of them a word.
+/// GPT-2's expression; with `DIGITS`, applied between numeric characters, each of which is a word.
 #[derive(Clone, Copy)]
 pub(super) struct Gpt2<const DIGITS: bool>(pub(super) &'static Classes);
 
 impl<const DIGITS: bool> Gpt2<DIGITS> {
-    /// What ends a text from the view of the expression: the text's end, or a digit that was cut out before.
+    /// Returns true if the expression sees the end of the text here: with `DIGITS`, numeric characters are cut out
+    /// before.
     #[inline(always)]
     fn ends(self, class: u8) -> bool {
         DIGITS && class & NUMERIC != 0
     }
 
-    /// The run of numbers or of other characters from `at`; with `DIGITS` it stops before a numeric character.
+    /// Run of numbers or of other characters from `at`; with `DIGITS` it stops before a numeric character.
     #[inline(always)]
     fn run(self, text: &[u8], mut at: usize, classes: u8) -> usize {
         if !DIGITS {
@@ -85,7 +86,7 @@ impl<const DIGITS: bool> Scan for Gpt2<DIGITS> {
     }
 }
 
-/// The expression of cl100k and its kin: `most_digits` 3 is Llama 3's, 1 is Qwen 2's.
+/// Expression of the cl100k family: `most_digits` is 3 for Llama 3 and 1 for Qwen 2.
 #[derive(Clone, Copy)]
 pub(super) struct Cl100k {
     pub(super) classes: &'static Classes,
@@ -121,7 +122,7 @@ impl Scan for Cl100k {
     }
 }
 
-/// The expression of o200k and its kin; Mistral's Tekken has no contractions and digits one by one.
+/// Expression of the o200k family; Mistral's Tekken has no contractions and single digits.
 #[derive(Clone, Copy)]
 pub(super) struct O200k<const CONTRACTIONS: bool> {
     pub(super) classes: &'static Classes,
@@ -129,7 +130,7 @@ pub(super) struct O200k<const CONTRACTIONS: bool> {
 }
 
 impl<const CONTRACTIONS: bool> O200k<CONTRACTIONS> {
-    /// `[upper]*[lower]+`, contraction: where a match from `at` ends, if there is one.
+    /// `[upper]*[lower]+`, contraction: end of a match from `at`, if there is one.
     #[inline(always)]
     fn mixed(self, text: &[u8], at: usize) -> Option<usize> {
         let upper = self.classes.run(text, at, UPPER);
@@ -137,7 +138,7 @@ impl<const CONTRACTIONS: bool> O200k<CONTRACTIONS> {
         if end > upper {
             return Some(self.contracted(text, end));
         }
-        // The capitals give back characters until one is there that may end a word.
+        // Backtrack from the capitals to a character that may end a word.
         let mut end = upper;
         while end > at {
             let last = char_before(text, end);
@@ -149,7 +150,7 @@ impl<const CONTRACTIONS: bool> O200k<CONTRACTIONS> {
         None
     }
 
-    /// `[upper]+[lower]*`, contraction. Asked only where [`Self::mixed`] found nothing.
+    /// `[upper]+[lower]*`, contraction. Called only if [`Self::mixed`] found nothing.
     #[inline(always)]
     fn capitals(self, text: &[u8], at: usize) -> Option<usize> {
         let upper = self.classes.run(text, at, UPPER);
@@ -172,7 +173,7 @@ impl<const CONTRACTIONS: bool> Scan for O200k<CONTRACTIONS> {
         let (class, bytes) = self.classes.at(text, at);
         let (first, after) = (text[at], at + bytes);
         let (next, next_bytes) = if after < text.len() { self.classes.at(text, after) } else { (0, 0) };
-        // One character before the word, which is no letter, no number and no line end.
+        // An optional character before the word that is not a letter, number or line end.
         let before_word = class & (LETTER | NUMBER) == 0 && !is_line_end(first);
         let word = [(before_word, after, next), (true, at, class)];
         for (tried, from, class) in word {
@@ -226,7 +227,7 @@ fn numbers(classes: &Classes, text: &[u8], at: usize, most: usize) -> usize {
     end
 }
 
-/// The rest of ` ?[^\s\p{L}\p{N}]+[\r\n]*`.
+/// Remainder of ` ?[^\s\p{L}\p{N}]+[\r\n]*`.
 #[inline(always)]
 fn others(classes: &Classes, text: &[u8], at: usize, belongs: impl Fn(u8) -> bool) -> usize {
     let end = classes.run(text, at, OTHER);
@@ -244,14 +245,14 @@ fn space(classes: &Classes, text: &[u8], at: usize) -> usize {
     if end == text.len() { end } else { one_less(text, at, end) }
 }
 
-/// `\s+(?!\S)|\s+` where something follows: the last character is given back, unless it is the only one.
+/// `\s+(?!\S)|\s+` if something follows: drops the last character, unless it is the only one.
 #[inline(always)]
 fn one_less(text: &[u8], at: usize, end: usize) -> usize {
     let last = char_before(text, end);
     if last > at { last } else { end }
 }
 
-/// Where the character that ends at `end` begins.
+/// Start of the character that ends at `end`.
 #[inline(always)]
 fn char_before(text: &[u8], end: usize) -> usize {
     let mut start = end - 1;
@@ -261,7 +262,7 @@ fn char_before(text: &[u8], end: usize) -> usize {
     start
 }
 
-/// Bytes of `s|t|re|ve|m|ll|d` at the start; zero if none.
+/// Length of `s|t|re|ve|m|ll|d` at the start; zero if none matches.
 #[inline(always)]
 fn contraction(rest: &[u8]) -> usize {
     match rest {
@@ -271,7 +272,7 @@ fn contraction(rest: &[u8]) -> usize {
     }
 }
 
-/// As [`contraction`] in any case; the long s of old print is a case of s.
+/// Like [`contraction`], ignoring case; the long s (U+017F) is a case variant of s.
 #[inline(always)]
 fn contraction_any_case(rest: &[u8]) -> usize {
     match rest {

@@ -1,4 +1,4 @@
-//! Against the `tokenizers` crate: words and ids of hostile and ordinary text, for every known family.
+//! Comparison with the `tokenizers` crate: words and ids of hostile and ordinary text, for every known family.
 #![allow(clippy::unwrap_used)]
 
 use super::super::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
@@ -31,7 +31,7 @@ fn pre_tokenizers() -> Vec<PreTokenizerWrapper> {
 }
 
 fn train(pre_tokenizer: PreTokenizerWrapper, ignore_merges: bool) -> tokenizers::Tokenizer {
-    // Pieces of the text, so that the whole-text family learns words and not the text.
+    // Parts of the text, so that the whole-text family learns words rather than the text.
     let parts: Vec<&str> = TEXT.split_inclusive(' ').collect();
     let texts = (0..parts.len()).map(|i| parts[i..(i + 3).min(parts.len())].concat()).collect();
     train_on(texts, 600, pre_tokenizer, ignore_merges)
@@ -120,7 +120,7 @@ fn long_words_have_the_same_ids() {
     }
 }
 
-/// Words of characters of several bytes, some of them common, in an order that a seed decides.
+/// Words of multi-byte characters, some of them frequent, in a seeded order.
 fn world(seed: u64, words: usize) -> String {
     let mut random = seed;
     let mut below = |n: u64| {
@@ -132,7 +132,7 @@ fn world(seed: u64, words: usize) -> String {
         let (first, count) = [(0x4E00, 400), (0x410, 64), (0xC0, 40), (0x3040, 90), (0xAC00, 900), (0x61, 5)]
             [below(6) as usize];
         for _ in 0..1 + below(12) {
-            // The square makes the first ones common.
+            // Squaring makes the first ones frequent.
             let number = first + (below(count) * below(count) / count) as u32;
             text.extend(char::from_u32(number));
         }

@@ -1,20 +1,20 @@
-//! The lowest of many numbers, and its first place, while numbers change: a tree whose nodes hold sixteen.
+//! Tracks the minimum of many changing numbers and its first position: a tree with sixteen entries per node.
 
-/// No number.
+/// Marker for no number.
 pub(super) const NONE: u32 = u32::MAX;
 
 const WIDTH: usize = 16;
 
-/// Numbers by place. Level zero holds them, every level above the least of each node below.
+/// Numbers by position. Level zero holds them, every higher level the minimum of each node below.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     levels: Vec<Vec<[u32; WIDTH]>>,
-    /// Levels in use; the last has one node.
+    /// Number of levels in use; the last has one node.
     used: usize,
 }
 
 impl Tree {
-    /// Takes these numbers in the places from zero on.
+    /// Fills the positions from zero on with these numbers.
     pub(super) fn fill(&mut self, numbers: impl Iterator<Item = u32>) {
         let mut nodes = self.emptied(0);
         for (at, number) in numbers.enumerate() {
@@ -40,7 +40,7 @@ impl Tree {
         }
     }
 
-    /// Changes the number at a place that was filled.
+    /// Changes the number at a filled position.
     #[inline]
     pub(super) fn set(&mut self, mut at: usize, mut number: u32) {
         for level in &mut self.levels[..self.used] {
@@ -51,7 +51,7 @@ impl Tree {
         }
     }
 
-    /// The lowest number and its first place.
+    /// Minimum and its first position.
     #[inline]
     pub(super) fn lowest(&self) -> Option<(u32, usize)> {
         let levels = &self.levels[..self.used];
@@ -63,7 +63,7 @@ impl Tree {
         Some((lowest, at))
     }
 
-    /// A level's memory, without its nodes.
+    /// Takes a level's memory, with its nodes cleared.
     fn emptied(&mut self, level: usize) -> Vec<[u32; WIDTH]> {
         if self.levels.len() == level {
             self.levels.push(Vec::new());
@@ -79,7 +79,7 @@ fn least(node: &[u32; WIDTH]) -> u32 {
     node.iter().copied().fold(NONE, u32::min)
 }
 
-/// The first place of a number in a node that holds it.
+/// First position of a number in a node that contains it.
 #[inline(always)]
 fn first(node: &[u32; WIDTH], number: u32) -> usize {
     let places = node.iter().enumerate().fold(0u32, |places, (at, &n)| places | u32::from(n == number) << at);
@@ -99,7 +99,7 @@ mod tests {
         ) {
             let mut numbers = numbers;
             let mut tree = Tree::default();
-            // Filled twice: what was there before does not show.
+            // Filled twice: earlier contents must not matter.
             tree.fill((0..5000).map(|n| n % 7));
             tree.fill(numbers.iter().copied());
             for change in std::iter::once(None).chain(changes.into_iter().map(Some)) {

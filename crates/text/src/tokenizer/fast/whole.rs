@@ -1,28 +1,28 @@
-//! Words that are tokens: from their bytes to their id, by the hash that the cache has of them already.
+//! Words that are tokens: maps their bytes to their id, using the hash already computed for the cache.
 
 use super::cache;
 
-/// An id takes this many bits of a slot; the rest are those of the word's hash.
+/// Bits of a slot used by the id; the rest are those of the word's hash.
 const ID_BITS: u32 = 20;
 const EMPTY: u64 = u64::MAX;
 
-/// Tokens by their bytes: open addressing, and the spelling is compared where the hash agrees. Empty by default.
+/// Tokens by their bytes: open addressing; the spelling is compared if the hash matches. Empty by default.
 #[derive(Debug, Default)]
 pub(super) struct Whole {
     slots: Vec<u64>,
-    /// By id: the place behind the token's bytes; those of the id before are its first place.
+    /// End offset of each token's bytes, by id; they start at the end of the previous id's.
     ends: Vec<u32>,
     bytes: Vec<u8>,
 }
 
 impl Whole {
-    /// Of tokens by rising id, no id twice.
+    /// Builds the table from tokens with distinct ascending ids.
     pub(super) fn of<'t>(tokens: impl Iterator<Item = (u32, &'t [u8])>) -> Self {
         let tokens: Vec<(u32, &[u8])> = tokens.collect();
         let slots = vec![EMPTY; (tokens.len() * 2).next_power_of_two().max(64)];
         let mut whole = Self { slots, ..Self::default() };
         for (id, word) in tokens {
-            // Ids without a token stand for no bytes.
+            // Ids without a token have no bytes.
             whole.ends.resize(id as usize, whole.bytes.len() as u32);
             whole.bytes.extend_from_slice(word);
             whole.ends.push(whole.bytes.len() as u32);
@@ -37,7 +37,7 @@ impl Whole {
         whole
     }
 
-    /// The token that is this word, whose hash is `hash`.
+    /// Id of the token equal to this word, whose hash is `hash`.
     #[inline(always)]
     pub(super) fn get(&self, word: &[u8], hash: u64) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn tokens_are_found_and_nothing_else() {
         let words: Vec<String> = (0..5000u32).map(|n| format!("w{}", n * n)).collect();
-        // Every third id has no token.
+        // Only every third id has a token.
         let tokens = || words.iter().enumerate().map(|(n, word)| (n as u32 * 3, word.as_bytes()));
         let whole = Whole::of(tokens());
         for (id, word) in tokens() {

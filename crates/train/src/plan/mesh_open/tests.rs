@@ -1,4 +1,4 @@
-//! The search that looks at what may be among the best, against one that looks at everything.
+//! Comparison of the lazy search with an exhaustive one.
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_model::{LlamaSizes, Spec};
@@ -12,7 +12,7 @@ use crate::recipe::Recipe;
 
 const GIB: u64 = 1 << 30;
 
-/// A model of eight layers on so many ranks, at so many tokens in so many micro batches, with so much memory.
+/// An eight-layer model, by ranks, tokens, micro-batches, GiB of memory, and the number of best meshes.
 #[test]
 fn what_is_left_for_later_would_not_be_among_the_best() {
     let mut spared = 0;

@@ -1,4 +1,4 @@
-//! The solver against every table there is.
+//! Comparison of the solver with an exhaustive search over tables.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ fn spec(layers: usize) -> Spec {
     })
 }
 
-/// A processor with a disk that hides some transfers and not all.
+/// A processor with a disk that hides some transfers but not all.
 fn profile() -> Profile {
     let rates = Rates {
         matmul_bf16_flops_per_s: 9e11,
@@ -58,7 +58,7 @@ fn work<'a>(profile: &'a Profile, spec: &'a Spec, tokens: usize) -> Workload<'a>
     Workload { profile, spec: Cow::Borrowed(spec), dtype: DType::Bf16, how, micro_batches: 1, tokens }
 }
 
-/// Every table whose norms and middle residual share a place.
+/// All tables whose norms and middle residual share a place.
 fn tables(choices: &Choices) -> Vec<Table> {
     let mut all = vec![choices.plain()];
     for group in [vec![0], vec![2], vec![3], vec![6], vec![7], vec![1, 4, 5]] {
@@ -111,7 +111,7 @@ fn a_deep_model_is_divided_and_a_budget_without_disk_is_kept() {
         assert!(budgets.hold(&solution.plan), "{disk}");
         assert!(disk > 0 || solution.plan.disk_bytes == 0);
         assert_eq!(solution.rows.len(), UNITS.len());
-        // Its own table says what runs.
+        // Its own table gives the plan that it reports.
         assert_eq!(work.with_places(&solution.places).plan().unwrap().usage, solution.plan.usage);
     }
     assert!(work.solve(&Budgets { memory: 1 << 20, host: 0, disk: u64::MAX }).unwrap().is_none());

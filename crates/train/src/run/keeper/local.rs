@@ -1,6 +1,6 @@
-//! Copies of a rank's state on its machine's own disk: what a run that was killed goes on from if they are newer than the last
-//! checkpoint. They are of one mesh, and of the rank that wrote them. The first rank's folder also says which checkpoint was the
-//! newest: where the run's folder names an older one, somebody has set the run back, and the copies are void.
+//! Copies of a rank's state on its machine's own disk, from which a killed run continues if they are newer than the
+//! last checkpoint. They are valid only for the mesh and the rank that wrote them. The first rank's folder also records
+//! the newest checkpoint: if the run's folder has an older one, the user has set the run back, and the copies are void.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use super::memory::Copy;
 use crate::agree::{gather, outcome};
 use crate::error::{Error, Result};
 
-/// Copies that stay: ranks may be killed when some have written the last one and others have not.
+/// Number of copies that are kept: ranks may be killed when only some have written the last one.
 const KEEP: usize = 2;
 /// Bytes of the hash at the end of a file.
 const HASH_BYTES: usize = 16;
-/// Has the step of the newest checkpoint that the first rank knows of.
+/// File with the step of the newest checkpoint that the first rank knows.
 const PUBLISHED: &str = "published";
 
 /// The copies of one rank.
@@ -29,13 +29,13 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// The place of this rank's copies of a run, `run` being the run's folder. All ranks call this together.
+    /// Opens this rank's copies of the run in folder `run`. All ranks call this together.
     ///
     /// # Errors
     /// If the run's folder or this one cannot be written to.
     pub fn open(device: &Device, folder: &Path, run: &Path) -> Result<Local> {
         let rank = device.mesh.rank();
-        // A run that restarts in the same folder does not take the copies of the one before it.
+        // A run restarted from scratch in the same folder must not use the copies of the previous one.
         let name = run.join("checkpoints/ID");
         let made = match rank {
             0 if !name.is_file() => make_id(&name),
@@ -53,7 +53,7 @@ impl Local {
         self.folder.join(format!("step-{step:08}.copy"))
     }
 
-    /// Steps of the copies that are there, the newest first.
+    /// Steps of the existing copies, newest first.
     fn steps(&self) -> Vec<u64> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let step = |entry: fs::DirEntry| {
@@ -65,10 +65,10 @@ impl Local {
         steps
     }
 
-    /// Begins to write a copy on a thread; the one before it ends first. What its disk refused is reported.
+    /// Starts to write a copy on a thread, after the previous one has ended.
     ///
     /// # Errors
-    /// Those of the copy before.
+    /// Those of the previous copy.
     pub fn write(&mut self, copy: &Copy) -> Result<()> {
         let before = self.finish();
         let (path, bytes) = (self.file(copy.step), copy.bytes.clone());
@@ -82,15 +82,15 @@ impl Local {
         before
     }
 
-    /// No copy is being written.
+    /// True if no copy is being written.
     pub fn is_idle(&self) -> bool {
         self.writing.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the copy that is being written.
+    /// Waits for the copy being written.
     ///
     /// # Errors
-    /// What its disk refused.
+    /// Failures of its disk.
     pub fn finish(&mut self) -> Result<()> {
         match self.writing.take().map(JoinHandle::join) {
             None => Ok(()),
@@ -99,8 +99,8 @@ impl Local {
         }
     }
 
-    /// The newest copy that all ranks have, if it is of a later step than the newest checkpoint, `saved`; removes copies that
-    /// are void. All ranks call this together.
+    /// The newest copy that all ranks have, if it is of a later step than the newest checkpoint, `saved`; removes void
+    /// copies. All ranks call this together.
     ///
     /// # Errors
     /// A copy that is damaged, or cannot be removed, by name.
@@ -114,7 +114,7 @@ impl Local {
         if set_back {
             outcome(device, steps.iter().try_for_each(|step| remove(&self.file(*step))))?;
         }
-        // Not before the copies are gone everywhere.
+        // Only after the copies are gone on all ranks.
         outcome(device, if published == number(saved) { Ok(()) } else { self.publish(device, saved) })?;
         if set_back {
             return Ok(None);
@@ -131,7 +131,7 @@ impl Local {
         fs::read_to_string(self.folder.join(PUBLISHED)).ok()?.parse().ok()
     }
 
-    /// Notes on the first rank which checkpoint is the newest.
+    /// Records the newest checkpoint on the first rank.
     ///
     /// # Errors
     /// If the disk refuses.
@@ -162,7 +162,7 @@ impl Drop for Local {
     }
 }
 
-/// A name that no other run has.
+/// Writes a unique name.
 fn make_id(path: &Path) -> Result<()> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let nanoseconds = since.map_or(0, |since| since.as_nanos());

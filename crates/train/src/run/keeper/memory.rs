@@ -1,8 +1,8 @@
-//! Copies of a rank's state in memory: its own, and that of the rank it is the partner of. They are what a run goes back to when
-//! a rank fails; a checkpoint on disk is what it goes back to when there are none.
+//! Copies of a rank's state in memory: its own, and that of the rank whose partner it is. A run returns to them when a
+//! rank fails, and to a checkpoint on disk if there are none.
 //!
-//! A copy is made between two steps, by all ranks at the same one, and sent to the partner in chunks. The copy before it is kept
-//! until all ranks have said that they have the new one.
+//! All ranks make a copy at the same point between two steps, and send it to the partner in chunks. The previous copy
+//! is kept until all ranks have confirmed the new one.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::step::Trainer;
 /// Bytes of a message between partners.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// What comes before the values in a copy.
+/// Header of a copy, before the values.
 #[derive(Serialize, Deserialize)]
 struct Head {
     progress: Progress,
@@ -31,17 +31,17 @@ pub(super) struct Copy {
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// The copies that one rank keeps, each list the oldest first and of two at most.
+/// The copies that one rank keeps, at most two of each kind, oldest first.
 #[derive(Default)]
 pub(super) struct Memory {
     own: Vec<Copy>,
-    /// Of [`source`].
+    /// Copies of the rank [`source`].
     partner: Vec<Copy>,
-    /// What an older copy of its own lay in.
+    /// Memory of an older copy, for reuse.
     room: Vec<u8>,
 }
 
-/// The rank that keeps the copies of `rank`: half of all ranks further, so that neighbours may fail together.
+/// The rank that keeps the copies of `rank`: half of all ranks further, so that adjacent ranks may fail together.
 pub(super) fn partner(rank: usize, ranks: usize) -> usize {
     (rank + (ranks / 2).max(1)) % ranks
 }
@@ -51,7 +51,8 @@ pub(super) fn source(rank: usize, ranks: usize) -> usize {
     (rank + ranks - (ranks / 2).max(1)) % ranks
 }
 
-/// The values of a rank's state that steps change, in their order: its own parts of what ranks share. A rank that is rebuilt has the others.
+/// The values that steps change, in order: this rank's own parts of sharded ones. A rebuilt rank already has the
+/// others.
 fn values(trainer: &Trainer) -> Vec<Value> {
     let of = |id: ParamId| {
         let state = trainer.optimizer().state(id).into_iter().flat_map(fathom_grad::State::values);
@@ -65,7 +66,7 @@ fn values(trainer: &Trainer) -> Vec<Value> {
 }
 
 impl Copy {
-    /// The state as it is now, in `room` if that is of any use.
+    /// Copies the current state, reusing `room` if possible.
     fn of(trainer: &Trainer, progress: &Progress, mut room: Vec<u8>) -> Result<Copy> {
         let device = &trainer.device;
         trainer.params.settle(device);
@@ -79,12 +80,12 @@ impl Copy {
         for value in values(trainer) {
             value.read(|_, tensor| room.extend(device.machine.read(tensor).wait()));
         }
-        // Messages are of whole words.
+        // Messages consist of whole words.
         room.resize(room.len().next_multiple_of(4), 0);
         Ok(Copy { step, bytes: Arc::new(room) })
     }
 
-    /// Gives a trainer this state; where the run was then.
+    /// Restores a trainer to this state; returns its progress.
     pub fn restore(&self, trainer: &mut Trainer) -> Result<Progress> {
         let device = trainer.device.clone();
         let short = || Error::Save("a copy in memory is shorter than the state".into());
@@ -108,7 +109,7 @@ impl Copy {
 }
 
 impl Memory {
-    /// Makes a copy of this rank's state and trades it with the partners. All ranks call this together.
+    /// Copies this rank's state and exchanges copies with the partners. All ranks call this together.
     pub fn copy(&mut self, trainer: &Trainer, progress: &Progress) -> Result<()> {
         self.keep_up_to(progress.step.saturating_sub(1));
         if self.own.len() > 1 {
@@ -119,7 +120,7 @@ impl Memory {
         self.trade(&trainer.device)
     }
 
-    /// Sends the newest own copy to the partner and takes that of the source.
+    /// Sends the newest own copy to the partner and receives that of the source.
     pub fn trade(&mut self, device: &Device) -> Result<()> {
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());
         let Some(newest) = self.own.last().filter(|_| ranks > 1) else { return Ok(()) };
@@ -134,27 +135,27 @@ impl Memory {
         Ok(())
     }
 
-    /// All ranks have the newest copies: older ones will not be needed.
+    /// Drops older copies, since all ranks have the newest.
     pub fn confirm(&mut self) {
         self.partner.drain(..self.partner.len().saturating_sub(1));
         for old in self.own.drain(..self.own.len().saturating_sub(1)) {
-            // Room for the next copy, whose pages need not be asked for again.
+            // The next copy reuses this memory, whose pages are already mapped.
             self.room = Arc::try_unwrap(old.bytes).unwrap_or_default();
         }
     }
 
-    /// What was copied after a step is void: the run is there again.
+    /// Drops copies made after a step to which the run has returned.
     pub fn keep_up_to(&mut self, step: u64) {
         self.own.retain(|copy| copy.step <= step);
         self.partner.retain(|copy| copy.step <= step);
     }
 
-    /// There is no copy of this rank's own.
+    /// True if there is no copy of this rank's own.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty()
     }
 
-    /// Forgets everything: the rank is restarted.
+    /// Drops everything, for a rank that is restarted.
     pub fn lose(&mut self) {
         *self = Memory::default();
     }
@@ -176,8 +177,8 @@ impl Memory {
         [step(&self.own, 0), step(&self.own, 1), step(&self.partner, 0), step(&self.partner, 1)]
     }
 
-    /// Gives ranks that have no copy of a step theirs back, from their partners. All ranks call this together; `have` says of
-    /// every rank whether it has one.
+    /// Sends copies of a step back from partners to ranks that have none of their own. All ranks call this together;
+    /// `have` tells for every rank whether it has one.
     pub fn give_back(&mut self, device: &Device, step: u64, have: &[bool]) -> Result<()> {
         let (rank, ranks) = (device.mesh.rank(), device.mesh.grid().ranks());
         let kept = self.partner.iter().find(|copy| copy.step == step);
@@ -192,8 +193,8 @@ impl Memory {
     }
 }
 
-/// The step that all ranks can go back to, and which of them have their own copy of it: what [`Memory::steps`] says of every
-/// rank decides.
+/// The newest step to which all ranks can return, and which of them have their own copy of it, from every rank's
+/// [`Memory::steps`].
 pub(super) fn common(steps: &[[i32; 4]]) -> Option<(u64, Vec<bool>)> {
     let ranks = steps.len();
     let own = |rank: usize, step: i32| steps[rank][..2].contains(&step);
@@ -203,7 +204,7 @@ pub(super) fn common(steps: &[[i32; 4]]) -> Option<(u64, Vec<bool>)> {
     Some((step as u64, (0..ranks).map(|rank| own(rank, step)).collect()))
 }
 
-/// Sends bytes to a rank and takes what another sends, in chunks; both know of each other.
+/// Sends bytes to a rank and receives another's, in chunks; both sides expect this.
 fn ship(device: &Device, to: Option<(usize, &[u8])>, from: Option<usize>) -> Result<Vec<u8>> {
     device.pool.enter("copy", -1);
     let everybody = device.mesh.everybody();
@@ -251,13 +252,13 @@ mod tests {
 
     #[test]
     fn the_newest_step_that_everybody_can_go_back_to() {
-        // Rank 0's partner is 1 and the other way round.
+        // Ranks 0 and 1 are each other's partner.
         assert_eq!(common(&[[4, 6, 4, 6], [4, 6, 4, 6]]), Some((6, vec![true, true])));
         assert_eq!(common(&[[4, 6, 4, 6], [-1; 4]]), Some((6, vec![true, false])));
         assert_eq!(common(&[[4, 6, 4, -1], [4, 6, 4, 6]]), Some((6, vec![true, true])));
         assert_eq!(common(&[[4, 6, 4, -1], [-1; 4]]), Some((4, vec![true, false])));
         assert_eq!(common(&[[-1; 4], [-1; 4]]), None);
-        // Of four, 0 and 2 keep each other's copies: both gone is too many.
+        // In a mesh of four, ranks 0 and 2 keep each other's copies: losing both is too many.
         let four = [[-1; 4], [3, -1, 3, -1], [3, -1, 3, -1], [3, -1, 3, -1]];
         assert_eq!(common(&four), Some((3, vec![false, true, true, true])));
         assert_eq!(common(&[four[0], four[1], four[0], four[3]]), None);

@@ -1,6 +1,6 @@
-//! Who keeps: checkpoints in the run's folder, copies of this rank's state in memory and on its machine's own disk, and what of
-//! them is restored. It knows nothing of how steps are made, and logs nothing: what was saved, its methods return. `saves` writes
-//! checkpoints, `memory` and `local` are the copies.
+//! The keeper: checkpoints in the run's folder, copies of this rank's state in memory and on its machine's own disk,
+//! and restoring from them. It does not know how steps are computed, and logs nothing: its methods return what was
+//! saved. `saves` writes checkpoints; `memory` and `local` are the copies.
 
 mod local;
 mod memory;
@@ -20,25 +20,25 @@ use crate::step::Trainer;
 use local::Local;
 use memory::Memory;
 
-/// See the module.
+/// Saves and restores a run's state; see the module.
 pub(super) struct Keeper<'a> {
     recipe: &'a Recipe,
     checkpoints: Checkpoints,
     last_save: Instant,
-    /// The save that is being written.
+    /// The save in progress.
     saving: Option<Saving>,
-    /// Why the last save failed.
+    /// Reason why the last save failed.
     unsaved: Option<String>,
-    /// What the first warnings are: of the checkpoint that the run goes on from.
+    /// Remarks on the checkpoint that the run continues from, as first warnings.
     notes: Vec<String>,
     /// Copies of ranks' states.
     memory: Memory,
-    /// Copies of this rank's on its machine's own disk.
+    /// Copies of this rank's state on its machine's own disk.
     local: Option<Local>,
 }
 
 impl<'a> Keeper<'a> {
-    /// Gives a trainer the newest state that there is of the run, and says of when that is. All ranks call this together.
+    /// Restores a trainer to the newest state of the run and returns its progress. All ranks call this together.
     ///
     /// # Errors
     /// A damaged checkpoint or copy, by name.
@@ -73,12 +73,12 @@ impl<'a> Keeper<'a> {
         Ok((keeper, progress))
     }
 
-    /// What there is to warn of before the first step; said once.
+    /// Takes the warnings to print before the first step.
     pub fn notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Why the last save failed, if it did.
+    /// The reason why the last save failed, if it did.
     pub fn unsaved(&self) -> Option<&str> {
         self.unsaved.as_deref()
     }
@@ -88,7 +88,8 @@ impl<'a> Keeper<'a> {
         self.checkpoints.latest()
     }
 
-    /// Copies this rank's state in memory before the first step, if copies are wanted and there is none. All ranks call this together.
+    /// Copies this rank's state in memory before the first step, if copies are wanted and there is none. All ranks call
+    /// this together.
     pub fn copy_if_first(&mut self, trainer: &Trainer, progress: &Progress) -> Result<()> {
         match self.recipe.checkpoint.memory_every_steps {
             Some(_) if self.memory.is_empty() => self.memory.copy(trainer, progress),
@@ -96,24 +97,24 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Whether the state after a step is to be copied.
+    /// Whether to copy the state after a step.
     pub fn copy_is_due(&self, step: u64) -> bool {
         let every = self.recipe.checkpoint.memory_every_steps;
         every.is_some_and(|every| step.is_multiple_of(every.max(1)))
     }
 
-    /// Copies this rank's state in memory, and says whether the copy goes to a disk too ([`Keeper::write_copy`]), which then has
-    /// time for it. All ranks call this together.
+    /// Copies this rank's state in memory; returns whether the copy goes to a disk too ([`Keeper::write_copy`]), which
+    /// is idle then. All ranks call this together.
     pub fn copy(&mut self, trainer: &Trainer, progress: &Progress) -> Result<bool> {
         self.memory.copy(trainer, progress)?;
         if let Some(local) = &self.local {
-            // The copy before this one may still be on its way to a slow disk.
+            // The previous copy may still be in progress on a slow disk.
             until(&trainer.device, &|| local.is_idle())?;
         }
         Ok(self.local.is_some())
     }
 
-    /// Begins to write the newest copy to this machine's disk.
+    /// Starts to write the newest copy to this machine's disk.
     pub fn write_copy(&mut self, hooks: &mut dyn Hooks) {
         if let (Some(local), Some(copy)) = (&mut self.local, self.memory.newest())
             && let Err(error) = local.write(copy)
@@ -122,22 +123,22 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Forgets copies that are not needed any more: all ranks have the newest.
+    /// Drops older copies, since all ranks have the newest.
     pub fn confirm(&mut self) {
         self.memory.confirm();
     }
 
-    /// Forgets this rank's copies: it failed, and nothing that it has may be used.
+    /// Drops this rank's copies: it failed, and none of its data may be used.
     pub fn lose(&mut self) {
         self.memory.lose();
     }
 
-    /// Gives up the save that is being written; its readers are gone after this.
+    /// Abandons the save in progress; its readers are gone afterwards.
     pub fn give_up_save(&mut self) {
         self.saving = None;
     }
 
-    /// Gives a trainer the last state that all ranks have, and says of when that is; none if there is nothing to go back to. All
+    /// Restores a trainer to the last state that all ranks have, and returns its progress; `None` if there is none. All
     /// ranks call this together.
     pub fn go_back(&mut self, trainer: &mut Trainer) -> Result<Option<Progress>> {
         let device = trainer.device.clone();
@@ -156,7 +157,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Goes on from what [`Keeper::go_back`] restored.
+    /// Resets the timers and errors of saves after [`Keeper::go_back`].
     pub fn go_on(&mut self) {
         self.unsaved = None;
         self.last_save = Instant::now();

@@ -1,4 +1,4 @@
-//! When a run saves, and what there is to say of it.
+//! Schedule and results of saves.
 
 use std::time::Instant;
 
@@ -13,20 +13,20 @@ use crate::run::{Hooks, Progress};
 use crate::step::Trainer;
 
 impl Keeper<'_> {
-    /// Whether a checkpoint of a step is wanted.
+    /// True if a checkpoint after a step is wanted.
     pub fn save_is_due(&self, step: u64) -> bool {
         let table = &self.recipe.checkpoint;
         table.every_s.is_some_and(|every| self.last_save.elapsed().as_secs_f64() >= every)
             || table.every_steps.is_some_and(|every| step.is_multiple_of(every.max(1)))
     }
 
-    /// Whether this rank has written its part of the save under way, or failed to.
+    /// True if this rank has written its part of the save in progress, or failed to.
     pub fn has_written(&self) -> bool {
         self.saving.as_ref().is_some_and(Saving::is_written)
     }
 
-    /// Brings the newest checkpoint up to date, and says whether that was enough: it is of the step that the run is at. The first
-    /// rank looks; all ranks call this together.
+    /// Updates the newest checkpoint; returns whether that was enough, because it is of the current step. The first
+    /// rank decides; all ranks call this together.
     pub fn advance(&mut self, device: &Device, progress: &Progress, hooks: &mut dyn Hooks) -> Result<bool> {
         let advanced = match device.mesh.rank() {
             0 => self.checkpoints.advance(progress).unwrap_or_else(|error| {
@@ -43,7 +43,8 @@ impl Keeper<'_> {
         Ok(advanced)
     }
 
-    /// Begins a save, for which steps stand still since `started`; an earlier one has ended. All ranks call this together.
+    /// Starts a save, for which steps have waited since `started`; earlier ones have ended. All ranks call this
+    /// together.
     pub fn save(
         &mut self,
         trainer: &Trainer,
@@ -58,12 +59,13 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// Waits until the save under way has read what an update is about to change. All ranks call this together.
+    /// Waits until the save in progress has read everything that an update changes. All ranks call this together.
     pub fn release(&mut self, device: &Device) -> Result<()> {
         self.saving.iter_mut().try_for_each(|saving| saving.release_together(device))
     }
 
-    /// A save of a step that fails is a warning: the checkpoint before it stays, and the run goes on. A link that fails is not.
+    /// Turns the failure of a save into a warning: the previous checkpoint stays, and the run continues. Failures of a
+    /// link are returned.
     fn tolerate<T>(&mut self, step: u64, saved: Result<T>, hooks: &mut dyn Hooks) -> Result<Option<T>> {
         match saved {
             Ok(saved) => Ok(Some(saved)),
@@ -80,8 +82,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Lets the first rank publish once all have written (`written` says that of every rank), and gives what was saved when that
-    /// is done.
+    /// Lets the first rank publish once all ranks have `written`; returns the saved checkpoint when that is done.
     pub fn look_after_save(
         &mut self,
         device: &Device,
@@ -97,15 +98,15 @@ impl Keeper<'_> {
         }
     }
 
-    /// Waits for the save that is being written, if there is one, and gives what was saved. All ranks call this together, also
-    /// those where it is over.
+    /// Waits for the save in progress, if any, and returns it. All ranks call this together, including those whose part
+    /// is over.
     pub fn end_save(&mut self, device: &Device, hooks: &mut dyn Hooks) -> Result<Option<events::Checkpoint>> {
         self.settle_save(device, hooks)?;
         until(device, &|| self.saving.as_ref().is_none_or(Saving::is_over))?;
         self.conclude_save(device, hooks)
     }
 
-    /// Waits until all ranks have written; they agree about that once.
+    /// Waits until all ranks have written, on which they agree once.
     fn settle_save(&mut self, device: &Device, hooks: &mut dyn Hooks) -> Result<()> {
         let Some(saving) = &mut self.saving else { return Ok(()) };
         let (step, settled) = (saving.step(), saving.settle(device));
@@ -115,7 +116,7 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// What was saved. Each rank does this when its part is over.
+    /// The saved checkpoint. Each rank calls this when its part is over.
     fn conclude_save(
         &mut self,
         device: &Device,

@@ -1,4 +1,4 @@
-//! What a stage may use. Ranks whose blocks communicate choose the same places only if they plan with the same bytes.
+//! Budgets of a stage. Ranks whose blocks communicate must plan with the same bytes to choose the same places.
 
 use fathom_tensor::mesh::Axis;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::plan::{Budgets, Draft, Settled};
 
 impl Stepper<'_> {
-    /// How a stage runs, if it fits. All ranks call this together.
+    /// The stage's settings, if it fits. All ranks call this together.
     pub(super) fn settle(&self, index: usize) -> Result<Settled> {
         let device = &self.trainer.device;
         let (profile, rank, spec) = (device.machine.profile(), device.mesh.rank(), self.spec_after(index)?);
@@ -16,18 +16,18 @@ impl Stepper<'_> {
         Draft { profile, spec: &spec, recipe, index, budgets, rank }.check()
     }
 
-    /// The least that any rank has of everything.
+    /// The minimum of all ranks' budgets.
     fn budgets(&self) -> Result<Budgets> {
         let device = &self.trainer.device;
         let mesh = &device.mesh;
-        // What is free is so besides the weights and the optimizer's state that are on disk already: of a stage of the pipeline the
-        // rank that is planned for all has most of them.
+        // Free space excludes weights and optimizer state that are on disk already. Within a pipeline stage, the rank
+        // that is planned for all has most of them.
         let state = self.trainer.params.disk().filter(|disk| !disk.what().in_host);
         let state = gather_bytes(device, state.map_or(0, |disk| disk.stats().peak_reserved_bytes))?;
         let stage = |rank: usize| mesh.grid().index(rank, Axis::Pp);
         let held = (0..state.len()).filter(|rank| stage(*rank) == stage(mesh.rank()));
         let held = held.map(|rank| state[rank]).max().unwrap_or(0);
-        // All ranks have been here, so the files of the stage before are gone everywhere.
+        // All ranks have been here, so the files of the previous stage are gone everywhere.
         let (profile, memory) = (device.machine.profile(), device.pool.budget());
         let own = Budgets::new(memory, profile, self.recipe, &self.folder, self.disk_sharers);
         let least =

@@ -1,6 +1,6 @@
-//! Who steps: the model with its optimizer, its data, and how the steps of a stage are made. It makes the next step, and knows
-//! nothing of checkpoints and logs. `budget` says what a stage may use, `timed` decides the number of its steps where it has
-//! a time instead, by what `pace` says that steps take.
+//! The stepper: the model with its optimizer, its data, and the settings of a stage's steps. It computes the next step,
+//! and knows nothing of checkpoints and logs. `budget` computes what a stage may use, and `timed` the number of steps
+//! of a stage with a time limit, from the durations in `pace`.
 
 mod budget;
 mod pace;
@@ -30,27 +30,27 @@ use crate::step::{InStep, StepResult, Trainer};
 use pace::Made;
 use timed::{Length, Timed};
 
-/// See the module.
+/// Computes steps; see the module.
 pub(super) struct Stepper<'a> {
     recipe: &'a Recipe,
-    /// What this rank has to itself: offloaded values go there, unless the recipe names another folder.
+    /// This rank's own folder, for offloaded values unless the recipe names another one.
     folder: PathBuf,
     trainer: Trainer,
     sources: Box<dyn Sources + 'a>,
     /// The specification before any stage.
     spec: Spec,
-    /// Makes this rank's part of the model as it was before the first step.
+    /// Recreates this rank's part of the model in its state before the first step.
     rebuild: Option<Rebuild<'a>>,
-    /// Bytes of what is open behind the machine's memory: see [`Passed`].
+    /// Capacity of the open offload engines: see [`Passed`].
     opened: [Option<u64>; 2],
-    /// Ranks that share the disk behind this one's memory.
+    /// Number of ranks that share this rank's disk.
     disk_sharers: usize,
     timed: Timed<'a>,
 }
 
-/// What a stepper is made of, besides its model.
+/// Parts of a stepper other than its model.
 pub(super) struct Supplies<'a> {
-    /// Where steps' micro batches come from.
+    /// Source of micro-batches.
     pub sources: Box<dyn Sources + 'a>,
     /// See [`super::RunParts::rebuild`].
     pub rebuild: Option<Rebuild<'a>>,
@@ -60,46 +60,46 @@ pub(super) struct Supplies<'a> {
     pub time: Option<&'a dyn StageTime>,
 }
 
-/// A stage whose steps are made.
+/// A stage in progress.
 pub(super) struct InStage {
     index: usize,
     how: InStep,
-    /// Bytes that its activations take with the host and on disk.
+    /// Bytes of its offloaded activations on the host and on disk.
     offloaded: [u64; 2],
     source: Box<dyn Source>,
-    /// How many there are; not known at first of a timed one.
+    /// Number of its steps; initially unknown if the stage is timed.
     length: Length,
-    /// It has a time, and a number of steps by what they take.
+    /// The stage has a time limit, which determines the number of steps.
     is_timed: bool,
-    /// How many share a rollout.
+    /// Number of steps that share a rollout.
     round: u64,
-    /// Those that this process made.
+    /// Steps taken by this process.
     made: Vec<Made>,
 }
 
-/// What the next step is made of.
+/// Input of the next step.
 pub(super) struct Fed {
     micro_batches: Vec<MicroBatch>,
     /// Its learning rate.
     pub lr: f64,
-    /// Seconds that its data was waited for.
+    /// Seconds spent waiting for data.
     pub data_wait_s: f64,
-    /// It has as many micro batches, of as many tokens, as its plan.
+    /// True if it has all micro-batches and tokens of the plan.
     pub full: bool,
 }
 
 impl InStage {
-    /// Its place among the recipe's.
+    /// Index of the stage.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How its steps are made.
+    /// Settings of its steps.
     pub fn how(&self) -> &InStep {
         &self.how
     }
 
-    /// How many there are, if that is known.
+    /// Number of steps, if decided.
     pub fn steps(&self) -> Option<u64> {
         match self.length {
             Length::Decided(steps) => Some(steps),
@@ -107,31 +107,31 @@ impl InStage {
         }
     }
 
-    /// How many its learning rates count on.
+    /// Number of steps for computing learning rates.
     fn likely(&self) -> u64 {
         match self.length {
             Length::Decided(steps) | Length::Likely(steps) => steps,
-            // More than there can be: a share of them is a warm-up at its very start.
+            // An upper bound; warm-up given as a share of it is still at its very start.
             Length::Unknown => u64::from(u32::MAX),
         }
     }
 
-    /// This process has not made a step of it.
+    /// True if this process has not taken a step in the stage.
     pub fn is_fresh(&self) -> bool {
         self.made.is_empty()
     }
 
-    /// All its steps are made.
+    /// True if all its steps are taken.
     pub fn is_done(&self, progress: &Progress) -> bool {
         self.steps().is_some_and(|steps| progress.stage_step >= steps)
     }
 
-    /// The position of its data after the last step.
+    /// Position in its data after the last step.
     pub fn cursor(&self) -> &Cursor {
         self.source.cursor()
     }
 
-    /// Ends a step of so many seconds, which began at `progress`: what the source tells of it.
+    /// Ends a step of `step_s` seconds that began at `progress`; returns the source's report.
     pub fn end_step(&mut self, step_s: f64, progress: &Progress) -> Reported {
         self.made.push(Made { step_s, opens: progress.stage_step.is_multiple_of(self.round) });
         self.source.reported()
@@ -139,7 +139,7 @@ impl InStage {
 }
 
 impl<'a> Stepper<'a> {
-    /// Of a model that is as the run goes on with it; `folder` is this rank's own.
+    /// A stepper for a model in its current state; `folder` is this rank's own.
     pub fn new(recipe: &'a Recipe, folder: PathBuf, trainer: Trainer, supplies: Supplies<'a>) -> Stepper<'a> {
         let Supplies { sources, rebuild, disk_sharers, time } = supplies;
         let (spec, timed) = (trainer.model.spec.clone(), Timed::new(&folder, time));
@@ -152,17 +152,17 @@ impl<'a> Stepper<'a> {
         &self.trainer
     }
 
-    /// The model and its optimizer, to be given another state.
+    /// The model and its optimizer, for loading another state.
     pub fn trainer_mut(&mut self) -> &mut Trainer {
         &mut self.trainer
     }
 
-    /// Waits for the exchanges of weights that are under way.
+    /// Waits for exchanges of weights in flight.
     pub fn await_weights(&self) {
         self.trainer.params.settle(&self.trainer.device);
     }
 
-    /// Where it computes.
+    /// The device.
     pub fn device(&self) -> &Device {
         &self.trainer.device
     }
@@ -172,7 +172,7 @@ impl<'a> Stepper<'a> {
         self.trainer
     }
 
-    /// Gives the model the architecture that it has at the end of `stages` stages.
+    /// Sets the model's architecture to that at the end of `stages` stages.
     pub fn set_stages(&mut self, stages: usize) -> Result<()> {
         let spec = self.spec_after(stages)?;
         self.trainer.set_spec(spec);
@@ -185,7 +185,7 @@ impl<'a> Stepper<'a> {
             .try_fold(self.spec.clone(), |spec, index| stage::extend(&spec, &self.recipe.stage[index], index))
     }
 
-    /// Says which section of the run this is, and how long others may take in it.
+    /// Names the current section of the run, and sets the deadline for other ranks in it.
     pub fn section(&self, name: &'static str, deadline_s: Option<f64>) {
         let deadline = deadline_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         if let Some(link) = self.device().mesh.link() {
@@ -193,11 +193,11 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Begins a stage, or goes on with it, and says how its steps are made. All ranks call this together.
+    /// Begins or continues a stage; returns the settings of its steps. All ranks call this together.
     pub fn enter(&mut self, index: usize, progress: &Progress) -> Result<(InStage, Settled)> {
         let recipe = self.recipe;
         self.set_stages(index + 1)?;
-        // The old file goes before the new one is planned.
+        // The old file is removed before the new one is planned.
         drop(self.pass_on());
         let settled = self.settle(index)?;
         let Room { host_bytes, disk_bytes, .. } = Room::of(&settled.plan, &self.folder, None);
@@ -222,12 +222,12 @@ impl<'a> Stepper<'a> {
         Ok((stage, settled))
     }
 
-    /// Share of a stage's tokens that are made up to train looking up.
+    /// Share of a stage's tokens that are synthetic look-up drills.
     pub fn drill_share(&self, index: usize) -> Result<f64> {
         self.sources.drill_share(self.recipe, index)
     }
 
-    /// Opens what is behind the machine's memory.
+    /// Opens the offload engines.
     fn open(&mut self, places: &Places, [host_bytes, disk_bytes]: [u64; 2]) -> Result<()> {
         let recipe = self.recipe;
         let folder = recipe.machine.spill.as_deref().unwrap_or(&self.folder);
@@ -237,12 +237,12 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// Gives up what is open behind the machine's memory, for the run whose turn is next.
+    /// Hands over the open offload engines, for the next run's turn.
     pub fn pass_on(&mut self) -> Passed {
         Passed { offload: self.trainer.offload.take(), bytes: std::mem::take(&mut self.opened) }
     }
 
-    /// Takes what the run before has passed on; a stage whose steps want more of it opens its own.
+    /// Takes the engines of the previous run; a stage that needs larger ones opens its own.
     pub fn take_over(&mut self, passed: Passed, stage: Option<&InStage>) -> Result<()> {
         let Some(InStage { how, offloaded: [host_bytes, disk_bytes], .. }) = stage else { return Ok(()) };
         let room = Room { host_bytes: *host_bytes, disk_bytes: *disk_bytes, ..Room::endless() };
@@ -254,7 +254,7 @@ impl<'a> Stepper<'a> {
         self.open(&how.places, [*host_bytes, *disk_bytes])
     }
 
-    /// Takes the next step's micro batches from the source, and its learning rate from the schedule.
+    /// Takes the next step's micro-batches from the source, and its learning rate from the schedule.
     pub fn feed(&mut self, stage: &mut InStage, progress: &Progress) -> Result<Fed> {
         self.trainer.number = progress.step + 1;
         let waited_s = stage.source.wait_s();
@@ -266,15 +266,15 @@ impl<'a> Stepper<'a> {
         Ok(Fed { micro_batches, lr, data_wait_s, full })
     }
 
-    /// Whether micro batches are all that a step can have, with all the tokens that they can have.
+    /// True if a step has all micro-batches, with their maximum number of tokens.
     fn is_full(&self, index: usize, micro_batches: &[MicroBatch]) -> bool {
         let Shape { samples, seq_tokens, .. } = stage::shape(self.recipe, index);
         let has_all = |micro: &MicroBatch| micro.ids.len() >= samples * seq_tokens;
         micro_batches.len() >= self.share(index).own.len() && micro_batches.iter().all(has_all)
     }
 
-    /// Makes a step, whose passes are timed from `since`; `before_update` is called when its gradients are there and nothing was
-    /// updated yet.
+    /// Computes a step, timing its passes from `since`; `before_update` is called after its gradients are complete and
+    /// before anything is updated.
     pub fn step(
         &mut self,
         stage: &InStage,
@@ -288,8 +288,8 @@ impl<'a> Stepper<'a> {
         Ok(result)
     }
 
-    /// Decides the number of a timed stage's steps from those so far, if they are enough: again after each, since the machine's speed
-    /// changes. All ranks call this together.
+    /// Decides the number of steps of a timed stage once enough were taken, and again after each, since the machine's
+    /// speed changes. All ranks call this together.
     pub fn decide(&self, stage: &mut InStage, progress: &Progress) -> Result<()> {
         if stage.is_timed {
             let known = match self.device().mesh.rank() {
@@ -301,12 +301,12 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// Seconds since the step before this one ended, or the stage was entered.
+    /// Seconds since the previous step ended, or the stage was entered.
     pub fn lap_s(&mut self) -> f64 {
         self.timed.lap_s()
     }
 
-    /// Goes back into a stage that had ended: a timed one decides its steps again.
+    /// Reopens a stage that had ended: a timed one decides its number of steps again.
     pub fn reopen(&mut self, progress: &Progress) -> Result<()> {
         match self.recipe.stage[progress.stage].steps {
             Some(_) => Ok(()),
@@ -314,29 +314,29 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// A failed rank can be rebuilt.
+    /// True if a failed rank can be rebuilt.
     pub fn can_rebuild(&self) -> bool {
         self.rebuild.is_some()
     }
 
-    /// Gives up what a step that failed left under way.
+    /// Abandons the operations of a failed step.
     pub fn abandon(&mut self, why: &Error) {
         if let Error::NotFinite { .. } = why {
-            // No rank is gone, so what is under way comes; a link between processes cannot forget it.
+            // All ranks are alive, so operations in flight complete; a link between processes cannot cancel them.
             self.trainer.params.settle(&self.trainer.device);
         }
         self.trainer.abandon();
         drop(self.pass_on());
     }
 
-    /// Gives up the model and its state, before anything is made in their memory; where they were.
+    /// Drops the model and its state before others are created in their memory; returns the device.
     pub fn vacate(&mut self) -> Device {
         let device = self.trainer.device.clone();
         self.trainer = placeholder(&device);
         device
     }
 
-    /// Makes the model as after the start of the run, over the base of another if there is one that shares it.
+    /// Recreates the model in its state at the start of the run, over the base of `other` if that shares it.
     pub fn rebuild(&mut self, device: &Device, other: Option<&Trainer>) -> Result<()> {
         let Some(rebuild) = self.rebuild else {
             return Err(Error::Save("this run cannot restart a rank".into()));
@@ -345,7 +345,7 @@ impl<'a> Stepper<'a> {
         Ok(())
     }
 
-    /// This rank's micro batches of each step of a stage.
+    /// This rank's micro-batches of each step of a stage.
     fn share(&self, index: usize) -> Share {
         let mesh = &self.trainer.device.mesh;
         let all = self.recipe.stage[index].micro_batches.max(1);
@@ -353,7 +353,7 @@ impl<'a> Stepper<'a> {
         Share { all, own: at * share..(at + 1) * share }
     }
 
-    /// The step of a stage, for plans.
+    /// The stage's step, for plans.
     pub fn subject<'b>(&'b self, stage: &InStage) -> Subject<'b> {
         let (table, trainer) = (&self.recipe.stage[stage.index], &self.trainer);
         let work = Workload {
@@ -368,7 +368,7 @@ impl<'a> Stepper<'a> {
     }
 }
 
-/// A trainer of next to nothing on a machine without data, which keeps the place while a rank is rebuilt.
+/// A tiny trainer on a machine without data, which stands in while a rank is rebuilt.
 fn placeholder(device: &Device) -> Trainer {
     let meta = Device::new(Arc::new(Meta::new(device.machine.profile().clone())), u64::MAX);
     let sizes = LlamaSizes {

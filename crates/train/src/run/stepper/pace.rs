@@ -1,31 +1,31 @@
-//! What steps of a stage take, and how many of them a time holds. Where several steps learn from one rollout, the first of them writes
-//! it, and takes longer than the others.
+//! Durations of steps, and the number of steps that fit into a time. If several steps learn from one rollout, the first
+//! of them writes it, and takes longer than the others.
 
-/// A step that this process made.
+/// A step taken by this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Made {
     /// Seconds.
     pub step_s: f64,
-    /// It began a round: of steps that share a rollout, the first.
+    /// True if it was the first of a round of steps that share a rollout.
     pub opens: bool,
 }
 
-/// The last rounds that say what steps take: the machine's speed changes.
+/// Number of recent rounds from which durations are computed, since the machine's speed changes.
 const RECENT: usize = 6;
 
-/// What steps take.
+/// Mean durations of steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
-    /// Steps of a round.
+    /// Number of steps in a round.
     round: u64,
-    /// Seconds of one that opens a round.
+    /// Seconds of a round's first step.
     opening_s: f64,
     /// Seconds of any other.
     other_s: f64,
 }
 
 impl Pace {
-    /// Means over the last steps; none before there is one of each kind.
+    /// Means over recent steps; `None` until there is one of each kind.
     pub fn of(made: &[Made], round: u64) -> Option<Pace> {
         // The first step touches fresh memory and is slower than the rest.
         let most = RECENT.saturating_mul(round as usize).saturating_add(1);
@@ -35,12 +35,12 @@ impl Pace {
         Some(Pace { round, opening_s, other_s })
     }
 
-    /// The mean of a round.
+    /// Mean over a round.
     pub fn mean_s(&self) -> f64 {
         (self.opening_s + (self.round - 1) as f64 * self.other_s) / self.round as f64
     }
 
-    /// How many steps end within so many seconds, after `made` of the stage.
+    /// Number of steps that end within `seconds`, after `made` steps of the stage.
     pub fn steps_within(&self, seconds: f64, made: u64) -> u64 {
         let Pace { round, opening_s, other_s } = *self;
         let others = |seconds: f64| (seconds.max(0.0) / other_s) as u64;
@@ -57,7 +57,7 @@ impl Pace {
     }
 }
 
-/// The mean of the steps of a kind. The first of them counts only where it is alone.
+/// Mean over the steps of a kind. The first one counts only if it is the only one.
 fn mean(made: &[Made], opens: bool) -> Option<f64> {
     let of_kind = |made: &[Made]| -> Vec<f64> {
         made.iter().filter(|step| step.opens == opens).map(|step| step.step_s).collect()
@@ -73,7 +73,7 @@ fn mean(made: &[Made], opens: bool) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// Steps of these seconds from the beginning of a stage.
+    /// Steps with these durations from the beginning of a stage.
     fn made(round: u64, seconds: &[f64]) -> Vec<Made> {
         let numbered = (0..).zip(seconds);
         numbered.map(|(at, step_s): (u64, &f64)| Made { step_s: *step_s, opens: at % round == 0 }).collect()
@@ -88,15 +88,16 @@ mod tests {
 
     #[test]
     fn answers_are_written_once_a_round() {
-        // Ten seconds of writing to four steps of one: a round takes 14, of which the mean of others knows 4.
+        // Four steps of 1 s after 10 s of writing: a round takes 14 s, which the mean over the other steps does not
+        // show.
         let pace = Pace::of(&made(4, &[13.0, 1.0, 1.0, 1.0, 11.0, 1.0]), 4).unwrap();
         assert_eq!(pace, Pace { round: 4, opening_s: 11.0, other_s: 1.0 });
         let within = |seconds: f64, made: u64| pace.steps_within(seconds, made);
         assert_eq!([within(28.0, 0), within(28.5, 8), within(27.9, 0)], [8, 8, 7]);
-        // What a round still has of steps comes first, as many as there is time for.
+        // The rest of the current round comes first, as far as the time allows.
         assert_eq!([within(1.5, 5), within(3.5, 5), within(14.5, 5), within(17.0, 5)], [1, 3, 4, 7]);
         assert_eq!([within(0.0, 5), within(-1.0, 5), within(-1.0, 4)], [0; 3]);
-        // Before one of each kind nothing is known.
+        // Nothing is known before one of each kind.
         assert_eq!(Pace::of(&made(4, &[13.0]), 4), None);
         assert_eq!(
             Pace::of(&made(4, &[13.0, 1.0]), 4),

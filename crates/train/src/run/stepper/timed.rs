@@ -1,4 +1,4 @@
-//! How many steps a stage makes that has a time instead: decided by its first steps, and again after each.
+//! The number of steps of a stage with a time limit: decided from its first steps, and again after each.
 
 use std::path::{Path, PathBuf};
 
@@ -10,45 +10,43 @@ use crate::run::{Progress, StageTime};
 
 use super::pace::{Made, Pace};
 
-/// Steps measured before the number of a timed stage's steps is decided; fewer if they already took
-/// [`PROBE_SHARE`] of its time.
+/// Steps measured before the number of a timed stage's steps is decided; fewer if they already took [`PROBE_SHARE`] of
+/// its time.
 const PROBE_STEPS: usize = 4;
 /// See [`PROBE_STEPS`].
 const PROBE_SHARE: f64 = 0.3;
-/// A decided number stays while it takes no more than this share of the stage's time more or less than there is: learning rates
-/// follow from it.
+/// Relative deviation from the stage's time up to which a decided number stays, because learning rates depend on it.
 const TOLERANCE: f64 = 0.01;
 
-/// What is known of the number of a stage's steps.
+/// Knowledge about the number of a stage's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     /// Nothing.
     Unknown,
-    /// So many if steps go on as those so far.
+    /// The number if steps continue at their current speed.
     Likely(u64),
-    /// So many.
+    /// The final number.
     Decided(u64),
 }
 
-/// The time of stages, and the numbers of steps that were decided from it.
+/// Time limits of stages, and the numbers of steps decided from them.
 pub(super) struct Timed<'a> {
-    /// Has the decided numbers, so that a resumed run goes on with the schedule that it had.
+    /// File of the decided numbers, so that a resumed run continues its schedule.
     path: PathBuf,
     time: Option<&'a dyn StageTime>,
-    /// What the clock showed when the last step ended, or the stage was entered.
+    /// Clock when the last step ended, or the stage was entered.
     lapped_s: f64,
-    /// Seconds that steps of the stage took before this process entered it.
+    /// Seconds of the stage's steps before this process entered it.
     spent_s: f64,
 }
 
 impl<'a> Timed<'a> {
-    /// Of stages that have this time; `folder` has the decided numbers.
+    /// Uses the time limits of `time`; `folder` has the decided numbers.
     pub fn new(folder: &Path, time: Option<&'a dyn StageTime>) -> Timed<'a> {
         Timed { path: folder.join("steps.json"), time, lapped_s: 0.0, spent_s: 0.0 }
     }
 
-    /// Begins a stage, or goes on with it: the number of its steps that was decided before, and none if the time does not hold the
-    /// first of them.
+    /// Begins or continues a stage: returns the number of steps decided before, or 0 if there is no time for one.
     pub fn enter(&mut self, index: usize, progress: &Progress) -> Result<Length> {
         self.spent_s = progress.stage_time_s;
         self.lap_s();
@@ -64,13 +62,13 @@ impl<'a> Timed<'a> {
         Ok(Length::Decided(0))
     }
 
-    /// Seconds since this was asked last, or the stage was entered; 0 where no clock is at hand.
+    /// Seconds since the last call, or since the stage was entered; 0 without a clock.
     pub fn lap_s(&mut self) -> f64 {
         let now_s = self.time.map_or(0.0, StageTime::now_s);
         now_s - std::mem::replace(&mut self.lapped_s, now_s)
     }
 
-    /// The number of a timed stage's steps, if it was decided before.
+    /// The number of steps of a timed stage, if it was decided before.
     fn decided(&self, index: usize) -> Result<Option<u64>> {
         let Some(text) = read_if_there(&self.path)? else { return Ok(None) };
         let decided: Vec<u64> = serde_json::from_str(&text)
@@ -78,8 +76,8 @@ impl<'a> Timed<'a> {
         Ok(decided.get(index).copied())
     }
 
-    /// Decides it from the steps so far, if they are enough, by the time that is left now.
-    /// `round`: as many steps share a rollout; `before`: what was known before the last.
+    /// Decides the number from the steps so far, if they suffice, and the time left. `round` is the number of steps
+    /// that share a rollout, `before` the previous knowledge.
     pub fn decide(
         &self,
         index: usize,
@@ -95,7 +93,7 @@ impl<'a> Timed<'a> {
             None if left_s > 0.0 => return Ok(before),
             None => progress.stage_step,
         };
-        // A stage that goes on has spent the most of its time before, at what speed is not known.
+        // A resumed stage has spent most of its time before, at an unknown speed.
         let probed_s: f64 = made.iter().map(|step| step.step_s).sum();
         let is_probed = made.len() >= PROBE_STEPS || probed_s >= PROBE_SHARE * (left_s + probed_s);
         match before {
@@ -114,19 +112,19 @@ impl<'a> Timed<'a> {
         Ok(Length::Decided(steps))
     }
 
-    /// Keeps the number of a stage's steps, after those of the stages before it.
+    /// Stores the number of a stage's steps after those of the earlier stages.
     fn publish(&self, index: usize, steps: u64) -> Result<()> {
         let mut decided = self.before(index)?;
         decided.push(steps);
         publish(&self.path, serde_json::json!(decided).to_string().as_bytes())
     }
 
-    /// The decided numbers of the stages before one.
+    /// The decided numbers of the stages before `index`.
     fn before(&self, index: usize) -> Result<Vec<u64>> {
         (0..index).map(|before| Ok(self.decided(before)?.unwrap_or(0))).collect()
     }
 
-    /// Forgets the number of the steps of the stage that the run is at, and of those after it.
+    /// Forgets the numbers of the run's current stage and of later ones.
     pub fn reopen(&mut self, progress: &Progress) -> Result<()> {
         if read_if_there(&self.path)?.is_some() {
             let before = self.before(progress.stage)?;
@@ -136,7 +134,7 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// What the first rank knows, on all. All ranks call this together.
+/// Broadcasts the first rank's knowledge. All ranks call this together.
 pub(super) fn agree(device: &Device, known: Length) -> Length {
     if device.mesh.grid().ranks() == 1 {
         return known;
@@ -166,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// A clock that a test sets, and when each stage has to end.
+    /// A clock set by a test, with the end times of stages.
     struct StageClock {
         now_s: Cell<f64>,
         ends_s: Vec<f64>,
@@ -187,7 +185,8 @@ mod tests {
         }
     }
 
-    /// Makes the steps of a stage, each of which takes what `step_s` says of its number; how many there were, and the clock then.
+    /// Runs the steps of a stage, whose durations are `step_s` of their index; returns their number and the final
+    /// clock.
     fn steps_of(time: &StageClock, index: usize, step_s: impl Fn(u64) -> f64) -> (u64, f64) {
         let folder = tempfile::tempdir().unwrap();
         let mut timed = Timed::new(folder.path(), Some(time));
@@ -214,7 +213,7 @@ mod tests {
             (
                 "three times faster from the thirtieth step on",
                 |step| if step < 30 { 1.0 } else { 1.0 / 3.0 },
-                // 30 s at a step a second, 60.5 s at three.
+                // 30 s at one second per step, 60.5 s at three.
                 211,
             ),
             ("steps of a quarter of the time", |_| 22.0, 4),

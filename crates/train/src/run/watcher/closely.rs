@@ -1,5 +1,5 @@
-//! What the log says of memory: at the beginning of a stage what the plan foretells, and then what the stage's second
-//! step took. And a trace of that step, where one is wanted.
+//! Memory in the log: the plan at the beginning of a stage, and the actual use of the stage's second step. Also a trace
+//! of that step, if wanted.
 
 use std::time::Instant;
 
@@ -14,22 +14,22 @@ use crate::plan::Plan;
 use crate::step::Trainer;
 use crate::timeline;
 
-/// Most points of a recording: it lies outside the pool.
+/// Maximum points of a recording, which is stored outside the pool.
 const MOST_POINTS: usize = 200_000;
 
-/// Streams of a trace.
+/// Stream of operations in a trace.
 const COMPUTE: u64 = 0;
-/// See [`COMPUTE`].
+/// Stream of waits.
 const WAITS: u64 = 1;
-/// See [`COMPUTE`]: by the device's own clock.
+/// Stream of operations by the device's own clock.
 const DEVICE: u64 = 2;
-/// See [`COMPUTE`]; more of them where transfers overlap.
+/// First stream of writes to disk; overlapping transfers have one each.
 const SPILL: u64 = 100;
-/// See [`SPILL`].
+/// First stream of reads from disk.
 const PREFETCH: u64 = 200;
 
 impl Watcher<'_> {
-    /// Writes what a stage will need that begins after a step, on a device with a budget in bytes.
+    /// Logs the planned needs of a stage, on a device with a budget in bytes.
     pub fn foretell(
         &mut self,
         index: usize,
@@ -46,7 +46,7 @@ impl Watcher<'_> {
         Ok(events.iter().try_for_each(|event| self.metrics.write(event))?)
     }
 
-    /// Begins to look closely at a step.
+    /// Starts to record a step.
     pub(super) fn record(&self, trainer: &Trainer) {
         if self.recordable {
             trainer.device.pool.record();
@@ -56,7 +56,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// Writes the memory of the step that is being looked at.
+    /// Logs the memory of the recorded step.
     pub(super) fn timeline(&mut self, trainer: &Trainer, index: usize, step: u64) -> Result<()> {
         if !self.recordable {
             return Ok(());
@@ -72,7 +72,7 @@ impl Watcher<'_> {
         Ok(self.metrics.write(&Event::MemoryTimeline(event))?)
     }
 
-    /// Writes `trace-STAGE.json`: what was computed, what went to disk and came from there, and what waited for it.
+    /// Writes `trace-STAGE.json`: computations, disk transfers, and waits for them.
     pub(super) fn trace(
         &self,
         trainer: &Trainer,
@@ -89,7 +89,7 @@ impl Watcher<'_> {
             let args = vec![("layer".to_string(), span.layer.into())];
             trace.span(&trace::Span { name, start_us, duration_us, args, ..trace::Span::default() })?;
         }
-        // Where operations are only issued here, the device says when they ran.
+        // If operations are only issued by the host, the device's stamps tell when they ran.
         let moments = trainer.device.machine.stamps();
         let moment = |number: u64| moments.get(usize::try_from(number).ok()?).copied();
         let ran = spans.iter().filter_map(|span| {

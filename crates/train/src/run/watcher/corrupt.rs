@@ -1,5 +1,5 @@
-//! Whether ranks that should have the same weights have them: a hash of each rank's, compared before an update, while the state
-//! that the update starts from is still what it was.
+//! Detection of ranks whose replicated weights differ: a hash of each rank's weights is compared before an update,
+//! while the state from which the update starts is intact.
 
 use std::hash::Hasher;
 
@@ -12,7 +12,7 @@ use crate::agree::gather;
 use crate::error::{Error, Result};
 use crate::step::Trainer;
 
-/// The weights that are compared: none where ranks keep a part of each, and no experts', which other ranks have.
+/// The weights to compare: none if they are sharded, and no experts, which have other replicas.
 pub(super) fn compared(trainer: &Trainer) -> Vec<ParamId> {
     let shares = trainer.optimizer().shares();
     let parted = shares.sharding == Sharding::OptimGradsParams;
@@ -20,10 +20,10 @@ pub(super) fn compared(trainer: &Trainer) -> Vec<ParamId> {
     ids.filter(|id| !parted && !shares.params[id.index()].expert).collect()
 }
 
-/// Compares the weights of ranks with the same part of the model: those that [`compared`] says. All ranks call this together.
+/// Compares the weights `ids` of ranks with the same part of the model. All ranks call this together.
 ///
 /// # Errors
-/// [`Error::Corrupt`], the same on all ranks: who is odd, or between whom that cannot be said.
+/// [`Error::Corrupt`], the same on all ranks: the ranks that differ, or the candidates if that is unclear.
 pub(super) fn check(device: &Device, params: &Params, ids: &[ParamId], step: u64) -> Result<()> {
     params.settle(device);
     let mut hasher = XxHash3_64::new();
@@ -38,8 +38,8 @@ pub(super) fn check(device: &Device, params: &Params, ids: &[ParamId], step: u64
     }
 }
 
-/// Ranks whose hash is not that of most ranks with the same weights, and true; or, if there is no majority, all that disagree,
-/// and false.
+/// Ranks whose hash differs from the majority of ranks with the same weights, and true; or, without a majority, all
+/// that disagree, and false.
 fn odd_ones(grid: &Grid, hashes: &[[i32; 2]]) -> Option<(Vec<usize>, bool)> {
     let mut odd = Vec::new();
     for first in 0..hashes.len() {

@@ -1,5 +1,5 @@
-//! Which rank did what when, in the step of a stage that is looked at closely: timed on every rank, collected on the first. Ranks
-//! begin a step together, so each counts from its own begin.
+//! The passes of each rank in the recorded step of a stage: timed on every rank, and collected on the first. Ranks
+//! begin a step together, so each counts from its own start.
 
 use fathom_base::metrics::{Event, events};
 use fathom_tensor::mesh::{Axis, Grid};
@@ -12,22 +12,22 @@ use crate::parallel::pipeline::Lap;
 use crate::parallel::stages::Act;
 use crate::plan::{Bar, SHOWN, renumbered, shown};
 
-/// Most ranks that are shown one by one; of more only the first of each stage of the pipeline.
+/// Maximum number of ranks that are shown individually; beyond it, only the first of each pipeline stage.
 const MOST_LANES: usize = 32;
-/// Numbers before a rank's passes: when the first began and the last ended, seconds of all, the step's end, and seconds of the
-/// update that messages were waited for.
+/// Numbers before a rank's passes: start of the first, end of the last, total seconds, end of the step, and seconds of
+/// the update spent waiting for messages.
 const HEAD: usize = 5;
-/// Numbers of a pass: begin, end, waited.
+/// Numbers per pass: start, end, waited.
 const EACH: usize = 3;
 
-/// Whether the passes of steps are timed: where there are several ranks; on a graphics processor calls return before their work is
-/// done, so nothing is timed there.
+/// True if passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
+/// work is done.
 pub(super) fn are_timed(device: &Device) -> bool {
     device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor
 }
 
 impl Watcher<'_> {
-    /// Writes the passes of all ranks in a step into the first one's log. All ranks call this together.
+    /// Writes the passes of all ranks in a step into the first rank's log. All ranks call this together.
     pub(super) fn collect_passes(&mut self, look: &Look, seen: Seen<'_>, step: u64) -> Result<()> {
         let Some(started) = look.since() else { return Ok(()) };
         let Seen { trainer, stage, how } = seen;
@@ -40,7 +40,7 @@ impl Watcher<'_> {
         let room = device.empty(grid.ranks(), len, DType::F32, Category::Comm);
         let parts: Vec<_> = (0..grid.ranks()).map(|rank| room.view_rows(rank..rank + 1)).collect();
         device.mesh.everybody().all_gather(device, &mine, &parts).wait();
-        // After a failure nothing came; the end of the step will say so.
+        // After a failure nothing arrived; the end of the step reports it.
         if device.mesh.rank() > 0 || device.mesh.check().is_err() {
             return Ok(());
         }
@@ -69,11 +69,11 @@ impl Watcher<'_> {
     }
 }
 
-/// What a rank runs in a step of so many micro batches, in its order.
+/// A rank's passes in a step of `micro_batches` micro-batches, in order.
 fn acts(ranks: &Ranks, micro_batches: usize, grid: &Grid, rank: usize) -> Vec<Act> {
     let of = |micro| ranks.order.acts(grid.index(rank, Axis::Pp), grid.pp, ranks.virtual_stages, micro);
     match grid.pp {
-        // One micro batch after the other, as many pipelines of one stage.
+        // One micro-batch after the other, each like a pipeline of one stage.
         1 => {
             let one = of(1).unwrap_or_default();
             (0..micro_batches).flat_map(|micro| one.iter().map(move |act| renumbered(*act, micro))).collect()
@@ -82,7 +82,7 @@ fn acts(ranks: &Ranks, micro_batches: usize, grid: &Grid, rank: usize) -> Vec<Ac
     }
 }
 
-/// A rank's passes as numbers, as many on every rank.
+/// A rank's passes as numbers, equally many on every rank.
 fn numbers(laps: &[Lap], end_s: f64, waited_s: f64) -> Vec<f32> {
     let (first, last) = (laps.first(), laps.last());
     let busy: f64 = laps.iter().map(|lap| lap.end_s - lap.start_s).sum();
@@ -103,7 +103,7 @@ fn passes(acts: &[Act], numbers: &[f32]) -> Vec<events::PipelinePass> {
     let bars: Vec<Bar> = acts.iter().zip(times).map(timed).collect();
     let [start_s, end_s, wait_s] = [head[1], head[3], head[4]].map(f64::from);
     let update = events::PipelinePass { start_s, end_s, wait_s, ..events::PipelinePass::default() };
-    // More passes than numbers: the end is not among what is shown.
+    // With more passes than numbers, the end of the step is not shown.
     if bars.len() < acts.len() { shown(&bars, None) } else { shown(&bars, Some(update)) }
 }
 
@@ -112,7 +112,7 @@ fn is_shown(grid: &Grid, rank: usize) -> bool {
     grid.ranks() <= MOST_LANES || first
 }
 
-/// A rank along the axes that have several.
+/// Indices of a rank along the axes of size > 1.
 fn place(grid: &Grid, rank: usize) -> String {
     let axes = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp].into_iter().filter(|axis| grid.size(*axis) > 1);
     axes.map(|axis| format!("{} {}", axis.name(), grid.index(rank, axis))).collect::<Vec<_>>().join(" ")

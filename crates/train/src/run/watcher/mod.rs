@@ -1,6 +1,6 @@
-//! Who watches: the run's log, what steps take of memory, disks and time, ranks that are slow or compute something else, and
-//! recoveries. It looks at the model and changes nothing of it. `steps` writes the lines of steps, `closely` and `lanes` look at one
-//! step of each stage, `corrupt` compares the weights of ranks, and `stragglers` scores ranks.
+//! The watcher: the run's log, the memory, disk traffic and time of steps, ranks that are slow or compute different
+//! results, and recoveries. It reads the model without changing it. `steps` logs steps, `closely` and `lanes` record
+//! one step of each stage, `corrupt` compares the weights of ranks, and `stragglers` scores ranks.
 
 mod closely;
 mod corrupt;
@@ -25,36 +25,36 @@ use crate::step::Trainer;
 pub(super) use steps::{Look, Made, Pending, Seen};
 use stragglers::Stragglers;
 
-/// See the module.
+/// Observes a run; see the module.
 pub(super) struct Watcher<'a> {
     recipe: &'a Recipe,
-    /// What this rank has to itself: traces go there.
+    /// This rank's own folder, for traces.
     folder: PathBuf,
     metrics: MetricsWriter,
-    /// The memory timeline of the stage's steps is short enough to record.
+    /// True if the memory timeline of the stage's steps is short enough to record.
     recordable: bool,
-    /// What the stage's steps were planned to use.
+    /// Planned memory of the stage's steps.
     planned: Usage,
     /// The step whose results have not been read yet.
     pending: Option<Pending>,
     recovering: Option<Recovering>,
     stragglers: Stragglers,
-    /// What this rank's last step took without waiting for others.
+    /// Seconds of this rank's last step without waits for others.
     busy_s: f64,
 }
 
-/// A recovery that has not made a step yet.
+/// A recovery whose first step is still to come.
 pub(super) struct Recovering {
-    /// When it began.
+    /// Its start.
     pub started: Instant,
-    /// What failed.
+    /// The failure.
     pub why: String,
     /// Ranks that were rebuilt.
     pub lost: Vec<usize>,
 }
 
 impl<'a> Watcher<'a> {
-    /// Goes on with a log after a step; `folder` is this rank's own.
+    /// Continues a log after a step; `folder` is this rank's own.
     ///
     /// # Errors
     /// If the log cannot be written.
@@ -83,7 +83,7 @@ impl<'a> Watcher<'a> {
         })
     }
 
-    /// The log, for who measures between steps.
+    /// The log, for measurements between steps.
     pub fn log(&mut self) -> &mut MetricsWriter {
         &mut self.metrics
     }
@@ -98,12 +98,12 @@ impl<'a> Watcher<'a> {
         Ok(self.metrics.sync()?)
     }
 
-    /// Writes what was saved, if anything was.
+    /// Logs a saved checkpoint, if there is one.
     pub fn saved(&mut self, saved: Option<events::Checkpoint>) -> Result<()> {
         saved.map_or(Ok(()), |saved| Ok(self.metrics.write(&Event::Checkpoint(saved))?))
     }
 
-    /// What the log says of a stage that begins after a step.
+    /// The event of a stage that begins after a step.
     pub fn stage_event(&self, index: usize, step: u64, steps: Option<u64>, spec: &Spec) -> events::Stage {
         let table = &self.recipe.stage[index];
         events::Stage {
@@ -117,28 +117,28 @@ impl<'a> Watcher<'a> {
         }
     }
 
-    /// Forgets the stage before: other lengths take other times.
+    /// Drops the state of the previous stage, whose steps have other durations.
     pub fn enter(&mut self, mesh: &Mesh) {
         self.forget_step();
         self.stragglers = Stragglers::new(*mesh.grid());
     }
 
-    /// Compares the stage's steps with their plan from here on.
+    /// Sets the plan to compare the stage's steps with.
     pub fn expect(&mut self, plan: &Plan) {
         self.planned = plan.usage.clone();
     }
 
-    /// Forgets a step whose results have not been read.
+    /// Drops a step whose results have not been read.
     pub fn forget_step(&mut self) {
         self.pending = None;
     }
 
-    /// What this rank's last step took without waiting for others.
+    /// Seconds of this rank's last step without waits for others.
     pub fn busy_s(&self) -> f64 {
         self.busy_s
     }
 
-    /// Scores the ranks by the seconds of their last steps; the first rank tells.
+    /// Scores the ranks by the seconds of their last steps; the first rank reports.
     pub fn score(&mut self, mesh: &Mesh, step: u64, busy_s: &[f64], hooks: &mut dyn Hooks) -> Result<()> {
         if mesh.grid().ranks() == 1 || mesh.rank() > 0 {
             return Ok(());
@@ -150,14 +150,14 @@ impl<'a> Watcher<'a> {
         Ok(self.metrics.write(&Event::Ranks(event))?)
     }
 
-    /// The weights that ranks compare in a step, if they do.
+    /// The weights to compare in a step, if it is due.
     pub fn compared(&self, trainer: &Trainer, step: u64) -> Option<Vec<ParamId>> {
         let every = self.recipe.mesh.check_every_steps;
         let due = self.compares(&trainer.device.mesh) && step.is_multiple_of(every);
         due.then(|| corrupt::compared(trainer))
     }
 
-    /// Compares these weights of ranks that should have the same. All ranks call this together.
+    /// Compares replicated weights between ranks. All ranks call this together.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`], the same on all ranks.
@@ -165,10 +165,10 @@ impl<'a> Watcher<'a> {
         corrupt::check(device, params, ids, step)
     }
 
-    /// Compares weights that are about to be copied or saved. All ranks call this together.
+    /// Compares replicated weights before they are copied or saved. All ranks call this together.
     ///
     /// # Errors
-    /// As [`Watcher::compare`].
+    /// Those of [`Watcher::compare`].
     pub fn compare_all(&self, trainer: &Trainer, step: u64) -> Result<()> {
         if !self.compares(&trainer.device.mesh) {
             return Ok(());
@@ -176,12 +176,12 @@ impl<'a> Watcher<'a> {
         corrupt::check(&trainer.device, &trainer.params, &corrupt::compared(trainer), step)
     }
 
-    /// Whether ranks compare weights at all.
+    /// True if ranks compare weights at all.
     fn compares(&self, mesh: &Mesh) -> bool {
         self.recipe.mesh.check_every_steps > 0 && mesh.size(Axis::Cp) * mesh.size(Axis::Dp) > 1
     }
 
-    /// Goes on with the log after a step that the run is back at.
+    /// Truncates the log after the step to which the run has returned.
     pub fn go_back(&mut self, step: u64) -> Result<()> {
         Ok(self.metrics.truncate_after_step(step)?)
     }
@@ -191,7 +191,7 @@ impl<'a> Watcher<'a> {
         self.recovering = Some(recovering);
     }
 
-    /// Says how long a recovery took, once the first step after it begins.
+    /// Logs the duration of a recovery, once the first step after it begins.
     pub fn recovered(&mut self, progress: &Progress) -> Result<()> {
         let Some(Recovering { started, why, lost }) = self.recovering.take() else { return Ok(()) };
         let event = events::Recovery {
@@ -204,7 +204,7 @@ impl<'a> Watcher<'a> {
     }
 }
 
-/// A rotary setting in words, e.g. `yarn, base 500000, up to 32768 tokens`.
+/// Description of a rotary setting, e.g. `yarn, base 500000, up to 32768 tokens`.
 fn describe_rope(spec: &Spec) -> String {
     let Some(rope) = spec.ropes.first() else { return "none".into() };
     let kind = serde_json::to_value(&rope.scaling)

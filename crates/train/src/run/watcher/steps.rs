@@ -1,4 +1,4 @@
-//! What the log says of each step, and how a step is looked at: results are read one step late.
+//! Log entries and measurements of steps; results are read one step late.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,62 +21,62 @@ pub(in crate::run) struct Pending {
     event: events::Step,
 }
 
-/// A step that is being looked at, from its beginning.
+/// Measurements at the beginning of a step.
 pub(in crate::run) struct Look {
     started: Instant,
-    /// What went to disk and came from it before, and the seconds waited for that.
+    /// Disk traffic so far, and the seconds spent waiting for it.
     traffic: (u64, f64),
-    /// Seconds that other ranks were waited for before.
+    /// Seconds spent waiting for other ranks so far.
     waited_s: f64,
-    /// It is the step of its stage that is looked at closely.
+    /// True if this is the recorded step of its stage.
     closely: bool,
-    /// Since when its passes are timed, if they are.
+    /// Start of the timing of its passes, if they are timed.
     since: Option<Instant>,
-    /// It has as many tokens as its plan.
+    /// True if it has all tokens of its plan.
     full: bool,
 }
 
 impl Look {
-    /// Since when the step's passes are timed, if they are.
+    /// Start of the timing of its passes, if they are timed.
     pub fn since(&self) -> Option<Instant> {
         self.since
     }
 }
 
-/// A step that was made, to be looked at.
+/// A completed step.
 #[derive(Clone, Copy)]
 pub(in crate::run) struct Seen<'a> {
-    /// What made it.
+    /// Its trainer.
     pub trainer: &'a Trainer,
     /// Index of its stage.
     pub stage: usize,
-    /// How it was made.
+    /// Its settings.
     pub how: &'a InStep,
 }
 
-/// What a step took.
+/// Resources used by a step.
 pub(in crate::run) struct Took {
     pub step_s: f64,
     stall_s: f64,
     spill_bytes: u64,
 }
 
-/// What is known of a step before its results are read.
+/// Everything known of a step before its results are read.
 pub(in crate::run) struct Made {
     /// Index of its stage.
     pub stage: usize,
     /// Its learning rate.
     pub lr: f64,
-    /// Seconds that its data was waited for.
+    /// Seconds spent waiting for data.
     pub data_wait_s: f64,
-    /// Numbers of its source, by name.
+    /// Metrics of its source, by name.
     pub metrics: BTreeMap<String, f64>,
-    /// What it took.
+    /// Resources that it used.
     pub took: Took,
 }
 
 impl Watcher<'_> {
-    /// Begins to look at a step, which has been given its data; `started` is when that was asked for.
+    /// Starts to measure a step that has its data; `started` is when that was requested.
     pub fn begin_step(&self, trainer: &Trainer, fed: &Fed, started: Instant, progress: &Progress) -> Look {
         trainer.device.pool.reset_peak();
         let traffic = trainer.disk_traffic();
@@ -91,8 +91,8 @@ impl Watcher<'_> {
         Look { started, traffic, waited_s, closely, since, full: fed.full }
     }
 
-    /// Ends the look at a step: writes what was seen where it was looked at closely, warns of a step that is not as planned, and
-    /// gives what it took.
+    /// Ends the measurement of a step: logs the recorded step, warns if it differs from the plan, and returns the
+    /// resources that it used.
     pub fn end_step(
         &mut self,
         look: &Look,
@@ -121,7 +121,7 @@ impl Watcher<'_> {
         Ok(Took { step_s, stall_s: after.1 - look.traffic.1, spill_bytes: after.0 - look.traffic.0 })
     }
 
-    /// What the source tells of the step that is being made: numbers for its line; answers are lines of their own.
+    /// The source's report on the current step: returns its metrics, and logs its rollout.
     pub fn reported(&mut self, reported: Reported, step: u64, step_s: f64) -> Result<BTreeMap<String, f64>> {
         let Reported { mut metrics, rollout } = reported;
         if let Some(rollout) = rollout {
@@ -133,7 +133,8 @@ impl Watcher<'_> {
         Ok(metrics)
     }
 
-    /// Notes the step that was just made, `progress` being after it, and gives the one before, whose results can be read now.
+    /// Stores the completed step, with the `progress` after it; returns the previous one, whose results can be read
+    /// now.
     pub fn note(
         &mut self,
         result: StepResult,
@@ -159,12 +160,12 @@ impl Watcher<'_> {
         self.pending.replace(Pending { result, event })
     }
 
-    /// Tokens of the last step's stream; 0 where its results have been read.
+    /// Tokens of the last step's stream; 0 if its results have been read.
     pub fn tokens(&self) -> u64 {
         self.pending.as_ref().map_or(0, |pending| pending.result.tokens)
     }
 
-    /// The last step's tokens of all ranks are these, and so many all steps' until now.
+    /// Sets the last step's tokens over all ranks, and the total of all steps.
     pub fn counted(&mut self, tokens: u64, total: u64) {
         if let Some(Pending { event, .. }) = &mut self.pending {
             event.tokens_total = total;
@@ -177,7 +178,7 @@ impl Watcher<'_> {
         self.pending.take()
     }
 
-    /// Reads a step's results and writes its line; gives the line, and whether loss and gradient were numbers.
+    /// Reads a step's results and logs them; returns the event, and whether loss and gradient were finite.
     pub fn read(
         &mut self,
         pending: Pending,
@@ -206,7 +207,8 @@ impl Watcher<'_> {
     }
 }
 
-/// Slots of the busiest expert over its layer's mean, of the worst layer, from the f32 counts of all layers.
+/// Ratio of the busiest expert's slots to the mean of its layer, for the worst layer, from the f32 counts of all
+/// layers.
 fn worst_load(loads: &[u8], experts: usize) -> f64 {
     let load =
         |bytes: &[u8]| bytes.first_chunk::<4>().map_or(0.0, |bytes| f64::from(f32::from_le_bytes(*bytes)));
@@ -218,7 +220,7 @@ fn worst_load(loads: &[u8], experts: usize) -> f64 {
     loads.chunks(4 * experts).map(worst).fold(0.0, f64::max)
 }
 
-/// Means by name, of the f32 [metrics, 2] sums and what they are divided by; without those of nothing.
+/// Means by name, from the f32 [metrics, 2] sums and divisors; metrics with divisor 0 are omitted.
 fn means(names: &[&str], sums: &[u8]) -> BTreeMap<String, f64> {
     let float = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
     let pairs = sums.as_chunks::<8>().0.iter().map(|pair| {

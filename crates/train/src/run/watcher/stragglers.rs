@@ -1,23 +1,23 @@
-//! Scores of ranks by the time that their steps take without waiting for others: against the fastest rank of the same stage of
-//! the pipeline, and against their own past. 1 is as fast as it gets.
+//! Scores of ranks by the duration of their steps without waits for others: relative to the fastest rank of the same
+//! pipeline stage, and to their own past. 1 is the best score.
 
 use std::collections::VecDeque;
 
 use fathom_base::metrics::events;
 use fathom_tensor::mesh::{Axis, Grid};
 
-/// Steps that a score is of.
+/// Number of steps in a score.
 const WINDOW: usize = 8;
 /// A rank below this score is reported, once until it is above it again.
 const SLOW: f64 = 0.5;
-/// Steps shorter than this are not judged: their times are the system's, not the rank's.
+/// Shorter steps are not scored: their durations are the system's, not the rank's.
 const LEAST_S: f64 = 0.05;
 
-/// The last steps' times by rank.
+/// Durations of the last steps, by rank.
 pub(super) struct Stragglers {
     grid: Grid,
     times: Vec<VecDeque<f64>>,
-    /// The lowest mean of a window so far.
+    /// The lowest window mean so far.
     best: Vec<f64>,
     reported: Vec<bool>,
     steps: usize,
@@ -30,7 +30,7 @@ impl Stragglers {
         Stragglers { grid, times, best, reported: vec![false; ranks], steps: 0 }
     }
 
-    /// One more step, with each rank's own seconds; every [`WINDOW`] steps the scores after it, and what there is to warn of.
+    /// Adds a step with each rank's own seconds; every [`WINDOW`] steps, returns the scores and warnings.
     pub fn add(&mut self, step: u64, busy_s: &[f64]) -> Option<(events::Ranks, Vec<String>)> {
         for (times, busy_s) in self.times.iter_mut().zip(busy_s) {
             times.push_back(*busy_s);
@@ -84,7 +84,7 @@ mod tests {
         let mut ranks = Stragglers::new(grid);
         let mut seen = Vec::new();
         for step in 0..40u64 {
-            // The second stage is slower for everybody; from step 16 to 32 rank 1 is slower than rank 0.
+            // The second stage is slower on all ranks; from step 16 to 32 rank 1 is slower than rank 0.
             let slow = if (16..32).contains(&step) { 0.4 } else { 0.1 };
             seen.extend(ranks.add(step, &[0.1, slow, 0.3, 0.3]));
         }
@@ -100,7 +100,7 @@ mod tests {
         );
         assert!(warned.len() == 1 && warned[0].starts_with("rank 1 is slow: 400 ms"), "{warned:?}");
         assert!(seen[3].1.is_empty() && seen[4].1.is_empty(), "once");
-        // All of them slower than they were: each against its own past.
+        // All ranks slow down, each relative to its own past.
         let mut ranks = Stragglers::new(Grid { dp: 2, ..Grid::default() });
         let warned =
             (0..16).filter_map(|step| ranks.add(step, &[if step < 8 { 0.1 } else { 0.5 }; 2])).last();

@@ -1,4 +1,4 @@
-//! What the library is given, and what becomes of its results.
+//! Checks the arguments that the library gets, and the placement of its results.
 #![allow(unsafe_code)]
 
 mod parts;
@@ -20,14 +20,14 @@ use crate::sdpa::uid;
 
 struct Problem {
     device: Device,
-    /// q, k and v next to each other, out, lse.
+    /// q, k and v adjacent in one tensor, out, lse.
     qkv: Tensor,
     out: Tensor,
     lse: Tensor,
     mask: Mask,
 }
 
-/// Documents one after the other.
+/// Consecutive documents.
 fn documents(ends: &[usize], window: Option<usize>) -> PackedMask {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let document =
@@ -63,7 +63,7 @@ impl Problem {
         [whole.view_cols(0..q), whole.view_cols(q..k), whole.view_cols(k..k + KV_HEADS * DIM)]
     }
 
-    /// Runs forward and backward and returns what the library saw of them, and the kernels that ran.
+    /// Runs forward and backward and returns the library's calls and the kernels that ran.
     fn run(&self, softcap: f32) {
         let [q, k, v] = self.parts(&self.qkv);
         let op = Attention {
@@ -117,7 +117,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         assert_eq!(case.strides.of(uid::K), problem.qkv.stride() as i64);
     }
     let address = Seen::address;
-    // The lists are on the device once the stream has come there.
+    // The lists are on the device once the stream has executed their upload.
     fake.synchronise(Stream(1)).unwrap();
     let list = |at: u64, count: usize| -> Vec<i64> {
         let start: *const i64 = std::ptr::with_exposed_provenance(at as usize);
@@ -129,7 +129,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts(start, 4) }.to_vec()
     };
-    // Forward's scratch is gone; that of backward was the last to be written.
+    // The forward pass's scratch has been overwritten by that of the backward pass.
     for (number, stride) in [(uid::Q, 512), (uid::OUT, 256), (uid::LSE, 4), (uid::DQ, 256), (uid::DK, 128)] {
         let at = address(backward, uid::start_of(number));
         assert!(at.is_multiple_of(16), "graphs promise that");
@@ -137,7 +137,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         assert!(number == uid::LSE || backward.case.strides.of(number) == stride);
     }
     assert_eq!(lengths(address(backward, uid::Q_LEN)), [40, 30, 58, 0]);
-    // Packed gradients are made in scratch, and copied from there.
+    // Packed gradients are written to scratch and copied from there.
     assert_eq!(address(backward, uid::LSE), problem.lse.address());
     let launched: Vec<String> = fake.launched().into_iter().map(|launched| launched.name).collect();
     assert_eq!(launched, ["copy_bytes"; 3]);
@@ -157,7 +157,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
 
 #[test]
 fn long_gradients_take_some_heads_at_a_time() {
-    // Two key heads of 2^20 queries are more than the bound, one is not.
+    // Two key heads of 2^20 queries exceed the bound, one does not.
     let tokens = 1 << 20;
     let (fake, seen, device) = watched(7 << 30);
     let problem = Problem::new(device, tokens, &[tokens], None);
@@ -172,10 +172,10 @@ fn long_gradients_take_some_heads_at_a_time() {
     }
     let case = &calls[0].case;
     assert!(!case.packed && !case.window && (case.heads, case.kv_heads) == (2, 1));
-    // The library has logarithms head after head.
+    // The library stores logarithms head after head.
     let launched: Vec<String> = fake.launched().into_iter().map(|launched| launched.name).collect();
     assert_eq!(launched, ["transpose"; 3]);
-    // The room that packed sequences use for full gradients is the engine's here.
+    // The room that packed sequences use for full gradients belongs to the engine here.
     assert!(calls[0].workspace.1 > 2 * (tokens * 2 * 64 * 2) as u64);
 }
 

@@ -1,4 +1,4 @@
-//! What the library makes, whole or in parts that join others: the pretended device against the processor.
+//! The library's results, whole or as parts to be merged: compares the simulated device with the CPU.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const DIM: usize = 16;
 
-/// Queries and some of the keys that they attend to.
+/// Queries and a subset of the keys that they attend to.
 #[derive(Clone)]
 struct Step {
     slices: Vec<Slice>,
     pos_q: Vec<i32>,
     pos_k: Vec<i32>,
-    /// Most documents.
+    /// Largest number of documents.
     docs: usize,
-    /// What is made is a part.
+    /// True if the results are a part of the whole.
     partial: bool,
-    /// Results and the queries' gradient hold something of other keys.
+    /// True if results and the queries' gradient already hold those of other keys.
     goes_on: bool,
-    /// Results and gradients are f32.
+    /// True if results and gradients are f32.
     wide: bool,
-    /// Scratch is that of so few key heads.
+    /// Number of key heads that scratch has room for.
     kv_heads: usize,
 }
 
 impl Step {
-    /// A causal step of one document between tokens at these positions.
+    /// A causal step of one document with tokens at these positions.
     fn causal(pos_q: Vec<i32>, pos_k: Vec<i32>, goes_on: bool) -> Step {
         let slices = vec![Slice::causal(0..pos_q.len(), 0..pos_k.len(), None)];
         Step { slices, pos_q, pos_k, docs: 1, partial: true, goes_on, wide: goes_on, kv_heads: KV_HEADS }
@@ -69,7 +69,7 @@ impl Step {
         device.empty(1, bytes, DType::U8, Category::Workspace)
     }
 
-    /// Results, their logarithms, and three gradients.
+    /// Runs the step and returns results, their logarithms, and three gradients.
     fn run(&self, device: &Device) -> Vec<Vec<f32>> {
         let (tokens, keys) = (self.pos_q.len(), self.pos_k.len());
         let wide = if self.wide { DType::F32 } else { DType::Bf16 };
@@ -128,7 +128,7 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The library does all of a step, with the processor's results; the calls that it had, forward and backward.
+/// Checks that the library handles all of a step with the CPU's results; returns its calls, forward and backward.
 #[track_caller]
 fn check(what: &str, step: &Step) -> [Vec<Seen>; 2] {
     let fake = Arc::new(Fake::new(256 << 20));
@@ -155,7 +155,7 @@ fn check(what: &str, step: &Step) -> [Vec<Seen>; 2] {
     [calls, backward]
 }
 
-/// Tokens of one of so many ranks, two chunks each.
+/// A rank's tokens in zigzag order, two chunks each.
 fn zigzag(rank: i32, ranks: i32, chunk: i32) -> Vec<i32> {
     let tokens = |at: i32| at * chunk..(at + 1) * chunk;
     tokens(rank).chain(tokens(2 * ranks - 1 - rank)).collect()
@@ -174,7 +174,7 @@ fn steps_of_a_ring_are_one_call_each() {
         let calls = check("ring", &Step::causal(of(1), of(from), goes_on));
         assert_eq!(calls.map(|calls| sizes(&calls)), [[expected], [expected]], "keys of {from}");
     }
-    // The first step of a ring: f32 results, of nothing before.
+    // The first step of a ring: f32 results, none before.
     let own = Step { wide: true, ..Step::causal(of(1), of(1), false) };
     check("own keys first", &own);
 }
@@ -207,16 +207,16 @@ fn documents_of_ranks_are_packed_sequences() {
     let [forward, _] = check("gathered documents", &step(part(2), (0..64).collect(), false));
     assert!(forward.iter().all(|call| call.case.packed && call.case.k_tokens == 64));
     assert!(forward.len() > 1 && forward[0].case.causal);
-    // Keys that somebody attends to, and no others.
+    // Keys that some query attends to, and no others.
     check("some keys", &step(part(2), (22..30).chain(33..38).collect(), true));
-    // Ranks that have small chunks by turns: each document has several groups of keys, and documents share layers.
+    // Ranks take small chunks in turns: each document has several groups of keys, and documents share layers.
     let turn = |of: i32| (0..64).filter(|at| at / 4 % 2 == of).collect::<Vec<i32>>();
     let [forward, backward] = check("turns", &step(turn(1), turn(0), true));
     assert!(forward.len() == backward.len() && (2..=4).contains(&forward.len()));
     assert!(forward[0].case.sequences == 4 && forward.iter().all(|call| !call.case.causal));
 }
 
-/// A causal step of the stream's documents, which end there, within a window.
+/// A causal step within a window, with documents that end at `ends`.
 fn windowed(window: usize, ends: &[i32], q: Vec<i32>, k: Vec<i32>, goes_on: bool) -> Step {
     let rows = |positions: &[i32], doc: &std::ops::Range<i32>| {
         positions.partition_point(|at| *at < doc.start)..positions.partition_point(|at| *at < doc.end)
@@ -239,7 +239,7 @@ fn windows_reach_keys_of_other_ranks() {
             .map(|call| (call.case.q_tokens, call.case.k_tokens, call.case.causal, call.window))
             .collect()
     };
-    // Less than a chunk, more, and more than two; rank 3's chunks are adjacent.
+    // Windows shorter than a chunk, longer, and longer than two; rank 3's chunks are adjacent.
     for (window, rank, from, expected) in [
         (5, 1, 1, &[(8, 8, true, 5), (8, 8, true, 5)][..]),
         (5, 1, 0, &[(4, 4, false, 1)]),
@@ -279,7 +279,7 @@ fn documents_within_windows_are_packed_sequences() {
         let gathered = windowed(window, &ends, part(2), (0..64).collect(), false);
         check("gathered documents", &Step { docs: 4, ..gathered });
     }
-    // Chunks by turns, as ranks have them under windows: one call for all of a kind.
+    // Chunks in turns, as ranks have them under windows: one call for all sequences of a kind.
     let turn = |of: i32| (0..64).filter(|at| at / 4 % 2 == of).collect::<Vec<i32>>();
     let step = Step { docs: 8, ..windowed(6, &[64], turn(1), turn(0), true) };
     let [forward, backward] = check("turns", &step);
@@ -307,7 +307,7 @@ fn scratch_of_few_heads_is_enough() {
 fn rows_without_partners_keep_what_they_hold_or_are_cleared() {
     let (q, k): (Vec<i32>, Vec<i32>) = ((0..32).collect(), (16..48).collect());
     for docs in [1, 3] {
-        // The first queries see no key, the last keys are seen by no query; nor are those of another document.
+        // The first queries see no key and no query sees the last keys, nor those of another document.
         check("ends", &Step { docs, ..Step::causal(q.clone(), k.clone(), true) });
         let slices = vec![Slice::causal(20..28, 2..20, None)];
         check("middle", &Step { docs, slices, ..Step::causal(q.clone(), k.clone(), true) });
@@ -327,7 +327,7 @@ fn documents_of_one_rank_are_whole() {
         Step { slices, docs, partial: false, ..Step::causal(tokens.clone(), tokens.clone(), false) }
     };
     for (step, expected) in [
-        // Forward lengths are of few kinds; backward ones too where documents may be several.
+        // Forward lengths are rounded to a few values; backward ones too if there may be several documents.
         (of(&[96], None, 1), [(1, 128, true), (1, 96, false)]),
         (of(&[96], None, 4), [(1, 128, true), (1, 128, true)]),
         (of(&[96], Some(10), 1), [(1, 128, true), (1, 96, false)]),
