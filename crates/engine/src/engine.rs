@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
-use fathom_grad::{Batch, Counters, Eval, Head, Labels, Params, Scope, VIRTUAL};
+use fathom_grad::{Batch, Counters, Eval, Head, Labels, LossTerm, Params, Scope, VIRTUAL};
 use fathom_model::{Caps, LayerSpec, Mixer, Model, ModelView, PackedTokens, Sentence, scored_at};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
@@ -561,7 +561,7 @@ impl Engine<'_> {
             Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
         let labels = Labels::plain(self.device.from_i32(labels, Category::Data));
         let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
-        self.model.head(0.0).losses(&scope, &hidden, &labels, &losses);
+        self.model.head(0.0).losses(&scope, &hidden, &labels, &[LossTerm::cross_entropy(&losses)]);
         self.device.to_f32(&losses)
     }
 }

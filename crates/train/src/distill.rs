@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fathom_grad::{
-    Batch, Counters, Eval, Grads, Labels, Places, ProjectedState, Scope, Sharing, Tables, Taught, Teacher,
+    Batch, Counters, DivergenceLoss, Eval, Places, ProjectedState, Scope, Sharing, Tables, Teacher,
 };
-use fathom_model::{LoadedModel, Model, PackedTokens};
+use fathom_model::{LoadedModel, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
 use crate::hidden::Hidden;
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{CrossEntropy, Measured, Objective, Weigh};
+use crate::objective::{Best, CrossEntropy, Measured, Objective, TeacherUse, WeightedLoss};
 use crate::step::InStep;
 
-/// Settings of distillation.
+/// How a student learns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distill {
     /// Kind of divergence: 0 is forward KL, 1 reverse, values between are generalised Jensen-Shannon.
@@ -36,20 +36,6 @@ pub struct Distill {
     /// Hidden states to compare as well, with a teacher that runs in the step.
     pub hidden: Option<Hidden>,
 }
-
-/// The form of a teacher's best tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Best {
-    /// Number of tokens per label.
-    pub tokens: usize,
-    /// If true, the remaining mass is one more token; otherwise the best tokens are normalised to sum to one.
-    pub rest: bool,
-}
-
-const METRICS: [&str; 3] = ["cross_entropy", "divergence", "hidden_distance"];
-
-/// Index of the metric for hidden states.
-pub(crate) const HIDDEN: usize = 2;
 
 /// A teacher's outputs for a micro-batch.
 pub(crate) struct Asked {
@@ -72,16 +58,16 @@ impl Objective for Distill {
         CrossEntropy.count(micro)
     }
 
-    fn weigh(&self) -> Option<&dyn Weigh> {
-        None
+    fn terms(&self) -> Vec<WeightedLoss> {
+        let divergence = DivergenceLoss { beta: self.beta as f32, temperature: self.temperature };
+        vec![
+            WeightedLoss { weight: 1.0 - self.ratio, ..WeightedLoss::cross_entropy() },
+            WeightedLoss::new(self.ratio, divergence),
+        ]
     }
 
-    fn distils(&self) -> Option<&Distill> {
-        Some(self)
-    }
-
-    fn measures(&self) -> &[&'static str] {
-        if self.hidden.is_some() { &METRICS } else { &METRICS[..HIDDEN] }
+    fn teacher(&self) -> Option<TeacherUse<'_>> {
+        Some(TeacherUse { best: self.best, hidden: self.hidden.as_ref() })
     }
 
     fn measured(&self) -> Measured {
@@ -107,8 +93,8 @@ impl Known {
         (sharing, order): (&Sharing<'_>, &dyn Fn() -> Vec<usize>),
         tokens: usize,
     ) -> Option<Known> {
-        let distill = how.goal.objective.distils()?;
-        let Some(Best { tokens: k, .. }) = distill.best else {
+        let teacher_use = how.goal.objective.teacher()?;
+        let Some(Best { tokens: k, .. }) = teacher_use.best else {
             let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
             let model = &teacher?.model;
             return Some(Known::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
@@ -151,7 +137,7 @@ impl Loaded<'_> {
         // Separate counters: the teacher's experts are not the student's.
         let own = Counters::default();
         let scope = Scope { device, params, batch: Tables::Shared(batch.clone()), counters: &own };
-        let hidden = minimised.goal.objective.distils().and_then(|distill| distill.hidden.as_ref());
+        let hidden = minimised.goal.objective.teacher().and_then(|teacher| teacher.hidden);
         let mut run = Eval::new(scope, places.tile_rows, None)
             .with_taps(hidden.map_or_else(Vec::new, Hidden::of_teacher));
         let y = model.forward(&mut run);
@@ -161,74 +147,31 @@ impl Loaded<'_> {
         Some(Asked { y, states, projected: Rc::default() })
     }
 
-    /// [`Loaded::judge`] for an objective with a teacher; `asked` is the result of [`Loaded::ask`].
-    pub fn learn(
-        &self,
-        (model, distill): (&Model, &Distill),
+    /// Over whose weights a teacher's head runs, if a model teaches.
+    pub fn of_teacher<'b>(&'b self, minimised: &Minimised<'b>, scope: &Scope<'b>) -> Option<Scope<'b>> {
+        let (Some(Known::Model(batch)), Some(LoadedModel { params, .. })) = (&self.known, minimised.teacher)
+        else {
+            return None;
+        };
+        let batch = Tables::Shared(batch.clone());
+        Some(Scope { device: scope.device, params, batch, counters: scope.counters })
+    }
+
+    /// The teacher's distributions, if the objective has a teacher; `asked` is what [`Loaded::ask`] gave.
+    pub fn teacher<'b>(
+        &'b self,
         minimised: &Minimised<'_>,
-        scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Asked>),
-        grads: &mut Grads,
-    ) -> Tensor {
-        let Scope { device, counters, .. } = *scope;
-        let machine = &device.machine;
-        let (Some(weights), Some(known)) = (&self.labels.weights, &self.known) else {
-            panic!("distillation: a micro batch without weights or without a teacher");
-        };
-        device.pool.enter("distill", -1);
-        let row = || device.empty(1, weights.cols(), DType::F32, Category::Data);
-        let (own, losses) = (row(), row());
-        machine.scale(weights, (1.0 - distill.ratio) as f32, &own);
-        let measures = self.measures(device, minimised);
-        let labels = Labels { weights: Some(own), measures, ..Labels::plain(self.labels.ids.clone()) };
-        let of_teacher = match (known, minimised.teacher) {
-            (Known::Model(batch), Some(LoadedModel { params, .. })) => {
-                Some(Scope { device, params, batch: Tables::Shared(batch.clone()), counters })
-            }
-            _ => None,
-        };
-        let teacher = match (known, minimised.teacher, &of_teacher, asked) {
-            (Known::Best([ids, logps]), ..) => {
-                Teacher::Best { ids, logps, rest: distill.best.is_some_and(|best| best.rest) }
+        (scope, asked): (Option<&'b Scope<'b>>, Option<&'b Asked>),
+    ) -> Option<Teacher<'b>> {
+        let TeacherUse { best, .. } = minimised.goal.objective.teacher()?;
+        Some(match (&self.known, minimised.teacher, scope, asked) {
+            (Some(Known::Best([ids, logps])), ..) => {
+                Teacher::Best { ids, logps, rest: best.is_some_and(|best| best.rest) }
             }
             (_, Some(LoadedModel { model, .. }), Some(scope), Some(asked)) => {
                 Teacher::Model { head: model.head(0.0), scope, x: &asked.y }
             }
             _ => panic!("distillation: the teacher was not asked"),
-        };
-        let taught = Taught {
-            teacher,
-            weights,
-            losses: &losses,
-            beta: distill.beta as f32,
-            temperature: distill.temperature,
-            factor: distill.ratio as f32,
-        };
-        let dy = model.head(0.0).loss_and_divergence(scope, y, (&labels, &self.losses, &taught), grads);
-        if let (Some(projections), Some(asked)) = (model.projections(), asked) {
-            projections.learn(scope, &asked.projected.take(), grads);
-        }
-        device.pool.enter("distill", -1);
-        let sum = device.empty(1, 1, DType::F32, Category::Data);
-        for (index, (losses, share)) in
-            [(&self.losses, 1.0 - distill.ratio), (&losses, distill.ratio)].into_iter().enumerate()
-        {
-            machine.multiply(losses, weights, losses);
-            machine.zero(&sum);
-            machine.sum(losses, &sum);
-            if let Some(terms) = minimised.terms {
-                let term = &terms.view_rows(index..index + 1);
-                machine.add(term, &sum, term);
-            }
-            machine.scale(&sum, share as f32, &sum);
-            machine.add(minimised.loss, &sum, minimised.loss);
-        }
-        if machine.has_data() && device.mesh.index(fathom_tensor::mesh::Axis::Cp) == 0 {
-            let count = CrossEntropy.count(self.micro);
-            minimised.metrics.borrow_mut()[..distill.measures().len()]
-                .iter_mut()
-                .for_each(|sum| sum[1] += count);
-        }
-        dy
+        })
     }
 }

@@ -12,7 +12,7 @@ use fathom_grad::{ProjectedState, Projecting, Pull, Scope};
 use fathom_model::{Model, Spec, StateProjections};
 use fathom_tensor::{Category, DType, Device, Distance, RowDistance, Tensor};
 
-use crate::distill::{Asked, HIDDEN};
+use crate::distill::Asked;
 use crate::error::{Error, Result};
 use crate::loaded::{Loaded, Minimised};
 use crate::step::InStep;
@@ -62,7 +62,7 @@ impl Hidden {
 /// Layers that a model does not have, different widths, ranks that hold only some of the rows, and several blocks
 /// recomputed as one.
 pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<()> {
-    let Some(hidden) = how.goal.objective.distils().and_then(|distill| distill.hidden.as_ref()) else {
+    let Some(hidden) = how.goal.objective.teacher().and_then(|teacher| teacher.hidden) else {
         return Ok(());
     };
     let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
@@ -114,12 +114,14 @@ impl Loaded<'_> {
         minimised: &Minimised<'_>,
         asked: Option<&mut Asked>,
     ) -> Option<Pull> {
-        let hidden = minimised.goal.objective.distils()?.hidden.clone()?;
-        let (labels, weights) = (self.labels.ids.clone(), self.labels.weights.clone()?);
+        let hidden = minimised.goal.objective.teacher()?.hidden?.clone();
+        let (labels, weights) = (self.labels.ids.clone(), self.weights.clone()?);
         let (asked, device) = (asked?, scope.device);
         let states = RefCell::new(std::mem::take(&mut asked.states));
         let projecting = model.projections().map(|all| (all.fetch(scope), asked.projected.clone()));
-        let (loss, term) = (minimised.loss.clone(), minimised.terms?.view_rows(HIDDEN..HIDDEN + 1));
+        // What is reported of them comes after the terms.
+        let at = minimised.goal.objective.terms().len();
+        let (loss, term) = (minimised.loss.clone(), minimised.terms?.view_rows(at..at + 1));
         let device = device.clone();
         Some(Box::new(move |blocks, x| {
             let row = [&labels, &weights];

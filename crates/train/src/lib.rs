@@ -43,19 +43,21 @@ mod source;
 pub mod stage;
 mod state;
 mod step;
+mod terms;
 mod timeline;
 
 pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
 pub use checkpoint::{Base, Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
-pub use distill::{Best, Distill};
+pub use distill::Distill;
 pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden::Hidden;
 pub use micro_batch::{MicroBatch, Rolled, Totals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
-    Answers, Asks, CrossEntropy, Dft, Goal, Measured, Noise, Objective, OfEntropy, Weigh, Weighed,
+    Answers, Best, CrossEntropy, Dft, Goal, Measured, Noise, Objective, TeacherUse, Weigh, Weighed,
+    WeightedLoss,
 };
 pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;

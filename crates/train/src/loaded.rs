@@ -1,20 +1,18 @@
-//! A micro-batch on the machine, and the path from its hidden states to the gradient of the objective.
+//! A micro batch on the machine, and numbers of its tokens in the order of the stream and of the head.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_grad::{
-    Batch, ContextLayout, Grads, Head, Jitter, Labels, LayoutSizes, Measures, Scope, Sharing, Spread,
-};
+use fathom_grad::{Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, Scope, Sharing, Spread};
 use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::{Asked, Known};
+use crate::distill::Known;
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Goal, Measured, Noise, OfEntropy, Weigh, Weighed};
+use crate::objective::{Goal, Noise, Weigh};
 use crate::step::InStep;
 
 /// Maximum tokens per chunk of the context-parallel layout if layers have different windows: the layout balances the
@@ -25,12 +23,14 @@ const CHUNK: usize = 512;
 /// A micro-batch's tables on the machine: this rank's tokens, and its labels in the order of the head.
 pub(crate) struct Loaded<'a> {
     pub batch: Rc<Batch>,
-    pub(crate) labels: Labels,
+    pub(crate) labels: Labels<'static>,
+    /// f32 [1, t]: weights of the labels, if micro batches have any.
+    pub(crate) weights: Option<Tensor>,
     /// f32 [1, t]: the labels' losses, multiplied by their weights at the end.
     pub(crate) losses: Tensor,
     pub(crate) micro: &'a MicroBatch,
     /// The token with which the model pads its batches.
-    padding: Option<u32>,
+    pub(crate) padding: Option<u32>,
     /// The teacher's side, if the objective has a teacher.
     pub(crate) known: Option<Known>,
     /// Noise on this rank's rows of the embedding, if the run adds any.
@@ -50,9 +50,9 @@ pub(crate) struct Minimised<'a> {
     pub loss: &'a Tensor,
     /// Metrics of the objective.
     pub metrics: &'a RefCell<Vec<[f64; 2]>>,
-    /// f32 [sums, 1]: accumulators on the machine, for an objective with a teacher and for label metrics.
+    /// f32 [sums, 1]: the same where the machine adds them up, of terms with constant weights and of what is measured at labels.
     pub terms: Option<&'a Tensor>,
-    /// The teacher, if it runs in the step.
+    /// The teacher, if one runs with the step.
     pub teacher: Option<&'a LoadedModel>,
 }
 
@@ -103,96 +103,9 @@ impl<'a> Loaded<'a> {
         let jitter = noise.map(|noise| jitter(device, noise, micro, (&sharing, &order), model.spec.hidden));
         let keeps = how.goal.objective.weigh().is_some_and(Weigh::keeps) && model.last.is_some();
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
-        let (batch, labels) = (Rc::new(batch), Labels { ids, weights, kept, measures: None });
+        let (batch, labels) = (Rc::new(batch), Labels { kept, ..Labels::plain(ids) });
         let padding = model.spec.padding;
-        Loaded { batch, labels, losses, micro, padding, known, jitter, layout, order }
-    }
-
-    /// The gradient of the objective with respect to the hidden states `y` of this rank's tokens, [t, d]. Adds the
-    /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`Loaded::ask`]. The
-    /// z-loss applies only to objectives with constant weights.
-    pub fn judge(
-        &self,
-        model: &Model,
-        minimised: &Minimised<'_>,
-        scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Asked>),
-        grads: &mut Grads,
-    ) -> Tensor {
-        let Minimised { goal, z_loss, loss, .. } = *minimised;
-        let device = scope.device;
-        if let Some(distill) = goal.objective.distils() {
-            return self.learn((model, distill), minimised, scope, (y, asked), grads);
-        }
-        let (ids, weights) = (self.labels.ids.clone(), self.labels.weights.clone());
-        let of_entropy = goal.objective.weigh().map_or(OfEntropy::Unasked, |weigh| weigh.entropies());
-        let each = (of_entropy != OfEntropy::Unasked)
-            .then(|| device.empty(1, self.losses.cols(), DType::F32, Category::Data));
-        let measures =
-            self.measures(device, minimised).or_else(|| each.as_ref().map(|_| Measures::default()));
-        let measures = measures.map(|measures| Measures { each: each.clone(), ..measures });
-        let labels = Labels { ids, weights, kept: self.labels.kept.clone(), measures };
-        let Some(weigh) = goal.objective.weigh() else {
-            let dy = model.head(z_loss).loss(scope, y, &labels, &self.losses, grads);
-            // The weighted sum is what `dy` differentiates; a weight of one changes no bit.
-            if let Some(weights) = &labels.weights {
-                device.machine.multiply(&self.losses, weights, &self.losses);
-            }
-            device.machine.sum(&self.losses, loss);
-            return dy;
-        };
-        let asks = weigh.asks();
-        let head = || model.head(0.0).at(weigh.temperature());
-        let values = asks.scores().then(|| model.scores().values(scope, y));
-        let also = weigh.also_at().map_or_else(Vec::new, |other| self.losses(model, scope, y, other));
-        if asks.vocabulary() {
-            head().losses(scope, y, &labels, &self.losses);
-        }
-        let weighed = self.weigh(scope, weigh, (&also, values.as_ref(), each.as_ref()), minimised);
-        let dy = if asks.vocabulary() {
-            let weights = self.own(device, &weighed.weights, self.losses.cols());
-            let labels = Labels { weights: Some(weights), measures: None, ..labels };
-            if of_entropy == OfEntropy::Learned {
-                let by = self.own(device, &weighed.entropies, self.losses.cols());
-                head().weighted_backward_with_entropy(scope, y, (&labels, &by), grads)
-            } else {
-                head().weighted_backward(scope, y, &labels, grads)
-            }
-        } else {
-            device.zeros(y.rows(), y.cols(), y.dtype(), Category::Activations)
-        };
-        if let Some(values) = values {
-            let dvalues = self.own_scores(scope, &weighed.scores, values.cols());
-            model.scores().backward(scope, y, &dvalues, &dy, grads);
-        }
-        dy
-    }
-
-    /// Accumulators for label metrics, if there are any; also adds to their denominators.
-    pub fn measures(&self, device: &Device, minimised: &Minimised<'_>) -> Option<Measures> {
-        let Minimised { goal, metrics, terms: Some(terms), .. } = *minimised else { return None };
-        let (measured, micro) = (goal.measured(), self.micro);
-        if measured == Measured::Nothing {
-            return None;
-        }
-        let (first, chosen) = (goal.sums() - 2, measured.chosen(micro));
-        if device.machine.has_data() && device.mesh.index(Axis::Cp) == 0 {
-            let labelled = |at: &usize| micro.labels[*at] >= 0;
-            let counts = |at: &usize| chosen.as_ref().is_none_or(|chosen| chosen[*at] != 0.0);
-            let all = (0..micro.labels.len()).filter(labelled);
-            let mut sums = metrics.borrow_mut();
-            sums[first][1] += all.clone().count() as f64;
-            sums[first + 1][1] += all.filter(counts).count() as f64;
-        }
-        let of = chosen.map(|chosen| self.own(device, &chosen, self.losses.cols()));
-        Some(Measures { sums: Some(terms.view_rows(first..first + 2)), of, each: None })
-    }
-
-    /// Negative log-probabilities of all labels at a temperature, in the order of the stream; empty on a machine
-    /// without data.
-    pub fn losses(&self, model: &Model, scope: &Scope<'_>, y: &Tensor, temperature: f64) -> Vec<f32> {
-        model.head(0.0).at(temperature).losses(scope, y, &self.labels, &self.losses);
-        self.stream(scope.device, &self.losses, 0, 1)
+        Loaded { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
     }
 
     /// Outputs of the second head for all tokens of the stream.
@@ -200,57 +113,15 @@ impl<'a> Loaded<'a> {
         self.scores(scope, &model.scores().values(scope, y))
     }
 
-    fn scores(&self, scope: &Scope<'_>, values: &Tensor) -> Vec<f32> {
+    /// The same of this rank's rows.
+    pub fn scores(&self, scope: &Scope<'_>, values: &Tensor) -> Vec<f32> {
         let rows = collect(scope, values);
         self.stream(scope.device, &rows.reshape(1, rows.len()), 1, values.cols())
     }
 
-    /// Weighs this micro-batch by the objective; zeros on a machine without data.
-    fn weigh(
-        &self,
-        scope: &Scope<'_>,
-        weigh: &dyn Weigh,
-        (also, values, each): (&[f32], Option<&Tensor>, Option<&Tensor>),
-        minimised: &Minimised<'_>,
-    ) -> Weighed {
-        let (device, asks) = (scope.device, weigh.asks());
-        device.pool.enter("objective", -1);
-        let losses = if asks.vocabulary() { self.stream(device, &self.losses, 0, 1) } else { Vec::new() };
-        let entropies = each.map_or_else(Vec::new, |each| self.stream(device, each, 0, 1));
-        let scores = values.map_or_else(Vec::new, |values| self.scores(scope, values));
-        let loss = device.zeros(1, 1, DType::F32, Category::Data);
-        let mut weighed = Weighed::default();
-        if device.machine.has_data() {
-            let answers = Answers {
-                also,
-                entropies: &entropies,
-                scores: &scores,
-                padding: self.padding,
-                ..Answers::of(self.micro, &losses)
-            };
-            weighed = weigh.weigh(&answers);
-            let learned = if weigh.entropies() == OfEntropy::Learned { entropies.len() } else { 0 };
-            let fit = (losses.len(), scores.len(), learned)
-                == (weighed.weights.len(), weighed.scores.len(), weighed.entropies.len());
-            assert!(
-                fit,
-                "objective: it gives a derivative for each loss, score and entropy that it learns from"
-            );
-            // Ranks that share a stream have the same sums; only the first of them counts.
-            if device.mesh.index(Axis::Cp) == 0 {
-                device.machine.write(&loss, &(weighed.loss as f32).to_le_bytes());
-                for (sum, more) in minimised.metrics.borrow_mut().iter_mut().zip(&weighed.metrics) {
-                    *sum = [sum[0] + more[0], sum[1] + more[1]];
-                }
-            }
-        }
-        device.machine.sum(&loss, minimised.loss);
-        weighed
-    }
-
     /// Gathers the values of all tokens in the order of the stream, `width` per token; empty on a machine without data.
     /// `rows` are those of this rank's tokens, f32 [1, t x width], in one of the two orders.
-    fn stream(&self, device: &Device, rows: &Tensor, order: usize, width: usize) -> Vec<f32> {
+    pub fn stream(&self, device: &Device, rows: &Tensor, order: usize, width: usize) -> Vec<f32> {
         let group = device.mesh.group(&[Axis::Cp]);
         let all = if group.size() == 1 {
             rows.clone()
@@ -273,7 +144,7 @@ impl<'a> Loaded<'a> {
     }
 
     /// This rank's part of one value per token of the stream, f32 [1, t] in the order of the head.
-    fn own(&self, device: &Device, values: &[f32], tokens: usize) -> Tensor {
+    pub fn own(&self, device: &Device, values: &[f32], tokens: usize) -> Tensor {
         if !device.machine.has_data() {
             return device.empty(1, tokens, DType::F32, Category::Data);
         }
@@ -283,7 +154,7 @@ impl<'a> Loaded<'a> {
     }
 
     /// This rank's rows of `width` values per token of the stream, f32 [r, width].
-    fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
+    pub fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
         let device = scope.device;
         let rows = self.losses.cols() / scope.spread().share();
         if !device.machine.has_data() {

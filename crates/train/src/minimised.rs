@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use fathom_tensor::Distance;
 
-use crate::distill::{Best, Distill};
+use crate::distill::Distill;
 use crate::hidden::Hidden;
-use crate::objective::{CrossEntropy, Dft, Objective};
+use crate::objective::{Best, CrossEntropy, Dft, Objective};
 use crate::preference::{Divergence, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings, Wanted};
 use crate::recipe::{
     DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe,

@@ -1,10 +1,10 @@
 //! Objectives of training. Pretraining, fine-tuning and alignment are the same loop with different objectives.
 //!
-//! The head gives the log-probability of each label. An objective with constant weights ([`CrossEntropy`]) needs no
-//! more: the head computes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of
-//! the whole stream, in token order whatever the mesh, it computes the derivative of its sum by each of them, in f64 on
-//! the host, and the head computes the gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are
-//! sums over a range of that stream.
+//! An objective names losses over the vocabulary's logits at each label, with a weight each ([`Objective::terms`]): the weighted sum
+//! is minimised. A new one is an implementation of [`TileLoss`], and terms can be added to each other. With constant weights of tokens
+//! the head makes its gradients in the forward pass. Any other objective is a [`Weigh`]: from the losses of the whole stream, in the
+//! order of its tokens whatever the mesh, it computes the derivative of its sum by each of them, in f64 on the host, and the head
+//! computes the gradients in a second pass over the logits. Sums over a document (DPO, GSPO) are sums over a range of that stream.
 //!
 //! All gradients are of a sum; the optimizer divides by [`Objective::count`], added up over the micro-batches and ranks
 //! of the step.
@@ -14,9 +14,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use fathom_grad::{CrossEntropyLoss, TileLoss};
 use fathom_model::{Quantization, Spec, TrainableWeights};
 
-use crate::distill::Distill;
+use crate::hidden::Hidden;
 use crate::micro_batch::MicroBatch;
 use crate::reference::Refers;
 
@@ -28,23 +29,77 @@ pub trait Objective: fmt::Debug + Send + Sync {
     /// The micro-batch's part of the divisor of the step's sum: its number of tokens, pairs or answers.
     fn count(&self, micro: &MicroBatch) -> f64;
 
-    /// Computes weights from losses; `None` if they are constant: those of the micro-batch, or all 1.
-    fn weigh(&self) -> Option<&dyn Weigh>;
+    /// Losses at each label whose weighted sum is minimised; none if the vocabulary's head is not asked.
+    fn terms(&self) -> Vec<WeightedLoss> {
+        vec![WeightedLoss::cross_entropy()]
+    }
 
-    /// Settings of distillation, if there is a teacher; such an objective has constant weights.
-    fn distils(&self) -> Option<&Distill> {
+    /// How weights of tokens follow from losses; `None` where they are constant: those of the micro batch, or one each.
+    fn weigh(&self) -> Option<&dyn Weigh> {
         None
     }
 
-    /// Names of the means that a step reports in addition to the objective.
-    fn measures(&self) -> &[&'static str] {
-        self.weigh().map_or(&[], Weigh::metrics)
+    /// What it compares with a teacher, if it has one; such an objective has constant weights.
+    fn teacher(&self) -> Option<TeacherUse<'_>> {
+        None
+    }
+
+    /// Names of the means that a step reports besides the objective's: with constant weights those of its terms, where there are
+    /// several, and the distance of hidden states.
+    fn measures(&self) -> Vec<&'static str> {
+        if let Some(weigh) = self.weigh() {
+            return weigh.metrics().to_vec();
+        }
+        let terms = self.terms();
+        let several = terms.len() > 1;
+        let hidden = self.teacher().is_some_and(|teacher| teacher.hidden.is_some());
+        let names = terms.iter().filter(|_| several).map(|term| term.loss.name());
+        names.chain(hidden.then_some("hidden_distance")).collect()
     }
 
     /// Label metrics that a run reports if [`Goal::measured`] is set.
     fn measured(&self) -> Measured {
         Measured::Nothing
     }
+}
+
+/// A loss over logits in what is minimised.
+#[derive(Clone, Debug)]
+pub struct WeightedLoss {
+    /// Multiplies it. Of a [`Weigh`] a loss of weight 0 is given to it and has no gradient.
+    pub weight: f64,
+    /// The loss.
+    pub loss: Arc<dyn TileLoss>,
+}
+
+impl WeightedLoss {
+    /// A loss and its weight.
+    pub fn new(weight: f64, loss: impl TileLoss + 'static) -> WeightedLoss {
+        WeightedLoss { weight, loss: Arc::new(loss) }
+    }
+
+    /// The cross-entropy of labels.
+    pub fn cross_entropy() -> WeightedLoss {
+        WeightedLoss::new(1.0, CrossEntropyLoss::PLAIN)
+    }
+}
+
+/// What an objective compares with a teacher.
+#[derive(Clone, Copy, Debug)]
+pub struct TeacherUse<'a> {
+    /// The teacher's best tokens alone, from the micro batch; else a teacher runs with the step.
+    pub best: Option<Best>,
+    /// Hidden states, of a teacher that runs with the step.
+    pub hidden: Option<&'a Hidden>,
+}
+
+/// A teacher's best tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Best {
+    /// Number of tokens per label.
+    pub tokens: usize,
+    /// If true, the remaining mass is one more token; otherwise the best tokens are normalised to sum to one.
+    pub rest: bool,
 }
 
 /// Label metrics of the vocabulary's distribution, under TRL's names: the mean entropy in nats, and the share of labels
@@ -88,33 +143,20 @@ pub trait Weigh {
     /// Names of the entries of [`Weighed::metrics`], in order.
     fn metrics(&self) -> &[&'static str];
 
-    /// The model's heads that it uses.
-    fn asks(&self) -> Asks;
+    /// It asks the model's second head, of a few numbers a token: a reward, a value.
+    fn scores(&self) -> bool {
+        false
+    }
 
     /// Adds derived values to the means of a step.
     fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
-
-    /// Divides the logits before log-probabilities are computed.
-    fn temperature(&self) -> f64 {
-        1.0
-    }
 
     /// True if log-probabilities are over the tokens from which each label was sampled only ([`crate::Rolled::kept`]).
     fn keeps(&self) -> bool {
         false
     }
 
-    /// A second temperature for losses that the gradient treats as constants.
-    fn also_at(&self) -> Option<f64> {
-        None
-    }
-
-    /// Use of the entropy of the distribution at each label.
-    fn entropies(&self) -> OfEntropy {
-        OfEntropy::Unasked
-    }
-
-    /// True if an in-memory reference runs in each step; otherwise the source of the micro-batches has run it.
+    /// A reference that is in memory is asked for the first term in each step; else whoever makes micro batches has asked it.
     fn asks_reference(&self) -> bool {
         true
     }
@@ -134,52 +176,16 @@ pub trait Weigh {
     fn weigh(&self, answers: &Answers<'_>) -> Weighed;
 }
 
-/// Use of the entropies of the distributions at labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfEntropy {
-    /// Not computed.
-    Unasked,
-    /// Passed in [`Answers::entropies`].
-    Asked,
-    /// Passed as well, and the sum depends on them: [`Weighed::entropies`].
-    Learned,
-}
-
-/// The model's heads that an objective uses; the others are not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
-    /// The vocabulary head.
-    Vocabulary,
-    /// The head with a few numbers per token: a reward, a value.
-    Scores,
-    /// Both.
-    Both,
-}
-
-impl Asks {
-    /// True if the vocabulary head is used.
-    pub fn vocabulary(self) -> bool {
-        self != Asks::Scores
-    }
-
-    /// True if the head of scores is used.
-    pub fn scores(self) -> bool {
-        self != Asks::Vocabulary
-    }
-}
-
 /// A micro-batch and the model's outputs for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answers<'a> {
     /// The whole stream.
     pub micro: &'a MicroBatch,
-    /// Negative natural log-probability of each token's label; 0 without a label. Empty if the head was not run.
+    /// The first of [`Objective::terms`], of each token: minus the natural log-probability of its label; 0 where there is none. Empty
+    /// without terms.
     pub losses: &'a [f32],
-    /// The same losses at the temperature of [`Weigh::also_at`]; empty without one.
-    pub also: &'a [f32],
-    /// Entropy in nats of the distribution at each token's label; 0 without a label. Empty unless [`Weigh::entropies`]
-    /// needs it.
-    pub entropies: &'a [f32],
+    /// The other terms.
+    pub others: &'a [Vec<f32>],
     /// Outputs of the second head, token by token. Empty if it was not run.
     pub scores: &'a [f32],
     /// The token with which the model pads its batches ([`fathom_model::scored_at`]).
@@ -189,7 +195,7 @@ pub struct Answers<'a> {
 impl<'a> Answers<'a> {
     /// Outputs of the vocabulary head only.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
-        Answers { micro, losses, also: &[], entropies: &[], scores: &[], padding: None }
+        Answers { micro, losses, others: &[], scores: &[], padding: None }
     }
 
     /// Sum of the log-probabilities of a document's labels, added in token order.
@@ -215,14 +221,24 @@ impl<'a> Answers<'a> {
 pub struct Weighed {
     /// The sum.
     pub loss: f64,
-    /// Derivative of the sum by the loss of each token of the stream, if the vocabulary head was run.
+    /// Its derivative by the first term of each token of the stream, if there are terms.
     pub weights: Vec<f32>,
-    /// Derivative by the entropy at each token, if the objective learns from entropies.
-    pub entropies: Vec<f32>,
+    /// Its derivative by the other terms; anything for those of weight 0.
+    pub others: Vec<Vec<f32>>,
     /// Derivative by each score, if the second head was run.
     pub scores: Vec<f32>,
     /// A sum and its divisor for each name of [`Weigh::metrics`].
     pub metrics: Vec<[f64; 2]>,
+}
+
+impl Weighed {
+    /// Its derivative by a term; empty on a machine without data.
+    pub(crate) fn by(&self, term: usize) -> &[f32] {
+        match term {
+            0 => &self.weights,
+            _ => self.others.get(term - 1).map_or(&[], Vec::as_slice),
+        }
+    }
 }
 
 /// The cross-entropy of the next token, weighted if the micro-batch has weights, whose sum is then the divisor.
@@ -240,10 +256,6 @@ impl Objective for CrossEntropy {
         }
         let labelled = micro.weights.iter().zip(&micro.labels).filter(|(_, label)| **label >= 0);
         labelled.map(|(weight, _)| f64::from(*weight)).sum()
-    }
-
-    fn weigh(&self) -> Option<&dyn Weigh> {
-        None
     }
 
     fn measured(&self) -> Measured {
@@ -278,10 +290,6 @@ impl Weigh for Dft {
     /// The mean cross-entropy, which the objective itself does not show.
     fn metrics(&self) -> &[&'static str] {
         &["cross_entropy"]
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
@@ -344,9 +352,15 @@ impl Goal {
         !self.before.is_empty() || !self.after.is_empty()
     }
 
+    /// The machine adds up some of what a step reports.
+    pub(crate) fn adds(&self) -> bool {
+        self.measured() != Measured::Nothing
+            || (self.objective.weigh().is_none() && !self.objective.measures().is_empty())
+    }
+
     /// Names of the means that a step reports in addition to the objective.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        [self.objective.measures(), self.measured().names()].concat()
+        [&self.objective.measures(), self.measured().names()].concat()
     }
 
     /// Number of accumulators for them; label metrics are the last two.

@@ -1,6 +1,6 @@
 //! A forward pass over one micro-batch and all stages of a pipeline, which evaluates labels without gradients.
 
-use fathom_grad::{Counters, Eval, Scope, Tables};
+use fathom_grad::{Counters, Eval, Scope, Tables, TileLoss};
 use fathom_model::ModelView;
 use fathom_tensor::Tensor;
 
@@ -17,15 +17,13 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Negative natural log-probability of each label of the stream at a temperature, in token order; 0 without a
-    /// label. Empty on ranks without the end of the model, and without data. All ranks that share the micro-batch call
-    /// this together.
-    pub fn losses(&self, micro: &MicroBatch, temperature: f64) -> Vec<f32> {
+    /// A loss of each label of the stream, in token order; 0 without a label. Empty on ranks without the end of the
+    /// model, and without data. All ranks that share the micro-batch call this together.
+    pub fn losses(&self, micro: &MicroBatch, loss: &dyn TileLoss) -> Vec<f32> {
         let loaded = Loaded::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
-        hidden.map_or_else(Vec::new, |hidden| {
-            loaded.losses(self.of.model, &self.scope(&loaded), &hidden, temperature)
-        })
+        hidden
+            .map_or_else(Vec::new, |hidden| loaded.losses(self.of.model, &self.scope(&loaded), &hidden, loss))
     }
 
     /// Output of the second head, one number per token; empty where [`Pass::losses`] is.

@@ -12,7 +12,6 @@ use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
 use crate::error::{Error, Result};
-use crate::needs_corpus;
 use crate::policy::check::{check as of_policy, stages as room_for_answers};
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};

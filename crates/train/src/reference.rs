@@ -117,6 +117,8 @@ impl Trainer {
         how: &InStep,
     ) -> Option<Vec<MicroBatch>> {
         let weigh = how.goal.objective.weigh()?;
+        let terms = how.goal.objective.terms();
+        let first = &*terms.first()?.loss;
         let device = &self.device;
         // A single micro-batch of a step has all totals itself.
         let others = micro_batches.len() > 1 || device.mesh.size(Axis::Dp) > 1;
@@ -129,14 +131,14 @@ impl Trainer {
         if let Some(reference) = reference {
             let pass = reference.pass(self, how);
             for micro in &mut all {
-                let losses = pass.losses(micro, weigh.temperature());
+                let losses = pass.losses(micro, first);
                 micro.reference = losses.into_iter().map(|loss| -loss).collect();
             }
         }
         if looks {
             let pass = self.pass(how);
             let ahead = all.iter().map(|micro| {
-                let losses = pass.losses(micro, weigh.temperature());
+                let losses = pass.losses(micro, first);
                 if losses.is_empty() { [0.0; 2] } else { weigh.ahead(&Answers::of(micro, &losses)) }
             });
             let [sum, count] =

@@ -16,7 +16,7 @@ use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 use crate::error::Result;
 use crate::loaded::{Loaded, Minimised};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Goal, Measured};
+use crate::objective::Goal;
 use crate::parallel::pipeline::{Lap, Pipeline, Watch};
 use crate::parallel::{self, Ranks, Sharding, shares};
 use crate::reference::Reference;
@@ -224,8 +224,7 @@ impl Trainer {
         let sums = how.goal.sums();
         *self.metrics.borrow_mut() = vec![[0.0; 2]; sums];
         self.make_sums(how);
-        let adds = how.goal.objective.distils().is_some() || how.goal.measured() != Measured::Nothing;
-        self.terms = adds.then(|| {
+        self.terms = how.goal.adds().then(|| {
             self.device.pool.enter("metrics", -1);
             self.device.zeros(sums, 1, DType::F32, Category::Data)
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fathom_grad::{Grads, Labels, ParamId, Places, Tape};
+use fathom_grad::{Grads, Labels, LossTerm, ParamId, Places, Tape};
 use fathom_model::{SINGLE, SaveOptions, export_tensors};
 use fathom_tensor::{Category, DType};
 
@@ -60,7 +60,8 @@ fn run(subject: &Subject) -> Gradients {
     let places = Places::linear();
     let mut tape = Tape::new(subject.scope(), &places);
     let hidden = model.forward(&mut tape);
-    let dhidden = model.head(0.0).loss(tape.scope(), &hidden, &labels, &losses, &mut grads);
+    let dhidden =
+        model.head(0.0).loss(tape.scope(), &hidden, &labels, &[LossTerm::cross_entropy(&losses)], &mut grads);
     drop(hidden);
     tape.backward(dhidden, &mut grads);
     let targets = ids.len() - 1;

@@ -4,6 +4,7 @@ use fathom_tensor::{DType, Machine};
 
 use super::Head;
 use crate::graph::Spread;
+use crate::tiles;
 
 impl Head {
     /// The tokens in the order of the head, which its labels, weights and losses have: stream order, except that with
@@ -25,7 +26,7 @@ impl Head {
         let rows = tokens / share;
         let by_rank = Head::by_rank(tokens, spread, tile_rows);
         let tile = Head::gradient_rows(machine, vocab, dtype) / share;
-        let tiles = Head::tiles(rows, tile.max(1));
+        let tiles = tiles::all(rows, tile.max(1));
         tiles
             .flat_map(|tile| {
                 (0..share).flat_map(move |rank| tile.clone().map(move |row| (rank, row))).collect::<Vec<_>>()

@@ -1,6 +1,7 @@
 //! The fused loss against its definition: `f = softcap(scale (x W^T + b))`, `lse = log sum exp f`, and a token's loss
 //! `lse - f[label] + z lse^2` (z-loss: Chowdhery et al., 2022, section 5; cap: Gemma 2, 2024, section 2).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
@@ -132,16 +133,15 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let counters = Counters::default();
     let scope = &Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = upload(device, &numbers.x, dtype, Category::Data, false);
-    let labels = Labels {
-        ids: device.from_i32(&numbers.labels, Category::Data),
-        weights: numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false)),
-        kept: case.some.then(|| kept(device, &numbers.kept)),
-        measures: None,
-    };
+    let ids_of_labels = device.from_i32(&numbers.labels, Category::Data);
+    let labels =
+        Labels { kept: case.some.then(|| kept(device, &numbers.kept)), ..Labels::plain(ids_of_labels) };
+    let weights = numbers.weights.as_ref().map(|w| upload(device, w, DType::F32, Category::Data, false));
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
+    let term = LossTerm { weights, ..LossTerm::cross_entropy(&losses) };
     let head =
         Head { weight: ids[0], bias: case.bias.then_some(ids[1]), how: case.how, first: 0, term: None };
-    let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
+    let dx = head.loss(scope, &x, &labels, std::slice::from_ref(&term), &mut grads);
     let found = Results {
         losses: download(device, &losses),
         dx: download(device, &dx),
@@ -152,10 +152,11 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
 
     // The two halves of the general path give the same bits.
     let again = device.empty(1, case.tokens, DType::F32, Category::Data);
-    head.losses(scope, &x, &labels, &again);
+    head.losses(scope, &x, &labels, &[LossTerm::cross_entropy(&again)]);
     assert_eq!(download(device, &again), found.losses);
     grads.clear(device);
-    let again = head.weighted_backward(scope, &x, &labels, &mut grads);
+    let unwanted = LossTerm { losses: None, ..term };
+    let again = head.loss(scope, &x, &labels, &[unwanted], &mut grads);
     assert_eq!(download(device, &again), found.dx);
     assert_eq!(download(device, grads.get(ids[0]).unwrap()), found.dw);
     assert_eq!(download(device, grads.get(ids[1]).unwrap()), found.db);
@@ -262,9 +263,9 @@ fn low_rank_terms() {
     let x = upload(device, &numbers.x, DType::F32, Category::Data, false);
     let labels = Labels::plain(device.from_i32(&numbers.labels, Category::Data));
     let losses = device.empty(1, case.tokens, DType::F32, Category::Data);
-    let term = Some(HeadTerm { a: ids[1], b: ids[2], scale });
-    let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term };
-    let dx = head.loss(scope, &x, &labels, &losses, &mut grads);
+    let low = Some(HeadTerm { a: ids[1], b: ids[2], scale });
+    let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term: low };
+    let dx = head.loss(scope, &x, &labels, &[LossTerm::cross_entropy(&losses)], &mut grads);
     let sum = |n: usize, f: &dyn Fn(usize) -> f64| f64::from(scale) * (0..n).map(f).sum::<f64>();
     let dw = &expected.dw;
     let da = Matrix::new(rank, case.hidden, |r, c| sum(case.vocab, &|v| b[(v, r)] * dw[(v, c)]));

@@ -8,8 +8,8 @@ use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counters, Counts, CpComm, Ctx, Grads,
-    Head, HeadUse, Labels, LayoutSizes, Modules, Offload, Param, ParamId, Params, Place, Places, RopeUse,
-    Rotation, Scope, Segments, Sharing, Tape, Update, Val,
+    Head, HeadUse, Labels, LayoutSizes, LossTerm, Modules, Offload, Param, ParamId, Params, Place, Places,
+    RopeUse, Rotation, Scope, Segments, Sharing, Tape, Update, Val,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
@@ -427,7 +427,8 @@ impl Stack {
             first: 0,
             term: None,
         };
-        let dhidden = head.loss(tape.scope(), &hidden, &labels, &losses, &mut self.grads);
+        let dhidden =
+            head.loss(tape.scope(), &hidden, &labels, &[LossTerm::cross_entropy(&losses)], &mut self.grads);
         drop(hidden);
         device.machine.sum(&losses, &self.loss);
         tape.backward(dhidden, &mut self.grads);

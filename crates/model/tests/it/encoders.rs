@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_base::TextIds;
 use fathom_cpu::Cpu;
-use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
+use fathom_grad::{Counters, Grads, Labels, LossTerm, Places, Scope, Tape};
 use fathom_model::{Encoder, EncoderSpec, Sentence, Task};
 use fathom_tensor::{Category, DType, Device};
 use serde::Deserialize;
@@ -213,7 +213,13 @@ fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
     let losses = device.zeros(1, batch.tokens, DType::F32, Category::Activations);
     let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
     let x = encoder.loaded.model.forward(&mut tape);
-    let dx = encoder.loaded.model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads);
+    let dx = encoder.loaded.model.head(0.0).loss(
+        tape.scope(),
+        &x,
+        &labels,
+        &[LossTerm::cross_entropy(&losses)],
+        &mut grads,
+    );
     drop(x);
     tape.backward(dx, &mut grads);
     (device.to_f32(&losses).iter().map(|loss| f64::from(*loss)).sum(), grads)

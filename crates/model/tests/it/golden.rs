@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
-    AdamW, AdamWSettings, Batch, Counters, Eval, Grads, Labels, Params, Places, Scope, Tape, Update,
+    AdamW, AdamWSettings, Batch, Counters, Eval, Grads, Labels, LossTerm, Params, Places, Scope, Tape, Update,
 };
 use fathom_model::{Caps, Model, PackedTokens, SafeTensors, SaveOptions, Source, export_tensors, load, open};
 use fathom_tensor::{Category, DType, Device, Tensor};
@@ -53,7 +53,7 @@ struct Run {
     model: Model,
     params: Params,
     batch: Batch,
-    labels: Labels,
+    labels: Labels<'static>,
     counters: Counters,
 }
 
@@ -84,7 +84,13 @@ impl Run {
         let mut tape = Tape::new(self.scope(), places);
         let losses = self.device.zeros(1, self.batch.tokens, DType::F32, Category::Activations);
         let x = self.model.forward(&mut tape);
-        let dx = self.model.head(0.0).loss(tape.scope(), &x, &self.labels, &losses, grads);
+        let dx = self.model.head(0.0).loss(
+            tape.scope(),
+            &x,
+            &self.labels,
+            &[LossTerm::cross_entropy(&losses)],
+            grads,
+        );
         drop(x);
         tape.backward(dx, grads);
         losses

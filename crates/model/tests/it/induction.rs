@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{Counters, Grads, Labels, Places, Scope, Tape};
+use fathom_grad::{Counters, Grads, Labels, LossTerm, Places, Scope, Tape};
 use fathom_model::{
     Caps, Init, LlamaSizes, Model, PackedTokens, Spec, initialise, initialise_induction, lacks_for_induction,
 };
@@ -46,7 +46,7 @@ fn repeated(spec: &Spec, start: impl Fn(&Device, &Model, &mut fathom_grad::Param
     let mut tape = Tape::new(scope, &places);
     let losses = device.zeros(1, ids.len(), DType::F32, Category::Activations);
     let x = model.forward(&mut tape);
-    drop(model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads));
+    drop(model.head(0.0).loss(tape.scope(), &x, &labels, &[LossTerm::cross_entropy(&losses)], &mut grads));
     let losses = device.to_f32(&losses);
     let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
     [mean(&losses[..LIST - 1]), mean(&losses[LIST..])]

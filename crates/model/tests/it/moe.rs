@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{Counters, Grads, Labels, Places, RouterCosts, Scope, Tape};
+use fathom_grad::{Counters, Grads, Labels, LossTerm, Places, RouterCosts, Scope, Tape};
 use fathom_model::{Capacity, Caps, Drops, Init, MODULES, Model, Moe, PackedTokens, Spec, initialise, open};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
 
@@ -41,7 +41,7 @@ fn pass(machine: Arc<dyn Machine>, spec: &Spec, dtype: DType, places: &Places) -
     let mut tape = Tape::new(scope, places);
     let losses = device.zeros(1, TOKENS, DType::F32, Category::Activations);
     let x = model.forward(&mut tape);
-    let dx = model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads);
+    let dx = model.head(0.0).loss(tape.scope(), &x, &labels, &[LossTerm::cross_entropy(&losses)], &mut grads);
     drop(x);
     tape.backward(dx, &mut grads);
     Pass {

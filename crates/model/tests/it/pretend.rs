@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, Places, Scope, Tape, Val};
+use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, LossTerm, Places, Scope, Tape, Val};
 use fathom_model::{
     Caps, Config, Custom, Family, Ffn, InFiles, Init, LayerSpec, LinearParams, Linears, LlamaSizes, Mixer,
     Model, Module, Names, NarrowLayers, PackedTokens, Parallel, Portion, Projection, Residual, SafeTensors,
@@ -108,7 +108,7 @@ fn pass(device: &Device, (model, params): (&Model, &fathom_grad::Params), places
     let mut tape = Tape::new(Scope { device, params, batch: (&batch).into(), counters: &counters }, places);
     let losses = device.zeros(1, TOKENS, DType::F32, Category::Activations);
     let x = model.forward(&mut tape);
-    let dx = model.head(0.0).loss(tape.scope(), &x, &labels, &losses, &mut grads);
+    let dx = model.head(0.0).loss(tape.scope(), &x, &labels, &[LossTerm::cross_entropy(&losses)], &mut grads);
     drop(x);
     tape.backward(dx, &mut grads);
     (device.to_f32(&losses).iter().map(|loss| f64::from(*loss)).sum(), grads)

@@ -181,7 +181,7 @@ impl<'a> Pipeline<'a> {
             let sending = pp.exchange(device, "forward", &[(self.neighbour(pp, true), &y)], &[]);
             return Waiting { tape, dy: None, sending: Some(sending), rows };
         }
-        let dy = micro.judge(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
+        let dy = micro.minimise(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
         Waiting { tape, dy: Some(dy), sending: None, rows }
     }

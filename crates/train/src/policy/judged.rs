@@ -1,5 +1,7 @@
 //! Evaluation of existing answers by models: log-probabilities under a reference, values of a second head.
 
+use fathom_grad::CrossEntropyLoss;
+
 use super::kept::Rolled;
 use super::pack::{Doc, nothing, stream};
 use super::replicas::{Replica, fetches, rings};
@@ -27,7 +29,7 @@ impl Question {
         match self {
             Question::Values => pass.values(micro),
             Question::Logps(temperature) => {
-                pass.losses(micro, temperature).into_iter().map(|loss| -loss).collect()
+                pass.losses(micro, &CrossEntropyLoss { temperature }).into_iter().map(|loss| -loss).collect()
             }
         }
     }

@@ -4,8 +4,10 @@
 
 use std::ops::Range;
 
+use fathom_grad::{CrossEntropyLoss, EntropyLoss};
+
 use crate::micro_batch::MicroBatch;
-use crate::objective::{self, Answers, Asks, Objective, OfEntropy, Weigh, Weighed};
+use crate::objective::{self, Answers, Objective, Weigh, Weighed, WeightedLoss};
 
 /// The loss of a token with ratio `r` (current to sampled) and advantage `A`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -277,13 +279,13 @@ impl Policy {
             return None;
         }
         let labelled = labelled(answers.micro);
-        let mut sorted: Vec<f32> = labelled.clone().map(|at| answers.entropies[at]).collect();
+        let mut sorted: Vec<f32> = labelled.clone().map(|at| answers.others[0][at]).collect();
         sorted.sort_by(f32::total_cmp);
         let place = (1.0 - self.entropies.top) as f32 * sorted.len().saturating_sub(1) as f32;
         let [below, above] = [place.floor(), place.ceil()].map(|at| sorted.get(at as usize).copied());
         let least = below.zip(above).map_or(0.0, |(below, above)| below + (above - below) * place.fract());
-        let mut kept = vec![false; answers.entropies.len()];
-        labelled.for_each(|at| kept[at] = answers.entropies[at] >= least);
+        let mut kept = vec![false; answers.others[0].len()];
+        labelled.for_each(|at| kept[at] = answers.others[0][at] >= least);
         Some(kept)
     }
 
@@ -294,11 +296,12 @@ impl Policy {
         let tokens = labelled(answers.micro).filter(counts);
         let each =
             self.entropies.coefficient * self.count(answers.micro) / tokens.clone().count().max(1) as f64;
-        weighed.entropies = vec![0.0; answers.entropies.len()];
+        let mut by = vec![0.0; answers.others[0].len()];
         for at in tokens {
-            weighed.loss -= each * f64::from(answers.entropies[at]);
-            weighed.entropies[at] = -each as f32;
+            weighed.loss -= each * f64::from(answers.others[0][at]);
+            by[at] = -each as f32;
         }
+        weighed.others = vec![by];
     }
 
     /// Adds an answer's terms. `kept` selects the tokens whose surrogates count, if not all do.
@@ -407,6 +410,15 @@ impl Objective for Policy {
         }
     }
 
+    /// The cross-entropy, and the entropy if it counts or chooses tokens.
+    fn terms(&self) -> Vec<WeightedLoss> {
+        let (temperature, Entropies { top, coefficient }) = (self.temperature, self.entropies);
+        let entropy = WeightedLoss::new(f64::from(coefficient != 0.0), EntropyLoss { temperature });
+        let asked = coefficient != 0.0 || top < 1.0;
+        let cross_entropy = WeightedLoss::new(1.0, CrossEntropyLoss { temperature });
+        [cross_entropy].into_iter().chain(asked.then_some(entropy)).collect()
+    }
+
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
     }
@@ -421,8 +433,8 @@ impl Weigh for Policy {
         &METRICS
     }
 
-    fn asks(&self) -> Asks {
-        if self.values.is_some() { Asks::Both } else { Asks::Vocabulary }
+    fn scores(&self) -> bool {
+        self.values.is_some()
     }
 
     /// The reference is evaluated once per rollout instead.
@@ -430,20 +442,8 @@ impl Weigh for Policy {
         false
     }
 
-    fn temperature(&self) -> f64 {
-        self.temperature
-    }
-
     fn keeps(&self) -> bool {
         self.keeps
-    }
-
-    fn entropies(&self) -> OfEntropy {
-        match self.entropies {
-            Entropies { coefficient, .. } if coefficient != 0.0 => OfEntropy::Learned,
-            Entropies { top, .. } if top < 1.0 => OfEntropy::Asked,
-            _ => OfEntropy::Unasked,
-        }
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use fathom_grad::EntropyLoss;
+
 use super::{answer, logps};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, OfEntropy, Weigh, Weighed};
+use crate::objective::{Answers, Objective, Weigh, Weighed, WeightedLoss};
 use crate::preference::Slope;
 
 /// The objective for labelled answers. Each is followed by its prompt with another row's answer: the reference point of
@@ -43,6 +45,12 @@ impl Objective for Wanted {
         (micro.facts.documents() / 2) as f64
     }
 
+    /// The cross-entropy, and the entropy to be reported.
+    fn terms(&self) -> Vec<WeightedLoss> {
+        let entropy = WeightedLoss::new(0.0, EntropyLoss { temperature: 1.0 });
+        vec![WeightedLoss::cross_entropy(), entropy]
+    }
+
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
     }
@@ -51,15 +59,6 @@ impl Objective for Wanted {
 impl Weigh for Wanted {
     fn metrics(&self) -> &[&'static str] {
         &METRICS
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
-    }
-
-    /// Entropies are over the rows' own answers, without the mismatched ones.
-    fn entropies(&self) -> OfEntropy {
-        OfEntropy::Asked
     }
 
     fn looks_ahead(&self) -> bool {
@@ -90,7 +89,9 @@ impl Weigh for Wanted {
             let loss = (-gain.sigmoid() + 1.0) * weight;
             weighed.loss += loss.value;
             answer(micro, doc).for_each(|at| weighed.weights[at] = -loss.by[0] as f32);
-            for entropy in answer(micro, doc).filter_map(|at| answers.entropies.get(at)) {
+            // Of the answers alone: those that were mismatched are not the rows'.
+            let entropies = answers.others.first().map_or(&[][..], Vec::as_slice);
+            for entropy in answer(micro, doc).filter_map(|at| entropies.get(at)) {
                 metrics[5] = [metrics[5][0] + f64::from(*entropy), metrics[5][1] + 1.0];
             }
             let side = usize::from(!wanted);

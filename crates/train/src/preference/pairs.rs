@@ -1,10 +1,12 @@
 //! Pairs of answers, the chosen one first.
 
+use fathom_grad::CrossEntropyLoss;
+
 use super::losses::{Pair, transported};
 use super::slope::Slope;
 use super::{Settings, answer, length};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Measured, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Measured, Objective, Weigh, Weighed, WeightedLoss};
 
 /// The objective of learning from pairs.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +45,7 @@ const SHARPER: f64 = 0.5;
 /// (WPO, equation 2).
 fn likeness(answers: &Answers<'_>, doc: usize) -> f64 {
     let each =
-        answer(answers.micro, doc).map(|at| f64::from(answers.losses[at]) - f64::from(answers.also[at]));
+        answer(answers.micro, doc).map(|at| f64::from(answers.losses[at]) - f64::from(answers.others[0][at]));
     let (sum, count) = each.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
     f64::exp(sum / f64::max(count, 1.0))
 }
@@ -109,6 +111,13 @@ impl Objective for Pairs {
         (micro.facts.documents() / 2) as f64
     }
 
+    /// The cross-entropy; of a sharper distribution too, constant for the gradient, if pairs are weighted.
+    fn terms(&self) -> Vec<WeightedLoss> {
+        let sharper = WeightedLoss::new(0.0, CrossEntropyLoss { temperature: SHARPER });
+        let also = self.0.weighting.then_some(sharper);
+        [WeightedLoss::cross_entropy()].into_iter().chain(also).collect()
+    }
+
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
     }
@@ -125,14 +134,6 @@ impl Weigh for Pairs {
             0.0 => &METRICS[..6],
             _ => &METRICS[..7],
         }
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
-    }
-
-    fn also_at(&self) -> Option<f64> {
-        self.0.weighting.then_some(SHARPER)
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {

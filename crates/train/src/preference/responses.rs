@@ -8,7 +8,7 @@
 
 use super::{answer, length};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Objective, Weigh, Weighed};
 
 /// The objective for such groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +60,6 @@ impl Objective for Responses {
 impl Weigh for Responses {
     fn metrics(&self) -> &[&'static str] {
         &METRICS
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
     }
 
     /// For each prompt `sum_i (w_i - b_i) NLL_i`, divided by the mean length of its answers.
@@ -150,14 +146,7 @@ mod tests {
             let (micro, losses) = group(losses);
             let weighed = Weigh::weigh(
                 &objective,
-                &Answers {
-                    micro: &micro,
-                    losses: &losses,
-                    also: &[],
-                    entropies: &[],
-                    scores: &[],
-                    padding: None,
-                },
+                &Answers { micro: &micro, losses: &losses, others: &[], scores: &[], padding: None },
             );
             (weighed, Objective::count(&objective, &micro))
         };

@@ -4,7 +4,7 @@ use fathom_model::scored_at;
 
 use super::slope::Slope;
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Asks, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Objective, Weigh, Weighed, WeightedLoss};
 
 /// Loss of the scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,6 +125,11 @@ impl Objective for Reward {
         }
     }
 
+    /// Scores alone.
+    fn terms(&self) -> Vec<WeightedLoss> {
+        Vec::new()
+    }
+
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
     }
@@ -139,8 +144,8 @@ impl Weigh for Reward {
         }
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Scores
+    fn scores(&self) -> bool {
+        true
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {

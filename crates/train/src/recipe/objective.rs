@@ -168,7 +168,7 @@ recipe! {
         pub ref_model_mixup_alpha: Option<f64> [Above0(1.0)],
         /// With `sync_ref_model`: steps from one move to the next. None for 512.
         pub ref_model_sync_steps: Option<usize> [Whole(1, u64::MAX)],
-        /// Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO). Computes the logits a third time.
+        /// Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO).
         pub use_weighting: bool = false,
         /// Fraction of the labels that are taken for wrong.
         pub label_smoothing: f64 [Real(0.0, 0.499)] = 0.0,

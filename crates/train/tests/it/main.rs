@@ -34,6 +34,7 @@ mod solve_mesh;
 mod state;
 mod step;
 mod survive;
+mod terms;
 mod timed;
 
 use std::collections::BTreeMap;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use fathom_grad::Places;
+use fathom_grad::{EntropyLoss, Places};
 use fathom_model::{Caps, Spec};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{
-    Answers, Asks, CrossEntropy, Goal, InStep, Measured, MicroBatch, Objective, OfEntropy, Weigh, Weighed,
+    Answers, CrossEntropy, Goal, InStep, Measured, MicroBatch, Objective, Weigh, Weighed, WeightedLoss,
 };
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
@@ -37,10 +37,6 @@ impl Objective for Pairs {
 impl Weigh for Pairs {
     fn metrics(&self) -> &[&'static str] {
         &["margin", "tokens"]
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
@@ -77,6 +73,11 @@ impl Objective for Sure {
         micro.valid() as f64
     }
 
+    fn terms(&self) -> Vec<WeightedLoss> {
+        let entropy = WeightedLoss::new(1.0, EntropyLoss { temperature: 1.0 });
+        vec![WeightedLoss::cross_entropy(), entropy]
+    }
+
     fn weigh(&self) -> Option<&dyn Weigh> {
         Some(self)
     }
@@ -91,20 +92,13 @@ impl Weigh for Sure {
         &[]
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
-    }
-
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
         let weights: Vec<f32> = answers.losses.iter().map(|loss| (-loss).exp()).collect();
         let each = answers.losses.iter().zip(&weights).map(|(loss, weight)| f64::from(loss * weight));
-        let entropy: f64 = answers.entropies.iter().map(|entropy| f64::from(*entropy)).sum();
-        let entropies = vec![0.2; answers.entropies.len()];
-        Weighed { loss: each.sum::<f64>() + 0.2 * entropy, weights, entropies, ..Weighed::default() }
-    }
-
-    fn entropies(&self) -> OfEntropy {
-        OfEntropy::Learned
+        let entropies = &answers.others[0];
+        let entropy: f64 = entropies.iter().map(|entropy| f64::from(*entropy)).sum();
+        let others = vec![vec![0.2; entropies.len()]];
+        Weighed { loss: each.sum::<f64>() + 0.2 * entropy, weights, others, ..Weighed::default() }
     }
 }
 
@@ -131,19 +125,15 @@ impl Weigh for Slow {
         &[]
     }
 
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
-    }
-
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
         let loss = answers.losses.iter().map(|loss| f64::from(*loss)).sum();
         Weighed { loss, weights: vec![1.0; answers.losses.len()], ..Weighed::default() }
     }
 }
 
-/// The squared error of a second head with two scores, used alone or with the vocabulary head.
+/// The squared error of a second head of two scores, with the terms of the vocabulary's.
 #[derive(Debug)]
-struct Values(Asks);
+struct Values(Vec<WeightedLoss>);
 
 impl Objective for Values {
     fn name(&self) -> &'static str {
@@ -152,6 +142,10 @@ impl Objective for Values {
 
     fn count(&self, micro: &MicroBatch) -> f64 {
         micro.valid() as f64
+    }
+
+    fn terms(&self) -> Vec<WeightedLoss> {
+        self.0.clone()
     }
 
     fn weigh(&self) -> Option<&dyn Weigh> {
@@ -164,8 +158,8 @@ impl Weigh for Values {
         &["error"]
     }
 
-    fn asks(&self) -> Asks {
-        self.0
+    fn scores(&self) -> bool {
+        true
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {
@@ -241,8 +235,8 @@ fn sums_over_documents_are_the_same_on_every_mesh() {
         (Arc::new(CrossEntropy), crate::mesh::spec),
         (Arc::new(Pairs), crate::mesh::spec),
         (Arc::new(Sure), crate::mesh::spec),
-        (Arc::new(Values(Asks::Scores)), with_scores),
-        (Arc::new(Values(Asks::Both)), with_scores),
+        (Arc::new(Values(Vec::new())), with_scores),
+        (Arc::new(Values(vec![WeightedLoss::cross_entropy()])), with_scores),
     ];
     for (objective, spec) in objectives {
         let alone = Case { spec, ..ONE };
@@ -338,10 +332,6 @@ impl Objective for SlowWeighted {
 impl Weigh for SlowWeighted {
     fn metrics(&self) -> &[&'static str] {
         &[]
-    }
-
-    fn asks(&self) -> Asks {
-        Asks::Vocabulary
     }
 
     fn weigh(&self, answers: &Answers<'_>) -> Weighed {

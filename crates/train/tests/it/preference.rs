@@ -4,7 +4,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, Counters, Eval, Labels, Moments, Params, Places, Scope};
+use fathom_grad::{AdamWSettings, Counters, Eval, Labels, LossTerm, Moments, Params, Places, Scope};
 use fathom_model::{
     Adapter, AdapterMethod, Caps, Model, PackedTokens, Size, TrainableWeights, adapt, load, open,
 };
@@ -73,7 +73,7 @@ fn refer(micros: &mut [MicroBatch]) {
         let hidden = model.forward(&mut Eval::new(scope(), None, None));
         let labels = Labels::plain(device.from_i32(&micro.labels, Category::Data));
         let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
-        model.head(0.0).losses(&scope(), &hidden, &labels, &losses);
+        model.head(0.0).losses(&scope(), &hidden, &labels, &[LossTerm::cross_entropy(&losses)]);
         micro.reference = device.to_f32(&losses).into_iter().map(|loss| -loss).collect();
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fathom_model::{SafeTensors, Source};
 use fathom_train::policy::{AdvantageName, Policy, Scored, advantages};
 use fathom_train::recipe::{KlIn, PolicyName, RlTable};
-use fathom_train::{Answers, MicroBatch, Objective, OfEntropy, Rolled, Weigh, Weighed};
+use fathom_train::{Answers, MicroBatch, Objective, Rolled, Weigh, Weighed};
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -127,16 +127,9 @@ fn losses_are_those_of_trl() {
         }
         let policy = policy(case);
         let count = Objective::count(&policy, &micro);
-        let asked = Weigh::entropies(&policy) != OfEntropy::Unasked;
-        let entropies = if asked { entropies } else { Vec::new() };
-        let answers = Answers {
-            micro: &micro,
-            losses: &losses,
-            also: &[],
-            entropies: &entropies,
-            scores: &[],
-            padding: None,
-        };
+        let asked = Objective::terms(&policy).len() > 1;
+        let others = if asked { vec![entropies] } else { Vec::new() };
+        let answers = Answers { others: &others, ..Answers::of(&micro, &losses) };
         let weighed = Weigh::weigh(&policy, &answers);
         close(name, weighed.loss / count, case["value"].as_f64().unwrap(), 1e-5);
         let want = floats(&files, &format!("{name}.grad_logps"));
@@ -149,7 +142,7 @@ fn losses_are_those_of_trl() {
             }
         }
         if asked {
-            of_logits(name, &files, (&micro, &weighed, &entropies), count);
+            of_logits(name, &files, (&micro, &weighed, &others[0]), count);
         }
         let names = Weigh::metrics(&policy);
         for (key, want) in case["metrics"].as_object().unwrap() {
@@ -183,7 +176,7 @@ fn of_logits(
             let of_loss = p - f64::from(u8::from(micro.labels[at] == id as i32));
             // Derivative of an entropy H by a logit: -p (log p + H).
             let of_entropy = -p * (logit - sum + f64::from(entropies[at]));
-            let entropy = weighed.entropies.get(at).map_or(0.0, |by| f64::from(*by));
+            let entropy = weighed.others.first().map_or(0.0, |by| f64::from(by[at]));
             let found = (f64::from(weighed.weights[at]) * of_loss + entropy * of_entropy) / count;
             let want = want[row * vocab + id];
             assert!((found - want).abs() <= 1e-5 * most, "{name}: logits {row} {id}: {found} {want}");

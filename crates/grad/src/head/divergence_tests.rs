@@ -71,10 +71,6 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
     let load = |m: &Matrix, dtype| upload(device, m, dtype, Category::Data, false);
     let (x, y) = (load(&numbers.student, dtype), load(&numbers.teacher, dtype));
     let given = load(&numbers.weights, DType::F32);
-    let own = device.empty(1, tokens, DType::F32, Category::Data);
-    device.machine.scale(&given, 1.0 - case.ratio, &own);
-    let labels =
-        Labels { weights: Some(own), ..Labels::plain(device.from_i32(&numbers.labels, Category::Data)) };
     let [losses, divergences] = [0; 2].map(|_| device.empty(1, tokens, DType::F32, Category::Data));
     let head = Head { weight: ids[0], bias: None, how: case.how, first: 0, term: None };
     let other = Head { weight: ids[1], bias: None, how: case.of_teacher, first: 0, term: None };
@@ -92,15 +88,18 @@ fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) 
         None => Teacher::Model { head: other, scope, x: &y },
         Some((_, rest)) => Teacher::Best { ids: &best_ids, logps: &best_logps, rest },
     };
-    let taught = Taught {
-        teacher,
-        weights: &given,
-        losses: &divergences,
-        beta: case.beta,
-        temperature: case.temperature,
-        factor: case.ratio,
-    };
-    let dx = head.loss_and_divergence(scope, &x, (&labels, &losses, &taught), &mut grads);
+    let ids = device.from_i32(&numbers.labels, Category::Data);
+    let labels = Labels { teacher: Some(teacher), ..Labels::plain(ids) };
+    let divergence = DivergenceLoss { beta: case.beta, temperature: case.temperature };
+    let terms = [
+        LossTerm {
+            weights: Some(given.clone()),
+            factor: 1.0 - case.ratio,
+            ..LossTerm::cross_entropy(&losses)
+        },
+        LossTerm { weights: Some(given), factor: case.ratio, ..LossTerm::of(&divergence, &divergences) },
+    ];
+    let dx = head.loss(scope, &x, &labels, &terms, &mut grads);
     let found = [&losses, &divergences, &dx].map(|tensor| download(device, tensor));
     drop(dx);
     assert_eq!(device.pool.usage().by_category[Category::Activations], 0, "{case:?}");
@@ -176,12 +175,16 @@ fn entropies_and_their_gradient_are_their_definition() {
         let load = |m: &Matrix| upload(device, m, DType::F32, Category::Data, false);
         let (x, by, of_entropy) = (load(&x), load(&weights), load(&of_entropy));
         let [losses, each] = [0; 2].map(|_| device.empty(1, tokens, DType::F32, Category::Data));
-        let ids_of = || device.from_i32(&labels, Category::Data);
-        let head = Head { weight: ids[0], bias: None, how, first: 0, term: None }.at(temperature);
-        let measures = Measures { sums: None, of: None, each: Some(each.clone()) };
-        head.losses(scope, &x, &Labels { measures: Some(measures), ..Labels::plain(ids_of()) }, &losses);
-        let labels = Labels { weights: Some(by), ..Labels::plain(ids_of()) };
-        let dx = head.weighted_backward_with_entropy(scope, &x, (&labels, &of_entropy), &mut grads);
+        let labels = Labels::plain(device.from_i32(&labels, Category::Data));
+        let head = Head { weight: ids[0], bias: None, how, first: 0, term: None };
+        let (cross, entropy) = (CrossEntropyLoss { temperature }, EntropyLoss { temperature });
+        let terms = [
+            LossTerm { weights: Some(by), ..LossTerm::of(&cross, &losses) },
+            LossTerm { weights: Some(of_entropy), ..LossTerm::of(&entropy, &each) },
+        ];
+        head.losses(scope, &x, &labels, &terms);
+        let unwanted = terms.map(|term| LossTerm { losses: None, ..term });
+        let dx = head.loss(scope, &x, &labels, &unwanted, &mut grads);
         let found = [&each, &dx].map(|tensor| download(device, tensor));
         drop(dx);
         assert_eq!(device.pool.usage().by_category[Category::Activations], 0);
