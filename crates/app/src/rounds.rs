@@ -10,7 +10,7 @@ use fathom_base::recipe::Loaded;
 use fathom_base::{GenerateRequest, Sampling, human};
 use fathom_engine::{Engine, Limits};
 use fathom_text::Tokenizer;
-use fathom_text::chat::{Conversation, Said, Template};
+use fathom_text::chat::{Conversation, Speaker, Template};
 use fathom_text::lessons::{Columns, Prompt, prompts};
 use fathom_train::Outcome;
 use fathom_train::recipe::{Recipe, RoundsTable, WriteName};
@@ -275,7 +275,7 @@ fn conversation(
     }
     let asked = Conversation::asked(row, &keys)?.messages;
     let all = Conversation::read(row, &keys)?.map(|all| all.messages).unwrap_or_default();
-    let answer = all.into_iter().nth(asked.len()).filter(|message| message.by() == Said::Model);
+    let answer = all.into_iter().nth(asked.len()).filter(|message| message.by() == Speaker::Model);
     Ok((asked.into_iter().map(|message| message.said).collect(), answer.map(|message| message.said)))
 }
 

@@ -106,9 +106,9 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Documents and bytes dropped for one reason.
+/// Number of documents and bytes, such as those dropped for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dropped {
+pub struct DocumentCounts {
     /// Number of files or records.
     pub documents: u64,
     /// Their bytes as far as known: file size for files, text size for records.
@@ -150,12 +150,12 @@ pub struct Counters {
     /// Bytes of their text.
     pub read_bytes: u64,
     /// Dropped documents by reason.
-    pub dropped: BTreeMap<Reason, Dropped>,
+    pub dropped: BTreeMap<Reason, DocumentCounts>,
     /// The first [`Counters::LISTED`] damaged records; `dropped` counts all of them.
     pub damage: Vec<Damage>,
     /// Files dropped as [`Reason::NoReader`], by extension such as `.pdf`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub unread: BTreeMap<String, Dropped>,
+    pub unread: BTreeMap<String, DocumentCounts>,
 }
 
 impl Counters {
@@ -188,7 +188,7 @@ impl Counters {
 
     /// Summary by reason for an error or a terminal: `3 invalid UTF-8, 1 blank, 2 without a reader (2 .pdf)`.
     pub fn summary(&self) -> String {
-        let part = |(reason, dropped): (&Reason, &Dropped)| match reason {
+        let part = |(reason, dropped): (&Reason, &DocumentCounts)| match reason {
             Reason::NoReader if !self.unread.is_empty() => {
                 format!("{} {reason} ({})", dropped.documents, self.extensions())
             }
@@ -215,10 +215,10 @@ impl Counters {
         self.drop_documents(Reason::NoReader, 1, bytes);
         let extension = path.extension().map(|e| format!(".{}", e.to_string_lossy().to_lowercase()));
         let extension = extension.unwrap_or_else(|| "without extension".to_string());
-        self.add_unread(&extension, Dropped { documents: 1, bytes });
+        self.add_unread(&extension, DocumentCounts { documents: 1, bytes });
     }
 
-    fn add_unread(&mut self, extension: &str, files: Dropped) {
+    fn add_unread(&mut self, extension: &str, files: DocumentCounts) {
         let known = self.unread.len() < Self::EXTENSIONS || self.unread.contains_key(extension);
         let sum = self.unread.entry(if known { extension } else { "others" }.to_string()).or_default();
         sum.documents += files.documents;

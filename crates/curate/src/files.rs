@@ -167,7 +167,7 @@ pub(crate) struct Entry {
 }
 
 /// A file below a folder, not yet selected for reading.
-pub(crate) struct Found {
+pub(crate) struct CandidateFile {
     pub path: PathBuf,
     /// Path relative to the folder, with `/` on every system.
     pub relative: String,
@@ -196,7 +196,7 @@ pub(crate) fn below(
     links: Links,
     skip: fn(&str) -> bool,
     counters: &mut Counters,
-) -> Result<Vec<Found>, Error> {
+) -> Result<Vec<CandidateFile>, Error> {
     below_of(root, links, skip, Kind::of, counters)
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn below_of(
     skip: fn(&str) -> bool,
     kind: impl Fn(&Path) -> Option<Kind>,
     counters: &mut Counters,
-) -> Result<Vec<Found>, Error> {
+) -> Result<Vec<CandidateFile>, Error> {
     let unlisted = |e| Error::access(&root.display().to_string(), None, e);
     std::fs::read_dir(root).map_err(unlisted)?;
     let home = if links == Links::Within { Some(root.canonicalize().map_err(unlisted)?) } else { None };
@@ -253,7 +253,7 @@ pub(crate) fn below_of(
             continue;
         };
         let relative = relative_name(root, entry.path());
-        found.push(Found { path: entry.into_path(), relative, kind, bytes });
+        found.push(CandidateFile { path: entry.into_path(), relative, kind, bytes });
     }
     Ok(found)
 }

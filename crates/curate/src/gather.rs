@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 use crate::counters::{Counters, Reason};
 use crate::document::group_of;
 use crate::error::Error;
-use crate::files::{Entry, Found, Kind, Links, below, list_of};
+use crate::files::{CandidateFile, Entry, Kind, Links, below, list_of};
 use crate::read::packed::Codec;
 use crate::read::{Documents, ReadOptions};
 
@@ -73,13 +73,13 @@ pub fn gather(
     fallback: Option<&Path>,
     options: &GatherOptions,
 ) -> Result<Documents, Error> {
-    let Gathered { looked_at, entries, counters } = files(roots, fallback, options)?;
+    let FileSelection { looked_at, entries, counters } = files(roots, fallback, options)?;
     let read = ReadOptions { max_document_bytes: 2 * MAX_FILE_BYTES as usize, ..ReadOptions::default() };
     Ok(Documents::new(looked_at, entries, read, screen, counters))
 }
 
 /// Files selected by [`gather`], not yet read.
-pub(crate) struct Gathered {
+pub(crate) struct FileSelection {
     /// Searched folders, for messages.
     pub looked_at: String,
     pub entries: Vec<Entry>,
@@ -95,7 +95,7 @@ pub(crate) fn files(
     roots: &[PathBuf],
     fallback: Option<&Path>,
     options: &GatherOptions,
-) -> Result<Gathered, Error> {
+) -> Result<FileSelection, Error> {
     let mut counters = Counters::default();
     let mut looked_at = roots.to_vec();
     let mut crates = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) fn files(
         }
         entries.extend(krate.entries(taken));
     }
-    Ok(Gathered { looked_at: list_of(&looked_at), entries, counters })
+    Ok(FileSelection { looked_at: list_of(&looked_at), entries, counters })
 }
 
 /// Matches the build folders of Cargo and Fathom inside a repository.
@@ -130,7 +130,7 @@ fn is_build_folder(name: &str) -> bool {
 struct Crate {
     folder: PathBuf,
     name: String,
-    files: Vec<Found>,
+    files: Vec<CandidateFile>,
 }
 
 impl Crate {

@@ -12,12 +12,12 @@ pub const SEPARATOR: &str = "\n\n";
 pub fn group_documents<I: Iterator<Item = Result<Document, Error>>>(
     documents: I,
     target_bytes: usize,
-) -> Joined<I> {
-    Joined { documents, target_bytes, open: None, last: String::new(), waiting: None }
+) -> DocumentJoiner<I> {
+    DocumentJoiner { documents, target_bytes, open: None, last: String::new(), waiting: None }
 }
 
 /// Iterator of [`group_documents`]. An error is yielded after the document that was being joined.
-pub struct Joined<I> {
+pub struct DocumentJoiner<I> {
     documents: I,
     target_bytes: usize,
     /// Document being joined, with the source of its first part.
@@ -27,7 +27,7 @@ pub struct Joined<I> {
     waiting: Option<Error>,
 }
 
-impl<I> Joined<I> {
+impl<I> DocumentJoiner<I> {
     /// Returns the underlying iterator; a document being joined is lost.
     pub fn into_inner(self) -> I {
         self.documents
@@ -50,7 +50,7 @@ impl<I> Joined<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<Document, Error>>> Iterator for Joined<I> {
+impl<I: Iterator<Item = Result<Document, Error>>> Iterator for DocumentJoiner<I> {
     type Item = Result<Document, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -67,13 +67,13 @@ pub use corpus::{
     CorpusReport, CorpusSpec, Curation, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals,
     altered, build, built, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
 };
-pub use counters::{Counters, Damage, Dropped, Reason};
+pub use counters::{Counters, Damage, DocumentCounts, Reason};
 pub use dedup::{Sameness, Unique};
 pub use document::Document;
 pub use error::Error;
 pub use files::Format;
 pub use gather::{GatherOptions, default_roots, gather};
-pub use join::{Joined, SEPARATOR, group_documents};
+pub use join::{DocumentJoiner, SEPARATOR, group_documents};
 #[cfg(feature = "pipeline")]
 pub use quality::{QualityExamples, QualityReport, QualityTraining, train_quality};
 pub use read::{Charset, Columns, Documents, RawRecord, ReadOptions, html_to_text, open};

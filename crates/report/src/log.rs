@@ -58,7 +58,7 @@ pub struct RunLog {
     /// Failures of ranks from which the run recovered.
     pub recoveries: Vec<ev::Recovery>,
     /// End of the run, if it has ended.
-    pub done: Option<ev::Done>,
+    pub done: Option<ev::RunEnd>,
 }
 
 impl RunLog {

@@ -315,7 +315,7 @@ impl<'a> First<'a> {
     /// Writes the last event and the report.
     fn end(&self, mut metrics: MetricsWriter, progress: &Progress) -> Result<Report> {
         let job = self.shared.job;
-        metrics.write(&Event::Done(events::Done {
+        metrics.write(&Event::Done(events::RunEnd {
             step: progress.step,
             time_s: self.seconds(),
             tokens_total: progress.tokens,

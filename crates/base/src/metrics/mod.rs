@@ -157,7 +157,7 @@ fn cut_torn_line(file: &mut File) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::events::{Done, Stage, Step};
+    use super::events::{RunEnd, Stage, Step};
     use super::*;
 
     fn step(step: u64) -> Event {
@@ -195,7 +195,7 @@ mod tests {
         let mut writer = MetricsWriter::open(&path).unwrap();
         assert!(writer.write_once(&step(1)).unwrap() && !writer.write_once(&step(2)).unwrap());
         assert_eq!(steps(&path), [1]);
-        assert!(writer.write_once(&Event::Done(Done::default())).unwrap());
+        assert!(writer.write_once(&Event::Done(RunEnd::default())).unwrap());
         assert!(!MetricsWriter::open(&path).unwrap().write_once(&step(3)).unwrap());
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let mut writer = MetricsWriter::open(&path).unwrap();
-        for event in [step(1), Event::Done(Done { step: 1, ..Done::default() })] {
+        for event in [step(1), Event::Done(RunEnd { step: 1, ..RunEnd::default() })] {
             writer.write(&event).unwrap();
         }
         writer.truncate_after_step(1).unwrap();
@@ -254,9 +254,14 @@ mod tests {
         let path = folder.path().join("metrics.jsonl");
         let mut writer = MetricsWriter::open(&path).unwrap();
         let stage = |start_step| Event::Stage(Stage { start_step, ..Stage::default() });
-        for event in
-            [stage(0), step(1), step(2), stage(2), step(3), Event::Done(Done { step: 3, ..Done::default() })]
-        {
+        for event in [
+            stage(0),
+            step(1),
+            step(2),
+            stage(2),
+            step(3),
+            Event::Done(RunEnd { step: 3, ..RunEnd::default() }),
+        ] {
             writer.write(&event).unwrap();
         }
         writer.truncate_after_step(2).unwrap();

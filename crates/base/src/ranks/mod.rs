@@ -27,7 +27,7 @@ pub const SOURCES: [&str; 9] =
 
 /// A value with the variable or flag that sets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Said<T> {
+pub struct Setting<T> {
     /// The value.
     pub value: T,
     /// Name of the variable or flag.
@@ -38,19 +38,19 @@ pub struct Said<T> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Claim {
     /// Rank of the process.
-    pub rank: Option<Said<usize>>,
+    pub rank: Option<Setting<usize>>,
     /// Number of ranks.
-    pub world_size: Option<Said<usize>>,
+    pub world_size: Option<Setting<usize>>,
     /// Rank among the processes on the same machine.
-    pub local_rank: Option<Said<usize>>,
+    pub local_rank: Option<Setting<usize>>,
     /// Number of ranks on the same machine.
-    pub local_world_size: Option<Said<usize>>,
+    pub local_world_size: Option<Setting<usize>>,
     /// Index of the machine.
-    pub node: Option<Said<usize>>,
+    pub node: Option<Setting<usize>>,
     /// Number of machines.
-    pub nodes: Option<Said<usize>>,
+    pub nodes: Option<Setting<usize>>,
     /// `host:port` of the first rank.
-    pub rendezvous: Option<Said<String>>,
+    pub rendezvous: Option<Setting<String>>,
 }
 
 /// The outcome for a source.
@@ -122,7 +122,7 @@ impl Resolution {
         if let Some(message) = &self.refused {
             return Err(Error::Ranks { message: message.clone() });
         }
-        let value = |said: &Option<Said<usize>>| said.as_ref().map(|said| said.value);
+        let value = |setting: &Option<Setting<usize>>| setting.as_ref().map(|setting| setting.value);
         let Claim { rank, world_size, node, nodes, .. } = &self.claim;
         Ok(match (value(rank), value(world_size), value(node), value(nodes)) {
             _ if self.winner.is_none() => Role::Alone,
@@ -164,14 +164,14 @@ impl fmt::Display for Claim {
                 (None, None) => {}
             }
         }
-        parts.extend(self.rendezvous.iter().map(|said| format!("at {}", said.value)));
+        parts.extend(self.rendezvous.iter().map(|setting| format!("at {}", setting.value)));
         write!(f, "{}", parts.join(", "))
     }
 }
 
 impl Claim {
     /// The numbers with their names.
-    fn numbers(&self) -> [(&'static str, &Option<Said<usize>>); 6] {
+    fn numbers(&self) -> [(&'static str, &Option<Setting<usize>>); 6] {
         [
             ("rank", &self.rank),
             ("number of ranks", &self.world_size),

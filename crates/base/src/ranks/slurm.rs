@@ -1,7 +1,7 @@
 //! Variables set by `srun`, with its formats for lists of hosts and of tasks.
 
 use super::sources::{number, port, text};
-use super::{Claim, Environment, Said};
+use super::{Claim, Environment, Setting};
 
 /// Checks that the process is a task of a step of several; otherwise the error is the reason why Slurm's variables
 /// are ignored.
@@ -26,17 +26,17 @@ pub(super) fn claim(environment: &Environment) -> Result<Claim, String> {
         rank: number(&["SLURM_PROCID"])?,
         world_size: number(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"])?,
         local_rank: number(&["SLURM_LOCALID"])?,
-        local_world_size: local_tasks(environment, node.as_ref().map(|said| said.value)),
+        local_world_size: local_tasks(environment, node.as_ref().map(|setting| setting.value)),
         nodes: number(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES"])?,
         node,
         rendezvous: rendezvous(environment),
     })
 }
 
-fn local_tasks(environment: &Environment, node: Option<usize>) -> Option<Said<usize>> {
+fn local_tasks(environment: &Environment, node: Option<usize>) -> Option<Setting<usize>> {
     let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
     let (by, list) = names.iter().find_map(|name| Some((*name, text(environment, name)?)))?;
-    Some(Said { value: tasks_of(list, node?)?, by: by.into() })
+    Some(Setting { value: tasks_of(list, node?)?, by: by.into() })
 }
 
 /// Number of tasks on a node, from a list such as `2(x3),1`: three nodes with two each, then one with one.
@@ -55,13 +55,13 @@ pub(super) fn tasks_of(list: &str, node: usize) -> Option<usize> {
     None
 }
 
-fn rendezvous(environment: &Environment) -> Option<Said<String>> {
+fn rendezvous(environment: &Environment) -> Option<Setting<String>> {
     let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
     let (by, list) = names.iter().find_map(|name| Some((*name, text(environment, name)?)))?;
     let job: u64 =
         ["SLURM_JOB_ID", "SLURM_JOBID"].iter().find_map(|name| text(environment, name)?.parse().ok())?;
     let value = format!("{}:{}", first_host(list)?, port(job));
-    Some(Said { value, by: by.into() })
+    Some(Setting { value, by: by.into() })
 }
 
 /// First host of a list such as `gpu[07-12,20],login` or `rack[1-2]n[3-4]`.

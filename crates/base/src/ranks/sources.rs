@@ -1,32 +1,32 @@
 //! Environment variables of each launcher.
 
 use super::slurm;
-use super::{Claim, Environment, Said};
+use super::{Claim, Environment, Setting};
 
 /// Values of a source, or an error for a variable that cannot be read, and the reason why the source is ignored, if
 /// it is.
-pub(super) struct Read {
+pub(super) struct SourceValues {
     pub claim: Result<Claim, String>,
     pub passed_over: Option<String>,
 }
 
 /// A number from the environment, if it is set.
-pub(super) type Found = Result<Option<Said<usize>>, String>;
+pub(super) type NumberResult = Result<Option<Setting<usize>>, String>;
 
 /// Reads all sources of the environment, in order.
-pub(super) fn read(environment: &Environment) -> [Read; 8] {
+pub(super) fn read(environment: &Environment) -> [SourceValues; 8] {
     let elastic = has(environment, "TORCHELASTIC_RUN_ID");
     let mpirun = has(environment, "OMPI_COMM_WORLD_RANK");
-    let counts = |claim| Read { claim, passed_over: None };
+    let counts = |claim| SourceValues { claim, passed_over: None };
     let inside = |claim: Result<Claim, String>, outer: bool, launcher: &str| {
         let speaks = claim.as_ref().is_ok_and(|claim| !claim.is_empty());
         let why = format!("is about the processes of {launcher}, which started this one");
-        Read { claim, passed_over: (outer && speaks).then_some(why) }
+        SourceValues { claim, passed_over: (outer && speaks).then_some(why) }
     };
     let agent = |claim| inside(claim, elastic, "torchrun");
     let slurm = match slurm::is_a_step(environment) {
         Err(why) => {
-            Read { claim: slurm::claim(environment).or(Ok(Claim::default())), passed_over: Some(why) }
+            SourceValues { claim: slurm::claim(environment).or(Ok(Claim::default())), passed_over: Some(why) }
         }
         Ok(()) if elastic => agent(slurm::claim(environment)),
         Ok(()) => inside(slurm::claim(environment), mpirun, "mpirun"),
@@ -53,18 +53,18 @@ pub(super) fn text<'a>(environment: &'a Environment, name: &str) -> Option<&'a s
 }
 
 /// Number in the first of several variables that is set.
-pub(super) fn number(environment: &Environment, names: &[&str]) -> Found {
+pub(super) fn number(environment: &Environment, names: &[&str]) -> NumberResult {
     let Some((name, value)) = names.iter().find_map(|name| Some((*name, text(environment, name)?))) else {
         return Ok(None);
     };
     match value.parse() {
-        Ok(value) => Ok(Some(Said { value, by: name.into() })),
+        Ok(value) => Ok(Some(Setting { value, by: name.into() })),
         Err(_) => Err(format!("{name}={value} is not a number from 0; unset it, or set it rightly")),
     }
 }
 
 /// Like [`number`], but ignores values that are not numbers, such as `auto`.
-fn perhaps(environment: &Environment, name: &str) -> Option<Said<usize>> {
+fn perhaps(environment: &Environment, name: &str) -> Option<Setting<usize>> {
     number(environment, &[name]).unwrap_or_default()
 }
 
@@ -74,10 +74,10 @@ pub(super) fn port(job: u64) -> u64 {
 }
 
 /// Address `host:port` from two variables.
-fn address(environment: &Environment, host: &str, port: &str) -> Option<Said<String>> {
+fn address(environment: &Environment, host: &str, port: &str) -> Option<Setting<String>> {
     let name = text(environment, host)?;
     let value = format!("{name}:{}", text(environment, port).unwrap_or("29500"));
-    Some(Said { value, by: host.into() })
+    Some(Setting { value, by: host.into() })
 }
 
 fn torchrun(environment: &Environment) -> Result<Claim, String> {
@@ -100,11 +100,12 @@ fn open_mpi(environment: &Environment) -> Result<Claim, String> {
     let number = |name| number(environment, &[name]);
     let world_size = number("OMPI_COMM_WORLD_SIZE")?;
     let local_world_size = number("OMPI_COMM_WORLD_LOCAL_SIZE")?;
-    let [all, here] = [&world_size, &local_world_size].map(|said| said.as_ref().map(|said| said.value));
+    let [all, here] =
+        [&world_size, &local_world_size].map(|setting| setting.as_ref().map(|setting| setting.value));
     let job = text(environment, "PMIX_NAMESPACE").filter(|_| all.is_some() && all == here);
     let rendezvous = job.map(|name| {
         let job = name.bytes().fold(0u64, |job, byte| job.wrapping_mul(31).wrapping_add(byte.into()));
-        Said { value: format!("127.0.0.1:{}", port(job)), by: "PMIX_NAMESPACE".into() }
+        Setting { value: format!("127.0.0.1:{}", port(job)), by: "PMIX_NAMESPACE".into() }
     });
     Ok(Claim {
         rank: number("OMPI_COMM_WORLD_RANK")?,
@@ -147,11 +148,12 @@ fn pet(environment: &Environment) -> Result<Claim, String> {
 fn sky(environment: &Environment) -> Result<Claim, String> {
     let first = text(environment, "SKYPILOT_NODE_IPS").and_then(|ips| ips.lines().next());
     Ok(of_node(Claim {
-        local_world_size: perhaps(environment, "SKYPILOT_NUM_GPUS_PER_NODE").filter(|said| said.value > 0),
+        local_world_size: perhaps(environment, "SKYPILOT_NUM_GPUS_PER_NODE")
+            .filter(|setting| setting.value > 0),
         node: number(environment, &["SKYPILOT_NODE_RANK"])?,
         nodes: number(environment, &["SKYPILOT_NUM_NODES"])?,
         rendezvous: first
-            .map(|host| Said { value: format!("{}:29500", host.trim()), by: "SKYPILOT_NODE_IPS".into() }),
+            .map(|host| Setting { value: format!("{}:29500", host.trim()), by: "SKYPILOT_NODE_IPS".into() }),
         ..Claim::default()
     }))
 }
@@ -163,7 +165,7 @@ fn kubernetes(environment: &Environment) -> Result<Claim, String> {
 
 /// Treats a node with a single rank as that rank.
 fn of_node(mut claim: Claim) -> Claim {
-    if claim.local_world_size.as_ref().is_some_and(|said| said.value == 1) {
+    if claim.local_world_size.as_ref().is_some_and(|setting| setting.value == 1) {
         claim.rank.clone_from(&claim.node);
         claim.world_size.clone_from(&claim.nodes);
     }

@@ -127,14 +127,15 @@ fn contradictions_name_both() {
 
 #[test]
 fn flags_decide() {
-    let said = |value: usize, by: &str| Some(Said { value, by: by.to_string() });
-    let flags = Claim { rank: said(1, "--rank"), world_size: said(2, "--world-size"), ..Claim::default() };
+    let setting = |value: usize, by: &str| Some(Setting { value, by: by.to_string() });
+    let flags =
+        Claim { rank: setting(1, "--rank"), world_size: setting(2, "--world-size"), ..Claim::default() };
     let found = resolve(&flags, &environment(&format!("{OMPI} RANK=x")));
     assert_eq!(found.to_string(), "rank 1 of 2 (from flags)");
     let found = resolve(&flags, &environment(&format!("{OMPI} RANK=3 WORLD_SIZE=9")));
     assert_eq!(found.to_string(), "rank 1 of 2 (from flags)");
     assert_eq!(found.role().unwrap(), Role::Rank { rank: 1, ranks: 2 });
-    let half = Claim { rank: said(1, "--rank"), ..Claim::default() };
+    let half = Claim { rank: setting(1, "--rank"), ..Claim::default() };
     assert!(resolve(&half, &Environment::new()).role().is_err());
 }
 

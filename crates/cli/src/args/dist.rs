@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Subcommand, ValueEnum};
-use fathom_base::ranks::{Claim, Said};
+use fathom_base::ranks::{Claim, Setting};
 
 /// Who this process is among others, where no launcher says so.
 #[derive(Group, Default)]
@@ -26,12 +26,12 @@ pub struct Rank {
 impl Rank {
     /// As a source for the resolver.
     pub fn claim(&self) -> Claim {
-        let number = |value: Option<usize>, by: &str| value.map(|value| Said { value, by: by.into() });
+        let number = |value: Option<usize>, by: &str| value.map(|value| Setting { value, by: by.into() });
         Claim {
             rank: number(self.rank, "--rank"),
             world_size: number(self.world_size, "--world-size"),
             local_rank: number(self.local_rank, "--local-rank"),
-            rendezvous: self.rendezvous.clone().map(|value| Said { value, by: "--rendezvous".into() }),
+            rendezvous: self.rendezvous.clone().map(|value| Setting { value, by: "--rendezvous".into() }),
             ..Claim::default()
         }
     }

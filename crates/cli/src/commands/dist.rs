@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use fathom_app::{Machine, Silent, crew};
-use fathom_base::ranks::{Claim, Resolution, Role, Said, Source, Verdict};
+use fathom_base::ranks::{Claim, Resolution, Role, Setting, Source, Verdict};
 use fathom_train::recipe::MachineKind;
 use serde_json::json;
 
@@ -17,7 +17,7 @@ pub fn run(args: &Doctor) -> Result<()> {
     let machine = Machine::of_kind(MachineKind::Auto, 0, &Silent);
     let nccl = machine.nccl()?.is_some();
     let links: Vec<&str> = LINKS.iter().copied().chain(nccl.then_some("nccl")).collect();
-    let local = found.claim.local_rank.as_ref().map(|said| said.value);
+    let local = found.claim.local_rank.as_ref().map(|setting| setting.value);
     let device = local.and_then(|local| machine.device_of(local));
     if args.json {
         let mut object = serde_json::to_value(&found)?;
@@ -96,8 +96,9 @@ fn variables(claim: &Claim) -> String {
         &claim.node,
         &claim.nodes,
     ];
-    let by = numbers.into_iter().flatten().map(|said| said.by.as_str());
-    let mut names: Vec<&str> = by.chain(claim.rendezvous.iter().map(|Said { by, .. }| by.as_str())).collect();
+    let by = numbers.into_iter().flatten().map(|setting| setting.by.as_str());
+    let mut names: Vec<&str> =
+        by.chain(claim.rendezvous.iter().map(|Setting { by, .. }| by.as_str())).collect();
     names.dedup();
     names.join(", ")
 }

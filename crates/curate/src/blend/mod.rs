@@ -12,7 +12,7 @@ mod split;
 
 pub use draw::{Blend, BlendOptions, BlendSource, Draw, Sizes, Unit};
 pub use permutation::Permutation;
-pub use shuffle::{ShuffleOptions, Shuffled, Shuffler, shuffle_key};
+pub use shuffle::{ShuffleOptions, ShuffledRecords, Shuffler, shuffle_key};
 pub use split::{Split, SplitOptions, SplitPart};
 
 /// Separates a document's id from its copy number.

@@ -72,10 +72,10 @@ impl Shuffler {
     ///
     /// # Errors
     /// The disk is full.
-    pub fn finish(self) -> Result<Shuffled, Error> {
+    pub fn finish(self) -> Result<ShuffledRecords, Error> {
         let mut waiting = self.parts.close()?;
         waiting.reverse();
-        Ok(Shuffled {
+        Ok(ShuffledRecords {
             memory_bytes: self.options.memory_bytes,
             waiting,
             bytes: Vec::new(),
@@ -86,7 +86,7 @@ impl Shuffler {
 
 /// Iterator over the records of a [`Shuffler`]: by key, then by content. Its files are removed as they are read.
 #[derive(Debug)]
-pub struct Shuffled {
+pub struct ShuffledRecords {
     memory_bytes: u64,
     /// Files still to be read, the next one last.
     waiting: Vec<ShuffleFile>,
@@ -95,7 +95,7 @@ pub struct Shuffled {
     places: Vec<std::ops::Range<usize>>,
 }
 
-impl Iterator for Shuffled {
+impl Iterator for ShuffledRecords {
     type Item = Result<Vec<u8>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -112,7 +112,7 @@ impl Iterator for Shuffled {
     }
 }
 
-impl Shuffled {
+impl ShuffledRecords {
     /// Loads a file, or partitions it if it is too large.
     fn open(&mut self, part: ShuffleFile) -> Result<(), Error> {
         let bits = bits_for(part.bytes, self.memory_bytes).min(64 - part.first_bit);

@@ -16,7 +16,7 @@ use super::spec::{CorpusSpec, Input};
 use crate::counters::{Counters, Reason};
 use crate::document::{Document, file_of, group_of};
 use crate::error::Error;
-use crate::gather::{self, GatherOptions, Gathered};
+use crate::gather::{self, FileSelection, GatherOptions};
 use crate::pipeline::{
     Batch, PartReader, Pipeline, Recipe, Stats, TablePart, Tally, chosen_units, parts_of, refuse,
     refuse_secrets,
@@ -128,7 +128,7 @@ pub fn curation(
         Input::Default { roots, fallback } if !names_input(recipe) => {
             let options = GatherOptions { max_bytes: spec.max_bytes.unwrap_or(u64::MAX), seed: spec.seed };
             let gathered = gather::files(roots, fallback.as_deref(), &options)?;
-            let Gathered { looked_at, mut entries, counters } = gathered;
+            let FileSelection { looked_at, mut entries, counters } = gathered;
             // The same package may lie in two folders.
             let mut known = HashSet::new();
             entries.retain(|entry| known.insert(entry.name.clone()));

@@ -3,7 +3,7 @@
 use fathom_base::metrics::events::{Data, DataSource, DroppedText};
 use serde::{Deserialize, Serialize};
 
-use crate::counters::{Counters, Dropped, Reason};
+use crate::counters::{Counters, DocumentCounts, Reason};
 
 /// Number of sources listed in the event; smaller ones are summed up in a last line.
 const LISTED_SOURCES: usize = 24;
@@ -120,7 +120,7 @@ impl CorpusReport {
     /// Files and texts not read or not kept, in descending order of bytes.
     fn dropped_texts(&self) -> Vec<DroppedText> {
         let dropped = self.dropped.dropped.iter().filter(|(reason, _)| **reason != Reason::Duplicate);
-        let text = |(reason, dropped): (&Reason, &Dropped)| {
+        let text = |(reason, dropped): (&Reason, &DocumentCounts)| {
             let extensions = self.dropped.extensions();
             let reason = match reason {
                 Reason::NoReader if !extensions.is_empty() => format!("{reason} ({extensions})"),

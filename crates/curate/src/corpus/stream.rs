@@ -7,7 +7,7 @@ use crate::dedup::{Sameness, Unique};
 use crate::document::Document;
 use crate::error::Error;
 use crate::gather::{GatherOptions, gather};
-use crate::join::{Joined, group_documents};
+use crate::join::{DocumentJoiner, group_documents};
 use crate::read::{Documents, ReadOptions, open};
 
 /// Origin of the documents.
@@ -143,7 +143,7 @@ impl Iterator for Texts {
 
 /// The joined documents, followed by the counters of all stages.
 pub(super) struct JoinedTexts<'t> {
-    joined: Joined<&'t mut Texts>,
+    joined: DocumentJoiner<&'t mut Texts>,
 }
 
 impl JoinedTexts<'_> {

@@ -82,7 +82,7 @@ pub struct Removable(Vec<bool>);
 
 /// Result of cleaning a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cleaned<'t> {
+pub enum CleaningOutcome<'t> {
     /// Nothing was removed.
     Whole,
     /// Its clean pieces in order, at least one.
@@ -92,7 +92,7 @@ pub enum Cleaned<'t> {
 }
 
 /// A match: index of its first word, number of words, and n-gram index.
-type Found = (usize, usize, u32);
+type NgramMatch = (usize, usize, u32);
 
 impl Decontaminator {
     /// Reads the evaluation sets named in the options.
@@ -247,7 +247,7 @@ impl Decontaminator {
     }
 
     /// Second pass: removes the matches from a document.
-    pub fn clean<'t>(&self, text: &'t str, removable: &Removable) -> Cleaned<'t> {
+    pub fn clean<'t>(&self, text: &'t str, removable: &Removable) -> CleaningOutcome<'t> {
         let words = Words::of(text);
         let goes = |gram: u32| removable.0.get(gram as usize).copied().unwrap_or(false);
         let mut pieces = Vec::new();
@@ -259,20 +259,20 @@ impl Decontaminator {
             let (before, after) = self.cut(text, begin, words.place(first, count));
             pieces.extend(before.filter(|piece| self.is_long(piece)));
             if pieces.len() > self.options.max_splits {
-                return Cleaned::Dropped("contaminated_too_often");
+                return CleaningOutcome::Dropped("contaminated_too_often");
             }
             start = after.filter(|&after| self.is_long(&text[after..]));
             from = words.first_from(after.unwrap_or(text.len()));
         }
         match start {
-            Some(0) => return Cleaned::Whole,
+            Some(0) => return CleaningOutcome::Whole,
             Some(begin) => pieces.push(&text[begin..]),
             None => {}
         }
         match pieces.len() {
-            0 => Cleaned::Dropped("contaminated"),
-            count if count > self.options.max_splits => Cleaned::Dropped("contaminated_too_often"),
-            _ => Cleaned::Pieces(pieces),
+            0 => CleaningOutcome::Dropped("contaminated"),
+            count if count > self.options.max_splits => CleaningOutcome::Dropped("contaminated_too_often"),
+            _ => CleaningOutcome::Pieces(pieces),
         }
     }
 
@@ -306,7 +306,7 @@ impl Decontaminator {
     }
 
     /// First match at or after the word `from` whose n-gram `wanted` accepts.
-    fn next_match(&self, words: &Words, from: usize, wanted: impl Fn(u32) -> bool) -> Option<Found> {
+    fn next_match(&self, words: &Words, from: usize, wanted: impl Fn(u32) -> bool) -> Option<NgramMatch> {
         for first in from..words.len() {
             for &(count, power) in &self.lengths {
                 if first + count > words.len() || !self.is_marked(words.hash(first, count, power)) {

@@ -15,7 +15,7 @@ mod report;
 mod sets;
 mod words;
 
-pub use grams::{Cleaned, Decontaminator, Matches, Removable};
+pub use grams::{CleaningOutcome, Decontaminator, Matches, Removable};
 pub use report::{DecontaminationReport, GramReport, TaskReport};
 pub use sets::EvaluationSet;
 

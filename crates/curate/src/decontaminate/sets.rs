@@ -46,7 +46,7 @@ pub struct EvaluationSet {
 /// How a set is written as a table.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct EvaluationSetToml {
     name: Option<String>,
     path: PathBuf,
     fields: Option<Vec<String>>,
@@ -58,20 +58,20 @@ impl JsonSchema for EvaluationSet {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [generator.subschema_for::<String>(), generator.subschema_for::<Written>()] })
+        json_schema!({ "anyOf": [generator.subschema_for::<String>(), generator.subschema_for::<EvaluationSetToml>()] })
     }
 }
 
-impl From<Written> for EvaluationSet {
-    fn from(written: Written) -> EvaluationSet {
+impl From<EvaluationSetToml> for EvaluationSet {
+    fn from(toml: EvaluationSetToml) -> EvaluationSet {
         let name = || {
-            let file = written.path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let file = file.unwrap_or_else(|| written.path.display().to_string());
+            let file = toml.path.file_name().map(|name| name.to_string_lossy().into_owned());
+            let file = file.unwrap_or_else(|| toml.path.display().to_string());
             file.split('.').find(|part| !part.is_empty()).map_or_else(|| file.clone(), str::to_owned)
         };
-        let name = written.name.clone().unwrap_or_else(name);
-        let fields = written.fields.unwrap_or_else(|| vec!["text".to_owned()]);
-        EvaluationSet { name, path: written.path, fields }
+        let name = toml.name.clone().unwrap_or_else(name);
+        let fields = toml.fields.unwrap_or_else(|| vec!["text".to_owned()]);
+        EvaluationSet { name, path: toml.path, fields }
     }
 }
 
@@ -89,11 +89,11 @@ impl<'de> Deserialize<'de> for EvaluationSet {
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<EvaluationSet, E> {
                 let (name, path) = split_name(text).map_or((None, text), |(name, path)| (Some(name), path));
                 let name = name.map(str::to_owned);
-                Ok(Written { name, path: path.into(), fields: None }.into())
+                Ok(EvaluationSetToml { name, path: path.into(), fields: None }.into())
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<EvaluationSet, A::Error> {
-                Written::deserialize(MapAccessDeserializer::new(map)).map(EvaluationSet::from)
+                EvaluationSetToml::deserialize(MapAccessDeserializer::new(map)).map(EvaluationSet::from)
             }
         }
 

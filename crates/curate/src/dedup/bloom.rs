@@ -108,7 +108,7 @@ pub struct ParagraphFilter {
 }
 
 /// A document's paragraphs and their hashed n-grams; computed on any thread.
-struct Hashed {
+struct ParagraphHashes {
     /// End of each paragraph in the text, including its line end, and in `ngrams`.
     paragraphs: Vec<(usize, usize)>,
     ngrams: Vec<u64>,
@@ -189,11 +189,12 @@ impl ParagraphFilter {
     /// # Errors
     /// The n-grams no longer fit into memory.
     pub fn filter<'t>(&mut self, texts: &[&'t str]) -> Result<Vec<Paragraphs<'t>>, Error> {
-        let hashed: Vec<Hashed> = texts.par_iter().map(|text| hash(text, self.options.ngram)).collect();
+        let hashed: Vec<ParagraphHashes> =
+            texts.par_iter().map(|text| hash(text, self.options.ngram)).collect();
         texts.iter().zip(&hashed).map(|(text, hashed)| self.judge(text, hashed)).collect()
     }
 
-    fn judge<'t>(&mut self, text: &'t str, hashed: &Hashed) -> Result<Paragraphs<'t>, Error> {
+    fn judge<'t>(&mut self, text: &'t str, hashed: &ParagraphHashes) -> Result<Paragraphs<'t>, Error> {
         // The whole document is judged against other documents only; its own repetitions do not count.
         let known: Vec<bool> = hashed.ngrams.iter().map(|&ngram| self.contains(ngram)).collect();
         let seen_in_all = known.iter().filter(|known| **known).count();
@@ -249,8 +250,8 @@ impl ParagraphFilter {
 }
 
 /// Hashes the n-grams of all paragraphs of a text.
-fn hash(text: &str, ngram: usize) -> Hashed {
-    let mut hashed = Hashed { paragraphs: Vec::new(), ngrams: Vec::new() };
+fn hash(text: &str, ngram: usize) -> ParagraphHashes {
+    let mut hashed = ParagraphHashes { paragraphs: Vec::new(), ngrams: Vec::new() };
     let mut words: Vec<u64> = Vec::new();
     let mut end = 0;
     for line in text.split_inclusive('\n') {

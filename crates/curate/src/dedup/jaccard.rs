@@ -105,7 +105,7 @@ pub fn jaccard(a: &str, b: &str, shingles: Shingles) -> f64 {
 
 /// A kept document on disk.
 #[derive(Clone, Copy)]
-struct Kept {
+struct StoredText {
     document: u64,
     offset: u64,
     bytes: usize,
@@ -128,16 +128,16 @@ impl Store {
         Ok(Store { file, path, end: 0, recent: Vec::new(), shingles })
     }
 
-    fn keep(&mut self, document: u64, text: &str) -> Result<Kept, Error> {
+    fn keep(&mut self, document: u64, text: &str) -> Result<StoredText, Error> {
         let written =
             self.file.seek(SeekFrom::Start(self.end)).and_then(|_| self.file.write_all(text.as_bytes()));
         written.map_err(|e| Error::write("write", &self.path, e))?;
-        let kept = Kept { document, offset: self.end, bytes: text.len() };
+        let kept = StoredText { document, offset: self.end, bytes: text.len() };
         self.end += text.len() as u64;
         Ok(kept)
     }
 
-    fn text(&mut self, kept: Kept) -> Result<String, Error> {
+    fn text(&mut self, kept: StoredText) -> Result<String, Error> {
         let mut bytes = vec![0; kept.bytes];
         let read =
             self.file.seek(SeekFrom::Start(kept.offset)).and_then(|_| self.file.read_exact(&mut bytes));
@@ -147,7 +147,7 @@ impl Store {
 
     /// Returns true if `text` is at least `threshold` similar to a kept document; `own` is its shingle set if it is
     /// small.
-    fn similar(&mut self, text: &str, own: &[u64], kept: Kept, threshold: f64) -> Result<bool, Error> {
+    fn similar(&mut self, text: &str, own: &[u64], kept: StoredText, threshold: f64) -> Result<bool, Error> {
         if passes(text.len().max(kept.bytes)) > 1 {
             // Size differences cannot rule out similarity, since texts may repeat themselves; every pair is compared.
             let other = self.text(kept)?;
@@ -191,7 +191,7 @@ pub(super) fn check<S: AsRef<str>>(
 ) -> Result<Components, Error> {
     let mut checked = Components::new(components.documents());
     let mut to_come = members(components);
-    let mut open: BTreeMap<u64, Vec<Kept>> = BTreeMap::new();
+    let mut open: BTreeMap<u64, Vec<StoredText>> = BTreeMap::new();
     let mut store = Store::create(work.join("representatives.bin"), shingles)?;
     for (place, document) in documents.enumerate() {
         let ((number, text), place) = (document?, place as u64);

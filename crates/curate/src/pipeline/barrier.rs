@@ -228,7 +228,7 @@ impl Job<'_> {
         let closed = writer.close()?;
         self.env.point("written")?;
         let facts = closed.publish()?;
-        self.env.verified.note(&path, &facts.file());
+        self.env.hashes.note(&path, &facts.file());
         self.env.point("renamed")?;
         let key = format!("{} part {index}", self.key);
         let done = Manifest { key, input: "table".to_owned(), facts, stages: Vec::new() };
@@ -371,7 +371,7 @@ struct Visit<'a> {
 
 impl Lane for Visit<'_> {
     type Job = (u64, Batch);
-    type Done = ();
+    type Output = ();
 
     fn next(&mut self) -> Result<Option<Self::Job>, Error> {
         self.env.point("batch")?;
@@ -401,7 +401,7 @@ struct Export<'a> {
 
 impl Lane for Export<'_> {
     type Job = Batch;
-    type Done = Vec<u8>;
+    type Output = Vec<u8>;
 
     fn next(&mut self) -> Result<Option<Batch>, Error> {
         self.env.point("batch")?;
@@ -442,7 +442,7 @@ struct Rewrite<'a> {
 
 impl Lane for Rewrite<'_> {
     type Job = (u64, Batch);
-    type Done = (Batch, Tally);
+    type Output = (Batch, Tally);
 
     fn next(&mut self) -> Result<Option<Self::Job>, Error> {
         self.job.env.point("batch")?;
@@ -453,7 +453,7 @@ impl Lane for Rewrite<'_> {
         batch.text_bytes()
     }
 
-    fn accept(&mut self, (batch, tally): Self::Done) -> Result<(), Error> {
+    fn accept(&mut self, (batch, tally): Self::Output) -> Result<(), Error> {
         self.sum.add(&tally);
         self.writer.write(&batch)
     }

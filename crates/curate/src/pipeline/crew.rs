@@ -16,14 +16,14 @@ pub(crate) trait Lane {
     /// A unit of work that any thread can do.
     type Job: Send;
     /// Result of a job.
-    type Done: Send;
+    type Output: Send;
 
     /// Reads the next job; `None` after the last.
     fn next(&mut self) -> Result<Option<Self::Job>, Error>;
     /// Size of a job in memory, in bytes.
     fn bytes(job: &Self::Job) -> u64;
     /// Accepts the results of the jobs, in job order.
-    fn accept(&mut self, done: Self::Done) -> Result<(), Error>;
+    fn accept(&mut self, done: Self::Output) -> Result<(), Error>;
     /// Called once all results have been accepted.
     fn finish(self) -> Result<(), Error>;
 }
@@ -50,7 +50,7 @@ pub(crate) fn run<L: Lane>(
     limits: Limits,
     count: usize,
     open: &(dyn Fn(usize) -> Result<L, Error> + Sync),
-    work: &(dyn Fn(L::Job) -> Result<L::Done, Error> + Sync),
+    work: &(dyn Fn(L::Job) -> Result<L::Output, Error> + Sync),
 ) -> Result<(), Error> {
     let state = State { next: 0, jobs: VecDeque::new(), driving: 0, flying: 0, bytes: 0, error: None };
     let (state, changed) = (Mutex::new(state), Condvar::new());
@@ -69,7 +69,7 @@ type Slot<D> = Arc<Mutex<Option<Result<D, Error>>>>;
 
 struct State<L: Lane> {
     next: usize,
-    jobs: VecDeque<(L::Job, Slot<L::Done>)>,
+    jobs: VecDeque<(L::Job, Slot<L::Output>)>,
     /// Number of open lanes.
     driving: usize,
     /// Number of jobs being read, queued, in progress, or not yet accepted.
@@ -83,7 +83,7 @@ struct Crew<'a, L: Lane> {
     limits: Limits,
     count: usize,
     open: &'a (dyn Fn(usize) -> Result<L, Error> + Sync),
-    work: &'a (dyn Fn(L::Job) -> Result<L::Done, Error> + Sync),
+    work: &'a (dyn Fn(L::Job) -> Result<L::Output, Error> + Sync),
     state: Mutex<State<L>>,
     changed: Condvar,
 }
@@ -143,7 +143,7 @@ impl<L: Lane> Crew<'_, L> {
         }
     }
 
-    fn perform(&self, (job, slot): (L::Job, Slot<L::Done>)) {
+    fn perform(&self, (job, slot): (L::Job, Slot<L::Output>)) {
         let done = fenced(|| (self.work)(job));
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         // Locking orders this after the driver's check of its slot, so that no wake-up is lost.
@@ -154,7 +154,7 @@ impl<L: Lane> Crew<'_, L> {
     /// Processes one lane to its end.
     fn drive(&self, lane: usize) -> Result<(), Error> {
         let mut lane = (self.open)(lane)?;
-        let mut slots: VecDeque<(Slot<L::Done>, u64)> = VecDeque::new();
+        let mut slots: VecDeque<(Slot<L::Output>, u64)> = VecDeque::new();
         let mut more = true;
         loop {
             while let Some(done) = slots.front().and_then(|(slot, _)| taken(slot)) {
@@ -221,8 +221,8 @@ impl<L: Lane> Crew<'_, L> {
 
     /// Queues a job. While unclaimed files remain, no thread waits for single batches, so the job is performed
     /// immediately.
-    fn queue(&self, job: L::Job, slots: &mut VecDeque<(Slot<L::Done>, u64)>) {
-        let slot = Slot::<L::Done>::default();
+    fn queue(&self, job: L::Job, slots: &mut VecDeque<(Slot<L::Output>, u64)>) {
+        let slot = Slot::<L::Output>::default();
         let bytes = L::bytes(&job);
         slots.push_back((slot.clone(), bytes));
         let mut state = self.lock();
@@ -240,7 +240,7 @@ impl<L: Lane> Crew<'_, L> {
     }
 
     /// Performs any queued job, or waits until the job of `front` is done.
-    fn work_or_wait(&self, front: &Slot<L::Done>) {
+    fn work_or_wait(&self, front: &Slot<L::Output>) {
         let mut state = self.lock();
         loop {
             let ready = front.lock().unwrap_or_else(PoisonError::into_inner).is_some();
@@ -284,7 +284,7 @@ mod tests {
 
     impl Lane for Numbers<'_> {
         type Job = u64;
-        type Done = u64;
+        type Output = u64;
         fn next(&mut self) -> Result<Option<u64>, Error> {
             Ok(self.left.next())
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::crew::Limits;
 use super::models::{Models, Tools};
-use super::verify::{FileFacts, Verified};
+use super::verify::{FileFacts, HashCache};
 use crate::error::Error;
 use crate::read::OnRead;
 use crate::tables::TableEngine;
@@ -92,7 +92,7 @@ pub(crate) struct Env {
     pub seed: u64,
     pub options: RunOptions,
     pub pool: Arc<std::sync::OnceLock<rayon::ThreadPool>>,
-    pub verified: Arc<Verified>,
+    pub hashes: Arc<HashCache>,
 }
 
 impl Env {
@@ -116,7 +116,7 @@ impl Env {
 
     /// Returns true if a result file is unchanged since it was written; reports it otherwise.
     pub fn is_whole(&self, path: &Path, facts: &FileFacts) -> bool {
-        let what = match self.verified.facts(path) {
+        let what = match self.hashes.facts(path) {
             Ok(now) if now == *facts => return true,
             Ok(now) if now.bytes != facts.bytes => format!("it has {} bytes, not {}", now.bytes, facts.bytes),
             Ok(_) => "its hash is another".to_owned(),

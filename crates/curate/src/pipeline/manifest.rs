@@ -10,7 +10,7 @@ use twox_hash::XxHash3_128;
 
 use super::part::PartFacts;
 use super::tally::Tally;
-use super::verify::{FileFacts, Verified};
+use super::verify::{FileFacts, HashCache};
 use crate::counters::Counters;
 use crate::durable::{load, remove};
 use crate::error::Error;
@@ -124,14 +124,14 @@ pub(crate) fn finished_table(folder: &Path, key: &str, is_whole: &IsWhole<'_>) -
 }
 
 /// Files below a folder. Hidden files are not part of a result.
-pub(crate) fn files_of(folder: &Path, verified: &Verified) -> Result<BTreeMap<String, FileFacts>, Error> {
+pub(crate) fn files_of(folder: &Path, hashes: &HashCache) -> Result<BTreeMap<String, FileFacts>, Error> {
     let mut counters = Counters::default();
     let found = below_of(folder, Links::Never, |_| false, |_| Some(Kind::Parquet), &mut counters)?;
     match counters.damage.pop() {
         Some(lost) => Err(Error::read(folder, std::io::Error::other(lost.detail))),
         None => found
             .into_iter()
-            .map(|file| match verified.facts(&file.path) {
+            .map(|file| match hashes.facts(&file.path) {
                 Ok(facts) => Ok((file.relative, facts)),
                 Err(error) => Err(Error::read(&file.path, error)),
             })

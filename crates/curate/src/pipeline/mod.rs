@@ -25,7 +25,6 @@
 //!
 //! Output of an earlier run is reused only if its bytes still match the hash in its manifest.
 
-mod awaited;
 mod barrier;
 mod batch;
 mod claim;
@@ -42,6 +41,7 @@ mod ordered_parts;
 mod part;
 mod plan;
 mod ranges;
+mod readiness;
 mod recipe;
 mod remarks;
 mod report;

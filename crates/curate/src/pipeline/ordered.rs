@@ -22,7 +22,7 @@ impl Job<'_> {
         let accept = Mutex::new(Some(accept));
         let open = |_: usize| {
             let accept = accept.lock().unwrap_or_else(PoisonError::into_inner).take();
-            Ok(Ordered { batches: self.batches(), accept })
+            Ok(BatchLane { batches: self.batches(), accept })
         };
         let work = |(number, batch): (u64, Batch)| work(number, &batch);
         crew::run(self.env.limits(), 1, &open, &work)
@@ -31,14 +31,14 @@ impl Job<'_> {
 
 type Accept<'a, T> = &'a mut (dyn FnMut(T) -> Result<(), Error> + Send);
 
-struct Ordered<'a, T> {
+struct BatchLane<'a, T> {
     batches: Batches,
     accept: Option<Accept<'a, T>>,
 }
 
-impl<T: Send> Lane for Ordered<'_, T> {
+impl<T: Send> Lane for BatchLane<'_, T> {
     type Job = (u64, Batch);
-    type Done = T;
+    type Output = T;
 
     fn next(&mut self) -> Result<Option<Self::Job>, Error> {
         self.batches.next().transpose()

@@ -17,7 +17,7 @@ use super::batch::Batch;
 use super::crew::{self, Lane, Limits};
 use super::manifest::part_path;
 use super::part::{PartReader, PartWriter};
-use super::ranges::{Closed, Keys, Ranges, placed, table_error, with_places};
+use super::ranges::{Keys, RangeFile, Ranges, placed, table_error, with_places};
 use crate::error::Error;
 
 /// Approximate bytes of text per range. Small in this module's tests, so that a table has several.
@@ -58,7 +58,7 @@ impl Job<'_> {
         let limits = self.env.limits();
         let threads = limits.threads.min(usize::try_from(fits / most).unwrap_or(usize::MAX)).max(1);
         let sorter = Sorter { job: self, schema: &schema, key, most };
-        let open = |part: usize| Sorted::open(&sorter, part, &files[part]);
+        let open = |part: usize| RangeWriter::open(&sorter, part, &files[part]);
         crew::run(Limits { threads, ..limits }, files.len(), &open, &|piece: Piece| piece.batch())
     }
 
@@ -97,7 +97,7 @@ struct Sorter<'a> {
 
 /// Rows in memory, in sorted order.
 #[derive(Default)]
-struct Loaded {
+struct SortedRows {
     batches: Arc<Vec<RecordBatch>>,
     /// (index into `batches`, row, bytes of its text) of the rows still to be written.
     rows: std::vec::IntoIter<(usize, usize, usize)>,
@@ -105,9 +105,9 @@ struct Loaded {
 
 impl Sorter<'_> {
     /// Loads the next of `waiting` that has rows, partitioning it first if it is too large. False when there is none.
-    fn load(&self, waiting: &mut Vec<Closed>, loaded: &mut Loaded) -> Result<bool, Error> {
+    fn load(&self, waiting: &mut Vec<RangeFile>, loaded: &mut SortedRows) -> Result<bool, Error> {
         // Free the previous range first.
-        *loaded = Loaded::default();
+        *loaded = SortedRows::default();
         while let Some(range) = waiting.pop() {
             let Some(keys) = range.keys else {
                 range.remove()?;
@@ -137,7 +137,7 @@ impl Sorter<'_> {
         Ok((0..batch.rows()).map(|row| (self.key)(batch.id(row))).collect())
     }
 
-    fn sorted(&self, range: &Closed) -> Result<Loaded, Error> {
+    fn sorted(&self, range: &RangeFile) -> Result<SortedRows, Error> {
         let places = self.schema.fields().len() - 1;
         let columns: Vec<usize> = (0..places).collect();
         let (mut rows, mut batches) = (Vec::new(), Vec::new());
@@ -170,7 +170,7 @@ impl Sorter<'_> {
         let row = |(_, _, batch, row): (u64, u64, usize, usize)| (batch, row, batches[batch].text(row).len());
         let rows: Vec<_> = rows.into_iter().map(row).collect();
         let batches = Arc::new(batches.into_iter().map(Batch::into_table).collect());
-        Ok(Loaded { batches, rows: rows.into_iter() })
+        Ok(SortedRows { batches, rows: rows.into_iter() })
     }
 }
 
@@ -211,27 +211,27 @@ impl Piece {
 }
 
 /// A range being written to its part.
-struct Sorted<'a> {
+struct RangeWriter<'a> {
     sorter: &'a Sorter<'a>,
     part: usize,
     /// Pieces of the range still to be read, the next one last.
-    waiting: Vec<Closed>,
-    loaded: Loaded,
+    waiting: Vec<RangeFile>,
+    loaded: SortedRows,
     writer: PartWriter,
 }
 
-impl<'a> Sorted<'a> {
-    fn open(sorter: &'a Sorter<'a>, part: usize, range: &Closed) -> Result<Sorted<'a>, Error> {
+impl<'a> RangeWriter<'a> {
+    fn open(sorter: &'a Sorter<'a>, part: usize, range: &RangeFile) -> Result<RangeWriter<'a>, Error> {
         let fields = sorter.schema.fields();
         let table = Arc::new(Schema::new(fields[..fields.len() - 1].to_vec()));
         let writer = PartWriter::create(&part_path(sorter.job.folder, part), table)?;
-        Ok(Sorted { sorter, part, waiting: vec![range.clone()], loaded: Loaded::default(), writer })
+        Ok(RangeWriter { sorter, part, waiting: vec![range.clone()], loaded: SortedRows::default(), writer })
     }
 }
 
-impl Lane for Sorted<'_> {
+impl Lane for RangeWriter<'_> {
     type Job = Piece;
-    type Done = Batch;
+    type Output = Batch;
 
     fn next(&mut self) -> Result<Option<Piece>, Error> {
         self.sorter.job.env.point("batch")?;
@@ -346,7 +346,7 @@ mod tests {
             seed: 0,
             options: RunOptions::default(),
             pool: Default::default(),
-            verified: Default::default(),
+            hashes: Default::default(),
         }
     }
 

@@ -14,7 +14,7 @@ use super::models::ModelKind;
 use super::recipe::{Input, Recipe, StageSpec, refuse_secrets};
 use super::runner::Rows;
 use super::stage::{Barrier, Work};
-use super::verify::Verified;
+use super::verify::HashCache;
 use super::{RunOptions, units};
 use crate::counters::Counters;
 use crate::error::Error;
@@ -70,12 +70,12 @@ pub struct Pipeline {
     pub(crate) asked: Vec<String>,
     pub(crate) memory_bytes: u64,
     resolved: String,
-    /// Verified state of files in the output folder.
-    verified: Arc<Verified>,
+    /// Known hashes of files in the output folder.
+    hashes: Arc<HashCache>,
 }
 
 /// A stage with its resolved options.
-struct Planned {
+struct StagePlan {
     spec: StageSpec,
     work: Work,
     key: String,
@@ -128,9 +128,9 @@ impl Pipeline {
         let reading = units::raw_options(&recipe.input, remote);
         let (units, unread) = list(&recipe.input, &reading)?;
         let segments = segments(&recipe.out, planned);
-        let verified = Arc::default();
+        let hashes = Arc::default();
         let asked = if loaded.is_set("input.columns") { recipe.input.columns.clone() } else { Vec::new() };
-        Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved, verified })
+        Ok(Pipeline { recipe, segments, units, reading, unread, asked, memory_bytes, resolved, hashes })
     }
 
     /// The recipe with every option of every stage, as TOML; explicitly set values are annotated with their source.
@@ -160,7 +160,7 @@ impl Pipeline {
             seed: self.recipe.seed,
             options: options.clone(),
             pool: Default::default(),
-            verified: self.verified.clone(),
+            hashes: self.hashes.clone(),
         }
     }
 }
@@ -233,7 +233,7 @@ fn option_path(stage: &str, key: &str) -> String {
     format!("stage.{stage}.{key}")
 }
 
-fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result<Planned, Error> {
+fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result<StagePlan, Error> {
     let Some(kind) = kinds().iter().find(|kind| kind.name == spec.kind) else {
         let names: Vec<&str> = kinds().iter().map(|kind| kind.name).collect();
         let hint = suggest_name(&spec.kind, &names, "there are");
@@ -260,7 +260,7 @@ fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result
     for file in work.files() {
         key = key.with_file(&file)?;
     }
-    Ok(Planned { spec: spec.clone(), work, key: key.finish(), options })
+    Ok(StagePlan { spec: spec.clone(), work, key: key.finish(), options })
 }
 
 /// All kinds of stages, for listings and help.
@@ -268,7 +268,7 @@ pub fn stage_kinds() -> &'static [Kind] {
     kinds()
 }
 
-fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
+fn segments(out: &Path, planned: Vec<StagePlan>) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     let folder = |index: usize, name: &str| out.join(format!("{index:02}-{name}"));
     let rows = |folder: PathBuf, extraction: Option<Extraction>| {
@@ -284,7 +284,7 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
     });
     // Consecutive row-wise stages share a segment until one is saved.
     let mut open = true;
-    for Planned { spec, work, key, .. } in planned {
+    for StagePlan { spec, work, key, .. } in planned {
         let name = spec.shown().to_owned();
         let stage = StageName { name: name.clone(), kind: spec.kind.clone() };
         let index = segments.len();
@@ -334,7 +334,7 @@ fn segments(out: &Path, planned: Vec<Planned>) -> Vec<Segment> {
 
 /// The complete recipe as TOML. It loads to the same curation once secrets are supplied again; without them it is
 /// refused.
-fn resolved(loaded: &Loaded<Recipe>, planned: &[Planned]) -> String {
+fn resolved(loaded: &Loaded<Recipe>, planned: &[StagePlan]) -> String {
     let mut out = String::new();
     for row in loaded.rows().iter().filter(|row| row.path != "stage" && !row.path.starts_with("stage.")) {
         let value = if row.value == "none" { "\"none\"" } else { &row.value };

@@ -68,13 +68,13 @@ pub(super) struct Ranges {
 }
 
 struct Open {
-    range: Closed,
+    range: RangeFile,
     writer: StreamWriter<BufWriter<File>>,
 }
 
 /// A range whose file has been closed.
 #[derive(Clone, Debug)]
-pub(super) struct Closed {
+pub(super) struct RangeFile {
     pub path: PathBuf,
     /// Bytes of its rows in memory.
     pub bytes: u64,
@@ -93,7 +93,7 @@ impl Ranges {
             let file = File::create(&path).map_err(|e| Error::write("create", &path, e))?;
             let writer = StreamWriter::try_new(BufWriter::new(file), schema);
             let writer = writer.map_err(|e| Error::write("write", &path, std::io::Error::other(e)))?;
-            Ok(Mutex::new(Open { range: Closed { path, bytes: 0, keys: None }, writer }))
+            Ok(Mutex::new(Open { range: RangeFile { path, bytes: 0, keys: None }, writer }))
         };
         let files = (0..count).map(open).collect::<Result<_, Error>>()?;
         Ok(Ranges { keys, files })
@@ -124,7 +124,7 @@ impl Ranges {
     }
 
     /// Closes the files; the ranges are in ascending key order.
-    pub fn close(self) -> Result<Vec<Closed>, Error> {
+    pub fn close(self) -> Result<Vec<RangeFile>, Error> {
         let close = |open: Mutex<Open>| {
             let Open { range, mut writer } = open.into_inner().unwrap_or_else(PoisonError::into_inner);
             writer.finish().map_err(|e| Error::write("write", &range.path, std::io::Error::other(e)))?;
@@ -134,7 +134,7 @@ impl Ranges {
     }
 }
 
-impl Closed {
+impl RangeFile {
     /// Rows in the order they were written.
     pub fn read(&self) -> Result<impl Iterator<Item = Result<RecordBatch, Error>> + use<>, Error> {
         let path = self.path.clone();

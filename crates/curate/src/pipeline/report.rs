@@ -96,8 +96,8 @@ fn funnel(stats: &Stats) -> String {
 
 /// Entries in descending order of documents; ties by name.
 fn by_documents<'a>(
-    entries: impl Iterator<Item = (&'a String, &'a crate::Dropped)>,
-) -> Vec<(&'a String, &'a crate::Dropped)> {
+    entries: impl Iterator<Item = (&'a String, &'a crate::DocumentCounts)>,
+) -> Vec<(&'a String, &'a crate::DocumentCounts)> {
     let mut entries: Vec<_> = entries.collect();
     entries.sort_by(|a, b| b.1.documents.cmp(&a.1.documents).then(a.0.cmp(b.0)));
     entries
@@ -162,7 +162,7 @@ fn groups(stats: &Stats) -> String {
             let all = named.max(stage.tally.documents_in);
             let listed = by_documents(names.iter());
             let more = listed.len().saturating_sub(NAMES);
-            let line = |(name, d): &(&String, &crate::Dropped)| {
+            let line = |(name, d): &(&String, &crate::DocumentCounts)| {
                 let share = 100.0 * d.documents as f64 / all.max(1) as f64;
                 vec![
                     (*name).clone(),

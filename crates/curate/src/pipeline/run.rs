@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::awaited::{Awaited, Owed};
 use super::barrier::{self, Job};
 use super::claim;
 use super::env::{Env, Progress, Rank, RunOptions};
 use super::manifest::{self, KeyHasher, Manifest, TableManifest, TablePart, part_path};
 use super::plan::{Pipeline, Segment, SegmentWork, placed};
+use super::readiness::{PendingFile, Readiness};
 use super::runner::{self, Fresh, Rows, Source};
 use super::shares;
 use super::stage::Barrier;
@@ -36,15 +36,15 @@ pub enum Outcome {
 
 /// Result of a segment.
 enum Account {
-    Rows(Found),
+    Rows(SegmentParts),
     Table(Box<TableManifest>),
 }
 
 /// Input parts of the next segment; `None` before the first segment, which reads files.
-type InputParts = Option<Vec<Awaited<TablePart>>>;
+type InputParts = Option<Vec<Readiness<TablePart>>>;
 
 /// Parts of a segment with their manifests.
-type Found = Vec<Awaited<(TablePart, Manifest)>>;
+type SegmentParts = Vec<Readiness<(TablePart, Manifest)>>;
 
 impl Pipeline {
     /// Does the remaining work. If killed at any moment, the next call resumes and produces the same bytes.
@@ -70,15 +70,15 @@ impl Pipeline {
         let mut accounts = Vec::new();
         for segment in &self.segments {
             match self.run_segment(segment, &mut parts, &env)? {
-                Awaited::Ready(Account::Rows(read)) if accounts.is_empty() => {
+                Readiness::Ready(Account::Rows(read)) if accounts.is_empty() => {
                     self.refuse_nothing(&read)?;
                     accounts.push(Account::Rows(read));
                 }
-                Awaited::Ready(account) => accounts.push(account),
-                Awaited::Owed(owed) => return Ok(waiting(Some(&segment.name), &owed)),
+                Readiness::Ready(account) => accounts.push(account),
+                Readiness::Pending(owed) => return Ok(waiting(Some(&segment.name), &owed)),
             }
         }
-        if let Awaited::Owed(owed) = all_there(&parts) {
+        if let Readiness::Pending(owed) = all_there(&parts) {
             return Ok(waiting(None, &owed));
         }
         let stats = self.stats(&accounts, &env, started.elapsed())?;
@@ -117,35 +117,35 @@ impl Pipeline {
         segment: &Segment,
         parts: &mut InputParts,
         env: &Env,
-    ) -> Result<Awaited<Account>, Error> {
+    ) -> Result<Readiness<Account>, Error> {
         let (stage, key, sink) = match &segment.work {
             SegmentWork::Rows(rows) => {
                 let found = self.run_rows(rows, parts, env)?;
                 *parts = Some(found.iter().map(|f| f.clone().map(|(part, _)| part)).collect());
-                return Ok(Awaited::Ready(Account::Rows(found)));
+                return Ok(Readiness::Ready(Account::Rows(found)));
             }
             SegmentWork::Table { stage, key } => (stage, key, false),
             SegmentWork::Sink { stage, key } => (stage, key, true),
         };
         let owed = share_out(segment, stage.as_ref(), key, parts, env)?;
         let whole = match all_there(parts) {
-            Awaited::Ready(whole) if owed.is_empty() => whole,
-            Awaited::Ready(_) => return Ok(Awaited::Owed(owed)),
-            Awaited::Owed(owed) => return Ok(Awaited::Owed(owed)),
+            Readiness::Ready(whole) if owed.is_empty() => whole,
+            Readiness::Ready(_) => return Ok(Readiness::Pending(owed)),
+            Readiness::Pending(owed) => return Ok(Readiness::Pending(owed)),
         };
         let table = match run_table(segment, stage.as_ref(), key, &whole, env)? {
-            Awaited::Ready(table) => table,
-            Awaited::Owed(owed) => return Ok(Awaited::Owed(owed)),
+            Readiness::Ready(table) => table,
+            Readiness::Pending(owed) => return Ok(Readiness::Pending(owed)),
         };
         if !sink {
             let written = manifest::parts_of(&segment.folder, table.parts)?;
-            *parts = Some(written.into_iter().map(Awaited::Ready).collect());
+            *parts = Some(written.into_iter().map(Readiness::Ready).collect());
         }
-        Ok(Awaited::Ready(Account::Table(Box::new(table))))
+        Ok(Readiness::Ready(Account::Table(Box::new(table))))
     }
 
     /// Runs a row-wise segment and returns the available parts of all ranks.
-    fn run_rows(&self, rows: &Rows, parts: &InputParts, env: &Env) -> Result<Found, Error> {
+    fn run_rows(&self, rows: &Rows, parts: &InputParts, env: &Env) -> Result<SegmentParts, Error> {
         let sources: Vec<Option<Source<'_>>> = match parts {
             None => self
                 .units
@@ -165,10 +165,10 @@ impl Pipeline {
         if env.options.rank.rank == 0 {
             remove_stale(rows, sources.len())?;
         }
-        let mut found: Found = (0..sources.len())
+        let mut found: SegmentParts = (0..sources.len())
             .map(|index| {
                 let rank = index % env.options.rank.world_size.max(1);
-                Awaited::file(part_path(&rows.folder, index), rank)
+                Readiness::file(part_path(&rows.folder, index), rank)
             })
             .collect();
         for (index, key, _) in work {
@@ -180,14 +180,14 @@ impl Pipeline {
             };
             if let Some(manifest) = manifest::finished(&path, &key, &is_whole) {
                 let part = TablePart { path, facts: manifest.facts.clone() };
-                found[index] = Awaited::Ready((part, manifest));
+                found[index] = Readiness::Ready((part, manifest));
             }
         }
         Ok(found)
     }
 
     /// Rejects an input whose records are all lost: most likely the field or file name is wrong.
-    fn refuse_nothing(&self, read: &Found) -> Result<(), Error> {
+    fn refuse_nothing(&self, read: &SegmentParts) -> Result<(), Error> {
         let mut sum = Tally::default();
         for found in read {
             let Some((_, manifest)) = found.ready() else { return Ok(()) };
@@ -267,12 +267,12 @@ fn table_stats(segment: &Segment, parts: &[TablePart]) -> TableStats {
 }
 
 /// Outcome of a run that waits for other ranks.
-fn waiting(stage: Option<&String>, owed: &[Owed]) -> Outcome {
-    Outcome::Waiting { stage: stage.cloned(), missing: owed.iter().map(Owed::to_string).collect() }
+fn waiting(stage: Option<&String>, owed: &[PendingFile]) -> Outcome {
+    Outcome::Waiting { stage: stage.cloned(), missing: owed.iter().map(PendingFile::to_string).collect() }
 }
 
 /// All parts, or the files they wait for.
-fn all_there(parts: &InputParts) -> Awaited<Vec<TablePart>> {
+fn all_there(parts: &InputParts) -> Readiness<Vec<TablePart>> {
     parts.iter().flatten().cloned().collect()
 }
 
@@ -289,7 +289,7 @@ fn share_out(
     key: &str,
     parts: &InputParts,
     env: &Env,
-) -> Result<Vec<Owed>, Error> {
+) -> Result<Vec<PendingFile>, Error> {
     let Rank { rank, world_size } = env.options.rank;
     let (Some(share), Some(parts), true) = (stage.share(), parts, world_size > 1) else {
         return Ok(Vec::new());
@@ -306,7 +306,7 @@ fn share_out(
     shares::make(&segment.folder, key, &there, &*share, env)?;
     let made = |number, part: &TablePart| shares::made(&segment.folder, key, (number, part), env);
     let missing = there.iter().filter(|(number, part)| !made(*number, part));
-    let owed = |(number, _): &(usize, &TablePart)| Owed {
+    let owed = |(number, _): &(usize, &TablePart)| PendingFile {
         path: shares::path(&segment.folder, *number),
         rank: number % world_size,
     };
@@ -329,22 +329,22 @@ fn run_table(
     key: &str,
     parts: &[TablePart],
     env: &Env,
-) -> Result<Awaited<TableManifest>, Error> {
+) -> Result<Readiness<TableManifest>, Error> {
     let key = table_key(key, parts.iter(), env);
     if let Some(done) = finished(segment, &key, env) {
-        return Ok(Awaited::Ready(done));
+        return Ok(Readiness::Ready(done));
     }
     if env.options.rank.rank != 0 {
-        return Ok(Awaited::file(manifest::table_path(&segment.folder), 0));
+        return Ok(Readiness::file(manifest::table_path(&segment.folder), 0));
     }
     let changed = parts.iter().enumerate().filter(|(_, part)| !env.is_whole(&part.path, &part.facts.file()));
-    let owed = |(number, part): (usize, &TablePart)| Owed {
+    let owed = |(number, part): (usize, &TablePart)| PendingFile {
         path: part.path.clone(),
         rank: number % env.options.rank.world_size.max(1),
     };
-    let changed: Vec<Owed> = changed.map(owed).collect();
+    let changed: Vec<PendingFile> = changed.map(owed).collect();
     if !changed.is_empty() {
-        return Ok(Awaited::Owed(changed));
+        return Ok(Readiness::Pending(changed));
     }
     let started = Instant::now();
     barrier::clear(&segment.folder)?;
@@ -377,7 +377,7 @@ fn run_table(
         tally.documents_out = written.iter().map(|part| part.facts.documents).sum();
         tally.bytes_out = written.iter().map(|part| part.facts.text_bytes).sum();
     }
-    let files = manifest::files_of(&segment.folder, &env.verified)?;
+    let files = manifest::files_of(&segment.folder, &env.hashes)?;
     let done = TableManifest { key, parts: written.len(), files, stage: tally };
     runner::log_seconds(&part_path(&segment.folder, 0), 0, vec![started.elapsed().as_secs_f64()], env)?;
     durable::save(&manifest::table_path(&segment.folder), &done)?;
@@ -385,7 +385,7 @@ fn run_table(
     env.point("table")?;
     progress.parts_done = 1;
     env.progress(&progress);
-    Ok(Awaited::Ready(done))
+    Ok(Readiness::Ready(done))
 }
 
 /// Removes leftover parts of an earlier run with more inputs, so that they are not read as part of this table.

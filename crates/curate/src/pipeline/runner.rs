@@ -20,7 +20,7 @@ use super::stage::Stage;
 use super::tally::Tally;
 use super::units::{RawBatch, Unit, UnitReader};
 use super::verify::FileFacts;
-use crate::counters::Dropped;
+use crate::counters::DocumentCounts;
 use crate::durable;
 use crate::error::Error;
 use crate::read::{RawOptions, Snapshot};
@@ -157,7 +157,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
     };
     tell(&|_| {});
     let unread = Mutex::new(BTreeMap::new());
-    let shared = Shared { env, tell: &tell, unread: &unread };
+    let shared = SegmentState { env, tell: &tell, unread: &unread };
     let open = |lane: usize| {
         let (index, key, source) = missing[lane];
         PartLane::open(rows, source, (*index, key), &shared)
@@ -182,7 +182,7 @@ pub(crate) fn run(rows: &Rows, work: &[(usize, String, &Source<'_>)], env: &Env)
 }
 
 /// State shared by the parts of a segment.
-struct Shared<'a> {
+struct SegmentState<'a> {
     env: &'a Env,
     tell: &'a Tell<'a>,
     /// Errors of unreadable parts, by part number.
@@ -198,7 +198,7 @@ pub(crate) fn rehearse(rows: &Rows, empty: Fresh, env: &Env) -> Result<Batch, Er
 }
 
 /// A batch after all stages.
-struct Processed {
+struct BatchOutput {
     documents_in: u64,
     bytes_in: u64,
     batch: Batch,
@@ -219,7 +219,7 @@ struct PartLane<'a> {
     read_s: f64,
     /// Transient read failure; the part will not be made.
     unread: Option<Error>,
-    shared: &'a Shared<'a>,
+    shared: &'a SegmentState<'a>,
 }
 
 type Tell<'a> = dyn Fn(&dyn Fn(&mut Progress)) + Sync + 'a;
@@ -229,7 +229,7 @@ impl<'a> PartLane<'a> {
         rows: &Rows,
         source: &Source<'_>,
         (index, key): (usize, &'a str),
-        shared: &'a Shared<'a>,
+        shared: &'a SegmentState<'a>,
     ) -> Result<PartLane<'a>, Error> {
         let env = shared.env;
         let path = part_path(&rows.folder, index);
@@ -247,7 +247,7 @@ impl<'a> PartLane<'a> {
 
 impl Lane for PartLane<'_> {
     type Job = Fresh;
-    type Done = Processed;
+    type Output = BatchOutput;
 
     fn next(&mut self) -> Result<Option<Fresh>, Error> {
         self.shared.env.point("batch")?;
@@ -271,7 +271,7 @@ impl Lane for PartLane<'_> {
         }
     }
 
-    fn accept(&mut self, done: Processed) -> Result<(), Error> {
+    fn accept(&mut self, done: BatchOutput) -> Result<(), Error> {
         for (sum, tally) in self.tallies.iter_mut().zip(&done.tallies) {
             sum.add(tally);
         }
@@ -288,7 +288,7 @@ impl Lane for PartLane<'_> {
 
     fn finish(self) -> Result<(), Error> {
         let PartLane { index, path, input, key, reader, writer, mut tallies, mut seconds, .. } = self;
-        let Shared { env, tell, unread } = self.shared;
+        let SegmentState { env, tell, unread } = self.shared;
         if let Some(error) = self.unread {
             writer.discard()?;
             unread.lock().unwrap_or_else(PoisonError::into_inner).insert(index, error);
@@ -301,7 +301,7 @@ impl Lane for PartLane<'_> {
         let closed = writer.close()?;
         env.point("written")?;
         let facts = closed.publish()?;
-        env.verified.note(&path, &facts.file());
+        env.hashes.note(&path, &facts.file());
         env.point("renamed")?;
         let done = Manifest { key: key.to_owned(), input, facts, stages: tallies };
         durable::save(&manifest::manifest_path(&path), &done)?;
@@ -314,7 +314,7 @@ impl Lane for PartLane<'_> {
 
 /// Passes a batch through the stages. If a stage panics, its documents are processed one by one, and those it panics
 /// on are dropped and counted: crawled data must not end a run.
-fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
+fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<BatchOutput, Error> {
     let mut done = begin(rows, fresh)?;
     for (_, stage) in &rows.stages {
         let started = Instant::now();
@@ -349,13 +349,19 @@ fn process(rows: &Rows, fresh: Fresh, env: &Env) -> Result<Processed, Error> {
 }
 
 /// The batch before the first stage: unchanged, or extracted from records.
-fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
+fn begin(rows: &Rows, fresh: Fresh) -> Result<BatchOutput, Error> {
     let started = Instant::now();
     let records = match fresh {
         Fresh::Records(records) => records,
         Fresh::Batch(batch) => {
             let (documents_in, bytes_in) = (batch.rows() as u64, batch.text_bytes());
-            return Ok(Processed { documents_in, bytes_in, batch, tallies: Vec::new(), seconds: Vec::new() });
+            return Ok(BatchOutput {
+                documents_in,
+                bytes_in,
+                batch,
+                tallies: Vec::new(),
+                seconds: Vec::new(),
+            });
         }
     };
     let Some(extraction) = &rows.extraction else {
@@ -366,7 +372,7 @@ fn begin(rows: &Rows, fresh: Fresh) -> Result<Processed, Error> {
     (tally.documents_out, tally.bytes_out) = (batch.rows() as u64, batch.text_bytes());
     let (documents_in, bytes_in) = (tally.documents_in, tally.bytes_in);
     let seconds = vec![started.elapsed().as_secs_f64()];
-    Ok(Processed { documents_in, bytes_in, batch, tallies: vec![tally], seconds })
+    Ok(BatchOutput { documents_in, bytes_in, batch, tallies: vec![tally], seconds })
 }
 
 fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Batch, Error> {
@@ -379,7 +385,7 @@ fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Bat
             Err(Error::Panicked { detail }) => {
                 let bytes = batch.text(row).len() as u64;
                 let (file, place) = (batch.id(row).to_owned(), String::new());
-                tally.drop_many("stage_panicked", Dropped { documents: 1, bytes });
+                tally.drop_many("stage_panicked", DocumentCounts { documents: 1, bytes });
                 tally.note(crate::counters::Damage {
                     file,
                     place,

@@ -21,7 +21,7 @@ pub type ShareOf<'a> = dyn Fn(&Batch) -> Result<Vec<u8>, Error> + Sync + 'a;
 
 /// Sidecar of a share file.
 #[derive(Serialize, Deserialize)]
-struct Made {
+struct ShareManifest {
     key: String,
     file: FileFacts,
 }
@@ -53,8 +53,8 @@ pub(super) fn make(
     job.export(&|index| path(folder, missing[index].0), share)?;
     for (number, part) in &missing {
         let path = path(folder, *number);
-        let file = env.verified.facts(&path).map_err(|e| Error::read(&path, e))?;
-        durable::save(&account(folder, *number), &Made { key: key_of(key, part), file })?;
+        let file = env.hashes.facts(&path).map_err(|e| Error::read(&path, e))?;
+        durable::save(&account(folder, *number), &ShareManifest { key: key_of(key, part), file })?;
     }
     Ok(())
 }
@@ -62,11 +62,11 @@ pub(super) fn make(
 /// Returns true if the file of a part (number, part) exists and was made from this part by this stage. Its producer
 /// and its consumer verify every byte, other ranks only its size.
 pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &TablePart), env: &Env) -> bool {
-    let Some(made) = durable::load::<Made>(&account(folder, number)) else { return false };
+    let Some(manifest) = durable::load::<ShareManifest>(&account(folder, number)) else { return false };
     let path = path(folder, number);
     let looks = env.options.rank.owns(number) || env.options.rank.rank == 0;
-    let whole = || if looks { env.is_whole(&path, &made.file) } else { has_size(&path, &made.file) };
-    made.key == key_of(key, part) && whole()
+    let whole = || if looks { env.is_whole(&path, &manifest.file) } else { has_size(&path, &manifest.file) };
+    manifest.key == key_of(key, part) && whole()
 }
 
 /// Copies a file to its final name. The original stays until all are in place, so that a run killed meanwhile need

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
-use crate::counters::{Counters, Damage, Dropped, Reason};
+use crate::counters::{Counters, Damage, DocumentCounts, Reason};
 
 /// Maximum number of clusters listed.
 const CLUSTERS: usize = 16;
@@ -30,11 +30,11 @@ pub struct Tally {
     /// Bytes of output text.
     pub bytes_out: u64,
     /// Dropped documents by reason.
-    pub dropped: BTreeMap<String, Dropped>,
+    pub dropped: BTreeMap<String, DocumentCounts>,
     /// The first [`Counters::LISTED`] damaged records; `dropped` counts all of them.
     pub damage: Vec<Damage>,
     /// Counts by group and name, such as documents by language.
-    pub groups: BTreeMap<String, BTreeMap<String, Dropped>>,
+    pub groups: BTreeMap<String, BTreeMap<String, DocumentCounts>>,
     /// Distributions of values by name, such as a filter's scores.
     pub scores: BTreeMap<String, Score>,
     /// Distribution of output document lengths, in bytes.
@@ -83,16 +83,16 @@ pub struct Sample {
 impl Tally {
     /// Counts a dropped document under a reason in snake_case.
     pub fn drop(&mut self, reason: &str, text_bytes: u64) {
-        self.drop_many(reason, Dropped { documents: 1, bytes: text_bytes });
+        self.drop_many(reason, DocumentCounts { documents: 1, bytes: text_bytes });
     }
 
     /// Counts several dropped documents.
-    pub fn drop_many(&mut self, reason: &str, more: Dropped) {
+    pub fn drop_many(&mut self, reason: &str, more: DocumentCounts) {
         add(named(&mut self.dropped, reason), more);
     }
 
     /// Counts and lists a damaged record under its reason.
-    pub fn damaged(&mut self, damage: Damage, more: Dropped) {
+    pub fn damaged(&mut self, damage: Damage, more: DocumentCounts) {
         self.drop_many(&reason_name(damage.reason), more);
         self.note(damage);
     }
@@ -106,11 +106,11 @@ impl Tally {
 
     /// Counts a document under a name of a group: `count("language", "en", bytes)`.
     pub fn count(&mut self, group: &str, name: &str, text_bytes: u64) {
-        self.count_many(group, name, Dropped { documents: 1, bytes: text_bytes });
+        self.count_many(group, name, DocumentCounts { documents: 1, bytes: text_bytes });
     }
 
     /// Counts several documents, possibly none, under a name of a group.
-    pub fn count_many(&mut self, group: &str, name: &str, more: Dropped) {
+    pub fn count_many(&mut self, group: &str, name: &str, more: DocumentCounts) {
         add(named(named(&mut self.groups, group), name), more);
     }
 
@@ -223,7 +223,7 @@ impl Score {
     }
 }
 
-fn add(sum: &mut Dropped, more: Dropped) {
+fn add(sum: &mut DocumentCounts, more: DocumentCounts) {
     sum.documents += more.documents;
     sum.bytes += more.bytes;
 }

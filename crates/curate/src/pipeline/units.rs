@@ -11,7 +11,7 @@ use super::histogram::Histogram;
 use super::manifest::KeyHasher;
 use super::recipe::Input;
 use super::tally::Tally;
-use crate::counters::{Counters, Damage, Dropped, Reason};
+use crate::counters::{Counters, Damage, DocumentCounts, Reason};
 use crate::error::Error;
 use fathom_prose::extract::Content;
 use fathom_prose::extract::Extraction;
@@ -263,7 +263,7 @@ impl UnitReader {
         let Some(reason) = error.reason().filter(|_| !wrong_column) else { return Err(error) };
         let damage = Damage { file, place: String::new(), reason, detail: error.to_string() };
         self.tally.documents_in += 1;
-        self.tally.damaged(damage, Dropped { documents: 1, bytes: 0 });
+        self.tally.damaged(damage, DocumentCounts { documents: 1, bytes: 0 });
         Ok(())
     }
 

@@ -28,12 +28,12 @@ pub struct FileFacts {
 
 /// Known file hashes by path, each with the size and modification time for which it holds.
 #[derive(Default)]
-pub(crate) struct Verified(Mutex<HashMap<PathBuf, Seen>>);
+pub(crate) struct HashCache(Mutex<HashMap<PathBuf, CachedHash>>);
 
 /// Size, modification time and hash.
-type Seen = (u64, Option<SystemTime>, String);
+type CachedHash = (u64, Option<SystemTime>, String);
 
-impl Verified {
+impl HashCache {
     /// Current size and hash of a file.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! File access with failure tracking below all decoders, which wrap I/O errors or report them as damage.
 //!
 //! The first transient failure ([`may_pass`]) is recorded next to the readers. Whatever a decoder makes of it or
-//! still returns, [`Opened::step`] reports that failure: a file counts as damaged only if its bytes could be read.
+//! still returns, [`OpenFile::step`] reports that failure: a file counts as damaged only if its bytes could be read.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -22,9 +22,9 @@ pub type OnRead = Arc<dyn Fn(&str, Option<u64>) -> io::Result<()> + Send + Sync>
 
 /// Access to one file, shared by all its readers.
 #[derive(Clone)]
-pub(super) struct Access(Arc<Shared>);
+pub(super) struct Access(Arc<AccessState>);
 
-struct Shared {
+struct AccessState {
     location: String,
     on_read: Option<OnRead>,
     /// Offset and message of the first transient failure.
@@ -37,21 +37,21 @@ impl Access {
     /// Creates the access to the file with this path or address.
     pub(super) fn new(location: &str, on_read: Option<OnRead>) -> Access {
         let (location, failure) = (location.to_owned(), OnceLock::new());
-        Access(Arc::new(Shared { location, on_read, failure, read_bytes: AtomicU64::new(0) }))
+        Access(Arc::new(AccessState { location, on_read, failure, read_bytes: AtomicU64::new(0) }))
     }
 
     /// Opens a local file.
     ///
     /// # Errors
     /// [`Error::Read`], or [`Error::Unavailable`] if the failure is transient.
-    pub(super) fn open(&self, path: &Path) -> Result<Watched<File>, Error> {
+    pub(super) fn open(&self, path: &Path) -> Result<TrackedReader<File>, Error> {
         let opened = self.ask(None).and_then(|()| File::open(path));
         opened.map(|file| self.watch(file)).map_err(|e| Error::access(&self.0.location, None, e))
     }
 
     /// Watches reads of `inner`, which must be at its beginning.
-    pub(super) fn watch<R>(&self, inner: R) -> Watched<R> {
-        Watched { inner, offset: 0, access: self.clone() }
+    pub(super) fn watch<R>(&self, inner: R) -> TrackedReader<R> {
+        TrackedReader { inner, offset: 0, access: self.clone() }
     }
 
     /// Returns the recorded transient failure if there was one, otherwise `error`.
@@ -79,21 +79,21 @@ impl Access {
     }
 }
 
-/// Watched byte stream of a file.
-pub(super) struct Watched<R> {
+/// Byte stream of a file with recorded reads and failures.
+pub(super) struct TrackedReader<R> {
     inner: R,
     offset: u64,
     access: Access,
 }
 
-impl<R> Watched<R> {
+impl<R> TrackedReader<R> {
     /// Access to the file.
     pub(super) fn access(&self) -> &Access {
         &self.access
     }
 }
 
-impl<R: Read> Read for Watched<R> {
+impl<R: Read> Read for TrackedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.access.ask(Some(self.offset)).and_then(|()| self.inner.read(into)) {
@@ -132,20 +132,20 @@ impl Anywhere for File {
 }
 
 /// A file for the Parquet decoder.
-pub(super) type Seekable = Watched<Box<dyn Anywhere>>;
+pub(super) type Seekable = TrackedReader<Box<dyn Anywhere>>;
 
-impl<R: Anywhere + 'static> Watched<R> {
+impl<R: Anywhere + 'static> TrackedReader<R> {
     /// Converts to the form used by decoders with random access.
     pub(super) fn seekable(self) -> Seekable {
-        let Watched { inner, offset, access } = self;
-        Watched { inner: Box::new(inner), offset, access }
+        let TrackedReader { inner, offset, access } = self;
+        TrackedReader { inner: Box::new(inner), offset, access }
     }
 }
 
 impl Seekable {
-    fn at(&self, start: u64) -> io::Result<Watched<Box<dyn Read + Send>>> {
+    fn at(&self, start: u64) -> io::Result<TrackedReader<Box<dyn Read + Send>>> {
         let inner = self.inner.at(start).map_err(|e| self.access.note(start, e))?;
-        Ok(Watched { inner, offset: start, access: self.access.clone() })
+        Ok(TrackedReader { inner, offset: start, access: self.access.clone() })
     }
 }
 
@@ -158,7 +158,7 @@ impl Length for Seekable {
 }
 
 impl ChunkReader for Seekable {
-    type T = BufReader<Watched<Box<dyn Read + Send>>>;
+    type T = BufReader<TrackedReader<Box<dyn Read + Send>>>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
         Ok(BufReader::new(self.at(start)?))
@@ -176,15 +176,15 @@ impl ChunkReader for Seekable {
 }
 
 /// An open file.
-pub(super) struct Opened {
+pub(super) struct OpenFile {
     records: Box<dyn Records>,
     access: Access,
 }
 
-impl Opened {
+impl OpenFile {
     /// Combines a reader with the access it reads through.
-    pub(super) fn new(records: Box<dyn Records>, access: Access) -> Opened {
-        Opened { records, access }
+    pub(super) fn new(records: Box<dyn Records>, access: Access) -> OpenFile {
+        OpenFile { records, access }
     }
 
     /// Returns the next step of the reader.
@@ -229,7 +229,7 @@ mod tests {
             let fails: OnRead = Arc::new(move |_, _| Err(io::Error::from_raw_os_error(number)));
             let access = Access::new("a.jsonl.gz", Some(fails));
             let input = Box::new(access.watch(io::empty()));
-            let opened = Opened::new(stream_records(entry.kind, input, &How::of("text")), access);
+            let opened = OpenFile::new(stream_records(entry.kind, input, &How::of("text")), access);
             let options = ReadOptions::default();
             let mut documents =
                 Documents::new(String::new(), Vec::new(), options, |_, _| None, Counters::default());

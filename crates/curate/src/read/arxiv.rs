@@ -97,7 +97,7 @@ fn is_source(path: &str) -> bool {
 /// Unpacks the sources of a paper of `size` compressed bytes: a single file, or those of a tar.
 fn unpacked(packed: impl Read, size: u64, limit: usize) -> Result<Vec<LatexFile>, Unusable> {
     let left = Expansion::default().most(size);
-    let mut plain = Bounded { inner: flate2::read::MultiGzDecoder::new(packed), left };
+    let mut plain = BoundedReader { inner: flate2::read::MultiGzDecoder::new(packed), left };
     let mut head = Vec::new();
     (&mut plain).take(512).read_to_end(&mut head).map_err(unusable)?;
     if head.starts_with(b"%PDF") || head.starts_with(b"%!PS") {
@@ -161,12 +161,12 @@ fn unusable(error: io::Error) -> Unusable {
 }
 
 /// A reader that is read to its end but never beyond the limit against decompression bombs.
-struct Bounded<R> {
+struct BoundedReader<R> {
     inner: R,
     left: u64,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(into)?;
         self.left = self.left.checked_sub(count as u64).ok_or_else(|| {

@@ -15,9 +15,9 @@ const KEPT: usize = 4;
 
 /// A remote file, read in blocks of one range request each.
 #[derive(Clone)]
-pub(super) struct Blocks(Arc<Shared>);
+pub(super) struct Blocks(Arc<BlockCache>);
 
-struct Shared {
+struct BlockCache {
     place: Place,
     options: RemoteOptions,
     size: u64,
@@ -35,12 +35,12 @@ impl Blocks {
         let first = ask(&place, 0, options).and_then(answered);
         let (bytes, size) = first.map_err(|error| unopened(location, error))?;
         let kept = Mutex::new(VecDeque::from([(0, bytes.into())]));
-        Ok(Blocks(Arc::new(Shared { place, options: options.clone(), size, kept })))
+        Ok(Blocks(Arc::new(BlockCache { place, options: options.clone(), size, kept })))
     }
 
     /// Bytes of a block from an offset on; empty beyond the end.
     fn from(&self, offset: u64) -> io::Result<Bytes> {
-        let Shared { place, options, size, kept } = &*self.0;
+        let BlockCache { place, options, size, kept } = &*self.0;
         if offset >= *size {
             return Ok(Bytes::new());
         }

@@ -22,7 +22,7 @@ fathom_base::choice! {
 const CHUNK: usize = 16 << 10;
 
 /// Transcodes a UTF-16 file to UTF-8; passes any other file through unchanged.
-pub(super) struct Transcoded {
+pub(super) struct Transcoder {
     file: Box<dyn Read + Send>,
     /// True once the beginning has been examined.
     started: bool,
@@ -33,15 +33,15 @@ pub(super) struct Transcoded {
     ended: bool,
 }
 
-impl Transcoded {
+impl Transcoder {
     /// Transcodes the file if it begins with a UTF-16 byte order mark.
-    pub(super) fn by_mark(file: Box<dyn Read + Send>) -> Transcoded {
-        Transcoded { file, started: false, from: None, ready: Vec::new(), at: 0, ended: false }
+    pub(super) fn by_mark(file: Box<dyn Read + Send>) -> Transcoder {
+        Transcoder { file, started: false, from: None, ready: Vec::new(), at: 0, ended: false }
     }
 
     /// Passes the file through unchanged.
-    pub(super) fn never(file: Box<dyn Read + Send>) -> Transcoded {
-        Transcoded { started: true, ..Transcoded::by_mark(file) }
+    pub(super) fn never(file: Box<dyn Read + Send>) -> Transcoder {
+        Transcoder { started: true, ..Transcoder::by_mark(file) }
     }
 
     /// Name of the charset that the file was transcoded from.
@@ -62,7 +62,7 @@ impl Transcoded {
     }
 }
 
-impl Read for Transcoded {
+impl Read for Transcoder {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if !std::mem::replace(&mut self.started, true) {
             self.begin()?;

@@ -8,7 +8,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use crate::counters::Reason;
 
 /// Reason why a body is lost, with details.
-type Lost = (Reason, String);
+type BodyLoss = (Reason, String);
 
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
@@ -66,7 +66,7 @@ impl Head {
     /// # Errors
     /// [`Reason::TooLarge`] beyond the limit, [`Reason::BrokenRecord`] with details if a body is neither text nor
     /// encoded as its header claims.
-    pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, Lost> {
+    pub(super) fn body<'a>(&self, sent: &'a [u8], limit: usize) -> Result<Cow<'a, [u8]>, BodyLoss> {
         let mut body = match self.chunked.then(|| unchunk(sent)).flatten() {
             Some(joined) => Cow::Owned(joined),
             None => Cow::Borrowed(sent),
@@ -82,7 +82,7 @@ impl Head {
 }
 
 /// Removes one content coding from a body; `None` if the body does not have it.
-fn decoded(coding: &str, body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+fn decoded(coding: &str, body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, BodyLoss> {
     match coding {
         "" | "identity" => Ok(None),
         "gzip" | "x-gzip" if body.starts_with(GZIP) => gunzip(body, limit).map(Some),
@@ -108,16 +108,16 @@ fn looks_binary(bytes: &[u8]) -> bool {
     !wide && bytes.iter().take(512).any(control)
 }
 
-fn broken(error: &impl std::fmt::Display) -> Lost {
+fn broken(error: &impl std::fmt::Display) -> BodyLoss {
     (Reason::BrokenRecord, format!("the body cannot be unpacked: {error}"))
 }
 
-fn too_large(limit: usize) -> Lost {
+fn too_large(limit: usize) -> BodyLoss {
     (Reason::TooLarge, format!("the body expands to more than {limit} bytes"))
 }
 
 /// Appends the output of `decoder` to `out`.
-fn unpack(decoder: impl Read, mut out: Vec<u8>, limit: usize) -> Result<Vec<u8>, Lost> {
+fn unpack(decoder: impl Read, mut out: Vec<u8>, limit: usize) -> Result<Vec<u8>, BodyLoss> {
     let room = (limit + 1).saturating_sub(out.len()) as u64;
     match decoder.take(room).read_to_end(&mut out) {
         _ if out.len() > limit => Err(too_large(limit)),
@@ -129,7 +129,7 @@ fn unpack(decoder: impl Read, mut out: Vec<u8>, limit: usize) -> Result<Vec<u8>,
 }
 
 /// Decodes consecutive members; like browsers, ignores data after the last one.
-fn gunzip(mut packed: &[u8], limit: usize) -> Result<Vec<u8>, Lost> {
+fn gunzip(mut packed: &[u8], limit: usize) -> Result<Vec<u8>, BodyLoss> {
     let mut out = Vec::new();
     while packed.starts_with(GZIP) {
         let mut member = flate2::bufread::GzDecoder::new(packed);
@@ -141,24 +141,26 @@ fn gunzip(mut packed: &[u8], limit: usize) -> Result<Vec<u8>, Lost> {
 
 /// Decodes a `deflate` body: RFC 9110 literally requires the zlib format, many servers send the bare stream, and
 /// browsers accept both. `None` for text.
-fn inflate(body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
+fn inflate(body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, BodyLoss> {
     let binary = looks_binary(body);
     // RFC 1950: the method is 8, and the first two bytes are divisible by 31.
     let has_head =
         body.len() > 1 && body[0] & 0x0f == 8 && u16::from_be_bytes([body[0], body[1]]).is_multiple_of(31);
-    let zlib = if has_head { Some(Inflated::of(body, true, limit)) } else { None };
+    let zlib = if has_head { Some(InflateOutput::of(body, true, limit)) } else { None };
     match zlib {
         // Its checksum is correct, whatever follows it.
-        Some(Ok(Inflated { bytes, left: Some(_) })) => return Ok(Some(bytes)),
-        Some(Ok(Inflated { bytes, left: None })) if binary && !bytes.is_empty() => return Ok(Some(bytes)),
+        Some(Ok(InflateOutput { bytes, left: Some(_) })) => return Ok(Some(bytes)),
+        Some(Ok(InflateOutput { bytes, left: None })) if binary && !bytes.is_empty() => {
+            return Ok(Some(bytes));
+        }
         Some(Err(lost @ (Reason::TooLarge, _))) => return Err(lost),
         _ => {}
     }
-    match Inflated::of(body, false, limit) {
+    match InflateOutput::of(body, false, limit) {
         // A few bytes of text may form a valid stream by chance, but never the whole text.
-        Ok(Inflated { bytes, left: Some(left) }) if left <= MOST_BEHIND => Ok(Some(bytes)),
+        Ok(InflateOutput { bytes, left: Some(left) }) if left <= MOST_BEHIND => Ok(Some(bytes)),
         // Truncated by the crawler.
-        Ok(Inflated { bytes, left: None }) if binary && !bytes.is_empty() => Ok(Some(bytes)),
+        Ok(InflateOutput { bytes, left: None }) if binary && !bytes.is_empty() => Ok(Some(bytes)),
         _ if !binary => Ok(None),
         Err(lost) => Err(lost),
         Ok(_) => Err(broken(&"it is no stream of `deflate`")),
@@ -169,14 +171,14 @@ fn inflate(body: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Lost> {
 const MOST_BEHIND: usize = 8;
 
 /// Output of a deflate stream.
-struct Inflated {
+struct InflateOutput {
     bytes: Vec<u8>,
     /// Number of bytes after its end; `None` if the end is missing.
     left: Option<usize>,
 }
 
-impl Inflated {
-    fn of(packed: &[u8], has_head: bool, limit: usize) -> Result<Inflated, Lost> {
+impl InflateOutput {
+    fn of(packed: &[u8], has_head: bool, limit: usize) -> Result<InflateOutput, BodyLoss> {
         let (mut inflater, mut bytes) = (Decompress::new(has_head), Vec::new());
         loop {
             bytes.reserve(16 << 10);
@@ -189,11 +191,11 @@ impl Inflated {
                 return Err(too_large(limit));
             }
             if status == Status::StreamEnd {
-                return Ok(Inflated { bytes, left: Some(left) });
+                return Ok(InflateOutput { bytes, left: Some(left) });
             }
             // Output space is left, so the decoder is waiting for more input.
             if left == 0 && bytes.len() < bytes.capacity() {
-                return Ok(Inflated { bytes, left: None });
+                return Ok(InflateOutput { bytes, left: None });
             }
         }
     }

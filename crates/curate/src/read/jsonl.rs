@@ -156,23 +156,23 @@ impl Lines {
             return Some(self.no_lines("an object over several lines"));
         }
         let names = || self.names.as_ref().map(|_| BTreeSet::new());
-        let asked = || Wanted { field: &self.field, columns: &self.columns, names: names() };
-        let Fields { found, columns, names } = match leniently(bytes, |line| fields_of(line, asked())) {
+        let visitor = || FieldVisitor { field: &self.field, columns: &self.columns, names: names() };
+        let Fields { found, columns, names } = match leniently(bytes, |line| fields_of(line, visitor())) {
             Ok(fields) => fields,
             Err(error) => return Some(self.lost(Reason::BadJson, length, start, error.to_string())),
         };
         Some(match found {
-            Found::Text(text) => {
+            FieldValue::Text(text) => {
                 self.names = None;
                 let content = Content::Text(text);
                 Step::Record(Raw { content, number: Some(self.line), columns })
             }
-            Found::Other(kind) => {
+            FieldValue::Other(kind) => {
                 self.names = None;
                 let detail = format!("`{}` is {kind}, not a string", self.field);
                 self.lost(Reason::NoTextField, length, start, detail)
             }
-            Found::Missing => {
+            FieldValue::Missing => {
                 self.without += 1;
                 let mut detail = format!("no field `{}`", self.field);
                 if let Some(known) = self.names.as_mut().filter(|known| known.len() < NAMES) {
@@ -192,28 +192,28 @@ impl Lines {
 }
 
 /// Value found under the wanted name.
-enum Found {
+enum FieldValue {
     Text(String),
     Other(&'static str),
     Missing,
 }
 
-impl Found {
-    fn of(value: Value) -> Found {
+impl FieldValue {
+    fn of(value: Value) -> FieldValue {
         match value {
-            Value::String(text) => Found::Text(text),
-            Value::Null => Found::Other("null"),
-            Value::Bool(_) => Found::Other("a boolean"),
-            Value::Number(_) => Found::Other("a number"),
-            Value::Array(_) => Found::Other("an array"),
-            Value::Object(_) => Found::Other("an object"),
+            Value::String(text) => FieldValue::Text(text),
+            Value::Null => FieldValue::Other("null"),
+            Value::Bool(_) => FieldValue::Other("a boolean"),
+            Value::Number(_) => FieldValue::Other("a number"),
+            Value::Array(_) => FieldValue::Other("an array"),
+            Value::Object(_) => FieldValue::Other("an object"),
         }
     }
 }
 
 /// Fields extracted from a line.
 struct Fields {
-    found: Found,
+    found: FieldValue,
     columns: Columns,
     /// Names of its fields, if requested.
     names: Option<BTreeSet<String>>,
@@ -221,20 +221,20 @@ struct Fields {
 
 /// Parses `line` as an object and keeps the text field and the columns; of repeated names the last one wins, as in
 /// most parsers. A non-string column is returned as JSON; null and missing ones are left out.
-fn fields_of(line: &[u8], wanted: Wanted<'_>) -> Result<Fields, serde_json::Error> {
+fn fields_of(line: &[u8], visitor: FieldVisitor<'_>) -> Result<Fields, serde_json::Error> {
     let mut parser = serde_json::Deserializer::from_slice(line);
-    let fields = parser.deserialize_map(wanted)?;
+    let fields = parser.deserialize_map(visitor)?;
     parser.end()?;
     Ok(fields)
 }
 
-struct Wanted<'a> {
+struct FieldVisitor<'a> {
     field: &'a str,
     columns: &'a [String],
     names: Option<BTreeSet<String>>,
 }
 
-impl<'de> Visitor<'de> for Wanted<'_> {
+impl<'de> Visitor<'de> for FieldVisitor<'_> {
     type Value = Fields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -243,7 +243,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Fields, A::Error> {
         // A field with the complete dotted name takes precedence over a nested one.
-        let (mut whole, mut nested) = (Found::Missing, Found::Missing);
+        let (mut whole, mut nested) = (FieldValue::Missing, FieldValue::Missing);
         let mut values = vec![None; self.columns.len()];
         while let Some(key) = map.next_key::<String>()? {
             let in_text = place(self.field, &key);
@@ -258,8 +258,10 @@ impl<'de> Visitor<'de> for Wanted<'_> {
                     *kept = shown(inner);
                 }
                 match in_text {
-                    Some("") => whole = Found::of(value),
-                    Some(below) => nested = at(&value, below).cloned().map_or(Found::Missing, Found::of),
+                    Some("") => whole = FieldValue::of(value),
+                    Some(below) => {
+                        nested = at(&value, below).cloned().map_or(FieldValue::Missing, FieldValue::of)
+                    }
                     None => {}
                 }
             }
@@ -267,7 +269,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
                 names.insert(key);
             }
         }
-        let found = if matches!(whole, Found::Missing) { nested } else { whole };
+        let found = if matches!(whole, FieldValue::Missing) { nested } else { whole };
         let columns =
             self.columns.iter().zip(values).filter_map(|(name, value)| Some((name.clone(), value?)));
         Ok(Fields { found, columns: columns.collect(), names: self.names })

@@ -53,7 +53,7 @@ pub(crate) use remote::NO_SECRETS;
 #[cfg(feature = "pipeline")]
 pub use remote::{RemoteOptions, is_remote};
 
-use access::{Access, Opened};
+use access::{Access, OpenFile};
 use packed::{Codec, Decompressor, Expansion};
 
 /// Reader options for the user's own data.
@@ -150,7 +150,7 @@ pub struct Documents {
     looked_at: String,
     num_files: usize,
     files: std::vec::IntoIter<Entry>,
-    current: Option<(Entry, Opened)>,
+    current: Option<(Entry, OpenFile)>,
     /// Bytes of the current file's records so far.
     given_bytes: u64,
     options: ReadOptions,
@@ -357,7 +357,7 @@ impl Iterator for Documents {
     }
 }
 
-fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Opened, Error> {
+fn open_records(entry: &Entry, options: &ReadOptions) -> Result<OpenFile, Error> {
     let limit = options.max_document_bytes.max(1);
     let access = Access::new(&entry.path.display().to_string(), None);
     let file = access.open(&entry.path)?;
@@ -367,7 +367,7 @@ fn open_records(entry: &Entry, options: &ReadOptions) -> Result<Opened, Error> {
         let how = How { limit, ..How::of(&options.field) };
         stream_records(entry.kind, Box::new(file), &how)
     };
-    Ok(Opened::new(records, access))
+    Ok(OpenFile::new(records, access))
 }
 
 /// Options of a sequential reader.

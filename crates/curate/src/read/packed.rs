@@ -119,10 +119,10 @@ pub(crate) struct Decompressor {
 }
 
 enum Stage {
-    Between(Marked),
-    Gzip(Box<GzDecoder<Marked>>),
-    Zstd(zstd::Decoder<'static, Marked>),
-    Bzip2(Box<bzip2::bufread::BzDecoder<Marked>>),
+    Between(RewindReader),
+    Gzip(Box<GzDecoder<RewindReader>>),
+    Zstd(zstd::Decoder<'static, RewindReader>),
+    Bzip2(Box<bzip2::bufread::BzDecoder<RewindReader>>),
     /// At the end, or temporarily taken out.
     Gone,
 }
@@ -132,7 +132,7 @@ impl Decompressor {
         Decompressor {
             codec,
             expansion,
-            stage: Stage::Between(Marked::new(input)),
+            stage: Stage::Between(RewindReader::new(input)),
             out: Vec::new(),
             at: 0,
             passed: 0,
@@ -359,7 +359,7 @@ impl BufRead for Decompressor {
 }
 
 /// Dictionary in the first, skippable frame of a `.warc.zst` file; empty if there is none.
-fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
+fn dictionary(input: &mut RewindReader) -> io::Result<Vec<u8>> {
     const FRAME: &[u8] = b"\x5d\x2a\x4d\x18";
     const LARGEST: u32 = 16 << 20;
     let head = input.peek(8)?;
@@ -382,7 +382,7 @@ fn dictionary(input: &mut Marked) -> io::Result<Vec<u8>> {
 }
 
 /// A buffered file that can return to a recent mark.
-struct Marked {
+struct RewindReader {
     inner: Box<dyn Read + Send>,
     buffer: Vec<u8>,
     at: usize,
@@ -395,9 +395,9 @@ struct Marked {
     failure: Option<io::Error>,
 }
 
-impl Marked {
-    fn new(inner: Box<dyn Read + Send>) -> Marked {
-        Marked { inner, buffer: Vec::new(), at: 0, start: 0, mark: 0, second_looks: 0, failure: None }
+impl RewindReader {
+    fn new(inner: Box<dyn Read + Send>) -> RewindReader {
+        RewindReader { inner, buffer: Vec::new(), at: 0, start: 0, mark: 0, second_looks: 0, failure: None }
     }
 
     fn offset(&self) -> u64 {
@@ -495,13 +495,13 @@ impl Marked {
     }
 }
 
-impl Read for Marked {
+impl Read for RewindReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         copy_ready(self, into)
     }
 }
 
-impl BufRead for Marked {
+impl BufRead for RewindReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at >= self.buffer.len() {
             self.more()?;

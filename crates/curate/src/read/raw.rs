@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fathom_base::secrets::redacted;
 
-use super::access::{Access, OnRead, Opened};
+use super::access::{Access, OnRead, OpenFile};
 use super::blocks::Blocks;
 use super::charset::Charset;
 use super::common_crawl::Snapshot;
@@ -233,7 +233,7 @@ impl InputFile {
                 self.stream(Box::new(access.watch(remote)), options)
             }
         };
-        Ok(self.records(Opened::new(records, access)))
+        Ok(self.records(OpenFile::new(records, access)))
     }
 
     /// Reads the records of `input` as if it were a file of this name, for data that is not in a file. Not possible
@@ -252,10 +252,10 @@ impl InputFile {
         let file = InputFile { name: name.to_string(), location, place, kind, bytes: None };
         let access = Access::new(name, None);
         let records = file.stream(Box::new(access.watch(input)), options);
-        Ok(file.records(Opened::new(records, access)))
+        Ok(file.records(OpenFile::new(records, access)))
     }
 
-    fn records(&self, records: Opened) -> RawRecords {
+    fn records(&self, records: OpenFile) -> RawRecords {
         let (name, location) = (self.name.clone(), self.location.clone());
         RawRecords { name, location, records, counters: Counters::default(), ended: false }
     }
@@ -281,7 +281,7 @@ impl InputFile {
 pub struct RawRecords {
     name: String,
     location: Arc<str>,
-    records: Opened,
+    records: OpenFile,
     counters: Counters,
     ended: bool,
 }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use fathom_prose::extract::Content;
 
-use super::charset::{Transcoded, detected};
+use super::charset::{Transcoder, detected};
 use super::record::Columns;
 use super::{Loss, Raw, Records, Step, html_to_text, packed};
 use crate::counters::Reason;
@@ -12,13 +12,13 @@ use crate::counters::Reason;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A text, and its charset if that is not UTF-8.
-type Decoded = (String, Option<&'static str>);
+type DecodedText = (String, Option<&'static str>);
 
 /// A plain text file in parts of at most `limit` bytes.
 pub(super) struct TextParts {
-    file: Transcoded,
+    file: Transcoder,
     /// Decodes the bytes at an offset.
-    decode: fn(Vec<u8>, u64) -> Result<Decoded, Loss>,
+    decode: fn(Vec<u8>, u64) -> Result<DecodedText, Loss>,
     limit: usize,
     /// Bytes read beyond the last split.
     carry: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct TextParts {
 impl TextParts {
     /// Creates a reader that drops text that is not UTF-8.
     pub(super) fn new(file: Box<dyn Read + Send>, limit: usize) -> TextParts {
-        let (file, carry) = (Transcoded::never(file), Vec::new());
+        let (file, carry) = (Transcoder::never(file), Vec::new());
         let decode = |bytes, offset| utf8(bytes, offset).map(|text| (text, None));
         TextParts { file, decode, limit, carry, offset: 0, part: 0, finished: false }
     }
@@ -39,7 +39,7 @@ impl TextParts {
     /// Creates a reader that detects charsets other than UTF-8.
     pub(super) fn detecting(file: Box<dyn Read + Send>, limit: usize) -> TextParts {
         TextParts {
-            file: Transcoded::by_mark(file),
+            file: Transcoder::by_mark(file),
             decode: detected,
             ..TextParts::new(Box::new(io::empty()), limit)
         }

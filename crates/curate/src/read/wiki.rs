@@ -36,7 +36,7 @@ struct Page {
 }
 
 /// Outcome of reading up to the end of a page.
-enum Cut {
+enum PageEnd {
     Whole,
     TooLong,
     /// The file ended, possibly inside a page.
@@ -85,19 +85,19 @@ impl Dump {
         }
     }
 
-    fn cut(&mut self) -> io::Result<Cut> {
+    fn read_page(&mut self) -> io::Result<PageEnd> {
         self.buffer.clear();
         if !self.read_through(START, 0)?.0 {
-            return Ok(Cut::Ended { inside: false });
+            return Ok(PageEnd::Ended { inside: false });
         }
         self.page += 1;
         self.buffer.clear();
         self.buffer.extend_from_slice(START);
         // The markup of a page is slightly longer than its text.
         Ok(match self.read_through(END, self.limit.saturating_add(64 << 10))? {
-            (false, _) => Cut::Ended { inside: true },
-            (true, true) => Cut::TooLong,
-            (true, false) => Cut::Whole,
+            (false, _) => PageEnd::Ended { inside: true },
+            (true, true) => PageEnd::TooLong,
+            (true, false) => PageEnd::Whole,
         })
     }
 
@@ -121,15 +121,15 @@ impl Dump {
 
 impl Records for Dump {
     fn step(&mut self) -> Step {
-        match self.cut() {
-            Ok(Cut::Ended { inside: false }) => Step::End,
-            Ok(Cut::Ended { inside: true }) => {
+        match self.read_page() {
+            Ok(PageEnd::Ended { inside: false }) => Step::End,
+            Ok(PageEnd::Ended { inside: true }) => {
                 self.lost(Reason::BrokenRecord, "the file ends inside a page".into())
             }
-            Ok(Cut::TooLong) => {
+            Ok(PageEnd::TooLong) => {
                 self.lost(Reason::TooLarge, format!("a page of more than {} bytes", self.limit))
             }
-            Ok(Cut::Whole) => match parse(&self.buffer) {
+            Ok(PageEnd::Whole) => match parse(&self.buffer) {
                 Ok(page) => self.record(page),
                 Err(detail) => self.lost(Reason::BrokenRecord, detail),
             },

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, Float32Array, StringArray};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::asked::Asked;
+use super::model_client::ModelClient;
 use super::{Maker, model};
 use crate::error::Error;
 use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
@@ -58,11 +58,11 @@ pub(super) struct Classify {
     folder: PathBuf,
     limits: Vec<f64>,
     /// Maps texts to the model's labels and each text's scores.
-    model: Asked<Vec<String>, Classified>,
+    model: ModelClient<Vec<String>, Classification>,
 }
 
 /// Output of a model for some texts.
-struct Classified {
+struct Classification {
     labels: Arc<[String]>,
     /// Scores per text, one per label.
     scores: Vec<Vec<f32>>,
@@ -92,7 +92,12 @@ impl Maker for Classify {
         }
         let folder = model::folder(&options.model)?;
         let limits = options.min.into_iter().chain(options.max).collect();
-        Ok(Work::Rows(Box::new(Classify { model: Asked::new(folder.clone()), options, folder, limits })))
+        Ok(Work::Rows(Box::new(Classify {
+            model: ModelClient::new(folder.clone()),
+            options,
+            folder,
+            limits,
+        })))
     }
 }
 
@@ -101,8 +106,8 @@ impl Stage for Classify {
         let beginning = |row| beginning(batch.text(row), self.options.max_chars).to_owned();
         let texts: Vec<String> = (0..batch.rows()).map(beginning).collect();
         // Empty batches are processed before the model is loaded, and must have the same columns.
-        let Classified { labels, scores } = if texts.is_empty() {
-            Classified { labels: Arc::new([]), scores: Vec::new() }
+        let Classification { labels, scores } = if texts.is_empty() {
+            Classification { labels: Arc::new([]), scores: Vec::new() }
         } else {
             self.model.ask(texts)?
         };
@@ -156,7 +161,7 @@ impl Stage for Classify {
                 }
                 queue.serve(|texts| {
                     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                    Ok(Classified { labels: labels.clone(), scores: model.classify(&texts)? })
+                    Ok(Classification { labels: labels.clone(), scores: model.classify(&texts)? })
                 });
                 Ok(())
             })

@@ -15,8 +15,10 @@ use super::Maker;
 use crate::blend::{
     Blend, BlendOptions, BlendSource, Sizes, Split, SplitOptions, Unit, copy_id, original_id,
 };
-use crate::counters::Dropped;
-use crate::decontaminate::{Cleaned, DecontaminateOptions, DecontaminationReport, Decontaminator, Matches};
+use crate::counters::DocumentCounts;
+use crate::decontaminate::{
+    CleaningOutcome, DecontaminateOptions, DecontaminationReport, Decontaminator, Matches,
+};
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Stage, Tally, Work};
 
@@ -44,9 +46,9 @@ impl Barrier for Decontaminate {
             for row in 0..batch.rows() {
                 let text = batch.text(row);
                 match self.0.clean(text, &removable) {
-                    Cleaned::Whole => pieces.push((row as u32, Cow::Borrowed(text), None)),
-                    Cleaned::Dropped(reason) => tally.drop(reason, text.len() as u64),
-                    Cleaned::Pieces(parts) => {
+                    CleaningOutcome::Whole => pieces.push((row as u32, Cow::Borrowed(text), None)),
+                    CleaningOutcome::Dropped(reason) => tally.drop(reason, text.len() as u64),
+                    CleaningOutcome::Pieces(parts) => {
                         tally.count("cut", "documents cut", text.len() as u64);
                         let id = batch.id(row);
                         for (n, part) in parts.into_iter().enumerate() {
@@ -96,9 +98,9 @@ impl Decontaminate {
     fn tell(&self, job: &Job<'_>, report: &DecontaminationReport, tally: &mut Tally) {
         for task in &report.tasks {
             // Sets without matches are listed in the report too.
-            tally.count_many("found in documents", &task.task, Dropped::default());
+            tally.count_many("found in documents", &task.task, DocumentCounts::default());
             if task.too_short_texts > 0 {
-                let documents = Dropped { documents: task.too_short_texts, bytes: 0 };
+                let documents = DocumentCounts { documents: task.too_short_texts, bytes: 0 };
                 tally.count_many("texts of sets too short to look for", &task.task, documents);
             }
             let documents = tally.groups["found in documents"][&task.task].documents;

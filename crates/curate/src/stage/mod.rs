@@ -1,12 +1,12 @@
 //! The stages available to recipes: thin wrappers around this crate's operations on texts and tables.
 
-mod asked;
 mod classify;
 mod corpus;
 mod dedup;
 mod extract;
 mod filters;
 mod model;
+mod model_client;
 mod option_names;
 mod order;
 mod perplexity;
@@ -32,12 +32,12 @@ pub struct Kind {
     /// One-line description.
     pub about: &'static str,
     /// Builds the stage from the options as written, and returns all options with their defaults.
-    pub(crate) build: fn(&BTreeMap<String, toml::Value>) -> Built,
+    pub(crate) build: fn(&BTreeMap<String, toml::Value>) -> StageResult,
     options: fn() -> Vec<OptionDoc>,
 }
 
 /// A stage with its options; the inner error is a mistake in the options.
-pub(crate) type Built = Result<Result<(Work, toml::Table), Mistake>, Error>;
+pub(crate) type StageResult = Result<Result<(Work, toml::Table), Mistake>, Error>;
 
 /// Constructor of a kind of stage.
 trait Maker {
@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> Built {
+fn build<M: Maker>(written: &BTreeMap<String, toml::Value>) -> StageResult {
     let mut written = written.clone();
     let preset = M::preset(&written).and_then(|options| toml::Table::try_from(options).ok());
     for (key, value) in preset.unwrap_or_default() {

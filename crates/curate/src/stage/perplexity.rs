@@ -8,7 +8,7 @@ use fathom_text::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::asked::Asked;
+use super::model_client::ModelClient;
 use super::{Maker, model};
 use crate::error::Error;
 use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
@@ -52,7 +52,7 @@ pub(super) struct Perplexity {
     bos: Option<u32>,
     limits: Vec<f64>,
     /// Maps token ids of texts to their mean losses.
-    scorer: Asked<Vec<Vec<u32>>, Vec<Option<f64>>>,
+    scorer: ModelClient<Vec<Vec<u32>>, Vec<Option<f64>>>,
 }
 
 impl Maker for Perplexity {
@@ -83,7 +83,7 @@ impl Maker for Perplexity {
         let tokenizer = Tokenizer::from_dir(&folder)?;
         let bos = tokenizer.prompt_bos();
         let limits = options.min.into_iter().chain(options.max).collect();
-        let scorer = Asked::new(folder.clone());
+        let scorer = ModelClient::new(folder.clone());
         Ok(Work::Rows(Box::new(Perplexity { options, folder, tokenizer, bos, limits, scorer })))
     }
 }

@@ -92,8 +92,8 @@ impl Barrier for Tokenize {
             open: BTreeMap::new(),
         };
         let mut documents: Option<Documents> = None;
-        let mut accept = |encoded: Encoded| {
-            let Encoded { batch, rows } = encoded;
+        let mut accept = |encoded: TokenizedBatch| {
+            let TokenizedBatch { batch, rows } = encoded;
             let splits = self.splits(&batch)?;
             let mut lines = Lines::default();
             for (row, (ids, mut meta)) in rows.into_iter().enumerate() {
@@ -117,7 +117,7 @@ impl Barrier for Tokenize {
             }
             Ok(())
         };
-        job.in_order(&|_, batch| Encoded::of(batch, &tokenizer, eos), &mut accept)?;
+        job.in_order(&|_, batch| TokenizedBatch::of(batch, &tokenizer, eos), &mut accept)?;
         match documents {
             Some(documents) => documents.finish()?,
             None => Documents::create(&job.folder().join(DOCUMENTS), false)?.finish()?,
@@ -269,13 +269,13 @@ fn sample(job: &Job<'_>, bytes: u64) -> Result<Vec<String>, Error> {
 
 /// Token ids of a batch, with an end-of-text token after each document, and the documents' metadata; source numbers
 /// are not assigned yet.
-struct Encoded {
+struct TokenizedBatch {
     batch: Batch,
     rows: Vec<(Vec<u32>, DocMeta)>,
 }
 
-impl Encoded {
-    fn of(batch: &Batch, tokenizer: &Tokenizer, eos: u32) -> Result<Encoded, Error> {
+impl TokenizedBatch {
+    fn of(batch: &Batch, tokenizer: &Tokenizer, eos: u32) -> Result<TokenizedBatch, Error> {
         let row = |row: usize| {
             let text = batch.text(row);
             let mut ids = tokenizer.encode(text)?;
@@ -283,7 +283,7 @@ impl Encoded {
             Ok((ids, DocMeta::of_text(text, 0)))
         };
         let rows = (0..batch.rows()).map(row).collect::<Result<_, Error>>()?;
-        Ok(Encoded { batch: batch.clone(), rows })
+        Ok(TokenizedBatch { batch: batch.clone(), rows })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use fathom_curate::decontaminate::{
-    Cleaned, DecontaminateOptions, Decontaminator, EvaluationSet, Matches, Removable,
+    CleaningOutcome, DecontaminateOptions, Decontaminator, EvaluationSet, Matches, Removable,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn both(decontaminator: &Decontaminator, documents: &[&str]) -> (Matches, Remova
     (matches, removable)
 }
 
-fn cleaned<'t>(options: &DecontaminateOptions, document: &'t str) -> Cleaned<'t> {
+fn cleaned<'t>(options: &DecontaminateOptions, document: &'t str) -> CleaningOutcome<'t> {
     let decontaminator = with_questions(options);
     let (_, removable) = both(&decontaminator, &[document]);
     decontaminator.clean(document, &removable)
@@ -57,17 +57,20 @@ fn texts_become_grams_of_thirteen_words() {
 #[test]
 fn a_match_is_cut_to_the_ends_of_sentences() {
     let text = "Before the leak. which RIVER flows, through the old harbour town of brindle. After the leak.";
-    assert_eq!(cleaned(&options(), text), Cleaned::Pieces(vec!["Before the leak.", " After the leak."]));
+    assert_eq!(
+        cleaned(&options(), text),
+        CleaningOutcome::Pieces(vec!["Before the leak.", " After the leak."])
+    );
     // The n-gram ends inside a sentence, whose rest is removed too.
     let text = "A fine day. Seven ships left port. Nine ships came home again at dusk. So, how it ended nobody knows.";
-    assert_eq!(cleaned(&options(), text), Cleaned::Pieces(vec!["A fine day."]));
+    assert_eq!(cleaned(&options(), text), CleaningOutcome::Pieces(vec!["A fine day."]));
     let text = "A fine day. Bears are (mostly) brown. Owls might (rarely) sing at noon. Hares will often snore. Yes.";
-    assert_eq!(cleaned(&options(), text), Cleaned::Whole, "twelve words are not thirteen");
+    assert_eq!(cleaned(&options(), text), CleaningOutcome::Whole, "twelve words are not thirteen");
     let text = "Fine. Cats are mostly brown.\nOwls might rarely sing\tat noon. Hares will often sleep under hedges. Yes.";
-    assert_eq!(cleaned(&options(), text), Cleaned::Pieces(vec!["Fine.", " Yes."]));
-    assert_eq!(cleaned(&options(), "Nothing of the kind."), Cleaned::Whole);
-    assert_eq!(cleaned(&options(), ""), Cleaned::Whole);
-    assert_eq!(cleaned(&options(), QUESTIONS[0]), Cleaned::Dropped("contaminated"));
+    assert_eq!(cleaned(&options(), text), CleaningOutcome::Pieces(vec!["Fine.", " Yes."]));
+    assert_eq!(cleaned(&options(), "Nothing of the kind."), CleaningOutcome::Whole);
+    assert_eq!(cleaned(&options(), ""), CleaningOutcome::Whole);
+    assert_eq!(cleaned(&options(), QUESTIONS[0]), CleaningOutcome::Dropped("contaminated"));
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn two_hundred_characters_go_on_each_side_and_short_rests_with_them() {
     let sentence = "Ein früher Satz mit Umlauten füllt die Seite. ";
     let side = sentence.repeat(20);
     let text = format!("{side}{} {side}", QUESTIONS[0]);
-    let Cleaned::Pieces(pieces) = cleaned(&DecontaminateOptions::default(), &text) else { panic!() };
+    let CleaningOutcome::Pieces(pieces) = cleaned(&DecontaminateOptions::default(), &text) else { panic!() };
     assert_eq!(pieces.len(), 2);
     let length = sentence.chars().count();
     for piece in &pieces {
@@ -85,7 +88,7 @@ fn two_hundred_characters_go_on_each_side_and_short_rests_with_them() {
     }
     // 300 characters before: at most 100 remain, and pieces of up to 200 are dropped.
     let text = format!("{}{} {side}", sentence.repeat(6), QUESTIONS[0]);
-    let Cleaned::Pieces(pieces) = cleaned(&DecontaminateOptions::default(), &text) else { panic!() };
+    let CleaningOutcome::Pieces(pieces) = cleaned(&DecontaminateOptions::default(), &text) else { panic!() };
     assert_eq!(pieces.len(), 1);
 }
 
@@ -97,7 +100,7 @@ fn common_grams_stay_and_repeated_ones_are_counted() {
     for (documents, stays) in [(10, false), (11, true)] {
         let (matches, removable) = both(&decontaminator, &vec![text.as_str(); documents]);
         assert_eq!(matches.documents, documents as u64);
-        assert_eq!(decontaminator.clean(&text, &removable) == Cleaned::Whole, stays, "{documents}");
+        assert_eq!(decontaminator.clean(&text, &removable) == CleaningOutcome::Whole, stays, "{documents}");
         let report = decontaminator.report(&matches, 1);
         assert_eq!(
             (report.tasks[0].common_grams, report.tasks[0].removed_grams),
@@ -114,8 +117,8 @@ fn documents_in_too_many_pieces_are_dropped() {
     for (leaks, wanted) in [(9, 10), (10, 0)] {
         let text = format!("{}And an end.", part.repeat(leaks) + "It is fine. ");
         match cleaned(&options(), &text) {
-            Cleaned::Pieces(pieces) => assert_eq!(pieces.len(), wanted),
-            other => assert_eq!((other, wanted), (Cleaned::Dropped("contaminated_too_often"), 0)),
+            CleaningOutcome::Pieces(pieces) => assert_eq!(pieces.len(), wanted),
+            other => assert_eq!((other, wanted), (CleaningOutcome::Dropped("contaminated_too_often"), 0)),
         }
     }
 }
@@ -289,11 +292,11 @@ proptest! {
         }
         let text = words.join(" ");
         let (_, removable) = both(&decontaminator, &[&text]);
-        if let Cleaned::Pieces(pieces) = decontaminator.clean(&text, &removable) {
+        if let CleaningOutcome::Pieces(pieces) = decontaminator.clean(&text, &removable) {
             prop_assert!(!decontaminator.find(&text).is_empty());
             for piece in pieces {
                 prop_assert!(text.contains(piece));
-                prop_assert_eq!(decontaminator.clean(piece, &removable), Cleaned::Whole, "{:?} of {:?}", piece, text);
+                prop_assert_eq!(decontaminator.clean(piece, &removable), CleaningOutcome::Whole, "{:?} of {:?}", piece, text);
             }
         }
     }

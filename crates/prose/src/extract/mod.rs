@@ -89,7 +89,7 @@ pub struct ExtractOptions {
 
 /// Extracted text of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extracted {
+pub struct ExtractedText {
     /// Plain text, with each block on a separate line.
     pub text: String,
     /// Charset that a page was decoded with.
@@ -136,15 +136,15 @@ impl Extraction {
     ///
     /// # Errors
     /// The reason why the record has no text.
-    pub fn text(&self, content: Content) -> Result<Extracted, Refusal> {
-        let plain = |text| Extracted { text, charset: None, language: None };
+    pub fn text(&self, content: Content) -> Result<ExtractedText, Refusal> {
+        let plain = |text| ExtractedText { text, charset: None, language: None };
         match content {
             Content::Text(text) => Ok(plain(text)),
             Content::Page { bytes, content_type } => {
                 let (page, charset) = charset::decode(&bytes, content_type.as_deref())?;
                 let found = self.html.page(&page)?;
                 let language = found.language.map(|language| language.label());
-                Ok(Extracted { text: found.text, charset: Some(charset), language })
+                Ok(ExtractedText { text: found.text, charset: Some(charset), language })
             }
             Content::Wikitext(source) => self.wikitext.extract(&source).map(plain),
             Content::Latex(files) => self.latex.extract(&files).map(plain),

@@ -11,7 +11,7 @@ pub(crate) const LONGEST: usize = 16;
 
 /// Required n-gram facts of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct NgramRequest {
     /// Longest required length; 0 for none.
     pub(crate) longest: usize,
     /// Rule for counting duplicates.
@@ -51,7 +51,7 @@ pub(crate) struct Top {
 
 /// Results by length n, from 2 up to the longest required one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct NgramCounts {
     pub(crate) top: [Top; LONGEST + 1],
     pub(crate) dup_chars: [u64; LONGEST + 1],
 }
@@ -68,8 +68,14 @@ pub(crate) struct NGrams {
 
 impl NGrams {
     /// Counts the n-grams of the words in `row`.
-    pub(crate) fn climb(&mut self, row: Row<'_>, wanted: &Wanted, table: &mut Table, found: &mut Found) {
-        *found = Found::default();
+    pub(crate) fn climb(
+        &mut self,
+        row: Row<'_>,
+        wanted: &NgramRequest,
+        table: &mut Table,
+        found: &mut NgramCounts,
+    ) {
+        *found = NgramCounts::default();
         let Row { hashes, chars, .. } = row;
         let words = hashes.len();
         if wanted.longest < 2 || words < 2 {

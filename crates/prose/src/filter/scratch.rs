@@ -2,7 +2,7 @@
 
 use super::chars::CharFacts;
 use super::lines::{Bag, LineFacts, Pieces, find_lines, find_paragraphs};
-use super::ngrams::{DupRule, Found, NGrams, Row, Wanted};
+use super::ngrams::{DupRule, NGrams, NgramCounts, NgramRequest, Row};
 use super::options::WordRule;
 use super::repetition::{gopher_lines, gopher_paragraphs};
 use super::table::Table;
@@ -28,8 +28,8 @@ pub struct Scratch {
     has_token_ngrams: bool,
     words: Words,
     tokens: Tokens,
-    found: Found,
-    token_found: Found,
+    found: NgramCounts,
+    token_found: NgramCounts,
     ngrams: NGrams,
     table: Table,
     bag: Bag,
@@ -130,11 +130,11 @@ impl<'a> View<'a> {
     }
 
     /// Repeated n-grams of words.
-    pub(super) fn ngrams(&mut self) -> &Found {
+    pub(super) fn ngrams(&mut self) -> &NgramCounts {
         self.words();
         let s = &mut *self.s;
         if !s.has_ngrams {
-            let wanted = Wanted { longest: self.needs.ngrams, rule: DupRule::Overlap };
+            let wanted = NgramRequest { longest: self.needs.ngrams, rule: DupRule::Overlap };
             let Words { hashes, chars, gaps, .. } = &s.words;
             s.ngrams.climb(Row { hashes, chars, gaps }, &wanted, &mut s.table, &mut s.found);
             s.has_ngrams = true;
@@ -143,11 +143,11 @@ impl<'a> View<'a> {
     }
 
     /// Repeated n-grams of tokens.
-    pub(super) fn token_ngrams(&mut self) -> &Found {
+    pub(super) fn token_ngrams(&mut self) -> &NgramCounts {
         self.tokens();
         let s = &mut *self.s;
         if !s.has_token_ngrams {
-            let wanted = Wanted { longest: self.needs.token_ngrams, rule: DupRule::Skip };
+            let wanted = NgramRequest { longest: self.needs.token_ngrams, rule: DupRule::Skip };
             let row = Row { hashes: &s.tokens.hashes, chars: &s.tokens.chars, gaps: &[] };
             s.ngrams.climb(row, &wanted, &mut s.table, &mut s.token_found);
             s.has_token_ngrams = true;

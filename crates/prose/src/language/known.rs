@@ -5,7 +5,7 @@ use crate::Error;
 use whatlang::{Lang, Script};
 
 /// A detectable language.
-pub(super) struct Known {
+pub(super) struct DetectorLanguage {
     /// ISO 639-1 code if one exists, otherwise the detector's code.
     code: String,
     /// ISO 15924 codes of its scripts; empty if the script is determined from the text.
@@ -15,24 +15,32 @@ pub(super) struct Known {
 }
 
 /// Languages of the built-in detector.
-pub(super) fn built_in() -> Vec<Known> {
+pub(super) fn built_in() -> Vec<DetectorLanguage> {
     let of = |lang: &Lang| {
         let scripts = Script::all().iter().filter(|script| script.langs().contains(lang));
         let mut scripts: Vec<String> = scripts.map(|script| iso_15924(*script).to_string()).collect();
         if *lang == Lang::Jpn {
             scripts = vec![JAPANESE.to_string()];
         }
-        Known { code: two_letters(lang.code()).to_string(), scripts, name: lang.eng_name().to_lowercase() }
+        DetectorLanguage {
+            code: two_letters(lang.code()).to_string(),
+            scripts,
+            name: lang.eng_name().to_lowercase(),
+        }
     };
     Lang::all().iter().map(of).collect()
 }
 
 /// Languages of a model with these labels.
-pub(super) fn of_labels(labels: &[String]) -> Vec<Known> {
+pub(super) fn of_labels(labels: &[String]) -> Vec<DetectorLanguage> {
     let of = |label: &String| {
         let (code, script) = parts_of(label);
         let name = built_in().into_iter().find(|known| known.code == code).map_or(String::new(), |k| k.name);
-        Known { code: code.to_string(), scripts: script.map(str::to_string).into_iter().collect(), name }
+        DetectorLanguage {
+            code: code.to_string(),
+            scripts: script.map(str::to_string).into_iter().collect(),
+            name,
+        }
     };
     labels.iter().map(of).collect()
 }
@@ -47,11 +55,12 @@ pub(super) fn parts_of(label: &str) -> (&str, Option<&str>) {
 }
 
 /// Rejects a wanted language that `detector` cannot return.
-pub(super) fn check(wanted: &[String], known: &[Known], detector: &str) -> Result<(), Error> {
+pub(super) fn check(wanted: &[String], known: &[DetectorLanguage], detector: &str) -> Result<(), Error> {
     for word in wanted {
         let (language, script) = word.split_once('_').unwrap_or((word, ""));
         let language = language.to_ascii_lowercase();
-        let same: Vec<&Known> = known.iter().filter(|known| known.code == two_letters(&language)).collect();
+        let same: Vec<&DetectorLanguage> =
+            known.iter().filter(|known| known.code == two_letters(&language)).collect();
         let advice = if same.is_empty() {
             match known.iter().find(|known| !known.name.is_empty() && known.name == language) {
                 Some(known) => format!("write `{}` for it", known.code),
@@ -63,7 +72,7 @@ pub(super) fn check(wanted: &[String], known: &[Known], detector: &str) -> Resul
                 }
             }
         } else {
-            let fits = |known: &Known| {
+            let fits = |known: &DetectorLanguage| {
                 let same = |known: &String| known.eq_ignore_ascii_case(script);
                 script.is_empty() || known.scripts.is_empty() || known.scripts.iter().any(same)
             };

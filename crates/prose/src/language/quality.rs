@@ -227,7 +227,7 @@ pub fn train_quality<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
 }
 
 /// Examples written for training.
-struct Written {
+struct TrainingFile {
     /// Offset and length of each training example.
     places: Vec<(u64, u64)>,
     /// Held-out examples, with their labels.
@@ -238,10 +238,10 @@ fn write_examples<L: AsRef<str>, T: AsRef<str>, E: From<Error>>(
     options: &QualityTraining,
     examples: impl IntoIterator<Item = Result<(L, T), E>>,
     path: &Path,
-) -> Result<Written, E> {
+) -> Result<TrainingFile, E> {
     let file = std::fs::File::create(path).map_err(|e| Error::write("create", path, e))?;
     let mut file = std::io::BufWriter::new(file);
-    let mut written = Written { places: Vec::new(), held_out: Vec::new() };
+    let mut written = TrainingFile { places: Vec::new(), held_out: Vec::new() };
     let mut end = 0;
     for (i, example) in examples.into_iter().enumerate() {
         let (label, text) = example?;
@@ -282,7 +282,7 @@ fn learn(
     options: &QualityTraining,
     lines: &Path,
     out: &Path,
-    written: &Written,
+    written: &TrainingFile,
 ) -> Result<QualityReport, Error> {
     let mut args = Args { word_ngrams: options.word_ngrams as i32, ..Args::default() };
     args.apply_supervised_defaults();

@@ -1,6 +1,6 @@
 //! Dates and times of day.
 
-use super::{Entity, Found, compile, stands_alone};
+use super::{Detection, Entity, compile, stands_alone};
 use regex::Regex;
 
 /// Compiled patterns.
@@ -38,7 +38,7 @@ impl Dates {
         }
     }
 
-    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Detection>) {
         if !wanted(Entity::DateTime) {
             return;
         }
@@ -50,7 +50,7 @@ impl Dates {
                 let after = &text[m.end()..];
                 let goes_on = after.starts_with(['/', ':']) || hyphens && after.starts_with('-');
                 if !joined && !goes_on && stands_alone(text, m.start(), m.end()) {
-                    found.push(Found { entity: Entity::DateTime, start: m.start(), end: m.end() });
+                    found.push(Detection { entity: Entity::DateTime, start: m.start(), end: m.end() });
                 }
             }
         }

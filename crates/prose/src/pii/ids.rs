@@ -1,7 +1,7 @@
 //! US identity numbers.
 
 use super::digits::{Group, is_single};
-use super::{Entity, Found, compile, has_context, stands_alone};
+use super::{Detection, Entity, compile, has_context, stands_alone};
 use regex::Regex;
 
 /// Compiled patterns.
@@ -35,14 +35,14 @@ impl Ids {
         text: &str,
         groups: &[Group],
         wanted: &impl Fn(Entity) -> bool,
-        found: &mut Vec<Found>,
+        found: &mut Vec<Detection>,
     ) {
         if wanted(Entity::UsSsn) {
             for m in self.ssn.find_iter(text) {
                 let bare = m.len() == 9;
                 let context = || has_context(text, m.start(), 40, &SSN_WORDS);
                 if lone(text, m.start(), m.end()) && is_ssn(m.as_str()) && (!bare || context()) {
-                    found.push(Found { entity: Entity::UsSsn, start: m.start(), end: m.end() });
+                    found.push(Detection { entity: Entity::UsSsn, start: m.start(), end: m.end() });
                 }
             }
         }
@@ -54,7 +54,7 @@ impl Ids {
 }
 
 /// Finds passport and licence numbers: up to two letters, then digits.
-fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), found: &mut Vec<Found>) {
+fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), found: &mut Vec<Detection>) {
     let mut at = 0;
     while at < groups.len() {
         let before = text.as_bytes()[..groups[at].start].iter().rev();
@@ -67,7 +67,7 @@ fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), foun
             _ => None,
         };
         if let Some((entity, count)) = count {
-            found.push(Found { entity, start, end: groups[at + count - 1].end });
+            found.push(Detection { entity, start, end: groups[at + count - 1].end });
         }
         at += count.map_or(1, |(_, count)| count);
     }

@@ -25,7 +25,7 @@ use std::borrow::Cow;
 
 /// One detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Detection {
     /// Kind of personal data.
     pub entity: Entity,
     /// Byte offset of its start.
@@ -102,7 +102,7 @@ impl Pii {
     }
 
     /// All detections in `text`, in ascending order, without overlaps.
-    pub fn find(&self, text: &str) -> Vec<Found> {
+    pub fn find(&self, text: &str) -> Vec<Detection> {
         let wanted = |entity: Entity| self.options.entities.contains(&entity);
         let mut found = Vec::new();
         self.net.find(text, &wanted, &mut found);
@@ -131,7 +131,7 @@ impl Pii {
     }
 
     /// Redacts, replaces or hashes the detections returned by [`Pii::find`]; borrowed if there are none.
-    pub fn rewrite<'a>(&self, text: &'a str, found: &[Found]) -> Cow<'a, str> {
+    pub fn rewrite<'a>(&self, text: &'a str, found: &[Detection]) -> Cow<'a, str> {
         if found.is_empty() {
             return Cow::Borrowed(text);
         }
@@ -147,9 +147,9 @@ impl Pii {
     }
 }
 
-fn without_overlaps(mut found: Vec<Found>) -> Vec<Found> {
+fn without_overlaps(mut found: Vec<Detection>) -> Vec<Detection> {
     found.sort_by_key(|f| (std::cmp::Reverse(f.end - f.start), f.entity, f.start));
-    let mut kept: Vec<Found> = Vec::with_capacity(found.len());
+    let mut kept: Vec<Detection> = Vec::with_capacity(found.len());
     let mut taken = std::collections::BTreeMap::new();
     for f in found {
         let before = taken.range(..f.end).next_back().map(|(_, &end)| end);

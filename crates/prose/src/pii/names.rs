@@ -3,7 +3,7 @@
 //! The gazetteer contains only frequent names, and a name that is also a word counts only before a known surname.
 //! Recall of rare names is low; if it matters, use a named-entity model.
 
-use super::{Entity, Found, gazetteer};
+use super::{Detection, Entity, gazetteer};
 use std::collections::HashSet;
 
 /// Compiled gazetteer.
@@ -107,7 +107,7 @@ impl Names {
         }
     }
 
-    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Detection>) {
         if !wanted(Entity::Person) {
             return;
         }
@@ -120,7 +120,7 @@ impl Names {
                 self.by_given(text, word).or_else(|| self.introduced(text, word))
             };
             if let Some((start, end)) = name {
-                found.push(Found { entity: Entity::Person, start, end });
+                found.push(Detection { entity: Entity::Person, start, end });
                 from = end;
             }
         }

@@ -1,6 +1,6 @@
 //! Mail addresses, URLs and IP addresses.
 
-use super::{Entity, Found, compile, has_context, stands_alone};
+use super::{Detection, Entity, compile, has_context, stands_alone};
 use crate::filter::find_urls;
 use regex::Regex;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -23,7 +23,7 @@ impl Net {
         }
     }
 
-    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Detection>) {
         if wanted(Entity::Email) {
             emails(text, found);
         }
@@ -35,7 +35,7 @@ impl Net {
         }
     }
 
-    fn addresses(&self, text: &str, found: &mut Vec<Found>) {
+    fn addresses(&self, text: &str, found: &mut Vec<Detection>) {
         let entity = Entity::Ip;
         for m in self.v4.find_iter(text) {
             let (start, end) = (m.start(), m.end());
@@ -46,7 +46,7 @@ impl Net {
                     .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
             let version = has_context(text, start, 12, &["version", "release", "v", "section", "chapter"]);
             if whole && !version && m.as_str().parse::<Ipv4Addr>().is_ok_and(|ip| !ip.is_unspecified()) {
-                found.push(Found { entity, start, end: end + prefix_len(&text[end..], 32) });
+                found.push(Detection { entity, start, end: end + prefix_len(&text[end..], 32) });
             }
         }
         if memchr::memchr(b':', text.as_bytes()).is_none() {
@@ -57,7 +57,7 @@ impl Net {
             if m.start() >= done
                 && let Some((start, end)) = v6(text, m.start())
             {
-                found.push(Found { entity, start, end });
+                found.push(Detection { entity, start, end });
                 done = end;
             }
         }
@@ -129,10 +129,10 @@ fn is_letter(c: char) -> bool {
 }
 
 /// Finds mail addresses around every `@`, including internationalized ones (RFC 6531).
-fn emails(text: &str, found: &mut Vec<Found>) {
+fn emails(text: &str, found: &mut Vec<Detection>) {
     for at in memchr::memchr_iter(b'@', text.as_bytes()) {
         if let Some((start, end)) = email(text, at) {
-            found.push(Found { entity: Entity::Email, start, end });
+            found.push(Detection { entity: Entity::Email, start, end });
         }
     }
 }
@@ -184,14 +184,14 @@ fn host_end(text: &str, from: usize) -> Option<usize> {
     (proper && labels).then_some(from + name.len() + 1 + top.len())
 }
 
-fn urls(text: &str, bare: &Regex, found: &mut Vec<Found>) {
+fn urls(text: &str, bare: &Regex, found: &mut Vec<Detection>) {
     let entity = Entity::Url;
     for (start, end) in find_urls(text) {
         let end = start + text[start..end].trim_end_matches(['.', ',', '!', '?', ':', ')', '*']).len();
-        found.push(Found { entity, start, end });
+        found.push(Detection { entity, start, end });
     }
     for m in bare.find_iter(text) {
         let end = m.start() + m.as_str().trim_end_matches(['.', ',', '!', '?', ':', ')']).len();
-        found.push(Found { entity, start: m.start(), end });
+        found.push(Detection { entity, start: m.start(), end });
     }
 }

@@ -1,7 +1,7 @@
 //! Payment cards and bank accounts: digits with separators, validated by length, prefix and check digits.
 
 use super::digits::{Group, is_single};
-use super::{Entity, Found, compile, stands_alone};
+use super::{Detection, Entity, compile, stands_alone};
 use regex::Regex;
 
 /// Compiled patterns.
@@ -21,7 +21,7 @@ impl Numbers {
         text: &str,
         groups: &[Group],
         wanted: &impl Fn(Entity) -> bool,
-        found: &mut Vec<Found>,
+        found: &mut Vec<Detection>,
     ) {
         if wanted(Entity::Iban) {
             self.ibans(text, found);
@@ -31,14 +31,14 @@ impl Numbers {
         }
     }
 
-    fn ibans(&self, text: &str, found: &mut Vec<Found>) {
+    fn ibans(&self, text: &str, found: &mut Vec<Detection>) {
         let mut done = 0;
         for m in self.account.find_iter(text) {
             if m.start() < done || text[..m.start()].ends_with(char::is_alphanumeric) {
                 continue;
             }
             if let Some(end) = iban(text, m.start()) {
-                found.push(Found { entity: Entity::Iban, start: m.start(), end });
+                found.push(Detection { entity: Entity::Iban, start: m.start(), end });
                 done = end;
             }
         }
@@ -64,13 +64,13 @@ fn iban(text: &str, start: usize) -> Option<usize> {
     None
 }
 
-fn cards(text: &str, groups: &[Group], found: &mut Vec<Found>) {
+fn cards(text: &str, groups: &[Group], found: &mut Vec<Detection>) {
     let mut at = 0;
     while at < groups.len() {
         let count = card(text, groups, at);
         if let Some(count) = count {
             let (start, end) = (groups[at].start, groups[at + count - 1].end);
-            found.push(Found { entity: Entity::CreditCard, start, end });
+            found.push(Detection { entity: Entity::CreditCard, start, end });
         }
         at += count.unwrap_or(1);
     }

@@ -3,7 +3,7 @@
 
 use super::digits::{Group, Join, join};
 use super::plans::Plans;
-use super::{Entity, Found, has_context};
+use super::{Detection, Entity, has_context};
 
 const PHONE_WORDS: [&str; 45] = [
     "phone",
@@ -59,7 +59,7 @@ const MOST_DIGITS: usize = 15;
 const MOST_GROUPS: usize = 8;
 
 /// Finds all telephone numbers; `groups` are the digit groups of `text`.
-pub(super) fn find(text: &str, groups: &[Group], plans: &Plans, found: &mut Vec<Found>) {
+pub(super) fn find(text: &str, groups: &[Group], plans: &Plans, found: &mut Vec<Detection>) {
     let line = Line { text, groups, plans };
     let mut at = 0;
     // Groups of the preceding phone number.
@@ -68,7 +68,7 @@ pub(super) fn find(text: &str, groups: &[Group], plans: &Plans, found: &mut Vec<
         let led = last.is_some_and(|last| line.leads(last, at));
         match line.phone(at, led) {
             Ok((start, count)) => {
-                found.push(Found { entity: Entity::Phone, start, end: groups[at + count - 1].end });
+                found.push(Detection { entity: Entity::Phone, start, end: groups[at + count - 1].end });
                 last = Some((at, count));
                 at += count;
             }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::names::{Word, adjacent, next_capitalised, word_at};
-use super::{Entity, Found};
+use super::{Detection, Entity};
 
 /// Countries, and cities of at least about a million people, that are rarely anything else.
 const SURE: &str = "Afghanistan|Albania|Algeria|Andorra|Angola|Antigua and Barbuda|Argentina|Armenia|Australia|Austria|\
@@ -120,7 +120,7 @@ impl Places {
         Places(by_first)
     }
 
-    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Found>) {
+    pub(super) fn find(&self, text: &str, wanted: &impl Fn(Entity) -> bool, found: &mut Vec<Detection>) {
         if !wanted(Entity::Location) {
             return;
         }
@@ -131,7 +131,7 @@ impl Places {
                 && !part_of_more(text, word.start, end)
                 && (sure || led(text, word.start) || self.before_larger(text, end))
             {
-                found.push(Found { entity: Entity::Location, start: word.start, end });
+                found.push(Detection { entity: Entity::Location, start: word.start, end });
                 from = end;
             }
         }

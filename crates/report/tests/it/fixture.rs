@@ -403,7 +403,7 @@ pub fn run(seed: u64) -> Vec<Event> {
         prompt: "pub fn is_empty(&self) -> bool {\n       ".into(),
         text: text.into(),
     }));
-    events.push(Event::Done(ev::Done {
+    events.push(Event::Done(ev::RunEnd {
         step: STEPS,
         time_s: 564.0,
         tokens_total: STEPS * 16_384 + (STEPS - SHORT_STEPS) * 16_384,

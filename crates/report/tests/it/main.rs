@@ -207,7 +207,7 @@ fn the_needle_says_what_it_owes_to_the_first_weights() {
 
 #[test]
 fn a_late_run_says_so() {
-    let done = |time_s| vec![Event::Done(ev::Done { time_s, given_s: 600.0, ..ev::Done::default() })];
+    let done = |time_s| vec![Event::Done(ev::RunEnd { time_s, given_s: 600.0, ..ev::RunEnd::default() })];
     assert_eq!(figure(done(605.0), "time").passes, Some(true));
     assert_eq!(figure(done(660.0), "time").passes, Some(false));
 }

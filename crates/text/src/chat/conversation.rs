@@ -52,7 +52,7 @@ pub struct Message {
 
 /// Speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Speaker {
     /// The model.
     Model,
     /// Any other role.
@@ -74,10 +74,10 @@ impl Message {
     }
 
     /// Speaker of the message.
-    pub fn by(&self) -> Said {
+    pub fn by(&self) -> Speaker {
         match self.said["role"].as_str() {
-            Some("assistant" | "model") => Said::Model,
-            _ => Said::Other,
+            Some("assistant" | "model") => Speaker::Model,
+            _ => Speaker::Other,
         }
     }
 }
@@ -160,7 +160,7 @@ impl Conversation {
             return Err(format!("has neither `prompt` nor `messages`; its keys are {}", seen.join(", ")));
         };
         let mut messages = messages(&key, list, keys)?;
-        let last = messages.iter().rposition(|message| message.by() == Said::Other);
+        let last = messages.iter().rposition(|message| message.by() == Speaker::Other);
         messages.truncate(last.map_or(0, |last| last + 1));
         if messages.is_empty() {
             return Err(format!("`{key}` has no message that asks something"));
@@ -184,7 +184,7 @@ impl Conversation {
         if self.messages.is_empty() {
             return Err("is a conversation without messages".into());
         }
-        if !self.messages[self.prompt..].iter().any(|message| message.by() == Said::Model) {
+        if !self.messages[self.prompt..].iter().any(|message| message.by() == Speaker::Model) {
             let roles: Vec<&str> = self.messages.iter().filter_map(|it| it.said["role"].as_str()).collect();
             return Err(format!("has no turn of the assistant to learn: the roles are {}", roles.join(", ")));
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// A known template and its marks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Known {
+pub(super) struct KnownTemplate {
     /// Name of TRL's file for the template.
     pub name: String,
     /// BLAKE3 of its [`plain`] text, in hexadecimal.
@@ -20,7 +20,7 @@ pub(super) struct Known {
 }
 
 /// All known templates.
-pub(super) fn all() -> Vec<Known> {
+pub(super) fn all() -> Vec<KnownTemplate> {
     // A test checks that this parses, so the fallback is never used.
     serde_json::from_str(include_str!("marks.json")).unwrap_or_default()
 }
@@ -38,7 +38,11 @@ pub(super) fn hash(source: &str) -> String {
 
 /// Looks up a template among `known`; returns its name and its source with `marks` inserted. Lines of `source` end in
 /// `\n`.
-pub(super) fn marked<'a>(source: &str, known: &'a [Known], marks: [char; 2]) -> Option<(&'a str, String)> {
+pub(super) fn marked<'a>(
+    source: &str,
+    known: &'a [KnownTemplate],
+    marks: [char; 2],
+) -> Option<(&'a str, String)> {
     let hash = hash(source);
     let known = known.iter().find(|known| known.hash == hash)?;
     let mut source = source.to_string();

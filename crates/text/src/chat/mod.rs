@@ -20,13 +20,13 @@ use std::ops::Range;
 
 use crate::Tokenizer;
 
-pub use conversation::{Conversation, Keys, Message, Said};
+pub use conversation::{Conversation, Keys, Message, Speaker};
 pub use follow::Follow;
-pub use template::{Rendered, Shows, Template, template_source};
+pub use template::{RenderedConversation, Shows, Template, template_source};
 
 /// A tokenized conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Spoken {
+pub struct TokenizedConversation {
     /// Rendered text.
     pub text: String,
     /// Token ids of the text.
@@ -59,7 +59,7 @@ impl Template {
         conversation: &Conversation,
         turns: Turns,
         tokenizer: &Tokenizer,
-    ) -> Result<Spoken, String> {
+    ) -> Result<TokenizedConversation, String> {
         let (text, mut said) = spans::spans(self, conversation, turns)?;
         let (ids, ends) = tokenizer.encode_with_ends(&text).map_err(|error| error.to_string())?;
         let mut weights = vec![0.0; ids.len()];
@@ -71,7 +71,7 @@ impl Template {
             weights[first..(last + 1).min(ids.len())].fill(part.weight);
         }
         let learned = said.into_iter().map(|part| part.bytes).collect();
-        Ok(Spoken { text, ids, weights, learned })
+        Ok(TokenizedConversation { text, ids, weights, learned })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Turns;
-use super::conversation::{Conversation, Said};
+use super::conversation::{Conversation, Speaker};
 use super::template::{Shows, Template};
 
 /// A byte range of a text, and the weight of its tokens.
@@ -38,7 +38,7 @@ pub(super) fn spans(
 /// Indices and weights of the model's messages after the prompt.
 fn answers(conversation: &Conversation) -> impl Iterator<Item = (usize, f32)> {
     let all = conversation.messages.iter().enumerate().skip(conversation.prompt);
-    all.filter(|(_, message)| message.by() == Said::Model).map(|(at, message)| (at, message.weight))
+    all.filter(|(_, message)| message.by() == Speaker::Model).map(|(at, message)| (at, message.weight))
 }
 
 /// Spans by the template's own or inserted marks, one per message of the model.
@@ -48,7 +48,7 @@ fn by_marks(template: &Template, conversation: &Conversation) -> Result<(String,
         .messages
         .iter()
         .enumerate()
-        .filter(|(_, message)| message.by() == Said::Model)
+        .filter(|(_, message)| message.by() == Speaker::Model)
         .map(|(at, message)| if at < conversation.prompt { 0.0 } else { message.weight })
         .collect();
     // Some templates mark an answer and its end separately.

@@ -12,8 +12,8 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json, json};
 
 use super::conversation::Conversation;
-use super::known::{self, Known};
-use super::{concat, loops, python, values};
+use super::known::{self, KnownTemplate};
+use super::{loops, python, values};
 use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
 use crate::gguf::side_file;
@@ -66,7 +66,7 @@ pub enum Shows {
 
 /// A rendered conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedConversation {
     /// The text.
     pub text: String,
     /// Byte ranges of the model's text, according to the template's own or inserted marks.
@@ -88,7 +88,7 @@ impl Template {
             let tools = tools.is_file().then(|| Template::from_file(&tools, tokenizer)).transpose()?;
             return Ok(Some(template.with_tools(tools)));
         }
-        let Some((path, Chosen { source, tools })) = configured(folder)? else { return Ok(None) };
+        let Some((path, ConfigTemplates { source, tools })) = configured(folder)? else { return Ok(None) };
         let made = |source: &String| {
             let fault = |reason| Error::Template { path: path.clone(), reason };
             Template::new(source, tokenizer).map_err(fault)
@@ -132,7 +132,7 @@ impl Template {
     pub(super) fn with(
         given: &str,
         tokenizer: &Tokenizer,
-        known: &[Known],
+        known: &[KnownTemplate],
     ) -> std::result::Result<Template, String> {
         // Normalize line ends as Jinja does.
         let source = given.replace("\r\n", "\n").replace('\r', "\n");
@@ -242,7 +242,7 @@ impl Template {
         conversation: &Conversation,
         count: usize,
         prompt: bool,
-    ) -> std::result::Result<Rendered, String> {
+    ) -> std::result::Result<RenderedConversation, String> {
         let messages: Vec<&Json> =
             conversation.messages[..count].iter().map(|message| &message.said).collect();
         self.render_with(&messages, &conversation.tools, prompt, &Map::new())
@@ -258,7 +258,7 @@ impl Template {
         tools: &[Json],
         prompt: bool,
         variables: &Map<String, Json>,
-    ) -> std::result::Result<Rendered, String> {
+    ) -> std::result::Result<RenderedConversation, String> {
         let mut context = self.special.clone();
         context.extend(variables.clone());
         let asks = self.of(tools).asks_for_none;
@@ -366,7 +366,7 @@ pub fn template_source(model: &Path) -> Result<Option<String>> {
 }
 
 /// Template in a configuration file, with the file's path.
-fn configured(model: &Path) -> Result<Option<(PathBuf, Chosen)>> {
+fn configured(model: &Path) -> Result<Option<(PathBuf, ConfigTemplates)>> {
     for name in ["tokenizer_config.json", "chat_template.json"] {
         let path = model.join(name);
         // `read` rejects oversized files.
@@ -374,7 +374,7 @@ fn configured(model: &Path) -> Result<Option<(PathBuf, Chosen)>> {
         let Some(bytes) = bytes else { continue };
         let config: Json = serde_json::from_slice(&bytes)
             .map_err(|error| Error::Template { path: path.clone(), reason: error.to_string() })?;
-        if let Some(chosen) = Chosen::of(&config["chat_template"]) {
+        if let Some(chosen) = ConfigTemplates::of(&config["chat_template"]) {
             return Ok(Some((path, chosen)));
         }
     }
@@ -382,15 +382,15 @@ fn configured(model: &Path) -> Result<Option<(PathBuf, Chosen)>> {
 }
 
 /// Selected templates of a configuration.
-struct Chosen {
+struct ConfigTemplates {
     /// The only template, or the one named `default`.
     source: String,
     /// The one named `tool_use`.
     tools: Option<String>,
 }
 
-impl Chosen {
-    fn of(config: &Json) -> Option<Chosen> {
+impl ConfigTemplates {
+    fn of(config: &Json) -> Option<ConfigTemplates> {
         let named: Vec<(&str, &str)> = match config {
             Json::String(source) => vec![("default", source)],
             Json::Array(all) => {
@@ -404,7 +404,7 @@ impl Chosen {
         let find =
             |wanted: &str| named.iter().find(|(name, _)| *name == wanted).map(|(_, it)| it.to_string());
         let source = find("default").or(named.first().map(|(_, it)| it.to_string()))?;
-        Some(Chosen { source, tools: find(TOOLS) })
+        Some(ConfigTemplates { source, tools: find(TOOLS) })
     }
 }
 
@@ -435,7 +435,7 @@ fn marked(source: &str) -> (String, bool) {
 }
 
 /// Removes the marks from a text and returns their ranges.
-fn unmarked(text: &str) -> std::result::Result<Rendered, String> {
+fn unmarked(text: &str) -> std::result::Result<RenderedConversation, String> {
     let (mut out, mut marked, mut open) = (String::with_capacity(text.len()), Vec::new(), None);
     let mut rest = text;
     while let Some(at) = rest.find(MARKS) {
@@ -453,7 +453,7 @@ fn unmarked(text: &str) -> std::result::Result<Rendered, String> {
     }
     out.push_str(rest);
     match open {
-        None => Ok(Rendered { text: out, marked }),
+        None => Ok(RenderedConversation { text: out, marked }),
         Some(_) => Err("the chat template's generation marks do not end".to_string()),
     }
 }

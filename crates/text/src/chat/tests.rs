@@ -111,7 +111,7 @@ fn a_known_template_that_rewrites_earlier_turns_has_marks_of_ours() {
         "{{- message.role + ':'⟦ + ('«' if message.role == 'assistant' else '')⟧ + message.content }}",
         "{{- '<|im_end|>'⟦ + ('»' if message.role == 'assistant' else '')⟧ }}",
     ];
-    let known = [known::Known {
+    let known = [known::KnownTemplate {
         name: "drops".into(),
         hash: known::hash(drops),
         places: places.map(String::from).to_vec(),
@@ -154,7 +154,7 @@ fn marks_of_known_templates_are_marks_alone() {
     let all = known::all();
     assert!(all.len() > 20);
     for entry in &all {
-        let same = |other: &&known::Known| other.hash == entry.hash || other.name == entry.name;
+        let same = |other: &&known::KnownTemplate| other.hash == entry.hash || other.name == entry.name;
         assert_eq!(all.iter().filter(same).count(), 1, "{}", entry.name);
         assert!(entry.hash.len() == 64 && entry.hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let mut marks = [0, 0];

@@ -46,9 +46,9 @@ pub fn is_float(value: &Value) -> bool {
 }
 
 /// Serializes JSON for a template.
-struct Given<'a>(&'a Json);
+struct TemplateJson<'a>(&'a Json);
 
-impl Serialize for Given<'_> {
+impl Serialize for TemplateJson<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
@@ -57,9 +57,9 @@ impl Serialize for Given<'_> {
                 }
                 _ => number.serialize(to),
             },
-            Json::Array(items) => to.collect_seq(items.iter().map(Given)),
+            Json::Array(items) => to.collect_seq(items.iter().map(TemplateJson)),
             Json::Object(members) => {
-                to.collect_map(members.iter().map(|(name, member)| (name, Given(member))))
+                to.collect_map(members.iter().map(|(name, member)| (name, TemplateJson(member))))
             }
             other => other.serialize(to),
         }
@@ -68,5 +68,5 @@ impl Serialize for Given<'_> {
 
 /// Converts JSON to a value, preserving the order of object members.
 pub fn value(json: &Json) -> Value {
-    Value::from(Serde(&Given(json)))
+    Value::from(Serde(&TemplateJson(json)))
 }

@@ -6,7 +6,7 @@ use crate::tokenizer::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
 
 /// Splitting of a text before merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum SplitRule {
     /// By one regular expression.
     Expression(&'static str),
     /// Digits one by one, then GPT-2's regular expression.
@@ -18,14 +18,14 @@ pub(super) enum Cut {
 pub(super) struct Pre {
     /// All names; the first is used for writing.
     pub names: &'static [&'static str],
-    pub cut: Cut,
+    pub cut: SplitRule,
     /// A word that is a token stays that token, whatever the merges yield.
     pub whole_words: bool,
     /// Default for prepending the beginning-of-text token.
     pub adds_bos: bool,
 }
 
-const fn pre(names: &'static [&'static str], cut: Cut, whole_words: bool, adds_bos: bool) -> Pre {
+const fn pre(names: &'static [&'static str], cut: SplitRule, whole_words: bool, adds_bos: bool) -> Pre {
     Pre { names, cut, whole_words, adds_bos }
 }
 
@@ -33,22 +33,27 @@ const fn pre(names: &'static [&'static str], cut: Cut, whole_words: bool, adds_b
 pub(super) const KNOWN: [Pre; 8] = [
     pre(
         &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
-        Cut::Expression(LLAMA3),
+        SplitRule::Expression(LLAMA3),
         true,
         true,
     ),
-    pre(&["smaug-bpe", "dbrx", "chatglm-bpe"], Cut::Expression(LLAMA3), false, false),
-    pre(&["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"], Cut::Expression(QWEN2), false, false),
+    pre(&["smaug-bpe", "dbrx", "chatglm-bpe"], SplitRule::Expression(LLAMA3), false, false),
+    pre(&["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"], SplitRule::Expression(QWEN2), false, false),
     pre(
         &["gpt-2", "phi-2", "olmo", "mpt", "jais", "roberta-bpe", "exaone4", "mellum", "gigachat"],
-        Cut::Expression(GPT2),
+        SplitRule::Expression(GPT2),
         false,
         false,
     ),
-    pre(&["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"], Cut::Digits, false, false),
-    pre(&["tekken"], Cut::Expression(TEKKEN), true, true),
-    pre(&["gpt-4o", "llama4"], Cut::Expression(O200K), false, false),
-    pre(&["glm4"], Cut::Expression(LLAMA3), true, false),
+    pre(
+        &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"],
+        SplitRule::Digits,
+        false,
+        false,
+    ),
+    pre(&["tekken"], SplitRule::Expression(TEKKEN), true, true),
+    pre(&["gpt-4o", "llama4"], SplitRule::Expression(O200K), false, false),
+    pre(&["glm4"], SplitRule::Expression(LLAMA3), true, false),
 ];
 
 impl Pre {
@@ -61,8 +66,8 @@ impl Pre {
     pub fn json(self) -> Value {
         let bytes = |own: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": own });
         match self.cut {
-            Cut::Expression(GPT2) => bytes(true),
-            Cut::Expression(expression) => {
+            SplitRule::Expression(GPT2) => bytes(true),
+            SplitRule::Expression(expression) => {
                 let split = json!({
                     "type": "Split",
                     "pattern": { "Regex": expression },
@@ -71,7 +76,7 @@ impl Pre {
                 });
                 json!({ "type": "Sequence", "pretokenizers": [split, bytes(false)] })
             }
-            Cut::Digits => {
+            SplitRule::Digits => {
                 let digits = json!({ "type": "Digits", "individual_digits": true });
                 json!({ "type": "Sequence", "pretokenizers": [digits, bytes(true)] })
             }
@@ -91,13 +96,13 @@ fn bytes(part: &Value) -> Option<bool> {
     plain.then(|| part["use_regex"].as_bool().unwrap_or(true))
 }
 
-fn cut(value: &Value) -> Option<Cut> {
+fn cut(value: &Value) -> Option<SplitRule> {
     if bytes(value) == Some(true) {
-        return Some(Cut::Expression(GPT2));
+        return Some(SplitRule::Expression(GPT2));
     }
     let [first, last] = value["pretokenizers"].as_array()?.as_slice() else { return None };
     match (first["type"].as_str()?, bytes(last)?) {
-        ("Digits", true) if first["individual_digits"] == true => Some(Cut::Digits),
+        ("Digits", true) if first["individual_digits"] == true => Some(SplitRule::Digits),
         ("Split", false) => {
             let apart = first["behavior"] == "Isolated" && first["invert"] == false;
             let matches = first["behavior"] == "Removed" && first["invert"] == true;
@@ -105,7 +110,7 @@ fn cut(value: &Value) -> Option<Cut> {
             [LLAMA3, QWEN2, GPT2, O200K, TEKKEN]
                 .into_iter()
                 .find(|known| *known == found)
-                .map(Cut::Expression)
+                .map(SplitRule::Expression)
         }
         _ => None,
     }

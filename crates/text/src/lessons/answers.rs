@@ -5,12 +5,10 @@
 //! encode without that template, use the length of the prompt's own tokens, and add missing tokens for the beginning
 //! and end of text.
 
-use super::judged::{Judged, Said};
+use super::feedback::{FeedbackRow, RowResult, TextOrMessages};
 use super::{Answers, Lesson, Teaching, Truncation};
 use crate::Tokenizer;
 use crate::chat::{Conversation, Template, Turns};
-
-type Made<T> = Result<T, String>;
 
 /// A tokenized prompt with its answer, and the index at which the answer begins.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,9 +31,9 @@ impl Maker<'_> {
     }
 
     /// Training examples of a row.
-    pub fn documents(&self, judged: &Judged) -> Made<Vec<Lesson>> {
+    pub fn documents(&self, judged: &FeedbackRow) -> RowResult<Vec<Lesson>> {
         match judged {
-            Judged::Pair { prompt, answers: [chosen, rejected], rewards, margin } => {
+            FeedbackRow::Pair { prompt, answers: [chosen, rejected], rewards, margin } => {
                 if self.answers().rewards && rewards.iter().any(|reward| reward.is_nan()) {
                     return Err(
                         "has no `chosen_reward` and `rejected_reward`, which the objective compares with"
@@ -46,29 +44,29 @@ impl Maker<'_> {
                 let each = wholes.into_iter().zip(rewards);
                 each.map(|(whole, reward)| self.lesson(whole, &[*reward, *margin])).collect()
             }
-            Judged::Rated { prompt, answer, ratings } => {
+            FeedbackRow::Rated { prompt, answer, ratings } => {
                 let whole = self.wholes(prompt, &[answer])?.swap_remove(0);
                 Ok(vec![self.lesson(whole, ratings)?])
             }
-            Judged::Responses { prompt, answers, known } => {
+            FeedbackRow::Responses { prompt, answers, known } => {
                 let each = answers.iter().zip(known);
                 each.map(|(answer, known)| self.lesson(self.shown(prompt, answer)?, known)).collect()
             }
-            Judged::Steps { prompt, steps, right } => Ok(vec![self.steps(prompt, steps, right)?]),
-            Judged::Answer { .. } => Err("is an answer without others to compare it with".into()),
+            FeedbackRow::Steps { prompt, steps, right } => Ok(vec![self.steps(prompt, steps, right)?]),
+            FeedbackRow::Answer { .. } => Err("is an answer without others to compare it with".into()),
         }
     }
 
     /// Examples for a block of desirable and undesirable answers: each with its own prompt, and its prompt with the
     /// answer of the preceding row (for the first, of the last row), from which KTO estimates its divergence.
-    pub fn block(&self, rows: &[Judged]) -> Vec<Made<Vec<Lesson>>> {
-        let whole = |row: &Judged| match row {
-            Judged::Answer { prompt, answer, wanted } => {
+    pub fn block(&self, rows: &[FeedbackRow]) -> Vec<RowResult<Vec<Lesson>>> {
+        let whole = |row: &FeedbackRow| match row {
+            FeedbackRow::Answer { prompt, answer, wanted } => {
                 Ok((self.wholes(prompt, &[answer])?.swap_remove(0), *wanted))
             }
             _ => Err("is no single answer".to_string()),
         };
-        let wholes: Vec<Made<(Whole, bool)>> = rows.iter().map(whole).collect();
+        let wholes: Vec<RowResult<(Whole, bool)>> = rows.iter().map(whole).collect();
         let good: Vec<&(Whole, bool)> = wholes.iter().flatten().collect();
         let mut before = good.last().copied();
         wholes
@@ -86,7 +84,7 @@ impl Maker<'_> {
 
     /// Creates an example whose answer is a target, and the prompt as well if the objective requires it. Its values
     /// are the start of the answer, and `known`.
-    fn lesson(&self, whole: Whole, known: &[f32]) -> Made<Lesson> {
+    fn lesson(&self, whole: Whole, known: &[f32]) -> RowResult<Lesson> {
         let Whole { mut ids, mut start } = whole;
         let (found, most) = (ids.len(), self.teaching.max_tokens);
         if found > most {
@@ -116,16 +114,16 @@ impl Maker<'_> {
     }
 
     /// Tokenizes several answers to one prompt.
-    fn wholes(&self, prompt: &Said, answers: &[&Said]) -> Made<Vec<Whole>> {
-        if answers.iter().any(|answer| matches!(answer, Said::Text(text) if text.is_empty())) {
+    fn wholes(&self, prompt: &TextOrMessages, answers: &[&TextOrMessages]) -> RowResult<Vec<Whole>> {
+        if answers.iter().any(|answer| matches!(answer, TextOrMessages::Text(text) if text.is_empty())) {
             return Err("has an empty answer".into());
         }
         let texts: Vec<[String; 2]> =
-            answers.iter().map(|answer| self.texts(prompt, answer)).collect::<Made<_>>()?;
+            answers.iter().map(|answer| self.texts(prompt, answer)).collect::<RowResult<_>>()?;
         if self.answers().bare {
             return texts.into_iter().map(|[before, both]| self.bare(&before, &both)).collect();
         }
-        let conversation = matches!(answers.first(), Some(Said::Messages(_)));
+        let conversation = matches!(answers.first(), Some(TextOrMessages::Messages(_)));
         let encode = |text: &str| {
             let ids = if conversation {
                 self.tokenizer.encode_special(text)
@@ -135,7 +133,7 @@ impl Maker<'_> {
             ids.map_err(|error| error.to_string())
         };
         let before = texts.first().map_or(Ok(Vec::new()), |[before, _]| encode(before))?;
-        let wholes: Vec<Vec<u32>> = texts.iter().map(|[_, both]| encode(both)).collect::<Made<_>>()?;
+        let wholes: Vec<Vec<u32>> = texts.iter().map(|[_, both]| encode(both)).collect::<RowResult<_>>()?;
         let starts = wholes.iter().map(|whole| common(&before, whole));
         let start = starts.min().unwrap_or(0);
         Ok(wholes.into_iter().map(|ids| Whole { ids, start }).collect())
@@ -143,8 +141,8 @@ impl Maker<'_> {
 
     /// Tokenizes a prompt with an answer that begins where the chat template marks the target; text that it writes
     /// before that, such as attributes, is context.
-    fn shown(&self, prompt: &Said, answer: &Said) -> Made<Whole> {
-        let (Said::Messages(before), Said::Messages(answer), Some(template)) =
+    fn shown(&self, prompt: &TextOrMessages, answer: &TextOrMessages) -> RowResult<Whole> {
+        let (TextOrMessages::Messages(before), TextOrMessages::Messages(answer), Some(template)) =
             (prompt, answer, self.template)
         else {
             return Ok(self.wholes(prompt, &[answer])?.swap_remove(0));
@@ -160,9 +158,9 @@ impl Maker<'_> {
     }
 
     /// Text of a prompt, and of the prompt with its answer.
-    fn texts(&self, prompt: &Said, answer: &Said) -> Made<[String; 2]> {
+    fn texts(&self, prompt: &TextOrMessages, answer: &TextOrMessages) -> RowResult<[String; 2]> {
         match (prompt, answer) {
-            (Said::Text(prompt), Said::Text(answer)) => {
+            (TextOrMessages::Text(prompt), TextOrMessages::Text(answer)) => {
                 let mut both = format!("{prompt}{answer}");
                 if !self.answers().bare {
                     let eos = self.tokenizer.require_eos().map_err(|error| error.to_string())?;
@@ -173,7 +171,7 @@ impl Maker<'_> {
                 }
                 Ok([prompt.clone(), both])
             }
-            (Said::Messages(prompt), Said::Messages(answer)) => {
+            (TextOrMessages::Messages(prompt), TextOrMessages::Messages(answer)) => {
                 let Some(template) = self.template else {
                     return Err("is a conversation, and the model has no chat template; name one \
                                 (data.chat_template=FILE), or give strings"
@@ -182,8 +180,9 @@ impl Maker<'_> {
                 let messages = [prompt.as_slice(), answer.as_slice()].concat();
                 let (before, all) = (prompt.len(), messages.len());
                 let conversation = Conversation { messages, tools: Vec::new(), prompt: before };
-                let text =
-                    |count, open| -> Made<String> { Ok(template.render(&conversation, count, open)?.text) };
+                let text = |count, open| -> RowResult<String> {
+                    Ok(template.render(&conversation, count, open)?.text)
+                };
                 let before = if before == 0 { String::new() } else { text(before, true)? };
                 Ok([before, text(all, false)?])
             }
@@ -192,7 +191,7 @@ impl Maker<'_> {
     }
 
     /// Tokenizes a row like TRL's ORPO and CPO.
-    fn bare(&self, before: &str, both: &str) -> Made<Whole> {
+    fn bare(&self, before: &str, both: &str) -> RowResult<Whole> {
         let same = before.chars().zip(both.chars()).take_while(|(one, other)| one == other);
         let before = &before[..same.map(|(one, _)| one.len_utf8()).sum()];
         let encode = |text: &str| self.tokenizer.encode_special(text).map_err(|error| error.to_string());
@@ -214,7 +213,7 @@ impl Maker<'_> {
 
     /// Tokenizes steps, each followed by a line end whose last token is the judged one: weight 1 for wrong, 2 for
     /// right.
-    fn steps(&self, prompt: &str, steps: &[String], right: &[bool]) -> Made<Lesson> {
+    fn steps(&self, prompt: &str, steps: &[String], right: &[bool]) -> RowResult<Lesson> {
         let encode = |text: &str| self.tokenizer.encode(text).map_err(|error| error.to_string());
         let mut ids = self.tokenizer.encode_prompt(prompt).map_err(|error| error.to_string())?;
         let start = ids.len();

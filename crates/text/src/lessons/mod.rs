@@ -8,7 +8,7 @@
 //! Independent of stores and models.
 
 mod answers;
-mod judged;
+mod feedback;
 mod prompts;
 mod responses;
 mod rows;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Tokenizer;
-use crate::chat::{Conversation, Keys, Spoken, Template, Turns};
+use crate::chat::{Conversation, Keys, Template, TokenizedConversation, Turns};
 use crate::error::{Error, Result};
 
 use answers::Maker;
@@ -215,7 +215,7 @@ pub struct Lessons<'a> {
 }
 
 /// A row or its error, with its file and line.
-type Placed = (Result<Value>, PathBuf, u64);
+type LocatedRow = (Result<Value>, PathBuf, u64);
 
 impl<'a> Lessons<'a> {
     /// Opens the rows of these files. Conversations need a chat template.
@@ -229,7 +229,7 @@ impl<'a> Lessons<'a> {
     }
 
     /// Returns the next row of the files.
-    fn row(&mut self) -> Option<Result<Placed>> {
+    fn row(&mut self) -> Option<Result<LocatedRow>> {
         loop {
             if let Some(rows) = &mut self.rows {
                 if let Some(row) = rows.next() {
@@ -254,14 +254,14 @@ impl<'a> Lessons<'a> {
         let (answers, keys) = (&teaching.answers, teaching.columns.keys());
         if answers.judge == Judge::None {
             let mut lesson = lesson(row, (self.tokenizer, self.template), teaching)?;
-            judged::learn_from(object(row)?, &mut lesson)?;
+            feedback::learn_from(object(row)?, &mut lesson)?;
             return Ok(vec![lesson]);
         }
         let row = object(row)?;
         let mut documents = maker.documents(&match answers.judge {
-            Judge::Ratings => judged::rated(row, &answers.ratings, &keys)?,
-            Judge::Steps => judged::steps(row, &keys)?,
-            Judge::Responses => judged::responses(row, answers.responses, &keys)?,
+            Judge::Ratings => feedback::rated(row, &answers.ratings, &keys)?,
+            Judge::Steps => feedback::steps(row, &keys)?,
+            Judge::Responses => feedback::responses(row, answers.responses, &keys)?,
             // NeMo-Aligner's pairs are two rows, the better text first.
             _ if row.contains_key("text") && !row.contains_key("chosen") => {
                 let other = self.row().transpose().map_err(|error| error.to_string())?;
@@ -273,11 +273,11 @@ impl<'a> Lessons<'a> {
                     return Err("is a `text` without another after it to compare it with".into());
                 };
                 let pair = serde_json::json!({"chosen": chosen, "rejected": rejected});
-                judged::pair(object(&pair)?, &keys)?
+                feedback::pair(object(&pair)?, &keys)?
             }
-            _ => judged::pair(row, &keys)?,
+            _ => feedback::pair(row, &keys)?,
         })?;
-        judged::refer(row, &mut documents)?;
+        feedback::refer(row, &mut documents)?;
         Ok(documents)
     }
 
@@ -295,7 +295,7 @@ impl<'a> Lessons<'a> {
                 }
             };
             let read = row.and_then(|row| {
-                let read = object(&row).and_then(|row| judged::labelled(row, &keys));
+                let read = object(&row).and_then(|row| feedback::labelled(row, &keys));
                 read.map_err(|reason| Error::Row { path: path.clone(), line, reason })
             });
             match read {
@@ -383,7 +383,7 @@ fn spoken(
         Supervise::LastTurn => Turns::Last,
         Supervise::All => Turns::All,
     };
-    let Spoken { ids, weights, .. } = template.lesson(conversation, turns, tokenizer)?;
+    let TokenizedConversation { ids, weights, .. } = template.lesson(conversation, turns, tokenizer)?;
     Ok(Lesson { ids, weights, ..Lesson::default() })
 }
 

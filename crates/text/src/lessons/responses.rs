@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::answers::Maker;
-use super::judged::{self, Judged};
+use super::feedback::{self, FeedbackRow};
 use super::{Answers, Judge, Lesson, Teaching};
 use crate::Tokenizer;
 use crate::chat::{Keys, Template};
@@ -30,16 +30,16 @@ pub fn responses(
     (tokenizer, template): (&Tokenizer, Option<&Template>),
     reads: Reads,
 ) -> Result<Vec<Lesson>, String> {
-    let (prompt, answers, _) = judged::several(row, &Keys::default(), reads == Reads::Labelled)?;
+    let (prompt, answers, _) = feedback::several(row, &Keys::default(), reads == Reads::Labelled)?;
     let answers_are = Answers { judge: Judge::Responses, responses: answers.len(), ..Answers::default() };
     let teaching = Teaching { max_tokens: usize::MAX, answers: answers_are, ..Teaching::default() };
     let maker = Maker { tokenizer, template, teaching: &teaching };
     if reads != Reads::Judged {
         let known = vec![[0.0; 2]; answers.len()];
-        return maker.documents(&Judged::Responses { prompt, answers, known });
+        return maker.documents(&FeedbackRow::Responses { prompt, answers, known });
     }
     let rated = answers.into_iter().map(|answer| {
-        maker.documents(&Judged::Rated { prompt: prompt.clone(), answer, ratings: Vec::new() })
+        maker.documents(&FeedbackRow::Rated { prompt: prompt.clone(), answer, ratings: Vec::new() })
     });
     Ok(rated.collect::<Result<Vec<_>, _>>()?.concat())
 }

@@ -219,12 +219,12 @@ pub struct SourceCursor {
 }
 
 /// Output of the preparing thread: a sample, and the position after it.
-type Given = Result<(PackedSample, Cursor)>;
+type SampleResult = Result<(PackedSample, Cursor)>;
 
 /// Endless stream of samples, prepared by a separate thread.
 #[derive(Debug)]
 pub struct Loader {
-    incoming: Option<Receiver<Given>>,
+    incoming: Option<Receiver<SampleResult>>,
     worker: Option<JoinHandle<()>>,
     cursor: Cursor,
     last_wait_s: f64,
@@ -359,7 +359,7 @@ impl Feed {
         Ok(Self { lanes, weights, spec, cursor })
     }
 
-    fn run(&mut self, sender: &SyncSender<Given>) {
+    fn run(&mut self, sender: &SyncSender<SampleResult>) {
         loop {
             // After a read error, the same position is tried again at the next call.
             let given = self.next().map(|packed| (packed, self.cursor.clone()));

@@ -41,7 +41,7 @@ struct Shape {
 }
 
 /// A tokenizer, and the factor by which its components can expand a text.
-pub(super) struct Parsed {
+pub(super) struct GuardedTokenizer {
     pub(super) inner: tokenizers::Tokenizer,
     pub(super) growth: f64,
 }
@@ -50,7 +50,7 @@ pub(super) struct Parsed {
 ///
 /// # Errors
 /// Same as [`parse`], or the file cannot be read.
-pub(super) fn read(path: &Path) -> Result<Parsed> {
+pub(super) fn read(path: &Path) -> Result<GuardedTokenizer> {
     if let Some(advice) = missing::advice(path) {
         return Err(Error::NoTokenizer { path: path.to_owned(), advice });
     }
@@ -62,7 +62,7 @@ pub(super) fn read(path: &Path) -> Result<Parsed> {
 ///
 /// # Errors
 /// The bytes are not a tokenizer, or no text could be encoded with it.
-pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Parsed> {
+pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<GuardedTokenizer> {
     let refuse = |reason: String| Error::Tokenizer { path: path.to_owned(), reason };
     // The crate's parser panics on some broken JSON, and omits the position in other cases.
     serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|e| refuse(e.to_string()))?;
@@ -83,7 +83,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Parsed> {
         model.dropout = None;
         inner.with_model(model);
     }
-    Ok(Parsed { inner, growth })
+    Ok(GuardedTokenizer { inner, growth })
 }
 
 /// Factor by which normalizer and pre-tokenizer can expand a text.

@@ -106,8 +106,8 @@ impl Tokenizer {
         Self::assemble(foreign::parse(bytes, path)?, path.to_owned(), roles::Roles::default())
     }
 
-    fn assemble(parsed: foreign::Parsed, path: PathBuf, mut roles: roles::Roles) -> Result<Self> {
-        let foreign::Parsed { mut inner, growth } = parsed;
+    fn assemble(parsed: foreign::GuardedTokenizer, path: PathBuf, mut roles: roles::Roles) -> Result<Self> {
+        let foreign::GuardedTokenizer { mut inner, growth } = parsed;
         inner.set_encode_special_tokens(true);
         let vocabulary = inner.get_vocab(true);
         let past_last = vocabulary.values().max().map_or(0, |&id| id as usize + 1);

@@ -65,7 +65,7 @@ impl Tokenizer {
         let special = trainer.train(&mut model).map_err(fail)?;
         inner.with_model(model);
         inner.add_special_tokens(special).map_err(fail)?;
-        let parsed = foreign::Parsed { inner, growth: 1.0 };
+        let parsed = foreign::GuardedTokenizer { inner, growth: 1.0 };
         Self::assemble(parsed, PathBuf::from("the trained tokenizer"), roles::Roles::default())
     }
 }

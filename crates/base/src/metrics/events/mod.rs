@@ -66,7 +66,7 @@ pub enum Event {
     /// A rank failed, and the run returned to a step available on all ranks.
     Recovery(Recovery),
     /// The run completed regularly.
-    Done(Done),
+    Done(RunEnd),
 }
 
 impl Event {
@@ -487,7 +487,7 @@ events! {
     }
 
     /// The run completed regularly.
-    struct Done {
+    struct RunEnd {
         /// Completed updates.
         step: u64,
         /// Total time of the run, including evaluations.

@@ -13,15 +13,15 @@ pub(super) fn append(out: &mut String, raw: &str, verbatim: bool) {
         spaced(out, &rest[..at], verbatim);
         let (decoded, used) = reference(&rest[at..]);
         match decoded {
-            Decoded::One(SOFT_HYPHEN) | Decoded::Two(SOFT_HYPHEN, _) => {}
-            Decoded::One(c) if c.is_whitespace() => spaced(out, " ", verbatim),
-            Decoded::One(c) => out.push(c),
-            Decoded::Two(c, '\0') if c.is_whitespace() => spaced(out, " ", verbatim),
-            Decoded::Two(c, second) => {
+            DecodedReference::One(SOFT_HYPHEN) | DecodedReference::Two(SOFT_HYPHEN, _) => {}
+            DecodedReference::One(c) if c.is_whitespace() => spaced(out, " ", verbatim),
+            DecodedReference::One(c) => out.push(c),
+            DecodedReference::Two(c, '\0') if c.is_whitespace() => spaced(out, " ", verbatim),
+            DecodedReference::Two(c, second) => {
                 out.push(c);
                 out.extend(Some(second).filter(|&c| c != '\0'));
             }
-            Decoded::Nothing => out.push_str(&rest[at..at + used]),
+            DecodedReference::Nothing => out.push_str(&rest[at..at + used]),
         }
         rest = &rest[at + used..];
     }
@@ -55,7 +55,7 @@ fn spaced(out: &mut String, text: &str, verbatim: bool) {
     }
 }
 
-enum Decoded {
+enum DecodedReference {
     One(char),
     /// The second is NUL if there is none.
     Two(char, char),
@@ -64,7 +64,7 @@ enum Decoded {
 
 /// Decodes the character reference at the start of `text`, which must begin with `&`; also returns its length in
 /// bytes.
-fn reference(text: &str) -> (Decoded, usize) {
+fn reference(text: &str) -> (DecodedReference, usize) {
     let bytes = text.as_bytes();
     if bytes.get(1) == Some(&b'#') {
         let (radix, from) = if matches!(bytes.get(2), Some(b'x' | b'X')) { (16, 3) } else { (10, 2) };
@@ -72,11 +72,11 @@ fn reference(text: &str) -> (Decoded, usize) {
             bytes[from.min(bytes.len())..].iter().take_while(|b| (**b as char).is_digit(radix)).count();
         let end = from + digits;
         if digits == 0 {
-            return (Decoded::Nothing, 1);
+            return (DecodedReference::Nothing, 1);
         }
         let used = end + usize::from(bytes.get(end) == Some(&b';'));
         let code = u32::from_str_radix(&text[from..end], radix).unwrap_or(u32::MAX);
-        return (Decoded::One(numbered(code)), used);
+        return (DecodedReference::One(numbered(code)), used);
     }
     const LONGEST: usize = 32;
     let length = bytes[1..].iter().take(LONGEST).take_while(|b| b.is_ascii_alphanumeric()).count();
@@ -86,7 +86,7 @@ fn reference(text: &str) -> (Decoded, usize) {
         && let (Some(first), Some(second)) = (char::from_u32(first), char::from_u32(second))
         && first != '\0'
     {
-        return (Decoded::Two(first, second), length + 2);
+        return (DecodedReference::Two(first, second), length + 2);
     }
     // A few legacy names are decoded without the semicolon, even before other letters.
     const OLD: [(&str, char); 10] = [
@@ -102,8 +102,8 @@ fn reference(text: &str) -> (Decoded, usize) {
         ("uuml", 'ü'),
     ];
     match OLD.iter().find(|(old, _)| name.starts_with(old)) {
-        Some((old, found)) => (Decoded::One(*found), old.len() + 1),
-        None => (Decoded::Nothing, 1),
+        Some((old, found)) => (DecodedReference::One(*found), old.len() + 1),
+        None => (DecodedReference::Nothing, 1),
     }
 }
 

@@ -10,7 +10,7 @@ mod tokens;
 mod words;
 
 use super::digits::Group;
-use super::{Entity, Found, compile};
+use super::{Detection, Entity, compile};
 use parts::{coded, street, towns};
 use regex::{Captures, Regex};
 use tokens::{Gap, Token, tokens};
@@ -59,7 +59,7 @@ impl Addresses {
     }
 
     /// Finds addresses; `groups` are the digit groups of `text`.
-    pub(super) fn find(&self, text: &str, groups: &[Group], found: &mut Vec<Found>) {
+    pub(super) fn find(&self, text: &str, groups: &[Group], found: &mut Vec<Detection>) {
         let mut done = 0;
         for group in groups {
             // The end of one address cannot begin another.
@@ -70,7 +70,7 @@ impl Addresses {
             let number = number.map(|(start, end)| self.led(text, start, end));
             let place = number.and_then(|number| address(text, number, *group));
             if let Some((start, end)) = place.or_else(|| spelled(text, *group, done)) {
-                found.push(Found { entity: Entity::Address, start, end });
+                found.push(Detection { entity: Entity::Address, start, end });
                 done = end;
             }
         }

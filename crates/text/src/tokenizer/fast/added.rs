@@ -16,7 +16,7 @@ pub(super) enum TextPart<'t> {
 
 /// Finder of added tokens.
 #[derive(Debug)]
-pub(super) struct Added {
+pub(super) struct AddedTokens {
     raw: Option<Finder>,
     normalized: Option<Finder>,
 }
@@ -28,7 +28,7 @@ struct Finder {
     ids: Vec<Option<u32>>,
 }
 
-impl Added {
+impl AddedTokens {
     /// Builds the finder from tokens by ascending id; with `special`, special tokens are recognized. `None` if a
     /// token requires more than matching its spelling.
     pub(super) fn of(tokens: &[(u32, AddedToken)], special: bool) -> Option<Self> {

@@ -16,7 +16,7 @@ mod tree;
 mod whole;
 
 use super::pieces::{GPT2, LLAMA3, O200K, QWEN2, TEKKEN};
-use added::{Added, TextPart};
+use added::{AddedTokens, TextPart};
 pub(super) use alphabet::bytes_of;
 use alphabet::char_of;
 use bpe::{Bpe, Chain};
@@ -54,8 +54,8 @@ pub(super) struct Fast {
     /// True if the normalizer is NFC; only texts unchanged by it are accepted.
     nfc: bool,
     bpe: Bpe,
-    plain: Option<Added>,
-    special: Option<Added>,
+    plain: Option<AddedTokens>,
+    special: Option<AddedTokens>,
     /// Working memory, one per concurrent call.
     spare: Mutex<Vec<Scratch>>,
 }
@@ -85,7 +85,7 @@ impl Fast {
         if nfc && tokens.iter().any(|(_, token)| token.normalized && !stays_under_nfc(&token.content)) {
             return None;
         }
-        let (plain, special) = (Added::of(&tokens, false), Added::of(&tokens, true));
+        let (plain, special) = (AddedTokens::of(&tokens, false), AddedTokens::of(&tokens, true));
         let fast = Self { words, nfc, bpe: Bpe::of(model)?, plain, special, spare: Mutex::default() };
         fast.agrees(inner).then_some(fast)
     }

@@ -9,28 +9,29 @@ use crate::chat::{Keys, Message};
 
 /// A prompt or answer: plain text, or messages to be rendered by a chat template.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum TextOrMessages {
     Text(String),
     Messages(Vec<Message>),
 }
 
 /// A parsed row.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Judged {
+pub(super) enum FeedbackRow {
     /// Two answers, the better one first, with the reward of each and the margin of the first, if given.
-    Pair { prompt: Said, answers: [Said; 2], rewards: [f32; 2], margin: f32 },
+    Pair { prompt: TextOrMessages, answers: [TextOrMessages; 2], rewards: [f32; 2], margin: f32 },
     /// A desirable or undesirable answer.
-    Answer { prompt: Said, answer: Said, wanted: bool },
+    Answer { prompt: TextOrMessages, answer: TextOrMessages, wanted: bool },
     /// Several answers, with known values of each.
-    Responses { prompt: Said, answers: Vec<Said>, known: Vec<[f32; 2]> },
+    Responses { prompt: TextOrMessages, answers: Vec<TextOrMessages>, known: Vec<[f32; 2]> },
     /// A text with its ratings; unknown ratings are NaN.
-    Rated { prompt: Said, answer: Said, ratings: Vec<f32> },
+    Rated { prompt: TextOrMessages, answer: TextOrMessages, ratings: Vec<f32> },
     /// Steps of an answer, each right or wrong.
     Steps { prompt: String, steps: Vec<String>, right: Vec<bool> },
 }
 
 type Row = Map<String, Value>;
-type Read<T> = Result<T, String>;
+/// A value made from a row, or the fault of the row.
+pub(super) type RowResult<T> = Result<T, String>;
 
 fn present<'a>(row: &'a Row, key: &str) -> Option<&'a Value> {
     row.get(key).filter(|value| !value.is_null())
@@ -47,25 +48,25 @@ fn seen(row: &Row) -> String {
 }
 
 /// Parses a text, a message, or a list of messages.
-fn said(key: &str, value: &Value, keys: &Keys) -> Read<Said> {
+fn said(key: &str, value: &Value, keys: &Keys) -> RowResult<TextOrMessages> {
     match value {
-        Value::String(text) => Ok(Said::Text(text.clone())),
+        Value::String(text) => Ok(TextOrMessages::Text(text.clone())),
         Value::Object(_) => {
             let list = Value::Array(vec![value.clone()]);
-            Ok(Said::Messages(Message::list(key, &list, keys)?))
+            Ok(TextOrMessages::Messages(Message::list(key, &list, keys)?))
         }
-        list => Ok(Said::Messages(Message::list(key, list, keys)?)),
+        list => Ok(TextOrMessages::Messages(Message::list(key, list, keys)?)),
     }
 }
 
-fn number(row: &Row, key: &str) -> Read<f32> {
+fn number(row: &Row, key: &str) -> RowResult<f32> {
     let Some(value) = present(row, key) else { return Ok(f32::NAN) };
     let number = value.as_f64().filter(|number| number.is_finite());
     number.map(|number| number as f32).ok_or_else(|| format!("`{key}` is {value}, which is no number"))
 }
 
 /// Parses two answers to a prompt.
-pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
+pub(super) fn pair(row: &Row, keys: &Keys) -> RowResult<FeedbackRow> {
     let margin = number(row, "margin")?;
     if let (Some(context), Some(Value::Array(completions))) =
         (present(row, "context"), row.get("completions"))
@@ -87,8 +88,10 @@ pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
     let prompt = find(&keys.prompt, &["prompt", "conversations", "messages"]);
     let prompt = prompt.map(|(key, value)| said(&key, value, keys)).transpose()?;
     let (prompt, answers) = match (prompt, &answers) {
-        (Some(Said::Text(prompt)), [Said::Messages(_), Said::Messages(_)]) => asked(&prompt, answers)?,
-        (Some(Said::Messages(_)), [Said::Text(_), _] | [_, Said::Text(_)]) => {
+        (Some(TextOrMessages::Text(prompt)), [TextOrMessages::Messages(_), TextOrMessages::Messages(_)]) => {
+            asked(&prompt, answers)?
+        }
+        (Some(TextOrMessages::Messages(_)), [TextOrMessages::Text(_), _] | [_, TextOrMessages::Text(_)]) => {
             return Err(format!(
                 "has a prompt of messages, and `{better}` or `{worse}` is a text; give all as messages, or all as texts"
             ));
@@ -106,7 +109,7 @@ pub(super) fn pair(row: &Row, keys: &Keys) -> Read<Judged> {
             (prompt, answers)
         }
     };
-    Ok(Judged::Pair { prompt, answers, rewards, margin })
+    Ok(FeedbackRow::Pair { prompt, answers, rewards, margin })
 }
 
 /// Names that other formats use for the prompt.
@@ -114,11 +117,11 @@ const QUESTIONS: [&str; 6] = ["question", "instruction", "input", "query", "syst
 
 /// Combines a text prompt with two message answers: the prompt becomes the user's first turn, unless they already
 /// begin with it.
-fn asked(prompt: &str, answers: [Said; 2]) -> Read<(Said, [Said; 2])> {
+fn asked(prompt: &str, answers: [TextOrMessages; 2]) -> RowResult<(TextOrMessages, [TextOrMessages; 2])> {
     let (before, answers) = shared(answers)?;
     let before = match before {
-        Said::Messages(before) if !is_asked(&Said::Messages(before.clone())) => {
-            Said::Messages(before.into_iter().chain([Message::new("user", prompt)]).collect())
+        TextOrMessages::Messages(before) if !is_asked(&TextOrMessages::Messages(before.clone())) => {
+            TextOrMessages::Messages(before.into_iter().chain([Message::new("user", prompt)]).collect())
         }
         before => before,
     };
@@ -126,36 +129,39 @@ fn asked(prompt: &str, answers: [Said; 2]) -> Read<(Said, [Said; 2])> {
 }
 
 /// Returns true for messages that include one of the user.
-fn is_asked(prompt: &Said) -> bool {
-    matches!(prompt, Said::Messages(list) if list.iter().any(|message| message.said["role"] == "user"))
+fn is_asked(prompt: &TextOrMessages) -> bool {
+    matches!(prompt, TextOrMessages::Messages(list) if list.iter().any(|message| message.said["role"] == "user"))
 }
 
 /// Splits two answers into their common prompt and the rest, like TRL's `extract_prompt`.
-fn shared([chosen, rejected]: [Said; 2]) -> Read<(Said, [Said; 2])> {
+fn shared([chosen, rejected]: [TextOrMessages; 2]) -> RowResult<(TextOrMessages, [TextOrMessages; 2])> {
     match (chosen, rejected) {
-        (Said::Text(chosen), Said::Text(rejected)) => {
+        (TextOrMessages::Text(chosen), TextOrMessages::Text(rejected)) => {
             let [one, other] = [&chosen, &rejected].map(|text| text.chars().collect::<Vec<_>>());
             let least = one.len().min(other.len());
             let mut at = (0..least).find(|at| one[*at] != other[*at]).unwrap_or(least.saturating_sub(1));
             if at > 0 && one[at] != other[at] && one[at - 1] == ' ' {
                 at -= 1;
             }
-            let text = |chars: &[char]| Said::Text(chars.iter().collect());
+            let text = |chars: &[char]| TextOrMessages::Text(chars.iter().collect());
             Ok((text(&one[..at]), [text(&one[at..]), text(&other[at..])]))
         }
-        (Said::Messages(mut chosen), Said::Messages(mut rejected)) => {
+        (TextOrMessages::Messages(mut chosen), TextOrMessages::Messages(mut rejected)) => {
             let least = chosen.len().min(rejected.len());
             let same = (0..least).find(|at| chosen[*at] != rejected[*at]).unwrap_or(least.saturating_sub(1));
             rejected.drain(..same);
             let answer = chosen.split_off(same);
-            Ok((Said::Messages(chosen), [Said::Messages(answer), Said::Messages(rejected)]))
+            Ok((
+                TextOrMessages::Messages(chosen),
+                [TextOrMessages::Messages(answer), TextOrMessages::Messages(rejected)],
+            ))
         }
         _ => Err("has one answer that is a text and one of messages".into()),
     }
 }
 
 /// NeMo-RL's format: two completions, of which the one with the lower rank is better.
-fn ranked(context: &Value, completions: &[Value], margin: f32, keys: &Keys) -> Read<Judged> {
+fn ranked(context: &Value, completions: &[Value], margin: f32, keys: &Keys) -> RowResult<FeedbackRow> {
     let [one, other] = completions else {
         return Err(format!("has {} `completions`; a pair has two", completions.len()));
     };
@@ -167,18 +173,18 @@ fn ranked(context: &Value, completions: &[Value], margin: f32, keys: &Keys) -> R
     let (better, worse) = if first < second { (one, other) } else { (other, one) };
     let answer = |it: &Value| said("completion", &it["completion"], keys);
     let answers = [answer(better)?, answer(worse)?];
-    Ok(Judged::Pair { prompt: said("context", context, keys)?, answers, rewards: [f32::NAN; 2], margin })
+    Ok(FeedbackRow::Pair { prompt: said("context", context, keys)?, answers, rewards: [f32::NAN; 2], margin })
 }
 
 /// Parses desirable or undesirable answers; a row of two answers yields one of each.
-pub(super) fn labelled(row: &Row, keys: &Keys) -> Read<Vec<Judged>> {
+pub(super) fn labelled(row: &Row, keys: &Keys) -> RowResult<Vec<FeedbackRow>> {
     let find = |named: &Option<String>, usual: &[&str]| first(row, named, usual);
     let label = find(&keys.label, &["label", "kto_tag", "preference"]);
     let Some((name, label)) = label else {
-        let Judged::Pair { prompt, answers: [wanted, unwanted], .. } = pair(row, keys)? else {
+        let FeedbackRow::Pair { prompt, answers: [wanted, unwanted], .. } = pair(row, keys)? else {
             return Err("is no pair".into());
         };
-        let answer = |answer, wanted| Judged::Answer { prompt: prompt.clone(), answer, wanted };
+        let answer = |answer, wanted| FeedbackRow::Answer { prompt: prompt.clone(), answer, wanted };
         return Ok(vec![answer(wanted, true), answer(unwanted, false)]);
     };
     let wanted = match label {
@@ -190,11 +196,11 @@ pub(super) fn labelled(row: &Row, keys: &Keys) -> Read<Vec<Judged>> {
         other => return Err(format!("`{name}` is {other}; it says true or false")),
     };
     let (prompt, answer) = prompt_and_answer(row, keys)?;
-    Ok(vec![Judged::Answer { prompt, answer, wanted }])
+    Ok(vec![FeedbackRow::Answer { prompt, answer, wanted }])
 }
 
 /// Prompt and answer of a row; the last message of a conversation is the answer.
-fn prompt_and_answer(row: &Row, keys: &Keys) -> Read<(Said, Said)> {
+fn prompt_and_answer(row: &Row, keys: &Keys) -> RowResult<(TextOrMessages, TextOrMessages)> {
     let prompt = first(row, &keys.prompt, &["prompt"]);
     let answer = first(row, &keys.completion, &["completion", "response"]);
     if let (Some((prompt_key, prompt)), Some((key, answer))) = (prompt, answer) {
@@ -208,12 +214,12 @@ fn prompt_and_answer(row: &Row, keys: &Keys) -> Read<(Said, Said)> {
     };
     let mut messages = Message::list(&key, turns, keys)?;
     let answer = messages.pop().ok_or_else(|| format!("`{key}` is empty"))?;
-    Ok((Said::Messages(messages), Said::Messages(vec![answer])))
+    Ok((TextOrMessages::Messages(messages), TextOrMessages::Messages(vec![answer])))
 }
 
 /// Parses a text with a rating for each of `names`: NeMo-Aligner's `text` with a list `label`, or one key per name.
 /// -100 stands for unknown.
-pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
+pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> RowResult<FeedbackRow> {
     let rating = |value: f64| if value == -100.0 { f32::NAN } else { value as f32 };
     let ratings: Vec<f32> = match first(row, &keys.label, &["label"]) {
         Some((key, Value::Array(list))) => {
@@ -225,23 +231,26 @@ pub(super) fn rated(row: &Row, names: &[String], keys: &Keys) -> Read<Judged> {
             let numbers: Option<Vec<f64>> = numbers.collect();
             numbers.ok_or_else(|| format!("`{key}` is no list of numbers"))?.into_iter().map(rating).collect()
         }
-        _ => names.iter().map(|name| number(row, name).map(|it| rating(it.into()))).collect::<Read<_>>()?,
+        _ => names
+            .iter()
+            .map(|name| number(row, name).map(|it| rating(it.into())))
+            .collect::<RowResult<_>>()?,
     };
     if ratings.iter().all(|rating| rating.is_nan()) {
         return Err(format!("has no rating; its keys are {}, the ratings {}", seen(row), names.join(", ")));
     }
     let (prompt, answer) = match present(row, "text") {
-        Some(text) => (Said::Text(String::new()), said("text", text, keys)?),
+        Some(text) => (TextOrMessages::Text(String::new()), said("text", text, keys)?),
         None => prompt_and_answer(row, keys)?,
     };
-    Ok(Judged::Rated { prompt, answer, ratings })
+    Ok(FeedbackRow::Rated { prompt, answer, ratings })
 }
 
 /// Parses NeMo-Aligner's rows of SteerLM 2: `responses`, each with its text (`value`) and three log-likelihoods: of
 /// the attributes given the answer, of the answer, and of the answer given the attributes under the model that wrote
 /// it. The prompt is `prompt`, or `prompt_turns` with the attributes (`label`), which the chat template writes before
 /// an answer.
-pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
+pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> RowResult<FeedbackRow> {
     let (prompt, answers, list) = several(row, keys, true)?;
     if list.len() != count {
         return Err(format!("has {} `responses`, and objective.responses is {count}", list.len()));
@@ -250,25 +259,29 @@ pub(super) fn responses(row: &Row, count: usize, keys: &Keys) -> Read<Judged> {
         let number = it[name].as_f64().filter(|number| number.is_finite());
         number.ok_or_else(|| format!("has a response without a number `{name}`"))
     };
-    let known = |it: &Value| -> Read<[f32; 2]> {
+    let known = |it: &Value| -> RowResult<[f32; 2]> {
         let [given, own, then] =
             ["log(P(a|x,y))", "log(P(y|x))", "log(Q(y|a,x))"].map(|name| logarithm(it, name));
         let (given, own, then) = (given?, own?, then?);
         Ok([(given + own - then) as f32, then as f32])
     };
-    let known = list.iter().map(known).collect::<Read<_>>()?;
-    Ok(Judged::Responses { prompt, answers, known })
+    let known = list.iter().map(known).collect::<RowResult<_>>()?;
+    Ok(FeedbackRow::Responses { prompt, answers, known })
 }
 
 /// Prompt of such a row, its answers, with or without the row's label before them, and the list that they come from.
-pub(super) fn several<'a>(row: &'a Row, keys: &Keys, labelled: bool) -> Read<(Said, Vec<Said>, &'a [Value])> {
+pub(super) fn several<'a>(
+    row: &'a Row,
+    keys: &Keys,
+    labelled: bool,
+) -> RowResult<(TextOrMessages, Vec<TextOrMessages>, &'a [Value])> {
     let Some(list) = present(row, "responses").and_then(Value::as_array) else {
         return Err(format!("has the keys {}; it has `prompt` and a list `responses`", seen(row)));
     };
     let turns = first(row, &keys.prompt, &["prompt", "prompt_turns"]);
     let (key, turns) = turns.ok_or_else(|| format!("has the keys {}, and no `prompt`", seen(row)))?;
     let prompt = said(&key, turns, keys)?;
-    if let (Said::Text(_), false) = (&prompt, labelled) {
+    if let (TextOrMessages::Text(_), false) = (&prompt, labelled) {
         return Err(
             "has a prompt that is a string, which contains its label; give messages, and a key `label`"
                 .into(),
@@ -276,23 +289,23 @@ pub(super) fn several<'a>(row: &'a Row, keys: &Keys, labelled: bool) -> Read<(Sa
     }
     let text =
         |it: &Value| it["value"].as_str().map(str::to_string).ok_or("has a response without a `value`");
-    let answer = |it: &Value| -> Read<Said> {
+    let answer = |it: &Value| -> RowResult<TextOrMessages> {
         let text = text(it)?;
-        if let Said::Text(_) = prompt {
-            return Ok(Said::Text(text));
+        if let TextOrMessages::Text(_) = prompt {
+            return Ok(TextOrMessages::Text(text));
         }
         let mut message = Message::new("assistant", &text);
         if let Some(label) = present(row, "label").filter(|_| labelled) {
             message.said["label"] = label.clone();
         }
-        Ok(Said::Messages(vec![message]))
+        Ok(TextOrMessages::Messages(vec![message]))
     };
-    let answers = list.iter().map(answer).collect::<Read<_>>()?;
+    let answers = list.iter().map(answer).collect::<RowResult<_>>()?;
     Ok((prompt, answers, list))
 }
 
 /// Parses TRL's rows of steps.
-pub(super) fn steps(row: &Row, keys: &Keys) -> Read<Judged> {
+pub(super) fn steps(row: &Row, keys: &Keys) -> RowResult<FeedbackRow> {
     let prompt = first(row, &keys.prompt, &["prompt"]).and_then(|(_, prompt)| prompt.as_str());
     let list = |key: &str| present(row, key).and_then(Value::as_array);
     let (Some(prompt), Some(steps), Some(labels)) = (prompt, list("completions"), list("labels")) else {
@@ -307,12 +320,12 @@ pub(super) fn steps(row: &Row, keys: &Keys) -> Read<Judged> {
     if steps.len() != right.len() || steps.is_empty() {
         return Err(format!("has {} `completions` and {} `labels`", steps.len(), right.len()));
     }
-    Ok(Judged::Steps { prompt: prompt.into(), steps, right })
+    Ok(FeedbackRow::Steps { prompt: prompt.into(), steps, right })
 }
 
 /// Attaches a reference model's log-probabilities to the examples of a row, if the row has them in the form written
 /// by `fathom score`.
-pub(super) fn refer(row: &Row, documents: &mut [Lesson]) -> Read<()> {
+pub(super) fn refer(row: &Row, documents: &mut [Lesson]) -> RowResult<()> {
     let Some(reference) = present(row, "reference") else { return Ok(()) };
     let model = reference["model"].as_str().ok_or("has a `reference` that names no `model`")?;
     let lists: Option<Vec<Vec<f32>>> = serde_json::from_value(reference["logps"].clone()).ok();
@@ -329,7 +342,7 @@ pub(super) fn refer(row: &Row, documents: &mut [Lesson]) -> Read<()> {
 }
 
 /// Attaches a teacher's best tokens to a lesson, if the row has them in the form written by `fathom score --top-k`.
-pub(super) fn learn_from(row: &Row, lesson: &mut Lesson) -> Read<()> {
+pub(super) fn learn_from(row: &Row, lesson: &mut Lesson) -> RowResult<()> {
     let Some(teacher) = present(row, "teacher").filter(|teacher| teacher.is_object()) else { return Ok(()) };
     let model = teacher["model"].as_str().ok_or("has a `teacher` that names no `model`")?;
     let lists = |key: &str| serde_json::from_value::<Vec<Vec<f32>>>(teacher[key].clone()).ok();

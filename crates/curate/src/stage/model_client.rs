@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::Error;
 
 /// Client side, with requests `Q` and responses `A`.
-pub(super) struct Asked<Q, A> {
+pub(super) struct ModelClient<Q, A> {
     folder: PathBuf,
     /// Request channel; `None` outside a segment.
     questions: Mutex<Option<Sender<Question<Q, A>>>>,
@@ -36,10 +36,10 @@ impl<Q, A> Queue<Q, A> {
     }
 }
 
-impl<Q: Send + 'static, A: Send + 'static> Asked<Q, A> {
+impl<Q: Send + 'static, A: Send + 'static> ModelClient<Q, A> {
     /// Client of the model in `folder`, which is not loaded yet.
-    pub fn new(folder: PathBuf) -> Asked<Q, A> {
-        Asked { folder, questions: Mutex::default() }
+    pub fn new(folder: PathBuf) -> ModelClient<Q, A> {
+        ModelClient { folder, questions: Mutex::default() }
     }
 
     /// Starts the thread; `open` loads the model and serves the queue.

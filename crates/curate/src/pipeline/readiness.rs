@@ -5,58 +5,58 @@ use std::path::PathBuf;
 
 /// A ready value, or the files that other ranks must write first.
 #[derive(Clone, Debug)]
-pub enum Awaited<T> {
+pub enum Readiness<T> {
     /// The value is available.
     Ready(T),
     /// The value needs these files.
-    Owed(Vec<Owed>),
+    Pending(Vec<PendingFile>),
 }
 
 /// A file that does not exist yet.
 #[derive(Clone, Debug)]
-pub struct Owed {
+pub struct PendingFile {
     /// Its future path.
     pub path: PathBuf,
     /// Rank that writes it.
     pub rank: usize,
 }
 
-impl fmt::Display for Owed {
+impl fmt::Display for PendingFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (rank {})", self.path.display(), self.rank)
     }
 }
 
-impl<T> Awaited<T> {
+impl<T> Readiness<T> {
     /// A value that waits for one file.
-    pub fn file(path: PathBuf, rank: usize) -> Awaited<T> {
-        Awaited::Owed(vec![Owed { path, rank }])
+    pub fn file(path: PathBuf, rank: usize) -> Readiness<T> {
+        Readiness::Pending(vec![PendingFile { path, rank }])
     }
 
     /// The value, if ready.
     pub fn ready(&self) -> Option<&T> {
-        if let Awaited::Ready(it) = self { Some(it) } else { None }
+        if let Readiness::Ready(it) = self { Some(it) } else { None }
     }
 
     /// Applies `follows` to a ready value.
-    pub fn map<U>(self, follows: impl FnOnce(T) -> U) -> Awaited<U> {
+    pub fn map<U>(self, follows: impl FnOnce(T) -> U) -> Readiness<U> {
         match self {
-            Awaited::Ready(it) => Awaited::Ready(follows(it)),
-            Awaited::Owed(owed) => Awaited::Owed(owed),
+            Readiness::Ready(it) => Readiness::Ready(follows(it)),
+            Readiness::Pending(owed) => Readiness::Pending(owed),
         }
     }
 }
 
 /// Collects all values, or the union of the files that any of them waits for.
-impl<T> FromIterator<Awaited<T>> for Awaited<Vec<T>> {
-    fn from_iter<I: IntoIterator<Item = Awaited<T>>>(all: I) -> Awaited<Vec<T>> {
+impl<T> FromIterator<Readiness<T>> for Readiness<Vec<T>> {
+    fn from_iter<I: IntoIterator<Item = Readiness<T>>>(all: I) -> Readiness<Vec<T>> {
         let (mut ready, mut missing) = (Vec::new(), Vec::new());
         for one in all {
             match one {
-                Awaited::Ready(it) => ready.push(it),
-                Awaited::Owed(owed) => missing.extend(owed),
+                Readiness::Ready(it) => ready.push(it),
+                Readiness::Pending(owed) => missing.extend(owed),
             }
         }
-        if missing.is_empty() { Awaited::Ready(ready) } else { Awaited::Owed(missing) }
+        if missing.is_empty() { Readiness::Ready(ready) } else { Readiness::Pending(missing) }
     }
 }
