@@ -39,7 +39,6 @@ mod ordered;
 mod ordered_parts;
 mod part;
 mod plan;
-mod ranges;
 mod recipe;
 mod remarks;
 mod report;
