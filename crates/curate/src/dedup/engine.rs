@@ -1,5 +1,4 @@
-//! Tables of (key, document) in Parquet files, and the pairs of documents that share a key, by a DataFusion sort that
-//! spills to disk.
+//! Tables of (key, document) in Parquet files, and the pairs of documents that share a key, by a sort that spills to disk.
 //!
 //! A table is cut by partition (a band of the signature), one folder each. Equal keys come together by sorting within a
 //! partition; a self-join would make the square of a group's size.
@@ -9,16 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion::error::DataFusionError;
-use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::parquet::basic::Encoding;
-use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties};
-use datafusion::prelude::{SessionConfig, SessionContext};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Encoding;
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 
 use crate::error::Error;
-use crate::tables::{TableEngine, within};
+use crate::tables::{KeySorter, TableEngine};
 
 /// Rows collected before they are handed to a file, and rows of a row group: a partition's writer holds about 1.5 MiB.
 const BATCH_ROWS: usize = 8192;
@@ -27,25 +25,21 @@ const GROUP_ROWS: usize = 1 << 16;
 /// Bytes that a writer may hold for each partition.
 pub(super) const WRITER_BYTES: u64 = (GROUP_ROWS as u64) * 24 + (BATCH_ROWS as u64) * 24;
 
-/// A sort of keys holds some batches of `BATCH_ROWS`, twice each; with less it finds no room to begin.
-const PARTITION_BYTES: u64 = 4 << 20;
-
 /// Most bytes of a row on disk: keys as they are, document numbers as packed differences.
 pub(super) const ROW_BYTES: u64 = 18;
 
-/// A DataFusion context with a limit on memory, and the threads it runs on.
+/// What sorts keys, within a limit on memory.
 pub struct Engine {
-    context: SessionContext,
-    runtime: tokio::runtime::Runtime,
+    sorter: Box<dyn KeySorter>,
     memory_bytes: u64,
-    attempts: usize,
 }
 
 impl Engine {
-    /// Sorts in this process may take `memory_bytes` and spill under `spill`; work runs on `threads` threads.
+    /// Sorts in this process may take `memory_bytes` and spill under `spill`; with more than one thread they run on those
+    /// of the current rayon pool.
     ///
     /// # Errors
-    /// Where the folder cannot be made or threads cannot be started.
+    /// Where the folder cannot be made.
     pub fn new(memory_bytes: u64, threads: usize, spill: &Path) -> Result<Engine, Error> {
         Engine::on(&TableEngine::Embedded, memory_bytes, threads, spill)
     }
@@ -55,24 +49,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::new`], and where the place cannot be reached.
     pub fn on(place: &TableEngine, memory_bytes: u64, threads: usize, spill: &Path) -> Result<Engine, Error> {
-        std::fs::create_dir_all(spill).map_err(|e| Error::write("create", spill, e))?;
-        let threads = threads.max(1);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
-            // For a cluster; sorts of this process need neither timers nor sockets.
-            .enable_all()
-            .build()
-            .map_err(|e| Error::write("start the threads that sort under", spill, e))?;
-        let environment = within(memory_bytes, spill).map_err(|e| engine_error("start", spill, &e))?;
-        let partitions = threads.min((memory_bytes / PARTITION_BYTES) as usize).max(1);
-        // A quarter of each sort's share stays free for merging what was spilled.
-        let reserve = (memory_bytes as usize / (4 * partitions)).min(10 << 20);
-        let config = SessionConfig::new()
-            .with_target_partitions(partitions)
-            .with_batch_size(BATCH_ROWS)
-            .with_sort_spill_reservation_bytes(reserve);
-        let context = place.context(config, environment)?;
-        Ok(Engine { context, runtime, memory_bytes, attempts: place.attempts() })
+        Ok(Engine { sorter: place.key_sorter(memory_bytes, threads, spill)?, memory_bytes })
     }
 
     /// What sorts may take.
@@ -93,7 +70,7 @@ impl Engine {
         mut pair: impl FnMut(u64, u64),
     ) -> Result<u64, Error> {
         // Pairs that come twice connect what is connected already, so a sort can be repeated from its start.
-        for _ in 1..self.attempts {
+        for _ in 1..self.sorter.attempts() {
             if let Ok(rows) = self.pairs_once(table, partition, &mut pair) {
                 return Ok(rows);
             }
@@ -108,28 +85,17 @@ impl Engine {
         pair: &mut impl FnMut(u64, u64),
     ) -> Result<u64, Error> {
         let folder = table.partition(partition);
-        let whole = std::path::absolute(&folder).map_err(|e| Error::read(&folder, e))?;
-        // With a slash at its end it is a folder, whatever its name.
-        let path = format!("{}/", whole.display());
         let mut run = Run { key: (0, 0), first: None };
-        let (mut count, mut fed) = (0, Ok(()));
-        let sorted = fathom_query::sorted(&self.runtime, &self.context, &path, table.keys(), &mut |batch| {
-            count += batch.num_rows() as u64;
-            fed = run.feed(&batch, table.wide, pair);
-            fed.is_ok()
+        let mut count = 0;
+        let names = table.columns();
+        let sorted = self.sorter.sorted(&folder, names, &mut |row| {
+            count += 1;
+            let key = (row[0], if names.len() == 3 { row[1] } else { 0 });
+            run.feed(key, row[row.len() - 1], pair)
         });
-        fed.map_err(|detail| Error::Engine {
-            doing: "sort",
-            path: folder.clone(),
-            detail: detail.to_owned(),
-        })?;
-        sorted.map_err(|e| engine_error("sort", &folder, &e))?;
+        sorted.map_err(|e| Error::Engine { doing: "sort", path: folder.clone(), detail: e.to_string() })?;
         Ok(count)
     }
-}
-
-fn engine_error(doing: &'static str, path: &Path, error: &DataFusionError) -> Error {
-    Error::Engine { doing, path: path.to_path_buf(), detail: error.strip_backtrace() }
 }
 
 /// The rows with one key, as they pass.
@@ -139,28 +105,16 @@ struct Run {
 }
 
 impl Run {
-    fn feed(
-        &mut self,
-        batch: &RecordBatch,
-        wide: bool,
-        pair: &mut impl FnMut(u64, u64),
-    ) -> Result<(), &'static str> {
-        let column = |i: usize| {
-            let numbers = batch.column(i).as_any().downcast_ref::<UInt64Array>();
-            numbers.map(|numbers| &numbers.values()[..]).ok_or("the columns are not 64-bit numbers")
-        };
-        let keys = column(0)?;
-        let lows = if wide { column(1)? } else { keys };
-        let documents = column(batch.num_columns() - 1)?;
-        for ((&key, &low), &document) in keys.iter().zip(lows).zip(documents) {
-            match self.first {
-                Some(first) if self.key == (key, low) => pair(first, document),
-                // Runs that a place does not merge would hide pairs.
-                Some(_) if self.key > (key, low) => return Err("the rows are not in order"),
-                _ => {
-                    self.key = (key, low);
-                    self.first = Some(document);
-                }
+    fn feed(&mut self, key: (u64, u64), document: u64, pair: &mut impl FnMut(u64, u64)) -> Result<(), Error> {
+        match self.first {
+            Some(first) if self.key == key => pair(first, document),
+            // Runs that a place does not merge would hide pairs.
+            Some(_) if self.key > key => {
+                return Err(Error::Table { detail: "the rows are not in order".to_owned() });
+            }
+            _ => {
+                self.key = key;
+                self.first = Some(document);
             }
         }
         Ok(())
@@ -176,7 +130,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// A table in a folder of its own under `work`. No two tables of a process share a path: the engine remembers the
+    /// A table in a folder of its own under `work`. No two tables of a process share a path: a cluster remembers the
     /// footers of files it has read.
     pub(super) fn new(work: &Path, partitions: usize, wide: bool) -> KeyTable {
         static TABLES: AtomicU64 = AtomicU64::new(0);
@@ -188,12 +142,12 @@ impl KeyTable {
         self.folder.join(format!("partition={partition:05}"))
     }
 
-    fn keys(&self) -> &'static [&'static str] {
-        if self.wide { &["key", "low"] } else { &["key"] }
+    fn columns(&self) -> &'static [&'static str] {
+        if self.wide { &["key", "low", "document"] } else { &["key", "document"] }
     }
 
     fn schema(&self) -> SchemaRef {
-        let names = self.keys().iter().chain(&["document"]);
+        let names = self.columns().iter();
         Arc::new(Schema::new(
             names.map(|name| Field::new(*name, DataType::UInt64, false)).collect::<Vec<_>>(),
         ))
@@ -279,8 +233,7 @@ impl PartFile {
             columns.push(Arc::new(UInt64Array::from(std::mem::take(&mut self.lows))));
         }
         columns.push(Arc::new(UInt64Array::from(std::mem::take(&mut self.documents))));
-        let failed =
-            |e: datafusion::parquet::errors::ParquetError| Error::write("write", &self.path, e.into());
+        let failed = |e: ParquetError| Error::write("write", &self.path, e.into());
         let batch = RecordBatch::try_new(schema.clone(), columns).map_err(|e| failed(e.into()))?;
         self.writer.write(&batch).map_err(failed)
     }

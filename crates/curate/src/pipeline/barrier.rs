@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{Array, StringArray};
+use arrow_array::{Array, StringArray};
 
 use super::batch::Batch;
 use super::crew::{self, Lane};
@@ -169,7 +169,7 @@ impl Job<'_> {
         let tallies = Mutex::new(vec![Tally::default(); self.parts.len()]);
         let open = |part: usize| {
             let reader = PartReader::open(&self.parts[part].path)?;
-            let empty = arrow::array::RecordBatch::new_empty(reader.schema());
+            let empty = arrow_array::RecordBatch::new_empty(reader.schema());
             let empty = Batch::new(empty).map_err(|detail| Error::Table { detail })?;
             let schema = change(first[part], empty, &mut Tally::default())?.table().schema();
             let writer = PartWriter::create(&part_path(self.folder, part), schema)?;

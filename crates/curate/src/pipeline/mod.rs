@@ -40,7 +40,6 @@ mod ordered;
 mod ordered_parts;
 mod part;
 mod plan;
-mod ranges;
 mod readiness;
 mod recipe;
 mod remarks;

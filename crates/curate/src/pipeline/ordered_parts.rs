@@ -5,20 +5,23 @@
 //! The ranges depend only on the size of the table, and the order within a range only on its rows, so neither threads
 //! nor memory affect the bytes. Every text is written and read once more than by an in-memory sort.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::compute::{concat_batches, interleave_record_batch};
-use arrow::datatypes::{Schema, SchemaRef, UInt64Type};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
+use arrow_select::interleave::interleave_record_batch;
 
 use super::barrier::Job;
 use super::batch::Batch;
 use super::crew::{self, Lane, Limits};
 use super::manifest::part_path;
 use super::part::{PartReader, PartWriter};
-use super::ranges::{Keys, RangeFile, Ranges, placed, table_error, with_places};
 use crate::error::Error;
+use crate::tables::ranges::{Keys, RangeFile, Ranges, table_error};
 
 /// Approximate bytes of text per range. Small in this module's tests, so that a table has several.
 const RANGE_TEXT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 128 << 20 };
@@ -66,6 +69,7 @@ impl Job<'_> {
     ///
     /// # Errors
     /// A part cannot be read.
+    #[cfg(any(test, feature = "ballista"))]
     pub fn in_key_order<'a>(&'a self, key: &'a KeyOf<'a>) -> Result<Option<InKeyOrder<'a>>, Error> {
         let Some(first) = self.parts.first() else { return Ok(None) };
         let schema = PartReader::open(&first.path)?.schema();
@@ -78,6 +82,20 @@ impl Job<'_> {
 
 fn ranges_of(text_bytes: u64) -> u64 {
     text_bytes.div_ceil(RANGE_TEXT_BYTES).clamp(1, MOST_RANGES)
+}
+
+/// The columns of a table, and behind them the place of a row in it.
+fn with_places(table: &Schema) -> SchemaRef {
+    let place = Field::new("place", DataType::UInt64, false);
+    let fields = table.fields().iter().cloned().chain([Arc::new(place)]);
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+/// The rows of a batch with their places, the first of which is `first`.
+fn placed(batch: &Batch, first: u64, schema: &SchemaRef) -> Result<RecordBatch, Error> {
+    let places = UInt64Array::from_iter_values(first..first + batch.rows() as u64);
+    let columns = batch.table().columns().iter().cloned().chain([Arc::new(places) as ArrayRef]);
+    RecordBatch::try_new(schema.clone(), columns.collect()).map_err(|e| table_error(&e))
 }
 
 /// Returns true if a batch of a part has reached its row or text limit.
@@ -260,6 +278,7 @@ impl Lane for RangeWriter<'_> {
 }
 
 /// Accepts rows in key order, with the same part and batch boundaries as [`Job::write_ordered`].
+#[cfg(any(test, feature = "ballista"))]
 pub struct InKeyOrder<'a> {
     job: &'a Job<'a>,
     key: &'a KeyOf<'a>,
@@ -273,6 +292,7 @@ pub struct InKeyOrder<'a> {
     bytes: usize,
 }
 
+#[cfg(any(test, feature = "ballista"))]
 impl InKeyOrder<'_> {
     /// Appends rows.
     ///
@@ -308,7 +328,7 @@ impl InKeyOrder<'_> {
 
     fn next_part(&mut self) -> Result<(), Error> {
         self.write()?;
-        let path: PathBuf = part_path(self.job.folder, self.part + 1);
+        let path = part_path(self.job.folder, self.part + 1);
         let next = PartWriter::create(&path, self.schema.clone())?;
         self.job.publish(self.part, std::mem::replace(&mut self.writer, next))?;
         self.part += 1;
@@ -330,7 +350,7 @@ impl InKeyOrder<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
-    use arrow::array::StringArray;
+    use arrow_array::StringArray;
 
     use super::super::env::{Env, RunOptions};
     use super::super::manifest::{TablePart, parts_of};

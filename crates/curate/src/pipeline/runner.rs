@@ -113,7 +113,7 @@ impl Reader {
         match self {
             Reader::Unit(unit) => Ok(Fresh::Records(unit.empty())),
             Reader::Part(part) => {
-                let table = arrow::array::RecordBatch::new_empty(part.schema());
+                let table = arrow_array::RecordBatch::new_empty(part.schema());
                 Batch::new(table).map(Fresh::Batch).map_err(|detail| Error::Table { detail })
             }
         }
@@ -397,7 +397,7 @@ fn one_by_one(stage: &dyn Stage, batch: &Batch, tally: &mut Tally) -> Result<Bat
         }
     }
     let schema = tables[0].schema();
-    let table = arrow::compute::concat_batches(&schema, &tables)
+    let table = arrow_select::concat::concat_batches(&schema, &tables)
         .map_err(|e| Error::Table { detail: e.to_string() })?;
     Batch::new(table).map_err(|detail| Error::Table { detail })
 }

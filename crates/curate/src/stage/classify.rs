@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, StringArray};
+use arrow_array::{ArrayRef, Float32Array, StringArray};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::{StringArray, UInt32Array};
-use arrow::compute::take_record_batch;
+use arrow_array::{StringArray, UInt32Array};
+use arrow_select::take::take_record_batch;
 use fathom_base::human;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Array, StringArray, UInt64Array};
+use arrow_array::{Array, StringArray, UInt64Array};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,11 @@ use super::Maker;
 use super::dedup::scratch;
 use crate::blend::shuffle_key;
 use crate::error::Error;
-use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
-use crate::tables::{TableEngine, TableOptions, Tables, shuffled};
+#[cfg(feature = "ballista")]
+use crate::pipeline::Batch;
+use crate::pipeline::{Barrier, Job, Tally, Work};
+#[cfg(feature = "ballista")]
+use crate::tables::{TableEngine, shuffled};
 
 /// Options of `shuffle`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -35,8 +38,9 @@ impl Maker for Shuffle {
 impl Barrier for Shuffle {
     fn run(&self, job: &Job<'_>, _: &mut Tally) -> Result<(), Error> {
         let seed = self.0.seed.unwrap_or(job.seed());
-        if !matches!(job.engine(), TableEngine::Embedded) {
-            return sorted_by_the_engine(job, seed);
+        #[cfg(feature = "ballista")]
+        if let TableEngine::Ballista { scheduler } = job.engine() {
+            return on_the_cluster(job, scheduler, seed);
         }
         let (disk, memory) = (human::bytes(job.text_bytes()), human::bytes(job.ordered_needs()));
         job.say(&format!(
@@ -49,19 +53,13 @@ impl Barrier for Shuffle {
     }
 }
 
-/// The same result by a query, which a cluster can run.
-fn sorted_by_the_engine(job: &Job<'_>, seed: u64) -> Result<(), Error> {
+/// The same table by a query of a cluster.
+#[cfg(feature = "ballista")]
+fn on_the_cluster(job: &Job<'_>, scheduler: &str, seed: u64) -> Result<(), Error> {
     let Some(folder) = job.parts().first().and_then(|part| part.path.parent()) else { return Ok(()) };
-    let tables = Tables::new(&TableOptions {
-        memory_bytes: job.memory_bytes() / 2,
-        spill: job.spill().to_owned(),
-        threads: job.threads(),
-        engine: job.engine().clone(),
-    })?;
-    tables.register("documents", folder)?;
     let key = |id: &str| shuffle_key(seed, id);
     let Some(mut parts) = job.in_key_order(&key)? else { return Ok(()) };
-    shuffled(&tables, "documents", seed, &mut |rows| {
+    shuffled((scheduler, folder), seed, (job.memory_bytes() / 2, job.spill()), &mut |rows| {
         job.point("batch")?;
         parts.push(&Batch::new(rows).map_err(|detail| Error::Table { detail })?)
     })?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use arrow::array::Float32Array;
+use arrow_array::Float32Array;
 use fathom_base::Score;
 use fathom_text::tokenizer::Tokenizer;
 use schemars::JsonSchema;

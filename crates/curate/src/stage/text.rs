@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::array::{Float32Array, StringArray};
+use arrow_array::{Float32Array, StringArray};
 
 use super::{Maker, option_names};
 use crate::error::Error;

@@ -25,7 +25,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use tokio::runtime::Runtime;
 use url::Url;
 
-use super::functions;
+use super::plans::{functions, within};
 use crate::error::Error;
 
 /// Port of a scheduler whose address names none; Ballista's own default.
@@ -157,7 +157,7 @@ pub fn executor(options: &ExecutorOptions) -> Result<(), Error> {
         grpc_max_encoding_message_size: MESSAGE_BYTES,
         executor_heartbeat_interval_seconds: HEARTBEAT_S,
         memory_pool_size: *memory_bytes,
-        override_runtime_producer: Some(Arc::new(move |_: &SessionConfig| super::within(u64::MAX, &spill))),
+        override_runtime_producer: Some(Arc::new(move |_: &SessionConfig| within(u64::MAX, &spill))),
         override_function_registry: Some(Arc::new(BallistaFunctionRegistry::from(&state))),
         ..ExecutorProcessConfig::default()
     };

@@ -1,14 +1,11 @@
-//! Where the plans of whole tables run: in this process, or on a cluster.
+//! Where whole tables are put in order: in this process, or on a cluster.
 
-use std::sync::Arc;
+use std::path::Path;
 
-use datafusion::execution::runtime_env::RuntimeEnv;
-use datafusion::prelude::{SessionConfig, SessionContext};
-
-use super::functions;
+use super::sort::KeySort;
 use crate::error::Error;
 
-/// What carries out the plans of whole tables. The results are the same bytes everywhere.
+/// What puts whole tables in order. The results are the same bytes everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TableEngine {
     /// This process.
@@ -22,6 +19,21 @@ pub enum TableEngine {
     },
 }
 
+/// Takes a row; an error ends the sort.
+pub(crate) type VisitRow<'a> = dyn FnMut(&[u64]) -> Result<(), Error> + 'a;
+
+/// Puts tables of numbers in order.
+pub(crate) trait KeySorter: Send + Sync {
+    /// Hands out the rows of a folder of Parquet files, whose columns `names` hold 64-bit numbers, in ascending order of all
+    /// columns but the last.
+    fn sorted(&self, folder: &Path, names: &[&str], visit: &mut VisitRow<'_>) -> Result<(), Error>;
+
+    /// How often a sort is worth trying.
+    fn attempts(&self) -> usize {
+        1
+    }
+}
+
 impl TableEngine {
     /// The cluster of this scheduler, `df://host:port`.
     ///
@@ -33,32 +45,22 @@ impl TableEngine {
         Ok(TableEngine::Ballista { scheduler: scheduler.to_owned() })
     }
 
-    /// A context whose queries run there, with all functions. `config` says how work is cut; `environment` is for what runs
-    /// in this process.
+    /// What sorts keys there. In this process it takes `memory_bytes`, spills under `spill` and uses `threads` threads.
     ///
     /// # Errors
-    /// A scheduler that does not answer.
-    pub(crate) fn context(
+    /// A folder that cannot be made, or a scheduler that does not answer.
+    pub(crate) fn key_sorter(
         &self,
-        config: SessionConfig,
-        environment: Arc<RuntimeEnv>,
-    ) -> Result<SessionContext, Error> {
-        let context = match self {
-            TableEngine::Embedded => SessionContext::new_with_config_rt(config, environment),
-            #[cfg(feature = "ballista")]
-            TableEngine::Ballista { scheduler } => super::cluster::connect(scheduler, config, environment)?,
-        };
-        functions().into_iter().for_each(|function| context.register_udf(function));
-        Ok(context)
-    }
-
-    /// How often a query is tried. An executor that is lost takes finished results with it; the cluster repeats what a later
-    /// stage needs, but not what only the client has yet to fetch.
-    pub(crate) fn attempts(&self) -> usize {
+        memory_bytes: u64,
+        threads: usize,
+        spill: &Path,
+    ) -> Result<Box<dyn KeySorter>, Error> {
         match self {
-            TableEngine::Embedded => 1,
+            TableEngine::Embedded => Ok(Box::new(KeySort::new(memory_bytes, threads, spill)?)),
             #[cfg(feature = "ballista")]
-            TableEngine::Ballista { .. } => 3,
+            TableEngine::Ballista { scheduler } => {
+                Ok(Box::new(super::plans::keys(scheduler, memory_bytes, spill)?))
+            }
         }
     }
 }

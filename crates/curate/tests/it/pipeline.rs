@@ -362,9 +362,9 @@ pub fn column(part: &Path, name: &str) -> Vec<String> {
     let file = std::fs::File::open(part).unwrap();
     let reader = parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
     let batches = reader.build().unwrap().map(Result::unwrap);
-    let values = |batch: arrow::array::RecordBatch| -> Vec<String> {
+    let values = |batch: arrow_array::RecordBatch| -> Vec<String> {
         let column = batch.column_by_name(name).unwrap();
-        let column = column.as_any().downcast_ref::<arrow::array::StringArray>().unwrap();
+        let column = column.as_any().downcast_ref::<arrow_array::StringArray>().unwrap();
         column.iter().map(|value| value.unwrap().to_owned()).collect()
     };
     batches.flat_map(values).collect()
@@ -372,25 +372,19 @@ pub fn column(part: &Path, name: &str) -> Vec<String> {
 
 #[test]
 fn queries_see_the_tables() {
-    use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
+    use fathom_curate::tables::{TableOptions, Tables, text_table};
     let (input, out) = (inputs(), tempfile::tempdir().unwrap());
     let stats = run(&pipeline(input.path(), out.path(), &[]).unwrap(), &options(1)).unwrap();
-    let options = TableOptions {
-        memory_bytes: 64 << 20,
-        spill: out.path().join("spill"),
-        threads: 2,
-        engine: TableEngine::Embedded,
-    };
-    let tables = Tables::new(&options).unwrap();
+    let options = TableOptions { memory_bytes: 64 << 20, spill: out.path().join("spill") };
+    let mut tables = Tables::new(&options).unwrap();
     for table in &stats.tables {
         tables.register(&table.name, &table.folder).unwrap();
     }
     let sql = "select count(*) as n, sum(character_length(text)) as chars from exact";
-    let rows = tables.query(sql).unwrap();
-    let row: serde_json::Value = serde_json::from_str(json_lines(&rows[0]).unwrap().trim()).unwrap();
-    assert_eq!(row["n"].as_u64(), Some(stats.tables[1].documents));
-    let shown =
-        text_table(&tables.query("select id, source from slice order by id limit 3").unwrap()).unwrap();
+    let answer = tables.query(sql).unwrap();
+    assert_eq!(answer.names, ["n", "chars"]);
+    assert_eq!(answer.rows[0][0].as_u64(), Some(stats.tables[1].documents));
+    let shown = text_table(&tables.query("select id, source from slice order by id limit 3").unwrap());
     assert!(shown.starts_with("id ") && shown.lines().count() == 5, "{shown}");
     let refused = tables.query("drop table exact").unwrap_err().to_string();
     assert!(refused.contains("DDL"), "{refused}");

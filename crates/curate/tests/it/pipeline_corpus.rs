@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::Error;
 use fathom_curate::pipeline::{Pipeline, Recipe, RunOptions, Stats, Tally};
-use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines};
+use fathom_curate::tables::{TableOptions, Tables};
 use fathom_text::store::Store;
 use fathom_text::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -103,18 +103,21 @@ fn tally<'s>(stats: &'s Stats, name: &str) -> &'s Tally {
     &stats.stages.iter().find(|stage| stage.name == name).unwrap().tally
 }
 
-/// An engine without tables.
+/// A database without tables.
 fn tables(spill: &Path) -> Tables {
-    let (spill, engine) = (spill.to_owned(), TableEngine::default());
-    Tables::new(&TableOptions { memory_bytes: 64 << 20, spill, threads: 1, engine }).unwrap()
+    Tables::new(&TableOptions { memory_bytes: 64 << 20, spill: spill.to_owned() }).unwrap()
 }
 
 /// The rows of a query over the tables of a run.
 pub fn query(stats: &Stats, spill: &Path, sql: &str) -> Vec<BTreeMap<String, Value>> {
-    let tables = tables(spill);
+    let mut tables = tables(spill);
     stats.tables.iter().for_each(|table| tables.register(&table.name, &table.folder).unwrap());
-    let lines: String = tables.query(sql).unwrap().iter().map(|batch| json_lines(batch).unwrap()).collect();
-    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    rows(&tables, sql)
+}
+
+fn rows(tables: &Tables, sql: &str) -> Vec<BTreeMap<String, Value>> {
+    let answer = tables.query(sql).unwrap();
+    answer.rows.into_iter().map(|row| answer.names.iter().cloned().zip(row).collect()).collect()
 }
 
 fn texts(stats: &Stats, out: &Path, table: &str) -> Vec<(String, String)> {
@@ -242,11 +245,9 @@ fn every_split_has_its_own_store() {
     let folder = out.path().join("05-tokenize");
     let tokenizer = Tokenizer::from_dir(folder.join("tokenizer")).unwrap();
     let table = query(&stats, out.path(), "select id, text, source, split from blend");
-    let tables = tables(out.path());
+    let mut tables = tables(out.path());
     tables.register("documents", &folder).unwrap();
-    let documents: String =
-        tables.query("select * from documents").unwrap().iter().map(|b| json_lines(b).unwrap()).collect();
-    let documents: Vec<Value> = documents.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let documents = rows(&tables, "select * from documents");
     assert_eq!(documents.len(), table.len());
     let mut stored = 0;
     for name in ["train", "validation", "test"] {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::conversation::Conversation;
 use super::known::{self, KnownTemplate};
-use super::{loops, python, values};
+use super::{concat, loops, python, values};
 use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
 use crate::gguf::side_file;

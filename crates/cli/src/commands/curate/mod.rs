@@ -17,7 +17,7 @@ use fathom_app::{Event, Events};
 use fathom_base::human;
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_curate::pipeline::{Progress, Rank, Recipe, Stats, refuse_secrets, save_page};
-use fathom_curate::tables::{TableEngine, TableOptions, Tables, json_lines, text_table};
+use fathom_curate::tables::{TableOptions, Tables, json_line, text_table};
 use serde_json::json;
 
 use crate::args::{Curate, CurateVerb};
@@ -97,15 +97,8 @@ fn report(out: &Path) -> Result<()> {
 }
 
 fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let stats = read_stats(out)?;
-    let options = TableOptions {
-        memory_bytes: 2 << 30,
-        spill: out.join("spill"),
-        threads,
-        engine: TableEngine::Embedded,
-    };
-    let tables = Tables::new(&options)?;
+    let mut tables = Tables::new(&TableOptions { memory_bytes: 2 << 30, spill: out.join("spill") })?;
     let mut names = Vec::new();
     for table in stats.tables {
         // A moved folder keeps its tables.
@@ -118,12 +111,12 @@ fn sql(query: &str, out: &Path, json: bool) -> Result<()> {
         names.push(name);
     }
     let asked = if json {
-        tables.stream(query, &mut |batch| {
-            out!("{}", json_lines(&batch)?);
+        tables.stream(query, &mut |names, row| {
+            out!("{}", json_line(names, row));
             Ok(())
         })
     } else {
-        tables.query(query).and_then(|rows| text_table(&rows)).map(|text| out!("{text}"))
+        tables.query(query).map(|answer| out!("{}", text_table(&answer)))
     };
     asked.with_context(|| format!("{} has the tables {}", out.display(), names.join(", ")))
 }

@@ -3,16 +3,15 @@
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array, UInt64Array};
-use arrow::compute::take_record_batch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::error::ArrowError;
-use arrow::ipc::reader::StreamReader;
-use arrow::ipc::writer::StreamWriter;
+use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::ArrowError;
+use arrow_schema::SchemaRef;
+use arrow_select::take::take_record_batch;
 
-use super::batch::Batch;
 use crate::error::Error;
 
 /// Memory per row in addition to its columns: its key, and its positions before and after sorting.
@@ -20,7 +19,7 @@ const ROW_BYTES: u64 = 64;
 
 /// Keys from `first` to `last`, inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     pub first: u64,
     pub last: u64,
 }
@@ -43,26 +42,12 @@ impl Keys {
     }
 }
 
-/// Schema of a table with an additional column for the row's position.
-pub(super) fn with_places(table: &Schema) -> SchemaRef {
-    let place = Field::new("place", DataType::UInt64, false);
-    let fields = table.fields().iter().cloned().chain([Arc::new(place)]);
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
-}
-
-/// Rows of a batch with their positions, starting at `first`.
-pub(super) fn placed(batch: &Batch, first: u64, schema: &SchemaRef) -> Result<RecordBatch, Error> {
-    let places = UInt64Array::from_iter_values(first..first + batch.rows() as u64);
-    let columns = batch.table().columns().iter().cloned().chain([Arc::new(places) as ArrayRef]);
-    RecordBatch::try_new(schema.clone(), columns.collect()).map_err(|e| table_error(&e))
-}
-
-pub(super) fn table_error(error: &ArrowError) -> Error {
+pub(crate) fn table_error(error: &ArrowError) -> Error {
     Error::Table { detail: error.to_string() }
 }
 
 /// One file per division of a key range, in ascending key order.
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     keys: Keys,
     files: Vec<Mutex<Open>>,
 }
@@ -74,8 +59,10 @@ struct Open {
 
 /// A range whose file has been closed.
 #[derive(Clone, Debug)]
-pub(super) struct RangeFile {
+pub(crate) struct RangeFile {
     pub path: PathBuf,
+    /// How many rows it has.
+    pub rows: u64,
     /// Bytes of its rows in memory.
     pub bytes: u64,
     /// Smallest and largest of its keys; `None` if it has no rows.
@@ -93,7 +80,7 @@ impl Ranges {
             let file = File::create(&path).map_err(|e| Error::write("create", &path, e))?;
             let writer = StreamWriter::try_new(BufWriter::new(file), schema);
             let writer = writer.map_err(|e| Error::write("write", &path, std::io::Error::other(e)))?;
-            Ok(Mutex::new(Open { range: RangeFile { path, bytes: 0, keys: None }, writer }))
+            Ok(Mutex::new(Open { range: RangeFile { path, rows: 0, bytes: 0, keys: None }, writer }))
         };
         let files = (0..count).map(open).collect::<Result<_, Error>>()?;
         Ok(Ranges { keys, files })
@@ -112,6 +99,7 @@ impl Ranges {
             });
             let taken = take_record_batch(table, &UInt32Array::from(rows)).map_err(|e| table_error(&e))?;
             let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+            open.range.rows += taken.num_rows() as u64;
             open.range.bytes += bytes_of(&taken);
             open.range.keys = match (open.range.keys, own) {
                 (Some(all), Some(own)) => Some(all.with(own.first).with(own.last)),
