@@ -3,7 +3,8 @@
     templates.py BINARY [FOLDER]     every template of TRL's folder, or of FOLDER
 
 Compares text and ids, and the mask where a template marks the model's words, or where `NAME_training.jinja` next to it does and makes
-the same text (Fathom has marks of its own for such templates, see `marks.py`). A row that Fathom refuses is counted by its reason; one
+the same text (Fathom has marks of its own for such templates, see `marks.py`). Arguments hold exponents, null, nested lists and
+objects, and characters beyond ASCII. A row that Fathom refuses is counted by its reason; one
 that Transformers refuses has to be refused. No template is kept.
 """
 
@@ -87,13 +88,26 @@ def expected(tok, source, row):
     how = {"tools": row.get("tools"), "chat_template": source}
     text = tok.apply_chat_template(row["messages"], tokenize=False, **how)
     out = tok.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=marked, **how)
-    return text, list(out["input_ids"]), list(out["assistant_masks"]) if marked else None
+    ids = list(out["input_ids"])
+    return text, ids, whole(tok, text, list(out["assistant_masks"])) if marked else None
+
+
+def whole(tok, text, mask):
+    """Of a character of several tokens at the end of a span, Transformers marks the first token alone; Fathom has all of it learned."""
+    places = tok(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    for at in range(1, len(mask)):
+        if mask[at - 1] and places[at] == places[at - 1] and places[at][0] < places[at][1]:
+            mask[at] = 1
+    return mask
 
 
 def main():
     binary = sys.argv[1]
-    import trl
-    folder = sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(trl.__file__), "chat_templates")
+    if len(sys.argv) > 2:
+        folder = sys.argv[2]
+    else:
+        import trl
+        folder = os.path.join(os.path.dirname(trl.__file__), "chat_templates")
     tok, counts = tokenizer(), Counter()
     with tempfile.TemporaryDirectory() as work:
         model = os.path.join(work, "model")
@@ -109,7 +123,8 @@ def main():
                 with open(data, "w") as file:
                     file.write(json.dumps(row) + "\n")
                 found = subprocess.run([binary, "data", "check", data, "--model", model, "--json",
-                                        f"data.chat_template={path}"], capture_output=True, text=True)
+                                        "stage.0.seq_tokens=16384", f"data.chat_template={path}"],
+                                       capture_output=True, text=True)
                 case = f"{os.path.basename(path)}, {name}"
                 try:
                     text, ids, mask = expected(tok, source, row)
@@ -117,6 +132,8 @@ def main():
                         mask = training(tok, path, row, text)
                 except Exception:
                     counts["refused by both" if found.returncode else "refused by Transformers alone"] += 1
+                    if not found.returncode:
+                        print(case, "refused by Transformers alone")
                     continue
                 if found.returncode:
                     said = ("does not show", "cannot be distinguished", "is unknown", "no supervised token")

@@ -14,7 +14,6 @@ use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{
     Checkpoints, Draft, Settled, Stores, check_places, check_training, distinct, needs_corpus,
 };
-use serde_json::Value;
 
 use super::folder::{create, same_recipe};
 use super::named::Named;
@@ -213,33 +212,13 @@ fn begin_log(job: &Job, command: &str, metrics: &mut MetricsWriter, events: &dyn
     if let Some(short) = moments::short(job.recipe()) {
         events.line(&format!("note: {short}"));
     }
-    let before = read_events(job.log())?;
-    report_lost_steps(job, &before, events);
-    if !before.is_empty() {
+    if !read_events(job.log())?.is_empty() {
         return Ok(());
     }
     let run = report::run_event(&job.loaded, command);
     let least_tokens = moments::least_tokens(job.recipe());
     metrics.write(&Event::Run(events::Run { least_tokens, ..run }))?;
     Ok(())
-}
-
-/// Warns of a log without the steps that the run's newest checkpoint has made.
-fn report_lost_steps(job: &Job, before: &[Value], events: &dyn Events) {
-    let step = |event: &Value| match Event::from_value(event) {
-        Some(Event::Step(step)) => Some(step.step),
-        _ => None,
-    };
-    let logged = before.iter().filter_map(step).max().unwrap_or(0);
-    let found = Checkpoints::new(&job.checkpoints(), 1).found().unwrap_or_default();
-    let made = found.map_or(0, |found| found.progress().step);
-    if made > logged {
-        events.warn(&format!(
-            "{} ends at step {logged} and the run goes on from step {made}: what was logged between them is lost, and the report and \
-             totals begin without it",
-            job.log().display()
-        ));
-    }
 }
 
 /// Opens the data that the first process has prepared in a run's folder; returns it with the tokenizer's vocabulary

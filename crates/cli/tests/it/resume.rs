@@ -141,6 +141,27 @@ fn a_run_that_is_asked_to_stop_saves_and_says_so() {
     assert_eq!(losses(&at("run")).len(), 3 * STEPS);
 }
 
+/// A log that was emptied: the run goes on from its checkpoint, and says what its report lacks.
+#[test]
+fn a_run_whose_log_was_emptied_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, out] = ["text", "run"].map(|name| folder.path().join(name));
+    write_text(&data);
+    let run = || {
+        let args = ["quickstart", "--steps", "1", "--data", arg(&data), "--out", arg(&out)];
+        let output = crate::fathom(args.into_iter().chain(["eval.enabled=false"]).chain(TINY));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    assert!(!run().contains("has no line"));
+    fs::write(out.join("metrics.jsonl"), "").unwrap();
+    let said = run();
+    assert!(
+        said.contains("metrics.jsonl: has no line of the steps 1 to 3, which the checkpoint has"),
+        "{said}"
+    );
+}
+
 /// Slurm sends USR1 some time before the end, and TERM at it: both request the same.
 #[cfg(unix)]
 #[test]

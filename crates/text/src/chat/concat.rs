@@ -1,7 +1,7 @@
 //! Texts that a template makes of values with `~`, `join` and `str.join`: as Python prints them, and no longer than a text may be.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind};
 
 use super::loops::{is_word, outside};
 use super::{loops, python, values};
@@ -14,11 +14,18 @@ const MOST_JOINED: usize = 64 << 20;
 const WORDS: [&str; 13] =
     ["and", "or", "not", "in", "if", "else", "elif", "set", "for", "recursive", "call", "do", "filter"];
 
+/// Gives an environment the filters and the function of this module.
+pub fn register(environment: &mut Environment<'_>) {
+    environment.add_filter("string", |value: &Value| string(value));
+    environment.add_filter("join", join);
+    environment.add_function(TEXT, |value: &Value| text(value));
+}
+
 /// A value as it is printed next to others: numbers, lists and objects as texts.
 ///
 /// # Errors
 /// A list or an object that is too long or nested too deep.
-pub fn text(value: &Value) -> Result<Value, Error> {
+fn text(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Number => Ok(python::number(value).into()),
         ValueKind::Seq | ValueKind::Map => Ok(python::repr(value)?.into()),
@@ -30,7 +37,7 @@ pub fn text(value: &Value) -> Result<Value, Error> {
 ///
 /// # Errors
 /// As [`text`].
-pub fn string(value: &Value) -> Result<Value, Error> {
+fn string(value: &Value) -> Result<Value, Error> {
     let text = text(value)?;
     Ok(if text.kind() == ValueKind::String { text } else { text.to_string().into() })
 }
@@ -39,7 +46,7 @@ pub fn string(value: &Value) -> Result<Value, Error> {
 ///
 /// # Errors
 /// What has no items, and as [`text`].
-pub fn join(
+fn join(
     value: &Value,
     between: Option<&Value>,
     attribute: Option<String>,

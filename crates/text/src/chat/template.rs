@@ -184,10 +184,8 @@ impl Template {
         });
         environment.add_test("number", values::is_number);
         environment.add_test("float", values::is_float);
-        environment.add_filter("string", |value: &Value| concat::string(value));
-        environment.add_filter("join", concat::join);
         environment.add_function(loops::LOOPED, |value: &Value| loops::looped(value));
-        environment.add_function(concat::TEXT, |value: &Value| concat::text(value));
+        concat::register(&mut environment);
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {
             Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))
