@@ -1,3 +1,5 @@
+//! Queries over folders of Parquet files.
+
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::fs::File;

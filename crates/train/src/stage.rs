@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use fathom_grad::{AdamWSettings, CpComm, GemmFormat, Moments, OnDisk, Place, Places, Rule};
-use fathom_model::{
-    Caps, Linears, MODULES, NarrowLayers, Quantization, RopeScaling, Spec, StageLayers, TrainableWeights,
-    open_config,
-};
+use fathom_model::{Caps, Linears, MODULES, NarrowLayers, Quantization, RopeScaling};
+use fathom_model::{Spec, StageLayers, TrainableWeights, open_config};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::spill::{Chaos, Codec};
 use fathom_tensor::{BlockFormat, DType, Element, SUM_CHUNK, is_whole_chunks};

@@ -5,9 +5,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use fathom_cpu::Cpu;
 use fathom_grad::{AdamWSettings, Counters, Eval, Labels, LossTerm, Moments, Params, Places, Scope};
-use fathom_model::{
-    Adapter, AdapterMethod, Caps, Model, PackedTokens, Size, TrainableWeights, adapt, load, open,
-};
+use fathom_model::{Adapter, AdapterMethod, Caps, Model, PackedTokens, Size};
+use fathom_model::{TrainableWeights, adapt, load, open};
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Category, DType, Device};
 use fathom_text::pack::Facts;
