@@ -1,5 +1,4 @@
-//! Preference learning with a tiny model, compared with TRL: `tests/golden_preferences`, written by
-//! `oracle/preferences.py`.
+//! Preference learning with a tiny model against TRL (`tests/golden_preferences`, by `oracle/preferences.py`).
 
 use std::{path::PathBuf, sync::Arc};
 
