@@ -568,8 +568,9 @@ fn what_cannot_be_learned_from_is_refused() {
     let folder = folder.path();
     prepare(folder);
     let refused = |more: &[&str]| {
-        let job = job(folder, "bad", more);
-        train(&job, &Order::default(), &Silent).err().unwrap().to_string()
+        let error =
+            asked(folder, "bad", more).and_then(|job| train(&job, &Order::default(), &Silent).map(drop));
+        error.err().unwrap().to_string()
     };
     for (more, said) in [
         (&["rl.reward=none"][..], "rl.reward"),

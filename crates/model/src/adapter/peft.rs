@@ -18,12 +18,14 @@ use super::saved::{Tables, also_trained, head_from, head_too, in_peft, stored_as
 use super::targets::last;
 use super::tensors::{Over, PeftTensors};
 use crate::error::{Error, Result};
-use crate::files::{FileWriter, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file};
+use crate::files::{
+    FileWriter, SCORE, SafeTensors, Source, TensorInfo, convert_into, read_object, write_file,
+};
 use crate::loaded::ModelView;
 use crate::model::Model;
 use crate::pieces::Piece;
 use crate::spec::{Adapter, AdapterMethod, Spec, TrainableWeights};
-use crate::weight::{Kind, SCORE, Term};
+use crate::weight::{Kind, Term};
 
 /// The file of an adapter's tensors.
 const TENSORS: &str = "adapter_model.safetensors";

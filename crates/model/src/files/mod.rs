@@ -50,6 +50,7 @@ pub use quantized::QuantizedTensor;
 pub use save::{Export, SaveOptions, export_tensors, save};
 pub(crate) use save_quantised::is_projection;
 pub use save_quantised::{BlockTensor, QuantisedSave, block_tensors, save_hf_coded, save_hf_quantised};
+pub(crate) use scored::SCORE;
 pub use scored::WithRandomTensor;
 pub use sink::Hurry;
 pub use slot::{CodeScales, Slot};
