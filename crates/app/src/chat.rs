@@ -188,7 +188,7 @@ impl Talk<'_> {
     }
 }
 
-/// What is asked of the model: its thoughts and calls keep their marks, also where these are special tokens.
+/// The request to the model, whose thoughts and calls keep their marks, also where these are special tokens.
 fn asking(ids: Vec<u32>, sampling: Sampling) -> GenerateRequest {
     GenerateRequest {
         shown: shown_marks(ToolFormat::Auto),

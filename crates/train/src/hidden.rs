@@ -119,7 +119,7 @@ impl Loaded<'_> {
         let (asked, device) = (asked?, scope.device);
         let states = RefCell::new(std::mem::take(&mut asked.states));
         let projecting = model.projections().map(|all| (all.fetch(scope), asked.projected.clone()));
-        // What is reported of them comes after the terms.
+        // Their metrics come after the terms.
         let at = minimised.goal.objective.terms().len();
         let (loss, term) = (minimised.loss.clone(), minimised.terms?.view_rows(at..at + 1));
         let device = device.clone();

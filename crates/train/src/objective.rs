@@ -39,7 +39,7 @@ pub trait Objective: fmt::Debug + Send + Sync {
         None
     }
 
-    /// What it compares with a teacher, if it has one; such an objective has constant weights.
+    /// Its comparisons with a teacher, if it has one; such an objective has constant weights.
     fn teacher(&self) -> Option<TeacherUse<'_>> {
         None
     }
@@ -84,7 +84,7 @@ impl WeightedLoss {
     }
 }
 
-/// What an objective compares with a teacher.
+/// The comparisons of an objective with a teacher.
 #[derive(Clone, Copy, Debug)]
 pub struct TeacherUse<'a> {
     /// The teacher's best tokens alone, from the micro batch; else a teacher runs with the step.

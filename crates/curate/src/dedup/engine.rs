@@ -28,7 +28,7 @@ pub(super) const WRITER_BYTES: u64 = (GROUP_ROWS as u64) * 24 + (BATCH_ROWS as u
 /// Most bytes of a row on disk: keys as they are, document numbers as packed differences.
 pub(super) const ROW_BYTES: u64 = 18;
 
-/// What sorts keys, within a limit on memory.
+/// Sorter of keys, within a limit on memory.
 pub struct Engine {
     sorter: Box<dyn KeySorter>,
     memory_bytes: u64,

@@ -28,7 +28,7 @@ pub use show::{json_line, text_table};
 
 use crate::error::Error;
 
-/// What queries may use.
+/// Limits of queries.
 #[derive(Clone, Debug)]
 pub struct TableOptions {
     /// Memory for sorts and groups; beyond it they spill.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::sort::KeySort;
 use crate::error::Error;
 
-/// What puts whole tables in order. The results are the same bytes everywhere.
+/// The place where whole tables are sorted. The results are the same bytes everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TableEngine {
     /// This process.
@@ -45,7 +45,7 @@ impl TableEngine {
         Ok(TableEngine::Ballista { scheduler: scheduler.to_owned() })
     }
 
-    /// What sorts keys there. In this process it takes `memory_bytes`, spills under `spill` and uses `threads` threads.
+    /// The sorter of keys at that place. In this process it takes `memory_bytes`, spills under `spill` and uses `threads` threads.
     ///
     /// # Errors
     /// A folder that cannot be made, or a scheduler that does not answer.

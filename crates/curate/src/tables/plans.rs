@@ -136,7 +136,7 @@ fn folder_url(folder: &Path) -> Result<String, Error> {
     Ok(format!("{}/", path.display()))
 }
 
-/// What every context of this process works within: memory that its sorts share, and a folder for the rest, as large as the
+/// Limits shared by every context of this process: memory that its sorts share, and a folder for the rest, as large as the
 /// disk.
 pub(super) fn within(memory_bytes: u64, spill: &Path) -> Result<Arc<RuntimeEnv>, DataFusionError> {
     let disk = DiskManagerBuilder::default()

@@ -8,7 +8,7 @@ use super::{Head, HeadUse, LossTerm, Teacher, Tile, TileLoss};
 /// The divergence of each label's distribution from the teacher's ([`Divergence`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DivergenceLoss {
-    /// Of the mixture: 0 for forward, 1 for reverse divergence.
+    /// Mixture of both directions: 0 for forward, 1 for reverse divergence.
     pub beta: f32,
     /// Divides the logits of both models.
     pub temperature: f64,

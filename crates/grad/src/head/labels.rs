@@ -1,4 +1,4 @@
-//! What a head's losses compare logits with: labels, and a teacher's distributions.
+//! Targets of a head's losses: labels, and a teacher's distributions.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub struct Labels<'a> {
     /// u8 [t, vocab / 8, rounded up]: bit masks of the tokens from which each label was sampled
     /// ([`fathom_tensor::choice::Choose::kept`]), over which alone the softmax is taken; all if absent.
     pub kept: Option<Tensor>,
-    /// What the first term measures at them besides, if it is a cross-entropy.
+    /// Further measurements of the first term at the labels, if it is a cross-entropy.
     pub measures: Option<Measures>,
     /// A teacher, for losses that have one.
     pub teacher: Option<Teacher<'a>>,

@@ -38,7 +38,7 @@ pub struct Tile<'a> {
     pub tokens: Range<usize>,
     /// The teacher's hidden states of these tokens, if a model teaches.
     pub taught_by: Option<Tensor>,
-    /// What a cross-entropy measures besides, if it is the first term.
+    /// Further measurements of a cross-entropy, if it is the first term.
     pub measures: Option<&'a Measures>,
 }
 

@@ -317,7 +317,7 @@ fn values(events: &[Event]) -> Vec<serde_json::Value> {
     events.iter().map(|event| serde_json::to_value(event).unwrap()).collect()
 }
 
-/// What a run has too few tokens for is not held against it, however long it was meant to be.
+/// A figure for which a run has too few tokens is not judged, however long the run was meant to be.
 #[test]
 fn a_run_is_judged_by_the_tokens_that_it_trained_on() {
     let needle = |share: f64| {

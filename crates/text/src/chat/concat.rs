@@ -45,7 +45,7 @@ fn string(value: &Value) -> Result<Value, Error> {
 /// The filter `join(d='', attribute=none)`.
 ///
 /// # Errors
-/// What has no items, and as [`text`].
+/// A value without items, and those of [`text`].
 fn join(
     value: &Value,
     between: Option<&Value>,
@@ -139,7 +139,7 @@ struct Reader<'s> {
 }
 
 impl Reader<'_> {
-    /// What is read up to a closing bracket, or to the end.
+    /// Reads up to a closing bracket, or to the end.
     fn group(&mut self) -> String {
         // The operand at hand, and whether a `~` is before it.
         let (mut out, mut operand, mut joined) = (String::new(), String::new(), false);

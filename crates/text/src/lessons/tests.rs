@@ -455,7 +455,7 @@ fn row_of(path: &Path, text: &str, times: usize, has_dictionary: bool) {
     writer.close().unwrap();
 }
 
-/// As a row of JSON lines has at most 64 MiB, whatever its file has.
+/// Most bytes of a row, as in JSON lines, whatever the size of its file.
 #[test]
 fn a_row_of_a_table_has_as_many_bytes_as_one_of_lines() {
     let folder = tempfile::tempdir().unwrap();
