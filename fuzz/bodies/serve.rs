@@ -7,8 +7,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use fathom_base::{
-    Conversation, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service, Sink,
-    Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Administer, Conversation, Describe, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard, Numbers,
+    Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
 };
 use fathom_serve::{Opening, ROUTES, ServerState, router};
 use http_body_util::BodyExt;
@@ -18,7 +18,7 @@ use tower::ServiceExt;
 /// A model of bytes that says what it is given.
 struct Says(Vec<String>);
 
-impl Service for Says {
+impl Describe for Says {
     fn card(&self) -> ModelCard {
         ModelCard {
             name: "m".into(),
@@ -34,9 +34,35 @@ impl Service for Says {
     fn load(&self) -> Load {
         Load { pages: 1 << 12, page_tokens: 128, ..Load::default() }
     }
+}
 
+impl Tokenize for Says {
+    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String> {
+        match ids.iter().find(|id| **id > 255) {
+            Some(id) => Err(fathom_base::Error::product(format!("token id {id} is outside the vocabulary"))),
+            None => Ok(ids.iter().map(|id| *id as u8 as char).collect()),
+        }
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        vec![id as u8]
+    }
+
+    fn render(&self, conversation: &Conversation) -> Result<String> {
+        Ok(conversation.messages.iter().map(Value::to_string).collect())
+    }
+}
+
+impl Generate for Says {
     fn submit_while(&self, request: GenerateRequest, mut sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
-        let Prompt::Ids(prompt) = &request.prompt else { return Err(fathom_base::Error::product("text")) };
+        let prompt = match &request.ids {
+            Some(ids) => ids.clone(),
+            None => self.ids(&request.prompt)?,
+        };
         let token = |id: u32| TokenLogprob {
             id,
             logprob: Some(-0.5),
@@ -66,26 +92,9 @@ impl Service for Says {
         sink(Event::Done(Usage { prompt_tokens: prompt.len(), ..Usage::default() }));
         Ok(Ticket::new(|| ()))
     }
+}
 
-    fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
-        Ok(text.bytes().map(u32::from).collect())
-    }
-
-    fn decode(&self, ids: &[u32]) -> Result<String> {
-        match ids.iter().find(|id| **id > 255) {
-            Some(id) => Err(fathom_base::Error::product(format!("token id {id} is outside the vocabulary"))),
-            None => Ok(ids.iter().map(|id| *id as u8 as char).collect()),
-        }
-    }
-
-    fn token_bytes(&self, id: u32) -> Vec<u8> {
-        vec![id as u8]
-    }
-
-    fn render(&self, conversation: &Conversation) -> Result<String> {
-        Ok(conversation.messages.iter().map(Value::to_string).collect())
-    }
-
+impl Evaluate for Says {
     fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
         let mut ids =
             self.encode(&format!("{first}{}", second.as_deref().unwrap_or_default()), Reading::Text)?;
@@ -97,7 +106,9 @@ impl Service for Says {
         sink(Ok(texts.iter().map(|_| vec![1.0, 0.0]).collect()));
         Ok(Ticket::new(|| ()))
     }
+}
 
+impl Administer for Says {
     fn load_adapter(&self, _: &str, _: &Path) -> Result<()> {
         Err(fathom_base::Error::product("none"))
     }

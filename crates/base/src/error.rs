@@ -140,7 +140,7 @@ pub enum Error {
         /// The missing object.
         what: String,
     },
-    /// Error of an implementation of [`crate::Generate`], [`crate::Score`] or [`crate::Embed`].
+    /// Error of an implementation of a product's trait, such as [`crate::LanguageModel`].
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),
 }

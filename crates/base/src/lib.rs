@@ -1,6 +1,6 @@
 //! The base of all crates: typed recipes whose values remember their source, the metric events that a run appends to
-//! `metrics.jsonl`, and the interfaces between products: [`Generate`], [`Score`], [`Embed`], [`Classify`] and
-//! [`Service`]. It also contains small helpers needed by several crates: clocks, human-readable units, token counts,
+//! `metrics.jsonl`, and the interfaces between products: [`LanguageModel`], [`Embed`], [`Classify`] and [`Service`]. It
+//! also contains small helpers needed by several crates: clocks, human-readable units, token counts,
 //! secrets in addresses, files and their locks, guarded calls of foreign code, the GGUF container, machine facts,
 //! available and resident memory, the environment variables by which launchers assign ranks to processes, and advice
 //! for model names of the Hugging Face hub.
@@ -30,9 +30,10 @@ pub mod tokens;
 
 pub use error::{Error, Result};
 pub use product::{
-    Beams, Classify, Conversation, EarlyStopping, Embed, Event, Flow, Generate, GenerateRequest, Generation,
-    Load, ModelCard, Numbers, PartialSampling, Prompt, Reading, Sampling, Score, Service, Sink, Stop,
-    Structure, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Administer, Answer, Beams, Classify, Collected, Continuation, Conversation, Describe, EarlyStopping,
+    Embed, Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
+    ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Reading, Relay, Sampling, Service, Sink, Stop,
+    Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink, relay,
 };
 
 #[doc(hidden)]

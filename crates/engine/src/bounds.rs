@@ -30,10 +30,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The ids of a prompt.
+    /// The ids of a text or of ids.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// The tokenizer's; a prompt of another kind, which a service with a chat template reads.
     pub fn ids(&self, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<Vec<u32>, Error> {
         match prompt {
             Prompt::Ids(ids) => Ok(ids.clone()),
@@ -41,6 +41,9 @@ impl Bounds {
                 let ids = tokenizer.encode_prompt(text)?;
                 Ok(if ids.is_empty() { tokenizer.bos().into_iter().collect() } else { ids })
             }
+            Prompt::Conversation(_) | Prompt::Parts(_) => Err(Error::Unsupported(
+                "an engine reads text and ids; a conversation needs a service with a chat template".into(),
+            )),
         }
     }
 

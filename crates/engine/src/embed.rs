@@ -4,8 +4,7 @@
 //! The latter is mean pooling as in Sentence-BERT (Reimers and Gurevych 2019), applied to a decoder, whose tokens see
 //! only those before them. Several texts run as separate documents of one packed stream.
 
-use fathom_base::{Embed, TextIds};
-use fathom_model::Sentence;
+use fathom_base::{Embed, Numbers, TextIds};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -19,37 +18,12 @@ impl Embed for Engine<'_> {
     /// see the limit, for every text the same.
     fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
         let texts = texts.iter().map(|text| self.beginning(text)).collect::<Result<Vec<_>, Error>>()?;
-        Ok(self.all(&texts, true)?)
+        Ok(self.all(&texts, Numbers::Vector)?)
     }
 
     fn size(&self) -> usize {
         let hidden = self.model.spec.hidden;
         self.sentence.as_ref().map_or(hidden, |how| how.size(hidden))
-    }
-}
-
-impl Reads for Engine<'_> {
-    fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
-        let documents: Vec<Vec<u32>> = texts.iter().map(|text| text.ids.clone()).collect();
-        let (batch, docs) = self.packed(&documents, self.room());
-        let hidden = self.device.to_f32(&self.packed_hidden(&batch));
-        let (size, mean) = (self.model.spec.hidden, Sentence::default());
-        let how = self.sentence.as_ref().unwrap_or(&mean);
-        let one = |doc: std::ops::Range<usize>| {
-            let tokens = doc.len();
-            how.vector(&hidden[doc.start * size..doc.end * size], size).ok_or(Error::NoDirection { tokens })
-        };
-        docs.into_iter().map(one).collect()
-    }
-
-    /// The scores of each text's last token.
-    fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
-        let documents: Vec<Vec<u32>> = texts.iter().map(|text| text.ids.clone()).collect();
-        self.scores_of(&documents)
-    }
-
-    fn chunk_tokens(&self) -> usize {
-        self.limits.chunk_tokens
     }
 }
 

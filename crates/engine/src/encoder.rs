@@ -139,6 +139,25 @@ impl TextEncoder {
 }
 
 impl Reads for TextEncoder {
+    fn numbers(&self, texts: &[TextIds], at: Numbers) -> Result<Vec<Vec<f32>>, Error> {
+        match at {
+            Numbers::Vector => self.vectors(texts),
+            Numbers::Classes | Numbers::Relevance | Numbers::Scores => self.logits(texts),
+            Numbers::Hidden => Ok(self.encoder.hidden(texts)),
+            Numbers::Logprobs | Numbers::Top { .. } | Numbers::Logits { .. } => Err(Error::Unsupported(
+                "an encoder has no head for the next token: ask it for vectors, classes or hidden states"
+                    .into(),
+            )),
+        }
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        self.chunk_tokens
+    }
+}
+
+impl TextEncoder {
+    /// A vector of length 1 for each text.
     fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
         let (size, mean) = (self.encoder.spec.model.hidden, Sentence::default());
         let how = self.reading.sentence.as_ref().unwrap_or(&mean);
@@ -148,6 +167,7 @@ impl Reads for TextEncoder {
         hidden.iter().map(one).collect()
     }
 
+    /// The head's logits for each text.
     fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
         let logits = self.encoder.logits(texts);
         if logits.iter().flatten().any(|logit| !logit.is_finite()) {
@@ -155,16 +175,12 @@ impl Reads for TextEncoder {
         }
         Ok(logits)
     }
-
-    fn chunk_tokens(&self) -> usize {
-        self.chunk_tokens
-    }
 }
 
 impl Classify for TextEncoder {
     fn classify(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
         let texts = self.read(texts, Numbers::Classes)?;
-        let rows = self.all(&texts, false)?;
+        let rows = self.all(&texts, Numbers::Classes)?;
         Ok(rows.into_iter().map(|row| self.reading.said(Numbers::Classes, row)).collect())
     }
 
@@ -176,7 +192,7 @@ impl Classify for TextEncoder {
 impl Embed for TextEncoder {
     fn embed(&mut self, texts: &[&str]) -> fathom_base::Result<Vec<Vec<f32>>> {
         let texts = self.read(texts, Numbers::Vector)?;
-        Ok(self.all(&texts, true)?)
+        Ok(self.all(&texts, Numbers::Vector)?)
     }
 
     fn size(&self) -> usize {

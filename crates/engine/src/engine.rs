@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
-use fathom_grad::{Batch, Counters, Eval, Head, Labels, LossTerm, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, ModelView, PackedTokens, Sentence, scored_at};
+use fathom_base::{Collected, Event, Flow, GenerateRequest, Generation, Prompt, TokenLogprob};
+use fathom_grad::{Batch, Counters, Params, Scope};
+use fathom_model::{LayerSpec, Mixer, Model, ModelView, Sentence};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -237,16 +236,50 @@ impl<'a> Engine<'a> {
         // The scheduler refuses requests beyond the context before pages are needed for them.
         let sequences = requests.iter().map(|request| request.sequences().max(1)).sum();
         let capacity = self.capacity(sequences, tokens.min(self.room()) + self.lead());
-        let heard: Vec<RefCell<EventLog>> = requests.iter().map(|_| RefCell::default()).collect();
+        let collected: Vec<RefCell<Collected>> =
+            requests.iter().map(|request| RefCell::new(Collected::of(request.answers))).collect();
         let mut scheduler = Scheduler::new(self, capacity);
-        for (request, heard) in requests.into_iter().zip(&heard) {
-            heard.borrow_mut().answers.resize_with(request.answers, EventLog::nothing);
-            scheduler
-                .submit(request, Box::new(|event| heard.borrow_mut().hear(event, &mut |_| Flow::Continue)))?;
+        for (request, collected) in requests.into_iter().zip(&collected) {
+            let listener = |event| {
+                collected.borrow_mut().push(event);
+                Flow::Continue
+            };
+            scheduler.submit(request, Box::new(listener))?;
         }
         while scheduler.step() {}
         drop(scheduler);
-        heard.into_iter().map(|heard| heard.into_inner().answers()).collect()
+        collected.into_iter().map(|it| it.into_inner().generations().map_err(Error::Failed)).collect()
+    }
+
+    /// Generates the first answer to a request, calling `on_text` with each piece of final text (whole characters, and
+    /// never the beginning of a stop text).
+    ///
+    /// # Errors
+    /// A request that is refused or fails.
+    pub fn generate(
+        &self,
+        request: &GenerateRequest,
+        on_text: &mut dyn FnMut(&str) -> Flow,
+    ) -> Result<Generation, Error> {
+        let ids = self.ids(&request.prompt)?;
+        self.check(&ids, request.sampling.max_tokens)?;
+        let tokens = self.lead() + ids.len() + request.sampling.max_tokens;
+        let request = GenerateRequest { prompt: Prompt::Ids(ids), answers: 1, ..request.clone() };
+        let capacity = self.capacity(request.sequences().max(1), tokens);
+        let collected = RefCell::new(Collected::of(1));
+        let mut scheduler = Scheduler::new(self, capacity);
+        let listener = |event| {
+            let flow = match &event {
+                Event::Piece { text, .. } if !text.is_empty() => on_text(text),
+                _ => Flow::Continue,
+            };
+            collected.borrow_mut().push(event);
+            flow
+        };
+        scheduler.submit(request, Box::new(listener))?;
+        while scheduler.step() {}
+        drop(scheduler);
+        Ok(collected.into_inner().generations().map_err(Error::Failed)?.swap_remove(0))
     }
 
     /// Greedy continuations of several prompts, computed together: `max_tokens` new ids each, or fewer up to an
@@ -354,240 +387,4 @@ impl Ord for OrderedLogit {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
-}
-
-/// Events received for a request.
-#[derive(Default)]
-struct EventLog {
-    answers: Vec<Generation>,
-    failed: Option<fathom_base::Error>,
-}
-
-impl EventLog {
-    /// An empty answer.
-    fn nothing() -> Generation {
-        let (text, ids, stop) = (String::new(), Vec::new(), Stop::Receiver);
-        Generation { text, ids, stop, prompt_tokens: 0, prefill_s: 0.0, decode_s: 0.0 }
-    }
-
-    fn hear(&mut self, event: Event, on_text: &mut dyn FnMut(&str) -> Flow) -> Flow {
-        match event {
-            Event::Started { .. } => {}
-            Event::Piece { answer, text, ids, .. } => {
-                self.answers[answer].text.push_str(&text);
-                self.answers[answer].ids.extend(ids);
-                return if text.is_empty() { Flow::Continue } else { on_text(&text) };
-            }
-            Event::Ended { answer, stop } => self.answers[answer].stop = stop,
-            Event::Done(usage) => {
-                for answer in &mut self.answers {
-                    answer.prompt_tokens = usage.prompt_tokens;
-                    (answer.prefill_s, answer.decode_s) = (usage.prefill_s, usage.decode_s);
-                }
-            }
-            Event::Failed(error) => self.failed = Some(error),
-        }
-        Flow::Continue
-    }
-
-    fn answers(self) -> Result<Vec<Generation>, Error> {
-        match self.failed {
-            Some(error) => Err(Error::Failed(error)),
-            None => Ok(self.answers),
-        }
-    }
-}
-
-impl Generate for Engine<'_> {
-    /// Streams the text of the first answer; the request's number of answers is ignored.
-    fn generate(
-        &mut self,
-        request: &GenerateRequest,
-        on_text: &mut dyn FnMut(&str) -> Flow,
-    ) -> fathom_base::Result<Generation> {
-        let ids = self.ids(&request.prompt)?;
-        self.check(&ids, request.sampling.max_tokens)?;
-        let tokens = self.lead() + ids.len() + request.sampling.max_tokens;
-        let request = GenerateRequest { prompt: Prompt::Ids(ids), answers: 1, ..request.clone() };
-        let capacity = self.capacity(request.sequences().max(1), tokens);
-        let heard = RefCell::new(EventLog { answers: vec![EventLog::nothing()], failed: None });
-        let mut scheduler = Scheduler::new(self, capacity);
-        scheduler.submit(request, Box::new(|event| heard.borrow_mut().hear(event, on_text)))?;
-        while scheduler.step() {}
-        drop(scheduler);
-        Ok(heard.into_inner().answers()?.swap_remove(0))
-    }
-}
-
-impl Score for Engine<'_> {
-    fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
-        self.check(ids, 0)?;
-        let documents = [ids.to_vec()];
-        let (batch, docs) = self.packed(&documents, self.lead() + ids.len());
-        let losses = self.packed_losses(&batch, &next(&batch, &documents, &docs));
-        let losses = &losses[docs[0].start..docs[0].end - 1];
-        if losses.iter().any(|loss| !loss.is_finite()) {
-            return Err(Error::NotFinite { what: "a loss" }.into());
-        }
-        Ok(losses.iter().map(|loss| f64::from(*loss)).collect())
-    }
-
-    fn max_tokens(&self) -> usize {
-        self.room()
-    }
-}
-
-impl Engine<'_> {
-    /// Negative natural log-probabilities of the tokens of several documents, each given those before it in its
-    /// document: one fewer than the document has tokens. The documents run as one batch.
-    ///
-    /// # Errors
-    /// Those of [`Score::losses`] for each.
-    pub fn losses_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let losses = self.packed_losses(&batch, &next(&batch, documents, &docs));
-        if losses.iter().any(|loss| !loss.is_finite()) {
-            return Err(Error::NotFinite { what: "a loss" });
-        }
-        Ok(docs.into_iter().map(|doc| losses[doc.start..doc.end - 1].to_vec()).collect())
-    }
-
-    /// The `k` best tokens that the model predicts at each position of several documents, given all tokens before it:
-    /// id and natural log-probability alternating, best first, ties by smaller id. The first position has zeros, since
-    /// nothing is before it. The documents run as one batch.
-    ///
-    /// # Errors
-    /// Those of [`Score::losses`] for each.
-    pub fn best_of(&self, documents: &[Vec<u32>], k: usize) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let hidden = self.packed_hidden(&batch);
-        let scope = Scope {
-            device: self.device,
-            params: self.params,
-            batch: (&batch).into(),
-            counters: &self.counters,
-        };
-        let head = self.model.head(0.0).at(self.temperature);
-        let vocab = self.params.shape(head.weight)[0];
-        let tile = Head::tile_rows(self.device.machine.as_ref(), vocab);
-        let mut found = Vec::with_capacity(2 * k * batch.tokens);
-        for start in (0..batch.tokens).step_by(tile) {
-            let rows = hidden.view_rows(start..batch.tokens.min(start + tile));
-            let logits = self.device.to_f32(&head.logits(&scope, &rows));
-            logits.chunks_exact(vocab).for_each(|row| found.extend(best(row, k)));
-        }
-        if found.iter().any(|value| !value.is_finite()) {
-            return Err(Error::NotFinite { what: "a log-probability" });
-        }
-        let width = 2 * k;
-        let of = |doc: Range<usize>| {
-            let next = &found[doc.start * width..(doc.end - 1) * width];
-            std::iter::repeat_n(0.0, width).chain(next.iter().copied()).collect()
-        };
-        Ok(docs.into_iter().map(of).collect())
-    }
-
-    /// The scores of each document, for a model with a head of scores: those at the last token that is not padding
-    /// ([`scored_at`]).
-    ///
-    /// # Errors
-    /// Those of [`Score::losses`] for each.
-    ///
-    /// # Panics
-    /// If the model has no such head.
-    #[track_caller]
-    pub fn scores_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let hidden = self.packed_hidden(&batch);
-        let scope = Scope {
-            device: self.device,
-            params: self.params,
-            batch: (&batch).into(),
-            counters: &self.counters,
-        };
-        let scores = self.device.to_f32(&self.model.scores().values(&scope, &hidden));
-        if scores.iter().any(|score| !score.is_finite()) {
-            return Err(Error::NotFinite { what: "a score" });
-        }
-        let width = self.model.spec.scores;
-        if scores.is_empty() {
-            // A machine without data returns nothing.
-            return Ok(vec![Vec::new(); docs.len()]);
-        }
-        let of = |(doc, document): (Range<usize>, &Vec<u32>)| {
-            let at = doc.start + scored_at(self.model.spec.padding, document.iter().map(|id| i64::from(*id)));
-            scores[at * width..][..width].to_vec()
-        };
-        Ok(docs.into_iter().zip(documents).map(of).collect())
-    }
-
-    /// Packs documents into one batch; returns the range of each.
-    fn side_by_side(&self, documents: &[Vec<u32>]) -> Result<(Batch, Vec<Range<usize>>), Error> {
-        documents.iter().try_for_each(|document| self.check(document, 0))?;
-        let seq_tokens = documents.iter().map(Vec::len).max().unwrap_or(0);
-        Ok(self.packed(documents, self.lead() + seq_tokens))
-    }
-
-    /// Packs documents that were checked, with rotary settings for sequences of `seq_tokens` tokens. Each follows the
-    /// virtual tokens, which the returned ranges exclude.
-    pub(crate) fn packed(&self, documents: &[Vec<u32>], seq_tokens: usize) -> (Batch, Vec<Range<usize>>) {
-        let (mut ids, mut positions) = (Vec::new(), Vec::new());
-        let (mut docs, mut texts, lead) = (Vec::new(), Vec::new(), self.lead());
-        for document in documents {
-            let from = ids.len();
-            ids.extend((VIRTUAL..VIRTUAL + lead).map(|id| id as i32));
-            ids.extend(document.iter().map(|id| *id as i32));
-            positions.extend(0..(ids.len() - from) as i32);
-            docs.push(from..ids.len());
-            texts.push(from + lead..ids.len());
-        }
-        let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
-        (self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens }), texts)
-    }
-
-    /// Hidden states of a packed batch after the final norm, without earlier context: [tokens, hidden]. Token-wise
-    /// operations run in tiles of a prompt's chunk.
-    pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
-        let scope =
-            Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
-        let tile_rows = self.limits.chunk_tokens.next_multiple_of(SUM_CHUNK);
-        self.model.forward(&mut Eval::new(scope, Some(tile_rows), None))
-    }
-
-    /// Per-token losses of a packed batch: f32 in token order, 0 for negative `labels`.
-    fn packed_losses(&self, batch: &Batch, labels: &[i32]) -> Vec<f32> {
-        let hidden = self.packed_hidden(batch);
-        let scope =
-            Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters };
-        let labels = Labels::plain(self.device.from_i32(labels, Category::Data));
-        let losses = self.device.empty(1, batch.tokens, DType::F32, Category::Data);
-        self.model.head(0.0).losses(&scope, &hidden, &labels, &[LossTerm::cross_entropy(&losses)]);
-        self.device.to_f32(&losses)
-    }
-}
-
-/// The label of each token of a batch: the next token of its document, negative for the last.
-fn next(batch: &Batch, documents: &[Vec<u32>], texts: &[Range<usize>]) -> Vec<i32> {
-    let mut labels = vec![-1; batch.tokens];
-    for (document, text) in documents.iter().zip(texts) {
-        let behind = labels[text.clone()].iter_mut().zip(&document[1..]);
-        behind.for_each(|(label, id)| *label = *id as i32);
-    }
-    labels
-}
-
-/// The `k` best of a row of logits: id and log-probability alternating.
-fn best(row: &[f32], k: usize) -> Vec<f32> {
-    let mut ids: Vec<u32> = (0..row.len() as u32).collect();
-    let order = |a: &u32, b: &u32| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b));
-    let k = k.min(ids.len());
-    if k < ids.len() && k > 0 {
-        ids.select_nth_unstable_by(k - 1, order);
-    }
-    ids.truncate(k);
-    ids.sort_unstable_by(order);
-    let top = f64::from(ids.first().map_or(0.0, |id| row[*id as usize]));
-    let mass = top + row.iter().map(|x| (f64::from(*x) - top).exp()).sum::<f64>().ln();
-    // Ids below 2^24 are exact in f32.
-    ids.iter().flat_map(|id| [*id as f32, (f64::from(row[*id as usize]) - mass) as f32]).collect()
 }

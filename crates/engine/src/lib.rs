@@ -8,12 +8,12 @@
 
 mod adapters;
 mod answer;
-mod answers;
 mod bounds;
 mod embed;
 mod encoder;
 mod engine;
 mod error;
+mod look;
 mod pages;
 mod parts;
 mod ranks;
@@ -26,7 +26,6 @@ mod store;
 mod structure;
 mod texts;
 
-pub use answers::Answers;
 pub use bounds::Bounds;
 pub use encoder::TextEncoder;
 pub use engine::{Engine, Limits};

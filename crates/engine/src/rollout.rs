@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_base::{Event, Flow, GenerateRequest, Sampling, Stop};
+use fathom_base::{Answer, Collected, Event, Flow, GenerateRequest, Sampling, Stop};
 use fathom_model::{ModelView, Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 use fathom_text::Tokenizer;
 
@@ -22,38 +22,6 @@ pub struct Writer {
     pub sequences: usize,
 }
 
-/// Events received for the answers to a prompt.
-#[derive(Default)]
-struct AnswerEvents {
-    answers: Vec<RolloutAnswer>,
-    failed: Option<fathom_base::Error>,
-}
-
-impl AnswerEvents {
-    /// Processes an event; an answer ends with the first end token, which is part of it.
-    fn hear(&mut self, event: Event, ends: &[u32]) -> Flow {
-        match event {
-            Event::Piece { answer, ids, logprobs, .. } => {
-                let written = &mut self.answers[answer];
-                written.ids.extend(&ids);
-                written.logps.extend(logprobs.iter().map(|token| token.logprob.unwrap_or(0.0)));
-                written.kept.extend(logprobs.into_iter().flat_map(|token| token.kept));
-                written.ended = ids.iter().any(|id| ends.contains(id));
-                if written.ended { Flow::Stop } else { Flow::Continue }
-            }
-            Event::Ended { answer, stop } => {
-                self.answers[answer].ended |= matches!(stop, Stop::EndOfText | Stop::StopToken(_));
-                Flow::Continue
-            }
-            Event::Failed(error) => {
-                self.failed = Some(error);
-                Flow::Continue
-            }
-            Event::Started { .. } | Event::Done(_) => Flow::Continue,
-        }
-    }
-}
-
 impl Rollout for Writer {
     fn rollout(
         &self,
@@ -69,10 +37,12 @@ impl Rollout for Writer {
         let engine = engine.at(if greedy { 1.0 } else { asked.temperature });
         let all = asked.prompts.len() * asked.answers;
         let sequences = if self.sequences == 0 { all } else { self.sequences.min(all) };
-        let heard: Vec<RefCell<AnswerEvents>> = asked.prompts.iter().map(|_| RefCell::default()).collect();
+        let collected: Vec<RefCell<Collected>> =
+            asked.prompts.iter().map(|_| RefCell::new(Collected::of(asked.answers))).collect();
+        // Without data all tokens are the same, and none ends an answer.
+        let ends = if device.machine.has_data() { self.tokenizer.stops() } else { &[] };
         let mut scheduler = Scheduler::new(&engine, engine.capacity(sequences, longest));
-        for ((prompt, seed), heard) in asked.prompts.iter().zip(&asked.seeds).zip(&heard) {
-            heard.borrow_mut().answers.resize_with(asked.answers, RolloutAnswer::default);
+        for ((prompt, seed), collected) in asked.prompts.iter().zip(&asked.seeds).zip(&collected) {
             let sampling = Sampling {
                 temperature: if greedy { 0.0 } else { 1.0 },
                 top_k: asked.top_k,
@@ -87,31 +57,38 @@ impl Rollout for Writer {
             let request = GenerateRequest::new(prompt.clone(), sampling);
             let request =
                 GenerateRequest { answers: asked.answers, logprobs: Some(0), kept: asked.kept, ..request };
-            // Without data all tokens are the same, and none ends an answer.
-            let ends = if device.machine.has_data() { self.tokenizer.stops() } else { &[] };
-            scheduler.submit(request, Box::new(move |event| heard.borrow_mut().hear(event, ends)))?;
+            let listener = move |event| {
+                let is_end = |id: &u32| ends.contains(id);
+                let ended = matches!(&event, Event::Piece { ids, .. } if ids.iter().any(is_end));
+                collected.borrow_mut().push(event);
+                if ended { Flow::Stop } else { Flow::Continue }
+            };
+            scheduler.submit(request, Box::new(listener))?;
         }
         while scheduler.step() {}
         drop(scheduler);
-        heard.into_iter().map(|heard| self.answers(heard.into_inner())).collect()
+        collected.into_iter().map(|collected| self.answers(collected.into_inner(), ends)).collect()
     }
 }
 
 impl Writer {
-    fn answers(
-        &self,
-        AnswerEvents { mut answers, failed }: AnswerEvents,
-    ) -> Result<Vec<RolloutAnswer>, RolloutError> {
+    /// The answers to a prompt; one ends with the first end token, which is part of it.
+    fn answers(&self, collected: Collected, ends: &[u32]) -> Result<Vec<RolloutAnswer>, RolloutError> {
+        let Collected { answers, failed, .. } = collected;
         if let Some(error) = failed {
             return Err(error.into());
         }
-        for written in &mut answers {
-            if written.logps.iter().any(|logp| !logp.is_finite()) {
+        let one = |answer: Answer| {
+            let stopped = matches!(answer.stop, Some(Stop::EndOfText | Stop::StopToken(_)));
+            let ended = stopped || answer.ids.last().is_some_and(|id| ends.contains(id));
+            let logps: Vec<f32> = answer.logprobs.iter().map(|token| token.logprob.unwrap_or(0.0)).collect();
+            if logps.iter().any(|logp| !logp.is_finite()) {
                 return Err(Error::NotFinite { what: "a log-probability" }.into());
             }
-            let text = written.ids.len() - usize::from(written.ended);
-            written.text = self.tokenizer.decode(&written.ids[..text]);
-        }
-        Ok(answers)
+            let text = self.tokenizer.decode(&answer.ids[..answer.ids.len() - usize::from(ended)]);
+            let kept = answer.logprobs.into_iter().flat_map(|token| token.kept).collect();
+            Ok(RolloutAnswer { ids: answer.ids, logps, kept, ended, text })
+        };
+        answers.into_iter().map(one).collect()
     }
 }

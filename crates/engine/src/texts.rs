@@ -47,7 +47,7 @@ impl TextReading {
         }
         let mut ids = match asked {
             Numbers::Vector => plain(tokenizer, first)?,
-            Numbers::Classes | Numbers::Relevance => tokenizer.encode_prompt(first)?,
+            _ => tokenizer.encode_prompt(first)?,
         };
         if let Some(second) = second {
             ids.extend(tokenizer.encode_prompt(second)?);
@@ -59,12 +59,12 @@ impl TextReading {
     /// Converts a row of logits to the requested numbers.
     pub(crate) fn said(&self, asked: Numbers, mut row: Vec<f32>) -> Vec<f32> {
         match (asked, self.task) {
-            (Numbers::Vector, _) | (Numbers::Classes, None) => row,
             (Numbers::Classes, Some(task)) => task.scores(row),
             (Numbers::Relevance, _) => {
                 row.truncate(1);
                 if self.sigmoid { row.into_iter().map(sigmoid).collect() } else { row }
             }
+            _ => row,
         }
     }
 }
@@ -99,29 +99,20 @@ pub(crate) fn plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Error
 
 /// Computes numbers of texts that run together.
 pub(crate) trait Reads {
-    /// A vector of length 1 for each text.
+    /// The numbers of each text, as the model computes them.
     ///
     /// # Errors
-    /// Hidden states without a direction.
-    fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error>;
-
-    /// The head's logits for each text.
-    ///
-    /// # Errors
-    /// Non-finite logits.
-    ///
-    /// # Panics
-    /// Without such a head.
-    fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error>;
+    /// Numbers that the model has not, or that are not finite; hidden states without a direction.
+    fn numbers(&self, texts: &[TextIds], at: Numbers) -> Result<Vec<Vec<f32>>, Error>;
 
     /// Number of tokens that run together.
     fn chunk_tokens(&self) -> usize;
 
-    /// All texts, chunk by chunk: the vector of each, or its logits.
+    /// The numbers of all texts, chunk by chunk.
     ///
     /// # Errors
-    /// Those of the methods above.
-    fn all(&self, mut texts: &[TextIds], vectors: bool) -> Result<Vec<Vec<f32>>, Error> {
+    /// Those of [`Reads::numbers`].
+    fn all(&self, mut texts: &[TextIds], at: Numbers) -> Result<Vec<Vec<f32>>, Error> {
         let mut rows = Vec::with_capacity(texts.len());
         while let Some(first) = texts.first() {
             let mut tokens = first.ids.len();
@@ -130,7 +121,7 @@ pub(crate) trait Reads {
                 tokens <= self.chunk_tokens()
             });
             let (together, left) = texts.split_at(1 + more.count());
-            rows.extend(if vectors { self.vectors(together)? } else { self.logits(together)? });
+            rows.extend(self.numbers(together, at)?);
             texts = left;
         }
         Ok(rows)
@@ -148,7 +139,7 @@ pub(crate) struct Texts {
 struct Asking {
     id: u64,
     texts: Vec<TextIds>,
-    vectors: bool,
+    at: Numbers,
     /// Results of the first texts.
     rows: Vec<Vec<f32>>,
     sink: VectorSink,
@@ -177,8 +168,8 @@ impl Texts {
         }
     }
 
-    pub fn push(&mut self, id: u64, texts: Vec<TextIds>, vectors: bool, sink: VectorSink) {
-        self.asked.push_back(Asking { id, texts, vectors, rows: Vec::new(), sink });
+    pub fn push(&mut self, id: u64, texts: Vec<TextIds>, at: Numbers, sink: VectorSink) {
+        self.asked.push_back(Asking { id, texts, at, rows: Vec::new(), sink });
     }
 
     /// Removes a request.
@@ -195,13 +186,13 @@ impl Texts {
 
     /// Computes a chunk: texts of all requests of the same kind as the first, in turn. Returns its number of tokens.
     pub fn step(&mut self, of: &dyn Reads) -> usize {
-        let Some(vectors) = self.asked.front().map(|first| first.vectors) else { return 0 };
-        let taken = self.chosen(vectors, of.chunk_tokens());
+        let Some(at) = self.asked.front().map(|first| first.at) else { return 0 };
+        let taken = self.chosen(at, of.chunk_tokens());
         let chosen: Vec<TextIds> =
             taken.iter().flat_map(|(at, count)| self.asked[*at].next(*count)).collect();
         let tokens = chosen.iter().map(|text| text.ids.len()).sum();
         self.done_tokens += tokens as u64;
-        let mut rows = match of.all(&chosen, vectors) {
+        let mut rows = match of.all(&chosen, at) {
             Ok(rows) => rows.into_iter(),
             // If a chunk fails, its requests run separately to find the one at fault.
             Err(error) if taken.len() == 1 => {
@@ -209,11 +200,11 @@ impl Texts {
                 return tokens;
             }
             Err(_) => {
-                for (at, count) in taken.into_iter().rev() {
-                    let own: Vec<TextIds> = self.asked[at].next(count).collect();
-                    match of.all(&own, vectors) {
-                        Ok(rows) => self.asked[at].rows.extend(rows),
-                        Err(error) => self.fail(at, error),
+                for (index, count) in taken.into_iter().rev() {
+                    let own: Vec<TextIds> = self.asked[index].next(count).collect();
+                    match of.all(&own, at) {
+                        Ok(rows) => self.asked[index].rows.extend(rows),
+                        Err(error) => self.fail(index, error),
                     }
                 }
                 self.answer();
@@ -226,13 +217,13 @@ impl Texts {
     }
 
     /// The number of texts that a chunk takes from each request: at least one in all.
-    fn chosen(&self, vectors: bool, chunk_tokens: usize) -> Vec<(usize, usize)> {
+    fn chosen(&self, at: Numbers, chunk_tokens: usize) -> Vec<(usize, usize)> {
         let mut taken = vec![0; self.asked.len()];
         let (mut tokens, mut more) = (0, true);
         while more {
             more = false;
             for (taken, asking) in taken.iter_mut().zip(&self.asked) {
-                let next = asking.texts.get(asking.rows.len() + *taken).filter(|_| asking.vectors == vectors);
+                let next = asking.texts.get(asking.rows.len() + *taken).filter(|_| asking.at == at);
                 let Some(next) = next else { continue };
                 if tokens > 0 && tokens + next.ids.len() > chunk_tokens {
                     continue;
@@ -281,17 +272,13 @@ mod tests {
     struct First(RefCell<Vec<Vec<u32>>>);
 
     impl Reads for First {
-        fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
+        fn numbers(&self, texts: &[TextIds], _: Numbers) -> Result<Vec<Vec<f32>>, Error> {
             let first: Vec<u32> = texts.iter().map(|text| text.ids[0]).collect();
             self.0.borrow_mut().push(first.clone());
             if first.contains(&13) {
                 return Err(Error::Empty);
             }
             Ok(first.iter().map(|id| vec![*id as f32]).collect())
-        }
-
-        fn logits(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
-            self.vectors(texts)
         }
 
         fn chunk_tokens(&self) -> usize {
@@ -306,7 +293,7 @@ mod tests {
     ) -> Receiver<fathom_base::Result<Vec<Vec<f32>>>> {
         let (send, receive) = channel();
         let of = asked.iter().map(|(id, tokens)| vec![*id; *tokens].into()).collect();
-        texts.push(id, of, true, Box::new(move |rows| _ = send.send(rows)));
+        texts.push(id, of, Numbers::Vector, Box::new(move |rows| _ = send.send(rows)));
         receive
     }
 

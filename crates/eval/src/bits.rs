@@ -8,7 +8,7 @@
 
 use std::io::Write;
 
-use fathom_base::Score;
+use fathom_base::LanguageModel;
 use fathom_base::metrics::events::EvalBits;
 use fathom_text::Tokenizer;
 use flate2::{Compression, write::GzEncoder};
@@ -82,7 +82,7 @@ impl Bits {
 /// # Errors
 /// There is no text, `context` is below 2 or above what the model can score, or the model fails.
 pub fn bits_per_byte(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     tokenizer: &Tokenizer,
     documents: impl IntoIterator<Item = HeldOut>,
     context: usize,
@@ -128,7 +128,7 @@ pub fn bits_per_byte(
 /// The summed losses in nats of one document's ids, and the number of ids scored: all of them unless the deadline
 /// passes. The first window of the first document is always measured.
 fn document_nats(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     tokenizer: &Tokenizer,
     ids: &[u32],
     context: usize,

@@ -6,7 +6,7 @@
 //! error is that of their mean. Blocks of one document are not quite independent, so the standard error is slightly too
 //! small if there are few documents.
 
-use fathom_base::Score;
+use fathom_base::LanguageModel;
 use fathom_base::metrics::events::EvalContext;
 
 use crate::error::{Result, losses};
@@ -55,7 +55,7 @@ impl Worth {
 /// # Errors
 /// The model fails.
 pub fn worth_of_context(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     documents: &[Vec<u32>],
     [full, cut]: [usize; 2],
     limits: &Limits,

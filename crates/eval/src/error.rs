@@ -15,7 +15,7 @@ pub enum Error {
     /// The requested measurement is not possible.
     #[error("{0}")]
     Impossible(String),
-    /// The model violated the contract of [`fathom_base::Score::losses`].
+    /// The model violated the contract of [`fathom_base::Numbers::Logprobs`].
     #[error("the model gave {got} losses for {tokens} tokens; one less than tokens is the contract")]
     WrongCount {
         /// Losses received.
@@ -26,8 +26,9 @@ pub enum Error {
 }
 
 /// The losses of `ids[1..]`, with their number checked.
-pub(crate) fn losses(model: &mut dyn fathom_base::Score, ids: &[u32]) -> Result<Vec<f64>> {
-    let losses = model.losses(ids)?;
+pub(crate) fn losses(model: &dyn fathom_base::LanguageModel, ids: &[u32]) -> Result<Vec<f64>> {
+    let rows = model.look(&[ids.to_vec()], fathom_base::Numbers::Logprobs)?;
+    let losses: Vec<f64> = rows.concat().chunks_exact(2).map(|token| -f64::from(token[0])).collect();
     if losses.len() + 1 == ids.len().max(1) {
         Ok(losses)
     } else {

@@ -1,4 +1,4 @@
-//! Tasks and metrics for any type that implements [`fathom_base::Generate`] or [`fathom_base::Score`].
+//! Tasks and metrics for any [`fathom_base::LanguageModel`].
 //!
 //! There are four measurements: loss by position ([`loss_of_sequences`]), the loss of the same tokens with the full and
 //! a truncated context ([`worth_of_context`]), bits per byte of held-out text compared with gzip ([`bits_per_byte`]),

@@ -8,7 +8,7 @@
 
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::events;
-use fathom_base::{Flow, Generate, GenerateRequest};
+use fathom_base::{GenerateRequest, LanguageModel};
 use fathom_text::recall::{self, RecallGenerator};
 use fathom_text::{Rng, Tokenizer};
 
@@ -96,7 +96,7 @@ impl Needles {
 ///
 /// # Errors
 /// `spec` names no length, depth or trial, a length is too short for a question, or the model or tokenizer fails.
-pub fn find_needles(model: &mut dyn Generate, tokenizer: &Tokenizer, spec: &NeedleSpec) -> Result<Needles> {
+pub fn find_needles(model: &dyn LanguageModel, tokenizer: &Tokenizer, spec: &NeedleSpec) -> Result<Needles> {
     if spec.lengths_tokens.is_empty() || spec.depths.is_empty() || spec.trials == 0 {
         let found = format!("{:?}, {:?}, {}", spec.lengths_tokens, spec.depths, spec.trials);
         return Err(Error::Impossible(format!("needles need lengths, depths and trials; given are {found}")));
@@ -138,7 +138,7 @@ const LONGEST_SHARE: f64 = 0.9;
 
 /// State of a run over the prompts.
 struct Asking<'a> {
-    model: &'a mut dyn Generate,
+    model: &'a dyn LanguageModel,
     tokenizer: &'a Tokenizer,
     spec: &'a NeedleSpec,
     generator: RecallGenerator,
@@ -172,14 +172,10 @@ impl Asking<'_> {
 }
 
 /// True if the model's greedy continuation begins with the value.
-fn answers(model: &mut dyn Generate, tokenizer: &Tokenizer, needle: &recall::Needle) -> Result<bool> {
+fn answers(model: &dyn LanguageModel, tokenizer: &Tokenizer, needle: &recall::Needle) -> Result<bool> {
     // The model may tokenize the value differently, but not into more than one or two extra tokens.
     let most = tokenizer.encode(&format!(" {}", needle.answer))?.len() + 2;
-    let mut said = String::new();
     let request = GenerateRequest::greedy(needle.prompt.as_str(), most);
-    model.generate(&request, &mut |piece| {
-        said.push_str(piece);
-        if said.trim_start().len() >= needle.answer.len() { Flow::Stop } else { Flow::Continue }
-    })?;
+    let said: String = model.generate_all(vec![request])?.into_iter().flatten().map(|it| it.text).collect();
     Ok(said.trim_start().starts_with(&needle.answer))
 }

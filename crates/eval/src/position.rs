@@ -8,7 +8,7 @@
 //! [`loss_by_position_same_documents`] measures every bucket on the same long documents. Even then the buckets contain
 //! different tokens; to measure the benefit of context, use [`crate::worth_of_context`].
 
-use fathom_base::Score;
+use fathom_base::LanguageModel;
 use fathom_base::metrics::events::{EvalPosition, PositionBucket};
 
 use crate::error::{Error, Result, losses};
@@ -80,7 +80,7 @@ const FEW: usize = 8;
 /// # Errors
 /// Those of [`loss_by_position`].
 pub fn loss_of_sequences(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     documents: &[Vec<u32>],
     (full_tokens, separator): (usize, Option<u32>),
     limits: &Limits,
@@ -119,7 +119,7 @@ pub fn loss_of_sequences(
 /// # Errors
 /// The model cannot score `full_tokens`, or fails.
 pub fn loss_by_position(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     documents: impl IntoIterator<Item = Vec<u32>>,
     full_tokens: usize,
     limits: &Limits,
@@ -134,7 +134,7 @@ pub fn loss_by_position(
 /// # Errors
 /// Those of [`loss_by_position`].
 pub fn loss_by_position_same_documents(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     documents: impl IntoIterator<Item = Vec<u32>>,
     full_tokens: usize,
     limits: &Limits,
@@ -154,7 +154,7 @@ struct Lengths {
 
 /// The largest bucket end up to which there is time to score a document.
 fn in_time(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     document: Option<&Vec<u32>>,
     full: usize,
     pace: &mut Pace<'_>,
@@ -171,7 +171,7 @@ fn in_time(
 }
 
 fn measure(
-    model: &mut dyn Score,
+    model: &dyn LanguageModel,
     documents: impl IntoIterator<Item = Vec<u32>>,
     &Lengths { least, full, pieces }: &Lengths,
     limits: &Limits,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use fathom_base::{Event, GenerateRequest, Prompt, Stop, Ticket, TokenLogprob, Usage};
+use fathom_base::{Collected, Event, GenerateRequest, Prompt, Stop, Ticket, Usage};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
@@ -52,14 +52,16 @@ pub fn reason(stop: &Stop) -> &'static str {
         Stop::EndOfText | Stop::StopToken(_) | Stop::StopText(_) | Stop::Structure => "stop",
         Stop::Length | Stop::Deadline => "length",
         Stop::Receiver => "abort",
+        Stop::Refused { .. } => "content_filter",
     }
 }
 
-/// The stop text or the token of `stop_token_ids` that ended an answer, as reported by vLLM.
+/// The stop text or the token of `stop_token_ids` that ended an answer, as reported by vLLM; or the rail that refused it.
 pub fn ended_by(stop: Option<&Stop>) -> Value {
     match stop {
         Some(Stop::StopText(text)) => text.as_str().into(),
         Some(Stop::StopToken(id)) => (*id).into(),
+        Some(Stop::Refused { rail, .. }) => rail.as_str().into(),
         _ => Value::Null,
     }
 }
@@ -85,10 +87,7 @@ fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
 /// The answers would list more log-probabilities than `most`: those of a prompt are repeated for each of its answers.
 fn listed(requests: &[GenerateRequest], most: u64) -> Result<(), Fault> {
     let of = |request: &GenerateRequest| {
-        let prompt = match &request.prompt {
-            Prompt::Ids(ids) => ids.len(),
-            Prompt::Text(text) => text.len(),
-        };
+        let prompt = request.most_prompt_tokens();
         let each = |tokens: usize, top: Option<usize>| {
             tokens.saturating_mul(top.map_or(0, |top| top.saturating_add(1)))
         };
@@ -127,9 +126,10 @@ impl Answering {
             let more = shared.requests.take(requests.len() as u64 - 1);
             permits.push(more.ok_or_else(|| Fault::busy("more prompts than requests are let in", 1.0))?);
         }
-        let tokens = |request: &GenerateRequest| match &request.prompt {
-            Prompt::Ids(ids) => ids.len() as u64,
-            Prompt::Text(text) => text.len() as u64 / 3,
+        let tokens = |request: &GenerateRequest| match (&request.ids, &request.prompt) {
+            (Some(ids), _) | (None, Prompt::Ids(ids)) => ids.len() as u64,
+            // Some three bytes of natural text are a token.
+            (None, prompt) => prompt.most_tokens() as u64 / 3,
         };
         let prompts: u64 = requests.iter().map(tokens).sum();
         let answers =
@@ -323,66 +323,15 @@ impl Drop for Answering {
     }
 }
 
-/// A complete answer.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// Its text.
-    pub text: String,
-    /// Its tokens.
-    pub ids: Vec<u32>,
-    /// Log-probabilities of these, if requested.
-    pub logprobs: Vec<TokenLogprob>,
-    /// Why it ended.
-    pub stop: Option<Stop>,
-}
-
-/// Results for a prompt.
-#[derive(Debug, Default)]
-pub struct PromptResult {
-    /// Its tokens.
-    pub prompt: Vec<u32>,
-    /// Log-probabilities of these, if requested.
-    pub logprobs: Vec<TokenLogprob>,
-    /// Its answers.
-    pub answers: Vec<Answer>,
-}
-
-impl PromptResult {
-    /// Processes an event.
-    pub fn hear(&mut self, event: Event) {
-        let answer = |answers: &mut Vec<Answer>, at: usize| {
-            if answers.len() <= at {
-                answers.resize_with(at + 1, Answer::default);
-            }
-        };
-        match event {
-            Event::Started { prompt, logprobs, .. } => (self.prompt, self.logprobs) = (prompt, logprobs),
-            Event::Piece { answer: at, text, ids, logprobs } => {
-                answer(&mut self.answers, at);
-                let answer = &mut self.answers[at];
-                answer.text.push_str(&text);
-                answer.ids.extend(ids);
-                answer.logprobs.extend(logprobs);
-            }
-            Event::Ended { answer: at, stop } => {
-                answer(&mut self.answers, at);
-                self.answers[at].stop = Some(stop);
-            }
-            Event::Done(_) | Event::Failed(_) => {}
-        }
-    }
-}
-
 /// Waits for all answers to `prompts` prompts.
 ///
 /// # Errors
 /// One of them failed.
-pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<PromptResult>, Fault> {
-    let mut all: Vec<PromptResult> = Vec::new();
-    all.resize_with(prompts, PromptResult::default);
+pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<Collected>, Fault> {
+    let mut all: Vec<Collected> = (0..prompts).map(|_| Collected::default()).collect();
     while let Some(event) = answering.next().await {
         let (index, event) = event?;
-        all[index].hear(event);
+        all[index].push(event);
     }
     Ok(all)
 }

@@ -149,7 +149,7 @@ impl Loaded<'_> {
             sums[first + 1][1] += all.filter(counts).count() as f64;
         }
         let of = chosen.map(|chosen| self.own(device, &chosen, self.losses.cols()));
-        Some(Measures { sums: terms.view_rows(first..first + 2), of })
+        Some(Measures { sums: terms.view_rows(first..first + 2), of, hits: None })
     }
 
     /// A loss of all labels of the stream, in its order; nothing on a machine without data.

@@ -34,6 +34,13 @@ pub enum Stop {
     Deadline,
     /// The receiver returned [`Flow::Stop`], or dropped its [`Ticket`].
     Receiver,
+    /// A rail refused the prompt or the answer.
+    Refused {
+        /// Name of the rail.
+        rail: String,
+        /// Its reason.
+        why: String,
+    },
 }
 
 /// A token with its natural log-probability under the unmodified model: before penalties, bias, structure and
@@ -54,7 +61,8 @@ pub struct TokenLogprob {
 
 /// Events of a request, in this order: [`Event::Started`], the pieces and the end of each answer, [`Event::Done`]; or
 /// at any time [`Event::Failed`], which is the last event.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The prompt was processed.
     Started {
@@ -86,9 +94,28 @@ pub enum Event {
     },
     /// All answers ended.
     Done(Usage),
-    /// The request failed.
+    /// The request failed. Serialized as its message.
+    #[serde(with = "message")]
     Failed(Error),
 }
+
+/// An error as its message; read back as [`Error::Product`].
+mod message {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::error::Error;
+
+    pub fn serialize<S: Serializer>(error: &Error, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(error)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Error, D::Error> {
+        Ok(Error::product(String::deserialize(from)?))
+    }
+}
+
+/// Receives the events of a request on the service's own thread; must not block.
+pub type Sink = Box<dyn FnMut(Event) + Send>;
 
 /// Resources used by a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,47 +1,32 @@
 //! Interfaces between products. A server, a guardrail or an evaluation works with any implementation and does not
 //! depend on the engine, machine or network behind it. All traits are object-safe.
 //!
-//! [`Generate`], [`Score`], [`Embed`] and [`Classify`] serve one caller at a time; a [`Service`] serves many
-//! concurrently.
+//! A [`Service`] serves many callers concurrently, and is the sum of small traits by what is asked of it. A
+//! [`LanguageModel`] serves one caller at a time, as do [`Embed`] and [`Classify`]; every service is one.
 
 mod answer;
+mod card;
+mod collected;
+mod model;
+mod relay;
 mod request;
 mod service;
 
-pub use answer::{Event, Flow, Generation, Stop, Ticket, TokenLogprob, Usage};
-pub use request::{Beams, EarlyStopping, GenerateRequest, PartialSampling, Prompt, Sampling, Structure};
+pub use answer::{Event, Flow, Generation, Sink, Stop, Ticket, TokenLogprob, Usage};
+pub use card::{Load, ModelCard};
+pub use collected::{Answer, Collected};
+pub use model::{Continuation, LanguageModel, LogLikelihood};
+pub use relay::{Relay, relay};
+pub use request::{
+    Beams, Conversation, EarlyStopping, GenerateRequest, PartialSampling, Prompt, PromptPart, Sampling,
+    Structure,
+};
 pub use service::{
-    Conversation, Load, ModelCard, Numbers, Reading, Service, Sink, TextIds, TextPair, VectorSink,
+    Administer, Describe, Evaluate, Generate, Numbers, Reading, Service, TextIds, TextPair, Tokenize,
+    VectorSink,
 };
 
 use crate::error::Result;
-
-/// Generates continuations of text.
-pub trait Generate {
-    /// Generates until a stop condition, calling `on_text` with each piece of final text (whole characters, and never
-    /// the beginning of a stop text). The concatenated pieces are the answer's text.
-    ///
-    /// # Errors
-    /// [`crate::Error::Product`] with the implementation's own message.
-    fn generate(
-        &mut self,
-        request: &GenerateRequest,
-        on_text: &mut dyn FnMut(&str) -> Flow,
-    ) -> Result<Generation>;
-}
-
-/// Computes the likelihood of text.
-pub trait Score {
-    /// Negative natural log-probability of each of `ids[1..]` given all preceding tokens, in one pass: `ids.len() -
-    /// 1` values, none for fewer than two ids.
-    ///
-    /// # Errors
-    /// [`crate::Error::Product`] with the implementation's own message.
-    fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>>;
-
-    /// Maximum length of a scored text, in tokens.
-    fn max_tokens(&self) -> usize;
-}
 
 /// Computes embedding vectors of texts.
 pub trait Embed {
@@ -71,8 +56,6 @@ pub trait Classify {
 mod tests {
     use super::*;
 
-    struct Echo;
-
     #[test]
     fn a_dropped_ticket_cancels() {
         let cancelled = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -83,31 +66,47 @@ mod tests {
         assert!(cancelled.load(std::sync::atomic::Ordering::Relaxed));
     }
 
-    impl Generate for Echo {
-        fn generate(
-            &mut self,
-            request: &GenerateRequest,
-            on_text: &mut dyn FnMut(&str) -> Flow,
-        ) -> Result<Generation> {
-            let Prompt::Text(text) = &request.prompt else { return Err(crate::Error::product("ids")) };
-            let stop = if on_text(text) == Flow::Stop { Stop::Receiver } else { Stop::EndOfText };
-            let (ids, prompt_tokens) = (vec![1], 1);
-            Ok(Generation { text: text.clone(), ids, stop, prompt_tokens, prefill_s: 0.0, decode_s: 0.0 })
+    /// Each token's log-probability is minus its id, and even ids are the most likely.
+    struct Rule;
+
+    impl LanguageModel for Rule {
+        fn max_tokens(&self) -> usize {
+            8
+        }
+
+        fn generate_all(&self, _: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>> {
+            Err(crate::Error::product("writes nothing"))
+        }
+
+        fn look(&self, texts: &[Vec<u32>], _: Numbers) -> Result<Vec<Vec<f32>>> {
+            let token = |id: &u32| [-(*id as f32), f32::from(u8::from(id % 2 == 0))];
+            Ok(texts.iter().map(|ids| ids[1..].iter().flat_map(token).collect()).collect())
         }
     }
 
     #[test]
-    fn is_object_safe_and_reports_product_errors() {
-        let mut product: Box<dyn Generate> = Box::new(Echo);
-        let mut seen = String::new();
-        let request = GenerateRequest::greedy("hello", 4);
-        let done = product.generate(&request, &mut |piece| {
-            seen.push_str(piece);
-            Flow::Continue
-        });
-        assert_eq!((done.unwrap().stop, seen.as_str()), (Stop::EndOfText, "hello"));
-        let refused = product.generate(&GenerateRequest::greedy(vec![1], 4), &mut |_| Flow::Continue);
-        assert_eq!(refused.unwrap_err().to_string(), "ids");
+    fn a_continuation_is_likely_by_its_own_tokens() {
+        let of = |context: &[u32], continuation: &[u32]| Continuation {
+            context: context.into(),
+            continuation: continuation.into(),
+        };
+        let found = Rule.log_likelihoods(&[of(&[9, 7], &[2, 4]), of(&[1], &[3])]).unwrap();
+        assert_eq!(found[0], LogLikelihood { logprobs: vec![-2.0, -4.0], hits: vec![true, true] });
+        assert_eq!((found[0].sum(), found[0].is_greedy(), found[1].is_greedy()), (-6.0, true, false));
+    }
+
+    #[test]
+    fn events_survive_serde() {
+        let events = [
+            Event::Piece { answer: 1, text: "a".into(), ids: vec![3], logprobs: Vec::new() },
+            Event::Ended { answer: 1, stop: Stop::Refused { rail: "secrets".into(), why: "a key".into() } },
+            Event::Failed(crate::Error::product("no memory")),
+        ];
+        for event in events {
+            let text = serde_json::to_string(&event).unwrap();
+            let read: Event = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        }
     }
 
     #[test]

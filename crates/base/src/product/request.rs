@@ -3,15 +3,67 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// Text to continue, or token ids of the model's own tokenizer.
+/// Beginning of a text that a model continues.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prompt {
     /// Text; a beginning-of-text token is added if the tokenizer requires it.
     Text(String),
+    /// Token ids of the model's own tokenizer, used unchanged.
+    Ids(Vec<u32>),
+    /// A conversation, rendered with the model's own chat template.
+    Conversation(Conversation),
+    /// Parts, one after another. A beginning-of-text token is added before a text part that comes first.
+    Parts(Vec<PromptPart>),
+}
+
+/// Part of a [`Prompt`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptPart {
+    /// Text, in which spellings of special tokens are ordinary characters.
+    Text(String),
     /// Token ids, used unchanged.
     Ids(Vec<u32>),
+}
+
+impl Prompt {
+    /// Upper estimate of its tokens before it is tokenized: one per byte of text.
+    pub fn most_tokens(&self) -> usize {
+        let part = |part: &PromptPart| match part {
+            PromptPart::Text(text) => text.len(),
+            PromptPart::Ids(ids) => ids.len(),
+        };
+        match self {
+            Prompt::Text(text) => text.len(),
+            Prompt::Ids(ids) => ids.len(),
+            Prompt::Conversation(talk) => talk.messages.iter().map(|message| message.to_string().len()).sum(),
+            Prompt::Parts(parts) => parts.iter().map(part).sum(),
+        }
+    }
+}
+
+/// A conversation to be rendered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// Messages as sent by clients: objects with `role`, `content` and any other keys read by the template.
+    pub messages: Vec<Value>,
+    /// Tool definitions as JSON schemas.
+    pub tools: Vec<Value>,
+    /// Ends the prompt where the model's answer begins.
+    pub add_generation_prompt: bool,
+    /// Ends the prompt inside the last message, which the answer continues.
+    pub continue_final_message: bool,
+    /// Additional variables of the template.
+    pub variables: serde_json::Map<String, Value>,
+}
+
+impl From<Conversation> for Prompt {
+    fn from(conversation: Conversation) -> Prompt {
+        Prompt::Conversation(conversation)
+    }
 }
 
 impl From<&str> for Prompt {
@@ -163,6 +215,10 @@ pub struct Beams {
 pub struct GenerateRequest {
     /// Prompt to continue.
     pub prompt: Prompt,
+    /// Its ids, if the same service has computed them already ([`crate::Tokenize::ids`]); cleared by whoever changes
+    /// the prompt.
+    #[serde(skip)]
+    pub ids: Option<Vec<u32>>,
     /// Token selection and termination.
     #[serde(default)]
     pub sampling: Sampling,
@@ -213,6 +269,7 @@ impl GenerateRequest {
     pub fn new(prompt: impl Into<Prompt>, sampling: Sampling) -> GenerateRequest {
         GenerateRequest {
             prompt: prompt.into(),
+            ids: None,
             sampling,
             answers: 1,
             beams: None,
@@ -226,6 +283,11 @@ impl GenerateRequest {
             scope: String::new(),
             deadline_s: None,
         }
+    }
+
+    /// Upper estimate of its prompt's tokens; exact if they are known.
+    pub fn most_prompt_tokens(&self) -> usize {
+        self.ids.as_ref().map_or_else(|| self.prompt.most_tokens(), Vec::len)
     }
 
     /// Maximum number of sequences generated concurrently for it.

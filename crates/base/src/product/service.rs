@@ -1,15 +1,17 @@
-//! A model that serves many concurrent requests, from any thread.
+//! A model that serves many concurrent requests, from any thread: a [`Service`], by what is asked of it.
 
-use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
+use super::answer::{Generation, Sink, Ticket};
+use super::card::{Load, ModelCard};
+use super::collected::{Collected, abandoned};
+use super::relay::{POLL, relay};
+use super::request::{Conversation, GenerateRequest, Prompt, PromptPart};
 use crate::error::Result;
-use crate::product::{Event, GenerateRequest, PartialSampling, Ticket};
 
-/// Receives the events of a request on the service's own thread; must not block.
-pub type Sink = Box<dyn FnMut(Event) + Send>;
+/// Events that wait for a caller who collects whole answers.
+const RELAYED: usize = 64;
 
 /// Receives vectors or scores, one per text of a request, or an error.
 pub type VectorSink = Box<dyn FnOnce(Result<Vec<Vec<f32>>>) + Send>;
@@ -25,38 +27,24 @@ pub enum Reading {
     Prompt,
 }
 
-/// A model behind a queue: the only interface that a server needs.
-pub trait Service: Send + Sync {
-    /// Description of the served model.
+/// Description of a served model.
+pub trait Describe: Send + Sync {
+    /// Facts that change only with its adapters.
     fn card(&self) -> ModelCard;
 
     /// Current load.
     fn load(&self) -> Load;
+}
 
-    /// Queues a request; `sink` receives its events.
-    ///
-    /// # Errors
-    /// The request requires something that the model lacks or the settings forbid, or the queue is full
-    /// ([`crate::Error::Busy`]). In these cases nothing was queued.
-    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
-        self.submit_while(request, sink, &|| true)
-    }
-
-    /// Like [`submit`](Service::submit), aborting long preparations before queueing once `wanted` returns false, as
-    /// when the client has disconnected.
-    ///
-    /// # Errors
-    /// Same as [`Service::submit`].
-    fn submit_while(&self, request: GenerateRequest, sink: Sink, wanted: &dyn Fn() -> bool)
-    -> Result<Ticket>;
-
+/// Conversion between text and a model's token ids.
+pub trait Tokenize: Describe {
     /// Token ids of a text.
     ///
     /// # Errors
     /// Errors of the tokenizer.
     fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>>;
 
-    /// Text of token ids.
+    /// Text of token ids, with special tokens spelled out.
     ///
     /// # Errors
     /// An id is not in the vocabulary.
@@ -71,7 +59,83 @@ pub trait Service: Send + Sync {
     /// The model has no template, or the template rejects the conversation.
     fn render(&self, conversation: &Conversation) -> Result<String>;
 
-    /// Token ids of a text or a pair for [`numbers`](Service::numbers), truncated to `most` tokens if given: in a
+    /// Token ids of a prompt; of an empty text, the token that begins texts, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`encode`](Tokenize::encode) and [`render`](Tokenize::render).
+    fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let part = |(at, part): (usize, &PromptPart)| match part {
+            PromptPart::Ids(ids) => Ok(ids.clone()),
+            PromptPart::Text(text) if at > 0 => self.encode(text, Reading::Text),
+            PromptPart::Text(text) => {
+                Ok([self.encode("", Reading::Prompt)?, self.encode(text, Reading::Text)?].concat())
+            }
+        };
+        match prompt {
+            Prompt::Ids(ids) => Ok(ids.clone()),
+            Prompt::Text(text) => {
+                let ids = self.encode(text, Reading::Prompt)?;
+                Ok(if ids.is_empty() { self.card().bos.into_iter().collect() } else { ids })
+            }
+            Prompt::Conversation(talk) => self.encode(&self.render(talk)?, Reading::Rendered),
+            Prompt::Parts(parts) => {
+                Ok(parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?.concat())
+            }
+        }
+    }
+}
+
+/// Generation of text. A guardrail wraps this trait and nothing else can generate.
+pub trait Generate: Send + Sync {
+    /// Queues a request; `sink` receives its events. Long preparations are aborted before queueing once `wanted`
+    /// returns false, as when the client has disconnected.
+    ///
+    /// # Errors
+    /// The request requires something that the model lacks or the settings forbid, or the queue is full
+    /// ([`crate::Error::Busy`]). In these cases nothing was queued.
+    fn submit_while(&self, request: GenerateRequest, sink: Sink, wanted: &dyn Fn() -> bool)
+    -> Result<Ticket>;
+
+    /// Queues a request; `sink` receives its events.
+    ///
+    /// # Errors
+    /// Same as [`Generate::submit_while`].
+    fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket> {
+        self.submit_while(request, sink, &|| true)
+    }
+
+    /// Answers several requests, computed together, and waits for them; returns each request's answers, in order.
+    /// `None` once `wanted`, which is asked several times a second, has returned false; the requests are then cancelled.
+    ///
+    /// # Errors
+    /// The first request that is refused or fails.
+    fn generate_while(
+        &self,
+        requests: Vec<GenerateRequest>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<Vec<Generation>>>> {
+        let mut open = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (sink, relay) = relay(RELAYED);
+            open.push((Collected::of(request.answers), relay, self.submit_while(request, sink, wanted)?));
+        }
+        let mut all = Vec::with_capacity(open.len());
+        for (mut collected, relay, _ticket) in open {
+            while let Some(event) = relay.next_while(wanted) {
+                collected.push(event);
+            }
+            if !collected.is_over() && !wanted() {
+                return Ok(None);
+            }
+            all.push(collected.generations()?);
+        }
+        Ok(Some(all))
+    }
+}
+
+/// Numbers of given texts.
+pub trait Evaluate: Send + Sync {
+    /// Token ids of a text or a pair for [`numbers`](Evaluate::numbers), truncated to `most` tokens if given: in a
     /// pair the longer text loses its last tokens first.
     ///
     /// # Errors
@@ -81,14 +145,40 @@ pub trait Service: Send + Sync {
     /// Computes numbers for each text, in order.
     ///
     /// # Errors
-    /// Same as [`Service::submit`]; or a text has no tokens or exceeds the context, or the model has no labels.
+    /// Same as [`Generate::submit_while`]; or a text has no tokens or exceeds the context, or the model has no labels.
     fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket>;
 
+    /// Computes numbers for each text and waits for them. `None` once `wanted`, which is asked several times a second,
+    /// has returned false.
+    ///
+    /// # Errors
+    /// Those of [`numbers`](Evaluate::numbers); or the model fails.
+    fn look_while(
+        &self,
+        texts: Vec<TextIds>,
+        asked: Numbers,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<Vec<f32>>>> {
+        let (send, receive) = channel();
+        let _ticket = self.numbers(texts, asked, Box::new(move |rows| _ = send.send(rows)))?;
+        loop {
+            match receive.recv_timeout(POLL) {
+                Ok(rows) => return rows.map(Some),
+                Err(RecvTimeoutError::Disconnected) => return Err(abandoned()),
+                Err(RecvTimeoutError::Timeout) if !wanted() => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+}
+
+/// Changes of a served model.
+pub trait Administer: Send + Sync {
     /// Loads an adapter from a folder under a name.
     ///
     /// # Errors
     /// The folder is not an adapter or belongs to another model, or there is no room for it.
-    fn load_adapter(&self, name: &str, folder: &std::path::Path) -> Result<()>;
+    fn load_adapter(&self, name: &str, folder: &Path) -> Result<()>;
 
     /// Unloads an adapter once the requests using it have ended.
     ///
@@ -102,6 +192,11 @@ pub trait Service: Send + Sync {
     /// The service has stopped.
     fn erase_prefixes(&self) -> Result<u64>;
 }
+
+/// A model behind a queue, asked from any thread.
+pub trait Service: Describe + Tokenize + Generate + Evaluate + Administer {}
+
+impl<T: Describe + Tokenize + Generate + Evaluate + Administer> Service for T {}
 
 /// A text, or two that are judged together.
 pub type TextPair = (String, Option<String>);
@@ -121,8 +216,8 @@ impl From<Vec<u32>> for TextIds {
     }
 }
 
-/// Kind of numbers computed for a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Kind of numbers computed for a text. All but the first three are as the model computes them, in token order.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Numbers {
     /// A unit embedding vector.
     Vector,
@@ -130,99 +225,24 @@ pub enum Numbers {
     Classes,
     /// Relevance of the second text to the first: one number, computed as in the model's own code.
     Relevance,
-}
-
-/// A conversation to be rendered.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Conversation {
-    /// Messages as sent by clients: objects with `role`, `content` and any other keys read by the template.
-    pub messages: Vec<Value>,
-    /// Tool definitions as JSON schemas.
-    pub tools: Vec<Value>,
-    /// Ends the prompt where the model's answer begins.
-    pub add_generation_prompt: bool,
-    /// Ends the prompt inside the last message, which the answer continues.
-    pub continue_final_message: bool,
-    /// Additional variables of the template.
-    pub variables: serde_json::Map<String, Value>,
-}
-
-/// Description of a served model.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ModelCard {
-    /// Name of the model.
-    pub name: String,
-    /// Fingerprint of weights, tokenizer and settings. Equal answers require equal fingerprints.
-    pub fingerprint: String,
-    /// Maximum number of prompt and answer tokens together.
-    pub context_tokens: usize,
-    /// Size of the vocabulary.
-    pub vocabulary: usize,
-    /// True if it generates text; otherwise it only returns vectors or labels.
-    pub generates: bool,
-    /// True if it has a chat template.
-    pub converses: bool,
-    /// Label names of a classifier.
-    pub labels: Vec<String>,
-    /// Dimensions of an embedding vector.
-    pub embedding: usize,
-    /// Adapters by name, with the fingerprint of each on top of this model.
-    pub adapters: BTreeMap<String, String>,
-    /// Ids that end an answer.
-    pub eos: Vec<u32>,
-    /// Id that begins a text.
-    pub bos: Option<u32>,
-    /// Padding token by its spelling, if the tokenizer's files name one.
-    pub pad_token: Option<String>,
-    /// Default sampling settings from its files.
-    pub sampling: PartialSampling,
-    /// Source of its chat template.
-    pub chat_template: Option<String>,
-}
-
-/// Load of a service.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Load {
-    /// Number of running requests.
-    pub running: usize,
-    /// Number of waiting requests.
-    pub waiting: usize,
-    /// Number of prompt tokens waiting to be processed.
-    pub waiting_tokens: usize,
-    /// Total number of pages of the key/value cache.
-    pub pages: usize,
-    /// Pages held by running requests.
-    pub pages_used: usize,
-    /// Pages with cached prefixes that no running request uses.
-    pub pages_cached: usize,
-    /// Tokens per page.
-    pub page_tokens: usize,
-    /// Recent prefill rate in tokens per second; 0 before the first.
-    pub prefill_tokens_per_s: f64,
-    /// Prompt tokens looked up in the prefix cache since the start.
-    pub prefix_queries: u64,
-    /// Prompt tokens found there.
-    pub prefix_hits: u64,
-    /// Tokens restored from disk since the start.
-    pub restored_tokens: u64,
-    /// Bytes of stored prefixes on disk, over all models.
-    pub stored_bytes: u64,
-    /// Number of preempted requests whose pages are recomputed.
-    pub preemptions: u64,
-    /// Prompt tokens computed since the start.
-    pub prompt_tokens: u64,
-    /// Generated tokens.
-    pub answer_tokens: u64,
-    /// Draft tokens proposed since the start.
-    pub drafted_tokens: u64,
-    /// Draft tokens accepted.
-    pub accepted_tokens: u64,
-    /// Accepted draft tokens by position: first of each step, second, and so on.
-    pub accepted_at: Vec<u64>,
-    /// Number of drafts, each of one or more tokens, since the start.
-    pub drafts: u64,
-    /// Pages of the draft model in use.
-    pub draft_pages_used: usize,
-    /// Tokens per recent step, the latest last.
-    pub step_tokens: Vec<u32>,
+    /// Outputs of a head of scores at the text's last token.
+    Scores,
+    /// Of each token after the first two numbers: its natural log-probability, and 1 if it is the most likely token
+    /// (the first of equals), else 0.
+    Logprobs,
+    /// Of each token, the most likely tokens given those before it, best first, ties by smaller id: id and natural
+    /// log-probability alternating. Zeros for the first token.
+    Top {
+        /// Number of tokens.
+        k: usize,
+        /// Divisor of the logits.
+        temperature: f64,
+    },
+    /// Of each of the last tokens, the logits of all tokens of the vocabulary.
+    Logits {
+        /// Number of last tokens.
+        last: usize,
+    },
+    /// Of each token, the hidden states after the final norm.
+    Hidden,
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fathom_base::{Classify, Embed, Score};
+use fathom_base::{Classify, Embed, LanguageModel};
 
 use crate::error::Error;
 
@@ -33,7 +33,7 @@ pub enum ModelKind {
 pub type WithEmbed<'a> = dyn FnMut(&mut dyn Embed) -> Result<(), Error> + 'a;
 
 /// Callback of a stage that uses a scoring model.
-pub type WithScore<'a> = dyn FnMut(&mut dyn Score) -> Result<(), Error> + 'a;
+pub type WithScore<'a> = dyn FnMut(&dyn LanguageModel) -> Result<(), Error> + 'a;
 
 /// Callback of a stage that uses a classifier.
 pub type WithClassify<'a> = dyn FnMut(&mut dyn Classify) -> Result<(), Error> + 'a;

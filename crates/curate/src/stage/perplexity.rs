@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use arrow_array::Float32Array;
-use fathom_base::Score;
+use fathom_base::{LanguageModel, Numbers};
 use fathom_text::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -156,14 +156,14 @@ impl Perplexity {
 }
 
 /// Mean loss of all tokens but the first, in windows that overlap by one token; `None` if there is none.
-fn mean_loss(score: &mut dyn Score, ids: &[u32], window: usize) -> Result<Option<f64>, Error> {
+fn mean_loss(score: &dyn LanguageModel, ids: &[u32], window: usize) -> Result<Option<f64>, Error> {
     let (mut sum, mut count) = (0.0, 0u64);
     let mut start = 0;
     while start + 1 < ids.len() {
         let end = ids.len().min(start + window.max(2));
-        let losses = score.losses(&ids[start..end])?;
-        sum += losses.iter().sum::<f64>();
-        count += losses.len() as u64;
+        let tokens = score.look(&[ids[start..end].to_vec()], Numbers::Logprobs)?.concat();
+        sum -= tokens.iter().step_by(2).map(|logprob| f64::from(*logprob)).sum::<f64>();
+        count += (tokens.len() / 2) as u64;
         start = end - 1;
     }
     Ok((count > 0).then(|| sum / count as f64))
@@ -171,28 +171,41 @@ fn mean_loss(score: &mut dyn Score, ids: &[u32], window: usize) -> Result<Option
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use fathom_base::{GenerateRequest, Generation};
+
     use super::*;
 
     /// A token's loss is its id.
-    struct Plain(Vec<usize>);
+    #[derive(Default)]
+    struct Plain(RefCell<Vec<usize>>);
 
-    impl Score for Plain {
-        fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
-            self.0.push(ids.len());
-            Ok(ids[1..].iter().map(|id| f64::from(*id)).collect())
-        }
+    impl LanguageModel for Plain {
         fn max_tokens(&self) -> usize {
             1 << 20
+        }
+
+        fn generate_all(&self, _: Vec<GenerateRequest>) -> fathom_base::Result<Vec<Vec<Generation>>> {
+            Err(fathom_base::Error::product("writes nothing"))
+        }
+
+        fn look(&self, texts: &[Vec<u32>], _: Numbers) -> fathom_base::Result<Vec<Vec<f32>>> {
+            self.0.borrow_mut().extend(texts.iter().map(Vec::len));
+            Ok(texts
+                .iter()
+                .map(|ids| ids[1..].iter().flat_map(|id| [-(*id as f32), 0.0]).collect())
+                .collect())
         }
     }
 
     #[test]
     fn every_token_but_the_first_is_scored_once() {
         for (window, lengths) in [(2, vec![2; 6]), (4, vec![4, 4]), (5, vec![5, 3]), (9, vec![7])] {
-            let mut score = Plain(Vec::new());
-            let mean = mean_loss(&mut score, &[100, 1, 2, 3, 4, 5, 6], window).unwrap();
-            assert_eq!((mean, score.0), (Some(3.5), lengths));
+            let score = Plain::default();
+            let mean = mean_loss(&score, &[100, 1, 2, 3, 4, 5, 6], window).unwrap();
+            assert_eq!((mean, score.0.into_inner()), (Some(3.5), lengths));
         }
-        assert_eq!(mean_loss(&mut Plain(Vec::new()), &[3], 8).unwrap(), None);
+        assert_eq!(mean_loss(&Plain::default(), &[3], 8).unwrap(), None);
     }
 }

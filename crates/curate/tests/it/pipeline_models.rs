@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fathom_base::recipe::{Layers, Loaded};
-use fathom_base::{Classify, Embed, Score};
+use fathom_base::{Classify, Embed, GenerateRequest, Generation, LanguageModel, Numbers};
 use fathom_curate::Error;
 use fathom_curate::pipeline::{
     ModelKind, ModelSettings, Models, Outcome, Pipeline, Rank, Recipe, RunOptions, WithClassify, WithEmbed,
@@ -49,14 +49,19 @@ impl Embed for Letters<'_> {
 
 struct Sevens;
 
-impl Score for Sevens {
-    fn losses(&mut self, ids: &[u32]) -> fathom_base::Result<Vec<f64>> {
-        assert!(ids.len() <= 16, "the context that the recipe asks for");
-        Ok(ids[1..].iter().map(|id| f64::from(id % 7)).collect())
-    }
-
+impl LanguageModel for Sevens {
     fn max_tokens(&self) -> usize {
         16
+    }
+
+    fn generate_all(&self, _: Vec<GenerateRequest>) -> fathom_base::Result<Vec<Vec<Generation>>> {
+        Err(fathom_base::Error::product("writes nothing"))
+    }
+
+    fn look(&self, texts: &[Vec<u32>], _: Numbers) -> fathom_base::Result<Vec<Vec<f32>>> {
+        assert!(texts.iter().all(|ids| ids.len() <= 16), "the context that the recipe asks for");
+        let token = |id: &u32| [-((id % 7) as f32), 0.0];
+        Ok(texts.iter().map(|ids| ids[1..].iter().flat_map(token).collect()).collect())
     }
 }
 
@@ -94,7 +99,7 @@ impl Models for Known {
     fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error> {
         assert_eq!(settings.context_tokens, 40);
         self.opened.fetch_add(1, Ordering::SeqCst);
-        work(&mut Sevens)
+        work(&Sevens)
     }
 
     fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_base::{Event, Flow, GenerateRequest, Sampling, Score, Stop};
+use fathom_base::{Event, Flow, GenerateRequest, Sampling, Stop};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
 use fathom_grad::Params;
@@ -144,7 +144,7 @@ pub fn steady(bed: &Bed, what: &str, ways: &[(usize, usize, usize)]) {
 fn virtual_tokens_stand_before_every_sequence() {
     let plain = Bed::new("llama2", DType::F32);
     let prompt: Vec<u32> = (0..9).map(|at| (at * 7 + 3) % plain.model.spec.vocab as u32).collect();
-    let losses = |bed: &Bed| bed.engine(64).losses(&prompt).unwrap();
+    let losses = |bed: &Bed| bed.engine(64).losses_of(std::slice::from_ref(&prompt)).unwrap().concat();
     for method in [
         AdapterMethod::Prompt { tokens: 5, encoder: None },
         AdapterMethod::Prompt { tokens: 5, encoder: Some(PromptEncoder { hidden: 12, lstm: false }) },
@@ -154,11 +154,13 @@ fn virtual_tokens_stand_before_every_sequence() {
     ] {
         let bed = Bed::led("llama2", method);
         assert!(losses(&bed).len() == 8 && losses(&bed) != losses(&plain), "{method:?}");
-        assert_eq!(bed.engine(64).answers(&prompt).unwrap().losses.len(), 8);
         // Page by page gives the same as all at once.
         let answer = bed.engine(4).greedy(std::slice::from_ref(&prompt), 6).unwrap().swap_remove(0);
-        let best =
-            bed.engine(64).best_of(&[[prompt.clone(), answer.clone()].concat()], 1).unwrap().swap_remove(0);
+        let best = bed
+            .engine(64)
+            .best_of(&[[prompt.clone(), answer.clone()].concat()], 1, 1.0)
+            .unwrap()
+            .swap_remove(0);
         let best: Vec<u32> = best.chunks_exact(2).skip(prompt.len()).map(|pair| pair[0] as u32).collect();
         assert_eq!(best, answer, "{method:?}");
         let mut request = GenerateRequest::greedy(prompt.clone(), 1);
@@ -176,8 +178,7 @@ fn virtual_tokens_stand_before_every_sequence() {
         while scheduler.step() {}
         let found = found.borrow();
         assert_eq!(found.len(), 8);
-        let apart =
-            found.iter().zip(losses(&bed)).map(|(a, b)| (f64::from(*a) + b).abs()).fold(0.0, f64::max);
+        let apart = found.iter().zip(losses(&bed)).map(|(a, b)| (a + b).abs()).fold(0.0, f32::max);
         assert!(apart < 1e-4, "{method:?}: {apart}");
         steady(&bed, &format!("{method:?}"), &WAYS[1..2]);
     }
@@ -315,7 +316,7 @@ fn log_probabilities_are_those_of_scoring() {
     for case in ["llama2", "gemma2", "mixtral"] {
         let bed = Bed::new(case, DType::F32);
         let ids: Vec<u32> = (0..150).map(|at| at * 5 % 90).collect();
-        let want = bed.engine(64).losses(&ids).unwrap();
+        let want = bed.engine(64).losses_of(std::slice::from_ref(&ids)).unwrap().concat();
         for chunk_tokens in [1000, 40] {
             let engine = bed.engine(chunk_tokens);
             let got = RefCell::new(Vec::new());
@@ -334,7 +335,7 @@ fn log_probabilities_are_those_of_scoring() {
             let got = got.into_inner();
             assert_eq!((got.len(), got[0].logprob), (150, None));
             for (token, loss) in got[1..].iter().zip(&want) {
-                assert_eq!(f64::from(-token.logprob.unwrap()), *loss, "{case}");
+                assert_eq!(-token.logprob.unwrap(), *loss, "{case}");
                 let rank = token.top.iter().position(|(id, _)| *id == token.id);
                 assert_eq!(rank.unwrap_or(3).min(3), (token.rank.unwrap() as usize).min(3));
             }

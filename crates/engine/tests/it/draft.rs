@@ -99,7 +99,7 @@ fn tokens_that_were_guessed_are_distributed_as_the_model_says() {
     let documents: Vec<Vec<u32>> =
         (0..vocab as u32).map(|first| [&prompt[..], &[first, 0]].concat()).collect();
     let mut expected = vec![0.0; vocab];
-    for (first, best) in plain.best_of(&documents, vocab).unwrap().iter().enumerate() {
+    for (first, best) in plain.best_of(&documents, vocab, 1.0).unwrap().iter().enumerate() {
         let place = |at: usize| &best[at * 2 * vocab..(at + 1) * 2 * vocab];
         let of = |place: &[f32], id: usize| {
             let pair = place.chunks_exact(2).find(|pair| pair[0] as usize == id).unwrap();

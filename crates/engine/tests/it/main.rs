@@ -21,7 +21,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_base::{Flow, Generate, GenerateRequest, Sampling, Score};
+use fathom_base::{Flow, GenerateRequest, Sampling};
 use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits};
 use fathom_model::{Model, ModelView, load, open};
@@ -102,7 +102,7 @@ fn a_model_without_numbers_is_an_error() {
     }
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 128, chunk_tokens: 16, ..Limits::default() };
-    let mut engine =
+    let engine =
         Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let error = engine.greedy(&[vec![1, 2, 3]], 4).unwrap_err().to_string();
     assert!(error.contains("gives no numbers (a logit is not finite)"), "{error}");
@@ -112,6 +112,6 @@ fn a_model_without_numbers_is_an_error() {
         let error = engine.generate(&request, &mut |_| Flow::Continue).unwrap_err().to_string();
         assert!(error.contains("gives no numbers"), "{error}");
     }
-    let error = engine.losses(&[1, 2, 3]).unwrap_err().to_string();
+    let error = engine.losses_of(&[vec![1, 2, 3]]).unwrap_err().to_string();
     assert!(error.contains("a loss is not finite"), "{error}");
 }

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fathom_base::{
-    Beams, EarlyStopping, Event, GenerateRequest, Load, ModelCard, Numbers, Sampling, Service, Stop,
-    Structure,
+    Administer, Beams, Describe, EarlyStopping, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
+    Numbers, Sampling, Stop, Structure,
 };
 use fathom_cpu::Cpu;
 use fathom_engine::{

@@ -4,7 +4,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use fathom_base::{Event, GenerateRequest, ModelCard, Numbers, Reading, Sampling, Service, Stop};
+use fathom_base::{
+    Administer, Continuation, Describe, Evaluate, Event, Generate, GenerateRequest, LanguageModel, ModelCard,
+    Numbers, Prompt, PromptPart, Reading, Sampling, Stop, Tokenize,
+};
 use fathom_engine::{Capacity, Facts, Handle, Structures, TextReading, service};
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -259,6 +262,62 @@ fn an_answer_names_the_token_that_ended_it() {
     let mut named = greedy(1, 24);
     named.sampling.stop_ids = vec![ids[9]];
     assert_eq!(answer(&ask(&handle, named).1), (ids[..last].to_vec(), Some(Stop::StopToken(ids[9]))));
+    drop(handle);
+    thread.join().unwrap();
+}
+
+/// The most likely tokens, the logits and the log-probabilities of a text agree with each other.
+#[test]
+fn a_text_is_looked_at_from_all_sides() {
+    let (handle, thread) = start(2, 64);
+    let texts: Vec<Vec<u32>> =
+        [3, 40, 9].map(|tokens| (0..tokens).map(|id| (id * 7 + tokens) % 90).collect()).into();
+    let look = |at| handle.look(&texts, at).unwrap();
+    let logits = look(Numbers::Logits { last: usize::MAX });
+    let vocab = logits[0].len() / 3;
+    let tops = look(Numbers::Top { k: 1, temperature: 1.0 });
+    for ((text, row), (logits, top)) in texts.iter().zip(look(Numbers::Logprobs)).zip(logits.iter().zip(tops))
+    {
+        assert_eq!(row.len(), 2 * (text.len() - 1));
+        for (at, token) in row.chunks(2).enumerate() {
+            let (logits, next) = (&logits[at * vocab..][..vocab], text[at + 1] as usize);
+            let mass = logits.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>().ln();
+            assert!((f64::from(logits[next]) - mass - f64::from(token[0])).abs() < 1e-4);
+            assert_eq!(token[1] > 0.0, top[2 * (at + 1)] as usize == next);
+        }
+    }
+    let last = look(Numbers::Logits { last: 1 });
+    assert!(last.iter().zip(&logits).all(|(last, all)| all.ends_with(last)));
+    let hidden = look(Numbers::Hidden);
+    assert!(hidden.iter().zip(&texts).all(|(row, text)| row.len() == 32 * text.len()));
+    let split = |text: &Vec<u32>| Continuation { context: text[..2].into(), continuation: text[2..].into() };
+    let likely = handle.log_likelihoods(&texts.iter().map(split).collect::<Vec<_>>()).unwrap();
+    let row = look(Numbers::Logprobs).remove(1);
+    let own: f64 = row.chunks(2).skip(1).map(|token| f64::from(token[0])).sum();
+    assert_eq!((likely[1].logprobs.len(), likely[1].sum()), (38, own));
+    let error = handle.look(&texts, Numbers::Scores).unwrap_err().to_string();
+    assert!(error.contains("has no head that classifies"), "{error}");
+    drop(handle);
+    thread.join().unwrap();
+}
+
+#[test]
+fn whole_answers_are_collected_and_a_caller_may_stop_waiting() {
+    let (handle, thread) = start(2, 64);
+    let answers = handle.generate_all(vec![greedy(1, 5), greedy(2, 7)]).unwrap();
+    assert_eq!(answers.iter().map(|all| all[0].ids.len()).collect::<Vec<_>>(), [5, 7]);
+    assert_eq!(answers[0][0].ids, answer(&ask(&handle, greedy(1, 5)).1).0);
+    assert!(handle.generate_while(vec![greedy(1, 200)], &|| false).unwrap().is_none());
+    let parts = Prompt::Parts(vec![
+        PromptPart::Text("a b".into()),
+        PromptPart::Ids(vec![5]),
+        PromptPart::Text("b".into()),
+    ]);
+    let text = |text| handle.encode(text, Reading::Text).unwrap();
+    assert_eq!(handle.ids(&parts).unwrap(), [text("a b"), vec![5], text("b")].concat());
+    let error =
+        handle.ids(&Prompt::Conversation(fathom_base::Conversation::default())).unwrap_err().to_string();
+    assert!(error.contains("has no chat template"), "{error}");
     drop(handle);
     thread.join().unwrap();
 }

@@ -16,8 +16,8 @@ fn a_uniform_model_needs_log2_of_the_vocabulary_per_token() {
     let tokenizer = tokenizer();
     let vocabulary = tokenizer.vocab_size() as f64;
     for context in [2, 3, 7, 64, 4096] {
-        let mut uniform = Rule { loss: |_, _| vocabulary.ln(), max_tokens: 4096 };
-        let found = bits_per_byte(&mut uniform, &tokenizer, documents(), context, &Limits::default());
+        let uniform = Rule::new(|_, _| vocabulary.ln(), 4096);
+        let found = bits_per_byte(&uniform, &tokenizer, documents(), context, &Limits::default());
         let found = found.unwrap();
         let expected = vocabulary.log2() * found.tokens as f64 / found.bytes as f64;
         assert!((found.bits_per_byte - expected).abs() < 1e-12, "{found:?} {expected}");
@@ -25,7 +25,7 @@ fn a_uniform_model_needs_log2_of_the_vocabulary_per_token() {
         assert_eq!(found.bytes, text.len() as u64);
         // Documents are compressed as one concatenated stream.
         let whole = HeldOut::from_text(text, &tokenizer).unwrap();
-        let packed = bits_per_byte(&mut uniform, &tokenizer, [whole], context, &Limits::default());
+        let packed = bits_per_byte(&uniform, &tokenizer, [whole], context, &Limits::default());
         assert_eq!(found.gzip_bits_per_byte, packed.unwrap().gzip_bits_per_byte);
     }
 }
@@ -35,15 +35,15 @@ fn every_token_is_scored_once_with_the_context_that_is_promised() {
     let tokenizer = tokenizer();
     let document = HeldOut { ids: (0..100).collect(), text: "z".repeat(100) };
     let mut longest = vec![0; 100];
-    let mut model = Rule {
-        loss: |before: &[u32], id| {
+    let model = Rule::new(
+        |before: &[u32], id| {
             longest[id as usize] = longest[id as usize].max(before.len());
             // Every token has a different loss, so the sum shows that each was counted once.
             f64::from(id + 1)
         },
-        max_tokens: 16,
-    };
-    let found = bits_per_byte(&mut model, &tokenizer, [document], 16, &Limits::default()).unwrap();
+        16,
+    );
+    let found = bits_per_byte(&model, &tokenizer, [document], 16, &Limits::default()).unwrap();
     let nats = found.bits_per_byte * 100.0 * std::f64::consts::LN_2;
     assert!((nats - 5050.0).abs() < 1e-9, "{nats}");
     assert!(longest.iter().all(|before| (1..16).contains(before)), "{longest:?}");
@@ -62,9 +62,9 @@ fn stored_ids_lose_their_end_of_text_and_give_the_text_back() {
 #[test]
 fn refusals_say_why() {
     let tokenizer = tokenizer();
-    let mut model = Rule { loss: |_, _| 1.0, max_tokens: 16 };
-    let mut measure = |documents: Vec<HeldOut>, context| {
-        let found = bits_per_byte(&mut model, &tokenizer, documents, context, &Limits::default());
+    let model = Rule::new(|_, _| 1.0, 16);
+    let measure = |documents: Vec<HeldOut>, context| {
+        let found = bits_per_byte(&model, &tokenizer, documents, context, &Limits::default());
         found.unwrap_err().to_string()
     };
     assert!(measure(documents(), 17).contains("2 to 16"));
@@ -76,9 +76,9 @@ fn gzip_is_that_of_the_command() {
     let text: String = (0..4000).map(|i| format!("line {} of {}\n", i * i % 977, i % 13)).collect();
     // The result of `gzip -9 | wc -c` for this text; compressor libraries differ by a few percent.
     let tokenizer = tokenizer();
-    let mut model = Rule { loss: |_, _| 1.0, max_tokens: 4096 };
+    let model = Rule::new(|_, _| 1.0, 4096);
     let document = HeldOut::from_text(text, &tokenizer).unwrap();
-    let found = bits_per_byte(&mut model, &tokenizer, [document], 4096, &Limits::default()).unwrap();
+    let found = bits_per_byte(&model, &tokenizer, [document], 4096, &Limits::default()).unwrap();
     let ours = found.gzip_bits_per_byte * found.bytes as f64 / 8.0;
     assert!((ours / GZIP_9 - 1.0).abs() < 0.03, "{ours}");
 }
@@ -96,10 +96,10 @@ fn a_long_document_counts_as_far_as_the_time_holds() {
             spend(1e-3);
             1.0
         };
-        let mut slow = Rule { loss, max_tokens: 4096 };
+        let slow = Rule::new(loss, 4096);
         let limits = Limits { deadline: Some(clock.within(seconds)), ..Limits::default() };
         let documents = [document.clone(), document.clone()];
-        bits_per_byte(&mut slow, &tokenizer, documents, 17, &limits).unwrap()
+        bits_per_byte(&slow, &tokenizer, documents, 17, &limits).unwrap()
     };
     let (all, part) = (measure(60.0), measure(0.1));
     assert_eq!((all.bytes, all.documents, all.context_tokens), (2 * text.len() as u64, 2, 17));

@@ -7,27 +7,42 @@ mod context;
 mod needle;
 mod position;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fathom_base::clock::Clock;
-use fathom_base::{Result, Score};
+use fathom_base::{GenerateRequest, Generation, LanguageModel, Numbers, Result};
 use fathom_text::Tokenizer;
 
-/// A model whose loss per token is given by `loss` of (the tokens before it, the token).
+/// A model whose loss per token is given by a function of (the tokens before it, the token).
 struct Rule<F: FnMut(&[u32], u32) -> f64> {
-    loss: F,
+    loss: RefCell<F>,
     max_tokens: usize,
 }
 
-impl<F: FnMut(&[u32], u32) -> f64> Score for Rule<F> {
-    fn losses(&mut self, ids: &[u32]) -> Result<Vec<f64>> {
-        assert!(ids.len() <= self.max_tokens, "{} tokens", ids.len());
-        Ok((1..ids.len()).map(|i| (self.loss)(&ids[..i], ids[i])).collect())
+impl<F: FnMut(&[u32], u32) -> f64> Rule<F> {
+    fn new(loss: F, max_tokens: usize) -> Rule<F> {
+        Rule { loss: RefCell::new(loss), max_tokens }
     }
+}
 
+impl<F: FnMut(&[u32], u32) -> f64> LanguageModel for Rule<F> {
     fn max_tokens(&self) -> usize {
         self.max_tokens
+    }
+
+    fn generate_all(&self, _: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>> {
+        Err(fathom_base::Error::product("writes nothing"))
+    }
+
+    fn look(&self, texts: &[Vec<u32>], _: Numbers) -> Result<Vec<Vec<f32>>> {
+        let text = |ids: &Vec<u32>| {
+            assert!(ids.len() <= self.max_tokens, "{} tokens", ids.len());
+            let loss = &mut *self.loss.borrow_mut();
+            (1..ids.len()).flat_map(|at| [-loss(&ids[..at], ids[at]) as f32, 0.0]).collect()
+        };
+        Ok(texts.iter().map(text).collect())
     }
 }
 

@@ -1,32 +1,37 @@
 //! Needles with models that can and cannot retrieve.
 
+use std::cell::RefCell;
+
 use fathom_base::clock::Clock;
-use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Result, Stop};
+use fathom_base::{GenerateRequest, Generation, LanguageModel, Numbers, Prompt, Result, Stop};
 use fathom_eval::*;
 
 use crate::{manual_clock, tokenizer};
 
-/// Continues a prompt with the result of `answer`, in pieces of two bytes.
-struct Answering<F: FnMut(&str) -> String>(F);
+/// Continues a prompt with the result of `answer`.
+struct Answering<F: FnMut(&str) -> String>(RefCell<F>);
 
-impl<F: FnMut(&str) -> String> Generate for Answering<F> {
-    fn generate(
-        &mut self,
-        request: &GenerateRequest,
-        on_text: &mut dyn FnMut(&str) -> Flow,
-    ) -> Result<Generation> {
-        let Prompt::Text(prompt) = &request.prompt else { panic!("text was expected") };
-        let text = (self.0)(prompt);
-        let mut stop = Stop::Length;
-        for piece in text.as_bytes().chunks(2) {
-            if on_text(std::str::from_utf8(piece).unwrap()) == Flow::Stop {
-                stop = Stop::Receiver;
-                break;
-            }
-        }
-        let (ids, prompt_tokens) = (vec![], prompt.len());
-        Ok(Generation { text, ids, stop, prompt_tokens, prefill_s: 0.0, decode_s: 0.0 })
+impl<F: FnMut(&str) -> String> LanguageModel for Answering<F> {
+    fn max_tokens(&self) -> usize {
+        1 << 20
     }
+
+    fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>> {
+        let one = |request: GenerateRequest| {
+            let Prompt::Text(prompt) = &request.prompt else { panic!("text was expected") };
+            let (text, ids, stop) = ((self.0.borrow_mut())(prompt), vec![], Stop::Length);
+            vec![Generation { text, ids, stop, prompt_tokens: prompt.len(), prefill_s: 0.0, decode_s: 0.0 }]
+        };
+        Ok(requests.into_iter().map(one).collect())
+    }
+
+    fn look(&self, _: &[Vec<u32>], _: Numbers) -> Result<Vec<Vec<f32>>> {
+        Err(fathom_base::Error::product("looks at nothing"))
+    }
+}
+
+fn answering<F: FnMut(&str) -> String>(answer: F) -> Answering<F> {
+    Answering(RefCell::new(answer))
 }
 
 /// The text that followed the earlier occurrence of the last line's words.
@@ -51,17 +56,17 @@ fn spec() -> NeedleSpec {
 #[test]
 fn a_model_that_looks_up_is_right_and_one_that_guesses_is_not() {
     let tokenizer = tokenizer();
-    let found = find_needles(&mut Answering(look_up), &tokenizer, &spec()).unwrap();
+    let found = find_needles(&answering(look_up), &tokenizer, &spec()).unwrap();
     assert_eq!((found.accuracy(600), found.untried_tokens.len()), (Some(1.0), 0));
     let event = found.to_event(&Moment { when: "before_extension".into(), step: 5, trained_tokens: 256 });
     assert_eq!((event.lengths_tokens, event.trials), (vec![200, 600], 4));
     assert_eq!(event.accuracy, vec![vec![1.0, 1.0]; 3]);
 
-    let blind = find_needles(&mut Answering(|_| " nothing at all".into()), &tokenizer, &spec()).unwrap();
+    let blind = find_needles(&answering(|_| " nothing at all".into()), &tokenizer, &spec()).unwrap();
     assert_eq!(blind.accuracy(600), Some(0.0));
     let short_sighted = |prompt: &str| look_up(&prompt[prompt.len().saturating_sub(400)..]);
     let near = |prompt: &str| std::panic::catch_unwind(|| short_sighted(prompt)).unwrap_or_default();
-    let near = find_needles(&mut Answering(near), &tokenizer, &spec()).unwrap();
+    let near = find_needles(&answering(near), &tokenizer, &spec()).unwrap();
     let long = &near.lengths[1];
     assert_eq!((long.right[0], long.right[2]), (0, 4), "{near:?}");
 }
@@ -71,11 +76,11 @@ fn prompts_are_the_same_at_every_moment_and_have_their_length() {
     let tokenizer = tokenizer();
     let prompts_of = |spec: &NeedleSpec| {
         let mut prompts = Vec::new();
-        let mut model = Answering(|prompt: &str| {
+        let model = answering(|prompt: &str| {
             prompts.push(prompt.to_owned());
             String::new()
         });
-        find_needles(&mut model, &tokenizer, spec).unwrap();
+        find_needles(&model, &tokenizer, spec).unwrap();
         prompts
     };
     let prompts = prompts_of(&spec());
@@ -93,13 +98,13 @@ fn prompts_are_the_same_at_every_moment_and_have_their_length() {
 fn what_there_was_no_time_for_is_not_reported() {
     let tokenizer = tokenizer();
     let no_time = NeedleSpec { deadline: Some(Clock::start().within(0.0)), ..spec() };
-    let found = find_needles(&mut Answering(look_up), &tokenizer, &no_time).unwrap();
+    let found = find_needles(&answering(look_up), &tokenizer, &no_time).unwrap();
     assert_eq!(
         (found.lengths.len(), found.untried_tokens.clone(), found.accuracy(600)),
         (0, vec![200, 600], None)
     );
     let nothing = NeedleSpec { depths: vec![], ..spec() };
-    assert!(find_needles(&mut Answering(look_up), &tokenizer, &nothing).is_err());
+    assert!(find_needles(&answering(look_up), &tokenizer, &nothing).is_err());
 }
 
 /// (tokens, trials) of each length, and the clock's final time in seconds, if each prompt token takes `token_ms` and
@@ -107,13 +112,13 @@ fn what_there_was_no_time_for_is_not_reported() {
 #[track_caller]
 fn trials_in(seconds: f64, token_ms: f64, lengths: &[usize]) -> (Vec<(usize, usize)>, f64) {
     let (clock, spend) = manual_clock();
-    let mut slow = Answering(|prompt: &str| {
+    let slow = answering(|prompt: &str| {
         spend(tokenizer().encode(prompt).unwrap().len() as f64 * token_ms / 1e3);
         look_up(prompt)
     });
     let lengths_tokens = lengths.to_vec();
     let spec = NeedleSpec { lengths_tokens, deadline: Some(clock.within(seconds)), ..spec() };
-    let found = find_needles(&mut slow, &tokenizer(), &spec).unwrap();
+    let found = find_needles(&slow, &tokenizer(), &spec).unwrap();
     (found.lengths.iter().map(|length| (length.tokens, length.trials)).collect(), clock.now_s())
 }
 

@@ -1,13 +1,13 @@
 //! Loss by position of a model whose loss is the position.
 
-use fathom_base::Score;
+use fathom_base::LanguageModel;
 use fathom_base::clock::Clock;
 use fathom_eval::*;
 
 use crate::Rule;
 
 fn position_is_loss() -> Rule<impl FnMut(&[u32], u32) -> f64> {
-    Rule { loss: |before, _| before.len() as f64, max_tokens: 2048 }
+    Rule::new(|before, _| before.len() as f64, 2048)
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn buckets_double_and_end_at_the_full_length() {
 fn a_bucket_is_the_mean_over_its_positions() {
     let documents = [vec![7; 2048], vec![7; 5000], vec![7; 600], vec![7; 255]];
     let found =
-        loss_by_position(&mut position_is_loss(), documents.clone(), 2048, &Limits::default()).unwrap();
+        loss_by_position(&position_is_loss(), documents.clone(), 2048, &Limits::default()).unwrap();
     assert_eq!((found.documents, found.too_short), (3, 1));
     let rows: Vec<_> = found.buckets.iter().map(|b| (b.from, b.to, b.loss, b.tokens)).collect();
     let expected = [
@@ -32,7 +32,7 @@ fn a_bucket_is_the_mean_over_its_positions() {
     ];
     assert_eq!(rows, expected);
 
-    let same = loss_by_position_same_documents(&mut position_is_loss(), documents, 2048, &Limits::default())
+    let same = loss_by_position_same_documents(&position_is_loss(), documents, 2048, &Limits::default())
         .unwrap();
     assert_eq!((same.documents, same.too_short), (2, 2));
     assert_eq!(same.buckets.iter().map(|b| b.tokens).collect::<Vec<_>>(), [510, 512, 1024, 2048]);
@@ -45,7 +45,7 @@ fn a_bucket_is_the_mean_over_its_positions() {
 #[test]
 fn limits_and_refusals() {
     let documents = || (0..5).map(|_| vec![1; 300]);
-    let model = &mut position_is_loss();
+    let model = &position_is_loss();
     let two = Limits { documents: 2, deadline: None };
     assert_eq!(loss_by_position(model, documents(), 300, &two).unwrap().documents, 2);
     let no_time = Limits { deadline: Some(Clock::start().within(0.0)), ..Limits::default() };
@@ -61,9 +61,9 @@ fn limits_and_refusals() {
 /// sequence counts in every bucket.
 #[test]
 fn short_documents_are_joined() {
-    let model = &mut position_is_loss();
+    let model = &position_is_loss();
     let mut documents: Vec<Vec<u32>> = (0..9).map(|id| vec![id; 240 + id as usize]).collect();
-    let measure = |model: &mut dyn Score, documents: &[Vec<u32>]| {
+    let measure = |model: &dyn LanguageModel, documents: &[Vec<u32>]| {
         loss_of_sequences(model, documents, (1024, Some(7)), &Limits::default()).unwrap().unwrap()
     };
     let found = measure(model, &documents);

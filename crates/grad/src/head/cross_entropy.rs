@@ -21,9 +21,12 @@ impl CrossEntropyLoss {
         let measured = tile.measures.map(|measures| (measures, tile.rows(2)));
         let found = measured.as_ref().map(|(_, found)| found);
         tile.head.at(self.temperature).cross_entropy(tile, losses, (weights, dlogits), found);
-        let Some((Measures { sums, of }, found)) = &measured else { return };
+        let Some((Measures { sums, of, hits: each }, found)) = &measured else { return };
         let (machine, tokens) = (&tile.scope.device.machine, tile.tokens.clone());
         let [entropies, hits] = [0, 1].map(|row| found.view_rows(row..row + 1));
+        if let Some(each) = each {
+            machine.copy(&hits, &each.view_cols(tokens.clone()));
+        }
         if let Some(of) = of {
             machine.multiply(&hits, &of.view_cols(tokens), &hits);
         }

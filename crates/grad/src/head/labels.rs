@@ -36,6 +36,8 @@ pub struct Measures {
     pub sums: Tensor,
     /// f32 [1, t], in the order of the labels: weight of the second metric; one if absent.
     pub of: Option<Tensor>,
+    /// f32 [1, t], in the order of the labels: receives the second metric of each token.
+    pub hits: Option<Tensor>,
 }
 
 /// Source of a teacher's distribution.

@@ -2,19 +2,22 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Conversation, Event, Reading, Stop, TokenLogprob, Usage};
+use fathom_base::{Collected, Conversation, Event, Stop, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, schema, usage};
-use crate::answering::{Answering, PromptResult, collect, ended_by, reason};
+use crate::answering::{Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::settings::ToolFormat;
 use crate::shared::now_s;
 use crate::sse::{Frames, Protocol, stream};
+
+/// Last tokens of a prompt in which a marker that opens thoughts is looked for.
+const END_TOKENS: usize = 64;
 
 /// The tools that an answer may call.
 #[derive(Clone, Debug, Default)]
@@ -267,11 +270,10 @@ impl Talk {
             return Err(Fault::field("echo", "is a field of /v1/completions"));
         }
         let unknown = fields.rest()?;
-        let service = &params.model.service;
-        let prompt = service.render(&conversation).map_err(Fault::refused)?;
-        let ids = service.encode(&prompt, Reading::Rendered).map_err(Fault::refused)?;
-        tools.prompt = prompt[prompt.floor_char_boundary(prompt.len().saturating_sub(64))..].to_string();
-        let mut request = params.request(ids, server.settings.answer_tokens as usize)?;
+        let mut request = params.request(conversation.into(), server.settings.answer_tokens as usize)?;
+        let ids = request.ids.as_deref().unwrap_or_default();
+        let end = &ids[ids.len().saturating_sub(END_TOKENS)..];
+        tools.prompt = params.model.service.decode(end).map_err(Fault::refused)?;
         (request.logprobs, request.prompt_logprobs) = (logprobs, prompt_logprobs);
         request.shown = tools.shown();
         if request.sampling.max_tokens == 0 {
@@ -286,7 +288,7 @@ impl Talk {
     ///
     /// # Errors
     /// Those of the request.
-    pub async fn collect(&mut self) -> Result<PromptResult, Fault> {
+    pub async fn collect(&mut self) -> Result<Collected, Fault> {
         let mut all = collect(&mut self.answering, 1).await?;
         all.pop().ok_or_else(|| Fault::ours("there is no answer"))
     }
@@ -326,12 +328,15 @@ async fn whole(server: Server, id: String, mut talk: Talk) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(server: &Server, id: &str, talk: &Talk, answered: &PromptResult) -> Answer {
+fn written(server: &Server, id: &str, talk: &Talk, answered: &Collected) -> Answer {
     let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
     let mut choices = Vec::new();
     for (index, answer) in answered.answers.iter().enumerate() {
         let (words, calls) = talk.tools.split(&answer.text);
         let mut message = json!({"role": "assistant", "content": words, "refusal": null});
+        if let Some(Stop::Refused { why, .. }) = &answer.stop {
+            message["refusal"] = why.as_str().into();
+        }
         let mut why = reason(answer.stop.as_ref().unwrap_or(&Stop::Length));
         if !calls.is_empty() {
             message["tool_calls"] = calls_json(server, &calls);
@@ -483,8 +488,12 @@ impl Protocol for Chunks {
                     "stop" if self.sent[answer].calls > 0 && self.tools.offered() => "tool_calls",
                     why => why,
                 };
+                let delta = match &stop {
+                    Stop::Refused { why, .. } => json!({"refusal": why}),
+                    _ => json!({}),
+                };
                 let mut choice =
-                    json!({"index": answer, "delta": {}, "logprobs": null, "finish_reason": why});
+                    json!({"index": answer, "delta": delta, "logprobs": null, "finish_reason": why});
                 choice["stop_reason"] = ended_by(Some(&stop));
                 self.chunk(json!([choice]), out);
             }

@@ -2,13 +2,13 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Event, GenerateRequest, Reading, Service, Stop, TokenLogprob, Usage};
+use fathom_base::{Collected, Event, GenerateRequest, Prompt, Reading, Service, Stop, TokenLogprob, Usage};
 use serde_json::{Value, json};
 
 use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, usage};
-use crate::answering::{Answering, PromptResult, collect, ended_by, reason};
+use crate::answering::{Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::shared::now_s;
@@ -44,18 +44,22 @@ pub fn prompts(
     value: Value,
     reading: Reading,
     limit: u64,
-) -> Result<Vec<Vec<u32>>, Fault> {
+) -> Result<Vec<Prompt>, Fault> {
     let wrong = || {
         Fault::field(
             "prompt",
             "has to be a string, a list of strings, a list of token ids, or a list of such lists",
         )
     };
-    let ids = |value: &Value| -> Result<Vec<u32>, Fault> {
+    let ids = |value: &Value| -> Result<Prompt, Fault> {
         let one = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(wrong);
-        value.as_array().ok_or_else(wrong)?.iter().map(one).collect()
+        let ids = value.as_array().ok_or_else(wrong)?.iter().map(one).collect::<Result<_, Fault>>()?;
+        Ok(Prompt::Ids(ids))
     };
-    let encode = |text: &str| service.encode(text, reading).map_err(Fault::refused);
+    let encode = |text: &str| match reading {
+        Reading::Prompt => Ok(text.into()),
+        _ => Ok(Prompt::Ids(service.encode(text, reading).map_err(Fault::refused)?)),
+    };
     if let Value::Array(all) = &value
         && !all.iter().all(Value::is_number)
     {
@@ -86,8 +90,8 @@ fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
     let value: Value = fields.need("prompt")?;
     let unknown = fields.rest()?;
     let prompts = prompts(&*params.model.service, value, reading, server.settings.max_texts)?;
-    let request = |ids| {
-        let mut request: GenerateRequest = params.request(ids, USUAL)?;
+    let request = |prompt| {
+        let mut request: GenerateRequest = params.request(prompt, USUAL)?;
         request.logprobs = how.logprobs;
         request.prompt_logprobs = how.logprobs.filter(|_| how.echo).max(how.prompt_logprobs);
         if request.sampling.max_tokens == 0 {
@@ -161,11 +165,11 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(id: &str, asking: &Asking, all: &[PromptResult]) -> Answer {
+fn written(id: &str, asking: &Asking, all: &[Collected]) -> Answer {
     let Asking { answering, params, how, .. } = asking;
     let mut choices: Vec<Value> = Vec::new();
     for answered in all {
-        let PromptResult { prompt, logprobs, answers } = answered;
+        let Collected { prompt, logprobs, answers, .. } = answered;
         let before = if how.echo {
             params.model.service.decode(prompt).map_err(Fault::refused)?
         } else {

@@ -3,7 +3,7 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Event, Reading, Usage};
+use fathom_base::{Event, Usage};
 use serde_json::{Map, Value, json};
 
 use super::params::{Params, one_answer};
@@ -91,8 +91,7 @@ fn ask(server: &Server, mut asked: AdmittedRequest, text: &str, mut fields: Fiel
     }
     let params = Params::take(server, &asked, &mut fields)?;
     let unknown = fields.rest()?;
-    let ids = params.model.service.encode(text, Reading::Prompt).map_err(Fault::refused)?;
-    let request = params.request(ids, USUAL)?;
+    let request = params.request(text.into(), USUAL)?;
     if request.sampling.max_tokens == 0 {
         return Err(Fault::field("max_tokens", "has to be at least 1"));
     }

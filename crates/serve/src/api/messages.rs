@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Event, Reading, Stop, Usage};
+use fathom_base::{Event, Prompt, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::chat::{self, Talk};
@@ -143,6 +143,7 @@ fn body(asked: &AdmittedRequest) -> Result<Map<String, Value>, Fault> {
 fn why(stop: Option<&Stop>, calls: bool) -> &'static str {
     match stop {
         Some(Stop::Length | Stop::Deadline) => "max_tokens",
+        Some(Stop::Refused { .. }) => "refusal",
         _ if calls => "tool_use",
         Some(Stop::StopText(_)) => "stop_sequence",
         _ => "end_turn",
@@ -221,8 +222,8 @@ pub async fn count(server: Server, asked: AdmittedRequest) -> Answer {
         map.entry("max_tokens").or_insert(1.into());
         let mut fields = openai(map)?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
-        let text = model.service.render(&chat::conversation(&mut fields)?).map_err(Fault::refused)?;
-        Ok(model.service.encode(&text, Reading::Rendered).map_err(Fault::refused)?.len())
+        let talk = Prompt::Conversation(chat::conversation(&mut fields)?);
+        Ok(model.service.ids(&talk).map_err(Fault::refused)?.len())
     });
     Ok(json_answer(&json!({"input_tokens": counted.await?})))
 }

@@ -117,8 +117,9 @@ impl Params {
     /// The request for a prompt. Without a requested number of tokens it is `usual`, limited by the room left.
     ///
     /// # Errors
-    /// The prompt is empty, or leaves no room.
-    pub fn request(&self, ids: Vec<u32>, usual: usize) -> Result<GenerateRequest, Fault> {
+    /// The prompt cannot be tokenized, is empty, or leaves no room.
+    pub fn request(&self, prompt: Prompt, usual: usize) -> Result<GenerateRequest, Fault> {
+        let ids = self.model.service.ids(&prompt).map_err(Fault::refused)?;
         let context = self.card.context_tokens;
         if ids.is_empty() {
             return Err(Fault::bad("the prompt is empty, and the tokenizer has no token that begins a text"));
@@ -142,7 +143,8 @@ impl Params {
             priority: self.priority,
             scope: self.scope.clone(),
             deadline_s: Some(self.deadline_s),
-            ..GenerateRequest::new(Prompt::Ids(ids), sampling)
+            ids: Some(ids),
+            ..GenerateRequest::new(prompt, sampling)
         })
     }
 

@@ -12,7 +12,6 @@ use super::logprobs::{self, Spelling};
 use super::params::one_answer;
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared};
-use crate::answering;
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
 use crate::shared::{Model, now_s};
@@ -148,16 +147,23 @@ struct Frame {
 }
 
 impl Frame {
+    /// A response that has ended.
+    fn ended(&self, stop: Option<&Stop>, output: Vec<Value>, usage: Value) -> Value {
+        let mut response = self.json(status(stop), output, usage);
+        if let Some(reason) = cut_by(stop) {
+            response["incomplete_details"] = json!({"reason": reason});
+        }
+        response
+    }
+
     fn json(&self, status: &str, output: Vec<Value>, usage: Value) -> Value {
-        let incomplete =
-            if status == "incomplete" { json!({"reason": "max_output_tokens"}) } else { Value::Null };
         let own = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
             "status": status,
             "error": null,
-            "incomplete_details": incomplete,
+            "incomplete_details": null,
             "model": self.model,
             "output": output,
             "temperature": self.temperature,
@@ -184,8 +190,17 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
+/// The reason why an answer is incomplete, if it is.
+fn cut_by(stop: Option<&Stop>) -> Option<&'static str> {
+    match stop {
+        Some(Stop::Length | Stop::Deadline) => Some("max_output_tokens"),
+        Some(Stop::Refused { .. }) => Some("content_filter"),
+        _ => None,
+    }
+}
+
 fn status(stop: Option<&Stop>) -> &'static str {
-    if matches!(stop, Some(Stop::Length | Stop::Deadline)) { "incomplete" } else { "completed" }
+    if cut_by(stop).is_some() { "incomplete" } else { "completed" }
 }
 
 fn words_part(text: &str, logprobs: &[Value]) -> Value {
@@ -239,7 +254,7 @@ pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &answering::Answer) -> Response<Body> {
+fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &fathom_base::Answer) -> Response<Body> {
     let (words, calls) = talk.tools.split(&answer.text);
     let mut output = Vec::new();
     if !words.is_empty() || calls.is_empty() {
@@ -250,7 +265,7 @@ fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &answering::Answ
     let status_of_calls =
         if talk.tools.forced().is_some() { status(answer.stop.as_ref()) } else { "completed" };
     output.extend(calls.iter().map(|call| call_item(server, call, status_of_calls)));
-    let body = frame.json(status(answer.stop.as_ref()), output, usage(&talk.answering.usage));
+    let body = frame.ended(answer.stop.as_ref(), output, usage(&talk.answering.usage));
     json_answer(&body)
 }
 
@@ -430,7 +445,8 @@ impl Protocol for Items {
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         let status = status(self.stop.as_ref());
-        let response = self.frame.json(status, std::mem::take(&mut self.output), usage(took));
+        let output = std::mem::take(&mut self.output);
+        let response = self.frame.ended(self.stop.as_ref(), output, usage(took));
         self.tell(&format!("response.{status}"), json!({ "response": response }), out);
     }
 }

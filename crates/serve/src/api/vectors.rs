@@ -336,9 +336,7 @@ async fn scores(asking: &mut Asking, pairs: usize) -> Result<Vec<f32>, Fault> {
             rows[1..].iter().map(|row| dot(&rows[0], row)).collect()
         }
         Numbers::Vector => rows.chunks_exact(2).map(|pair| dot(&pair[0], &pair[1])).collect(),
-        Numbers::Classes | Numbers::Relevance => {
-            rows.iter().map(|row| row.first().copied().unwrap_or(0.0)).collect()
-        }
+        _ => rows.iter().map(|row| row.first().copied().unwrap_or(0.0)).collect(),
     })
 }
 

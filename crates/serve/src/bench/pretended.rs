@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fathom_base::{
-    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, Prompt, Reading, Result, Service,
-    Sink, Stop, TextIds, TextPair, Ticket, Usage, VectorSink,
+    Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
+    Numbers, Prompt, Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, Tokenize, Usage, VectorSink,
 };
 
 /// Marks a text that contains its time of writing, in microseconds.
@@ -82,7 +82,7 @@ impl Writing {
     fn prompt(&self) -> Vec<u32> {
         match &self.request.prompt {
             Prompt::Ids(ids) => ids.clone(),
-            Prompt::Text(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -134,7 +134,7 @@ fn write(asked: &Receiver<Writing>, pace: Duration) {
     }
 }
 
-impl Service for StandInModel {
+impl Describe for StandInModel {
     fn card(&self) -> ModelCard {
         let (name, context_tokens, vocabulary) = ("pretended".to_string(), 1 << 20, 256);
         ModelCard { name, context_tokens, vocabulary, generates: true, ..ModelCard::default() }
@@ -143,16 +143,9 @@ impl Service for StandInModel {
     fn load(&self) -> Load {
         Load::default()
     }
+}
 
-    fn submit_while(&self, request: GenerateRequest, sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
-        let mut writing = Writing { clock: self.clock.clone(), request, sink, written: 0 };
-        match &self.writes {
-            None => while writing.token() {},
-            Some(send) => send.send(writing).map_err(|_| Error::product("the pretended model has ended"))?,
-        }
-        Ok(Ticket::new(|| ()))
-    }
-
+impl Tokenize for StandInModel {
     fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
         Ok(text.split(' ').map(|word| word.len() as u32).collect())
     }
@@ -168,7 +161,20 @@ impl Service for StandInModel {
     fn render(&self, _: &Conversation) -> Result<String> {
         Err(Error::product("a pretended model does not converse"))
     }
+}
 
+impl Generate for StandInModel {
+    fn submit_while(&self, request: GenerateRequest, sink: Sink, _: &dyn Fn() -> bool) -> Result<Ticket> {
+        let mut writing = Writing { clock: self.clock.clone(), request, sink, written: 0 };
+        match &self.writes {
+            None => while writing.token() {},
+            Some(send) => send.send(writing).map_err(|_| Error::product("the pretended model has ended"))?,
+        }
+        Ok(Ticket::new(|| ()))
+    }
+}
+
+impl Evaluate for StandInModel {
     fn read(&self, (text, _): &TextPair, _: Numbers, _: Option<usize>) -> Result<TextIds> {
         Ok(self.encode(text, Reading::Prompt)?.into())
     }
@@ -176,7 +182,9 @@ impl Service for StandInModel {
     fn numbers(&self, _: Vec<TextIds>, _: Numbers, _: VectorSink) -> Result<Ticket> {
         Err(Error::product("a pretended model has no vectors"))
     }
+}
 
+impl Administer for StandInModel {
     fn load_adapter(&self, _: &str, _: &Path) -> Result<()> {
         Err(Error::product("a pretended model takes no adapters"))
     }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request};
 use fathom_base::{
-    Conversation, Error, Event, GenerateRequest, Load, ModelCard, Numbers, PartialSampling, Prompt, Reading,
-    Result, Service, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Usage, VectorSink,
+    Administer, Conversation, Describe, Error, Evaluate, Event, Generate, GenerateRequest, Load, ModelCard,
+    Numbers, PartialSampling, Reading, Result, Sink, Stop, TextIds, TextPair, Ticket, TokenLogprob, Tokenize,
+    Usage, VectorSink,
 };
 use fathom_serve::{Opening, ROUTES, Router, ServerState, router};
 use http_body_util::BodyExt;
@@ -62,8 +63,7 @@ impl Mock {
 
     /// The last prompt.
     pub fn prompt(&self) -> String {
-        let Prompt::Ids(ids) = self.last().prompt else { panic!("ids") };
-        self.decode(&ids).unwrap()
+        self.decode(&self.last().ids.unwrap()).unwrap()
     }
 
     /// The last request.
@@ -100,7 +100,7 @@ fn play(
     (pace, dies): (Duration, bool),
     sink: &mut Sink,
 ) {
-    let Prompt::Ids(prompt) = &request.prompt else { panic!("ids") };
+    let prompt = request.ids.as_ref().unwrap();
     let mut logprobs: Vec<TokenLogprob> = Vec::new();
     if let Some(top) = request.prompt_logprobs {
         logprobs = prompt.iter().map(|id| logprob(*id, top)).collect();
@@ -138,7 +138,7 @@ fn play(
     sink(Event::Done(usage));
 }
 
-impl Service for Mock {
+impl Describe for Mock {
     fn card(&self) -> ModelCard {
         ModelCard {
             name: "mock".into(),
@@ -165,40 +165,9 @@ impl Service for Mock {
     fn load(&self) -> Load {
         Load { prefill_tokens_per_s: self.per_s, pages: 100, page_tokens: 128, ..Load::default() }
     }
+}
 
-    fn submit_while(
-        &self,
-        request: GenerateRequest,
-        mut sink: Sink,
-        wanted: &dyn Fn() -> bool,
-    ) -> Result<Ticket> {
-        while request.structure.is_some() && self.compiles && wanted() {
-            thread::sleep(Duration::from_millis(1));
-        }
-        if request.sampling.top_p > 1.0 {
-            return Err(Error::product("sampling.top_p: must be above 0 and at most 1"));
-        }
-        assert!(
-            !matches!(&request.prompt, Prompt::Ids(ids) if ids.starts_with(b"panic".map(u32::from).as_slice())),
-            "as asked"
-        );
-        self.asked.lock().unwrap().push_back(request.clone());
-        self.open.fetch_add(1, Ordering::SeqCst);
-        let open = self.open.clone();
-        let ticket = Ticket::new(move || _ = open.fetch_sub(1, Ordering::SeqCst));
-        if let Some(error) = self.fails {
-            sink(Event::Failed(error()));
-        } else if self.hangs {
-            self.held.lock().unwrap().push(sink);
-        } else if self.pace.is_zero() {
-            play(&request, (&self.answer, &self.special), (self.pace, self.dies), &mut sink);
-        } else {
-            let (answer, special, how) = (self.answer.clone(), self.special.clone(), (self.pace, self.dies));
-            thread::spawn(move || play(&request, (&answer, &special), how, &mut sink));
-        }
-        Ok(ticket)
-    }
-
+impl Tokenize for Mock {
     fn encode(&self, text: &str, _: Reading) -> Result<Vec<u32>> {
         Ok(text.bytes().map(u32::from).collect())
     }
@@ -228,7 +197,41 @@ impl Service for Mock {
         let continued = text.strip_suffix('\n').filter(|_| conversation.continue_final_message);
         Ok(continued.unwrap_or(&text).to_string())
     }
+}
 
+impl Generate for Mock {
+    fn submit_while(
+        &self,
+        request: GenerateRequest,
+        mut sink: Sink,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Ticket> {
+        while request.structure.is_some() && self.compiles && wanted() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if request.sampling.top_p > 1.0 {
+            return Err(Error::product("sampling.top_p: must be above 0 and at most 1"));
+        }
+        assert!(!request.ids.as_ref().unwrap().starts_with(b"panic".map(u32::from).as_slice()), "as asked");
+        self.asked.lock().unwrap().push_back(request.clone());
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let open = self.open.clone();
+        let ticket = Ticket::new(move || _ = open.fetch_sub(1, Ordering::SeqCst));
+        if let Some(error) = self.fails {
+            sink(Event::Failed(error()));
+        } else if self.hangs {
+            self.held.lock().unwrap().push(sink);
+        } else if self.pace.is_zero() {
+            play(&request, (&self.answer, &self.special), (self.pace, self.dies), &mut sink);
+        } else {
+            let (answer, special, how) = (self.answer.clone(), self.special.clone(), (self.pace, self.dies));
+            thread::spawn(move || play(&request, (&answer, &special), how, &mut sink));
+        }
+        Ok(ticket)
+    }
+}
+
+impl Evaluate for Mock {
     fn read(&self, (first, second): &TextPair, _: Numbers, most: Option<usize>) -> Result<TextIds> {
         let frame = if self.frames { "^" } else { "" };
         let first = self.encode(&format!("{frame}{first}"), Reading::Text)?;
@@ -243,15 +246,17 @@ impl Service for Mock {
             return Err(Error::product(format!("{id} is no id")));
         }
         let row = |text: &TextIds| match asked {
-            Numbers::Relevance => vec![(text.ids.len() - text.first) as f32],
             Numbers::Classes => vec![0.25, 0.75],
             Numbers::Vector if text.ids.contains(&u32::from(b'x')) => vec![1.0, 0.0],
             Numbers::Vector => vec![0.0, 1.0],
+            _ => vec![(text.ids.len() - text.first) as f32],
         };
         sink(Ok(texts.iter().map(row).collect()));
         Ok(Ticket::new(|| ()))
     }
+}
 
+impl Administer for Mock {
     fn load_adapter(&self, name: &str, _: &Path) -> Result<()> {
         if name == "wrong base" {
             return Err(Error::product("an adapter of another base"));

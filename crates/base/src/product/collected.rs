@@ -1,0 +1,93 @@
+//! The events of a request, collected into whole answers.
+
+use super::answer::{Event, Generation, Stop, TokenLogprob, Usage};
+use crate::error::{Error, Result};
+
+/// A whole answer.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Log-probabilities of these, if requested.
+    pub logprobs: Vec<TokenLogprob>,
+    /// Reason why it ended.
+    pub stop: Option<Stop>,
+}
+
+/// Everything that a request's events reported.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// Log-probabilities of these, if requested.
+    pub logprobs: Vec<TokenLogprob>,
+    /// The answers.
+    pub answers: Vec<Answer>,
+    /// Resources used, once the request is done.
+    pub usage: Option<Usage>,
+    /// Error of a request that failed.
+    pub failed: Option<Error>,
+}
+
+impl Collected {
+    /// Begins with this number of empty answers.
+    pub fn of(answers: usize) -> Collected {
+        Collected { answers: vec![Answer::default(); answers], ..Collected::default() }
+    }
+
+    /// Adds an event.
+    pub fn push(&mut self, event: Event) {
+        match event {
+            Event::Started { prompt, logprobs, .. } => (self.prompt, self.logprobs) = (prompt, logprobs),
+            Event::Piece { answer, text, ids, logprobs } => {
+                let answer = self.answer(answer);
+                answer.text.push_str(&text);
+                answer.ids.extend(ids);
+                answer.logprobs.extend(logprobs);
+            }
+            Event::Ended { answer, stop } => self.answer(answer).stop = Some(stop),
+            Event::Done(usage) => self.usage = Some(usage),
+            Event::Failed(error) => self.failed = Some(error),
+        }
+    }
+
+    fn answer(&mut self, at: usize) -> &mut Answer {
+        if self.answers.len() <= at {
+            self.answers.resize_with(at + 1, Answer::default);
+        }
+        &mut self.answers[at]
+    }
+
+    /// Returns whether the last event has come.
+    pub fn is_over(&self) -> bool {
+        self.usage.is_some() || self.failed.is_some()
+    }
+
+    /// The finished answers.
+    ///
+    /// # Errors
+    /// The request failed, or ended without its last event.
+    pub fn generations(self) -> Result<Vec<Generation>> {
+        let usage = match (self.failed, self.usage) {
+            (Some(error), _) => return Err(error),
+            (None, None) => return Err(abandoned()),
+            (None, Some(usage)) => usage,
+        };
+        let one = |answer: Answer| Generation {
+            text: answer.text,
+            ids: answer.ids,
+            stop: answer.stop.unwrap_or(Stop::Receiver),
+            prompt_tokens: usage.prompt_tokens,
+            prefill_s: usage.prefill_s,
+            decode_s: usage.decode_s,
+        };
+        Ok(self.answers.into_iter().map(one).collect())
+    }
+}
+
+/// Error of a request whose model failed before the last event.
+pub(super) fn abandoned() -> Error {
+    Error::product("the model failed while it worked on this request")
+}

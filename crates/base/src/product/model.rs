@@ -1,0 +1,86 @@
+//! A language model asked by one caller, who waits.
+
+use super::answer::Generation;
+use super::request::GenerateRequest;
+use super::service::{Evaluate, Generate, Numbers, Service};
+use crate::error::Result;
+
+/// A language model asked by one caller, who waits for the results: an engine on the caller's own thread, or a
+/// [`Service`] behind a queue.
+pub trait LanguageModel {
+    /// Maximum length of a text with its answer, in tokens.
+    fn max_tokens(&self) -> usize;
+
+    /// Answers several requests, computed together; returns each request's answers, in order.
+    ///
+    /// # Errors
+    /// The first request that is refused or fails.
+    fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>>;
+
+    /// Computes numbers of texts given as token ids, in one pass over each.
+    ///
+    /// # Errors
+    /// A text that is empty, too long, or has unknown ids; numbers that are not finite.
+    fn look(&self, texts: &[Vec<u32>], at: Numbers) -> Result<Vec<Vec<f32>>>;
+
+    /// Log-likelihoods of continuations, each given its context.
+    ///
+    /// # Errors
+    /// Those of [`look`](LanguageModel::look); an empty context is one, since its next token has no probability.
+    fn log_likelihoods(&self, texts: &[Continuation]) -> Result<Vec<LogLikelihood>> {
+        let ids: Vec<Vec<u32>> =
+            texts.iter().map(|it| [&it.context[..], &it.continuation].concat()).collect();
+        let rows = self.look(&ids, Numbers::Logprobs)?;
+        let of = |(text, row): (&Continuation, Vec<f32>)| {
+            let own = row.chunks_exact(2).skip(text.context.len().saturating_sub(1));
+            let (logprobs, hits) = own.map(|token| (f64::from(token[0]), token[1] > 0.0)).unzip();
+            LogLikelihood { logprobs, hits }
+        };
+        Ok(texts.iter().zip(rows).map(of).collect())
+    }
+}
+
+/// Token ids of a text in two parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Continuation {
+    /// Tokens that are given; at least one.
+    pub context: Vec<u32>,
+    /// Tokens whose probability is wanted.
+    pub continuation: Vec<u32>,
+}
+
+/// Log-likelihood of a continuation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LogLikelihood {
+    /// Natural log-probability of each of its tokens.
+    pub logprobs: Vec<f64>,
+    /// For each of its tokens, whether no other is more likely.
+    pub hits: Vec<bool>,
+}
+
+impl LogLikelihood {
+    /// Natural log-probability of the whole continuation.
+    pub fn sum(&self) -> f64 {
+        self.logprobs.iter().sum()
+    }
+
+    /// Returns whether greedy generation would give the continuation.
+    pub fn is_greedy(&self) -> bool {
+        self.hits.iter().all(|hit| *hit)
+    }
+}
+
+impl<S: Service + ?Sized> LanguageModel for S {
+    fn max_tokens(&self) -> usize {
+        self.card().context_tokens
+    }
+
+    fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>> {
+        Ok(Generate::generate_while(self, requests, &|| true)?.unwrap_or_default())
+    }
+
+    fn look(&self, texts: &[Vec<u32>], at: Numbers) -> Result<Vec<Vec<f32>>> {
+        let texts = texts.iter().cloned().map(Into::into).collect();
+        Ok(Evaluate::look_while(self, texts, at, &|| true)?.unwrap_or_default())
+    }
+}

@@ -1,0 +1,142 @@
+//! A queue of a request's events between the service's thread, which must not wait, and a reader.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::answer::{Event, Sink};
+
+/// Interval at which a waiting caller is asked whether it still wants the result.
+pub(super) const POLL: Duration = Duration::from_millis(50);
+
+/// Creates the two ends of a queue. Once `most` events wait, a further piece is appended to the last waiting piece of
+/// the same answer, so that a slow reader gets larger pieces and the queue stays short.
+pub fn relay(most: usize) -> (Sink, Relay) {
+    let queue = Arc::new(Queue { state: Mutex::default(), added: Condvar::new() });
+    let writer = Writer(queue.clone());
+    let sink = Box::new(move |event| writer.push(event, most));
+    (sink, Relay(queue))
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Event>,
+    /// Set once the sink is dropped.
+    ended: bool,
+}
+
+struct Queue {
+    state: Mutex<State>,
+    added: Condvar,
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Writer(Arc<Queue>);
+
+impl Writer {
+    fn push(&self, event: Event, most: usize) {
+        let mut state = self.0.state();
+        let full = state.events.len() >= most;
+        if let Some(event) = if full { merged(state.events.back_mut(), event) } else { Some(event) } {
+            state.events.push_back(event);
+        }
+        self.0.added.notify_one();
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.added.notify_one();
+    }
+}
+
+/// Appends an event to the one before it if both are pieces of one answer; returns the event otherwise.
+fn merged(last: Option<&mut Event>, event: Event) -> Option<Event> {
+    match (last, event) {
+        (
+            Some(Event::Piece { answer, text, ids, logprobs }),
+            Event::Piece { answer: next, text: more, ids: more_ids, logprobs: more_logprobs },
+        ) if *answer == next => {
+            text.push_str(&more);
+            ids.extend(more_ids);
+            logprobs.extend(more_logprobs);
+            None
+        }
+        (_, event) => Some(event),
+    }
+}
+
+/// The reader's end of a queue.
+pub struct Relay(Arc<Queue>);
+
+impl Relay {
+    /// The next event; waits for it. `None` once all have been read and the request has ended, or once `wanted`, which
+    /// is asked several times a second, has returned false.
+    pub fn next_while(&self, wanted: &dyn Fn() -> bool) -> Option<Event> {
+        let mut state = self.0.state();
+        loop {
+            if let Some(event) = state.events.pop_front() {
+                return Some(event);
+            }
+            if state.ended || !wanted() {
+                return None;
+            }
+            state = self.0.added.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Iterator for Relay {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.next_while(&|| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::product::Stop;
+
+    fn piece(answer: usize, text: &str) -> Event {
+        Event::Piece { answer, text: text.into(), ids: vec![text.len() as u32], logprobs: Vec::new() }
+    }
+
+    #[test]
+    fn a_slow_reader_gets_larger_pieces_and_loses_nothing() {
+        let (mut sink, relay) = relay(2);
+        for event in [piece(0, "a"), piece(0, "bc"), piece(0, "def"), piece(1, "x"), piece(1, "yz")] {
+            sink(event);
+        }
+        sink(Event::Ended { answer: 0, stop: Stop::Length });
+        drop(sink);
+        let read: Vec<String> = relay
+            .map(|event| match event {
+                Event::Piece { answer, text, ids, .. } => format!("{answer}{text}{ids:?}"),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(read, ["0a[1]", "0bcdef[2, 3]", "1xyz[1, 2]", "Ended { answer: 0, stop: Length }"]);
+    }
+
+    #[test]
+    fn a_reader_waits_until_the_request_ends_or_is_not_wanted() {
+        let (mut sink, relay) = relay(2);
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            sink(piece(0, "late"));
+        });
+        assert!(relay.next_while(&|| true).is_some());
+        writer.join().unwrap();
+        assert!(relay.next_while(&|| true).is_none());
+        let (_sink, open) = super::relay(2);
+        assert!(open.next_while(&|| false).is_none());
+    }
+}
