@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_base::clock::{Clock, Deadline};
 use fathom_base::recipe::Layers;
-use fathom_base::{Score, human};
+use fathom_base::{LanguageModel, human};
 use fathom_curate::{ReadOptions, altered, group_documents, store_prefix};
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{HeldOut, Limits, NeedleSpec, Needles, bits_per_byte, find_needles, loss_of_sequences};
@@ -78,8 +78,8 @@ pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Re
         let documents = documents(request, &folder, &tokenizer, tokens, events)?;
         let context_tokens = request.tokens.unwrap_or(CONTEXT).min(tokens);
         let limits = EngineLimits { context_tokens: tokens + ANSWER_TOKENS, ..EngineLimits::default() };
-        let mut engine = Engine::new(loaded.view(), &tokenizer, limits);
-        let figures = measure(request, &mut engine, &tokenizer, &documents, [tokens, context_tokens])?;
+        let engine = Engine::new(loaded.view(), &tokenizer, limits);
+        let figures = measure(request, &engine, &tokenizer, &documents, [tokens, context_tokens])?;
         Ok(Evaluated { figures, context_tokens, trained_tokens })
     })
 }
@@ -100,7 +100,7 @@ fn check_tokens(tokens: usize, learned_positions: Option<usize>) -> Result<usize
 
 fn measure(
     request: &Request,
-    engine: &mut Engine<'_>,
+    model: &dyn LanguageModel,
     tokenizer: &Tokenizer,
     documents: &[HeldOut],
     [tokens, context]: [usize; 2],
@@ -114,31 +114,31 @@ fn measure(
         None
     } else {
         let texts = documents.iter().cloned();
-        Some(bits_per_byte(engine, tokenizer, texts, context, &limits(bits_share))?)
+        Some(bits_per_byte(model, tokenizer, texts, context, &limits(bits_share))?)
     };
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
-    let position = loss_of_sequences(engine, &ids, (tokens, tokenizer.eos()), &limits(position_share))?;
+    let position = loss_of_sequences(model, &ids, (tokens, tokenizer.eos()), &limits(position_share))?;
     let needles = match request.needle_trials {
         0 => None,
-        trials => needles(engine, tokenizer, documents, [tokens, trials], until(needle_share))?,
+        trials => needles(model, tokenizer, documents, [tokens, trials], until(needle_share))?,
     };
     Ok(Figures { bits, position, needles, ..Figures::default() })
 }
 
 fn needles(
-    engine: &mut Engine<'_>,
+    model: &dyn LanguageModel,
     tokenizer: &Tokenizer,
     documents: &[HeldOut],
     [tokens, trials]: [usize; 2],
     deadline: Option<Deadline>,
 ) -> Result<Option<Needles>> {
-    let lengths_tokens = needle_lengths(tokens, engine.max_tokens());
+    let lengths_tokens = needle_lengths(tokens, model.max_tokens());
     if lengths_tokens.is_empty() {
         return Ok(None);
     }
     let filler = needle_filler(documents.iter().map(|document| document.text.clone()));
     let spec = NeedleSpec { lengths_tokens, depths: DEPTHS.to_vec(), trials, seed: 0, filler, deadline };
-    Ok(Some(find_needles(engine, tokenizer, &spec)?))
+    Ok(Some(find_needles(model, tokenizer, &spec)?))
 }
 
 /// Returns the user's text, or the documents that the model's run held out.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fathom_base::{Flow, Generate, GenerateRequest, Generation, Prompt, Sampling, human};
+use fathom_base::{Flow, GenerateRequest, Generation, Prompt, Sampling, human};
 use fathom_engine::{Engine, Limits};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{DType, Device};
@@ -53,7 +53,7 @@ pub fn generate(
     let context_tokens = request.context_tokens.unwrap_or(spec.max_positions);
     let limits = Limits { context_tokens, ..Limits::default() };
     caught(|| {
-        let mut engine = Engine::new(loaded.view(), tokenizer, limits);
+        let engine = Engine::new(loaded.view(), tokenizer, limits);
         let room = context_tokens.min(spec.learned_positions.unwrap_or(usize::MAX));
         refuse_endless(tokenizer, prompt, room)?;
         let left = room.saturating_sub(tokenizer.encode_prompt(prompt)?.len().max(1));

@@ -1,8 +1,8 @@
 //! Measurements of a model during a run: loss by position, bits per byte, needles. Connects the engine to `eval`.
 
-use fathom_base::Score;
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events};
+use fathom_base::{LanguageModel, Numbers};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{
@@ -71,7 +71,7 @@ pub fn measure(
         chunk_tokens: 1024,
         ..EngineLimits::default()
     };
-    let mut engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
+    let engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
     let mut documents = real_ids(subject)?;
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     // A share of the time left; time that a part does not use goes to the parts after it.
@@ -82,19 +82,19 @@ pub fn measure(
         let most = (recipe.eval.tokens / extent.tokens).max(2);
         let limits = |share| Limits { documents: most, deadline: part(share) };
         let apart = (extent.tokens, subject.tokenizer.eos());
-        figures.position = loss_of_sequences(&mut engine, &documents, apart, &limits(0.12))?;
+        figures.position = loss_of_sequences(&engine, &documents, apart, &limits(0.12))?;
         let lengths = [extent.tokens, extent.context];
-        figures.context = worth_of_context(&mut engine, &documents, lengths, &limits(0.27))?;
-        figures.answers = answers(&mut engine, subject, extent, part(0.5))?;
+        figures.context = worth_of_context(&engine, &documents, lengths, &limits(0.27))?;
+        figures.answers = answers(&engine, subject, extent, part(0.5))?;
     }
     let trials = match (extent.parts, &extent.deadline) {
         (Parts::Needles, None) => recipe.eval.needle_trials.min(1),
         _ => recipe.eval.needle_trials,
     };
     let share = if extent.parts == Parts::All { 0.75 } else { 1.0 };
-    figures.needles = needles(&mut engine, subject, &documents, recipe, (extent, trials, part(share)))?;
+    figures.needles = needles(&engine, subject, &documents, recipe, (extent, trials, part(share)))?;
     if extent.parts == Parts::All {
-        figures.bits = bits(&mut engine, subject, &documents, extent)?;
+        figures.bits = bits(&engine, subject, &documents, extent)?;
     }
     log(&figures, of, metrics)?;
     Ok(figures)
@@ -135,7 +135,7 @@ pub(crate) fn real_ids(subject: &Subject<'_>) -> Result<Vec<Vec<u32>>> {
 }
 
 fn bits(
-    engine: &mut Engine<'_>,
+    model: &dyn LanguageModel,
     subject: &Subject<'_>,
     documents: &[Vec<u32>],
     extent: &Extent,
@@ -145,7 +145,7 @@ fn bits(
     }
     let limits = Limits { documents: usize::MAX, deadline: extent.deadline.clone() };
     let texts = mixed(documents, subject.tokenizer);
-    Ok(Some(bits_per_byte(engine, subject.tokenizer, texts, extent.context, &limits)?))
+    Ok(Some(bits_per_byte(model, subject.tokenizer, texts, extent.context, &limits)?))
 }
 
 /// Returns the documents in an order independent of their length, so that a short time limit still measures a mixture.
@@ -170,7 +170,7 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
         chunk_tokens: 1024,
         ..EngineLimits::default()
     };
-    let mut engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
+    let engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
     let mut left = tokens as u64;
     let some = mixed(&documents, subject.tokenizer).take_while(|document| {
         let more = left > 0;
@@ -178,12 +178,12 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
         more
     });
     let all = Limits::default();
-    Ok(Some(bits_per_byte(&mut engine, subject.tokenizer, some, context, &all)?))
+    Ok(Some(bits_per_byte(&engine, subject.tokenizer, some, context, &all)?))
 }
 
 /// Measures the model on the stores' held-out lessons; `None` without any.
 fn answers(
-    engine: &mut Engine<'_>,
+    model: &dyn LanguageModel,
     subject: &Subject<'_>,
     extent: &Extent,
     deadline: Option<Deadline>,
@@ -199,14 +199,16 @@ fn answers(
             }
             let (mut ids, mut weights) = (store.doc(doc)?, Vec::new());
             store.column_range(Column::Weight, doc, 0..ids.len(), &mut weights)?;
-            ids.truncate(engine.max_tokens());
-            let answered = engine.answers(&ids)?;
+            ids.truncate(model.max_tokens());
+            let rows = model.look(std::slice::from_ref(&ids), Numbers::Logprobs)?.concat();
+            let answered: Vec<&[f32]> = rows.chunks_exact(2).collect();
             let mut learned = Vec::new();
             for (at, weight) in weights[1..ids.len()].iter().enumerate().filter(|(_, weight)| **weight > 0.0)
             {
-                weighed += f64::from(*weight) * answered.losses[at];
-                nats += answered.losses[at];
-                hits += f64::from(u8::from(answered.hits[at]));
+                let (loss, hit) = (-f64::from(answered[at][0]), f64::from(answered[at][1]));
+                weighed += f64::from(*weight) * loss;
+                nats += loss;
+                hits += hit;
                 sums.loss += f64::from(*weight);
                 sums.tokens += 1;
                 learned.push(ids[at + 1]);
@@ -224,21 +226,21 @@ fn answers(
 }
 
 fn needles(
-    engine: &mut Engine<'_>,
+    model: &dyn LanguageModel,
     subject: &Subject<'_>,
     documents: &[Vec<u32>],
     recipe: &Recipe,
     (extent, trials, deadline): (&Extent, usize, Option<Deadline>),
 ) -> Result<Option<fathom_eval::Needles>> {
     let depths = recipe.eval.needle_depths;
-    let lengths_tokens = needle_lengths(extent.tokens, engine.max_tokens());
+    let lengths_tokens = needle_lengths(extent.tokens, model.max_tokens());
     if trials == 0 || depths == 0 || lengths_tokens.is_empty() {
         return Ok(None);
     }
     let filler = needle_filler(documents.iter().map(|ids| subject.tokenizer.decode(ids)));
     let depths = (0..depths).map(|index| index as f64 / (depths.max(2) - 1) as f64).collect();
     let spec = NeedleSpec { lengths_tokens, depths, trials, seed: recipe.run.seed, filler, deadline };
-    Ok(Some(find_needles(engine, subject.tokenizer, &spec)?))
+    Ok(Some(find_needles(model, subject.tokenizer, &spec)?))
 }
 
 /// Returns the lengths of needle prompts: powers of two times the shortest, up to `tokens`, for a model with room for

@@ -78,7 +78,6 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
             Engine::new(loaded.view(), &tokenizer, limits)
         };
         check_best(request.best, spec, &folder)?;
-        let engine = engine.at(request.best.map_or(1.0, |(_, temperature)| temperature));
         if let Some((which, deviation)) = request.responses {
             let asks = Asks { which, names: &request.labels, deviation };
             asks.check(spec.scores)?;
@@ -99,7 +98,7 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
                 );
             }
             let (key, said) = match (request.best, spec.scores) {
-                (Some((k, _)), _) => ("teacher", best(&engine, &documents, k, &model)?),
+                (Some(how), _) => ("teacher", best(&engine, &documents, how, &model)?),
                 (None, 0) => ("reference", likely(&engine, &documents, &model)?),
                 _ => ("rewards", rewards(&engine, &documents)?),
             };
@@ -186,9 +185,14 @@ fn likely(engine: &Engine<'_>, documents: &[Lesson], model: &str) -> Result<Valu
 }
 
 /// Returns the top tokens at each position of a training row; none for the first position.
-fn best(engine: &Engine<'_>, documents: &[Lesson], k: usize, model: &str) -> Result<Value> {
+fn best(
+    engine: &Engine<'_>,
+    documents: &[Lesson],
+    (k, temperature): (usize, f64),
+    model: &str,
+) -> Result<Value> {
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
-    let found = engine.best_of(&ids, k).map_err(fathom_base::Error::from)?.concat();
+    let found = engine.best_of(&ids, k, temperature).map_err(fathom_base::Error::from)?.concat();
     let column = |odd: usize| -> Vec<Vec<f32>> {
         let of = |token: &[f32]| token.iter().skip(odd).step_by(2).copied().collect();
         std::iter::once(Vec::new()).chain(found.chunks(2 * k).skip(1).map(of)).collect()

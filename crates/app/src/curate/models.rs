@@ -38,7 +38,7 @@ impl Models for Engines {
     }
 
     fn with_score(&self, settings: &ModelSettings, work: &mut WithScore<'_>) -> Result<(), Error> {
-        with_engine(settings, self.0.as_ref(), &mut |engine| work(engine))
+        with_engine(settings, self.0.as_ref(), &mut |engine| work(&*engine))
     }
 
     fn with_classify(&self, settings: &ModelSettings, work: &mut WithClassify<'_>) -> Result<(), Error> {

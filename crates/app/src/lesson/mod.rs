@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events as ev, read_events};
-use fathom_base::{GenerateRequest, Score, human};
+use fathom_base::{GenerateRequest, human};
 use fathom_curate::{default_roots, held_out_documents, store_prefix};
 use fathom_engine::{Engine, Limits};
 use fathom_text::chat::Template;
@@ -211,7 +211,7 @@ fn look(
     events.doing("asking it about functions of other crates");
     crate::error::caught(|| {
         let limits = Limits { context_tokens: 1024, chunk_tokens: 512, ..Limits::default() };
-        let mut engine = Engine::new(loaded.view(), tokenizer, limits);
+        let engine = Engine::new(loaded.view(), tokenizer, limits);
         let template = Template::from_file(&folder.join("chat_template.jinja"), tokenizer)?;
         let mut asked = Vec::new();
         for pair in held_out.iter().take(ANSWERED) {
@@ -234,7 +234,13 @@ fn look(
             let mut ids = store.doc(doc)?;
             ids.truncate(TEXT_TOKENS);
             if ids.len() > 1 {
-                nats += engine.losses(&ids)?.iter().sum::<f64>();
+                nats += engine
+                    .losses_of(std::slice::from_ref(&ids))
+                    .map_err(fathom_base::Error::from)?
+                    .concat()
+                    .iter()
+                    .map(|loss| f64::from(*loss))
+                    .sum::<f64>();
                 bytes += tokenizer.decode(&ids[1..]).len();
             }
         }

@@ -76,7 +76,9 @@ impl Needed {
     /// Computes the column's values for some documents.
     fn ask(&self, engine: &Engine<'_>, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
         if self.top_k > 0 {
-            return Ok(engine.best_of(documents, self.top_k).map_err(fathom_base::Error::from)?);
+            return Ok(engine
+                .best_of(documents, self.top_k, self.temperature)
+                .map_err(fathom_base::Error::from)?);
         }
         let losses = engine.losses_of(documents).map_err(fathom_base::Error::from)?;
         // The first token is never predicted.
@@ -189,8 +191,7 @@ pub fn column(
     let longest = (0..store.num_documents()).map(|doc| store.doc_len(doc)).max().unwrap_or(0);
     let limits = Limits { context_tokens: longest.max(1), chunk_tokens: 1024, ..Limits::default() };
     let engine =
-        Engine::new(ModelView { device: &device, model: &model, params: &params }, tokenizer, limits)
-            .at(needed.temperature);
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, tokenizer, limits);
     let mut writer = ColumnWriter::create(&store_prefix(&job.data()), *column, *made_by)?;
     let mut from = 0;
     while from < store.num_documents() {
