@@ -49,7 +49,7 @@ use state::{State, VERSION};
 
 /// Result of a save.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Saved {
+pub struct SaveStats {
     /// Bytes on disk.
     pub bytes: u64,
     /// Seconds from the request to publication.

@@ -4,7 +4,7 @@
 //!
 //! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence
 //! of [`fathom_tensor::Divergence`] at the temperature, not multiplied by the squared temperature. Distances of hidden
-//! states ([`Hidden`]) are added to it.
+//! states ([`HiddenLoss`]) are added to it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use fathom_grad::{
 use fathom_model::{LoadedModel, PackedTokens};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::hidden::Hidden;
-use crate::loaded::{Loaded, Minimised};
+use crate::hidden::HiddenLoss;
+use crate::loaded::{DeviceMicroBatch, StepObjective};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Best, CrossEntropy, Measured, Objective, TeacherUse, WeightedLoss};
+use crate::objective::{Best, CrossEntropy, LabelMetrics, Objective, TeacherUse, WeightedLoss};
 use crate::step::InStep;
 
 /// How a student learns.
@@ -34,11 +34,11 @@ pub struct Distill {
     /// Uses only the teacher's best tokens, which the micro-batch has.
     pub best: Option<Best>,
     /// Hidden states to compare as well, with a teacher that runs in the step.
-    pub hidden: Option<Hidden>,
+    pub hidden: Option<HiddenLoss>,
 }
 
 /// A teacher's outputs for a micro-batch.
-pub(crate) struct Asked {
+pub(crate) struct TeacherOutputs {
     /// Its hidden states before the head, [t, d].
     pub y: Tensor,
     /// Its residual stream, by number of blocks before it.
@@ -70,20 +70,20 @@ impl Objective for Distill {
         Some(TeacherUse { best: self.best, hidden: self.hidden.as_ref() })
     }
 
-    fn measured(&self) -> Measured {
-        Measured::Both
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::Both
     }
 }
 
 /// The teacher's side of a micro-batch, on the machine.
-pub(crate) enum Known {
+pub(crate) enum TeacherInputs {
     /// Tables of the teacher that runs in the step.
     Model(Rc<Batch>),
     /// Ids (i32) and log-probabilities (f32), [t, k], in the order of the head.
     Best([Tensor; 2]),
 }
 
-impl Known {
+impl TeacherInputs {
     /// The teacher's side of a micro-batch: `order` gives this rank's tokens in the order of its head, `tokens` their
     /// number. `None` if the objective has no teacher.
     pub fn new(
@@ -92,16 +92,16 @@ impl Known {
         micro: &MicroBatch,
         (sharing, order): (&Sharing<'_>, &dyn Fn() -> Vec<usize>),
         tokens: usize,
-    ) -> Option<Known> {
+    ) -> Option<TeacherInputs> {
         let teacher_use = how.goal.objective.teacher()?;
         let Some(Best { tokens: k, .. }) = teacher_use.best else {
             let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
             let model = &teacher?.model;
-            return Some(Known::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
+            return Some(TeacherInputs::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
         };
         if !device.machine.has_data() {
             let empty = |dtype| device.empty(tokens, k, dtype, Category::Data);
-            return Some(Known::Best([empty(DType::I32), empty(DType::F32)]));
+            return Some(TeacherInputs::Best([empty(DType::I32), empty(DType::F32)]));
         }
         let order = order();
         // A label's ids and log-probabilities alternate; a stream without labels has none.
@@ -116,20 +116,20 @@ impl Known {
         };
         let ids: Vec<i32> = column(0).iter().map(|id| *id as i32).collect();
         let ids = device.from_i32(&ids, Category::Data).reshape(tokens, k);
-        Some(Known::Best([ids, device.from_f32(tokens, k, &column(1), Category::Data)]))
+        Some(TeacherInputs::Best([ids, device.from_f32(tokens, k, &column(1), Category::Data)]))
     }
 }
 
-impl Loaded<'_> {
+impl DeviceMicroBatch<'_> {
     /// Runs the teacher over this rank's rows. This comes before the student's forward pass, so that none of the
     /// student's activations are in memory yet.
     pub fn ask(
         &self,
         device: &Device,
-        minimised: &Minimised<'_>,
+        minimised: &StepObjective<'_>,
         (places, counters): (&Places, &Counters),
-    ) -> Option<Asked> {
-        let (Some(Known::Model(batch)), Some(LoadedModel { model, params, .. })) =
+    ) -> Option<TeacherOutputs> {
+        let (Some(TeacherInputs::Model(batch)), Some(LoadedModel { model, params, .. })) =
             (&self.known, minimised.teacher)
         else {
             return None;
@@ -139,17 +139,18 @@ impl Loaded<'_> {
         let scope = Scope { device, params, batch: Tables::Shared(batch.clone()), counters: &own };
         let hidden = minimised.goal.objective.teacher().and_then(|teacher| teacher.hidden);
         let mut run = Eval::new(scope, places.tile_rows, None)
-            .with_taps(hidden.map_or_else(Vec::new, Hidden::of_teacher));
+            .with_taps(hidden.map_or_else(Vec::new, HiddenLoss::of_teacher));
         let y = model.forward(&mut run);
         let states = run.into_taps();
         let counted = own.get();
         counters.add(counted.model_flops as u64, counted.hardware_flops as u64);
-        Some(Asked { y, states, projected: Rc::default() })
+        Some(TeacherOutputs { y, states, projected: Rc::default() })
     }
 
     /// Over whose weights a teacher's head runs, if a model teaches.
-    pub fn of_teacher<'b>(&'b self, minimised: &Minimised<'b>, scope: &Scope<'b>) -> Option<Scope<'b>> {
-        let (Some(Known::Model(batch)), Some(LoadedModel { params, .. })) = (&self.known, minimised.teacher)
+    pub fn of_teacher<'b>(&'b self, minimised: &StepObjective<'b>, scope: &Scope<'b>) -> Option<Scope<'b>> {
+        let (Some(TeacherInputs::Model(batch)), Some(LoadedModel { params, .. })) =
+            (&self.known, minimised.teacher)
         else {
             return None;
         };
@@ -157,15 +158,15 @@ impl Loaded<'_> {
         Some(Scope { device: scope.device, params, batch, counters: scope.counters })
     }
 
-    /// The teacher's distributions, if the objective has a teacher; `asked` is what [`Loaded::ask`] gave.
+    /// The teacher's distributions, if the objective has a teacher; `asked` is what [`DeviceMicroBatch::ask`] gave.
     pub fn teacher<'b>(
         &'b self,
-        minimised: &Minimised<'_>,
-        (scope, asked): (Option<&'b Scope<'b>>, Option<&'b Asked>),
+        minimised: &StepObjective<'_>,
+        (scope, asked): (Option<&'b Scope<'b>>, Option<&'b TeacherOutputs>),
     ) -> Option<Teacher<'b>> {
         let TeacherUse { best, .. } = minimised.goal.objective.teacher()?;
         Some(match (&self.known, minimised.teacher, scope, asked) {
-            (Some(Known::Best([ids, logps])), ..) => {
+            (Some(TeacherInputs::Best([ids, logps])), ..) => {
                 Teacher::Best { ids, logps, rest: best.is_some_and(|best| best.rest) }
             }
             (_, Some(LoadedModel { model, .. }), Some(scope), Some(asked)) => {

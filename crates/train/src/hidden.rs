@@ -12,14 +12,14 @@ use fathom_grad::{ProjectedState, Projecting, Pull, Scope};
 use fathom_model::{Model, Spec, StateProjections};
 use fathom_tensor::{Category, DType, Device, Distance, RowDistance, Tensor};
 
-use crate::distill::Asked;
+use crate::distill::TeacherOutputs;
 use crate::error::{Error, Result};
-use crate::loaded::{Loaded, Minimised};
+use crate::loaded::{DeviceMicroBatch, StepObjective};
 use crate::step::InStep;
 
 /// The hidden states to compare.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Hidden {
+pub struct HiddenLoss {
     /// Number of blocks before the student's state and before the teacher's, ascending; 0 is the input of the first
     /// block.
     pub pairs: Vec<[usize; 2]>,
@@ -29,7 +29,7 @@ pub struct Hidden {
     pub weight: f64,
 }
 
-impl Hidden {
+impl HiddenLoss {
     /// Parses pairs of the form `student:teacher`.
     ///
     /// # Errors
@@ -105,14 +105,14 @@ pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<
     Ok(())
 }
 
-impl Loaded<'_> {
+impl DeviceMicroBatch<'_> {
     /// A callback that compares the student's hidden states with the teacher's states in `asked`, if the objective does
     /// so.
     pub fn pull(
         &self,
         (model, scope): (&Model, &Scope<'_>),
-        minimised: &Minimised<'_>,
-        asked: Option<&mut Asked>,
+        minimised: &StepObjective<'_>,
+        asked: Option<&mut TeacherOutputs>,
     ) -> Option<Pull> {
         let hidden = minimised.goal.objective.teacher()?.hidden?.clone();
         let (labels, weights) = (self.labels.ids.clone(), self.weights.clone()?);
@@ -127,15 +127,15 @@ impl Loaded<'_> {
             let row = [&labels, &weights];
             let projecting = projecting.as_ref();
             let compared =
-                Compared { hidden: &hidden, device: &device, row, sums: [&loss, &term], projecting };
+                Comparison { hidden: &hidden, device: &device, row, sums: [&loss, &term], projecting };
             compared.at(blocks, x, &mut states.borrow_mut())
         }))
     }
 }
 
 /// Inputs of a comparison.
-struct Compared<'a> {
-    hidden: &'a Hidden,
+struct Comparison<'a> {
+    hidden: &'a HiddenLoss,
     device: &'a Device,
     /// Labels and weights.
     row: [&'a Tensor; 2],
@@ -145,11 +145,11 @@ struct Compared<'a> {
     projecting: Option<&'a (Projecting, Rc<RefCell<Vec<ProjectedState>>>)>,
 }
 
-impl Compared<'_> {
+impl Comparison<'_> {
     /// The gradient with respect to the stream `x` after `blocks` blocks, if it is compared there. It takes the buffer
     /// of the teacher's state, which is removed from `states`, unless a later pair needs that state.
     fn at(&self, blocks: usize, x: &Tensor, states: &mut BTreeMap<usize, Tensor>) -> Option<Tensor> {
-        let Compared { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
+        let Comparison { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
         let (machine, each) = (&device.machine, 1.0 / hidden.pairs.len() as f64);
         let mut gradient: Option<Tensor> = None;
         for (index, [_, teacher]) in hidden.pairs.iter().enumerate().filter(|(_, pair)| pair[0] == blocks) {

@@ -14,7 +14,7 @@ use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
-use crate::loaded::{Loaded, Minimised};
+use crate::loaded::{DeviceMicroBatch, StepObjective};
 use crate::micro_batch::MicroBatch;
 use crate::objective::Goal;
 use crate::parallel::pipeline::{Lap, Pipeline, Watch};
@@ -385,10 +385,15 @@ impl Trainer {
         } = self;
         let (teacher, terms) = (teacher.as_deref(), terms.as_ref());
         let load = |index: usize| {
-            Loaded::new(ModelView { device, model, params }, teacher, micro_batches[index].borrow(), how)
+            DeviceMicroBatch::new(
+                ModelView { device, model, params },
+                teacher,
+                micro_batches[index].borrow(),
+                how,
+            )
         };
         let (places, offload) = (&how.places, offload.as_ref());
-        let minimised = Minimised { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
+        let minimised = StepObjective { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
         let (order, arrived) = (how.ranks.order, Cell::new(None));
         let watch = match (device.machine.clock(), *watch) {
             (Some(clock), _) => Watch::Planned(clock),

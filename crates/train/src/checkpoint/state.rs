@@ -169,11 +169,11 @@ pub(crate) fn fuzz(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Ended;
+    use crate::run::StageEnd;
 
     fn state() -> State {
         let files = [("model/model.safetensors".to_string(), FileState::of((7, 9)))].into();
-        let ended = Some(Ended { stage_step: 4, stage_time_s: 0.1, ..Ended::default() });
+        let ended = Some(StageEnd { stage_step: 4, stage_time_s: 0.1, ..StageEnd::default() });
         let progress =
             Progress { step: 9, stage: 1, stage_step: 0, time_s: 0.3, ended, ..Progress::default() };
         State { version: VERSION, progress, optimizer_step: 9, files, base: None }

@@ -12,7 +12,7 @@ use super::{Faults, Kind};
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
 use crate::recipe::Recipe;
-use crate::source::{Reported, Share, Source, Sources};
+use crate::source::{Share, Source, SourceReport, Sources};
 use crate::step::Trainer;
 
 /// Delay that a slow rank adds to each step.
@@ -149,7 +149,7 @@ impl Source for FaultySource {
         self.inner.wait_s()
     }
 
-    fn reported(&mut self) -> Reported {
+    fn reported(&mut self) -> SourceReport {
         self.inner.reported()
     }
 }

@@ -113,7 +113,7 @@ pub struct Draft<'a> {
 
 /// A stage's settings, with their plan.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct StageSettings {
     /// Settings of its steps.
     pub how: InStep,
     /// The plan of a step.
@@ -186,7 +186,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// Those of [`Draft::workload`].
-    pub fn settle(&self) -> Result<Settled> {
+    pub fn settle(&self) -> Result<StageSettings> {
         let mut work = self.workload()?;
         if self.recipe.activations.memory == Memory::Auto {
             // Ranks of a stage communicate during recomputation, so all of them solve for the same rank.
@@ -198,11 +198,11 @@ impl<'a> Draft<'a> {
             if let Some(solution) = solution {
                 work.how.places = solution.places.clone();
                 let plan = if same { solution.plan.clone() } else { work.plan()? };
-                return Ok(Settled { how: work.how, plan, solution: Some(solution) });
+                return Ok(StageSettings { how: work.how, plan, solution: Some(solution) });
             }
         }
         let plan = work.plan()?;
-        Ok(Settled { how: work.how, plan, solution: None })
+        Ok(StageSettings { how: work.how, plan, solution: None })
     }
 
     /// The plan of a step.
@@ -227,7 +227,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// [`Error::DoesNotFit`] with the cheapest changes that would make it fit, and those of [`Draft::workload`].
-    pub fn check(&self) -> Result<Settled> {
+    pub fn check(&self) -> Result<StageSettings> {
         let settled = self.settle()?;
         let Some((of, needed_bytes, budget_bytes)) = self.budgets.lack(&settled.plan) else {
             return Ok(settled);

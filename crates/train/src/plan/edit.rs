@@ -5,7 +5,7 @@ use std::fmt;
 
 use fathom_tensor::Label;
 
-use super::{Draft, Plan, Settled};
+use super::{Draft, Plan, StageSettings};
 use crate::error::{Error, Result};
 use crate::recipe::{Granularity, Memory, Precision, Recipe};
 
@@ -158,7 +158,7 @@ impl Draft<'_> {
     /// # Errors
     /// A stage that cannot be planned.
     pub fn why(&self) -> Result<Why> {
-        let Settled { how, plan, .. } = self.settle()?;
+        let StageSettings { how, plan, .. } = self.settle()?;
         let largest = self.at_peak(&how)?;
         let (mut best, mut fastest): (Option<Change>, Option<Change>) = (None, None);
         let fits = self.budgets.hold(&plan);

@@ -32,7 +32,7 @@ use fathom_tensor::mesh::{Ledger, Waits, Wires};
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
-pub use draft::{Budgets, Draft, Resource, Settled};
+pub use draft::{Budgets, Draft, Resource, StageSettings};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
 pub use fuzz::fuzz_config;
@@ -40,7 +40,7 @@ pub use gantt::{Bar, Gantt};
 pub(crate) use gantt::{SHOWN, shown};
 pub use growth::Growth;
 pub use lane::Lane;
-use lane::Rehearsed;
+use lane::MicroBatchCounts;
 pub(crate) use lane::renumbered;
 pub use longest::Longest;
 pub use mesh::{MeshPlan, OfRank, distinct};
@@ -245,7 +245,7 @@ impl Workload<'_> {
         }
         let started = machine.clock().map(Clock::now);
         let second = look(&mut trainer, run)?;
-        let rehearsed = Rehearsed { micro_batches: run, all: micro_batches, period };
+        let rehearsed = MicroBatchCounts { micro_batches: run, all: micro_batches, period };
         let lane = started.zip(machine.clock()).map(|(started, clock)| {
             Arc::new(Lane::of(&trainer.laps.borrow(), [started, clock.now()], &rehearsed))
         });
@@ -255,7 +255,7 @@ impl Workload<'_> {
             watch(&mut trainer, &*machine, &blank, &self.how)?;
             usage.peak_reserved = device.pool.usage().peak_reserved;
         }
-        let held = Held::of(&trainer, &self.how);
+        let held = OffloadPeaks::of(&trainer, &self.how);
         let tokens = (micro_batches * ranks.grid.dp * self.tokens) as u64;
         Ok((
             second.plan(first.as_ref().unwrap_or(&second), repeats, Rest { usage, held, tokens, lane }),
@@ -323,33 +323,33 @@ fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
 /// Parts of a plan other than the counts of its steps.
 struct Rest {
     usage: Usage,
-    held: Held,
+    held: OffloadPeaks,
     tokens: u64,
     lane: Option<Arc<Lane>>,
 }
 
 /// Peak bytes outside the machine's memory: activations on disk and on the host, and weights and optimizer state there.
-struct Held {
+struct OffloadPeaks {
     spill: u64,
     host: u64,
     state_on_disk: u64,
     state_in_host: u64,
 }
 
-impl Held {
-    fn of(trainer: &Trainer, how: &InStep) -> Held {
+impl OffloadPeaks {
+    fn of(trainer: &Trainer, how: &InStep) -> OffloadPeaks {
         let offload = trainer.offload.clone().unwrap_or_default();
         let [spill, host] = [offload.disk, offload.host]
             .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
         let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
         let (state_on_disk, state_in_host) = if how.on_disk.in_host { (0, state) } else { (state, 0) };
-        Held { spill, host, state_on_disk, state_in_host }
+        OffloadPeaks { spill, host, state_on_disk, state_in_host }
     }
 }
 
-impl Watched {
+impl StepCounts {
     /// The plan of a step like this one with `repeats` more periods, each of which is the difference from `less`.
-    fn plan(&self, less: &Watched, repeats: usize, rest: Rest) -> Plan {
+    fn plan(&self, less: &StepCounts, repeats: usize, rest: Rest) -> Plan {
         let more = |less: u128, this: u128| this + repeats as u128 * (this - less);
         let waits = waited(&less.waits, &self.waits, repeats as f64);
         let exposed_s = waits.values().sum();
@@ -376,7 +376,7 @@ impl Watched {
 }
 
 /// Counts of one step.
-struct Watched {
+struct StepCounts {
     model_flops: u128,
     hardware_flops: u128,
     replayed: u128,
@@ -392,7 +392,7 @@ fn watch(
     machine: &dyn Machine,
     batch: &[&MicroBatch],
     how: &InStep,
-) -> Result<Watched> {
+) -> Result<StepCounts> {
     // Bytes moved to disk and back, and to the host and back.
     let moved = |trainer: &Trainer| -> [u128; 2] {
         let host = trainer.offload.as_ref().and_then(|offload| offload.host.as_ref()).map(Spill::stats);
@@ -421,7 +421,7 @@ fn watch(
     for (key, old) in &ledger.waits {
         waits.entry(key.clone()).and_modify(|seconds| *seconds -= old);
     }
-    Ok(Watched {
+    Ok(StepCounts {
         model_flops: counted.model_flops,
         hardware_flops: counted.hardware_flops,
         replayed: counted.replayed,

@@ -29,7 +29,7 @@ use super::mesh_places::{self, MeshPlaces};
 use super::mesh_settings::settings;
 use super::mesh_states::{MeshState, states};
 use super::needs::Needs;
-use super::solve::Known;
+use super::solve::FiguresByTable;
 use super::{Budgets, Draft, Workload};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
@@ -76,7 +76,7 @@ pub(super) enum Origin {
     /// A preset of [`presets`], by index.
     Preset(usize),
     /// The memory solver: number of runs, its memory budget, and the known figures of the mesh.
-    Solver(usize, u64, Arc<Mutex<Known>>),
+    Solver(usize, u64, Arc<Mutex<FiguresByTable>>),
 }
 
 /// Result of the search.
@@ -129,7 +129,7 @@ fn plain(table: &MeshTable) -> MeshTable {
 }
 
 /// Result for one state of weights and optimizer.
-pub(super) struct Tried {
+pub(super) struct MeshCandidates {
     /// Candidates that were planned in full and fit, fastest first.
     pub best: Vec<Candidate>,
     /// Number of meshes that do not fit at all.
@@ -158,7 +158,7 @@ impl<'a> Draft<'a> {
                 say(&format!("no mesh fits so far; now with {}", state.name));
             }
             let tried = self.try_state(&meshes, &state, FINALISTS);
-            let Tried { mut best, too_large, planned, nearest: near } = tried;
+            let MeshCandidates { mut best, too_large, planned, nearest: near } = tried;
             all += planned;
             if let Some(rule) = decide(&mut best) {
                 return Ok(MeshSolution { best, meshes: meshes.len(), too_large, planned: all, rule });
@@ -176,13 +176,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Up to `most` meshes that fit with this state of weights and optimizer.
-    pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> Tried {
+    pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> MeshCandidates {
         let meshes = meshes.par_iter().enumerate();
         self.try_open(meshes.map(|(at, ranks)| self.open(at, *ranks, state)).collect(), most)
     }
 
     /// [`Draft::try_state`] for opened meshes.
-    pub(super) fn try_open(&self, open: Vec<Open>, most: usize) -> Tried {
+    pub(super) fn try_open(&self, open: Vec<Open>, most: usize) -> MeshCandidates {
         let (mut gone, open): (Vec<_>, Vec<_>) = open.into_iter().partition(Open::is_exhausted);
         let (data, alone): (Vec<_>, Vec<_>) = open.into_iter().partition(|open| open.grid.dp > 1);
         let (mut best, mut failed) = (Vec::new(), Vec::new());
@@ -203,7 +203,7 @@ impl<'a> Draft<'a> {
         };
         let too_large =
             gone.par_iter_mut().filter_map(|open| (!self.fits_at_all(open)).then_some(())).count();
-        Tried { best, too_large, planned: gone.iter().map(|open| open.planned).sum(), nearest }
+        MeshCandidates { best, too_large, planned: gone.iter().map(|open| open.planned).sum(), nearest }
     }
 
     /// The first candidates that fit when planned in full, one per mesh; those that do not fit are added to `failed`.
@@ -278,7 +278,7 @@ impl<'a> Draft<'a> {
     fn with_memory_solved(
         &self,
         candidate: &Candidate,
-        (memory, asked, known): (u64, usize, Arc<Mutex<Known>>),
+        (memory, asked, known): (u64, usize, Arc<Mutex<FiguresByTable>>),
     ) -> Option<Candidate> {
         if candidate.places.keeps_all() {
             return None;

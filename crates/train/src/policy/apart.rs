@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use serde_json::{Map, Value};
 
-use super::reward::{Answered, Reward};
+use super::reward::{Reward, RewardInput};
 
 /// A score for each answer, `None` for those that do not count; or an error message.
 pub type Numbers = Result<Vec<Option<f64>>, String>;
@@ -23,9 +23,9 @@ pub struct Answer {
     ended: bool,
 }
 
-impl From<Answered<'_>> for Answer {
-    fn from(of: Answered<'_>) -> Answer {
-        let Answered { row, prompt, text, messages, earned, tokens, ended } = of;
+impl From<RewardInput<'_>> for Answer {
+    fn from(of: RewardInput<'_>) -> Answer {
+        let RewardInput { row, prompt, text, messages, earned, tokens, ended } = of;
         let (row, messages) = (row.clone(), messages.to_vec());
         Answer { row, prompt: prompt.into(), text: text.into(), messages, earned, tokens, ended }
     }
@@ -33,9 +33,9 @@ impl From<Answered<'_>> for Answer {
 
 impl Answer {
     /// The view that rewards take.
-    pub fn seen(&self) -> Answered<'_> {
+    pub fn seen(&self) -> RewardInput<'_> {
         let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
-        Answered { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
+        RewardInput { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
     }
 }
 
@@ -83,7 +83,7 @@ impl Apart {
 }
 
 impl Reward for Apart {
-    fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+    fn score(&self, answers: &[RewardInput<'_>]) -> Numbers {
         self.ask(answers.iter().map(|answer| Answer::from(*answer)).collect()).wait()
     }
 
@@ -103,7 +103,7 @@ mod tests {
     struct Waits(Receiver<()>);
 
     impl Reward for Waits {
-        fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+        fn score(&self, answers: &[RewardInput<'_>]) -> Numbers {
             self.0.recv_timeout(Duration::from_secs(60)).map_err(|_| "was not let".to_string())?;
             Ok(answers.iter().map(|answer| (answer.tokens > 0).then_some(answer.tokens as f64)).collect())
         }
@@ -112,7 +112,7 @@ mod tests {
     struct Panics;
 
     impl Reward for Panics {
-        fn score(&self, _: &[Answered<'_>]) -> Numbers {
+        fn score(&self, _: &[RewardInput<'_>]) -> Numbers {
             panic!("a reward that panics")
         }
     }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn what_is_coming_is_what_is_asked() {
         let row = Map::new();
-        let of = |tokens| Answered {
+        let of = |tokens| RewardInput {
             row: &row,
             prompt: "p",
             text: "t",

@@ -123,17 +123,19 @@ impl Episode {
 
 /// A reply as ranks exchange it; empty for an episode that is over.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Heard {
+struct ReplyRecord {
     text: Option<String>,
     reward: Option<u64>,
     failed: Option<String>,
 }
 
-impl From<std::result::Result<Reply, String>> for Heard {
-    fn from(reply: std::result::Result<Reply, String>) -> Heard {
+impl From<std::result::Result<Reply, String>> for ReplyRecord {
+    fn from(reply: std::result::Result<Reply, String>) -> ReplyRecord {
         match reply {
-            Ok(Reply { text, reward }) => Heard { text, reward: reward.map(f64::to_bits), failed: None },
-            Err(why) => Heard { failed: Some(why), ..Heard::default() },
+            Ok(Reply { text, reward }) => {
+                ReplyRecord { text, reward: reward.map(f64::to_bits), failed: None }
+            }
+            Err(why) => ReplyRecord { failed: Some(why), ..ReplyRecord::default() },
         }
     }
 }
@@ -163,7 +165,7 @@ impl Policies {
                 Ok(episodes) => (episodes, Ok(Vec::new())),
                 Err(error) => (Vec::new(), Err(error)),
             };
-            let heard: Vec<Heard> = replica.all(&policy.device, said)?;
+            let heard: Vec<ReplyRecord> = replica.all(&policy.device, said)?;
             let over = heard.iter().all(|heard| heard.text.is_none());
             let own_heard = heard[share.start * answers..share.end * answers].to_vec();
             own = self.go_on(policy, drawn, (episodes, own_heard), turn);
@@ -207,7 +209,12 @@ impl Policies {
     }
 
     /// The environment's replies; an episode that is over gets an empty one.
-    fn replies(&self, playing: &Playing, drawn: &[(usize, u64)], episodes: &[Episode]) -> Result<Vec<Heard>> {
+    fn replies(
+        &self,
+        playing: &Playing,
+        drawn: &[(usize, u64)],
+        episodes: &[Episode],
+    ) -> Result<Vec<ReplyRecord>> {
         let going: Vec<usize> = (0..episodes.len()).filter(|at| episodes[*at].end.is_none()).collect();
         let turn = |at: &usize| {
             let (episode, prompt) = (&episodes[*at], &self.of.prompts[drawn[at / self.how.answers].0]);
@@ -224,7 +231,7 @@ impl Policies {
             }
         };
         let turns: Vec<Turn<'_>> = going.iter().map(turn).collect();
-        let mut said = vec![Heard::default(); episodes.len()];
+        let mut said = vec![ReplyRecord::default(); episodes.len()];
         if turns.is_empty() {
             return Ok(said);
         }
@@ -241,7 +248,7 @@ impl Policies {
         &self,
         policy: &Trainer,
         drawn: &[(usize, u64)],
-        (mut episodes, heard): (Vec<Episode>, Vec<Heard>),
+        (mut episodes, heard): (Vec<Episode>, Vec<ReplyRecord>),
         turn: usize,
     ) -> Result<Vec<Episode>> {
         let Some(playing) = &self.of.playing else { return Ok(episodes) };
@@ -282,7 +289,7 @@ impl Episode {
         &mut self,
         playing: &Playing,
         prompt: Option<&Conversation>,
-        heard: Heard,
+        heard: ReplyRecord,
         (last, room): (bool, usize),
     ) -> Result<()> {
         let failed_reward = playing.failed_reward.filter(|_| heard.failed.is_some());

@@ -25,7 +25,7 @@ mod schema;
 mod telling;
 mod writing;
 
-pub use advantage::{AdvantageName, Scored, advantages, gae, mean_and_deviation, overlong, whitened};
+pub use advantage::{AdvantageName, RolloutRewards, advantages, gae, mean_and_deviation, overlong, whitened};
 pub use episodes::Playing;
 pub use importance::importance;
 pub(crate) use judging::{declared, judging};

@@ -8,7 +8,7 @@ use super::apart::{Answer, Coming, Numbers};
 
 /// An answer to score.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct RewardInput<'a> {
     /// The row with its prompt.
     pub row: &'a Map<String, Value>,
     /// The prompt's text.
@@ -31,7 +31,7 @@ pub trait Reward {
     ///
     /// # Errors
     /// A message with a remedy: a row that lacks a required key, a process that fails.
-    fn score(&self, answers: &[Answered<'_>]) -> Numbers;
+    fn score(&self, answers: &[RewardInput<'_>]) -> Numbers;
 
     /// Starts to score answers on another thread, if that is possible: rewards that use the run's device cannot
     /// ([`super::apart`]).
@@ -65,7 +65,7 @@ pub struct Scores {
 ///
 /// # Errors
 /// Those of [`Reward::score`], with the reward's name.
-pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Scores, String> {
+pub fn score(parts: &[WeightedReward], answers: &[RewardInput<'_>]) -> Result<Scores, String> {
     score_coming(parts, answers, Vec::new())
 }
 
@@ -75,7 +75,7 @@ pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Score
 /// Those of [`score`].
 pub fn score_coming(
     parts: &[WeightedReward],
-    answers: &[Answered<'_>],
+    answers: &[RewardInput<'_>],
     coming: Vec<Option<Coming>>,
 ) -> Result<Scores, String> {
     let mut coming = coming.into_iter();

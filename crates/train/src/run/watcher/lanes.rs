@@ -5,7 +5,7 @@ use fathom_base::metrics::{Event, events};
 use fathom_tensor::mesh::{Axis, Grid};
 use fathom_tensor::{Category, DType, Device, Hardware};
 
-use super::{Look, Seen, Watcher};
+use super::{CompletedStep, Look, Watcher};
 use crate::error::Result;
 use crate::parallel::Ranks;
 use crate::parallel::pipeline::Lap;
@@ -28,9 +28,9 @@ pub(super) fn are_timed(device: &Device) -> bool {
 
 impl Watcher<'_> {
     /// Writes the passes of all ranks in a step into the first rank's log. All ranks call this together.
-    pub(super) fn collect_passes(&mut self, look: &Look, seen: Seen<'_>, step: u64) -> Result<()> {
+    pub(super) fn collect_passes(&mut self, look: &Look, seen: CompletedStep<'_>, step: u64) -> Result<()> {
         let Some(started) = look.since() else { return Ok(()) };
-        let Seen { trainer, stage, how } = seen;
+        let CompletedStep { trainer, stage, how } = seen;
         let device = &trainer.device;
         let waited_s = device.mesh.traffic().wait_s;
         let own = numbers(&trainer.laps.borrow(), started.elapsed().as_secs_f64(), waited_s);
