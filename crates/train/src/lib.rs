@@ -19,7 +19,10 @@ pub mod fault;
 pub mod fuzz;
 mod held_out;
 mod hidden;
+mod hidden_loss;
+mod in_step;
 mod loaded;
+mod look_ahead;
 mod micro_batch;
 mod minimised;
 mod new_model;
@@ -43,8 +46,11 @@ mod source;
 pub mod stage;
 mod state;
 mod step;
+mod teacher;
+mod teacher_inputs;
 mod terms;
 mod timeline;
+mod weights;
 
 pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
@@ -52,7 +58,8 @@ pub use checkpoint::{Base, Checkpoint, Checkpoints, SaveStats, Saving, compare_c
 pub use distill::Distill;
 pub use error::{Error, Result};
 pub use held_out::held_out;
-pub use hidden::HiddenLoss;
+pub use hidden_loss::HiddenLoss;
+pub use in_step::InStep;
 pub use micro_batch::{MicroBatch, RolloutColumns, Totals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
@@ -75,5 +82,6 @@ pub use run::{
 pub use schedule::{Decay, Schedule};
 pub use several::check_several;
 pub use source::{Share, Source, SourceReport, Sources};
-pub use state::{frozen, open_state_disk, quantizes};
-pub use step::{InStep, StepResult, Trainer};
+pub use state::open_state_disk;
+pub use step::{StepResult, Trainer};
+pub use weights::{frozen, quantizes};

@@ -10,10 +10,10 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::TeacherInputs;
+use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Goal, Noise, Weigh};
-use crate::step::InStep;
+use crate::teacher_inputs::TeacherInputs;
 
 /// Maximum tokens per chunk of the context-parallel layout if layers have different windows: the layout balances the
 /// sum of their areas, and small chunks balance nearly each of them. Otherwise chunks are as large as balance allows,

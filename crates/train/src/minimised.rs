@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fathom_tensor::Distance;
 
 use crate::distill::Distill;
-use crate::hidden::HiddenLoss;
+use crate::hidden_loss::HiddenLoss;
 use crate::objective::{Best, CrossEntropy, Dft, Objective};
 use crate::preference::{Divergence, KtoObjective, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings};
 use crate::recipe::{

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use fathom_grad::{CrossEntropyLoss, TileLoss};
 use fathom_model::{Quantization, Spec, TrainableWeights};
 
-use crate::hidden::HiddenLoss;
+use crate::hidden_loss::HiddenLoss;
 use crate::micro_batch::MicroBatch;
 use crate::reference::Refers;
 

@@ -4,9 +4,9 @@ use fathom_grad::{Counters, Eval, Scope, Tables, TileLoss};
 use fathom_model::ModelView;
 use fathom_tensor::Tensor;
 
+use crate::in_step::InStep;
 use crate::loaded::DeviceMicroBatch;
 use crate::micro_batch::MicroBatch;
-use crate::step::InStep;
 
 /// The model to run, and how its steps are run.
 #[derive(Clone, Copy)]

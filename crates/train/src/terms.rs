@@ -5,9 +5,9 @@ use fathom_model::Model;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::distill::TeacherOutputs;
 use crate::loaded::{DeviceMicroBatch, StepObjective};
 use crate::objective::{Answers, LabelMetrics, ObjectiveSum, Weigh, WeightedLoss};
+use crate::teacher::TeacherOutputs;
 
 /// A term with weights of this rank's tokens, and where its losses go, both in the order of the head.
 fn in_head<'a>(term: &'a WeightedLoss, weights: Option<Tensor>, losses: Option<&Tensor>) -> LossTerm<'a> {

@@ -11,8 +11,8 @@ use fathom_app::{Silent, library, train};
 use fathom_cpu::Cpu;
 use fathom_grad::Sharding;
 use fathom_tensor::Device;
-use fathom_train::policy::apart::{Apart, Numbers};
-use fathom_train::policy::reward::{Reward, RewardInput};
+use fathom_train::policy::apart::Apart;
+use fathom_train::policy::reward::{Numbers, Reward, RewardInput};
 use fathom_train::{Outcome, Refers};
 use serde_json::Value;
 

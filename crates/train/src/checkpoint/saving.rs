@@ -13,10 +13,10 @@ use fathom_model::{Export, Hurry, rank_file};
 use fathom_tensor::{Device, Share};
 
 use super::files::{
-    announce, aside_name, io, read_files, remove, step_name, sync_folder, write_json, write_state,
+    FileState, Files, announce, aside_name, io, read_files, remove, step_name, sync_folder, write_json,
 };
-use super::state::{FileState, Files, State, VERSION};
-use super::{Checkpoints, LATEST, NEXT, SaveStats};
+use super::folder::{Checkpoints, LATEST, NEXT};
+use super::state::{State, VERSION, write_state};
 use crate::agree::{outcome, until};
 use crate::error::{Error, Result};
 use crate::run::Progress;
@@ -282,4 +282,13 @@ impl Drop for Saving {
         self.verdict = None;
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// Result of a save.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SaveStats {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Seconds from the request to publication.
+    pub seconds: f64,
 }

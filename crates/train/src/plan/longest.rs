@@ -2,7 +2,8 @@
 
 use fathom_tensor::SUM_CHUNK;
 
-use super::{Budgets, Draft, Edit, Plan, StageSettings};
+use super::figures::Plan;
+use super::{Budgets, Draft, Edit, StageSettings};
 use crate::error::{Error, Result};
 use crate::recipe::Memory;
 

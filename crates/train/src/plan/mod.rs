@@ -3,9 +3,13 @@
 //! [`plan`] runs one step. [`Draft`] is a stage of a recipe that can be planned, changed and planned again: for the
 //! longest sequence that fits, for the change that lowers the peak most, and for the fastest table of places.
 
+mod budgets;
+mod candidate;
 mod draft;
 mod drift;
 mod edit;
+mod figures;
+mod fullest;
 mod fuzz;
 mod gantt;
 mod growth;
@@ -19,6 +23,7 @@ mod mesh_places;
 mod mesh_settings;
 mod mesh_states;
 mod needs;
+mod resource;
 mod solve;
 mod solve_mesh;
 mod table;
@@ -32,7 +37,9 @@ use fathom_tensor::mesh::{Ledger, Waits, Wires};
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
-pub use draft::{Budgets, Draft, Resource, StageSettings};
+pub use budgets::Budgets;
+pub use candidate::Candidate;
+pub use draft::{Draft, StageSettings};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
 pub use fuzz::fuzz_config;
@@ -46,73 +53,17 @@ pub use longest::Longest;
 pub use mesh::{MeshPlan, OfRank, distinct};
 pub use mesh_places::MeshPlaces;
 pub use mesh_states::MeshState;
+pub use resource::Resource;
 pub use solve::{Instead, Row, Solution};
-pub use solve_mesh::{Candidate, MeshSolution, Say};
+pub use solve_mesh::{MeshSolution, Say};
 
 use crate::error::Result;
+use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
 use crate::policy;
 use crate::state::planned_trainers;
-use crate::step::{InStep, Trainer};
-
-/// Needs of a step.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Peaks of the pool, to the byte.
-    pub usage: Usage,
-    /// FLOPs of one step, attention counted once under its mask.
-    pub model_flops: u128,
-    /// FLOPs that are executed, including recompute.
-    pub hardware_flops: u128,
-    /// Operations that are recomputed in the backward pass.
-    pub replayed: u128,
-    /// Peak bytes on disk: the sizes of the files of activations, weights and optimizer state.
-    pub disk_peak_bytes: u64,
-    /// The part of the disk peak used for activations.
-    pub spill_peak_bytes: u64,
-    /// Bytes written to disk and read from it, in one step.
-    pub disk_bytes: u64,
-    /// Peak bytes on the host.
-    pub host_peak_bytes: u64,
-    /// The part of the host peak used for weights and optimizer state.
-    pub host_state_bytes: u64,
-    /// Bytes moved to the host and back, in one step.
-    pub host_bytes: u64,
-    /// Bytes that the rank sends in one step, by axis and collective.
-    pub wires: Wires,
-    /// Predicted seconds of a step that the rank waits for messages, by axis and collective, without waits for other
-    /// pipeline stages.
-    pub waits: Waits,
-    /// Tokens of a step over all ranks.
-    pub tokens: u64,
-    /// Predicted seconds of a step; `None` if the profile has no rates.
-    pub times: Option<Times>,
-    /// Times of its parts, for the simulation of all stages.
-    pub lane: Option<Arc<Lane>>,
-}
-
-impl Plan {
-    /// Predicted seconds of a step.
-    pub fn step_s(&self) -> Option<f64> {
-        self.times.map(|times| times.elapsed_s())
-    }
-
-    /// Predicted tokens per second.
-    pub fn tokens_per_s(&self) -> Option<f64> {
-        Some(self.tokens as f64 / self.step_s()?)
-    }
-}
-
-/// Memory events of a step to record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// None.
-    Nothing,
-    /// Those needed to determine what is live at the peak.
-    Peak,
-    /// All of them.
-    Timeline,
-}
+use crate::step::Trainer;
+pub use figures::{Plan, Record};
 
 /// How a plan is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

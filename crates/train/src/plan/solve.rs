@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use fathom_grad::{Place, Places};
 use rayon::prelude::*;
 
+use super::figures::Plan;
 use super::table::{Choices, Table, UNITS};
-use super::{Budgets, Plan, Workload};
+use super::{Budgets, Workload};
 use crate::error::{Error, Result};
 
 /// The solver's choice, and the costs of its alternatives.

@@ -2,56 +2,9 @@
 //! written ahead while the next one is written and steps are taken.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
-use serde_json::{Map, Value};
-
-use super::reward::{Reward, RewardInput};
-
-/// A score for each answer, `None` for those that do not count; or an error message.
-pub type Numbers = Result<Vec<Option<f64>>, String>;
-
-/// An owned answer that can be sent to another thread.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    row: Map<String, Value>,
-    prompt: String,
-    text: String,
-    messages: Vec<Value>,
-    earned: Option<f64>,
-    tokens: usize,
-    ended: bool,
-}
-
-impl From<RewardInput<'_>> for Answer {
-    fn from(of: RewardInput<'_>) -> Answer {
-        let RewardInput { row, prompt, text, messages, earned, tokens, ended } = of;
-        let (row, messages) = (row.clone(), messages.to_vec());
-        Answer { row, prompt: prompt.into(), text: text.into(), messages, earned, tokens, ended }
-    }
-}
-
-impl Answer {
-    /// The view that rewards take.
-    pub fn seen(&self) -> RewardInput<'_> {
-        let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
-        RewardInput { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
-    }
-}
-
-/// Scores that are still being computed.
-#[derive(Debug)]
-pub struct Coming(Receiver<Numbers>);
-
-impl Coming {
-    /// Waits for the scores.
-    ///
-    /// # Errors
-    /// Those of the reward.
-    pub fn wait(self) -> Numbers {
-        self.0.recv().unwrap_or_else(|_| Err("panicked; its message is above".into()))
-    }
-}
+use super::reward::{Answer, Coming, Numbers, Reward, RewardInput};
 
 /// A request to the thread, and the channel for its result.
 type Ask = (Arc<[Answer]>, Sender<Numbers>);
@@ -94,7 +47,10 @@ impl Reward for Apart {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::Receiver;
     use std::time::Duration;
+
+    use serde_json::Map;
 
     use super::*;
     use crate::policy::reward::{WeightedReward, score, score_coming};

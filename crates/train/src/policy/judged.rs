@@ -4,8 +4,8 @@ use fathom_grad::CrossEntropyLoss;
 
 use super::kept::ScoredRollout;
 use super::pack::{Doc, nothing, stream};
+use super::policies::Policies;
 use super::replicas::{Replica, fetches, rings};
-use super::rollouts::Policies;
 use super::{AdvantageName, mean_and_deviation};
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::episodes::Episode;
+use super::episode::Episode;
 use super::pack::Doc;
 
 /// Serializes bytes as base64 text.

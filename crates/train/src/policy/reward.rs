@@ -1,10 +1,9 @@
 //! Rewards that score answers, and their weighted sum.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use serde_json::{Map, Value};
-
-use super::apart::{Answer, Coming, Numbers};
 
 /// An answer to score.
 #[derive(Clone, Copy, Debug)]
@@ -102,4 +101,49 @@ pub fn score_coming(
     scores.wrong = (0..answers.len()).filter(|at| wrong[*at]).collect();
     scores.sums.iter_mut().zip(&wrong).filter(|(_, wrong)| **wrong).for_each(|(sum, _)| *sum = f64::NAN);
     Ok(scores)
+}
+
+/// A score for each answer, `None` for those that do not count; or an error message.
+pub type Numbers = Result<Vec<Option<f64>>, String>;
+
+/// An owned answer that can be sent to another thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    row: Map<String, Value>,
+    prompt: String,
+    text: String,
+    messages: Vec<Value>,
+    earned: Option<f64>,
+    tokens: usize,
+    ended: bool,
+}
+
+impl From<RewardInput<'_>> for Answer {
+    fn from(of: RewardInput<'_>) -> Answer {
+        let RewardInput { row, prompt, text, messages, earned, tokens, ended } = of;
+        let (row, messages) = (row.clone(), messages.to_vec());
+        Answer { row, prompt: prompt.into(), text: text.into(), messages, earned, tokens, ended }
+    }
+}
+
+impl Answer {
+    /// The view that rewards take.
+    pub fn seen(&self) -> RewardInput<'_> {
+        let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
+        RewardInput { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
+    }
+}
+
+/// Scores that are still being computed.
+#[derive(Debug)]
+pub struct Coming(pub(super) Receiver<Numbers>);
+
+impl Coming {
+    /// Waits for the scores.
+    ///
+    /// # Errors
+    /// Those of the reward.
+    pub fn wait(self) -> Numbers {
+        self.0.recv().unwrap_or_else(|_| Err("panicked; its message is above".into()))
+    }
 }

@@ -9,45 +9,28 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_model::Rollout;
 use fathom_tensor::mesh::Mesh;
 use fathom_text::Rng;
-use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
-use super::apart::Coming;
-use super::episodes::{Episode, Playing};
+use super::episode::Episode;
 use super::importance::weigh;
 use super::kept::{Group, Pending, ScoredRollout, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
+use super::policies::{Policies, Rolling};
 use super::replicas::{dealt, rings};
-use super::reward::WeightedReward;
 use super::{RolloutRewards, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::policy::AdvantageName;
-use crate::recipe::{KlIn, PolicyName, Recipe, RlTable};
+use crate::recipe::{KlIn, PolicyName, Recipe};
 use crate::source::{Share, Source, SourceReport, Sources, fill};
 use crate::stage;
-use crate::step::{InStep, Trainer};
+use crate::step::Trainer;
 
 /// Keys of the two kinds of random numbers, in addition to the run's seed.
 const ORDER: u64 = 1;
 const DRAWS: u64 = 2;
-
-/// Everything that rollouts are made from.
-pub struct Rolling {
-    /// All prompts.
-    pub prompts: Vec<Prompt>,
-    /// Identifies the prompts: it changes with the file, tokenizer or template.
-    pub fingerprint: String,
-    /// Writes the answers.
-    pub rollout: Box<dyn Rollout>,
-    /// The rewards.
-    pub rewards: Vec<WeightedReward>,
-    /// The environment for answers of several turns, if any.
-    pub playing: Option<Playing>,
-}
 
 /// Creates the sources of a run that learns from rewards.
 #[derive(Clone)]
@@ -101,29 +84,6 @@ impl Sources for Rollouts {
     fn round(&self, recipe: &Recipe) -> u64 {
         recipe.rl.steps() as u64
     }
-}
-
-/// The source of a stage.
-pub(super) struct Policies {
-    pub(super) of: Rc<Rolling>,
-    pub(super) how: RlTable,
-    pub(super) room: Room,
-    /// Maximum number of tokens of a prompt with its answer.
-    pub(super) seq_tokens: usize,
-    /// If set, streams are padded, with positions as in samples of this many tokens.
-    filled: Option<usize>,
-    /// Settings for evaluating answers with models.
-    pub(super) asking: InStep,
-    seed: u64,
-    shuffle: bool,
-    cursor: Cursor,
-    pending: Option<Pending>,
-    /// Answers of the next rollout, if they are written ahead; without rewards until they are used.
-    next: Option<ScoredRollout>,
-    /// Its rewards that are still being computed, by reward.
-    pub(super) coming: Vec<Option<Coming>>,
-    pub(super) reported: SourceReport,
-    wait_s: f64,
 }
 
 impl Source for Policies {

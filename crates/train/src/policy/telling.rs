@@ -2,10 +2,10 @@
 
 use fathom_base::metrics::events;
 
-use super::episodes::End;
+use super::episode::End;
 use super::kept::ScoredRollout;
 use super::mean_and_deviation;
-use super::rollouts::Policies;
+use super::policies::Policies;
 use crate::source::SourceReport;
 
 /// Maximum bytes of a prompt or answer in the log.

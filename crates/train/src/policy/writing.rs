@@ -7,13 +7,12 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::apart::{Answer, Coming};
-use super::episodes::{End, Episode};
+use super::episode::{End, Episode};
 use super::kept::{Group, ScoredRollout};
 use super::overlong;
+use super::policies::Policies;
 use super::replicas::{Replica, gathered};
-use super::reward::{RewardInput, score_coming};
-use super::rollouts::Policies;
+use super::reward::{Answer, Coming, RewardInput, score_coming};
 use crate::error::{Error, Result};
 use crate::recipe::NanName;
 use crate::step::Trainer;

@@ -19,6 +19,7 @@ use fathom_text::loader::Cursor;
 
 use super::{Progress, Rebuild, StageTime};
 use crate::error::{Error, Result};
+use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
 use crate::offload::{self, OpenEngines, Room};
 use crate::picture::Subject;
@@ -26,7 +27,7 @@ use crate::plan::{StageSettings, Workload};
 use crate::recipe::Recipe;
 use crate::source::{Shape, Share, Source, SourceReport, Sources};
 use crate::stage;
-use crate::step::{InStep, StepResult, Trainer};
+use crate::step::{StepResult, Trainer};
 use pace::TimedStep;
 use timed::{Length, TimeLimits};
 

@@ -3,7 +3,7 @@
 
 use fathom_base::metrics::{Event, events};
 use fathom_tensor::mesh::{Axis, Grid};
-use fathom_tensor::{Category, DType, Device, Hardware};
+use fathom_tensor::{Category, DType};
 
 use super::{CompletedStep, Look, Watcher};
 use crate::error::Result;
@@ -19,12 +19,6 @@ const MOST_LANES: usize = 32;
 const HEAD: usize = 5;
 /// Numbers per pass: start, end, waited.
 const EACH: usize = 3;
-
-/// True if passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
-/// work is done.
-pub(super) fn are_timed(device: &Device) -> bool {
-    device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor
-}
 
 impl Watcher<'_> {
     /// Writes the passes of all ranks in a step into the first rank's log. All ranks call this together.

@@ -6,14 +6,16 @@ use std::time::Instant;
 use fathom_base::metrics::{Event, events};
 use fathom_base::rss;
 use fathom_tensor::Device;
+use fathom_tensor::Hardware;
 
 use super::Watcher;
 use crate::error::Result;
+use crate::in_step::InStep;
 use crate::plan::drift;
 use crate::run::stepper::StepInput;
 use crate::run::{Hooks, Progress};
 use crate::source::SourceReport;
-use crate::step::{InStep, StepResult, Trainer};
+use crate::step::{StepResult, Trainer};
 
 /// A step whose results have not been read yet.
 pub(in crate::run) struct Pending {
@@ -90,7 +92,7 @@ impl Watcher<'_> {
         if closely {
             self.record(trainer);
         }
-        let since = (closely && super::lanes::are_timed(&trainer.device)).then_some(started);
+        let since = (closely && are_timed(&trainer.device)).then_some(started);
         let profile = closely && self.recipe.run.profile;
         trainer.counters.reset_on(profile, &trainer.device.machine);
         let waited_s = trainer.device.mesh.traffic().wait_s;
@@ -240,4 +242,10 @@ fn means(names: &[&str], sums: &[u8]) -> BTreeMap<String, f64> {
     });
     let named = names.iter().map(|name| (*name).to_string()).zip(pairs);
     named.filter(|(_, mean)| mean.is_finite()).collect()
+}
+
+/// True if passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
+/// work is done.
+pub(super) fn are_timed(device: &Device) -> bool {
+    device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor
 }
