@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         ["check-quickstart", dir] => Ok(quickstart::check(dir.as_ref())),
         ["gpu-check"] => gpu_sources::run(),
         ["gpu-check", "--if-changed"] => gpu_sources::run_if_changed(),
-        ["gpu-run", ref words @ ..] => gpu_run::Asked::parse(words).and_then(|asked| gpu_run::run(&asked)),
+        ["gpu-run", ref words @ ..] => gpu_run::Args::parse(words).and_then(|args| gpu_run::run(&args)),
         ["lessons"] => lessons::run(),
         ["soak", model, aborts, minutes] => both(aborts, minutes).and_then(|(a, m)| soak::run(model, a, m)),
         ["marathon", model, minutes] => both("0", minutes).and_then(|(_, m)| soak::marathon::run(model, m)),

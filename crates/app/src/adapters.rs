@@ -29,7 +29,7 @@ struct Of {
     xxh3_128: String,
     /// Quantization of the base in the run, unless it was kept as in its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    held: Option<Held>,
+    held: Option<BaseQuantization>,
     /// Keys of the base's configuration that the run changed: rotary positions stretched by its stages.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     config: Map<String, Value>,
@@ -66,7 +66,7 @@ fn stretched(base: &Spec, own: &Spec) -> Result<Map<String, Value>> {
 
 /// Quantization of the weights that a run did not train.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub(crate) struct Held {
+pub(crate) struct BaseQuantization {
     quantization: QuantizationName,
     double_quant: bool,
     /// Name patterns of weights that were trained in full and therefore not quantized.
@@ -74,19 +74,19 @@ pub(crate) struct Held {
     trained: Vec<String>,
 }
 
-impl Held {
+impl BaseQuantization {
     /// Returns the quantization of a declared model; `None` if it cannot be recorded in an adapter's folder.
-    fn of(model: &Model) -> Option<Held> {
+    fn of(model: &Model) -> Option<BaseQuantization> {
         let Quantization { format, double, trained } = model.quantized.as_ref()?;
         let quantization = format.name().parse().ok()?;
-        Some(Held { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
+        Some(BaseQuantization { quantization, double_quant: *double, trained: trained.patterns().to_vec() })
     }
 
     /// Returns the quantization that all of these adapters (folders or runs) share, or `None` if they differ. Adapters
     /// written by other programs are ignored; unreadable ones are refused later, when they are loaded.
-    pub(crate) fn of_all<'a>(adapters: impl IntoIterator<Item = &'a PathBuf>) -> Option<Held> {
+    pub(crate) fn of_all<'a>(adapters: impl IntoIterator<Item = &'a PathBuf>) -> Option<BaseQuantization> {
         let said = |adapter: &PathBuf| Some(read(&adapter_folder(adapter).ok()?).ok()??.held);
-        let all: Vec<Option<Held>> = adapters.into_iter().filter_map(said).collect();
+        let all: Vec<Option<BaseQuantization>> = adapters.into_iter().filter_map(said).collect();
         let same = all.iter().all(|held| Some(held) == all.first());
         all.into_iter().next().flatten().filter(|_| same)
     }
@@ -135,7 +135,7 @@ pub(crate) fn write(
     if let Some(base) = base {
         let Base { folder: of, xxh3_128 } = Base::of(base)?;
         let config = stretched(&open_config(base)?.0, &model.spec)?;
-        let of = Of { folder: of, xxh3_128, held: Held::of(model), config };
+        let of = Of { folder: of, xxh3_128, held: BaseQuantization::of(model), config };
         let text = format!("{:#}\n", serde_json::to_value(of)?);
         let path = folder.join(BASE);
         fathom_base::files::write(&path, text.as_bytes())
@@ -153,13 +153,16 @@ fn read(adapter: &Path) -> Result<Option<Of>> {
 
 /// Returns a warning if an adapter's run quantized its base in another way than it is served; `None` if they agree or
 /// the adapter does not record it.
-pub(crate) fn held_otherwise(adapter: &Path, served: Option<&Held>) -> Option<String> {
+pub(crate) fn held_otherwise(adapter: &Path, served: Option<&BaseQuantization>) -> Option<String> {
     let own = read(&adapter_folder(adapter).ok()?).ok()??.held;
     if own.as_ref() == served {
         return None;
     }
-    let same =
-        if own.as_ref().map(Held::name) == served.map(Held::name) { ", rounded otherwise" } else { "" };
+    let same = if own.as_ref().map(BaseQuantization::name) == served.map(BaseQuantization::name) {
+        ", rounded otherwise"
+    } else {
+        ""
+    };
     Some(format!(
         "{}: it was trained over {}, and the base is served as {}{same}, so answers differ a little from the run's; serve it without \
          adapters of other runs, or the merged model (fathom export), where that matters",
@@ -272,7 +275,7 @@ pub(crate) fn load(
 pub(crate) fn held_model(
     device: &Device,
     model: (&Spec, &dyn Source, DType),
-    held: Option<&Held>,
+    held: Option<&BaseQuantization>,
     fill: impl FnOnce(&Model, &mut Params) -> Result<()>,
 ) -> Result<(Model, Params)> {
     let (spec, source, dtype) = model;
@@ -286,10 +289,10 @@ fn declare(
     device: &Device,
     (spec, source): (&Spec, &dyn Source),
     (dtype, how): (DType, Use),
-    held: Option<&Held>,
+    held: Option<&BaseQuantization>,
 ) -> Result<(Model, Params)> {
     let portion = Portion::of(spec, &device.mesh, 1);
-    let quantized = held.map(Held::quantized).transpose()?.flatten();
+    let quantized = held.map(BaseQuantization::quantized).transpose()?.flatten();
     quantizes(quantized.as_ref(), spec, &portion)?;
     Ok(match how {
         Use::Plain => Model::declare_quantized(device, spec, dtype, None, (portion, quantized.as_ref())),
@@ -359,6 +362,6 @@ pub(crate) fn merged(
 }
 
 /// Returns the name of a base's quantization.
-fn named(held: Option<&Option<Held>>) -> &'static str {
-    held.and_then(Option::as_ref).map_or("the weights of its files", Held::name)
+fn named(held: Option<&Option<BaseQuantization>>) -> &'static str {
+    held.and_then(Option::as_ref).map_or("the weights of its files", BaseQuantization::name)
 }

@@ -53,7 +53,7 @@ impl Row<'_> {
 
 /// Summary of all rows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Checked {
+pub struct DataSummary {
     /// Number of valid rows.
     pub rows: usize,
     /// Number of tokens of the valid rows.
@@ -116,14 +116,14 @@ impl Stages {
 ///
 /// # Errors
 /// Files or a tokenizer that cannot be read; an invalid chat template.
-pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<Checked> {
+pub fn check(job: &Job, each: &mut dyn FnMut(Row<'_>) -> bool) -> Result<DataSummary> {
     let recipe = job.recipe();
     let given = tokenizer::given(job)?;
     let template = template(job, &given)?;
     let longest = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
     let teaching = recipe.teaching();
     let shows = template.as_ref().map(|template| template.shows().clone());
-    let (mut checked, mut docs) = (Checked { shows, ..Checked::default() }, Vec::new());
+    let (mut checked, mut docs) = (DataSummary { shows, ..DataSummary::default() }, Vec::new());
     let mut stages = Stages::new(recipe);
     let paths = fetched::rows(&recipe.data.paths, &job.data().join("fetched"), &Silent)?;
     let lessons = Lessons::new(paths, (&given, template.as_ref()), &teaching);

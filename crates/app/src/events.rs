@@ -1,7 +1,7 @@
 //! Events of a running job.
 
 use fathom_base::metrics::events;
-use fathom_train::Settled;
+use fathom_train::StageSettings;
 
 use crate::figures::Figures;
 
@@ -31,7 +31,7 @@ pub enum Event<'a> {
         /// Facts about the stage.
         stage: &'a events::Stage,
         /// Settings that its steps run with.
-        settled: &'a Settled,
+        settled: &'a StageSettings,
     },
     /// A step of training ended.
     Step {

@@ -188,7 +188,7 @@ impl Conversion {
 
 /// Summary of a conversion.
 #[derive(Clone, Debug)]
-pub struct Converted {
+pub struct ConversionSummary {
     /// Family of the model.
     pub family: String,
     /// Number of weights.
@@ -202,7 +202,7 @@ pub struct Converted {
 }
 
 /// A model on disk: its weights and their meaning.
-struct Found {
+struct DiskModel {
     spec: Spec,
     /// The files also hold a value head, which only training uses.
     values: bool,
@@ -226,7 +226,7 @@ struct Found {
 ///
 /// # Errors
 /// No model there; a folder that is not empty; a model that exceeds this machine's memory.
-pub fn export(what: &Conversion, events: &dyn Events) -> Result<Converted> {
+pub fn export(what: &Conversion, events: &dyn Events) -> Result<ConversionSummary> {
     caught(|| {
         let found = match model_folder(&what.from) {
             Ok(_) if what.is_plain() && was_rounded(&what.from)? => checkpoint(&what.from, events)?,
@@ -251,7 +251,7 @@ fn was_rounded(run: &Path) -> Result<bool> {
 ///
 /// # Errors
 /// Those of [`export`].
-pub fn import(what: &Conversion, events: &dyn Events) -> Result<Converted> {
+pub fn import(what: &Conversion, events: &dyn Events) -> Result<ConversionSummary> {
     let from = &what.from;
     if !from.join("config.json").is_file() && !gguf::is_file(from) {
         refuse!("{}: no config.json; a Hugging Face folder is needed{}", from.display(), or_on_the_hub(from));
@@ -272,12 +272,12 @@ pub(crate) fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<Generation
     Ok(GenerationConfig { bos: tokenizer.bos(), eos, ..GenerationConfig::default() })
 }
 
-fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
+fn hugging_face(folder: &Path, events: &dyn Events) -> Result<DiskModel> {
     exported::verify(folder)?;
     let opened = open(folder)?;
     note_left_out(folder, &opened, events);
     let HfFolder { spec, generation, source: weights, .. } = opened;
-    Ok(Found {
+    Ok(DiskModel {
         spec,
         values: false,
         projections: None,
@@ -294,7 +294,7 @@ fn hugging_face(folder: &Path, events: &dyn Events) -> Result<Found> {
 
 /// Opens a run's newest checkpoint, or the checkpoint in `RUN/checkpoints/step-N`. The run's recipe and the stages
 /// trained so far define its specification.
-fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
+fn checkpoint(from: &Path, events: &dyn Events) -> Result<DiskModel> {
     let (run, found) = if from.join("state.json").is_file() {
         let absolute = fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
         let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
@@ -332,7 +332,7 @@ fn checkpoint(from: &Path, events: &dyn Events) -> Result<Found> {
     let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
     let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
     let rounded = round_to(&loaded.value).map(|how| (how, found.folder().to_path_buf()));
-    Ok(Found {
+    Ok(DiskModel {
         spec,
         values,
         projections,
@@ -377,8 +377,8 @@ fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec
     Ok(spec)
 }
 
-fn convert(what: &Conversion, found: Found) -> Result<Converted> {
-    let mut done = Converted {
+fn convert(what: &Conversion, found: DiskModel) -> Result<ConversionSummary> {
+    let mut done = ConversionSummary {
         family: found.spec.family.to_string(),
         weights: 0,
         dtype: stored_type(&found.weights),
@@ -391,7 +391,7 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
                 "a GGUF file holds a whole model; export the merged model to a folder first, and that to a file"
             );
         }
-        return Ok(Converted { weights: write_gguf(&found, &what.to, how)?, ..done });
+        return Ok(ConversionSummary { weights: write_gguf(&found, &what.to, how)?, ..done });
     }
     refuse_filled(&what.to)?;
     let merges = !what.with.is_empty() || found.spec.adapter.is_some();
@@ -412,17 +412,17 @@ fn convert(what: &Conversion, found: Found) -> Result<Converted> {
     if let Some((how, checkpoint)) = found.rounded.as_ref().filter(|_| what.is_plain()) {
         let masters = Checkpoint::open(checkpoint)?.masters()?;
         let weights = write_rounded(&found, &what.to, (*how, masters), options)?;
-        return Ok(Converted { weights, rounded: QatName::of(*how), ..done });
+        return Ok(ConversionSummary { weights, rounded: QatName::of(*how), ..done });
     }
     let weights = match what.quantised {
         Some(how) => write_quantised(&found, &what.to, (how, options))?,
         None => write(found, &what.to, (options, &what.with))?,
     };
-    Ok(Converted { weights, ..done })
+    Ok(ConversionSummary { weights, ..done })
 }
 
 /// Writes only the adapter of a run.
-fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
+fn write_adapter(what: &Conversion, found: &DiskModel) -> Result<ConversionSummary> {
     if found.spec.adapter.is_none() {
         refuse!("{}: it was not trained by an adapter", what.from.display());
     }
@@ -435,7 +435,7 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
         (found.base.as_deref(), &found.trained),
     )?;
     let weights = params.num_elements();
-    Ok(Converted {
+    Ok(ConversionSummary {
         family: found.spec.family.to_string(),
         weights,
         dtype,
@@ -445,7 +445,7 @@ fn write_adapter(what: &Conversion, found: &Found) -> Result<Converted> {
 }
 
 /// Loads a model as a run trained it, including its adapter.
-fn adapted(device: &Device, found: &Found, dtype: DType) -> Result<LoadedModel> {
+fn adapted(device: &Device, found: &DiskModel, dtype: DType) -> Result<LoadedModel> {
     let scores = if found.values { 1 } else { found.spec.scores };
     let held = Spec { scores, projections: found.projections, ..found.spec.clone() };
     let (mut model, mut params) = declare(device, &held, dtype, found.quantized.as_ref());
@@ -490,7 +490,7 @@ pub(crate) fn write_model(run: &Path, adapter: &Path, events: &dyn Events) -> Re
 }
 
 /// Writes a model as a Hugging Face folder; returns its number of weights.
-fn write(found: Found, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32)])) -> Result<u64> {
+fn write(found: DiskModel, to: &Path, (options, with): (SaveOptions, &[(PathBuf, f32)])) -> Result<u64> {
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
     // Half-precision files are widened in memory, since kernels do not support f16.
     let merges = found.spec.adapter.is_some() || !with.is_empty();
@@ -533,7 +533,7 @@ fn declare(
 }
 
 /// Writes a model as a GGUF file; returns its number of weights.
-fn write_gguf(found: &Found, to: &Path, how: GgufType) -> Result<u64> {
+fn write_gguf(found: &DiskModel, to: &Path, how: GgufType) -> Result<u64> {
     if to.exists() {
         refuse!("{} exists; name another file, or remove it", to.display());
     }
@@ -548,7 +548,11 @@ fn write_gguf(found: &Found, to: &Path, how: GgufType) -> Result<u64> {
 }
 
 /// Writes a model as bitsandbytes stores it, tensor by tensor; returns its number of weights.
-fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, SaveOptions)) -> Result<u64> {
+fn write_quantised(
+    found: &DiskModel,
+    to: &Path,
+    (how, options): (QuantisedSave, SaveOptions),
+) -> Result<u64> {
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
     let copy = tokenizer_files_for(&found.tokenizer, to)?;
     let options = FolderOptions { weights: options, generation: &found.generation, copy: &copy };
@@ -559,7 +563,7 @@ fn write_quantised(found: &Found, to: &Path, (how, options): (QuantisedSave, Sav
 
 /// Writes a model trained with rounded projections in their format, from master weights; returns its number of weights.
 fn write_rounded(
-    found: &Found,
+    found: &DiskModel,
     to: &Path,
     (how, masters): (RoundTo, SafeTensors),
     options: SaveOptions,

@@ -14,7 +14,7 @@ use crate::error::{Result, caught, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
 use crate::models::{self, TextModel};
-use crate::spread::{AskedMesh, Spread};
+use crate::spread::{AskedMesh, ResolvedMesh};
 
 /// Default number of tokens of an answer, if the context has room for them.
 const MAX_TOKENS: usize = 256;
@@ -83,7 +83,7 @@ impl SplitModel<'_> {
     fn grid(&self) -> Result<Grid> {
         let opened = fathom_model::open(&models::model_folder(self.model)?)?;
         let dtype = self.dtype.unwrap_or_else(|| models::stored_dtype(&opened.source));
-        let Spread { grid, experts } = self.mesh.spread(self.machine, (&opened, dtype), None)?;
+        let ResolvedMesh { grid, experts } = self.mesh.spread(self.machine, (&opened, dtype), None)?;
         experts.iter().for_each(|experts| self.events.note(&format!("experts: {experts}")));
         Ok(grid)
     }

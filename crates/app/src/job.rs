@@ -6,7 +6,7 @@ use fathom_base::recipe::Loaded;
 use fathom_model::{Spec, StateProjections, open_config};
 use fathom_train::parallel::Ranks;
 use fathom_train::recipe::Recipe;
-use fathom_train::{Hidden, adapted, new_model, stage, train_experts};
+use fathom_train::{HiddenLoss, adapted, new_model, stage, train_experts};
 
 use crate::adapters::FOLDER;
 use crate::error::{Error, Result, refuse};
@@ -150,7 +150,7 @@ fn projections(recipe: &Recipe, spec: &Spec) -> Result<Option<StateProjections>>
     };
     let columns = read_spec(teacher)?.hidden;
     // Invalid pairs are refused when the objective is made.
-    let count = Hidden::parse(&objective.hidden_pairs).map_or(0, |pairs| pairs.len());
+    let count = HiddenLoss::parse(&objective.hidden_pairs).map_or(0, |pairs| pairs.len());
     Ok((columns != spec.hidden && count > 0).then_some(StateProjections { count, columns }))
 }
 

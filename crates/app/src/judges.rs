@@ -14,7 +14,7 @@ use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device, Meta, Profile};
 use fathom_text::Tokenizer;
 use fathom_text::chat::{Conversation, Keys, Message, Template};
-use fathom_train::policy::reward::{Answered, Reward, WeightedReward};
+use fathom_train::policy::reward::{Reward, RewardInput, WeightedReward};
 use fathom_train::policy::rules::{self, Number, RewardTable, RuleName};
 use fathom_train::policy::scores;
 use fathom_train::recipe::Recipe;
@@ -187,7 +187,7 @@ pub fn bytes(recipe: &Recipe, profile: &Profile) -> Result<u64> {
 struct Elsewhere;
 
 impl Reward for Elsewhere {
-    fn score(&self, _: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+    fn score(&self, _: &[RewardInput<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
         Err("is asked by another rank".into())
     }
 }
@@ -222,7 +222,7 @@ impl Scorer {
     /// Returns the ids of a prompt with an answer, in the form that reward models are trained on: the score is taken at
     /// the last token, which ends the text. An answer without text is therefore scored too, as in verl; TRL's PPO uses
     /// the token before it, the prompt's last.
-    fn ids(&self, answer: &Answered<'_>) -> std::result::Result<Vec<u32>, String> {
+    fn ids(&self, answer: &RewardInput<'_>) -> std::result::Result<Vec<u32>, String> {
         let (tokenizer, text) = (&self.asked.tokenizer, answer.text);
         let said = |error: fathom_text::Error| error.to_string();
         let ids = match Conversation::asked(answer.row, &Keys::default()) {
@@ -244,8 +244,8 @@ impl Scorer {
 }
 
 impl Reward for Scorer {
-    fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
-        let given = |it: &Answered<'_>| self.empty.filter(|_| it.text.is_empty());
+    fn score(&self, answers: &[RewardInput<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+        let given = |it: &RewardInput<'_>| self.empty.filter(|_| it.text.is_empty());
         let mut scores: Vec<Option<f64>> = answers.iter().map(given).collect();
         let asked = |at: &usize| scores[*at].is_none();
         let mut waiting: Vec<usize> = (0..answers.len()).filter(asked).rev().collect();
@@ -281,7 +281,7 @@ struct JudgeModel {
 
 impl JudgeModel {
     /// Returns the judge's question about an answer.
-    fn question(&self, answer: &Answered<'_>) -> std::result::Result<String, String> {
+    fn question(&self, answer: &RewardInput<'_>) -> std::result::Result<String, String> {
         let rows = self.asked.loaded.device.machine.has_data();
         put_in(&self.template, &|key| match key {
             "prompt" => Ok(Some(answer.prompt.to_string())),
@@ -355,7 +355,7 @@ fn value(row: &Map<String, Value>, key: &str) -> std::result::Result<Option<Stri
 
 impl Reward for JudgeModel {
     /// An answer for which the judge writes no number gets no score.
-    fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+    fn score(&self, answers: &[RewardInput<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
         let ids = answers.iter().map(|answer| self.ids(&self.question(answer)?));
         let ids: Vec<Vec<u32>> = ids.collect::<std::result::Result<_, _>>()?;
         let longest = ids.iter().map(Vec::len).max().unwrap_or(0) + self.max_tokens;
@@ -388,7 +388,7 @@ mod tests {
             Rc::new(Asked { loaded: LoadedModel { device, model, params }, tokenizer, template: None });
         let mut scorer = Scorer { asked, output: 0, empty: None };
         let (row, plain) = (Map::new(), ["one", "", "three"]);
-        let answer = |text| Answered {
+        let answer = |text| RewardInput {
             row: &row,
             prompt: "p",
             text,

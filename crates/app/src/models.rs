@@ -17,7 +17,7 @@ use fathom_train::parallel::Ranks;
 use fathom_train::quantizes;
 use fathom_train::recipe::Precision;
 
-use crate::adapters::{self, Held, Use};
+use crate::adapters::{self, BaseQuantization, Use};
 use crate::error::{Context, Error, Result, caught, refuse};
 use crate::events::{Events, Silent};
 use crate::exported;
@@ -100,7 +100,7 @@ pub(crate) fn load_held(
     device: &Device,
     folder: &Path,
     dtype: Option<DType>,
-    held: Option<&Held>,
+    held: Option<&BaseQuantization>,
     events: &dyn Events,
 ) -> Result<LoadedModel> {
     exported::verify(folder)?;
@@ -337,7 +337,7 @@ pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn E
 pub(crate) fn open_part(
     path: &Path,
     dtype: Option<DType>,
-    held: Option<&Held>,
+    held: Option<&BaseQuantization>,
     device: Device,
 ) -> Result<TextModel> {
     let folder = model_folder(path)?;

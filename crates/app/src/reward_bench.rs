@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fathom_text::lessons::Rows;
-use fathom_train::policy::reward::Answered;
+use fathom_train::policy::reward::RewardInput;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result, caught, refuse};
@@ -71,7 +71,7 @@ pub fn reward_bench(
         for (at, pairs) in pairs.chunks(ROWS).enumerate() {
             events.doing(&format!("scoring answers: row {}", at * ROWS + 1));
             let answers = pairs.iter().flat_map(|pair| pair.answers.iter().map(move |text| (pair, text)));
-            let answered = answers.map(|(pair, text)| Answered {
+            let answered = answers.map(|(pair, text)| RewardInput {
                 row: &pair.row,
                 prompt: &pair.prompt,
                 text,

@@ -24,7 +24,7 @@ use crate::job::Job;
 use crate::library::{layers, load};
 use crate::models::{self, TextModel};
 use crate::text::templates;
-use crate::train::{Order, Trained, train};
+use crate::train::{Order, RunOutcome, train};
 
 /// Rows per batch of generation.
 const TOGETHER: usize = 64;
@@ -42,7 +42,7 @@ struct Principle {
 ///
 /// # Errors
 /// Those of training and generation; rows without an answer of their own.
-pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Result<Trained> {
+pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Result<RunOutcome> {
     let Recipe { run, rounds, objective, model, .. } = &loaded.value;
     if !objective.method.judges() {
         return Err(loaded
@@ -69,7 +69,7 @@ pub fn run(loaded: &Loaded<Recipe>, order: &Order, events: &dyn Events) -> Resul
             events.line(&format!("round {round} of {}: {} writes answers", rounds.count, from.display()));
             let writer = Writer { loaded, job: &job, round, order, events };
             if !writer.write(&from, &pairs)? {
-                return Ok(Trained::without_report(Outcome::Interrupted));
+                return Ok(RunOutcome::without_report(Outcome::Interrupted));
             }
         }
         let trained = train(&job, order, events)?;

@@ -13,7 +13,7 @@ use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Meta, Profile};
 use fathom_train::parallel::Ranks;
 
-use crate::adapters::{self, Held};
+use crate::adapters::{self, BaseQuantization};
 use crate::crew::Crew;
 use crate::error::{Error, Result, caught};
 use crate::machine::Machine;
@@ -32,7 +32,7 @@ pub struct AskedMesh {
 
 /// Resolved mesh of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spread {
+pub struct ResolvedMesh {
     /// Sizes of the mesh.
     pub grid: Grid,
     /// Description of a tensor-parallel rank's share of a layer's experts; `None` without experts or without such
@@ -59,8 +59,8 @@ impl AskedMesh {
         &self,
         machine: &Machine,
         (opened, dtype): (&HfFolder, DType),
-        held: Option<&Held>,
-    ) -> Result<Spread> {
+        held: Option<&BaseQuantization>,
+    ) -> Result<ResolvedMesh> {
         let (AskedMesh { tp, pp, experts }, spec) = (*self, &opened.spec);
         let over = |[ep, etp]: [usize; 2]| Grid { tp, pp, ep, etp, ..Grid::default() };
         let check = |grid: Grid| Ranks { grid, ..Ranks::default() }.check(spec);
@@ -68,20 +68,20 @@ impl AskedMesh {
             let grid = over(experts);
             grid.check().map_err(|why| Error::Refused(format!("--ep and --etp: {why}")))?;
             check(grid)?;
-            return Ok(Spread::of(grid, spec, ""));
+            return Ok(ResolvedMesh::of(grid, spec, ""));
         }
         check(over([1, 1]))?;
         let Some(Moe { ffn, .. }) = spec.moe.as_ref().filter(|_| tp > 1) else {
-            return Ok(Spread::of(over([1, 1]), spec, ""));
+            return Ok(ResolvedMesh::of(over([1, 1]), spec, ""));
         };
         let fitting: Vec<[usize; 2]> = factors(tp).filter(|experts| check(over(*experts)).is_ok()).collect();
         if fitting.contains(&[tp, 1]) {
-            return Ok(Spread::of(over([tp, 1]), spec, ""));
+            return Ok(ResolvedMesh::of(over([tp, 1]), spec, ""));
         }
         if fitting.len() == 1 {
             let why =
                 format!(": neither they nor the {ffn} columns of each can be cut into {tp} or its divisors");
-            return Ok(Spread::of(over([1, 1]), spec, &why));
+            return Ok(ResolvedMesh::of(over([1, 1]), spec, &why));
         }
         let place = Crew::Threads.place(machine, self.ranks());
         let profile = machine.rank(alone(over([1, 1]), 0), place)?.machine.profile().clone();
@@ -97,13 +97,17 @@ impl AskedMesh {
             (None, Some(error)) => return Err(error),
             (None, None) => (0, Reverse(1), [1, 1]),
         };
-        Ok(Spread::of(over(chosen), spec, ": packed as they are, they take less memory than their parts"))
+        Ok(ResolvedMesh::of(
+            over(chosen),
+            spec,
+            ": packed as they are, they take less memory than their parts",
+        ))
     }
 }
 
-impl Spread {
+impl ResolvedMesh {
     /// Describes the ranks' shares of the experts; `why` explains a layout in which every rank has all of them.
-    fn of(grid: Grid, spec: &Spec, why: &str) -> Spread {
+    fn of(grid: Grid, spec: &Spec, why: &str) -> ResolvedMesh {
         let Grid { tp, ep, etp, .. } = grid;
         let experts = spec.moe.as_ref().filter(|_| tp > 1).map(|Moe { experts, ffn, .. }| {
             let (own, columns) = (experts / ep, ffn / etp);
@@ -114,7 +118,7 @@ impl Spread {
                 _ => format!("{columns} of {ffn} columns of {own} of {experts} on each rank"),
             }
         });
-        Spread { grid, experts }
+        ResolvedMesh { grid, experts }
     }
 }
 
@@ -137,7 +141,7 @@ fn weights_bytes(
     profile: &Profile,
     grid: Grid,
     (opened, dtype): (&HfFolder, DType),
-    held: Option<&Held>,
+    held: Option<&BaseQuantization>,
 ) -> Result<u64> {
     let of = |stage: usize| {
         let machine = Arc::new(Meta::new(profile.clone()));

@@ -9,7 +9,7 @@ use fathom_app::{Event, Events};
 use fathom_base::human;
 use fathom_base::metrics::events;
 use fathom_report::objective::step_line;
-use fathom_train::Settled;
+use fathom_train::StageSettings;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::listen::Plain;
@@ -137,7 +137,7 @@ impl Live {
     }
 
     /// Announces a stage.
-    fn begin(&mut self, stage: &events::Stage, settled: &Settled) {
+    fn begin(&mut self, stage: &events::Stage, settled: &StageSettings) {
         self.say(&format!(
             "stage {}: {} tokens, {}; planned peak {}",
             stage.name,

@@ -12,7 +12,7 @@ static OTHERS: AtomicBool = AtomicBool::new(false);
 /// Starts printing warnings on standard error.
 pub fn start() {
     // Only the first logger of a process is accepted; this is it.
-    if set_logger(&Printed).is_ok() {
+    if set_logger(&StderrLogger).is_ok() {
         set_max_level(LevelFilter::Warn);
     }
 }
@@ -23,9 +23,9 @@ pub fn others_too() {
     OTHERS.store(true, Ordering::Relaxed);
 }
 
-struct Printed;
+struct StderrLogger;
 
-impl Log for Printed {
+impl Log for StderrLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let own = metadata.target().starts_with("fathom");
         metadata.level() <= Level::Warn && (own || OTHERS.load(Ordering::Relaxed))

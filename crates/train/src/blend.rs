@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::held_out::held_out;
 use crate::recipe::{Blend, Recipe};
 use crate::source::{Samples, Share, Source, Sources};
-use crate::stage;
+use crate::stage::{loader_spec, shape};
 
 /// Names of the parts of the run's own corpus in a blend.
 const TEXT: &str = "text";
@@ -90,7 +90,7 @@ impl Stores {
     fn check_stage(&self, recipe: &Recipe, index: usize) -> Result<()> {
         let refuse =
             |key: &str, message: String| Error::Recipe { key: format!("stage.{index}{key}"), message };
-        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let spec = loader_spec(recipe, index, self.held_out);
         let sources = self.sources(recipe, index, &spec)?;
         if sources.is_empty() {
             let message = "there are no synthetic documents for it to draw; raise data.recall_share";
@@ -201,7 +201,7 @@ impl Stores {
     /// Number of samples of each pass of a stage that has `epochs`.
     fn passes(&self, recipe: &Recipe, index: usize) -> Result<Option<Vec<u64>>> {
         let Some(epochs) = recipe.stage[index].epochs else { return Ok(None) };
-        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let spec = loader_spec(recipe, index, self.held_out);
         let sources = self.sources(recipe, index, &spec)?;
         let [source] = &sources[..] else { return Ok(None) };
         let docs = choose(&source.store, &source.part, &spec)?;
@@ -221,7 +221,7 @@ impl Stores {
 /// Refuses a stage with a micro-batch of more documents than masks have room for. Only passes known in advance are
 /// checked, and at most [`PASSES`] of them.
 fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spec) -> Result<()> {
-    let (shape, stage) = (stage::shape(recipe, index), &recipe.stage[index]);
+    let (shape, stage) = (shape(recipe, index), &recipe.stage[index]);
     let (docs, spec) = (choose(&source.store, &source.part, spec)?, spec.of(&source.store));
     // With a number of steps, micro-batches run across the end of a pass, so only the first pass is known exactly.
     for pass in 0..stage.epochs.unwrap_or(1).min(PASSES) {
@@ -248,7 +248,7 @@ impl Sources for Stores {
         share: Share,
         cursor: Option<&Cursor>,
     ) -> Result<Box<dyn Source>> {
-        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let spec = loader_spec(recipe, index, self.held_out);
         let sources = self.sources(recipe, index, &spec)?;
         let ends = |passes: Vec<u64>| {
             let add = |sum: &mut u64, samples| {
@@ -262,7 +262,7 @@ impl Sources for Stores {
             Some(cursor) => Loader::resume(sources, spec, cursor)?,
             None => Loader::new(sources, spec)?,
         };
-        Ok(Box::new(Samples::new(loader, stage::shape(recipe, index), share).in_passes(passes)))
+        Ok(Box::new(Samples::new(loader, shape(recipe, index), share).in_passes(passes)))
     }
 
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {
@@ -273,7 +273,7 @@ impl Sources for Stores {
     }
 
     fn drill_share(&self, recipe: &Recipe, index: usize) -> Result<f64> {
-        let spec = stage::loader_spec(recipe, index, self.held_out);
+        let spec = loader_spec(recipe, index, self.held_out);
         let (mut drilled, mut all) = (0.0, 0.0);
         for source in self.sources(recipe, index, &spec)? {
             let loader::Source { store, part, weight } = source;

@@ -15,13 +15,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fathom_grad::{ParamId, State as Moments, Value};
-use fathom_model::{CodeScales, Export, Patch, SafeTensors, Slot, load_slots, patches};
+use fathom_model::{Export, Patch, patches};
 use fathom_tensor::{DType, Device, Share};
 
 use crate::agree::{gather, outcome};
 use crate::error::{Error, Result};
-use crate::reference::Reference;
 use crate::run::Progress;
 use crate::step::Trainer;
 
@@ -29,113 +27,26 @@ mod base;
 mod compare;
 mod deal;
 mod files;
+mod folder;
 mod found;
+mod parts;
 mod saving;
 mod state;
 
 pub use base::Base;
 pub use compare::compare_checkpoints;
 use deal::Deal;
-use files::{
-    STATE, aside_name, io, make_private, read_state, refuse, remove, step_name, temporary_name, write_state,
-};
+use files::{STATE, aside_name, io, make_private, refuse, remove, step_name, step_of, temporary_name};
 pub(crate) use files::{publish, read_if_there};
+pub use folder::Checkpoints;
+use folder::{LATEST, NEXT};
 pub use found::Checkpoint;
 use found::published;
-pub use saving::Saving;
+use parts::{MASTER, REFERENCE, load_parts, parts, slots};
 use saving::{Job, Place};
+pub use saving::{SaveStats, Saving};
 pub(crate) use state::fuzz;
-use state::{State, VERSION};
-
-/// Result of a save.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Saved {
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// Seconds from the request to publication.
-    pub seconds: f64,
-}
-
-/// The checkpoints of a run.
-#[derive(Clone, Debug)]
-pub struct Checkpoints {
-    folder: PathBuf,
-    keep: usize,
-    /// The base model that holds the weights that are not trained.
-    base: Option<Base>,
-}
-
-/// The file that names the newest checkpoint.
-const LATEST: &str = "LATEST";
-/// The next `LATEST`, until the checkpoint that it names is published.
-const NEXT: &str = ".LATEST.next";
-
-/// A part of a checkpoint: its sub-folder, and the value of the optimizer's state that it holds (none for weights).
-type Section = (&'static str, Option<fn(&Moments) -> Option<&Value>>);
-
-/// Weights of a moving reference.
-const REFERENCE: &str = "reference";
-/// Masters of narrow weights.
-const MASTER: &str = "master";
-
-const PARTS: [Section; 5] = [
-    ("model", None),
-    (REFERENCE, None),
-    ("moment1", Some(|state| Some(&state.m))),
-    ("moment2", Some(|state| state.v.as_ref())),
-    (MASTER, Some(|state| state.master.as_ref())),
-];
-
-/// The parts that a trainer of this configuration needs. Masters need narrow weights that keep them, second moments
-/// need squares, and the reference needs one that moves.
-fn parts(trainer: &Trainer) -> impl Iterator<Item = Section> {
-    let narrow = trainer.model.dtype(&trainer.params) != DType::F32;
-    let moments = trainer.optimizer().moments();
-    let moves = trainer.reference().is_some_and(|reference| reference.moving().is_some());
-    let wanted = move |name: &str| match name {
-        REFERENCE => moves,
-        MASTER => narrow && moments.masters,
-        "moment2" => moments.second,
-        _ => true,
-    };
-    PARTS.into_iter().filter(move |(name, _)| wanted(name))
-}
-
-/// The values of a part that this rank holds. Weights that are not trained have no state and are in the base, if there
-/// is one; quantized weights always are. Values that steps change without a gradient are always stored with the
-/// weights.
-fn slots(trainer: &Trainer, (name, pick): Section, base: Option<&Base>) -> Vec<Slot> {
-    let changes: Vec<ParamId> = trainer.model.choice_biases().map(|(_, id)| id).collect();
-    let slot = |(id, param): (ParamId, &fathom_grad::Param)| {
-        let Some(pick) = pick else {
-            if param.value.as_packed().is_some() {
-                return None;
-            }
-            if base.is_some() && !param.trainable && !changes.contains(&id) {
-                return None;
-            }
-            return Some(Slot { id, range: param.value.own(), value: param.value.own_part(), coded: None });
-        };
-        let state = trainer.optimizer().state(id)?;
-        let root = name == "moment2";
-        let scales = state.scales.get(usize::from(root)).filter(|_| name != MASTER).cloned();
-        let coded = scales.map(|scales| CodeScales { scales, root });
-        Some(Slot { id, value: pick(state)?.clone(), range: state.range.clone(), coded })
-    };
-    let moving = trainer.reference().and_then(Reference::moving).filter(|_| name == REFERENCE);
-    moving.unwrap_or(&trainer.params).iter().filter_map(slot).collect()
-}
-
-/// Reads this rank's part of everything.
-fn load_parts(trainer: &Trainer, folder: &Path, base: Option<&Base>) -> Result<()> {
-    let device = &trainer.device;
-    for part in parts(trainer) {
-        device.pool.enter("load", -1);
-        let source = SafeTensors::open_folder(&folder.join(part.0))?;
-        load_slots(device, &trainer.model, &slots(trainer, part, base), &source)?;
-    }
-    Ok(trainer.params.disk().map_or(Ok(()), |disk| disk.check())?)
-}
+use state::{State, VERSION, read_state, write_state};
 
 impl Checkpoints {
     /// The checkpoints in a folder. After a save, all but the newest `keep` (at least one) and the last of each stage
@@ -389,12 +300,6 @@ impl Checkpoints {
 fn is_left_over(name: &str) -> bool {
     let step = |end| name.strip_prefix('.')?.strip_suffix(end).and_then(step_of);
     [".tmp", ".old"].into_iter().any(|end| step(end).is_some())
-}
-
-/// The step in a checkpoint's name.
-fn step_of(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("step-")?;
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// True if a stage ended with this checkpoint, so that the run continues with the next stage.

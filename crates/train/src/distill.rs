@@ -4,23 +4,13 @@
 //!
 //! A step minimises the weighted mean of `(1 - ratio) CE + ratio D` over tokens with labels, where D is the divergence
 //! of [`fathom_tensor::Divergence`] at the temperature, not multiplied by the squared temperature. Distances of hidden
-//! states ([`Hidden`]) are added to it.
+//! states ([`HiddenLoss`]) are added to it.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
+use fathom_grad::DivergenceLoss;
 
-use fathom_grad::{
-    Batch, Counters, DivergenceLoss, Eval, Places, ProjectedState, Scope, Sharing, Tables, Teacher,
-};
-use fathom_model::{LoadedModel, PackedTokens};
-use fathom_tensor::{Category, DType, Device, Tensor};
-
-use crate::hidden::Hidden;
-use crate::loaded::{Loaded, Minimised};
+use crate::hidden_loss::HiddenLoss;
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Best, CrossEntropy, Measured, Objective, TeacherUse, WeightedLoss};
-use crate::step::InStep;
+use crate::objective::{Best, CrossEntropy, LabelMetrics, Objective, TeacherUse, WeightedLoss};
 
 /// How a student learns.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,18 +24,7 @@ pub struct Distill {
     /// Uses only the teacher's best tokens, which the micro-batch has.
     pub best: Option<Best>,
     /// Hidden states to compare as well, with a teacher that runs in the step.
-    pub hidden: Option<Hidden>,
-}
-
-/// A teacher's outputs for a micro-batch.
-pub(crate) struct Asked {
-    /// Its hidden states before the head, [t, d].
-    pub y: Tensor,
-    /// Its residual stream, by number of blocks before it.
-    pub states: BTreeMap<usize, Tensor>,
-    /// Inputs of the projections of the student's stream and the gradients of their outputs, from the student's forward
-    /// pass.
-    pub projected: Rc<RefCell<Vec<ProjectedState>>>,
+    pub hidden: Option<HiddenLoss>,
 }
 
 impl Objective for Distill {
@@ -70,108 +49,7 @@ impl Objective for Distill {
         Some(TeacherUse { best: self.best, hidden: self.hidden.as_ref() })
     }
 
-    fn measured(&self) -> Measured {
-        Measured::Both
-    }
-}
-
-/// The teacher's side of a micro-batch, on the machine.
-pub(crate) enum Known {
-    /// Tables of the teacher that runs in the step.
-    Model(Rc<Batch>),
-    /// Ids (i32) and log-probabilities (f32), [t, k], in the order of the head.
-    Best([Tensor; 2]),
-}
-
-impl Known {
-    /// The teacher's side of a micro-batch: `order` gives this rank's tokens in the order of its head, `tokens` their
-    /// number. `None` if the objective has no teacher.
-    pub fn new(
-        (device, how): (&Device, &InStep),
-        teacher: Option<&LoadedModel>,
-        micro: &MicroBatch,
-        (sharing, order): (&Sharing<'_>, &dyn Fn() -> Vec<usize>),
-        tokens: usize,
-    ) -> Option<Known> {
-        let teacher_use = how.goal.objective.teacher()?;
-        let Some(Best { tokens: k, .. }) = teacher_use.best else {
-            let packed = PackedTokens { ids: &micro.ids, positions: &micro.positions, docs: &micro.docs };
-            let model = &teacher?.model;
-            return Some(Known::Model(Rc::new(model.batch_of(device, packed, how.caps, sharing))));
-        };
-        if !device.machine.has_data() {
-            let empty = |dtype| device.empty(tokens, k, dtype, Category::Data);
-            return Some(Known::Best([empty(DType::I32), empty(DType::F32)]));
-        }
-        let order = order();
-        // A label's ids and log-probabilities alternate; a stream without labels has none.
-        let column = |odd: usize| -> Vec<f32> {
-            let value =
-                |token: usize, at: usize| micro.best.get((token * k + at) * 2 + odd).copied().unwrap_or(0.0);
-            order
-                .iter()
-                .flat_map(|token| (0..k).map(move |at| (*token, at)))
-                .map(|(t, at)| value(t, at))
-                .collect()
-        };
-        let ids: Vec<i32> = column(0).iter().map(|id| *id as i32).collect();
-        let ids = device.from_i32(&ids, Category::Data).reshape(tokens, k);
-        Some(Known::Best([ids, device.from_f32(tokens, k, &column(1), Category::Data)]))
-    }
-}
-
-impl Loaded<'_> {
-    /// Runs the teacher over this rank's rows. This comes before the student's forward pass, so that none of the
-    /// student's activations are in memory yet.
-    pub fn ask(
-        &self,
-        device: &Device,
-        minimised: &Minimised<'_>,
-        (places, counters): (&Places, &Counters),
-    ) -> Option<Asked> {
-        let (Some(Known::Model(batch)), Some(LoadedModel { model, params, .. })) =
-            (&self.known, minimised.teacher)
-        else {
-            return None;
-        };
-        // Separate counters: the teacher's experts are not the student's.
-        let own = Counters::default();
-        let scope = Scope { device, params, batch: Tables::Shared(batch.clone()), counters: &own };
-        let hidden = minimised.goal.objective.teacher().and_then(|teacher| teacher.hidden);
-        let mut run = Eval::new(scope, places.tile_rows, None)
-            .with_taps(hidden.map_or_else(Vec::new, Hidden::of_teacher));
-        let y = model.forward(&mut run);
-        let states = run.into_taps();
-        let counted = own.get();
-        counters.add(counted.model_flops as u64, counted.hardware_flops as u64);
-        Some(Asked { y, states, projected: Rc::default() })
-    }
-
-    /// Over whose weights a teacher's head runs, if a model teaches.
-    pub fn of_teacher<'b>(&'b self, minimised: &Minimised<'b>, scope: &Scope<'b>) -> Option<Scope<'b>> {
-        let (Some(Known::Model(batch)), Some(LoadedModel { params, .. })) = (&self.known, minimised.teacher)
-        else {
-            return None;
-        };
-        let batch = Tables::Shared(batch.clone());
-        Some(Scope { device: scope.device, params, batch, counters: scope.counters })
-    }
-
-    /// The teacher's distributions, if the objective has a teacher; `asked` is what [`Loaded::ask`] gave.
-    pub fn teacher<'b>(
-        &'b self,
-        minimised: &Minimised<'_>,
-        (scope, asked): (Option<&'b Scope<'b>>, Option<&'b Asked>),
-    ) -> Option<Teacher<'b>> {
-        let TeacherUse { best, .. } = minimised.goal.objective.teacher()?;
-        Some(match (&self.known, minimised.teacher, scope, asked) {
-            (Some(Known::Best([ids, logps])), ..) => {
-                Teacher::Best { ids, logps, rest: best.is_some_and(|best| best.rest) }
-            }
-            (_, Some(LoadedModel { model, .. }), Some(scope), Some(asked)) => {
-                Teacher::Model { head: model.head(0.0), scope, x: &asked.y }
-            }
-            _ => panic!("distillation: the teacher was not asked"),
-        })
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::Both
     }
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use fathom_base::human;
+use fathom_base::recipe::Loaded;
 
 use crate::plan::Resource;
+use crate::recipe::Recipe;
 
 /// Errors of a run. Everything saved before stays valid.
 #[derive(Debug, thiserror::Error)]
@@ -144,3 +146,7 @@ fn corrupt_in_words(ranks: &[usize], known: bool) -> String {
 
 /// `Result` with this crate's [`enum@Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+pub(crate) fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<String>) -> Result<()> {
+    Err(loaded.refuse(key, message).into())
+}

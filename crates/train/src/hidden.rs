@@ -10,51 +10,13 @@ use std::rc::Rc;
 
 use fathom_grad::{ProjectedState, Projecting, Pull, Scope};
 use fathom_model::{Model, Spec, StateProjections};
-use fathom_tensor::{Category, DType, Device, Distance, RowDistance, Tensor};
+use fathom_tensor::{Category, DType, Device, RowDistance, Tensor};
 
-use crate::distill::Asked;
 use crate::error::{Error, Result};
-use crate::loaded::{Loaded, Minimised};
-use crate::step::InStep;
-
-/// The hidden states to compare.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Hidden {
-    /// Number of blocks before the student's state and before the teacher's, ascending; 0 is the input of the first
-    /// block.
-    pub pairs: Vec<[usize; 2]>,
-    /// The distance.
-    pub distance: Distance,
-    /// Weight in the loss of the mean over the pairs.
-    pub weight: f64,
-}
-
-impl Hidden {
-    /// Parses pairs of the form `student:teacher`.
-    ///
-    /// # Errors
-    /// The text that is not a pair.
-    pub fn parse(pairs: &[String]) -> std::result::Result<Vec<[usize; 2]>, String> {
-        let one = |text: &String| {
-            let (student, teacher) = text.split_once(':')?;
-            Some([student.trim().parse().ok()?, teacher.trim().parse().ok()?])
-        };
-        let read = |text: &String| {
-            one(text).ok_or_else(|| {
-                format!("has \"{text}\"; give numbers of blocks, the student's and the teacher's, as \"4:8\"")
-            })
-        };
-        let mut pairs = pairs.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
-        pairs.sort_unstable();
-        pairs.dedup();
-        Ok(pairs)
-    }
-
-    /// The teacher's sides of the pairs.
-    pub(crate) fn of_teacher(&self) -> Vec<usize> {
-        self.pairs.iter().map(|[_, teacher]| *teacher).collect()
-    }
-}
+use crate::hidden_loss::HiddenLoss;
+use crate::in_step::InStep;
+use crate::loaded::{DeviceMicroBatch, StepObjective};
+use crate::teacher::TeacherOutputs;
 
 /// Refuses pairs of states that cannot be compared in a step.
 ///
@@ -105,14 +67,14 @@ pub(crate) fn check_hidden(spec: &Spec, teacher: &Spec, how: &InStep) -> Result<
     Ok(())
 }
 
-impl Loaded<'_> {
+impl DeviceMicroBatch<'_> {
     /// A callback that compares the student's hidden states with the teacher's states in `asked`, if the objective does
     /// so.
     pub fn pull(
         &self,
         (model, scope): (&Model, &Scope<'_>),
-        minimised: &Minimised<'_>,
-        asked: Option<&mut Asked>,
+        minimised: &StepObjective<'_>,
+        asked: Option<&mut TeacherOutputs>,
     ) -> Option<Pull> {
         let hidden = minimised.goal.objective.teacher()?.hidden?.clone();
         let (labels, weights) = (self.labels.ids.clone(), self.weights.clone()?);
@@ -127,15 +89,15 @@ impl Loaded<'_> {
             let row = [&labels, &weights];
             let projecting = projecting.as_ref();
             let compared =
-                Compared { hidden: &hidden, device: &device, row, sums: [&loss, &term], projecting };
+                Comparison { hidden: &hidden, device: &device, row, sums: [&loss, &term], projecting };
             compared.at(blocks, x, &mut states.borrow_mut())
         }))
     }
 }
 
 /// Inputs of a comparison.
-struct Compared<'a> {
-    hidden: &'a Hidden,
+struct Comparison<'a> {
+    hidden: &'a HiddenLoss,
     device: &'a Device,
     /// Labels and weights.
     row: [&'a Tensor; 2],
@@ -145,11 +107,11 @@ struct Compared<'a> {
     projecting: Option<&'a (Projecting, Rc<RefCell<Vec<ProjectedState>>>)>,
 }
 
-impl Compared<'_> {
+impl Comparison<'_> {
     /// The gradient with respect to the stream `x` after `blocks` blocks, if it is compared there. It takes the buffer
     /// of the teacher's state, which is removed from `states`, unless a later pair needs that state.
     fn at(&self, blocks: usize, x: &Tensor, states: &mut BTreeMap<usize, Tensor>) -> Option<Tensor> {
-        let Compared { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
+        let Comparison { hidden, device, row: [labels, weights], sums: [loss, term], projecting } = *self;
         let (machine, each) = (&device.machine, 1.0 / hidden.pairs.len() as f64);
         let mut gradient: Option<Tensor> = None;
         for (index, [_, teacher]) in hidden.pairs.iter().enumerate().filter(|(_, pair)| pair[0] == blocks) {

@@ -19,7 +19,10 @@ pub mod fault;
 pub mod fuzz;
 mod held_out;
 mod hidden;
+mod hidden_loss;
+mod in_step;
 mod loaded;
+mod look_ahead;
 mod micro_batch;
 mod minimised;
 mod new_model;
@@ -43,37 +46,42 @@ mod source;
 pub mod stage;
 mod state;
 mod step;
+mod teacher;
+mod teacher_inputs;
 mod terms;
 mod timeline;
+mod weights;
 
 pub use adapted::adapted;
 pub use blend::{Stores, needs_corpus};
-pub use checkpoint::{Base, Checkpoint, Checkpoints, Saved, Saving, compare_checkpoints};
+pub use checkpoint::{Base, Checkpoint, Checkpoints, SaveStats, Saving, compare_checkpoints};
 pub use distill::Distill;
 pub use error::{Error, Result};
 pub use held_out::held_out;
-pub use hidden::Hidden;
-pub use micro_batch::{MicroBatch, Rolled, Totals};
+pub use hidden_loss::HiddenLoss;
+pub use in_step::InStep;
+pub use micro_batch::{MicroBatch, RolloutColumns, Totals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
-    Answers, Best, CrossEntropy, Dft, Goal, Measured, Noise, Objective, TeacherUse, Weigh, Weighed,
+    Answers, Best, CrossEntropy, Dft, Goal, LabelMetrics, Noise, Objective, ObjectiveSum, TeacherUse, Weigh,
     WeightedLoss,
 };
 pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;
 pub use plan::{
     Bar, Budgets, Candidate, Change, Draft, Edit, Gantt, Growth, Instead, Lane, Longest, MeshPlaces,
-    MeshPlan, MeshSolution, MeshState, OfRank, Plan, Record, Resource, Row, Say, Settled, Solution, Why,
-    Workload, distinct, fuzz_config, plan,
+    MeshPlan, MeshSolution, MeshState, OfRank, Plan, Record, Resource, Row, Say, Solution, StageSettings,
+    Why, Workload, distinct, fuzz_config, plan,
 };
 pub use recipe_check::{check, check_training, outdated};
 pub use reference::{Reference, Refers, Sync};
 pub use rounded::round_to;
 pub use run::{
-    Amax, Ended, Hooks, Outcome, Progress, Rebuild, Run, RunParts, StageTime, rank_folder, together,
+    Amax, Hooks, Outcome, Progress, Rebuild, Run, RunParts, StageEnd, StageTime, rank_folder, together,
 };
 pub use schedule::{Decay, Schedule};
 pub use several::check_several;
-pub use source::{Reported, Share, Source, Sources};
-pub use state::{frozen, open_state_disk, quantizes};
-pub use step::{InStep, StepResult, Trainer};
+pub use source::{Share, Source, SourceReport, Sources};
+pub use state::open_state_disk;
+pub use step::{StepResult, Trainer};
+pub use weights::{frozen, quantizes};

@@ -10,10 +10,10 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
-use crate::distill::Known;
+use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{Goal, Noise, Weigh};
-use crate::step::InStep;
+use crate::teacher_inputs::TeacherInputs;
 
 /// Maximum tokens per chunk of the context-parallel layout if layers have different windows: the layout balances the
 /// sum of their areas, and small chunks balance nearly each of them. Otherwise chunks are as large as balance allows,
@@ -21,7 +21,7 @@ use crate::step::InStep;
 const CHUNK: usize = 512;
 
 /// A micro-batch's tables on the machine: this rank's tokens, and its labels in the order of the head.
-pub(crate) struct Loaded<'a> {
+pub(crate) struct DeviceMicroBatch<'a> {
     pub batch: Rc<Batch>,
     pub(crate) labels: Labels<'static>,
     /// f32 [1, t]: weights of the labels, if micro batches have any.
@@ -32,7 +32,7 @@ pub(crate) struct Loaded<'a> {
     /// The token with which the model pads its batches.
     pub(crate) padding: Option<u32>,
     /// The teacher's side, if the objective has a teacher.
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<TeacherInputs>,
     /// Noise on this rank's rows of the embedding, if the run adds any.
     pub jitter: Option<Jitter>,
     layout: ContextLayout,
@@ -42,7 +42,7 @@ pub(crate) struct Loaded<'a> {
 }
 
 /// The objective of a step, and its accumulators.
-pub(crate) struct Minimised<'a> {
+pub(crate) struct StepObjective<'a> {
     pub goal: &'a Goal,
     /// Weight of the z-loss.
     pub z_loss: f32,
@@ -56,7 +56,7 @@ pub(crate) struct Minimised<'a> {
     pub teacher: Option<&'a LoadedModel>,
 }
 
-impl<'a> Loaded<'a> {
+impl<'a> DeviceMicroBatch<'a> {
     /// Copies a micro-batch to the machine.
     pub fn new(
         ModelView { device, model, params }: ModelView<'_>,
@@ -98,14 +98,14 @@ impl<'a> Loaded<'a> {
             device.from_f32(1, own.len(), &own, Category::Data)
         });
         let head_order = || own(device, &sharing, of_head(&order), &(0..tokens).collect::<Vec<_>>());
-        let known = Known::new((device, how), teacher, micro, (&sharing, &head_order), batch.tokens);
+        let known = TeacherInputs::new((device, how), teacher, micro, (&sharing, &head_order), batch.tokens);
         let noise = how.goal.noise.filter(|_| model.portion.first);
         let jitter = noise.map(|noise| jitter(device, noise, micro, (&sharing, &order), model.spec.hidden));
         let keeps = how.goal.objective.weigh().is_some_and(Weigh::keeps) && model.last.is_some();
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
         let (batch, labels) = (Rc::new(batch), Labels { kept, ..Labels::plain(ids) });
         let padding = model.spec.padding;
-        Loaded { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
+        DeviceMicroBatch { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
     }
 
     /// Outputs of the second head for all tokens of the stream.

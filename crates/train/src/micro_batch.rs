@@ -30,7 +30,7 @@ pub struct MicroBatch {
     /// Totals over all micro-batches of the step; `None` means this one alone.
     pub step: Option<Totals>,
     /// Columns for labels that a policy wrote.
-    pub rolled: Rolled,
+    pub rolled: RolloutColumns,
 }
 
 /// Totals over the micro-batches of a step and all ranks, for means over the whole step.
@@ -47,7 +47,7 @@ pub struct Totals {
 
 /// A rollout's columns, one entry per token of the stream; empty: unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rolled {
+pub struct RolloutColumns {
     /// Number of answers, which are the first documents; skipped answers have no labels.
     pub answers: usize,
     /// Log-probability of each label when it was sampled, or before the rollout's first step, under the distribution

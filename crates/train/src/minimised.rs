@@ -5,9 +5,9 @@ use std::sync::Arc;
 use fathom_tensor::Distance;
 
 use crate::distill::Distill;
-use crate::hidden::Hidden;
+use crate::hidden_loss::HiddenLoss;
 use crate::objective::{Best, CrossEntropy, Dft, Objective};
-use crate::preference::{Divergence, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings, Wanted};
+use crate::preference::{Divergence, KtoObjective, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings};
 use crate::recipe::{
     DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe,
 };
@@ -92,12 +92,12 @@ fn distill(recipe: &Recipe) -> Result<Distill, Wrong> {
                        found beforehand (objective.top_k=64)";
         return Err(("teacher", message.into()));
     }
-    let pairs = Hidden::parse(&table.hidden_pairs).map_err(|message| ("hidden_pairs", message))?;
+    let pairs = HiddenLoss::parse(&table.hidden_pairs).map_err(|message| ("hidden_pairs", message))?;
     let distance = match table.hidden_loss {
         HiddenLossName::Mse => Distance::Mse,
         HiddenLossName::Cosine => Distance::Cosine,
     };
-    let hidden = (!pairs.is_empty()).then_some(Hidden { pairs, distance, weight: table.hidden_weight });
+    let hidden = (!pairs.is_empty()).then_some(HiddenLoss { pairs, distance, weight: table.hidden_weight });
     Ok(Distill { beta, temperature: table.temperature, ratio: table.kd_ratio, best, hidden })
 }
 
@@ -201,14 +201,20 @@ fn pairs(table: &ObjectiveTable) -> Result<Settings, Wrong> {
     })
 }
 
-fn wanted(table: &ObjectiveTable) -> Result<Wanted, Wrong> {
+fn wanted(table: &ObjectiveTable) -> Result<KtoObjective, Wrong> {
     let zero = match table.loss {
         LossName::Auto => false,
         LossName::ApoZeroUnpaired => true,
         _ => return Err(not_its_own(table)),
     };
     let (desirable, undesirable) = (table.desirable_weight, table.undesirable_weight);
-    Ok(Wanted { beta: table.beta, desirable, undesirable, zero, of_step: table.kl_over == KlOverName::Step })
+    Ok(KtoObjective {
+        beta: table.beta,
+        desirable,
+        undesirable,
+        zero,
+        of_step: table.kl_over == KlOverName::Step,
+    })
 }
 
 fn reward(table: &ObjectiveTable) -> Result<Reward, Wrong> {

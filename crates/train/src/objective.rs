@@ -17,7 +17,7 @@ use std::sync::Arc;
 use fathom_grad::{CrossEntropyLoss, TileLoss};
 use fathom_model::{Quantization, Spec, TrainableWeights};
 
-use crate::hidden::Hidden;
+use crate::hidden_loss::HiddenLoss;
 use crate::micro_batch::MicroBatch;
 use crate::reference::Refers;
 
@@ -58,8 +58,8 @@ pub trait Objective: fmt::Debug + Send + Sync {
     }
 
     /// Label metrics that a run reports if [`Goal::measured`] is set.
-    fn measured(&self) -> Measured {
-        Measured::Nothing
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::Nothing
     }
 }
 
@@ -90,7 +90,7 @@ pub struct TeacherUse<'a> {
     /// The teacher's best tokens alone, from the micro batch; else a teacher runs with the step.
     pub best: Option<Best>,
     /// Hidden states, of a teacher that runs with the step.
-    pub hidden: Option<&'a Hidden>,
+    pub hidden: Option<&'a HiddenLoss>,
 }
 
 /// A teacher's best tokens.
@@ -105,7 +105,7 @@ pub struct Best {
 /// Label metrics of the vocabulary's distribution, under TRL's names: the mean entropy in nats, and the share of labels
 /// that are the most likely token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measured {
+pub enum LabelMetrics {
     /// None.
     Nothing,
     /// The entropy.
@@ -116,19 +116,19 @@ pub enum Measured {
     OfChosen,
 }
 
-impl Measured {
+impl LabelMetrics {
     /// Names of the metrics.
     fn names(self) -> &'static [&'static str] {
         match self {
-            Measured::Nothing => &[],
-            Measured::Entropy => &["entropy"],
-            Measured::Both | Measured::OfChosen => &["entropy", "mean_token_accuracy"],
+            LabelMetrics::Nothing => &[],
+            LabelMetrics::Entropy => &["entropy"],
+            LabelMetrics::Both | LabelMetrics::OfChosen => &["entropy", "mean_token_accuracy"],
         }
     }
 
     /// 1 for each token of a stream that counts for the second metric and 0 for the others; `None` if all count.
     pub(crate) fn chosen(self, micro: &MicroBatch) -> Option<Vec<f32>> {
-        (self == Measured::OfChosen).then(|| {
+        (self == LabelMetrics::OfChosen).then(|| {
             let mut chosen = vec![0.0; micro.ids.len()];
             for doc in micro.docs[..micro.facts.documents().min(micro.docs.len())].iter().step_by(2) {
                 chosen[doc.clone()].fill(1.0);
@@ -140,7 +140,7 @@ impl Measured {
 
 /// An objective whose weights depend on the log-probabilities.
 pub trait Weigh {
-    /// Names of the entries of [`Weighed::metrics`], in order.
+    /// Names of the entries of [`ObjectiveSum::metrics`], in order.
     fn metrics(&self) -> &[&'static str];
 
     /// It asks the model's second head, of a few numbers a token: a reward, a value.
@@ -151,7 +151,7 @@ pub trait Weigh {
     /// Adds derived values to the means of a step.
     fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
 
-    /// True if log-probabilities are over the tokens from which each label was sampled only ([`crate::Rolled::kept`]).
+    /// True if log-probabilities are over the tokens from which each label was sampled only ([`crate::RolloutColumns::kept`]).
     fn keeps(&self) -> bool {
         false
     }
@@ -173,7 +173,7 @@ pub trait Weigh {
 
     /// The objective's sum over a micro-batch, with its derivatives. Every rank that has the end of the model calls
     /// this with the same numbers.
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed;
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum;
 }
 
 /// A micro-batch and the model's outputs for it.
@@ -218,7 +218,7 @@ impl<'a> Answers<'a> {
 
 /// An objective's sum over a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Weighed {
+pub struct ObjectiveSum {
     /// The sum.
     pub loss: f64,
     /// Its derivative by the first term of each token of the stream, if there are terms.
@@ -231,7 +231,7 @@ pub struct Weighed {
     pub metrics: Vec<[f64; 2]>,
 }
 
-impl Weighed {
+impl ObjectiveSum {
     /// Its derivative by a term; empty on a machine without data.
     pub(crate) fn by(&self, term: usize) -> &[f32] {
         match term {
@@ -258,8 +258,8 @@ impl Objective for CrossEntropy {
         labelled.map(|(weight, _)| f64::from(*weight)).sum()
     }
 
-    fn measured(&self) -> Measured {
-        Measured::Both
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::Both
     }
 }
 
@@ -281,8 +281,8 @@ impl Objective for Dft {
         Some(self)
     }
 
-    fn measured(&self) -> Measured {
-        Measured::Both
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::Both
     }
 }
 
@@ -292,9 +292,9 @@ impl Weigh for Dft {
         &["cross_entropy"]
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let Answers { micro, losses, .. } = answers;
-        let mut weighed = Weighed { weights: vec![0.0; losses.len()], ..Weighed::default() };
+        let mut weighed = ObjectiveSum { weights: vec![0.0; losses.len()], ..ObjectiveSum::default() };
         let (mut entropy, mut count) = (0.0, 0.0);
         for (at, loss) in losses.iter().enumerate().filter(|(at, _)| micro.labels[*at] >= 0) {
             let loss = f64::from(*loss);
@@ -343,8 +343,8 @@ pub struct Goal {
 
 impl Goal {
     /// The label metrics that are reported.
-    pub(crate) fn measured(&self) -> Measured {
-        if self.measured { self.objective.measured() } else { Measured::Nothing }
+    pub(crate) fn measured(&self) -> LabelMetrics {
+        if self.measured { self.objective.measured() } else { LabelMetrics::Nothing }
     }
 
     /// True if other adapters take steps between this one's, so that nothing may be in flight when a step ends.
@@ -354,7 +354,7 @@ impl Goal {
 
     /// The machine adds up some of what a step reports.
     pub(crate) fn adds(&self) -> bool {
-        self.measured() != Measured::Nothing
+        self.measured() != LabelMetrics::Nothing
             || (self.objective.weigh().is_none() && !self.objective.measures().is_empty())
     }
 
@@ -365,7 +365,7 @@ impl Goal {
 
     /// Number of accumulators for them; label metrics are the last two.
     pub(crate) fn sums(&self) -> usize {
-        self.objective.measures().len() + if self.measured() == Measured::Nothing { 0 } else { 2 }
+        self.objective.measures().len() + if self.measured() == LabelMetrics::Nothing { 0 } else { 2 }
     }
 }
 

@@ -60,13 +60,13 @@ pub fn open(device: &Device, places: &Places, room: Room<'_>) -> Result<Option<O
 
 /// The open engines, which runs that take turns hand over to each other: they are empty between two steps.
 #[derive(Default)]
-pub(crate) struct Passed {
+pub(crate) struct OpenEngines {
     pub offload: Option<Offload>,
     /// Their bytes on the host and on disk; `None` for one that is not open.
     pub bytes: [Option<u64>; 2],
 }
 
-impl Passed {
+impl OpenEngines {
     /// True if they have the same places as a step wants, each at least as large.
     pub fn serves(&self, wanted: [Option<u64>; 2]) -> bool {
         self.bytes.iter().zip(wanted).all(|(have, want)| have.is_some() == want.is_some() && *have >= want)

@@ -4,9 +4,9 @@ use fathom_grad::{Counters, Eval, Scope, Tables, TileLoss};
 use fathom_model::ModelView;
 use fathom_tensor::Tensor;
 
-use crate::loaded::Loaded;
+use crate::in_step::InStep;
+use crate::loaded::DeviceMicroBatch;
 use crate::micro_batch::MicroBatch;
-use crate::step::InStep;
 
 /// The model to run, and how its steps are run.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ impl Pass<'_> {
     /// A loss of each label of the stream, in token order; 0 without a label. Empty on ranks without the end of the
     /// model, and without data. All ranks that share the micro-batch call this together.
     pub fn losses(&self, micro: &MicroBatch, loss: &dyn TileLoss) -> Vec<f32> {
-        let loaded = Loaded::new(self.of, None, micro, self.how);
+        let loaded = DeviceMicroBatch::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
         hidden
             .map_or_else(Vec::new, |hidden| loaded.losses(self.of.model, &self.scope(&loaded), &hidden, loss))
@@ -28,18 +28,18 @@ impl Pass<'_> {
 
     /// Output of the second head, one number per token; empty where [`Pass::losses`] is.
     pub fn values(&self, micro: &MicroBatch) -> Vec<f32> {
-        let loaded = Loaded::new(self.of, None, micro, self.how);
+        let loaded = DeviceMicroBatch::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
         hidden.map_or_else(Vec::new, |hidden| loaded.values(self.of.model, &self.scope(&loaded), &hidden))
     }
 
-    fn scope(&self, loaded: &Loaded<'_>) -> Scope<'_> {
+    fn scope(&self, loaded: &DeviceMicroBatch<'_>) -> Scope<'_> {
         let (ModelView { device, params, .. }, counters) = (self.of, self.counters);
         Scope { device, params, batch: Tables::Shared(loaded.batch.clone()), counters }
     }
 
     /// Hidden states of this rank's tokens before the head, on the last stage.
-    fn hidden(&self, loaded: &Loaded<'_>) -> Option<Tensor> {
+    fn hidden(&self, loaded: &DeviceMicroBatch<'_>) -> Option<Tensor> {
         let rows = loaded.batch.tokens / self.scope(loaded).spread().share();
         let y = self.of.forward_stages(rows, &mut |chunk, x| {
             let mut run = Eval::new(self.scope(loaded), self.how.places.tile_rows, None);

@@ -7,9 +7,10 @@ use fathom_model::Caps;
 
 use crate::activations::placement_event;
 use crate::error::Result;
-use crate::plan::{Plan, Record, Workload};
+use crate::in_step::InStep;
+use crate::plan::Workload;
+use crate::plan::{Plan, Record};
 use crate::recipe::Recipe;
-use crate::step::InStep;
 use crate::timeline;
 
 /// The step of a stage.

@@ -22,7 +22,7 @@ type Names = BTreeSet<(i32, &'static str)>;
 
 /// Activations of a model.
 #[derive(Default)]
-pub(crate) struct Known {
+pub(crate) struct ModelActivations {
     made: Names,
     /// Those that a rule can put elsewhere.
     movable: Names,
@@ -39,10 +39,11 @@ pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Resul
     if rules.is_empty() {
         return Ok(());
     }
-    let mut all = Known::default();
+    let mut all = ModelActivations::default();
     for (index, (table, spec)) in recipe.stage.iter().zip(specs).enumerate() {
         let spec = stage::extend(spec, table, index)?;
-        let Known { made, movable } = Known::of(profile, &spec, stage::places(recipe, index)?.segment_layers);
+        let ModelActivations { made, movable } =
+            ModelActivations::of(profile, &spec, stage::places(recipe, index)?.segment_layers);
         all.made.extend(made);
         all.movable.extend(movable);
     }
@@ -80,9 +81,9 @@ fn recomputes(recipe: &Recipe) -> bool {
     recipe.stage.iter().any(|stage| stage.recompute_granularity.unwrap_or(of_all) == Granularity::Selective)
 }
 
-impl Known {
+impl ModelActivations {
     /// The activations of a model in segments of `segment_layers` layers.
-    pub fn of(profile: &Profile, spec: &Spec, segment_layers: usize) -> Known {
+    pub fn of(profile: &Profile, spec: &Spec, segment_layers: usize) -> ModelActivations {
         let segments = |places: Places| {
             activations(profile, spec, DType::Bf16, &places.with_segment_layers(segment_layers), TOKENS)
         };
@@ -91,7 +92,10 @@ impl Known {
         let (kept, replayed) = (segments(Places::none()), segments(Places::full()));
         let always = names(&replayed, true);
         let moves = |one: &(i32, &str)| one.0 >= 0 && (one.1 == INPUT || !always.contains(one));
-        Known { made: names(&kept, false), movable: names(&kept, true).into_iter().filter(moves).collect() }
+        ModelActivations {
+            made: names(&kept, false),
+            movable: names(&kept, true).into_iter().filter(moves).collect(),
+        }
     }
 
     /// Layers with an activation that a rule for this name can move.
@@ -166,8 +170,8 @@ mod tests {
     #[test]
     fn rules_speak_of_what_they_can_move() {
         let (dense, profile) = (spec(), Profile::portable(1));
-        let layers = |known: &Known, rule: &str| known.layers(rule).collect::<BTreeSet<_>>().len();
-        let known = Known::of(&profile, &dense, 1);
+        let layers = |known: &ModelActivations, rule: &str| known.layers(rule).collect::<BTreeSet<_>>().len();
+        let known = ModelActivations::of(&profile, &dense, 1);
         for (rule, expected) in [
             ("*", 4),
             ("block.in", 4),
@@ -182,9 +186,9 @@ mod tests {
             assert_eq!(layers(&known, rule), expected, "{rule}");
         }
         // A segment of two blocks uses the places of its first layer.
-        let twos = Known::of(&profile, &dense, 2);
+        let twos = ModelActivations::of(&profile, &dense, 2);
         assert_eq!((layers(&twos, "attn.q"), layers(&twos, "block.out")), (2, 2));
-        let experts = Known::of(&profile, &dense.into_mixtral(Moe::new(4, 2, 48)), 1);
+        let experts = ModelActivations::of(&profile, &dense.into_mixtral(Moe::new(4, 2, 48)), 1);
         assert_eq!((layers(&experts, "moe.up"), layers(&experts, "mlp.up")), (4, 0));
     }
 

@@ -11,7 +11,7 @@ use fathom_base::recipe::{Allowed, Loaded, keys};
 use fathom_base::{Error as Unloadable, human};
 
 use crate::adapted::check_adapter;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, refuse};
 use crate::policy::check::{check as of_policy, stages as room_for_answers};
 use crate::recipe::limits::{MOST_DOCS, MOST_RANKS, MOST_TOKENS};
 use crate::recipe::{AdapterName, FamilyName, MethodName, QuantizationName, Recipe, RopeType, Stage};
@@ -247,10 +247,6 @@ fn starred(path: &str) -> String {
         if part.bytes().all(|byte| byte.is_ascii_digit()) { "*".into() } else { part.to_string() }
     };
     path.split('.').map(star).collect::<Vec<_>>().join(".")
-}
-
-pub(crate) fn refuse(loaded: &Loaded<Recipe>, key: &str, message: impl Into<String>) -> Result<()> {
-    Err(loaded.refuse(key, message).into())
 }
 
 /// Sizes of a new model that are compatible.

@@ -4,21 +4,10 @@
 //! log-probabilities have the form of a column stored with the tokens, so objectives do not depend on their origin. A
 //! copy may follow the policy (TR-DPO: Gorbatovski and others, 2024).
 
-use std::borrow::Borrow;
 use std::rc::Rc;
 
-use fathom_grad::{Params, Value};
-use fathom_model::{Model, ModelView};
-use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType};
-
-use crate::micro_batch::{MicroBatch, Totals};
-use crate::objective::Answers;
-use crate::pass::Pass;
-use crate::step::{InStep, Trainer};
-
-/// Number of a weight's rows that are updated together.
-const TILE_ROWS: usize = 256;
+use fathom_grad::Params;
+use fathom_model::Model;
 
 /// The reference model that a step runs, for plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,10 +33,10 @@ pub struct Sync {
 
 /// The model that answers are compared with.
 pub struct Reference {
-    model: Model,
+    pub(crate) model: Model,
     /// Its own weights, which policies over one base share; `None` uses the policy's.
-    params: Option<Rc<Params>>,
-    sync: Option<Sync>,
+    pub(crate) params: Option<Rc<Params>>,
+    pub(crate) sync: Option<Sync>,
 }
 
 impl Reference {
@@ -63,122 +52,15 @@ impl Reference {
 
     /// The same reference for another policy over the same base: a copy is shared, and that policy without its adapter
     /// is the base too.
-    fn of_other(&self, policy: &Model) -> Reference {
+    pub(crate) fn of_other(&self, policy: &Model) -> Reference {
         match &self.params {
             Some(_) => Reference { model: self.model.clone(), params: self.params.clone(), sync: self.sync },
             None => Reference::adapter_off(policy),
         }
     }
 
-    /// A pass that runs the reference with a trainer's settings.
-    pub(crate) fn pass<'a>(&'a self, trainer: &'a Trainer, how: &'a InStep) -> Pass<'a> {
-        let params = self.params.as_deref().unwrap_or(&trainer.params);
-        Pass { of: ModelView { model: &self.model, params, ..trainer.view() }, ..trainer.pass(how) }
-    }
-
     /// Its weights, if it has its own and they are updated.
     pub(crate) fn moving(&self) -> Option<&Params> {
         self.params.as_deref().filter(|_| self.sync.is_some())
-    }
-}
-
-impl Trainer {
-    /// Sets the reference for micro-batches from here on.
-    pub fn refer_to(&mut self, reference: Reference) {
-        self.reference = Some(reference);
-    }
-
-    /// Shares the teacher and the reference of another adapter over the same base, so that each is in memory once.
-    pub fn ask_whom(&mut self, other: &Trainer) {
-        self.teacher.clone_from(&other.teacher);
-        self.reference = other.reference.as_ref().map(|reference| reference.of_other(&self.model));
-    }
-
-    /// The model that is trained, with its weights.
-    pub fn view(&self) -> ModelView<'_> {
-        ModelView { device: &self.device, model: &self.model, params: &self.params }
-    }
-
-    /// A pass that runs the policy.
-    pub(crate) fn pass<'a>(&'a self, how: &'a InStep) -> Pass<'a> {
-        Pass { of: self.view(), counters: &self.counters, how }
-    }
-
-    /// The reference, if it is in memory.
-    pub fn reference(&self) -> Option<&Reference> {
-        self.reference.as_ref()
-    }
-
-    /// Completes micro-batches with the reference's log-probabilities and the step's totals that the objective needs;
-    /// `None` if nothing is missing.
-    pub(crate) fn look_ahead(
-        &self,
-        micro_batches: &[impl Borrow<MicroBatch>],
-        how: &InStep,
-    ) -> Option<Vec<MicroBatch>> {
-        let weigh = how.goal.objective.weigh()?;
-        let terms = how.goal.objective.terms();
-        let first = &*terms.first()?.loss;
-        let device = &self.device;
-        // A single micro-batch of a step has all totals itself.
-        let others = micro_batches.len() > 1 || device.mesh.size(Axis::Dp) > 1;
-        let looks = weigh.looks_ahead() && others;
-        let reference = self.reference.as_ref().filter(|_| weigh.asks_reference());
-        if reference.is_none() && !looks {
-            return None;
-        }
-        let mut all: Vec<MicroBatch> = micro_batches.iter().map(|micro| micro.borrow().clone()).collect();
-        if let Some(reference) = reference {
-            let pass = reference.pass(self, how);
-            for micro in &mut all {
-                let losses = pass.losses(micro, first);
-                micro.reference = losses.into_iter().map(|loss| -loss).collect();
-            }
-        }
-        if looks {
-            let pass = self.pass(how);
-            let ahead = all.iter().map(|micro| {
-                let losses = pass.losses(micro, first);
-                if losses.is_empty() { [0.0; 2] } else { weigh.ahead(&Answers::of(micro, &losses)) }
-            });
-            let [sum, count] =
-                ahead.fold([0.0; 2], |sums: [f64; 2], more| [sums[0] + more[0], sums[1] + more[1]]);
-            device.pool.enter("objective", -1);
-            let sums = device.from_f32(1, 2, &[sum as f32, count as f32], Category::Data);
-            device.mesh.group(&[Axis::Dp]).all_reduce(device, &sums);
-            if let [sum, count] = device.to_f32(&sums)[..] {
-                for micro in &mut all {
-                    let ahead = Some([sum, count].map(f64::from));
-                    micro.step = Some(Totals { ahead, ..micro.step.unwrap_or_else(|| micro.totals()) });
-                }
-            }
-        }
-        Some(all)
-    }
-
-    /// Updates the reference after `step` steps of a run, if that is due. Ranks with the same weights call this
-    /// together.
-    pub fn move_reference(&mut self, step: u64) {
-        let Trainer { device, params, reference, .. } = self;
-        let Some(Reference { params: Some(own), sync: Some(Sync { alpha, steps }), .. }) = reference else {
-            return;
-        };
-        if !step.is_multiple_of((*steps).max(1)) {
-            return;
-        }
-        params.settle(device);
-        device.pool.enter("reference", -1);
-        let part = |value: &Value| value.own_part().tensor();
-        for ((_, from), (_, to)) in params.iter().zip(own.iter()) {
-            let (from, to) = (part(&from.value), part(&to.value));
-            for start in (0..from.rows()).step_by(TILE_ROWS) {
-                let rows = start..from.rows().min(start + TILE_ROWS);
-                let (from, to) = (from.view_rows(rows.clone()), to.view_rows(rows));
-                let term = device.empty(from.rows(), from.cols(), DType::F32, Category::Params);
-                device.machine.scale(&from, *alpha, &term);
-                device.machine.scale(&to, 1.0 - *alpha, &to);
-                device.machine.add(&to, &term, &to);
-            }
-        }
     }
 }

@@ -2,12 +2,12 @@
 //! masters.
 
 use fathom_base::recipe::Loaded;
-use fathom_model::{Model, RoundTo};
-use fathom_tensor::Device;
+use fathom_model::RoundTo;
 
 use crate::error::{Error, Result};
 use crate::recipe::{AdapterName, Precision, QatName, QuantizationName, Recipe};
 use crate::step::Trainer;
+use crate::weights::rounded;
 
 /// Formats by their names in recipes.
 const NAMES: [(QatName, RoundTo); 3] =
@@ -67,17 +67,6 @@ pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// [`Trainer::round_to`] for parameters without a trainer.
-pub(crate) fn rounded(
-    device: &Device,
-    model: &Model,
-    params: &mut fathom_grad::Params,
-    how: Option<RoundTo>,
-) -> Result<()> {
-    let refuse = |message| Error::Recipe { key: "precision.qat".into(), message };
-    model.round(device, params, how).map_err(refuse)
 }
 
 impl Trainer {

@@ -8,7 +8,7 @@ use fathom_text::loader::{Cursor, Loader};
 use fathom_text::pack::{IGNORE, PackedSample};
 
 use crate::error::{Error, Result};
-use crate::micro_batch::{MicroBatch, Rolled, Totals};
+use crate::micro_batch::{MicroBatch, RolloutColumns, Totals};
 use crate::recipe::Recipe;
 use crate::step::Trainer;
 
@@ -30,14 +30,14 @@ pub trait Source {
     fn wait_s(&self) -> f64;
 
     /// Takes the report on the last step's micro-batches.
-    fn reported(&mut self) -> Reported {
-        Reported::default()
+    fn reported(&mut self) -> SourceReport {
+        SourceReport::default()
     }
 }
 
 /// A source's report on a step.
 #[derive(Clone, Debug, Default)]
-pub struct Reported {
+pub struct SourceReport {
     /// Metrics of the step for the log, by name.
     pub metrics: BTreeMap<String, f64>,
     /// Answers written by the policy.
@@ -223,7 +223,7 @@ pub(crate) fn fill(micro: &mut MicroBatch, tokens: usize, seq_tokens: usize) {
         micro.positions.extend((0..tokens - from).map(|at| (at % seq_tokens) as i32));
         micro.docs.push(from..tokens);
         // Columns are padded with zeros too.
-        let Rolled { logps, kept, advantages, values, returns, .. } = &mut micro.rolled;
+        let RolloutColumns { logps, kept, advantages, values, returns, .. } = &mut micro.rolled;
         let width = kept.len().checked_div(from).unwrap_or(0);
         kept.resize(width * tokens, 0);
         let rolled = [logps, advantages, values, returns];

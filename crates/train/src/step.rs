@@ -5,20 +5,18 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_grad::{
-    AdamW, AdamWSettings, Counters, Grads, Moments, Offload, OnDisk, ParamId, Params, Places, Update,
-};
-use fathom_model::{Caps, LoadedModel, Model, ModelView, NarrowLayers, RoundTo, Spec};
+use fathom_grad::{AdamW, Counters, Grads, Moments, Offload, ParamId, Params, Update};
+use fathom_model::{LoadedModel, Model, ModelView, NarrowLayers, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{BalanceBias, Category, DType, Device, InFlight, Tensor};
 
 use crate::error::Result;
-use crate::loaded::{Loaded, Minimised};
+use crate::in_step::InStep;
+use crate::loaded::{DeviceMicroBatch, StepObjective};
 use crate::micro_batch::MicroBatch;
-use crate::objective::Goal;
 use crate::parallel::pipeline::{Lap, Pipeline, Watch};
-use crate::parallel::{self, Ranks, Sharding, shares};
+use crate::parallel::{self, Sharding, shares};
 use crate::reference::Reference;
 use crate::run::Amax;
 
@@ -59,29 +57,6 @@ pub struct Trainer {
     /// f32 [layers, experts]: token counts of the step's routing.
     loads: Option<Tensor>,
     flops: Tensor,
-}
-
-/// Settings of a step.
-#[derive(Clone, Debug)]
-pub struct InStep {
-    /// Places of activations.
-    pub places: Places,
-    /// Offloaded weights and optimizer state, for plans. In a trainer it depends on where its weights were declared.
-    pub on_disk: OnDisk,
-    /// Maximum sizes with which shapes are charged.
-    pub caps: Caps,
-    /// The ranks, for plans. A trainer uses its device's.
-    pub ranks: Ranks,
-    /// Low-precision GEMMs, for plans. A trainer uses those given to [`Trainer::narrow`].
-    pub narrow: Option<NarrowLayers>,
-    /// Format to which projections are rounded, for plans. A trainer uses the one given to [`Trainer::round_to`].
-    pub round_to: Option<RoundTo>,
-    /// Weight of the z-loss.
-    pub z_loss: f32,
-    /// The objective.
-    pub goal: Goal,
-    /// The update.
-    pub adamw: AdamWSettings,
 }
 
 /// Results of a step, to be read one step late.
@@ -160,7 +135,7 @@ impl Trainer {
     /// # Errors
     /// If the model or the mesh is not compatible with them.
     pub fn narrow(&mut self, how: Option<&NarrowLayers>) -> Result<()> {
-        crate::state::narrowed(&self.device, &self.model, &mut self.params, how)
+        crate::weights::narrowed(&self.device, &self.model, &mut self.params, how)
     }
 
     /// History of delayed scaling; `None` if it is not used.
@@ -385,10 +360,15 @@ impl Trainer {
         } = self;
         let (teacher, terms) = (teacher.as_deref(), terms.as_ref());
         let load = |index: usize| {
-            Loaded::new(ModelView { device, model, params }, teacher, micro_batches[index].borrow(), how)
+            DeviceMicroBatch::new(
+                ModelView { device, model, params },
+                teacher,
+                micro_batches[index].borrow(),
+                how,
+            )
         };
         let (places, offload) = (&how.places, offload.as_ref());
-        let minimised = Minimised { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
+        let minimised = StepObjective { goal: &how.goal, z_loss: how.z_loss, loss, metrics, terms, teacher };
         let (order, arrived) = (how.ranks.order, Cell::new(None));
         let watch = match (device.machine.clock(), *watch) {
             (Some(clock), _) => Watch::Planned(clock),

@@ -5,25 +5,25 @@ use fathom_model::Model;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::distill::Asked;
-use crate::loaded::{Loaded, Minimised};
-use crate::objective::{Answers, Measured, Weigh, Weighed, WeightedLoss};
+use crate::loaded::{DeviceMicroBatch, StepObjective};
+use crate::objective::{Answers, LabelMetrics, ObjectiveSum, Weigh, WeightedLoss};
+use crate::teacher::TeacherOutputs;
 
 /// A term with weights of this rank's tokens, and where its losses go, both in the order of the head.
 fn in_head<'a>(term: &'a WeightedLoss, weights: Option<Tensor>, losses: Option<&Tensor>) -> LossTerm<'a> {
     LossTerm { loss: &*term.loss, weights, factor: term.weight as f32, losses: losses.cloned() }
 }
 
-impl Loaded<'_> {
+impl DeviceMicroBatch<'_> {
     /// The gradient of the objective with respect to the hidden states `y` of this rank's tokens, [t, d]. Adds the
-    /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`Loaded::ask`]. The
+    /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`DeviceMicroBatch::ask`]. The
     /// z-loss applies only to objectives with constant weights.
     pub fn minimise(
         &self,
         model: &Model,
-        minimised: &Minimised<'_>,
+        minimised: &StepObjective<'_>,
         scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Asked>),
+        (y, asked): (&Tensor, Option<&TeacherOutputs>),
         grads: &mut Grads,
     ) -> Tensor {
         match minimised.goal.objective.weigh() {
@@ -36,9 +36,9 @@ impl Loaded<'_> {
     fn minimise_constant(
         &self,
         model: &Model,
-        minimised: &Minimised<'_>,
+        minimised: &StepObjective<'_>,
         scope: &Scope<'_>,
-        (y, asked): (&Tensor, Option<&Asked>),
+        (y, asked): (&Tensor, Option<&TeacherOutputs>),
         grads: &mut Grads,
     ) -> Tensor {
         let of_teacher = self.of_teacher(minimised, scope);
@@ -59,7 +59,13 @@ impl Loaded<'_> {
     }
 
     /// Adds the terms to the objective's sum, and to those that are reported.
-    fn add_up(&self, device: &Device, minimised: &Minimised<'_>, terms: &[WeightedLoss], losses: &[Tensor]) {
+    fn add_up(
+        &self,
+        device: &Device,
+        minimised: &StepObjective<'_>,
+        terms: &[WeightedLoss],
+        losses: &[Tensor],
+    ) {
         let (machine, objective) = (&device.machine, &minimised.goal.objective);
         // The weighted sum is what `dy` differentiates; a weight of one changes no bit.
         if let Some(weights) = &self.weights {
@@ -92,7 +98,7 @@ impl Loaded<'_> {
     fn minimise_weighed(
         &self,
         model: &Model,
-        (minimised, weigh): (&Minimised<'_>, &dyn Weigh),
+        (minimised, weigh): (&StepObjective<'_>, &dyn Weigh),
         scope: &Scope<'_>,
         y: &Tensor,
         grads: &mut Grads,
@@ -133,10 +139,10 @@ impl Loaded<'_> {
     }
 
     /// Accumulators for label metrics, if there are any; also adds to their denominators.
-    fn measures(&self, device: &Device, minimised: &Minimised<'_>) -> Option<Measures> {
-        let Minimised { goal, metrics, terms: Some(terms), .. } = *minimised else { return None };
+    fn measures(&self, device: &Device, minimised: &StepObjective<'_>) -> Option<Measures> {
+        let StepObjective { goal, metrics, terms: Some(terms), .. } = *minimised else { return None };
         let (measured, micro) = (goal.measured(), self.micro);
-        if measured == Measured::Nothing {
+        if measured == LabelMetrics::Nothing {
             return None;
         }
         let (first, chosen) = (goal.sums() - 2, measured.chosen(micro));
@@ -164,14 +170,14 @@ impl Loaded<'_> {
         scope: &Scope<'_>,
         weigh: &dyn Weigh,
         (terms, losses, values): (&[WeightedLoss], &[Tensor], Option<&Tensor>),
-        minimised: &Minimised<'_>,
-    ) -> Weighed {
+        minimised: &StepObjective<'_>,
+    ) -> ObjectiveSum {
         let device = scope.device;
         device.pool.enter("objective", -1);
         let losses: Vec<Vec<f32>> = losses.iter().map(|losses| self.stream(device, losses, 0, 1)).collect();
         let scores = values.map_or_else(Vec::new, |values| self.scores(scope, values));
         let loss = device.zeros(1, 1, DType::F32, Category::Data);
-        let mut weighed = Weighed::default();
+        let mut weighed = ObjectiveSum::default();
         if device.machine.has_data() {
             let (first, others) = losses.split_first().map_or((&[][..], &[][..]), |(a, b)| (a, b));
             let answers =

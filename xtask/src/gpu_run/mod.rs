@@ -3,7 +3,7 @@
 //! NCCL, CUDA graphs. Each stage has a time limit, and a failed stage does not stop the others. The results are printed
 //! as a dated table for the month's page in `docs/log`. Each stage can also be run alone.
 
-mod asked;
+mod args;
 mod fp8;
 mod losses;
 mod rival;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub use asked::Asked;
+pub use args::Args;
 use stage::Ran;
 use stages::{ALL_S, DEVICE_S, LARGE_SHAPE, SHAPE, STAGES, Stage, Step};
 use table::{GRAPHS, LARGE, LEAN, OFFLOADED, PEAKED, Results};
@@ -133,15 +133,15 @@ impl Session {
 ///
 /// # Errors
 /// One line if a program cannot be built or there is no device.
-pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
-    let programs = Programs::find(asked.folder.as_deref())?;
-    let mut stages: Vec<&Stage> = asked.stages.clone();
+pub fn run(args: &Args) -> Result<Vec<String>, String> {
+    let programs = Programs::find(args.folder.as_deref())?;
+    let mut stages: Vec<&Stage> = args.stages.clone();
     let alone = !stages.is_empty();
-    stages.extend(STAGES.iter().filter(|stage| if stage.long { asked.long } else { !alone }));
+    stages.extend(STAGES.iter().filter(|stage| if stage.long { args.long } else { !alone }));
     // Stages run alone, or with the long ones, have only their own limits.
     let limits = stages.iter().map(|stage| stage.limit_s).sum::<u64>() + DEVICE_S;
-    let limit = Duration::from_secs(if alone || asked.long { limits } else { ALL_S });
-    let (started, patience) = (Instant::now(), asked.patience as u32);
+    let limit = Duration::from_secs(if alone || args.long { limits } else { ALL_S });
+    let (started, patience) = (Instant::now(), args.patience as u32);
     let (results, complaints) = (Results::default(), Vec::new());
     let mut session = Session { programs, started, limit: patience * limit, patience, results, complaints };
     if !session.gpu("device", DEVICE_S) {
@@ -154,9 +154,9 @@ pub fn run(asked: &Asked) -> Result<Vec<String>, String> {
     let (table, missed) = session.results.table(&date);
     println!("== for docs/log\n\n{table}\n");
     session.complaints.extend(missed);
-    if asked.log && session.results.is_rehearsed() {
+    if args.log && session.results.is_rehearsed() {
         session.complaints.push("--log: what a rehearsal found is about no GPU".to_string());
-    } else if asked.log {
+    } else if args.log {
         log(Path::new("docs/log"), &date, &table)?;
     }
     Ok(session.complaints)

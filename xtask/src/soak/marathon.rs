@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::client::Client;
-use super::{Killed, free_port, ready, serve, token_ids};
+use super::{ChildGuard, free_port, ready, serve, token_ids};
 use crate::kill_test::build;
 use crate::random::Random;
 
@@ -23,7 +23,7 @@ pub fn run(model: &str, minutes: f64) -> Result<Vec<String>, String> {
     let mut command = Command::new(&binary);
     command.args(["supervise", "--ready", &format!("http://127.0.0.1:{}/health/ready", client.port), "--"]);
     command.arg(server.get_program()).args(server.get_args()).stdout(Stdio::null());
-    let supervisor = Killed(command.spawn().map_err(|error| error.to_string())?);
+    let supervisor = ChildGuard(command.spawn().map_err(|error| error.to_string())?);
     ready(client, Duration::from_secs(120))?;
     let first = token_ids(client).ok_or("the server does not answer")?;
 

@@ -26,9 +26,9 @@ const CANARY: &str =
     r#"{"model":"m","prompt":"The quick brown fox","max_tokens":8,"temperature":0,"return_token_ids":true}"#;
 
 /// A process that is terminated on drop; its children get a chance to end first.
-struct Killed(Child);
+struct ChildGuard(Child);
 
-impl Drop for Killed {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let since = Instant::now();
@@ -45,7 +45,7 @@ impl Drop for Killed {
 pub fn run(model: &str, aborts: u64, minutes: f64) -> Result<Vec<String>, String> {
     let client = Client { port: free_port()? };
     let mut command = serve(&build()?, model, client.port);
-    let _server = Killed(command.spawn().map_err(|error| error.to_string())?);
+    let _server = ChildGuard(command.spawn().map_err(|error| error.to_string())?);
     ready(client, Duration::from_secs(120))?;
     let canary = token_ids(client).ok_or("the server does not answer")?;
 

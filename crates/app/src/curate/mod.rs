@@ -37,7 +37,7 @@ pub struct Order {
 }
 
 /// Outcome of a curation.
-pub enum Curated {
+pub enum CurationOutcome {
     /// Complete.
     Done(Box<Stats>),
     /// Other processes have not finished: either a stage needs their part, or this process is done and they are not.
@@ -73,7 +73,7 @@ impl Curation {
     ///
     /// # Errors
     /// Those of its stages; output written before stays valid.
-    pub fn run(&self, order: &Order, events: &Arc<dyn Events>) -> Result<Curated> {
+    pub fn run(&self, order: &Order, events: &Arc<dyn Events>) -> Result<CurationOutcome> {
         let (stop, reports, said) = (order.stop.clone(), events.clone(), events.clone());
         let options = RunOptions {
             threads: 0,
@@ -88,12 +88,12 @@ impl Curation {
         caught(|| self.until_it_ends(order, &options))
     }
 
-    fn until_it_ends(&self, order: &Order, options: &RunOptions) -> Result<Curated> {
+    fn until_it_ends(&self, order: &Order, options: &RunOptions) -> Result<CurationOutcome> {
         let started = Instant::now();
         loop {
             let ran = match self.0.run(options) {
                 Err(stopped @ CurateError::Interrupted { .. }) => {
-                    return Ok(Curated::Interrupted(stopped.to_string()));
+                    return Ok(CurationOutcome::Interrupted(stopped.to_string()));
                 }
                 ran => ran?,
             };
@@ -102,11 +102,11 @@ impl Curation {
                     if order.rank.rank == 0 {
                         page(self.out(), &stats)?;
                     }
-                    return Ok(Curated::Done(stats));
+                    return Ok(CurationOutcome::Done(stats));
                 }
                 Outcome::Waiting { stage, missing } => {
                     if stage.is_none() || started.elapsed().as_secs_f64() >= order.wait_s {
-                        return Ok(Curated::Waiting { stage, missing });
+                        return Ok(CurationOutcome::Waiting { stage, missing });
                     }
                     std::thread::sleep(LOOK);
                 }

@@ -21,7 +21,7 @@ pub use tool::Tool;
 
 /// A translated file.
 #[derive(Clone, Debug)]
-pub struct Translated {
+pub struct Translation {
     /// Tool that the file belongs to.
     pub tool: Tool,
     /// Shipped recipe that the translation extends.
@@ -39,7 +39,7 @@ pub struct Translated {
 ///
 /// # Errors
 /// Not YAML, or not a file of these tools.
-pub fn translate(text: &str) -> Result<Translated> {
+pub fn translate(text: &str) -> Result<Translation> {
     translated(text, None)
 }
 
@@ -48,14 +48,14 @@ pub fn translate(text: &str) -> Result<Translated> {
 ///
 /// # Errors
 /// Those of [`translate`], and an unknown method.
-pub fn translate_as(text: &str, method: &str) -> Result<Translated> {
+pub fn translate_as(text: &str, method: &str) -> Result<Translation> {
     match Kind::named(method) {
         Some(kind) => translated(text, Some(kind)),
         None => refuse!("`{method}` is no method; there are {}", METHODS.join(", ")),
     }
 }
 
-fn translated(text: &str, kind: Option<Kind>) -> Result<Translated> {
+fn translated(text: &str, kind: Option<Kind>) -> Result<Translation> {
     let entries = match yaml::entries(text) {
         Ok(entries) => entries,
         Err(why) => refuse!("is no YAML file of settings: {why}"),
@@ -68,7 +68,7 @@ fn translated(text: &str, kind: Option<Kind>) -> Result<Translated> {
     rules::defaults::fill(&mut draft);
     let base = draft.base();
     let (recipe, unsaid) = draft.finish()?;
-    Ok(Translated { tool, base, recipe, unsaid })
+    Ok(Translation { tool, base, recipe, unsaid })
 }
 
 /// Keys that only LLaMA-Factory has.

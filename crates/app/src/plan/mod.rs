@@ -8,5 +8,5 @@ mod trace;
 
 pub use meshes::{Mesh, Meshes};
 pub(crate) use stages::rollout_of;
-pub use stages::{Asked, Figures, Planned, Plans, plan};
+pub use stages::{Figures, PlanOptions, PlannedStage, Plans, plan};
 pub use trace::write as trace;

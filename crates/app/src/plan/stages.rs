@@ -9,7 +9,9 @@ use fathom_tensor::{Device, Profile, Usage};
 use fathom_text::Tokenizer;
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::recipe::Stage;
-use fathom_train::{Budgets, Draft, Growth, Longest, MeshPlan, Settled, Why, check_places, distinct, policy};
+use fathom_train::{
+    Budgets, Draft, Growth, Longest, MeshPlan, StageSettings, Why, check_places, distinct, policy,
+};
 
 use crate::budgets::{budgets, sharing};
 use crate::error::{Result, caught};
@@ -22,7 +24,7 @@ use crate::writer::writer;
 
 /// Optional parts of a stage's plan.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct PlanOptions {
     /// Find the longest sequence under the best table of places.
     pub longest_of_all: bool,
     /// Explain the peak, and find the change that lowers it most.
@@ -40,7 +42,7 @@ pub struct Plans<'a> {
 }
 
 /// A planned stage.
-pub struct Planned<'a> {
+pub struct PlannedStage<'a> {
     /// Draft of the stage.
     pub draft: Draft<'a>,
     /// Figures of the stage, shared by stages with equal needs.
@@ -50,7 +52,7 @@ pub struct Planned<'a> {
 /// Figures of a stage.
 pub struct Figures {
     /// Settings of its steps, and the resources they need.
-    pub settled: Settled,
+    pub settled: StageSettings,
     /// Memory that each further token needs; like `longest`, only for a single rank.
     pub growth: Option<Growth>,
     /// Longest sequence that fits.
@@ -98,22 +100,22 @@ impl Plans<'_> {
     /// An invalid stage.
     pub fn stages<'b>(
         &'b self,
-        asked: Asked,
+        asked: PlanOptions,
         events: &'b dyn Events,
-    ) -> impl Iterator<Item = Result<Planned<'b>>> {
+    ) -> impl Iterator<Item = Result<PlannedStage<'b>>> {
         let mut known: Vec<(usize, Rc<Figures>)> = Vec::new();
         (0..self.job.specs.len()).map(move |index| {
             let draft = self.draft(index);
             let alike = known.iter().find(|(index, _)| is_alike(&draft, &self.job.specs, *index));
             if let Some((_, figures)) = alike {
-                return Ok(Planned { draft, figures: figures.clone() });
+                return Ok(PlannedStage { draft, figures: figures.clone() });
             }
             let name = self.stage_name(index);
             let figures =
                 caught(|| self.figures(&draft, asked, &|at| events.doing(&format!("{name}: {at}"))));
             let figures = Rc::new(figures.map_err(|error| self.job.placed(error))?);
             known.push((index, figures.clone()));
-            Ok(Planned { draft, figures })
+            Ok(PlannedStage { draft, figures })
         })
     }
 
@@ -124,7 +126,7 @@ impl Plans<'_> {
     }
 
     /// Plans a stage with the parts asked for; `say` receives the current activity.
-    fn figures(&self, draft: &Draft<'_>, asked: Asked, say: &dyn Fn(&str)) -> Result<Figures> {
+    fn figures(&self, draft: &Draft<'_>, asked: PlanOptions, say: &dyn Fn(&str)) -> Result<Figures> {
         say("a step");
         let settled = draft.settle()?;
         let mesh = self.mesh_of(draft)?;

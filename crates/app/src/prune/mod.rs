@@ -40,7 +40,7 @@ pub struct Request {
 
 /// Result of a pruning.
 #[derive(Clone, Debug)]
-pub struct Pruned {
+pub struct PruneSummary {
     /// Number of weights before and after.
     pub weights: [u64; 2],
     /// Mean loss per token of the samples, before and after.
@@ -57,7 +57,7 @@ pub struct Pruned {
 ///
 /// # Errors
 /// No model or text there; invalid sizes; a folder that is not empty.
-pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Pruned> {
+pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<PruneSummary> {
     if std::fs::read_dir(&request.to).is_ok_and(|mut entries| entries.next().is_some()) {
         refuse!("{} is not empty; name another folder, or remove it", request.to.display());
     }
@@ -101,6 +101,6 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
             );
         }
         let weights = [params, &slices].map(fathom_grad::Params::num_elements);
-        Ok(Pruned { weights, losses, tokens, kept, importance })
+        Ok(PruneSummary { weights, losses, tokens, kept, importance })
     })
 }

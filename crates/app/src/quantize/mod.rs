@@ -42,7 +42,7 @@ pub struct Request {
 
 /// Result of a quantization.
 #[derive(Clone, Debug)]
-pub struct Quantised {
+pub struct QuantizationSummary {
     /// Family of the model.
     pub family: String,
     /// Number of weights.
@@ -71,7 +71,7 @@ pub enum Experts {
 }
 
 /// Result of writing the folder.
-struct Written {
+struct FolderSummary {
     /// Columns per scale.
     group: usize,
     /// Number of experts' projections with too little calibration text.
@@ -82,7 +82,7 @@ struct Written {
 ///
 /// # Errors
 /// No model or text there; a model that the format does not support; a folder that is not empty.
-pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Quantised> {
+pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<QuantizationSummary> {
     if std::fs::read_dir(&request.to).is_ok_and(|mut entries| entries.next().is_some()) {
         refuse!("{} is not empty; name another folder, or remove it", request.to.display());
     }
@@ -108,11 +108,11 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         let loss = |loaded: &LoadedModel| mean_loss(loaded.view(), &tokenizer, &measured);
         let before = loaded.as_ref().map(loss).transpose()?;
         let judged = loaded.as_ref().map(|loaded| Judged { loaded, texts: &texts, events });
-        let Written { group, unjudged } = write(request, (&folder, &opened), judged.as_ref())?;
+        let FolderSummary { group, unjudged } = write(request, (&folder, &opened), judged.as_ref())?;
         drop(loaded);
         let written = models::load(&device, &request.to, None, events)?;
         let after = before.is_some().then(|| loss(&written)).transpose()?;
-        Ok(Quantised {
+        Ok(QuantizationSummary {
             family: opened.spec.family.to_string(),
             weights: written.params.num_elements(),
             group,
@@ -135,7 +135,7 @@ fn write(
     request: &Request,
     (folder, opened): (&Path, &HfFolder),
     judged: Option<&Judged<'_>>,
-) -> Result<Written> {
+) -> Result<FolderSummary> {
     let HfFolder { spec, generation, source, .. } = opened;
     let copy = tokenizer_files_for(folder, &request.to)?;
     let weights = SaveOptions::new(models::stored_dtype(source));
@@ -197,7 +197,7 @@ fn write(
         }
         (format, _) => refuse!("{format} is no format of a folder that is rounded"),
     };
-    Ok(Written { group, unjudged })
+    Ok(FolderSummary { group, unjudged })
 }
 
 /// Checks that a model can be calibrated.

@@ -27,7 +27,7 @@ use super::draft::Draft;
 use super::fingerprint;
 use super::order::Order;
 use super::sizes::{self, Sizes};
-use crate::adapters::{self, Held};
+use crate::adapters::{self, BaseQuantization};
 use crate::error::{Error, Result, caught, in_full, refuse};
 use crate::events::Silent;
 use crate::models;
@@ -154,7 +154,7 @@ pub(super) struct Named<'a> {
     pub tokenizer: &'a Arc<Tokenizer>,
     pub dtype: DType,
     /// Quantization of the model in the runs of its adapters, if any.
-    pub held: Option<&'a Held>,
+    pub held: Option<&'a BaseQuantization>,
 }
 
 impl Named<'_> {
@@ -303,7 +303,7 @@ pub(super) fn fits_next_to_served(name: &str, sizes: &Sizes, order: &Order) -> R
 }
 
 /// Returns the function that checks adapters for a base with this quantization.
-fn accepting(base: PathBuf, held: Option<Held>) -> Box<Accept> {
+fn accepting(base: PathBuf, held: Option<BaseQuantization>) -> Box<Accept> {
     Box::new(move |adapter| {
         let folder = adapters::served(adapter, &base).map_err(fathom_base::Error::product)?;
         if let Some(said) = adapters::held_otherwise(&folder, held.as_ref()) {

@@ -9,7 +9,7 @@ use fathom_serve::{Listening, Log, Settings};
 use fathom_tensor::PageFormat;
 use fathom_train::recipe::{Machine as Asked, MachineKind, Precision};
 
-use crate::adapters::Held;
+use crate::adapters::BaseQuantization;
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::machine::Machine;
@@ -109,8 +109,8 @@ impl Order {
 
     /// Returns the quantization of the base: that of its adapters' runs if all that record one agree, else `None` for
     /// that of its files.
-    pub(super) fn held(&self) -> Option<Held> {
-        Held::of_all(self.adapters.iter().map(|(_, folder)| folder))
+    pub(super) fn held(&self) -> Option<BaseQuantization> {
+        BaseQuantization::of_all(self.adapters.iter().map(|(_, folder)| folder))
     }
 
     /// Returns the machine of each model.

@@ -22,7 +22,7 @@ use crate::events::Silent;
 use crate::machine::Machine;
 use crate::models;
 use crate::place::Place;
-use crate::spread::Spread;
+use crate::spread::ResolvedMesh;
 
 /// Timeout of a rank's wait for another one in a step.
 const WAIT: Duration = Duration::from_secs(600);
@@ -40,7 +40,8 @@ pub(super) fn planned(
     tokenizer: &Tokenizer,
     order: &Order,
 ) -> Result<(Vec<Sizes>, Sizes)> {
-    let Spread { grid, experts } = order.mesh.spread(machine, (opened, dtype), order.held().as_ref())?;
+    let ResolvedMesh { grid, experts } =
+        order.mesh.spread(machine, (opened, dtype), order.held().as_ref())?;
     let own = Crew::Threads.place(machine, grid.ranks());
     let of = |rank: usize| -> Result<Sizes> {
         let device = machine.rank(sizes::lone(grid, rank), Place { local: rank, ..own })?;

@@ -38,7 +38,7 @@ const SHOWN: usize = 2000;
 
 /// Everything that determines the bytes of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Made {
+struct StoreKey {
     version: u32,
     teaching: Teaching,
     held_out: f64,
@@ -58,7 +58,7 @@ struct Made {
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
-    made: Made,
+    made: StoreKey,
     /// [`Store::fingerprint`] in hexadecimal, and BLAKE3 hashes of the tokens and of the weights.
     store: [String; 3],
     report: Data,
@@ -92,7 +92,7 @@ pub fn corpus(
         }
     };
     let template = template(job, &given)?;
-    let made = Made {
+    let made = StoreKey {
         version: VERSION,
         teaching: recipe.teaching(),
         held_out: recipe.data.held_out_share,
@@ -165,7 +165,7 @@ pub fn template(job: &Job, tokenizer: &Tokenizer) -> Result<Option<Template>> {
 
 /// Writes the store; returns its report and an example, or `None` if the run was asked to stop.
 fn write(
-    made: &Made,
+    made: &StoreKey,
     (tokenizer, template): (&Tokenizer, Option<&Template>),
     (out, stop): (&Path, &AtomicBool),
     (reference, events): (&mut Given, &dyn Events),

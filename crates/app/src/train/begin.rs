@@ -12,11 +12,11 @@ use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{
-    Checkpoints, Draft, Settled, Stores, check_places, check_training, distinct, needs_corpus,
+    Checkpoints, Draft, StageSettings, Stores, check_places, check_training, distinct, needs_corpus,
 };
 
 use super::folder::{create, same_recipe};
-use super::named::Named;
+use super::named::PrefixedEvents;
 use super::{claims, export, moments};
 use crate::budgets::budgets;
 use crate::crew::Crew;
@@ -57,7 +57,7 @@ pub(super) fn check_alone(loaded: &Loaded<Recipe>) -> Result<()> {
 /// A model or adapter that is ready for its first step.
 pub(super) struct Ready<'a> {
     pub job: &'a Job,
-    pub events: Named<'a>,
+    pub events: PrefixedEvents<'a>,
     pub tokenizer: Tokenizer,
     pub stores: Stores,
     /// FLOPs of a step on the first rank, by stage.
@@ -85,7 +85,7 @@ pub(super) fn prepare<'a>(
         create(&job.folder)?;
         same_recipe(&job.folder, &job.loaded)?;
     }
-    let events = Named::of(job, events);
+    let events = PrefixedEvents::of(job, events);
     let mut metrics = MetricsWriter::open(job.log())?;
     let inputs = text::Inputs::of(job)?;
     let flops = fits(job, crew).map_err(|error| job.placed(error))?;
@@ -182,7 +182,7 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
 }
 
 /// Returns the error that a plan does not fit, extended by the share of the models that judge answers.
-fn of_judges(draft: &Draft<'_>, error: fathom_train::Error) -> Result<Settled> {
+fn of_judges(draft: &Draft<'_>, error: fathom_train::Error) -> Result<StageSettings> {
     let judges = judges::bytes(&draft.recipe, draft.profile)?;
     if judges == 0 || !matches!(error, fathom_train::Error::DoesNotFit { .. }) {
         return Err(error.into());

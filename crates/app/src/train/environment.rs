@@ -24,7 +24,7 @@ use super::process::{Lines, Trouble};
 pub struct Tool(Vec<Mutex<Lines>>);
 
 /// Reply to an episode: the inner error ends this episode, the outer one all of them.
-type Said = Result<Result<Reply, String>, String>;
+type ReplyResult = Result<Result<Reply, String>, String>;
 
 impl Tool {
     /// Prepares the processes of a recipe.
@@ -57,7 +57,7 @@ fn reply(line: &str) -> Result<Reply, String> {
 }
 
 /// Asks a process for the reply to an answer.
-fn ask(lines: &Lines, it: &Turn<'_>) -> Said {
+fn ask(lines: &Lines, it: &Turn<'_>) -> ReplyResult {
     let Turn { row, prompt, messages, text, turn, tokens, ended, .. } = *it;
     let question = json!({
         "prompt": prompt, "messages": messages, "answer": text, "turn": turn, "row": row, "tokens": tokens, "ended": ended,
@@ -73,12 +73,12 @@ impl Environment for Tool {
     fn reply(&self, turns: &[Turn<'_>]) -> Result<Vec<Result<Reply, String>>, String> {
         let processes = self.0.len();
         // Asks one process about its episodes, in order.
-        let own = |process: usize| -> Vec<(usize, Said)> {
+        let own = |process: usize| -> Vec<(usize, ReplyResult)> {
             let lines = self.0[process].lock().unwrap_or_else(PoisonError::into_inner);
             let its = turns.iter().enumerate().filter(|(_, turn)| turn.episode % processes == process);
             its.map(|(at, turn)| (at, ask(&lines, turn))).collect()
         };
-        let mut said: Vec<(usize, Said)> = std::thread::scope(|scope| {
+        let mut said: Vec<(usize, ReplyResult)> = std::thread::scope(|scope| {
             let others: Vec<_> = (1..processes).map(|process| scope.spawn(move || own(process))).collect();
             let lost = |_| vec![(0, Err("the thread that asks a process panicked".to_string()))];
             let others = others.into_iter().map(|other| other.join().unwrap_or_else(lost));

@@ -12,7 +12,7 @@ use fathom_text::Tokenizer;
 use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together};
 
 use super::gap::Gap;
-use super::rank::{Shared, rebuilds, trainers};
+use super::rank::{RankInputs, rebuilds, trainers};
 use super::time::{Ahead, Timetable, Turns, When};
 use super::watch::{Aside, Watch};
 use super::{export, moments};
@@ -28,7 +28,7 @@ use crate::{models, report};
 use fathom_model::LoadedModel;
 
 /// Outcome of a run.
-pub struct Trained {
+pub struct RunOutcome {
     /// Finished or interrupted.
     pub outcome: Outcome,
     /// Report of the run, if this process is the first and has finished it.
@@ -37,9 +37,9 @@ pub struct Trained {
     pub unsaved: Option<String>,
 }
 
-impl Trained {
-    pub(crate) fn without_report(outcome: Outcome) -> Trained {
-        Trained { outcome, report: None, unsaved: None }
+impl RunOutcome {
+    pub(crate) fn without_report(outcome: Outcome) -> RunOutcome {
+        RunOutcome { outcome, report: None, unsaved: None }
     }
 }
 
@@ -55,7 +55,7 @@ pub struct Report {
 
 /// Work of the first rank on one part of a run: a model or an adapter.
 pub(super) struct First<'a> {
-    pub shared: &'a Shared<'a>,
+    pub shared: &'a RankInputs<'a>,
     pub tokenizer: &'a Tokenizer,
     /// Planned FLOPs of a step, by stage.
     pub flops: &'a [f64],
@@ -75,7 +75,7 @@ pub(super) fn first(
     device: Device,
     logs: Vec<MetricsWriter>,
     events: &dyn Events,
-) -> Result<Trained> {
+) -> Result<RunOutcome> {
     let alone = device.mesh.grid().ranks() == 1;
     let parts = || firsts.iter().map(|one| one.shared);
     let (rebuilds, judges) = (rebuilds(parts()), Judges::on(&device));
@@ -99,7 +99,7 @@ pub(super) fn first(
     let outcome = together(&mut runs, &mut hooks)?;
     drop(watches);
     events.on(heard::Event::Trained);
-    let mut trained = Trained::without_report(outcome);
+    let mut trained = RunOutcome::without_report(outcome);
     let ended = firsts.iter().zip(runs).zip(&mut boards).zip(&gaps);
     for (((one, run), board), gap) in ended {
         let progress = run.progress().clone();
@@ -156,7 +156,7 @@ impl<'a> First<'a> {
 
     /// Prepares the measurement of what rounding costs.
     fn gap(&self, trainer: &Trainer, alone: bool, metrics: &mut MetricsWriter) -> Result<Option<Gap<'a>>> {
-        let Shared { job, stores, .. } = *self.shared;
+        let RankInputs { job, stores, .. } = *self.shared;
         let mut gap = Gap::of(job, (self.tokenizer, stores), self.aside(), alone);
         if let Some(gap) = &mut gap {
             gap.begins(trainer, metrics)?;
@@ -294,7 +294,7 @@ impl<'a> First<'a> {
 
     /// Returns the observer of a run; it measures if a whole model is available.
     fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
-        let Shared { job, stores, time, .. } = *self.shared;
+        let RankInputs { job, stores, time, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;
         Watch {

@@ -184,7 +184,7 @@ fn grows(change: &Difference, position: Option<&Progress>) -> Growth {
 
 #[cfg(test)]
 mod tests {
-    use fathom_train::Ended;
+    use fathom_train::StageEnd;
 
     use super::*;
 
@@ -192,7 +192,7 @@ mod tests {
     fn check(path: &str, [before, now]: [&str; 2], [stage, stage_step]: [usize; 2], expected: Growth) {
         let row = |value: &str| Some(Row { path: path.into(), value: value.into(), source: String::new() });
         let change = Difference { path: path.into(), left: row(before), right: row(now) };
-        let ended = (stage > 0 && stage_step == 0).then(Ended::default);
+        let ended = (stage > 0 && stage_step == 0).then(StageEnd::default);
         let progress = Progress { stage, stage_step: stage_step as u64, ended, ..Progress::default() };
         assert_eq!(grows(&change, Some(&progress)), expected, "{path} {before} {now}");
         if expected == Growth::Allowed {

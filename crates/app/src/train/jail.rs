@@ -42,7 +42,7 @@ pub struct Jail {
 
 /// Result of a program.
 #[derive(Debug)]
-pub struct Ended {
+pub struct ProgramOutput {
     /// Set if it ended in time with exit status 0.
     pub well: bool,
     /// Beginning of its output.
@@ -91,7 +91,7 @@ impl Jail {
     ///
     /// # Errors
     /// A message: the jail cannot be made.
-    pub fn run(&self, files: &[(&str, &str)], command: &[String]) -> Result<Ended, String> {
+    pub fn run(&self, files: &[(&str, &str)], command: &[String]) -> Result<ProgramOutput, String> {
         self.run_through(UNSHARE, files, command)
     }
 
@@ -100,7 +100,7 @@ impl Jail {
         unshare: &str,
         files: &[(&str, &str)],
         command: &[String],
-    ) -> Result<Ended, String> {
+    ) -> Result<ProgramOutput, String> {
         let failed = |error: std::io::Error| format!("cannot write files for a jail: {error}");
         let folder = Folder::new().map_err(failed)?;
         for (name, text) in files {
@@ -124,7 +124,7 @@ impl Jail {
             return Err(missing(said));
         };
         let well = status.is_some_and(|status| status.success());
-        Ok(Ended { well, out: String::from_utf8_lossy(out).into_owned() })
+        Ok(ProgramOutput { well, out: String::from_utf8_lossy(out).into_owned() })
     }
 
     fn start(&self, unshare: &str, folder: &Folder, command: &[String]) -> Result<Child, String> {

@@ -31,7 +31,7 @@ use fathom_train::Outcome;
 use fathom_train::recipe::Recipe;
 
 pub use begin::Order;
-pub use first::{Report, Trained};
+pub use first::{Report, RunOutcome};
 pub use time::spent_s;
 
 use crate::crew::{self, Crew, Word};
@@ -41,7 +41,7 @@ use crate::job::Job;
 use crate::report;
 use begin::{Ready, check_alone, is_done, prepare, prepared};
 use first::{First, first};
-use rank::{Shared, follow};
+use rank::{RankInputs, follow};
 use time::{Timetable, Turns};
 
 /// Runs a job to its end, or until asked to stop. A process that is not the first of its job takes part in the steps.
@@ -49,7 +49,7 @@ use time::{Timetable, Turns};
 /// # Errors
 /// An invalid recipe, text or file; a plan that does not fit; the error that ended the run. Everything saved stays
 /// valid.
-pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<Trained> {
+pub fn train(job: &Job, order: &Order, events: &dyn Events) -> Result<RunOutcome> {
     let run = || {
         check(&job.loaded)?;
         if let Some(why) = job.machine.why_not() {
@@ -72,22 +72,22 @@ pub fn check(loaded: &Loaded<Recipe>) -> Result<()> {
 }
 
 /// Runs the part of the first process, or of the only one.
-fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<Trained> {
+fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<RunOutcome> {
     let (began_s, folder) = (order.clock.now_s(), &whole.folder);
     folder::create(folder)?;
     let _claimed = folder::claim(folder, events)?;
     folder::same_recipe(folder, &whole.loaded)?;
-    let left = Left::of(whole, events)?;
+    let left = UnfinishedJobs::of(whole, events)?;
     if left.jobs().is_empty() {
         crew.tell(Word::NothingToDo)?;
-        return Ok(Trained::without_report(Outcome::Finished));
+        return Ok(RunOutcome::without_report(Outcome::Finished));
     }
     let (mut ready, mut logs): (Vec<Ready<'_>>, Vec<MetricsWriter>) = (Vec::new(), Vec::new());
     for job in left.jobs() {
         let Some((one, log)) = prepare(job, order, crew, events)? else {
             events.line("asked to stop while the text was prepared; run the same command again to go on");
             crew.tell(Word::Interrupted)?;
-            return Ok(Trained::without_report(Outcome::Interrupted));
+            return Ok(RunOutcome::without_report(Outcome::Interrupted));
         };
         ready.push(one);
         logs.push(log);
@@ -99,10 +99,10 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
         Timetable::of(whole.recipe(), (&one.flops, measures), &order.clock, past)
     };
     let times: Vec<Option<Timetable>> = ready.iter().map(time_of).collect();
-    let parts: Vec<Shared<'_>> = (ready.iter().zip(&times))
+    let parts: Vec<RankInputs<'_>> = (ready.iter().zip(&times))
         .map(|(one, time)| {
-            let shared = Shared::new((one.job, &one.stores, one.vocab()), crew, order);
-            Shared { time: time.as_ref(), ..shared }
+            let shared = RankInputs::new((one.job, &one.stores, one.vocab()), crew, order);
+            RankInputs { time: time.as_ref(), ..shared }
         })
         .collect();
     let turns = &Turns::of(parts.len());
@@ -124,35 +124,35 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
 }
 
 /// Runs the part of any other process: waits until the first has prepared the run, and takes part in its steps.
-fn follow_first(whole: &Job, order: &Order, crew: &Crew) -> Result<Trained> {
+fn follow_first(whole: &Job, order: &Order, crew: &Crew) -> Result<RunOutcome> {
     match crew.hear()? {
         Word::Ready => {}
-        Word::NothingToDo => return Ok(Trained::without_report(Outcome::Finished)),
-        Word::Interrupted => return Ok(Trained::without_report(Outcome::Interrupted)),
+        Word::NothingToDo => return Ok(RunOutcome::without_report(Outcome::Finished)),
+        Word::Interrupted => return Ok(RunOutcome::without_report(Outcome::Interrupted)),
     }
-    let left = Left::of(whole, &Silent)?;
+    let left = UnfinishedJobs::of(whole, &Silent)?;
     let data = left.jobs().iter().map(prepared).collect::<Result<Vec<_>>>()?;
     // Only the first rank decides how time is divided.
-    let parts: Vec<Shared<'_>> = (left.jobs().iter().zip(&data))
-        .map(|(job, (stores, vocab))| Shared::new((job, stores, *vocab), crew, order))
+    let parts: Vec<RankInputs<'_>> = (left.jobs().iter().zip(&data))
+        .map(|(job, (stores, vocab))| RankInputs::new((job, stores, *vocab), crew, order))
         .collect();
-    crew::run(whole, crew, |device| follow(&parts, device), &|_| Ok(())).map(Trained::without_report)
+    crew::run(whole, crew, |device| follow(&parts, device), &|_| Ok(())).map(RunOutcome::without_report)
 }
 
 /// Unfinished jobs of a run: the run itself, or those of its adapters.
-enum Left<'a> {
+enum UnfinishedJobs<'a> {
     Itself(&'a Job),
     Adapters(Vec<Job>),
     Nothing,
 }
 
-impl<'a> Left<'a> {
-    fn of(whole: &'a Job, events: &dyn Events) -> Result<Left<'a>> {
+impl<'a> UnfinishedJobs<'a> {
+    fn of(whole: &'a Job, events: &dyn Events) -> Result<UnfinishedJobs<'a>> {
         if !whole.recipe().adapters.is_empty() {
-            return several::unfinished(whole, events).map(Left::Adapters);
+            return several::unfinished(whole, events).map(UnfinishedJobs::Adapters);
         }
         if !is_done(whole)? {
-            return Ok(Left::Itself(whole));
+            return Ok(UnfinishedJobs::Itself(whole));
         }
         let (folder, page) = (&whole.folder, whole.page());
         if !page.exists() {
@@ -161,14 +161,14 @@ impl<'a> Left<'a> {
         }
         let line = format!("{} is finished already; its report is {}", folder.display(), page.display());
         events.line(&line);
-        Ok(Left::Nothing)
+        Ok(UnfinishedJobs::Nothing)
     }
 
     fn jobs(&self) -> &[Job] {
         match self {
-            Left::Itself(job) => slice::from_ref(*job),
-            Left::Adapters(jobs) => jobs,
-            Left::Nothing => &[],
+            UnfinishedJobs::Itself(job) => slice::from_ref(*job),
+            UnfinishedJobs::Adapters(jobs) => jobs,
+            UnfinishedJobs::Nothing => &[],
         }
     }
 }

@@ -4,12 +4,12 @@ use crate::events::{Event, Events};
 use crate::job::Job;
 
 /// Passes on the events of a job; if it is one of several, its lines begin with the adapter's name.
-pub(super) struct Named<'a> {
+pub(super) struct PrefixedEvents<'a> {
     events: &'a dyn Events,
     name: Option<String>,
 }
 
-impl Events for Named<'_> {
+impl Events for PrefixedEvents<'_> {
     fn on(&self, event: Event<'_>) {
         let Some(name) = &self.name else { return self.events.on(event) };
         let named = |text: &str| format!("{name}: {text}");
@@ -23,10 +23,10 @@ impl Events for Named<'_> {
     }
 }
 
-impl<'a> Named<'a> {
+impl<'a> PrefixedEvents<'a> {
     /// Wraps the listener of a job.
-    pub fn of(job: &Job, events: &'a dyn Events) -> Named<'a> {
-        Named { events, name: job.is_one_of_several().then(|| name(job)) }
+    pub fn of(job: &Job, events: &'a dyn Events) -> PrefixedEvents<'a> {
+        PrefixedEvents { events, name: job.is_one_of_several().then(|| name(job)) }
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fathom_train::policy::apart::Apart;
-use fathom_train::policy::reward::{Answered, Reward};
+use fathom_train::policy::reward::{Reward, RewardInput};
 use fathom_train::policy::rules::RewardTable;
 use serde_json::{Value, json};
 
@@ -208,9 +208,9 @@ fn number(line: &str) -> Result<Option<f64>, String> {
 }
 
 impl Reward for Process {
-    fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
-        let question = |it: &Answered<'_>| {
-            let Answered { row, prompt, text, messages, tokens, ended, .. } = *it;
+    fn score(&self, answers: &[RewardInput<'_>]) -> Result<Vec<Option<f64>>, String> {
+        let question = |it: &RewardInput<'_>| {
+            let RewardInput { row, prompt, text, messages, tokens, ended, .. } = *it;
             let mut said =
                 json!({"prompt": prompt, "answer": text, "row": row, "tokens": tokens, "ended": ended});
             // All messages of an episode with several turns.
@@ -258,8 +258,8 @@ mod tests {
         assert!(Process::boxed(&RewardTable::default(), true).is_err());
     }
 
-    fn of(row: &Map<String, Value>) -> Answered<'_> {
-        Answered { row, prompt: "", text: "x", messages: &[], earned: None, tokens: 1, ended: true }
+    fn of(row: &Map<String, Value>) -> RewardInput<'_> {
+        RewardInput { row, prompt: "", text: "x", messages: &[], earned: None, tokens: 1, ended: true }
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         let script = format!("exec 3<&0; sleep 40 <&3 & echo $! > '{}'; wait", file.display());
         let slow = RewardTable { timeout_s: 0.5, ..table(&script) };
         let long = "x".repeat(1 << 20);
-        let error = Process::boxed(&slow, true).unwrap().score(&[Answered { text: &long, ..of(&row) }]);
+        let error = Process::boxed(&slow, true).unwrap().score(&[RewardInput { text: &long, ..of(&row) }]);
         assert!(error.unwrap_err().contains("in time"));
         let pid = std::fs::read_to_string(file).unwrap();
         let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();

@@ -31,7 +31,7 @@ use crate::text::tokenizer_dir;
 use fathom_model::LoadedModel;
 
 /// Inputs of every rank of a run, for one part of it: a model or an adapter.
-pub struct Shared<'a> {
+pub struct RankInputs<'a> {
     /// Job of the part.
     pub job: &'a Job,
     /// Data of the job.
@@ -48,16 +48,16 @@ pub struct Shared<'a> {
     pub allow_processes: bool,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> RankInputs<'a> {
     /// Makes the state for a job, its data and its tokenizer's vocabulary size.
     pub fn new(
         (job, stores, vocab): (&'a Job, &'a Stores, usize),
         crew: &Crew,
         order: &'a Order,
-    ) -> Shared<'a> {
+    ) -> RankInputs<'a> {
         let disk_sharers = crew.place(&job.machine, job.world()).disk;
         let (stop, allow_processes) = (&order.stop, order.allow_processes);
-        Shared { job, stores, vocab, time: None, disk_sharers, stop, allow_processes }
+        RankInputs { job, stores, vocab, time: None, disk_sharers, stop, allow_processes }
     }
 
     /// Makes a rank's trainer, sharing the base of another trainer if there is one.
@@ -281,7 +281,7 @@ fn begin_adapter(job: &Job, device: &Device, model: &Model, params: &mut Params)
 /// # Errors
 /// Those of [`trainer_of`].
 pub fn trainers<'a>(
-    parts: impl Iterator<Item = &'a Shared<'a>>,
+    parts: impl Iterator<Item = &'a RankInputs<'a>>,
     device: &Device,
     events: &dyn Events,
 ) -> Result<Vec<Trainer>> {
@@ -295,7 +295,7 @@ pub fn trainers<'a>(
 
 /// Returns the functions that make the trainers of all parts of a run again.
 pub fn rebuilds<'a>(
-    parts: impl Iterator<Item = &'a Shared<'a>>,
+    parts: impl Iterator<Item = &'a RankInputs<'a>>,
 ) -> Vec<impl Fn(&Device, Option<&Trainer>) -> fathom_train::Result<Trainer> + 'a> {
     parts
         .map(|shared| move |device: &Device, other: Option<&Trainer>| shared.rebuilt(device, other))
@@ -306,7 +306,7 @@ pub fn rebuilds<'a>(
 /// its own folder.
 ///
 /// Those of the rank.
-pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
+pub fn follow(parts: &[RankInputs<'_>], device: Device) -> Result<Outcome> {
     let rebuilds = rebuilds(parts.iter());
     let mut runs = Vec::new();
     let made = trainers(parts.iter(), &device, &Silent)?;
@@ -318,7 +318,7 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
         runs.push(shared.run(log, trainer, (rebuild, &judges))?);
     }
     drop(judges);
-    let mut unwatched: Vec<Unwatched> = runs.iter().map(|_| Unwatched).collect();
+    let mut unwatched: Vec<NoHooks> = runs.iter().map(|_| NoHooks).collect();
     let mut hooks: Vec<&mut dyn Hooks> = unwatched.iter_mut().map(|one| one as &mut dyn Hooks).collect();
     let outcome = together(&mut runs, &mut hooks)?;
     if outcome == Outcome::Finished {
@@ -328,6 +328,6 @@ pub fn follow(parts: &[Shared<'_>], device: Device) -> Result<Outcome> {
 }
 
 /// Hooks that do nothing.
-struct Unwatched;
+struct NoHooks;
 
-impl Hooks for Unwatched {}
+impl Hooks for NoHooks {}

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Follow;
 use fathom_text::lessons::{Prompt, prompts};
-use fathom_train::policy::environment::Earned;
+use fathom_train::policy::environment::EpisodeReward;
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::policy::rules::RuleName;
 use fathom_train::policy::{Playing, Rolling, Rollouts, rules};
@@ -51,7 +51,7 @@ pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rol
         rewards.push(WeightedReward {
             name: "environment".into(),
             weight: playing.weight,
-            reward: Box::new(Earned),
+            reward: Box::new(EpisodeReward),
         });
     }
     let writer = writer(tokenizer, recipe.rl.sequences);

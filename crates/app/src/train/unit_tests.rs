@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fathom_train::policy::apart::Apart;
-use fathom_train::policy::reward::{Answered, Reward};
+use fathom_train::policy::reward::{Reward, RewardInput};
 use fathom_train::policy::rules::{Code, RewardTable};
 
-use super::jail::{Ended, Jail};
+use super::jail::{Jail, ProgramOutput};
 
 /// Bytes of a mebibyte.
 const MIB: u64 = 1 << 20;
@@ -81,20 +81,20 @@ impl UnitTests {
     }
 
     /// Returns 1 if the tests of an answer pass, else 0.
-    fn of(&self, answer: &Answered<'_>) -> Result<f64, String> {
+    fn of(&self, answer: &RewardInput<'_>) -> Result<f64, String> {
         let Some(tests) = answer.row.get(&self.key).and_then(|tests| tests.as_str()) else {
             return Err(format!("a prompt's row has no text `{}` with its tests", self.key));
         };
         let Some(code) = self.code.read(answer.text) else { return Ok(0.0) };
         let files = [(self.files[0].as_str(), code), (self.files[1].as_str(), tests)];
-        let Ended { well, out } = self.jail.run(&files, &self.command)?;
+        let ProgramOutput { well, out } = self.jail.run(&files, &self.command)?;
         Ok(if well && self.code.says_so(&out) { 1.0 } else { 0.0 })
     }
 }
 
 impl Reward for UnitTests {
     /// Runs as many tests concurrently as there are processors.
-    fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
+    fn score(&self, answers: &[RewardInput<'_>]) -> Result<Vec<Option<f64>>, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(answers.len());
         let next = AtomicUsize::new(0);
         let work = || {
@@ -145,7 +145,7 @@ mod tests {
             return None;
         }
         let row: Map<String, Value> = json!({"tests": tests}).as_object().unwrap().clone();
-        let answer = |text| Answered {
+        let answer = |text| RewardInput {
             row: &row,
             prompt: "",
             text,
@@ -154,7 +154,7 @@ mod tests {
             tokens: 1,
             ended: true,
         };
-        let answers: Vec<Answered<'_>> = texts.iter().map(|text| answer(*text)).collect();
+        let answers: Vec<RewardInput<'_>> = texts.iter().map(|text| answer(*text)).collect();
         Some(tests_of.score(&answers).unwrap().into_iter().map(Option::unwrap).collect())
     }
 

@@ -14,7 +14,7 @@ use fathom_report::tensorboard::EventFile;
 use fathom_tensor::{Device, GivenUp, OutOfMemory};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
-use fathom_train::{Hooks, Settled, Stores, Trainer};
+use fathom_train::{Hooks, StageSettings, Stores, Trainer};
 
 use super::time::{Ahead, Timetable, Turns, When};
 use crate::error::{Error, Result};
@@ -145,7 +145,7 @@ impl Hooks for Watch<'_> {
         self.aside.events.warn(text);
     }
 
-    fn stage(&mut self, stage: &events::Stage, settled: &Settled) {
+    fn stage(&mut self, stage: &events::Stage, settled: &StageSettings) {
         self.aside.events.on(Event::Stage { stage, settled });
     }
 

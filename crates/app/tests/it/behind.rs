@@ -11,8 +11,8 @@ use fathom_app::{Silent, library, train};
 use fathom_cpu::Cpu;
 use fathom_grad::Sharding;
 use fathom_tensor::Device;
-use fathom_train::policy::apart::{Apart, Numbers};
-use fathom_train::policy::reward::{Answered, Reward};
+use fathom_train::policy::apart::Apart;
+use fathom_train::policy::reward::{Numbers, Reward, RewardInput};
 use fathom_train::{Outcome, Refers};
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ fn a_rollout_is_written_before_the_update_before_it() {
 struct Waits(Receiver<()>, Cell<bool>);
 
 impl Reward for Waits {
-    fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+    fn score(&self, answers: &[RewardInput<'_>]) -> Numbers {
         if self.1.replace(true) {
             self.0.recv_timeout(Duration::from_secs(60)).map_err(|_| "was not let".to_string())?;
         }

@@ -21,7 +21,7 @@ fn a_recipe_is_planned_trained_measured_and_asked() {
 
     let plans = plan(&job, None).unwrap();
     let planned: Vec<u64> = plans
-        .stages(plan::Asked::default(), &Silent)
+        .stages(plan::PlanOptions::default(), &Silent)
         .map(|stage| stage.unwrap().figures.settled.plan.usage.peak_live)
         .collect();
     assert!(planned.len() == 3 && planned[0] < planned[2], "{planned:?}");

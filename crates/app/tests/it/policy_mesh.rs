@@ -19,7 +19,7 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 use fathom_text::lessons::Prompt;
 use fathom_train::parallel::Ranks;
-use fathom_train::policy::reward::{Answered, Reward, WeightedReward};
+use fathom_train::policy::reward::{Reward, RewardInput, WeightedReward};
 use fathom_train::policy::{Rolling, Rollouts, planned};
 use fathom_train::recipe::{MachineKind, Recipe};
 use fathom_train::{Outcome, Share, Source, Sources, Trainer, Workload, stage};
@@ -162,7 +162,7 @@ fn other_meshes_write_what_they_learn() {
 pub(crate) struct Length;
 
 impl Reward for Length {
-    fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
+    fn score(&self, answers: &[RewardInput<'_>]) -> Result<Vec<Option<f64>>, String> {
         Ok(answers.iter().map(|it| Some((it.tokens + it.text.len() % 5) as f64)).collect())
     }
 }

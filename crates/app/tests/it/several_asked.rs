@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_app::plan::Asked;
+use fathom_app::plan::PlanOptions;
 use fathom_app::several::jobs;
 use fathom_app::train::Order;
 use fathom_app::{Job, Silent, library, plan, train};
@@ -315,7 +315,7 @@ fn judges_are_planned(folder: &Path, small: &[String], short: &str) {
         let loaded = job(folder, ("two.toml", "plan"), small).loaded;
         let first = jobs(&loaded, which, &Silent).unwrap().remove(0);
         let plans = plan(&first, None).unwrap();
-        let planned = plans.stages(Asked::default(), &Silent).next().unwrap().unwrap();
+        let planned = plans.stages(PlanOptions::default(), &Silent).next().unwrap().unwrap();
         planned.figures.rollout.as_ref().unwrap().peak_live
     };
     let write = |[first, second]: [&str; 2]| {

@@ -181,7 +181,7 @@ pub enum Pass {
 
 /// What is trained.
 #[derive(Group)]
-pub struct Trained {
+pub struct BenchTraining {
     /// A shipped recipe's name or a file, then recipe keys; without a recipe, keys of a Llama of 56 million weights that is trained
     /// with one stream a step (`stages=2048,8192,16384`).
     #[arg(value_name = "RECIPE|PATH=VALUE")]
@@ -195,7 +195,7 @@ pub struct Trained {
 #[derive(Group)]
 pub struct Step {
     #[command(flatten)]
-    pub trained: Trained,
+    pub trained: BenchTraining,
     #[command(flatten)]
     pub peaks: Peaks,
     /// A single step, not repeated, and on cuda warmed up by one of a single block: for those that take an hour.
@@ -210,7 +210,7 @@ pub struct Step {
 #[derive(Group)]
 pub struct Decode {
     #[command(flatten)]
-    pub trained: Trained,
+    pub trained: BenchTraining,
     #[command(flatten)]
     pub peaks: Peaks,
     /// Tokens of the prompt.
@@ -260,7 +260,7 @@ pub struct Curate {
 #[derive(Group)]
 pub struct Save {
     #[command(flatten)]
-    pub trained: Trained,
+    pub trained: BenchTraining,
 }
 
 /// `fathom bench formats`.

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use fathom_app::export::{Conversion, Converted, Format, GgufName};
-use fathom_app::quantize::{Experts, Quantised, Request, run as quantise};
+use fathom_app::export::{Conversion, ConversionSummary, Format, GgufName};
+use fathom_app::quantize::{Experts, QuantizationSummary, Request, run as quantise};
 use fathom_app::{Machine, export as export_model, import as import_model};
 use fathom_base::human;
 use fathom_train::recipe::{Precision, QatName, QuantizationName};
@@ -54,7 +54,8 @@ fn coded(args: &Quantize) -> Result<()> {
         sample_tokens: args.sample_tokens.max(2),
     };
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-    let Quantised { family, weights, group, losses, experts } = quantise(&request, &machine, &listener)?;
+    let QuantizationSummary { family, weights, group, losses, experts } =
+        quantise(&request, &machine, &listener)?;
     if args.json {
         let experts = experts.map(|experts| match experts {
             Experts::Whole => json!({"rounded": 0}),
@@ -148,7 +149,7 @@ fn weighted(text: &str) -> Result<(PathBuf, f32)> {
     Ok((folder.into(), number))
 }
 
-fn print(args: &Convert, what: &Conversion, done: &Converted) {
+fn print(args: &Convert, what: &Conversion, done: &ConversionSummary) {
     outln!(
         "{}: {} with {} weights as {}",
         args.to.display(),

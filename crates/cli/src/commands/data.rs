@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use fathom_app::Job;
-use fathom_app::data::{Checked, Row, Shows, check};
+use fathom_app::data::{DataSummary, Row, Shows, check};
 use fathom_app::library::{layers, load};
 use fathom_base::human;
 
@@ -64,8 +64,8 @@ fn job(args: &DataCheck) -> Result<Job> {
     Ok(Job::new(loaded, &Plain::default())?)
 }
 
-fn summary(checked: &Checked) {
-    let Checked { rows, tokens, supervised, cut, longest, refused, short, fill, shows } = checked;
+fn summary(checked: &DataSummary) {
+    let DataSummary { rows, tokens, supervised, cut, longest, refused, short, fill, shows } = checked;
     let share = human::percent(*supervised as f64 / (*tokens).max(1) as f64);
     let (rows, tokens) = (human::counted(*rows as u64, "row"), human::counted(*tokens, "token"));
     outln!("{rows}, {tokens}, {} of them learned ({share})", human::grouped(*supervised));

@@ -1,7 +1,7 @@
 //! `fathom plan`: the training step on the machine without data.
 
 use anyhow::{Context, Result, bail};
-use fathom_app::plan::{Asked, Planned, plan as plan_job, trace};
+use fathom_app::plan::{PlanOptions, PlannedStage, plan as plan_job, trace};
 use fathom_app::several::planned as planned_job;
 use fathom_app::stored::Footprint;
 use fathom_app::{Job, library, output};
@@ -51,7 +51,7 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
         return (0..job.specs.len()).try_for_each(|index| plan_mesh::run(args, &plans, index, working));
     }
     let stored = Footprint::of(job)?;
-    let asked = Asked { longest_of_all: args.solve.is_some(), why: args.why };
+    let asked = PlanOptions { longest_of_all: args.solve.is_some(), why: args.why };
     let mut meshes = Vec::new();
     for planned in plans.stages(asked, working) {
         let planned = planned?;
@@ -79,7 +79,7 @@ pub fn flops(count: u128) -> Value {
     u64::try_from(count).map_or_else(|_| Value::from(count as f64), Value::from)
 }
 
-fn in_json(Planned { draft, figures }: &Planned<'_>, stored: &Footprint) -> Value {
+fn in_json(PlannedStage { draft, figures }: &PlannedStage<'_>, stored: &Footprint) -> Value {
     let plan = &figures.settled.plan;
     let by_category: serde_json::Map<String, Value> = plan
         .usage
@@ -156,8 +156,8 @@ fn in_json(Planned { draft, figures }: &Planned<'_>, stored: &Footprint) -> Valu
     row
 }
 
-fn print(planned: &Planned<'_>) {
-    let Planned { draft, figures } = planned;
+fn print(planned: &PlannedStage<'_>) {
+    let PlannedStage { draft, figures } = planned;
     let recipe = &draft.recipe;
     let plan = &figures.settled.plan;
     let table = &recipe.stage[draft.index];
@@ -237,7 +237,7 @@ fn print(planned: &Planned<'_>) {
 }
 
 /// Returns whether the stage fits, its needs and a step's duration, over all ranks and rollouts.
-fn answer(Planned { draft, figures }: &Planned<'_>) -> String {
+fn answer(PlannedStage { draft, figures }: &PlannedStage<'_>) -> String {
     let plan = &figures.settled.plan;
     let kinds = figures.mesh.iter().flat_map(|mesh| mesh.kinds.iter().map(|kind| &kind.plan));
     let steps = || kinds.clone().chain([plan]);
@@ -265,7 +265,7 @@ fn answer(Planned { draft, figures }: &Planned<'_>) -> String {
     needs + &takes
 }
 
-fn print_times(Planned { draft, figures }: &Planned<'_>) {
+fn print_times(PlannedStage { draft, figures }: &PlannedStage<'_>) {
     let plan = &figures.settled.plan;
     let (Some(times), Some(rate)) = (plan.times, plan.tokens_per_s()) else { return };
     let parts = [

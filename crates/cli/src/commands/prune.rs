@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use fathom_app::Machine;
-use fathom_app::prune::{Pruned, Request, Sizes, run as prune};
+use fathom_app::prune::{PruneSummary, Request, Sizes, run as prune};
 use fathom_base::human;
 use serde_json::json;
 
@@ -23,7 +23,7 @@ pub fn run(args: &Prune) -> Result<()> {
         precision: args.precision,
     };
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-    let Pruned { weights, losses, tokens, kept, importance } = prune(&request, &machine, &listener)?;
+    let PruneSummary { weights, losses, tokens, kept, importance } = prune(&request, &machine, &listener)?;
     if args.json {
         let kept =
             json!({"layers": kept.layers, "hidden": kept.hidden, "heads": kept.heads, "ffn": kept.ffn});

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use fathom_app::editors::json_schema;
-use fathom_app::foreign::{Translated, translate, translate_as};
+use fathom_app::foreign::{Translation, translate, translate_as};
 use fathom_app::library::{CURATE, LIBRARY, groups, is_curation, layers, resolve};
 use fathom_base::recipe::header;
 use fathom_train::recipe::Recipe;
@@ -72,7 +72,7 @@ fn from(file: &Path, out: Option<&Path>, method: Option<&str>) -> Result<()> {
                 .with_context(|| format!("cannot write {}", out.display()))?;
         }
     }
-    let Translated { tool, base, unsaid, .. } = translated;
+    let Translation { tool, base, unsaid, .. } = translated;
     console::line(&format!("{}: settings of {tool}, over the recipe {base}", file.display()));
     for (key, why) in unsaid {
         console::line(&format!("  not said: {key}: {why}"));

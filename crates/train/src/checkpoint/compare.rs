@@ -7,7 +7,8 @@ use std::path::Path;
 use fathom_model::{SafeTensors, Source, read_f32};
 use fathom_report::diff::{CheckpointDiff, ElementParting, TensorParting};
 
-use super::{PARTS, STATE, step_name};
+use super::parts::PARTS;
+use super::{STATE, step_name};
 use crate::error::Result;
 
 /// Number of elements compared at once.

@@ -1,14 +1,15 @@
 //! The files of a checkpoint: reading, hashes, and publishing.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
+use serde::Deserialize;
 use serde::Serialize;
 use twox_hash::XxHash3_128;
 
-use super::state::{FileState, Files, State};
 use crate::error::{Error, Result};
 
 pub(super) const STATE: &str = "state.json";
@@ -35,18 +36,6 @@ pub(crate) fn read_if_there(path: &Path) -> Result<Option<String>> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(io("read", path)(error)),
     }
-}
-
-pub(super) fn read_state(folder: &Path) -> Result<State> {
-    let path = folder.join(STATE);
-    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
-    State::parse(&text).map_err(|why| refuse(&path, why))
-}
-
-pub(super) fn write_state(folder: &Path, state: &State) -> Result<()> {
-    let path = folder.join(STATE);
-    let text = state.to_text().map_err(|error| refuse(&path, error.to_string()))?;
-    Ok(fathom_model::write_private(&path, &[text.as_bytes()])?)
 }
 
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -173,4 +162,26 @@ pub(super) fn refuse(path: &Path, message: impl Into<String>) -> Error {
 
 pub(super) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Error + 'a {
     move |source| Error::Io { action, path: path.to_path_buf(), source }
+}
+
+/// Files by name within the checkpoint's folder.
+pub(super) type Files = BTreeMap<String, FileState>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileState {
+    pub bytes: u64,
+    pub xxh3_128: String,
+}
+
+impl FileState {
+    pub fn of((bytes, hash): (u64, u128)) -> FileState {
+        FileState { bytes, xxh3_128: format!("{hash:032x}") }
+    }
+}
+
+/// The step in a checkpoint's name.
+pub(super) fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step-")?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }

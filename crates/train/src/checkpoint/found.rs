@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use fathom_model::SafeTensors;
 
-use super::files::{STATE, check_listed, io, read_state, refuse, verify};
-use super::state::State;
-use super::{MASTER, PARTS, step_of};
+use super::files::{STATE, check_listed, io, refuse, step_of, verify};
+use super::parts::{MASTER, PARTS};
+use super::state::{State, read_state};
 use crate::error::Result;
 use crate::run::Progress;
 

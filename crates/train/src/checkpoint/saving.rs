@@ -13,10 +13,10 @@ use fathom_model::{Export, Hurry, rank_file};
 use fathom_tensor::{Device, Share};
 
 use super::files::{
-    announce, aside_name, io, read_files, remove, step_name, sync_folder, write_json, write_state,
+    FileState, Files, announce, aside_name, io, read_files, remove, step_name, sync_folder, write_json,
 };
-use super::state::{FileState, Files, State, VERSION};
-use super::{Checkpoints, LATEST, NEXT, Saved};
+use super::folder::{Checkpoints, LATEST, NEXT};
+use super::state::{State, VERSION, write_state};
 use crate::agree::{outcome, until};
 use crate::error::{Error, Result};
 use crate::run::Progress;
@@ -44,7 +44,7 @@ impl Place {
     }
 
     /// Writes and syncs this rank's files.
-    fn write(&self, exports: Vec<(&'static str, Export)>, written: &Written) -> Result<Files> {
+    fn write(&self, exports: Vec<(&'static str, Export)>, written: &SaveReporter) -> Result<Files> {
         // Everything is read first, since the next update waits for that; only then does the thread wait for the disk.
         let mut writers = Vec::new();
         for (part, export) in exports {
@@ -68,7 +68,7 @@ impl Place {
 
 impl Job {
     /// Publishes the checkpoint, on the first rank.
-    fn publish(self, mut files: Files) -> Result<Saved> {
+    fn publish(self, mut files: Files) -> Result<SaveStats> {
         let Job { checkpoints, place, progress, optimizer_step, .. } = self;
         let name = step_name(progress.step);
         let target = checkpoints.folder.join(&name);
@@ -97,11 +97,11 @@ impl Job {
         fs::rename(&next, &latest).map_err(io("publish", &latest))?;
         sync_folder(&checkpoints.folder)?;
         checkpoints.retire(&name)?;
-        Ok(Saved { bytes, seconds: 0.0 })
+        Ok(SaveStats { bytes, seconds: 0.0 })
     }
 
     /// Body of the thread. A failed save removes its files: the disk may be full.
-    fn run(mut self, written: &Written, verdict: &Receiver<bool>) -> Result<Saved> {
+    fn run(mut self, written: &SaveReporter, verdict: &Receiver<bool>) -> Result<SaveStats> {
         let started = Instant::now();
         let exports = std::mem::take(&mut self.exports);
         let files = self.place.write(exports, written);
@@ -114,7 +114,7 @@ impl Job {
         let saved = match (files, agreed) {
             (Ok(files), true) if rank == 0 => self.publish(files),
             (Ok(files), true) => {
-                Ok(Saved { bytes: files.values().map(|file| file.bytes).sum(), seconds: 0.0 })
+                Ok(SaveStats { bytes: files.values().map(|file| file.bytes).sum(), seconds: 0.0 })
             }
             (Ok(_), false) => {
                 Err(Error::Checkpoint { path: temporary.clone(), message: "was given up".into() })
@@ -124,12 +124,12 @@ impl Job {
         if saved.is_err() && rank == 0 {
             let _ = fs::remove_dir_all(&temporary);
         }
-        saved.map(|saved| Saved { seconds: started.elapsed().as_secs_f64(), ..saved })
+        saved.map(|saved| SaveStats { seconds: started.elapsed().as_secs_f64(), ..saved })
     }
 }
 
 /// Channel on which the thread reports that this rank's files are on disk, or why not.
-struct Written {
+struct SaveReporter {
     read: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     hurry: Hurry,
@@ -152,7 +152,7 @@ pub struct Saving {
     written: Receiver<Option<String>>,
     /// `None` once it was sent.
     verdict: Option<Sender<bool>>,
-    thread: Option<JoinHandle<Result<Saved>>>,
+    thread: Option<JoinHandle<Result<SaveStats>>>,
 }
 
 impl Saving {
@@ -163,7 +163,7 @@ impl Saving {
         let (sender, written) = channel();
         let (verdict, verdicts) = channel();
         let hurry = Hurry::default();
-        let telling = Written { read: read.clone(), over: over.clone(), hurry: hurry.clone(), sender };
+        let telling = SaveReporter { read: read.clone(), over: over.clone(), hurry: hurry.clone(), sender };
         let work = move || job.run(&telling, &verdicts);
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
         let thread = Some(thread.map_err(io("start a thread that writes", &folder))?);
@@ -263,11 +263,11 @@ impl Saving {
     ///
     /// # Errors
     /// If the file system refused a rank; earlier checkpoints are as they were.
-    pub fn finish(&mut self, device: &Device) -> Result<Saved> {
+    pub fn finish(&mut self, device: &Device) -> Result<SaveStats> {
         let settled = self.settle(device);
         let started = Instant::now();
         let saved = match self.thread.take().map(JoinHandle::join) {
-            None => Ok(Saved::default()),
+            None => Ok(SaveStats::default()),
             Some(Ok(saved)) => saved,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         };
@@ -282,4 +282,13 @@ impl Drop for Saving {
         self.verdict = None;
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// Result of a save.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SaveStats {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Seconds from the request to publication.
+    pub seconds: f64,
 }

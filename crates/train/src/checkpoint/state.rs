@@ -1,13 +1,14 @@
 //! `state.json`: the run's progress and the files of its checkpoint. Its last key is the hash of everything before it,
 //! so that an altered file is refused. The contents are validated all the same, since older layouts have no such hash.
 
-use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
 use super::base::Base;
+use super::files::{Files, STATE, io, refuse};
 use crate::run::Progress;
 
 /// Contents of `state.json` without its own hash.
@@ -22,22 +23,6 @@ pub(super) struct State {
     /// The base model of a checkpoint without the untrained weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Base>,
-}
-
-/// Files by name within the checkpoint's folder.
-pub(super) type Files = BTreeMap<String, FileState>;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FileState {
-    pub bytes: u64,
-    pub xxh3_128: String,
-}
-
-impl FileState {
-    pub fn of((bytes, hash): (u64, u128)) -> FileState {
-        FileState { bytes, xxh3_128: format!("{hash:032x}") }
-    }
 }
 
 /// The version that is written. 2 had no hash of `state.json`; 1 also had whole tensors only; both are read.
@@ -166,14 +151,27 @@ pub(crate) fn fuzz(data: &[u8]) {
     assert!(matches!(again, Ok(Ok(_))), "{again:?}");
 }
 
+pub(super) fn read_state(folder: &Path) -> crate::error::Result<State> {
+    let path = folder.join(STATE);
+    let text = fs::read_to_string(&path).map_err(io("read", &path))?;
+    State::parse(&text).map_err(|why| refuse(&path, why))
+}
+
+pub(super) fn write_state(folder: &Path, state: &State) -> crate::error::Result<()> {
+    let path = folder.join(STATE);
+    let text = state.to_text().map_err(|error| refuse(&path, error.to_string()))?;
+    Ok(fathom_model::write_private(&path, &[text.as_bytes()])?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Ended;
+    use crate::checkpoint::files::FileState;
+    use crate::run::StageEnd;
 
     fn state() -> State {
         let files = [("model/model.safetensors".to_string(), FileState::of((7, 9)))].into();
-        let ended = Some(Ended { stage_step: 4, stage_time_s: 0.1, ..Ended::default() });
+        let ended = Some(StageEnd { stage_step: 4, stage_time_s: 0.1, ..StageEnd::default() });
         let progress =
             Progress { step: 9, stage: 1, stage_step: 0, time_s: 0.3, ended, ..Progress::default() };
         State { version: VERSION, progress, optimizer_step: 9, files, base: None }

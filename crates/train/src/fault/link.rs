@@ -7,8 +7,8 @@ use std::time::Duration;
 use fathom_tensor::mesh::{Among, Flight, Link, LinkError, Mesh, Traffic, What};
 use fathom_tensor::{Device, Tensor};
 
-use super::Kind;
-use super::source::Injector;
+use super::faults::Kind;
+use super::injector::Injector;
 
 /// A link around that of a mesh, or around none for a single rank.
 pub(super) fn around(mesh: Mesh, injector: &Arc<Injector>) -> Box<dyn Link> {

@@ -12,7 +12,7 @@ use fathom_tensor::{
     RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack,
 };
 
-use super::source::Injector;
+use super::injector::Injector;
 
 /// Wraps a machine.
 pub(super) fn around(inner: Arc<dyn Machine>, injector: &Arc<Injector>) -> Arc<dyn Machine> {

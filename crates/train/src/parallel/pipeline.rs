@@ -16,7 +16,7 @@ use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
 use super::stages::{Act, Order};
-use crate::loaded::{Loaded, Minimised};
+use crate::loaded::{DeviceMicroBatch, StepObjective};
 
 /// A timed part of a step.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub(crate) struct Pipeline<'a> {
     pub offload: Option<&'a Offload>,
     pub counters: &'a Counters,
     /// Objective and accumulators of the last stage.
-    pub minimised: Minimised<'a>,
+    pub minimised: StepObjective<'a>,
     /// The clock.
     pub watch: Watch<'a>,
     /// The recorded times.
@@ -90,12 +90,12 @@ impl<'a> Pipeline<'a> {
     /// # Panics
     /// If the micro-batches do not fill the stages in whole groups.
     #[track_caller]
-    pub fn run(&self, micro_batches: usize, load: &dyn Fn(usize) -> Loaded<'a>, grads: &mut Grads) {
+    pub fn run(&self, micro_batches: usize, load: &dyn Fn(usize) -> DeviceMicroBatch<'a>, grads: &mut Grads) {
         let pp = self.device.mesh.group(&[Axis::Pp]);
         let chunks = self.model.portion.chunks.len();
         let acts = self.order.acts(pp.index(), pp.size(), chunks, micro_batches);
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
-        let mut loaded: BTreeMap<usize, Loaded<'a>> = BTreeMap::new();
+        let mut loaded: BTreeMap<usize, DeviceMicroBatch<'a>> = BTreeMap::new();
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), DeferredGrads<'a>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
@@ -157,7 +157,13 @@ impl<'a> Pipeline<'a> {
         x
     }
 
-    fn forward(&self, pp: &Group, micro: &Loaded<'a>, chunk: usize, grads: &mut Grads) -> Waiting<'a> {
+    fn forward(
+        &self,
+        pp: &Group,
+        micro: &DeviceMicroBatch<'a>,
+        chunk: usize,
+        grads: &mut Grads,
+    ) -> Waiting<'a> {
         let Pipeline { device, model, .. } = *self;
         let first = model.portion.first && chunk == 0;
         let last = model.portion.last && chunk + 1 == model.portion.chunks.len();

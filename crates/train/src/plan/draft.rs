@@ -1,98 +1,22 @@
 //! A stage of a recipe that can be planned, changed and planned again.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::path::Path;
 
-use fathom_base::human;
 use fathom_grad::Sharding;
 use fathom_model::Spec;
-use fathom_tensor::{DType, Label, Profile, live_at_peak, spill};
+use fathom_tensor::{DType, Label, Profile, live_at_peak};
 
-use super::mesh::fullest;
-use super::{Change, Plan, Record, Solution, Workload};
+use super::budgets::Budgets;
+use super::figures::{Plan, Record};
+use super::fullest::fullest;
+use super::{Solution, Workload};
 use crate::error::{Error, Result};
 use crate::hidden::check_hidden;
+use crate::in_step::InStep;
 use crate::parallel::Ranks;
 use crate::recipe::{Memory, Precision, Recipe};
 use crate::stage;
-use crate::state::check_weights;
-use crate::step::InStep;
-
-/// Budgets of a stage, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Budgets {
-    /// The machine's memory.
-    pub memory: u64,
-    /// The host's memory, for machines with a separate one.
-    pub host: u64,
-    /// Files of activations, weights and optimizer state.
-    pub disk: u64,
-}
-
-/// A resource with a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// The machine's memory.
-    Memory,
-    /// The host's memory.
-    Host,
-    /// Disk.
-    Disk,
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Resource::Memory => "memory",
-            Resource::Host => "the host's memory",
-            Resource::Disk => "disk",
-        })
-    }
-}
-
-impl Budgets {
-    /// `memory` as given, the profile's host memory, and for each of `sharers` ranks an equal share of the recipe's
-    /// disk limit or, without one, of 95 % of the free space behind `folder`.
-    pub fn new(memory: u64, profile: &Profile, recipe: &Recipe, folder: &Path, sharers: usize) -> Budgets {
-        let folder = recipe.machine.spill.as_deref().unwrap_or(folder);
-        let free = || spill::free_bytes(folder).map_or(u64::MAX, |free| free / 20 * 19);
-        let host = profile.host_bytes.unwrap_or(u64::MAX);
-        let disk = recipe.machine.disk_bytes.unwrap_or_else(free) / sharers.max(1) as u64;
-        Budgets { memory, host, disk }
-    }
-
-    /// True if a step stays within the budgets.
-    pub fn hold(&self, plan: &Plan) -> bool {
-        self.excess(plan) == 0
-    }
-
-    /// Bytes by which a step exceeds its budgets, for the resource with the largest excess.
-    pub fn excess(&self, plan: &Plan) -> u64 {
-        let over = self.uses(plan).map(|(_, used, budget)| used.saturating_sub(budget));
-        over.into_iter().max().unwrap_or(0)
-    }
-
-    /// The first resource that a step exceeds, with the bytes needed and the budget.
-    pub fn lack(&self, plan: &Plan) -> Option<(Resource, u64, u64)> {
-        self.uses(plan).into_iter().find(|(_, used, budget)| used > budget)
-    }
-
-    /// Budgets reduced by a step's excess of each resource.
-    pub(super) fn without_excess(&self, plan: &Plan) -> Budgets {
-        let [memory, host, disk] =
-            self.uses(plan).map(|(_, used, budget)| budget.saturating_sub(used.saturating_sub(budget)));
-        Budgets { memory, host, disk }
-    }
-
-    fn uses(&self, plan: &Plan) -> [(Resource, u64, u64); 3] {
-        [
-            (Resource::Memory, plan.usage.peak_reserved, self.memory),
-            (Resource::Host, plan.host_peak_bytes, self.host),
-            (Resource::Disk, plan.disk_peak_bytes, self.disk),
-        ]
-    }
-}
+use crate::weights::check_weights;
 
 /// A stage on a machine.
 #[derive(Clone)]
@@ -113,7 +37,7 @@ pub struct Draft<'a> {
 
 /// A stage's settings, with their plan.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct StageSettings {
     /// Settings of its steps.
     pub how: InStep,
     /// The plan of a step.
@@ -186,7 +110,7 @@ impl<'a> Draft<'a> {
     ///
     /// # Errors
     /// Those of [`Draft::workload`].
-    pub fn settle(&self) -> Result<Settled> {
+    pub fn settle(&self) -> Result<StageSettings> {
         let mut work = self.workload()?;
         if self.recipe.activations.memory == Memory::Auto {
             // Ranks of a stage communicate during recomputation, so all of them solve for the same rank.
@@ -198,11 +122,11 @@ impl<'a> Draft<'a> {
             if let Some(solution) = solution {
                 work.how.places = solution.places.clone();
                 let plan = if same { solution.plan.clone() } else { work.plan()? };
-                return Ok(Settled { how: work.how, plan, solution: Some(solution) });
+                return Ok(StageSettings { how: work.how, plan, solution: Some(solution) });
             }
         }
         let plan = work.plan()?;
-        Ok(Settled { how: work.how, plan, solution: None })
+        Ok(StageSettings { how: work.how, plan, solution: None })
     }
 
     /// The plan of a step.
@@ -223,47 +147,10 @@ impl<'a> Draft<'a> {
         Ok(live_at_peak(&work.run(Record::Peak)?.1))
     }
 
-    /// [`Draft::settle`] for a stage that must stay within its budgets.
-    ///
-    /// # Errors
-    /// [`Error::DoesNotFit`] with the cheapest changes that would make it fit, and those of [`Draft::workload`].
-    pub fn check(&self) -> Result<Settled> {
-        let settled = self.settle()?;
-        let Some((of, needed_bytes, budget_bytes)) = self.budgets.lack(&settled.plan) else {
-            return Ok(settled);
-        };
-        Err(Error::DoesNotFit {
-            stage: self.recipe.stage[self.index].name.clone(),
-            of,
-            needed_bytes,
-            budget_bytes,
-            peak_op: (of == Resource::Memory).then_some(settled.plan.usage.peak_op),
-            remedy: remedy(&self.rescues(RESCUES)?),
-        })
-    }
-
     /// The same stage with sequences of another length.
     pub fn with_tokens(&self, seq_tokens: usize) -> Self {
         let mut draft = self.clone();
         draft.recipe.stage[self.index].seq_tokens = seq_tokens;
         draft
     }
-}
-
-/// Number of changes that a refusal names.
-const RESCUES: usize = 3;
-
-fn remedy(changes: &[Change]) -> String {
-    if changes.is_empty() {
-        return "No change of places, tiles, precision or length makes it fit; raise machine.memory_bytes (of disk, \
-                machine.disk_bytes) or take a smaller model"
-            .into();
-    }
-    let line = |change: &Change| {
-        let bytes = human::bytes(change.plan.usage.peak_reserved);
-        let time = change.plan.step_s().map_or(String::new(), |s| format!(", {} a step", human::seconds(s)));
-        format!("\n  {}  ({bytes}{time})", change.settings.join(" "))
-    };
-    let lines: String = changes.iter().map(line).collect();
-    format!("It would fit with any of these, the fastest first:{lines}")
 }

@@ -3,9 +3,12 @@
 
 use std::fmt;
 
+use fathom_base::human;
 use fathom_tensor::Label;
 
-use super::{Draft, Plan, Settled};
+use super::figures::Plan;
+use super::resource::Resource;
+use super::{Draft, StageSettings};
 use crate::error::{Error, Result};
 use crate::recipe::{Granularity, Memory, Precision, Recipe};
 
@@ -158,7 +161,7 @@ impl Draft<'_> {
     /// # Errors
     /// A stage that cannot be planned.
     pub fn why(&self) -> Result<Why> {
-        let Settled { how, plan, .. } = self.settle()?;
+        let StageSettings { how, plan, .. } = self.settle()?;
         let largest = self.at_peak(&how)?;
         let (mut best, mut fastest): (Option<Change>, Option<Change>) = (None, None);
         let fits = self.budgets.hold(&plan);
@@ -218,5 +221,44 @@ impl Draft<'_> {
             fitting.extend(self.change(&[Edit::SeqTokens(tokens)])?);
         }
         Ok(fitting)
+    }
+}
+
+/// Number of changes that a refusal names.
+const RESCUES: usize = 3;
+
+pub(super) fn remedy(changes: &[Change]) -> String {
+    if changes.is_empty() {
+        return "No change of places, tiles, precision or length makes it fit; raise machine.memory_bytes (of disk, \
+                machine.disk_bytes) or take a smaller model"
+            .into();
+    }
+    let line = |change: &Change| {
+        let bytes = human::bytes(change.plan.usage.peak_reserved);
+        let time = change.plan.step_s().map_or(String::new(), |s| format!(", {} a step", human::seconds(s)));
+        format!("\n  {}  ({bytes}{time})", change.settings.join(" "))
+    };
+    let lines: String = changes.iter().map(line).collect();
+    format!("It would fit with any of these, the fastest first:{lines}")
+}
+
+impl Draft<'_> {
+    /// [`Draft::settle`] for a stage that must stay within its budgets.
+    ///
+    /// # Errors
+    /// [`Error::DoesNotFit`] with the cheapest changes that would make it fit, and those of [`Draft::workload`].
+    pub fn check(&self) -> Result<StageSettings> {
+        let settled = self.settle()?;
+        let Some((of, needed_bytes, budget_bytes)) = self.budgets.lack(&settled.plan) else {
+            return Ok(settled);
+        };
+        Err(Error::DoesNotFit {
+            stage: self.recipe.stage[self.index].name.clone(),
+            of,
+            needed_bytes,
+            budget_bytes,
+            peak_op: (of == Resource::Memory).then_some(settled.plan.usage.peak_op),
+            remedy: remedy(&self.rescues(RESCUES)?),
+        })
     }
 }

@@ -8,9 +8,9 @@ use fathom_tensor::{DType, Profile};
 use serde_json::{Map, Value};
 
 use super::plan;
+use crate::in_step::InStep;
 use crate::objective::Goal;
 use crate::parallel::Ranks;
-use crate::step::InStep;
 
 /// Tokens of the step.
 const TOKENS: usize = 256;

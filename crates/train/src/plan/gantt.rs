@@ -98,12 +98,12 @@ pub(crate) fn shown(bars: &[Bar], update: Option<events::PipelinePass>) -> Vec<e
 }
 
 /// End times of passes by stage, micro-batch and direction; NaN if not done.
-struct Done {
+struct EndTimes {
     stages: usize,
     times: Vec<[f64; 2]>,
 }
 
-impl Done {
+impl EndTimes {
     fn at(&self, stage: usize, micro: usize, back: bool) -> Option<f64> {
         Some(self.times[micro * self.stages + stage][usize::from(back)]).filter(|time| !time.is_nan())
     }
@@ -120,7 +120,7 @@ pub fn simulate(lanes: &[&Lane], chunks: usize, handover_s: &[f64]) -> Gantt {
     let ranks = lanes.len();
     let micro_batches = lanes.iter().flat_map(|lane| &lane.acts).map(|(act, _)| place(*act).0 + 1).max();
     let stages = ranks * chunks;
-    let mut done = Done { stages, times: vec![[f64::NAN; 2]; stages * micro_batches.unwrap_or(0)] };
+    let mut done = EndTimes { stages, times: vec![[f64::NAN; 2]; stages * micro_batches.unwrap_or(0)] };
     let mut gantt = Gantt { bars: vec![Vec::new(); ranks], ..Gantt::default() };
     loop {
         let mut moved = false;

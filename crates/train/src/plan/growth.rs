@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use fathom_tensor::{Label, SUM_CHUNK};
 
-use super::{Draft, Record};
+use super::Draft;
+use super::figures::Record;
 use crate::error::Result;
-use crate::step::InStep;
+use crate::in_step::InStep;
 
 /// Growth of the peak per token of length.
 #[derive(Clone, Debug, PartialEq)]

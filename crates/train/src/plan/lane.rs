@@ -18,7 +18,7 @@ pub struct Lane {
 }
 
 /// Number of micro-batches that ran, number in the step, and number per period.
-pub(super) struct Rehearsed {
+pub(super) struct MicroBatchCounts {
     pub micro_batches: usize,
     pub all: usize,
     pub period: usize,
@@ -27,7 +27,7 @@ pub(super) struct Rehearsed {
 impl Lane {
     /// Extends the laps of a step from `begin` to `end` that ran fewer micro-batches than there are: whole periods are
     /// inserted.
-    pub(super) fn of(laps: &[Lap], [begin, end]: [f64; 2], rehearsed: &Rehearsed) -> Lane {
+    pub(super) fn of(laps: &[Lap], [begin, end]: [f64; 2], rehearsed: &MicroBatchCounts) -> Lane {
         let (Some(first), Some(last)) = (laps.first(), laps.last()) else {
             return Lane { before_s: end - begin, ..Lane::default() };
         };
@@ -35,7 +35,7 @@ impl Lane {
         let starts = laps.iter().skip(1).map(|lap| lap.start_s).chain([last.end_s]);
         let run: Vec<(Act, f64, f64)> =
             laps.iter().zip(starts).map(|(lap, next)| (lap.act, next - lap.start_s, lap.wait_s)).collect();
-        let Rehearsed { micro_batches, all, period } = *rehearsed;
+        let MicroBatchCounts { micro_batches, all, period } = *rehearsed;
         let each = laps.len() / micro_batches.max(1);
         // Without a pipeline, micro-batches run one by one without numbers.
         let alone = micro_batches > 1 && laps.iter().all(|lap| micro(lap.act) == 0);
@@ -118,7 +118,7 @@ mod tests {
                     let of = |micro| order.acts(rank, pp, chunks, micro).unwrap();
                     let laps = laps(&of(run));
                     let ends = [7.0, laps[laps.len() - 1].end_s + 5.0];
-                    let lane = Lane::of(&laps, ends, &Rehearsed { micro_batches: run, all, period });
+                    let lane = Lane::of(&laps, ends, &MicroBatchCounts { micro_batches: run, all, period });
                     let expected: Vec<(Act, f64)> =
                         of(all).into_iter().map(|act| (act, seconds(act))).collect();
                     assert_eq!(lane.acts, expected, "rank {rank} of {pp} x {chunks}, {all} micro batches");
@@ -131,7 +131,7 @@ mod tests {
         let acts = |micro| Order::OneByOne.acts(0, 1, 1, micro).unwrap();
         let one = acts(1);
         let laps = laps(&[one.clone(), one].concat());
-        let lane = Lane::of(&laps, [10.0, 100.0], &Rehearsed { micro_batches: 2, all: 5, period: 1 });
+        let lane = Lane::of(&laps, [10.0, 100.0], &MicroBatchCounts { micro_batches: 2, all: 5, period: 1 });
         let expected: Vec<(Act, f64)> = acts(5).into_iter().map(|act| (act, seconds(act))).collect();
         assert_eq!(lane.acts, expected);
     }

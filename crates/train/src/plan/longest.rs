@@ -2,7 +2,8 @@
 
 use fathom_tensor::SUM_CHUNK;
 
-use super::{Budgets, Draft, Edit, Plan, Settled};
+use super::figures::Plan;
+use super::{Budgets, Draft, Edit, StageSettings};
 use crate::error::{Error, Result};
 use crate::recipe::Memory;
 
@@ -33,7 +34,7 @@ impl Draft<'_> {
 }
 
 /// A length, and how a stage of it runs.
-pub type Longest = (usize, Settled);
+pub type Longest = (usize, StageSettings);
 
 impl Draft<'_> {
     /// The longest sequence of the stage within its budgets whatever the places: first with the tables that need
@@ -92,12 +93,12 @@ impl Draft<'_> {
         let mut own = self.clone();
         own.recipe.activations.memory = Memory::Manual;
         for places in self.workload()?.thrifty(places) {
-            let with = |tokens: usize| -> Result<Settled> {
+            let with = |tokens: usize| -> Result<StageSettings> {
                 let draft = own.with_tokens(tokens);
                 let mut work = draft.workload()?;
                 work.how.places = places.clone();
                 let plan = work.plan()?;
-                Ok(Settled { how: work.how, plan, solution: None })
+                Ok(StageSettings { how: work.how, plan, solution: None })
             };
             let excess =
                 |tokens: usize| with(tokens).map_or(f64::INFINITY, |settled| self.excess(&settled.plan));

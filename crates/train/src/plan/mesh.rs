@@ -1,20 +1,19 @@
 //! The plan of a whole mesh: one rank of each kind, run as that rank would run, and all stages of the pipeline
 //! together.
 
-use std::ops::Range;
-use std::sync::Arc;
-
 use fathom_base::metrics::events;
-use fathom_model::{Model, Spec};
+use fathom_model::Spec;
+use fathom_tensor::Profile;
 use fathom_tensor::mesh::{Axis, Grid};
-use fathom_tensor::{DType, Device, Meta, Profile};
 use rayon::prelude::*;
 
+use super::Draft;
+use super::figures::Plan;
+use super::fullest::fullest;
 use super::gantt::{Gantt, simulate};
 use super::lane::Lane;
-use super::{Draft, Plan};
 use crate::error::Result;
-use crate::parallel::{Ranks, Sharding, shares};
+use crate::parallel::Ranks;
 
 /// The plan of one rank.
 #[derive(Clone, Debug)]
@@ -92,23 +91,6 @@ pub fn distinct(ranks: &Ranks, spec: &Spec) -> Vec<(usize, usize)> {
         }
     }
     kinds
-}
-
-/// Index, among the ranks with the same weights as `rank`, of the one that keeps most optimizer state.
-pub(super) fn fullest(ranks: &Ranks, spec: &Spec, rank: usize) -> usize {
-    if ranks.sharding == Sharding::NoShard || ranks.grid.cp * ranks.grid.dp == 1 {
-        return 0;
-    }
-    let ranks = Ranks { rank, ..*ranks };
-    let device = Device::on_mesh(Arc::new(Meta::new(Profile::portable(1))), u64::MAX, ranks.imagined());
-    let portion = ranks.portion(spec, &device.mesh);
-    let (model, params) = Model::declare_part(&device, spec, DType::F32, None, portion);
-    let shares = shares(&device, &model, &params, ranks.sharding);
-    let replicas = device.mesh.group(&[Axis::Cp, Axis::Dp]).size();
-    // Experts have fewer holders than other weights; their shares differ by at most a row.
-    let of = |ranges: &[Range<usize>], member: usize| ranges[member % ranges.len()].len();
-    let kept = |member: usize| shares.params.iter().map(|share| of(&share.ranges, member)).sum::<usize>();
-    (0..replicas).max_by_key(|member| (kept(*member), std::cmp::Reverse(*member))).unwrap_or(0)
 }
 
 impl Draft<'_> {

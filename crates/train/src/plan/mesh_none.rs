@@ -4,9 +4,10 @@
 use fathom_base::human;
 
 use super::Draft;
+use super::candidate::Candidate;
 use super::mesh_grids::meshes;
 use super::mesh_states::states;
-use super::solve_mesh::{Candidate, Say};
+use super::solve_mesh::Say;
 use crate::error::Error;
 
 /// Maximum number of ranks to try.

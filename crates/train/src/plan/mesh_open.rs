@@ -9,11 +9,11 @@ use fathom_tensor::mesh::Grid;
 use rayon::prelude::*;
 
 use super::Draft;
+use super::candidate::{ALIKE, Candidate, Origin, fastest};
 use super::mesh_grids::{stages, state_bytes};
 use super::mesh_places::{MeshPlaces, presets};
 use super::mesh_states::MeshState;
 use super::needs::Needs;
-use super::solve_mesh::{ALIKE, Candidate, Origin, fastest};
 use crate::parallel::Ranks;
 
 /// Relative amount by which steps with more stages per rank may beat the bound from one stage: messages overlap with

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use fathom_grad::{Place, Places};
 
 use super::needs::Needs;
-use super::solve::{Figures, Known, Search};
+use super::solve::{Figures, FiguresByTable, Search};
 use super::table::{Choices, Table};
 use super::{Budgets, Workload, table};
 use crate::place_rules;
@@ -50,7 +50,7 @@ impl MeshPlaces {
     fn of(work: &Workload<'_>, choices: &Choices, table: &Table) -> MeshPlaces {
         let places = choices.places(table, 0..usize::MAX, table);
         // A recipe must not name activations that the model does not have.
-        let known = place_rules::Known::of(work.profile, &work.spec, 1);
+        let known = place_rules::ModelActivations::of(work.profile, &work.spec, 1);
         let mut rules = choices.rules(table);
         rules.retain(|(name, _)| known.layers(name).next().is_some());
         let mut words: Vec<String> = [Place::Recompute, Place::Host, Place::Disk]
@@ -156,7 +156,7 @@ pub(super) fn solve(
     work: &Workload<'_>,
     budgets: &Budgets,
     of: &(dyn Fn(&Places) -> Option<Needs> + Sync),
-    known: &Mutex<Known>,
+    known: &Mutex<FiguresByTable>,
 ) -> Option<MeshPlaces> {
     let grid = work.how.ranks.grid;
     // Disk is used only without a host: tables with both would be many more, and hardly ever better.

@@ -3,9 +3,13 @@
 //! [`plan`] runs one step. [`Draft`] is a stage of a recipe that can be planned, changed and planned again: for the
 //! longest sequence that fits, for the change that lowers the peak most, and for the fastest table of places.
 
+mod budgets;
+mod candidate;
 mod draft;
 mod drift;
 mod edit;
+mod figures;
+mod fullest;
 mod fuzz;
 mod gantt;
 mod growth;
@@ -19,6 +23,7 @@ mod mesh_places;
 mod mesh_settings;
 mod mesh_states;
 mod needs;
+mod resource;
 mod solve;
 mod solve_mesh;
 mod table;
@@ -32,7 +37,9 @@ use fathom_tensor::mesh::{Ledger, Waits, Wires};
 use fathom_tensor::spill::Spill;
 use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
 
-pub use draft::{Budgets, Draft, Resource, Settled};
+pub use budgets::Budgets;
+pub use candidate::Candidate;
+pub use draft::{Draft, StageSettings};
 pub(crate) use drift::drift;
 pub use edit::{Change, Edit, Why};
 pub use fuzz::fuzz_config;
@@ -40,79 +47,23 @@ pub use gantt::{Bar, Gantt};
 pub(crate) use gantt::{SHOWN, shown};
 pub use growth::Growth;
 pub use lane::Lane;
-use lane::Rehearsed;
+use lane::MicroBatchCounts;
 pub(crate) use lane::renumbered;
 pub use longest::Longest;
 pub use mesh::{MeshPlan, OfRank, distinct};
 pub use mesh_places::MeshPlaces;
 pub use mesh_states::MeshState;
+pub use resource::Resource;
 pub use solve::{Instead, Row, Solution};
-pub use solve_mesh::{Candidate, MeshSolution, Say};
+pub use solve_mesh::{MeshSolution, Say};
 
 use crate::error::Result;
+use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
 use crate::policy;
 use crate::state::planned_trainers;
-use crate::step::{InStep, Trainer};
-
-/// Needs of a step.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Peaks of the pool, to the byte.
-    pub usage: Usage,
-    /// FLOPs of one step, attention counted once under its mask.
-    pub model_flops: u128,
-    /// FLOPs that are executed, including recompute.
-    pub hardware_flops: u128,
-    /// Operations that are recomputed in the backward pass.
-    pub replayed: u128,
-    /// Peak bytes on disk: the sizes of the files of activations, weights and optimizer state.
-    pub disk_peak_bytes: u64,
-    /// The part of the disk peak used for activations.
-    pub spill_peak_bytes: u64,
-    /// Bytes written to disk and read from it, in one step.
-    pub disk_bytes: u64,
-    /// Peak bytes on the host.
-    pub host_peak_bytes: u64,
-    /// The part of the host peak used for weights and optimizer state.
-    pub host_state_bytes: u64,
-    /// Bytes moved to the host and back, in one step.
-    pub host_bytes: u64,
-    /// Bytes that the rank sends in one step, by axis and collective.
-    pub wires: Wires,
-    /// Predicted seconds of a step that the rank waits for messages, by axis and collective, without waits for other
-    /// pipeline stages.
-    pub waits: Waits,
-    /// Tokens of a step over all ranks.
-    pub tokens: u64,
-    /// Predicted seconds of a step; `None` if the profile has no rates.
-    pub times: Option<Times>,
-    /// Times of its parts, for the simulation of all stages.
-    pub lane: Option<Arc<Lane>>,
-}
-
-impl Plan {
-    /// Predicted seconds of a step.
-    pub fn step_s(&self) -> Option<f64> {
-        self.times.map(|times| times.elapsed_s())
-    }
-
-    /// Predicted tokens per second.
-    pub fn tokens_per_s(&self) -> Option<f64> {
-        Some(self.tokens as f64 / self.step_s()?)
-    }
-}
-
-/// Memory events of a step to record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// None.
-    Nothing,
-    /// Those needed to determine what is live at the peak.
-    Peak,
-    /// All of them.
-    Timeline,
-}
+use crate::step::Trainer;
+pub use figures::{Plan, Record};
 
 /// How a plan is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +196,7 @@ impl Workload<'_> {
         }
         let started = machine.clock().map(Clock::now);
         let second = look(&mut trainer, run)?;
-        let rehearsed = Rehearsed { micro_batches: run, all: micro_batches, period };
+        let rehearsed = MicroBatchCounts { micro_batches: run, all: micro_batches, period };
         let lane = started.zip(machine.clock()).map(|(started, clock)| {
             Arc::new(Lane::of(&trainer.laps.borrow(), [started, clock.now()], &rehearsed))
         });
@@ -255,7 +206,7 @@ impl Workload<'_> {
             watch(&mut trainer, &*machine, &blank, &self.how)?;
             usage.peak_reserved = device.pool.usage().peak_reserved;
         }
-        let held = Held::of(&trainer, &self.how);
+        let held = OffloadPeaks::of(&trainer, &self.how);
         let tokens = (micro_batches * ranks.grid.dp * self.tokens) as u64;
         Ok((
             second.plan(first.as_ref().unwrap_or(&second), repeats, Rest { usage, held, tokens, lane }),
@@ -323,33 +274,33 @@ fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
 /// Parts of a plan other than the counts of its steps.
 struct Rest {
     usage: Usage,
-    held: Held,
+    held: OffloadPeaks,
     tokens: u64,
     lane: Option<Arc<Lane>>,
 }
 
 /// Peak bytes outside the machine's memory: activations on disk and on the host, and weights and optimizer state there.
-struct Held {
+struct OffloadPeaks {
     spill: u64,
     host: u64,
     state_on_disk: u64,
     state_in_host: u64,
 }
 
-impl Held {
-    fn of(trainer: &Trainer, how: &InStep) -> Held {
+impl OffloadPeaks {
+    fn of(trainer: &Trainer, how: &InStep) -> OffloadPeaks {
         let offload = trainer.offload.clone().unwrap_or_default();
         let [spill, host] = [offload.disk, offload.host]
             .map(|spill| spill.map_or(0, |spill| spill.stats().peak_reserved_bytes));
         let state = trainer.params.disk().map_or(0, |disk| disk.stats().peak_reserved_bytes);
         let (state_on_disk, state_in_host) = if how.on_disk.in_host { (0, state) } else { (state, 0) };
-        Held { spill, host, state_on_disk, state_in_host }
+        OffloadPeaks { spill, host, state_on_disk, state_in_host }
     }
 }
 
-impl Watched {
+impl StepCounts {
     /// The plan of a step like this one with `repeats` more periods, each of which is the difference from `less`.
-    fn plan(&self, less: &Watched, repeats: usize, rest: Rest) -> Plan {
+    fn plan(&self, less: &StepCounts, repeats: usize, rest: Rest) -> Plan {
         let more = |less: u128, this: u128| this + repeats as u128 * (this - less);
         let waits = waited(&less.waits, &self.waits, repeats as f64);
         let exposed_s = waits.values().sum();
@@ -376,7 +327,7 @@ impl Watched {
 }
 
 /// Counts of one step.
-struct Watched {
+struct StepCounts {
     model_flops: u128,
     hardware_flops: u128,
     replayed: u128,
@@ -392,7 +343,7 @@ fn watch(
     machine: &dyn Machine,
     batch: &[&MicroBatch],
     how: &InStep,
-) -> Result<Watched> {
+) -> Result<StepCounts> {
     // Bytes moved to disk and back, and to the host and back.
     let moved = |trainer: &Trainer| -> [u128; 2] {
         let host = trainer.offload.as_ref().and_then(|offload| offload.host.as_ref()).map(Spill::stats);
@@ -421,7 +372,7 @@ fn watch(
     for (key, old) in &ledger.waits {
         waits.entry(key.clone()).and_modify(|seconds| *seconds -= old);
     }
-    Ok(Watched {
+    Ok(StepCounts {
         model_flops: counted.model_flops,
         hardware_flops: counted.hardware_flops,
         replayed: counted.replayed,

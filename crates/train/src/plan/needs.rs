@@ -10,10 +10,12 @@ use std::ops::Range;
 
 use fathom_model::Spec;
 
+use super::figures::Plan;
+use super::fullest::fullest;
 use super::gantt::simulate;
 use super::lane::Lane;
-use super::mesh::{fullest, handovers};
-use super::{Budgets, Plan, Workload};
+use super::mesh::handovers;
+use super::{Budgets, Workload};
 use crate::error::Result;
 use crate::parallel::Ranks;
 use crate::parallel::stages::Act;

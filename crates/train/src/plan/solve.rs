@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use fathom_grad::{Place, Places};
 use rayon::prelude::*;
 
+use super::figures::Plan;
 use super::table::{Choices, Table, UNITS};
-use super::{Budgets, Plan, Workload};
+use super::{Budgets, Workload};
 use crate::error::{Error, Result};
 
 /// The solver's choice, and the costs of its alternatives.
@@ -65,7 +66,7 @@ pub(super) struct Figures {
 }
 
 /// Figures of known tables.
-pub(super) type Known = BTreeMap<Table, Figures>;
+pub(super) type FiguresByTable = BTreeMap<Table, Figures>;
 
 /// Number of faster tables to divide the layers with.
 const DIVISIONS: usize = 6;
@@ -79,7 +80,7 @@ pub(super) struct Search<'a> {
     mesh: Option<&'a (dyn Fn(&Places) -> Figures + Sync)>,
     budgets: Budgets,
     choices: Choices,
-    known: RefCell<Known>,
+    known: RefCell<FiguresByTable>,
     planned: RefCell<usize>,
     /// The first error of a plan.
     failed: RefCell<Option<Error>>,
@@ -156,14 +157,14 @@ impl<'a> Search<'a> {
         budgets: Budgets,
         choices: Choices,
         mesh: &'a (dyn Fn(&Places) -> Figures + Sync),
-        known: Known,
+        known: FiguresByTable,
     ) -> Search<'a> {
         let (known, planned, failed) = (RefCell::new(known), RefCell::default(), RefCell::default());
         Search { work, mesh: Some(mesh), budgets, choices, known, planned, failed }
     }
 
     /// All known figures.
-    pub(super) fn into_known(self) -> Known {
+    pub(super) fn into_known(self) -> FiguresByTable {
         self.known.into_inner()
     }
 

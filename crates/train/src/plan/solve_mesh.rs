@@ -15,69 +15,28 @@
 //! the plan knows, and their communication is not hidden). Meshes with data parallelism are kept if any of them fits.
 //! Among candidates within [`ALIKE`] of the fastest, the one that shards the model least is taken.
 
-use std::cmp::Ordering;
 use std::sync::{Arc, Mutex};
 
 use fathom_grad::Places;
-use fathom_tensor::mesh::Grid;
 use rayon::prelude::*;
 
-use super::mesh::MeshPlan;
+use super::candidate::{ALIKE, Candidate, Origin, fastest, plain};
 use super::mesh_grids::meshes;
 use super::mesh_open::Open;
-use super::mesh_places::{self, MeshPlaces};
 use super::mesh_settings::settings;
 use super::mesh_states::{MeshState, states};
 use super::needs::Needs;
-use super::solve::Known;
-use super::{Budgets, Draft, Workload};
+use super::solve::FiguresByTable;
+use super::{Budgets, Draft, Workload, mesh_places};
 use crate::error::{Error, Result};
 use crate::parallel::Ranks;
-use crate::recipe::{MeshTable, Recipe};
 
-/// Relative difference below which steps count as equally fast: predictions are not more accurate.
-pub(super) const ALIKE: f64 = 0.02;
 /// Number of candidates that are planned in full.
 const FINALISTS: usize = 6;
 /// Number of candidates for which the memory solver runs.
 const SOLVED: usize = 4;
 /// Maximum number of times that it is rerun with less memory because its result does not fit in the full plan.
 const ASKED: usize = 3;
-
-/// A mesh with the places of everything, and its needs.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// The mesh and the stages on each rank.
-    pub ranks: Ranks,
-    /// Places of activations.
-    pub places: MeshPlaces,
-    /// Places of weights and optimizer state.
-    pub state: MeshState,
-    /// Predicted seconds of a step.
-    pub step_s: f64,
-    /// Lower bound of the seconds of a step with these places, for any number of stages on each rank.
-    pub(super) floor_s: f64,
-    /// Maximum reserved bytes of any rank.
-    pub peak_bytes: u64,
-    /// Bytes over budget, for the resource with the largest excess.
-    pub excess: u64,
-    /// True if not all ranks were planned, so that figures are lower bounds.
-    pub(super) is_partial: bool,
-    /// The settings over the recipe that select it.
-    pub settings: Vec<String>,
-    /// The full plan, for the candidates that are shown.
-    pub plan: Option<MeshPlan>,
-    pub(super) origin: Origin,
-}
-
-/// The search that found a candidate.
-#[derive(Clone, Debug)]
-pub(super) enum Origin {
-    /// A preset of [`presets`], by index.
-    Preset(usize),
-    /// The memory solver: number of runs, its memory budget, and the known figures of the mesh.
-    Solver(usize, u64, Arc<Mutex<Known>>),
-}
 
 /// Result of the search.
 #[derive(Clone, Debug)]
@@ -97,39 +56,8 @@ pub struct MeshSolution {
 /// Receives progress messages of a search.
 pub type Say<'a> = &'a (dyn Fn(&str) + Sync);
 
-impl Candidate {
-    /// The recipe that corresponds to this candidate.
-    pub(super) fn recipe(&self, of: &Recipe, index: usize) -> Recipe {
-        let Grid { tp, cp, dp, pp, ep, .. } = self.ranks.grid;
-        let virtual_stages = self.ranks.virtual_stages;
-        let mesh = MeshTable { tp, cp, dp, pp, ep, virtual_stages, ..plain(&of.mesh) };
-        let mut recipe = Recipe { mesh, ..of.clone() };
-        self.state.apply(&mut recipe);
-        self.places.apply(&mut recipe, index);
-        recipe
-    }
-
-    /// Description of the places of activations and of the rest.
-    pub fn words(&self) -> String {
-        let both = [&self.places.name, &self.state.name];
-        both.into_iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join("; ")
-    }
-
-    /// Number of ranks that share one replica of the model.
-    fn parts(&self) -> usize {
-        let Grid { tp, cp, pp, .. } = self.ranks.grid;
-        tp * cp * pp
-    }
-}
-
-/// A mesh of one rank, with only those of the recipe's settings that do not concern the placement of ranks.
-fn plain(table: &MeshTable) -> MeshTable {
-    let MeshTable { timeout_s, step_timeout_s, restarts, check_every_steps, .. } = *table;
-    MeshTable { timeout_s, step_timeout_s, restarts, check_every_steps, ..MeshTable::default() }
-}
-
 /// Result for one state of weights and optimizer.
-pub(super) struct Tried {
+pub(super) struct MeshCandidates {
     /// Candidates that were planned in full and fit, fastest first.
     pub best: Vec<Candidate>,
     /// Number of meshes that do not fit at all.
@@ -158,7 +86,7 @@ impl<'a> Draft<'a> {
                 say(&format!("no mesh fits so far; now with {}", state.name));
             }
             let tried = self.try_state(&meshes, &state, FINALISTS);
-            let Tried { mut best, too_large, planned, nearest: near } = tried;
+            let MeshCandidates { mut best, too_large, planned, nearest: near } = tried;
             all += planned;
             if let Some(rule) = decide(&mut best) {
                 return Ok(MeshSolution { best, meshes: meshes.len(), too_large, planned: all, rule });
@@ -176,13 +104,13 @@ impl<'a> Draft<'a> {
     }
 
     /// Up to `most` meshes that fit with this state of weights and optimizer.
-    pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> Tried {
+    pub(super) fn try_state(&self, meshes: &[Ranks], state: &MeshState, most: usize) -> MeshCandidates {
         let meshes = meshes.par_iter().enumerate();
         self.try_open(meshes.map(|(at, ranks)| self.open(at, *ranks, state)).collect(), most)
     }
 
     /// [`Draft::try_state`] for opened meshes.
-    pub(super) fn try_open(&self, open: Vec<Open>, most: usize) -> Tried {
+    pub(super) fn try_open(&self, open: Vec<Open>, most: usize) -> MeshCandidates {
         let (mut gone, open): (Vec<_>, Vec<_>) = open.into_iter().partition(Open::is_exhausted);
         let (data, alone): (Vec<_>, Vec<_>) = open.into_iter().partition(|open| open.grid.dp > 1);
         let (mut best, mut failed) = (Vec::new(), Vec::new());
@@ -203,7 +131,7 @@ impl<'a> Draft<'a> {
         };
         let too_large =
             gone.par_iter_mut().filter_map(|open| (!self.fits_at_all(open)).then_some(())).count();
-        Tried { best, too_large, planned: gone.iter().map(|open| open.planned).sum(), nearest }
+        MeshCandidates { best, too_large, planned: gone.iter().map(|open| open.planned).sum(), nearest }
     }
 
     /// The first candidates that fit when planned in full, one per mesh; those that do not fit are added to `failed`.
@@ -278,7 +206,7 @@ impl<'a> Draft<'a> {
     fn with_memory_solved(
         &self,
         candidate: &Candidate,
-        (memory, asked, known): (u64, usize, Arc<Mutex<Known>>),
+        (memory, asked, known): (u64, usize, Arc<Mutex<FiguresByTable>>),
     ) -> Option<Candidate> {
         if candidate.places.keeps_all() {
             return None;
@@ -312,11 +240,6 @@ fn keep_nearest(nearest: &mut Option<Candidate>, other: Option<Candidate>) {
     if nearest.as_ref().is_none_or(|nearest| other.excess < nearest.excess) {
         *nearest = Some(other);
     }
-}
-
-pub(super) fn fastest(left: &Candidate, right: &Candidate) -> Ordering {
-    let key = |candidate: &Candidate| (candidate.parts(), candidate.ranks.virtual_stages);
-    left.step_s.total_cmp(&right.step_s).then_with(|| key(left).cmp(&key(right)))
 }
 
 /// Moves the recommended candidate to the front and returns the reason; `None` without candidates.

@@ -47,7 +47,7 @@ pub fn mean_and_deviation(of: impl Iterator<Item = f64> + Clone) -> [f64; 2] {
 
 /// Rewards and sizes of a rollout's answers.
 #[derive(Clone, Copy, Debug)]
-pub struct Scored<'a> {
+pub struct RolloutRewards<'a> {
     /// Weighted sum of each answer's rewards.
     pub rewards: &'a [f64],
     /// Rewards of the answers, one list per reward function.
@@ -64,9 +64,9 @@ pub struct Scored<'a> {
 ///
 /// # Errors
 /// A message: a group that is too small for the convention.
-pub fn advantages(name: AdvantageName, of: &Scored<'_>) -> Result<Vec<f64>, String> {
+pub fn advantages(name: AdvantageName, of: &RolloutRewards<'_>) -> Result<Vec<f64>, String> {
     use AdvantageName as A;
-    let Scored { rewards, group, .. } = *of;
+    let RolloutRewards { rewards, group, .. } = *of;
     if name == A::LeaveOneOut && group < 2 {
         return Err(format!(
             "subtracts the mean of the other answers, and there are none in groups of {group}"
@@ -137,7 +137,7 @@ fn whitened_by_token(rewards: &[f64], tokens: &[usize]) -> Vec<f64> {
     rewards.iter().map(|reward| (reward - mean) / (deviation.powi(2) + 1e-8).sqrt()).collect()
 }
 
-fn each_then_sum(of: &Scored<'_>) -> Vec<f64> {
+fn each_then_sum(of: &RolloutRewards<'_>) -> Vec<f64> {
     let mut sums = vec![0.0; of.rewards.len()];
     for (rewards, weight) in of.each.iter().zip(of.weights) {
         let normal = by_group(rewards, of.group, |of| {
@@ -194,7 +194,7 @@ mod tests {
     fn check(name: A, rewards: &[f64], group: usize, want: &[f64]) {
         let tokens = vec![1; rewards.len()];
         let each = [rewards.to_vec()];
-        let of = Scored { rewards, each: &each, weights: &[1.0], tokens: &tokens, group };
+        let of = RolloutRewards { rewards, each: &each, weights: &[1.0], tokens: &tokens, group };
         let found = advantages(name, &of).unwrap();
         assert_eq!(found.len(), want.len());
         for (found, want) in found.iter().zip(want) {
@@ -237,7 +237,7 @@ mod tests {
         check(A::NemoRl, &[0.7, 0.1], 1, &[0.0; 2]);
         // In a group of two, the one other answer has no deviation.
         check(A::NemoRl, &[1.0, 0.0], 2, &[1.0, -1.0]);
-        let of = Scored { rewards: &[1.0], each: &[], weights: &[], tokens: &[1], group: 1 };
+        let of = RolloutRewards { rewards: &[1.0], each: &[], weights: &[], tokens: &[1], group: 1 };
         assert!(advantages(A::LeaveOneOut, &of).unwrap_err().contains("groups of 1"));
         // The deviation is over both groups of the batch.
         let deviation = (3.0f64 / 4.0 * 4.0 / 3.0 / 4.0 * 4.0 / 3.0).sqrt();
@@ -254,10 +254,17 @@ mod tests {
             let with = [1.0, nan, 0.0, 0.0];
             let tokens = [3, 9, 2, 4];
             let each = [with.to_vec()];
-            let of = Scored { rewards: &with, each: &each, weights: &[1.0], tokens: &tokens, group: 4 };
+            let of =
+                RolloutRewards { rewards: &with, each: &each, weights: &[1.0], tokens: &tokens, group: 4 };
             let found = advantages(name, &of).unwrap();
             let each = [vec![1.0, 0.0, 0.0]];
-            let of = Scored { rewards: &each[0], each: &each, weights: &[1.0], tokens: &[3, 2, 4], group: 3 };
+            let of = RolloutRewards {
+                rewards: &each[0],
+                each: &each,
+                weights: &[1.0],
+                tokens: &[3, 2, 4],
+                group: 3,
+            };
             let want = advantages(name, &of).unwrap();
             assert_eq!([found[0], found[2], found[3]], want[..], "{name}");
             assert_eq!(found[1], 0.0);
@@ -268,7 +275,7 @@ mod tests {
 
     #[test]
     fn tokens_weigh_in_reinforce_pp() {
-        let of = Scored { rewards: &[1.0, 0.0], each: &[], weights: &[], tokens: &[3, 1], group: 2 };
+        let of = RolloutRewards { rewards: &[1.0, 0.0], each: &[], weights: &[], tokens: &[3, 1], group: 2 };
         // 1, 1, 1, 0: mean 3/4, variance 1/4.
         let want = [0.25, -0.75].map(|x| x / (0.25f64 + 1e-8).sqrt());
         for (found, want) in advantages(A::ReinforcePp, &of).unwrap().iter().zip(want) {

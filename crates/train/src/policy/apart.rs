@@ -2,56 +2,9 @@
 //! written ahead while the next one is written and steps are taken.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
-use serde_json::{Map, Value};
-
-use super::reward::{Answered, Reward};
-
-/// A score for each answer, `None` for those that do not count; or an error message.
-pub type Numbers = Result<Vec<Option<f64>>, String>;
-
-/// An owned answer that can be sent to another thread.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    row: Map<String, Value>,
-    prompt: String,
-    text: String,
-    messages: Vec<Value>,
-    earned: Option<f64>,
-    tokens: usize,
-    ended: bool,
-}
-
-impl From<Answered<'_>> for Answer {
-    fn from(of: Answered<'_>) -> Answer {
-        let Answered { row, prompt, text, messages, earned, tokens, ended } = of;
-        let (row, messages) = (row.clone(), messages.to_vec());
-        Answer { row, prompt: prompt.into(), text: text.into(), messages, earned, tokens, ended }
-    }
-}
-
-impl Answer {
-    /// The view that rewards take.
-    pub fn seen(&self) -> Answered<'_> {
-        let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
-        Answered { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
-    }
-}
-
-/// Scores that are still being computed.
-#[derive(Debug)]
-pub struct Coming(Receiver<Numbers>);
-
-impl Coming {
-    /// Waits for the scores.
-    ///
-    /// # Errors
-    /// Those of the reward.
-    pub fn wait(self) -> Numbers {
-        self.0.recv().unwrap_or_else(|_| Err("panicked; its message is above".into()))
-    }
-}
+use super::reward::{Answer, Coming, Numbers, Reward, RewardInput};
 
 /// A request to the thread, and the channel for its result.
 type Ask = (Arc<[Answer]>, Sender<Numbers>);
@@ -83,7 +36,7 @@ impl Apart {
 }
 
 impl Reward for Apart {
-    fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+    fn score(&self, answers: &[RewardInput<'_>]) -> Numbers {
         self.ask(answers.iter().map(|answer| Answer::from(*answer)).collect()).wait()
     }
 
@@ -94,7 +47,10 @@ impl Reward for Apart {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::Receiver;
     use std::time::Duration;
+
+    use serde_json::Map;
 
     use super::*;
     use crate::policy::reward::{WeightedReward, score, score_coming};
@@ -103,7 +59,7 @@ mod tests {
     struct Waits(Receiver<()>);
 
     impl Reward for Waits {
-        fn score(&self, answers: &[Answered<'_>]) -> Numbers {
+        fn score(&self, answers: &[RewardInput<'_>]) -> Numbers {
             self.0.recv_timeout(Duration::from_secs(60)).map_err(|_| "was not let".to_string())?;
             Ok(answers.iter().map(|answer| (answer.tokens > 0).then_some(answer.tokens as f64)).collect())
         }
@@ -112,7 +68,7 @@ mod tests {
     struct Panics;
 
     impl Reward for Panics {
-        fn score(&self, _: &[Answered<'_>]) -> Numbers {
+        fn score(&self, _: &[RewardInput<'_>]) -> Numbers {
             panic!("a reward that panics")
         }
     }
@@ -120,7 +76,7 @@ mod tests {
     #[test]
     fn what_is_coming_is_what_is_asked() {
         let row = Map::new();
-        let of = |tokens| Answered {
+        let of = |tokens| RewardInput {
             row: &row,
             prompt: "p",
             text: "t",

@@ -3,9 +3,8 @@
 use fathom_base::recipe::Loaded;
 
 use super::AdvantageName;
-use crate::error::Result;
+use crate::error::{Result, refuse as refuse_key};
 use crate::recipe::{ImportanceName, PolicyName, QuantizationName, Recipe};
-use crate::recipe_check::refuse as refuse_key;
 
 /// Refuses settings that do not work with learning from rewards.
 pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::reward::{Answered, Reward};
+use super::reward::{Reward, RewardInput};
 
 /// An answer passed to an environment.
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +48,10 @@ pub trait Environment {
 }
 
 /// A reward that returns the sum of the environment's rewards for an episode.
-pub struct Earned;
+pub struct EpisodeReward;
 
-impl Reward for Earned {
-    fn score(&self, answers: &[Answered<'_>]) -> Result<Vec<Option<f64>>, String> {
+impl Reward for EpisodeReward {
+    fn score(&self, answers: &[RewardInput<'_>]) -> Result<Vec<Option<f64>>, String> {
         Ok(answers.iter().map(|answer| answer.earned).collect())
     }
 }

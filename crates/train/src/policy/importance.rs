@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::judged::Question;
 use super::pack::Doc;
-use super::rollouts::Policies;
+use super::policies::Policies;
 use crate::error::Result;
 use crate::recipe::{ImportanceName, RlTable};
 use crate::step::Trainer;

@@ -2,10 +2,10 @@
 
 use fathom_grad::CrossEntropyLoss;
 
-use super::kept::Rolled;
+use super::kept::ScoredRollout;
 use super::pack::{Doc, nothing, stream};
+use super::policies::Policies;
 use super::replicas::{Replica, fetches, rings};
-use super::rollouts::Policies;
 use super::{AdvantageName, mean_and_deviation};
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
@@ -44,7 +44,7 @@ impl Question {
 }
 
 /// Evaluated answers: the index of the document, and the bits of its tokens' numbers.
-type Said = Vec<(usize, Vec<u32>)>;
+type AnswerBits = Vec<(usize, Vec<u32>)>;
 
 /// Evaluates the documents in some streams, which `fill` pads; empty on ranks without the end of the model.
 fn judged(
@@ -53,7 +53,7 @@ fn judged(
     bins: Vec<Vec<usize>>,
     fill: &dyn Fn(MicroBatch) -> MicroBatch,
     question: Question,
-) -> Said {
+) -> AnswerBits {
     let mut said = Vec::new();
     for bin in bins {
         let micro = match bin[..] {
@@ -109,7 +109,7 @@ impl Policies {
     }
 
     /// Evaluates the reference and the value head, and subtracts the divergence from rewards if it counts there.
-    pub(super) fn judge(&self, policy: &Trainer, docs: &mut [Doc], rolled: &mut Rolled) -> Result<()> {
+    pub(super) fn judge(&self, policy: &Trainer, docs: &mut [Doc], rolled: &mut ScoredRollout) -> Result<()> {
         let reference = policy.reference().filter(|_| self.how.has_reference());
         if let Some(reference) = reference {
             let question = Question::Logps(self.how.temperature);

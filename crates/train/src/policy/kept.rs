@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::episodes::Episode;
+use super::episode::Episode;
 use super::pack::Doc;
 
 /// Serializes bytes as base64 text.
@@ -46,7 +46,7 @@ pub(super) struct Group {
 
 /// Answers of a rollout with their rewards, by group.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rolled {
+pub(super) struct ScoredRollout {
     pub groups: Vec<Group>,
     pub each: Vec<Vec<f64>>,
     pub sums: Vec<f64>,
@@ -54,7 +54,7 @@ pub(super) struct Rolled {
     pub seen: BTreeMap<String, f64>,
 }
 
-/// A `Rolled` in a checkpoint: numbers, some of them NaN, are stored as their bits.
+/// A `ScoredRollout` in a checkpoint: numbers, some of them NaN, are stored as their bits.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ahead {
@@ -64,35 +64,40 @@ struct Ahead {
     seen: BTreeMap<String, f64>,
 }
 
-impl From<&Rolled> for Ahead {
-    fn from(of: &Rolled) -> Ahead {
+impl From<&ScoredRollout> for Ahead {
+    fn from(of: &ScoredRollout) -> Ahead {
         let bits = |of: &Vec<f64>| of.iter().map(|x| x.to_bits()).collect::<Vec<u64>>();
         let (groups, seen) = (of.groups.clone(), of.seen.clone());
         Ahead { groups, each: of.each.iter().map(bits).collect(), sums: bits(&of.sums), seen }
     }
 }
 
-impl From<Ahead> for Rolled {
-    fn from(of: Ahead) -> Rolled {
+impl From<Ahead> for ScoredRollout {
+    fn from(of: Ahead) -> ScoredRollout {
         let numbers = |of: Vec<u64>| of.into_iter().map(f64::from_bits).collect::<Vec<f64>>();
         let (groups, seen) = (of.groups, of.seen);
-        Rolled { groups, each: of.each.into_iter().map(numbers).collect(), sums: numbers(of.sums), seen }
+        ScoredRollout {
+            groups,
+            each: of.each.into_iter().map(numbers).collect(),
+            sums: numbers(of.sums),
+            seen,
+        }
     }
 }
 
 /// The state if answers for the next rollout exist.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct NextRollout {
     pending: Option<Pending>,
     next: Ahead,
 }
 
 /// The state for a cursor.
-pub(super) fn held(pending: Option<&Pending>, next: Option<&Rolled>) -> Option<Value> {
+pub(super) fn held(pending: Option<&Pending>, next: Option<&ScoredRollout>) -> Option<Value> {
     // Only numbers, texts and lists of them: everything in it has a JSON form.
     match next {
-        Some(next) => serde_json::to_value(Kept { pending: pending.cloned(), next: next.into() }).ok(),
+        Some(next) => serde_json::to_value(NextRollout { pending: pending.cloned(), next: next.into() }).ok(),
         None => pending.and_then(|pending| serde_json::to_value(pending).ok()),
     }
 }
@@ -101,12 +106,12 @@ pub(super) fn held(pending: Option<&Pending>, next: Option<&Rolled>) -> Option<V
 ///
 /// # Errors
 /// Any other contents.
-pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<Pending>, Option<Rolled>)> {
+pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<Pending>, Option<ScoredRollout>)> {
     let Some(held) = held else { return Ok((None, None)) };
     if held.get("next").is_none() {
         return Ok((Some(Pending::deserialize(held)?), None));
     }
-    let Kept { pending, next } = Kept::deserialize(held)?;
+    let NextRollout { pending, next } = NextRollout::deserialize(held)?;
     Ok((pending, Some(next.into())))
 }
 
@@ -121,7 +126,7 @@ mod tests {
         let text = |value: Option<Value>| serde_json::from_str::<Value>(&value.unwrap().to_string()).unwrap();
         let (found, next) = kept(Some(&text(held(Some(&pending), None)))).unwrap();
         assert!(found.as_ref() == Some(&pending) && next.is_none());
-        let rolled = Rolled {
+        let rolled = ScoredRollout {
             groups: vec![Group { prompt: 3, answers: vec![Episode { ids: vec![7], ..Episode::default() }] }],
             each: vec![vec![f64::NAN]],
             sums: vec![0.1 + 0.2],

@@ -7,7 +7,7 @@ use std::ops::Range;
 use fathom_grad::{CrossEntropyLoss, EntropyLoss};
 
 use crate::micro_batch::MicroBatch;
-use crate::objective::{self, Answers, Objective, Weigh, Weighed, WeightedLoss};
+use crate::objective::{self, Answers, Objective, ObjectiveSum, Weigh, WeightedLoss};
 
 /// The loss of a token with ratio `r` (current to sampled) and advantage `A`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -251,9 +251,9 @@ impl Answer<'_> {
 
 /// Accumulators for the metrics.
 #[derive(Default)]
-struct Measured([[f64; 2]; METRICS.len()]);
+struct MetricSums([[f64; 2]; METRICS.len()]);
 
-impl Measured {
+impl MetricSums {
     fn add(&mut self, name: &str, value: f64) {
         if let Some(at) = METRICS.iter().position(|other| *other == name) {
             self.0[at] = [self.0[at][0] + value, self.0[at][1] + 1.0];
@@ -291,7 +291,7 @@ impl Policy {
 
     /// Subtracts the mean entropy of the tokens that count. Each micro-batch's mean is weighted by its part of the
     /// divisor of the policy's sum, so that the total divided by all parts is a mean.
-    fn reward_entropy(&self, answers: &Answers<'_>, kept: Option<&[bool]>, weighed: &mut Weighed) {
+    fn reward_entropy(&self, answers: &Answers<'_>, kept: Option<&[bool]>, weighed: &mut ObjectiveSum) {
         let counts = |at: &usize| kept.is_none_or(|kept| kept[*at]);
         let tokens = labelled(answers.micro).filter(counts);
         let each =
@@ -309,8 +309,8 @@ impl Policy {
         &self,
         answer: &Answer<'_>,
         (all, kept): (u64, Option<&[bool]>),
-        weighed: &mut Weighed,
-        seen: &mut Measured,
+        weighed: &mut ObjectiveSum,
+        seen: &mut MetricSums,
     ) {
         let micro = answer.micro;
         let (logs, count) = (answer.log_ratios(), answer.at.len() as f64);
@@ -357,14 +357,14 @@ impl Policy {
     }
 
     /// Counts clipped ratios: of tokens, or of answers if ratios are per answer.
-    fn clipped(&self, ratio: f64, advantage: f64, seen: &mut Measured) {
+    fn clipped(&self, ratio: f64, advantage: f64, seen: &mut MetricSums) {
         let [low, high] = self.surrogate.beyond(ratio, advantage).map(|is| if is { 1.0 } else { 0.0 });
         seen.add("clip_ratio/low_mean", low);
         seen.add("clip_ratio/high_mean", high);
         seen.add("clip_ratio/region_mean", low + high);
     }
 
-    fn measure(&self, [log, logp]: [f64; 2], ratio: f64, fresh: bool, seen: &mut Measured) {
+    fn measure(&self, [log, logp]: [f64; 2], ratio: f64, fresh: bool, seen: &mut MetricSums) {
         seen.add("probs_ratio", ratio);
         seen.add("policy/approxkl_avg", log * log / 2.0);
         seen.add("approx_entropy", -logp);
@@ -376,7 +376,13 @@ impl Policy {
     }
 
     /// Adds the value head's terms.
-    fn values(&self, answers: &Answers<'_>, doc: &Range<usize>, weighed: &mut Weighed, seen: &mut Measured) {
+    fn values(
+        &self,
+        answers: &Answers<'_>,
+        doc: &Range<usize>,
+        weighed: &mut ObjectiveSum,
+        seen: &mut MetricSums,
+    ) {
         let Some(Values { coefficient, clip }) = self.values else { return };
         let micro = answers.micro;
         let at: Vec<usize> = doc.clone().filter(|at| micro.labels[*at] >= 0).collect();
@@ -423,8 +429,8 @@ impl Objective for Policy {
         Some(self)
     }
 
-    fn measured(&self) -> objective::Measured {
-        objective::Measured::Entropy
+    fn measured(&self) -> objective::LabelMetrics {
+        objective::LabelMetrics::Entropy
     }
 }
 
@@ -446,14 +452,14 @@ impl Weigh for Policy {
         self.keeps
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let micro = answers.micro;
-        let mut weighed = Weighed {
+        let mut weighed = ObjectiveSum {
             weights: vec![0.0; answers.losses.len()],
             scores: vec![0.0; answers.scores.len()],
-            ..Weighed::default()
+            ..ObjectiveSum::default()
         };
-        let (mut seen, kept) = (Measured::default(), self.kept(answers));
+        let (mut seen, kept) = (MetricSums::default(), self.kept(answers));
         let all = (micro.valid(), kept.as_deref());
         for doc in &micro.docs[..micro.rolled.answers] {
             let answer = Answer::of(answers, doc);

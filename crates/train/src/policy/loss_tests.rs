@@ -1,7 +1,7 @@
 //! Tests of losses against their formulas, and of derivatives against finite differences.
 
 use super::*;
-use crate::micro_batch::Rolled;
+use crate::micro_batch::RolloutColumns;
 
 const STEP: f32 = 1.0 / 1024.0;
 const GRPO: Policy = Policy {
@@ -49,20 +49,20 @@ fn micro() -> (MicroBatch, Vec<f32>, Vec<f32>) {
     let advantages = (0..all).map(|at| if at < 6 { 0.75 } else { -1.25 }).collect();
     let values = of(3, 2.0);
     let returns = of(4, 2.0);
-    micro.rolled = Rolled {
+    micro.rolled = RolloutColumns {
         answers: 3,
         logps: then,
         advantages,
         values: values.clone(),
         returns,
         fresh: true,
-        ..Rolled::default()
+        ..RolloutColumns::default()
     };
     let scores = of(5, 1.5).iter().zip(&values).map(|(apart, value)| value + apart - 0.75).collect();
     (micro, losses, scores)
 }
 
-fn weigh(policy: &Policy, losses: &[f32], scores: &[f32], micro: &MicroBatch) -> Weighed {
+fn weigh(policy: &Policy, losses: &[f32], scores: &[f32], micro: &MicroBatch) -> ObjectiveSum {
     let scores = if policy.values.is_some() { scores } else { &[] };
     Weigh::weigh(policy, &Answers { micro, losses, others: &[], scores, padding: None })
 }
@@ -315,13 +315,13 @@ fn values_are_clipped_around_what_they_were() {
         divergence: Divergence { beta: 0.0, ..GRPO.divergence },
         ..GRPO
     };
-    let rolled = Rolled {
+    let rolled = RolloutColumns {
         answers: 1,
         logps: vec![0.0],
         advantages: vec![0.0],
         values: vec![1.0],
         returns: vec![3.0],
-        ..Rolled::default()
+        ..RolloutColumns::default()
     };
     let one = 0..1;
     let micro =

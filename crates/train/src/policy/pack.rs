@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use fathom_tensor::{SUM_CHUNK, SUM_UNIT};
 
-use crate::micro_batch::{MicroBatch, Rolled};
+use crate::micro_batch::{MicroBatch, RolloutColumns};
 
 /// Label of a token that is not trained on.
 const IGNORE: i32 = fathom_text::pack::IGNORE;
@@ -96,7 +96,7 @@ pub fn bins(docs: &[&Doc], room: Room) -> Vec<Vec<usize>> {
 /// token, and no trained token attends to it.
 pub fn stream(docs: &[&Doc], fresh: bool) -> MicroBatch {
     let mut micro = MicroBatch {
-        rolled: Rolled { answers: docs.len(), fresh, ..Rolled::default() },
+        rolled: RolloutColumns { answers: docs.len(), fresh, ..RolloutColumns::default() },
         ..MicroBatch::default()
     };
     let mut ends: Vec<usize> = Vec::with_capacity(docs.len());

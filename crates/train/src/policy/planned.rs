@@ -10,7 +10,7 @@ use serde_json::Map;
 
 use super::judged::Question;
 use super::replicas::{gathered, scores};
-use super::reward::{Answered, WeightedReward, score};
+use super::reward::{RewardInput, WeightedReward, score};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::plan::Workload;
@@ -66,7 +66,7 @@ pub fn planned(
     let [prompt, text] =
         [room - rl.max_answer_tokens.min(room), rl.max_answer_tokens].map(|words| "a ".repeat(words));
     let (row, tokens) = (Map::new(), rl.max_answer_tokens);
-    let answer = Answered {
+    let answer = RewardInput {
         row: &row,
         prompt: &prompt,
         text: &text,

@@ -1,14 +1,13 @@
 //! Rewards that score answers, and their weighted sum.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use serde_json::{Map, Value};
 
-use super::apart::{Answer, Coming, Numbers};
-
 /// An answer to score.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered<'a> {
+pub struct RewardInput<'a> {
     /// The row with its prompt.
     pub row: &'a Map<String, Value>,
     /// The prompt's text.
@@ -31,7 +30,7 @@ pub trait Reward {
     ///
     /// # Errors
     /// A message with a remedy: a row that lacks a required key, a process that fails.
-    fn score(&self, answers: &[Answered<'_>]) -> Numbers;
+    fn score(&self, answers: &[RewardInput<'_>]) -> Numbers;
 
     /// Starts to score answers on another thread, if that is possible: rewards that use the run's device cannot
     /// ([`super::apart`]).
@@ -65,7 +64,7 @@ pub struct Scores {
 ///
 /// # Errors
 /// Those of [`Reward::score`], with the reward's name.
-pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Scores, String> {
+pub fn score(parts: &[WeightedReward], answers: &[RewardInput<'_>]) -> Result<Scores, String> {
     score_coming(parts, answers, Vec::new())
 }
 
@@ -75,7 +74,7 @@ pub fn score(parts: &[WeightedReward], answers: &[Answered<'_>]) -> Result<Score
 /// Those of [`score`].
 pub fn score_coming(
     parts: &[WeightedReward],
-    answers: &[Answered<'_>],
+    answers: &[RewardInput<'_>],
     coming: Vec<Option<Coming>>,
 ) -> Result<Scores, String> {
     let mut coming = coming.into_iter();
@@ -102,4 +101,49 @@ pub fn score_coming(
     scores.wrong = (0..answers.len()).filter(|at| wrong[*at]).collect();
     scores.sums.iter_mut().zip(&wrong).filter(|(_, wrong)| **wrong).for_each(|(sum, _)| *sum = f64::NAN);
     Ok(scores)
+}
+
+/// A score for each answer, `None` for those that do not count; or an error message.
+pub type Numbers = Result<Vec<Option<f64>>, String>;
+
+/// An owned answer that can be sent to another thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    row: Map<String, Value>,
+    prompt: String,
+    text: String,
+    messages: Vec<Value>,
+    earned: Option<f64>,
+    tokens: usize,
+    ended: bool,
+}
+
+impl From<RewardInput<'_>> for Answer {
+    fn from(of: RewardInput<'_>) -> Answer {
+        let RewardInput { row, prompt, text, messages, earned, tokens, ended } = of;
+        let (row, messages) = (row.clone(), messages.to_vec());
+        Answer { row, prompt: prompt.into(), text: text.into(), messages, earned, tokens, ended }
+    }
+}
+
+impl Answer {
+    /// The view that rewards take.
+    pub fn seen(&self) -> RewardInput<'_> {
+        let Answer { row, prompt, text, messages, earned, tokens, ended } = self;
+        RewardInput { row, prompt, text, messages, earned: *earned, tokens: *tokens, ended: *ended }
+    }
+}
+
+/// Scores that are still being computed.
+#[derive(Debug)]
+pub struct Coming(pub(super) Receiver<Numbers>);
+
+impl Coming {
+    /// Waits for the scores.
+    ///
+    /// # Errors
+    /// Those of the reward.
+    pub fn wait(self) -> Numbers {
+        self.0.recv().unwrap_or_else(|_| Err("panicked; its message is above".into()))
+    }
 }

@@ -9,45 +9,28 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_model::Rollout;
 use fathom_tensor::mesh::Mesh;
 use fathom_text::Rng;
-use fathom_text::lessons::Prompt;
 use fathom_text::loader::Cursor;
 
-use super::apart::Coming;
-use super::episodes::{Episode, Playing};
+use super::episode::Episode;
 use super::importance::weigh;
-use super::kept::{Group, Pending, Rolled, held, kept};
+use super::kept::{Group, Pending, ScoredRollout, held, kept};
 use super::pack::{Doc, Room, bins, nothing, stream};
+use super::policies::{Policies, Rolling};
 use super::replicas::{dealt, rings};
-use super::reward::WeightedReward;
-use super::{Scored, advantages, gae, mean_and_deviation, whitened};
+use super::{RolloutRewards, advantages, gae, mean_and_deviation, whitened};
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::policy::AdvantageName;
-use crate::recipe::{KlIn, PolicyName, Recipe, RlTable};
-use crate::source::{Reported, Share, Source, Sources, fill};
+use crate::recipe::{KlIn, PolicyName, Recipe};
+use crate::source::{Share, Source, SourceReport, Sources, fill};
 use crate::stage;
-use crate::step::{InStep, Trainer};
+use crate::step::Trainer;
 
 /// Keys of the two kinds of random numbers, in addition to the run's seed.
 const ORDER: u64 = 1;
 const DRAWS: u64 = 2;
-
-/// Everything that rollouts are made from.
-pub struct Rolling {
-    /// All prompts.
-    pub prompts: Vec<Prompt>,
-    /// Identifies the prompts: it changes with the file, tokenizer or template.
-    pub fingerprint: String,
-    /// Writes the answers.
-    pub rollout: Box<dyn Rollout>,
-    /// The rewards.
-    pub rewards: Vec<WeightedReward>,
-    /// The environment for answers of several turns, if any.
-    pub playing: Option<Playing>,
-}
 
 /// Creates the sources of a run that learns from rewards.
 #[derive(Clone)]
@@ -82,7 +65,7 @@ impl Sources for Rollouts {
             pending: None,
             next: None,
             coming: Vec::new(),
-            reported: Reported::default(),
+            reported: SourceReport::default(),
             wait_s: 0.0,
         };
         if let Some(cursor) = cursor {
@@ -101,29 +84,6 @@ impl Sources for Rollouts {
     fn round(&self, recipe: &Recipe) -> u64 {
         recipe.rl.steps() as u64
     }
-}
-
-/// The source of a stage.
-pub(super) struct Policies {
-    pub(super) of: Rc<Rolling>,
-    pub(super) how: RlTable,
-    pub(super) room: Room,
-    /// Maximum number of tokens of a prompt with its answer.
-    pub(super) seq_tokens: usize,
-    /// If set, streams are padded, with positions as in samples of this many tokens.
-    filled: Option<usize>,
-    /// Settings for evaluating answers with models.
-    pub(super) asking: InStep,
-    seed: u64,
-    shuffle: bool,
-    cursor: Cursor,
-    pending: Option<Pending>,
-    /// Answers of the next rollout, if they are written ahead; without rewards until they are used.
-    next: Option<Rolled>,
-    /// Its rewards that are still being computed, by reward.
-    pub(super) coming: Vec<Option<Coming>>,
-    pub(super) reported: Reported,
-    wait_s: f64,
 }
 
 impl Source for Policies {
@@ -145,7 +105,7 @@ impl Source for Policies {
         self.wait_s
     }
 
-    fn reported(&mut self) -> Reported {
+    fn reported(&mut self) -> SourceReport {
         std::mem::take(&mut self.reported)
     }
 }
@@ -234,8 +194,8 @@ impl Policies {
     }
 
     /// Answers with their rewards; with dynamic sampling, until there are enough groups whose rewards differ.
-    fn answers(&mut self, policy: &Trainer) -> Result<Rolled> {
-        let (mut all, mut dropped, mut asked) = (Rolled::default(), 0, 0);
+    fn answers(&mut self, policy: &Trainer) -> Result<ScoredRollout> {
+        let (mut all, mut dropped, mut asked) = (ScoredRollout::default(), 0, 0);
         let rounds = if self.how.dynamic_sampling { self.how.dynamic_rounds.max(1) } else { 1 };
         for _ in 0..rounds {
             let rolled = self.write(policy)?;
@@ -288,7 +248,7 @@ impl Policies {
     }
 
     /// The next answers, without rewards if other work can be done before they are needed.
-    fn ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
+    fn ahead(&mut self, policy: &Trainer) -> Result<ScoredRollout> {
         // Dynamic sampling needs the rewards to decide which groups to keep.
         if self.how.behind > 0 && !self.how.dynamic_sampling {
             self.write_ahead(policy)
@@ -298,7 +258,7 @@ impl Policies {
     }
 
     /// Documents of answers, with their advantages; `late` marks answers by earlier weights.
-    fn learnable(&mut self, policy: &Trainer, mut rolled: Rolled, late: bool) -> Result<Pending> {
+    fn learnable(&mut self, policy: &Trainer, mut rolled: ScoredRollout, late: bool) -> Result<Pending> {
         let mut docs = self.documents(&rolled);
         let corrected = self.how.recomputes(late, rings(&self.asking.ranks));
         let weights = if corrected { self.correct(policy, &mut docs, &mut rolled.seen)? } else { Vec::new() };
@@ -317,7 +277,7 @@ impl Policies {
     }
 
     /// Prompts with their answers, as documents.
-    fn documents(&self, rolled: &Rolled) -> Vec<Doc> {
+    fn documents(&self, rolled: &ScoredRollout) -> Vec<Doc> {
         let of_group = |group: &Group| {
             let prompt = self.of.prompts[group.prompt].ids.clone();
             let doc = move |episode: &Episode| Doc {
@@ -343,7 +303,7 @@ impl Policies {
     }
 
     /// Sets each token's advantage.
-    fn advance(&self, rolled: &Rolled, docs: &mut [Doc]) -> Result<()> {
+    fn advance(&self, rolled: &ScoredRollout, docs: &mut [Doc]) -> Result<()> {
         if self.how.advantage == AdvantageName::Gae {
             self.estimate(rolled, docs);
             return Ok(());
@@ -351,7 +311,7 @@ impl Policies {
         let weights: Vec<f64> = self.of.rewards.iter().map(|part| part.weight).collect();
         let tokens: Vec<usize> = docs.iter().map(|doc| if doc.left_out { 0 } else { doc.answer() }).collect();
         let (rewards, each, group) = (&rolled.sums[..], &rolled.each[..], self.how.answers);
-        let of = Scored { rewards, each, weights: &weights, tokens: &tokens, group };
+        let of = RolloutRewards { rewards, each, weights: &weights, tokens: &tokens, group };
         let refuse = |message: String| Error::Recipe { key: "rl.advantage".into(), message };
         let found = advantages(self.how.advantage, &of).map_err(refuse)?;
         for (doc, advantage) in docs.iter_mut().zip(found) {
@@ -362,7 +322,7 @@ impl Policies {
 
     /// Advantages and returns from the value head. The reward is given at an answer's last token and an environment's
     /// reward at its turn's last, minus each token's divergence if that counts in rewards.
-    fn estimate(&self, rolled: &Rolled, docs: &mut [Doc]) {
+    fn estimate(&self, rolled: &ScoredRollout, docs: &mut [Doc]) {
         let within = self.how.kl_in == KlIn::Reward && self.how.has_reference();
         let mut all = Vec::new();
         let weight = self.of.playing.as_ref().map_or(0.0, |playing| playing.weight);
@@ -396,7 +356,7 @@ impl Policies {
     }
 
     /// The best answers of each group, for learning them as they are; ties go to the first.
-    fn best(&self, rolled: &Rolled, docs: Vec<Doc>) -> Vec<Vec<Doc>> {
+    fn best(&self, rolled: &ScoredRollout, docs: Vec<Doc>) -> Vec<Vec<Doc>> {
         let group = self.how.answers.max(1);
         let rank = |sum: f64| if sum.is_nan() { f64::NEG_INFINITY } else { sum };
         let of = |(docs, sums): (&[Doc], &[f64])| {

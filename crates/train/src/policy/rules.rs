@@ -8,7 +8,7 @@ use fathom_base::{choice, recipe};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::reward::{Answered, Reward, WeightedReward};
+use super::reward::{Reward, RewardInput, WeightedReward};
 use super::schema::Schema;
 use crate::error::{Error, Result};
 
@@ -296,7 +296,7 @@ fn last_number(text: &str) -> Option<f64> {
 }
 
 impl Rule {
-    fn of(&self, answer: &Answered<'_>) -> std::result::Result<f64, String> {
+    fn of(&self, answer: &RewardInput<'_>) -> std::result::Result<f64, String> {
         let is = |is: bool| Ok(if is { 1.0 } else { 0.0 });
         match self {
             Rule::Exact { key, extract, ignore_case } => {
@@ -335,7 +335,7 @@ impl Rule {
 }
 
 impl Reward for Rule {
-    fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+    fn score(&self, answers: &[RewardInput<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
         answers.iter().map(|answer| self.of(answer).map(Some)).collect()
     }
 }
@@ -357,7 +357,7 @@ mod tests {
         let parts = parts(&path, &|_| panic!("no process")).unwrap();
         let Value::Object(row) = row else { panic!("a row") };
         for (text, want) in texts {
-            let answered = Answered {
+            let answered = RewardInput {
                 row: &row,
                 prompt: "",
                 text,
@@ -443,7 +443,7 @@ mod tests {
         }
         std::fs::write(&path, "[[reward]]\nname = \"a\"\n").unwrap();
         let (parts, row) = (parts(&path, &|_| panic!("no process")).unwrap(), Map::new());
-        let answered = Answered {
+        let answered = RewardInput {
             row: &row,
             prompt: "",
             text: "7",
@@ -459,7 +459,7 @@ mod tests {
     struct Fixed(Option<f64>);
 
     impl Reward for Fixed {
-        fn score(&self, answers: &[Answered<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
+        fn score(&self, answers: &[RewardInput<'_>]) -> std::result::Result<Vec<Option<f64>>, String> {
             Ok(vec![self.0; answers.len()])
         }
     }
@@ -469,7 +469,7 @@ mod tests {
         let part =
             |number, weight| WeightedReward { name: "p".into(), weight, reward: Box::new(Fixed(number)) };
         let row = Map::new();
-        let answered = [Answered {
+        let answered = [RewardInput {
             row: &row,
             prompt: "",
             text: "",

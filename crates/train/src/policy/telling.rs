@@ -2,18 +2,18 @@
 
 use fathom_base::metrics::events;
 
-use super::episodes::End;
-use super::kept::Rolled;
+use super::episode::End;
+use super::kept::ScoredRollout;
 use super::mean_and_deviation;
-use super::rollouts::Policies;
-use crate::source::Reported;
+use super::policies::Policies;
+use crate::source::SourceReport;
 
 /// Maximum bytes of a prompt or answer in the log.
 const SHOWN: usize = 2000;
 
 impl Policies {
     /// Records a rollout's metrics under TRL's names.
-    pub(super) fn tell(&mut self, rolled: &Rolled) {
+    pub(super) fn tell(&mut self, rolled: &ScoredRollout) {
         let mut seen = rolled.seen.clone();
         let [mean, deviation] = mean_and_deviation(rolled.sums.iter().copied());
         let mut insert = |name: &str, value: f64| {
@@ -62,11 +62,11 @@ impl Policies {
         }
         insert("num_valid_samples", rolled.sums.iter().filter(|sum| !sum.is_nan()).count() as f64);
         seen.retain(|_, value| value.is_finite());
-        self.reported = Reported { metrics: seen, rollout: Some(self.shown(rolled)) };
+        self.reported = SourceReport { metrics: seen, rollout: Some(self.shown(rolled)) };
     }
 
     /// The first answers of the first groups, for reading.
-    fn shown(&self, rolled: &Rolled) -> events::Rollout {
+    fn shown(&self, rolled: &ScoredRollout) -> events::Rollout {
         let group = self.how.answers.max(1);
         let cut = |text: &str| text[..text.floor_char_boundary(SHOWN)].to_owned();
         // The first answer of each group comes first.

@@ -7,13 +7,12 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::apart::{Answer, Coming};
-use super::episodes::{End, Episode};
-use super::kept::{Group, Rolled};
+use super::episode::{End, Episode};
+use super::kept::{Group, ScoredRollout};
 use super::overlong;
+use super::policies::Policies;
 use super::replicas::{Replica, gathered};
-use super::reward::{Answered, score_coming};
-use super::rollouts::Policies;
+use super::reward::{Answer, Coming, RewardInput, score_coming};
 use crate::error::{Error, Result};
 use crate::recipe::NanName;
 use crate::step::Trainer;
@@ -34,7 +33,7 @@ fn refuse(message: String) -> Error {
 
 impl Policies {
     /// Writes answers to the next prompts, and scores them. Each replica of the model does its share.
-    pub(super) fn write(&mut self, policy: &Trainer) -> Result<Rolled> {
+    pub(super) fn write(&mut self, policy: &Trainer) -> Result<ScoredRollout> {
         let (replica, own) = self.own(policy);
         let own = own.and_then(|groups| {
             let worths = self.worths(&groups, Vec::new())?;
@@ -42,23 +41,23 @@ impl Policies {
         });
         let all: Vec<(Group, Vec<Worth>)> = replica.all(&policy.device, own)?;
         let (groups, worths) = all.into_iter().unzip();
-        self.worth(Rolled { groups, ..Rolled::default() }, worths)
+        self.worth(ScoredRollout { groups, ..ScoredRollout::default() }, worths)
     }
 
     /// Writes answers to the next prompts and starts the rewards that can run on another thread.
-    pub(super) fn write_ahead(&mut self, policy: &Trainer) -> Result<Rolled> {
+    pub(super) fn write_ahead(&mut self, policy: &Trainer) -> Result<ScoredRollout> {
         let (replica, own) = self.own(policy);
         self.coming = own.as_ref().map_or_else(|_| Vec::new(), |groups| self.begin(groups));
-        Ok(Rolled { groups: replica.all(&policy.device, own)?, ..Rolled::default() })
+        Ok(ScoredRollout { groups: replica.all(&policy.device, own)?, ..ScoredRollout::default() })
     }
 
     /// Scores answers that were written ahead, if that is not done yet; some scores may be in progress, by reward.
     pub(super) fn complete(
         &self,
         policy: &Trainer,
-        rolled: Rolled,
+        rolled: ScoredRollout,
         coming: Vec<Option<Coming>>,
-    ) -> Result<Rolled> {
+    ) -> Result<ScoredRollout> {
         if !rolled.sums.is_empty() {
             return Ok(rolled);
         }
@@ -94,10 +93,10 @@ impl Policies {
     }
 
     /// The answers as rewards take them.
-    fn answered<'b>(&'b self, groups: &'b [Group]) -> Vec<Answered<'b>> {
+    fn answered<'b>(&'b self, groups: &'b [Group]) -> Vec<RewardInput<'b>> {
         let of = |(prompt, episode): (usize, &'b Episode)| {
             let prompt = &self.of.prompts[prompt];
-            Answered {
+            RewardInput {
                 row: &prompt.row,
                 prompt: &prompt.text,
                 text: &episode.text,
@@ -140,7 +139,7 @@ impl Policies {
     }
 
     /// Adds the exchanged rewards to the answers.
-    fn worth(&self, mut rolled: Rolled, worths: Vec<Vec<Worth>>) -> Result<Rolled> {
+    fn worth(&self, mut rolled: ScoredRollout, worths: Vec<Vec<Worth>>) -> Result<ScoredRollout> {
         let (most, buffer) = (self.how.max_answer_tokens, self.how.overlong_tokens);
         rolled.each = vec![Vec::new(); self.of.rewards.len()];
         let episodes = rolled.groups.iter().flat_map(|group| &group.answers);

@@ -6,13 +6,13 @@ use fathom_grad::EntropyLoss;
 
 use super::{answer, logps};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Objective, Weigh, Weighed, WeightedLoss};
+use crate::objective::{Answers, Objective, ObjectiveSum, Weigh, WeightedLoss};
 use crate::preference::Slope;
 
 /// The objective for labelled answers. Each is followed by its prompt with another row's answer: the reference point of
 /// gains is the mean log-ratio of these, or 0. It is constant for the gradient.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct KtoObjective {
     /// Strength of the penalty for diverging from the reference.
     pub beta: f64,
     /// Weight of the losses of desirable answers.
@@ -35,7 +35,7 @@ fn ratio(answers: &Answers<'_>, doc: usize) -> f64 {
 const METRICS: [&str; 6] =
     ["rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl", "entropy"];
 
-impl Objective for Wanted {
+impl Objective for KtoObjective {
     fn name(&self) -> &'static str {
         "kto"
     }
@@ -56,7 +56,7 @@ impl Objective for Wanted {
     }
 }
 
-impl Weigh for Wanted {
+impl Weigh for KtoObjective {
     fn metrics(&self) -> &[&'static str] {
         &METRICS
     }
@@ -71,14 +71,15 @@ impl Weigh for Wanted {
         [(0..all).map(|at| ratio(answers, 2 * at + 1)).sum(), all as f64]
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let micro = answers.micro;
         let all = micro.facts.documents() / 2;
         let of_step = micro.step.and_then(|step| step.ahead).filter(|_| self.looks_ahead());
         let [sum, count] = of_step.unwrap_or_else(|| self.ahead(answers));
         let mean = sum / count.max(1.0);
         let z = if self.zero { 0.0 } else { mean.max(0.0) };
-        let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
+        let mut weighed =
+            ObjectiveSum { weights: vec![0.0; answers.losses.len()], ..ObjectiveSum::default() };
         let mut metrics = [[0.0; 2]; METRICS.len()];
         for doc in (0..all).map(|at| 2 * at) {
             let [own, reference] = logps(answers, doc);

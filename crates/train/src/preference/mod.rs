@@ -21,7 +21,7 @@ use std::ops::Range;
 use crate::micro_batch::MicroBatch;
 use crate::objective::Answers;
 
-pub use labels::Wanted;
+pub use labels::KtoObjective;
 pub use losses::Pair;
 pub use pairs::Pairs;
 pub use responses::{Responses, divergence, shares};

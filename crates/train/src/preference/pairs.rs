@@ -6,7 +6,7 @@ use super::losses::{Pair, transported};
 use super::slope::Slope;
 use super::{Settings, answer, length};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Measured, Objective, Weigh, Weighed, WeightedLoss};
+use crate::objective::{Answers, LabelMetrics, Objective, ObjectiveSum, Weigh, WeightedLoss};
 
 /// The objective of learning from pairs.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ const METRICS: [&str; 9] = [
 ];
 
 /// A pair in the stream.
-struct Seen {
+struct StreamPair {
     /// For both answers: position of each label, and the factor of its log-probability.
     labels: [Vec<(usize, f64)>; 2],
     pair: Pair,
@@ -51,7 +51,7 @@ fn likeness(answers: &Answers<'_>, doc: usize) -> f64 {
 }
 
 impl Pairs {
-    fn sees(&self, answers: &Answers<'_>, first: usize) -> Seen {
+    fn sees(&self, answers: &Answers<'_>, first: usize) -> StreamPair {
         let (micro, settings) = (answers.micro, &self.0);
         let places = [first, first + 1].map(|doc| answer(micro, doc).collect::<Vec<_>>());
         let both = places[0].len().min(places[1].len());
@@ -78,12 +78,12 @@ impl Pairs {
         };
         let weight =
             if settings.weighting { likeness(answers, first) * likeness(answers, first + 1) } else { 1.0 };
-        Seen { labels, pair, sums, weight }
+        StreamPair { labels, pair, sums, weight }
     }
 
     /// Adds the cross-entropy of the chosen answers. Returns the sum of the losses and the number of labels. For ORPO
     /// the prompts' labels count too.
-    fn imitate(&self, answers: &Answers<'_>, weighed: &mut Weighed) -> [f64; 2] {
+    fn imitate(&self, answers: &Answers<'_>, weighed: &mut ObjectiveSum) -> [f64; 2] {
         let (micro, weight) = (answers.micro, self.0.sft_weight);
         let own = micro.totals();
         let all = micro.step.unwrap_or(own);
@@ -122,8 +122,8 @@ impl Objective for Pairs {
         Some(self)
     }
 
-    fn measured(&self) -> Measured {
-        Measured::OfChosen
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::OfChosen
     }
 }
 
@@ -136,10 +136,10 @@ impl Weigh for Pairs {
         }
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let settings = &self.0;
         let firsts = (0..answers.micro.facts.documents() / 2).map(|pair| 2 * pair);
-        let seen: Vec<Seen> = firsts.map(|first| self.sees(answers, first)).collect();
+        let seen: Vec<StreamPair> = firsts.map(|first| self.sees(answers, first)).collect();
         let pairs: Vec<Pair> = seen.iter().map(|seen| seen.pair).collect();
         let mut losses = vec![Slope::default(); pairs.len()];
         for (loss, weight) in &settings.losses {
@@ -150,7 +150,8 @@ impl Weigh for Pairs {
             };
             losses.iter_mut().zip(each).for_each(|(sum, more)| *sum = *sum + more * *weight);
         }
-        let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
+        let mut weighed =
+            ObjectiveSum { weights: vec![0.0; answers.losses.len()], ..ObjectiveSum::default() };
         let mut sums = [0.0; METRICS.len()];
         for (seen, loss) in seen.iter().zip(&losses) {
             let loss = *loss * seen.weight;

@@ -8,7 +8,7 @@
 
 use super::{answer, length};
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Objective, Weigh, Weighed};
+use crate::objective::{Answers, Objective, ObjectiveSum, Weigh};
 
 /// The objective for such groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,9 +63,10 @@ impl Weigh for Responses {
     }
 
     /// For each prompt `sum_i (w_i - b_i) NLL_i`, divided by the mean length of its answers.
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let micro = answers.micro;
-        let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
+        let mut weighed =
+            ObjectiveSum { weights: vec![0.0; answers.losses.len()], ..ObjectiveSum::default() };
         let mut metrics = [[0.0; 2]; METRICS.len()];
         for first in (0..micro.facts.documents()).step_by(self.group) {
             let docs = first..first + self.group;

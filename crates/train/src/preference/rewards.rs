@@ -4,7 +4,7 @@ use fathom_model::scored_at;
 
 use super::slope::Slope;
 use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Objective, Weigh, Weighed, WeightedLoss};
+use crate::objective::{Answers, Objective, ObjectiveSum, Weigh, WeightedLoss};
 
 /// Loss of the scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Reward {
         })
     }
 
-    fn pairs(&self, answers: &Answers<'_>, weighed: &mut Weighed) {
+    fn pairs(&self, answers: &Answers<'_>, weighed: &mut ObjectiveSum) {
         let ends: Vec<(usize, &[f32])> = Reward::ends(answers).collect();
         let width = answers.scores.len() / answers.micro.ids.len().max(1);
         let mut metrics = [[0.0; 2]; 3];
@@ -75,7 +75,7 @@ impl Reward {
         weighed.metrics = metrics.to_vec();
     }
 
-    fn ratings(answers: &Answers<'_>, weighed: &mut Weighed) {
+    fn ratings(answers: &Answers<'_>, weighed: &mut ObjectiveSum) {
         let width = answers.scores.len() / answers.micro.ids.len().max(1);
         let mut metrics = [[0.0; 2]; 2];
         for (end, ratings) in Reward::ends(answers) {
@@ -92,7 +92,7 @@ impl Reward {
         weighed.metrics = metrics.to_vec();
     }
 
-    fn processes(answers: &Answers<'_>, weighed: &mut Weighed) {
+    fn processes(answers: &Answers<'_>, weighed: &mut ObjectiveSum) {
         let width = answers.scores.len() / answers.micro.ids.len().max(1);
         let mut metrics = [[0.0; 2]; 2];
         for (place, right) in Reward::steps(answers.micro) {
@@ -148,8 +148,8 @@ impl Weigh for Reward {
         true
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
-        let mut weighed = Weighed { scores: vec![0.0; answers.scores.len()], ..Weighed::default() };
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
+        let mut weighed = ObjectiveSum { scores: vec![0.0; answers.scores.len()], ..ObjectiveSum::default() };
         match self.loss {
             RewardLoss::BradleyTerry | RewardLoss::Scaled => self.pairs(answers, &mut weighed),
             RewardLoss::Regression => Reward::ratings(answers, &mut weighed),

@@ -131,7 +131,7 @@ fn wanted_answers_have_their_formula() {
     let answers = Answers { micro: &micro, losses: &given, others: &[], scores: &[], padding: None };
     let ratio = |doc: usize| answers.logp(&micro.docs[doc]) - answers.reference(&micro.docs[doc]);
     for zero in [false, true] {
-        let wanted = Wanted { beta: 0.3, desirable: 1.5, undesirable: 0.5, zero, of_step: false };
+        let wanted = KtoObjective { beta: 0.3, desirable: 1.5, undesirable: 0.5, zero, of_step: false };
         let z = if zero { 0.0 } else { ((ratio(1) + ratio(3)) / 2.0).max(0.0) };
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         let expected =
@@ -144,7 +144,7 @@ fn wanted_answers_have_their_formula() {
             assert!(found.weights[micro.docs[doc].clone()].iter().all(|weight| *weight == 0.0));
         }
         if z == 0.0 {
-            differences(&Wanted { zero: true, ..wanted }, &micro, &given, false);
+            differences(&KtoObjective { zero: true, ..wanted }, &micro, &given, false);
         }
     }
 }

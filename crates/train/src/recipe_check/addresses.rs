@@ -3,8 +3,7 @@
 use fathom_base::recipe::Loaded;
 use fathom_base::secrets::{in_address, redacted};
 
-use super::refuse;
-use crate::error::Result;
+use crate::error::{Result, refuse};
 use crate::recipe::Recipe;
 
 /// Refuses addresses of text with a password or a signature, since the recipe is saved with the run.

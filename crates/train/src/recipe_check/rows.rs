@@ -2,8 +2,7 @@
 
 use fathom_base::recipe::Loaded;
 
-use super::refuse;
-use crate::error::Result;
+use crate::error::{Result, refuse};
 use crate::minimised::objective;
 use crate::recipe::{
     AdapterName, Data, GemmName, LossName, MethodName, ObjectiveTable, Packing, QuantizationName, Recipe,

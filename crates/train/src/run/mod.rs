@@ -29,11 +29,11 @@ use crate::recipe::Recipe;
 use crate::step::Trainer;
 use keeper::Keeper;
 pub use parts::{Hooks, Outcome, Rebuild, RunParts, StageTime};
-pub use progress::{Amax, Ended, Progress};
+pub use progress::{Amax, Progress, StageEnd};
 use pulse::Pulse;
 use stepper::{InStage, Stepper, Supplies};
 pub use together::together;
-use watcher::{Made, Pending, Seen, Watcher};
+use watcher::{CompletedStep, Pending, StepFigures, Watcher};
 
 /// A run in its folder.
 pub struct Run<'a> {
@@ -220,12 +220,13 @@ impl<'a> Run<'a> {
             }
             keeper.release(device)
         })?;
-        let seen = Seen { trainer: stepper.trainer(), stage: stage.index(), how: stage.how() };
+        let seen = CompletedStep { trainer: stepper.trainer(), stage: stage.index(), how: stage.how() };
         let took = watcher.end_step(&look, seen, progress, hooks)?;
         let reported = stage.end_step(stepper.lap_s(), progress);
         let metrics = watcher.reported(reported, number, took.step_s)?;
         progress.add_step(took.step_s, stage.cursor().clone());
-        let made = Made { stage: stage.index(), lr: fed.lr, data_wait_s: fed.data_wait_s, metrics, took };
+        let made =
+            StepFigures { stage: stage.index(), lr: fed.lr, data_wait_s: fed.data_wait_s, metrics, took };
         let before = watcher.note(result, made, stepper.device(), progress);
         self.report(running, before, hooks)
     }

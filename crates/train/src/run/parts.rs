@@ -9,7 +9,7 @@ use fathom_tensor::Device;
 
 use crate::checkpoint::Base;
 use crate::error::Result;
-use crate::plan::Settled;
+use crate::plan::StageSettings;
 use crate::recipe::Recipe;
 use crate::source::Sources;
 use crate::step::Trainer;
@@ -26,7 +26,7 @@ pub enum Outcome {
 /// Callbacks to the program around a run; the defaults continue the run.
 pub trait Hooks {
     /// A stage begins, or continues after a resume.
-    fn stage(&mut self, _stage: &events::Stage, _settled: &Settled) {}
+    fn stage(&mut self, _stage: &events::Stage, _settled: &StageSettings) {}
     /// A problem that does not end the run.
     fn warn(&mut self, _text: &str) {}
     /// A step ended.

@@ -26,7 +26,7 @@ pub struct Progress {
     pub cursor: Option<Cursor>,
     /// End of the previous stage, until this one has taken a step: additional steps of it continue from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Ended>,
+    pub ended: Option<StageEnd>,
     /// History of delayed scaling, in saved progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amax: Option<Amax>,
@@ -35,7 +35,7 @@ pub struct Progress {
 /// The end of a stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ended {
+pub struct StageEnd {
     /// Finished updates of the stage.
     pub stage_step: u64,
     /// Time spent in them.
@@ -69,7 +69,7 @@ impl Progress {
     /// Progress at the beginning of the next stage, in a run of `minutes` minutes.
     pub(super) fn after_stage(&self, minutes: Option<f64>) -> Progress {
         let Progress { stage_step, stage_time_s, cursor, .. } = self.clone();
-        let ended = Some(Ended { stage_step, stage_time_s, cursor, minutes });
+        let ended = Some(StageEnd { stage_step, stage_time_s, cursor, minutes });
         let started = Progress {
             stage: self.stage + 1,
             stage_step: 0,
@@ -101,7 +101,7 @@ impl Progress {
         if !self.has_more(recipe) {
             return None;
         }
-        let Ended { stage_step, stage_time_s, cursor, .. } = self.ended.clone()?;
+        let StageEnd { stage_step, stage_time_s, cursor, .. } = self.ended.clone()?;
         let stage = self.stage.checked_sub(1)?;
         Some(Progress { stage, stage_step, stage_time_s, cursor, ended: None, ..self.clone() })
     }

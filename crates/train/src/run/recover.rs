@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::step::Trainer;
 
 /// A failure on this rank.
-pub(super) struct Failed {
+pub(super) struct RankFailure {
     pub error: Error,
     /// This rank itself failed: none of its data may be used.
     pub lost: bool,
@@ -22,9 +22,9 @@ pub(super) struct Failed {
     pub panicked: bool,
 }
 
-impl Failed {
+impl RankFailure {
     /// From a panic during a step: this rank's failure, unless others had failed before.
-    pub fn panic(device: &Device, panic: &(dyn Any + Send)) -> Failed {
+    pub fn panic(device: &Device, panic: &(dyn Any + Send)) -> RankFailure {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         let text = text.or_else(|| panic.downcast_ref::<OutOfMemory>().map(ToString::to_string));
@@ -35,7 +35,7 @@ impl Failed {
             link.abort(&reason);
         }
         let error = first.clone().err().unwrap_or(LinkError::Aborted { rank, reason });
-        Failed { error: Error::Link(error), lost: first.is_ok(), panicked: true }
+        RankFailure { error: Error::Link(error), lost: first.is_ok(), panicked: true }
     }
 
     /// From an error, if a run can continue after it: a missing rank, one rank's weights that differ from the others',
@@ -43,7 +43,7 @@ impl Failed {
     ///
     /// # Errors
     /// Any other.
-    pub fn of(device: &Device, error: Error) -> Result<Failed> {
+    pub fn of(device: &Device, error: Error) -> Result<RankFailure> {
         let rank = device.mesh.rank();
         let lost = match &error {
             Error::Link(LinkError::Missing { missing, .. }) => {
@@ -55,7 +55,7 @@ impl Failed {
             Error::Corrupt { ranks, known: true, .. } => ranks.contains(&rank),
             _ => return Err(error),
         };
-        Ok(Failed { error, lost, panicked: false })
+        Ok(RankFailure { error, lost, panicked: false })
     }
 }
 
@@ -63,8 +63,8 @@ impl Failed {
 ///
 /// # Errors
 /// The failure itself, if there is no common state or a rank does not come.
-pub(super) fn recover(runs: &mut [Run<'_>], failed: Failed, hooks: &mut [&mut dyn Hooks]) -> Result<()> {
-    let Failed { error, lost, panicked } = failed;
+pub(super) fn recover(runs: &mut [Run<'_>], failed: RankFailure, hooks: &mut [&mut dyn Hooks]) -> Result<()> {
+    let RankFailure { error, lost, panicked } = failed;
     let (started, why) = (Instant::now(), error.to_string());
     for Run { keeper, watcher, stepper, .. } in runs.iter_mut() {
         keeper.give_up_save();

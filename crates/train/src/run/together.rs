@@ -4,10 +4,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::recover::{Failed, recover};
+use super::recover::{RankFailure, recover};
 use super::{Hooks, Outcome, Run, Running};
 use crate::error::Result;
-use crate::offload::Passed;
+use crate::offload::OpenEngines;
 
 /// One of the runs that take turns.
 struct Turn<'a, 'b> {
@@ -20,7 +20,7 @@ struct Turn<'a, 'b> {
 impl Turn<'_, '_> {
     /// A turn of one of several, within the memory of its plan: open offload engines are handed over, and nothing of
     /// this run is in flight or unread afterwards.
-    fn take_among(&mut self, passed: &mut Passed) -> Result<()> {
+    fn take_among(&mut self, passed: &mut OpenEngines) -> Result<()> {
         let stage = self.running.as_ref().map(|at| &at.stage);
         self.run.stepper.take_over(std::mem::take(passed), stage)?;
         self.take()?;
@@ -82,8 +82,8 @@ pub fn together(runs: &mut [Run<'_>], hooks: &mut [&mut dyn Hooks]) -> Result<Ou
         let ended = catch_unwind(AssertUnwindSafe(|| all_turns(runs, hooks)));
         let failed = match ended {
             Ok(Ok(outcome)) => return Ok(outcome),
-            Ok(Err(error)) => Failed::of(&device, error)?,
-            Err(panic) => Failed::panic(&device, panic.as_ref()),
+            Ok(Err(error)) => RankFailure::of(&device, error)?,
+            Err(panic) => RankFailure::panic(&device, panic.as_ref()),
         };
         restarts -= 1;
         recover(runs, failed, hooks)?;
@@ -103,7 +103,7 @@ fn all_turns(runs: &mut [Run<'_>], hooks: &mut [&mut dyn Hooks]) -> Result<Outco
             turn.take()?;
         }
     }
-    let mut passed = Passed::default();
+    let mut passed = OpenEngines::default();
     while turns.iter().any(|turn| turn.ended.is_none()) {
         let mut left = turns.iter_mut().filter(|turn| turn.ended.is_none());
         left.try_for_each(|turn| turn.take_among(&mut passed))?;

@@ -11,7 +11,7 @@ use fathom_grad::Places;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Device, Rates};
 use fathom_train::recipe::{Checkpoint, Memory, Precision, Recipe};
-use fathom_train::{Budgets, Draft, Hooks, Plan, Run, RunParts, Settled, Stores, rank_folder};
+use fathom_train::{Budgets, Draft, Hooks, Plan, Run, RunParts, StageSettings, Stores, rank_folder};
 
 use crate::survive::{VOCAB, mesh, recipe, trainer, write_store};
 
@@ -37,7 +37,7 @@ fn machine(isa: Isa) -> Arc<Cpu> {
 struct Chosen(Option<Places>);
 
 impl Hooks for Chosen {
-    fn stage(&mut self, _: &events::Stage, settled: &Settled) {
+    fn stage(&mut self, _: &events::Stage, settled: &StageSettings) {
         self.0 = Some(settled.how.places.clone());
     }
 }

@@ -9,7 +9,7 @@ use fathom_model::{Init, LlamaSizes, LoadedModel, Model, Spec, StateProjections,
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Distance, InFlight, Machine, Meta};
 use fathom_train::parallel::{Ranks, Sharding};
-use fathom_train::{Best, Distill, Goal, Hidden, InStep, MicroBatch, Objective, Trainer, plan};
+use fathom_train::{Best, Distill, Goal, HiddenLoss, InStep, MicroBatch, Objective, Trainer, plan};
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, spec, trainer};
 
@@ -203,7 +203,10 @@ fn plans_hold_the_teacher_and_places_change_nothing() {
 
 /// Distillation of the states of these pairs of layers, together with the divergence.
 fn of_states(distance: Distance, pairs: &[[usize; 2]]) -> Distill {
-    Distill { hidden: Some(Hidden { pairs: pairs.to_vec(), distance, weight: 0.8 }), ..distill(0.0, None) }
+    Distill {
+        hidden: Some(HiddenLoss { pairs: pairs.to_vec(), distance, weight: 0.8 }),
+        ..distill(0.0, None)
+    }
 }
 
 /// A student and a teacher of the same sizes with different initial weights.

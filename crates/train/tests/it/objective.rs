@@ -8,7 +8,8 @@ use fathom_tensor::mesh::{Grid, Imagined, Mesh};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Sharding;
 use fathom_train::{
-    Answers, CrossEntropy, Goal, InStep, Measured, MicroBatch, Objective, Weigh, Weighed, WeightedLoss,
+    Answers, CrossEntropy, Goal, InStep, LabelMetrics, MicroBatch, Objective, ObjectiveSum, Weigh,
+    WeightedLoss,
 };
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
@@ -39,8 +40,9 @@ impl Weigh for Pairs {
         &["margin", "tokens"]
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
-        let mut weighed = Weighed { weights: vec![0.0; answers.losses.len()], ..Weighed::default() };
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
+        let mut weighed =
+            ObjectiveSum { weights: vec![0.0; answers.losses.len()], ..ObjectiveSum::default() };
         let (mut margins, mut tokens) = ([0.0; 2], [0.0; 2]);
         for pair in answers.micro.docs.chunks_exact(2) {
             let ratio = |doc| answers.logp(doc) - answers.reference(doc);
@@ -82,8 +84,8 @@ impl Objective for Sure {
         Some(self)
     }
 
-    fn measured(&self) -> Measured {
-        Measured::Both
+    fn measured(&self) -> LabelMetrics {
+        LabelMetrics::Both
     }
 }
 
@@ -92,13 +94,13 @@ impl Weigh for Sure {
         &[]
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let weights: Vec<f32> = answers.losses.iter().map(|loss| (-loss).exp()).collect();
         let each = answers.losses.iter().zip(&weights).map(|(loss, weight)| f64::from(loss * weight));
         let entropies = &answers.others[0];
         let entropy: f64 = entropies.iter().map(|entropy| f64::from(*entropy)).sum();
         let others = vec![vec![0.2; entropies.len()]];
-        Weighed { loss: each.sum::<f64>() + 0.2 * entropy, weights, others, ..Weighed::default() }
+        ObjectiveSum { loss: each.sum::<f64>() + 0.2 * entropy, weights, others, ..ObjectiveSum::default() }
     }
 }
 
@@ -125,9 +127,9 @@ impl Weigh for Slow {
         &[]
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let loss = answers.losses.iter().map(|loss| f64::from(*loss)).sum();
-        Weighed { loss, weights: vec![1.0; answers.losses.len()], ..Weighed::default() }
+        ObjectiveSum { loss, weights: vec![1.0; answers.losses.len()], ..ObjectiveSum::default() }
     }
 }
 
@@ -162,17 +164,17 @@ impl Weigh for Values {
         true
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let target = |at: usize| (answers.micro.ids[at / 2] % 5 + at as i32 % 2) as f32 / 4.0;
         let errors: Vec<f32> = answers.scores.iter().enumerate().map(|(at, x)| x - target(at)).collect();
         let squares: f64 = errors.iter().map(|error| f64::from(error * error)).sum();
         let losses: f64 = answers.losses.iter().map(|loss| f64::from(*loss)).sum();
-        Weighed {
+        ObjectiveSum {
             loss: squares + losses,
             weights: vec![1.0; answers.losses.len()],
             scores: errors.iter().map(|error| 2.0 * error).collect(),
             metrics: vec![[squares, errors.len() as f64]],
-            ..Weighed::default()
+            ..ObjectiveSum::default()
         }
     }
 }
@@ -334,10 +336,10 @@ impl Weigh for SlowWeighted {
         &[]
     }
 
-    fn weigh(&self, answers: &Answers<'_>) -> Weighed {
+    fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum {
         let weights = answers.micro.weights.clone();
         let each = answers.losses.iter().zip(&weights).map(|(loss, weight)| f64::from(*loss * *weight));
-        Weighed { loss: each.sum(), weights, ..Weighed::default() }
+        ObjectiveSum { loss: each.sum(), weights, ..ObjectiveSum::default() }
     }
 }
 

@@ -10,7 +10,7 @@ use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Category, DType, Device};
 use fathom_text::pack::Facts;
 use fathom_train::parallel::{Ranks, Sharding};
-use fathom_train::preference::{Divergence, PairLoss, Pairs, Reward, Settings, Wanted};
+use fathom_train::preference::{Divergence, KtoObjective, PairLoss, Pairs, Reward, Settings};
 use fathom_train::{Goal, InStep, MicroBatch, Objective, Reference, Refers, Sync, Totals, Trainer, frozen};
 use serde_json::Value;
 
@@ -328,7 +328,7 @@ fn a_copy_and_a_divergence_are_the_same_over_ranks() {
     let golden = golden("dpo");
     let rows = pairs(&golden, 64);
     // Rejected answers stand for mismatched ones.
-    let kto = Wanted { beta: 0.1, desirable: 1.0, undesirable: 1.3, zero: false, of_step: true };
+    let kto = KtoObjective { beta: 0.1, desirable: 1.0, undesirable: 1.3, zero: false, of_step: true };
     let objectives: [Arc<dyn Objective>; 2] = [Arc::new(Pairs(Settings::default())), Arc::new(kto)];
     for objective in &objectives {
         let expected = train(&alone(), "model", &steps(&rows, 4, false, true), objective, 3e-3);
@@ -447,7 +447,7 @@ fn kto_is_trls() {
                 .collect::<Vec<_>>()
         };
         let rows: Vec<Vec<Document>> = rows.map(documents).collect();
-        let objective: Arc<dyn Objective> = Arc::new(Wanted {
+        let objective: Arc<dyn Objective> = Arc::new(KtoObjective {
             beta: number(case, "beta", 0.1),
             desirable: number(case, "desirable_weight", 1.0),
             undesirable: number(case, "undesirable_weight", 1.0),

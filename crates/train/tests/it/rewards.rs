@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use fathom_model::{SafeTensors, Source};
-use fathom_train::policy::{AdvantageName, Policy, Scored, advantages};
+use fathom_train::policy::{AdvantageName, Policy, RolloutRewards, advantages};
 use fathom_train::recipe::{KlIn, PolicyName, RlTable};
-use fathom_train::{Answers, MicroBatch, Objective, Rolled, Weigh, Weighed};
+use fathom_train::{Answers, MicroBatch, Objective, ObjectiveSum, RolloutColumns, Weigh};
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -41,7 +41,7 @@ fn completions(files: &SafeTensors, mask: &str, sign: f64) -> (MicroBatch, Vec<f
     let given = floats(files, "advantages");
     let valid = whole(files, "mask");
     let (mut micro, mut losses, mut entropies) = (MicroBatch::default(), Vec::new(), Vec::new());
-    micro.rolled = Rolled { answers: rows, ..Rolled::default() };
+    micro.rolled = RolloutColumns { answers: rows, ..RolloutColumns::default() };
     for row in 0..rows {
         let start = micro.ids.len();
         for at in 0..=wide {
@@ -161,7 +161,7 @@ fn losses_are_those_of_trl() {
 fn of_logits(
     name: &str,
     files: &SafeTensors,
-    (micro, weighed, entropies): (&MicroBatch, &Weighed, &[f32]),
+    (micro, weighed, entropies): (&MicroBatch, &ObjectiveSum, &[f32]),
     count: f64,
 ) {
     let (logits, want) = (floats(files, "logits"), floats(files, &format!("{name}.grad_logits")));
@@ -231,7 +231,7 @@ fn advantages_are_those_of_trl() {
         };
         let rewards: Vec<f64> = rows.iter().enumerate().map(reward).collect();
         let tokens = vec![1; rewards.len()];
-        let of = Scored { rewards: &rewards, each: &each, weights: &weights, tokens: &tokens, group };
+        let of = RolloutRewards { rewards: &rewards, each: &each, weights: &weights, tokens: &tokens, group };
         let found = advantages(by, &of).unwrap();
         for (at, (found, want)) in found.iter().zip(case["advantages"].as_array().unwrap()).enumerate() {
             let want = number(want);

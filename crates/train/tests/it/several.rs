@@ -18,7 +18,7 @@ use fathom_train::recipe::{
     ShardingName,
 };
 use fathom_train::{
-    Hooks, Outcome, Rebuild, Run, RunParts, Settled, Stores, Trainer, adapted, fault, frozen,
+    Hooks, Outcome, Rebuild, Run, RunParts, StageSettings, Stores, Trainer, adapted, fault, frozen,
     open_state_disk, rank_folder, stage, together,
 };
 
@@ -110,7 +110,7 @@ struct Watch<'a> {
 }
 
 impl Hooks for Watch<'_> {
-    fn stage(&mut self, _: &events::Stage, settled: &Settled) {
+    fn stage(&mut self, _: &events::Stage, settled: &StageSettings) {
         let plan = &settled.plan;
         self.planned = [plan.usage.peak_reserved, plan.host_peak_bytes + plan.disk_peak_bytes];
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml_edit::Array;
 
-use super::{Row, Said, on};
+use super::{Row, RuleResult, on};
 use crate::foreign::draft::Draft;
 use crate::foreign::values::{flag, float, int, names, text};
 
@@ -132,14 +132,14 @@ const ROUNDED_ADAPTER: &str =
     "an adapter leaves the model's weights as they are and is not rounded (precision.qat)";
 
 /// Sets a key of the adapter; has no effect if none is trained, as in the other tools.
-fn adapts(draft: &mut Draft, key: &str, to: impl Into<toml_edit::Value>) -> Said {
+fn adapts(draft: &mut Draft, key: &str, to: impl Into<toml_edit::Value>) -> RuleResult {
     if draft.adapter.is_some() {
         draft.set(&format!("adapter.{key}"), to);
     }
     Ok(())
 }
 
-fn targets(draft: &mut Draft, value: &Value) -> Said {
+fn targets(draft: &mut Draft, value: &Value) -> RuleResult {
     match value {
         Value::String(text) if text == "all" || text == "all-linear" => {
             adapts(draft, "targets", "all-linear")
@@ -167,6 +167,6 @@ fn targets(draft: &mut Draft, value: &Value) -> Said {
 }
 
 /// Accepts a switch only with one method.
-fn only(draft: &Draft, value: &Value, method: &str, why: &str) -> Said {
+fn only(draft: &Draft, value: &Value, method: &str, why: &str) -> RuleResult {
     if flag(value)? && draft.adapter != Some(method) { Err(why.into()) } else { Ok(()) }
 }

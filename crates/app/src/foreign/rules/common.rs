@@ -4,7 +4,7 @@ use serde_json::Value;
 use toml_edit::Array;
 
 use super::implied::LOGS;
-use super::{Row, Said, on};
+use super::{Row, RuleResult, on};
 use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
 use crate::foreign::values::{flag, float, int, names, text};
@@ -292,7 +292,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
     }),
 ];
 
-fn decays(draft: &mut Draft, name: &str) -> Said {
+fn decays(draft: &mut Draft, name: &str) -> RuleResult {
     let decay = match name {
         "cosine" | "cosine_with_min_lr" => "cosine",
         "linear" => "linear",
@@ -307,7 +307,7 @@ fn decays(draft: &mut Draft, name: &str) -> Said {
 }
 
 /// Reads axolotl's list of data sets.
-fn datasets(draft: &mut Draft, value: &Value) -> Said {
+fn datasets(draft: &mut Draft, value: &Value) -> RuleResult {
     let one = std::slice::from_ref(value);
     let sets = match value {
         Value::Array(sets) => sets.as_slice(),
@@ -386,7 +386,7 @@ fn unsaid_of(draft: &mut Draft, at: usize, set: &Value) {
 }
 
 /// Adds the files of rows; names of data sets on a hub are refused.
-fn paths(draft: &mut Draft, names: Vec<String>) -> Said {
+fn paths(draft: &mut Draft, names: Vec<String>) -> RuleResult {
     let (files, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| is_file(name));
     draft.paths.extend(files);
     let others: Vec<String> = others

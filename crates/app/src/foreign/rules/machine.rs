@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml_edit::Array;
 
-use super::{Row, Said, on};
+use super::{Row, RuleResult, on};
 use crate::foreign::draft::Draft;
 use crate::foreign::tool::Tool;
 use crate::foreign::values::{flag, float, int, names, text};
@@ -129,7 +129,7 @@ pub(in crate::foreign) const RULES: &[Row] = &[
 
 const RANKS: &str = "what ranks share is mesh.sharding, which was said where the file does; how many they are is mesh.dp, mesh.tp, mesh.cp and mesh.pp";
 
-fn shards(draft: &mut Draft, strategy: &str) -> Said {
+fn shards(draft: &mut Draft, strategy: &str) -> RuleResult {
     let sharding = match strategy {
         "FULL_SHARD" | "HYBRID_SHARD" => "optim_grads_params",
         "SHARD_GRAD_OP" => "optim_grads",
@@ -140,7 +140,7 @@ fn shards(draft: &mut Draft, strategy: &str) -> Said {
     Ok(())
 }
 
-fn ranks(draft: &mut Draft, path: &str, value: &Value) -> Said {
+fn ranks(draft: &mut Draft, path: &str, value: &Value) -> RuleResult {
     match int(value)? {
         1 => {}
         ranks => draft.set(path, ranks as i64),

@@ -20,9 +20,9 @@ use super::draft::Draft;
 use super::values::flag;
 
 /// Success, or the reason why a value cannot be translated.
-pub(super) type Said = Result<(), String>;
+pub(super) type RuleResult = Result<(), String>;
 /// Applies a value of a key to the draft.
-pub(super) type Rule = fn(&mut Draft, &Value) -> Said;
+pub(super) type Rule = fn(&mut Draft, &Value) -> RuleResult;
 /// Keys with the same meaning, and the rule that reads their values.
 pub(super) type Row = (&'static [&'static str], Rule);
 
@@ -50,7 +50,7 @@ pub(super) fn bare(key: &str) -> &str {
 }
 
 /// Calls `then` if a value is true.
-fn on(value: &Value, then: impl FnOnce()) -> Said {
+fn on(value: &Value, then: impl FnOnce()) -> RuleResult {
     flag(value).map(|on| {
         if on {
             then()

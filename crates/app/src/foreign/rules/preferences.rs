@@ -3,7 +3,7 @@
 use serde_json::Value;
 use toml_edit::Array;
 
-use super::{Row, Said, on};
+use super::{Row, RuleResult, on};
 use crate::foreign::draft::Draft;
 use crate::foreign::kind::Kind;
 use crate::foreign::values::{flag, float, int, names, text};
@@ -115,7 +115,7 @@ pub(in crate::foreign) const OF_SCORES: &[Row] = &[
 ];
 
 /// Sets the losses by TRL's names, which Fathom shares.
-fn losses(draft: &mut Draft, names: Vec<String>) -> Said {
+fn losses(draft: &mut Draft, names: Vec<String>) -> RuleResult {
     // Drops methods that other tools list as losses.
     let own = |name: &String| match draft.kind {
         Kind::Kto => name != "kto",

@@ -4,17 +4,17 @@ mod preferences;
 mod rewards;
 mod tools;
 
-use fathom_app::foreign::{METHODS, Tool, Translated, translate, translate_as};
+use fathom_app::foreign::{METHODS, Tool, Translation, translate, translate_as};
 use fathom_app::library::{LIBRARY, resolve};
 use fathom_base::recipe::Layers;
 
-fn says(text: &str) -> (Translated, toml_edit::DocumentMut) {
+fn says(text: &str) -> (Translation, toml_edit::DocumentMut) {
     let translated = translate(text).unwrap();
     let recipe = translated.recipe.parse().unwrap();
     (translated, recipe)
 }
 
-fn unsaid(translated: &Translated) -> Vec<&str> {
+fn unsaid(translated: &Translation) -> Vec<&str> {
     translated.unsaid.iter().map(|(key, _)| key.as_str()).collect()
 }
 

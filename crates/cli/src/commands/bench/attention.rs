@@ -8,7 +8,7 @@ use fathom_tensor::{Attention, AttentionBackward, Category, DType, Slice};
 use super::Bed;
 use super::peaks::SPREAD;
 use super::row::Row;
-use super::watch::{Timed, measure};
+use super::watch::{RunTimes, measure};
 use crate::args::bench::{Attention as Args, Pass, Scores};
 
 /// An attention to measure.
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn row(args: &Args, bed: &Bed, case: &Case, timed: &Timed) {
+fn row(args: &Args, bed: &Bed, case: &Case, timed: &RunTimes) {
     let row = Row::new("attention")
         .with("pass", if case.backward { "forward_backward" } else { "forward" })
         .with("dtype", args.dtype.name())
@@ -99,7 +99,7 @@ fn row(args: &Args, bed: &Bed, case: &Case, timed: &Timed) {
 }
 
 /// Times of one pass.
-pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> Timed {
+pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> RunTimes {
     let Case { tokens, heads, kv_heads, head_dim, .. } = *case;
     let (device, machine) = (&bed.device, &bed.device.machine);
     let (q_cols, kv_cols) = (heads * head_dim, kv_heads * head_dim);

@@ -5,7 +5,7 @@ use fathom_tensor::{Category, MatMul};
 
 use super::Bed;
 use super::row::Row;
-use super::watch::{Timed, measure};
+use super::watch::{RunTimes, measure};
 use crate::args::bench::Gemm;
 
 /// (m, n, k) in the table of figures.
@@ -72,7 +72,7 @@ fn shapes(args: &Gemm) -> Result<Vec<[usize; 3]>> {
 }
 
 /// Times `inner` products.
-pub fn product(bed: &Bed, [m, n, k]: [usize; 3], packed: bool, inner: usize, repeat: usize) -> Timed {
+pub fn product(bed: &Bed, [m, n, k]: [usize; 3], packed: bool, inner: usize, repeat: usize) -> RunTimes {
     let (x, w) = (bed.random(m, k, 1), bed.random(n, k, 2));
     let y = bed.device.empty(m, n, bed.dtype, Category::Data);
     if packed {

@@ -34,7 +34,7 @@ pub fn run(args: &Load) -> Result<()> {
     let folder = match &args.model {
         Some(path) => models::model_folder(path)?,
         None => {
-            made = Made::new(args)?;
+            made = TemporaryModel::new(args)?;
             made.0.clone()
         }
     };
@@ -144,15 +144,15 @@ fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
 }
 
 /// A model of 2.2 GB in a temporary folder, removed at the end.
-struct Made(PathBuf);
+struct TemporaryModel(PathBuf);
 
-impl Made {
-    fn new(args: &Load) -> Result<Made> {
+impl TemporaryModel {
+    fn new(args: &Load) -> Result<TemporaryModel> {
         let folder = std::env::temp_dir().join(format!("fathom-bench-load-{}", std::process::id()));
         if folder.exists() {
             bail!("{} exists; remove it", folder.display());
         }
-        let made = Made(folder);
+        let made = TemporaryModel(folder);
         console::line(&format!(
             "writing a model of 2.2 GB to {} (--model DIR takes one of yours)",
             made.0.display()
@@ -182,7 +182,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for TemporaryModel {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

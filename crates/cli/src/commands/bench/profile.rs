@@ -13,7 +13,7 @@ use fathom_train::recipe::Precision;
 
 use super::attention::{Case, attend};
 use super::row::Row;
-use super::watch::{Timed, Watch, measure};
+use super::watch::{RunTimes, Watch, measure};
 use super::{Bed, gemm, link};
 use crate::args::bench::Profile as Args;
 
@@ -102,7 +102,7 @@ fn attention(bed: &Bed, repeat: usize) -> Rates {
 }
 
 /// Times a copy, every byte read and written once.
-pub(super) fn copy(bed: &Bed, repeat: usize, bytes: usize) -> Timed {
+pub(super) fn copy(bed: &Bed, repeat: usize, bytes: usize) -> RunTimes {
     let cols = 4096;
     let rows = bytes / bed.dtype.bytes() / cols;
     let from = bed.random(rows, cols, 1);
@@ -111,7 +111,7 @@ pub(super) fn copy(bed: &Bed, repeat: usize, bytes: usize) -> Timed {
 }
 
 /// Times a gated activation function.
-pub(super) fn activate(bed: &Bed, repeat: usize, [rows, cols]: [usize; 2]) -> Timed {
+pub(super) fn activate(bed: &Bed, repeat: usize, [rows, cols]: [usize; 2]) -> RunTimes {
     let x = bed.random(rows, cols, 1);
     let out = bed.device.empty(rows, cols / 2, bed.dtype, Category::Data);
     let op = Activate { kind: Activation::Silu, gated: true, x: &x, out: &out };

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use fathom_base::human;
-use fathom_train::{Checkpoints, Progress, Saved};
+use fathom_train::{Checkpoints, Progress, SaveStats};
 
 use super::row::Row;
 use super::step::TABLES;
@@ -68,7 +68,7 @@ pub fn run(args: &Save) -> Result<()> {
 fn steps(
     subject: &mut Subject,
     save: Option<(&Checkpoints, &Progress)>,
-) -> Result<(f64, Option<(Saved, f64)>)> {
+) -> Result<(f64, Option<(SaveStats, f64)>)> {
     let (trainer, batch, how) = subject.parts();
     let device = trainer.device.clone();
     let started = Instant::now();

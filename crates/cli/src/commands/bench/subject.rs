@@ -13,7 +13,7 @@ use fathom_tensor::{Category, Device, Profile};
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
 use fathom_train::{
-    Budgets, Draft, InStep, MicroBatch, Plan, Settled, Trainer, Workload, check_places, frozen,
+    Budgets, Draft, InStep, MicroBatch, Plan, StageSettings, Trainer, Workload, check_places, frozen,
     open_state_disk,
 };
 
@@ -108,7 +108,7 @@ impl Subject {
         let mut draft = draft((profile, memory), &spec, job, index, rank);
         // The pool has this rank's share of the recipe's limit.
         draft.budgets.memory = memory;
-        let Settled { how, plan, solution } = draft.check()?;
+        let StageSettings { how, plan, solution } = draft.check()?;
         if let Some(solution) = solution.filter(|_| rank == 0) {
             console::line(&choices::table(&solution));
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::console;
 
 /// Times of repeated runs.
-pub struct Timed {
+pub struct RunTimes {
     /// Median seconds.
     pub median_s: f64,
     /// Least seconds.
@@ -23,7 +23,7 @@ const LONG_S: f64 = 10.0;
 const OTHERS: f64 = 0.1;
 
 /// Runs `work` once to warm up, then up to `repeat` times.
-pub fn measure(repeat: usize, mut work: impl FnMut()) -> Timed {
+pub fn measure(repeat: usize, mut work: impl FnMut()) -> RunTimes {
     let mut once = || {
         let started = Instant::now();
         work();
@@ -36,15 +36,15 @@ pub fn measure(repeat: usize, mut work: impl FnMut()) -> Timed {
         samples.push(once());
     }
     samples.sort_by(f64::total_cmp);
-    Timed { median_s: median(&samples), best_s: samples[0], loaded: watch.loaded() }
+    RunTimes { median_s: median(&samples), best_s: samples[0], loaded: watch.loaded() }
 }
 
 /// Runs `work` once, including its first touch of memory.
-pub fn measure_once(work: &mut dyn FnMut()) -> Timed {
+pub fn measure_once(work: &mut dyn FnMut()) -> RunTimes {
     let watch = Watch::begin();
     work();
     let seconds = watch.seconds();
-    Timed { median_s: seconds, best_s: seconds, loaded: watch.loaded() }
+    RunTimes { median_s: seconds, best_s: seconds, loaded: watch.loaded() }
 }
 
 /// Median of sorted samples.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use fathom_app::curate::{Curated, Curation, Order, rank};
+use fathom_app::curate::{Curation, CurationOutcome, Order, rank};
 use fathom_app::library::CURATE;
 use fathom_app::{Event, Events};
 use fathom_base::human;
@@ -55,15 +55,15 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     let lines = Arc::new(Lines::new(args.json));
     let listener: Arc<dyn Events> = lines.clone();
     match curation.run(&order, &listener)? {
-        Curated::Done(stats) => {
+        CurationOutcome::Done(stats) => {
             lines.done(&stats, curation.out());
             Ok(ExitCode::SUCCESS)
         }
-        Curated::Interrupted(said) => {
+        CurationOutcome::Interrupted(said) => {
             console::note(&said);
             Ok(ExitCode::from(RESUME))
         }
-        Curated::Waiting { stage, missing } => {
+        CurationOutcome::Waiting { stage, missing } => {
             lines.waiting(stage.as_deref(), &missing, rank);
             // With its own work done, this process has nothing to repeat.
             Ok(if stage.is_some() { ExitCode::from(RESUME) } else { ExitCode::SUCCESS })

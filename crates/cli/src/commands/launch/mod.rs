@@ -40,7 +40,7 @@ struct Work<'a> {
 
 /// Distribution of ranks over machines.
 #[derive(Clone, Copy)]
-struct Spread {
+struct RankLayout {
     nodes: usize,
     per_node: usize,
 }
@@ -86,7 +86,7 @@ impl<'a> Work<'a> {
     }
 
     /// Distributes the mesh's ranks evenly.
-    fn spread(&self, machines: &Machines) -> Result<Spread> {
+    fn spread(&self, machines: &Machines) -> Result<RankLayout> {
         let nodes = machines.nodes;
         let per_node =
             machines.ranks_per_node.or(machines.gpus_per_node).unwrap_or(self.ranks.div_ceil(nodes));
@@ -98,7 +98,7 @@ impl<'a> Work<'a> {
                 nodes * per_node
             );
         }
-        Ok(Spread { nodes, per_node })
+        Ok(RankLayout { nodes, per_node })
     }
 
     /// The given program, otherwise `other`.

@@ -142,7 +142,7 @@ impl Kind {
 }
 
 /// Outcome of a job.
-struct Ended {
+struct JobOutcome {
     status: ExitStatus,
     /// Whether a server was ready before.
     was_ready: bool,
@@ -201,7 +201,7 @@ impl Watch<'_> {
     }
 
     /// Passes signals on until the job ends; kills a silent server.
-    fn until_it_ends(&mut self, mut job: Child) -> Result<Ended> {
+    fn until_it_ends(&mut self, mut job: Child) -> Result<JobOutcome> {
         let pulse = match &self.job {
             Kind::Server(address) => Some(Pulse::start(address)),
             Kind::Run(_) => None,
@@ -210,7 +210,7 @@ impl Watch<'_> {
         let mut silent = None;
         loop {
             if let Some(status) = job.try_wait().context("cannot wait for the job")? {
-                return Ok(Ended { status, was_ready: was_ready(), silent });
+                return Ok(JobOutcome { status, was_ready: was_ready(), silent });
             }
             for signal in self.came() {
                 kill(signal, &job.id().to_string())?;
@@ -227,8 +227,8 @@ impl Watch<'_> {
     }
 
     /// The exit code, or `None` to restart the job.
-    fn judge(&mut self, ended: Ended, before: Option<u64>, ran: Duration) -> Option<ExitCode> {
-        let Ended { status, was_ready, silent } = ended;
+    fn judge(&mut self, ended: JobOutcome, before: Option<u64>, ran: Duration) -> Option<ExitCode> {
+        let JobOutcome { status, was_ready, silent } = ended;
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
         let exit = Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
         if code == 0 || code == i32::from(RESUME) {

@@ -56,11 +56,11 @@ impl Address {
 /// State of a server since its start.
 pub struct Pulse {
     started: Instant,
-    seen: Arc<Seen>,
+    seen: Arc<PulseState>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct PulseState {
     /// Whether it was ever ready.
     ready: AtomicBool,
     /// Milliseconds from the start to the last answer; 0 before the first.
@@ -71,7 +71,7 @@ struct Seen {
 impl Pulse {
     /// Starts polling.
     pub fn start(address: &Address) -> Pulse {
-        let (started, seen, address) = (Instant::now(), Arc::new(Seen::default()), address.clone());
+        let (started, seen, address) = (Instant::now(), Arc::new(PulseState::default()), address.clone());
         let own = seen.clone();
         thread::spawn(move || {
             while !own.over.load(Ordering::Relaxed) {

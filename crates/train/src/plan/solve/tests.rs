@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::*;
-use crate::objective::Goal;
-use crate::step::InStep;
 use fathom_grad::{AdamWSettings, OnDisk};
 use fathom_model::{Caps, LlamaSizes, Spec};
 use fathom_tensor::{DType, Profile, Rates};
+
+use super::*;
+use crate::in_step::InStep;
+use crate::objective::Goal;
 
 fn spec(layers: usize) -> Spec {
     Spec::llama(LlamaSizes {

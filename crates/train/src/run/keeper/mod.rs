@@ -13,7 +13,8 @@ use fathom_tensor::Device;
 
 use super::{Hooks, Progress};
 use crate::agree::{gather, until};
-use crate::checkpoint::{Base, Checkpoints, Saving};
+use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Base, Saving};
 use crate::error::{Error, Result};
 use crate::recipe::Recipe;
 use crate::step::Trainer;

@@ -5,11 +5,11 @@ use fathom_tensor::mesh::Axis;
 use super::Stepper;
 use crate::agree::gather_bytes;
 use crate::error::Result;
-use crate::plan::{Budgets, Draft, Settled};
+use crate::plan::{Budgets, Draft, StageSettings};
 
 impl Stepper<'_> {
     /// The stage's settings, if it fits. All ranks call this together.
-    pub(super) fn settle(&self, index: usize) -> Result<Settled> {
+    pub(super) fn settle(&self, index: usize) -> Result<StageSettings> {
         let device = &self.trainer.device;
         let (profile, rank, spec) = (device.machine.profile(), device.mesh.rank(), self.spec_after(index)?);
         let (recipe, budgets) = (self.recipe.clone(), self.budgets()?);

@@ -19,16 +19,17 @@ use fathom_text::loader::Cursor;
 
 use super::{Progress, Rebuild, StageTime};
 use crate::error::{Error, Result};
+use crate::in_step::InStep;
 use crate::micro_batch::MicroBatch;
-use crate::offload::{self, Passed, Room};
+use crate::offload::{self, OpenEngines, Room};
 use crate::picture::Subject;
-use crate::plan::{Settled, Workload};
+use crate::plan::{StageSettings, Workload};
 use crate::recipe::Recipe;
-use crate::source::{Reported, Shape, Share, Source, Sources};
+use crate::source::{Shape, Share, Source, SourceReport, Sources};
 use crate::stage;
-use crate::step::{InStep, StepResult, Trainer};
-use pace::Made;
-use timed::{Length, Timed};
+use crate::step::{StepResult, Trainer};
+use pace::TimedStep;
+use timed::{Length, TimeLimits};
 
 /// Computes steps; see the module.
 pub(super) struct Stepper<'a> {
@@ -41,11 +42,11 @@ pub(super) struct Stepper<'a> {
     spec: Spec,
     /// Recreates this rank's part of the model in its state before the first step.
     rebuild: Option<Rebuild<'a>>,
-    /// Capacity of the open offload engines: see [`Passed`].
+    /// Capacity of the open offload engines: see [`OpenEngines`].
     opened: [Option<u64>; 2],
     /// Number of ranks that share this rank's disk.
     disk_sharers: usize,
-    timed: Timed<'a>,
+    timed: TimeLimits<'a>,
 }
 
 /// Parts of a stepper other than its model.
@@ -74,11 +75,11 @@ pub(super) struct InStage {
     /// Number of steps that share a rollout.
     round: u64,
     /// Steps taken by this process.
-    made: Vec<Made>,
+    made: Vec<TimedStep>,
 }
 
 /// Input of the next step.
-pub(super) struct Fed {
+pub(super) struct StepInput {
     micro_batches: Vec<MicroBatch>,
     /// Its learning rate.
     pub lr: f64,
@@ -132,8 +133,8 @@ impl InStage {
     }
 
     /// Ends a step of `step_s` seconds that began at `progress`; returns the source's report.
-    pub fn end_step(&mut self, step_s: f64, progress: &Progress) -> Reported {
-        self.made.push(Made { step_s, opens: progress.stage_step.is_multiple_of(self.round) });
+    pub fn end_step(&mut self, step_s: f64, progress: &Progress) -> SourceReport {
+        self.made.push(TimedStep { step_s, opens: progress.stage_step.is_multiple_of(self.round) });
         self.source.reported()
     }
 }
@@ -142,7 +143,7 @@ impl<'a> Stepper<'a> {
     /// A stepper for a model in its current state; `folder` is this rank's own.
     pub fn new(recipe: &'a Recipe, folder: PathBuf, trainer: Trainer, supplies: Supplies<'a>) -> Stepper<'a> {
         let Supplies { sources, rebuild, disk_sharers, time } = supplies;
-        let (spec, timed) = (trainer.model.spec.clone(), Timed::new(&folder, time));
+        let (spec, timed) = (trainer.model.spec.clone(), TimeLimits::new(&folder, time));
         let opened = [None; 2];
         Stepper { recipe, folder, trainer, sources, spec, rebuild, opened, disk_sharers, timed }
     }
@@ -194,7 +195,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// Begins or continues a stage; returns the settings of its steps. All ranks call this together.
-    pub fn enter(&mut self, index: usize, progress: &Progress) -> Result<(InStage, Settled)> {
+    pub fn enter(&mut self, index: usize, progress: &Progress) -> Result<(InStage, StageSettings)> {
         let recipe = self.recipe;
         self.set_stages(index + 1)?;
         // The old file is removed before the new one is planned.
@@ -238,12 +239,12 @@ impl<'a> Stepper<'a> {
     }
 
     /// Hands over the open offload engines, for the next run's turn.
-    pub fn pass_on(&mut self) -> Passed {
-        Passed { offload: self.trainer.offload.take(), bytes: std::mem::take(&mut self.opened) }
+    pub fn pass_on(&mut self) -> OpenEngines {
+        OpenEngines { offload: self.trainer.offload.take(), bytes: std::mem::take(&mut self.opened) }
     }
 
     /// Takes the engines of the previous run; a stage that needs larger ones opens its own.
-    pub fn take_over(&mut self, passed: Passed, stage: Option<&InStage>) -> Result<()> {
+    pub fn take_over(&mut self, passed: OpenEngines, stage: Option<&InStage>) -> Result<()> {
         let Some(InStage { how, offloaded: [host_bytes, disk_bytes], .. }) = stage else { return Ok(()) };
         let room = Room { host_bytes: *host_bytes, disk_bytes: *disk_bytes, ..Room::endless() };
         if passed.serves(room.wanted(&how.places)) {
@@ -255,7 +256,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// Takes the next step's micro-batches from the source, and its learning rate from the schedule.
-    pub fn feed(&mut self, stage: &mut InStage, progress: &Progress) -> Result<Fed> {
+    pub fn feed(&mut self, stage: &mut InStage, progress: &Progress) -> Result<StepInput> {
         self.trainer.number = progress.step + 1;
         let waited_s = stage.source.wait_s();
         let micro_batches = stage.source.step(&self.trainer)?;
@@ -263,7 +264,7 @@ impl<'a> Stepper<'a> {
         let lr = stage::schedule(self.recipe, stage.index, stage.likely()).rate(progress.stage_step);
         stage.how.adamw.lr = lr as f32;
         let full = self.is_full(stage.index, &micro_batches);
-        Ok(Fed { micro_batches, lr, data_wait_s, full })
+        Ok(StepInput { micro_batches, lr, data_wait_s, full })
     }
 
     /// True if a step has all micro-batches, with their maximum number of tokens.
@@ -278,7 +279,7 @@ impl<'a> Stepper<'a> {
     pub fn step(
         &mut self,
         stage: &InStage,
-        fed: &Fed,
+        fed: &StepInput,
         since: Option<Instant>,
         before_update: impl FnOnce(&Device, &Params) -> Result<()>,
     ) -> Result<StepResult> {

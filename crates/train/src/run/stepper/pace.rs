@@ -3,7 +3,7 @@
 
 /// A step taken by this process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Made {
+pub(super) struct TimedStep {
     /// Seconds.
     pub step_s: f64,
     /// True if it was the first of a round of steps that share a rollout.
@@ -26,7 +26,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Means over recent steps; `None` until there is one of each kind.
-    pub fn of(made: &[Made], round: u64) -> Option<Pace> {
+    pub fn of(made: &[TimedStep], round: u64) -> Option<Pace> {
         // The first step touches fresh memory and is slower than the rest.
         let most = RECENT.saturating_mul(round as usize).saturating_add(1);
         let made = &made[made.len().saturating_sub(most)..];
@@ -58,8 +58,8 @@ impl Pace {
 }
 
 /// Mean over the steps of a kind. The first one counts only if it is the only one.
-fn mean(made: &[Made], opens: bool) -> Option<f64> {
-    let of_kind = |made: &[Made]| -> Vec<f64> {
+fn mean(made: &[TimedStep], opens: bool) -> Option<f64> {
+    let of_kind = |made: &[TimedStep]| -> Vec<f64> {
         made.iter().filter(|step| step.opens == opens).map(|step| step.step_s).collect()
     };
     let mut times = of_kind(made.get(1..)?);
@@ -74,9 +74,11 @@ mod tests {
     use super::*;
 
     /// Steps with these durations from the beginning of a stage.
-    fn made(round: u64, seconds: &[f64]) -> Vec<Made> {
+    fn made(round: u64, seconds: &[f64]) -> Vec<TimedStep> {
         let numbered = (0..).zip(seconds);
-        numbered.map(|(at, step_s): (u64, &f64)| Made { step_s: *step_s, opens: at % round == 0 }).collect()
+        numbered
+            .map(|(at, step_s): (u64, &f64)| TimedStep { step_s: *step_s, opens: at % round == 0 })
+            .collect()
     }
 
     #[test]

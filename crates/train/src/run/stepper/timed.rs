@@ -8,7 +8,7 @@ use crate::checkpoint::{publish, read_if_there};
 use crate::error::{Error, Result};
 use crate::run::{Progress, StageTime};
 
-use super::pace::{Made, Pace};
+use super::pace::{Pace, TimedStep};
 
 /// Steps measured before the number of a timed stage's steps is decided; fewer if they already took [`PROBE_SHARE`] of
 /// its time.
@@ -30,7 +30,7 @@ pub(super) enum Length {
 }
 
 /// Time limits of stages, and the numbers of steps decided from them.
-pub(super) struct Timed<'a> {
+pub(super) struct TimeLimits<'a> {
     /// File of the decided numbers, so that a resumed run continues its schedule.
     path: PathBuf,
     time: Option<&'a dyn StageTime>,
@@ -40,10 +40,10 @@ pub(super) struct Timed<'a> {
     spent_s: f64,
 }
 
-impl<'a> Timed<'a> {
+impl<'a> TimeLimits<'a> {
     /// Uses the time limits of `time`; `folder` has the decided numbers.
-    pub fn new(folder: &Path, time: Option<&'a dyn StageTime>) -> Timed<'a> {
-        Timed { path: folder.join("steps.json"), time, lapped_s: 0.0, spent_s: 0.0 }
+    pub fn new(folder: &Path, time: Option<&'a dyn StageTime>) -> TimeLimits<'a> {
+        TimeLimits { path: folder.join("steps.json"), time, lapped_s: 0.0, spent_s: 0.0 }
     }
 
     /// Begins or continues a stage: returns the number of steps decided before, or 0 if there is no time for one.
@@ -81,7 +81,7 @@ impl<'a> Timed<'a> {
     pub fn decide(
         &self,
         index: usize,
-        (made, round): (&[Made], u64),
+        (made, round): (&[TimedStep], u64),
         progress: &Progress,
         before: Length,
     ) -> Result<Length> {
@@ -189,13 +189,13 @@ mod tests {
     /// clock.
     fn steps_of(time: &StageClock, index: usize, step_s: impl Fn(u64) -> f64) -> (u64, f64) {
         let folder = tempfile::tempdir().unwrap();
-        let mut timed = Timed::new(folder.path(), Some(time));
+        let mut timed = TimeLimits::new(folder.path(), Some(time));
         let (mut progress, mut made) = (Progress { stage: index, ..Progress::default() }, Vec::new());
         let mut length = timed.enter(index, &progress).unwrap();
         while !matches!(length, Length::Decided(steps) if progress.stage_step >= steps) {
             time.now_s.set(time.now_s.get() + step_s(progress.stage_step));
             let lap_s = timed.lap_s();
-            made.push(Made { step_s: lap_s, opens: true });
+            made.push(TimedStep { step_s: lap_s, opens: true });
             (progress.stage_step, progress.stage_time_s) =
                 (progress.stage_step + 1, progress.stage_time_s + lap_s);
             length = timed.decide(index, (&made, 1), &progress, length).unwrap();

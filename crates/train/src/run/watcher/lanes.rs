@@ -3,9 +3,9 @@
 
 use fathom_base::metrics::{Event, events};
 use fathom_tensor::mesh::{Axis, Grid};
-use fathom_tensor::{Category, DType, Device, Hardware};
+use fathom_tensor::{Category, DType};
 
-use super::{Look, Seen, Watcher};
+use super::{CompletedStep, Look, Watcher};
 use crate::error::Result;
 use crate::parallel::Ranks;
 use crate::parallel::pipeline::Lap;
@@ -20,17 +20,11 @@ const HEAD: usize = 5;
 /// Numbers per pass: start, end, waited.
 const EACH: usize = 3;
 
-/// True if passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
-/// work is done.
-pub(super) fn are_timed(device: &Device) -> bool {
-    device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor
-}
-
 impl Watcher<'_> {
     /// Writes the passes of all ranks in a step into the first rank's log. All ranks call this together.
-    pub(super) fn collect_passes(&mut self, look: &Look, seen: Seen<'_>, step: u64) -> Result<()> {
+    pub(super) fn collect_passes(&mut self, look: &Look, seen: CompletedStep<'_>, step: u64) -> Result<()> {
         let Some(started) = look.since() else { return Ok(()) };
-        let Seen { trainer, stage, how } = seen;
+        let CompletedStep { trainer, stage, how } = seen;
         let device = &trainer.device;
         let waited_s = device.mesh.traffic().wait_s;
         let own = numbers(&trainer.laps.borrow(), started.elapsed().as_secs_f64(), waited_s);

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::recipe::Recipe;
 use crate::step::Trainer;
-pub(super) use steps::{Look, Made, Pending, Seen};
+pub(super) use steps::{CompletedStep, Look, Pending, StepFigures};
 use stragglers::Stragglers;
 
 /// Observes a run; see the module.

@@ -6,14 +6,16 @@ use std::time::Instant;
 use fathom_base::metrics::{Event, events};
 use fathom_base::rss;
 use fathom_tensor::Device;
+use fathom_tensor::Hardware;
 
 use super::Watcher;
 use crate::error::Result;
+use crate::in_step::InStep;
 use crate::plan::drift;
-use crate::run::stepper::Fed;
+use crate::run::stepper::StepInput;
 use crate::run::{Hooks, Progress};
-use crate::source::Reported;
-use crate::step::{InStep, StepResult, Trainer};
+use crate::source::SourceReport;
+use crate::step::{StepResult, Trainer};
 
 /// A step whose results have not been read yet.
 pub(in crate::run) struct Pending {
@@ -45,7 +47,7 @@ impl Look {
 
 /// A completed step.
 #[derive(Clone, Copy)]
-pub(in crate::run) struct Seen<'a> {
+pub(in crate::run) struct CompletedStep<'a> {
     /// Its trainer.
     pub trainer: &'a Trainer,
     /// Index of its stage.
@@ -62,7 +64,7 @@ pub(in crate::run) struct Took {
 }
 
 /// Everything known of a step before its results are read.
-pub(in crate::run) struct Made {
+pub(in crate::run) struct StepFigures {
     /// Index of its stage.
     pub stage: usize,
     /// Its learning rate.
@@ -77,14 +79,20 @@ pub(in crate::run) struct Made {
 
 impl Watcher<'_> {
     /// Starts to measure a step that has its data; `started` is when that was requested.
-    pub fn begin_step(&self, trainer: &Trainer, fed: &Fed, started: Instant, progress: &Progress) -> Look {
+    pub fn begin_step(
+        &self,
+        trainer: &Trainer,
+        fed: &StepInput,
+        started: Instant,
+        progress: &Progress,
+    ) -> Look {
         trainer.device.pool.reset_peak();
         let traffic = trainer.disk_traffic();
         let closely = progress.stage_step == 1;
         if closely {
             self.record(trainer);
         }
-        let since = (closely && super::lanes::are_timed(&trainer.device)).then_some(started);
+        let since = (closely && are_timed(&trainer.device)).then_some(started);
         let profile = closely && self.recipe.run.profile;
         trainer.counters.reset_on(profile, &trainer.device.machine);
         let waited_s = trainer.device.mesh.traffic().wait_s;
@@ -96,11 +104,11 @@ impl Watcher<'_> {
     pub fn end_step(
         &mut self,
         look: &Look,
-        seen: Seen<'_>,
+        seen: CompletedStep<'_>,
         progress: &Progress,
         hooks: &mut dyn Hooks,
     ) -> Result<Took> {
-        let Seen { trainer, stage: index, .. } = seen;
+        let CompletedStep { trainer, stage: index, .. } = seen;
         let counted = trainer.counters.get();
         let step_s = look.started.elapsed().as_secs_f64();
         self.busy_s = (step_s - (trainer.device.mesh.traffic().wait_s - look.waited_s)).max(0.0);
@@ -122,8 +130,13 @@ impl Watcher<'_> {
     }
 
     /// The source's report on the current step: returns its metrics, and logs its rollout.
-    pub fn reported(&mut self, reported: Reported, step: u64, step_s: f64) -> Result<BTreeMap<String, f64>> {
-        let Reported { mut metrics, rollout } = reported;
+    pub fn reported(
+        &mut self,
+        reported: SourceReport,
+        step: u64,
+        step_s: f64,
+    ) -> Result<BTreeMap<String, f64>> {
+        let SourceReport { mut metrics, rollout } = reported;
         if let Some(rollout) = rollout {
             self.metrics.write(&Event::Rollout(events::Rollout { step, ..rollout }))?;
         }
@@ -138,11 +151,11 @@ impl Watcher<'_> {
     pub fn note(
         &mut self,
         result: StepResult,
-        made: Made,
+        made: StepFigures,
         device: &Device,
         progress: &Progress,
     ) -> Option<Pending> {
-        let Made { stage, lr, data_wait_s, metrics, took } = made;
+        let StepFigures { stage, lr, data_wait_s, metrics, took } = made;
         let event = events::Step {
             metrics,
             step: progress.step,
@@ -229,4 +242,10 @@ fn means(names: &[&str], sums: &[u8]) -> BTreeMap<String, f64> {
     });
     let named = names.iter().map(|name| (*name).to_string()).zip(pairs);
     named.filter(|(_, mean)| mean.is_finite()).collect()
+}
+
+/// True if passes are timed: only with several ranks, and not on a graphics processor, where calls return before their
+/// work is done.
+pub(super) fn are_timed(device: &Device) -> bool {
+    device.mesh.grid().ranks() > 1 && device.machine.profile().hardware == Hardware::Processor
 }

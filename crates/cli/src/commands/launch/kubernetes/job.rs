@@ -2,7 +2,7 @@
 
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
-use crate::commands::launch::Spread;
+use crate::commands::launch::RankLayout;
 use crate::commands::launch::text::indent;
 
 /// Mount path of the pods' key.
@@ -11,7 +11,7 @@ const KEYS: &str = "/etc/fathom/ssh";
 impl Pods<'_> {
     /// The Job with its supporting objects.
     pub(super) fn job(&self) -> Vec<String> {
-        let (name, Spread { nodes, .. }) = (&self.work.name, self.spread);
+        let (name, RankLayout { nodes, .. }) = (&self.work.name, self.spread);
         let service = format!(
             "apiVersion: v1\nkind: Service\n{}\nspec:\n  clusterIP: None\n  publishNotReadyAddresses: true\n  selector: {{job-name: {name}}}\n",
             self.metadata(name)

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::text::{indent, one_line, scalar, string};
-use super::{Spread, Work, hand_over};
+use super::{RankLayout, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
 use crate::console;
 use crate::exit::RESUME;
@@ -55,7 +55,7 @@ pub fn run(args: &Kubernetes) -> Result<ExitCode> {
 struct Pods<'a> {
     args: &'a Kubernetes,
     work: &'a Work<'a>,
-    spread: Spread,
+    spread: RankLayout,
     /// Memory that a pod needs by the plan, if none is given.
     needs: Option<u64>,
 }

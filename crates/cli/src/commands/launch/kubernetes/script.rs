@@ -1,7 +1,7 @@
 //! Scripts that pods run.
 
 use super::{Pods, RECIPE};
-use crate::commands::launch::Spread;
+use crate::commands::launch::RankLayout;
 use crate::commands::launch::local::mpirun;
 use crate::commands::launch::text::{as_it_is, command, indent, list, quote};
 use crate::exit::RESUME;
@@ -79,7 +79,7 @@ exit 1
 
     /// Script of the pod that starts all ranks. A restart also waits for the other pods, as one may be new.
     pub(super) fn first(&self, ssh: &Ssh, hosts: &[String]) -> String {
-        let Spread { per_node, .. } = self.spread;
+        let RankLayout { per_node, .. } = self.spread;
         let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{per_node}")).collect();
         let mut mpirun = self.mpirun();
         mpirun.extend(["--host".into(), slots.join(",")]);

@@ -2,13 +2,13 @@
 
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
-use crate::commands::launch::Spread;
+use crate::commands::launch::RankLayout;
 use crate::commands::launch::text::{indent, scalar};
 
 impl Pods<'_> {
     /// The TrainJob with its supporting objects. Kubeflow creates the keys.
     pub(super) fn trainjob(&self) -> Vec<String> {
-        let (name, Spread { nodes, per_node }) = (&self.work.name, self.spread);
+        let (name, RankLayout { nodes, per_node }) = (&self.work.name, self.spread);
         let ssh = Ssh { server: String::new(), client: String::new() };
         let (node, launcher) = if nodes == 1 {
             (None, self.alone())

@@ -6,7 +6,7 @@ use super::stages::{Stage, names};
 
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct Args {
     /// Folder containing the programs `gpu` and `fathom`; if given, nothing is built.
     pub folder: Option<PathBuf>,
     /// Also run the stages that do not fit into the eight minutes.
@@ -19,33 +19,33 @@ pub struct Asked {
     pub patience: u64,
 }
 
-impl Default for Asked {
-    fn default() -> Asked {
-        Asked { folder: None, long: false, stages: Vec::new(), log: false, patience: 1 }
+impl Default for Args {
+    fn default() -> Args {
+        Args { folder: None, long: false, stages: Vec::new(), log: false, patience: 1 }
     }
 }
 
-impl Asked {
+impl Args {
     /// Parses the arguments after `gpu-run`.
     ///
     /// # Errors
     /// An argument is neither an option nor a folder, or names an unknown stage.
-    pub fn parse(words: &[&str]) -> Result<Asked, String> {
-        let (mut asked, mut words) = (Asked::default(), words.iter());
+    pub fn parse(words: &[&str]) -> Result<Args, String> {
+        let (mut args, mut words) = (Args::default(), words.iter());
         while let Some(word) = words.next() {
             match *word {
-                "--long" => asked.long = true,
-                "--log" => asked.log = true,
+                "--long" => args.long = true,
+                "--log" => args.log = true,
                 "--patience" => {
                     let times = words.next().and_then(|times| times.parse().ok());
-                    asked.patience = times
+                    args.patience = times
                         .filter(|times| (1..=1000).contains(times))
                         .ok_or("--patience TIMES: from 1 to 1000, how many times as long each limit is")?;
                 }
                 "--stage" => {
                     let list = words.next().ok_or_else(|| format!("--stage NAME: one of {}", names()))?;
                     for name in list.split(',') {
-                        asked.stages.push(Stage::named(name).ok_or_else(|| {
+                        args.stages.push(Stage::named(name).ok_or_else(|| {
                             format!("--stage {name}: there is no such stage; they are {}", names())
                         })?);
                     }
@@ -53,24 +53,24 @@ impl Asked {
                 option if option.starts_with('-') => {
                     return Err(format!("{option}: gpu-run has no such option"));
                 }
-                folder if asked.folder.is_none() => asked.folder = Some(folder.into()),
+                folder if args.folder.is_none() => args.folder = Some(folder.into()),
                 other => return Err(format!("{other}: one folder has the programs already")),
             }
         }
-        Ok(asked)
+        Ok(args)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Asked;
+    use super::Args;
 
     #[test]
     fn stages_can_be_run_alone() {
-        let asked = Asked::parse(&["--stage", "rates,longest", "--log", "brought"]).unwrap();
-        assert_eq!((asked.stages.len(), asked.log, asked.folder), (2, true, Some("brought".into())));
-        assert!(Asked::parse(&["--long"]).unwrap().long);
-        assert_eq!(Asked::parse(&["--patience", "30"]).unwrap().patience, 30);
+        let args = Args::parse(&["--stage", "rates,longest", "--log", "brought"]).unwrap();
+        assert_eq!((args.stages.len(), args.log, args.folder), (2, true, Some("brought".into())));
+        assert!(Args::parse(&["--long"]).unwrap().long);
+        assert_eq!(Args::parse(&["--patience", "30"]).unwrap().patience, 30);
         for (words, named) in [
             (&["--stage", "rate"][..], "rates"),
             (&["--stage"], "longest"),
@@ -78,7 +78,7 @@ mod tests {
             (&["--patience", "0"], "--patience"),
             (&["a", "b"], "b"),
         ] {
-            let message = Asked::parse(words).unwrap_err();
+            let message = Args::parse(words).unwrap_err();
             assert!(message.contains(named), "{message}");
         }
     }

@@ -1,0 +1,30 @@
+//! Settings of a step.
+
+use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_model::{Caps, NarrowLayers, RoundTo};
+
+use crate::objective::Goal;
+use crate::parallel::Ranks;
+
+/// Settings of a step.
+#[derive(Clone, Debug)]
+pub struct InStep {
+    /// Places of activations.
+    pub places: Places,
+    /// Offloaded weights and optimizer state, for plans. In a trainer it depends on where its weights were declared.
+    pub on_disk: OnDisk,
+    /// Maximum sizes with which shapes are charged.
+    pub caps: Caps,
+    /// The ranks, for plans. A trainer uses its device's.
+    pub ranks: Ranks,
+    /// Low-precision GEMMs, for plans. A trainer uses those given to [`Trainer::narrow`].
+    pub narrow: Option<NarrowLayers>,
+    /// Format to which projections are rounded, for plans. A trainer uses the one given to [`Trainer::round_to`].
+    pub round_to: Option<RoundTo>,
+    /// Weight of the z-loss.
+    pub z_loss: f32,
+    /// The objective.
+    pub goal: Goal,
+    /// The update.
+    pub adamw: AdamWSettings,
+}
