@@ -1,26 +1,30 @@
 //! Events of a running job.
 
+use std::sync::Arc;
+
 use fathom_base::metrics::events;
 use fathom_train::StageSettings;
+use serde::Serialize;
 
 use crate::figures::Figures;
 
 /// An event of a job.
-#[derive(Clone, Copy)]
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum Event {
     /// Information about a job's resources: a machine, a launcher, a folder.
-    Note(&'a str),
+    Note(String),
     /// Information about the work; a line that stays on screen.
-    Line(&'a str),
+    Line(String),
     /// Something is wrong, and the job continues.
-    Warning(&'a str),
+    Warning(String),
     /// Current activity, until the next event.
-    Doing(&'a str),
+    Doing(String),
     /// Current activity with its progress.
     Progress {
         /// Description of the activity.
-        text: &'a str,
+        text: String,
         /// Amount done out of `all`, in any unit.
         done: u64,
         /// Total amount.
@@ -29,14 +33,15 @@ pub enum Event<'a> {
     /// A stage of training starts, or continues after a resume.
     Stage {
         /// Facts about the stage.
-        stage: &'a events::Stage,
-        /// Settings that its steps run with.
-        settled: &'a StageSettings,
+        stage: Box<events::Stage>,
+        /// Settings that its steps run with; not serialized.
+        #[serde(skip)]
+        settings: Arc<StageSettings>,
     },
     /// A step of training ended.
     Step {
         /// Figures of the step.
-        step: &'a events::Step,
+        step: Box<events::Step>,
         /// Number of the step within its stage, from 1.
         of_stage: u64,
         /// Number of steps of the stage, if known.
@@ -47,17 +52,17 @@ pub enum Event<'a> {
     /// The model was measured.
     Measured {
         /// Point of the run at which it was measured.
-        when: &'a str,
+        when: String,
         /// Results of the measurement.
-        figures: &'a Figures,
+        figures: Box<Figures>,
         /// Context for the needle test, in tokens.
         context_tokens: usize,
     },
     /// Progress of a curation.
     #[cfg(feature = "curate")]
-    Curating(&'a fathom_curate::pipeline::Progress),
+    Curating(fathom_curate::pipeline::Progress),
     /// An example of the run's training data, with the text that is learned marked.
-    Lesson(&'a events::Lesson),
+    Lesson(Box<events::Lesson>),
     /// All steps are done.
     Trained,
 }
@@ -66,26 +71,26 @@ pub enum Event<'a> {
 /// always the same one.
 pub trait Events: Send + Sync {
     /// Handles an event.
-    fn on(&self, event: Event<'_>);
+    fn on(&self, event: Event);
 
     /// Sends an [`Event::Note`].
     fn note(&self, text: &str) {
-        self.on(Event::Note(text));
+        self.on(Event::Note(text.into()));
     }
 
     /// Sends an [`Event::Line`].
     fn line(&self, text: &str) {
-        self.on(Event::Line(text));
+        self.on(Event::Line(text.into()));
     }
 
     /// Sends an [`Event::Warning`].
     fn warn(&self, text: &str) {
-        self.on(Event::Warning(text));
+        self.on(Event::Warning(text.into()));
     }
 
     /// Sends an [`Event::Doing`].
     fn doing(&self, text: &str) {
-        self.on(Event::Doing(text));
+        self.on(Event::Doing(text.into()));
     }
 }
 
@@ -94,5 +99,5 @@ pub trait Events: Send + Sync {
 pub struct Silent;
 
 impl Events for Silent {
-    fn on(&self, _: Event<'_>) {}
+    fn on(&self, _: Event) {}
 }

@@ -1,7 +1,9 @@
 //! Results of a model's measurements.
 
+use serde::Serialize;
+
 /// Results of the measurements that were made.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize)]
 pub struct Figures {
     /// Loss by position; every bucket uses the same documents if there are long ones.
     pub position: Option<fathom_eval::ByPosition>,

@@ -20,11 +20,11 @@ impl Plain {
 }
 
 impl Events for Plain {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         match event {
-            Event::Note(text) if self.is_new(text) => console::note(text),
-            Event::Line(text) => console::note(text),
-            Event::Warning(text) => console::warn(text),
+            Event::Note(text) if self.is_new(&text) => console::note(&text),
+            Event::Line(text) => console::note(&text),
+            Event::Warning(text) => console::warn(&text),
             _ => {}
         }
     }

@@ -33,21 +33,21 @@ impl Run {
 }
 
 impl Events for Run {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         match event {
-            Event::Line(text) => self.live().say(text),
+            Event::Line(text) => self.live().say(&text),
             Event::Warning(text) => self.live().say(&format!("warning: {text}")),
-            Event::Doing(text) => self.live().note(text),
-            Event::Progress { text, done, all } => self.live().progress(text, [done, all]),
-            Event::Stage { stage, settled } => self.live().begin(stage, settled),
+            Event::Doing(text) => self.live().note(&text),
+            Event::Progress { text, done, all } => self.live().progress(&text, [done, all]),
+            Event::Stage { stage, settings } => self.live().begin(&stage, &settings),
             Event::Step { step, of_stage, stage_steps, later_s } => {
-                self.live().step(step, of_stage, stage_steps, later_s)
+                self.live().step(&step, of_stage, stage_steps, later_s)
             }
             Event::Measured { when, figures, context_tokens } => {
-                let figures = in_a_line(figures, context_tokens);
+                let figures = in_a_line(&figures, context_tokens);
                 self.live().say(&format!("{}: {figures}", when.replace('_', " ")));
             }
-            Event::Lesson(lesson) => self.live().say(&painted(lesson, "the first lesson")),
+            Event::Lesson(lesson) => self.live().say(&painted(&lesson, "the first lesson")),
             Event::Trained => self.live().finish(),
             event => self.plain.on(event),
         }

@@ -46,9 +46,9 @@ impl Working {
 }
 
 impl Events for Working {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         match event {
-            Event::Doing(text) => *self.at.lock().unwrap_or_else(PoisonError::into_inner) = text.to_owned(),
+            Event::Doing(text) => *self.at.lock().unwrap_or_else(PoisonError::into_inner) = text,
             event => self.plain.on(event),
         }
     }

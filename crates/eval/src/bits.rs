@@ -12,6 +12,7 @@ use fathom_base::LanguageModel;
 use fathom_base::metrics::events::EvalBits;
 use fathom_text::Tokenizer;
 use flate2::{Compression, write::GzEncoder};
+use serde::Serialize;
 
 use crate::error::{Error, Result, losses};
 use crate::limits::Pace;
@@ -45,7 +46,7 @@ impl HeldOut {
 }
 
 /// Bits per byte, with the counts behind them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bits {
     /// Bits per byte of the model.
     pub bits_per_byte: f64,

@@ -8,13 +8,14 @@
 
 use fathom_base::LanguageModel;
 use fathom_base::metrics::events::EvalContext;
+use serde::Serialize;
 
 use crate::error::{Result, losses};
 use crate::limits::Pace;
 use crate::{Limits, Moment};
 
 /// The result, with the counts behind it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Worth {
     /// Full context of the last token, in tokens.
     pub full_tokens: usize,

@@ -11,6 +11,7 @@ use fathom_base::metrics::events;
 use fathom_base::{GenerateRequest, LanguageModel};
 use fathom_text::recall::{self, RecallGenerator};
 use fathom_text::{Rng, Tokenizer};
+use serde::Serialize;
 
 use crate::Moment;
 use crate::error::{Error, Result};
@@ -34,7 +35,7 @@ pub struct NeedleSpec {
 }
 
 /// The result for one length.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Length {
     /// Length of the whole prompt in tokens.
     pub tokens: usize,
@@ -52,7 +53,7 @@ impl Length {
 }
 
 /// The results; includes only lengths for which every depth was tried.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Needles {
     /// Depths, ascending.
     pub depths: Vec<f64>,

@@ -10,6 +10,7 @@
 
 use fathom_base::LanguageModel;
 use fathom_base::metrics::events::{EvalPosition, PositionBucket};
+use serde::Serialize;
 
 use crate::error::{Error, Result, losses};
 use crate::limits::Pace;
@@ -19,7 +20,7 @@ use crate::{Limits, Moment};
 const FIRST_BUCKET: usize = 256;
 
 /// Loss by position, with the counts behind it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ByPosition {
     /// Buckets in ascending order, without those that no document fills. Position 0 has no loss.
     pub buckets: Vec<PositionBucket>,

@@ -81,7 +81,9 @@ impl Curation {
             engine: order.engine.clone(),
             on_read: None,
             stop: Some(Arc::new(move |_: &str| stop.load(Ordering::Relaxed))),
-            progress: Some(Arc::new(move |progress: &Progress| reports.on(Event::Curating(progress)))),
+            progress: Some(Arc::new(move |progress: &Progress| {
+                reports.on(Event::Curating(progress.clone()))
+            })),
             say: Some(Arc::new(move |text: &str| said.line(text))),
             models: Some(Arc::new(Engines(events.clone()))),
         };

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use fathom_base::Service;
 use fathom_base::recipe::{Layers, Loaded};
+use fathom_base::{Administer, Service};
 use fathom_serve::{Keys, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
 use hosted::{Answers, Hosted, Watch};
 

@@ -76,7 +76,7 @@ pub fn run(job: &Job, spec: &CorpusSpec, stop: &Arc<AtomicBool>, events: &dyn Ev
             pass_on();
             if let Some(progress) = latest.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let (done, all) = (progress.parts_done as u64, progress.parts as u64);
-                events.on(Event::Progress { text: &words(&progress), done, all });
+                events.on(Event::Progress { text: words(&progress), done, all });
             }
         }
         running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -102,9 +102,9 @@ pub fn run(job: &Job, spec: &CorpusSpec, stop: &Arc<AtomicBool>, events: &dyn Ev
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Events for Lines {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         if let Event::Note(text) | Event::Warning(text) = event {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text);
         }
     }
 }

@@ -309,7 +309,7 @@ pub fn say(report: &Data, example: &events::Lesson, fresh: bool, events: &dyn Ev
     }
     report.damage.iter().for_each(|damage| events.line(&format!("  {damage}")));
     if fresh {
-        events.on(Heard::Lesson(example));
+        events.on(Heard::Lesson(Box::new(example.clone())));
     }
 }
 

@@ -116,7 +116,7 @@ fn made(
             }
             build(&spec, &mut |progress| {
                 let Progress { done_bytes: done, total_bytes: all, .. } = progress;
-                events.on(Heard::Progress { text: &words(progress), done, all });
+                events.on(Heard::Progress { text: words(progress), done, all });
             })?
         }
     };

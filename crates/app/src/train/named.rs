@@ -10,14 +10,14 @@ pub(super) struct PrefixedEvents<'a> {
 }
 
 impl Events for PrefixedEvents<'_> {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         let Some(name) = &self.name else { return self.events.on(event) };
         let named = |text: &str| format!("{name}: {text}");
         match event {
-            Event::Note(text) => self.events.note(&named(text)),
-            Event::Line(text) => self.events.line(&named(text)),
-            Event::Warning(text) => self.events.warn(&named(text)),
-            Event::Doing(text) => self.events.doing(&named(text)),
+            Event::Note(text) => self.events.note(&named(&text)),
+            Event::Line(text) => self.events.line(&named(&text)),
+            Event::Warning(text) => self.events.warn(&named(&text)),
+            Event::Doing(text) => self.events.doing(&named(&text)),
             other => self.events.on(other),
         }
     }

@@ -135,7 +135,11 @@ impl Watch<'_> {
         if let (Some(file), Some(bits)) = (self.board.as_mut(), &figures.bits) {
             file.bits(unix_s(), &bits.to_event(&format!("held-out, {name}"), &extent.moment))?;
         }
-        self.aside.events.on(Event::Measured { when: name, figures: &figures, context_tokens: context });
+        self.aside.events.on(Event::Measured {
+            when: name.to_string(),
+            figures: Box::new(figures),
+            context_tokens: context,
+        });
         Ok(Flow::Continue)
     }
 }
@@ -146,7 +150,9 @@ impl Hooks for Watch<'_> {
     }
 
     fn stage(&mut self, stage: &events::Stage, settled: &StageSettings) {
-        self.aside.events.on(Event::Stage { stage, settled });
+        self.aside
+            .events
+            .on(Event::Stage { stage: Box::new(stage.clone()), settings: Arc::new(settled.clone()) });
     }
 
     fn step(
@@ -169,7 +175,12 @@ impl Hooks for Watch<'_> {
                 own_s + turns.of_others(index, own_s + left_s)
             }
         };
-        self.aside.events.on(Event::Step { step, of_stage: stage_step, stage_steps, later_s });
+        self.aside.events.on(Event::Step {
+            step: Box::new(step.clone()),
+            of_stage: stage_step,
+            stage_steps,
+            later_s,
+        });
         match self.board.as_mut() {
             Some(file) => Ok(file.step(unix_s(), step)?),
             None => Ok(()),

@@ -44,15 +44,15 @@ impl Heard {
 }
 
 impl Events for Heard {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         let text = match event {
             Event::Note(text) => format!("note: {text}"),
             Event::Line(text) => format!("line: {text}"),
             Event::Warning(text) => format!("warning: {text}"),
             Event::Doing(text) => format!("doing: {text}"),
             Event::Progress { text, .. } => format!("progress: {text}"),
-            Event::Stage { stage, settled } => {
-                format!("stage: {} {}", stage.name, settled.plan.usage.peak_live)
+            Event::Stage { stage, settings } => {
+                format!("stage: {} {}", stage.name, settings.plan.usage.peak_live)
             }
             Event::Step { step, of_stage, .. } => format!("step: {of_stage} {}", step.loss),
             Event::Measured { when, .. } => format!("measured: {when}"),

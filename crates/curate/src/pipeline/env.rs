@@ -33,7 +33,7 @@ impl Rank {
 }
 
 /// Progress of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Progress {
     /// Name of the segment, which is that of its last stage.
     pub segment: String,

@@ -20,8 +20,7 @@ fn buckets_double_and_end_at_the_full_length() {
 #[test]
 fn a_bucket_is_the_mean_over_its_positions() {
     let documents = [vec![7; 2048], vec![7; 5000], vec![7; 600], vec![7; 255]];
-    let found =
-        loss_by_position(&position_is_loss(), documents.clone(), 2048, &Limits::default()).unwrap();
+    let found = loss_by_position(&position_is_loss(), documents.clone(), 2048, &Limits::default()).unwrap();
     assert_eq!((found.documents, found.too_short), (3, 1));
     let rows: Vec<_> = found.buckets.iter().map(|b| (b.from, b.to, b.loss, b.tokens)).collect();
     let expected = [
@@ -32,8 +31,8 @@ fn a_bucket_is_the_mean_over_its_positions() {
     ];
     assert_eq!(rows, expected);
 
-    let same = loss_by_position_same_documents(&position_is_loss(), documents, 2048, &Limits::default())
-        .unwrap();
+    let same =
+        loss_by_position_same_documents(&position_is_loss(), documents, 2048, &Limits::default()).unwrap();
     assert_eq!((same.documents, same.too_short), (2, 2));
     assert_eq!(same.buckets.iter().map(|b| b.tokens).collect::<Vec<_>>(), [510, 512, 1024, 2048]);
     assert_eq!((same.loss(256, 512), same.loss(0, 512)), (Some(383.5), None));

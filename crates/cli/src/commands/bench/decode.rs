@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use fathom_app::{Job, models};
-use fathom_base::{Flow, Generate, GenerateRequest};
+use fathom_base::{Flow, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_grad::{Params, Value};
 use fathom_model::{Init, LoadedModel, Model, ModelView, initialise};
@@ -57,7 +57,7 @@ fn measured(args: &Decode, job: &Job, scores: Option<Scores>, phase: Phase) -> R
     let (model, params) = model(job, &device, scores)?;
     let tokenizer = silent_tokenizer()?;
     let limits = Limits { context_tokens, ..Limits::default() };
-    let mut engine =
+    let engine =
         Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
     let mut random = Random::new(1);
     let ids: Vec<u32> = (0..args.prompt).map(|_| random.below(model.spec.vocab) as u32).collect();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use fathom_app::models;
-use fathom_base::{Flow, Generate, GenerateRequest};
+use fathom_base::{Flow, GenerateRequest};
 use fathom_engine::{Engine, Limits};
 use fathom_model::{
     FolderOptions, GenerationConfig, Init, LlamaSizes, Model, SaveOptions, Spec, initialise, save_hf,
@@ -137,7 +137,7 @@ fn first_token(args: &Load, folder: &Path) -> Result<[f64; 2]> {
         silent_tokenizer()?
     };
     let limits = Limits { context_tokens: PROMPT + 1, ..Limits::default() };
-    let mut engine = Engine::new(loaded.view(), &tokenizer, limits);
+    let engine = Engine::new(loaded.view(), &tokenizer, limits);
     let ids: Vec<u32> = (0..PROMPT).map(|at| (at * 7 % loaded.model.spec.vocab) as u32).collect();
     engine.generate(&GenerateRequest::greedy(ids, 1), &mut |_| Flow::Continue)?;
     Ok([load_s, started.elapsed().as_secs_f64()])

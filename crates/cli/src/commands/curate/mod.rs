@@ -144,9 +144,9 @@ struct Lines {
 }
 
 impl Events for Lines {
-    fn on(&self, event: Event<'_>) {
+    fn on(&self, event: Event) {
         match event {
-            Event::Curating(progress) => self.progress(progress),
+            Event::Curating(progress) => self.progress(&progress),
             Event::Line(text) => console::note(&format!("          {text}")),
             event => self.plain.on(event),
         }
