@@ -1,17 +1,20 @@
 //! Conversation with a model, turn by turn. Earlier turns are not processed again: they stay in the engine's pages.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::path::PathBuf;
-use std::rc::Rc;
+use std::path::{Path, PathBuf};
 
-use fathom_base::{Event, Flow, GenerateRequest, PartialSampling, Prompt, Sampling, Stop, Usage};
-use fathom_engine::{Engine, Limits, Scheduler};
+use fathom_base::{
+    Conversation, Describe, Event, Flow, GenerateRequest, PartialSampling, Prompt, Sampling, Stop, Tokenize,
+    Usage,
+};
 use fathom_serve::{ToolFormat, shown_marks};
-use fathom_text::chat::{Conversation, Message, Template};
+use fathom_tensor::DType;
+use serde_json::{Value, json};
 
-use crate::error::{Result, caught, refuse};
-use crate::models::{self, TextModel};
+use crate::error::{Result, in_full, refuse};
+use crate::events::Events;
+use crate::host::{Host, HostOptions};
+use crate::machine::Machine;
+use crate::models;
 
 /// Default number of context tokens, if the model supports as many.
 const CONTEXT: usize = 8192;
@@ -46,7 +49,7 @@ impl Settings {
 
 /// Input from a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum Input {
     /// A message to the model.
     Text(String),
     /// Restarts the conversation.
@@ -58,7 +61,7 @@ pub enum Said {
 /// A chat front end.
 pub trait Person {
     /// Returns the next input; `None` at the end.
-    fn next(&mut self) -> Option<Said>;
+    fn next(&mut self) -> Option<Input>;
 
     /// Receives the answer's text as it is generated.
     fn hear(&mut self, text: &str) -> Flow;
@@ -70,130 +73,131 @@ pub trait Person {
     fn refused(&mut self, message: &str);
 }
 
+/// Opens a model to talk to.
+///
+/// # Errors
+/// No model there; a reward model; an adapter of another base; an invalid chat template; out of memory.
+pub fn open(
+    (model, adapter): (&Path, Option<&Path>),
+    dtype: Option<DType>,
+    machine: &Machine,
+    settings: &Settings,
+    events: &dyn Events,
+) -> Result<Host> {
+    let own = fathom_model::open_config(&models::model_folder(model)?)?.0.max_positions.min(CONTEXT);
+    let options = HostOptions {
+        adapter: adapter.map(Path::to_path_buf),
+        dtype,
+        context_tokens: Some(settings.context_tokens.unwrap_or(own)),
+        draft_tokens: DRAFTS,
+        template: settings.template.clone(),
+        ..HostOptions::new(model, machine)
+    };
+    Host::open_writer(options, events)
+}
+
 /// Runs a conversation until the person has no more input.
 ///
 /// # Errors
-/// A model without a chat template, settings out of range, no memory for the context.
-pub fn chat(model: &TextModel, settings: &Settings, person: &mut dyn Person) -> Result<()> {
-    let TextModel { folder, tokenizer, loaded } = model;
-    models::check_writes(folder, &loaded.model.spec)?;
-    let template = match &settings.template {
-        Some(file) => Some(Template::from_file(file, tokenizer)?),
-        None => Template::from_dir(folder, tokenizer)?,
-    };
-    let Some(template) = template else {
+/// A model without a chat template; settings out of range.
+pub fn chat(host: &Host, settings: &Settings, person: &mut dyn Person) -> Result<()> {
+    let card = host.service().card();
+    if !card.converses {
         refuse!(
             "{} has no chat template (chat_template.jinja, or in tokenizer_config.json), so it continues text and does not converse; \
              ask fathom generate, or name a template (--chat-template FILE)",
-            folder.display()
+            host.facts().folder.display()
         );
-    };
-    let spec = &loaded.model.spec;
-    let context_tokens = settings.context_tokens.unwrap_or_else(|| spec.max_positions.min(CONTEXT));
-    let limits = Limits { context_tokens, draft_tokens: DRAFTS, ..Limits::default() };
-    caught(|| {
-        let engine = Engine::new(loaded.view(), tokenizer, limits);
-        let mut talk = Talk {
-            template: &template,
-            scheduler: Scheduler::new(&engine, engine.capacity(1, context_tokens)),
-            sampling: settings.sampling_of(fathom_model::open_config(folder)?.1.sampling()),
-            settings,
-            tokenizer,
-            context_tokens,
-            conversation: Conversation::default(),
-        };
-        talk.begin(settings.system.as_deref());
-        while let Some(said) = person.next() {
-            match said {
-                Said::Reset => talk.begin(settings.system.as_deref()),
-                Said::System(text) => talk.begin(Some(&text)),
-                Said::Text(text) => talk.turn(&text, person),
-            }
+    }
+    let sampling = settings.sampling_of(card.sampling);
+    let mut talk = Talk { host, settings, sampling, conversation: Conversation::default() };
+    talk.begin(settings.system.as_deref());
+    while let Some(input) = person.next() {
+        match input {
+            Input::Reset => talk.begin(settings.system.as_deref()),
+            Input::System(text) => talk.begin(Some(&text)),
+            Input::Text(text) => talk.turn(&text, person),
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
-struct Talk<'e> {
-    template: &'e Template,
-    scheduler: Scheduler<'e>,
-    settings: &'e Settings,
+struct Talk<'a> {
+    host: &'a Host,
+    settings: &'a Settings,
     sampling: Sampling,
-    tokenizer: &'e fathom_text::Tokenizer,
-    context_tokens: usize,
     conversation: Conversation,
+}
+
+fn message(role: &str, content: &str) -> Value {
+    json!({"role": role, "content": content})
 }
 
 impl Talk<'_> {
     fn begin(&mut self, system: Option<&str>) {
-        let first = system.filter(|text| !text.is_empty()).map(|text| Message::new("system", text));
-        self.conversation = Conversation { messages: first.into_iter().collect(), ..Conversation::default() };
+        let first = system.filter(|text| !text.is_empty()).map(|text| message("system", text));
+        let messages = first.into_iter().collect();
+        self.conversation = Conversation { messages, add_generation_prompt: true, ..Conversation::default() };
     }
 
     /// Runs a turn: the person's message and the model's answer.
     fn turn(&mut self, text: &str, person: &mut dyn Person) {
-        self.conversation.messages.push(Message::new("user", text));
+        self.conversation.messages.push(message("user", text));
         match self.answer(person) {
-            Ok(answer) => self.conversation.messages.push(Message::new("assistant", &answer)),
-            Err(message) => {
+            Ok(answer) => self.conversation.messages.push(message("assistant", &answer)),
+            Err(error) => {
                 self.conversation.messages.pop();
-                person.refused(&message);
+                person.refused(&in_full(&error));
             }
         }
     }
 
-    /// Returns the model's answer to the conversation, or a message about what is wrong.
-    fn answer(&mut self, person: &mut dyn Person) -> std::result::Result<String, String> {
-        let all = self.conversation.messages.len();
-        let prompt = self.template.render(&self.conversation, all, true)?.text;
-        let ids = self.tokenizer.encode_special(&prompt).map_err(|error| error.to_string())?;
-        let left = self.context_tokens.saturating_sub(ids.len());
+    /// Returns the model's answer to the conversation.
+    ///
+    /// # Errors
+    /// A conversation that the template refuses or that is too long; a model that fails.
+    fn answer(&mut self, person: &mut dyn Person) -> Result<String> {
+        let (service, prompt) = (self.host.service(), Prompt::Conversation(self.conversation.clone()));
+        let (ids, context_tokens) = (service.ids(&prompt)?, service.card().context_tokens);
+        let left = context_tokens.saturating_sub(ids.len());
         if left == 0 {
-            return Err(format!(
-                "the conversation has {} tokens, and the context {}; begin again (/reset), or raise --context",
-                ids.len(),
-                self.context_tokens
-            ));
+            refuse!(
+                "the conversation has {} tokens, and the context {context_tokens}; begin again (/reset), or raise --context",
+                ids.len()
+            );
         }
         let max_tokens = self.settings.max_tokens.unwrap_or(MAX_TOKENS).min(left);
         let sampling = Sampling { max_tokens, ..self.sampling.clone() };
-        let request = asking(ids, sampling);
-        let events: Rc<RefCell<VecDeque<Event>>> = Rc::default();
-        let inbox = events.clone();
-        let listener = Box::new(move |event| {
-            inbox.borrow_mut().push_back(event);
-            Flow::Continue
-        });
-        let id = self.scheduler.submit(request, listener).map_err(|error| error.to_string())?;
+        let request = GenerateRequest { ids: Some(ids), ..asking(prompt, sampling) };
+        let (ticket, events) = self.host.events(request)?;
         let (mut answer, mut why) = (String::new(), Stop::Receiver);
-        while self.scheduler.step() {
-            while let Some(event) = events.borrow_mut().pop_front() {
-                match event {
-                    Event::Piece { text, .. } => {
-                        answer.push_str(&text);
-                        if !text.is_empty() && person.hear(&text) == Flow::Stop {
-                            self.scheduler.cancel(id);
-                            person.heard(Stop::Receiver, &Usage::default());
-                            return Ok(answer);
-                        }
+        for event in events {
+            match event {
+                Event::Piece { text, .. } => {
+                    answer.push_str(&text);
+                    if !text.is_empty() && person.hear(&text) == Flow::Stop {
+                        drop(ticket);
+                        person.heard(Stop::Receiver, &Usage::default());
+                        return Ok(answer);
                     }
-                    Event::Ended { stop, .. } => why = stop,
-                    Event::Done(usage) => person.heard(why.clone(), &usage),
-                    Event::Failed(error) => return Err(error.to_string()),
-                    Event::Started { .. } => {}
                 }
+                Event::Ended { stop, .. } => why = stop,
+                Event::Done(usage) => {
+                    person.heard(why, &usage);
+                    return Ok(answer);
+                }
+                Event::Failed(error) => return Err(self.host.cause(error)),
+                Event::Started { .. } => {}
             }
         }
-        Ok(answer)
+        let what = "the model failed while it answered".into();
+        Err(self.host.cause(fathom_base::Error::Gone { what }))
     }
 }
 
 /// The request to the model, whose thoughts and calls keep their marks, also where these are special tokens.
-fn asking(ids: Vec<u32>, sampling: Sampling) -> GenerateRequest {
-    GenerateRequest {
-        shown: shown_marks(ToolFormat::Auto),
-        ..GenerateRequest::new(Prompt::Ids(ids), sampling)
-    }
+fn asking(prompt: Prompt, sampling: Sampling) -> GenerateRequest {
+    GenerateRequest { shown: shown_marks(ToolFormat::Auto), ..GenerateRequest::new(prompt, sampling) }
 }
 
 #[cfg(test)]
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn thoughts_and_calls_keep_their_marks() {
-        let shown = asking(vec![1], Sampling::default()).shown;
+        let shown = asking("a".into(), Sampling::default()).shown;
         for mark in
             ["<think>", "</think>", "[THINK]", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "<|python_tag|>"]
         {

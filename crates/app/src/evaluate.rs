@@ -7,19 +7,19 @@ use fathom_base::clock::{Clock, Deadline};
 use fathom_base::recipe::Layers;
 use fathom_base::{LanguageModel, human};
 use fathom_curate::{ReadOptions, altered, group_documents, store_prefix};
-use fathom_engine::{Engine, Limits as EngineLimits};
 use fathom_eval::{HeldOut, Limits, NeedleSpec, Needles, bits_per_byte, find_needles, loss_of_sequences};
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::{Stores, needs_corpus};
 
-use crate::error::{Context, Result, caught, refuse};
+use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::figures::Figures;
+use crate::host::{Host, HostOptions};
 use crate::library::resolve;
 use crate::machine::Machine;
 use crate::measure::{ANSWER_TOKENS, held_out, needle_filler, needle_lengths};
-use crate::models::{self, TextModel};
+use crate::models;
 
 /// Default limit on sequence length; a model's own context may be a million.
 const LONGEST: usize = 32 << 10;
@@ -68,20 +68,23 @@ pub struct Evaluated {
 /// # Errors
 /// No model there; nothing to measure on; lengths that the model does not support.
 pub fn evaluate(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Evaluated> {
-    let TextModel { folder, tokenizer, loaded } =
-        models::open_writer(&request.model, request.adapter.as_deref(), None, machine, events)?;
-    let (tokens, spec) = (request.tokens, &loaded.model.spec);
-    models::check_writes(&folder, spec)?;
-    caught(|| {
-        let trained_tokens = spec.max_positions;
-        let tokens = check_tokens(tokens.unwrap_or(trained_tokens.min(LONGEST)), spec.learned_positions)?;
-        let documents = documents(request, &folder, &tokenizer, tokens, events)?;
-        let context_tokens = request.tokens.unwrap_or(CONTEXT).min(tokens);
-        let limits = EngineLimits { context_tokens: tokens + ANSWER_TOKENS, ..EngineLimits::default() };
-        let engine = Engine::new(loaded.view(), &tokenizer, limits);
-        let figures = measure(request, &engine, &tokenizer, &documents, [tokens, context_tokens])?;
-        Ok(Evaluated { figures, context_tokens, trained_tokens })
-    })
+    let folder = models::model_folder(&request.model)?;
+    let spec = fathom_model::open_config(&folder)?.0;
+    let trained_tokens = spec.max_positions;
+    let tokens = request.tokens.unwrap_or(trained_tokens.min(LONGEST));
+    let tokens = check_tokens(tokens, spec.learned_positions)?;
+    let options = HostOptions {
+        adapter: request.adapter.clone(),
+        sequences: request.needle_trials.min(1),
+        context_tokens: Some(tokens + ANSWER_TOKENS),
+        ..HostOptions::new(&request.model, machine)
+    };
+    let host = Host::open_writer(options, events)?;
+    let tokenizer = &host.facts().tokenizer;
+    let documents = documents(request, &folder, tokenizer, tokens, events)?;
+    let context_tokens = request.tokens.unwrap_or(CONTEXT).min(tokens);
+    let figures = measure(request, &host, tokenizer, &documents, [tokens, context_tokens])?;
+    Ok(Evaluated { figures, context_tokens, trained_tokens })
 }
 
 /// Returns the length after checking it against the limits and the number of learned positions.

@@ -19,6 +19,8 @@ use crate::figures::Figures;
 
 /// Tokens reserved for the answer after a prompt.
 pub const ANSWER_TOKENS: usize = 64;
+/// Tokens of a chunk of a prompt.
+const CHUNK_TOKENS: usize = 1024;
 /// Length of the shortest needle prompt, in tokens.
 const SHORTEST_NEEDLE: usize = 256;
 /// Number of texts that needles are hidden in.
@@ -32,6 +34,14 @@ pub struct Subject<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Stores with the held-out documents.
     pub stores: &'a Stores,
+}
+
+impl Subject<'_> {
+    /// An engine over the model for texts of up to this many tokens.
+    pub(crate) fn engine(&self, context_tokens: usize, chunk_tokens: usize) -> Engine<'_> {
+        let limits = EngineLimits { context_tokens, chunk_tokens, ..EngineLimits::default() };
+        Engine::new(self.of, self.tokenizer, limits)
+    }
 }
 
 /// Extent of a measurement.
@@ -65,13 +75,7 @@ pub fn measure(
     extent: &Extent,
     metrics: &mut MetricsWriter,
 ) -> Result<Figures> {
-    let ModelView { device, model, params } = subject.of;
-    let limits = EngineLimits {
-        context_tokens: extent.tokens + ANSWER_TOKENS,
-        chunk_tokens: 1024,
-        ..EngineLimits::default()
-    };
-    let engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
+    let engine = subject.engine(extent.tokens + ANSWER_TOKENS, CHUNK_TOKENS);
     let mut documents = real_ids(subject)?;
     documents.sort_by_key(|ids| std::cmp::Reverse(ids.len()));
     // A share of the time left; time that a part does not use goes to the parts after it.
@@ -164,13 +168,7 @@ pub fn some_bits(subject: &Subject<'_>, [tokens, context]: [usize; 2]) -> Result
     if documents.is_empty() {
         return Ok(None);
     }
-    let ModelView { device, model, params } = subject.of;
-    let limits = EngineLimits {
-        context_tokens: context + ANSWER_TOKENS,
-        chunk_tokens: 1024,
-        ..EngineLimits::default()
-    };
-    let engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
+    let engine = subject.engine(context + ANSWER_TOKENS, CHUNK_TOKENS);
     let mut left = tokens as u64;
     let some = mixed(&documents, subject.tokenizer).take_while(|document| {
         let more = left > 0;

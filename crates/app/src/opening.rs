@@ -4,8 +4,6 @@
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::events::Sample;
 use fathom_base::{GenerateRequest, Prompt, Sampling};
-use fathom_engine::{Engine, Limits};
-use fathom_model::ModelView;
 use fathom_text::Tokenizer;
 
 use crate::error::Result;
@@ -36,11 +34,9 @@ const LEAST: usize = 12;
 /// # Errors
 /// Stores that cannot be read; a model that computes NaN or infinity.
 pub fn sample(subject: &Subject<'_>, step: u64, by: Option<&Deadline>) -> Result<Option<Sample>> {
-    let ModelView { device, model, params } = subject.of;
     let documents = real_ids(subject)?;
     let openings = openings(fathom_eval::mixed(&documents).into_iter().take(DOCUMENTS), subject.tokenizer);
-    let limits = Limits { context_tokens: 256, chunk_tokens: 256, ..Limits::default() };
-    let engine = Engine::new(ModelView { device, model, params }, subject.tokenizer, limits);
+    let engine = subject.engine(256, 256);
     let mut best: Option<(f64, Sample)> = None;
     for round in openings.chunks(TOGETHER) {
         let is_late = by.is_some_and(|by| by.left_s() <= 0.0);

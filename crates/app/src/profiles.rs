@@ -8,15 +8,15 @@ use fathom_tensor::{Fabric, Hardware, Line, Profile, Rates, Sheet, gpu, host_sha
 use fathom_train::recipe::Machine;
 
 use crate::error::{Context, Result, refuse};
-use crate::host;
+use crate::resources;
 
 /// Returns the profile of a recipe's machine.
 ///
 /// # Errors
 /// An unknown name, or an invalid profile file.
 pub fn of(machine: &Machine) -> Result<Profile> {
-    let isa = Isa::select(host::isa_mask()?);
-    named(&machine.profile, host::threads(machine.threads)?, isa)
+    let isa = Isa::select(resources::isa_mask()?);
+    named(&machine.profile, resources::threads(machine.threads)?, isa)
 }
 
 /// Resolves `cpu`, the name of a graphics processor, or a file; `threads` and `isa` apply to `cpu`.

@@ -7,7 +7,7 @@ mod responses;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use fathom_engine::{Engine, Limits};
+use fathom_base::{LanguageModel, Numbers};
 use fathom_model::Spec;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
@@ -15,10 +15,11 @@ use fathom_text::lessons::{Answers, Judge, Lesson, Lessons, Rows, Teaching};
 use fathom_train::recipe::Precision;
 use serde_json::{Map, Value, json};
 
-use crate::error::{Context, Result, caught, refuse};
+use crate::error::{Context, Result, refuse};
 use crate::events::Events;
+use crate::host::{Host, HostFacts, HostOptions};
 use crate::machine::Machine;
-use crate::models::{self, TextModel};
+use crate::models;
 use crate::text::reference;
 use responses::Asks;
 pub use responses::Likelihood;
@@ -50,69 +51,69 @@ pub struct Request {
 /// No model there; a row that cannot be read, or is too long for the model.
 pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Result<usize> {
     let dtype = models::precision(request.precision);
-    let TextModel { folder, tokenizer, loaded } =
-        models::open_with(&request.model, request.adapter.as_deref(), Some(dtype), machine, events)?;
-    caught(|| {
-        let spec = &loaded.model.spec;
-        if let Some(adapter) = request.adapter.as_ref().filter(|_| spec.scores == 0) {
+    let options = HostOptions {
+        adapter: request.adapter.clone(),
+        dtype: Some(dtype),
+        sequences: 0,
+        context_tokens: Some(usize::MAX >> 1),
+        ..HostOptions::new(&request.model, machine)
+    };
+    let host = Host::open(options, events)?;
+    let HostFacts { folder, tokenizer, spec } = host.facts();
+    if let Some(adapter) = request.adapter.as_ref().filter(|_| spec.scores == 0) {
+        refuse!(
+            "{} is no reward model; what a run takes as its reference is a model in one folder: merge the adapter first (fathom export)",
+            adapter.display()
+        );
+    }
+    let template = Template::from_dir(folder, tokenizer)?;
+    if !request.labels.is_empty() && request.labels.len() != spec.scores {
+        refuse!(
+            "--labels names {} scores, and {} has {}",
+            request.labels.len(),
+            folder.display(),
+            spec.scores
+        );
+    }
+    let single = request.best.is_some() || !request.labels.is_empty();
+    let judge = if single { Judge::None } else { Judge::Pairs };
+    let answers = Answers { judge, whole: true, ..Answers::default() };
+    let teaching = Teaching { max_tokens: usize::MAX, answers, ..Teaching::default() };
+    check_best(request.best, spec, folder)?;
+    if let Some((which, deviation)) = request.responses {
+        let asks = Asks { which, names: &request.labels, deviation };
+        asks.check(spec.scores)?;
+        return of_responses(request, &asks, (&host, tokenizer, template.as_ref()));
+    }
+    let model = match request.best {
+        Some((k, temperature)) => reference::named(&reference::hash_of_best(folder, k, temperature)?),
+        None => reference::named(&reference::hash(folder)?),
+    };
+    let (mut out, mut rows) = (created(request)?, 0);
+    let read = Lessons::new(vec![request.data.clone()], (tokenizer, template.as_ref()), &teaching);
+    for (row, documents) in Rows::open(&request.data)?.zip(read) {
+        let (Value::Object(mut row), documents) = (row?, documents?) else { continue };
+        if row.contains_key("text") && !single {
             refuse!(
-                "{} is no reward model; what a run takes as its reference is a model in one folder: merge the adapter first (fathom export)",
-                adapter.display()
+                "{}: a `text` is compared with the next row's, and has no place for two",
+                request.data.display()
             );
         }
-        let template = Template::from_dir(&folder, &tokenizer)?;
-        if !request.labels.is_empty() && request.labels.len() != spec.scores {
-            refuse!(
-                "--labels names {} scores, and {} has {}",
-                request.labels.len(),
-                folder.display(),
-                spec.scores
-            );
-        }
-        let single = request.best.is_some() || !request.labels.is_empty();
-        let judge = if single { Judge::None } else { Judge::Pairs };
-        let answers = Answers { judge, whole: true, ..Answers::default() };
-        let teaching = Teaching { max_tokens: usize::MAX, answers, ..Teaching::default() };
-        let engine = {
-            let limits = Limits { context_tokens: usize::MAX >> 1, chunk_tokens: 1024, ..Limits::default() };
-            Engine::new(loaded.view(), &tokenizer, limits)
+        let (key, said) = match (request.best, spec.scores) {
+            (Some(how), _) => ("teacher", best(&host, &documents, how, &model)?),
+            (None, 0) => ("reference", likely(&host, &documents, &model)?),
+            _ => ("rewards", rewards(&host, &documents)?),
         };
-        check_best(request.best, spec, &folder)?;
-        if let Some((which, deviation)) = request.responses {
-            let asks = Asks { which, names: &request.labels, deviation };
-            asks.check(spec.scores)?;
-            return of_responses(request, &asks, (&engine, &tokenizer, template.as_ref()));
+        match request.labels.as_slice() {
+            [] => drop(row.insert(key.into(), said)),
+            names => label(&mut row, names, &said)
+                .with_context(|| format!("{}: row {}", request.data.display(), rows + 1))?,
         }
-        let model = match request.best {
-            Some((k, temperature)) => reference::named(&reference::hash_of_best(&folder, k, temperature)?),
-            None => reference::named(&reference::hash(&folder)?),
-        };
-        let (mut out, mut rows) = (created(request)?, 0);
-        let read = Lessons::new(vec![request.data.clone()], (&tokenizer, template.as_ref()), &teaching);
-        for (row, documents) in Rows::open(&request.data)?.zip(read) {
-            let (Value::Object(mut row), documents) = (row?, documents?) else { continue };
-            if row.contains_key("text") && !single {
-                refuse!(
-                    "{}: a `text` is compared with the next row's, and has no place for two",
-                    request.data.display()
-                );
-            }
-            let (key, said) = match (request.best, spec.scores) {
-                (Some(how), _) => ("teacher", best(&engine, &documents, how, &model)?),
-                (None, 0) => ("reference", likely(&engine, &documents, &model)?),
-                _ => ("rewards", rewards(&engine, &documents)?),
-            };
-            match request.labels.as_slice() {
-                [] => drop(row.insert(key.into(), said)),
-                names => label(&mut row, names, &said)
-                    .with_context(|| format!("{}: row {}", request.data.display(), rows + 1))?,
-            }
-            write(&mut out, &row).with_context(|| format!("cannot write {}", request.out.display()))?;
-            rows += 1;
-        }
-        out.flush()?;
-        Ok(rows)
-    })
+        write(&mut out, &row).with_context(|| format!("cannot write {}", request.out.display()))?;
+        rows += 1;
+    }
+    out.flush()?;
+    Ok(rows)
 }
 
 /// Refuses a number of top tokens or a temperature that the model does not support.
@@ -141,7 +142,7 @@ fn created(request: &Request) -> Result<BufWriter<std::fs::File>> {
 fn of_responses(
     request: &Request,
     asks: &Asks<'_>,
-    (engine, tokenizer, template): (&Engine<'_>, &Tokenizer, Option<&Template>),
+    (model, tokenizer, template): (&dyn LanguageModel, &Tokenizer, Option<&Template>),
 ) -> Result<usize> {
     let (mut out, mut count) = (created(request)?, 0);
     let mut rows = Rows::open(&request.data)?;
@@ -149,7 +150,7 @@ fn of_responses(
         let Value::Object(mut row) = row? else {
             refuse!("{}:{}: is no JSON object with named fields", request.data.display(), rows.line());
         };
-        if let Err(why) = asks.write(engine, (tokenizer, template), &mut row) {
+        if let Err(why) = asks.write(model, (tokenizer, template), &mut row) {
             refuse!("{}:{}: {why}", request.data.display(), rows.line());
         }
         write(&mut out, &row).with_context(|| format!("cannot write {}", request.out.display()))?;
@@ -174,36 +175,38 @@ fn write(out: &mut dyn Write, row: &Map<String, Value>) -> std::io::Result<()> {
     writeln!(out, "{}", serde_json::to_string(row)?)
 }
 
-/// Returns the log-probability of each token of the answers; 0 for the first token of a text, which has none.
-fn likely(engine: &Engine<'_>, documents: &[Lesson], model: &str) -> Result<Value> {
+/// Computes numbers of the texts of documents.
+fn looked(model: &dyn LanguageModel, documents: &[Lesson], at: Numbers) -> Result<Vec<Vec<f32>>> {
     let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
-    let losses = engine.losses_of(&ids).map_err(fathom_base::Error::from)?;
-    let logps = losses
-        .iter()
-        .map(|losses| [0.0].into_iter().chain(losses.iter().map(|loss| -loss)).collect::<Vec<f32>>());
-    Ok(json!({"model": model, "logps": logps.collect::<Vec<_>>()}))
+    Ok(model.look(&ids, at)?)
+}
+
+/// Returns the log-probability of each token of the answers; 0 for the first token of a text, which has none.
+fn likely(model: &dyn LanguageModel, documents: &[Lesson], name: &str) -> Result<Value> {
+    let rows = looked(model, documents, Numbers::Logprobs)?;
+    let logps =
+        rows.iter().map(|row| [0.0].into_iter().chain(row.iter().step_by(2).copied()).collect::<Vec<f32>>());
+    Ok(json!({"model": name, "logps": logps.collect::<Vec<_>>()}))
 }
 
 /// Returns the top tokens at each position of a training row; none for the first position.
 fn best(
-    engine: &Engine<'_>,
+    model: &dyn LanguageModel,
     documents: &[Lesson],
     (k, temperature): (usize, f64),
-    model: &str,
+    name: &str,
 ) -> Result<Value> {
-    let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
-    let found = engine.best_of(&ids, k, temperature).map_err(fathom_base::Error::from)?.concat();
+    let found = looked(model, documents, Numbers::Top { k, temperature })?.concat();
     let column = |odd: usize| -> Vec<Vec<f32>> {
         let of = |token: &[f32]| token.iter().skip(odd).step_by(2).copied().collect();
         std::iter::once(Vec::new()).chain(found.chunks(2 * k).skip(1).map(of)).collect()
     };
     let ids: Vec<Vec<u32>> =
         column(0).into_iter().map(|ids| ids.into_iter().map(|id| id as u32).collect()).collect();
-    Ok(json!({"model": model, "ids": ids, "logps": column(1)}))
+    Ok(json!({"model": name, "ids": ids, "logps": column(1)}))
 }
 
 /// Returns the scores at the last token of each answer.
-fn rewards(engine: &Engine<'_>, documents: &[Lesson]) -> Result<Value> {
-    let ids: Vec<Vec<u32>> = documents.iter().map(|document| document.ids.clone()).collect();
-    Ok(json!(engine.scores_of(&ids).map_err(fathom_base::Error::from)?))
+fn rewards(model: &dyn LanguageModel, documents: &[Lesson]) -> Result<Value> {
+    Ok(json!(looked(model, documents, Numbers::Scores)?))
 }

@@ -140,6 +140,12 @@ pub enum Error {
         /// The missing object.
         what: String,
     },
+    /// The model behind a request has stopped, and no further request will be answered.
+    #[error("{what}")]
+    Gone {
+        /// What has stopped.
+        what: String,
+    },
     /// Error of an implementation of a product's trait, such as [`crate::LanguageModel`].
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),

@@ -137,6 +137,7 @@ impl Fault {
         match error {
             Error::Busy { what, retry_after_s } => Some(Fault::busy(what, *retry_after_s)),
             Error::Unmet { what } => Some(Fault::bad(what)),
+            Error::Gone { what } => Some(Fault::ours(what)),
             Error::Missing { what } => {
                 let param = Some("model".to_string());
                 Some(Fault { code: Some("model_not_found"), param, ..Fault::missing(what) })

@@ -5,8 +5,8 @@ use fathom_train::{Draft, Workload};
 
 use crate::budgets::{budgets, sharing};
 use crate::error::{Result, caught};
-use crate::host;
 use crate::job::Job;
+use crate::resources;
 
 /// Activations of a stage.
 pub struct Activations {
@@ -31,7 +31,8 @@ pub fn activations(job: &Job) -> Result<Vec<Activations>> {
 
 fn of_stage(job: &Job, index: usize) -> Result<Activations> {
     let (profile, recipe) = (&job.machine.profile()?, job.recipe());
-    let budgets = budgets(recipe, profile, host::default_budget(), sharing(recipe, profile, job.world()));
+    let budgets =
+        budgets(recipe, profile, resources::default_budget(), sharing(recipe, profile, job.world()));
     let draft = Draft { profile, spec: &job.specs[index], recipe: recipe.clone(), index, budgets, rank: 0 };
     let work = Workload { how: draft.settle()?.how, ..draft.workload()? };
     let grid = work.how.ranks.grid;

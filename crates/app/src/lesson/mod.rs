@@ -17,20 +17,18 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::clock::Deadline;
 use fathom_base::metrics::{Event, MetricsWriter, events as ev, read_events};
-use fathom_base::{GenerateRequest, human};
+use fathom_base::{Conversation, GenerateRequest, LanguageModel, Numbers, Tokenize, human};
 use fathom_curate::{default_roots, held_out_documents, store_prefix};
-use fathom_engine::{Engine, Limits};
-use fathom_text::chat::Template;
 use fathom_text::store::Store;
 use fathom_train::Outcome;
-use serde_json::{Map, json};
+use serde_json::json;
 
 use crate::error::{Context, Result};
 use crate::events::{Events, Silent};
 use crate::export::{Conversion, export};
+use crate::host::{Host, HostOptions};
 use crate::job::Job;
 use crate::library::{layers, load};
-use crate::models::{self, TextModel};
 use crate::train::{Order, Report, train};
 use crate::{adapters, report};
 use pairs::{Pair, Pairs};
@@ -206,46 +204,42 @@ fn look(
     folder: &Path,
     events: &dyn Events,
 ) -> Result<Seen> {
-    let ready = models::open_writer(&job.model(), adapter, None, &job.machine, &Silent)?;
-    let TextModel { tokenizer, loaded, .. } = &ready;
+    let options = HostOptions {
+        adapter: adapter.map(Path::to_path_buf),
+        sequences: ANSWERED,
+        context_tokens: Some(1024),
+        chunk_tokens: 512,
+        template: Some(folder.join("chat_template.jinja")),
+        ..HostOptions::new(job.model(), &job.machine)
+    };
+    let host = Host::open_writer(options, &Silent)?;
     events.doing("asking it about functions of other crates");
-    crate::error::caught(|| {
-        let limits = Limits { context_tokens: 1024, chunk_tokens: 512, ..Limits::default() };
-        let engine = Engine::new(loaded.view(), tokenizer, limits);
-        let template = Template::from_file(&folder.join("chat_template.jinja"), tokenizer)?;
-        let mut asked = Vec::new();
-        for pair in held_out.iter().take(ANSWERED) {
-            let message = json!({"role": "user", "content": pair.question()});
-            let rendered = template.render_with(&[&message], &[], true, &Map::new());
-            asked.push(rendered.map_err(fathom_base::Error::product)?.text);
+    let (service, mut answers) = (host.service(), Vec::new());
+    let question = |pair: &Pair| Conversation {
+        messages: vec![json!({"role": "user", "content": pair.question()})],
+        add_generation_prompt: true,
+        ..Conversation::default()
+    };
+    let asked: Vec<Conversation> = held_out.iter().take(ANSWERED).map(question).collect();
+    let request = |talk: &Conversation| GenerateRequest::greedy(talk.clone(), ANSWER_TOKENS);
+    let said = host.generate_all(asked.iter().map(request).collect())?;
+    for (talk, answer) in asked.iter().zip(said.into_iter().flatten()) {
+        answers.push((service.render(talk)?, answer.text));
+    }
+    let store = Store::open(store_prefix(&job.data()))?;
+    let (mut nats, mut bytes) = (0.0, 0);
+    for doc in
+        held_out_documents(&store, fathom_train::held_out(job.recipe(), &[&store])?)?.into_iter().take(TEXTS)
+    {
+        let mut ids = store.doc(doc)?;
+        ids.truncate(TEXT_TOKENS);
+        if ids.len() > 1 {
+            let rows = host.look(std::slice::from_ref(&ids), Numbers::Logprobs)?.concat();
+            nats -= rows.iter().step_by(2).map(|logprob| f64::from(*logprob)).sum::<f64>();
+            bytes += service.decode(&ids[1..])?.len();
         }
-        let prompts =
-            asked.iter().map(|text| Ok(tokenizer.encode_special(text)?)).collect::<Result<Vec<_>>>()?;
-        let request = |ids: &Vec<u32>| GenerateRequest::greedy(ids.clone(), ANSWER_TOKENS);
-        let said =
-            engine.generate_all(prompts.iter().map(request).collect()).map_err(fathom_base::Error::from)?;
-        let answers = asked.into_iter().zip(said.into_iter().flatten().map(|answer| answer.text)).collect();
-        let store = Store::open(store_prefix(&job.data()))?;
-        let (mut nats, mut bytes) = (0.0, 0);
-        for doc in held_out_documents(&store, fathom_train::held_out(job.recipe(), &[&store])?)?
-            .into_iter()
-            .take(TEXTS)
-        {
-            let mut ids = store.doc(doc)?;
-            ids.truncate(TEXT_TOKENS);
-            if ids.len() > 1 {
-                nats += engine
-                    .losses_of(std::slice::from_ref(&ids))
-                    .map_err(fathom_base::Error::from)?
-                    .concat()
-                    .iter()
-                    .map(|loss| f64::from(*loss))
-                    .sum::<f64>();
-                bytes += tokenizer.decode(&ids[1..]).len();
-            }
-        }
-        Ok(Seen { bits_per_byte: nats / std::f64::consts::LN_2 / bytes.max(1) as f64, answers })
-    })
+    }
+    Ok(Seen { bits_per_byte: nats / std::f64::consts::LN_2 / bytes.max(1) as f64, answers })
 }
 
 /// Exports the model with the adapter merged.

@@ -11,7 +11,7 @@ use fathom_train::recipe::{Machine as Asked, MachineKind};
 
 use crate::error::Result;
 use crate::events::Events;
-use crate::host;
+use crate::resources;
 
 /// A machine that a job runs on. The hardware is probed once; later questions about a GPU get the first answer.
 pub struct Machine {
@@ -28,12 +28,18 @@ impl Machine {
     /// Makes the machine that a recipe asks for.
     pub fn new(asked: Asked, events: &dyn Events) -> Machine {
         if Memory::read().is_none() && asked.memory_bytes.is_none() {
-            let taken = human::bytes(host::UNKNOWN_MEMORY);
+            let taken = human::bytes(resources::UNKNOWN_MEMORY);
             events.warn(&format!(
                 "this system does not say how much memory it has; {taken} are taken for it (machine.memory_bytes)"
             ));
         }
         Machine { asked, found: OnceLock::new(), free_bytes: Mutex::default() }
+    }
+
+    /// The same machine for another thread; what has been probed is not probed again.
+    pub fn again(&self) -> Machine {
+        let free_bytes = self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Machine { asked: self.asked.clone(), found: self.found.clone(), free_bytes: Mutex::new(free_bytes) }
     }
 
     /// Makes the machine of a request without a recipe.

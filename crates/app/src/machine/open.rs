@@ -11,7 +11,7 @@ use fathom_train::recipe::MachineKind;
 use super::found::Machine;
 use crate::error::{Context, Result, refuse};
 use crate::place::Place;
-use crate::{host, profiles};
+use crate::{profiles, resources};
 
 /// A GPU opened for one rank.
 pub struct Opened {
@@ -40,8 +40,8 @@ impl Machine {
     /// A machine profile that cannot be read, or an invalid environment variable.
     pub fn cpu(&self) -> Result<Device> {
         let rates = profiles::cpu_rates(&self.asked, 1)?;
-        let threads = host::threads(self.asked.threads)?;
-        let cpu = Cpu::new(threads, host::isa_mask()?).with_rates(rates);
+        let threads = resources::threads(self.asked.threads)?;
+        let cpu = Cpu::new(threads, resources::isa_mask()?).with_rates(rates);
         Ok(Device::new(Arc::new(cpu), self.host_budget()))
     }
 
@@ -53,9 +53,9 @@ impl Machine {
         if let Some(opened) = self.gpu(place)? {
             return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
         }
-        let cores = (host::threads(self.asked.threads)? / place.cores).max(1);
+        let cores = (resources::threads(self.asked.threads)? / place.cores).max(1);
         let rates = profiles::cpu_rates(&self.asked, place.cores)?;
-        let cpu = Cpu::new(cores, host::isa_mask()?).with_rates(rates);
+        let cpu = Cpu::new(cores, resources::isa_mask()?).with_rates(rates);
         Ok(Device::on_mesh(Arc::new(cpu), self.host_budget() / place.host as u64, mesh))
     }
 
@@ -96,7 +96,7 @@ impl Machine {
         let opened =
             if place.ranks == 1 { Cuda::open_alone(found, device) } else { Cuda::open(found, device) };
         let cuda = opened.context("the CUDA machine; `--machine cpu` does without it")?;
-        let host = self.asked.host_bytes.unwrap_or_else(host::default_budget) / place.host as u64;
+        let host = self.asked.host_bytes.unwrap_or_else(resources::default_budget) / place.host as u64;
         let cuda = cuda.with_graphs(self.asked.graphs).with_host(host);
         let free = self.free_at_first(device, cuda.driver().memory()?.0);
         // Ranks on one device share the bytes that were free before the first of them used any.
@@ -108,6 +108,6 @@ impl Machine {
     }
 
     fn host_budget(&self) -> u64 {
-        self.asked.memory_bytes.unwrap_or_else(host::default_budget)
+        self.asked.memory_bytes.unwrap_or_else(resources::default_budget)
     }
 }

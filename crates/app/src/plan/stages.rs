@@ -16,9 +16,9 @@ use fathom_train::{
 use crate::budgets::{budgets, sharing};
 use crate::error::{Result, caught};
 use crate::events::Events;
-use crate::host;
 use crate::job::Job;
 use crate::judges::Judges;
+use crate::resources;
 use crate::text::tokenizer;
 use crate::writer::writer;
 
@@ -79,7 +79,7 @@ pub fn plan(job: &Job, ranks: Option<usize>) -> Result<Plans<'_>> {
         let profile = job.machine.profile_of_rank(ranks)?;
         let sharing = sharing(job.recipe(), &profile, ranks);
         // Uses all memory, not the memory that is free now, so that plans are reproducible.
-        let budgets = budgets(job.recipe(), &profile, host::whole_budget(), sharing);
+        let budgets = budgets(job.recipe(), &profile, resources::whole_budget(), sharing);
         check_places(job.recipe(), &job.specs, &profile)?;
         Ok(Plans { job, profile, budgets })
     };

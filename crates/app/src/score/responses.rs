@@ -3,8 +3,7 @@
 
 use std::f64::consts::TAU;
 
-use fathom_base::choice;
-use fathom_engine::Engine;
+use fathom_base::{LanguageModel, Numbers, choice};
 use fathom_text::Tokenizer;
 use fathom_text::chat::Template;
 use fathom_text::lessons::{Lesson, Reads, responses};
@@ -76,7 +75,7 @@ impl Asks<'_> {
     /// A message about what the row lacks.
     pub fn write(
         &self,
-        engine: &Engine<'_>,
+        model: &dyn LanguageModel,
         (tokenizer, template): (&Tokenizer, Option<&Template>),
         row: &mut Map<String, Value>,
     ) -> std::result::Result<(), String> {
@@ -91,12 +90,12 @@ impl Asks<'_> {
             let Some(label) = row.get("label").and_then(Value::as_str) else {
                 return Err("has no `label`, as helpfulness:4,verbosity:1".into());
             };
-            let scores = engine.scores_of(&ids).map_err(|error| error.to_string())?;
+            let scores = model.look(&ids, Numbers::Scores).map_err(|error| error.to_string())?;
             let of = |scores: &Vec<f32>| density(label, (self.names, scores), self.deviation);
             scores.iter().map(of).collect::<std::result::Result<_, _>>()?
         } else {
-            let losses = engine.losses_of(&ids).map_err(|error| error.to_string())?;
-            documents.iter().zip(&losses).map(|(document, losses)| likelihood(document, losses)).collect()
+            let rows = model.look(&ids, Numbers::Logprobs).map_err(|error| error.to_string())?;
+            documents.iter().zip(&rows).map(|(document, row)| likelihood(document, row)).collect()
         };
         let list = row.get_mut("responses").and_then(Value::as_array_mut);
         for (response, found) in list.into_iter().flatten().zip(found) {
@@ -106,10 +105,11 @@ impl Asks<'_> {
     }
 }
 
-/// Returns the sum of the log-probabilities of a row's target tokens, given the losses of all tokens but the first.
-fn likelihood(document: &Lesson, losses: &[f32]) -> f64 {
-    let learned = document.weights.iter().skip(1).zip(losses).filter(|(weight, _)| **weight > 0.0);
-    learned.map(|(_, loss)| -f64::from(*loss)).sum()
+/// Returns the sum of the log-probabilities of a row's target tokens ([`Numbers::Logprobs`]).
+fn likelihood(document: &Lesson, row: &[f32]) -> f64 {
+    let logprobs = row.iter().step_by(2);
+    let learned = document.weights.iter().skip(1).zip(logprobs).filter(|(weight, _)| **weight > 0.0);
+    learned.map(|(_, logprob)| f64::from(*logprob)).sum()
 }
 
 /// Returns the log-density of a label's ratings around a reward model's scores: normal distributions with one standard
@@ -163,6 +163,6 @@ mod tests {
     #[test]
     fn an_answer_is_as_likely_as_its_tokens() {
         let lesson = Lesson { ids: vec![1, 2, 3, 4], weights: vec![1.0, 0.0, 1.0, 1.0], ..Lesson::default() };
-        assert_eq!(likelihood(&lesson, &[0.5, 1.0, 0.25]), -1.25);
+        assert_eq!(likelihood(&lesson, &[-0.5, 0.0, -1.0, 1.0, -0.25, 0.0]), -1.25);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use fathom_base::{ModelCard, human};
 use fathom_engine::{Bounds, Capacity, Facts, Limits, Structures, TextEncoder, service};
@@ -11,11 +10,12 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
 use super::fingerprint;
-use super::hosted::{Started, Watch, answer, fits_next_to_served, pad_token};
+use super::hosted::{Watch, answer, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{Sizes, imagined};
 use crate::error::{Result, caught, refuse};
 use crate::events::Silent;
+use crate::host::{Opening, pad_token};
 use crate::{exported, models};
 
 /// Opens an encoder on a device; on a device without data, plans it.
@@ -89,7 +89,7 @@ pub(super) fn run(
     name: &str,
     path: &Path,
     order: &Order,
-    (send, watch): (&Sender<Started>, &Watch),
+    (opening, watch): (&Opening<Sizes>, &Watch),
 ) -> Result<()> {
     check(name, order)?;
     let folder = models::model_folder(path)?;
@@ -101,7 +101,7 @@ pub(super) fn run(
     fits_next_to_served(name, &sizes, order)?;
     let encoder = open(&device, (&folder, dtype), &tokenizer, order)?;
     let (handle, commands) = service(facts(name, &folder, (&encoder, dtype), &tokenizer, order)?);
-    if send.send(Ok((handle, sizes))).is_err() {
+    if !opening.ready(handle, sizes) {
         return Ok(());
     }
     let serve = || {

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{Administer, Service};
 use fathom_serve::{Keys, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
-use hosted::{Answers, Hosted, Watch};
+use hosted::{Serving, Watch};
 
 use crate::adapters::held_otherwise;
 use crate::error::{Result, refuse};
 use crate::events::Events;
+use crate::host::ModelThread;
 use crate::models;
 
 pub use fathom_engine::probe as compile_structure;
@@ -50,7 +51,7 @@ const RANGES: [(&str, u64, u64); 10] = [
 ];
 
 /// Threads of the engines.
-type Threads = Mutex<Vec<JoinHandle<()>>>;
+type Threads = Mutex<Vec<JoinHandle<Result<()>>>>;
 
 /// A served model, with its path and options.
 #[derive(Clone)]
@@ -63,15 +64,15 @@ struct Served {
 impl Served {
     /// Starts the engine and loads its adapters.
     fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
-        let answers: Answers = if models::is_encoder(&self.path) {
+        let serving: Serving = if models::is_encoder(&self.path) {
             encoder::run
         } else if self.order.mesh.is_spread() {
             ranks::run
         } else {
             hosted::run
         };
-        let Hosted { service, sizes, thread } =
-            hosted::start(&self.name, &self.path, &self.order, watch, answers)?;
+        let ModelThread { service, found: sizes, thread } =
+            hosted::start(&self.name, &self.path, &self.order, watch, serving)?;
         threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         for (adapter, folder) in &self.order.adapters {
             service.load_adapter(adapter, folder)?;

@@ -2,7 +2,7 @@
 //! machine. The first rank has the queue and the clients; the others follow its steps.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
 use super::draft::Draft;
-use super::hosted::{Named, Started, Watch, fits_next_to_served};
+use super::hosted::{Named, Watch, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::crew::{Crew, on_threads};
 use crate::error::{Context, Result, caught, refuse};
 use crate::events::Silent;
+use crate::host::Opening;
 use crate::machine::Machine;
 use crate::models;
 use crate::place::Place;
@@ -64,7 +65,7 @@ pub(super) fn run(
     name: &str,
     path: &Path,
     order: &Order,
-    (send, _): (&Sender<Started>, &Watch),
+    (opening, _): (&Opening<Sizes>, &Watch),
 ) -> Result<()> {
     let folder = models::model_folder(path)?;
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
@@ -96,7 +97,7 @@ pub(super) fn run(
         let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
         let commands = commands.leading(leader);
         followers.iter().try_for_each(|_| heard(&loaded, &part.loaded.device.mesh))?;
-        if send.send(Ok((handle, sizes))).is_err() {
+        if !opening.ready(handle, sizes) {
             return Ok(());
         }
         caught(|| Ok(commands.serve(&engine, capacity.clone(), beginnings.as_ref())?))

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fathom_base::human;
+use fathom_base::{LanguageModel, Numbers, human};
 use fathom_curate::store_prefix;
 use fathom_engine::{Engine, Limits};
 use fathom_text::Tokenizer;
@@ -74,16 +74,13 @@ impl Needed {
     }
 
     /// Computes the column's values for some documents.
-    fn ask(&self, engine: &Engine<'_>, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
+    fn ask(&self, model: &dyn LanguageModel, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>> {
         if self.top_k > 0 {
-            return Ok(engine
-                .best_of(documents, self.top_k, self.temperature)
-                .map_err(fathom_base::Error::from)?);
+            return Ok(model.look(documents, Numbers::Top { k: self.top_k, temperature: self.temperature })?);
         }
-        let losses = engine.losses_of(documents).map_err(fathom_base::Error::from)?;
         // The first token is never predicted.
-        let logps = |losses: &Vec<f32>| [0.0].into_iter().chain(losses.iter().map(|loss| -*loss)).collect();
-        Ok(losses.iter().map(logps).collect())
+        let logps = |row: &Vec<f32>| [0.0].into_iter().chain(row.iter().step_by(2).copied()).collect();
+        Ok(model.look(documents, Numbers::Logprobs)?.iter().map(logps).collect())
     }
 }
 

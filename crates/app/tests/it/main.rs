@@ -4,6 +4,7 @@
 mod behind;
 mod encoders;
 mod foreign;
+mod host;
 mod job;
 mod layers;
 mod panics;

@@ -89,5 +89,5 @@ impl Collected {
 
 /// Error of a request whose model failed before the last event.
 pub(super) fn abandoned() -> Error {
-    Error::product("the model failed while it worked on this request")
+    Error::Gone { what: "the model failed while it worked on this request".into() }
 }

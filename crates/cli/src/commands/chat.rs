@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use fathom_app::chat::{Person, Said, Settings, chat};
+use fathom_app::chat::{self, Input, Person, Settings};
 use fathom_app::{Machine, models};
 use fathom_base::{Flow, Stop, Usage};
 use signal_hook::consts::SIGINT;
@@ -22,7 +22,6 @@ pub fn run(args: &args::Chat) -> Result<()> {
     let listener = Plain::default();
     let dtype = args.precision.map(models::precision);
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
-    let model = models::open_writer(&args.model, args.adapter.as_deref(), dtype, &machine, &listener)?;
     let settings = Settings {
         sampling: ends(&args.sampling),
         chosen: chosen(&args.sampling),
@@ -31,13 +30,15 @@ pub fn run(args: &args::Chat) -> Result<()> {
         system: args.system.clone(),
         template: args.chat_template.clone(),
     };
+    let model = (args.model.as_path(), args.adapter.as_deref());
+    let host = chat::open(model, dtype, &machine, &settings, &listener)?;
     let stop = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, stop.clone()).context("cannot watch for signals")?;
     let asks = std::io::stdin().is_terminal();
     if asks {
         console::note(HELP);
     }
-    Ok(chat(&model, &settings, &mut Terminal { asks, stop })?)
+    Ok(chat::chat(&host, &settings, &mut Terminal { asks, stop })?)
 }
 
 /// Reads from a terminal, or lines from a file.
@@ -47,7 +48,7 @@ struct Terminal {
 }
 
 impl Person for Terminal {
-    fn next(&mut self) -> Option<Said> {
+    fn next(&mut self) -> Option<Input> {
         loop {
             if self.asks {
                 out!("> ");
@@ -71,10 +72,10 @@ impl Person for Terminal {
             match line.split_once(' ').map_or((line, ""), |(word, rest)| (word, rest.trim())) {
                 ("", _) => {}
                 ("/exit" | "/quit", _) => return None,
-                ("/reset", _) => return Some(Said::Reset),
-                ("/system", text) => return Some(Said::System(text.to_string())),
+                ("/reset", _) => return Some(Input::Reset),
+                ("/system", text) => return Some(Input::System(text.to_string())),
                 (word, _) if word.starts_with('/') => console::note(HELP),
-                _ => return Some(Said::Text(line.to_string())),
+                _ => return Some(Input::Text(line.to_string())),
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anstyle::Style;
 use anyhow::{Context, Result, bail};
-use fathom_app::{host, machine, output, selftest};
+use fathom_app::{machine, output, resources, selftest};
 use fathom_base::human;
 use fathom_base::machine_facts::MachineFacts;
 use fathom_base::memory::Memory;
@@ -95,7 +95,7 @@ fn processor(findings: &mut Findings) -> Result<()> {
     let name = if facts.cpu.is_empty() { facts.architecture } else { facts.cpu };
     findings.say(Verdict::Ok, "processor", name);
     findings.say(Verdict::Ok, "hardware threads", facts.cores);
-    let (best, mask) = (Isa::detect(), host::isa_mask()?);
+    let (best, mask) = (Isa::detect(), resources::isa_mask()?);
     let levels: Vec<String> = Isa::ALL
         .into_iter()
         .map(|isa| match (isa <= best, mask.is_some_and(|mask| isa > mask)) {
@@ -132,7 +132,7 @@ fn memory(findings: &mut Findings) {
     findings.say(
         Verdict::Ok,
         "memory budget",
-        format!("{} (machine.memory_bytes changes it)", human::bytes(host::default_budget())),
+        format!("{} (machine.memory_bytes changes it)", human::bytes(resources::default_budget())),
     );
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     match std::fs::read_to_string(path) {

@@ -51,8 +51,8 @@ impl Handle {
     }
 }
 
-fn stopped() -> Error {
-    Error::Unsupported("the engine has stopped".to_string())
+fn stopped() -> fathom_base::Error {
+    fathom_base::Error::Gone { what: "the engine has stopped".into() }
 }
 
 impl Describe for Handle {

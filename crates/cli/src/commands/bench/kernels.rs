@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use fathom_app::{Machine, Silent, host};
+use fathom_app::{Machine, Silent, resources};
 use fathom_base::memory::Memory;
 use fathom_cpu::Cpu;
 use fathom_tensor::{DType, Device, Profile, Rates};
@@ -55,7 +55,7 @@ pub struct Measurement {
 
 /// Measures a bf16 product, both directions of bf16 attention, a copy and an activation function on all threads.
 pub fn rates() -> Result<Measurement> {
-    let cpu = Arc::new(Cpu::new(0, host::isa_mask()?));
+    let cpu = Arc::new(Cpu::new(0, resources::isa_mask()?));
     let bed = Bed { device: Device::new(cpu.clone(), BYTES), cpu, dtype: DType::Bf16 };
     let profile = Machine::of_kind(MachineKind::Cpu, bed.threads(), &Silent).profile()?;
     let planned = profile.rates.unwrap_or_default();

@@ -26,7 +26,7 @@ mod watch;
 use std::sync::Arc;
 
 use anyhow::Result;
-use fathom_app::{host, models};
+use fathom_app::{models, resources};
 use fathom_cpu::Cpu;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_train::recipe::Precision;
@@ -62,8 +62,8 @@ struct Bed {
 
 impl Bed {
     fn new(threads: usize, dtype: Precision) -> Result<Bed> {
-        let cpu = Arc::new(Cpu::new(host::threads(threads)?, host::isa_mask()?));
-        let device = Device::new(cpu.clone(), host::default_budget());
+        let cpu = Arc::new(Cpu::new(resources::threads(threads)?, resources::isa_mask()?));
+        let device = Device::new(cpu.clone(), resources::default_budget());
         Ok(Bed { cpu, device, dtype: models::precision(dtype) })
     }
 

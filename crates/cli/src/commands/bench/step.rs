@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use fathom_app::crew::{self, Crew};
 use fathom_app::machine::Opened;
-use fathom_app::{Job, Place, host};
+use fathom_app::{Job, Place, resources};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
 use fathom_cuda::{Cuda, Graphs};
@@ -144,7 +144,7 @@ fn row(args: &Step, recipe: &Recipe, index: usize) -> Row {
 /// Prints the plan's figures without running anything.
 fn on_meta(args: &Step, job: &Job, index: usize) -> Result<()> {
     let (recipe, profile) = (job.recipe(), job.machine.profile_of_rank(job.world())?);
-    let draft = subject::draft((&profile, host::default_budget()), &job.specs[index], job, index, 0);
+    let draft = subject::draft((&profile, resources::default_budget()), &job.specs[index], job, index, 0);
     let settled = match recipe.activations.memory {
         Memory::Auto => draft.check()?,
         Memory::Manual => draft.settle()?,
