@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_base::recipe::Loaded;
 use fathom_model::{Spec, StateProjections, open_config};
-use fathom_train::parallel::Ranks;
 use fathom_train::recipe::Recipe;
+use fathom_train::stage::StagePlan;
 use fathom_train::{HiddenLoss, adapted, new_model, stage, train_experts};
 
 use crate::adapters::FOLDER;
@@ -19,12 +19,10 @@ use crate::models::{model_folder, scoring};
 pub struct Job {
     /// The recipe, with the source of each of its values.
     pub loaded: Loaded<Recipe>,
-    /// The specification before each stage.
-    pub specs: Vec<Spec>,
+    /// The stages, resolved; at least one.
+    pub stages: Vec<StagePlan>,
     /// The specification after the last stage.
     pub trained: Spec,
-    /// The mesh of each stage.
-    pub ranks: Vec<Ranks>,
     /// Hardware that the job runs on.
     pub machine: Machine,
     /// The run's folder.
@@ -40,16 +38,20 @@ impl Job {
     /// A model that cannot be read, an impossible mesh, or stages that do not follow from each other, each with its
     /// place in the recipe.
     pub fn new(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
-        let resolve = || Ok((ranks(&loaded.value)?, specs(&loaded.value)?));
-        let (ranks, (specs, trained)) = resolve().map_err(|error| placed(&loaded, error))?;
+        let (stages, trained) = stages(&loaded.value).map_err(|error| placed(&loaded, error))?;
         let machine = Machine::new(loaded.value.machine.clone(), events);
         let folder = loaded.value.run.out.clone();
-        Ok(Job { loaded, specs, trained, ranks, machine, folder, exports: None })
+        Ok(Job { loaded, stages, trained, machine, folder, exports: None })
     }
 
     /// The recipe's values.
     pub fn recipe(&self) -> &Recipe {
         &self.loaded.value
+    }
+
+    /// The specification before each stage.
+    pub fn specs(&self) -> impl Iterator<Item = &Spec> + Clone {
+        self.stages.iter().map(|stage| &stage.spec)
     }
 
     /// Returns whether the job trains one of several adapters of a run.
@@ -59,7 +61,7 @@ impl Job {
 
     /// Returns the number of ranks of the mesh, which is the same in every stage.
     pub fn world(&self) -> usize {
-        self.ranks[0].grid.ranks()
+        self.stages[0].ranks().grid.ranks()
     }
 
     /// Adds the place of a value in the recipe to an error about it.
@@ -104,16 +106,6 @@ impl Job {
     pub fn start(&self) -> Result<Option<PathBuf>> {
         self.recipe().model.from.as_deref().map(model_folder).transpose()
     }
-}
-
-/// Returns the mesh of each stage.
-///
-/// # Errors
-/// An impossible mesh.
-pub fn ranks(recipe: &Recipe) -> Result<Vec<Ranks>> {
-    Ok((0..recipe.stage.len())
-        .map(|index| stage::ranks(recipe, index))
-        .collect::<fathom_train::Result<_>>()?)
 }
 
 /// Returns the specification that a recipe starts from.
@@ -170,16 +162,17 @@ fn read_spec(folder: &Path) -> Result<Spec> {
     Ok(open_config(&model_folder(folder)?)?.0)
 }
 
-/// Returns the specification before each stage, and the one after the last.
-fn specs(recipe: &Recipe) -> Result<(Vec<Spec>, Spec)> {
-    let mut spec = first_spec(recipe)?;
-    let mut specs = Vec::new();
+/// Returns the stages, and the specification after the last.
+fn stages(recipe: &Recipe) -> Result<(Vec<StagePlan>, Spec)> {
+    // An impossible mesh is refused before a model is read.
+    (0..recipe.stage.len()).try_for_each(|index| stage::ranks(recipe, index).map(drop))?;
+    let (mut spec, mut stages) = (first_spec(recipe)?, Vec::new());
     for (index, table) in recipe.stage.iter().enumerate() {
-        specs.push(spec.clone());
+        stages.push(StagePlan::new(recipe, index, spec.clone())?);
         spec = stage::extend(&spec, table, index)?;
     }
-    if specs.is_empty() {
+    if stages.is_empty() {
         refuse!("the recipe has no stage");
     }
-    Ok((specs, spec))
+    Ok((stages, spec))
 }

@@ -152,7 +152,7 @@ impl Judges {
     /// Those of [`Judges::part`].
     pub fn parts(&self, recipe: &Recipe) -> Result<Vec<WeightedReward>> {
         let Some(file) = &recipe.rl.reward else { return Ok(Vec::new()) };
-        let dtype = models::precision(recipe.model.precision);
+        let dtype = recipe.model.precision.dtype();
         let tables = rules::read(file)?.into_iter().filter(RewardTable::asks_model);
         let part = |table: RewardTable| {
             let reward = self.part(&table, file, dtype)?;

@@ -23,14 +23,6 @@ use crate::events::{Events, Silent};
 use crate::exported;
 use crate::machine::Machine;
 
-/// Returns the element type of a precision.
-pub fn precision(precision: Precision) -> DType {
-    match precision {
-        Precision::Bf16 => DType::Bf16,
-        Precision::F32 => DType::F32,
-    }
-}
-
 /// Returns the Hugging Face folder of a path: the path itself, or the `model` folder of a run. A GGUF file is accepted
 /// in its place.
 ///

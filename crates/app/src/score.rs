@@ -50,7 +50,7 @@ pub struct Request {
 /// # Errors
 /// No model there; a row that cannot be read, or is too long for the model.
 pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Result<usize> {
-    let dtype = models::precision(request.precision);
+    let dtype = request.precision.dtype();
     let options = HostOptions {
         adapter: request.adapter.clone(),
         dtype: Some(dtype),

@@ -77,7 +77,7 @@ pub fn planned(loaded: Loaded<Recipe>, events: &dyn Events) -> Result<Job> {
             let (step, rollout) = (draft.plan()?.usage.peak_reserved, plans.rollout(&draft)?);
             Ok(step.max(rollout.map_or(0, |usage| usage.peak_reserved)))
         };
-        let peaks = (0..job.specs.len()).map(peak_of);
+        let peaks = (0..job.stages.len()).map(peak_of);
         let peak = peaks.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
         if most.as_ref().is_none_or(|(bytes, _)| peak > *bytes) {
             most = Some((peak, job));

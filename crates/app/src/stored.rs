@@ -7,12 +7,11 @@ use fathom_base::human;
 use fathom_model::Model;
 use fathom_tensor::spill::free_bytes;
 use fathom_tensor::{DType, Device, Meta, Profile};
+use fathom_train::frozen;
 use fathom_train::recipe::{AdapterName, QuantizationName};
-use fathom_train::{frozen, stage};
 
 use crate::error::{Result, refuse};
 use crate::job::Job;
-use crate::models::precision;
 
 /// Disk space of a run, without headers and small files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +31,10 @@ impl Footprint {
     /// Weights selected for training that the model does not have.
     pub fn of(job: &Job) -> Result<Footprint> {
         let recipe = job.recipe();
-        let dtype = precision(recipe.model.precision);
+        let dtype = recipe.model.precision.dtype();
         let nowhere = Device::new(Arc::new(Meta::new(Profile::portable(1))), u64::MAX);
         let (mut model, mut params) = Model::declare(&nowhere, &job.trained, dtype);
-        frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
+        frozen(&mut model, &mut params, &job.stages[0].how.goal.trained)?;
         let adapts = recipe.adapter.method != AdapterName::None;
         let packs = recipe.model.quantization != QuantizationName::None;
         let without_base = adapts || packs || recipe.checkpoint.trained_only;
@@ -44,7 +43,7 @@ impl Footprint {
             all += param.value.len() as u64;
             trained += if param.trainable { param.value.len() as u64 } else { 0 };
         }
-        let (moments, weight) = (stage::moments(recipe), dtype.bytes() as u64);
+        let (moments, weight) = (job.stages[0].how.adamw.moments, dtype.bytes() as u64);
         let moment = (1 + u64::from(moments.second)) * moments.dtype.bytes() as u64;
         let master = if moments.masters && dtype != DType::F32 { 4 } else { 0 };
         let saved = if without_base && recipe.model.from.is_some() { trained } else { all };

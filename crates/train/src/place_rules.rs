@@ -33,8 +33,12 @@ pub(crate) struct ModelActivations {
 ///
 /// # Errors
 /// The first such rule or module, and the valid ones.
-pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Result<()> {
-    check_modules(recipe, specs)?;
+pub fn check_places<'a>(
+    recipe: &Recipe,
+    specs: impl Iterator<Item = &'a Spec> + Clone,
+    profile: &Profile,
+) -> Result<()> {
+    check_modules(recipe, specs.clone())?;
     let rules = &recipe.activations.places;
     if rules.is_empty() {
         return Ok(());
@@ -55,9 +59,9 @@ pub fn check_places(recipe: &Recipe, specs: &[Spec], profile: &Profile) -> Resul
 }
 
 /// Refuses a module that the model does not have. Names that no model has are refused when they are parsed.
-fn check_modules(recipe: &Recipe, specs: &[Spec]) -> Result<()> {
+fn check_modules<'a>(recipe: &Recipe, specs: impl Iterator<Item = &'a Spec>) -> Result<()> {
     let table = &recipe.activations;
-    let has: BTreeSet<&str> = specs.iter().flat_map(Spec::modules).collect();
+    let has: BTreeSet<&str> = specs.flat_map(Spec::modules).collect();
     let lists = [
         ("recompute_modules", &table.recompute_modules, recomputes(recipe)),
         ("offload_modules", &table.offload_modules, true),
@@ -199,7 +203,7 @@ mod tests {
             recipe.activations.recompute_granularity = Granularity::Selective;
             recipe.activations.recompute_modules = vec![recompute.into()];
             recipe.activations.offload_modules = vec![offload.into()];
-            check_places(&recipe, &[spec], &Profile::portable(1)).map_err(|error| error.to_string())
+            check_places(&recipe, [spec].iter(), &Profile::portable(1)).map_err(|error| error.to_string())
         };
         let experts = || spec().into_mixtral(Moe::new(4, 2, 48));
         check(spec(), "mlp", "all").unwrap();

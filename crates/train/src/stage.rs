@@ -21,7 +21,7 @@ use crate::objective::{Goal, Noise};
 use crate::policy::judging;
 use crate::recipe::{
     AdapterName, GemmName, Granularity, LinearsName, Memory, Method, MethodName, MomentType, OffloadCodec,
-    OffloadTo, OptimizerKind, PlaceName, PlaceRule, QuantizationName, Recipe, ReferenceName,
+    OffloadTo, OptimizerKind, PlaceName, PlaceRule, Precision, QuantizationName, Recipe, ReferenceName,
 };
 use crate::reference::Refers;
 use crate::rounded::round_to;
@@ -178,6 +178,43 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })
+}
+
+/// A stage as a recipe resolves it.
+#[derive(Clone, Debug)]
+pub struct StagePlan {
+    /// The specification before the stage.
+    pub spec: Spec,
+    /// Settings of its steps: ranks, formats, objective, moments.
+    pub how: InStep,
+    /// Type of the weights.
+    pub dtype: DType,
+}
+
+impl StagePlan {
+    /// Resolves a stage that begins with a specification.
+    ///
+    /// # Errors
+    /// Those of [`in_step_among`].
+    pub fn new(recipe: &Recipe, index: usize, spec: Spec) -> Result<StagePlan> {
+        let how = in_step_among(recipe, index, &spec)?;
+        Ok(StagePlan { spec, how, dtype: recipe.model.precision.dtype() })
+    }
+
+    /// The ranks of the stage.
+    pub fn ranks(&self) -> &Ranks {
+        &self.how.ranks
+    }
+}
+
+impl Precision {
+    /// The element type.
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::Bf16 => DType::Bf16,
+            Precision::F32 => DType::F32,
+        }
+    }
 }
 
 /// [`in_step`] with the other adapters over the base of the specification before the stage.

@@ -72,7 +72,7 @@ impl Crew {
                 "{found}: one process was started on each machine, and ranks over several machines are one process each; start them with mpirun or srun (`fathom launch` writes such jobs)"
             ),
         };
-        let grid = job.ranks[0].grid;
+        let grid = job.stages[0].ranks().grid;
         if grid.ranks() != ranks {
             refuse!(
                 "{found}: {ranks} processes, and the recipe's mesh ({grid}) has {} ranks; set mesh.dp and its like so that their product is {ranks}, or start as many processes as the mesh has ranks",

@@ -23,7 +23,7 @@ pub fn run<T>(
     first: impl FnOnce(Device) -> Result<T>,
     other: &(dyn Fn(Device) -> Result<()> + Sync),
 ) -> Result<T> {
-    let (machine, grid) = (&job.machine, job.ranks[0].grid);
+    let (machine, grid) = (&job.machine, job.stages[0].ranks().grid);
     match crew {
         Crew::Processes { world: World::Mpi(mpi), place } => {
             return one(machine, grid, (mpi.link(), *place), first);

@@ -25,7 +25,7 @@ pub struct Activations {
 /// # Errors
 /// An invalid recipe, with the place where it is wrong.
 pub fn activations(job: &Job) -> Result<Vec<Activations>> {
-    caught(|| (0..job.specs.len()).map(|index| of_stage(job, index)).collect())
+    caught(|| (0..job.stages.len()).map(|index| of_stage(job, index)).collect())
         .map_err(|error| job.placed(error))
 }
 
@@ -33,7 +33,8 @@ fn of_stage(job: &Job, index: usize) -> Result<Activations> {
     let (profile, recipe) = (&job.machine.profile()?, job.recipe());
     let budgets =
         budgets(recipe, profile, resources::default_budget(), sharing(recipe, profile, job.world()));
-    let draft = Draft { profile, spec: &job.specs[index], recipe: recipe.clone(), index, budgets, rank: 0 };
+    let draft =
+        Draft { profile, spec: &job.stages[index].spec, recipe: recipe.clone(), index, budgets, rank: 0 };
     let work = Workload { how: draft.settle()?.how, ..draft.workload()? };
     let grid = work.how.ranks.grid;
     let mesh = (grid.ranks() > 1).then(|| (grid.ranks(), grid.to_string()));

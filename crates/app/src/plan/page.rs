@@ -11,7 +11,6 @@ use fathom_train::{Subject, Workload, longest_stage};
 
 use super::stages::Plans;
 use crate::error::{Result, caught};
-use crate::models::precision;
 use crate::report;
 
 impl Plans<'_> {
@@ -24,11 +23,11 @@ impl Plans<'_> {
     }
 
     fn log(&self, command: &str) -> Result<RunLog> {
-        let (recipe, specs) = (self.job.recipe(), &self.job.specs);
+        let recipe = self.job.recipe();
         let mut all = vec![Event::Run(report::run_event(&self.job.loaded, command))];
-        if let Some(spec) = specs.first() {
+        if let Some(spec) = self.job.specs().next() {
             let nowhere = Device::new(Arc::new(Meta::new(self.profile.clone())), u64::MAX);
-            let (_, params) = Model::declare(&nowhere, spec, precision(recipe.model.precision));
+            let (_, params) = Model::declare(&nowhere, spec, recipe.model.precision.dtype());
             all.push(Event::Model(report::model_event(spec, params.num_elements(), None)));
         }
         for (index, table) in recipe.stage.iter().enumerate() {

@@ -9,6 +9,7 @@ use fathom_tensor::{Device, Profile, Usage};
 use fathom_text::Tokenizer;
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::recipe::Stage;
+use fathom_train::stage::StagePlan;
 use fathom_train::{
     Budgets, Draft, Growth, Longest, MeshPlan, StageSettings, Why, check_places, distinct, policy,
 };
@@ -80,7 +81,7 @@ pub fn plan(job: &Job, ranks: Option<usize>) -> Result<Plans<'_>> {
         let sharing = sharing(job.recipe(), &profile, ranks);
         // Uses all memory, not the memory that is free now, so that plans are reproducible.
         let budgets = budgets(job.recipe(), &profile, resources::whole_budget(), sharing);
-        check_places(job.recipe(), &job.specs, &profile)?;
+        check_places(job.recipe(), job.specs(), &profile)?;
         Ok(Plans { job, profile, budgets })
     };
     plans().map_err(|error| job.placed(error))
@@ -90,7 +91,7 @@ impl Plans<'_> {
     /// Returns the draft of a stage.
     pub fn draft(&self, index: usize) -> Draft<'_> {
         let Plans { job, profile, budgets } = self;
-        let (spec, recipe) = (&job.specs[index], job.recipe().clone());
+        let (spec, recipe) = (&job.stages[index].spec, job.recipe().clone());
         Draft { profile, spec, recipe, index, budgets: *budgets, rank: 0 }
     }
 
@@ -104,9 +105,9 @@ impl Plans<'_> {
         events: &'b dyn Events,
     ) -> impl Iterator<Item = Result<PlannedStage<'b>>> {
         let mut known: Vec<(usize, Rc<Figures>)> = Vec::new();
-        (0..self.job.specs.len()).map(move |index| {
+        (0..self.job.stages.len()).map(move |index| {
             let draft = self.draft(index);
-            let alike = known.iter().find(|(index, _)| is_alike(&draft, &self.job.specs, *index));
+            let alike = known.iter().find(|(index, _)| is_alike(&draft, &self.job.stages, *index));
             if let Some((_, figures)) = alike {
                 return Ok(PlannedStage { draft, figures: figures.clone() });
             }
@@ -153,7 +154,7 @@ impl Plans<'_> {
     /// Plans a stage's rollouts on the rank that needs most memory.
     pub(crate) fn rollout(&self, draft: &Draft<'_>) -> Result<Option<Usage>> {
         let mut most: Option<Usage> = None;
-        for (rank, _) in distinct(&self.job.ranks[draft.index], draft.spec) {
+        for (rank, _) in distinct(self.job.stages[draft.index].ranks(), draft.spec) {
             let of_rank = rollout_of(self.job, &Draft { rank, ..draft.clone() })?;
             let more =
                 |found: &Usage| most.as_ref().is_none_or(|most| found.peak_reserved > most.peak_reserved);
@@ -165,7 +166,7 @@ impl Plans<'_> {
     /// Plans the mesh of a stage: one plan for each kind of rank, and the step that all stages of the pipeline make
     /// together. `None` for a single rank.
     pub(super) fn mesh_of(&self, draft: &Draft<'_>) -> Result<Option<MeshPlan>> {
-        let alone = self.job.ranks[draft.index].grid.ranks() == 1;
+        let alone = self.job.stages[draft.index].ranks().grid.ranks() == 1;
         Ok(if alone { None } else { Some(draft.mesh()?) })
     }
 }
@@ -207,7 +208,7 @@ pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> 
 
 /// Returns whether a draft's stage needs the same as an earlier one, because they differ only in fields that a plan
 /// does not depend on.
-fn is_alike(draft: &Draft<'_>, specs: &[Spec], earlier: usize) -> bool {
+fn is_alike(draft: &Draft<'_>, resolved: &[StagePlan], earlier: usize) -> bool {
     let plain = |stage: &Stage| Stage {
         name: String::new(),
         steps: None,
@@ -219,5 +220,5 @@ fn is_alike(draft: &Draft<'_>, specs: &[Spec], earlier: usize) -> bool {
         ..stage.clone()
     };
     let stages = &draft.recipe.stage;
-    *draft.spec == specs[earlier] && plain(&stages[draft.index]) == plain(&stages[earlier])
+    *draft.spec == resolved[earlier].spec && plain(&stages[draft.index]) == plain(&stages[earlier])
 }

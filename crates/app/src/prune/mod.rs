@@ -61,7 +61,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
     if std::fs::read_dir(&request.to).is_ok_and(|mut entries| entries.next().is_some()) {
         refuse!("{} is not empty; name another folder, or remove it", request.to.display());
     }
-    let dtype = models::precision(request.precision);
+    let dtype = request.precision.dtype();
     let TextModel { folder, tokenizer, loaded } = models::open(&request.model, Some(dtype), machine, events)?;
     caught(|| {
         let LoadedModel { device, model, params } = &loaded;

@@ -12,6 +12,7 @@ use crate::error::{Context, Result, caught};
 use crate::events::Silent;
 use crate::models;
 use fathom_model::LoadedModel;
+use fathom_train::recipe::Precision;
 
 /// A draft model, loaded or planned.
 pub(super) struct Draft {
@@ -51,7 +52,7 @@ impl Draft {
             let folder = models::model_folder(path)?;
             let HfFolder { spec, source, .. } = fathom_model::open(&folder)?;
             models::check_writes(&folder, &spec)?;
-            let dtype = order.precision.map_or_else(|| models::stored_dtype(&source), models::precision);
+            let dtype = order.precision.map_or_else(|| models::stored_dtype(&source), Precision::dtype);
             let tokenizer = models::tokenizer(&folder)?;
             Ok(Draft { loaded: load(&folder, dtype)?, tokenizer, dtype })
         };

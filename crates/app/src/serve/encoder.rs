@@ -62,7 +62,7 @@ pub(super) fn sizes(
 /// Returns the type of the weights.
 pub(super) fn dtype(folder: &Path, order: &Order) -> Result<DType> {
     let stored = || Ok(models::stored_dtype(&SafeTensors::open_folder(folder)?));
-    order.precision.map_or_else(stored, |precision| Ok(models::precision(precision)))
+    order.precision.map_or_else(stored, |precision| Ok(precision.dtype()))
 }
 
 /// Refuses options that do not apply to encoders.

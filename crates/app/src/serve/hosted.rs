@@ -14,6 +14,7 @@ use fathom_model::{Sentence, Spec};
 use fathom_serve::Log;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
+use fathom_train::recipe::Precision;
 use serde_json::json;
 
 use super::draft::Draft;
@@ -96,7 +97,7 @@ pub(super) fn run(
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let device = order.machine(&Silent).open()?;
     let opened = fathom_model::open(&folder)?;
-    let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
+    let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), Precision::dtype);
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{Administer, Service};
 use fathom_serve::{Keys, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
+use fathom_train::recipe::Precision;
 use hosted::{Serving, Watch};
 
 use crate::adapters::held_otherwise;
@@ -142,7 +143,7 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
         }
         let opened = fathom_model::open(&folder)?;
         let tokenizer = models::tokenizer(&folder)?;
-        let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
+        let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), Precision::dtype);
         let (own, ranks) = (order.of(at), order.mesh.ranks());
         if own.mesh.is_spread() {
             let (each, _) = ranks::planned(&machine, (&folder, &opened, dtype), &tokenizer, &own)?;

@@ -11,6 +11,7 @@ use fathom_model::HfFolder;
 use fathom_tensor::mesh::Mesh;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
+use fathom_train::recipe::Precision;
 
 use super::draft::Draft;
 use super::hosted::{Named, Watch, fits_next_to_served};
@@ -71,7 +72,7 @@ pub(super) fn run(
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let machine = order.machine(&Silent);
     let opened = fathom_model::open(&folder)?;
-    let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), models::precision);
+    let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), Precision::dtype);
     let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
     let held = order.held();
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };

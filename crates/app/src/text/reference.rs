@@ -179,7 +179,7 @@ pub fn column(
         _ => {}
     }
     let device = job.machine.open()?;
-    let dtype = models::precision(job.recipe().model.precision);
+    let dtype = job.recipe().model.precision.dtype();
     let LoadedModel { model, params, .. } = models::load(&device, folder, Some(dtype), events)?;
     if needed.top_k > model.spec.vocab {
         let message = format!("is {}, and the teacher has {} tokens", needed.top_k, model.spec.vocab);

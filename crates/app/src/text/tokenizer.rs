@@ -40,7 +40,7 @@ pub fn of_run(job: &Job) -> Result<Option<Tokenizer>> {
         return Ok(None);
     }
     let tokenizer = given(job)?;
-    let (entries, rows) = (tokenizer.vocab_size(), job.specs[0].vocab);
+    let (entries, rows) = (tokenizer.vocab_size(), job.stages[0].spec.vocab);
     if entries <= rows {
         return Ok(Some(tokenizer));
     }

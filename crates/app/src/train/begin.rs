@@ -11,6 +11,7 @@ use fathom_base::recipe::Loaded;
 use fathom_text::Tokenizer;
 use fathom_text::store::Store;
 use fathom_train::recipe::{MachineKind, Recipe};
+use fathom_train::stage::StagePlan;
 use fathom_train::{
     Checkpoints, Draft, StageSettings, Stores, check_places, check_training, distinct, needs_corpus,
 };
@@ -163,14 +164,14 @@ fn fits(job: &Job, crew: &Crew) -> Result<Vec<f64>> {
     // Other processes may use part of the pool's memory.
     budgets.memory = budgets.memory.min(pool / place.memory as u64);
     budgets.host /= place.host as u64;
-    check_places(recipe, &job.specs, profile)?;
+    check_places(recipe, job.specs(), profile)?;
     let mut flops = Vec::new();
-    for (index, (spec, ranks)) in job.specs.iter().zip(&job.ranks).enumerate() {
+    for (index, StagePlan { spec, how, .. }) in job.stages.iter().enumerate() {
         let mut of_ranks = Vec::new();
         let draft_of = |rank| Draft { profile, spec, recipe: recipe.clone(), index, budgets, rank };
         // A mesh that does not fit the model has no ranks to plan.
         draft_of(0).workload()?;
-        for (rank, _) in distinct(ranks, spec) {
+        for (rank, _) in distinct(&how.ranks, spec) {
             let draft = draft_of(rank);
             let plan = draft.check().or_else(|error| of_judges(&draft, error))?.plan;
             of_ranks.push(plan.hardware_flops as f64);

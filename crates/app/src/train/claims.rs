@@ -14,8 +14,7 @@ use crate::job::Job;
 /// # Errors
 /// A store that cannot be read.
 pub fn say(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
-    let Some(first) = job.specs.first() else { return Ok(()) };
-    let recipe = job.recipe();
+    let (recipe, first) = (job.recipe(), &job.stages[0].spec);
     let asked = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
     let (given, mut after) = (first.max_positions, job.trained.clone());
     let unasked = after.max_positions == given;

@@ -36,7 +36,7 @@ pub fn check(job: &Job) -> Result<()> {
 /// Exports the model of a run on one rank.
 pub fn whole(job: &Job, ModelView { device, model, params }: ModelView<'_>) -> Result<()> {
     if model.spec.adapter.is_some() {
-        let (base, trained) = (job.start()?, stage::trained(job.recipe())?);
+        let (base, trained) = (job.start()?, &job.stages[0].how.goal.trained);
         return adapters::write(
             &job.adapter(),
             ModelView { device, model, params },

@@ -268,7 +268,7 @@ impl<'a> First<'a> {
         }
         let whole = self.aside().attempt(device, || match (&job.trained.adapter, job.start()?) {
             (Some(_), Some(base)) => {
-                let dtype = models::precision(job.recipe().model.precision);
+                let dtype = job.recipe().model.precision.dtype();
                 models::load_with(device, &base, Some(&job.adapter()), Some(dtype), events)
             }
             _ => models::load(device, &job.model(), None, events),
@@ -285,7 +285,7 @@ impl<'a> First<'a> {
         let (job, recipe) = (self.shared.job, self.shared.job.recipe());
         let stages = When::Before.done(recipe);
         if let (Some(0), Some(from)) = (stages, job.start()?) {
-            let dtype = models::precision(recipe.model.precision);
+            let dtype = recipe.model.precision.dtype();
             return Ok(Some((0, models::load(device, &from, Some(dtype), self.events)?)));
         }
         let saved = stages.and_then(|stages| Checkpoints::new(&job.checkpoints(), 1).after(stages));

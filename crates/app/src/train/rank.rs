@@ -11,12 +11,12 @@ use fathom_model::{
 };
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
-use fathom_train::{
-    Base, Hooks, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, StageTime, Stores, Trainer,
-    fault, frozen, open_state_disk, quantizes, rank_folder, round_to, stage, together, train_experts,
-};
-
 use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
+use fathom_train::stage::StagePlan;
+use fathom_train::{
+    Base, Hooks, InStep, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, StageTime, Stores,
+    Trainer, fault, frozen, open_state_disk, quantizes, rank_folder, together, train_experts,
+};
 
 use super::begin::Order;
 use super::rewards::rollouts;
@@ -26,7 +26,7 @@ use crate::error::{Result, refuse};
 use crate::events::{Events, Silent};
 use crate::job::{Job, shaped};
 use crate::judges::Judges;
-use crate::models::{How, begin_scores, load_part, model_folder, portion, precision};
+use crate::models::{How, begin_scores, load_part, model_folder, portion};
 use crate::text::tokenizer_dir;
 use fathom_model::LoadedModel;
 
@@ -137,29 +137,26 @@ impl<'a> RankInputs<'a> {
 /// # Errors
 /// A model that cannot be read, or whose embedding has too few rows.
 fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> Result<Trainer> {
-    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
-    let dtype = precision(recipe.model.precision);
+    let (recipe, StagePlan { spec, how, dtype }) = (job.recipe(), &job.stages[0]);
     let spill = recipe.machine.spill.as_deref().unwrap_or(&job.folder);
-    let in_step = stage::in_step_among(recipe, 0, &job.specs[0])?;
-    let disk = |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, &in_step, spill)?);
-    let quantized = stage::quantized(recipe)?;
+    let disk = |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, how, spill)?);
+    let (ranks, quantized) = (&how.ranks, how.goal.quantized.as_ref());
     let adapt = |spec: Spec| shaped(recipe, spec);
-    let how = How { disk: &disk, ranks, quantized: quantized.as_ref(), adapt: &adapt };
     let (mut model, mut params) = match job.start()? {
         Some(folder) => {
+            let part = How { disk: &disk, ranks, quantized, adapt: &adapt };
             let LoadedModel { mut model, params, .. } =
-                load_part(device, &folder, Some(dtype), &how, events)?;
+                load_part(device, &folder, Some(*dtype), &part, events)?;
             train_experts(recipe, &mut model.spec)?;
             (model, params)
         }
         None => {
-            let mut spec = job.specs[0].clone();
-            spec.vocab = vocab.next_multiple_of(64);
+            let spec = Spec { vocab: vocab.next_multiple_of(64), ..spec.clone() };
             let portion = portion(device, &spec, ranks)?;
-            quantizes(quantized.as_ref(), &spec, &portion)?;
-            let how = (portion, quantized.as_ref());
+            quantizes(quantized, &spec, &portion)?;
+            let disk = disk(&spec, *dtype)?;
             let (model, mut params) =
-                Model::declare_quantized(device, &spec, dtype, disk(&spec, dtype)?, how);
+                Model::declare_quantized(device, &spec, *dtype, disk, (portion, quantized));
             let init = Init { deviation: recipe.model.init_std, seed: recipe.run.seed };
             match recipe.model.init {
                 InitName::Normal => initialise(device, &model, &mut params, init),
@@ -170,15 +167,21 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     };
     has_rows(&model, vocab)?;
     begin_adapter(job, device, &model, &mut params)?;
-    frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
-    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
-    trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
-    trainer.round_to(round_to(recipe))?;
+    let mut trainer = trained_by(how, device, (model, params))?;
+    trainer.round_to(how.round_to)?;
     if let Some(reference) = reference(job, &trainer)? {
         trainer.refer_to(reference);
     }
     trainer.teacher = teacher(job, device)?.map(Rc::new);
-    trainer.make_sums(&stage::in_step(recipe, 0)?);
+    trainer.make_sums(how);
+    Ok(trainer)
+}
+
+/// A trainer of a model's part, by the settings of the first stage.
+fn trained_by(how: &InStep, device: &Device, (mut model, mut params): (Model, Params)) -> Result<Trainer> {
+    frozen(&mut model, &mut params, &how.goal.trained)?;
+    let mut trainer = Trainer::sharded(device, model, params, how.ranks.sharding, how.adamw.moments);
+    trainer.narrow(how.narrow.as_ref())?;
     Ok(trainer)
 }
 
@@ -188,19 +191,17 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
 /// # Errors
 /// A model whose embedding has too few rows.
 fn trainer_of_other(job: &Job, device: &Device, other: &Trainer, vocab: usize) -> Result<Trainer> {
-    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
-    let (mut model, mut params) =
-        share_untrained(ModelView { device, model: &other.model, params: &other.params }, &job.specs[0]);
+    let StagePlan { spec, how, .. } = &job.stages[0];
+    let (model, mut params) =
+        share_untrained(ModelView { device, model: &other.model, params: &other.params }, spec);
     has_rows(&model, vocab)?;
     if let Some(folder) = job.start()? {
         begin_scores(device, &folder, &model, &params)?;
     }
     begin_adapter(job, device, &model, &mut params)?;
-    frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
-    let mut trainer = Trainer::sharded(device, model, params, ranks.sharding, stage::moments(recipe));
-    trainer.narrow(stage::narrow(recipe, 0)?.as_ref())?;
+    let mut trainer = trained_by(how, device, (model, params))?;
     trainer.ask_whom(other);
-    trainer.make_sums(&stage::in_step(recipe, 0)?);
+    trainer.make_sums(how);
     Ok(trainer)
 }
 
@@ -218,8 +219,8 @@ fn has_rows(model: &Model, vocab: usize) -> Result<()> {
 /// Returns the reference that steps compare with, if it is in memory: a rank's part of the model that the run starts
 /// from, or the policy with its adapter switched off.
 fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
-    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
-    let (refers, mut start) = (stage::refers(recipe), job.start()?);
+    let (recipe, StagePlan { how, dtype, .. }) = (job.recipe(), &job.stages[0]);
+    let (refers, mut start) = (how.goal.refers, job.start()?);
     if let Some(given) = recipe.rl.reference.as_ref().filter(|_| recipe.rl.has_reference()) {
         start = Some(model_folder(given)?);
     }
@@ -231,13 +232,12 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
         }
         (Refers::Copy, Some(folder)) => {
             let disk = |_: &Spec, _| Ok(trainer.params.disk().cloned());
-            let how = How { disk: &disk, ranks, quantized: None, adapt: &Ok };
-            let dtype = Some(precision(recipe.model.precision));
-            let loaded = load_part(&trainer.device, &folder, dtype, &how, &Silent)?;
+            let part = How { disk: &disk, ranks: &how.ranks, quantized: None, adapt: &Ok };
+            let loaded = load_part(&trainer.device, &folder, Some(*dtype), &part, &Silent)?;
             let LoadedModel { mut model, mut params, .. } = loaded;
             if recipe.sync().is_some() {
                 // Checkpoints hold the same weights of the reference as of the policy.
-                frozen(&mut model, &mut params, &stage::trained(recipe)?)?;
+                frozen(&mut model, &mut params, &how.goal.trained)?;
             }
             Some(Reference::copy(model, params, recipe.sync()))
         }
@@ -246,11 +246,10 @@ fn reference(job: &Job, trainer: &Trainer) -> Result<Option<Reference>> {
 
 /// Loads a rank's part of a teacher that runs in every step.
 fn teacher(job: &Job, device: &Device) -> Result<Option<LoadedModel>> {
-    let (recipe, ranks) = (job.recipe(), &job.ranks[0]);
-    let Some(folder) = recipe.objective.runs_teacher() else { return Ok(None) };
-    let how = How { disk: &|_, _| Ok(None), ranks, quantized: None, adapt: &Ok };
-    let (folder, dtype) = (model_folder(folder)?, precision(recipe.model.precision));
-    load_part(device, &folder, Some(dtype), &how, &Silent).map(Some)
+    let stage = &job.stages[0];
+    let Some(folder) = job.recipe().objective.runs_teacher() else { return Ok(None) };
+    let part = How { disk: &|_, _| Ok(None), ranks: stage.ranks(), quantized: None, adapt: &Ok };
+    load_part(device, &model_folder(folder)?, Some(stage.dtype), &part, &Silent).map(Some)
 }
 
 /// Initializes the weights of an adapter and sets their learning rates.

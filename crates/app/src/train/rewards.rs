@@ -18,7 +18,6 @@ use super::unit_tests::UnitTests;
 use crate::error::{Result, refuse};
 use crate::job::Job;
 use crate::judges::Judges;
-use crate::models::precision;
 use crate::text::lessons::template;
 use crate::text::tokenizer_dir;
 use crate::writer::writer;
@@ -32,7 +31,7 @@ pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rol
     let recipe = job.recipe();
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(&job.data()))?;
     let prompts = asked(job, &tokenizer)?;
-    let dtype = precision(recipe.model.precision);
+    let dtype = recipe.model.precision.dtype();
     let parts = |file: &PathBuf| {
         let outside = |table: &rules::RewardTable| {
             match table.rule {

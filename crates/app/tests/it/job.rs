@@ -16,8 +16,8 @@ use crate::{Heard, small};
 fn a_recipe_is_planned_trained_measured_and_asked() {
     let folder = tempfile::tempdir().unwrap();
     let job = small(folder.path(), &[]);
-    assert_eq!((job.specs.len(), job.ranks.len(), job.world()), (3, 3, 1));
-    assert!(job.trained.max_positions >= job.specs[0].max_positions);
+    assert_eq!((job.stages.len(), job.world()), (3, 1));
+    assert!(job.trained.max_positions >= job.stages[0].spec.max_positions);
 
     let plans = plan(&job, None).unwrap();
     let planned: Vec<u64> = plans

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use fathom_app::chat::{self, Input, Person, Settings};
 use fathom_app::{Machine, models};
 use fathom_base::{Flow, Stop, Usage};
+use fathom_train::recipe::Precision;
 use signal_hook::consts::SIGINT;
 
 use super::generate::{chosen, ends};
@@ -20,7 +21,7 @@ const HELP: &str = "/reset begins again, /system TEXT begins again with other in
 /// Runs the verb.
 pub fn run(args: &args::Chat) -> Result<()> {
     let listener = Plain::default();
-    let dtype = args.precision.map(models::precision);
+    let dtype = args.precision.map(Precision::dtype);
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
     let settings = Settings {
         sampling: ends(&args.sampling),

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use fathom_app::generate::SplitModel;
 use fathom_app::{Machine, generate, models};
 use fathom_base::{Flow, PartialSampling, Sampling};
+use fathom_train::recipe::Precision;
 
 use crate::listen::Plain;
 use crate::{args, console, exit};
@@ -13,7 +14,7 @@ use crate::{args, console, exit};
 /// Runs the verb.
 pub fn run(args: &args::Generate) -> Result<()> {
     let listener = Plain::default();
-    let dtype = args.precision.map(models::precision);
+    let dtype = args.precision.map(Precision::dtype);
     let machine = Machine::of_kind(args.machine.kind(), args.threads, &listener);
     let mesh = args.mesh.asked();
     let over_ranks = mesh.is_spread();

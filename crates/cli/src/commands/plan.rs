@@ -48,7 +48,7 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
         plans.page(command.trim_end(), path)?;
     }
     if args.solve == Some(args::Question::Mesh) {
-        return (0..job.specs.len()).try_for_each(|index| plan_mesh::run(args, &plans, index, working));
+        return (0..job.stages.len()).try_for_each(|index| plan_mesh::run(args, &plans, index, working));
     }
     let stored = Footprint::of(job)?;
     let asked = PlanOptions { longest_of_all: args.solve.is_some(), why: args.why };

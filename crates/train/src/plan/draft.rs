@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use fathom_grad::Sharding;
 use fathom_model::Spec;
-use fathom_tensor::{DType, Label, Profile, live_at_peak};
+use fathom_tensor::{Label, Profile, live_at_peak};
 
 use super::budgets::Budgets;
 use super::figures::{Plan, Record};
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::hidden::check_hidden;
 use crate::in_step::InStep;
 use crate::parallel::Ranks;
-use crate::recipe::{Memory, Precision, Recipe};
+use crate::recipe::{Memory, Recipe};
 use crate::stage;
 use crate::weights::check_weights;
 
@@ -96,10 +96,7 @@ impl<'a> Draft<'a> {
         check_whole(&spec, &how)?;
         check_teacher(&spec, &how)?;
         check_weights(self.profile, &spec, &how)?;
-        let dtype = match self.recipe.model.precision {
-            Precision::Bf16 => DType::Bf16,
-            Precision::F32 => DType::F32,
-        };
+        let dtype = self.recipe.model.precision.dtype();
         let tokens = table.seq_tokens * table.samples_per_micro_batch.max(1);
         let micro_batches = table.micro_batches.max(1);
         Ok(Workload { profile: self.profile, spec, dtype, how, micro_batches, tokens })

@@ -111,14 +111,14 @@ fn held_bytes(value: &Value) -> u64 {
 
 /// A recipe's model: read from its folder, otherwise with random weights and the given scores.
 fn model(job: &Job, device: &Device, scores: Option<Scores>) -> Result<(Model, Params)> {
-    let dtype = models::precision(job.recipe().model.precision);
+    let dtype = job.recipe().model.precision.dtype();
     if let Some(folder) = job.start()? {
         let LoadedModel { model, params, .. } =
             models::load_stored(device, &folder, Some(dtype), &Plain::default())?;
         return Ok((model, params));
     }
     let deviation = job.recipe().model.init_std;
-    let spec = scored(&job.specs[0], scores.unwrap_or(Scores::Flat), deviation);
+    let spec = scored(&job.stages[0].spec, scores.unwrap_or(Scores::Flat), deviation);
     let (model, mut params) = Model::declare(device, &spec, dtype);
     initialise(device, &model, &mut params, Init { deviation, seed: 1 });
     Ok((model, params))

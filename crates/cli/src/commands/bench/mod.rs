@@ -64,7 +64,7 @@ impl Bed {
     fn new(threads: usize, dtype: Precision) -> Result<Bed> {
         let cpu = Arc::new(Cpu::new(resources::threads(threads)?, resources::isa_mask()?));
         let device = Device::new(cpu.clone(), resources::default_budget());
-        Ok(Bed { cpu, device, dtype: models::precision(dtype) })
+        Ok(Bed { cpu, device, dtype: dtype.dtype() })
     }
 
     fn threads(&self) -> usize {

@@ -41,7 +41,7 @@ pub const TABLES: [&str; 10] = [
 /// Runs the benchmark.
 pub fn run(args: &Step) -> Result<()> {
     let job = subject::job(&args.trained.recipe, &TABLES)?;
-    (0..job.specs.len())
+    (0..job.stages.len())
         .try_for_each(|index| stage_rows(args, &job, index).map_err(|error| placed(&job, error)))
 }
 
@@ -144,7 +144,8 @@ fn row(args: &Step, recipe: &Recipe, index: usize) -> Row {
 /// Prints the plan's figures without running anything.
 fn on_meta(args: &Step, job: &Job, index: usize) -> Result<()> {
     let (recipe, profile) = (job.recipe(), job.machine.profile_of_rank(job.world())?);
-    let draft = subject::draft((&profile, resources::default_budget()), &job.specs[index], job, index, 0);
+    let draft =
+        subject::draft((&profile, resources::default_budget()), &job.stages[index].spec, job, index, 0);
     let settled = match recipe.activations.memory {
         Memory::Auto => draft.check()?,
         Memory::Manual => draft.settle()?,

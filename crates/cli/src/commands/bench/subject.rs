@@ -102,9 +102,9 @@ impl Subject {
         first: impl FnOnce(&Workload<'_>) -> Result<()>,
     ) -> Result<Subject> {
         let (profile, recipe) = (device.machine.profile(), job.recipe());
-        check_places(recipe, &job.specs, profile)?;
+        check_places(recipe, job.specs(), profile)?;
         let (memory, rank) = (device.pool.budget(), device.mesh.rank());
-        let spec = scored(&job.specs[index], scores, recipe.model.init_std);
+        let spec = scored(&job.stages[index].spec, scores, recipe.model.init_std);
         let mut draft = draft((profile, memory), &spec, job, index, rank);
         // The pool has this rank's share of the recipe's limit.
         draft.budgets.memory = memory;

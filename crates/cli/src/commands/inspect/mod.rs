@@ -26,5 +26,5 @@ fn subject(args: &InspectModel) -> Result<Subject> {
     let listener = Plain::default();
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
     let model = (args.model.as_path(), args.adapter.as_deref());
-    Ok(Subject::new(model, &args.ids, models::precision(args.precision), &machine, &listener)?)
+    Ok(Subject::new(model, &args.ids, args.precision.dtype(), &machine, &listener)?)
 }

@@ -4,6 +4,7 @@ use fathom_app::plan::plan;
 use fathom_app::{Job, Silent};
 use fathom_tensor::Hardware;
 use fathom_train::distinct;
+use fathom_train::stage::StagePlan;
 
 use super::super::Work;
 use crate::console;
@@ -30,8 +31,8 @@ fn of_rank(work: &Work<'_>) -> anyhow::Result<u64> {
     let job = Job::new(work.loaded.clone(), &Silent)?;
     let plans = plan(&job, None)?;
     let mut most = 0;
-    for (index, (spec, ranks)) in job.specs.iter().zip(&job.ranks).enumerate() {
-        for (rank, _) in distinct(ranks, spec) {
+    for (index, StagePlan { spec, how, .. }) in job.stages.iter().enumerate() {
+        for (rank, _) in distinct(&how.ranks, spec) {
             let mut draft = plans.draft(index);
             draft.rank = rank;
             let plan = draft.plan()?;
