@@ -183,20 +183,42 @@ fn item_end(code: &[Token], mut at: usize) -> usize {
     code.len()
 }
 
-/// Number of arguments between a function's parentheses, without `self`.
+/// Number of arguments between a function's parentheses, without `self`; those in a tuple count each.
 fn arguments(code: &[Token]) -> usize {
-    let (mut at, mut depth, mut count, mut empty) = (0, 0, 0, true);
+    parts(code).map(leaves).sum()
+}
+
+/// Splits tokens at the commas between them.
+fn parts<'a, 't>(code: &'a [Token<'t>]) -> impl Iterator<Item = &'a [Token<'t>]> {
+    let (mut at, mut depth, mut from, mut ends) = (0, 0, 0, Vec::new());
     while at < code.len() {
         match code[at].text {
             "(" | "[" | "{" => at = close(code, at).unwrap_or(code.len()),
-            "," if depth == 0 => (count, empty) = (count + 1, true),
-            _ => (depth, empty) = (depth + angle(code, at), false),
+            "," if depth == 0 => {
+                ends.push((from, at));
+                from = at + 1;
+            }
+            _ => depth += angle(code, at),
         }
         at += 1;
     }
-    let first = code.iter().find(|token| token.kind == Kind::Word && token.text != "mut");
-    let receiver = first.is_some_and(|token| token.is("self"));
-    count + usize::from(!empty) - usize::from(receiver)
+    ends.push((from, code.len()));
+    ends.into_iter().map(|(from, to)| &code[from..to]).filter(|part| !part.is_empty())
+}
+
+/// Number of arguments in one: several if its pattern or its type is a tuple.
+fn leaves(argument: &[Token]) -> usize {
+    let first = argument.iter().find(|token| token.kind == Kind::Word && token.text != "mut");
+    if first.is_some_and(|token| token.is("self")) {
+        return 0;
+    }
+    let colon = |at: &usize| argument[*at].is(":");
+    let typed = (0..argument.len()).find(colon).map_or(0, |at| at + 1);
+    let inner = |from: usize| {
+        let open = argument.get(from).filter(|token| token.is("("))?;
+        close(argument, from).filter(|_| open.is("(")).map(|end| arguments(&argument[from + 1..end]))
+    };
+    inner(0).or_else(|| inner(typed)).unwrap_or(1).max(1)
 }
 
 #[cfg(test)]
@@ -223,11 +245,12 @@ mod tests {
             ),
             (
                 "impl T { fn a(&'a mut self, (x, y): (u8, u8)) {\n fn b(s: [u8; 2]) {\n} } }",
-                &[("a", 3, 1), ("b", 2, 1)],
+                &[("a", 3, 2), ("b", 2, 1)],
             ),
             ("trait T { fn a(&self, x: u8); fn b(self: Arc<Self>) {} }", &[("b", 1, 0)]),
             ("type F = fn(u8); extern \"C\" { fn c(x: u8); } struct S { f: unsafe fn(u8) }", &[]),
             ("macro_rules! m { ($n:ident) => { fn $n(x: u8) {} fn d(#[cfg(x)] y: u8) {} } }", &[("d", 1, 1)]),
+            ("fn a(x: (u8, &[u8]), ((y, z), w): B, f: impl Fn((u8, u8)), _: ()) {}", &[("a", 1, 7)]),
             ("fn a(f: &dyn Fn(u8) -> Vec<u8>, x: &mut [u8],) -> [u8; 3] { \"}\" }", &[("a", 1, 2)]),
         ];
         for (text, expected) in cases {

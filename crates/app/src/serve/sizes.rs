@@ -301,15 +301,15 @@ pub(super) fn of(
         let meta = imagined(device);
         let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
-        let mut engine =
-            Engine::new(ModelView { device: &meta, model: &declared, params: &params }, tokenizer, limits);
+        let view = ModelView { device: &meta, model: &declared, params: &params };
+        let mut engine = Engine::new(view, tokenizer, limits);
         let sequences = (settings.sequences as usize).max(1);
         let alone = whole(&meta);
         let draft = if meta.mesh.rank() == 0 { Draft::planned(&alone, order)? } else { None };
         let draft_bytes = meta.pool.usage().live - weights_bytes;
         let drafting = draft.as_ref().map(|draft| draft.engine(&alone, limits));
         let (adapters_bytes, mut workspace_bytes) =
-            with_adapters(&meta, (folder, &declared, &params), tokenizer, order, (limits, sequences))?;
+            with_adapters(view, folder, tokenizer, order, (limits, sequences))?;
         if let Some(drafting) = &drafting {
             engine = engine.drafting(drafting)?;
             workspace_bytes = workspace_bytes.max(guessing(&alone, drafting, (limits, sequences))?);
@@ -361,13 +361,14 @@ pub(super) fn of(
 
 /// Returns the bytes of the adapters, and of a step with the adapter that needs most.
 fn with_adapters(
-    meta: &Device,
-    (folder, model, params): (&Path, &Model, &Params),
+    view: ModelView<'_>,
+    folder: &Path,
     tokenizer: &Tokenizer,
     order: &Order,
     (limits, sequences): (Limits, usize),
 ) -> Result<(u64, u64)> {
-    let engine = Engine::new(ModelView { device: meta, model, params }, tokenizer, limits);
+    let ModelView { device: meta, model, params } = view;
+    let engine = Engine::new(view, tokenizer, limits);
     let mut workspace_bytes = workspace(meta, &engine, None, (limits, sequences))?;
     let before = meta.pool.usage().live;
     for (name, path) in &order.adapters {

@@ -64,13 +64,14 @@ impl Head {
         &self,
         tile: &Tile<'_>,
         loss: &Tensor,
-        gradient: (Option<&Tensor>, Option<&Tensor>),
+        (weights, dlogits): (Option<&Tensor>, Option<&Tensor>),
         measures: Option<&Tensor>,
     ) {
         let (scope, logits, labels) = (tile.scope, tile.logits, &tile.ids());
         let spread = self.statistics(scope, (labels, measures), logits);
         let spread = spread.as_ref().map(|all| Vocabulary { first: self.first, stats: None, all: Some(all) });
-        self.kernel(scope, (labels, logits, loss), gradient, (spread, measures));
+        let op = self.op(labels, logits, loss);
+        run(scope, &CrossEntropy { weights, dlogits, spread, measures, ..op });
     }
 
     /// The statistics of a tile's tokens from all ranks, f32 [2 x ranks, r], with metrics [4 x ranks, r]; `None` if one
@@ -90,7 +91,7 @@ impl Head {
         let each = if measures.is_some() { 4 } else { 2 };
         let (stats, all, loss) = (empty(each), empty(each * group.size()), empty(1));
         let spread = Vocabulary { first: self.first, stats: Some(&stats), all: None };
-        self.kernel(scope, (labels, logits, &loss), (None, None), (Some(spread), measures));
+        run(scope, &CrossEntropy { spread: Some(spread), measures, ..self.op(labels, logits, &loss) });
         let parts: Vec<Tensor> =
             (0..group.size()).map(|rank| all.view_rows(each * rank..each * (rank + 1))).collect();
         group.all_gather(device, &stats, &parts).wait();
@@ -105,20 +106,18 @@ impl Head {
         let empty = |rows| scope.device.empty(rows, logits.rows(), DType::F32, Category::Comm);
         let (stats, loss) = (empty(2), empty(1));
         let spread = Vocabulary { first: self.first, stats: Some(&stats), all: None };
-        self.kernel(scope, (labels, logits, &loss), (None, None), (Some(spread), None));
+        run(scope, &CrossEntropy { spread: Some(spread), ..self.op(labels, logits, &loss) });
         stats
     }
 
-    fn kernel(
-        &self,
-        scope: &Scope<'_>,
-        (labels, logits, loss): (&Tensor, &Tensor, &Tensor),
-        (weights, dlogits): (Option<&Tensor>, Option<&Tensor>),
-        (spread, measures): (Option<Vocabulary<'_>>, Option<&Tensor>),
-    ) {
+    /// The operation of a tile without gradients.
+    fn op<'t>(&self, labels: &'t Tensor, logits: &'t Tensor, loss: &'t Tensor) -> CrossEntropy<'t> {
         let HeadUse { scale, softcap, z_loss } = self.how;
-        let op =
-            CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread, measures };
-        scope.counters.span("head", " loss", -1, || scope.device.machine.cross_entropy(&op));
+        let (weights, dlogits, spread, measures) = (None, None, None, None);
+        CrossEntropy { logits, labels, weights, loss, dlogits, scale, softcap, z_loss, spread, measures }
     }
+}
+
+fn run(scope: &Scope<'_>, op: &CrossEntropy<'_>) {
+    scope.counters.span("head", " loss", -1, || scope.device.machine.cross_entropy(op));
 }
