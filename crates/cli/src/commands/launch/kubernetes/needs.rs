@@ -5,7 +5,7 @@ use fathom_app::{Job, Silent};
 use fathom_tensor::Hardware;
 use fathom_train::distinct;
 
-use super::super::Work;
+use crate::commands::launch::work::Work;
 use crate::console;
 
 /// The program itself, its text and its input files.
