@@ -1,15 +1,14 @@
 //! Output other than results: verbosity, and colours on terminals that show them (respects `NO_COLOR`,
 //! `CLICOLOR_FORCE` and `TERM=dumb`).
 
-use std::fmt;
 use std::io::Write;
+use std::process::exit;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::{fmt, io};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
-
-use crate::exit;
 
 /// Like `print!`, but exits the program if nothing reads it, or writing fails.
 macro_rules! out {
@@ -74,7 +73,7 @@ pub fn is_verbose() -> bool {
 /// Prints text on standard output.
 pub fn out(text: fmt::Arguments<'_>) {
     if let Err(error) = std::io::stdout().write_fmt(text) {
-        exit::unprinted(&error);
+        unprinted(&error);
     }
 }
 
@@ -134,4 +133,16 @@ fn paint(choice: ColorChoice, style: Style, word: &str) -> String {
     } else {
         format!("{style}{word}{style:#}")
     }
+}
+
+/// Exit code of a program whose reader has closed its output (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
+const UNREAD: i32 = 141;
+
+/// Exits when standard output cannot be written: its reader is gone, or the disk is full.
+pub fn unprinted(cause: &io::Error) -> ! {
+    if cause.kind() == io::ErrorKind::BrokenPipe {
+        exit(UNREAD);
+    }
+    error(&format!("cannot write to standard output: {cause}"));
+    exit(1);
 }

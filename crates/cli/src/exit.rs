@@ -1,6 +1,5 @@
 //! Program exit: exit codes, and the final message.
 
-use std::io;
 use std::process::{ExitCode, exit};
 
 use anyhow::Result;
@@ -12,8 +11,7 @@ use crate::console;
 /// Exit code of a run that was asked to save and stop, and of a curation that waits for others (EX_TEMPFAIL): restart
 /// it to continue. Job systems retry it.
 pub const RESUME: u8 = 75;
-/// Exit code of a program whose reader has closed its output (128 + SIGPIPE), as in `fathom recipes ls | head -1`.
-const UNREAD: i32 = 141;
+
 /// Exit code of a Rust program that panicked.
 const PANICKED: u8 = 101;
 
@@ -58,15 +56,6 @@ pub fn code(ended: Result<ExitCode>, advice: &str) -> ExitCode {
 pub fn unparsed(said: &clap::Error) -> ! {
     match said.print() {
         Ok(()) => exit(said.exit_code()),
-        Err(error) => unprinted(&error),
+        Err(error) => console::unprinted(&error),
     }
-}
-
-/// Exits when standard output cannot be written: its reader is gone, or the disk is full.
-pub fn unprinted(error: &io::Error) -> ! {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        exit(UNREAD);
-    }
-    console::error(&format!("cannot write to standard output: {error}"));
-    exit(1);
 }

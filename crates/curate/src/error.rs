@@ -57,7 +57,7 @@ pub enum Error {
         advice: String,
     },
     /// A named file has an extension without a reader.
-    #[error("{}: no reader for this kind of file; readable are {}", path.display(), crate::files::READABLE)]
+    #[error("{}: no reader for this kind of file; readable are {}", path.display(), crate::kinds::READABLE)]
     UnknownExtension {
         /// Path as given.
         path: PathBuf,

@@ -11,7 +11,8 @@ use twox_hash::XxHash3_64;
 use crate::counters::{Counters, Reason};
 use crate::document::group_of;
 use crate::error::Error;
-use crate::files::{CandidateFile, Entry, Kind, Links, below, list_of};
+use crate::files::{CandidateFile, Entry, Links, below, list_of};
+use crate::kinds::Kind;
 use crate::read::packed::Codec;
 use crate::read::{Documents, ReadOptions};
 

@@ -51,6 +51,7 @@ mod error;
 mod files;
 mod gather;
 mod join;
+mod kinds;
 #[cfg(feature = "pipeline")]
 pub mod pipeline;
 #[cfg(feature = "pipeline")]
@@ -71,9 +72,9 @@ pub use counters::{Counters, Damage, DocumentCounts, Reason};
 pub use dedup::{Sameness, Unique};
 pub use document::Document;
 pub use error::Error;
-pub use files::Format;
 pub use gather::{GatherOptions, default_roots, gather};
 pub use join::{DocumentJoiner, SEPARATOR, group_documents};
+pub use kinds::Format;
 #[cfg(feature = "pipeline")]
 pub use quality::{QualityExamples, QualityReport, QualityTraining, train_quality};
 pub use read::{Charset, Columns, Documents, RawRecord, ReadOptions, html_to_text, open};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rusqlite::Connection;
 
-use crate::{Error, quoted};
+use crate::error::{Error, quoted};
 
 /// A table by the names of its columns.
 pub(crate) struct Columns {

@@ -20,7 +20,7 @@ use rusqlite::types::Null;
 use rusqlite::vtab::{Context, Filters, IndexInfo, Module, VTab, VTabConfig, VTabConnection, VTabCursor};
 use rusqlite::{Connection, Result, ffi};
 
-use crate::quoted;
+use crate::error::quoted;
 
 /// The declared type of a column of truth values.
 pub(crate) const BOOLEAN: &str = "BOOLEAN";
@@ -40,9 +40,9 @@ pub(crate) fn register(
     connection: &Connection,
     name: &str,
     folder: &Path,
-) -> Result<Vec<String>, crate::Error> {
+) -> Result<Vec<String>, crate::error::Error> {
     const MODULE: Module<'_, Table> = Module::eponymous_only_module();
-    let source = Arc::new(Source::open(folder).map_err(crate::Error::Folder)?);
+    let source = Arc::new(Source::open(folder).map_err(crate::error::Error::Folder)?);
     let columns = source.schema.fields().iter().map(|field| field.name().clone()).collect();
     connection.create_module(name, &MODULE, Some(source))?;
     Ok(columns)

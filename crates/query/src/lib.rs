@@ -7,6 +7,7 @@
 //! This crate knows nothing of documents.
 
 mod copies;
+mod error;
 mod folder;
 mod functions;
 
@@ -23,36 +24,10 @@ use rusqlite::{Batch, Connection, Statement};
 use serde_json::Value;
 
 use copies::Columns;
+pub use error::Error;
 
 /// Takes a row of the answer under the names of its columns; false ends the query.
 pub type Visit<'a> = dyn FnMut(&[String], &[Value]) -> bool + 'a;
-
-/// Why there is no answer, or not all of it.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// SQLite refused or gave up.
-    #[error("{0}")]
-    Query(String),
-    /// A statement that would create or change something.
-    #[error("only queries are run, no DDL and no changes of data")]
-    Change,
-    /// More than one statement, or none.
-    #[error("one query at a time is run, without another statement before or behind it")]
-    Several,
-    /// A folder that is no table.
-    #[error("{0}")]
-    Folder(String),
-}
-
-impl From<rusqlite::Error> for Error {
-    fn from(error: rusqlite::Error) -> Error {
-        match error {
-            rusqlite::Error::SqliteFailure(_, Some(detail)) => Error::Query(detail),
-            rusqlite::Error::SqlInputError { msg, .. } => Error::Query(msg),
-            other => Error::Query(other.to_string()),
-        }
-    }
-}
 
 /// What the authorizer lets pass and notes.
 #[derive(Default)]
@@ -193,11 +168,6 @@ fn answer(query: &mut Statement<'_>, visit: &mut Visit<'_>) -> Result<(), Error>
         }
     }
     Ok(())
-}
-
-/// A name as SQL quotes it.
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]

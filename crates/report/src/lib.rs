@@ -30,7 +30,7 @@ pub fn fuzz_metrics(data: &[u8]) {
     let events: Vec<serde_json::Value> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
     let log = RunLog::from_events(&events);
     html::page(&log);
-    verdict::verdicts(&log).iter().for_each(|verdict| drop(verdict.to_string()));
+    objective::verdicts(&log).iter().for_each(|verdict| drop(verdict.to_string()));
     let _ = diff::compare(&log, &log).to_string();
 }
 

@@ -64,8 +64,7 @@ pub struct Objective {
     pub of_text: bool,
 }
 
-const COMMON: &[fn(&RunLog) -> Option<Verdict>] =
-    &[verdict::loss, verdict::speed, verdict::memory, verdict::amount];
+const COMMON: &[fn(&RunLog) -> Option<Verdict>] = &[loss, verdict::speed, verdict::memory, verdict::amount];
 
 /// Kinds of objectives; the first one that matches a log applies.
 const OBJECTIVES: [Objective; 4] = [
@@ -93,7 +92,7 @@ const OBJECTIVES: [Objective; 4] = [
         tiles: &[
             verdict::answers_loss,
             verdict::answers_accuracy,
-            verdict::loss,
+            loss,
             verdict::speed,
             verdict::memory,
             verdict::amount,
@@ -106,7 +105,7 @@ const OBJECTIVES: [Objective; 4] = [
         is: |_| true,
         headlines: &[],
         tiles: &[
-            verdict::loss,
+            loss,
             verdict::bits,
             verdict::needle,
             verdict::long_context,
@@ -169,6 +168,21 @@ pub fn step_line(step: &Step) -> String {
         (true, _) => of(REWARDS).join("  "),
         (false, preferences) => std::iter::once(loss).chain(preferences).collect::<Vec<_>>().join("  "),
     }
+}
+
+/// Returns every figure available in the log, in display order.
+pub fn verdicts(log: &RunLog) -> Vec<Verdict> {
+    of(log).figures(log)
+}
+
+pub(crate) fn loss(log: &RunLog) -> Option<Verdict> {
+    let losses: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
+    let (first, last) = (losses.first()?, ema(&losses, window(losses.len())).last().copied()?);
+    let unit = if of(log).loss.contains("nats") { "nats, " } else { "" };
+    let note = format!("{unit}smoothed; step {} began at {first:.2}", log.steps.first()?.step);
+    let bad = losses.iter().filter(|loss| !loss.is_finite()).count();
+    let note = if bad > 0 { format!("{note}; {bad} steps not finite") } else { note };
+    Some(Verdict { name: "training loss", value: format!("{last:.3}"), note, passes: None })
 }
 
 #[cfg(test)]

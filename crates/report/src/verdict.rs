@@ -4,8 +4,7 @@ use fathom_base::metrics::events::{EvalPosition, Needle, PositionBucket, Step};
 use fathom_base::{human, tokens};
 
 use crate::log::RunLog;
-use crate::objective;
-use crate::smooth::{ema, quantile, window};
+use crate::smooth::quantile;
 
 /// One figure of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,11 +28,6 @@ impl std::fmt::Display for Verdict {
         };
         write!(f, "{:22} {:>14}  {sign}{}", self.name, self.value, self.note)
     }
-}
-
-/// Returns every figure available in the log, in display order.
-pub fn verdicts(log: &RunLog) -> Vec<Verdict> {
-    objective::of(log).figures(log)
 }
 
 /// Returns the figures of a plan, for the stage that needs the most memory.
@@ -72,16 +66,6 @@ pub fn planned(log: &RunLog) -> Vec<Verdict> {
         figures.push(Verdict { name: "work", value, note, passes: None });
     }
     figures
-}
-
-pub(crate) fn loss(log: &RunLog) -> Option<Verdict> {
-    let losses: Vec<f64> = log.steps.iter().map(|step| step.loss).collect();
-    let (first, last) = (losses.first()?, ema(&losses, window(losses.len())).last().copied()?);
-    let unit = if objective::of(log).loss.contains("nats") { "nats, " } else { "" };
-    let note = format!("{unit}smoothed; step {} began at {first:.2}", log.steps.first()?.step);
-    let bad = losses.iter().filter(|loss| !loss.is_finite()).count();
-    let note = if bad > 0 { format!("{note}; {bad} steps not finite") } else { note };
-    Some(Verdict { name: "training loss", value: format!("{last:.3}"), note, passes: None })
 }
 
 /// Loss on the learned tokens of held-out lessons.

@@ -3,31 +3,24 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::Session;
 use super::losses::{compare_means, read};
+use super::session::Session;
+use super::table::STEPS;
+pub(crate) use super::table::{FORMATS, SHAPE_NAME, loss_of};
 
-/// Values of `precision.gemm` compared with bf16.
-pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
 /// The Llama-3-8B shape with half of its layers, so that the optimizer's state fits on the device and matrix products
 /// dominate the step.
 const SHAPE: &str = "model.hidden=4096 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";
-/// Name of its rows.
-pub const SHAPE_NAME: &str = "Llama-3-8B shape of 16 layers";
+
 /// Tokens per step.
 const TOKENS: &str = "8192";
 /// Time limits in seconds of a step benchmark and of a training run.
 pub const STEP_S: u64 = 25;
 pub const RUN_S: u64 = 60;
-/// Steps of each stage of a training run, and the number of final steps whose losses are compared.
-const STEPS: &str = "200";
+
 const LAST: usize = 20;
 /// Maximum relative difference of the losses.
 const BOUND: f64 = 0.01;
-
-/// Name of the loss check of a format.
-pub fn loss_of(format: &str) -> String {
-    format!("loss of {STEPS} steps in {format} against bf16")
-}
 
 impl Session {
     /// Benchmarks a step in each format.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::Session;
+use super::session::Session;
 
 /// Steps of each of the three stages of a small run.
 const STEPS: &str = "3";

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::Session;
+use super::session::Session;
 use super::table::PEAKED;
 
 /// Time limit in seconds for the first and last lengths, each compiled and warmed up, and attention alone.

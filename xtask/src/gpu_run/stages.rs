@@ -1,7 +1,8 @@
 //! The stages of a GPU run, in order: figures with bars come first, so that an interrupted run loses only the rest.
 
+use super::rival;
+use super::session::{Session, Step};
 use super::table::{GRAPHS, LARGE, LEAN, OFFLOADED, PEAKED};
-use super::{Session, rival};
 
 /// Time limit in seconds of all stages of one command together, which is designed for eight minutes.
 pub const ALL_S: u64 = 476;
@@ -59,12 +60,6 @@ pub fn names() -> String {
     STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The Llama-3.2-1B shape, as keys of `fathom bench step`.
-pub const SHAPE: &str = "model.hidden=2048 model.layers=16 model.heads=32 model.kv_heads=8 model.head_dim=64 model.ffn=8192 model.vocab=128256";
-/// The larger shape.
-pub const LARGE_SHAPE: &str = "model.hidden=4096 model.layers=32 model.heads=32 model.kv_heads=8 model.head_dim=128 model.ffn=14336 model.vocab=128256";
-/// Tokens, memory option, repeats and time limit in seconds of a step.
-pub type Step = (&'static str, &'static str, &'static str, u64);
 const KEPT: &str = "activations.recompute_granularity=none";
 const LINEAR: &str = "activations.recompute_granularity=linear";
 const AUTO: &str = "activations.memory=auto";

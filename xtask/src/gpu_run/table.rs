@@ -220,16 +220,16 @@ impl Results {
         let rate = |format: &str| {
             self.rows
                 .iter()
-                .find(|row| row["bench"] == super::fp8::SHAPE_NAME && row["gemm"] == format)
+                .find(|row| row["bench"] == SHAPE_NAME && row["gemm"] == format)
                 .and_then(|row| row["model_tflops"].as_f64())
         };
         let mut line = |format: &&str| {
             let ratio = rate(format).zip(rate("bf16")).map(|(ours, bf16)| ours / bf16);
             let ratio = bars.least(format!("step in {format} against bf16"), ratio, FP8_BAR);
-            let loss = self.found(&super::fp8::loss_of(format)).unwrap_or("-");
-            format!("{format}, step of the {} against bf16: {ratio}; loss {loss}.", super::fp8::SHAPE_NAME)
+            let loss = self.found(&loss_of(format)).unwrap_or("-");
+            format!("{format}, step of the {} against bf16: {ratio}; loss {loss}.", SHAPE_NAME)
         };
-        super::fp8::FORMATS.iter().map(&mut line).collect()
+        FORMATS.iter().map(&mut line).collect()
     }
 
     fn where_it_ran(&self) -> String {
@@ -239,6 +239,20 @@ impl Results {
         if words.is_empty() { "No device answered.".to_string() } else { format!("{}.", words.join("; ")) }
     }
 }
+
+/// Values of `precision.gemm` compared with bf16.
+pub const FORMATS: [&str; 2] = ["fp8_delayed", "fp8_block"];
+
+/// Name of its rows.
+pub const SHAPE_NAME: &str = "Llama-3-8B shape of 16 layers";
+
+/// Name of the loss check of a format.
+pub fn loss_of(format: &str) -> String {
+    format!("loss of {STEPS} steps in {format} against bf16")
+}
+
+/// Steps of each stage of a training run, and the number of final steps whose losses are compared.
+pub(super) const STEPS: &str = "200";
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::Violation;
+use super::violation::Violation;
 
 /// A row of the table: a crate may depend on the crates in its row, and on their dependencies, but on nothing else.
 struct Line {

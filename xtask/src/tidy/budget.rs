@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Violation;
 use super::source::Source;
+use super::violation::Violation;
 
 /// The file `xtask/budget.toml`; its comments explain each entry.
 #[derive(Debug, Deserialize)]

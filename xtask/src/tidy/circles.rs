@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Violation;
 use super::lex::{Kind, Token};
 use super::source::Source;
+use super::violation::Violation;
 
 /// A path from a module on, as it stands in a file.
 type Path = (String, Vec<String>);

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::Violation;
 use super::source::Source;
+use super::violation::Violation;
 
 /// Checks the libraries of the workspace.
 pub fn check(metadata: &Value, sources: &[Source<'_>]) -> Vec<Violation> {

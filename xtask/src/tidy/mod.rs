@@ -7,6 +7,7 @@ mod idle;
 mod lex;
 mod rules;
 mod source;
+mod violation;
 mod words;
 
 use std::fs;
@@ -16,6 +17,7 @@ use serde_json::Value;
 
 use budget::Budget;
 use source::Source;
+use violation::Violation;
 
 /// Runs every check. Returns the violations, each `file:line: message`, ordered by file and line.
 ///
@@ -35,20 +37,6 @@ pub fn run() -> Result<Vec<String>, String> {
     found.extend(budget::check_binary("target/release/fathom", built, budget.binary_mib));
     found.sort();
     Ok(found.into_iter().map(|v| format!("{}:{}: {}", v.path, v.line, v.message)).collect())
-}
-
-/// A violated rule and where.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Violation {
-    path: String,
-    line: usize,
-    message: String,
-}
-
-impl Violation {
-    fn new(path: &str, line: usize, message: impl Into<String>) -> Violation {
-        Violation { path: path.into(), line, message: message.into() }
-    }
 }
 
 fn check(root: &Path, paths: &[String], budget: &Budget, metadata: &Value) -> Result<Vec<Violation>, String> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::Violation;
 use super::lex::Kind;
 use super::source::{Source, attribute};
+use super::violation::Violation;
 
 /// Extensions of text files, which are searched for machine-specific paths.
 const TEXT: [&str; 11] = ["rs", "toml", "py", "sh", "md", "yml", "yaml", "html", "css", "js", "cu"];

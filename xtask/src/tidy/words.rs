@@ -1,8 +1,8 @@
 //! Words that are refused in Rust sources because the field has plainer ones. The list is in the page itself.
 
-use super::Violation;
 use super::lex::{Kind, lex};
 use super::source::Source;
+use super::violation::Violation;
 
 /// The page with the list, and the beginning of the list's line. The words are in backticks.
 pub const PAGE: &str = "CONTRIBUTING.md";

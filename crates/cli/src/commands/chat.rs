@@ -13,7 +13,7 @@ use signal_hook::consts::SIGINT;
 
 use super::generate::{chosen, ends};
 use crate::listen::Plain;
-use crate::{args, console, exit};
+use crate::{args, console};
 
 /// Commands available besides text.
 const HELP: &str = "/reset begins again, /system TEXT begins again with other instructions, /exit or ctrl-D ends; ctrl-C stops an answer";
@@ -116,7 +116,7 @@ impl Person for Terminal {
 impl Terminal {
     fn flush(&self) {
         if let Err(error) = std::io::stdout().flush() {
-            exit::unprinted(&error);
+            crate::console::unprinted(&error);
         }
     }
 }

@@ -9,7 +9,7 @@ use fathom_base::{Flow, PartialSampling, Sampling};
 use fathom_train::recipe::Precision;
 
 use crate::listen::Plain;
-use crate::{args, console, exit};
+use crate::{args, console};
 
 /// Runs the verb.
 pub fn run(args: &args::Generate) -> Result<()> {
@@ -44,7 +44,7 @@ pub fn run(args: &args::Generate) -> Result<()> {
         generate(&model, &request, &mut stream)?
     };
     if let Some(error) = unwritten {
-        exit::unprinted(&error);
+        crate::console::unprinted(&error);
     }
     if args.ids {
         outln!("{}", serde_json::json!(answer.ids));

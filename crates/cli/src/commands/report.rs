@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use fathom_app::report::report;
-use fathom_report::{RunLog, verdict};
+use fathom_report::{RunLog, objective};
 
 use crate::console;
 
@@ -18,7 +18,7 @@ pub fn run(run: &Path, out: Option<&Path>) -> Result<()> {
 
 /// Figures that judge a run, one per line.
 pub fn print(log: &RunLog) {
-    for verdict in verdict::verdicts(log) {
+    for verdict in objective::verdicts(log) {
         let line = format!("  {verdict}");
         let (sign, style) =
             if verdict.passes == Some(false) { ("✗", console::BAD) } else { ("✓", console::GOOD) };

@@ -10,9 +10,9 @@ use fathom_text::store::Store;
 use fathom_text::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 
+use super::layout::{store_prefix, tokenizer_dir};
 use super::report::CorpusReport;
 use super::spec::{CorpusSpec, TokenizerFrom};
-use super::{store_prefix, tokenizer_dir};
 use crate::error::Error;
 
 /// Incremented when the same specification yields different bytes.

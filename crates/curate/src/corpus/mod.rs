@@ -20,7 +20,14 @@ mod curated;
 #[cfg(not(feature = "pipeline"))]
 #[path = "uncurated.rs"]
 mod curated;
+#[cfg(feature = "pipeline")]
+mod curation;
+#[cfg(not(feature = "pipeline"))]
+#[path = "no_curation.rs"]
+mod curation;
+mod layout;
 mod manifest;
+mod progress;
 mod report;
 mod sample;
 mod spec;
@@ -35,13 +42,15 @@ use fathom_text::recall::{is_synthetic, real_documents};
 use fathom_text::store::{DocMeta, Header, Store, StoreWriter};
 use fathom_text::tokenizer::Tokenizer;
 
-pub use curated::Curation;
 #[cfg(feature = "pipeline")]
 pub use curated::curation;
+pub use curation::Curation;
 pub use report::{CorpusReport, Seconds, SourceTotals, Totals};
 pub use spec::{CorpusSpec, Input, TokenizerFrom};
 
 use crate::error::Error;
+pub use layout::{store_prefix, tokenizer_dir};
+pub use progress::{Phase, Progress};
 use sample::Sample;
 use stream::Texts;
 use synthetic::Synthetic;
@@ -51,38 +60,6 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Approximate bytes of text encoded per batch: enough for all threads, small compared with the store.
 const BATCH_BYTES: usize = 8 << 20;
-
-/// Phase of a build.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Reading everything once and drawing the sample.
-    Read,
-    /// Training the tokenizer.
-    Tokenizer,
-    /// Reading again, encoding and writing.
-    Encode,
-}
-
-/// Progress of a build.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Current phase.
-    pub phase: Phase,
-    /// Bytes of text processed in this phase.
-    pub done_bytes: u64,
-    /// Total bytes of text in this phase; in [`Phase::Read`] an estimate from the file sizes.
-    pub total_bytes: u64,
-}
-
-/// Path prefix of a corpus's token store, for [`Store::open`].
-pub fn store_prefix(out: &Path) -> PathBuf {
-    out.join("store").join("train")
-}
-
-/// Folder of a corpus's tokenizer, for [`Tokenizer::from_dir`].
-pub fn tokenizer_dir(out: &Path) -> PathBuf {
-    out.join("tokenizer")
-}
 
 /// Numbers of the held-out documents of a store that are not synthetic: the text on which bits per byte are measured.
 ///

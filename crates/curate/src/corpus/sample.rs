@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fathom_text::store::DocMeta;
 
+use super::progress::{Phase, Progress};
 use super::spec::{CorpusSpec, TokenizerFrom};
 use super::stream::Texts;
-use super::{Phase, Progress};
 use crate::error::Error;
 
 /// Limit of what one text contributes to the sample, so that the sample covers many texts.

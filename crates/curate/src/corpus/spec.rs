@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::curated::Curation;
+use super::curation::Curation;
 use crate::error::Error;
 
 /// Source of the text.

@@ -1,22 +1,10 @@
 //! Stand-in for curations in a build without the pipeline; its types have no values.
 
-use serde::{Deserialize, Serialize};
-
+use super::curation::Curation;
 use super::spec::CorpusSpec;
 use crate::counters::Counters;
 use crate::document::Document;
 use crate::error::Error;
-
-/// The parts of a curation recipe that determine the bytes of a corpus.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Curation {}
-
-impl Curation {
-    /// Returns true if the recipe names its own input.
-    pub fn names_input(&self) -> bool {
-        match *self {}
-    }
-}
 
 /// The documents of a curation.
 pub(super) struct CuratedTexts {

@@ -15,7 +15,7 @@ use super::histogram::Histogram;
 use super::manifest::{self, Manifest, TablePart, part_path};
 use super::models::{Models, Tools};
 use super::part::{PartReader, PartWriter};
-use super::shares::{self, ShareOf};
+use super::share_files::ShareOf;
 use super::tally::Tally;
 use crate::durable::{self, rename, temporary_of};
 use crate::error::Error;
@@ -56,7 +56,8 @@ impl Job<'_> {
     /// Files that the ranks prepared for this stage, one per part in order; `None` if the stage does that work
     /// itself.
     pub fn shares(&self) -> Option<Vec<PathBuf>> {
-        self.shared.then(|| (0..self.parts.len()).map(|part| shares::path(self.folder, part)).collect())
+        self.shared
+            .then(|| (0..self.parts.len()).map(|part| super::share_files::path(self.folder, part)).collect())
     }
 
     /// Number of documents in the whole table.
@@ -193,7 +194,10 @@ impl Job<'_> {
     /// A part cannot be read, a file cannot be written, or `bytes` fails.
     pub fn export(&self, name: &(dyn Fn(usize) -> PathBuf + Sync), bytes: &ShareOf<'_>) -> Result<(), Error> {
         if let Some(made) = self.shares() {
-            return made.iter().enumerate().try_for_each(|(part, made)| shares::hand_over(made, &name(part)));
+            return made
+                .iter()
+                .enumerate()
+                .try_for_each(|(part, made)| super::share_files::hand_over(made, &name(part)));
         }
         let open = |part: usize| {
             let reader = PartReader::open(&self.parts[part].path)?;
@@ -479,7 +483,7 @@ pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     // Remove the table's manifest first: without it nothing else is valid.
     durable::remove(&manifest::table_path(folder))?;
     std::fs::create_dir_all(folder).map_err(|e| Error::write("create", folder, e))?;
-    let kept = shares::hidden(folder);
+    let kept = super::share_files::hidden(folder);
     for entry in std::fs::read_dir(folder).map_err(|e| Error::read(folder, e))? {
         let path = entry.map_err(|e| Error::read(folder, e))?.path();
         if path == kept {

@@ -14,7 +14,8 @@ use super::verify::{FileFacts, HashCache};
 use crate::counters::Counters;
 use crate::durable::{load, remove};
 use crate::error::Error;
-use crate::files::{Kind, Links, below_of};
+use crate::files::{Links, below_of};
+use crate::kinds::Kind;
 
 /// Incremented when the same recipe yields different bytes.
 pub(crate) const VERSION: u32 = 3;

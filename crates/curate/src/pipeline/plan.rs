@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use fathom_base::human;
 use fathom_base::recipe::{Loaded, suggest_name};
+use fathom_prose::extract::Extraction;
+use fathom_prose::pii::PiiOptions;
 use twox_hash::XxHash3_64;
 
 use super::batch::Batch;
@@ -12,7 +14,7 @@ use super::env::{COPIES, Env};
 use super::manifest::KeyHasher;
 use super::models::ModelKind;
 use super::recipe::{Input, Recipe, StageSpec, refuse_secrets};
-use super::runner::Rows;
+use super::runner::{Rows, option_path};
 use super::stage::{Barrier, Work};
 use super::verify::HashCache;
 use super::{RunOptions, units};
@@ -20,8 +22,6 @@ use crate::counters::Counters;
 use crate::error::Error;
 use crate::read::{RawOptions, RemoteOptions};
 use crate::stage::{Kind, kinds};
-use fathom_prose::extract::Extraction;
-use fathom_prose::pii::PiiOptions;
 
 /// One stage of the plan, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -212,25 +212,6 @@ pub(crate) fn refuse(
         }
         typed => typed,
     }
-}
-
-/// Adds the option's path to an error that a stage could raise only after seeing a table or a model.
-pub(super) fn placed(stage: &str, error: Error) -> Error {
-    match error {
-        Error::Setting { key, found, advice } => {
-            placed(stage, Error::Option { stage: "stage", key: key.to_owned(), found, advice })
-        }
-        Error::Option { key, found, advice, .. } => {
-            let (place, key) = ("recipe".to_owned(), option_path(stage, &key));
-            fathom_base::Error::Refused { place, key, message: format!("is {found}; {advice}") }.into()
-        }
-        error => error,
-    }
-}
-
-/// Path of an option in settings.
-fn option_path(stage: &str, key: &str) -> String {
-    format!("stage.{stage}.{key}")
 }
 
 fn plan_stage(loaded: &Loaded<Recipe>, index: usize, spec: &StageSpec) -> Result<StagePlan, Error> {

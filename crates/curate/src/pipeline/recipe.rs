@@ -7,7 +7,7 @@ use fathom_base::recipe::{Field, Key, Loaded, Shape, Table};
 use fathom_base::secrets::{in_address, redacted};
 use serde::{Deserialize, Serialize};
 
-use crate::files::Format;
+use crate::kinds::Format;
 use crate::read::{Charset, NO_SECRETS, Snapshot};
 
 fathom_base::recipe! {

@@ -4,21 +4,21 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use fathom_base::lock::PATIENCE;
+
 use super::barrier::{self, Job};
-use super::claim;
 use super::env::{Env, Progress, Rank, RunOptions};
 use super::manifest::{self, KeyHasher, Manifest, TableManifest, TablePart, part_path};
-use super::plan::{Pipeline, Segment, SegmentWork, placed};
+use super::plan::{Pipeline, Segment, SegmentWork};
 use super::readiness::{PendingFile, Readiness};
-use super::runner::{self, Fresh, Rows, Source};
-use super::shares;
+use super::runner::{self, Fresh, Rows, Source, placed};
 use super::stage::Barrier;
 use super::stats::{StageStats, Stats, TableStats, seconds};
 use super::tally::Tally;
 use super::verify::FileFacts;
+use super::{claim, shares};
 use crate::durable;
 use crate::error::Error;
-use fathom_base::lock::PATIENCE;
 
 /// Outcome of a run.
 #[derive(Debug)]
@@ -307,7 +307,7 @@ fn share_out(
     let made = |number, part: &TablePart| shares::made(&segment.folder, key, (number, part), env);
     let missing = there.iter().filter(|(number, part)| !made(*number, part));
     let owed = |(number, _): &(usize, &TablePart)| PendingFile {
-        path: shares::path(&segment.folder, *number),
+        path: super::share_files::path(&segment.folder, *number),
         rank: number % world_size,
     };
     Ok(missing.map(owed).collect())

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use fathom_prose::extract::Extraction;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,6 @@ use super::crew::{self, Lane};
 use super::env::{Env, Progress};
 use super::manifest::{self, KeyHasher, Manifest, TablePart, part_path};
 use super::part::{PartReader, PartWriter};
-use super::plan::placed;
 use super::recipe::Input;
 use super::stage::Stage;
 use super::tally::Tally;
@@ -24,7 +24,6 @@ use crate::counters::DocumentCounts;
 use crate::durable;
 use crate::error::Error;
 use crate::read::{RawOptions, Snapshot};
-use fathom_prose::extract::Extraction;
 
 /// Stages applied one after another to each batch.
 pub(crate) struct Rows {
@@ -431,4 +430,23 @@ pub(crate) fn log_seconds(path: &Path, part: usize, seconds: Vec<f64>, env: &Env
     }
     // A single write, so that lines of several threads do not interleave.
     durable::append(&log)?.write_all(text.as_bytes()).map_err(|e| Error::write("write", &log, e))
+}
+
+/// Adds the option's path to an error that a stage could raise only after seeing a table or a model.
+pub(super) fn placed(stage: &str, error: Error) -> Error {
+    match error {
+        Error::Setting { key, found, advice } => {
+            placed(stage, Error::Option { stage: "stage", key: key.to_owned(), found, advice })
+        }
+        Error::Option { key, found, advice, .. } => {
+            let (place, key) = ("recipe".to_owned(), option_path(stage, &key));
+            fathom_base::Error::Refused { place, key, message: format!("is {found}; {advice}") }.into()
+        }
+        error => error,
+    }
+}
+
+/// Path of an option in settings.
+pub(super) fn option_path(stage: &str, key: &str) -> String {
+    format!("stage.{stage}.{key}")
 }

@@ -9,15 +9,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::barrier::Job;
-use super::batch::Batch;
 use super::env::Env;
 use super::manifest::{KeyHasher, TablePart, has_size};
+use super::share_files::{ShareOf, hidden, path};
 use super::verify::FileFacts;
 use crate::durable;
 use crate::error::Error;
-
-/// Bytes that a batch contributes to the file of its part.
-pub type ShareOf<'a> = dyn Fn(&Batch) -> Result<Vec<u8>, Error> + Sync + 'a;
 
 /// Sidecar of a share file.
 #[derive(Serialize, Deserialize)]
@@ -69,16 +66,6 @@ pub(super) fn made(folder: &Path, key: &str, (number, part): (usize, &TablePart)
     manifest.key == key_of(key, part) && whole()
 }
 
-/// Copies a file to its final name. The original stays until all are in place, so that a run killed meanwhile need
-/// not ask the file's rank again.
-pub(super) fn hand_over(made: &Path, name: &Path) -> Result<(), Error> {
-    let copied = || {
-        std::fs::copy(made, name)?;
-        std::fs::File::open(name)?.sync_all()
-    };
-    std::fs::hard_link(made, name).or_else(|_| copied()).map_err(|e| Error::write("create", name, e))
-}
-
 /// Removes the share files once they are no longer needed.
 pub(super) fn remove(folder: &Path) -> Result<(), Error> {
     let hidden = hidden(folder);
@@ -88,15 +75,6 @@ pub(super) fn remove(folder: &Path) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-/// Folder of the share files.
-pub(super) fn hidden(folder: &Path) -> PathBuf {
-    folder.join(".shares")
-}
-
-pub(super) fn path(folder: &Path, number: usize) -> PathBuf {
-    hidden(folder).join(format!("part-{number:05}"))
 }
 
 fn account(folder: &Path, number: usize) -> PathBuf {

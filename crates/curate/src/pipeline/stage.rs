@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
+use fathom_prose::extract::Extraction;
+
 use super::barrier::Job;
 use super::batch::Batch;
 use super::models::{ModelKind, Tools};
-use super::shares::ShareOf;
+use super::share_files::ShareOf;
 use super::tally::Tally;
 use crate::error::Error;
-use fathom_prose::extract::Extraction;
 
 /// A row-wise stage: its effect on a document depends on that document alone. It has no state except what it opens
 /// while its segment runs, so batches can pass through it on any thread in any order.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::{NoField, Records, Step};
+use super::records::{NoField, Records, Step};
 use crate::error::{Error, may_pass};
 
 /// Called with the path or address before an input file is opened, and also with the offset before each of its reads.
@@ -213,7 +213,8 @@ mod tests {
     use super::super::{Documents, How, ReadOptions, stream_records};
     use super::*;
     use crate::counters::Counters;
-    use crate::files::{Entry, Kind};
+    use crate::files::Entry;
+    use crate::kinds::Kind;
 
     #[test]
     fn documents_end_where_a_file_cannot_be_read_now() {

@@ -2,11 +2,12 @@
 
 use std::io::{self, Read};
 
-use super::packed::{self, Decompressor, Expansion};
-use super::tarball::{CUT_OFF, Member, Next, Problem, Tarball, is_tar};
-use super::{Loss, Raw, Records, Step};
-use crate::counters::Reason;
 use fathom_prose::extract::{Content, LatexFile};
+
+use super::packed::{self, Decompressor, Expansion};
+use super::records::{Loss, Raw, Records, Step};
+use super::tarball::{CUT_OFF, Member, Next, Problem, Tarball, is_tar};
+use crate::counters::Reason;
 
 /// Reader of the papers in one archive.
 pub(super) struct Papers {

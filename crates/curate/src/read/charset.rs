@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use encoding_rs::{Decoder, Encoding, UTF_16BE, UTF_16LE};
 use fathom_prose::extract::charset::decode;
 
-use super::Loss;
-use super::text::utf8;
+use super::records::Loss;
+use crate::counters::Reason;
 
 fathom_base::choice! {
     /// What becomes of text that is not UTF-8.
@@ -111,4 +111,17 @@ fn is_utf8(bytes: &[u8]) -> bool {
         broken += usize::from(!chunk.invalid().is_empty());
     }
     broken == 0 || whole > 4 * broken
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Decodes `bytes`, which start at `offset` of their file; removes a byte order mark at the very start.
+pub(super) fn utf8(mut bytes: Vec<u8>, offset: u64) -> Result<String, Loss> {
+    let mark = if offset == 0 && bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    bytes.drain(..mark);
+    String::from_utf8(bytes).map_err(|error| {
+        let at = offset + (mark + error.utf8_error().valid_up_to()) as u64;
+        let (bytes, place) = (error.as_bytes().len() as u64, format!("byte {at}"));
+        Loss { reason: Reason::InvalidUtf8, records: 1, bytes, place, detail: String::new() }
+    })
 }

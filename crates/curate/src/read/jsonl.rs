@@ -5,15 +5,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead};
 
+use fathom_prose::extract::Content;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::lenient::leniently;
 use super::packed::{self, Decompressor};
-use fathom_prose::extract::Content;
-
 use super::record::Columns;
-use super::{Loss, NoField, Raw, Records, Step};
+use super::records::{Loss, NoField, Raw, Records, Step};
 use crate::counters::Reason;
 
 /// Maximum number of field names listed when the wanted one is missing.

@@ -19,6 +19,7 @@ mod parquet;
 #[cfg(feature = "pipeline")]
 mod raw;
 mod record;
+mod records;
 #[cfg(feature = "pipeline")]
 mod remote;
 mod tarball;
@@ -26,14 +27,15 @@ mod text;
 mod warc;
 mod wiki;
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::PathBuf;
 
 use crate::counters::{Counters, Damage, Reason};
 use crate::document::{Document, group_of};
 use crate::error::Error;
-use crate::files::{Entry, Kind, Links, below, list_of};
-use fathom_prose::extract::{Content, Extraction};
+use crate::files::{Entry, Links, below, list_of};
+use crate::kinds::Kind;
+use fathom_prose::extract::Extraction;
 
 #[cfg(feature = "pipeline")]
 pub use access::OnRead;
@@ -55,6 +57,7 @@ pub use remote::{RemoteOptions, is_remote};
 
 use access::{Access, OpenFile};
 use packed::{Codec, Decompressor, Expansion};
+use records::{Raw, Records, Step};
 
 /// Reader options for the user's own data.
 #[derive(Clone, Debug)]
@@ -70,75 +73,6 @@ impl Default for ReadOptions {
     fn default() -> Self {
         ReadOptions { field: "text".to_string(), max_document_bytes: 32 << 20 }
     }
-}
-
-/// Next item of a reader.
-enum Step {
-    /// A record.
-    Record(Raw),
-    /// Lost records and the reason. The stream continues.
-    Lost(Loss),
-    /// The file cannot be read further.
-    Failed(io::Error),
-    /// Regular end of the file.
-    End,
-}
-
-/// A record without its file.
-struct Raw {
-    content: Content,
-    /// Number of the line, row, part or record, from 1, if a file can hold several.
-    number: Option<u64>,
-    columns: Columns,
-}
-
-impl Raw {
-    /// A plain-text record.
-    fn text(text: String, number: Option<u64>) -> Raw {
-        Raw { content: Content::Text(text), number, columns: Columns::new() }
-    }
-}
-
-/// Records that a reader could not return.
-struct Loss {
-    reason: Reason,
-    /// Minimum number of records lost.
-    records: u64,
-    bytes: u64,
-    place: String,
-    detail: String,
-}
-
-impl Loss {
-    /// Counts the loss; only damage is listed with its place, since most pages of a crawl may be redirects and
-    /// pictures.
-    fn count(self, file: &str, counters: &mut Counters) {
-        let Loss { reason, records, bytes, place, detail } = self;
-        match reason {
-            Reason::OtherStatus | Reason::OtherType | Reason::Redirect | Reason::OtherNamespace => {
-                counters.drop_documents(reason, records, bytes);
-            }
-            _ => counters.damaged(Damage { file: file.to_string(), place, reason, detail }, records, bytes),
-        }
-    }
-}
-
-/// Reader of one open file.
-trait Records: Send {
-    /// Returns the next step; not called again after `Failed` or `End`.
-    fn step(&mut self) -> Step;
-
-    /// At the end of the file: reports if no record had the text field.
-    fn no_field(&self) -> Option<NoField> {
-        None
-    }
-}
-
-/// Report that no record of a file has the text field.
-struct NoField {
-    problem: String,
-    /// Names of the existing fields.
-    names: String,
 }
 
 /// Iterator over the documents of a corpus in order, with one record in memory at a time.

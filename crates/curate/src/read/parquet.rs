@@ -6,19 +6,18 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use fathom_base::guard;
+use fathom_prose::extract::Content;
 use parquet::basic::Type as PhysicalType;
 use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
-use fathom_base::guard;
-use fathom_prose::extract::Content;
-
 use super::access::Seekable;
 use super::columns::{Column, Values, read_cells};
 use super::record::Columns;
-use super::{Loss, Raw, Records, Step};
+use super::records::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 use crate::error::Error;
 

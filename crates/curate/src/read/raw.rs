@@ -16,11 +16,13 @@ use super::charset::Charset;
 use super::common_crawl::Snapshot;
 use super::packed::Expansion;
 use super::record::RawRecord;
+use super::records::{NoField, Records, Step};
 use super::remote::{Remote, RemoteOptions, is_remote, list, refuse_secrets};
-use super::{How, NoField, Records, Step, parquet, stream_records, text};
+use super::{How, parquet, stream_records, text};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::files::{Entry, Format, Kind, Links, below_of};
+use crate::files::{Entry, Links, below_of};
+use crate::kinds::{Format, Kind};
 
 /// Reader options for raw records.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -4,12 +4,11 @@ use std::io::{self, Read};
 
 use fathom_prose::extract::Content;
 
-use super::charset::{Transcoder, detected};
+use super::charset::{Transcoder, detected, utf8};
 use super::record::Columns;
-use super::{Loss, Raw, Records, Step, html_to_text, packed};
+use super::records::{Loss, Raw, Records, Step};
+use super::{html_to_text, packed};
 use crate::counters::Reason;
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A text, and its charset if that is not UTF-8.
 type DecodedText = (String, Option<&'static str>);
@@ -155,15 +154,4 @@ fn broken(error: io::Error, place: String) -> Step {
     }
     let (reason, detail) = (packed::cause(&error), error.to_string());
     Step::Lost(Loss { reason, records: 1, bytes: 0, place, detail })
-}
-
-/// Decodes `bytes`, which start at `offset` of their file; removes a byte order mark at the very start.
-pub(super) fn utf8(mut bytes: Vec<u8>, offset: u64) -> Result<String, Loss> {
-    let mark = if offset == 0 && bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-    bytes.drain(..mark);
-    String::from_utf8(bytes).map_err(|error| {
-        let at = offset + (mark + error.utf8_error().valid_up_to()) as u64;
-        let (bytes, place) = (error.as_bytes().len() as u64, format!("byte {at}"));
-        Loss { reason: Reason::InvalidUtf8, records: 1, bytes, place, detail: String::new() }
-    })
 }

@@ -7,11 +7,12 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead};
 
-use super::packed::{self, Decompressor};
 use fathom_prose::extract::Content;
 
+use super::http;
+use super::packed::{self, Decompressor};
 use super::record::Columns;
-use super::{Loss, Raw, Records, Step, http};
+use super::records::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
 
 /// Length at which a header line is truncated; the rest is skipped.

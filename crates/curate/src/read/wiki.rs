@@ -5,13 +5,13 @@
 
 use std::io::{self, BufRead};
 
+use fathom_prose::extract::Content;
 use memchr::memmem;
 use quick_xml::events::Event;
 
 use super::packed::{self, Decompressor};
-use super::{Loss, Raw, Records, Step};
+use super::records::{Loss, Raw, Records, Step};
 use crate::counters::Reason;
-use fathom_prose::extract::Content;
 
 const START: &[u8] = b"<page>";
 const END: &[u8] = b"</page>";

@@ -7,8 +7,9 @@ use arrow_array::{ArrayRef, Float32Array, StringArray};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::kind::Maker;
+use super::model;
 use super::model_client::ModelClient;
-use super::{Maker, model};
 use crate::error::Error;
 use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
 

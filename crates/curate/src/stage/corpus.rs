@@ -11,7 +11,7 @@ use fathom_base::human;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Maker;
+use super::kind::Maker;
 use crate::blend::{
     Blend, BlendOptions, BlendSource, Sizes, Split, SplitOptions, Unit, copy_id, original_id,
 };

@@ -10,7 +10,7 @@ use fathom_base::human;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Maker;
+use super::kind::Maker;
 use crate::dedup::{
     Bands, BloomOptions, Digest, Duplicates, Engine, ExactFinder, FuzzyFinder, FuzzyOptions, MinHashScratch,
     Needs, ParagraphFilter, Paragraphs, SubstringOptions, band_keys, exact_needs, fuzzy_needs,

@@ -1,9 +1,10 @@
 //! Text extraction from records: the only stage that is always present.
 
-use super::Maker;
+use fathom_prose::extract::{ExtractOptions, Extraction};
+
+use super::kind::Maker;
 use crate::error::Error;
 use crate::pipeline::Work;
-use fathom_prose::extract::{ExtractOptions, Extraction};
 
 /// Extracts text from web pages, papers and wiki pages.
 pub(super) struct Extract;

@@ -5,20 +5,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::{Array, StringArray, UInt64Array};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::text::with_texts;
-use super::tokenize::{open_tokenizer, tokenizer_file};
-use super::{Maker, option_names};
-use crate::document::file_of;
-use crate::error::Error;
-use crate::pipeline::{Batch, Stage, Tally, Work};
 use fathom_prose::filter::{
     C4, C4Options, CodeFile, CodeFilters, CodeOptions, FilterOptions, Filters, Histogram, Refusal, Score,
     Scratch, TokenFilter,
 };
 use fathom_text::tokenizer::Tokenizer;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kind::Maker;
+use super::option_names;
+use super::text::with_texts;
+use super::tokenize::{open_tokenizer, tokenizer_file};
+use crate::document::file_of;
+use crate::error::Error;
+use crate::pipeline::{Batch, Stage, Tally, Work};
 
 /// Number of documents at the start of a batch that are scored by every filter, for the distributions; for the
 /// others, scoring stops at the first rejection.

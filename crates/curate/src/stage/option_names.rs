@@ -106,8 +106,8 @@ pub(super) fn of_quality(rule: &str) -> &str {
 mod tests {
     use super::*;
     use crate::pipeline::option_docs;
-    use crate::stage::Maker;
     use crate::stage::filters::Heuristics;
+    use crate::stage::kind::Maker;
 
     #[test]
     fn every_filter_has_the_name_of_an_option() {

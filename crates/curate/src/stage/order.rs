@@ -1,16 +1,16 @@
 //! Ordering of a whole table's documents.
 
+use crate::pipeline::{Barrier, Job, Tally, Work};
 use fathom_base::human;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Maker;
 use super::dedup::scratch;
+use super::kind::Maker;
 use crate::blend::shuffle_key;
 use crate::error::Error;
 #[cfg(feature = "ballista")]
-use crate::pipeline::Batch;
-use crate::pipeline::{Barrier, Job, Tally, Work};
+use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
 #[cfg(feature = "ballista")]
 use crate::tables::{TableEngine, shuffled};
 

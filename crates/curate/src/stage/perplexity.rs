@@ -8,8 +8,9 @@ use fathom_text::tokenizer::Tokenizer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::kind::Maker;
+use super::model;
 use super::model_client::ModelClient;
-use super::{Maker, model};
 use crate::error::Error;
 use crate::pipeline::{Batch, ModelKind, ModelSettings, Stage, Tally, Tools, Work};
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Maker;
+use super::kind::Maker;
 use crate::error::Error;
 use crate::pipeline::{Batch, Stage, Tally, Work};
 

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::dedup::{kept_scratch, remove, say};
-use super::{Maker, model};
+use super::kind::Maker;
+use super::model;
 use crate::dedup::{Duplicates, Embeddings, Preference, SemanticOptions, semantic, semantic_needs};
 use crate::error::Error;
 use crate::pipeline::{Barrier, Job, KeyHasher, ModelKind, ModelSettings, RowSet, Tally, Work};

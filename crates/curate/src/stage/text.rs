@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow_array::{Float32Array, StringArray};
-
-use super::{Maker, option_names};
-use crate::error::Error;
-use crate::pipeline::{Batch, Stage, Tally, Work};
 use fathom_prose::clean::{CleanOptions, Cleaner};
 use fathom_prose::language::{Language, LanguageDetector, LanguageOptions, QualityModel, QualityOptions};
 use fathom_prose::pii::{Pii, PiiOptions};
+
+use super::kind::Maker;
+use super::option_names;
+use crate::error::Error;
+use crate::pipeline::{Batch, Stage, Tally, Work};
 
 /// Repairs and cleans texts.
 pub(super) struct Clean(Cleaner);

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use super::Maker;
+use super::kind::Maker;
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
 

@@ -10,7 +10,7 @@ use arrow_schema::DataType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Maker;
+use super::kind::Maker;
 use crate::error::Error;
 use crate::pipeline::{Barrier, Batch, Job, ShareOf, Tally, Work};
 

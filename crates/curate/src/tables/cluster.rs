@@ -25,7 +25,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use tokio::runtime::Runtime;
 use url::Url;
 
-use super::plans::{functions, within};
+use super::session::{functions, within};
 use crate::error::Error;
 
 /// Port of a scheduler whose address names none; Ballista's own default.

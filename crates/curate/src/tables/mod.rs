@@ -4,12 +4,15 @@
 
 #[cfg(feature = "ballista")]
 mod cluster;
+mod key_sorter;
 mod place;
 #[cfg(feature = "ballista")]
 mod plans;
 pub(crate) mod ranges;
 #[cfg(any(test, feature = "ballista"))]
 mod repeat;
+#[cfg(feature = "ballista")]
+mod session;
 mod show;
 mod sort;
 
@@ -20,7 +23,7 @@ use serde_json::Value;
 
 #[cfg(feature = "ballista")]
 pub use cluster::{ExecutorOptions, Listen, executor, scheduler};
-pub(crate) use place::KeySorter;
+pub(crate) use key_sorter::KeySorter;
 pub use place::TableEngine;
 #[cfg(feature = "ballista")]
 pub(crate) use plans::shuffled;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::key_sorter::KeySorter;
 use super::sort::KeySort;
 use crate::error::Error;
 
@@ -17,21 +18,6 @@ pub enum TableEngine {
         /// Address of the scheduler, `df://host:port`.
         scheduler: String,
     },
-}
-
-/// Takes a row; an error ends the sort.
-pub(crate) type VisitRow<'a> = dyn FnMut(&[u64]) -> Result<(), Error> + 'a;
-
-/// Puts tables of numbers in order.
-pub(crate) trait KeySorter: Send + Sync {
-    /// Hands out the rows of a folder of Parquet files, whose columns `names` hold 64-bit numbers, in ascending order of all
-    /// columns but the last.
-    fn sorted(&self, folder: &Path, names: &[&str], visit: &mut VisitRow<'_>) -> Result<(), Error>;
-
-    /// How often a sort is worth trying.
-    fn attempts(&self) -> usize {
-        1
-    }
 }
 
 impl TableEngine {

@@ -1,27 +1,18 @@
 //! Plans of DataFusion for a cluster: the same orders of whole tables that this process makes by itself.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Int64Type, UInt64Type};
-use arrow_array::{Array, RecordBatch, UInt64Array};
-use arrow_schema::DataType;
+use arrow_array::types::UInt64Type;
 use datafusion::dataframe::DataFrame;
 use datafusion::error::{DataFusionError, Result as PlanResult};
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::FairSpillPool;
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col};
 use futures::StreamExt;
 use tokio::runtime::Runtime;
-use twox_hash::XxHash3_64;
 
-use super::place::{KeySorter, VisitRow};
+use super::key_sorter::{KeySorter, VisitRow};
 use super::repeat::{Visit, repeated};
+use super::session::{functions, within};
 use crate::error::Error;
 
 /// How often a query is tried. An executor that is lost takes finished results with it; the cluster repeats what a later
@@ -136,71 +127,7 @@ fn folder_url(folder: &Path) -> Result<String, Error> {
     Ok(format!("{}/", path.display()))
 }
 
-/// Limits shared by every context of this process: memory that its sorts share, and a folder for the rest, as large as the
-/// disk.
-pub(super) fn within(memory_bytes: u64, spill: &Path) -> Result<Arc<RuntimeEnv>, DataFusionError> {
-    let disk = DiskManagerBuilder::default()
-        .with_mode(DiskManagerMode::Directories(vec![spill.to_path_buf()]))
-        // The engine would stop at 100 GiB.
-        .with_max_temp_directory_size(u64::MAX);
-    let memory = usize::try_from(memory_bytes).unwrap_or(usize::MAX);
-    RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(FairSpillPool::new(memory)))
-        .with_disk_manager_builder(disk)
-        .build_arc()
-}
-
-/// The functions that plans have besides DataFusion's own. Every process that runs or plans a query knows them.
-pub(super) fn functions() -> Vec<ScalarUDF> {
-    vec![OrderKey::udf()]
-}
-
 /// The error of a query, without its backtrace and its layers.
 fn failed(error: DataFusionError) -> Error {
     Error::Query { detail: error.find_root().strip_backtrace() }
-}
-
-/// The SQL function `order_key(text, seed)`: XXH3-64, a number that orders texts as a shuffled deck.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct OrderKey {
-    signature: Signature,
-}
-
-impl OrderKey {
-    fn udf() -> ScalarUDF {
-        let takes = vec![DataType::Utf8, DataType::Int64];
-        ScalarUDF::from(OrderKey { signature: Signature::exact(takes, Volatility::Immutable) })
-    }
-}
-
-impl ScalarUDFImpl for OrderKey {
-    fn name(&self) -> &str {
-        "order_key"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> PlanResult<DataType> {
-        Ok(DataType::UInt64)
-    }
-
-    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> PlanResult<ColumnarValue> {
-        let columns = ColumnarValue::values_to_arrays(&args.args)?;
-        let [texts, seeds] = &columns[..] else {
-            return Err(DataFusionError::Execution("order_key takes a text and a seed".into()));
-        };
-        let texts = texts.as_string_opt::<i32>();
-        let seeds = seeds.as_primitive_opt::<Int64Type>();
-        let (Some(texts), Some(seeds)) = (texts, seeds) else {
-            return Err(DataFusionError::Execution("order_key takes a text and a whole number".into()));
-        };
-        let key = |row: usize| {
-            (!texts.is_null(row) && !seeds.is_null(row))
-                .then(|| XxHash3_64::oneshot_with_seed(seeds.value(row) as u64, texts.value(row).as_bytes()))
-        };
-        let keys: UInt64Array = (0..texts.len()).map(key).collect();
-        Ok(ColumnarValue::Array(Arc::new(keys)))
-    }
 }

@@ -11,7 +11,7 @@ use arrow_schema::SchemaRef;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rayon::slice::ParallelSliceMut;
 
-use super::place::{KeySorter, VisitRow};
+use super::key_sorter::{KeySorter, VisitRow};
 use super::ranges::{Keys, RangeFile, Ranges};
 use crate::error::Error;
 

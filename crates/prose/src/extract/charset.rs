@@ -6,7 +6,7 @@
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, UTF_8};
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 /// Bytes searched for a charset declaration; browsers look at 1024, real pages need more.
 const PRESCAN: usize = 4096;

@@ -1,8 +1,7 @@
 //! Filters by name, the sets they form, and their order of evaluation.
 
 use super::ngrams::LONGEST;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use super::options::Set;
 
 /// One filter. Its name is used as the reason of a refusal, the key of its threshold and the name of its score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,24 +91,6 @@ pub enum Filter {
     /// Newlines per word.
     FineWebList,
     /// mC4: characters of the third longest line.
-    C4Paragraphs,
-}
-
-/// A published selection of filters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Set {
-    /// NeMo Curator's cascade for English: `empty` and its 28 filters.
-    English,
-    /// NeMo Curator's cascade for other languages with spaces between words.
-    NonEnglish,
-    /// Gopher's quality rules as datatrove has them.
-    GopherQuality,
-    /// Gopher's repetition rules as datatrove has them.
-    GopherRepetition,
-    /// FineWeb's own rules.
-    FineWeb,
-    /// mC4's rule of three long lines.
     C4Paragraphs,
 }
 

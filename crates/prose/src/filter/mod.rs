@@ -37,13 +37,14 @@ mod urls;
 mod words;
 
 pub use c4::{C4, C4Options};
-pub use catalog::{Filter, Set};
+pub use catalog::Filter;
 pub use code::{CodeFile, CodeFilters, CodeOptions, TokenFilter};
 pub use comments::CommentStyle;
 pub use extensions::{ExtensionRule, ExtensionRules};
 pub use fused::{Filters, Refusal, Score};
 pub use generated::{is_generated, longest_line};
 pub use histogram::Histogram;
+pub use options::Set;
 pub use options::{
     FilterOptions, FineWebOptions, GopherOptions, NGramLimit, Position, SubstringOptions, WordRule,
 };

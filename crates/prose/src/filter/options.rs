@@ -1,6 +1,5 @@
 //! Options of the filters and their thresholds. The defaults are the published ones.
 
-use super::catalog::Set;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -302,4 +301,22 @@ impl Default for FineWebOptions {
             new_line: 0.3,
         }
     }
+}
+
+/// A published selection of filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Set {
+    /// NeMo Curator's cascade for English: `empty` and its 28 filters.
+    English,
+    /// NeMo Curator's cascade for other languages with spaces between words.
+    NonEnglish,
+    /// Gopher's quality rules as datatrove has them.
+    GopherQuality,
+    /// Gopher's repetition rules as datatrove has them.
+    GopherRepetition,
+    /// FineWeb's own rules.
+    FineWeb,
+    /// mC4's rule of three long lines.
+    C4Paragraphs,
 }

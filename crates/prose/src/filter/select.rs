@@ -1,8 +1,8 @@
 //! From options to rules: selection, order and bounds of the filters.
 
-use super::catalog::{Filter, Set, members};
+use super::catalog::{Filter, members};
 use super::ngrams::LONGEST;
-use super::options::{FilterOptions, NGramLimit};
+use super::options::{FilterOptions, NGramLimit, Set};
 use crate::Error;
 
 const ANY: f64 = f64::INFINITY;

@@ -1,7 +1,9 @@
 //! Dates and times of day.
 
-use super::{Detection, Entity, compile, stands_alone};
 use regex::Regex;
+
+use super::Entity;
+use super::detection::{Detection, compile, stands_alone};
 
 /// Compiled patterns.
 #[derive(Clone, Debug)]

@@ -1,8 +1,10 @@
 //! US identity numbers.
 
-use super::digits::{Group, is_single};
-use super::{Detection, Entity, compile, has_context, stands_alone};
 use regex::Regex;
+
+use super::Entity;
+use super::detection::{Detection, compile, has_context, stands_alone};
+use super::digits::{Group, is_single};
 
 /// Compiled patterns.
 #[derive(Clone, Debug)]

@@ -3,8 +3,10 @@
 //! The gazetteer contains only frequent names, and a name that is also a word counts only before a known surname.
 //! Recall of rare names is low; if it matters, use a named-entity model.
 
-use super::{Detection, Entity, gazetteer};
 use std::collections::HashSet;
+
+use super::detection::Detection;
+use super::{Entity, gazetteer};
 
 /// Compiled gazetteer.
 #[derive(Clone, Debug)]

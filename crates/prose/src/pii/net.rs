@@ -1,10 +1,13 @@
 //! Mail addresses, URLs and IP addresses.
 
-use super::{Detection, Entity, compile, has_context, stands_alone};
-use crate::filter::find_urls;
-use regex::Regex;
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+use regex::Regex;
 use unicode_normalization::char::is_combining_mark;
+
+use super::Entity;
+use super::detection::{Detection, compile, has_context, stands_alone};
+use crate::filter::find_urls;
 
 /// Compiled patterns.
 #[derive(Clone, Debug)]

@@ -1,8 +1,10 @@
 //! Payment cards and bank accounts: digits with separators, validated by length, prefix and check digits.
 
-use super::digits::{Group, is_single};
-use super::{Detection, Entity, compile, stands_alone};
 use regex::Regex;
+
+use super::Entity;
+use super::detection::{Detection, compile, stands_alone};
+use super::digits::{Group, is_single};
 
 /// Compiled patterns.
 #[derive(Clone, Debug)]

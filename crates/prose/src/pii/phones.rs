@@ -1,9 +1,10 @@
 //! Telephone numbers: international ones by their `+` and the length required by their country, North American ones
 //! by their grouping, others by a word before them, or by the format of a country named before them or in an option.
 
+use super::Entity;
+use super::detection::{Detection, has_context};
 use super::digits::{Group, Join, join};
 use super::plans::Plans;
-use super::{Detection, Entity, has_context};
 
 const PHONE_WORDS: [&str; 45] = [
     "phone",

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 
+use super::Entity;
+use super::detection::Detection;
 use super::names::{Word, adjacent, next_capitalised, word_at};
-use super::{Detection, Entity};
 
 /// Countries, and cities of at least about a million people, that are rarely anything else.
 const SURE: &str = "Afghanistan|Albania|Algeria|Andorra|Angola|Antigua and Barbuda|Argentina|Armenia|Australia|Austria|\

@@ -3,8 +3,9 @@
 //! Nearly any number of eight to ten digits is valid in some country, so the tables are consulted only for countries
 //! named in an option, and for a country named before the number: "my Israeli number is 09-7625400".
 
-use super::has_context;
 use phonenumber::{Mode, country::Id};
+
+use super::detection::has_context;
 
 /// Countries with the words that denote them.
 const NAMES: &str = "AR argentina argentine argentinian|AT austria austrian|AU australia australian|BE belgium belgian|\

@@ -3,7 +3,7 @@
 use fathom_base::metrics::events::{EvalContext, EvalPosition, Needle};
 use fathom_base::{human, tokens};
 
-use super::row;
+use super::table::row;
 use crate::log::RunLog;
 use crate::plots::{Axis, BarGroup, Bars, Figure, HeatMap, LineChart, Mark, Series};
 use crate::verdict::{in_windows, span};
@@ -43,7 +43,7 @@ fn worth(log: &RunLog) -> String {
         "<h3>The same tokens with all of their context and with a part of it</h3>\
          <p class=\"note\">Tokens of the second half of held-out documents, predicted after all that precedes them, and after the last \
          tokens alone. A gain of less than two standard errors may be chance.</p>{}",
-        super::table(&head, &rows)
+        super::table::table(&head, &rows)
     )
 }
 
@@ -109,7 +109,10 @@ fn regression(log: &RunLog) -> String {
         })
         .collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    format!("<details><summary>Loss by position as a table</summary>{}</details>", super::table(&head, &rows))
+    format!(
+        "<details><summary>Loss by position as a table</summary>{}</details>",
+        super::table::table(&head, &rows)
+    )
 }
 
 fn needle_map(needle: &Needle) -> HeatMap {

@@ -4,7 +4,7 @@ use fathom_base::human;
 use fathom_base::metrics::events::{Data, DroppedText, EvalAnswers};
 use fathom_base::recipe::Row;
 
-use super::{row, table};
+use super::table::{row, table};
 use crate::log::RunLog;
 use crate::plots::{BarGroup, Bars};
 use crate::svg::escape;

@@ -3,7 +3,8 @@
 use fathom_base::metrics::events::{LengthLine, LengthPoint, Lengths, MemoryTimeline, Plan};
 use fathom_base::{human, tokens};
 
-use super::{placement, row, table};
+use super::placement;
+use super::table::{row, table};
 use crate::log::RunLog;
 use crate::plots::{Axis, Figure, Layer, LineChart, Mark, Series, StackedArea, category_class};
 

@@ -9,6 +9,7 @@ mod memory;
 mod pipeline;
 mod placement;
 mod rewards;
+mod table;
 mod training;
 mod usage;
 
@@ -17,12 +18,12 @@ use std::path::Path;
 
 use fathom_base::human;
 
+pub use table::{row, table};
+
 use crate::error::{Error, Result};
 use crate::log::RunLog;
-use crate::objective;
-use crate::plots::Figure;
 use crate::svg::{escape, sentence};
-use crate::verdict;
+use crate::{objective, verdict};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -157,7 +158,7 @@ fn header(log: &RunLog) -> String {
 }
 
 fn cards(log: &RunLog) -> String {
-    let figures = if log.is_plan() { verdict::planned(log) } else { verdict::verdicts(log) };
+    let figures = if log.is_plan() { verdict::planned(log) } else { crate::objective::verdicts(log) };
     let cards: String = figures
         .iter()
         .map(|verdict| {
@@ -201,37 +202,6 @@ fn heat_style() -> String {
     let light = ramp([238, 241, 243], [15, 84, 122], "#24303a", "#ffffff", 6);
     let dark = ramp([36, 43, 50], [122, 202, 232], "#e4e9ed", "#0e1a21", 6);
     format!("{light}@media (prefers-color-scheme:dark){{{dark}}}")
-}
-
-/// Places figures side by side where there is room.
-pub fn row(figures: &[Figure]) -> String {
-    let inner: String = figures.iter().map(Figure::html).collect();
-    if inner.is_empty() { inner } else { format!("<div class=\"row\">{inner}</div>\n") }
-}
-
-/// Returns a table. Cells are escaped here. Columns that contain only numbers are right-aligned.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let figure = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit()) || cell == "-";
-    let columns = 0..head.len();
-    let right: Vec<bool> = columns
-        .map(|c| c > 0 && !head[c].is_empty() && rows.iter().all(|row| row.get(c).is_some_and(figure)))
-        .collect();
-    let cells = |tag: &str, cells: &[String]| -> String {
-        let class = |c: usize| if right.get(c) == Some(&true) { " class=\"num\"" } else { "" };
-        cells
-            .iter()
-            .enumerate()
-            .map(|(c, cell)| format!("<{tag}{}>{}</{tag}>", class(c), escape(cell)))
-            .collect()
-    };
-    let head: Vec<String> = head.iter().map(|cell| cell.to_string()).collect();
-    let body: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells("td", row))).collect();
-    let head = if head.iter().all(String::is_empty) {
-        String::new()
-    } else {
-        format!("<thead><tr>{}</tr></thead>", cells("th", &head))
-    };
-    format!("<div class=\"scroll\"><table>{head}<tbody>{body}</tbody></table></div>\n")
 }
 
 /// Date and time to the minute of a Unix time, in UTC (days to civil date by Howard Hinnant's algorithm).

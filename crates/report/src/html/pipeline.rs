@@ -3,7 +3,7 @@
 use fathom_base::human;
 use fathom_base::metrics::events::{Pipeline, PipelineLane, PipelinePass, Ranks};
 
-use super::table;
+use super::table::table;
 use crate::log::RunLog;
 use crate::plots::{Gantt, GanttBar};
 

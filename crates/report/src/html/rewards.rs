@@ -3,7 +3,7 @@
 
 use fathom_base::metrics::events::{RolledAnswer, Rollout, Step};
 
-use super::row;
+use super::table::row;
 use super::training::{Along, small};
 use crate::log::RunLog;
 use crate::plots::{Axis, Series};

@@ -3,7 +3,7 @@
 use fathom_base::human;
 use fathom_base::metrics::events::Step;
 
-use super::row;
+use super::table::row;
 use crate::log::RunLog;
 use crate::objective;
 use crate::plots::{Axis, LineChart, Mark, Series};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fathom_base::human;
 use fathom_base::metrics::events::Step;
 
+use super::table::{row, table};
 use super::training::{series, small};
-use super::{row, table};
 use crate::log::RunLog;
 use crate::plots::Axis;
 use crate::smooth::quantile;

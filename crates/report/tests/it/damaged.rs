@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fathom_base::metrics::Event;
-use fathom_report::{RunLog, diff, html, verdict};
+use fathom_report::{RunLog, diff, html, objective, verdict};
 use serde_json::{Value, json};
 
 use crate::{assert_balanced, fixture, values};
@@ -40,7 +40,7 @@ fn draw(events: &[Value]) {
         assert!(!page.contains(wrong), "{wrong}");
     }
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
-    verdict::verdicts(&log).iter().for_each(|verdict| drop(verdict.to_string()));
+    objective::verdicts(&log).iter().for_each(|verdict| drop(verdict.to_string()));
     drop(verdict::planned(&log));
     drop(diff::compare(&log, &RunLog::default()).to_string());
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use fathom_base::metrics::{Event, MetricsWriter, events as ev};
 use fathom_base::recipe::Row;
-use fathom_report::{RunLog, diff, html, verdict};
+use fathom_report::{RunLog, diff, html, objective, verdict};
 
 fn page_of(events: &[Event]) -> (String, RunLog) {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +143,7 @@ fn a_long_run_stays_a_small_page() {
 #[test]
 fn verdicts_compare_with_their_bars() {
     let (_, log) = page_of(&fixture::run(1));
-    let verdicts = verdict::verdicts(&log);
+    let verdicts = objective::verdicts(&log);
     let find = |name: &str| verdicts.iter().find(|v| v.name == name).unwrap_or_else(|| panic!("{name}"));
     assert_eq!(find("held-out bits per byte").passes, Some(true));
     assert_eq!(find("needle found").passes, Some(true));
@@ -165,7 +165,7 @@ fn verdicts_compare_with_their_bars() {
 fn figure(more: Vec<Event>, name: &str) -> verdict::Verdict {
     let events = [fixture::run(1), more].concat();
     let log = RunLog::from_events(&values(&events));
-    verdict::verdicts(&log).into_iter().find(|verdict| verdict.name == name).unwrap()
+    objective::verdicts(&log).into_iter().find(|verdict| verdict.name == name).unwrap()
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_run_is_judged_by_the_tokens_that_it_trained_on() {
             .chain([needle(share), fixture::context("after_extension", -1.0)])
             .collect();
         let (page, log) = page_of(&events);
-        let verdicts = verdict::verdicts(&log);
+        let verdicts = objective::verdicts(&log);
         let of = |name: &str| verdicts.iter().find(|verdict| verdict.name == name).unwrap();
         let is_few = least_tokens > 5_898_240;
         let (found, context) = (of("needle found"), of("worth of context"));
@@ -387,5 +387,5 @@ fn a_run_of_lessons_begins_with_its_held_out_answers() {
         assert!(first.split_once("</section>").unwrap().0.contains(text), "{text}");
     }
     assert!(!page.contains("gzip"));
-    assert!(verdict::verdicts(&log).iter().all(|figure| figure.passes != Some(false)));
+    assert!(objective::verdicts(&log).iter().all(|figure| figure.passes != Some(false)));
 }

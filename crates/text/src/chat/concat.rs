@@ -3,13 +3,13 @@
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::loops::{is_word, outside};
-use super::{loops, python, values};
+use super::items::MOST_JOINED;
+use super::scan::{is_word, outside};
+use super::{python, values};
 
 /// The function that what stands at a `~` goes through.
 pub const TEXT: &str = "_text";
-/// Bytes of what `join` makes, at most.
-const MOST_JOINED: usize = 64 << 20;
+
 /// Words that no operand of `~` goes across.
 const WORDS: [&str; 13] =
     ["and", "or", "not", "in", "if", "else", "elif", "set", "for", "recursive", "call", "do", "filter"];
@@ -62,7 +62,7 @@ fn join(
         None => kwargs.get::<Option<String>>("attribute")?,
     };
     kwargs.assert_all_used()?;
-    let items = loops::looped(value)?.try_iter().map_err(|_| {
+    let items = super::items::looped(value)?.try_iter().map_err(|_| {
         Error::new(
             ErrorKind::InvalidOperation,
             format!("join: a value that is {} has no items", value.kind()),
@@ -85,20 +85,6 @@ fn join(
         }
     }
     Ok(out)
-}
-
-/// Refuses what Python's `str.join` refuses: items that are no texts.
-///
-/// # Errors
-/// The first such item.
-pub fn check_joined(items: &Value) -> Result<(), Error> {
-    for (at, item) in items.try_iter()?.enumerate() {
-        if item.kind() != ValueKind::String {
-            let message = format!("sequence item {at}: expected str instance, {} found", item.kind());
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
-        }
-    }
-    Ok(())
 }
 
 /// The arguments of `str.format`, in which lists and objects, and numbers that Python prints with an exponent, are texts.

@@ -1,33 +1,11 @@
 //! Jinja-compatible loops: iteration over the characters of a string has a known length, iteration over none is an
 //! error.
 
-use minijinja::value::{Value, ValueKind};
-use minijinja::{Error, ErrorKind};
-
 use super::concat;
+use super::scan::{is_word, outside};
 
 /// Name of the function applied to the operand of every loop.
 pub const LOOPED: &str = "_looped";
-/// Maximum string length for iteration with a known length; each character becomes a value of its own.
-const MOST_CHARS: usize = 1 << 20;
-
-/// Value to iterate over in place of the operand.
-///
-/// # Errors
-/// `None` is not iterable.
-pub fn looped(value: &Value) -> Result<Value, Error> {
-    match value.kind() {
-        ValueKind::None => Err(Error::new(ErrorKind::InvalidOperation, "'NoneType' object is not iterable")),
-        ValueKind::String => {
-            let text = value.as_str().unwrap_or_default();
-            if text.len() > MOST_CHARS {
-                return Ok(value.clone());
-            }
-            Ok(text.chars().map(Value::from).collect::<Vec<Value>>().into())
-        }
-        _ => Ok(value.clone()),
-    }
-}
 
 /// A template whose loops ask [`LOOPED`], and whose texts that are joined ask [`concat::TEXT`].
 pub fn asking(source: &str) -> String {
@@ -75,29 +53,6 @@ fn end(text: &str, close: &str, quoted: bool) -> Option<usize> {
     outside(text).find(|(at, _)| text[*at..].starts_with(close)).map(|(at, _)| at + close.len())
 }
 
-/// Characters outside string literals, with their offsets.
-pub fn outside(text: &str) -> impl Iterator<Item = (usize, char)> {
-    let (mut quote, mut escaped) = (None, false);
-    text.char_indices().filter(move |(_, c)| match quote {
-        Some(_) if escaped => {
-            escaped = false;
-            false
-        }
-        Some(open) => {
-            escaped = *c == '\\';
-            if *c == open {
-                quote = None;
-            }
-            false
-        }
-        None if ['"', '\''].contains(c) => {
-            quote = Some(*c);
-            false
-        }
-        None => true,
-    })
-}
-
 /// Offset after the end of raw text.
 fn raw(text: &str) -> Option<usize> {
     let mut from = 0;
@@ -108,10 +63,6 @@ fn raw(text: &str) -> Option<usize> {
         from = at;
     }
     None
-}
-
-pub fn is_word(text: &str, word: &str) -> bool {
-    text.strip_prefix(word).is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
 }
 
 /// Inserts the function call into the tag of a loop.

@@ -9,20 +9,25 @@
 mod concat;
 mod conversation;
 mod follow;
+mod items;
 mod known;
 mod loops;
+mod numbers;
 mod python;
+mod scan;
 mod spans;
 mod template;
+mod turns;
 mod values;
 
 use std::ops::Range;
 
-use crate::Tokenizer;
-
 pub use conversation::{Conversation, Keys, Message, Speaker};
 pub use follow::Follow;
 pub use template::{RenderedConversation, Shows, Template, template_source};
+pub use turns::Turns;
+
+use crate::Tokenizer;
 
 /// A tokenized conversation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,18 +40,6 @@ pub struct TokenizedConversation {
     pub weights: Vec<f32>,
     /// Byte ranges of the target parts of the text, in order.
     pub learned: Vec<Range<usize>>,
-}
-
-/// Selection of the turns that are targets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Turns {
-    /// All turns of the model.
-    #[default]
-    Assistant,
-    /// Only the last turn of the model.
-    Last,
-    /// Everything, whatever the role.
-    All,
 }
 
 impl Template {

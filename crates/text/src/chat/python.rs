@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::numbers::float;
 use super::values;
 
 /// Rejects format strings with a width or precision of six or more digits, since memory is allocated for them before
@@ -224,18 +225,6 @@ pub fn number(value: &Value) -> String {
     match values::exponent(value).or(f64::try_from(value.clone()).ok()) {
         Some(number) if !value.is_integer() => float(number),
         _ => value.to_string(),
-    }
-}
-
-/// Python's text form of a float: with an exponent of at least two digits below 1e-4 and from 1e16 on.
-pub fn float(number: f64) -> String {
-    let text = format!("{number:?}");
-    match text.split_once('e') {
-        Some((mantissa, exponent)) => {
-            let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-            format!("{}e{sign}{digits:0>2}", mantissa.strip_suffix(".0").unwrap_or(mantissa))
-        }
-        None => text,
     }
 }
 

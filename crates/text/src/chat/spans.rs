@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::Turns;
 use super::conversation::{Conversation, Speaker};
 use super::template::{Shows, Template};
+use super::turns::Turns;
 
 /// A byte range of a text, and the weight of its tokens.
 pub(super) struct WeightedSpan {

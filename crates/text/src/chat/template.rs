@@ -1,9 +1,8 @@
 //! Chat templates: Jinja as run by Transformers, with limits.
 
-use std::fmt;
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
@@ -159,7 +158,7 @@ impl Template {
                 return unknown_method_callback(state, value, method, &concat::formatted(args)?);
             }
             if let ("join", Some(items)) = (method, args.first()) {
-                concat::check_joined(items)?;
+                super::items::check_joined(items)?;
             }
             unknown_method_callback(state, value, method, args)
         });
@@ -184,7 +183,7 @@ impl Template {
         });
         environment.add_test("number", values::is_number);
         environment.add_test("float", values::is_float);
-        environment.add_function(loops::LOOPED, |value: &Value| loops::looped(value));
+        environment.add_function(loops::LOOPED, |value: &Value| super::items::looped(value));
         concat::register(&mut environment);
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {

@@ -8,15 +8,13 @@ use minijinja::value::{DynObject, Object, ObjectRepr, Serde, Value, ValueKind};
 use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
-use super::python;
-
 /// A number that Python writes with an exponent. The engine would format its own numbers differently when joined with
 /// texts, in lists, and as texts. Templates cannot compute with it, and none does with numbers of a conversation.
 pub struct Exponent(pub f64);
 
 impl fmt::Debug for Exponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&python::float(self.0))
+        f.write_str(&super::numbers::float(self.0))
     }
 }
 
@@ -52,7 +50,7 @@ impl Serialize for TemplateJson<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-                Some(float) if python::float(float).contains('e') => {
+                Some(float) if super::numbers::float(float).contains('e') => {
                     Value::from_object(Exponent(float)).serialize(to)
                 }
                 _ => number.serialize(to),

@@ -4,6 +4,7 @@
 //! A pre-tokenizer has a name in such a file (`tokenizer.ggml.pre`), which stands for expressions in llama.cpp's
 //! code. Unknown names are refused, as is a tokenizer without such a name: guessing would split texts wrongly.
 
+mod keys;
 mod pre;
 mod read;
 mod spaces;
@@ -14,15 +15,10 @@ use std::path::Path;
 
 use fathom_base::gguf::{self, Fault, Gguf};
 
-use crate::error::{Error, OrIo, Result};
-
 pub use write::metadata;
 
-/// Key of the chat template.
-const TEMPLATE: &str = "tokenizer.chat_template";
-/// Fathom's own key for the position of an inserted space that llama.cpp cannot express (`Metaspace` of a
-/// `tokenizer.json`).
-const PREPEND: &str = "fathom.tokenizer.prepend_scheme";
+use crate::error::{Error, OrIo, Result};
+
 /// Files that can be derived from a GGUF file.
 pub const FILES: [&str; 3] = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"];
 

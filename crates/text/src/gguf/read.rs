@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use fathom_base::gguf::{Fault, Gguf, Result};
 use serde_json::{Map, Value, json};
 
+use super::keys::{PREPEND, TEMPLATE};
 use super::pre::{KNOWN, Pre};
 use super::spaces::Prefix;
-use super::{PREPEND, TEMPLATE};
 
 /// Relevant token types (`tokenizer.ggml.token_type`).
 const UNKNOWN: i64 = 2;

@@ -8,9 +8,10 @@ use serde_json::Value;
 use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
 
+use super::keys::{PREPEND, TEMPLATE};
 use super::pre::Pre;
+use super::side_file;
 use super::spaces::Prefix;
-use super::{PREPEND, TEMPLATE, side_file};
 use crate::chat::template_source;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;

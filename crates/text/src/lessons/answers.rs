@@ -6,7 +6,7 @@
 //! and end of text.
 
 use super::feedback::{FeedbackRow, RowResult, TextOrMessages};
-use super::{Answers, Lesson, Teaching, Truncation};
+use super::teaching::{Answers, Lesson, Teaching, Truncation};
 use crate::Tokenizer;
 use crate::chat::{Conversation, Template, Turns};
 

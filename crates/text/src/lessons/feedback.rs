@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Lesson;
+use super::teaching::Lesson;
 use crate::chat::{Keys, Message};
 
 /// A prompt or answer: plain text, or messages to be rendered by a chat template.

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::files;
 use super::rows::Rows;
-use super::{Columns, files};
+use super::teaching::Columns;
 use crate::Tokenizer;
 use crate::chat::{Conversation, Template};
 use crate::error::{Error, Result};

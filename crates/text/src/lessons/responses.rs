@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::answers::Maker;
 use super::feedback::{self, FeedbackRow};
-use super::{Answers, Judge, Lesson, Teaching};
+use super::teaching::{Answers, Judge, Lesson, Teaching};
 use crate::Tokenizer;
 use crate::chat::{Keys, Template};
 

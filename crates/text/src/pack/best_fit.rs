@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Doc, Sample, Span, pieces_of};
+use super::pieces::{Doc, Sample, Span, pieces_of};
 
 /// Number of documents packed together. Bounds the memory of the piece list and keeps samples near document order.
 const WINDOW: usize = 1 << 20;

@@ -11,11 +11,16 @@
 //! [`PackedSample::pad_to`].
 
 mod best_fit;
+mod pieces;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use pieces::pieces_of;
+pub use pieces::{Doc, Sample, Span};
 
 use crate::error::Result;
 use crate::store::{Column, Store};
-use std::borrow::Cow;
-use std::ops::Range;
 
 /// Label of a token without a loss (PyTorch's `ignore_index`).
 pub const IGNORE: i32 = -100;
@@ -54,20 +59,6 @@ pub enum Ends {
     /// Ends with the span: the document is truncated there.
     Span,
 }
-
-/// A run of consecutive tokens of one document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// Index of the document in its store.
-    pub doc: u64,
-    /// Index of its first token.
-    pub start: u64,
-    /// Number of tokens.
-    pub len: u32,
-}
-
-/// Spans of one sample, in order; their lengths sum to at most `seq_len`.
-pub type Sample = Vec<Span>;
 
 /// A sample in the form that a training step uses: rows of equal length, and the document ranges.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -176,15 +167,6 @@ impl PackedSample {
     }
 }
 
-/// Input of the packer: a document and its length in tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doc {
-    /// Index of the document in its store.
-    pub doc: u64,
-    /// Number of its tokens.
-    pub tokens: u64,
-}
-
 /// Packs documents in the given order. Panics when `seq_len` is zero.
 ///
 /// With [`Packing::Concatenate`], a final partial sample is dropped unless it is the only one.
@@ -203,15 +185,6 @@ pub fn pack_led(docs: &[Doc], (seq_len, lead): (u32, u32), packing: Packing) -> 
             docs.iter().flat_map(|&doc| pieces_of(doc, seq_len - lead)).map(|piece| vec![piece]).collect()
         }
     }
-}
-
-/// Full pieces of a document, followed by the rest.
-fn pieces_of(Doc { doc, tokens }: Doc, seq_len: u32) -> impl Iterator<Item = Span> {
-    (0..tokens).step_by(seq_len as usize).map(move |start| {
-        // At most `seq_len`, so it fits u32.
-        let len = (tokens - start).min(u64::from(seq_len)) as u32;
-        Span { doc, start, len }
-    })
 }
 
 fn concatenate(docs: &[Doc], seq_len: u32, lead: u32) -> Vec<Sample> {

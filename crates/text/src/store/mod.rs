@@ -20,12 +20,14 @@
 //! [`DocMeta`] per document); stores of other tools lack both and can still be read.
 
 mod column;
+mod column_writer;
 mod header;
 mod map;
 mod reader;
 mod writer;
 
-pub use column::{Column, ColumnWriter};
+pub use column::Column;
+pub use column_writer::ColumnWriter;
 pub(crate) use header::content_hash;
 pub use header::{DocMeta, Header, length_bucket};
 pub use reader::Store;

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use fathom_model::{causal_pairs, mask};
 use fathom_tensor::{Attention, AttentionBackward, Category, DType, Slice};
 
-use super::Bed;
+use super::bed::Bed;
 use super::peaks::SPREAD;
 use super::row::Row;
 use super::watch::{RunTimes, measure};

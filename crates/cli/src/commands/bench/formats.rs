@@ -13,7 +13,7 @@ use fathom_text::recall::{RecallGenerator, Split};
 use fathom_train::recipe::{GemmName, Precision, Recipe, Stage};
 use fathom_train::{Goal, InStep, MicroBatch, Trainer, stage};
 
-use super::Bed;
+use super::bed::Bed;
 use super::row::Row;
 use super::watch::Watch;
 use crate::args::bench::Formats;

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use fathom_tensor::{Category, MatMul};
 
-use super::Bed;
+use super::bed::Bed;
 use super::row::Row;
 use super::watch::{RunTimes, measure};
 use crate::args::bench::Gemm;

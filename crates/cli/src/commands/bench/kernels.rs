@@ -10,9 +10,10 @@ use fathom_tensor::{DType, Device, Profile, Rates};
 use fathom_train::recipe::MachineKind;
 
 use super::attention::{Case, attend};
+use super::bed::Bed;
+use super::gemm;
 use super::profile::{activate, copy};
 use super::watch::Watch;
-use super::{Bed, gemm};
 
 /// Memory of the measurements.
 const BYTES: u64 = 256 << 20;

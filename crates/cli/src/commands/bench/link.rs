@@ -9,7 +9,7 @@ use fathom_cpu::Cpu;
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{Category, DType, Device, Line};
 
-use super::Bed;
+use super::bed::Bed;
 
 /// Message sizes in bytes for the rate and for the latency.
 const SIZES: [u64; 2] = [64 << 20, 4 << 10];

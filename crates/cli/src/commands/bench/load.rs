@@ -15,7 +15,7 @@ use fathom_model::{
 };
 use rustix::fs::{Advice, fadvise};
 
-use super::Bed;
+use super::bed::Bed;
 use super::decode::silent_tokenizer;
 use super::row::Row;
 use super::watch::{Watch, median};

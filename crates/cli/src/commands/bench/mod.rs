@@ -4,6 +4,7 @@
 //! and are not meaningful.
 
 mod attention;
+mod bed;
 #[cfg(feature = "curate")]
 mod curate;
 mod decode;
@@ -23,17 +24,11 @@ mod step;
 mod subject;
 mod watch;
 
-use std::sync::Arc;
-
 use anyhow::Result;
-use fathom_app::{models, resources};
-use fathom_cpu::Cpu;
-use fathom_tensor::{Category, DType, Device, Tensor};
-use fathom_train::recipe::Precision;
-
-use crate::args::Bench;
 
 pub use kernels::{Measurement, Rate, rates};
+
+use crate::args::Bench;
 
 /// Runs the verb.
 pub fn run(what: &Bench) -> Result<()> {
@@ -50,38 +45,5 @@ pub fn run(what: &Bench) -> Result<()> {
         Bench::Curate(args) => curate::run(args),
         Bench::Save(args) => save::run(args),
         Bench::Formats(args) => formats::run(args),
-    }
-}
-
-/// The processor, both as itself for its own operations and as a device.
-struct Bed {
-    cpu: Arc<Cpu>,
-    device: Device,
-    dtype: DType,
-}
-
-impl Bed {
-    fn new(threads: usize, dtype: Precision) -> Result<Bed> {
-        let cpu = Arc::new(Cpu::new(resources::threads(threads)?, resources::isa_mask()?));
-        let device = Device::new(cpu.clone(), resources::default_budget());
-        Ok(Bed { cpu, device, dtype: dtype.dtype() })
-    }
-
-    fn threads(&self) -> usize {
-        self.device.machine.profile().threads
-    }
-
-    fn isa(&self) -> &'static str {
-        self.cpu.isa().name()
-    }
-
-    fn scratch(&self, bytes: u64) -> Tensor {
-        self.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
-    }
-
-    fn random(&self, rows: usize, cols: usize, seed: u64) -> Tensor {
-        let tensor = self.device.empty(rows, cols, self.dtype, Category::Data);
-        random::fill(&self.device, &tensor, seed);
-        tensor
     }
 }

@@ -12,9 +12,10 @@ use fathom_tensor::{Activate, Activation, Category, DType, Fabric, Profile, Rate
 use fathom_train::recipe::Precision;
 
 use super::attention::{Case, attend};
+use super::bed::Bed;
 use super::row::Row;
 use super::watch::{RunTimes, Watch, measure};
-use super::{Bed, gemm, link};
+use super::{gemm, link};
 use crate::args::bench::Profile as Args;
 
 /// Extents of the products: large enough that edges do not matter.

@@ -8,7 +8,7 @@ use crate::args::InspectModel;
 /// Runs the verb.
 pub fn run(args: &InspectModel) -> Result<()> {
     check_targets(&args.ids)?;
-    let subject = super::subject(args)?;
+    let subject = super::subject::subject(args)?;
     let gradients = gradients(&subject)?;
     if let Some(path) = &args.out {
         return Ok(gradients.write(&subject, path)?);

@@ -12,7 +12,7 @@ const SHOWN: usize = 5;
 
 /// Runs the verb.
 pub fn run(args: &InspectModel) -> Result<()> {
-    let Logits { best, last } = logits(&super::subject(args)?, args.out.as_deref())?;
+    let Logits { best, last } = logits(&super::subject::subject(args)?, args.out.as_deref())?;
     if args.out.is_none() {
         print(args, &best, &last);
     }

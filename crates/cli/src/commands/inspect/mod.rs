@@ -3,13 +3,11 @@
 mod activations;
 mod gradients;
 mod logits;
+mod subject;
 
 use anyhow::Result;
-use fathom_app::inspect::Subject;
-use fathom_app::{Machine, models, output};
 
-use crate::args::{Inspect, InspectModel};
-use crate::listen::Plain;
+use crate::args::Inspect;
 
 /// Runs the verb.
 pub fn run(what: &Inspect) -> Result<()> {
@@ -18,13 +16,4 @@ pub fn run(what: &Inspect) -> Result<()> {
         Inspect::Gradients(args) => gradients::run(args),
         Inspect::Activations(args) => activations::run(args),
     }
-}
-
-/// The model and document given by the arguments.
-fn subject(args: &InspectModel) -> Result<Subject> {
-    args.out.as_deref().map_or(Ok(()), output::regular)?;
-    let listener = Plain::default();
-    let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-    let model = (args.model.as_path(), args.adapter.as_deref());
-    Ok(Subject::new(model, &args.ids, args.precision.dtype(), &machine, &listener)?)
 }

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 
 use super::text::command;
-use super::{Work, code, this_program};
+use super::work::{Work, code, this_program};
 use crate::args::Local;
 
 /// Prints the command, or runs it.

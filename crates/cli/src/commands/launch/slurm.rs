@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::text::{command, one_line, quote};
-use super::{Work, hand_over, this_program};
+use super::work::{Work, hand_over, this_program};
 use crate::args::Slurm;
 use crate::exit::RESUME;
 

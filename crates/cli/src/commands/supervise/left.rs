@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use signal_hook::consts::SIGKILL;
 
-use super::{LOOK, kill};
+use super::signal::{LOOK, kill};
 
 /// Most rounds, as processes may start others while they are being ended.
 const LOOKS: usize = 50;

@@ -9,12 +9,12 @@
 
 mod left;
 mod ready;
+mod signal;
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,7 @@ use crate::console;
 use crate::exit::RESUME;
 use left::Mark;
 use ready::{Address, Pulse};
+use signal::{LOOK, Signal, kill};
 
 /// Signals after which the job is not restarted. The first one asks it to save and stop ([`ASK`]): mpirun passes that
 /// on to its ranks, and answers the others by ending them. A second one of the same kind ends the job at once, as it
@@ -43,8 +44,6 @@ const DRAIN: i32 = SIGTERM;
 const OTHER: i32 = SIGUSR2;
 /// Longest wait before a restart.
 const LONGEST_S: f64 = 60.0;
-/// Polling interval for the job and signals.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the verb.
 pub fn run(args: &Supervise) -> Result<ExitCode> {
@@ -106,12 +105,6 @@ fn last_saved(out: &Path) -> Option<u64> {
     checkpoint.max(resumed)
 }
 
-/// Sends a signal by the shell's `kill`. The job may have ended by itself, which the next check finds.
-fn kill(signal: i32, whom: &str) -> Result<()> {
-    let kill = format!("kill -{signal} {whom} 2>/dev/null");
-    Command::new("sh").args(["-c", &kill]).status().context("cannot pass a signal on").map(drop)
-}
-
 fn say(text: &str) {
     console::line(&format!("supervise: {text}"));
 }
@@ -148,23 +141,6 @@ struct JobOutcome {
     was_ready: bool,
     /// How long a server was silent before it was ended for that.
     silent: Option<Duration>,
-}
-
-/// A watched signal.
-struct Signal {
-    number: i32,
-    /// Set when it arrives; cleared by each check.
-    came: Arc<AtomicBool>,
-    /// Whether it arrived before the last check.
-    before: bool,
-}
-
-impl Signal {
-    fn watched(number: i32) -> Result<Signal> {
-        let came = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(number, came.clone()).context("cannot watch for signals")?;
-        Ok(Signal { number, came, before: false })
-    }
 }
 
 /// A supervised job.

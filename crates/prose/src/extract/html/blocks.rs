@@ -1,7 +1,7 @@
 //! A page as a sequence of blocks: runs of text between block elements, with the features that classify them as
 //! content.
 
-use super::dom::Dom;
+use super::dom::{Dom, above, flows, line_around};
 use super::marks::Marks;
 use super::tag::Tag;
 use super::text;
@@ -145,33 +145,6 @@ fn holder_of(dom: &Dom<'_>, node: u32) -> u32 {
     line_around(dom, node).unwrap_or_else(|| above(dom, node, Tag::is_inline))
 }
 
-/// Nearest node at or above `node` for which `passes` returns false.
-fn above(dom: &Dom<'_>, mut node: u32, passes: fn(Tag) -> bool) -> u32 {
-    while node > 0 && passes(dom.nodes[node as usize].tag) {
-        node = dom.nodes[node as usize].parent;
-    }
-    node
-}
-
-/// Enclosing element in whose lines of text `node` is inline, with no line-separating element in between. Unknown
-/// elements are inline in paragraphs and headings; elsewhere pages use them as blocks.
-fn line_around(dom: &Dom<'_>, node: u32) -> Option<u32> {
-    let is_line = |node: &u32| matches!(dom.nodes[*node as usize].tag, Tag::P | Tag::Heading);
-    let around = above(dom, node, |tag| tag.is_inline() || tag.may_flow());
-    let items = above(dom, node, |tag| tag.is_inline() || tag.may_flow() && tag != Tag::Other);
-    let is_item = |node: &u32| {
-        let tag = dom.nodes[*node as usize].tag;
-        matches!(tag, Tag::Li | Tag::Dt | Tag::Dd | Tag::Cell | Tag::Blockquote | Tag::Caption)
-    };
-    Some(around).filter(is_line).or(Some(items).filter(is_item))
-}
-
-/// Returns true if an element is inline: text before and after it is on the same line.
-pub(super) fn flows(dom: &Dom<'_>, node: u32) -> bool {
-    let tag = dom.nodes[node as usize].tag;
-    tag.is_inline() || tag.may_flow() && line_around(dom, node).is_some()
-}
-
 /// Kind of text directly in `holder`: determined by the nearest significant element, a few levels up.
 fn kind_of(dom: &Dom<'_>, holder: u32) -> (Kind, bool) {
     let mut meta = false;
@@ -197,4 +170,9 @@ fn kind_of(dom: &Dom<'_>, holder: u32) -> (Kind, bool) {
         node = it.parent;
     }
     (Kind::Bare, meta)
+}
+
+/// Returns true for text that is content regardless of its surroundings.
+pub(super) fn is_sure(block: &Block) -> bool {
+    block.chars >= 60 && block.link_density() < 0.35 && !matches!(block.kind, Kind::Heading(_))
 }

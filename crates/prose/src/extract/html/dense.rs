@@ -7,13 +7,13 @@
 //! length, link density and their neighbours, and text before and after the article is removed ([`super::edges`]).
 //! Steps 1 to 3 are based on trafilatura (Barbaresi, ACL 2021), step 4 on jusText (Pomikalek, 2011).
 
-use super::blocks::{Block, Blocks, Kind};
+use super::blocks::{Block, Blocks, Kind, is_sure};
 use super::dom::Dom;
 use super::marks::Marks;
 use super::prune::Pruning;
 use super::tag::Tag;
-use super::{edges, followers, phrases};
-use crate::extract::Refusal;
+use super::{dense, edges, followers, phrases};
+use crate::extract::refusal::Refusal;
 
 /// Minimum number of visible characters for a container to be trusted.
 const ENOUGH: u32 = 200;
@@ -260,11 +260,6 @@ fn judge(all: &Blocks, keep: &mut [bool]) {
     }
 }
 
-/// Returns true for text that is content regardless of its surroundings.
-pub(super) fn is_sure(block: &Block) -> bool {
-    block.chars >= 60 && block.link_density() < 0.35 && !matches!(block.kind, Kind::Heading(_))
-}
-
 /// Drops headings without text before the next one of their level or the end; their text was dropped.
 fn drop_lonely_headings(all: &Blocks, keep: &mut [bool]) {
     let mut below: Option<u8> = Some(0);
@@ -340,4 +335,9 @@ pub(super) fn whole_text(page: &str, limit: usize) -> Result<String, Refusal> {
     let pruned: Vec<bool> = dom.nodes.iter().map(|n| n.tag.is_no_text()).collect();
     let all = Blocks::collect(&dom, &pruned);
     Ok(write(&dom, &all, &vec![true; all.blocks.len()]))
+}
+
+/// Plain text of everything a page shows, for HTML returned by the crates.
+pub(super) fn all_text(page: &str, limit: usize) -> Result<String, Refusal> {
+    dense::whole_text(page, limit)
 }

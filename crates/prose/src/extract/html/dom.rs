@@ -6,12 +6,11 @@
 
 use memchr::memmem;
 
-use super::blocks::flows;
 use super::marks::{Marks, marks_of};
 use super::scan::{Scanner, Token, attributes};
 use super::tag::Tag;
 use super::text;
-use crate::extract::Refusal;
+use crate::extract::refusal::Refusal;
 
 /// Maximum depth; deeper elements are flattened. The deepest real pages have about 100 levels; common parsers cut at
 /// 256 to 512.
@@ -414,4 +413,31 @@ fn short(name: &[u8]) -> [u8; 8] {
     out[..count].copy_from_slice(&name[..count]);
     out.make_ascii_lowercase();
     out
+}
+
+/// Enclosing element in whose lines of text `node` is inline, with no line-separating element in between. Unknown
+/// elements are inline in paragraphs and headings; elsewhere pages use them as blocks.
+pub(super) fn line_around(dom: &Dom<'_>, node: u32) -> Option<u32> {
+    let is_line = |node: &u32| matches!(dom.nodes[*node as usize].tag, Tag::P | Tag::Heading);
+    let around = above(dom, node, |tag| tag.is_inline() || tag.may_flow());
+    let items = above(dom, node, |tag| tag.is_inline() || tag.may_flow() && tag != Tag::Other);
+    let is_item = |node: &u32| {
+        let tag = dom.nodes[*node as usize].tag;
+        matches!(tag, Tag::Li | Tag::Dt | Tag::Dd | Tag::Cell | Tag::Blockquote | Tag::Caption)
+    };
+    Some(around).filter(is_line).or(Some(items).filter(is_item))
+}
+
+/// Returns true if an element is inline: text before and after it is on the same line.
+pub(super) fn flows(dom: &Dom<'_>, node: u32) -> bool {
+    let tag = dom.nodes[node as usize].tag;
+    tag.is_inline() || tag.may_flow() && line_around(dom, node).is_some()
+}
+
+/// Nearest node at or above `node` for which `passes` returns false.
+pub(super) fn above(dom: &Dom<'_>, mut node: u32, passes: fn(Tag) -> bool) -> u32 {
+    while node > 0 && passes(dom.nodes[node as usize].tag) {
+        node = dom.nodes[node as usize].parent;
+    }
+    node
 }

@@ -1,8 +1,7 @@
 //! Removes text before and after an article inside its container: title, date, addresses, introductions to other
 //! articles.
 
-use super::blocks::{Block, Blocks, Kind};
-use super::dense::is_sure;
+use super::blocks::{Block, Blocks, Kind, is_sure};
 use super::{endings, phrases};
 
 /// Applies all rules to the blocks kept so far.

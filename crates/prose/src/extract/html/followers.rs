@@ -3,8 +3,7 @@
 //! Such a page is titled after its first article, and each further one is a separate element with a main heading. In
 //! contrast, a list of posts is titled after the site, and a thread has a single main heading.
 
-use super::blocks::{Block, Blocks, Kind};
-use super::dense::is_sure;
+use super::blocks::{Block, Blocks, Kind, is_sure};
 use super::dom::{Dom, Node};
 use super::marks::Marks;
 use super::tag::Tag;
@@ -85,6 +84,6 @@ fn is_title(title: &str, heading: &str) -> bool {
 fn letters(text: &str) -> String {
     const LONGEST: usize = 300;
     let mut plain = String::with_capacity(text.len());
-    super::decode_entities(&mut plain, text);
+    super::entities::decode_entities(&mut plain, text);
     plain.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).take(LONGEST).collect()
 }

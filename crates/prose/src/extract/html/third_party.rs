@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashSet};
 
 use fathom_base::guard;
 
+use super::dense::all_text;
 use super::dom::{Dom, LINE_START, with_kept_spaces};
 use super::language::is_certain;
+use super::options::{HtmlOptions, Method};
 use super::text::SOFT_HYPHEN;
-use super::{HtmlOptions, Method, all_text};
 use crate::error::Error;
-use crate::extract::Refusal;
+use crate::extract::refusal::Refusal;
 use crate::language::Language;
 
 /// Prepared settings of the crates.

@@ -1,7 +1,7 @@
 //! Kinds of sites: news, blog, forum, documentation, shop.
 
+use super::page::{LabelledPage, Page};
 use super::words::{Dice, label, paragraph, person, sentence, title};
-use super::{LabelledPage, Page};
 
 /// Generates page number `index` of a set.
 pub(super) fn page(seed: u64, index: usize) -> LabelledPage {

@@ -6,23 +6,11 @@
 //! occurs in the text, ignoring white space.
 
 mod kinds;
+mod page;
 mod parts;
 mod words;
 
-use serde::{Deserialize, Serialize};
-
-use words::Dice;
-
-/// One page with its labels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LabelledPage {
-    /// HTML source.
-    pub html: String,
-    /// Segments of the content.
-    pub with: Vec<String>,
-    /// Segments outside the content.
-    pub without: Vec<String>,
-}
+pub use page::LabelledPage;
 
 /// Hits and misses of an extractor, summed over pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,32 +59,4 @@ fn joined(text: &str) -> String {
 /// Generates `count` pages, cycling through the kinds; the same seed gives the same pages.
 pub fn pages(seed: u64, count: usize) -> Vec<LabelledPage> {
     (0..count).map(|index| kinds::page(seed, index)).collect()
-}
-
-/// A page being generated.
-struct Page {
-    dice: Dice,
-    html: String,
-    with: Vec<String>,
-    without: Vec<String>,
-    /// True for HTML5 elements instead of named `div`s.
-    semantic: bool,
-}
-
-impl Page {
-    fn push(&mut self, html: &str) {
-        self.html.push_str(html);
-    }
-
-    fn wanted(&mut self, segment: &str) {
-        if self.with.len() < 6 {
-            self.with.push(segment.to_string());
-        }
-    }
-
-    fn unwanted(&mut self, segment: &str) {
-        if self.without.len() < 6 {
-            self.without.push(segment.to_string());
-        }
-    }
 }

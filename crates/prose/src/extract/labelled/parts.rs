@@ -1,6 +1,6 @@
 //! Parts of a page outside its content.
 
-use super::Page;
+use super::page::Page;
 use super::words::{label, paragraph, person, sentence, title};
 
 impl Page {

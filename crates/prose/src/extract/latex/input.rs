@@ -1,6 +1,6 @@
 //! TeX input: a stack of texts, of which the topmost is read first, and parsing of macro arguments.
 
-use crate::extract::Refusal;
+use crate::extract::refusal::Refusal;
 
 /// Maximum nesting of expansions and files.
 const MAX_DEPTH: usize = 200;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::input::Input;
-use crate::extract::Refusal;
+use crate::extract::refusal::Refusal;
 
 /// Maximum number of definitions; more are a program, not a paper.
 const MOST_MACROS: usize = 20_000;

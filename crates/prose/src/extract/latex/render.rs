@@ -1,12 +1,12 @@
 //! Renders the source of a paper to text.
 
-use super::LatexOptions;
 use super::input::Input;
 use super::literal;
 use super::macros::Macros;
+use super::options::LatexOptions;
 use super::symbols::{Around, Use, accent, accented, command, environment, symbol};
 use super::writer::Writer;
-use crate::extract::Refusal;
+use crate::extract::refusal::Refusal;
 
 /// A paper being rendered.
 pub(super) struct Render<'a> {

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use super::literal::{NOTHING, protected};
 use super::tables;
-use super::values::{Arguments, variant};
+use super::values::{Arguments, BAR, variant};
 
 /// Maximum nesting depth; deeper markup is kept verbatim.
 const MAX_DEPTH: usize = 40;
-/// Replaces a `|` that separates arguments, to distinguish it from one inside an argument's text.
-pub(super) const BAR: char = '\u{f8fe}';
+
 /// Maximum bytes of a tag.
 const LONGEST_TAG: usize = 2000;
 

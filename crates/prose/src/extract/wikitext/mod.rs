@@ -14,7 +14,7 @@ mod values;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 /// How wiki pages become text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

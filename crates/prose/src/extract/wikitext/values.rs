@@ -1,7 +1,5 @@
 //! Templates for numbers and dates, and language variants.
 
-use super::inline::BAR;
-
 /// Arguments of a template, named and positional.
 pub(super) struct Arguments<'a>(Vec<&'a str>);
 
@@ -94,3 +92,6 @@ pub(super) fn variant(inner: &str) -> String {
     };
     rules.split(';').filter_map(of_rule).find(|text| !text.is_empty()).unwrap_or_else(|| rules.to_string())
 }
+
+/// Replaces a `|` that separates arguments, to distinguish it from one inside an argument's text.
+pub(super) const BAR: char = '\u{f8fe}';

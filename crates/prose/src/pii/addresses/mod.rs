@@ -9,10 +9,12 @@ mod parts;
 mod tokens;
 mod words;
 
-use super::digits::Group;
-use super::{Detection, Entity, compile};
-use parts::{coded, street, towns};
 use regex::{Captures, Regex};
+
+use super::Entity;
+use super::detection::{Detection, compile};
+use super::digits::Group;
+use parts::{coded, street, towns};
 use tokens::{Gap, Token, tokens};
 
 /// Compiled patterns.

@@ -2,8 +2,8 @@
 
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
-use crate::commands::launch::RankLayout;
 use crate::commands::launch::text::indent;
+use crate::commands::launch::work::RankLayout;
 
 /// Mount path of the pods' key.
 const KEYS: &str = "/etc/fathom/ssh";

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::text::{indent, one_line, scalar, string};
-use super::{RankLayout, Work, hand_over};
+use super::work::{RankLayout, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
 use crate::console;
 use crate::exit::RESUME;

@@ -6,7 +6,7 @@ use fathom_tensor::Hardware;
 use fathom_train::distinct;
 use fathom_train::stage::StagePlan;
 
-use super::super::Work;
+use crate::commands::launch::work::Work;
 use crate::console;
 
 /// The program itself, its text and its input files.

@@ -1,9 +1,9 @@
 //! Scripts that pods run.
 
 use super::{Pods, RECIPE};
-use crate::commands::launch::RankLayout;
 use crate::commands::launch::local::mpirun;
 use crate::commands::launch::text::{as_it_is, command, indent, list, quote};
+use crate::commands::launch::work::RankLayout;
 use crate::exit::RESUME;
 
 /// Rendezvous port of several pods' ranks.

@@ -2,8 +2,8 @@
 
 use super::script::{Ssh, argument};
 use super::{Pods, failures};
-use crate::commands::launch::RankLayout;
 use crate::commands::launch::text::{indent, scalar};
+use crate::commands::launch::work::RankLayout;
 
 impl Pods<'_> {
     /// The TrainJob with its supporting objects. Kubeflow creates the keys.

@@ -1,0 +1,17 @@
+//! The model and text that are inspected.
+
+use anyhow::Result;
+use fathom_app::inspect::Subject;
+use fathom_app::{Machine, models, output};
+
+use crate::args::InspectModel;
+use crate::listen::Plain;
+
+/// The model and document given by the arguments.
+pub(super) fn subject(args: &InspectModel) -> Result<Subject> {
+    args.out.as_deref().map_or(Ok(()), output::regular)?;
+    let listener = Plain::default();
+    let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
+    let model = (args.model.as_path(), args.adapter.as_deref());
+    Ok(Subject::new(model, &args.ids, args.precision.dtype(), &machine, &listener)?)
+}
