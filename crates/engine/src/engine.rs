@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use fathom_base::{Event, Flow, Generate, GenerateRequest, Generation, Prompt, Score, Stop, TokenLogprob};
 use fathom_grad::{Batch, Counters, Eval, Head, Labels, LossTerm, Params, Scope, VIRTUAL};
-use fathom_model::{Caps, LayerSpec, Mixer, Model, ModelView, PackedTokens, Sentence, scored_at};
+use fathom_model::{Caps, Model, ModelView, PackedTokens, Sentence, scored_at};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -299,8 +299,7 @@ impl<'a> Engine<'a> {
 
 /// True if a model's sequences can share prefixes, because all layers store only keys and values.
 pub(crate) fn shares_beginnings(spec: &fathom_model::Spec) -> bool {
-    let custom = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Custom(_));
-    !spec.layers.iter().any(custom)
+    !spec.has_states()
 }
 
 /// Checks that a draft model has the same tokens as the model.
