@@ -16,7 +16,7 @@ use fathom_text::Tokenizer;
 use crate::adapters::AdaptedModel;
 use crate::bounds::Bounds;
 use crate::error::Error;
-use crate::pages::{Feed, Feeding, Pages, States, pages_for};
+use crate::pages::{Feed, Feeding, Pages, pages_for, state_bytes};
 use crate::schedule::{Capacity, Scheduler};
 
 /// Sizes of an engine.
@@ -131,9 +131,14 @@ impl<'a> Engine<'a> {
         Capacity { sequences, pages, on_disk: 0 }
     }
 
+    /// Bytes of the states of this many sequences, besides keys and values.
+    pub fn state_bytes(&self, sequences: usize) -> u64 {
+        state_bytes(self.model, sequences)
+    }
+
     /// Reads new tokens of several sequences; returns the hidden states of all of them, [tokens, hidden].
-    pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>], states: (&mut States, usize)) -> Tensor {
-        let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds, states);
+    pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>]) -> Tensor {
+        let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds);
         let scope = Scope {
             device: self.device,
             params: self.params,
@@ -212,11 +217,7 @@ impl<'a> Engine<'a> {
     /// Runs `work` with a scope without tokens, for the head alone.
     fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
         let none = self.device.from_i32(&[0], Category::Data);
-        let (ids, positions) = (none.clone(), none);
-        let (masks, ropes) = (vec![], vec![]);
-        let (context, text, keys, terms) = (None, None, None, vec![]);
-        let batch =
-            Batch { tokens: 0, ids, positions, masks, ropes, context, text, keys, terms, types: None };
+        let batch = Batch { tokens: 0, ..Batch::new(none.clone(), none) };
         work(&Scope {
             device: self.device,
             params: self.params,
@@ -278,7 +279,7 @@ impl<'a> Engine<'a> {
 
     /// True if sequences can share prefixes, because all layers store only keys and values.
     pub(crate) fn shares_beginnings(&self) -> bool {
-        shares_beginnings(&self.model.spec)
+        !self.model.spec.has_states()
     }
 
     /// Limits of requests for a given capacity.
@@ -295,11 +296,6 @@ impl<'a> Engine<'a> {
     fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
         self.bounds(Capacity::default()).ids(self.tokenizer, prompt)
     }
-}
-
-/// True if a model's sequences can share prefixes, because all layers store only keys and values.
-pub(crate) fn shares_beginnings(spec: &fathom_model::Spec) -> bool {
-    !spec.has_states()
 }
 
 /// Checks that a draft model has the same tokens as the model.

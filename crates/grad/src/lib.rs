@@ -35,7 +35,7 @@ mod value;
 pub mod ops;
 pub mod schedule;
 
-pub use batch::{Batch, Rotation, Tables, VIRTUAL};
+pub use batch::{Batch, DocumentRun, Documents, Rotation, Tables, VIRTUAL};
 pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;

@@ -109,18 +109,7 @@ impl Case {
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
         let (masks, context) = Context::new(device, &sharing, &[self.window], MAX_DOCS, &positions, &own);
-        let batch = Batch {
-            tokens: own.cols(),
-            ids: own.clone(),
-            positions: own,
-            masks,
-            ropes: vec![],
-            context,
-            text: None,
-            keys: None,
-            terms: vec![],
-            types: None,
-        };
+        let batch = Batch { masks, context, ..Batch::new(own.clone(), own) };
 
         let [q, k] = self.widths();
         let tensor = |cols: usize, seed: u64| {

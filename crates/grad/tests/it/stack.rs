@@ -497,21 +497,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
     let rope = RopeTable { positions: &own, inv_freq: &inv_freq, factor: 1.0, out: &table };
     device.machine.rope_table(&rope);
     let ropes = vec![Rotation::Table(table)];
-    (
-        Batch {
-            tokens: own.cols(),
-            ids,
-            positions: own,
-            masks,
-            ropes,
-            context,
-            text: None,
-            keys: None,
-            terms: vec![],
-            types: None,
-        },
-        layout,
-    )
+    (Batch { masks, ropes, context, ..Batch::new(ids, own) }, layout)
 }
 
 /// All tokens of the documents as one micro-batch.

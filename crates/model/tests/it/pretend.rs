@@ -258,7 +258,7 @@ fn its_projections_have_adapters() {
             h_td
         }
     }
-    let mut model = model;
+    let (mut model, params) = Model::declare(&device, &spec, DType::F32);
     let SubParams::Own(own, _) = &mut model.blocks[1].parts[0].sublayer else { panic!("a twin") };
     *own = Rc::new(Forgetful);
     let forgets = std::panic::AssertUnwindSafe(|| _ = pass(&device, (&model, &params), &Places::none()));
