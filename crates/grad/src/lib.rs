@@ -48,7 +48,7 @@ pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
 pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, Out, SavedValues, Saves, Want};
-pub use ops::attention::AttentionUse;
+pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{
     AttentionUse, Backward, Batch, Counters, Ctx, Desc, DocumentRun, Documents, Dx, Eval, Exec, Flops, Grads,
-    LayerMemory, Memory, Op, Out, Param, ParamId, Params, Place, Places, SavedValues, Saves, Scope, Segments,
-    Tape, Val, Want, mask,
+    Keys, LayerMemory, Memory, Op, Out, Param, ParamId, Params, Place, Places, SavedValues, Saves, Scope,
+    Segments, Tape, Val, Want, mask,
 };
 use fathom_tensor::{Category, DType, Device, Slice, Tensor};
 
@@ -56,7 +56,8 @@ fn cross(values: &[f32], places: &Places, trained: bool) -> (f64, Vec<Vec<f32>>)
     let mut grads = Grads::zeros(device, &params);
     let mut tape = Tape::new(scope, places).with_input_gradient();
     let mut x = device.from_f32(TOKENS, WIDTH, &noise(1, TOKENS * WIDTH), Category::Data);
-    let how = AttentionUse { mask: 0, head_dim: 8, scale: 0.3, softcap: 0.0, apart: false };
+    let how =
+        AttentionUse { keys: Keys::Memory, mask: 0, head_dim: 8, scale: 0.3, softcap: 0.0, apart: false };
     for (layer, [to_q, to_k, to_v]) in layers.iter().enumerate() {
         x = tape.segment_with(layer as i32, Some(x), std::slice::from_ref(&memory), &|cx, x, memory| {
             let k = cx.linear("k", memory[0], *to_k, None);
