@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use fathom_base::{Collected, Event, Flow, GenerateRequest, Generation, Prompt, TokenLogprob};
 use fathom_grad::{Batch, Counters, Params, Scope};
-use fathom_model::{LayerSpec, Mixer, Model, ModelView, Sentence};
+use fathom_model::{Model, ModelView, Sentence};
 use fathom_tensor::choice::LeaveOut;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, SUM_CHUNK, Tensor};
 use fathom_text::Tokenizer;
@@ -15,7 +15,7 @@ use fathom_text::Tokenizer;
 use crate::adapters::AdaptedModel;
 use crate::bounds::Bounds;
 use crate::error::Error;
-use crate::pages::{Feed, Feeding, Pages, States, pages_for};
+use crate::pages::{Feed, Feeding, Pages, pages_for, state_bytes};
 use crate::schedule::{Capacity, Scheduler};
 
 /// Sizes of an engine.
@@ -130,9 +130,14 @@ impl<'a> Engine<'a> {
         Capacity { sequences, pages, on_disk: 0 }
     }
 
+    /// Bytes of the states of this many sequences, besides keys and values.
+    pub fn state_bytes(&self, sequences: usize) -> u64 {
+        state_bytes(self.model, sequences)
+    }
+
     /// Reads new tokens of several sequences; returns the hidden states of all of them, [tokens, hidden].
-    pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>], states: (&mut States, usize)) -> Tensor {
-        let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds, states);
+    pub(crate) fn forward(&self, pages: &Pages, feeds: &[Feed<'_>]) -> Tensor {
+        let (batch, mut memory) = Feeding::new((self.device, self.model), pages, feeds);
         let scope = Scope {
             device: self.device,
             params: self.params,
@@ -211,11 +216,7 @@ impl<'a> Engine<'a> {
     /// Runs `work` with a scope without tokens, for the head alone.
     fn with_scope<T>(&self, work: impl FnOnce(&Scope<'_>) -> T) -> T {
         let none = self.device.from_i32(&[0], Category::Data);
-        let (ids, positions) = (none.clone(), none);
-        let (masks, ropes) = (vec![], vec![]);
-        let (context, text, keys, terms) = (None, None, None, vec![]);
-        let batch =
-            Batch { tokens: 0, ids, positions, masks, ropes, context, text, keys, terms, types: None };
+        let batch = Batch { tokens: 0, ..Batch::new(none.clone(), none) };
         work(&Scope {
             device: self.device,
             params: self.params,
@@ -311,7 +312,7 @@ impl<'a> Engine<'a> {
 
     /// True if sequences can share prefixes, because all layers store only keys and values.
     pub(crate) fn shares_beginnings(&self) -> bool {
-        shares_beginnings(&self.model.spec)
+        !self.model.spec.has_states()
     }
 
     /// Limits of requests for a given capacity.
@@ -328,12 +329,6 @@ impl<'a> Engine<'a> {
     fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>, Error> {
         self.bounds(Capacity::default()).ids(self.tokenizer, prompt)
     }
-}
-
-/// True if a model's sequences can share prefixes, because all layers store only keys and values.
-pub(crate) fn shares_beginnings(spec: &fathom_model::Spec) -> bool {
-    let custom = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Custom(_));
-    !spec.layers.iter().any(custom)
 }
 
 /// Checks that a draft model has the same tokens as the model.

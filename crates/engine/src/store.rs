@@ -28,7 +28,6 @@ use blake3::{Hash, Hasher};
 
 use fathom_model::Spec;
 
-use crate::engine::shares_beginnings;
 use crate::error::Error;
 use crate::pages::Root;
 
@@ -97,7 +96,7 @@ impl Beginnings {
     /// # Errors
     /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
     pub fn open(at: &StoreLocation, spec: &Spec) -> Result<Beginnings, Error> {
-        if !shares_beginnings(spec) {
+        if spec.has_states() {
             return Err(Error::Unsupported(
                 "layers of this model remember more than keys and values, so beginnings of prompts cannot be kept (--prefix-store)"
                     .into(),

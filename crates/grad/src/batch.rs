@@ -1,6 +1,6 @@
 //! A micro-batch: one packed stream of tokens with its positions and masks, without padding.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
@@ -20,6 +20,8 @@ pub struct Batch {
     pub ids: Tensor,
     /// i32 [1, t].
     pub positions: Tensor,
+    /// Its documents, for models whose operations begin anew with each.
+    pub documents: Option<Documents>,
     /// One per distinct window, among this batch's own tokens.
     pub masks: Vec<Mask>,
     /// One per distinct rotary setting.
@@ -35,6 +37,49 @@ pub struct Batch {
     pub terms: Vec<RowTerms>,
     /// i32 [1, t]: type of each token, for encoders that read pairs of texts; `None` if all have the first type.
     pub types: Option<Tensor>,
+}
+
+/// Rows of a batch that follow each other in one document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentRun {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// The document, by its index in the stream; in generation, the sequence.
+    pub document: usize,
+    /// Number of its tokens before the first of these, which may be on other ranks of a context or of earlier steps.
+    pub offset: usize,
+}
+
+/// The documents of a batch, for operations that begin anew with each.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    /// Ascending, without gaps.
+    pub runs: Vec<DocumentRun>,
+    /// i32 [2, most + 1]: the first row of each run, and below it the offset; then the number of tokens and 0.
+    pub table: Tensor,
+}
+
+impl Documents {
+    /// Charged at `most` runs.
+    ///
+    /// # Panics
+    /// If there are more.
+    #[track_caller]
+    pub fn new(device: &Device, runs: Vec<DocumentRun>, most: usize) -> Documents {
+        assert!(runs.len() <= most, "documents: {} runs, and at most {most} are charged", runs.len());
+        let end = runs.last().map_or(0, |run| run.rows.end);
+        let line = |value: &dyn Fn(&DocumentRun) -> usize, rest: usize| {
+            let rest = std::iter::repeat_n(rest, most + 1 - runs.len());
+            runs.iter().map(value).chain(rest).map(|value| value as i32).collect::<Vec<i32>>()
+        };
+        let lines = [line(&|run| run.rows.start, end), line(&|run| run.offset, 0)].concat();
+        let table = device.from_i32(&lines, Category::Data).reshape(2, most + 1);
+        Documents { runs, table }
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|run| [run.rows.end as u64, run.offset as u64])
+    }
 }
 
 /// A batch that is borrowed, or freed with the last tape that needs it.
@@ -64,6 +109,23 @@ impl<'a> From<&'a Batch> for Tables<'a> {
 }
 
 impl Batch {
+    /// Tokens at positions, without masks and rotary tables.
+    pub fn new(ids: Tensor, positions: Tensor) -> Batch {
+        Batch {
+            tokens: ids.cols(),
+            ids,
+            positions,
+            documents: None,
+            masks: Vec::new(),
+            ropes: Vec::new(),
+            context: None,
+            text: None,
+            keys: None,
+            terms: Vec::new(),
+            types: None,
+        }
+    }
+
     /// Computes [`Batch::text`] from the tokens' ids.
     pub fn text_of(device: &Device, ids: &[i32]) -> Tensor {
         let place = |(at, id): (usize, &i32)| if (*id as usize) < VIRTUAL { at as i32 } else { -1 };
@@ -75,6 +137,7 @@ impl Batch {
         let by_tile = |rope: &Rotation| u64::from(matches!(rope, Rotation::ByTile { .. }));
         let mut sizes = vec![self.tokens as u64, self.ids.cols() as u64, self.masks.len() as u64];
         sizes.extend(self.masks.iter().flat_map(|mask| [mask.pairs, mask.table.rows() as u64]));
+        sizes.extend(self.documents.iter().flat_map(Documents::sizes));
         sizes.extend(self.ropes.iter().map(by_tile));
         sizes.extend(self.context.iter().flat_map(Context::sizes));
         sizes.push(u64::from(self.keys.is_some()));
@@ -103,7 +166,7 @@ pub enum Rotation {
 
 impl Rotation {
     /// f32 [rows, rot] for some of the batch's tokens.
-    pub(crate) fn rows(&self, device: &Device, positions: &Tensor, rows: std::ops::Range<usize>) -> Tensor {
+    pub(crate) fn rows(&self, device: &Device, positions: &Tensor, rows: Range<usize>) -> Tensor {
         match self {
             Rotation::Table(table) => table.view_rows(rows),
             Rotation::ByTile { inv_freq, factor } => {

@@ -210,6 +210,11 @@ impl<'p> Ctx<'p> {
         Desc { cols: info.cols, dtype: info.dtype }
     }
 
+    /// Returns whether an operation so far reads this weight.
+    pub fn has_read(&self, id: ParamId) -> bool {
+        self.nodes.iter().any(|node| node.params.contains(&id))
+    }
+
     /// Records one operation; its outputs are named by the operation and have the rows of its inputs.
     #[track_caller]
     pub fn apply(&mut self, op: impl Op + 'static, ins: &[Val], params: &[ParamId]) -> Vec<Val> {

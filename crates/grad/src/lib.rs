@@ -35,7 +35,7 @@ mod value;
 pub mod ops;
 pub mod schedule;
 
-pub use batch::{Batch, Rotation, Tables, VIRTUAL};
+pub use batch::{Batch, DocumentRun, Documents, Rotation, Tables, VIRTUAL};
 pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
@@ -48,7 +48,7 @@ pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
 pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, Out, SavedValues, Saves, Want};
-pub use ops::attention::AttentionUse;
+pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};

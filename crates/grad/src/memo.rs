@@ -46,6 +46,8 @@ pub(crate) struct Key {
     pub kind: Vec<u32>,
     /// Columns and type of the input.
     pub input: Option<(usize, DType)>,
+    /// Columns, type and rows of further inputs, and whether their gradients are wanted.
+    pub memory: Vec<(usize, DType, usize, bool)>,
     pub spread: Spread,
     pub pass: Pass,
 }

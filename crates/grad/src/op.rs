@@ -157,9 +157,10 @@ pub struct Dx {
 pub trait LayerMemory {
     /// For attention: appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks refer to.
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor);
-    /// For recurrences: each sequence's rows of the stream, with the layer's state before them, f32 [rows, cols], which
-    /// is zero at its beginning and is to be overwritten with the new state.
-    fn state(&mut self, device: &Device, layer: usize, shape: [usize; 2]) -> Vec<(Range<usize>, Tensor)>;
+    /// For recurrences: a named state of a layer before the rows of one of the batch's sequences
+    /// ([`DocumentRun::document`](crate::DocumentRun)), in f32. It is zero at a sequence's beginning and is to be
+    /// overwritten with the new state.
+    fn state(&mut self, device: &Device, layer: usize, name: &str, sequence: usize) -> Tensor;
 }
 
 /// The context of a running operation.

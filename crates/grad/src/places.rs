@@ -64,9 +64,9 @@ pub struct Places {
     pub head_groups: usize,
 }
 
-/// The outputs of attention, which `linear` recompute keeps: its forward pass is the only one that is not linear in the
-/// number of tokens.
-const ATTENTION: [&str; 2] = ["attn.out", "attn.lse"];
+/// Results of passes over all tokens, which `linear` recompute keeps: attention is the only one that is not linear in the
+/// number of tokens, and a family's own mixers (`mixer.out*`) would scan them twice.
+const MIXED: [&str; 3] = ["attn.out", "attn.lse", "mixer.out*"];
 
 /// Modules with the activations that belong to each: the parts of a model.
 pub type Modules = [(&'static str, &'static [&'static str])];
@@ -98,9 +98,9 @@ impl Places {
         Places::new(vec![rule("block.in", Place::Keep), rule("*", Place::Recompute)], None)
     }
 
-    /// For long sequences: the block's input and attention's outputs are kept, the linear parts are recomputed.
+    /// For long sequences: the block's input and the results of its mixers are kept, the rest is recomputed.
     pub fn linear() -> Places {
-        let mut rules: Vec<Rule> = ATTENTION.iter().map(|name| rule(name, Place::Keep)).collect();
+        let mut rules: Vec<Rule> = MIXED.iter().map(|name| rule(name, Place::Keep)).collect();
         rules.extend(Places::full().rules);
         Places::new(rules, None)
     }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     const TABLE: &Modules = &[
-        ("core_attn", &ATTENTION),
+        ("core_attn", &MIXED),
         ("layernorm", &["mlp.post_norm", "mlp.post_norm.stats"]),
         ("mlp", &["mlp.*"]),
     ];
@@ -251,6 +251,7 @@ mod tests {
     fn first_match_decides() {
         let linear = Places::linear();
         assert_eq!(linear.place(3, "attn.out"), Place::Keep);
+        assert_eq!(linear.place(3, "mixer.out.states"), Place::Keep);
         assert_eq!(linear.place(3, "mlp.act"), Place::Recompute);
         assert_eq!(linear.place(3, "block.in"), Place::Keep);
         assert_eq!(Places::none().place(0, "mlp.act"), Place::Keep);

@@ -39,12 +39,14 @@ impl Scope<'_> {
     }
 }
 
-/// A further input of segments: an encoder's output, an image's features. It has its own number of rows.
+/// A further input of segments: an encoder's output, an image's features. It has its own number of rows, all of which
+/// are on each of the ranks that share a sub-layer ([`Ctx::enter`] in the segment that makes it).
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// [rows, cols].
     pub value: Tensor,
-    /// f32 [rows, cols], to which backward passes add; `None` if the gradient is not wanted.
+    /// f32 [rows, cols], to which backward passes add; `None` if the gradient is not wanted. Each of the ranks has a
+    /// term of it, which the backward pass of [`Ctx::enter`] sums.
     pub gradient: Option<Tensor>,
 }
 
@@ -125,7 +127,7 @@ pub trait Segments<'a> {
         self.segment_with(which, x, &[], &|cx, x, _| body(cx, x))
     }
 
-    /// Runs a segment that reads `memory` besides its input; it is recorded each time.
+    /// Runs a segment that reads `memory` besides its input.
     fn segment_with(
         &mut self,
         which: impl Into<Which>,
@@ -160,7 +162,7 @@ fn placed<'a>(
     schedule: &dyn Fn(&Graph) -> Schedule,
     body: Body<'_, 'a>,
 ) -> PlacedSegment {
-    let alike = which.alike.clone().filter(|_| scope.params.memo().is_on() && memory.is_empty());
+    let alike = which.alike.clone().filter(|_| scope.params.memo().is_on());
     let which = &Which { alike, ..*which };
     let record = || {
         let graph = Ctx::record(scope.params, scope.spread(), x.map(Desc::of), &Memory::descs(memory), body);
@@ -171,7 +173,11 @@ fn placed<'a>(
         None => Rc::new(record()),
         Some(alike) => {
             let input = x.map(|x| (x.cols(), x.dtype()));
-            let key = Key { kind: alike.kind.clone(), input, spread: scope.spread(), pass: pass() };
+            let of = |Memory { value, gradient }: &Memory| {
+                (value.cols(), value.dtype(), value.rows(), gradient.is_some())
+            };
+            let memory = memory.iter().map(of).collect();
+            let key = Key { kind: alike.kind.clone(), input, memory, spread: scope.spread(), pass: pass() };
             scope.params.memo().segment(key, record)
         }
     };
@@ -302,7 +308,7 @@ impl<'a> Segments<'a> for Eval<'a> {
         let mut exec = exec(scope, &at, self.places.head_groups);
         exec.kv = self.kv.as_deref_mut().map(|kv| kv as &mut dyn LayerMemory);
         exec.trains = false;
-        let known = exec.kv.is_none() && memory.is_empty() && !counters.has_spans();
+        let known = exec.kv.is_none() && !counters.has_spans();
         let graph = at.graph();
         let mut store = Store::new(graph.values.len(), 0);
         if let Some(input) = graph.input {
@@ -472,7 +478,7 @@ impl<'a> Tape<'a> {
         let (own, below) = (Some(&mut holding), self.done.last_mut().map(|done| &mut done.holding));
         let mut due = Vec::new();
         let mut runner = Runner::new(&at, &mut exec, counters, tile_rows, store);
-        if !counters.has_spans() && memory.is_empty() {
+        if !counters.has_spans() {
             let found = || found(&self.scope, &at, self.numbers[1], Some(grads));
             runner.known = at.steps(self.scope.device, found);
         }
@@ -536,7 +542,7 @@ impl<'a> Segments<'a> for Tape<'a> {
         let (counters, tile_rows) = (self.scope.counters, self.places.tile_rows);
         let below = self.done.last_mut().map(|done| &mut done.holding);
         let mut runner = Runner::new(&at, &mut exec, counters, tile_rows, store);
-        if !counters.has_spans() && memory.is_empty() {
+        if !counters.has_spans() {
             runner.known = at.steps(self.scope.device, || found(&self.scope, &at, self.numbers[1], None));
         }
         runner.far = Far { own: None, below };

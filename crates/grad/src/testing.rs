@@ -222,18 +222,7 @@ impl Stream {
         let masks = if self.apart { self.slices.iter().map(of_doc).collect() } else { vec![mask] };
         let text = Some(Batch::text_of(device, &self.ids));
         let keys = self.keys.as_ref().map(|keys| device.from_i32(keys, Category::Data));
-        Batch {
-            tokens: self.tokens(),
-            ids,
-            positions,
-            masks,
-            ropes,
-            context: None,
-            text,
-            keys,
-            terms: vec![],
-            types: None,
-        }
+        Batch { masks, ropes, text, keys, ..Batch::new(ids, positions) }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Legend of shapes: t tokens, d hidden, e query heads x head size, k key heads x head size.
 
-use fathom_grad::{AttentionUse, Ctx, ParamId, RelativeUse, RopeUse, Val};
+use fathom_grad::{AttentionUse, Ctx, Keys, ParamId, RelativeUse, RopeUse, Val};
 
 use crate::adapter::{PrefixParams, declare_prefix, led};
 use crate::latent::{LatentParams, latent_heads};
@@ -150,6 +150,7 @@ fn values(cx: &mut Ctx<'_>, s: &Spec, o_te: Val) -> Val {
 fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
     let mask = s.reaches().iter().position(|reach| Some(*reach) == layer.reach()).unwrap_or(0);
     AttentionUse {
+        keys: Keys::Own,
         mask,
         head_dim: s.head_dim,
         scale: s.attention_scale,

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, Sharing};
+use fathom_grad::{Batch, Context, ContextLayout, CpComm, Documents, LayoutSizes, Rotation, Sharing};
+use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Slice, Tensor};
 
 pub use fathom_grad::{causal_pairs, mask};
@@ -85,8 +86,11 @@ impl Model {
             Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions)
         };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
-        let (tokens, positions) = (ids.cols(), own_positions);
-        Batch { tokens, ids, positions, masks, ropes, context, text, keys: None, terms: vec![], types: None }
+        let documents = self.spec.mixes_by_document().then(|| {
+            let runs = sharing.layout.documents(device.mesh.index(Axis::Cp));
+            Documents::new(device, runs, sharing.layout.most_runs(caps.docs))
+        });
+        Batch { documents, masks, ropes, context, text, ..Batch::new(ids, own_positions) }
     }
 
     /// Tables for one run of tokens; those above [`TABLE_BYTES`] are computed tile by tile.

@@ -6,13 +6,14 @@ use std::ops::Range;
 use fathom_grad::LatentUse;
 
 use crate::spec::{Moe, Residual, Spec};
-use crate::weight::{Experts, InFiles, LatentNames, MoeNames, Names, Qkv, Up};
+use crate::weight::{Experts, InFiles, LatentNames, Module, MoeNames, Names, Qkv, Up};
 
 impl Names {
-    /// The norms before attention and before the MLP.
-    pub(crate) fn norms(&self, residual: Residual) -> [&'static str; 2] {
+    /// The norm before a sub-layer.
+    pub(crate) fn norm_before(&self, module: Module, residual: Residual) -> &'static str {
         let parallel = self.parallel_norms.filter(|_| residual == Residual::Parallel);
-        parallel.unwrap_or([self.attn_norm, self.mlp_norm])
+        let [attention, mlp] = parallel.unwrap_or([self.attn_norm, self.mlp_norm]);
+        if module == Module::Mlp { mlp } else { attention }
     }
 }
 

@@ -50,7 +50,7 @@ pub use adapter::{
 };
 pub use attention::{AttentionParams, QkvParams, RelativeParams};
 pub use batch::{Caps, PackedTokens, causal_pairs, mask};
-pub use block::{BlockParams, FfnParams, MixerParams, block};
+pub use block::{BlockParams, PartParams, SubParams, block};
 pub use blocked::{keep_packed, unpack};
 pub use config::Config;
 pub use encoder::{Encoder, EncoderInput, EncoderSpec, Sentence, Task, ranks_by_sigmoid, sigmoid};
@@ -84,9 +84,9 @@ pub use prune::{PrunePlan, prunable, prune};
 pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{
-    Adapter, AdapterMethod, Biases, Capacity, Custom, Drops, EncoderParts, Family, Ffn, Latent, LayerSpec,
-    Mixer, Mlp, Moe, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, SharedExperts,
-    Size, Spec, StateProjections, SubLayer, SubLayerParams, TrainableWeights, scored_at,
+    Adapter, AdapterMethod, Biases, Capacity, Drops, EncoderParts, Family, Latent, LayerSpec, Mlp, Moe, Own,
+    Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, SharedExperts,
+    Size, Spec, StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{

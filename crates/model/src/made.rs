@@ -4,7 +4,7 @@ use fathom_tensor::{Activation, NormKind, Scores};
 
 use crate::rope::{RopeScaling, RopeSpec};
 
-use crate::spec::{Biases, Family, Latent, LayerSpec, Mlp, Moe, QkNorm, Residual, Spec};
+use crate::spec::{Biases, Family, Latent, LayerSpec, Mlp, Moe, QkNorm, Spec};
 
 /// Sizes of a new Llama-style model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +63,6 @@ impl Spec {
             ffn,
             norm: NormKind { centred: false, plus_one: false, round_first: true, eps: 1e-5 },
             norm_bias: false,
-            residual: Residual::Pre,
             qk_norm: QkNorm::None,
             latent: None,
             sinks: false,

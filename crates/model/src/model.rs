@@ -9,7 +9,7 @@ use fathom_grad::{
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
 
-use crate::block::{BlockParams, FfnParams, block};
+use crate::block::{BlockParams, block};
 use crate::encoder::pool;
 use crate::given::ExistingWeights;
 use crate::norm::norm;
@@ -386,10 +386,8 @@ impl Model {
 
     /// Biases of the expert choice, with their layers.
     pub fn choice_biases(&self) -> impl Iterator<Item = (usize, ParamId)> + '_ {
-        self.blocks.iter().filter_map(|block| match &block.ffn {
-            Some(FfnParams::Experts(experts)) => experts.choice_bias.map(|bias| (experts.layer, bias)),
-            _ => None,
-        })
+        let experts = self.blocks.iter().filter_map(BlockParams::experts);
+        experts.filter_map(|experts| experts.choice_bias.map(|bias| (experts.layer, bias)))
     }
 
     /// The score head.

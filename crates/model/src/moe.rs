@@ -40,7 +40,8 @@ pub struct SharedParams {
 }
 
 /// The experts of one layer: residual contribution of `h_td`.
-pub(crate) fn experts(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> Val {
+pub(crate) fn experts(cx: &mut Ctx<'_>, s: &Spec, p: &ExpertsParams, h_td: Val) -> Val {
+    let Some(m) = &s.moe else { panic!("weights of experts, and a specification without") };
     let y_td = routed(cx, s, m, p, h_td);
     match &p.shared {
         Some(p) => {

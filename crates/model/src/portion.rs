@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use fathom_tensor::mesh::{Axis, Mesh};
+use fathom_tensor::mesh::{Axis, Grid, Mesh};
 use fathom_tensor::{Device, Tensor};
 
-use crate::spec::Spec;
+use crate::spec::{LayerSpec, Spec};
 use crate::stages::StageLayers;
 use crate::weight::{Cut, InputSharing, Inside, Module};
 
@@ -19,6 +19,10 @@ pub struct Portion {
     pub first: bool,
     /// Whether the final norm and the head follow the last of them.
     pub last: bool,
+    /// Number of pipeline-parallel ranks.
+    pub pp: usize,
+    /// Number of context-parallel ranks.
+    pub cp: usize,
     /// Number of tensor-parallel ranks.
     pub tp: usize,
     /// Whether they split the rows between sub-layers (sequence parallelism).
@@ -70,20 +74,22 @@ impl Portion {
         let (pp, index) = (mesh.size(Axis::Pp), mesh.index(Axis::Pp));
         let stages = pp * virtual_stages.max(1);
         let chunks = layout.cut(spec, stages).into_iter().skip(index).step_by(pp).collect();
-        let [(tp, tp_index), (ep, ep_index), (etp, etp_index)] =
-            [Axis::Tp, Axis::Ep, Axis::Etp].map(|axis| (mesh.size(axis), mesh.index(axis)));
+        let [(tp, tp_index), (ep, ep_index), (etp, etp_index), (cp, _)] =
+            [Axis::Tp, Axis::Ep, Axis::Etp, Axis::Cp].map(|axis| (mesh.size(axis), mesh.index(axis)));
         let shared_rows = tp > 1 && mesh.grid().sequence_parallel;
         let part = Portion::new(chunks, index == 0, index + 1 == pp);
-        Portion { tp, tp_index, shared_rows, ep, ep_index, etp, etp_index, layout, ..part }
+        Portion { pp, cp, tp, tp_index, shared_rows, ep, ep_index, etp, etp_index, layout, ..part }
     }
 
     fn new(chunks: Vec<Range<usize>>, first: bool, last: bool) -> Portion {
-        let (tp, ep, etp, layout) = (1, 1, 1, StageLayers::default());
+        let (pp, cp, tp, ep, etp, layout) = (1, 1, 1, 1, 1, StageLayers::default());
         let (tp_index, ep_index, etp_index, shared_rows, parted) = (0, 0, 0, false, false);
         Portion {
             chunks,
             first,
             last,
+            pp,
+            cp,
             tp,
             shared_rows,
             tp_index,
@@ -124,7 +130,10 @@ impl Portion {
     pub fn check(&self, spec: &Spec) -> Result<(), Misfit> {
         let tp = self.tp;
         self.check_experts(spec)?;
-        let mut sizes = vec![("heads", spec.heads), ("kv_heads", spec.kv_heads)];
+        let mut sizes = Vec::new();
+        if spec.attends() {
+            sizes.extend([("heads", spec.heads), ("kv_heads", spec.kv_heads)]);
+        }
         sizes.extend(spec.has_dense_ffn().then_some(("ffn", spec.ffn)));
         let shared = spec.moe.as_ref().and_then(|moe| moe.shared);
         sizes.extend(shared.map(|shared| ("ffn of shared experts", shared.ffn)));
@@ -137,7 +146,15 @@ impl Portion {
                 return Err(Misfit { axis: Axis::Tp, message });
             }
         }
-        Ok(())
+        let ranks = self.ranks();
+        let mut own = spec.layers.iter().flat_map(LayerSpec::own);
+        own.try_for_each(|own| own.check(&ranks)).map_err(|(axis, message)| Misfit { axis, message })
+    }
+
+    /// The ranks that share the layers.
+    pub fn ranks(&self) -> Grid {
+        let Portion { pp, cp, tp, shared_rows: sequence_parallel, ep, etp, .. } = *self;
+        Grid { pp, cp, tp, sequence_parallel, ep, etp, ..Grid::default() }
     }
 
     /// Checks that experts can be distributed like this.

@@ -9,7 +9,7 @@ use fathom_tensor::Category;
 
 use crate::loaded::ModelView;
 use crate::model::Model;
-use crate::spec::{Ffn, LayerSpec, Mixer, QkNorm, Spec};
+use crate::spec::{LayerSpec, PartKind, QkNorm, Spec};
 use crate::weight::Term;
 
 /// Kept parts of a model, as ascending indices.
@@ -52,7 +52,7 @@ impl PrunePlan {
         let (heads, ffn) = (self.heads.first().map_or(0, Vec::len), self.ffn.first().map_or(0, Vec::len));
         let mut smaller = Spec { hidden: self.hidden.len(), heads, ffn, ..spec.clone() };
         smaller.kv_heads = if spec.kv_heads == spec.heads { heads } else { spec.kv_heads };
-        smaller.layers = self.layers.iter().map(|layer| spec.layers[*layer]).collect();
+        smaller.layers = self.layers.iter().map(|layer| spec.layers[*layer].clone()).collect();
         Ok(smaller)
     }
 }
@@ -62,8 +62,10 @@ impl PrunePlan {
 /// # Errors
 /// The part that prevents it.
 pub fn prunable(spec: &Spec) -> Result<(), String> {
-    let plain =
-        |layer: &LayerSpec| matches!((layer.mixer, layer.ffn), (Mixer::Attention { .. }, Some(Ffn::Mlp)));
+    let plain = |layer: &LayerSpec| match &layer.parts[..] {
+        [mixer, ffn] => matches!((&mixer.kind, &ffn.kind), (PartKind::Attention { .. }, PartKind::Mlp)),
+        _ => false,
+    };
     let found = [
         (spec.moe.is_some(), "experts"),
         (spec.latent.is_some(), "attention through latents"),

@@ -5,7 +5,7 @@ use fathom_grad::ParamId;
 use crate::adapter::{PromptParams, TableParams, head_term};
 use crate::block::BlockParams;
 use crate::encoder::EncoderInput;
-use crate::spec::{Residual, Spec, StateProjections};
+use crate::spec::{Spec, StateProjections};
 use crate::weight::{
     Adapts, Begins, Cut, DistanceParams, InFiles, InputSharing, Kind, LastParams, Module, NOWHERE,
     PrefixEncoder, SCORE, See, Visit, Walk, WeightSpec,
@@ -56,8 +56,7 @@ impl Spec {
         let blocks = (0..self.layers.len()).map(block).collect();
         w.enter(None);
         let normed = self.normed(names.final_norm);
-        let norm =
-            (self.residual != Residual::Sum).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
+        let norm = (!self.ends_normalised()).then(|| w.norm("final_norm", Module::Last, self.hidden, normed));
         let last = match &self.encoder {
             Some(parts) => LastParams::declare(w, self, parts, tokens),
             None => {

@@ -485,7 +485,7 @@ recipe! {
         pub memory: Memory = Memory::Manual,
         /// What the backward pass recomputes.
         pub recompute_granularity: Granularity = Granularity::None,
-        /// For `selective`: core_attn, layernorm, mlp, mlp_act, and of experts and latent attention moe, moe_act, shared_experts, mla_up_proj.
+        /// For `selective`: core_attn, layernorm, mlp, mlp_act, of experts and latent attention moe, moe_act, shared_experts, mla_up_proj, and mixer of other mixers.
         pub recompute_modules: Vec<String>,
         /// For `full`: which layers.
         pub recompute_method: Method = Method::Uniform,

@@ -36,7 +36,8 @@ pub(super) fn factors(
     (tensors, group): (&[BlockTensor], usize),
     sizes: &BTreeMap<At, InputSizes>,
 ) -> Result<Factors, String> {
-    if !matches!(spec.residual, Residual::Pre | Residual::Sandwich | Residual::Parallel) {
+    let own = [Residual::Pre, Residual::Sandwich, Residual::Parallel];
+    if !own.into_iter().any(|residual| spec.has_residual(residual)) {
         return Err("has no norm of their own before its projections, which --to awq divides".into());
     }
     let mut all = Factors { plus_one: spec.norm.plus_one, ..Factors::default() };

@@ -77,7 +77,7 @@ impl<'a> Judged<'a> {
     fn each(&self, see: &mut See<'_>) {
         let LoadedModel { device, model, params } = self.loaded;
         // Attention and MLP can share a norm.
-        let shared = model.spec.residual == Residual::SharedNorm;
+        let shared = model.spec.has_residual(Residual::SharedNorm);
         for text in self.texts {
             let mut layers = BTreeMap::<usize, Layer>::new();
             each_kept(ModelView { device, model, params }, text, &mut |layer, name, tensor| {

@@ -424,5 +424,5 @@ fn workspace(
     // On several ranks there are a rank's own columns, all columns by rank, and all columns side by side.
     let copies = if meta.mesh.grid().ranks() > 1 { 4 } else { 1 };
     let logits = sequences * (1 + limits.draft_tokens) * (4 * copies * spec.vocab + 8 * spec.hidden);
-    Ok(step + logits as u64)
+    Ok(step + logits as u64 + engine.state_bytes(sequences))
 }

@@ -1,14 +1,11 @@
 //! New tokens of several sequences as one packed stream over their pages.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, LayerMemory, RowTerms, Terms};
+use fathom_grad::{Batch, DocumentRun, Documents, LayerMemory, RowTerms, Terms};
 use fathom_model::{Model, mask};
-use fathom_tensor::{
-    Category, DType, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor,
-};
+use fathom_tensor::{Category, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor};
 
 use super::{Pages, Side, Table, row_bytes};
 
@@ -40,9 +37,6 @@ impl Feed<'_> {
     }
 }
 
-/// Recurrent states by layer, one per slot, concatenated.
-pub(crate) type States = BTreeMap<usize, Tensor>;
-
 /// The memory of a batch of feeds: pages that its tokens write and read.
 pub(crate) struct Feeding<'a> {
     pages: &'a Pages,
@@ -50,8 +44,6 @@ pub(crate) struct Feeding<'a> {
     rows: Vec<Range<usize>>,
     /// By class, whether a feed reads pages on disk.
     on_disk: Vec<bool>,
-    states: &'a mut States,
-    slots: usize,
 }
 
 impl<'a> Feeding<'a> {
@@ -63,7 +55,6 @@ impl<'a> Feeding<'a> {
         (device, model): (&Device, &Model),
         pages: &'a Pages,
         feeds: &'a [Feed<'a>],
-        (states, slots): (&'a mut States, usize),
     ) -> (Batch, Feeding<'a>) {
         device.pool.enter("batch", -1);
         let (mut ids, mut positions, mut rows) = (Vec::new(), Vec::new(), Vec::new());
@@ -74,16 +65,28 @@ impl<'a> Feeding<'a> {
         }
         let sequences =
             feeds.iter().zip(&rows).flat_map(|(feed, rows)| feed.lengths(rows)).collect::<Vec<_>>();
-        let (tokens, text) = (ids.len(), model.text(device, &ids));
+        let text = model.text(device, &ids);
         let [ids, positions] =
             [&model.looked_up(&ids)[..], &positions].map(|row| device.from_i32(row, Category::Data));
         let ropes = model.rope_tables(device, &positions, &sequences);
-        let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new(), states, slots };
+        let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new() };
         feeding.on_disk = (0..pages.classes()).map(|class| feeding.sees_disk(class)).collect();
         feeding.read_ahead(0);
         let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
-        let (context, keys, terms) = (None, None, feeding.terms());
-        (Batch { tokens, ids, positions, masks, ropes, context, text, keys, terms, types: None }, feeding)
+        let documents = model.spec.mixes_by_document().then(|| feeding.documents(device));
+        let terms = feeding.terms();
+        (Batch { documents, masks, ropes, text, terms, ..Batch::new(ids, positions) }, feeding)
+    }
+
+    /// The feeds' rows, each a document.
+    fn documents(&self, device: &Device) -> Documents {
+        let run = |(document, (feed, rows)): (usize, (&Feed<'_>, &Range<usize>))| DocumentRun {
+            rows: rows.clone(),
+            document,
+            offset: feed.held,
+        };
+        let runs = self.feeds.iter().zip(&self.rows).enumerate().map(run).collect();
+        Documents::new(device, runs, self.feeds.len())
     }
 
     /// Adapter terms, each with a range of adjacent rows that share them.
@@ -254,7 +257,7 @@ impl<'a> Feeding<'a> {
     fn read_ahead(&self, from: usize) {
         let layers = self.pages.layers.len();
         let sees = |layer: &usize| {
-            self.on_disk[self.pages.of_layer[*layer]] && row_bytes(&self.pages.layers[*layer][0]) > 0
+            row_bytes(&self.pages.layers[*layer][0]) > 0 && self.on_disk[self.pages.of_layer[*layer]]
         };
         let Some(layer) = (from..layers).chain(0..from).find(sees) else { return };
         let on_disk = [0, 1].into_iter().flat_map(|which| {
@@ -309,21 +312,12 @@ impl LayerMemory for Feeding<'_> {
         (keys, values)
     }
 
-    fn state(
-        &mut self,
-        device: &Device,
-        layer: usize,
-        [rows, cols]: [usize; 2],
-    ) -> Vec<(Range<usize>, Tensor)> {
-        let make = || device.zeros(self.slots * rows, cols, DType::F32, Category::Kv);
-        let states = self.states.entry(layer).or_insert_with(make);
-        let of = |(feed, run): (&Feed<'_>, &Range<usize>)| {
-            let state = states.view_rows(feed.slot * rows..(feed.slot + 1) * rows);
-            if feed.held == 0 {
-                device.machine.zero(&state);
-            }
-            (run.clone(), state)
-        };
-        self.feeds.iter().zip(&self.rows).map(of).collect()
+    fn state(&mut self, device: &Device, layer: usize, name: &str, sequence: usize) -> Tensor {
+        let feed = &self.feeds[sequence];
+        let state = self.pages.states.get(layer, name, feed.slot);
+        if feed.held == 0 {
+            device.machine.zero(&state);
+        }
+        state
     }
 }

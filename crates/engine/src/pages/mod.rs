@@ -8,6 +8,7 @@
 mod ahead;
 mod feed;
 mod file;
+mod states;
 mod tree;
 
 use std::ops::Range;
@@ -16,8 +17,10 @@ use std::path::Path;
 use fathom_model::Model;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
-pub(crate) use feed::{Feed, Feeding, States};
+pub(crate) use feed::{Feed, Feeding};
 use file::{PageFile, Side};
+use states::States;
+pub(crate) use states::state_bytes;
 pub(crate) use tree::{Place, Root, Tree};
 
 /// Pages of all layers.
@@ -31,6 +34,8 @@ pub(crate) struct Pages {
     head_dim: usize,
     /// The pages on disk.
     file: Option<PageFile>,
+    /// What layers remember besides keys and values.
+    states: States,
 }
 
 /// Pages of the layers with the same window.
@@ -137,12 +142,12 @@ pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
 }
 
 impl Pages {
-    /// Allocates the given number of pages of each class.
+    /// Allocates the pages of each class, and the states of all sequences.
     pub fn new(
         device: &Device,
         model: &Model,
         (dtype, format): (DType, PageFormat),
-        counts: &[usize],
+        (counts, sequences): (&[usize], usize),
     ) -> Pages {
         device.pool.enter("kv", -1);
         // A rank has the heads and layers of its part of the model.
@@ -172,7 +177,8 @@ impl Pages {
         };
         let of_layer = spec.layers.iter().map(|layer| class_of(layer).unwrap_or(0)).collect();
         let layers = spec.layers.iter().enumerate().map(room).collect();
-        Pages { classes, of_layer, layers, format, head_dim: spec.head_dim, file: None }
+        let states = States::new(device, model, sequences);
+        Pages { classes, of_layer, layers, format, head_dim: spec.head_dim, file: None, states }
     }
 
     /// The window of a class; `None` is unlimited.

@@ -458,8 +458,9 @@ mod tests {
     fn pages(window: Option<usize>, count: usize) -> Pages {
         let free = (0..count as u32).rev().collect();
         let class = Class { window, users: vec![0; count], in_memory: count, free, free_on_disk: Vec::new() };
-        let (of_layer, layers) = (Vec::new(), Vec::new());
-        Pages { classes: vec![class], of_layer, layers, format: PageFormat::Plain, head_dim: 1, file: None }
+        let (of_layer, layers, states) = (Vec::new(), Vec::new(), Default::default());
+        let (format, head_dim, file) = (PageFormat::Plain, 1, None);
+        Pages { classes: vec![class], of_layer, layers, format, head_dim, file, states }
     }
 
     fn root(name: usize) -> Root {

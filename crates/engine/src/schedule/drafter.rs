@@ -11,7 +11,7 @@ use super::draft::{LEAST_MATCH, LONG_MATCH};
 use super::sequence::Sequence;
 use super::{Capacity, Scheduler};
 use crate::engine::Engine;
-use crate::pages::{Feed, Pages, States, Table, pages_of};
+use crate::pages::{Feed, Pages, Table, pages_of};
 use crate::sampler::Sampler;
 use crate::structure::Constraint;
 
@@ -24,7 +24,6 @@ const KEPT: u32 = 512;
 pub(super) struct Drafter<'e> {
     engine: &'e Engine<'e>,
     pages: Pages,
-    states: States,
     worth: Worth,
     /// Number of sequences being answered in this step.
     answering: usize,
@@ -85,9 +84,10 @@ impl<'e> Drafter<'e> {
     /// A drafter with pages for the tokens of a capacity of the model.
     pub fn new(engine: &'e Engine<'e>, capacity: &Capacity) -> Drafter<'e> {
         let dtype = engine.model.dtype(engine.params);
-        let pages = engine.alongside(capacity).pages;
-        let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), &pages);
-        Drafter { engine, pages, states: States::new(), worth: Worth::default(), answering: 0, behind: false }
+        let capacity = engine.alongside(capacity);
+        let room = (&capacity.pages[..], capacity.sequences);
+        let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room);
+        Drafter { engine, pages, worth: Worth::default(), answering: 0, behind: false }
     }
 
     /// Number of pages in use.
@@ -208,7 +208,7 @@ impl<'e> Drafter<'e> {
             let Some(Draft { table, held }) = &running[*index].draft else { continue };
             feeds.push(Feed { ids, held: *held, table, known: held + ids.len(), slot: 0, terms: None });
         }
-        self.engine.forward(&self.pages, &feeds, (&mut self.states, 1))
+        self.engine.forward(&self.pages, &feeds)
     }
 
     /// Records the duration of a step, including guesses, and its answer tokens; it read `sequences`. Steps that read

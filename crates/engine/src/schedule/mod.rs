@@ -27,7 +27,7 @@ use crate::answer::Writer;
 use crate::bounds::Bounds;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::pages::{Feed, Pages, Root, Short, States, Tree, pages_for, pages_of};
+use crate::pages::{Feed, Pages, Root, Short, Tree, pages_for, pages_of};
 use crate::sampler::Sampler;
 use crate::store::{Beginnings, Part, StoreLocation};
 use crate::structure::Structures;
@@ -73,7 +73,6 @@ pub struct Scheduler<'e> {
     late: Duration,
     /// The rank's part of the model.
     part: Part,
-    states: States,
     slots: Vec<usize>,
     bounds: Bounds,
     structures: Structures,
@@ -94,7 +93,8 @@ impl<'e> Scheduler<'e> {
     /// A scheduler without requests.
     pub fn new(engine: &'e Engine<'e>, capacity: Capacity) -> Scheduler<'e> {
         let dtype = engine.model.dtype(engine.params);
-        let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), &capacity.pages);
+        let room = (&capacity.pages[..], capacity.sequences);
+        let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room);
         let tree = engine.shares_beginnings().then(Tree::default);
         Scheduler {
             engine,
@@ -105,7 +105,6 @@ impl<'e> Scheduler<'e> {
             reads: Vec::new(),
             late: stored::LATE,
             part: engine.part(),
-            states: BTreeMap::new(),
             slots: (0..capacity.sequences).rev().collect(),
             bounds: engine.bounds(capacity),
             structures: Structures::default(),
@@ -570,11 +569,10 @@ impl<'e> Scheduler<'e> {
         for group in chosen.chunk_by(same) {
             let (own, others) = rest.split_at(group.len());
             rest = others;
-            let states = (&mut self.states, self.bounds.capacity.sequences);
             let first = &self.running[group[0].0];
             groups.push(match first.adapter.as_ref().filter(|_| first.terms().is_none()) {
-                None => self.engine.forward(&self.pages, own, states),
-                Some(adapted) => self.engine.over(adapted).forward(&self.pages, own, states),
+                None => self.engine.forward(&self.pages, own),
+                Some(adapted) => self.engine.over(adapted).forward(&self.pages, own),
             });
         }
         self.engine.joined(groups)

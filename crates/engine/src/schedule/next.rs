@@ -227,7 +227,7 @@ impl Scheduler<'_> {
             let sequence = &self.running[index];
             // Only one sequence on disk runs at a time.
             let room = self.running.len() < self.bounds.capacity.sequences && !sequence.on_disk;
-            let free = room && self.states.is_empty();
+            let free = room && self.bounds.forks;
             let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
             match (table, free.then(|| self.slots.pop()).flatten()) {
                 (Some(Ok(table)), Some(slot)) => {

@@ -8,10 +8,13 @@ mod draft;
 mod embed;
 mod few_bits;
 mod fuzz;
+mod mixers;
 mod packed;
 mod packed_adapters;
 mod packed_experts;
 mod ranks;
+#[path = "../../../model/tests/families/recurrent.rs"]
+mod recurrent;
 mod scarce;
 mod service;
 mod stored;

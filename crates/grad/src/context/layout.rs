@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::part::StreamPart;
 use super::{area, dynamic};
+use crate::batch::DocumentRun;
 
 /// Number of exchanges tried per rank.
 const EXCHANGES: usize = 16;
@@ -45,6 +46,8 @@ pub struct ContextLayout {
     docs: Vec<Range<usize>>,
     ranks: Vec<Vec<Range<usize>>>,
     dynamic: bool,
+    /// Least tokens of a chunk, unless a rank has fewer.
+    least: usize,
 }
 
 /// A range of tokens with the mask area of their queries.
@@ -82,7 +85,8 @@ impl ContextLayout {
             }
             None => balance(docs, cut),
         };
-        Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic: cut.dynamic.is_some() })
+        let (dynamic, least) = (cut.dynamic.is_some(), cut.chunk.clamp(1, SMALLEST));
+        Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic, least })
     }
 
     /// Number of tokens of the stream.
@@ -125,6 +129,28 @@ impl ContextLayout {
         let mut own = Vec::with_capacity(self.rank_tokens());
         self.ranges(rank).iter().for_each(|rows| own.extend_from_slice(&values[rows.clone()]));
         own
+    }
+
+    /// A rank's rows by document.
+    pub fn documents(&self, rank: usize) -> Vec<DocumentRun> {
+        let part = self.part(&[rank]);
+        let runs = |(document, doc): (usize, &Range<usize>)| -> Vec<DocumentRun> {
+            let run = |tokens: Range<usize>| {
+                let (rows, offset) = (part.rows(&tokens), tokens.start - doc.start);
+                DocumentRun { rows, document, offset }
+            };
+            part.within(doc).filter(|tokens| !tokens.is_empty()).map(run).collect()
+        };
+        self.docs.iter().enumerate().flat_map(runs).collect()
+    }
+
+    /// Most runs of a rank's rows among `docs` documents.
+    pub fn most_runs(&self, docs: usize) -> usize {
+        match self.cp() {
+            1 => docs,
+            // Each chunk may cut a document; if documents stay on few ranks, each has a front and a back.
+            _ => 2 * docs + self.rank_tokens().div_ceil(self.least),
+        }
     }
 
     /// Pairs that a rank's queries attend to, within a window if given.

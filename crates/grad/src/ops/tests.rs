@@ -7,8 +7,8 @@ use fathom_tensor::{Activation, NormKind};
 
 use super::activate::reference as activate;
 use super::add::reference as add;
-use super::attention::AttentionUse;
 use super::attention::reference as attention;
+use super::attention::{AttentionUse, Keys};
 use super::linear::reference as linear;
 use super::norm::reference as norm;
 use super::rope::RopeUse;
@@ -24,7 +24,7 @@ const WIDTHS: [usize; 3] = [2 * HEAD_DIM, HEAD_DIM, HEAD_DIM];
 const FFN: usize = 10;
 const ROPE: RopeUse = RopeUse { table: 0, head_dim: HEAD_DIM, interleaved: false };
 const ATTENTION: AttentionUse =
-    AttentionUse { mask: 0, head_dim: HEAD_DIM, scale: 0.35, softcap: 0.0, apart: false };
+    AttentionUse { keys: Keys::Own, mask: 0, head_dim: HEAD_DIM, scale: 0.35, softcap: 0.0, apart: false };
 const KIND: NormKind = NormKind { centred: false, plus_one: false, round_first: false, eps: 1e-5 };
 
 /// Positions of the norms in a block, by family.

@@ -32,18 +32,7 @@ fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64,
     let (router, experts) = (weight([EXPERTS, HIDDEN], 3.0), weight([EXPERTS * HIDDEN, HIDDEN], 4.0));
     let mut grads = Grads::zeros(device, &params);
     let ids = device.from_i32(&[0; TOKENS], Category::Data);
-    let batch = Batch {
-        tokens: TOKENS,
-        positions: ids.clone(),
-        ids,
-        masks: vec![],
-        ropes: vec![],
-        context: None,
-        text: None,
-        keys: None,
-        terms: vec![],
-        types: None,
-    };
+    let batch = Batch::new(ids.clone(), ids);
     let places = Places::none().offload_all(Place::Host).with_codec(codec);
     let host = Spill::open(device, &Options::in_memory(16 << 20)).unwrap_or_else(|error| panic!("{error}"));
     let (offload, counters) = (Offload { host: Some(host), disk: None }, Counters::default());

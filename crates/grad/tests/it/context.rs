@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{
-    AttentionUse, Batch, Context, ContextLayout, Counters, CpComm, Grads, LayoutSizes, Param, Params, Places,
-    Scope, Segments, Sharing, Tape,
+    AttentionUse, Batch, Context, ContextLayout, Counters, CpComm, Grads, Keys, LayoutSizes, Param, Params,
+    Places, Scope, Segments, Sharing, Tape,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Traffic, Wires, threads};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
@@ -109,18 +109,7 @@ impl Case {
         device.pool.enter("batch", -1);
         let own = device.from_i32(&sharing.own(device, &positions), Category::Data);
         let (masks, context) = Context::new(device, &sharing, &[self.window], MAX_DOCS, &positions, &own);
-        let batch = Batch {
-            tokens: own.cols(),
-            ids: own.clone(),
-            positions: own,
-            masks,
-            ropes: vec![],
-            context,
-            text: None,
-            keys: None,
-            terms: vec![],
-            types: None,
-        };
+        let batch = Batch { masks, context, ..Batch::new(own.clone(), own) };
 
         let [q, k] = self.widths();
         let tensor = |cols: usize, seed: u64| {
@@ -141,8 +130,14 @@ impl Case {
         let sinks = self.sinks.then_some(sinks);
         let mut grads = Grads::zeros(device, &params);
         let (counters, places) = (Counters::default(), Places::none().with_head_groups(self.head_groups));
-        let how =
-            AttentionUse { mask: 0, head_dim: HEAD_DIM, scale: 0.25, softcap: self.softcap, apart: false };
+        let how = AttentionUse {
+            keys: Keys::Own,
+            mask: 0,
+            head_dim: HEAD_DIM,
+            scale: 0.25,
+            softcap: self.softcap,
+            apart: false,
+        };
         let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
         let mut tape = Tape::new(scope, &places).with_input_gradient();
         let y = tape.segment(0, Some(x), &|cx, x| {

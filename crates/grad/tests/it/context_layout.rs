@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{ContextLayout, LayoutSizes, causal_pairs};
+use fathom_grad::{ContextLayout, DocumentRun, LayoutSizes, causal_pairs};
 use proptest::prelude::*;
 
 const TOKENS: usize = 128 << 10;
@@ -47,7 +47,16 @@ fn check(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> ContextLayout {
         assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{ranges:?}");
         ranges.iter().cloned().flatten().for_each(|token| owners[token] += 1);
         let tokens: Vec<usize> = (0..cut.tokens).collect();
-        assert_eq!(layout.take(rank, &tokens), ranges.iter().cloned().flatten().collect::<Vec<_>>());
+        let own = ranges.iter().cloned().flatten().collect::<Vec<_>>();
+        assert_eq!(layout.take(rank, &tokens), own);
+        if docs.iter().map(Range::len).sum::<usize>() == cut.tokens {
+            let runs = layout.documents(rank);
+            let first = |run: &DocumentRun| docs[run.document].start + run.offset;
+            let tokens = runs.iter().flat_map(|run| first(run)..first(run) + run.rows.len());
+            assert!(tokens.eq(own), "documents of rank {rank}");
+            assert!(runs.iter().flat_map(|run| run.rows.clone()).eq(0..layout.rank_tokens()));
+            assert!(runs.len() <= layout.most_runs(docs.len()), "{} runs", runs.len());
+        }
         assert_eq!(layout.take(rank, &tokens).len(), cut.tokens / cut.cp);
     }
     assert!(owners.iter().all(|owners| *owners == 1));

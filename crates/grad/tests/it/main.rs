@@ -11,3 +11,4 @@ mod outside;
 mod placements;
 mod ranks;
 mod stack;
+mod streams;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{
-    AttentionUse, Backward, Batch, Counters, Ctx, Desc, Dx, Eval, Exec, Flops, Grads, LayerMemory, Memory,
-    Op, Out, Param, ParamId, Params, Place, Places, SavedValues, Saves, Scope, Segments, Tape, Val, Want,
-    mask,
+    AttentionUse, Backward, Batch, Counters, Ctx, Desc, DocumentRun, Documents, Dx, Eval, Exec, Flops, Grads,
+    Keys, LayerMemory, Memory, Op, Out, Param, ParamId, Params, Place, Places, SavedValues, Saves, Scope,
+    Segments, Tape, Val, Want, mask,
 };
 use fathom_tensor::{Category, DType, Device, Slice, Tensor};
 
@@ -31,18 +31,7 @@ fn noise(seed: usize, len: usize) -> Vec<f32> {
 fn batch(device: &Device, tokens: usize, slices: &[Slice], keys: usize) -> Batch {
     let [q, k] = [tokens, keys].map(|rows| device.from_i32(&vec![0; rows], Category::Data));
     let masks = vec![mask(device, slices, slices.len(), [&q, &k], (tokens * keys) as u64)];
-    Batch {
-        tokens,
-        ids: q.clone(),
-        positions: q,
-        masks,
-        ropes: vec![],
-        context: None,
-        text: None,
-        keys: None,
-        terms: vec![],
-        types: None,
-    }
+    Batch { masks, ..Batch::new(q.clone(), q) }
 }
 
 /// Two layers that attend to the same outside rows: the sum of the output's squares, and the gradients of the input, of
@@ -67,7 +56,8 @@ fn cross(values: &[f32], places: &Places, trained: bool) -> (f64, Vec<Vec<f32>>)
     let mut grads = Grads::zeros(device, &params);
     let mut tape = Tape::new(scope, places).with_input_gradient();
     let mut x = device.from_f32(TOKENS, WIDTH, &noise(1, TOKENS * WIDTH), Category::Data);
-    let how = AttentionUse { mask: 0, head_dim: 8, scale: 0.3, softcap: 0.0, apart: false };
+    let how =
+        AttentionUse { keys: Keys::Memory, mask: 0, head_dim: 8, scale: 0.3, softcap: 0.0, apart: false };
     for (layer, [to_q, to_k, to_v]) in layers.iter().enumerate() {
         x = tape.segment_with(layer as i32, Some(x), std::slice::from_ref(&memory), &|cx, x, memory| {
             let k = cx.linear("k", memory[0], *to_k, None);
@@ -138,10 +128,12 @@ impl Op for Fading {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         let (device, layer, cols) = (x.device, x.layer as usize, ins[0].cols());
-        let fresh = || vec![(0..ins[0].rows(), device.zeros(1, cols, DType::F32, Category::Workspace))];
-        let states = x.kv.as_deref_mut().map_or_else(fresh, |memory| memory.state(device, layer, [1, cols]));
-        for (rows, state) in states {
-            for row in rows {
+        for run in x.batch.documents.iter().flat_map(|documents| &documents.runs) {
+            let state = match x.kv.as_deref_mut() {
+                Some(memory) => memory.state(device, layer, "fading", run.document),
+                None => device.zeros(1, cols, DType::F32, Category::Workspace),
+            };
+            for row in run.rows.clone() {
                 let row = row..row + 1;
                 device.machine.scale(&state, 0.5, &state);
                 device.machine.add(&state, &ins[0].view_rows(row.clone()), &state);
@@ -152,11 +144,13 @@ impl Op for Fading {
 
     fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
-        let state = x.device.zeros(1, dy.cols(), DType::F32, Category::Workspace);
-        for row in (0..dy.rows()).rev() {
-            x.device.machine.scale(&state, 0.5, &state);
-            x.device.machine.add(&state, &dy.view_rows(row..row + 1), &state);
-            x.device.machine.copy(&state, &dx.tensor.view_rows(row..row + 1));
+        for run in x.batch.documents.iter().flat_map(|documents| &documents.runs) {
+            let state = x.device.zeros(1, dy.cols(), DType::F32, Category::Workspace);
+            for row in run.rows.clone().rev() {
+                x.device.machine.scale(&state, 0.5, &state);
+                x.device.machine.add(&state, &dy.view_rows(row..row + 1), &state);
+                x.device.machine.copy(&state, &dx.tensor.view_rows(row..row + 1));
+            }
         }
     }
 
@@ -168,26 +162,31 @@ fn fading(cx: &mut Ctx<'_>, x: Val) -> Val {
     cx.whole(|cx| cx.apply(Fading, &[x], &[])[0])
 }
 
-/// States of two sequences, some rows of which are in each batch.
-struct States {
-    kept: Vec<Tensor>,
-    rows: Vec<(usize, Range<usize>)>,
-}
+/// States of two sequences.
+struct States(Vec<Tensor>);
 
 impl LayerMemory for States {
     fn append(&mut self, _: &Device, _: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
         (k.clone(), v.clone())
     }
 
-    fn state(&mut self, _: &Device, _: usize, _: [usize; 2]) -> Vec<(Range<usize>, Tensor)> {
-        self.rows.iter().map(|(sequence, rows)| (rows.clone(), self.kept[*sequence].clone())).collect()
+    fn state(&mut self, _: &Device, _: usize, _: &str, sequence: usize) -> Tensor {
+        self.0[sequence].clone()
     }
 }
 
-/// Runs one such layer, with its state or from the beginning.
-fn run(device: &Device, x: &[f32], memory: Option<&mut States>) -> Vec<f32> {
+/// Runs one such layer over documents of these lengths, with their states or from the beginning.
+fn run(device: &Device, x: &[f32], documents: &[(usize, usize)], memory: Option<&mut States>) -> Vec<f32> {
     let (params, counters, tokens) = (Params::default(), Counters::default(), x.len() / WIDTH);
-    let batch = batch(device, tokens, &[Slice::full(0..tokens, 0..tokens)], tokens);
+    let mut batch = batch(device, tokens, &[Slice::full(0..tokens, 0..tokens)], tokens);
+    let mut end = 0;
+    let runs = documents.iter().map(|(document, tokens)| {
+        end += tokens;
+        DocumentRun { rows: end - tokens..end, document: *document, offset: 0 }
+    });
+    let documents = Documents::new(device, runs.collect(), 4);
+    assert_eq!(documents.table.shape(), [2, 5]);
+    batch.documents = Some(documents);
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
     let x = device.from_f32(tokens, WIDTH, x, Category::Data);
     let memory = memory.map(|states| states as &mut dyn LayerMemory);
@@ -203,17 +202,17 @@ fn a_recurrence_goes_on_where_it_ended() {
         let first = index * TOKENS * WIDTH;
         &values[first + rows.start * WIDTH..first + rows.end * WIDTH]
     };
-    let whole = [0, 1].map(|index| run(device, sequence(index, 0..TOKENS), None));
-    let kept = (0..2).map(|_| device.zeros(1, WIDTH, DType::F32, Category::Kv)).collect();
-    let mut states = States { kept, rows: Vec::new() };
+    let whole = [0, 1].map(|index| run(device, sequence(index, 0..TOKENS), &[(index, TOKENS)], None));
+    // Packed, each begins anew.
+    assert!(run(device, &values, &[(0, TOKENS), (1, TOKENS)], None) == whole.concat());
+    let mut states = States((0..2).map(|_| device.zeros(1, WIDTH, DType::F32, Category::Kv)).collect());
     let mut found: [Vec<f32>; 2] = Default::default();
     for start in (0..TOKENS).step_by(50) {
         // The second sequence comes first, in separate steps.
         let parts = [(1, start..start + 50), (0, start..start + 50)];
         let x: Vec<f32> =
             parts.iter().flat_map(|(index, rows)| sequence(*index, rows.clone())).copied().collect();
-        states.rows = vec![(1, 0..50), (0, 50..100)];
-        let y = run(device, &x, Some(&mut states));
+        let y = run(device, &x, &[(1, 50), (0, 50)], Some(&mut states));
         found[1].extend(&y[..50 * WIDTH]);
         found[0].extend(&y[50 * WIDTH..]);
     }

@@ -8,8 +8,8 @@ use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_grad::{
     AdamW, AdamWSettings, AttentionUse, Batch, Context, ContextLayout, Counters, Counts, CpComm, Ctx, Grads,
-    Head, HeadUse, Labels, LayoutSizes, LossTerm, Modules, Offload, Param, ParamId, Params, Place, Places,
-    RopeUse, Rotation, Scope, Segments, Sharing, Tape, Update, Val,
+    Head, HeadUse, Keys, Labels, LayoutSizes, LossTerm, Modules, Offload, Param, ParamId, Params, Place,
+    Places, RopeUse, Rotation, Scope, Segments, Sharing, Tape, Update, Val,
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
@@ -204,7 +204,8 @@ impl Model {
         };
         let mask = usize::from(self.variant == Variant::Capped && layer % 2 == 1);
         let (softcap, sinks) = (self.variant.softcap(), p.get("sinks").map(|sinks| sinks.0));
-        let how = AttentionUse { mask, head_dim: HEAD_DIM, scale: 0.25, softcap, apart: false };
+        let how =
+            AttentionUse { keys: Keys::Own, mask, head_dim: HEAD_DIM, scale: 0.25, softcap, apart: false };
         cx.whole(|cx| cx.attention(q_te, k_tk, v_tk, how, sinks))
     }
 
@@ -497,21 +498,7 @@ fn batch(device: &Device, rows: Range<usize>, docs: &[usize], comm: CpComm) -> (
     let rope = RopeTable { positions: &own, inv_freq: &inv_freq, factor: 1.0, out: &table };
     device.machine.rope_table(&rope);
     let ropes = vec![Rotation::Table(table)];
-    (
-        Batch {
-            tokens: own.cols(),
-            ids,
-            positions: own,
-            masks,
-            ropes,
-            context,
-            text: None,
-            keys: None,
-            terms: vec![],
-            types: None,
-        },
-        layout,
-    )
+    (Batch { masks, ropes, context, ..Batch::new(ids, own) }, layout)
 }
 
 /// All tokens of the documents as one micro-batch.

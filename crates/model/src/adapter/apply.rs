@@ -23,17 +23,17 @@ fn before(name: &str) -> &'static str {
 
 impl LinearParams {
     /// Projects with the whole weight on every rank.
-    pub(crate) fn whole(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
+    pub fn whole(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
         self.project(cx, name, x, LinearCut::Whole)
     }
 
     /// Opens a sub-layer: each rank computes some of the columns.
-    pub(crate) fn columns(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
+    pub fn columns(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
         self.project(cx, name, x, LinearCut::Columns)
     }
 
     /// Closes a sub-layer: each rank computes one term of the sum.
-    pub(crate) fn rows(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
+    pub fn rows(&self, cx: &mut Ctx<'_>, name: &'static str, x: Val) -> Val {
         self.project(cx, name, x, LinearCut::Rows)
     }
 

@@ -18,19 +18,20 @@ pub struct HoulsbyParams {
     down: LinearParams,
     /// [d, width].
     up: LinearParams,
+    place: &'static Place,
 }
 
 /// Names of one network's weights and activations.
+#[derive(Debug)]
 struct Place {
-    module: Module,
     roles: [&'static str; 3],
     files: [&'static str; 3],
     activations: [&'static str; 6],
 }
 
-const PLACES: [Place; 2] = [
+/// After attention, and after the MLP.
+static PLACES: [Place; 2] = [
     Place {
-        module: Module::Attention,
         roles: ["attn_adapter_norm", "attn_adapter_down", "attn_adapter_up"],
         files: ["attention_adapter.norm", "attention_adapter.down", "attention_adapter.up"],
         activations: [
@@ -43,7 +44,6 @@ const PLACES: [Place; 2] = [
         ],
     },
     Place {
-        module: Module::Mlp,
         roles: ["mlp_adapter_norm", "mlp_adapter_down", "mlp_adapter_up"],
         files: ["mlp_adapter.norm", "mlp_adapter.down", "mlp_adapter.up"],
         activations: [
@@ -58,13 +58,14 @@ const PLACES: [Place; 2] = [
 ];
 
 impl HoulsbyParams {
-    /// Declares the network after attention (`behind` 0) or after the MLP (1).
-    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, behind: usize) -> Option<HoulsbyParams> {
+    /// Declares the network after a sub-layer of this module.
+    pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, module: Module) -> Option<HoulsbyParams> {
         let width = s.adapter.as_ref()?.network()?;
-        let Place { module, roles, files, .. } = &PLACES[behind];
+        let place = &PLACES[usize::from(module == Module::Mlp)];
+        let Place { roles, files, .. } = place;
         let mut weight = |part: usize, shape: [usize; 2], begins| {
             let stored = InFiles::one(files[part], shape[0].max(if part == 0 { shape[1] } else { 0 }));
-            let at = (*module, Kind::Adapter);
+            let at = (module, Kind::Adapter);
             let spec = WeightSpec::new(roles[part], at, shape, Cut::Whole(InputSharing::Rows), stored);
             w.weight(WeightSpec { begins, decays: part > 0, ..spec })
         };
@@ -75,12 +76,12 @@ impl HoulsbyParams {
             adapter: None,
         };
         let down = linear(1, [width, s.hidden], Begins::Uniform);
-        Some(HoulsbyParams { norm, down, up: linear(2, [s.hidden, width], Begins::Zeros) })
+        Some(HoulsbyParams { norm, down, up: linear(2, [s.hidden, width], Begins::Zeros), place })
     }
 
     /// Adds the network's result to `a_td`.
-    pub(crate) fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, behind: usize, a_td: Val) -> Val {
-        let [norm, stats, down, act, up, sum] = PLACES[behind].activations;
+    pub(crate) fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, a_td: Val) -> Val {
+        let [norm, stats, down, act, up, sum] = self.place.activations;
         let kind = NormKind { plus_one: false, centred: false, ..s.norm };
         let h_td = cx.norm([norm, stats], a_td, kind, self.norm.weight, None);
         let u_tw = self.down.whole(cx, down, h_td);

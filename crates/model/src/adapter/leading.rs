@@ -10,7 +10,7 @@ use fathom_tensor::Activation;
 
 use super::lstm::LstmParams;
 use super::weights::{linear, weight};
-use crate::spec::{Adapter, AdapterMethod, LayerSpec, Mixer, PromptEncoder, Spec};
+use crate::spec::{Adapter, AdapterMethod, LayerSpec, PromptEncoder, Spec};
 use crate::weight::{Begins, LinearParams, Module, NOWHERE, PrefixEncoder, Term, Walk};
 
 /// The embeddings of virtual tokens.
@@ -190,7 +190,7 @@ impl Spec {
         if self.encoder.is_some() {
             return Err("is not trained of encoders".into());
         }
-        let attends = |layer: &LayerSpec| matches!(layer.mixer, Mixer::Attention { .. });
+        let attends = |layer: &LayerSpec| layer.reach().is_some();
         if matches!(method, AdapterMethod::Prefix { .. })
             && (self.latent.is_some() || !self.layers.iter().all(attends))
         {

@@ -7,7 +7,7 @@ use fathom_tensor::{Category, DType, Device, Meta};
 
 use super::begin::{AdaptedProjection, set, values};
 use super::{EmbedTerm, TableParams};
-use crate::block::FfnParams;
+use crate::block::BlockParams;
 use crate::model::Model;
 use crate::portion::Portion;
 use crate::spec::Adapter;
@@ -137,11 +137,8 @@ fn merge_one(
 fn merge_experts(device: &Device, model: &Model, params: &Params, share: f32) {
     let Some(m) = &model.spec.moe else { return };
     let of = |id| values(device, params, id);
-    let blocks = model.blocks.iter().filter_map(|block| match &block.ffn {
-        Some(FfnParams::Experts(experts)) => Some([experts.up, experts.down]),
-        _ => None,
-    });
-    for linear in blocks.flatten() {
+    let experts = model.blocks.iter().filter_map(BlockParams::experts);
+    for linear in experts.flat_map(|experts| [experts.up, experts.down]) {
         let Some(AdapterParams::Experts(terms)) = linear.adapter else { continue };
         let (mut weight, [rows, cols]) = (of(linear.weight), params.shape(linear.weight));
         let own = rows / m.experts;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::config::{Config, MAX_SIZE};
 use crate::error::Result;
 use crate::spec::{
-    Biases, EncoderParts, Family, Ffn, LayerSpec, Mixer, Mlp, QkNorm, Reach, Relative, Residual, Spec,
+    Biases, EncoderParts, Family, LayerSpec, Mlp, PartKind, QkNorm, Reach, Relative, Residual, Spec,
 };
 
 /// The architecture of a configuration.
@@ -32,7 +32,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     }
     let (head_dim, deberta) = (hidden / heads, family.model_type == "deberta-v2");
     let eps = c.eps("layer_norm_eps", if deberta { 1e-7 } else { 1e-12 })?;
-    let layer = LayerSpec { mixer: Mixer::Attention { reach: Reach::Full, rope: None }, ffn: Some(Ffn::Mlp) };
+    let layer = LayerSpec::new([PartKind::Attention { reach: Reach::Full, rope: None }, PartKind::Mlp]);
     let layers = vec![layer; c.layers("num_hidden_layers")?];
     let (ffn, vocab) = (c.size("intermediate_size")?, c.size("vocab_size")?);
     let rows = c.size("max_position_embeddings")?;
@@ -50,7 +50,6 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         ffn,
         norm: NormKind { centred: true, plus_one: false, round_first: false, eps },
         norm_bias: true,
-        residual: Residual::Sum,
         qk_norm: QkNorm::None,
         latent: None,
         sinks: false,
@@ -75,7 +74,8 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         max_positions: rows,
         encoder: Some(parts),
         adapter: None,
-    })
+    }
+    .with_residual(Residual::Sum))
 }
 
 fn roberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {

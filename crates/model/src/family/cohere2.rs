@@ -34,10 +34,10 @@ pub(super) static FAMILY: Family = Family {
         let mut spec = Spec {
             bias: common::read_biases(c, false)?,
             norm_bias: false,
-            residual: Residual::SharedNorm,
             logit_scale: logit_scale(c)?,
             ..common::read(c, family, &DIALECT)?
-        };
+        }
+        .with_residual(Residual::SharedNorm);
         if spec.head_dim * spec.heads != spec.hidden {
             let what = format!("is {}; this family's heads have hidden size over heads", spec.head_dim);
             return Err(c.refuse("head_dim", what));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, short};
 use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
-use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Spec};
 
 /// A family's names of the shared keys, with its defaults.
 #[derive(Clone, Copy)]
@@ -114,7 +114,6 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Resu
         ffn: c.size("intermediate_size")?,
         norm: NormKind { eps: c.eps(d.eps.0, d.eps.1)?, ..d.norm },
         norm_bias: d.norm.centred,
-        residual: Residual::Pre,
         qk_norm: QkNorm::None,
         latent: None,
         sinks: false,

@@ -69,7 +69,6 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         ffn,
         norm: NormKind { eps: eps as f32, ..common::LAYER },
         norm_bias: true,
-        residual,
         qk_norm: QkNorm::None,
         latent: None,
         sinks: false,
@@ -94,7 +93,8 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         max_positions,
         encoder: None,
         adapter: None,
-    })
+    }
+    .with_residual(residual))
 }
 
 /// Number of key heads, and the block's layout. Combinations that fail in Transformers are refused.
@@ -128,8 +128,9 @@ fn read_layout(c: &Config<'_>, heads: usize) -> Result<(usize, Residual)> {
 
 fn write(s: &Spec, map: &mut Map<String, Value>) {
     let grouped = s.kv_heads != 1 && s.kv_heads != s.heads;
-    let new = s.residual == Residual::Parallel || (s.residual == Residual::SharedNorm && grouped);
-    let norms = new.then_some(if s.residual == Residual::Parallel { 2 } else { 1 });
+    let two_norms = s.has_residual(Residual::Parallel);
+    let new = two_norms || (s.has_residual(Residual::SharedNorm) && grouped);
+    let norms = new.then_some(if two_norms { 2 } else { 1 });
     let values = [
         ("vocab_size", json!(s.vocab)),
         ("hidden_size", json!(s.hidden)),
@@ -140,7 +141,7 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
         ("alibi", json!(false)),
         ("new_decoder_architecture", json!(new)),
         ("multi_query", json!(s.kv_heads == 1)),
-        ("parallel_attn", json!(s.residual != Residual::Pre)),
+        ("parallel_attn", json!(!s.has_residual(Residual::Pre))),
         ("num_ln_in_parallel_attn", json!(norms)),
         ("bias", json!(s.bias.qkv)),
         ("activation", json!(common::activation_name(s.mlp.activation))),

@@ -39,12 +39,12 @@ pub(super) fn sandwich(
     caps: [Option<f64>; 2],
 ) -> Result<Spec> {
     Ok(Spec {
-        residual: Residual::Sandwich,
         attention_scale: common::read_query_scale(c, 256.0)?,
         attention_softcap: common::read_softcap(c, "attn_logit_softcapping", caps[0])?,
         logit_softcap: common::read_softcap(c, "final_logit_softcapping", caps[1])?,
         ..gemma::read(c, family, dialect)?
-    })
+    }
+    .with_residual(Residual::Sandwich))
 }
 
 /// Writes the keys that [`sandwich`] reads.

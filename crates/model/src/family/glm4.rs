@@ -2,7 +2,7 @@
 
 use super::common::Dialect;
 use super::glm;
-use crate::spec::{Family, Residual, Spec};
+use crate::spec::{Family, Residual};
 use crate::weight::Names;
 
 const DIALECT: Dialect = Dialect { ..glm::DIALECT };
@@ -10,7 +10,7 @@ const DIALECT: Dialect = Dialect { ..glm::DIALECT };
 pub(super) static FAMILY: Family = Family {
     model_type: "glm4",
     architecture: "Glm4ForCausalLM",
-    read: |c, family| Ok(Spec { residual: Residual::Sandwich, ..glm::read(c, family, &DIALECT)? }),
+    read: |c, family| Ok(glm::read(c, family, &DIALECT)?.with_residual(Residual::Sandwich)),
     write: |s, map| glm::write(s, &DIALECT, map),
     names: Names {
         attn_post_norm: "post_self_attn_layernorm",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::common;
 use crate::config::{Config, short};
 use crate::error::Result;
-use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Spec};
 use crate::weight::{Names, Qkv, Up};
 
 pub(super) static FAMILY: Family = Family {
@@ -61,7 +61,6 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         ffn: c.size_or("n_inner", Some(4 * hidden))?,
         norm: NormKind { eps: c.eps("layer_norm_epsilon", 1e-5)?, ..common::LAYER },
         norm_bias: true,
-        residual: Residual::Pre,
         qk_norm: QkNorm::None,
         latent: None,
         sinks: false,

@@ -30,16 +30,14 @@ pub(super) static FAMILY: Family = Family {
     read: |c, family| {
         let attention = c.or("attention_bias", true)?;
         let parallel = c.or("use_parallel_residual", true)?;
-        Ok(Spec {
-            residual: if parallel { Residual::Parallel } else { Residual::Pre },
-            bias: Biases { qkv: attention, attn_out: attention, mlp: true },
-            ..common::read(c, family, &DIALECT)?
-        })
+        let bias = Biases { qkv: attention, attn_out: attention, mlp: true };
+        let spec = Spec { bias, ..common::read(c, family, &DIALECT)? };
+        Ok(spec.with_residual(if parallel { Residual::Parallel } else { Residual::Pre }))
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
         common::write_biases(s, false, map);
-        map.insert("use_parallel_residual".into(), json!(s.residual == Residual::Parallel));
+        map.insert("use_parallel_residual".into(), json!(s.has_residual(Residual::Parallel)));
     },
     names: Names {
         base: "gpt_neox.",

@@ -17,12 +17,8 @@ pub(super) static FAMILY: Family = Family {
     architecture: "Olmo2ForCausalLM",
     read: |c, family| {
         let bias = common::read_biases(c, false)?;
-        Ok(Spec {
-            bias,
-            residual: Residual::Post,
-            qk_norm: QkNorm::Full,
-            ..common::read(c, family, &DIALECT)?
-        })
+        let spec = Spec { bias, qk_norm: QkNorm::Full, ..common::read(c, family, &DIALECT)? };
+        Ok(spec.with_residual(Residual::Post))
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);

@@ -28,12 +28,8 @@ pub(super) static FAMILY: Family = Family {
         // Norms of q and k with biases, which no published model has.
         c.only("qk_layernorm", "false")?;
         let bias = Biases { qkv: true, attn_out: true, mlp: true };
-        Ok(Spec {
-            residual: Residual::SharedNorm,
-            bias,
-            head_bias: true,
-            ..common::read(c, family, &DIALECT)?
-        })
+        let spec = Spec { bias, head_bias: true, ..common::read(c, family, &DIALECT)? };
+        Ok(spec.with_residual(Residual::SharedNorm))
     },
     write: |s, map| common::write(s, &DIALECT, map),
     names: Names {

@@ -1,11 +1,14 @@
-//! An architecture as data: switches over the one block that serves every family, and a family's own additions.
+//! An architecture as data: layers as lists of parts, switches over the one block that serves every family, and a
+//! family's own sub-layers.
 
+use std::any::Any;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{Ctx, Val};
 use fathom_tensor::NormKind;
+use fathom_tensor::mesh::{Axis, Grid};
 use serde_json::{Map, Value};
 
 use super::adapter::Adapter;
@@ -16,7 +19,7 @@ use super::parts::{Biases, Mlp, QkNorm, Reach, Residual, StateProjections};
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
-use crate::weight::{Names, Walk};
+use crate::weight::{Module, Names, Walk};
 
 /// A model of blocks.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +42,6 @@ pub struct Spec {
     pub norm: NormKind,
     /// Whether norms have biases.
     pub norm_bias: bool,
-    /// Placement of norms in a block.
-    pub residual: Residual,
     /// Normalisation of q and k before rotation.
     pub qk_norm: QkNorm,
     /// Latents of queries, keys and values, if any.
@@ -94,17 +95,24 @@ pub struct Spec {
 }
 
 /// Settings of one layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Its mixer.
-    pub mixer: Mixer,
-    /// Its feed-forward network, if any.
-    pub ffn: Option<Ffn>,
+    /// Its parts, in order: one (Nemotron-H), usually two, or more.
+    pub parts: Vec<Part>,
 }
 
-/// Mixer of a layer: exchanges information between tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mixer {
+/// A part of a layer: a sub-layer, with the norms around it and what it reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// What it computes.
+    pub kind: PartKind,
+    /// Its norms, and whether it reads the residual stream, the block's input, or what the part before it read.
+    pub residual: Residual,
+}
+
+/// A sub-layer, as named by a specification.
+#[derive(Clone, Debug)]
+pub enum PartKind {
     /// Attention.
     Attention {
         /// Tokens that a token attends to.
@@ -112,35 +120,37 @@ pub enum Mixer {
         /// Index into [`Spec::ropes`]; `None` for no rotation.
         rope: Option<usize>,
     },
-    /// A family's own mixer.
-    Custom(&'static dyn SubLayer),
-    /// No mixer.
-    None,
-}
-
-/// Feed-forward network of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ffn {
     /// The model's MLP, or its experts in layers that have them ([`Spec::experts_of`]).
     Mlp,
-    /// A family's own network.
-    Custom(&'static dyn SubLayer),
+    /// A family's own sub-layer.
+    Own(Arc<dyn SubLayer>),
 }
 
 impl LayerSpec {
+    /// Sub-layers with a norm before each.
+    pub fn new(kinds: impl IntoIterator<Item = PartKind>) -> LayerSpec {
+        let part = |kind| Part { kind, residual: Residual::Pre };
+        LayerSpec { parts: kinds.into_iter().map(part).collect() }
+    }
+
     /// Causal attention with an optional window in tokens and an optional rotary setting of [`Spec::ropes`], and a
     /// feed-forward network.
     pub fn decoder(window: Option<usize>, rope: Option<usize>) -> LayerSpec {
         let reach = window.map_or(Reach::Causal, Reach::Window);
-        LayerSpec { mixer: Mixer::Attention { reach, rope }, ffn: Some(Ffn::Mlp) }
+        LayerSpec::new([PartKind::Attention { reach, rope }, PartKind::Mlp])
+    }
+
+    /// Reach and rotary setting of its attention.
+    fn attention(&self) -> Option<(Reach, Option<usize>)> {
+        self.parts.iter().find_map(|part| match part.kind {
+            PartKind::Attention { reach, rope } => Some((reach, rope)),
+            PartKind::Mlp | PartKind::Own(_) => None,
+        })
     }
 
     /// Reach of its attention.
     pub fn reach(&self) -> Option<Reach> {
-        match self.mixer {
-            Mixer::Attention { reach, .. } => Some(reach),
-            Mixer::Custom(_) | Mixer::None => None,
-        }
+        self.attention().map(|(reach, _)| reach)
     }
 
     /// The sliding window of its attention in tokens.
@@ -150,25 +160,120 @@ impl LayerSpec {
 
     /// The rotary setting of its attention.
     pub fn rope(&self) -> Option<usize> {
-        match self.mixer {
-            Mixer::Attention { rope, .. } => rope,
-            Mixer::Custom(_) | Mixer::None => None,
-        }
+        self.attention().and_then(|(_, rope)| rope)
+    }
+
+    /// Returns whether it has the model's MLP or experts.
+    pub fn has_mlp(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.kind, PartKind::Mlp))
+    }
+
+    /// Its family's own sub-layers.
+    pub fn own(&self) -> impl Iterator<Item = &dyn SubLayer> {
+        self.parts.iter().filter_map(|part| match &part.kind {
+            PartKind::Own(own) => Some(&**own),
+            PartKind::Attention { .. } | PartKind::Mlp => None,
+        })
     }
 
     /// Sets or removes its attention's window.
     pub fn set_window(&mut self, window: Option<usize>) {
-        if let Mixer::Attention { reach, .. } = &mut self.mixer {
-            *reach = window.map_or(Reach::Causal, Reach::Window);
+        for part in &mut self.parts {
+            if let PartKind::Attention { reach, .. } = &mut part.kind {
+                *reach = window.map_or(Reach::Causal, Reach::Window);
+            }
         }
     }
 
     /// Sets or removes its attention's rotary setting.
     pub fn set_rope(&mut self, setting: Option<usize>) {
-        if let Mixer::Attention { rope, .. } = &mut self.mixer {
-            *rope = setting;
+        for part in &mut self.parts {
+            if let PartKind::Attention { rope, .. } = &mut part.kind {
+                *rope = setting;
+            }
         }
     }
+}
+
+impl PartKind {
+    /// The module that its weights belong to.
+    pub(crate) fn module(&self) -> Module {
+        match self {
+            PartKind::Attention { .. } => Module::Attention,
+            PartKind::Mlp => Module::Mlp,
+            PartKind::Own(own) => own.module(),
+        }
+    }
+}
+
+impl PartialEq for PartKind {
+    fn eq(&self, other: &PartKind) -> bool {
+        use PartKind::{Attention, Mlp, Own};
+        match (self, other) {
+            (Attention { reach, rope }, Attention { reach: its_reach, rope: its_rope }) => {
+                (reach, rope) == (its_reach, its_rope)
+            }
+            (Mlp, Mlp) => true,
+            (Own(own), Own(its)) => own.equals(&**its),
+            (Attention { .. } | Mlp | Own(_), _) => false,
+        }
+    }
+}
+
+/// Equality of sub-layers by value, which their `PartialEq` implements.
+pub trait SameValue: Any {
+    /// Returns whether `other` has the same type and value.
+    fn equals(&self, other: &dyn Any) -> bool;
+}
+
+impl<T: PartialEq + 'static> SameValue for T {
+    fn equals(&self, other: &dyn Any) -> bool {
+        other.downcast_ref::<T>() == Some(self)
+    }
+}
+
+/// A family's own sub-layer with its sizes: layers may have sub-layers of one type and different sizes.
+///
+/// It names its activations `mixer.*` or `mlp.*`, by its module, so that the modules and units of recipes and plans
+/// cover them; results of passes over all tokens are called `mixer.out*`, which `linear` recompute keeps.
+pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
+    /// [`Module::Attention`] if it exchanges information between tokens, [`Module::Mlp`] if not. It decides the names
+    /// of its norms, and which layers of an adapter follow it.
+    fn module(&self) -> Module;
+    /// Declares its weights, of a layer.
+    ///
+    /// Rows that tensor-parallel ranks share, each needing all of them, are a projection of their own
+    /// ([`Parallel::Whole`](crate::Parallel::Whole)), which may be some rows of a tensor in files
+    /// ([`InFiles::Rows`](crate::InFiles::Rows)).
+    fn declare(&self, w: &mut Walk<'_>, s: &Spec, layer: usize) -> Own;
+    /// Checks that ranks can share it.
+    ///
+    /// # Errors
+    /// The axis over which they cannot; what its size does not divide, and sizes that would.
+    fn check(&self, ranks: &Grid) -> std::result::Result<(), (Axis, String)>;
+    /// What it remembers of a sequence during generation, on one of these ranks; its operations find it by name
+    /// ([`LayerMemory::state`](fathom_grad::LayerMemory::state)).
+    fn states(&self, ranks: &Grid) -> Vec<StateSpec>;
+}
+
+/// A state of a sequence in generation, f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSpec {
+    /// Its name in the layer.
+    pub name: &'static str,
+    /// Rows x columns.
+    pub shape: [usize; 2],
+}
+
+/// A sub-layer with its weights.
+pub type Own = Rc<dyn SubLayerParams>;
+
+/// Forward pass of a sub-layer with its weights.
+pub trait SubLayerParams: fmt::Debug {
+    /// Maps `h_td`, normalised, to the residual contribution. It runs within a rows region: use [`Ctx::whole`] for
+    /// operations that need all rows at once. `s` is this rank's part of the specification. Layers of one kind share
+    /// what is recorded here; an operation finds the layer that it runs for in [`Exec::layer`](fathom_grad::Exec).
+    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, h_td: Val) -> Val;
 }
 
 /// One family of models.
@@ -202,35 +307,6 @@ impl fmt::Display for Family {
         f.write_str(self.model_type)
     }
 }
-
-/// A family's own sub-layer, as named by a specification.
-pub trait SubLayer: fmt::Debug + Sync {
-    /// Its name, which decides equality.
-    fn name(&self) -> &'static str;
-    /// Declares its weights.
-    fn declare(&self, w: &mut Walk<'_>, s: &Spec) -> Custom;
-}
-
-/// A sub-layer with its weights.
-pub type Custom = Rc<dyn SubLayerParams>;
-
-/// Forward pass of a sub-layer with its weights.
-pub trait SubLayerParams: fmt::Debug {
-    /// Maps `h_td`, normalised, to the residual contribution. It runs within a rows region: use [`Ctx::whole`] for
-    /// operations that need all rows at once.
-    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, h_td: Val) -> Val;
-}
-
-impl PartialEq for dyn SubLayer {
-    fn eq(&self, other: &dyn SubLayer) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for dyn SubLayer {}
-
-/// Properties shared by layers of one kind: mixer, feed-forward network, whether it has experts.
-type Like = (Mixer, Option<Ffn>, bool);
 
 /// Index of the token with a text's scores: the last one that is not padding, as in Transformers
 /// (`GenericForSequenceClassification`). If padding doubles as the end token, that is the one before the end.
@@ -280,12 +356,46 @@ impl Spec {
         self.encoder.as_ref().and_then(|parts| parts.relative)
     }
 
-    /// Returns whether some layer has an ordinary MLP.
-    pub fn has_dense_ffn(&self) -> bool {
-        self.moe.as_ref().is_none_or(|moe| !moe.dense_layers.is_empty())
+    /// The same with this placement of norms in all blocks.
+    pub fn with_residual(mut self, residual: Residual) -> Spec {
+        self.layers.iter_mut().flat_map(|layer| &mut layer.parts).for_each(|part| part.residual = residual);
+        self
     }
 
-    /// First layer of the same kind: same mixer and feed-forward network.
+    /// Returns whether all blocks have this placement of norms.
+    pub fn has_residual(&self, residual: Residual) -> bool {
+        self.layers.iter().flat_map(|layer| &layer.parts).all(|part| part.residual == residual)
+    }
+
+    /// Returns whether the last block ends with a norm, so that none follows it.
+    pub(crate) fn ends_normalised(&self) -> bool {
+        let last = self.layers.last().and_then(|layer| layer.parts.last());
+        last.is_some_and(|part| part.residual == Residual::Sum)
+    }
+
+    /// Returns whether some layer has attention.
+    pub fn attends(&self) -> bool {
+        self.layers.iter().any(|layer| layer.reach().is_some())
+    }
+
+    /// Returns whether some layer has a mixer of its family's own, which begins anew with each document.
+    pub fn mixes_by_document(&self) -> bool {
+        self.layers.iter().flat_map(LayerSpec::own).any(|own| own.module() == Module::Attention)
+    }
+
+    /// Returns whether generation has states besides keys and values.
+    pub fn has_states(&self) -> bool {
+        let has = |own: &dyn SubLayer| !own.states(&Grid::default()).is_empty();
+        self.layers.iter().flat_map(LayerSpec::own).any(has)
+    }
+
+    /// Returns whether some layer has an ordinary MLP.
+    pub fn has_dense_ffn(&self) -> bool {
+        let dense = |(index, layer): (usize, &LayerSpec)| layer.has_mlp() && self.experts_of(index).is_none();
+        self.layers.iter().enumerate().any(dense)
+    }
+
+    /// First layer of the same kind: equal parts.
     pub fn first_like(&self, layer: usize) -> usize {
         let like = |other: &usize| {
             self.layers[*other] == self.layers[layer]
@@ -294,9 +404,10 @@ impl Spec {
         (0..layer).find(like).unwrap_or(layer)
     }
 
-    /// The experts of a layer; `None` if it has an ordinary MLP.
+    /// The experts of a layer; `None` if it has an ordinary MLP, or none.
     pub fn experts_of(&self, layer: usize) -> Option<&Moe> {
-        self.moe.as_ref().filter(|moe| !moe.dense_layers.contains(&layer))
+        let moe = self.moe.as_ref().filter(|moe| !moe.dense_layers.contains(&layer))?;
+        self.layers.get(layer)?.has_mlp().then_some(moe)
     }
 
     /// A layer's products per token except those of attention's pairs, in units of pairs: a weight is one product, a
@@ -310,10 +421,10 @@ impl Spec {
     fn token_weights(&self) -> usize {
         let chosen = self.moe.as_ref().map_or(0, |moe| moe.routing.top_k);
         // Layers of one kind have equally many.
-        let mut known: Vec<(Like, usize)> = Vec::new();
+        let mut known: Vec<(usize, usize)> = Vec::new();
         let mut all = 0;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let kind = (layer.mixer, layer.ffn, self.experts_of(index).is_some());
+        for index in 0..self.layers.len() {
+            let kind = self.first_like(index);
             let found = known.iter().find(|(other, _)| *other == kind).map(|(_, weights)| *weights);
             all += found.unwrap_or_else(|| {
                 let mut weights = 0;

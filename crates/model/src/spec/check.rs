@@ -25,6 +25,7 @@ impl Spec {
         }
         let shared = self.moe.as_ref().and_then(|moe| moe.shared);
         let latent = self.latent.as_ref();
+        let heads = |heads: usize| self.attends().then(|| heads.saturating_mul(self.head_dim));
         // A matrix of one row would be mistaken for a vector.
         let columns: [(&'static [&'static str], Option<usize>); 9] = [
             (&["hidden_size", "n_embd"], Some(self.hidden)),
@@ -34,8 +35,8 @@ impl Spec {
             ),
             (&["moe_intermediate_size", "intermediate_size"], self.moe.as_ref().map(|moe| moe.ffn)),
             (&["n_shared_experts", "shared_expert_intermediate_size"], shared.map(|shared| shared.ffn)),
-            (&["num_attention_heads", "n_head"], Some(self.heads.saturating_mul(self.head_dim))),
-            (&["num_key_value_heads"], Some(self.kv_heads.saturating_mul(self.head_dim))),
+            (&["num_attention_heads", "n_head"], heads(self.heads)),
+            (&["num_key_value_heads"], heads(self.kv_heads)),
             (&["q_lora_rank"], latent.and_then(|latent| latent.query)),
             (&["kv_lora_rank"], latent.map(|latent| latent.key_value)),
             (&["v_head_dim"], latent.map(|latent| latent.value)),

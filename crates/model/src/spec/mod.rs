@@ -12,7 +12,9 @@ mod rounding;
 mod trained;
 
 pub use adapter::{Adapter, AdapterMethod, PromptEncoder, Size};
-pub use architecture::{Custom, Family, Ffn, LayerSpec, Mixer, Spec, SubLayer, SubLayerParams, scored_at};
+pub use architecture::{
+    Family, LayerSpec, Own, Part, PartKind, Spec, StateSpec, SubLayer, SubLayerParams, scored_at,
+};
 pub use encoder::{EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Capacity, Drops, Moe, SharedExperts};

@@ -32,35 +32,35 @@ impl Reach {
     }
 }
 
-/// Placement of norms in a block.
+/// Placement of the norms of a block's part, and what it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
-    /// Before attention and before the MLP (Llama).
+    /// A norm before the sub-layer (Llama).
     Pre,
-    /// After each, before the addition (OLMo 2).
+    /// One after it, before the addition (OLMo 2).
     Post,
-    /// Before and after each (Gemma 2 and 3).
+    /// One before and one after it (Gemma 2 and 3).
     Sandwich,
-    /// After each addition (BERT).
+    /// One after the addition (BERT).
     Sum,
-    /// Before each; both read the block's input (GPT-NeoX).
+    /// One before it, of the block's input, which all such parts read (GPT-NeoX).
     Parallel,
-    /// Once for both, which read the block's input (Phi-2, Cohere 2).
+    /// The part before's: both read its result (Phi-2, Cohere 2). A block's first part has one before it.
     SharedNorm,
 }
 
 impl Residual {
-    /// Returns whether there are norms before and after the mixer.
-    pub fn attention(self) -> [bool; 2] {
-        [!matches!(self, Residual::Post | Residual::Sum), self.after()]
+    /// Returns whether a part has a norm of its own before it.
+    pub(crate) fn before(self, first: bool) -> bool {
+        match self {
+            Residual::Pre | Residual::Sandwich | Residual::Parallel => true,
+            Residual::SharedNorm => first,
+            Residual::Post | Residual::Sum => false,
+        }
     }
 
-    /// Returns whether there are norms before and after the feed-forward network.
-    pub fn mlp(self) -> [bool; 2] {
-        [!matches!(self, Residual::Post | Residual::Sum | Residual::SharedNorm), self.after()]
-    }
-
-    fn after(self) -> bool {
+    /// Returns whether a part has a norm after it.
+    pub(crate) fn after(self) -> bool {
         matches!(self, Residual::Post | Residual::Sandwich | Residual::Sum)
     }
 }

@@ -40,6 +40,17 @@ pub enum AdapterParams {
     },
 }
 
+impl AdapterParams {
+    /// The first of a projection's weights; `None` for those of experts.
+    pub(super) fn first(&self) -> Option<ParamId> {
+        match self {
+            AdapterParams::Lora(lora, _) => Some(lora.a),
+            AdapterParams::Factors { factors, .. } => Some(*factors),
+            AdapterParams::Experts(_) => None,
+        }
+    }
+}
+
 /// Table of distances, shared by all layers.
 #[derive(Clone, Copy, Debug)]
 pub struct DistanceParams {

@@ -28,6 +28,8 @@ pub struct Walk<'a> {
     adapter: Option<&'a dyn Adapts>,
     /// Called for projections, before their weights.
     see: Option<See<'a>>,
+    /// The first weight that the adapter added to each projection.
+    pub(crate) adapted: Vec<ParamId>,
     /// Weights of an encoder's input that its blocks read.
     pub(crate) distances: Option<DistanceParams>,
     /// Shared encoder of an adapter's prefix.
@@ -36,7 +38,16 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(names: &'a Names, adapter: Option<&'a dyn Adapts>, visit: Visit<'a>) -> Walk<'a> {
-        Walk { names, layer: None, visit, adapter, see: None, distances: None, prefix: None }
+        Walk {
+            names,
+            layer: None,
+            visit,
+            adapter,
+            see: None,
+            adapted: Vec::new(),
+            distances: None,
+            prefix: None,
+        }
     }
 
     /// The same walk, also calling `see` for projections.
@@ -74,6 +85,7 @@ impl<'a> Walk<'a> {
             let at = self.names.prefix(self.layer, p.module);
             adapter.declare(self, &at, &p)
         });
+        self.adapted.extend(adapter.as_ref().and_then(AdapterParams::first));
         let params = LinearParams { weight, bias, adapter };
         if let Some(see) = &mut self.see {
             see(self.layer, &p, params);

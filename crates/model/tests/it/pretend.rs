@@ -9,10 +9,12 @@ use std::sync::Arc;
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, LossTerm, Places, Scope, Tape, Val};
 use fathom_model::{
-    Caps, Config, Custom, Family, Ffn, InFiles, Init, LayerSpec, LinearParams, Linears, LlamaSizes, Mixer,
-    Model, Module, Names, NarrowLayers, PackedTokens, Parallel, Portion, Projection, Residual, SafeTensors,
-    SaveOptions, Spec, SubLayer, SubLayerParams, Walk, export_tensors, initialise, load,
+    Adapter, AdapterMethod, Caps, Config, Family, InFiles, Init, LayerSpec, LinearParams, Linears,
+    LlamaSizes, Model, Module, Names, NarrowLayers, Own, PackedTokens, Parallel, PartKind, Portion,
+    Projection, Reach, Residual, SafeTensors, SaveOptions, Size, Spec, StateSpec, SubLayer, SubLayerParams,
+    SubParams, Walk, export_tensors, initialise, load,
 };
+use fathom_tensor::mesh::{Axis, Grid};
 use fathom_tensor::{Category, DType, Device};
 use serde_json::{Map, Value, json};
 
@@ -28,8 +30,11 @@ static FAMILY: Family = Family {
 };
 
 /// Two projections of the same input, one of them activated: `down(act(left h) + right h)`.
-#[derive(Debug)]
-struct Twin;
+#[derive(Debug, PartialEq)]
+struct Twin {
+    /// Columns inside.
+    ffn: usize,
+}
 
 #[derive(Debug)]
 struct TwinParams {
@@ -39,36 +44,45 @@ struct TwinParams {
 }
 
 impl SubLayer for Twin {
-    fn name(&self) -> &'static str {
-        "twin"
+    fn module(&self) -> Module {
+        Module::Mlp
     }
 
-    fn declare(&self, w: &mut Walk<'_>, s: &Spec) -> Custom {
-        let (ffn, hidden) = ([s.ffn], [s.hidden]);
-        let up = |role, name| Projection::new(role, Module::Mlp, &ffn, s.hidden, InFiles::one(name, s.ffn));
+    fn declare(&self, w: &mut Walk<'_>, s: &Spec, _: usize) -> Own {
+        let (ffn, hidden) = ([self.ffn], [s.hidden]);
+        let up = |role, name| Projection::new(role, Module::Mlp, &ffn, s.hidden, InFiles::one(name, ffn[0]));
         let down = InFiles::one("mlp.twin_down", s.hidden);
-        let down = Projection::new("twin.down", Module::Mlp, &hidden, s.ffn, down);
+        let down = Projection::new("twin.down", Module::Mlp, &hidden, self.ffn, down);
         Rc::new(TwinParams {
             left: w.linear(up("twin.left", "mlp.left_proj")),
             right: w.linear(Projection { bias: true, ..up("twin.right", "mlp.right_proj") }),
             down: w.linear(Projection { parallel: Parallel::Rows, ..down }),
         })
     }
+
+    fn check(&self, ranks: &Grid) -> Result<(), (Axis, String)> {
+        let why = || (Axis::Tp, format!("{} does not divide {} columns of a twin", ranks.tp, self.ffn));
+        if self.ffn.is_multiple_of(ranks.tp) { Ok(()) } else { Err(why()) }
+    }
+
+    fn states(&self, _: &Grid) -> Vec<StateSpec> {
+        Vec::new()
+    }
 }
 
 impl SubLayerParams for TwinParams {
-    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, h_td: Val) -> Val {
-        let l_tf = cx.column_parallel("twin.left", h_td, self.left.weight, self.left.bias);
-        let r_tf = cx.column_parallel("twin.right", h_td, self.right.weight, self.right.bias);
-        let l_tf = cx.activate("twin.act", s.mlp.activation, l_tf);
-        let m_tf = cx.add("twin.sum", l_tf, r_tf);
-        cx.row_parallel("twin.down", m_tf, self.down.weight, self.down.bias)
+    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, _: &LayerSpec, h_td: Val) -> Val {
+        let l_tf = self.left.columns(cx, "mlp.left", h_td);
+        let r_tf = self.right.columns(cx, "mlp.right", h_td);
+        let l_tf = cx.activate("mlp.act", s.mlp.activation, l_tf);
+        let m_tf = cx.add("mlp.sum", l_tf, r_tf);
+        self.down.rows(cx, "mlp.down", m_tf)
     }
 }
 
 const TOKENS: usize = 150;
 
-/// Alternating layers: attention and the twin, the twin alone, attention alone.
+/// Alternating layers: attention and a twin, a smaller twin alone, attention alone.
 fn spec(hidden: usize, layers: usize) -> Spec {
     let plain = Spec::llama(LlamaSizes {
         hidden,
@@ -82,13 +96,11 @@ fn spec(hidden: usize, layers: usize) -> Spec {
         max_positions: 256,
         tied: false,
     });
-    let own = Some(Ffn::Custom(&Twin));
-    let kinds = [
-        LayerSpec { ffn: own, ..plain.layers[0] },
-        LayerSpec { mixer: Mixer::None, ffn: own },
-        LayerSpec { ffn: None, ..plain.layers[0] },
-    ];
-    Spec { family: &FAMILY, layers: (0..layers).map(|layer| kinds[layer % 3]).collect(), ..plain }
+    let own = |ffn| PartKind::Own(Arc::new(Twin { ffn }));
+    let attention = || PartKind::Attention { reach: Reach::Causal, rope: Some(0) };
+    let kinds =
+        [LayerSpec::new([attention(), own(48)]), LayerSpec::new([own(24)]), LayerSpec::new([attention()])];
+    Spec { family: &FAMILY, layers: kinds.into_iter().cycle().take(layers).collect(), ..plain }
 }
 
 fn device() -> Device {
@@ -121,13 +133,15 @@ fn its_configuration_is_written_and_read() {
     assert_eq!(map["model_type"], "pretend");
     assert_eq!(FAMILY.parse(&Config::new(file, &map)).unwrap(), spec);
     assert_ne!(spec.layers[0], LayerSpec::decoder(None, Some(0)));
+    let twin = |ffn| LayerSpec::new([PartKind::Own(Arc::new(Twin { ffn }))]);
+    assert!(spec.layers[1] == twin(24) && spec.layers[1] != twin(48), "sub-layers are equal by their sizes");
 }
 
 /// A step along the gradient changes the loss by the gradient's square.
 #[test]
 fn its_gradients_are_those_of_the_loss() {
     for residual in [Residual::Pre, Residual::Sum, Residual::Parallel] {
-        let (device, spec) = (device(), Spec { residual, ..spec(32, 3) });
+        let (device, spec) = (device(), spec(32, 3).with_residual(residual));
         let (model, mut params) = Model::declare(&device, &spec, DType::F32);
         initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
         let (_, grads) = pass(&device, (&model, &params), &Places::none());
@@ -209,8 +223,45 @@ fn its_weights_are_saved_loaded_and_cut_over_ranks() {
         assert_eq!(values(&held), values(&started));
         for piece in part.pieces().into_iter().flatten().filter(|piece| piece.name.contains("twin_down")) {
             assert!(seen.insert((piece.name.clone(), piece.cols.start)));
-            assert_eq!(piece.cols.len(), spec.ffn / 2);
+            assert!([12, 24].contains(&piece.cols.len()));
         }
     }
     assert_eq!(seen.len(), 2 * 2);
+    // Attention of so many heads could be cut.
+    let wide = Spec { heads: 16, kv_heads: 16, ..spec };
+    let refused = Portion { tp: 16, ..Portion::whole(&wide) }.check(&wide).unwrap_err();
+    assert_eq!(refused.to_string(), "tp: 16 does not divide 24 columns of a twin");
+}
+
+/// A sub-layer that projects through its [`LinearParams`] has its adapter, and one that forgets it is refused.
+#[test]
+fn its_projections_have_adapters() {
+    let (device, plain) = (device(), spec(32, 3));
+    let size = Size { rank: 4, alpha: 8.0 };
+    let names = ["model.layers.0.mlp.right_proj", "model.layers.1.mlp.twin_down"];
+    let modules = names.into_iter().map(|name| (name.to_string(), size)).collect();
+    let method = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
+    let adapter = Adapter::of(method, modules, BTreeSet::new());
+    let spec = plain.with_adapter(adapter).unwrap();
+    let (model, mut params) = Model::declare(&device, &spec, DType::F32);
+    initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 3 });
+    let (_, grads) = pass(&device, (&model, &params), &Places::none());
+    let b = params.iter().filter(|(_, param)| param.name.ends_with("lora_B.weight"));
+    let moved = b.filter(|(id, _)| device.to_f32(grads.get(*id).unwrap()).iter().any(|x| *x != 0.0));
+    assert_eq!(moved.count(), 2);
+
+    /// A twin that computes with its weights alone.
+    #[derive(Debug)]
+    struct Forgetful;
+    impl SubLayerParams for Forgetful {
+        fn forward(&self, _: &mut Ctx<'_>, _: &Spec, _: &LayerSpec, h_td: Val) -> Val {
+            h_td
+        }
+    }
+    let (mut model, params) = Model::declare(&device, &spec, DType::F32);
+    let SubParams::Own(own, _) = &mut model.blocks[1].parts[0].sublayer else { panic!("a twin") };
+    *own = Rc::new(Forgetful);
+    let forgets = std::panic::AssertUnwindSafe(|| _ = pass(&device, (&model, &params), &Places::none()));
+    let why = std::panic::catch_unwind(forgets).unwrap_err();
+    assert!(why.downcast_ref::<String>().unwrap().contains("its adapter's"));
 }

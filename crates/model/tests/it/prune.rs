@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Eval, ParamId, Params, Scope};
-use fathom_model::{
-    Caps, FfnParams, MixerParams, Model, ModelView, PackedTokens, PrunePlan, load, open, prunable, prune,
-};
+use fathom_model::{Caps, Model, ModelView, PackedTokens, PrunePlan, SubParams, load, open, prunable, prune};
 use fathom_tensor::{DType, Device};
 
 fn golden(name: &str) -> PathBuf {
@@ -49,8 +47,8 @@ fn some(n: usize) -> Vec<usize> {
 
 fn projections(model: &Model, layer: usize) -> [fathom_model::LinearParams; 2] {
     let block = &model.blocks[layer];
-    match (&block.mixer, &block.ffn) {
-        (Some(MixerParams::Attention(attention)), Some(FfnParams::Dense(mlp))) => [attention.out, mlp.down],
+    match [&block.parts[0].sublayer, &block.parts[1].sublayer] {
+        [SubParams::Attention(attention), SubParams::Dense(mlp)] => [attention.out, mlp.down],
         _ => panic!("attention and an MLP"),
     }
 }
@@ -130,7 +128,7 @@ fn columns_that_are_zero_are_left_out_up_to_the_mean() {
         let kept = PrunePlan { hidden: hidden.clone(), ..PrunePlan::all(spec) };
         let (smaller, slices) = prune(ModelView { device, model: &model, params: &params }, &kept).unwrap();
         let more = (spec.hidden as f32 / hidden.len() as f32).sqrt();
-        let of_blocks = smaller.blocks.iter().flat_map(|block| [block.attn_norm, block.mlp_norm]);
+        let of_blocks = smaller.blocks.iter().flat_map(|block| &block.parts).map(|part| part.norm);
         for norm in of_blocks.chain([smaller.last.unwrap().norm]).flatten() {
             edit(device, &slices, norm.weight, |_, _, x| x * more);
         }

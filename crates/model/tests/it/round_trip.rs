@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use fathom_grad::{OnDisk, Params, StateDisk};
 use fathom_model::{
-    DenseParams, FfnParams, FolderOptions, GenerationConfig, INDEX, Init, LlamaSizes, Model, SINGLE,
-    SaveOptions, Spec, initialise, load, open, save, save_hf,
+    DenseParams, FolderOptions, GenerationConfig, INDEX, Init, LlamaSizes, Model, SINGLE, SaveOptions, Spec,
+    SubParams, initialise, load, open, save, save_hf,
 };
 use fathom_tensor::spill::Options;
 use fathom_tensor::{DType, Device};
@@ -237,7 +237,7 @@ fn new_weights_do_not_depend_on_threads() {
         };
         let (embed, last) = (model.embed.unwrap().tokens, model.last.unwrap());
         assert!((deviation(&values[embed.index()]) - 0.02).abs() < 5e-4);
-        let Some(FfnParams::Dense(DenseParams { down, .. })) = model.blocks[1].ffn.clone() else {
+        let SubParams::Dense(DenseParams { down, .. }) = model.blocks[1].parts[1].sublayer else {
             panic!("experts")
         };
         assert!((deviation(&values[down.weight.index()]) - 0.01).abs() < 5e-4);

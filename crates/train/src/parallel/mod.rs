@@ -81,7 +81,8 @@ impl Ranks {
         self.layout.check(layers, stages).map_err(|message| refuse("layout", message))?;
         let portion = self.portion(spec, &self.imagined());
         portion.check(spec).map_err(|misfit| refuse(misfit.axis.name(), misfit.message))?;
-        let comm = self.cp_comm.check(cp, spec.heads / tp, spec.kv_heads / tp);
+        let comm = |heads: usize| self.cp_comm.check(cp, heads / tp, spec.kv_heads / tp);
+        let comm = if spec.attends() { comm(spec.heads) } else { Ok(()) };
         comm.map_err(|message| refuse("cp_comm_type", message))
     }
 

@@ -141,7 +141,7 @@ fn bytes_a_token_add_up_by_name_and_do_not_depend_on_depth() {
     let (profile, budgets) =
         (gpu::named("h200").unwrap(), Budgets { memory: 1 << 40, host: 0, disk: u64::MAX });
     let growth = |layers: usize| {
-        let spec = Spec { layers: spec().layers[..1].repeat(layers), ..spec() };
+        let spec = Spec { layers: vec![spec().layers[0].clone(); layers], ..spec() };
         let mut recipe = recipe();
         // Long enough that the head's tiles, a GiB each on a GPU, are not the peak.
         recipe.stage[0].seq_tokens = 1 << 20;

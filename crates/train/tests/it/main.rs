@@ -15,6 +15,7 @@ mod leading;
 mod mesh;
 mod mesh_experts;
 mod mesh_families;
+mod mesh_mixers;
 mod mesh_optimizers;
 mod mesh_plan;
 mod narrow;
@@ -26,6 +27,8 @@ mod plan_whole;
 mod preference;
 mod published;
 mod quantised;
+#[path = "../../../model/tests/families/recurrent.rs"]
+mod recurrent;
 mod rewards;
 mod rounded;
 mod several;

@@ -56,7 +56,8 @@ fn sinks(tied: bool) -> Spec {
 
 /// Like OLMo 2: q and k normalised over all heads, norms after sub-layers.
 fn olmo2(tied: bool) -> Spec {
-    Spec { family: Family::named("olmo2"), qk_norm: QkNorm::Full, residual: Residual::Post, ..spec(tied) }
+    let spec = Spec { family: Family::named("olmo2"), qk_norm: QkNorm::Full, ..spec(tied) };
+    spec.with_residual(Residual::Post)
 }
 
 const EXPERTS: Case = Case { spec: experts, ..ONE };

@@ -18,12 +18,12 @@ fn phi(tied: bool) -> Spec {
         family: Family::named("phi"),
         norm: LAYER,
         norm_bias: true,
-        residual: Residual::SharedNorm,
         bias: Biases { qkv: true, attn_out: true, mlp: true },
         mlp: Mlp { activation: Activation::GeluTanh, gated: false },
         head_bias: true,
         ..spec(tied)
     }
+    .with_residual(Residual::SharedNorm)
 }
 
 /// Like Cohere 2: one norm without bias, window layers that rotate adjacent columns, and full-attention layers without
@@ -33,7 +33,6 @@ fn cohere2(tied: bool) -> Spec {
         family: Family::named("cohere2"),
         norm: LAYER,
         norm_bias: false,
-        residual: Residual::SharedNorm,
         logit_scale: 0.5,
         ..spec(tied)
     };
@@ -44,12 +43,13 @@ fn cohere2(tied: bool) -> Spec {
             _ => LayerSpec::decoder(None, None),
         };
     }
-    spec
+    spec.with_residual(Residual::SharedNorm)
 }
 
 /// Like Falcon 40B: two norms, both of the block's input.
 fn falcon(tied: bool) -> Spec {
-    Spec { family: Family::named("falcon"), residual: Residual::Parallel, head_bias: false, ..phi(tied) }
+    let spec = Spec { family: Family::named("falcon"), head_bias: false, ..phi(tied) };
+    spec.with_residual(Residual::Parallel)
 }
 
 #[test]

@@ -23,9 +23,20 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
+/// Where the keys and values of attention come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// The rows of the batch: in generation they join those of earlier tokens, and ranks of a context exchange them.
+    Own,
+    /// Rows of a [`Memory`](crate::Memory), all of which are here.
+    Memory,
+}
+
 /// Attention of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionUse {
+    /// Where its keys come from.
+    pub keys: Keys,
     /// Index of the batch's mask.
     pub mask: usize,
     /// Columns of one head.
@@ -54,8 +65,8 @@ struct Attention {
 
 impl Ctx<'_> {
     /// q [t, heads x head_dim], k and v [t, kv_heads x head_dim] to `attn.out` [t, heads x head_dim]; keeps `attn.lse`.
-    /// `sinks` [1, heads] are logits that are added to each row's denominator. With a memory of earlier tokens, k and v
-    /// are appended to it.
+    /// `sinks` [1, heads] are logits that are added to each row's denominator. With a memory of earlier tokens, the
+    /// batch's own k and v are appended to it; k and v of another stream have its rows.
     ///
     /// # Panics
     /// If the heads do not divide.
@@ -67,6 +78,12 @@ impl Ctx<'_> {
 }
 
 impl Attention {
+    /// The exchange of this layer's keys with other ranks, if there are any.
+    fn route<'a>(&self, x: &Exec<'a>) -> Option<Route<'a>> {
+        let context = x.batch.context.as_ref().filter(|_| self.how.keys == Keys::Own);
+        context.map(|context| context.route(x.layer))
+    }
+
     /// Columns of q, columns of k, and heads, for each group of heads; groups are independent.
     ///
     /// # Panics
@@ -79,7 +96,7 @@ impl Attention {
         k: &Tensor,
     ) -> impl Iterator<Item = [Range<usize>; 3]> + use<> {
         let [heads, kv_heads] = [q, k].map(|tensor| tensor.cols() / self.how.head_dim);
-        let ranks = match route(x) {
+        let ranks = match self.route(x) {
             Some(Route::Ring(ring)) => ring.inner.group.size(),
             _ => 1,
         };
@@ -108,7 +125,7 @@ impl Attention {
             let results = [&part(out, &wide), &own_lse];
             let sinks = sinks.map(|sinks| part(sinks, &heads));
             let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
-            match route(x) {
+            match self.route(x) {
                 None if self.how.apart => {
                     for (rows, mask) in documents(x.batch, self.how.mask) {
                         group.rows(&rows, &mut |part| part.attend(x, mask, false));
@@ -140,7 +157,7 @@ impl Attention {
             let dout = &part(dout, &wide);
             let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
             let gradients = Gradients { dout, dqkv };
-            match route(x) {
+            match self.route(x) {
                 None if self.how.apart => {
                     for (rows, mask) in documents(x.batch, self.how.mask) {
                         let [dout, dq, dk, dv] =
@@ -156,11 +173,6 @@ impl Attention {
             }
         }
     }
-}
-
-/// The exchange of this layer's keys with other ranks, if there are any.
-fn route<'a>(x: &Exec<'a>) -> Option<Route<'a>> {
-    x.batch.context.as_ref().map(|context| context.route(x.layer))
 }
 
 /// Statistics of some heads, without gaps between rows, as kernels require.
@@ -205,18 +217,23 @@ impl Op for Attention {
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
         // Two products per pair forward, four backward; the kernels recompute the scores.
         let masks = self.how.mask..if self.how.apart { batch.masks.len() } else { self.how.mask + 1 };
-        let pairs: u64 = masks.map(|mask| batch.pairs(mask)).sum();
+        let pairs_of = |mask| match self.how.keys {
+            Keys::Own => batch.pairs(mask),
+            Keys::Memory => batch.masks[mask].pairs,
+        };
+        let pairs: u64 = masks.map(pairs_of).sum();
         let product = 2 * pairs * ins[0].cols as u64;
         Flops { forward: 2 * product, input: 4 * product, weight: 0, extra: product }
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let (device, layer) = (x.device, x.layer as usize);
+        let own = self.how.keys == Keys::Own;
         assert!(
             x.kv.is_none() || x.batch.context.is_none(),
             "attention: generation is for one rank of a context"
         );
-        let (k, v) = match x.kv.as_deref_mut() {
+        let (k, v) = match x.kv.as_deref_mut().filter(|_| own) {
             Some(kv) => kv.append(device, layer, &ins[1], &ins[2]),
             None => (ins[1].clone(), ins[2].clone()),
         };

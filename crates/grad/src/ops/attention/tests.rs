@@ -2,8 +2,8 @@
 
 use fathom_tensor::Slice;
 
-use super::AttentionUse;
 use super::reference::attention;
+use super::{AttentionUse, Keys};
 use crate::testing::{self, Matrix, Stream};
 
 /// One attention layer.
@@ -27,8 +27,14 @@ impl Case {
 fn check(case: &Case) {
     let Case { heads, kv_heads, head_dim, softcap, sinks, ref stream } = *case;
     let (q, k) = (heads * head_dim, kv_heads * head_dim);
-    let how =
-        AttentionUse { mask: 0, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), softcap, apart: false };
+    let how = AttentionUse {
+        keys: Keys::Own,
+        mask: 0,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        softcap,
+        apart: false,
+    };
     let parts = |x: &Matrix| [x.columns(0..q), x.columns(q..q + k), x.columns(q + k..q + 2 * k)];
     testing::check(&testing::Case {
         what: format!(

@@ -1,0 +1,52 @@
+//! What layers remember of each sequence besides keys and values: named states of fixed sizes, in slots.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{Model, StateSpec};
+use fathom_tensor::{Category, DType, Device, Tensor};
+
+/// States of all sequences.
+#[derive(Default)]
+pub(super) struct States {
+    /// By layer and name: f32 [slots x rows, columns], and the rows of a slot.
+    all: BTreeMap<(usize, &'static str), (Tensor, usize)>,
+}
+
+/// The states of this rank's layers.
+fn specs(model: &Model) -> impl Iterator<Item = (usize, StateSpec)> {
+    let ranks = model.portion.ranks();
+    let of = move |layer: usize| -> Vec<(usize, StateSpec)> {
+        let states = model.spec.layers[layer].own().flat_map(|own| own.states(&ranks));
+        states.map(|state| (layer, state)).collect()
+    };
+    model.portion.layers().flat_map(of)
+}
+
+/// Bytes of the states of `sequences` sequences, for this rank's part of the model.
+pub fn state_bytes(model: &Model, sequences: usize) -> u64 {
+    let bytes = |(_, state): (usize, StateSpec)| 4 * state.shape.iter().product::<usize>() as u64;
+    sequences as u64 * specs(model).map(bytes).sum::<u64>()
+}
+
+impl States {
+    /// Allocates those of `slots` sequences.
+    pub fn new(device: &Device, model: &Model, slots: usize) -> States {
+        let room = |(layer, StateSpec { name, shape: [rows, cols] })| {
+            let room = device.zeros(slots * rows, cols, DType::F32, Category::Kv);
+            ((layer, name), (room, rows))
+        };
+        States { all: specs(model).map(room).collect() }
+    }
+
+    /// A state of the sequence in a slot.
+    ///
+    /// # Panics
+    /// If the layer has no state of this name.
+    #[track_caller]
+    pub fn get(&self, layer: usize, name: &str, slot: usize) -> Tensor {
+        let of_layer = self.all.range((layer, "")..).take_while(|((at, _), _)| *at == layer);
+        let named = of_layer.filter(|((_, of), _)| *of == name).map(|(_, state)| state).next();
+        let Some((room, rows)) = named else { panic!("layer {layer} has declared no state {name}") };
+        room.view_rows(slot * rows..(slot + 1) * rows)
+    }
+}

@@ -1,0 +1,100 @@
+//! Generation by a model whose layers remember more than keys and values.
+
+use std::sync::Arc;
+
+use fathom_base::{GenerateRequest, Prompt};
+use fathom_cpu::Cpu;
+use fathom_engine::{Capacity, Engine, Limits, Scheduler};
+use fathom_model::{Caps, Init, Model, ModelView, PackedTokens, Spec, initialise};
+use fathom_tensor::{DType, Device, Machine, Meta};
+use fathom_text::Tokenizer;
+
+use crate::batch::{Bed, WAYS, steady};
+use crate::recurrent;
+
+fn bed(device: Device) -> Bed {
+    bed_of(device, &recurrent::spec(64, 4))
+}
+
+fn bed_of(device: Device, spec: &Spec) -> Bed {
+    let (model, mut params) = Model::declare(&device, spec, DType::F32);
+    initialise(&device, &model, &mut params, Init { deviation: 0.1, seed: 3 });
+    let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
+    Bed { device, model, params, tokenizer }
+}
+
+fn cpu() -> Device {
+    Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
+}
+
+#[test]
+fn states_make_answers_independent_of_others_and_of_chunks() {
+    steady(&bed(cpu()), "recurrence", &WAYS[1..2]);
+    steady(&bed_of(cpu(), &recurrent::without_attention(64, 4)), "recurrence alone", &WAYS[1..2]);
+}
+
+/// Text that is generated token by token is the likeliest by one pass over all of it.
+#[test]
+fn states_go_on_where_a_pass_over_the_whole_text_ends() {
+    let bed = bed(cpu());
+    let prompt: Vec<u32> = (0..90u32).map(|at| at * 7919 % 131).collect();
+    let answer = bed.engine(32).greedy(std::slice::from_ref(&prompt), 20).unwrap().swap_remove(0);
+    assert_eq!(answer.len(), 20);
+    let all: Vec<i32> = prompt.iter().chain(&answer).map(|id| *id as i32).collect();
+    let positions: Vec<i32> = (0..all.len() as i32).collect();
+    let docs = std::iter::once(0..all.len()).collect::<Vec<_>>();
+    let packed = PackedTokens { ids: &all, positions: &positions, docs: &docs };
+    let Bed { device, model, params, .. } = &bed;
+    let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: all.len() });
+    let counters = fathom_grad::Counters::default();
+    let scope = fathom_grad::Scope { device, params, batch: (&batch).into(), counters: &counters };
+    let hidden = model.forward(&mut fathom_grad::Eval::new(scope.clone(), None, None));
+    let logits = device.to_f32(&model.head(0.0).logits(&scope, &hidden));
+    for (at, id) in answer.iter().enumerate() {
+        let row = &logits[(prompt.len() + at - 1) * 131..][..131];
+        let best = row.iter().copied().fold(f32::MIN, f32::max);
+        assert!(best - row[*id as usize] < 1e-4, "token {at}: {id}");
+    }
+}
+
+/// A machine without data has the same peak, with states of all sequences from the beginning.
+#[test]
+fn states_are_planned_to_the_byte() {
+    let peak = |device: Device| {
+        let bed = bed(device);
+        let engine = bed.engine(64);
+        let capacity = |sequences| Capacity { sequences, ..engine.capacity(2, 128) };
+        let live = |sequences| {
+            let _scheduler = Scheduler::new(&engine, capacity(sequences));
+            bed.device.pool.usage().live
+        };
+        // Two states in each of three layers, of 32, 16 and 16 columns.
+        assert_eq!(engine.state_bytes(5), 5 * 2 * 4 * (32 + 16 + 16));
+        let (more, bytes) = (live(8192) - live(4096), engine.state_bytes(4096));
+        assert_eq!(more, bytes);
+        let mut scheduler = Scheduler::new(&engine, capacity(5));
+        for seed in 0..2 {
+            let prompt = Prompt::Ids((0..100).map(|at| at * 31 % 130 + seed).collect());
+            let request = GenerateRequest { prompt, ..GenerateRequest::greedy(vec![0], 4) };
+            scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue)).unwrap();
+        }
+        // The prompts' first chunk: no token is sampled, which would need data.
+        scheduler.step();
+        bed.device.pool.usage().peak_reserved
+    };
+    let profile = Machine::profile(&Cpu::new(1, None)).clone();
+    assert_eq!(peak(Device::new(Arc::new(Meta::new(profile)), 1 << 28)), peak(cpu()));
+}
+
+/// What cannot be taken back or shared is not tried.
+#[test]
+fn states_are_neither_drafted_nor_stored() {
+    let bed = bed(cpu());
+    let limits = Limits::default();
+    let view = || ModelView { device: &bed.device, model: &bed.model, params: &bed.params };
+    let draft = Engine::new(view(), &bed.tokenizer, limits);
+    let refused = Engine::new(view(), &bed.tokenizer, limits).drafting(&draft).err().unwrap().to_string();
+    assert!(refused.contains("remember more than keys and values"), "{refused}");
+    let bounds = draft.bounds(Capacity::default());
+    assert!(!bounds.forks);
+}
