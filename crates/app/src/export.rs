@@ -23,9 +23,7 @@ use crate::error::{Context, Error, Result, caught, refuse};
 use crate::events::{Events, Silent};
 use crate::library::resolve;
 use crate::machine::Machine;
-use crate::models::{
-    model_folder, note_left_out, or_on_the_hub, precision, stored_dtype, tokenizer_files_for,
-};
+use crate::models::{model_folder, note_left_out, or_on_the_hub, stored_dtype, tokenizer_files_for};
 use crate::{adapters, card, exported, job};
 use fathom_model::LoadedModel;
 
@@ -407,7 +405,7 @@ fn convert(what: &Conversion, found: DiskModel) -> Result<ConversionSummary> {
              if you accept the loss"
         );
     }
-    done.dtype = what.precision.map(precision).unwrap_or(done.dtype);
+    done.dtype = what.precision.map(Precision::dtype).unwrap_or(done.dtype);
     let options = SaveOptions { dtype: done.dtype, max_shard_bytes: what.max_shard_bytes };
     if let Some((how, checkpoint)) = found.rounded.as_ref().filter(|_| what.is_plain()) {
         let masters = Checkpoint::open(checkpoint)?.masters()?;
@@ -426,7 +424,7 @@ fn write_adapter(what: &Conversion, found: &DiskModel) -> Result<ConversionSumma
     if found.spec.adapter.is_none() {
         refuse!("{}: it was not trained by an adapter", what.from.display());
     }
-    let dtype = what.precision.map(precision).unwrap_or_else(|| stored_type(&found.weights));
+    let dtype = what.precision.map(Precision::dtype).unwrap_or_else(|| stored_type(&found.weights));
     let device: Device = Machine::of_kind(MachineKind::Cpu, 0, &Silent).cpu()?;
     let LoadedModel { model, params, .. } = adapted(&device, found, dtype)?;
     adapters::write(

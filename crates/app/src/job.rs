@@ -162,10 +162,20 @@ fn read_spec(folder: &Path) -> Result<Spec> {
     Ok(open_config(&model_folder(folder)?)?.0)
 }
 
+/// Returns the number of ranks of a recipe's mesh, without reading a model.
+///
+/// # Errors
+/// An impossible mesh in any stage.
+pub fn world(recipe: &Recipe) -> Result<usize> {
+    let ranks = (0..recipe.stage.len()).map(|index| stage::ranks(recipe, index));
+    let all = ranks.collect::<fathom_train::Result<Vec<_>>>()?;
+    Ok(all.first().map_or(1, |ranks| ranks.grid.ranks()))
+}
+
 /// Returns the stages, and the specification after the last.
 fn stages(recipe: &Recipe) -> Result<(Vec<StagePlan>, Spec)> {
     // An impossible mesh is refused before a model is read.
-    (0..recipe.stage.len()).try_for_each(|index| stage::ranks(recipe, index).map(drop))?;
+    world(recipe)?;
     let (mut spec, mut stages) = (first_spec(recipe)?, Vec::new());
     for (index, table) in recipe.stage.iter().enumerate() {
         stages.push(StagePlan::new(recipe, index, spec.clone())?);

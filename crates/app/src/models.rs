@@ -15,7 +15,6 @@ use fathom_text::gguf::side_file;
 use fathom_text::tokenizer::FILES;
 use fathom_train::parallel::Ranks;
 use fathom_train::quantizes;
-use fathom_train::recipe::Precision;
 
 use crate::adapters::{self, BaseQuantization, Use};
 use crate::error::{Context, Error, Result, caught, refuse};

@@ -19,7 +19,6 @@ use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::host::{Host, HostFacts, HostOptions};
 use crate::machine::Machine;
-use crate::models;
 use crate::text::reference;
 use responses::Asks;
 pub use responses::Likelihood;

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::minimised::objective;
 use crate::objective::{Goal, Noise};
 
+use crate::parallel::Ranks;
 use crate::policy::judging;
 use crate::recipe::{
     AdapterName, GemmName, Granularity, LinearsName, Memory, Method, MethodName, MomentType, OffloadCodec,

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use fathom_model::Spec;
 use fathom_tensor::{Device, Profile, Usage};
 use fathom_text::Tokenizer;
 use fathom_train::policy::reward::WeightedReward;

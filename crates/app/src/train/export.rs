@@ -2,7 +2,7 @@
 
 use fathom_model::{Family, FolderOptions, ModelView, SaveOptions, Spec, save_hf};
 use fathom_text::Tokenizer;
-use fathom_train::{Checkpoints, stage};
+use fathom_train::Checkpoints;
 
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;

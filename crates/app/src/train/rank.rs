@@ -142,7 +142,7 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     let disk = |spec: &Spec, dtype| Ok(open_state_disk(device, spec, dtype, how, spill)?);
     let (ranks, quantized) = (&how.ranks, how.goal.quantized.as_ref());
     let adapt = |spec: Spec| shaped(recipe, spec);
-    let (mut model, mut params) = match job.start()? {
+    let (model, mut params) = match job.start()? {
         Some(folder) => {
             let part = How { disk: &disk, ranks, quantized, adapt: &adapt };
             let LoadedModel { mut model, params, .. } =

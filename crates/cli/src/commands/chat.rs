@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use fathom_app::Machine;
 use fathom_app::chat::{self, Input, Person, Settings};
-use fathom_app::{Machine, models};
 use fathom_base::{Flow, Stop, Usage};
 use fathom_train::recipe::Precision;
 use signal_hook::consts::SIGINT;

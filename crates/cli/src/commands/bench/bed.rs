@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use fathom_app::{models, resources};
+use fathom_app::resources;
 use fathom_cpu::Cpu;
 use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_train::recipe::Precision;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use fathom_app::inspect::Subject;
-use fathom_app::{Machine, models, output};
+use fathom_app::{Machine, output};
 
 use crate::args::InspectModel;
 use crate::listen::Plain;

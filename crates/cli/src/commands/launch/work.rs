@@ -35,7 +35,7 @@ pub(super) struct RankLayout {
 impl<'a> Work<'a> {
     pub(crate) fn of(job: &'a Job) -> Result<Work<'a>> {
         let loaded = load(layers(&job.recipe, &job.keys()))?;
-        let ranks = job::ranks(&loaded.value).map_err(|error| placed(&loaded, error))?[0].grid.ranks();
+        let ranks = job::world(&loaded.value).map_err(|error| placed(&loaded, error))?;
         let file = PathBuf::from(&job.recipe);
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let named = loaded.value.run.name.clone();
