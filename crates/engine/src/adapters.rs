@@ -10,34 +10,19 @@
 //! succeeded, they adopt it together.
 
 use std::path::Path;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use fathom_base::human;
-use fathom_grad::{Counters, Params, Terms};
-use fathom_model::{Model, open_peft, share_base, shared_bytes};
+use fathom_grad::{Counters, Terms};
+use fathom_model::{open_peft, share_base, shared_bytes};
 use fathom_tensor::{Category, Tensor};
 
+use crate::adapted::{AdaptedModel, AdapterRef, LoadedAdapter};
 use crate::engine::Engine;
 use crate::error::Error;
 
 /// The files of an adapter that determine its computation.
 const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
-
-/// The base with an adapter.
-pub(crate) struct AdaptedModel {
-    model: Model,
-    params: Params,
-    /// Its terms at the base's projections, if it does nothing else.
-    pub terms: Option<Rc<Terms>>,
-    /// The hash of the adapter's files.
-    pub identity: String,
-}
-
-/// A loaded adapter, with its name.
-pub(crate) struct LoadedAdapter(String, AdaptedModel);
-
-/// An adapter whose name was removed; gone when its last request has ended.
-pub(crate) type AdapterRef = Weak<AdaptedModel>;
 
 impl<'a> Engine<'a> {
     /// Sets how many bytes of device memory adapters must leave free for a step.

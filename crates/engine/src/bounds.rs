@@ -4,11 +4,11 @@ use fathom_base::{Beams, GenerateRequest, Prompt, Sampling};
 use fathom_tensor::PAGE_ROWS;
 use fathom_text::Tokenizer;
 
-use crate::engine::Limits;
 use crate::error::Error;
+use crate::limits::Capacity;
+use crate::limits::Limits;
 use crate::pages::pages_for;
 use crate::sampler;
-use crate::schedule::Capacity;
 
 /// Sizes of a model and its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //!
 //! This crate knows nothing of HTTP or training.
 
+mod adapted;
 mod adapters;
 mod answer;
 mod bounds;
@@ -13,6 +14,8 @@ mod embed;
 mod encoder;
 mod engine;
 mod error;
+mod generate;
+mod limits;
 mod look;
 mod pages;
 mod parts;
@@ -28,13 +31,14 @@ mod texts;
 
 pub use bounds::Bounds;
 pub use encoder::TextEncoder;
-pub use engine::{Engine, Limits};
+pub use engine::Engine;
 pub use error::Error;
+pub use limits::{Capacity, Limits};
 pub use pages::{layer_page_bytes, page_buffers_bytes, page_bytes};
 pub use ranks::{Follower, Leader, ranks};
 pub use rollout::Writer;
 pub use sampler::Sampler;
-pub use schedule::{Capacity, Listener, Scheduler};
+pub use schedule::{Listener, Scheduler};
 pub use service::{Accept, Commands, Facts, Handle, Render, service};
 pub use store::{Beginnings, HeldReads, KeptModel, StoreLocation};
 pub use structure::{Constraint, Structures, probe};

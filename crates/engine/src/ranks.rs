@@ -12,7 +12,8 @@ use fathom_base::{Flow, Load};
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::schedule::{Capacity, CheckedRequest, Guess, Scheduler};
+use crate::limits::Capacity;
+use crate::schedule::{CheckedRequest, Guess, Scheduler};
 use crate::store::Beginnings;
 
 /// A message from the first rank to the others.

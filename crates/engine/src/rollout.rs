@@ -7,8 +7,9 @@ use fathom_base::{Answer, Collected, Event, Flow, GenerateRequest, Sampling, Sto
 use fathom_model::{ModelView, Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 use fathom_text::Tokenizer;
 
-use crate::engine::{Engine, Limits};
+use crate::engine::Engine;
 use crate::error::Error;
+use crate::limits::Limits;
 use crate::parts::with_all_rows;
 use crate::schedule::Scheduler;
 

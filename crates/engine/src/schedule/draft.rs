@@ -6,6 +6,8 @@
 //! guesses; a correct guess saves the step that would read it. Answers are therefore the same with and without guesses,
 //! sampled or not, bit for bit.
 
+use crate::pages::Table;
+
 /// Minimum length of a match before its continuation is guessed.
 pub(super) const LEAST_MATCH: usize = 3;
 /// A match of this length is used even if recent guesses failed, and in preference to a draft model.
@@ -14,6 +16,20 @@ pub(super) const LONG_MATCH: usize = 8;
 const FIRST: usize = 3;
 /// Maximum steps without guesses after failures.
 const MOST_QUIET: u32 = 64;
+
+/// The draft model's progress in a sequence.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub table: Table,
+    pub held: usize,
+}
+
+impl Draft {
+    /// Drops all but the first `tokens`.
+    pub fn keep(&mut self, tokens: usize) {
+        self.held = self.held.min(tokens);
+    }
+}
 
 /// The guessing state of a sequence.
 #[derive(Clone, Debug)]

@@ -9,7 +9,10 @@ mod beams;
 mod clock;
 mod draft;
 mod drafter;
+mod guesses;
 mod next;
+mod reading;
+mod search;
 mod sequence;
 mod step;
 mod stored;
@@ -27,6 +30,7 @@ use crate::answer::Writer;
 use crate::bounds::Bounds;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::limits::Capacity;
 use crate::pages::{Feed, Pages, Root, Short, Tree, pages_for, pages_of};
 use crate::sampler::Sampler;
 use crate::store::{Beginnings, Part, StoreLocation};
@@ -36,22 +40,10 @@ use clock::Clock;
 use draft::Drafting;
 use drafter::Drafter;
 pub(crate) use drafter::Guess;
+use reading::{Fetch, LATE, Reading, StoreProgress};
 pub(crate) use sequence::CheckedRequest;
 pub use sequence::Listener;
 use sequence::{Request, Sequence, rank};
-use stored::{Fetch, Reading, StoreProgress};
-
-/// Capacity for concurrent sequences.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Capacity {
-    /// Number of sequences.
-    pub sequences: usize,
-    /// Number of pages for each of the model's windows, in order.
-    pub pages: Vec<usize>,
-    /// Number of pages on disk for layers without a window, for sequences that do not fit into memory; separate from
-    /// stored prefixes.
-    pub on_disk: usize,
-}
 
 /// A sequence whose tokens were all read in this step: its index, and the rows of hidden states after its last token
 /// and after each guess.
@@ -103,7 +95,7 @@ impl<'e> Scheduler<'e> {
             tree,
             store: None,
             reads: Vec::new(),
-            late: stored::LATE,
+            late: LATE,
             part: engine.part(),
             slots: (0..capacity.sequences).rev().collect(),
             bounds: engine.bounds(capacity),

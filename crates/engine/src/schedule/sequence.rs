@@ -7,10 +7,9 @@ use fathom_base::{Event, Flow, GenerateRequest, TokenLogprob, Usage};
 use fathom_grad::Terms;
 
 use super::beams::{Beam, Search};
-use super::draft::Drafting;
-use super::drafter::Draft;
-use super::stored::StoreProgress;
-use crate::adapters::AdaptedModel;
+use super::draft::{Draft, Drafting};
+use super::reading::StoreProgress;
+use crate::adapted::AdaptedModel;
 use crate::answer::Writer;
 use crate::pages::Table;
 use crate::sampler::Sampler;

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use fathom_base::{Event, Flow, Load, Sink};
 
 use super::state::{Command, ServiceState};
-use crate::adapters::AdapterRef;
+use crate::adapted::AdapterRef;
 use crate::encoder::TextEncoder;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::limits::Capacity;
 use crate::ranks::{Leader, Word};
-use crate::schedule::{Capacity, CheckedRequest, Scheduler};
+use crate::schedule::{CheckedRequest, Scheduler};
 use crate::store::Beginnings;
 use crate::texts::Texts;
 

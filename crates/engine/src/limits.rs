@@ -1,0 +1,35 @@
+//! Sizes of an engine, and room for sequences.
+
+use fathom_tensor::PageFormat;
+
+/// Sizes of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum tokens of prompt and answer together.
+    pub context_tokens: usize,
+    /// Maximum tokens read per step: one for each answer, and the rest from prompts.
+    pub chunk_tokens: usize,
+    /// Maximum tokens per answer and step that are guessed from earlier repetitions; 0 disables guessing. Does not
+    /// change answers.
+    pub draft_tokens: usize,
+    /// Format of keys and values. Quantized formats save memory and change answers a little.
+    pub kv: PageFormat,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { context_tokens: 4096, chunk_tokens: 1024, draft_tokens: 0, kv: PageFormat::Plain }
+    }
+}
+
+/// Capacity for concurrent sequences.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Number of sequences.
+    pub sequences: usize,
+    /// Number of pages for each of the model's windows, in order.
+    pub pages: Vec<usize>,
+    /// Number of pages on disk for layers without a window, for sequences that do not fit into memory; separate from
+    /// stored prefixes.
+    pub on_disk: usize,
+}
