@@ -10,13 +10,14 @@
 //! before their beginnings. Ranks of one process share the index of the folder, and its limit. Only a folder that is a
 //! store is opened, and only its pages are removed.
 
+mod form;
 mod owned;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -30,16 +31,12 @@ use fathom_model::Spec;
 
 use crate::error::Error;
 use crate::pages::Root;
+use form::{MAGIC, UNFINISHED, gone, private};
 
 /// Maximum bytes being written to disk, and maximum bytes being read for each sequence.
 const ON_THE_WAY: u64 = 64 << 20;
 /// Maximum number of pages read ahead for a sequence.
 const AHEAD: u64 = 64;
-/// First bytes of a file, including the version of its format.
-const MAGIC: &[u8; 8] = b"FTHMPG01";
-/// Suffix of an unfinished file.
-const UNFINISHED: &str = ".part";
-
 /// Location of stored prefixes.
 #[derive(Clone, Debug)]
 pub struct StoreLocation {
@@ -525,16 +522,6 @@ impl Way {
         self.jobs()[1] += 1;
         self.less.notify_all();
     }
-}
-
-/// Creates a folder with access for its owner only.
-fn private(folder: &Path) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
-
-/// Ignores the error of removing a missing file.
-fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
-    result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 fn write(file: &Path, bytes: &[u8]) -> std::io::Result<()> {

@@ -18,7 +18,7 @@ use crate::admission::Permit;
 use crate::api::{AdmittedRequest, RequestNames, tensors};
 use crate::fault::{Fault, Words};
 use crate::keys::Asker;
-use crate::routes::{Access, Route, Takes};
+use crate::route::{Access, Route, Takes};
 use crate::shared::ServerState;
 use crate::traces::Parent;
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use fathom_base::{Load, Usage};
 use serde_json::{Value, json};
 
-use crate::shared::now_s;
+use crate::now::now_s;
 
 /// Bucket bounds of times to a first token, in seconds.
 const FIRST: &[f64] = &[

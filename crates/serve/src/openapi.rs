@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::routes::{ADMIN, Access, ROUTES, Route, Takes};
+use crate::route::{Access, Route, Takes};
 
-/// The document.
-pub fn document(version: &str) -> Value {
+/// The document of two tables of routes: those of the server, and those of its admin listener.
+pub fn document(version: &str, [own, admin]: [&'static [Route]; 2]) -> Value {
     let mut paths = Map::new();
-    let here = |route: &&Route| ROUTES.iter().any(|other| other.path == route.path);
-    let admin = ADMIN.iter().filter(|route| !here(route)).map(|route| (route, true));
-    for (route, admin) in ROUTES.iter().map(|route| (route, false)).chain(admin) {
+    let here = |route: &&Route| own.iter().any(|other| other.path == route.path);
+    let admin = admin.iter().filter(|route| !here(route)).map(|route| (route, true));
+    for (route, admin) in own.iter().map(|route| (route, false)).chain(admin) {
         let path = route.path.replace("{*", "{");
         let entry = paths.entry(path).or_insert_with(|| json!({}));
         entry[route.method.to_lowercase()] = operation(route);

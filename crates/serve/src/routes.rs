@@ -1,8 +1,6 @@
 //! All routes in one table, with access, input and handler. The router is built from it, so every route has all of
 //! these.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,51 +8,15 @@ use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
 
 use crate::api::{
-    AdmittedRequest, Answer, admin, chat, completions, info, kserve, messages, responses, tokens, vectors,
+    AdmittedRequest, Answer, admin, chat, completions, info, json_answer, kserve, messages, responses,
+    tokens, vectors,
 };
 use crate::door;
 use crate::fault::Words;
+use crate::openapi;
 use crate::page;
+use crate::route::{Access, Route, Takes};
 use crate::shared::ServerState;
-
-/// Access to a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Everyone.
-    Open,
-    /// Clients with a key, if keys are required.
-    Keyed,
-}
-
-/// Input of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
-    /// Nothing.
-    Nothing,
-    /// JSON.
-    Json,
-    /// JSON, and a permit for the work of a model or its tokenizer.
-    Work,
-}
-
-type Call = fn(Arc<ServerState>, AdmittedRequest) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
-
-/// A route.
-pub struct Route {
-    /// `GET` or `POST`.
-    pub method: &'static str,
-    /// Its path, as the router reads it.
-    pub path: &'static str,
-    /// Access.
-    pub access: Access,
-    /// Input.
-    pub takes: Takes,
-    /// Format of its errors.
-    pub words: Words,
-    /// Description.
-    pub about: &'static str,
-    call: Call,
-}
 
 macro_rules! routes {
     ($($method:ident $path:literal $access:ident $takes:ident $words:ident $call:path, $about:literal;)*) => {
@@ -79,7 +41,7 @@ pub const ROUTES: &[Route] = routes! {
     GET "/version" Keyed Nothing OpenAi info::version, "The program's version";
     GET "/metrics" Keyed Nothing OpenAi info::metrics, "Metrics, as Prometheus reads them";
     GET "/load" Keyed Nothing OpenAi info::load, "How full the models are";
-    GET "/openapi.json" Keyed Nothing OpenAi info::document, "This document";
+    GET "/openapi.json" Keyed Nothing OpenAi document, "This document";
     GET "/v1/models" Keyed Nothing OpenAi info::models, "The models and their adapters";
     GET "/v1/models/{*name}" Keyed Nothing OpenAi info::model, "A model or an adapter";
     POST "/v1/chat/completions" Keyed Work OpenAi chat::answer, "Answers a conversation";
@@ -124,16 +86,12 @@ pub const ADMIN: &[Route] = routes! {
     POST "/drain" Keyed Json OpenAi admin::drain, "Ends the server when its requests have ended";
 };
 
-impl Route {
-    /// True if it answers conversations.
-    pub fn converses(&self) -> bool {
-        ["/v1/chat/completions", "/v1/responses", "/v1/messages"].contains(&self.path)
-    }
-
-    /// Runs the handler for an admitted request.
-    pub async fn answer(&self, server: Arc<ServerState>, asked: AdmittedRequest) -> Answer {
-        (self.call)(server, asked).await
-    }
+/// `/openapi.json`.
+///
+/// # Errors
+/// None.
+async fn document(server: Arc<ServerState>, _: AdmittedRequest) -> Answer {
+    Ok(json_answer(&openapi::document(&server.version, [ROUTES, ADMIN])))
 }
 
 /// Builds a router from a table.

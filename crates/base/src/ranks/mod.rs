@@ -8,6 +8,7 @@
 
 mod slurm;
 mod sources;
+mod values;
 #[cfg(test)]
 mod tests;
 

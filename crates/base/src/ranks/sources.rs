@@ -1,6 +1,7 @@
 //! Environment variables of each launcher.
 
 use super::slurm;
+use super::values::{number, port, text};
 use super::{Claim, Environment, Setting};
 
 /// Values of a source, or an error for a variable that cannot be read, and the reason why the source is ignored, if
@@ -9,9 +10,6 @@ pub(super) struct SourceValues {
     pub claim: Result<Claim, String>,
     pub passed_over: Option<String>,
 }
-
-/// A number from the environment, if it is set.
-pub(super) type NumberResult = Result<Option<Setting<usize>>, String>;
 
 /// Reads all sources of the environment, in order.
 pub(super) fn read(environment: &Environment) -> [SourceValues; 8] {
@@ -47,30 +45,9 @@ fn has(environment: &Environment, name: &str) -> bool {
     text(environment, name).is_some()
 }
 
-/// Value of a variable; `None` if it is unset or empty.
-pub(super) fn text<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
-    environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
-}
-
-/// Number in the first of several variables that is set.
-pub(super) fn number(environment: &Environment, names: &[&str]) -> NumberResult {
-    let Some((name, value)) = names.iter().find_map(|name| Some((*name, text(environment, name)?))) else {
-        return Ok(None);
-    };
-    match value.parse() {
-        Ok(value) => Ok(Some(Setting { value, by: name.into() })),
-        Err(_) => Err(format!("{name}={value} is not a number from 0; unset it, or set it rightly")),
-    }
-}
-
 /// Like [`number`], but ignores values that are not numbers, such as `auto`.
 fn perhaps(environment: &Environment, name: &str) -> Option<Setting<usize>> {
     number(environment, &[name]).unwrap_or_default()
-}
-
-/// Port derived from a job's number, so that two jobs on a machine use different ports.
-pub(super) fn port(job: u64) -> u64 {
-    20_000 + job % 20_000
 }
 
 /// Address `host:port` from two variables.

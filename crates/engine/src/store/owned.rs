@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{MAGIC, UNFINISHED, gone, private};
+use super::form::{MAGIC, UNFINISHED, gone, private};
 
 /// Marker file of a store.
 const MARK: &str = ".fathom-prefixes";

@@ -11,7 +11,7 @@ use fathom_base::Structure;
 use llguidance::toktrie::TokTrie;
 use serde::{Deserialize, Serialize};
 
-use super::{compiled, factory, first_line, grammar, refused, with_stack};
+use super::compile::{compiled, factory, first_line, grammar, refused, with_stack};
 use crate::error::Error;
 
 /// The program's command for this.

@@ -12,8 +12,8 @@ use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepar
 use crate::answering::{Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
+use crate::now::now_s;
 use crate::settings::ToolFormat;
-use crate::shared::now_s;
 use crate::sse::{Frames, Protocol, stream};
 
 /// Last tokens of a prompt in which a marker that opens thoughts is looked for.

@@ -11,7 +11,7 @@ use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepar
 use crate::answering::{Answering, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
-use crate::shared::now_s;
+use crate::now::now_s;
 use crate::sse::{Frames, Protocol, stream};
 
 /// Default number of answer tokens, as in OpenAI's API.

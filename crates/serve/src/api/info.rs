@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::{AdmittedRequest, Answer, Server, json_answer, typed};
 use crate::drain::Phase;
 use crate::fault::Fault;
-use crate::openapi;
 use crate::shared::Model;
 
 fn described(server: &Server, model: &Model) -> Vec<Value> {
@@ -112,12 +111,4 @@ pub async fn load(server: Server, _: AdmittedRequest) -> Answer {
     Ok(json_answer(
         &json!({"models": models, "requests": requests, "draining": server.drain.phase() > Phase::Serving}),
     ))
-}
-
-/// `/openapi.json`.
-///
-/// # Errors
-/// None.
-pub async fn document(server: Server, _: AdmittedRequest) -> Answer {
-    Ok(json_answer(&openapi::document(&server.version)))
 }

@@ -14,7 +14,8 @@ use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared};
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
-use crate::shared::{Model, now_s};
+use crate::now::now_s;
+use crate::shared::Model;
 use crate::sse::{Frames, Protocol, stream};
 
 /// An input item as a message.

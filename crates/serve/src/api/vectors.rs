@@ -11,7 +11,8 @@ use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepar
 use crate::admission::{Permit, Permits};
 use crate::fault::Fault;
 use crate::fields::Fields;
-use crate::shared::{Model, now_s};
+use crate::now::now_s;
+use crate::shared::Model;
 
 /// Texts to process.
 struct Asking {
