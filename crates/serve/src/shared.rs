@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use fathom_base::{Load, Service};
 use serde_json::Value;

@@ -8,9 +8,9 @@
 
 mod slurm;
 mod sources;
-mod values;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;

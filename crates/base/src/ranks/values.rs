@@ -3,7 +3,7 @@
 use super::{Environment, Setting};
 
 /// A number from the environment, if it is set.
-pub(super) pub(super) type NumberResult = Result<Option<Setting<usize>>, String>;
+pub(super) type NumberResult = Result<Option<Setting<usize>>, String>;
 
 /// Value of a variable; `None` if it is unset or empty.
 pub(super) fn text<'a>(environment: &'a Environment, name: &str) -> Option<&'a str> {
