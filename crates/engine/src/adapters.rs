@@ -13,7 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use fathom_base::human;
-use fathom_grad::{Counters, Terms};
+use fathom_grad::Counters;
 use fathom_model::{open_peft, share_base, shared_bytes};
 use fathom_tensor::{Category, Tensor};
 

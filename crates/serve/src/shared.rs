@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::fault::Fault;
 use crate::keys::{Keys, Names};
 use crate::metrics::Metrics;
+use crate::now::now_s;
 use crate::settings::Settings;
 use crate::traces::Traces;
 

@@ -40,7 +40,7 @@ pub fn whole(job: &Job, ModelView { device, model, params }: ModelView<'_>) -> R
         return adapters::write(
             &job.adapter(),
             ModelView { device, model, params },
-            (base.as_deref(), &trained),
+            (base.as_deref(), trained),
         );
     }
     let (folder, tokenizer) = (job.model(), tokenizer_dir(&job.data()));

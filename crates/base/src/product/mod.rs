@@ -79,7 +79,7 @@ mod tests {
         }
 
         fn look(&self, texts: &[Vec<u32>], _: Numbers) -> Result<Vec<Vec<f32>>> {
-            let token = |id: &u32| [-(*id as f32), f32::from(u8::from(id % 2 == 0))];
+            let token = |id: &u32| [-(*id as f32), f32::from(u8::from(id.is_multiple_of(2)))];
             Ok(texts.iter().map(|ids| ids[1..].iter().flat_map(token).collect()).collect())
         }
     }

@@ -9,8 +9,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use fathom_base::{Beams, EarlyStopping, Event, GenerateRequest, Stop, TokenLogprob};
-use fathom_tensor::{Tensor, choice};
+use fathom_base::{Beams, EarlyStopping, GenerateRequest, Stop, TokenLogprob};
 
 /// The search state of a sequence.
 #[derive(Debug, Default)]

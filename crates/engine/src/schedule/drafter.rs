@@ -5,13 +5,13 @@
 //! they choose the same. The token that the sampler then chooses from the model's own logits counts, so no answer
 //! changes, sampled or not. If guessing makes generation slower, it is disabled for a while.
 
-use fathom_tensor::{Device, PAGE_ROWS, Tensor};
+use fathom_tensor::{Device, Tensor};
 
 use super::draft::Draft;
 use super::sequence::Sequence;
 use crate::engine::Engine;
 use crate::limits::Capacity;
-use crate::pages::{Feed, Pages, Table, pages_of};
+use crate::pages::{Feed, Pages};
 use crate::sampler::Sampler;
 use crate::structure::Constraint;
 
@@ -89,7 +89,7 @@ impl<'e> Drafter<'e> {
 
     /// Guesses the next tokens of the answered sequences that have no guesses yet. `lead` is the number of virtual
     /// tokens before each, which the draft model does not read.
-    fn guess(&mut self, running: &mut [Sequence<'_>], lead: usize) {
+    pub fn guess(&mut self, running: &mut [Sequence<'_>], lead: usize) {
         self.behind = false;
         self.answering = running.iter().filter(|sequence| sequence.answers()).count();
         if self.answering == 0 || !self.worth.wants(self.answering) {
@@ -233,7 +233,7 @@ impl Worth {
     }
 
     /// True if there should be guesses for this number of answered sequences.
-    fn wants(&mut self, answering: usize) -> bool {
+    pub fn wants(&mut self, answering: usize) -> bool {
         self.ways(answering).guesses
     }
 

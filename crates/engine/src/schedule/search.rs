@@ -1,6 +1,6 @@
 //! Beam search over the batch: beams are read together, and continued or ended once all of them are read.
 
-use fathom_base::{Event, Stop};
+use fathom_base::{Event, Stop, TokenLogprob};
 use fathom_tensor::{Tensor, choice};
 
 use super::Scheduler;

@@ -5,17 +5,16 @@
 //! pages, they get them, and the rest is computed.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 
 use super::Scheduler;
-use super::reading::{AT_ONCE, Fetch, Reading, packed, unpacked};
+use super::reading::{AT_ONCE, Fetch, Reading, StoreProgress, packed, unpacked};
 use super::sequence::Sequence;
 use crate::pages::Pages;
-use crate::store::{Beginnings, HeldReads, PrefixStore};
+use crate::store::{HeldReads, PrefixStore};
 
 impl Scheduler<'_> {
     /// Stores the full pages of a running sequence.

@@ -47,7 +47,7 @@ impl Handle {
     }
 
     fn send(&self, command: Command) -> Result<()> {
-        Ok(self.commands.send(command).map_err(|_| stopped())?)
+        self.commands.send(command).map_err(|_| stopped())
     }
 }
 
@@ -191,6 +191,6 @@ impl Administer for Handle {
     fn erase_prefixes(&self) -> Result<u64> {
         let (reply, erased) = channel();
         self.send(Command::Erase(reply))?;
-        Ok(erased.recv().map_err(|_| stopped())?)
+        erased.recv().map_err(|_| stopped())
     }
 }

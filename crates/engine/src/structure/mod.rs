@@ -21,7 +21,7 @@ use llguidance::toktrie::{SimpleVob, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
 use crate::error::Error;
-use compile::{compiled, factory, grammar, refused, with_stack};
+use compile::{compiled, factory, first_line, grammar, refused, with_stack};
 use probe::{Probe, ProbeRequest};
 use serde::Serialize;
 use turns::Turns;
