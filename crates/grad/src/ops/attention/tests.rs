@@ -2,7 +2,7 @@
 
 use fathom_tensor::Slice;
 
-use super::AttentionUse;
+use super::call::AttentionUse;
 use super::reference::attention;
 use crate::testing::{self, Matrix, Stream};
 
