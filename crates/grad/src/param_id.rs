@@ -1,6 +1,6 @@
 //! The number of a parameter.
 
-/// Index of a weight in [`Params`].
+/// Index of a weight in [`Params`](crate::Params).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub u32);
 

@@ -2,7 +2,7 @@
 
 use crate::Ride;
 
-/// Category of seconds: the fields of [`Times`].
+/// Category of seconds: the fields of [`Times`](crate::Times).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum TimeKind {
     MatMul,

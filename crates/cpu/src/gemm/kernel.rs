@@ -128,7 +128,7 @@ pub(super) struct Kind {
     /// the same sums as `micro`.
     pub few: Option<(usize, Few)>,
     /// For at most this many columns: A `[m,k]` is not packed; the same sums as `micro`. The workspace is
-    /// [`slim_bytes`].
+    /// [`slim_bytes`](super::kind::slim_bytes).
     pub slim: Option<(usize, Slim)>,
     /// True if `few` also accepts operands of other types and widens them as the panels would.
     pub few_widens: bool,

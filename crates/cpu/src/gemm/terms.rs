@@ -60,7 +60,7 @@ pub(super) fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item
     all + most
 }
 
-/// Bytes of workspace that [`gemm_and_terms`] needs for terms with these sum lengths; `None` if such a product is not
+/// Bytes of workspace that [`gemm_and_terms`](super::gemm_and_terms) needs for terms with these sum lengths; `None` if such a product is not
 /// supported.
 pub fn bytes_with_terms(isa: Isa, threads: usize, shape: &Shape, c: Elem, sums: &[usize]) -> Option<usize> {
     let kind = kind(isa, shape.a, shape.b);

@@ -13,7 +13,7 @@ use crate::threads::Threads;
 /// C.
 ///
 /// # Safety
-/// See [`super::gemm`], including the terms' operands; `workspace` has [`bytes_with_terms`].
+/// See [`super::gemm`], including the terms' operands; `workspace` has [`bytes_with_terms`](super::bytes_with_terms).
 pub unsafe fn gemm_and_terms(
     threads: &Threads,
     isa: Isa,
