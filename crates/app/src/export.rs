@@ -1,224 +1,34 @@
 //! Streams a model's weights into a Hugging Face folder.
 
+mod options;
+mod source;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fathom_base::recipe::Layers;
 use fathom_base::{gguf, human};
-use fathom_curate::store_prefix;
-use fathom_model::{
-    FolderOptions, GenerationConfig, GgufType, HfFolder, Model, ModelView, Portion, QuantisedSave,
-    Quantization, RoundTo, SafeTensors, SaveOptions, Source, Spec, StateProjections, TrainableWeights,
-    load_adapted, merge, open, open_config, save_gguf, save_hf, save_hf_quantised, save_hf_rounded,
-};
-use fathom_tensor::ggml::Kind;
-use fathom_tensor::{DType, Device, Meta, Profile};
-use fathom_text::Tokenizer;
-use fathom_text::store::Store;
-use fathom_train::recipe::{MachineKind, Precision, QatName, QuantizationName, Recipe};
-use fathom_train::{Checkpoint, Checkpoints, Stores, needs_corpus, round_to, stage};
 
-use crate::error::{Context, Error, Result, caught, refuse};
+use fathom_model::{
+    FolderOptions, GgufType, Model, ModelView, Portion, QuantisedSave, Quantization, RoundTo, SafeTensors,
+    SaveOptions, Spec, load_adapted, merge, save_gguf, save_hf, save_hf_quantised, save_hf_rounded,
+};
+
+use fathom_tensor::{DType, Device, Meta, Profile};
+
+use fathom_train::Checkpoint;
+use fathom_train::recipe::{MachineKind, Precision, QatName};
+
+use crate::error::{Result, caught, refuse};
 use crate::events::{Events, Silent};
-use crate::library::resolve;
+
 use crate::machine::Machine;
-use crate::models::{model_folder, note_left_out, or_on_the_hub, stored_dtype, tokenizer_files_for};
+use crate::models::{model_folder, or_on_the_hub, tokenizer_files_for};
 use crate::{adapters, card, exported, job};
 use fathom_model::LoadedModel;
-
-/// Source, destination and format of a conversion.
-#[derive(Clone, Debug)]
-pub struct Conversion {
-    /// Folder of a run, a checkpoint or a Hugging Face model.
-    pub from: PathBuf,
-    /// Hugging Face folder or GGUF file to write.
-    pub to: PathBuf,
-    /// Type of the GGUF file to write; `None` for a folder.
-    pub gguf: Option<GgufType>,
-    /// Type of the weights; `None` keeps the stored one.
-    pub precision: Option<Precision>,
-    /// Quantization of projections as bitsandbytes stores them; `None` for none.
-    pub quantised: Option<QuantisedSave>,
-    /// Maximum size of one file, in bytes.
-    pub max_shard_bytes: u64,
-    /// Writes only the adapter of a run.
-    pub adapter: bool,
-    /// Adapters to merge into a Hugging Face model, with their weights.
-    pub with: Vec<(PathBuf, f32)>,
-}
-
-fathom_base::choice! {
-    /// What a model is written as.
-    pub enum Format {
-        /// A Hugging Face folder.
-        Huggingface = "huggingface",
-        /// A file for llama.cpp.
-        Gguf = "gguf",
-    }
-}
-
-fathom_base::choice! {
-    /// How the matrices of a GGUF file are stored.
-    pub enum GgufName {
-        /// bf16.
-        Bf16 = "bf16",
-        /// f16.
-        F16 = "f16",
-        /// f32.
-        F32 = "f32",
-        /// 8 bits, blocks of 32.
-        Q8_0 = "q8_0",
-        /// 4 bits, blocks of 32.
-        Q4_0 = "q4_0",
-        /// 4 bits, blocks of 32 with an offset.
-        Q4_1 = "q4_1",
-        /// 5 bits, blocks of 32.
-        Q5_0 = "q5_0",
-        /// 5 bits, blocks of 32 with an offset.
-        Q5_1 = "q5_1",
-        /// llama.cpp's mixture of 4 and 6 bits.
-        Q4KM = "q4_k_m",
-        /// llama.cpp's mixture of 5 and 6 bits.
-        Q5KM = "q5_k_m",
-        /// 6 bits.
-        Q6K = "q6_k",
-    }
-}
-
-fathom_base::choice! {
-    /// Formats of few bits.
-    pub enum Target {
-        /// A .gguf file: 8 bits, blocks of 32.
-        Q8_0 = "q8_0",
-        /// A .gguf file: 4 bits, blocks of 32.
-        Q4_0 = "q4_0",
-        /// A .gguf file: 4 bits, blocks of 32 with an offset.
-        Q4_1 = "q4_1",
-        /// A .gguf file: 5 bits, blocks of 32.
-        Q5_0 = "q5_0",
-        /// A .gguf file: 5 bits, blocks of 32 with an offset.
-        Q5_1 = "q5_1",
-        /// A .gguf file: llama.cpp's mixture of 4 and 6 bits.
-        Q4KM = "q4_k_m",
-        /// A .gguf file: llama.cpp's mixture of 5 and 6 bits.
-        Q5KM = "q5_k_m",
-        /// A .gguf file: 6 bits.
-        Q6K = "q6_k",
-        /// A folder as bitsandbytes has it: 8 bits, a scale a row.
-        Int8 = "int8",
-        /// A folder as bitsandbytes has it: 4 bits, blocks of 64.
-        Nf4 = "nf4",
-        /// A folder as compressed-tensors has it: 4 bits, groups of 128, to nearest.
-        Int4 = "int4",
-        /// A folder as compressed-tensors has it: 4 bits (e2m1), blocks of 32 under a power of two, to nearest.
-        Mxfp4 = "mxfp4",
-        /// A folder as compressed-tensors has it: 4 bits (e2m1), blocks of 16 under a number of e4m3, to nearest.
-        Nvfp4 = "nvfp4",
-        /// A folder as compressed-tensors has it: FP8 (e4m3), a scale a row.
-        Fp8 = "fp8",
-        /// A folder as GPTQ leaves it: 4 bits by groups, judged by --data.
-        Gptq = "gptq",
-        /// A folder as AWQ leaves it: 4 bits by groups, judged by --data.
-        Awq = "awq",
-    }
-}
-
-impl Target {
-    /// Returns whether [`crate::quantize`] makes this format; the others are converted tensor by tensor.
-    pub fn is_coded(self) -> bool {
-        use Target::{Awq, Fp8, Gptq, Int4, Mxfp4, Nvfp4};
-        matches!(self, Int4 | Mxfp4 | Nvfp4 | Fp8 | Gptq | Awq)
-    }
-
-    /// Returns the conversion to a format that is not [`Target::is_coded`].
-    pub fn conversion(self, from: PathBuf, to: PathBuf) -> Conversion {
-        let gguf = match self {
-            Target::Q8_0 => Some(GgufName::Q8_0),
-            Target::Q4_0 => Some(GgufName::Q4_0),
-            Target::Q4_1 => Some(GgufName::Q4_1),
-            Target::Q5_0 => Some(GgufName::Q5_0),
-            Target::Q5_1 => Some(GgufName::Q5_1),
-            Target::Q4KM => Some(GgufName::Q4KM),
-            Target::Q5KM => Some(GgufName::Q5KM),
-            Target::Q6K => Some(GgufName::Q6K),
-            _ => None,
-        };
-        let quantised = match self {
-            Target::Int8 => Conversion::quantised(QuantizationName::Int8, false),
-            Target::Nf4 => Conversion::quantised(QuantizationName::Nf4, true),
-            _ => None,
-        };
-        let gguf = gguf.map(GgufName::kind);
-        Conversion {
-            from,
-            to,
-            gguf,
-            precision: None,
-            quantised,
-            max_shard_bytes: 5_000_000_000,
-            adapter: false,
-            with: Vec::new(),
-        }
-    }
-}
-
-impl GgufName {
-    /// Returns the type of this name.
-    pub fn kind(self) -> GgufType {
-        let found = GgufType::ALL.iter().find(|(name, _)| self.to_string() == *name);
-        found.map_or(GgufType::Plain(Kind::Bf16), |(_, kind)| *kind)
-    }
-}
-
-impl Conversion {
-    /// Returns the format of projections; `double` stores NF4's scales in eight bits.
-    pub fn quantised(name: QuantizationName, double: bool) -> Option<QuantisedSave> {
-        stage::format(name).map(|format| QuantisedSave { format, double })
-    }
-
-    /// Returns whether this writes a Hugging Face folder with the weights as stored.
-    fn is_plain(&self) -> bool {
-        let as_they_are = self.precision.is_none() && self.quantised.is_none();
-        as_they_are && self.gguf.is_none() && !self.adapter && self.with.is_empty()
-    }
-}
-
-/// Summary of a conversion.
-#[derive(Clone, Debug)]
-pub struct ConversionSummary {
-    /// Family of the model.
-    pub family: String,
-    /// Number of weights.
-    pub weights: u64,
-    /// Type of the weights.
-    pub dtype: DType,
-    /// Format that projections were rounded to, which is the one that the exported run was trained with.
-    pub rounded: QatName,
-    /// Projections are quantized, and the model's experts are not.
-    pub whole_experts: bool,
-}
-
-/// A model on disk: its weights and their meaning.
-struct DiskModel {
-    spec: Spec,
-    /// The files also hold a value head, which only training uses.
-    values: bool,
-    /// Projections of hidden states in the files, which only training uses.
-    projections: Option<StateProjections>,
-    generation: GenerationConfig,
-    weights: SafeTensors,
-    tokenizer: PathBuf,
-    /// Quantization of the weights that a run did not train; they are written dequantized.
-    quantized: Option<Quantization>,
-    /// Model that the run started from.
-    base: Option<PathBuf>,
-    seed: u64,
-    /// Weights that the run trained.
-    trained: TrainableWeights,
-    /// Format that projections were rounded to, and the folder of the checkpoint with the master weights.
-    rounded: Option<(RoundTo, PathBuf)>,
-}
+pub use options::{Conversion, ConversionSummary, Format, GgufName, Target};
+pub(crate) use source::generation;
+use source::{DiskModel, checkpoint, hugging_face, stored_type, was_rounded};
 
 /// Writes the model of a run, a checkpoint or a Hugging Face folder as a Hugging Face folder.
 ///
@@ -236,15 +46,6 @@ pub fn export(what: &Conversion, events: &dyn Events) -> Result<ConversionSummar
     })
 }
 
-/// Returns whether a folder is a run trained with rounded projections, whose checkpoint holds more than its model.
-fn was_rounded(run: &Path) -> Result<bool> {
-    let recipe = run.join("recipe.toml");
-    if !recipe.is_file() {
-        return Ok(false);
-    }
-    Ok(round_to(&resolve(Layers::new().file(&recipe))?.value).is_some())
-}
-
 /// [`export`], from a Hugging Face folder only.
 ///
 /// # Errors
@@ -255,124 +56,6 @@ pub fn import(what: &Conversion, events: &dyn Events) -> Result<ConversionSummar
         refuse!("{}: no config.json; a Hugging Face folder is needed{}", from.display(), or_on_the_hub(from));
     }
     caught(|| convert(what, hugging_face(from, events)?))
-}
-
-/// Returns an exported model's generation settings: those of the recipe's base, or the special tokens of a tokenizer.
-///
-/// # Errors
-/// Files that cannot be read.
-pub(crate) fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<GenerationConfig> {
-    if let Some(folder) = &recipe.model.from {
-        return Ok(open_config(&model_folder(folder)?)?.1);
-    }
-    let tokenizer = Tokenizer::from_dir(tokenizer)?;
-    let eos = tokenizer.eos().into_iter().collect();
-    Ok(GenerationConfig { bos: tokenizer.bos(), eos, ..GenerationConfig::default() })
-}
-
-fn hugging_face(folder: &Path, events: &dyn Events) -> Result<DiskModel> {
-    exported::verify(folder)?;
-    let opened = open(folder)?;
-    note_left_out(folder, &opened, events);
-    let HfFolder { spec, generation, source: weights, .. } = opened;
-    Ok(DiskModel {
-        spec,
-        values: false,
-        projections: None,
-        generation,
-        weights,
-        tokenizer: folder.to_path_buf(),
-        quantized: None,
-        base: Some(folder.to_path_buf()),
-        seed: 0,
-        trained: TrainableWeights::all(),
-        rounded: None,
-    })
-}
-
-/// Opens a run's newest checkpoint, or the checkpoint in `RUN/checkpoints/step-N`. The run's recipe and the stages
-/// trained so far define its specification.
-fn checkpoint(from: &Path, events: &dyn Events) -> Result<DiskModel> {
-    let (run, found) = if from.join("state.json").is_file() {
-        let absolute = fs::canonicalize(from).with_context(|| format!("cannot read {}", from.display()))?;
-        let run = absolute.ancestors().nth(2).map(Path::to_path_buf);
-        let run = run.with_context(|| format!("{}: not inside a run's folder", from.display()))?;
-        (run, Checkpoint::open(&absolute)?)
-    } else {
-        (from.to_path_buf(), newest(from)?)
-    };
-    if let Some(note) = found.note() {
-        events.warn(&note);
-    }
-    let path = run.join("recipe.toml");
-    if !path.is_file() {
-        refuse!("{}: missing; a checkpoint is exported from inside its run's folder", path.display());
-    }
-    let loaded = resolve(Layers::new().file(&path))?;
-    let progress = found.progress();
-    let stages = progress.check_stage(loaded.value.stage.len());
-    stages.map_err(|why| {
-        Error::Refused(format!("{}: {why} ({})", found.folder().join("state.json").display(), path.display()))
-    })?;
-    let weights = found.weights()?;
-    let mut spec = spec_of(&loaded.value, progress.stage + usize::from(progress.stage_step > 0), &weights)?;
-    if let Ok(stores) = stores_of(&loaded.value, &run, spec.vocab) {
-        stores.claim(&loaded.value, &mut spec)?;
-    }
-    let values = loaded.value.rl.has_values();
-    if values {
-        spec.scores = 0;
-    }
-    let projections = spec.projections.take();
-    let tokenizer = run.join("data/tokenizer");
-    let generation = generation(&loaded.value, &tokenizer)?;
-    let quantized = stage::quantized(&loaded.value)?;
-    let base = loaded.value.model.from.as_deref().map(model_folder).transpose()?;
-    let (seed, trained) = (loaded.value.run.seed, stage::trained(&loaded.value)?);
-    let rounded = round_to(&loaded.value).map(|how| (how, found.folder().to_path_buf()));
-    Ok(DiskModel {
-        spec,
-        values,
-        projections,
-        generation,
-        weights,
-        tokenizer,
-        quantized,
-        base,
-        seed,
-        trained,
-        rounded,
-    })
-}
-
-/// Opens the data of a run; fails for a copy of its checkpoint alone.
-fn stores_of(recipe: &Recipe, run: &Path, vocab: usize) -> Result<Stores> {
-    let own = needs_corpus(recipe).then(|| Store::open(store_prefix(&run.join("data")))).transpose()?;
-    Ok(Stores::open(recipe, own.map(Arc::new), vocab)?)
-}
-
-fn newest(run: &Path) -> Result<Checkpoint> {
-    let folder = run.join("checkpoints");
-    let found = Checkpoints::new(&folder, 1).found()?;
-    found.with_context(|| {
-        format!(
-            "{}: no Hugging Face folder, no run and no checkpoint (no {})",
-            run.display(),
-            folder.join("LATEST").display()
-        )
-    })
-}
-
-/// Returns the architecture after the first `stages` stages.
-fn spec_of(recipe: &Recipe, stages: usize, weights: &SafeTensors) -> Result<Spec> {
-    let mut spec = job::after(recipe, stages)?;
-    // A trained tokenizer sets the vocabulary's size, so the size comes from the embedding and not from the recipe.
-    let embedding = spec.family.names;
-    let name = format!("{}{}.weight", embedding.base, embedding.embed);
-    if let Some(rows) = weights.shape(&name).and_then(|shape| shape.first().copied()) {
-        spec.vocab = rows;
-    }
-    Ok(spec)
 }
 
 fn convert(what: &Conversion, found: DiskModel) -> Result<ConversionSummary> {
@@ -590,13 +273,4 @@ fn refuse_filled(folder: &Path) -> Result<()> {
         refuse!("{} is not empty; name another folder, or remove it", folder.display());
     }
     Ok(())
-}
-
-/// Returns the type of the first tensor whose type kernels support.
-fn stored_type(weights: &SafeTensors) -> DType {
-    if weights.names().first().is_some_and(|name| weights.kind(name).is_some()) {
-        return stored_dtype(weights);
-    }
-    let types = weights.names().into_iter().filter_map(|name| weights.dtype(name));
-    types.into_iter().find(|dtype| dtype.is_float()).unwrap_or(DType::F32)
 }

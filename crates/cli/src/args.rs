@@ -3,7 +3,9 @@
 pub mod bench;
 mod cluster;
 mod convert;
+mod curate;
 mod dist;
+mod inspect;
 mod quality;
 mod serve;
 
@@ -13,7 +15,7 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fathom_app::foreign::METHODS;
-use fathom_app::library;
+
 use fathom_train::recipe::{MachineKind, Precision};
 
 pub use bench::Bench;
@@ -26,6 +28,8 @@ pub use quality::TrainQuality;
 pub use serve::{Mesh, Prefixes, Serve};
 
 use crate::{console, version};
+pub use curate::{Curate, CurateVerb, Where};
+pub use inspect::{Inspect, InspectModel, InspectRecipe};
 
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.
 #[derive(Parser)]
@@ -273,87 +277,6 @@ pub struct Train {
     pub rank: Rank,
 }
 
-/// `fathom curate`.
-#[derive(Group)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = library::curations())]
-pub struct Curate {
-    /// A subcommand instead of a run.
-    #[command(subcommand)]
-    pub verb: Option<CurateVerb>,
-    /// A shipped recipe's name, or a file.
-    #[arg(required = true)]
-    pub recipe: Option<String>,
-    /// Recipe keys.
-    #[arg(value_name = "PATH=VALUE")]
-    pub settings: Vec<String>,
-    /// Folder of the curation (`out`).
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
-    /// Index of this process among those that share the folder, from 0; default: the index of the Slurm array or Kubernetes Job.
-    #[arg(long)]
-    pub rank: Option<usize>,
-    /// Number of processes; default: the size of the Slurm array, else the variable WORLD_SIZE.
-    #[arg(long)]
-    pub world_size: Option<usize>,
-    /// Seconds to wait for the other processes before a stage that needs the whole table.
-    #[arg(long, default_value_t = 0.0)]
-    pub wait: f64,
-    /// Where whole tables are sorted: in this process, or on a Ballista cluster (cargo feature `ballista`).
-    #[arg(long, value_enum, default_value_t = Where::Embedded)]
-    pub engine: Where,
-    /// Address of the cluster's scheduler, e.g. df://localhost:50050.
-    #[arg(long, value_name = "URL")]
-    pub scheduler: Option<String>,
-    /// Prints progress and result as JSON, one object per line.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `--engine`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Where {
-    /// In this process.
-    Embedded,
-    /// On a cluster.
-    Ballista,
-}
-
-/// `fathom curate VERB`.
-#[derive(Subcommand)]
-pub enum CurateVerb {
-    /// Queries the tables of a curation, which are named after its stages: select source, count(*) from heuristics group by source.
-    Sql {
-        /// The query.
-        query: String,
-        /// The folder of the curation.
-        #[arg(long, default_value = "out/curated")]
-        out: PathBuf,
-        /// Prints one JSON object per row.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Lists the stages that a recipe can use, or documents the options of one.
-    Stages {
-        /// The stage to document.
-        name: Option<String>,
-        /// Prints one JSON object per stage.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Rewrites the report of a curation from its stats.json.
-    Report {
-        /// The folder of the curation.
-        #[arg(default_value = "out/curated")]
-        out: PathBuf,
-    },
-    /// Trains a fastText quality classifier, for the stage `quality`.
-    TrainQuality(Box<TrainQuality>),
-    /// Runs the scheduler of a Ballista cluster for `--engine ballista` (cargo feature `ballista`).
-    Scheduler(Scheduler),
-    /// Runs an executor of a Ballista cluster (cargo feature `ballista`).
-    Executor(Executor),
-}
-
 /// `fathom plan`.
 #[derive(Group, Default)]
 pub struct Plan {
@@ -550,50 +473,4 @@ pub struct Eval {
     /// Prints one JSON object per line.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `fathom inspect`.
-#[derive(Subcommand)]
-pub enum Inspect {
-    /// The logits of given ids: a table, or with --out all of them, `logits` [tokens, vocab] f32.
-    Logits(InspectModel),
-    /// The gradient of every parameter, under its Hugging Face name.
-    Gradients(InspectModel),
-    /// Every activation's name, shape, bytes and place.
-    Activations(InspectRecipe),
-}
-
-/// `fathom inspect activations`.
-#[derive(Group)]
-pub struct InspectRecipe {
-    /// A shipped recipe's name, or a file.
-    pub recipe: String,
-    /// Recipe keys.
-    #[arg(value_name = "PATH=VALUE")]
-    pub settings: Vec<String>,
-    /// Prints one JSON object per activation.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What to run a model on.
-#[derive(Group)]
-pub struct InspectModel {
-    /// The folder of a run, or a Hugging Face folder.
-    pub model: PathBuf,
-    /// An adapter on the model: the folder of one, or of the run that trained it.
-    #[arg(long, value_name = "DIR")]
-    pub adapter: Option<PathBuf>,
-    /// Token ids, separated by commas.
-    #[arg(long, value_delimiter = ',', required = true)]
-    pub ids: Vec<u32>,
-    /// The safetensors file to write.
-    #[arg(long)]
-    pub out: Option<PathBuf>,
-    /// Type of the weights.
-    #[arg(long, default_value = "f32")]
-    pub precision: Precision,
-    /// The machine that computes.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub machine: On,
 }

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use fathom_tensor::mesh::Flying;
 use fathom_tensor::{Category, Device, Tensor};
 
-use crate::params::{ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::Params;
 use crate::shares::Shares;
 
 /// Number of buckets in flight.

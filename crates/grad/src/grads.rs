@@ -16,7 +16,8 @@ use std::rc::Rc;
 use fathom_tensor::mesh::Reducing;
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::params::{ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::Params;
 use crate::shares::{Sharding, Shares};
 
 /// Contents of a gradient's storage.

@@ -10,7 +10,8 @@ use fathom_tensor::DType;
 use fathom_tensor::mesh::Mesh;
 
 use crate::op::{Desc, Op};
-use crate::params::{ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::Params;
 
 /// A value of a graph: a handle without storage. `[t, cols]`, one row per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

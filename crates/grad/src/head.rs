@@ -9,7 +9,8 @@
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Machine, MatMul, OpDesc, SUM_CHUNK, Tensor};
 
-use crate::params::{ParamId, Weights};
+use crate::param_id::ParamId;
+use crate::params::Weights;
 use crate::tape::Scope;
 
 mod cross_entropy;

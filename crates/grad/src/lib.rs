@@ -8,6 +8,7 @@
 
 mod batch;
 mod context;
+mod counters;
 mod disk;
 mod gather;
 mod grads;
@@ -20,6 +21,7 @@ mod op;
 mod optimizer;
 mod owed;
 mod packed;
+mod param_id;
 mod params;
 mod parted;
 mod places;
@@ -37,6 +39,7 @@ pub mod schedule;
 
 pub use batch::{Batch, DocumentRun, Documents, Rotation, Tables, VIRTUAL};
 pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
+pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
@@ -61,10 +64,11 @@ pub use ops::rope::RopeUse;
 pub use optimizer::{AdamW, AdamWSettings, Moments, State, StepReport, Update};
 pub use owed::DeferredGrads;
 pub use packed::Rescale;
-pub use params::{Param, ParamId, Params, Weights};
+pub use param_id::ParamId;
+pub use params::deal_buckets;
+pub use params::{Param, Params, Weights};
 pub use places::{Modules, Place, Places, Rule};
 pub use rounding::Rounding;
-pub use run::{Counters, Counts, Span};
-pub use shares::{ParamShares, SLOT, Sharding, Shares, deal, deal_buckets};
+pub use shares::{ParamShares, SLOT, Sharding, Shares, deal};
 pub use tape::{Body, Eval, Jitter, Memory, Pull, Scope, Segments, Tape};
 pub use value::Value;

@@ -9,11 +9,11 @@ use std::rc::Rc;
 use fathom_tensor::{DType, Device, Packing, Summary};
 
 use crate::batch::Batch;
+use crate::counters::Counters;
 use crate::grads::{GradState, Grads};
 use crate::graph::{Graph, Spread};
-use crate::params::ParamId;
+use crate::param_id::ParamId;
 use crate::places::Places;
-use crate::run::Counters;
 use crate::schedule::Schedule;
 
 /// Properties that a segment shares with others of its model.

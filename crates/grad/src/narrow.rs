@@ -15,7 +15,7 @@ use fathom_tensor::{
 };
 
 use crate::op::Exec;
-use crate::params::ParamId;
+use crate::param_id::ParamId;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use fathom_tensor::{DType, Device, MatMul, TERMS, Tensor, Term};
 
 use crate::batch::Batch;
-use crate::params::{ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::Params;
 
 /// Columns and type of a value; its rows are the segment's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

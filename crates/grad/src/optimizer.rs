@@ -13,7 +13,8 @@ use fathom_tensor::{AdamW as Call, Category, DType, Device, InFlight, MomentScal
 
 use crate::disk::{Role, StateDisk, SweptChunk, chunks};
 use crate::grads::Grads;
-use crate::params::{Param, ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::{Param, Params};
 use crate::shares::{SLOT, Shares};
 use crate::value::Value;
 

@@ -2,7 +2,7 @@
 
 use crate::grads::Grads;
 use crate::memo::PlacedSegment;
-use crate::params::ParamId;
+use crate::param_id::ParamId;
 use crate::run::{Due, Runner, Store};
 use crate::tape::{Scope, exec};
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use fathom_tensor::mesh::Group;
@@ -11,20 +12,10 @@ use crate::disk::{Role, StateDisk};
 use crate::gather::Gathering;
 use crate::memo::Memo;
 use crate::narrow::{NarrowLinear, Narrowing};
+use crate::param_id::ParamId;
 use crate::rounding::Rounding;
-use crate::shares::{Shares, deal_buckets};
+use crate::shares::{Shares, deal};
 use crate::value::Value;
-
-/// Index of a weight in [`Params`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ParamId(pub u32);
-
-impl ParamId {
-    /// The index.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// One weight.
 pub struct Param {
@@ -363,4 +354,26 @@ impl Params {
     pub fn num_elements(&self) -> u64 {
         self.list.iter().map(|param| param.value.len() as u64).sum()
     }
+}
+
+/// Distributes the weights of each bucket separately, so that each of a weight's `members` has a part of every segment;
+/// by [`ParamId`]. A tied embedding is distributed by itself, since the ranks with its other copy have it among other
+/// weights. So are weights added to a base ([`Params::set_added`]): a member's part of the base does not depend on
+/// them.
+pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<Vec<Range<usize>>> {
+    let mut all = vec![Vec::new(); params.len()];
+    for bucket in params.buckets() {
+        let mut together: BTreeMap<(bool, bool, usize), Vec<ParamId>> = BTreeMap::new();
+        for id in bucket {
+            let with = (params.tied() == Some(id), params.is_added(id), members(id));
+            together.entry(with).or_default().push(id);
+        }
+        for ((.., members), ids) in together {
+            let lens: Vec<usize> = ids.iter().map(|id| params.get(*id).value.held().len()).collect();
+            for (id, ranges) in ids.iter().zip(deal(&lens, members)) {
+                all[id.index()] = ranges;
+            }
+        }
+    }
+    all
 }

@@ -6,7 +6,7 @@
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, FourBits, Tensor};
 
-use crate::params::ParamId;
+use crate::param_id::ParamId;
 
 /// The weights that are rounded.
 #[derive(Debug)]

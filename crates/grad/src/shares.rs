@@ -4,13 +4,13 @@
 //! The square of the gradient's norm is added up in slots, one for each [`SLOT`] elements of a weight of the whole
 //! model, and the slots in order: the norm has the same bits whichever rank computes which slot.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use fathom_tensor::Device;
 use fathom_tensor::mesh::{Group, share};
 
-use crate::params::{ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::Params;
 
 /// Elements whose squares are added into one slot; weights are divided among ranks at multiples of it.
 pub const SLOT: usize = 1 << 18;
@@ -160,28 +160,6 @@ pub fn deal(lens: &[usize], members: usize) -> Vec<Vec<Range<usize>>> {
         cuts.windows(2).map(|pair| pair[0]..pair[1]).collect()
     };
     lens.iter().map(ranges).collect()
-}
-
-/// Distributes the weights of each bucket separately, so that each of a weight's `members` has a part of every segment;
-/// by [`ParamId`]. A tied embedding is distributed by itself, since the ranks with its other copy have it among other
-/// weights. So are weights added to a base ([`Params::set_added`]): a member's part of the base does not depend on
-/// them.
-pub fn deal_buckets(params: &Params, members: &dyn Fn(ParamId) -> usize) -> Vec<Vec<Range<usize>>> {
-    let mut all = vec![Vec::new(); params.len()];
-    for bucket in params.buckets() {
-        let mut together: BTreeMap<(bool, bool, usize), Vec<ParamId>> = BTreeMap::new();
-        for id in bucket {
-            let with = (params.tied() == Some(id), params.is_added(id), members(id));
-            together.entry(with).or_default().push(id);
-        }
-        for ((.., members), ids) in together {
-            let lens: Vec<usize> = ids.iter().map(|id| params.get(*id).value.held().len()).collect();
-            for (id, ranges) in ids.iter().zip(deal(&lens, members)) {
-                all[id.index()] = ranges;
-            }
-        }
-    }
-    all
 }
 
 #[cfg(test)]

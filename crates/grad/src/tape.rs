@@ -8,15 +8,17 @@ use fathom_tensor::{Device, Tensor};
 
 use crate::batch::Tables;
 use crate::context::Context;
+use crate::counters::Counters;
 use crate::grads::Grads;
 use crate::graph::{Ctx, Graph, Spread, Val};
 use crate::held::{Far, HeldValue, Holding, Leaving, Offload};
 use crate::memo::{Key, Pass, PassKey, PlacedSegment, Segment, Which};
 use crate::op::{Desc, Exec, LayerMemory};
 use crate::owed::{Debt, DeferredGrads};
-use crate::params::{ParamId, Params, Weights};
+use crate::param_id::ParamId;
+use crate::params::{Params, Weights};
 use crate::places::{Place, Places};
-use crate::run::{Counters, Runner, Store};
+use crate::run::{Runner, Store};
 use crate::schedule::{At, Schedule};
 
 /// The inputs of a forward pass; cheap to clone. It borrows the weights, so they cannot change while a tape lives.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use fathom_tensor::Device;
 
-use crate::run::Counters;
+use crate::counters::Counters;
 
 /// Number of tiles that run before the rest is counted: the second looks like every later one.
 const FIRST: usize = 2;

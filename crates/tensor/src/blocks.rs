@@ -19,7 +19,6 @@ use half::f16;
 use crate::ggml::octets::{OCTET, interleaves};
 use crate::ggml::{self, Kind};
 use crate::grouped::{Grouped, TOGETHER};
-use crate::{DType, Tensor};
 
 /// Elements of a block of NF4.
 pub const NF4_BLOCK: usize = 64;
@@ -340,59 +339,6 @@ pub fn int8_code(x: f32, scale: f32) -> i8 {
 #[inline(always)]
 pub fn int8_value(code: i8, scale: f32) -> f32 {
     f32::from(code) * scale * INT8_STEP
-}
-
-/// Packs rows of elements.
-#[derive(Clone, Copy, Debug)]
-pub struct Pack<'a> {
-    /// Format of the packed rows.
-    pub format: BlockFormat,
-    /// f32 [rows, cols], without gaps; each row is packed by itself.
-    pub x: &'a Tensor,
-    /// Bytes [rows, [`BlockFormat::row_bytes`]], without gaps.
-    pub out: &'a Tensor,
-}
-
-/// Unpacks rows to elements.
-#[derive(Clone, Copy, Debug)]
-pub struct Unpack<'a> {
-    /// Format of the packed rows.
-    pub format: BlockFormat,
-    /// Bytes [rows, [`BlockFormat::row_bytes`]], without gaps.
-    pub packed: &'a Tensor,
-    /// f32 or bf16 [rows, cols], without gaps: rounded once, to nearest even.
-    pub out: &'a Tensor,
-}
-
-#[track_caller]
-fn check(op: &str, format: BlockFormat, packed: &Tensor, plain: &Tensor) {
-    let shape = [plain.rows(), format.row_bytes(plain.cols())];
-    let fits = packed.shape() == shape && packed.dtype() == DType::U8;
-    assert!(
-        fits && packed.is_contiguous() && plain.is_contiguous(),
-        "{op}: {packed:?} and {plain:?}, expected {shape:?} bytes without gaps"
-    );
-}
-
-impl Pack<'_> {
-    /// # Panics
-    /// If shapes or types do not fit.
-    #[track_caller]
-    pub fn check(&self) {
-        check("pack", self.format, self.out, self.x);
-        assert!(self.x.dtype() == DType::F32, "pack: {:?} is not f32", self.x);
-    }
-}
-
-impl Unpack<'_> {
-    /// # Panics
-    /// If shapes or types do not fit.
-    #[track_caller]
-    pub fn check(&self) {
-        check("unpack", self.format, self.packed, self.out);
-        let wanted = matches!(self.out.dtype(), DType::F32 | DType::Bf16 | DType::F16);
-        assert!(wanted, "unpack: {:?} is no float", self.out);
-    }
 }
 
 #[cfg(test)]

@@ -5,98 +5,12 @@
 //! predicted stall (of the disk and the host) or exposed communication (of the lines between ranks). The clock knows
 //! only rates and sizes; the program decides which calls are made, and when.
 
-use std::ops::{Add, AddAssign, Mul, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lines::Lines;
-use crate::summary::Tick;
+use crate::tick::{Tick, TimeKind};
+use crate::times::Times;
 use crate::{DType, Rates, Ride};
-
-/// Seconds by category.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
-pub struct Times {
-    /// Matrix products.
-    pub matmul_s: f64,
-    /// Attention, both directions.
-    pub attention_s: f64,
-    /// Operations bound by memory.
-    pub memory_s: f64,
-    /// The disk's work, overlapped with the compute.
-    pub disk_s: f64,
-    /// The host link's work, overlapped with the compute.
-    pub host_s: f64,
-    /// Waits at retire points for the disk or the host link.
-    pub stall_s: f64,
-    /// Work of the lines within a node, both directions, overlapped with the compute.
-    pub node_s: f64,
-    /// Work of the lines between nodes.
-    pub network_s: f64,
-    /// Waits at retire points for other ranks.
-    pub exposed_s: f64,
-}
-
-impl Times {
-    /// Seconds that pass: compute and waiting. The overlapped work of disk, host link and lines is not included.
-    pub fn elapsed_s(&self) -> f64 {
-        self.matmul_s + self.attention_s + self.memory_s + self.stall_s + self.exposed_s
-    }
-
-    fn of(seconds: impl Fn(TimeKind) -> f64) -> Times {
-        Times {
-            matmul_s: seconds(TimeKind::MatMul),
-            attention_s: seconds(TimeKind::Attention),
-            memory_s: seconds(TimeKind::Memory),
-            disk_s: seconds(TimeKind::Disk),
-            host_s: seconds(TimeKind::Host),
-            stall_s: seconds(TimeKind::Stall),
-            node_s: seconds(TimeKind::Node),
-            network_s: seconds(TimeKind::Network),
-            exposed_s: seconds(TimeKind::Exposed),
-        }
-    }
-
-    fn get(&self, part: TimeKind) -> f64 {
-        match part {
-            TimeKind::MatMul => self.matmul_s,
-            TimeKind::Attention => self.attention_s,
-            TimeKind::Memory => self.memory_s,
-            TimeKind::Disk => self.disk_s,
-            TimeKind::Host => self.host_s,
-            TimeKind::Stall => self.stall_s,
-            TimeKind::Node => self.node_s,
-            TimeKind::Network => self.network_s,
-            TimeKind::Exposed => self.exposed_s,
-        }
-    }
-}
-
-impl Add for Times {
-    type Output = Times;
-    fn add(self, other: Times) -> Times {
-        Times::of(|part| self.get(part) + other.get(part))
-    }
-}
-
-impl AddAssign for Times {
-    fn add_assign(&mut self, other: Times) {
-        *self = *self + other;
-    }
-}
-
-impl Sub for Times {
-    type Output = Times;
-    fn sub(self, other: Times) -> Times {
-        Times::of(|part| self.get(part) - other.get(part))
-    }
-}
-
-impl Mul<f64> for Times {
-    type Output = Times;
-    fn mul(self, factor: f64) -> Times {
-        Times::of(|part| self.get(part) * factor)
-    }
-}
 
 /// Bound of a call in addition to memory traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,34 +72,6 @@ impl Seconds {
     fn add(&self, value: f64) {
         self.set(self.get() + value);
     }
-}
-
-/// Category of seconds: the fields of [`Times`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum TimeKind {
-    MatMul,
-    Attention,
-    Memory,
-    Disk,
-    Host,
-    Stall,
-    Node,
-    Network,
-    Exposed,
-}
-
-impl TimeKind {
-    const ALL: [TimeKind; 9] = [
-        TimeKind::MatMul,
-        TimeKind::Attention,
-        TimeKind::Memory,
-        TimeKind::Disk,
-        TimeKind::Host,
-        TimeKind::Stall,
-        TimeKind::Node,
-        TimeKind::Network,
-        TimeKind::Exposed,
-    ];
 }
 
 impl Clock {

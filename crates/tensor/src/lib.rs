@@ -6,11 +6,13 @@
 //!
 //! This crate knows nothing of gradients or layers.
 
+mod arrivals;
 mod attend;
 mod best_fit;
 pub mod blocks;
 pub mod choice;
 mod clock;
+mod device;
 mod distance;
 mod divergence;
 mod dropout;
@@ -26,23 +28,31 @@ mod lines;
 mod loan;
 mod machine;
 mod mask;
+mod matmul;
 pub mod mesh;
 mod meta;
 pub mod moments;
 mod moves;
 mod narrow;
+mod narrow_matmul;
+mod pack;
 mod pool;
 mod profile;
 mod share;
+mod span;
 pub mod spill;
 mod stop;
 mod summary;
 mod tensor;
 mod term;
+mod tick;
+mod times;
+mod usage;
 
 pub use attend::{Attention, AttentionBackward, SinksBackward};
-pub use blocks::{BlockFormat, Pack, Packing, Unpack};
-pub use clock::{Clock, Times, Way};
+pub use blocks::{BlockFormat, Packing};
+pub use clock::{Clock, Way};
+pub use device::Device;
 pub use distance::{Distance, RowDistance};
 pub use divergence::{CLOSEST, Divergence, DivergenceOutput, TeacherLogits};
 pub use dropout::Dropout;
@@ -57,19 +67,25 @@ pub use grouped::Grouped;
 pub use in_flight::InFlight;
 pub use loan::LoanedTensor;
 pub use machine::{
-    Activate, ActivateBackward, Activation, AdamW, Arena, CrossEntropy, Embed, Machine, MatMul, MomentScales,
-    Norm, NormBackward, NormKind, PackedMatMul, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, Spread, StepScale,
-    is_whole_chunks,
+    Activate, ActivateBackward, Activation, AdamW, CrossEntropy, Embed, Machine, MomentScales, Norm,
+    NormBackward, NormKind, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, Spread, StepScale, is_whole_chunks,
 };
 pub use mask::{
     Band, Extent, Mask, PAGE_ROWS, PackPages, PackedMask, PageFormat, PageTable, Sequence, Slice,
 };
+pub use matmul::{MatMul, PackedMatMul};
 pub use meta::Meta;
-pub use narrow::{AmaxHistory, Blocks, Element, Narrow, NarrowMatMul, NarrowOperand, Rule};
-pub use pool::{ByCategory, Category, Label, Mark, OutOfMemory, Pool, Usage, live_at_peak};
+pub use narrow::{Blocks, Element, Narrow, Rule};
+pub use narrow_matmul::{AmaxHistory, NarrowMatMul, NarrowOperand};
+pub use pack::{Pack, Unpack};
+pub use pool::Arena;
+pub use pool::Pool;
+pub use profile::TERMS;
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};
 pub use summary::Summary;
-pub use tensor::{Device, Tensor};
-pub use term::{TERMS, Term};
+pub use tensor::Tensor;
+pub use term::Term;
+pub use times::Times;
+pub use usage::{ByCategory, Category, Label, Mark, OutOfMemory, Usage, live_at_peak};

@@ -3,69 +3,7 @@
 //! other views.
 
 use crate::Tensor;
-
-/// Bytes of the address range that hold a tensor's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    start: u64,
-    rows: u64,
-    row: u64,
-    stride: u64,
-}
-
-impl Span {
-    /// The bytes of a tensor; rows without gaps between them are merged into one.
-    pub fn of(tensor: &Tensor, start: u64) -> Span {
-        let size = tensor.dtype().bytes() as u64;
-        if tensor.is_contiguous() {
-            Span { start, rows: 1, row: tensor.bytes(), stride: tensor.bytes() }
-        } else {
-            Span {
-                start,
-                rows: tensor.rows() as u64,
-                row: tensor.cols() as u64 * size,
-                stride: tensor.stride() as u64 * size,
-            }
-        }
-    }
-
-    fn end(&self) -> u64 {
-        self.start + (self.rows - 1) * self.stride + self.row
-    }
-
-    /// True if the spans share a byte. Two views of different strides count as overlapping if their ranges do.
-    pub fn overlaps(&self, other: &Span) -> bool {
-        if [self, other].iter().any(|span| span.rows * span.row == 0) {
-            return false;
-        }
-        let (low, high) = if self.start <= other.start { (self, other) } else { (other, self) };
-        if high.start >= low.end() {
-            return false;
-        }
-        match (low.rows, high.rows) {
-            (1, 1) => true,
-            (1, _) => high.meets(low.start, low.end()),
-            (_, 1) => low.meets(high.start, high.end()),
-            _ if low.stride != high.stride => true,
-            _ => {
-                let (rows, col) =
-                    ((high.start - low.start) / low.stride, (high.start - low.start) % low.stride);
-                let wrapped = (col + high.row).saturating_sub(low.stride);
-                (rows < low.rows && col < low.row) || (wrapped > 0 && rows + 1 < low.rows)
-            }
-        }
-    }
-
-    /// True if a row has a byte in `start..end`.
-    fn meets(&self, start: u64, end: u64) -> bool {
-        if end <= self.start {
-            return false;
-        }
-        let (low, high) = (start.saturating_sub(self.start), end - self.start);
-        let first = if low < self.row { 0 } else { (low - self.row) / self.stride + 1 };
-        first < self.rows && first * self.stride < high
-    }
-}
+use crate::span::Span;
 
 /// A tensor whose elements are on loan to a transfer, for links. Dropping it ends the loan.
 pub struct LoanedTensor {

@@ -2,7 +2,7 @@
 //! plan.
 
 use crate::attend::{Attention, AttentionBackward, SinksBackward};
-use crate::blocks::{BlockFormat, Pack, Unpack};
+use crate::blocks::BlockFormat;
 use crate::choice::{Choose, LeaveOut};
 use crate::clock::{Clock, Work};
 use crate::distance::RowDistance;
@@ -12,9 +12,10 @@ use crate::experts::*;
 use crate::four_bits::RoundWeights;
 use crate::in_flight::InFlight;
 use crate::machine::*;
-use crate::narrow::NarrowMatMul;
+use crate::narrow_matmul::NarrowMatMul;
+use crate::pack::{Pack, Unpack};
 use crate::share::{Reader, Share};
-use crate::{Hardware, Profile, Tensor};
+use crate::{Arena, Hardware, MatMul, PackedMatMul, Profile, Tensor};
 
 /// Shapes without data, with another machine's profile. A profile with rates gives it a clock.
 pub struct Meta {

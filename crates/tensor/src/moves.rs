@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::best_fit::BestFit;
-use crate::pool::Label;
+use crate::usage::Label;
 
 /// One charge or release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,194 +6,14 @@
 //! including `meta`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::ops::{Index, IndexMut};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::{Deserialize, Serialize};
-
 use crate::best_fit::BestFit;
-use crate::loan::Span;
-use crate::machine::{Arena, Machine};
 use crate::moves::{Move, Moves};
-use crate::{DType, Tensor};
-
-/// Panic payload when memory runs out: a pool's budget, or the machine's own. Earlier allocations unwind as usual, and
-/// the pool stays usable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutOfMemory(String);
-
-impl OutOfMemory {
-    /// Panics with a description of the request that does not fit.
-    ///
-    /// # Panics
-    /// Always.
-    pub fn raise(what: String) -> ! {
-        std::panic::panic_any(OutOfMemory(what))
-    }
-}
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "out of memory: {}", self.0)
-    }
-}
-
-/// Purpose of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    /// Weights in their compute type.
-    Params,
-    /// Main gradients.
-    Grads,
-    /// Moments and master weights.
-    Optimizer,
-    /// Values and gradients between operations, and a batch's own tables.
-    Activations,
-    /// Scratch of one operation.
-    Workspace,
-    /// Keys and values of generation.
-    Kv,
-    /// Buffers of collectives.
-    Comm,
-    /// Rings of transfers: the buffers of [`crate::spill`].
-    Staging,
-    /// Token ids, positions, masks.
-    Data,
-    /// Copies held for a checkpoint being written.
-    Snapshot,
-}
-
-impl Category {
-    /// All categories in report order.
-    pub const ALL: [Category; 10] = [
-        Category::Params,
-        Category::Grads,
-        Category::Optimizer,
-        Category::Activations,
-        Category::Workspace,
-        Category::Kv,
-        Category::Comm,
-        Category::Staging,
-        Category::Data,
-        Category::Snapshot,
-    ];
-
-    /// Name used in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Category::Params => "params",
-            Category::Grads => "grads",
-            Category::Optimizer => "optimizer",
-            Category::Activations => "activations",
-            Category::Workspace => "workspace",
-            Category::Kv => "kv",
-            Category::Comm => "comm",
-            Category::Staging => "staging",
-            Category::Data => "data",
-            Category::Snapshot => "snapshot",
-        }
-    }
-}
-
-/// Bytes by category.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByCategory([u64; Category::ALL.len()]);
-
-impl ByCategory {
-    /// Each category with its bytes, in report order.
-    pub fn iter(&self) -> impl Iterator<Item = (Category, u64)> {
-        Category::ALL.into_iter().zip(self.0)
-    }
-
-    /// Total bytes of all categories.
-    pub fn sum(&self) -> u64 {
-        self.0.iter().sum()
-    }
-}
-
-impl Index<Category> for ByCategory {
-    type Output = u64;
-    fn index(&self, category: Category) -> &u64 {
-        &self.0[category as usize]
-    }
-}
-
-impl IndexMut<Category> for ByCategory {
-    fn index_mut(&mut self, category: Category) -> &mut u64 {
-        &mut self.0[category as usize]
-    }
-}
-
-/// Live bytes by category, and the peaks since the last reset.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes charged now.
-    pub live: u64,
-    /// Bytes charged now, by category.
-    pub by_category: ByCategory,
-    /// Most bytes charged at once.
-    pub peak_live: u64,
-    /// The categories at that moment.
-    pub peak_by_category: ByCategory,
-    /// The operation that was running at that moment.
-    pub peak_op: String,
-    /// Highest end of the address range ever used.
-    pub peak_reserved: u64,
-}
-
-/// One point of a recorded timeline: the live bytes right after a charge or release.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// The operation running.
-    pub op: &'static str,
-    /// The segment's layer, or -1 outside one.
-    pub layer: i32,
-    /// Live bytes by category.
-    pub by_category: ByCategory,
-    /// The buffer that was charged or released.
-    pub label: Label,
-    /// Its bytes; negative if it was released.
-    pub delta: i64,
-}
-
-/// Content of a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Label {
-    /// An activation's name, or the operation that asked for the buffer.
-    pub name: &'static str,
-    /// The segment's layer, or -1 outside one.
-    pub layer: i32,
-    /// True if the buffer holds the gradient of the named value.
-    pub gradient: bool,
-    /// Purpose of the buffer.
-    pub category: Category,
-}
-
-/// The buffers that were live at the highest point of a timeline, by label, the largest first. Buffers older than the
-/// recording are not included.
-pub fn live_at_peak(marks: &[Mark]) -> Vec<(Label, u64)> {
-    let total = |mark: &Mark| mark.by_category.sum();
-    let Some(peak) = marks.iter().map(total).max() else { return Vec::new() };
-    let mut live: BTreeMap<Label, i64> = BTreeMap::new();
-    for mark in marks {
-        *live.entry(mark.label).or_default() += mark.delta;
-        if total(mark) == peak {
-            break;
-        }
-    }
-    let mut live: Vec<(Label, u64)> = live
-        .into_iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(label, bytes)| (label, bytes as u64))
-        .collect();
-    live.sort_by_key(|(label, bytes)| (std::cmp::Reverse(*bytes), *label));
-    live
-}
+use crate::span::Span;
+use crate::usage::{Category, Label, Mark, OutOfMemory, Usage};
 
 struct Inner {
     granule: u64,
@@ -258,11 +78,10 @@ impl Drop for Buf {
 }
 
 impl Pool {
-    /// A pool over `budget` bytes of the machine's address space.
-    pub fn new(machine: &dyn Machine, budget: u64) -> Pool {
-        let arena = machine.reserve(budget);
+    /// A pool over `budget` bytes of an address range, charged in units of `granule` bytes.
+    pub fn new(arena: Box<dyn Arena>, granule: u64, budget: u64) -> Pool {
         let inner = Inner {
-            granule: machine.profile().granule,
+            granule,
             budget,
             base: arena.base(),
             arena,
@@ -275,20 +94,9 @@ impl Pool {
         Pool(Rc::new(inner))
     }
 
-    /// Bytes charged for a request.
-    pub fn charge(&self, bytes: u64) -> u64 {
-        bytes.max(1).div_ceil(self.0.granule) * self.0.granule
-    }
-
-    /// Allocates an uninitialised rows x cols tensor.
-    ///
-    /// # Panics
-    /// With [`OutOfMemory`] if the budget or the machine's memory is exceeded; the message has the categories. A plan
-    /// on `meta` shows this beforehand. Unwinds with [`crate::GivenUp`] if the current work is cancelled
-    /// ([`Pool::revocable`]).
-    pub fn alloc(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
+    /// Charges for `bytes` bytes and places them; panics as [`Pool::alloc`] does.
+    pub(crate) fn buffer(&self, bytes: u64, category: Category) -> Buf {
         self.heed_stop();
-        let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
         let charge = self.charge(bytes);
         let mut state = self.0.state.borrow_mut();
         let offset = self.place(&mut state, charge, category);
@@ -300,8 +108,12 @@ impl Pool {
         }
         drop(state);
         let (readers, loans) = (Cell::new(0), RefCell::new(Vec::new()));
-        let buf = Buf { pool: self.clone(), offset, charge, label, readers, loans };
-        Tensor::over(Rc::new(buf), rows, cols, dtype)
+        Buf { pool: self.clone(), offset, charge, label, readers, loans }
+    }
+
+    /// Bytes charged for a request.
+    pub fn charge(&self, bytes: u64) -> u64 {
+        bytes.max(1).div_ceil(self.0.granule) * self.0.granule
     }
 
     /// Replaces the cancellation flag; returns the previous one.
@@ -507,10 +319,24 @@ impl State {
     }
 }
 
+/// An address range of a machine, released when dropped.
+pub trait Arena {
+    /// The first address.
+    fn base(&self) -> u64;
+    /// Called before the pool uses bytes up to `end` of the range, more than ever before. A machine that has to request
+    /// its memory does so here; the order of calls is the program's.
+    ///
+    /// # Errors
+    /// If the machine has no memory left, with the amount it has.
+    fn grow(&self, _end: u64) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, Meta, Profile};
+    use crate::{DType, Device, Meta, Profile, Tensor};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 

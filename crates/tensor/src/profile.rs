@@ -365,6 +365,9 @@ impl Sheet {
     }
 }
 
+/// Largest number of terms in a product.
+pub const TERMS: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;

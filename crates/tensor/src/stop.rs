@@ -45,11 +45,11 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::{Category, DType, Meta, Profile};
+    use crate::{Category, DType, Device, Meta, Profile};
 
     #[test]
     fn work_is_given_up_where_it_asks_for_memory_and_the_pool_goes_on() {
-        let pool = Pool::new(&Meta::new(Profile::portable(1)), 1 << 20);
+        let pool = Device::new(Arc::new(Meta::new(Profile::portable(1))), 1 << 20).pool;
         let stop = Arc::new(AtomicBool::new(false));
         let ask = || drop(pool.alloc(1, 4, DType::F32, Category::Data));
         let given_up =

@@ -5,31 +5,10 @@
 //! A part that leaves something behind, a tensor that stays or a message that is waited for later, has no summary and
 //! runs every time.
 
-use crate::clock::TimeKind;
+use crate::Device;
 use crate::mesh::Wire;
 use crate::moves::Moves;
-use crate::{Device, Ride};
-
-/// An event of the clock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Tick {
-    /// A call.
-    Spend(TimeKind, f64),
-    /// The following messages belong to this collective, by its number in the clock.
-    Give { key: usize, keeps: bool },
-    /// A message of that collective.
-    Message { ride: Ride, inwards: bool, copied: bool },
-    /// The retire point of a message, by its number.
-    Arrive(u32),
-    /// Start of a retire point for several messages.
-    Wait,
-    /// End of the retire point; the number of the group's collective in the mesh.
-    Waited(usize),
-    /// Start of a repeated part.
-    Mark,
-    /// The part since the mark is counted this many more times.
-    Repeat(usize),
-}
+use crate::tick::Tick;
 
 /// Effects of a part of a program.
 #[derive(Clone, Debug)]

@@ -4,12 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use crate::loan::Span;
-use crate::mesh::Mesh;
-use crate::pool::{Buf, Category, Pool};
-use crate::{DType, Machine, Packing};
+use crate::pool::{Buf, Pool};
+use crate::span::Span;
+use crate::usage::Category;
+use crate::{DType, Packing};
 
 /// Rows x columns at a row stride. Cloning shares the storage, which is released on the issuing thread when the last
 /// clone or view is dropped. Not `Send`: the ledger belongs to one thread.
@@ -205,71 +204,6 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A machine with its pool and its place in the mesh: the resources of a rank. Cheap to clone.
-#[derive(Clone)]
-pub struct Device {
-    /// Machine that runs the work.
-    pub machine: Arc<dyn Machine>,
-    /// Pool that memory comes from.
-    pub pool: Pool,
-    /// Mesh of all ranks.
-    pub mesh: Mesh,
-}
-
-impl Device {
-    /// A rank's device with a memory budget in bytes; address space is reserved, nothing is touched.
-    pub fn new(machine: Arc<dyn Machine>, budget_bytes: u64) -> Device {
-        Device::on_mesh(machine, budget_bytes, Mesh::alone())
-    }
-
-    /// Like [`Device::new`], as one rank of a mesh.
-    pub fn on_mesh(machine: Arc<dyn Machine>, budget_bytes: u64, mesh: Mesh) -> Device {
-        let pool = Pool::new(machine.as_ref(), budget_bytes);
-        Device { machine, pool, mesh }
-    }
-
-    /// An uninitialised tensor.
-    #[track_caller]
-    pub fn empty(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
-        self.pool.alloc(rows, cols, dtype, category)
-    }
-
-    /// A tensor of zeros.
-    #[track_caller]
-    pub fn zeros(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
-        let tensor = self.empty(rows, cols, dtype, category);
-        self.machine.zero(&tensor);
-        tensor
-    }
-
-    /// A tensor with the given f32 elements, row by row (on a machine with data).
-    #[track_caller]
-    pub fn from_f32(&self, rows: usize, cols: usize, data: &[f32], category: Category) -> Tensor {
-        assert_eq!(data.len(), rows * cols, "from_f32: {rows} x {cols}");
-        let tensor = self.empty(rows, cols, DType::F32, category);
-        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.machine.write(&tensor, &bytes);
-        tensor
-    }
-
-    /// A one-row tensor with the given i32 elements.
-    #[track_caller]
-    pub fn from_i32(&self, data: &[i32], category: Category) -> Tensor {
-        let tensor = self.empty(1, data.len(), DType::I32, category);
-        // Without data there is nothing to convert: plans request a million tokens a thousand times.
-        let data = if self.machine.has_data() { data } else { &[] };
-        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.machine.write(&tensor, &bytes);
-        tensor
-    }
-
-    /// The elements as f32, row by row; converts from bf16. Empty on a machine without data.
-    #[track_caller]
-    pub fn to_f32(&self, tensor: &Tensor) -> Vec<f32> {
-        floats(tensor.dtype(), &self.machine.read(tensor).wait())
-    }
-}
-
 /// Converts bytes that were read to f32.
 #[track_caller]
 pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
@@ -280,5 +214,35 @@ pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
             bytes.as_chunks::<2>().0.iter().map(wide).collect()
         }
         other => panic!("to_f32 of {other:?}"),
+    }
+}
+
+impl Pool {
+    /// Allocates an uninitialised rows x cols tensor.
+    ///
+    /// # Panics
+    /// With [`crate::OutOfMemory`] if the budget or the machine's memory is exceeded; the message has the categories. A
+    /// plan on `meta` shows this beforehand. Unwinds with [`crate::GivenUp`] if the current work is cancelled
+    /// ([`Pool::revocable`]).
+    pub fn alloc(&self, rows: usize, cols: usize, dtype: DType, category: Category) -> Tensor {
+        let bytes = rows as u64 * cols as u64 * dtype.bytes() as u64;
+        Tensor::over(Rc::new(self.buffer(bytes, category)), rows, cols, dtype)
+    }
+}
+
+impl Span {
+    /// The bytes of a tensor; rows without gaps between them are merged into one.
+    pub fn of(tensor: &Tensor, start: u64) -> Span {
+        let size = tensor.dtype().bytes() as u64;
+        if tensor.is_contiguous() {
+            Span { start, rows: 1, row: tensor.bytes(), stride: tensor.bytes() }
+        } else {
+            Span {
+                start,
+                rows: tensor.rows() as u64,
+                row: tensor.cols() as u64 * size,
+                stride: tensor.stride() as u64 * size,
+            }
+        }
     }
 }

@@ -1,9 +1,7 @@
 //! Terms of a product: the contributions of low-rank adapters.
 
+use crate::profile::TERMS;
 use crate::{MatMul, OpDesc, Tensor};
-
-/// Largest number of terms in a product.
-pub const TERMS: usize = 3;
 
 /// `a b` or, with `b_trans`, `a b^T`, added to some columns of a product's result.
 #[derive(Clone, Copy, Debug)]

@@ -17,9 +17,9 @@ pub struct InStep {
     pub caps: Caps,
     /// The ranks, for plans. A trainer uses its device's.
     pub ranks: Ranks,
-    /// Low-precision GEMMs, for plans. A trainer uses those given to [`Trainer::narrow`].
+    /// Low-precision GEMMs, for plans. A trainer uses those given to [`Trainer::narrow`](crate::Trainer::narrow).
     pub narrow: Option<NarrowLayers>,
-    /// Format to which projections are rounded, for plans. A trainer uses the one given to [`Trainer::round_to`].
+    /// Format to which projections are rounded, for plans. A trainer uses the one given to [`Trainer::round_to`](crate::Trainer::round_to).
     pub round_to: Option<RoundTo>,
     /// Weight of the z-loss.
     pub z_loss: f32,

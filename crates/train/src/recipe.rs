@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use fathom_base::{choice, recipe};
+use fathom_base::recipe;
 
 use crate::schedule::Decay;
 use limits::{
@@ -10,6 +10,7 @@ use limits::{
 };
 
 mod adapter;
+mod choices;
 mod data;
 pub(crate) mod limits;
 mod objective;
@@ -19,6 +20,10 @@ mod rounds;
 mod stages;
 
 pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
+pub use choices::{
+    CpCommType, DropPolicy, FamilyName, Granularity, InitName, MachineKind, Memory, Method, OffloadCodec,
+    OptimizerKind, PipelineSchedule, PlaceName, Precision, RopeType, ShardingName,
+};
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{
     DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName,
@@ -28,201 +33,6 @@ pub use precision::{
 };
 pub use rl::{EnvironmentTable, EstimatorName, ImportanceName, KlIn, NanName, PolicyName, RlTable};
 pub use rounds::{RoundsTable, WriteName};
-
-choice! {
-    /// Where a run computes.
-    pub enum MachineKind {
-        /// A GPU if there is one and CUDA's libraries are found, else the CPU.
-        Auto = "auto",
-        /// The CPU.
-        Cpu = "cpu",
-        /// A GPU, through CUDA.
-        Cuda = "cuda",
-        /// No computation: shapes without data.
-        Meta = "meta",
-    }
-}
-
-choice! {
-    /// Family of a randomly initialised model.
-    pub enum FamilyName {
-        /// Llama.
-        Llama = "llama",
-        /// Qwen 2: Llama with biases on q, k and v.
-        Qwen2 = "qwen2",
-        /// Qwen 3: Llama with normalised q and k.
-        Qwen3 = "qwen3",
-        /// Granite: Llama with a factor on embeddings, and here with biases in attention.
-        Granite = "granite",
-        /// SmolLM 3: Llama with some layers without rotary embedding.
-        Smollm3 = "smollm3",
-        /// Mixtral: Llama with experts in every layer.
-        Mixtral = "mixtral",
-        /// Qwen 3 with experts.
-        Qwen3Moe = "qwen3_moe",
-        /// DeepSeek-V3: latent attention; experts with sigmoid scores, chosen with biases.
-        DeepseekV3 = "deepseek_v3",
-        /// Nemotron 3 and 4: LayerNorm, squared ReLU without a gate, rotary embedding in half of each head.
-        Nemotron = "nemotron",
-    }
-}
-
-choice! {
-    /// First weights of a randomly initialised model.
-    pub enum InitName {
-        /// Normal with `model.init_std`, smaller where a sub-layer ends.
-        Normal = "normal",
-        /// The same with an induction circuit in the first two layers: heads that attend to the token before, and heads that attend
-        /// to what followed the same token and copy it, as trained models have. For `granite` and `qwen2`.
-        Induction = "induction",
-    }
-}
-
-choice! {
-    /// Type of weights and activations.
-    pub enum Precision {
-        /// bfloat16 with f32 accumulation; f32 master weights and moments unless `optimizer` says otherwise.
-        Bf16 = "bf16",
-        /// f32 throughout.
-        F32 = "f32",
-    }
-}
-
-choice! {
-    /// What the backward pass recomputes (Megatron's `recompute_granularity`).
-    pub enum Granularity {
-        /// Nothing: everything is kept.
-        None = "none",
-        /// The modules named in `recompute_modules`.
-        Selective = "selective",
-        /// The linear parts; attention's results are kept.
-        Linear = "linear",
-        /// Everything but each block's input.
-        Full = "full",
-    }
-}
-
-choice! {
-    /// Which layers `full` recompute applies to (Megatron's `recompute_method`).
-    pub enum Method {
-        /// All layers: the input of every group of `recompute_num_layers` layers is kept.
-        Uniform = "uniform",
-        /// The first `recompute_num_layers` layers; the others keep everything.
-        Block = "block",
-    }
-}
-
-choice! {
-    /// A place for an activation.
-    pub enum PlaceName {
-        /// In device memory.
-        Keep = "keep",
-        /// Recomputed in the backward pass.
-        Recompute = "recompute",
-        /// In host memory.
-        Host = "host",
-        /// On disk.
-        Disk = "disk",
-    }
-}
-
-choice! {
-    /// How offloaded values are written.
-    pub enum OffloadCodec {
-        /// Unchanged.
-        AsIs = "as_is",
-        /// One e4m3 byte per value and a scale per 128 values; statistics unchanged. Changes the gradients.
-        Fp8 = "fp8",
-    }
-}
-
-choice! {
-    /// What decides where activations are stored.
-    pub enum Memory {
-        /// The recipe.
-        Manual = "manual",
-        /// The solver, for the fastest step within the budgets; the other keys of `activations` are ignored.
-        Auto = "auto",
-    }
-}
-
-choice! {
-    /// How keys and values travel between context parallel ranks (Megatron's `cp_comm_type`).
-    pub enum CpCommType {
-        /// From rank to rank around a ring, overlapped with attention over the previous block.
-        P2p = "p2p",
-        /// Gathered on every rank before attention.
-        AllGather = "all_gather",
-        /// Heads instead of tokens (Ulysses).
-        A2a = "a2a",
-        /// `a2a` within groups of `cp_inner` neighbouring ranks, `p2p` between the groups.
-        A2aP2p = "a2a+p2p",
-    }
-}
-
-choice! {
-    /// What is sharded over ranks with the same weights (Megatron-FSDP's `data_parallel_sharding_strategy`).
-    pub enum ShardingName {
-        /// Nothing.
-        NoShard = "no_shard",
-        /// The optimizer's state: ZeRO-1, the distributed optimizer.
-        Optim = "optim",
-        /// Also gradients: ZeRO-2.
-        OptimGrads = "optim_grads",
-        /// Also weights, which are gathered for each block: ZeRO-3.
-        OptimGradsParams = "optim_grads_params",
-    }
-}
-
-choice! {
-    /// The optimizer.
-    pub enum OptimizerKind {
-        /// AdamW (Loshchilov and Hutter, 2019).
-        Adamw = "adamw",
-        /// SGD with momentum and decoupled decay (SGDW).
-        Sgd = "sgd",
-    }
-}
-
-choice! {
-    /// The schedule of micro batches in a pipeline.
-    pub enum PipelineSchedule {
-        /// One forward, one backward; interleaved with `virtual_stages`.
-        OneByOne = "1f1b",
-        /// 1F1B with weight gradients deferred to where a rank would wait (ZB-H1).
-        ZeroBubble = "zero_bubble",
-    }
-}
-
-choice! {
-    /// Which slots an expert drops when it exceeds its capacity (Megatron's `moe_token_drop_policy`).
-    pub enum DropPolicy {
-        /// Those with the smallest weights.
-        Probs = "probs",
-        /// Those that come last.
-        Position = "position",
-    }
-}
-
-choice! {
-    /// `rope_scaling` of a stage, with Hugging Face's names.
-    pub enum RopeType {
-        /// That of the model.
-        Keep = "keep",
-        /// None.
-        Default = "default",
-        /// Every frequency divided.
-        Linear = "linear",
-        /// NTK-aware, by the current length.
-        Dynamic = "dynamic",
-        /// YaRN.
-        Yarn = "yarn",
-        /// Llama 3.1's bands.
-        Llama3 = "llama3",
-        /// Factors per frequency.
-        Longrope = "longrope",
-    }
-}
 
 recipe! {
     /// Everything that a run depends on.

@@ -3,6 +3,8 @@
 
 mod alone;
 
+use fathom_tensor::DType;
+
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
@@ -13,7 +15,6 @@ use super::unit::Unit;
 use super::workspace::{Carve, SyncOperands, aligned, padded};
 use super::{Forward, KEYS, PageFormat, SUB, Scores, Shape};
 use crate::threads::Threads;
-use fathom_tensor::DType;
 
 /// Largest number of rows (heads of tokens) in a tile.
 const TILE_ROWS: usize = 512;
@@ -191,11 +192,11 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
 }
 
 struct Pass<'a> {
-    op: Forward<'a>,
+    pub(crate) op: Forward<'a>,
     tiling: Tiling,
     spans: &'a [Span],
-    base: *mut u8,
-    layout: Layout,
+    pub(super) base: *mut u8,
+    pub(crate) layout: Layout,
 }
 
 /// One tile of one column, and the memory of the thread that computes it.

@@ -1,20 +1,13 @@
 //! Optimizer updates with moments in e4m3 codes with a scale for each block ([`fathom_tensor::moments`]).
 #![allow(unsafe_code)]
 
-use super::level::{Float, Kernel, Level};
-use super::optimizer::Update;
-use fathom_tensor::moments::{BLOCK, decode_block, encode_block, noise};
 use std::ops::Range;
 use std::slice::from_raw_parts_mut;
 
-/// Additional operands of coded moments.
-#[derive(Clone, Copy, Debug)]
-pub struct MomentScales {
-    /// Scales of the first moment's blocks.
-    pub m: *mut f32,
-    /// Scales of the second moment's roots; null for SGD with momentum.
-    pub v: *mut f32,
-}
+use fathom_tensor::moments::{BLOCK, decode_block, encode_block, noise};
+
+use super::level::{Float, Kernel, Level};
+use super::update::{MomentScales, Update};
 
 /// The kernel: block by block, decodes the moments to f32, updates them and encodes them again.
 pub(super) struct Blocks<'a, T> {

@@ -35,10 +35,10 @@ mod sinks;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod update;
 
 pub use activate::{Activate, ActivateBackward, activate, activate_backward};
 pub use clamped::{clamped, clamped_backward};
-pub use coded::MomentScales;
 pub use combine::{Combine, CombineBackward, Gathering, combine, combine_backward, gather, scatter};
 pub use dispatch::{Dispatch, balance_bias, dispatch, limit_experts};
 pub use distance::{RowDistance, row_distance};
@@ -50,13 +50,15 @@ pub use loss::{CrossEntropy, VocabShard, cross_entropy};
 pub use narrow::{Round, Scale, largest, largest_by_column, narrow};
 pub use norm::{Norm, norm};
 pub use norm_backward::{NormBackward, norm_backward_input, norm_backward_weight};
-pub use optimizer::{AdamW, StepScale, adamw, step_scale};
+pub use optimizer::{StepScale, adamw, step_scale};
 pub use rope::{Rope, RopeTable, rope, rope_table};
 pub use round_weights::round_weights;
 pub use route::{Route, RouteBackward, RouterLosses, count_experts, route, route_backward, router_losses};
 pub use simple::{add, add_bias, copy, multiply, rsqrt, scale, softcap, zero};
 pub use sinks::{SinksBackward, sinks_backward};
 pub use sums::{bias_backward, sum, sum_squares};
+pub use update::AdamW;
+pub use update::MomentScales;
 
 use crate::isa::Isa;
 use crate::threads::Threads;

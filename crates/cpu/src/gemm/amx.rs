@@ -5,12 +5,12 @@
 //! A is read with the T1 hint so that the panel of B stays in L1.
 #![allow(unsafe_code)]
 
-use super::kind::{Kind, PackRange, Panels, Source};
-use super::pack512::{PAIR, first, load, load_transposed, pairs_across, transpose};
-use super::{Elem, MatMut, block::Tile};
-use super::{avx512, few512};
 use std::arch::asm;
 use std::arch::x86_64::*;
+
+use super::kernel::{Kind, PackRange, Panels, Source};
+use super::pack512::{PAIR, first, load, load_transposed, pairs_across, transpose};
+use super::{Elem, MatMut, avx512, block::Tile, few512};
 
 const SIDE: usize = 32;
 /// Elements of one tile.

@@ -1,10 +1,11 @@
 //! The AVX2 kernel: 6 x 16 tiles of f32 with fused multiply-add; bf16 is widened in the panels.
 #![allow(unsafe_code)]
 
-use super::kind::{Kind, PackRange, Panels, Source, nothing};
+use std::arch::x86_64::*;
+
+use super::kernel::{Kind, PackRange, Panels, Source, nothing};
 use super::pack_avx2::pack;
 use super::{block, few_avx2};
-use std::arch::x86_64::*;
 
 const MR: usize = 6;
 const NR: usize = 16;

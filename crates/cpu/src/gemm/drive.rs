@@ -4,15 +4,18 @@
 //! into its own f32 tiles; each is written to C once, while it is in L1 for the last block of k.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use super::block::Tile;
-use super::kind::{Few, Kind, Lines, PackRange, Panels, Source, kind};
-use super::plan::{ALIGN, Plan, depth, pack_first, packed_at, packed_of, round_up, slice_parts};
+use super::kernel::{ALIGN, Few, Kind, Lines, PackRange, Panels, Source};
+use super::kind::kind;
+use super::operands::{SyncOperands, source_a, source_b};
+use super::plan::{Plan, depth, pack_first, packed_at, packed_of, round_up, slice_parts};
 use super::prefetch::{self, Shares, prefetch};
 use super::terms::{PackedTerms, TermPanels, Terms};
 use super::{Elem, Gemm, Layout, Mat};
 use crate::isa::Isa;
 use crate::threads::Threads;
-use std::ops::Range;
 
 /// Products of operands stored as `elem` that are summed at a time: cuts of k at multiples of it leave the chain of
 /// additions unchanged, provided that earlier parts are padded with zeros.
@@ -24,28 +27,6 @@ pub fn unit(isa: Isa, elem: Elem) -> usize {
 /// unit a bf16 B is widened, so this may be twice the size of B.
 pub fn packed_bytes(isa: Isa, a: Elem, b: Elem, k: usize, n: usize) -> usize {
     packed_of(kind(isa, a, b), k, n)
-}
-
-/// A pointer shared by tasks, each of which writes its own part.
-#[derive(Clone, Copy)]
-pub(super) struct SyncOperands<T>(pub T);
-// SAFETY: every task accesses only its own part of the memory.
-unsafe impl<T> Sync for SyncOperands<T> {}
-
-impl<T: Copy> SyncOperands<T> {
-    pub(super) fn get(&self) -> T {
-        self.0
-    }
-}
-
-fn source_a(g: &Gemm) -> Source {
-    let Mat { ptr, elem, stride } = g.a;
-    Source { ptr, elem, stride, k_contiguous: !g.a_trans, octets: false, outer: g.m, k: g.k }
-}
-
-pub(super) fn source_b(b: &Mat, layout: Layout, k: usize, n: usize) -> Source {
-    let (octets, k_contiguous) = (layout == Layout::Octets, layout != Layout::Rows);
-    Source { ptr: b.ptr, elem: b.elem, stride: b.stride, k_contiguous, octets, outer: n, k }
 }
 
 /// Packs `b`, `[k,n]` or with `trans` `[n,k]`, for products with an A stored as `a`; the output can be used for every

@@ -2,11 +2,12 @@
 //! registers and used, never packed. The chain of additions is that of the blocked kernel, step for step.
 #![allow(unsafe_code)]
 
-use super::avx512::{narrow, widen};
-use super::pack512::{F32, PAIR, first, load, load_transposed, transpose, unit};
-use super::{Elem, Gemm};
 use std::arch::x86_64::*;
 use std::ops::Range;
+
+use super::lanes512::{narrow, widen};
+use super::pack512::{F32, PAIR, first, load, load_transposed, transpose, unit};
+use super::{Elem, Gemm};
 
 /// Largest number of f32 rows.
 pub(super) const ROWS: usize = 4;

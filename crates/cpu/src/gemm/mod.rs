@@ -23,7 +23,11 @@ mod drive;
 mod few512;
 #[cfg(target_arch = "x86_64")]
 mod few_avx2;
+mod kernel;
 mod kind;
+#[cfg(target_arch = "x86_64")]
+mod lanes512;
+mod operands;
 #[cfg(target_arch = "x86_64")]
 mod pack512;
 #[cfg(target_arch = "x86_64")]
@@ -36,11 +40,13 @@ mod slim512;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod with_terms;
 
 pub use crate::mat::{Elem, Mat, MatMut};
 pub use drive::{gemm, pack_b, packed_bytes, unit};
 pub use plan::{most_workspace_bytes, workspace_bytes};
-pub use terms::{TERMS, Term, bytes_with_terms, gemm_and_terms};
+pub use terms::{TERMS, Term, bytes_with_terms};
+pub use with_terms::gemm_and_terms;
 
 /// The extents and storage of a product, which determine all memory requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,11 @@
 //! contiguous outer index is copied, widened or interleaved row by row.
 #![allow(unsafe_code)]
 
-use super::Elem;
-use super::avx512::{MR, NR, widen};
-use super::kind::{PackRange, Source};
 use std::arch::x86_64::*;
+
+use super::Elem;
+use super::kernel::{PackRange, Source};
+use super::lanes512::{MR, NR, widen};
 
 /// Forms of a dword in a panel.
 pub(super) const F32: u8 = 0;

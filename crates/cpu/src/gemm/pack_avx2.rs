@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::few_avx2::transposed;
-use super::kind::{PackRange, Source};
+use super::kernel::{PackRange, Source};
 use super::{Elem, portable};
 
 /// Elements per vector.
@@ -148,8 +148,8 @@ unsafe fn copied<const W: usize>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::kind::SLACK;
     use super::*;
+    use crate::gemm::kernel::SLACK;
     use crate::isa::Isa;
 
     /// Panels of a cut, by either packer; anything behind the panels is ignored.

@@ -1,12 +1,11 @@
 //! Partition of a product: the rows and columns of C per task, the blocks of k, what is packed first, and the workspace
 //! required.
 
-use super::kind::{Kind, SLACK, kind, slim_bytes};
+use super::kernel::{ALIGN, Kind, SLACK};
+use super::kind::{kind, slim_bytes};
 use super::{Elem, Shape};
 use crate::isa::Isa;
 
-/// Alignment of everything in the workspace.
-pub(super) const ALIGN: usize = 64;
 /// With `Kind::pack_first_bytes`: number of columns of B below which packing first does not pay off.
 const PACK_FIRST_COLUMNS: usize = 256;
 /// With `Kind::pack_first_bytes`: the length of k per pass over an f32 C; a multiple of every `Kind::kc`.

@@ -1,9 +1,10 @@
 //! The kernel in plain Rust, and its packing: f32 panels `[k][width]`. The AVX2 kernel has the same panels.
 #![allow(unsafe_code)]
 
-use super::Elem;
-use super::kind::{PackRange, Panels, Source};
 use half::bf16;
+
+use super::Elem;
+use super::kernel::{PackRange, Panels, Source};
 
 pub(super) const MR: usize = 4;
 pub(super) const NR: usize = 8;

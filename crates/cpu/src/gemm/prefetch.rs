@@ -3,8 +3,9 @@
 //! A burst of prefetches fills the queues between the caches and stalls the arithmetic's own loads. Prefetches are
 //! therefore spread: a micro-kernel prefetches a few lines of B per unit of k, and each tile of C its share of A.
 
-use super::kind::{Kind, Lines, Source};
 use std::ops::Range;
+
+use super::kernel::{Kind, Lines, Source};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;

@@ -3,15 +3,15 @@
 //! kernel, step for step.
 #![allow(unsafe_code)]
 
-use super::drive::source_b;
-use super::few512::write;
-use super::kind::{PackRange, Source};
-use super::pack512::{PAIR, first, transpose_panel};
-use super::plan::ALIGN;
-use super::{Gemm, Layout};
-use crate::threads::Threads;
 use std::arch::x86_64::*;
 use std::ops::Range;
+
+use super::few512::write;
+use super::kernel::{ALIGN, PackRange, Source};
+use super::operands::source_b;
+use super::pack512::{PAIR, first, transpose_panel};
+use super::{Gemm, Layout};
+use crate::threads::Threads;
 
 /// Largest number of columns.
 pub(super) const COLUMNS: usize = 48;
@@ -32,7 +32,7 @@ pub(super) unsafe fn slim(threads: &Threads, g: &Gemm, workspace: *mut u8) {
     unsafe { pack(&source_b(&g.b, g.b_layout, g.k, g.n), g.b_layout, panels, packed.cast()) };
     let high = if panels == 3 { 8 } else { 12 };
     let part = g.m.div_ceil(8 * threads.count()).next_multiple_of(high);
-    let shared = super::drive::SyncOperands((*g, packed.cast_const()));
+    let shared = super::operands::SyncOperands((*g, packed.cast_const()));
     let m = g.m;
     threads.run(m.div_ceil(part), &|task, _| {
         let (g, packed) = shared.get();

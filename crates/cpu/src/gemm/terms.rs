@@ -3,12 +3,13 @@
 //! term is added, so the bits are those of consecutive products.
 #![allow(unsafe_code)]
 
-use super::kind::{Kind, Lines, PackRange, Panels, SLACK, Source, kind};
-use super::plan::{ALIGN, round_up, workspace_of};
-use super::{Elem, Gemm, Layout, Mat, Shape, drive};
-use crate::isa::Isa;
-use crate::threads::Threads;
 use std::ops::Range;
+
+use super::kernel::{ALIGN, Kind, Lines, PackRange, Panels, SLACK, Source};
+use super::kind::kind;
+use super::plan::{round_up, workspace_of};
+use super::{Elem, Layout, Mat, Shape};
+use crate::isa::Isa;
 
 /// Largest number of terms in a product.
 pub const TERMS: usize = 3;
@@ -34,8 +35,8 @@ pub struct Term {
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub list: &'a [Term],
-    memory: *mut u8,
-    each: usize,
+    pub(super) memory: *mut u8,
+    pub(super) each: usize,
 }
 
 impl Terms<'_> {
@@ -49,7 +50,7 @@ impl Terms<'_> {
 }
 
 /// Bytes per thread: panels of A of every term for all rows of a task, and one panel of B.
-fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item = usize>) -> usize {
+pub(super) fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item = usize>) -> usize {
     let packed = |width: usize, k: usize| round_up(width * round_up(k, kind.unit) * kind.size + SLACK, ALIGN);
     let (mut all, mut most) = (0, 0);
     for k in sums {
@@ -59,7 +60,7 @@ fn bytes_of_thread(kind: &Kind, rows: usize, sums: impl Iterator<Item = usize>) 
     all + most
 }
 
-/// Bytes of workspace that [`gemm_and_terms`] needs for terms with these sum lengths; `None` if such a product is not
+/// Bytes of workspace that [`gemm_and_terms`](super::gemm_and_terms) needs for terms with these sum lengths; `None` if such a product is not
 /// supported.
 pub fn bytes_with_terms(isa: Isa, threads: usize, shape: &Shape, c: Elem, sums: &[usize]) -> Option<usize> {
     let kind = kind(isa, shape.a, shape.b);
@@ -71,35 +72,6 @@ pub fn bytes_with_terms(isa: Isa, threads: usize, shape: &Shape, c: Elem, sums: 
         let each = bytes_of_thread(kind, kind.block.0, sums.iter().copied());
         round_up(workspace_of(kind, threads, shape, c), ALIGN) + ALIGN + threads * each
     })
-}
-
-/// Computes `g` and adds the terms; returns false, having done nothing, if a term does not begin and end at a tile of
-/// C.
-///
-/// # Safety
-/// See [`super::gemm`], including the terms' operands; `workspace` has [`bytes_with_terms`].
-pub unsafe fn gemm_and_terms(
-    threads: &Threads,
-    isa: Isa,
-    g: &Gemm,
-    terms: &[Term],
-    workspace: *mut u8,
-) -> bool {
-    let kind = kind(isa, g.a.elem, g.b.elem);
-    let whole = |term: &Term| {
-        let end = term.col + term.n;
-        term.col.is_multiple_of(kind.nr) && (end.is_multiple_of(kind.nr) || end == g.n) && end <= g.n
-    };
-    if !terms.iter().all(whole) {
-        return false;
-    }
-    let own = workspace_of(kind, threads.count(), &g.shape(), g.c.elem);
-    let memory = workspace.wrapping_add(own);
-    let memory = memory.wrapping_add(memory.align_offset(ALIGN));
-    let each = bytes_of_thread(kind, kind.block.0, terms.iter().map(|term| term.k));
-    // SAFETY: passed on.
-    unsafe { drive::gemm_of(threads, kind, g, Terms { list: terms, memory, each }, workspace) };
-    true
 }
 
 /// A task's part of the terms, with A packed.

@@ -1,11 +1,13 @@
 //! Compares products with f64, and checks the order of addition: the same bits for every partition of a product.
-use super::*;
-use crate::isa::Isa;
-use crate::threads::Threads;
+
 use fathom_tensor::SUM_CHUNK;
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::ggml::octets::interleave;
 use half::bf16;
+
+use super::*;
+use crate::isa::Isa;
+use crate::threads::Threads;
 
 /// Every level that this machine supports.
 fn levels() -> impl Iterator<Item = Isa> {
@@ -377,7 +379,7 @@ fn zero_products_and_negative_zero_keep_their_bits() {
 /// The tile kernel spelled out: `tdpbf16ps` on the panels of the AMX kind, so that their layout and packing B first are
 /// tested without the unit. Sums of a tile step are computed in f64, a difference within the tolerance.
 #[cfg(target_arch = "x86_64")]
-unsafe fn tile_product(steps: usize, panels: kind::Panels, c: *mut f32, _rows: usize, fresh: bool) {
+unsafe fn tile_product(steps: usize, panels: kernel::Panels, c: *mut f32, _rows: usize, fresh: bool) {
     // SAFETY: panels of `steps` pairs of tiles and a 32 x 32 block of C.
     let (a, b, c) = unsafe {
         (
@@ -405,11 +407,11 @@ fn tile_panels_have_the_layout_of_the_unit() {
     if Isa::detect() < Isa::Avx512 {
         return;
     }
-    let spelled = |block, keep| -> &'static kind::Kind {
-        Box::leak(Box::new(kind::Kind {
+    let spelled = |block, keep| -> &'static kernel::Kind {
+        Box::leak(Box::new(kernel::Kind {
             micro: tile_product,
-            enter: kind::nothing,
-            leave: kind::nothing,
+            enter: kernel::nothing,
+            leave: kernel::nothing,
             store: avx512::store,
             pack_first_bytes: 512 << 10,
             block,

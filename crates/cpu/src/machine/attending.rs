@@ -3,8 +3,8 @@
 
 use fathom_tensor::{Attention, AttentionBackward, Tensor};
 
-use super::operands::{self, elem, f32s, f32s_mut};
-use super::{Cpu, expect};
+use super::cpu::Cpu;
+use super::operands::{self, elem, expect, f32s, f32s_mut};
 use crate::attention;
 
 /// Attention; see [`fathom_tensor::Machine::attention`].

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use fathom_tensor::choice::{self, Choose, LeaveOut};
 use half::bf16;
 
-use super::operands::{self, mat, mat_mut};
-use super::{Cpu, expect};
+use super::cpu::Cpu;
+use super::operands::{self, expect, mat, mat_mut};
 use crate::mat::Elem;
 
 pub fn choose(cpu: &Cpu, op: &Choose<'_>) {

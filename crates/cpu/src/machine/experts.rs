@@ -6,11 +6,10 @@ use fathom_tensor::{
     Route, RouteBackward, RouterLosses, Tensor,
 };
 
-use super::operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, runs, scalar, scratch, start_mut};
-use super::{Cpu, expect};
+use super::cpu::Cpu;
+use super::operands::{elem, expect, f32s, f32s_mut, i32s, mat, mat_mut, runs, scalar, scratch, start_mut};
 use crate::denormals::AsZeros;
-use crate::elementwise;
-use crate::{grouped, packed};
+use crate::{elementwise, grouped, packed};
 
 /// Scratch bytes of a grouped product.
 pub fn workspace(isa: crate::isa::Isa, threads: usize, op: &fathom_tensor::OpDesc) -> usize {

@@ -3,8 +3,8 @@
 
 use fathom_tensor::{CLOSEST, CrossEntropy, DType, Divergence, RowDistance, TeacherLogits, Tensor};
 
-use super::operands::{f32s, f32s_mut, i32s, mat, mat_mut};
-use super::{Cpu, expect};
+use super::cpu::Cpu;
+use super::operands::{expect, f32s, f32s_mut, i32s, mat, mat_mut};
 use crate::elementwise::{self, Side};
 use crate::mat::{Elem, MatMut};
 

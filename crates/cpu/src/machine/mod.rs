@@ -7,6 +7,7 @@
 
 mod attending;
 mod choose;
+mod cpu;
 mod experts;
 mod fill;
 mod losses;
@@ -22,15 +23,20 @@ mod spill;
 use std::sync::Arc;
 
 use fathom_tensor::choice::{Choose, LeaveOut};
-use fathom_tensor::moments;
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
     BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
     Pack, PackPages, PackedMatMul, Packing, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route,
-    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack,
+    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack, moments,
 };
+
+pub use cpu::Cpu;
+use operands::{elem, expect, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
+pub use panels::PackedPanels;
+pub use sheet::profile;
+use sheet::workspace;
 
 use crate::arena::Mapping;
 use crate::denormals::AsZeros;
@@ -39,17 +45,6 @@ use crate::isa::Isa;
 use crate::mat::{Elem, Mat};
 use crate::threads::Threads;
 use crate::{attention, gemm, packed};
-use operands::{elem, f32s, f32s_mut, i32s, mat, mat_mut, scalar, set_scalar, words};
-pub use panels::PackedPanels;
-pub use sheet::profile;
-use sheet::workspace;
-
-/// Processor cores with one thread pool.
-pub struct Cpu {
-    profile: Profile,
-    threads: Threads,
-    isa: Isa,
-}
 
 impl Cpu {
     /// Uses `threads` threads (0 for all cores) and the best instruction set up to `mask`.
@@ -91,13 +86,6 @@ impl Cpu {
         // SAFETY: see the module; the packing was checked against the bytes.
         unsafe { packed::embed(self.place(), &call) }
     }
-}
-
-/// # Panics
-/// If a tensor is not `shape`.
-#[track_caller]
-fn expect(op: &str, what: &str, tensor: &Tensor, shape: [usize; 2]) {
-    assert!(tensor.shape() == shape, "{op}: {what} is {tensor:?}, expected {shape:?}");
 }
 
 impl Machine for Cpu {

@@ -4,14 +4,13 @@
 
 use fathom_tensor::{MatMul, NarrowMatMul, NarrowOperand, OpDesc, Pack, RoundWeights, Tensor, Unpack};
 
-use super::operands::{self, elem, f32s, mat, mat_mut, scalar, scratch, set_scalar, start};
-use super::{Cpu, expect};
-use crate::blocks;
+use super::cpu::Cpu;
+use super::operands::{self, elem, expect, f32s, mat, mat_mut, scalar, scratch, set_scalar, start};
 use crate::denormals::AsZeros;
 use crate::elementwise::{self, Round, Scale};
-use crate::gemm;
 use crate::isa::Isa;
 use crate::mat::{Mat, MatMut};
+use crate::{blocks, gemm};
 
 /// Alignment of the parts of scratch.
 const ALIGN: usize = 4096;

@@ -7,7 +7,6 @@ use fathom_tensor::{
     Tensor,
 };
 
-use super::expect;
 use crate::mat::{Elem, Mat, MatMut};
 use crate::{attention, blocks, elementwise, packed};
 
@@ -312,4 +311,11 @@ pub fn check_pages(op: &Attention<'_>) {
     if let Some(page) = pages.iter().find(|page| usize::try_from(**page).map_or(true, |page| page >= held)) {
         panic!("attention: page {page} of {held}");
     }
+}
+
+/// # Panics
+/// If a tensor is not `shape`.
+#[track_caller]
+pub(super) fn expect(op: &str, what: &str, tensor: &Tensor, shape: [usize; 2]) {
+    assert!(tensor.shape() == shape, "{op}: {what} is {tensor:?}, expected {shape:?}");
 }

@@ -3,8 +3,9 @@
 
 use fathom_tensor::{Category, DType, Device, Tensor};
 
+use super::cpu::Cpu;
+use super::gemm;
 use super::operands::{elem, mat, mat_mut, scratch};
-use super::{Cpu, gemm};
 
 /// A weight `[n, k]` in panels, for products `A W^T` with an A of the same element type.
 pub struct PackedPanels {

@@ -3,7 +3,7 @@
 
 use fathom_tensor::{MatMul, Tensor, Term};
 
-use super::Cpu;
+use super::cpu::Cpu;
 use super::operands::{mat, mat_mut, scratch};
 use crate::gemm;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fathom_tensor::spill::{Codec, Options, Spill, Stats, Tag};
 use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
 
-use super::{Cpu, profile};
+use super::cpu::Cpu;
+use super::profile;
 use crate::isa::Isa;
 
 fn step(machine: Arc<dyn Machine>, options: &Options) -> (Usage, Stats, Vec<f32>) {

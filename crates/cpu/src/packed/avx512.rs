@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod sixteen;
+mod sums;
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -11,8 +12,10 @@ use super::avx2::octets::octet_vnni;
 use super::avx2::stored;
 use super::format::{Columns, Format, GROUP, OCTET};
 use super::panel::{Panel, STEPS, Tile};
-use super::rows::{GroupSums, Rows};
+use super::rows::Rows;
 pub(super) use sixteen::{Ahead, doubled, fill, pair, some};
+use sums::added;
+pub(super) use sums::joined;
 
 /// True if the processor supports these products at this level.
 pub(super) fn has(isa: crate::isa::Isa) -> bool {
@@ -24,37 +27,6 @@ pub(super) fn has(isa: crate::isa::Isa) -> bool {
 /// so do blocks of six bits.
 pub(super) const fn pairs<F: Format>(rows: usize) -> bool {
     rows > 1 && !matches!(F::LIES, super::format::Lies::Within(fathom_tensor::ggml::Kind::Q6K))
-}
-
-/// Adds a group's contribution to sixteen columns of a row, from its integer sums.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn added<F: Format>(
-    sum: __m512,
-    [first, second]: [__m512i; 2],
-    held: ([__m512; 2], __m512),
-    part: &GroupSums,
-) -> __m512 {
-    joined::<F>(sum, [_mm512_cvtepi32_ps(first), _mm512_cvtepi32_ps(second)], held, part)
-}
-
-/// The same from f32 sums: factors of a group's halves, or the first for all of it, and offsets if the type has them.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn joined<F: Format>(
-    sum: __m512,
-    [first, second]: [__m512; 2],
-    (factors, offsets): ([__m512; 2], __m512),
-    part: &GroupSums,
-) -> __m512 {
-    let mut term = _mm512_mul_ps(factors[0], first);
-    if F::FACTORS == 2 {
-        term = _mm512_add_ps(term, _mm512_mul_ps(factors[1], second));
-    }
-    if F::OFFSET {
-        term = _mm512_sub_ps(term, _mm512_mul_ps(offsets, _mm512_set1_ps(part.total)));
-    }
-    _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(part.scale), term))
 }
 
 /// Adds to `$sum` the products of `$w` and pair `$at` of a row at `$x`. Written as an instruction: the compiler makes

@@ -11,9 +11,10 @@ use std::ffi::c_int;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::Element;
-use super::lt::{Candidate, CublasLt, Desc, Matrix, at, data_type, name, operation, pointer};
+use super::group_shape::{GroupedPlans, Groups};
+use super::handles::{Candidate, Desc, Matrix, at, data_type, name, operation, pointer};
+use super::lt::CublasLt;
 use super::preference::Preference;
-use super::recent::Recent;
 use crate::calls::blas::{
     self as sys, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasStatus_t as Status, cudaDataType,
 };
@@ -29,23 +30,6 @@ const LEAST: usize = 130_700;
 const ON_DEVICE: i32 = 1;
 /// Alignment in bytes of the addresses of all matrices.
 const ALIGN: u32 = 16;
-
-/// Products of one kind, one per group, as cuBLASLt sees them: `D = op(first) op(second)`, all column-major.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Groups {
-    /// Number of groups.
-    pub count: u32,
-    /// Type of both operands.
-    pub input: Element,
-    /// Type of the result.
-    pub output: Element,
-    /// Transposes the first operand's bytes.
-    pub first_trans: bool,
-    /// Transposes the second operand's bytes.
-    pub second_trans: bool,
-    /// Approximate rows and columns of a result and summed size, as hints.
-    pub likely: [u64; 3],
-}
 
 /// Addresses of the tables of a grouped product in device memory; one entry per group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,9 +69,6 @@ pub unsafe trait GroupedProducts: Send + Sync {
     /// run.
     unsafe fn product(&self, groups: &Groups, operands: &GroupOperands, stream: Stream) -> Result<()>;
 }
-
-/// Plans by groups; `None` for those that the library refuses.
-pub(super) type GroupedPlans = Recent<Groups, Option<Candidate>>;
 
 /// Checks whether the opened library is used for grouped products on a chip of this capability.
 ///

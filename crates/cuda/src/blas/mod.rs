@@ -7,14 +7,17 @@
 
 mod fastest;
 mod fp8;
+mod group_shape;
 mod groups;
+mod handles;
 mod lt;
 mod preference;
 mod recent;
 mod shape;
 
 pub use fp8::{Scales, fp8_units};
-pub use groups::{GroupOperands, GroupedProducts, Groups, why_no_groups};
+pub use group_shape::Groups;
+pub use groups::{GroupOperands, GroupedProducts, why_no_groups};
 pub use lt::CublasLt;
 pub use shape::{Element, Layout, Shape};
 

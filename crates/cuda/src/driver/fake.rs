@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::{Backing, Driver, Event, Facts, Function, Graph, Module, Rows, Stream, Way};
 use crate::kernels::{Grid, Launch};
 use crate::{Error, Result};
+use kernels::{copy, pointer};
 
 const CHUNK: u64 = 64 << 10;
 
@@ -86,10 +87,6 @@ pub struct Fake {
     /// Most host bytes that can be pinned at once.
     pinnable: usize,
     state: Mutex<State>,
-}
-
-fn pointer(address: u64) -> *mut u8 {
-    std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
 /// Untouched memory costs nothing, so devices may be large; a larger alignment than the allocator's own would force it
@@ -264,11 +261,6 @@ impl State {
             at = part + len;
         }
     }
-}
-
-fn copy(from: u64, to: u64, bytes: usize) {
-    // SAFETY: the device's side was checked; the host's is the caller's promise.
-    unsafe { std::ptr::copy(pointer(from), pointer(to), bytes) }
 }
 
 // SAFETY: see the methods; tests only.

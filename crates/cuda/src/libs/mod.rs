@@ -4,6 +4,7 @@
 //! names. [`probe`] must therefore precede every other call.
 
 mod find;
+mod library;
 mod open;
 
 use std::path::PathBuf;
@@ -15,80 +16,8 @@ pub(crate) use open::symbol;
 
 use crate::driver::Real;
 use crate::{Error, Result};
-
-/// A library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Library {
-    /// Installed with the device's kernel module.
-    Driver,
-    /// Compiles kernels.
-    Nvrtc,
-    /// Matrix products.
-    CublasLt,
-    /// Attention. Without it the machine's own kernels are used, which are slow.
-    Cudnn,
-    /// Communication between devices.
-    Nccl,
-}
-
-impl Library {
-    /// All libraries, in the order in which they are opened.
-    pub const ALL: [Library; 5] =
-        [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl];
-
-    /// Name in tables and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Library::Driver => "driver",
-            Library::Nvrtc => "NVRTC",
-            Library::CublasLt => "cuBLASLt",
-            Library::Cudnn => "cuDNN",
-            Library::Nccl => "NCCL",
-        }
-    }
-
-    /// File name; further version numbers may follow.
-    pub fn file(self) -> &'static str {
-        match self {
-            Library::Driver => "libcuda.so.1",
-            Library::Nvrtc => "libnvrtc.so.13",
-            Library::CublasLt => "libcublasLt.so.13",
-            Library::Cudnn => "libcudnn.so.9",
-            Library::Nccl => "libnccl.so.2",
-        }
-    }
-
-    /// True if the machine requires the library.
-    pub fn is_needed(self) -> bool {
-        matches!(self, Library::Driver | Library::Nvrtc | Library::CublasLt)
-    }
-
-    /// How to install it.
-    pub fn remedy(self) -> &'static str {
-        match self {
-            Library::Driver => {
-                "install NVIDIA's driver 580 or later on the host (a container takes the host's)"
-            }
-            Library::Nvrtc => "pip install 'nvidia-cuda-nvrtc==13.*'",
-            Library::CublasLt => "pip install 'nvidia-cublas==13.*'",
-            Library::Cudnn => "pip install 'nvidia-cudnn-cu13>=9.11,<10'",
-            Library::Nccl => "pip install nvidia-nccl-cu13",
-        }
-    }
-
-    /// Lowest supported and first unsupported version, as (major, minor).
-    fn range(self) -> [(u32, u32); 2] {
-        match self {
-            // The driver's version is a CUDA version.
-            Library::Driver => [(13, 0), (u32::MAX, 0)],
-            Library::Nvrtc | Library::CublasLt => [(13, 0), (14, 0)],
-            Library::Cudnn => [(9, 11), (10, 0)],
-            // From this version on communicators are aborted in groups.
-            Library::Nccl => [(2, 22), (3, 0)],
-        }
-    }
-}
+pub use library::Library;
+pub(crate) use library::Version;
 
 /// Search result for one library.
 #[derive(Clone, Debug, Serialize)]
@@ -194,9 +123,6 @@ fn absent(error: Error) -> Error {
 fn missing(search: &Search, library: Library) -> Error {
     Error::Missing { library: library.name(), file: library.file(), looked: search.said() }
 }
-
-/// Major, minor and patch version.
-pub(crate) type Version = (u32, u32, u32);
 
 fn said((major, minor, patch): Version) -> String {
     format!("{major}.{minor}.{patch}")

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW, Symbol};
 
 use super::find::in_folder;
-use super::{Library, Version};
+use super::library::{Library, Version};
 use crate::{Error, Result};
 
 /// A library that stays open.

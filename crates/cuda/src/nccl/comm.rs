@@ -7,29 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::sys::{BYTES, Config, IN_PROGRESS, Nccl, RawComm, SUCCESS, SUM};
+use super::sys::{BYTES, Config, IN_PROGRESS, Nccl, RawComm, SUCCESS, SUM, UniqueId};
 use super::table::Handle;
 use crate::driver::{Driver, Stream};
 use crate::{Error, Result};
 
 /// Interval between polls of a pending call.
 const NAP: Duration = Duration::from_micros(50);
-
-/// Identifies a communicator to all that join it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct UniqueId(pub [u8; UniqueId::BYTES]);
-
-impl UniqueId {
-    /// `NCCL_UNIQUE_ID_BYTES`.
-    pub const BYTES: usize = 128;
-}
-
-impl Default for UniqueId {
-    fn default() -> UniqueId {
-        UniqueId([0; UniqueId::BYTES])
-    }
-}
 
 /// Element types for NCCL's sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,7 @@ use fathom_tensor::{Device, LoanedTensor, Share, Tensor};
 
 use super::control::Topic;
 use super::line::{Line, Point};
-use super::watch::{WatchState, Watcher};
-use super::world::Connect;
+use super::watch::{Connect, WatchState, Watcher};
 use crate::Result;
 use crate::driver::Rows;
 use crate::memory::Streams;

@@ -26,10 +26,12 @@ mod sys;
 mod table;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod watch;
 mod world;
 
-pub use comm::{Communicator, Kind, UniqueId};
+pub use comm::{Communicator, Kind};
 pub use control::RecvFailure;
 pub use sys::Nccl;
+pub use sys::UniqueId;
 pub use world::World;

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-use super::comm::UniqueId;
 use super::table::Table;
 use crate::{Error, Result};
 
@@ -151,5 +150,21 @@ impl Nccl {
             unsafe { [(self.call.error_string)(status), (self.call.last_error)(comm)] }.map(text);
         let gap = if more.is_empty() { "" } else { ": " };
         Err(Error::Nccl { call, message: format!("{name} ({status}){gap}{more}") })
+    }
+}
+
+/// Identifies a communicator to all that join it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct UniqueId(pub [u8; UniqueId::BYTES]);
+
+impl UniqueId {
+    /// `NCCL_UNIQUE_ID_BYTES`.
+    pub const BYTES: usize = 128;
+}
+
+impl Default for UniqueId {
+    fn default() -> UniqueId {
+        UniqueId([0; UniqueId::BYTES])
     }
 }

@@ -4,12 +4,9 @@
 
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-use super::sys::{IN_PROGRESS, Nccl, SUCCESS};
-use crate::driver::Driver;
+use std::time::Instant;
 
 /// A communicator known to NCCL.
 pub(super) struct Handle {
@@ -33,11 +30,11 @@ impl Handle {
 /// All communicators of the process.
 #[derive(Default)]
 pub(super) struct Table {
-    live: Mutex<Vec<Arc<Handle>>>,
+    pub(crate) live: Mutex<Vec<Arc<Handle>>>,
     /// Start of the current turn.
-    since: Mutex<Option<Instant>>,
+    pub(crate) since: Mutex<Option<Instant>>,
     /// Number of threads waiting for their turn to abort everything; polling threads yield their turn to them.
-    aborting: AtomicUsize,
+    pub(crate) aborting: AtomicUsize,
 }
 
 /// The right to call NCCL, with the live communicators.
@@ -46,12 +43,12 @@ pub(super) struct Turn<'a> {
     since: &'a Mutex<Option<Instant>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> Turn<'a> {
-    fn new(live: MutexGuard<'a, Vec<Arc<Handle>>>, since: &'a Mutex<Option<Instant>>) -> Turn<'a> {
+    pub(crate) fn new(live: MutexGuard<'a, Vec<Arc<Handle>>>, since: &'a Mutex<Option<Instant>>) -> Turn<'a> {
         *lock(since) = Some(Instant::now());
         Turn { live, since }
     }
@@ -73,60 +70,5 @@ impl Deref for Turn<'_> {
 impl DerefMut for Turn<'_> {
     fn deref_mut(&mut self) -> &mut Vec<Arc<Handle>> {
         &mut self.live
-    }
-}
-
-impl Nccl {
-    /// Waits until no other thread calls NCCL. A turn lasts until NCCL has accepted the call: no other may be made
-    /// before that (`ncclCommGetAsyncError`).
-    pub(super) fn turn(&self) -> Turn<'_> {
-        Turn::new(lock(&self.table.live), &self.table.since)
-    }
-
-    /// True if a thread waits to abort everything.
-    pub(super) fn is_aborting(&self) -> bool {
-        self.table.aborting.load(Ordering::SeqCst) > 0
-    }
-
-    /// Aborts all communicators of the process and their work on the device, in one group: on its own, each might wait
-    /// for kernels of the others when it frees memory (NVIDIA/nccl issue 1013; groups of aborts from 2.22 on). No other
-    /// thread is in a call meanwhile, as "Fault Tolerance" of NCCL's guide requires. Later calls on the communicators
-    /// fail.
-    pub(super) fn abort(&self, driver: &dyn Driver) {
-        self.table.aborting.fetch_add(1, Ordering::SeqCst);
-        let mut turn = self.turn();
-        let mut live = std::mem::take(&mut *turn);
-        // NCCL's call waits for a communicator's background work, which may wait for kernels of those before it.
-        live.sort_by_key(|handle| !handle.sound.load(Ordering::SeqCst));
-        // SAFETY: communicators that live, and are not used after this. The results are irrelevant.
-        let _ = driver.enter().map(|()| unsafe {
-            (self.call.group_start)();
-            for handle in live.iter().filter(|handle| !handle.ended.swap(true, Ordering::SeqCst)) {
-                (self.call.abort)(handle.raw());
-            }
-            (self.call.group_end)()
-        });
-        self.table.aborting.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// An asynchronous failure, if there was one; a call that has not returned within `patience` counts as one.
-    pub fn failure(&self, patience: Duration) -> Option<String> {
-        let Ok(live) = self.table.live.try_lock() else {
-            // The thread making a call sees its failure itself.
-            let seconds = (*lock(&self.table.since))?.elapsed();
-            return (seconds > patience)
-                .then(|| format!("a call of NCCL has not come back for {:.0} s", seconds.as_secs_f64()));
-        };
-        let turn = Turn::new(live, &self.table.since);
-        turn.iter().filter(|handle| handle.sound.load(Ordering::SeqCst)).find_map(|handle| {
-            let (raw, mut now) = (handle.raw(), SUCCESS);
-            // SAFETY: a communicator that lives; NCCL writes a number.
-            let asked = unsafe { (self.call.async_error)(raw, &mut now) };
-            let status = if asked == SUCCESS { now } else { asked };
-            if status == IN_PROGRESS {
-                return None;
-            }
-            self.check("ncclCommGetAsyncError", status, raw).err().map(|error| error.to_string())
-        })
     }
 }

@@ -10,8 +10,8 @@ use fathom_tensor::mesh::{Axis, Grid, LinkError, Mesh, conformance};
 use fathom_tensor::{Category, DType, Device, gpu};
 
 use super::line::{Carrier, PIECE_BYTES};
-use super::watch::WatchState;
-use super::world::{Connect, crowded, ctas, rounds};
+use super::watch::{Connect, WatchState};
+use super::world::{crowded, ctas, rounds};
 use super::*;
 use crate::driver::fake::Fake;
 use crate::driver::{Rows, Stream};

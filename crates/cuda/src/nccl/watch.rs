@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use fathom_tensor::mesh::LinkError;
 
 use super::control::{Control, RecvFailure, Topic};
-use super::line::Point;
-use super::world::Connect;
+use super::line::{Carrier, Point};
 use crate::driver::Driver;
 
 /// Interval between checks of the thread.
@@ -323,4 +322,16 @@ impl Drop for Watcher {
             let _ = thread.join();
         }
     }
+}
+
+/// Creates and ends carriers of messages.
+pub(super) trait Connect: Send + Sync {
+    /// Connects one direction between this rank and another; both ranks connect both directions in the same order.
+    fn connect(&self, shared: &WatchState, other: usize, sends: bool) -> crate::Result<Arc<dyn Carrier>>;
+    /// An asynchronous failure; a call that has not returned within `patience` counts as one.
+    fn failure(&self, patience: Duration) -> Option<String>;
+    /// Closes everything in order, with nothing in flight; all ranks call this at the same time.
+    fn close(&self) -> crate::Result<()>;
+    /// Aborts all work in flight at once; nothing is transferred afterwards.
+    fn abort(&self);
 }

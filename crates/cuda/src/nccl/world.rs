@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use fathom_tensor::mesh::{Link, LinkError};
 
-use super::comm::{Communicator, UniqueId};
+use super::comm::Communicator;
 use super::control::{self, Topic};
 use super::line::{Carrier, Line, Pair};
 use super::link::{End, Lines, Ranks};
-use super::sys::Nccl;
-use super::watch::{WatchState, Watcher};
+use super::sys::{Nccl, UniqueId};
+use super::watch::{Connect, WatchState, Watcher};
 use crate::driver::Driver;
 use crate::memory::Streams;
 use crate::{Cuda, Error, Result};
@@ -35,18 +35,6 @@ const STARTING: &str = "the start of the link";
 pub struct World {
     shared: Arc<WatchState>,
     ranks: usize,
-}
-
-/// Creates and ends carriers of messages.
-pub(super) trait Connect: Send + Sync {
-    /// Connects one direction between this rank and another; both ranks connect both directions in the same order.
-    fn connect(&self, shared: &WatchState, other: usize, sends: bool) -> Result<Arc<dyn Carrier>>;
-    /// An asynchronous failure; a call that has not returned within `patience` counts as one.
-    fn failure(&self, patience: Duration) -> Option<String>;
-    /// Closes everything in order, with nothing in flight; all ranks call this at the same time.
-    fn close(&self) -> Result<()>;
-    /// Aborts all work in flight at once; nothing is transferred afterwards.
-    fn abort(&self);
 }
 
 /// Connects by NCCL.

@@ -4,30 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::calls::dnn::{
-    self as sys, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type, cudnnHandle_t,
-};
-
+use super::call::Call;
 use super::case::Case;
 use super::desc::{Draft, check};
 use super::plan::{Plan, Target};
 use crate::Result;
+use crate::calls::dnn::{
+    self as sys, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type, cudnnHandle_t,
+};
 use crate::driver::Stream;
-
-/// Arguments of an attention call in addition to its case.
-#[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
-    /// Address of every tensor in memory, by number.
-    pub tensors: &'a [(i64, u64)],
-    /// Address of the engine's scratch.
-    pub workspace: u64,
-    /// Bytes of the scratch.
-    pub workspace_bytes: u64,
-    /// Scale of the scores.
-    pub scale: f32,
-    /// Reach of [`Case::window`]; unused if the case has none.
-    pub window: usize,
-}
 
 /// A library that computes attention on a stream.
 ///

@@ -1,6 +1,7 @@
 //! Attention by cuDNN: graphs of operations that it runs as one kernel, built here and cached by shape.
 
 mod attention;
+mod call;
 mod case;
 mod desc;
 mod dnn;
@@ -8,6 +9,7 @@ mod graph;
 mod plan;
 
 pub use crate::blas::Element;
+pub use call::Call;
 pub use case::{Case, Strides, uid};
-pub use dnn::{Attend, Call, Cudnn};
+pub use dnn::{Attend, Cudnn};
 pub use plan::{Plan, Target};

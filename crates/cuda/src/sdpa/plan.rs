@@ -5,14 +5,13 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use super::call::Call;
+use super::desc::{Desc, Draft, check};
+use super::graph::{Graph, Scalar};
 use crate::calls::dnn::{
     self as sys, cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Type,
     cudnnBackendHeurMode_t as Heuristics, cudnnHandle_t,
 };
-
-use super::desc::{Desc, Draft, check};
-use super::dnn::Call;
-use super::graph::{Graph, Scalar};
 use crate::{Error, Result};
 
 /// Device that plans are made for.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::area;
 use super::part::StreamPart;
 
 /// Pairs that attend in a causal document of `tokens`, within a window if given.
@@ -45,6 +46,33 @@ fn rectangle(queries: &Range<usize>, keys: &Range<usize>, window: Option<usize>)
     let seen = |q0: usize, q1: usize| (below(q1, k1) + below(q0, k0)) - (below(q0, k1) + below(q1, k0));
     let far = window.map_or(0, |window| seen(q0.saturating_sub(window), q1.saturating_sub(window)));
     seen(q0, q1) - far
+}
+
+/// Parameters of the distribution.
+#[derive(Clone, Copy, Debug)]
+pub struct LayoutSizes<'a> {
+    /// Number of tokens of the stream, a multiple of `cp`.
+    pub tokens: usize,
+    /// Number of ranks.
+    pub cp: usize,
+    /// Maximum tokens of a chunk. Chunks have half of a rank's tokens if that is less, and are halved if that improves
+    /// the balance. If a rank's tokens are not a multiple, the last chunks of the stream, one per rank, have the rest.
+    pub chunk: usize,
+    /// The window of each layer, or of each kind of layer: the sum of their areas is balanced. An empty list means one
+    /// kind without a window.
+    pub windows: &'a [Option<usize>],
+    /// Keeps documents on few ranks to reduce transfers, if set: the work of a token apart from attention, in pairs.
+    /// Without it, all ranks have some of every document.
+    pub dynamic: Option<u64>,
+}
+
+/// Pairs of some queries of the document that begins at `start`, over all windows.
+pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<usize>]) -> u64 {
+    let window = |window: &Option<usize>| area::of_queries(queries.clone(), start, *window);
+    match windows {
+        [] => window(&None),
+        windows => windows.iter().map(window).sum(),
+    }
 }
 
 #[cfg(test)]

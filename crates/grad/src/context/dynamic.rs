@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::layout::{LayoutSizes, area_of};
+use super::area::{LayoutSizes, area_of};
 
 /// Accepted relative excess of work over the mean, for the sake of fewer transfers.
 const TOLERATED: f64 = 0.02;

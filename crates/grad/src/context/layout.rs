@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
+use super::area::{LayoutSizes, area_of};
 use super::part::StreamPart;
 use super::{area, dynamic};
 use crate::batch::DocumentRun;
@@ -20,24 +21,6 @@ const EXCHANGES: usize = 16;
 const TOO_MUCH: f64 = 0.008;
 /// ...and have at least this many tokens afterwards: a block of the kernels.
 pub(super) const SMALLEST: usize = 128;
-
-/// Parameters of the distribution.
-#[derive(Clone, Copy, Debug)]
-pub struct LayoutSizes<'a> {
-    /// Number of tokens of the stream, a multiple of `cp`.
-    pub tokens: usize,
-    /// Number of ranks.
-    pub cp: usize,
-    /// Maximum tokens of a chunk. Chunks have half of a rank's tokens if that is less, and are halved if that improves
-    /// the balance. If a rank's tokens are not a multiple, the last chunks of the stream, one per rank, have the rest.
-    pub chunk: usize,
-    /// The window of each layer, or of each kind of layer: the sum of their areas is balanced. An empty list means one
-    /// kind without a window.
-    pub windows: &'a [Option<usize>],
-    /// Keeps documents on few ranks to reduce transfers, if set: the work of a token apart from attention, in pairs.
-    /// Without it, all ranks have some of every document.
-    pub dynamic: Option<u64>,
-}
 
 /// The tokens of each rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,15 +167,6 @@ impl ContextLayout {
 
 fn whole(tokens: usize) -> Vec<Range<usize>> {
     if tokens == 0 { Vec::new() } else { std::iter::once(0..tokens).collect() }
-}
-
-/// Pairs of some queries of the document that begins at `start`, over all windows.
-pub(super) fn area_of(queries: &Range<usize>, start: usize, windows: &[Option<usize>]) -> u64 {
-    let window = |window: &Option<usize>| area::of_queries(queries.clone(), start, *window);
-    match windows {
-        [] => window(&None),
-        windows => windows.iter().map(window).sum(),
-    }
 }
 
 /// Equal chunks, and those with the rest.

@@ -6,9 +6,10 @@ use std::borrow::Cow;
 use fathom_tensor::mesh::Group;
 use fathom_tensor::{Category, DType, Device, Extent, Mask, PackedMask, Slice, Tensor};
 
+use super::circle::{Circle, GatheredKeys, Ring, Step};
 use super::layout::SMALLEST;
 use super::part::StreamPart;
-use super::{Circle, ContextLayout, GatheredKeys, Ring, Step, area};
+use super::{ContextLayout, area};
 
 /// Inputs for constructing masks.
 pub(super) struct Maker<'a> {

@@ -4,7 +4,7 @@
 use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use crate::grads::Grads;
-use crate::params::ParamId;
+use crate::param_id::ParamId;
 use crate::tape::Scope;
 
 /// The weight of all projections.

@@ -3,7 +3,8 @@
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use crate::grads::Grads;
-use crate::params::{ParamId, Weights};
+use crate::param_id::ParamId;
+use crate::params::Weights;
 use crate::tape::Scope;
 
 /// The projection to a few numbers per token. Every rank has all of it.

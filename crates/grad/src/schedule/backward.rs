@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::replay::{Slice, materialise, slice};
-use super::{Analysis, Route, Slot, Step};
+use super::step::{Analysis, Route, Slot, Step};
 use crate::graph::Val;
 
 pub(super) struct Backward<'a> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Slot, Step};
+use super::step::{Slot, Step};
 use crate::graph::Graph;
 
 /// Slots a step reads or writes, loops included.

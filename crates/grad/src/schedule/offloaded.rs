@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::lifetimes::touches;
-use super::{Slot, Step};
+use super::step::{Slot, Step};
 use crate::graph::{Graph, Val};
 
 /// Backward steps with reads of `offloaded`, and the values to fetch before the first of them.

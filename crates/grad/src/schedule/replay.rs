@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Analysis, Slot, Step};
+use super::step::{Analysis, Slot, Step};
 use crate::graph::Val;
 
 /// Nodes of `unit` that must run to compute `targets`, and the values from outside the unit that they read.

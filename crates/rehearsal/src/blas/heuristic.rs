@@ -9,9 +9,9 @@ use cudarc::cublaslt::sys::{
     cublasLtMatmulPreference_t, cublasLtMatrixLayout_t, cublasStatus_t as Status,
 };
 
-use super::groups::Groups;
+use super::group_shapes::Groups;
 use super::objects::{Preference, check_handle, layout, operation, preference};
-use super::problem::Problem;
+use super::operands::Problem;
 use super::{Checked, answer, give, invalid, unsupported};
 use crate::device::settings;
 

@@ -18,10 +18,13 @@
 // Each function is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
+mod buffers;
+mod group_shapes;
 mod groups;
 mod heuristic;
 mod matmul;
 mod objects;
+mod operands;
 mod problem;
 mod product;
 mod rules;

@@ -1,9 +1,10 @@
 //! A product's work. Accumulates in f32, and block by block of the inner dimension if blocks have factors.
 
-use super::problem::{BLOCK, Matrix, Mode, Precision, Problem, Scale};
+use half::{bf16, f16};
+
+use super::operands::{BLOCK, Matrix, Mode, Precision, Problem, Scale};
 use super::values::tf32;
 use crate::device::check_memory;
-use half::{bf16, f16};
 
 /// Value or location of alpha or beta.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use cudarc::cublaslt::sys::{
 };
 
 use super::objects::Operation;
-use super::problem::{Matrix, Mode, Precision, Problem, Scale};
+use super::operands::{Matrix, Mode, Precision, Problem, Scale};
 use super::values::Kind;
 use super::{Checked, invalid, unsupported};
 

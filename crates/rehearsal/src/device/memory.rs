@@ -4,27 +4,8 @@ use std::collections::BTreeMap;
 
 use cudarc::driver::sys::CUresult;
 
-use super::{State, complain, computes, settings};
-
-/// The mapping of a part of a reservation.
-#[derive(Clone, Copy, Debug)]
-pub struct Range {
-    /// Size in bytes.
-    pub bytes: u64,
-    /// Handle of the physical memory.
-    pub handle: u64,
-    /// True if it can be read and written.
-    pub open: bool,
-}
-
-/// Reserved addresses.
-#[derive(Clone, Debug, Default)]
-pub struct Reservation {
-    /// Size in bytes.
-    pub bytes: u64,
-    /// Mappings by first address.
-    pub ranges: BTreeMap<u64, Range>,
-}
+use super::settings;
+use super::state::{Range, Reservation, State, complain, computes};
 
 /// Granularity of physical memory, as on real devices.
 pub const GRANULE: u64 = 2 << 20;

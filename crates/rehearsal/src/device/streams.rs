@@ -1,79 +1,13 @@
 //! Scheduling of work. Each stream is a queue; a thread that waits for a point of a stream runs the work before it.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock, PoisonError};
-use std::thread::ThreadId;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUresult;
 
 use super::settings::Schedule;
-use super::{MOVED, Ready, State, Work, complain, settings, state};
-
-/// A point of a stream, as recorded by an event.
-pub struct Mark {
-    /// Handle of the stream.
-    pub stream: u64,
-    /// Time at which the point was passed.
-    pub over: OnceLock<Instant>,
-}
-
-/// An operation of a stream.
-#[derive(Clone)]
-pub enum Op {
-    /// Runs work.
-    Work {
-        /// Name for messages.
-        what: Arc<str>,
-        /// Condition to wait for first.
-        ready: Option<Ready>,
-        /// The work.
-        work: Work,
-    },
-    /// Passes a point.
-    Record(Arc<Mark>),
-    /// Waits for a point of another stream.
-    Wait(Arc<Mark>),
-}
-
-/// Capture of a stream.
-pub struct Capture {
-    /// Captured work, in order.
-    pub ops: Vec<Op>,
-    /// The thread that began it, which must not make blocking calls.
-    pub owner: ThreadId,
-    /// True if an operation was requested that a graph cannot contain.
-    pub broken: bool,
-}
-
-/// The queue of a stream.
-#[derive(Default)]
-pub struct StreamState {
-    ops: VecDeque<Op>,
-    /// Number of operations issued.
-    issued: u64,
-    /// Number of operations finished.
-    finished: u64,
-    /// True while an operation runs.
-    busy: bool,
-    /// Present during a capture of the stream.
-    pub capture: Option<Capture>,
-}
-
-impl StreamState {
-    /// True if all issued operations have finished.
-    pub fn is_idle(&self) -> bool {
-        self.finished == self.issued
-    }
-}
-
-/// An event with the point at which it was last recorded.
-pub struct EventState {
-    /// True if it records timestamps.
-    pub timed: bool,
-    /// The last recorded point; `None` if never recorded.
-    pub last: Option<Arc<Mark>>,
-}
+use super::state::{MOVED, Mark, Op, Ready, State, Work, complain, computes, state};
+use super::{settings, streams};
 
 impl State {
     /// Puts an operation on a stream, or into the graph being captured there.
@@ -215,4 +149,27 @@ pub fn after_submit() {
             }
         }
     }
+}
+
+/// Puts work on a stream; `what` names it in messages. During a capture of the stream the work becomes part of the
+/// graph. If nothing is computed, the work only takes its turn.
+///
+/// # Errors
+/// If there is no such stream, or the device has failed.
+pub fn submit(stream: u64, what: &str, work: Work) -> Result<(), CUresult> {
+    submit_when(stream, what, None, work)
+}
+
+/// Like [`submit`], for work that also waits for something outside this process's streams.
+///
+/// # Errors
+/// See [`submit`].
+pub fn submit_when(stream: u64, what: &str, ready: Option<Ready>, work: Work) -> Result<(), CUresult> {
+    let mut state = state();
+    state.alive()?;
+    let work: Work = if computes() { work } else { Arc::new(|| Ok(())) };
+    state.push(stream, Op::Work { what: what.into(), ready, work })?;
+    drop(state);
+    streams::after_submit();
+    Ok(())
 }

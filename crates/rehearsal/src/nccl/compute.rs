@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use half::{bf16, f16};
 
+use super::call::GroupedCall;
 use super::types::Kind;
-use super::work::GroupedCall;
 
 /// Copies bytes from memory.
 ///

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::call::GroupedCall;
 use super::comm::{Comm, Issuing, Using};
 use super::meet;
 use super::types::{Status, refuse};
 use super::wire::{Frame, Way};
-use super::work::{GroupedCall, Kernel};
+use super::work::Kernel;
 use crate::device::{Ready, Work, state, submit_when};
 
 /// A group's operations on one communicator.

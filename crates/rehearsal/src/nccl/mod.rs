@@ -9,6 +9,7 @@
 // Each function is as safe as its declaration in the header.
 #![allow(clippy::missing_safety_doc)]
 
+mod call;
 mod close;
 mod comm;
 mod compute;
@@ -21,11 +22,11 @@ mod work;
 
 use std::ffi::{c_char, c_int, c_void};
 
+use call::GroupedCall;
 use comm::Comm;
 use config::Config;
 pub use meet::UniqueId;
 use types::{Kind, Status, Type, code, refuse};
-use work::GroupedCall;
 
 use crate::device::{check_memory, state};
 use crate::driver::current;

@@ -1,6 +1,6 @@
 //! Scratch of products grouped by expert.
 
-use super::{GRANULE, MATMUL_SCRATCH};
+use super::sizes::{GRANULE, MATMUL_SCRATCH};
 use crate::profile::OpDesc;
 use crate::{MOST_EXPERTS, SUM_CHUNK};
 

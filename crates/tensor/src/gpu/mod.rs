@@ -19,20 +19,17 @@
 
 mod attention;
 mod experts;
+mod sizes;
+
+pub use attention::{AttentionParts, AttentionScratch, attention_list};
+pub use experts::{GROUP_ROWS, GroupedScratch};
+pub use sizes::{GRANULE, MATMUL_SCRATCH};
 
 use crate::profile::{Hardware, OpDesc, Portions, Profile, Rates};
 use crate::{Fabric, Line};
 
-pub use attention::{AttentionParts, AttentionScratch, attention_list};
-pub use experts::{GROUP_ROWS, GroupedScratch};
-
 /// Names that [`named`] accepts.
 pub const NAMES: [&str; 7] = ["h100", "h200", "b200", "dgx-h100", "dgx-h200", "dgx-b200", "dgx-h100-fp8"];
-
-/// Granularity of charges on a device: the size that CUDA's allocators round to.
-pub const GRANULE: u64 = 512;
-/// Workspace that NVIDIA recommends for cuBLASLt on Hopper and later.
-pub const MATMUL_SCRATCH: u64 = 32 << 20;
 
 /// Default host memory of a single device, if `machine.host_bytes` is not given.
 const HOST_BYTES: u64 = 128 << 30;

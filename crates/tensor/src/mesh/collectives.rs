@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::link::{Among, Flight, What};
 use super::{Group, Mesh, Wire};
-use crate::summary::Tick;
+use crate::tick::Tick;
 use crate::{Category, DType, Device, Machine, Tensor};
 
 /// Largest size in bytes at which every rank sums all parts itself: one message instead of two.

@@ -1,10 +1,9 @@
 //! Last activity of each rank in one process, and the meeting of ranks after a failure.
 
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::link::{Absent, What};
-use super::threads::lock;
 
 /// Last known activity of a rank.
 #[derive(Clone, Copy)]
@@ -110,6 +109,10 @@ impl Meeting {
         }
         Ok(())
     }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]

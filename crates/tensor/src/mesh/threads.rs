@@ -4,11 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::link::{Flight, Link, LinkError, Traffic, What};
-use super::presence::{Meeting, Presence};
+use super::presence::{Meeting, Presence, lock};
 use crate::loan::LoanedTensor;
 use crate::share::{Reader, Share};
 use crate::spill::mix;
@@ -57,10 +57,6 @@ struct World {
     presence: Presence,
     /// Meeting point of ranks after a failure.
     meeting: Meeting,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl World {

@@ -44,7 +44,7 @@ pub struct Candidate {
 /// The search that found a candidate.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
-    /// A preset of [`presets`], by index.
+    /// A preset of [`presets`](super::mesh_places::presets), by index.
     Preset(usize),
     /// The memory solver: number of runs, its memory budget, and the known figures of the mesh.
     Solver(usize, u64, Arc<Mutex<FiguresByTable>>),

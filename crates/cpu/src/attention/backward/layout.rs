@@ -1,5 +1,7 @@
 //! Layout of a backward pass's workspace.
 
+use std::sync::atomic::AtomicU32;
+
 use super::super::mask::Span;
 use super::super::simd::LANES;
 use super::super::softmax::MASK_WORDS;
@@ -7,8 +9,6 @@ use super::super::unit::Unit;
 use super::super::wavefront::Order;
 use super::super::workspace::Carve;
 use super::super::{KEYS, SUB, Shape};
-use super::{BLOCKS, QUERIES};
-use std::sync::atomic::AtomicU32;
 
 /// Sizes and offsets; `own` offsets are within a thread's slot.
 #[derive(Clone, Copy)]
@@ -115,3 +115,9 @@ impl Layout {
         }
     }
 }
+
+/// Largest number of key blocks per task.
+pub(super) const BLOCKS: usize = 4;
+
+/// Query rows per block.
+pub(super) const QUERIES: usize = KEYS;

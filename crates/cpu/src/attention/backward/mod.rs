@@ -9,6 +9,8 @@
 mod layout;
 mod task;
 
+use std::sync::atomic::AtomicU32;
+
 use super::mask::{self, Cover, Span};
 use super::pack::View;
 use super::softmax::Delta;
@@ -17,14 +19,9 @@ use super::wavefront::Wavefront;
 use super::workspace::{SyncOperands, aligned, padded};
 use super::{Backward, KEYS, Shape};
 use crate::threads::Threads;
-use layout::Layout;
-use std::sync::atomic::AtomicU32;
-use task::Task;
+use layout::{Layout, QUERIES};
+use task::{Pass, Task};
 
-/// Largest number of key blocks per task.
-const BLOCKS: usize = 4;
-/// Query rows per block.
-const QUERIES: usize = KEYS;
 /// Log-sum-exp, in log2 units, of rows without keys: makes every probability zero.
 const NEVER: f32 = 1e30;
 
@@ -61,13 +58,6 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace
             U::end();
         }
     });
-}
-
-struct Pass<'a> {
-    op: Backward<'a>,
-    layout: Layout,
-    base: *mut u8,
-    wavefront: Wavefront,
 }
 
 impl Pass<'_> {

@@ -8,7 +8,11 @@ use super::super::simd::LANES;
 use super::super::softmax::{Gradient, MASK_WORDS};
 use super::super::unit::Unit;
 use super::super::{KEYS, Rows, SUB, Scores};
-use super::{BLOCKS, Pass, QUERIES};
+use super::layout::{BLOCKS, QUERIES};
+
+use super::layout::Layout;
+use crate::attention::Backward;
+use crate::attention::wavefront::Wavefront;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Columns computed for each strip of 32 keys of a block; `(0, 0)` for none.
@@ -319,4 +323,11 @@ impl<'a, U: Unit> Task<'a, U> {
             });
         }
     }
+}
+
+pub(super) struct Pass<'a> {
+    pub(crate) op: Backward<'a>,
+    pub(crate) layout: Layout,
+    pub(super) base: *mut u8,
+    pub(super) wavefront: Wavefront,
 }

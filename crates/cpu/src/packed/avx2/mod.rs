@@ -5,17 +5,19 @@
 mod codes;
 pub(super) mod octets;
 mod quantise;
+mod sums;
 mod table;
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::format::{Columns, Format, GROUP, OCTET, Table, span};
 use super::panel::{COLS, Panel, Tile};
-use super::rows::{GroupSums, Rows};
+use super::rows::Rows;
 use codes::integers;
 pub(super) use quantise::{quantise_row, store_bf16};
+pub(super) use sums::stored;
+use sums::{added, pinned, unbiased};
 use table::table;
 
 /// Distance in bytes at which a column's blocks are prefetched.
@@ -29,44 +31,6 @@ fn gathered([a, b, c, d]: [__m256i; 4]) -> __m256i {
     let two = |x, y| _mm256_add_epi32(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
     let (x, y) = (two(a, b), two(c, d));
     _mm256_add_epi32(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y))
-}
-
-/// `sum - bias x integers`.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn unbiased<F: Format>(sum: __m256i, integers: i32, zeros: &[i32; OCTET]) -> __m256i {
-    if F::ZEROS {
-        // SAFETY: eight integers.
-        let zeros = unsafe { _mm256_loadu_si256(zeros.as_ptr().cast()) };
-        return _mm256_sub_epi32(sum, _mm256_mullo_epi32(zeros, _mm256_set1_epi32(integers)));
-    }
-    if F::BIAS == 0 {
-        return sum;
-    }
-    // Multiplied as a vector: a scalar would take a detour through two more registers.
-    let integers = pinned(_mm256_set1_epi32(integers));
-    _mm256_sub_epi32(sum, _mm256_mullo_epi32(integers, _mm256_set1_epi32(F::BIAS)))
-}
-
-/// Adds a group's contribution to eight columns of a row: the factors of its halves, or the first for all of it, and
-/// offsets if the type has them.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn added<F: Format>(
-    sum: __m256,
-    [first, second]: [__m256i; 2],
-    (factors, offsets): ([__m256; 2], __m256),
-    part: &GroupSums,
-) -> __m256 {
-    let of = |sum: __m256i, factor: __m256| _mm256_mul_ps(factor, _mm256_cvtepi32_ps(sum));
-    let mut term = of(first, factors[0]);
-    if F::FACTORS == 2 {
-        term = _mm256_add_ps(term, of(second, factors[1]));
-    }
-    if F::OFFSET {
-        term = _mm256_sub_ps(term, _mm256_mul_ps(offsets, _mm256_set1_ps(part.total)));
-    }
-    _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(part.scale), term))
 }
 
 /// Factors and offsets of eight columns; the second factors are `apart` f32s behind the first.
@@ -170,16 +134,6 @@ pub(super) unsafe fn octet<F: Format, const M: usize>(columns: Columns, rows: Ro
     sums.map(|x| stored(x))
 }
 
-/// Eight numbers.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn stored(x: __m256) -> [f32; OCTET] {
-    let mut out = [0.0; OCTET];
-    // SAFETY: eight f32.
-    unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) };
-    out
-}
-
 /// Prefetches blocks of eight columns to the second-level cache, for a panel that is filled after another has been
 /// used.
 pub(super) fn fetch<F: Format>(columns: Columns, blocks: Range<usize>) {
@@ -264,16 +218,6 @@ fn transposed(rows: &[__m256i; 8]) -> [__m256i; 8] {
         let (x, y) = (fours[0][i % 4], fours[1][i % 4]);
         if i < 4 { _mm256_permute2x128_si256::<0x20>(x, y) } else { _mm256_permute2x128_si256::<0x31>(x, y) }
     })
-}
-
-/// Returns `x`, forcing its computation here: the compiler would otherwise reorder additions of loaded values so that
-/// there are not enough registers.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn pinned(mut x: __m256i) -> __m256i {
-    // SAFETY: no instruction.
-    unsafe { asm!("/* {0} */", inout(ymm_reg) x, options(nomem, nostack, preserves_flags)) };
-    x
 }
 
 /// Adds the first `groups` groups of a panel, which are those from `from` on, to `R` rows of a tile.

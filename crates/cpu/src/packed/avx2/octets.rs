@@ -15,7 +15,7 @@ use super::super::octets::{QUADS, groups, period, quads};
 use super::super::panel::Panel;
 use super::super::rows::Rows;
 use super::codes::twice;
-use super::{added, pinned, unbiased};
+use super::sums::{added, pinned, unbiased};
 
 /// Distance in bytes at which an octet's block is prefetched.
 const AHEAD: usize = 9216;

@@ -15,7 +15,7 @@ use super::super::format::{Columns, Format, GROUP, Lies, OCTET};
 use super::super::octets::{QUADS, groups, period, quads};
 use super::super::panel::{COLS, Panel, Tile};
 use super::super::rows::Rows;
-use super::added;
+use super::sums::added;
 
 /// Distance in bytes at which an octet's block is prefetched.
 const AHEAD: usize = 4096;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use fathom_tensor::{Attention as Call, AttentionBackward, Mask, OpDesc, Tensor};
 
-use super::AttentionUse;
+use super::call::AttentionUse;
 use crate::op::Exec;
 
 /// Some heads of some queries and keys.

@@ -3,6 +3,7 @@
 //! If other ranks have tokens of the stream, keys and values are exchanged according to the batch's [`crate::Context`]:
 //! around a ring (`ring.rs`) or gathered on all ranks (`gathered.rs`).
 
+mod call;
 mod circle;
 mod gathered;
 mod kernel;
@@ -12,6 +13,7 @@ use std::ops::Range;
 
 use fathom_tensor::{Category, Mask, SinksBackward, Tensor};
 
+pub use call::{AttentionUse, Keys};
 use kernel::{Gradients, Heads};
 
 use crate::context::{Route, dealable};
@@ -22,33 +24,6 @@ use crate::{Batch, Ctx, ParamId, Val};
 pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
-
-/// Where the keys and values of attention come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// The rows of the batch: in generation they join those of earlier tokens, and ranks of a context exchange them.
-    Own,
-    /// Rows of a [`Memory`](crate::Memory), all of which are here.
-    Memory,
-}
-
-/// Attention of a layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AttentionUse {
-    /// Where its keys come from.
-    pub keys: Keys,
-    /// Index of the batch's mask.
-    pub mask: usize,
-    /// Columns of one head.
-    pub head_dim: usize,
-    /// Multiplies q k.
-    pub scale: f32,
-    /// `cap tanh(s / cap)`; 0 for none.
-    pub softcap: f32,
-    /// True if each document attends separately, under a mask of its own from `mask` on: its result does not depend on
-    /// concurrent documents.
-    pub apart: bool,
-}
 
 /// The rows of each separately attending document, with its mask, starting with mask `first`.
 pub(crate) fn documents(batch: &Batch, first: usize) -> impl Iterator<Item = (Range<usize>, &Mask)> {

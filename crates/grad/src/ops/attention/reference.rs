@@ -3,7 +3,7 @@
 //! 2, 2024, section 2), and a sink is a logit that is added to the denominator and has no value (gpt-oss, 2025, section
 //! 2.2).
 
-use super::AttentionUse;
+use super::call::AttentionUse;
 use crate::testing::{Matrix, Stream};
 
 /// q [t, heads x head_dim], k and v [t, kv_heads x head_dim], sinks [1, heads] to the shape of q. A row that attends to

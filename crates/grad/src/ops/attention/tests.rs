@@ -3,7 +3,7 @@
 use fathom_tensor::Slice;
 
 use super::reference::attention;
-use super::{AttentionUse, Keys};
+use super::call::{AttentionUse, Keys};
 use crate::testing::{self, Matrix, Stream};
 
 /// One attention layer.

@@ -17,7 +17,8 @@ use super::{LinearCut, Lora, LoraUse, Runs};
 use crate::graph::Spread;
 use crate::op::Exec;
 use crate::ops::rescale::inverse_lengths;
-use crate::params::{ParamId, Params};
+use crate::param_id::ParamId;
+use crate::params::Params;
 
 /// The effect of an adapter on a projection.
 #[derive(Default)]

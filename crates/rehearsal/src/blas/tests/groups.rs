@@ -6,8 +6,9 @@ use std::ptr::{null_mut, without_provenance_mut};
 use cudarc::cublaslt::sys::cublasLtMatmulAlgo_t;
 
 use super::*;
-use crate::blas::groups::{GroupJob, Groups};
-use crate::blas::matmul::BufferArgs;
+use crate::blas::buffers::BufferArgs;
+use crate::blas::group_shapes::Groups;
+use crate::blas::groups::GroupJob;
 use crate::blas::objects::operation;
 
 const INVALID: Status = Status::CUBLAS_STATUS_INVALID_VALUE;

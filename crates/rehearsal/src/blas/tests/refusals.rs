@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::blas::objects::{layout, operation};
-use crate::blas::problem::Problem;
+use crate::blas::operands::Problem;
 use crate::blas::product::{Job, Scalar};
 
 const INVALID: Status = Status::CUBLAS_STATUS_INVALID_VALUE;

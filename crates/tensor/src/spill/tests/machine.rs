@@ -9,10 +9,10 @@ use crate::attend::{Attention, AttentionBackward, SinksBackward};
 use crate::experts::*;
 use crate::in_flight::InFlight;
 use crate::machine::*;
-use crate::narrow::NarrowMatMul;
+use crate::narrow_matmul::NarrowMatMul;
 use crate::share::{Reader, Share};
 use crate::spill::{Copies, HostMemory, Options, PAGE, Region};
-use crate::{Device, Dropout, Meta, Profile, Tensor};
+use crate::{Arena, Device, Dropout, MatMul, Meta, Profile, Tensor};
 
 /// Memory of this process.
 struct Plain {

@@ -1,0 +1,28 @@
+//! A use of attention in a block.
+
+/// Where the keys and values of attention come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// The rows of the batch: in generation they join those of earlier tokens, and ranks of a context exchange them.
+    Own,
+    /// Rows of a [`Memory`](crate::Memory), all of which are here.
+    Memory,
+}
+
+/// Attention of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionUse {
+    /// Where its keys come from.
+    pub keys: Keys,
+    /// Index of the batch's mask.
+    pub mask: usize,
+    /// Columns of one head.
+    pub head_dim: usize,
+    /// Multiplies q k.
+    pub scale: f32,
+    /// `cap tanh(s / cap)`; 0 for none.
+    pub softcap: f32,
+    /// True if each document attends separately, under a mask of its own from `mask` on: its result does not depend on
+    /// concurrent documents.
+    pub apart: bool,
+}
