@@ -53,7 +53,7 @@ pub use distill::Distill;
 pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden::Hidden;
-pub use micro_batch::{MicroBatch, Rolled, Totals};
+pub use micro_batch::{MicroBatch, Rolled, SourceTokens, Totals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
     Answers, Best, CrossEntropy, Dft, Goal, Measured, Noise, Objective, TeacherUse, Weigh, Weighed,

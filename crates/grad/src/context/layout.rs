@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::part::StreamPart;
 use super::{area, dynamic};
-use crate::batch::DocumentRun;
+use crate::documents::DocumentRun;
 
 /// Number of exchanges tried per rank.
 const EXCHANGES: usize = 16;
