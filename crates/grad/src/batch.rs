@@ -6,6 +6,7 @@ use std::rc::Rc;
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
+use crate::documents::Documents;
 use crate::ops::lora::RowTerms;
 
 /// First id of virtual tokens, which are rows of an adapter before a document.
@@ -20,7 +21,7 @@ pub struct Batch {
     pub ids: Tensor,
     /// i32 [1, t].
     pub positions: Tensor,
-    /// Its documents, for models whose operations begin anew with each.
+    /// Its documents, for models whose operations start over with each.
     pub documents: Option<Documents>,
     /// One per distinct window, among this batch's own tokens.
     pub masks: Vec<Mask>,
@@ -37,49 +38,6 @@ pub struct Batch {
     pub terms: Vec<RowTerms>,
     /// i32 [1, t]: type of each token, for encoders that read pairs of texts; `None` if all have the first type.
     pub types: Option<Tensor>,
-}
-
-/// Rows of a batch that follow each other in one document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DocumentRun {
-    /// The rows.
-    pub rows: Range<usize>,
-    /// The document, by its index in the stream; in generation, the sequence.
-    pub document: usize,
-    /// Number of its tokens before the first of these, which may be on other ranks of a context or of earlier steps.
-    pub offset: usize,
-}
-
-/// The documents of a batch, for operations that begin anew with each.
-#[derive(Clone, Debug)]
-pub struct Documents {
-    /// Ascending, without gaps.
-    pub runs: Vec<DocumentRun>,
-    /// i32 [2, most + 1]: the first row of each run, and below it the offset; then the number of tokens and 0.
-    pub table: Tensor,
-}
-
-impl Documents {
-    /// Charged at `most` runs.
-    ///
-    /// # Panics
-    /// If there are more.
-    #[track_caller]
-    pub fn new(device: &Device, runs: Vec<DocumentRun>, most: usize) -> Documents {
-        assert!(runs.len() <= most, "documents: {} runs, and at most {most} are charged", runs.len());
-        let end = runs.last().map_or(0, |run| run.rows.end);
-        let line = |value: &dyn Fn(&DocumentRun) -> usize, rest: usize| {
-            let rest = std::iter::repeat_n(rest, most + 1 - runs.len());
-            runs.iter().map(value).chain(rest).map(|value| value as i32).collect::<Vec<i32>>()
-        };
-        let lines = [line(&|run| run.rows.start, end), line(&|run| run.offset, 0)].concat();
-        let table = device.from_i32(&lines, Category::Data).reshape(2, most + 1);
-        Documents { runs, table }
-    }
-
-    fn sizes(&self) -> impl Iterator<Item = u64> {
-        self.runs.iter().flat_map(|run| [run.rows.end as u64, run.offset as u64])
-    }
 }
 
 /// A batch that is borrowed, or freed with the last tape that needs it.

@@ -10,6 +10,7 @@ mod batch;
 mod context;
 mod counters;
 mod disk;
+mod documents;
 mod gather;
 mod grads;
 mod graph;
@@ -37,10 +38,11 @@ mod value;
 pub mod ops;
 pub mod schedule;
 
-pub use batch::{Batch, DocumentRun, Documents, Rotation, Tables, VIRTUAL};
+pub use batch::{Batch, Rotation, Tables, VIRTUAL};
 pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
 pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
+pub use documents::{DocumentRun, Documents};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{

@@ -2,15 +2,14 @@
 
 use std::ops::Range;
 
-use fathom_grad::{Batch, Context, ContextLayout, CpComm, Documents, LayoutSizes, Rotation, Sharing};
-use fathom_tensor::mesh::Axis;
+use fathom_grad::{Batch, Context, ContextLayout, CpComm, LayoutSizes, Rotation, Sharing};
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Slice, Tensor};
 
 pub use fathom_grad::{causal_pairs, mask};
 
 use crate::model::Model;
 use crate::rope::{Frequencies, RopeSpec};
-use crate::spec::Reach;
+use crate::spec::{Reach, Spec, Stack};
 
 /// A packed stream of tokens on the host.
 #[derive(Clone, Copy, Debug)]
@@ -72,10 +71,50 @@ impl Model {
             caps.docs
         );
         device.pool.enter("batch", -1);
+        let main = self.spec.stack(Stack::Main);
+        self.stack_batch(device, &main, packed, caps, sharing)
+    }
+
+    /// A micro-batch of each stack of a model with a source, on one rank of a context: documents of the main stream attend
+    /// to those of the source, in order.
+    ///
+    /// # Panics
+    /// Those of [`Model::batch_of`], and if there are not equally many documents.
+    #[track_caller]
+    pub fn batches(&self, device: &Device, [source, main]: [PackedTokens<'_>; 2], caps: Caps) -> [Batch; 2] {
+        assert_eq!(
+            source.docs.len(),
+            main.docs.len(),
+            "batch: documents of the source and of the main stream"
+        );
+        device.pool.enter("batch", -1);
+        let [below, mut above] = [(Stack::Source, source), (Stack::Main, main)].map(|(stack, packed)| {
+            let (tokens, windows) = (packed.ids.len(), &[]);
+            let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
+            let layout =
+                ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
+            let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p] };
+            self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
+        });
+        let pairs = main.docs.iter().zip(source.docs);
+        let slices: Vec<Slice> = pairs.clone().map(|(q, k)| Slice::full(q.clone(), k.clone())).collect();
+        let pairs = pairs.map(|(q, k)| (q.len() * k.len()) as u64).sum();
+        above.masks.push(mask(device, &slices, caps.docs, [&above.positions, &below.positions], pairs));
+        [below, above]
+    }
+
+    fn stack_batch(
+        &self,
+        device: &Device,
+        spec: &Spec,
+        PackedTokens { ids, positions, docs }: PackedTokens<'_>,
+        caps: Caps,
+        sharing: &Sharing<'_>,
+    ) -> Batch {
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
         let text = self.text(device, &sharing.own(device, ids));
         let (ids, own_positions) = (own(&self.looked_up(ids)), own(positions));
-        let reaches = self.spec.reaches();
+        let reaches = spec.reaches();
         let (masks, context) = if reaches.contains(&Reach::Full) {
             assert!(
                 reaches.len() == 1 && sharing.layout.cp() == 1,
@@ -83,13 +122,10 @@ impl Model {
             );
             (docs.iter().map(|doc| whole(device, &own_positions, doc)).collect(), None)
         } else {
-            Context::new(device, sharing, &self.spec.windows(), caps.docs, positions, &own_positions)
+            Context::new(device, sharing, &spec.windows(), caps.docs, positions, &own_positions)
         };
         let ropes = self.rotations(device, &own_positions, caps.seq_tokens);
-        let documents = self.spec.mixes_by_document().then(|| {
-            let runs = sharing.layout.documents(device.mesh.index(Axis::Cp));
-            Documents::new(device, runs, sharing.layout.most_runs(caps.docs))
-        });
+        let documents = spec.mixes_by_document().then(|| sharing.documents(device, caps.docs));
         Batch { documents, masks, ropes, context, text, ..Batch::new(ids, own_positions) }
     }
 

@@ -6,17 +6,20 @@ use fathom_grad::{Ctx, ParamId, Val};
 
 use crate::adapter::{HoulsbyParams, PrefixParams};
 use crate::attention::{AttentionParams, attention};
+use crate::cross::{CrossParams, cross};
 use crate::mlp::{DenseParams, mlp};
 use crate::moe::{ExpertsParams, experts};
 use crate::norm::norm;
 use crate::spec::{LayerSpec, Own, Part, PartKind, Residual, Spec};
-use crate::weight::{Module, NormParams, Walk};
+use crate::weight::{CrossNames, Module, NormParams, Walk};
 
 /// Weights of one block.
 #[derive(Clone, Debug)]
 pub struct BlockParams {
     /// Those of its parts, in order.
     pub parts: Vec<PartParams>,
+    /// Norm after the source's last block.
+    pub source_norm: Option<NormParams>,
 }
 
 /// Weights of a block's part.
@@ -38,6 +41,8 @@ pub struct PartParams {
 pub enum SubParams {
     /// Attention.
     Attention(AttentionParams),
+    /// Attention to another stream.
+    Cross(CrossParams),
     /// One network for all tokens.
     Dense(DenseParams),
     /// A mixture of experts.
@@ -46,8 +51,8 @@ pub enum SubParams {
     Own(Own, Vec<ParamId>),
 }
 
-/// One block: `x_td` to the next block's `x_td`.
-pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_td: Val) -> Val {
+/// One block: `x_td` to the next block's `x_td`, with the result of another stream if there is one.
+pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, [x_td, m_sd]: [Val; 2]) -> Val {
     cx.rows(|cx| {
         let (mut y_td, mut h_td) = (x_td, x_td);
         for (part, p) in layer.parts.iter().zip(&p.parts) {
@@ -58,7 +63,7 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
                 Residual::Pre | Residual::Post | Residual::Sandwich | Residual::Sum => y_td,
             };
             h_td = norm(cx, s, names.norm, h_td, p.norm);
-            let a_td = p.sublayer.forward(cx, s, layer, h_td);
+            let a_td = p.sublayer.forward(cx, s, layer, [h_td, m_sd]);
             let a_td = p.network.map_or(a_td, |network| network.forward(cx, s, a_td));
             y_td = join(cx, s, part, names, [y_td, a_td], p.post_norm);
         }
@@ -68,9 +73,10 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, x_t
 
 impl SubParams {
     /// The sub-layer's residual contribution.
-    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, h_td: Val) -> Val {
+    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, [h_td, m_sd]: [Val; 2]) -> Val {
         match self {
             SubParams::Attention(p) => attention(cx, s, layer, p, h_td),
+            SubParams::Cross(p) => cross(cx, s, p, h_td, m_sd),
             SubParams::Dense(p) => mlp(cx, s, ["mlp.up", "mlp.act", "mlp.down"], p, h_td),
             SubParams::Experts(p) => experts(cx, s, p, h_td),
             SubParams::Own(p, adapted) => {
@@ -110,6 +116,14 @@ struct Activations {
 
 impl Activations {
     fn of(module: Module) -> Activations {
+        if module == Module::Cross {
+            return Activations {
+                norm: ["cross.norm", "cross.norm.stats"],
+                post_norm: ["cross.post_norm", "cross.post_norm.stats"],
+                scaled: "cross.scaled",
+                sum: "block.crossed",
+            };
+        }
         if module == Module::Mlp {
             return Activations {
                 norm: ["mlp.norm", "mlp.norm.stats"],
@@ -136,7 +150,9 @@ impl BlockParams {
         for (part, params) in parts.iter().zip(&mut params) {
             params.network = HoulsbyParams::declare(w, s, part.kind.module());
         }
-        BlockParams { parts: params }
+        let norm = s.normed(w.names.cross.unwrap_or(CrossNames::NONE).source_norm);
+        let source_norm = s.ends_source(index).then(|| w.norm("source_norm", Module::Source, s.hidden, norm));
+        BlockParams { parts: params, source_norm }
     }
 
     /// The first of its parts' sub-layers that `choose` knows.
@@ -167,6 +183,10 @@ impl PartParams {
         let (module, names) = (part.kind.module(), w.names);
         let (roles, after) = match module {
             Module::Mlp => (["mlp_norm", "mlp_post_norm"], names.mlp_post_norm),
+            Module::Cross => {
+                let [_, after] = names.cross.unwrap_or(CrossNames::NONE).norms;
+                (["cross_norm", "cross_post_norm"], after)
+            }
             _ => (["attn_norm", "attn_post_norm"], names.attn_post_norm),
         };
         let before = s.normed(names.norm_before(module, part.residual));
@@ -184,6 +204,7 @@ impl SubParams {
     fn declare(w: &mut Walk<'_>, s: &Spec, index: usize, kind: &PartKind) -> SubParams {
         match (kind, s.experts_of(index)) {
             (PartKind::Attention { .. }, _) => SubParams::Attention(AttentionParams::declare(w, s, index)),
+            (PartKind::Cross, _) => SubParams::Cross(CrossParams::declare(w, s)),
             (PartKind::Mlp, Some(moe)) => SubParams::Experts(ExpertsParams::declare(w, s, moe, index)),
             (PartKind::Mlp, None) => {
                 SubParams::Dense(DenseParams::declare(w, s, ["up", "down"], s.ffn, None))

@@ -6,14 +6,18 @@ use std::ops::Range;
 use fathom_grad::LatentUse;
 
 use crate::spec::{Moe, Residual, Spec};
-use crate::weight::{Experts, InFiles, LatentNames, Module, MoeNames, Names, Qkv, Up};
+use crate::weight::{CrossNames, Experts, InFiles, LatentNames, Module, MoeNames, Names, Qkv, Up};
 
 impl Names {
     /// The norm before a sub-layer.
     pub(crate) fn norm_before(&self, module: Module, residual: Residual) -> &'static str {
         let parallel = self.parallel_norms.filter(|_| residual == Residual::Parallel);
         let [attention, mlp] = parallel.unwrap_or([self.attn_norm, self.mlp_norm]);
-        if module == Module::Mlp { mlp } else { attention }
+        match module {
+            Module::Cross => self.cross.unwrap_or(CrossNames::NONE).norms[0],
+            Module::Mlp => mlp,
+            _ => attention,
+        }
     }
 }
 

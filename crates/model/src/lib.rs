@@ -12,10 +12,12 @@ mod block;
 mod blocked;
 mod config;
 mod config_rope;
+mod cross;
 mod encoder;
 mod error;
 mod family;
 mod files;
+mod forward;
 mod given;
 mod grouped;
 mod in_files;
@@ -53,6 +55,7 @@ pub use batch::{Caps, PackedTokens, causal_pairs, mask};
 pub use block::{BlockParams, PartParams, SubParams, block};
 pub use blocked::{keep_packed, unpack};
 pub use config::Config;
+pub use cross::CrossParams;
 pub use encoder::{Encoder, EncoderInput, EncoderSpec, Sentence, Task, ranks_by_sigmoid, sigmoid};
 pub use error::{Error, Result};
 pub use family::{FAMILIES, Wrapper};
@@ -64,6 +67,7 @@ pub use files::{
     load_slots, open, open_config, parse_header, rank_file, read_f32, save, save_gguf, save_hf,
     save_hf_coded, save_hf_quantised, save_hf_rounded, write_file, write_private,
 };
+pub use forward::{SourceStream, Streams};
 pub use grouped::{
     GroupedSave, GroupedTensor, InputSizes, Moments, Packing4, ScaledColumns, Zero, gptq,
     scales as awq_scales,
@@ -85,13 +89,14 @@ pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{
     Adapter, AdapterMethod, Biases, Capacity, Drops, EncoderParts, Family, Latent, LayerSpec, Mlp, Moe, Own,
-    Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, SharedExperts,
-    Size, Spec, StateProjections, StateSpec, SubLayer, SubLayerParams, TrainableWeights, scored_at,
+    Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, Shared,
+    SharedExperts, Sharers, Size, Spec, Stack, StateProjections, StateSpec, SubLayer, SubLayerParams,
+    TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{
-    AdapterParams, Begins, Cut, DistanceParams, EncoderNames, Experts, InFiles, InputSharing, Inside, Kind,
-    LastParams, LatentNames, LinearParams, Module, MoeNames, Names, NormParams, NormSpec, Parallel,
-    PrefixEncoder, Projection, Qkv, Term, Up, Walk, WeightSpec,
+    AdapterParams, Begins, CrossNames, Cut, DistanceParams, EncoderNames, Experts, InFiles, InputSharing,
+    Inside, Kind, LastParams, LatentNames, LinearParams, Module, MoeNames, Names, NormParams, NormSpec,
+    Parallel, PrefixEncoder, Projection, Qkv, Term, Up, Walk, WeightSpec,
 };
 pub use whole::{EmbedParams, PROJECTIONS};

@@ -72,6 +72,7 @@ impl Spec {
             attention_scale: (head_dim as f64).powf(-0.5) as f32,
             attention_softcap: 0.0,
             layers: vec![LayerSpec::decoder(None, Some(0)); layers],
+            source: 0,
             ropes: vec![rope],
             rereads: false,
             learned_positions: None,

@@ -1,18 +1,14 @@
-//! A model: a specification, the ids of its weights, and its forward pass over segments.
+//! A model: a specification with the ids of its weights.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use fathom_grad::{
-    Alike, Ctx, Head, HeadUse, Param, ParamId, Params, Projections, Scores, Segments, StateDisk, Val, Which,
-};
+use fathom_grad::{Head, HeadUse, Param, ParamId, Params, Projections, Scores, StateDisk};
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{BlockFormat, Category, DType, Device, Tensor};
+use fathom_tensor::{BlockFormat, Category, DType, Device};
 
-use crate::block::{BlockParams, block};
-use crate::encoder::pool;
+use crate::block::BlockParams;
 use crate::given::ExistingWeights;
-use crate::norm::norm;
 use crate::portion::{Holding, Holdings, Portion, Weight};
 use crate::spec::{Quantization, Spec};
 use crate::weight::{Kind, LastParams, Module, NOWHERE, See, WeightSpec};
@@ -43,15 +39,6 @@ pub struct Model {
     pub own_biases: BTreeSet<String>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
     pub embed_scale: f32,
-}
-
-/// Kinds of the segments before and after the blocks; blocks have their layer's.
-const EMBED: u32 = u32::MAX;
-const LAST: u32 = u32::MAX - 1;
-
-/// Key of a segment that occurs once.
-fn alone(kind: u32) -> Which {
-    Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
 }
 
 /// Allocates the portion's weights, and counts the others.
@@ -107,8 +94,9 @@ impl Declare<'_> {
         id
     }
 
-    /// Weights of each segment of each chunk of layers, in forward order; `head` is the table of a tied head.
-    fn segments(&self, head: Option<ParamId>) -> Vec<Vec<Vec<ParamId>>> {
+    /// Weights of each segment of each chunk of layers, in forward order: those of the source's stream come first; `head`
+    /// is the table of a tied head.
+    fn segments(&self, split: usize, head: Option<ParamId>) -> Vec<Vec<Vec<ParamId>>> {
         let of = |wanted: &dyn Fn(Option<usize>, Module) -> bool| -> Vec<ParamId> {
             let made = self.made.iter().filter(|(layer, module, _)| wanted(*layer, *module));
             made.map(|(.., id)| *id).collect()
@@ -116,14 +104,22 @@ impl Declare<'_> {
         let input = |layer: Option<usize>, module| {
             layer.is_none() && matches!(module, Module::Tokens | Module::Input)
         };
-        let before = self.portion.first.then(|| of(&input)).into_iter().collect();
-        let mut runs = vec![before];
-        for (run, chunk) in self.portion.chunks.iter().enumerate() {
-            for index in chunk.clone() {
-                runs.resize(runs.len().max(run + 1), Vec::new());
-                runs[run].push(of(&|layer, _| layer == Some(index)));
-            }
-        }
+        let block = |index| of(&|layer, module| layer == Some(index) && module != Module::Source);
+        let of_source = |at| of(&|layer, module| layer == at && module == Module::Source);
+        let chunks = self.portion.chunks.iter().enumerate();
+        let mut runs: Vec<Vec<Vec<ParamId>>> = chunks
+            .map(|(run, chunk)| {
+                let (mut run, begins) = (Vec::new(), self.portion.first && run == 0);
+                run.extend((begins && split > 0).then(|| of_source(None)));
+                for index in chunk.start..chunk.end.min(split) {
+                    run.push(block(index));
+                    run.extend((index + 1 == split).then(|| of_source(Some(index))));
+                }
+                run.extend(begins.then(|| of(&input)));
+                run.extend((chunk.start.max(split)..chunk.end).map(block));
+                run
+            })
+            .collect();
         if let (true, Some(run)) = (self.portion.last, runs.last_mut()) {
             let of_head = of(&|_, module| module == Module::Head);
             run.extend([of(&|_, module| module == Module::Last), head.into_iter().chain(of_head).collect()]);
@@ -230,7 +226,7 @@ impl Model {
         let shares = spec.relative().is_some() || spec.encodes_prefix();
         let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
-        let runs = declare.segments(tied_to);
+        let runs = declare.segments(spec.source, tied_to);
         declare.params.set_walk(runs, tied_to);
         let holdings = &declare.holdings;
         declare.params.part(device, &|id| {
@@ -261,88 +257,9 @@ impl Model {
         (model, params)
     }
 
-    /// Maps the batch's token ids to the hidden states before the head: [t, hidden].
-    ///
-    /// # Panics
-    /// If this rank has only some of the layers.
-    #[track_caller]
-    pub fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
-        let whole = self.portion.first && self.portion.last && self.portion.chunks.len() == 1;
-        assert!(
-            whole,
-            "forward: of {} layers this rank has {:?}",
-            self.spec.layers.len(),
-            self.portion.chunks
-        );
-        self.forward_chunk(run, 0, None)
-    }
-
-    /// Runs one of the portion's chunks of layers: the pipeline's first takes token ids, the others the previous
-    /// output; the last returns the hidden states before the head.
-    ///
-    /// # Panics
-    /// If `x` is missing but needed.
-    #[track_caller]
-    pub fn forward_chunk<'a>(
-        &'a self,
-        run: &mut impl Segments<'a>,
-        chunk: usize,
-        x: Option<Tensor>,
-    ) -> Tensor {
-        let Portion { chunks, first, last, .. } = &self.portion;
-        let layers = chunks[chunk].clone();
-        let before: usize = chunks[..chunk].iter().map(|chunk| chunk.len()).sum();
-        let blocks = &self.blocks[before..before + layers.len()];
-        let mut x_td = match (&self.embed, x) {
-            (Some(p), None) if *first && chunk == 0 => {
-                let rows = (self.holdings[p.tokens.index()].shard.rows[0].start, self.portion.tp_index == 0);
-                let x_td = run.segment(alone(EMBED), None, &|cx, _| self.embed(cx, p, rows));
-                run.embedded(&x_td);
-                run.passed(0, &x_td);
-                x_td
-            }
-            (_, Some(x_td)) => x_td,
-            _ => panic!("forward: layers {layers:?} need what those before them give"),
-        };
-        let s = &self.portion.local(&self.spec);
-        let together = run.layers_per_segment();
-        let alike = self.alike.get(before..before + layers.len()).unwrap_or_default();
-        let blocks: Vec<_> = layers.clone().zip(self.spec.layers[layers].iter().zip(blocks)).collect();
-        for (index, blocks) in blocks.chunks(together).enumerate() {
-            let alike = alike.chunks(together).nth(index).map(|alike| {
-                let kind = alike.iter().map(|(like, _)| *like as u32).collect();
-                Alike { kind, first: alike[0].1 }
-            });
-            let which = Which { layer: blocks[0].0 as i32, alike };
-            x_td = run.segment(which, Some(x_td), &|cx, x_td| {
-                blocks.iter().fold(x_td, |x_td, (_, (layer, params))| block(cx, s, layer, params, x_td))
-            });
-            run.passed(blocks[0].0 + blocks.len(), &x_td);
-        }
-        let ends =
-            |p: &LastParams| *last && chunk + 1 == chunks.len() && (p.norm.is_some() || p.pool.is_some());
-        let Some(p) = self.last.filter(ends) else { return x_td };
-        let names = ["final.norm", "final.norm.stats"];
-        run.segment(alone(LAST), Some(x_td), &|cx, x_td| {
-            cx.rows(|cx| {
-                let x_td = norm(cx, s, names, x_td, p.norm);
-                pool(cx, s, p.pool, x_td)
-            })
-        })
-    }
-
-    /// Input of the first block; this rank has some rows of the embedding.
-    fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams, rows: (usize, bool)) -> Val {
-        let Some(e) = &p.encoder else {
-            let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
-            let x_td = cx.embed_parallel(p.tokens, p.positions, how, rows);
-            let x_td = p.table.forward(cx, x_td, self.embed_scale);
-            return p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
-        };
-        cx.rows(|cx| {
-            let x_td = cx.embed_typed(p.tokens, p.positions, e.types);
-            norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, Some(e.norm))
-        })
+    /// The first row of a table that this rank has, and whether it is the first of those that share it.
+    pub(crate) fn own_rows(&self, table: ParamId) -> (usize, bool) {
+        (self.holdings[table.index()].shard.rows[0].start, self.portion.tp_index == 0)
     }
 
     /// Element type of weights and activations.

@@ -6,11 +6,15 @@ use crate::spec::{LayerSpec, Spec};
 use crate::weight::Module;
 
 /// Norms before and after sub-layers; norms of heads belong to attention.
-const NORMS: [&str; 8] = [
+const NORMS: [&str; 12] = [
     "attn.norm",
     "attn.norm.stats",
     "attn.post_norm",
     "attn.post_norm.stats",
+    "cross.norm",
+    "cross.norm.stats",
+    "cross.post_norm",
+    "cross.post_norm.stats",
     "mlp.norm",
     "mlp.norm.stats",
     "mlp.post_norm",

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use fathom_tensor::mesh::{Axis, Grid, Mesh};
+use fathom_tensor::mesh::{Axis, Mesh};
 use fathom_tensor::{Device, Tensor};
 
-use crate::spec::{LayerSpec, Spec};
+use crate::spec::{LayerSpec, Shared, Sharers, Spec};
 use crate::stages::StageLayers;
 use crate::weight::{Cut, InputSharing, Inside, Module};
 
@@ -146,15 +146,26 @@ impl Portion {
                 return Err(Misfit { axis: Axis::Tp, message });
             }
         }
-        let ranks = self.ranks();
+        if spec.source > 0 && self.cp > 1 {
+            let message =
+                format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
+            return Err(Misfit { axis: Axis::Cp, message });
+        }
+        let ranks = self.sharers_of_layers();
         let mut own = spec.layers.iter().flat_map(LayerSpec::own);
-        own.try_for_each(|own| own.check(&ranks)).map_err(|(axis, message)| Misfit { axis, message })
+        own.try_for_each(|own| own.check(&ranks)).map_err(|(shared, message)| {
+            let axis = match shared {
+                Shared::Columns => Axis::Tp,
+                Shared::Tokens => Axis::Cp,
+                Shared::Layers => Axis::Pp,
+            };
+            Misfit { axis, message }
+        })
     }
 
     /// The ranks that share the layers.
-    pub fn ranks(&self) -> Grid {
-        let Portion { pp, cp, tp, shared_rows: sequence_parallel, ep, etp, .. } = *self;
-        Grid { pp, cp, tp, sequence_parallel, ep, etp, ..Grid::default() }
+    pub fn sharers_of_layers(&self) -> Sharers {
+        Sharers { columns: self.tp, tokens: self.cp, layers: self.pp }
     }
 
     /// Checks that experts can be distributed like this.

@@ -7,8 +7,8 @@ use crate::block::BlockParams;
 use crate::encoder::EncoderInput;
 use crate::spec::{Spec, StateProjections};
 use crate::weight::{
-    Adapts, Begins, Cut, DistanceParams, InFiles, InputSharing, Kind, LastParams, Module, NOWHERE,
-    PrefixEncoder, SCORE, See, Visit, Walk, WeightSpec,
+    Adapts, Begins, CrossNames, Cut, DistanceParams, InFiles, InputSharing, Kind, LastParams, Module,
+    NOWHERE, PrefixEncoder, SCORE, See, Visit, Walk, WeightSpec,
 };
 
 /// Weights of a whole model.
@@ -43,6 +43,10 @@ impl Spec {
             let (cut, stored) = (Cut::Whole(InputSharing::Own), InFiles::one(names.positions, rows));
             let at = (Module::Input, Kind::Table);
             w.weight(WeightSpec::new("positions", at, [rows, self.hidden], cut, stored))
+        });
+        let source = (self.source > 0).then(|| {
+            let name = names.cross.unwrap_or(CrossNames::NONE).embed;
+            w.weight(table("source_embed", Module::Source, Cut::Rows(&vocab), name))
         });
         let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));
         let prompt = PromptParams::declare(w, self);
@@ -87,7 +91,7 @@ impl Spec {
             let all = WeightSpec::new("projections", at, shape, Cut::Whole(InputSharing::Rows), stored);
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
         });
-        let embed = EmbedParams { tokens, positions, encoder, prompt, table: of_table };
+        let embed = EmbedParams { tokens, positions, source, encoder, prompt, table: of_table };
         (embed, blocks, LastParams { norm, score, projections, ..last })
     }
 
@@ -113,6 +117,8 @@ pub struct EmbedParams {
     pub tokens: ParamId,
     /// [max_positions, d].
     pub positions: Option<ParamId>,
+    /// [vocab, d]: the source's.
+    pub source: Option<ParamId>,
     /// Weights specific to encoders.
     pub encoder: Option<EncoderInput>,
     /// Embeddings of an adapter's virtual tokens.

@@ -60,7 +60,7 @@ pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden_loss::HiddenLoss;
 pub use in_step::InStep;
-pub use micro_batch::{MicroBatch, RolloutColumns, Totals};
+pub use micro_batch::{MicroBatch, RolloutColumns, SourceTokens, Totals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
     Answers, Best, CrossEntropy, Dft, Goal, LabelMetrics, Noise, Objective, ObjectiveSum, TeacherUse, Weigh,

@@ -11,7 +11,7 @@ use fathom_tensor::{Category, DType, Device, Tensor};
 use fathom_text::Rng;
 
 use crate::in_step::InStep;
-use crate::micro_batch::MicroBatch;
+use crate::micro_batch::{MicroBatch, SourceTokens};
 use crate::objective::{Goal, Noise, Weigh};
 use crate::teacher_inputs::TeacherInputs;
 
@@ -23,6 +23,8 @@ const CHUNK: usize = 512;
 /// A micro-batch's tables on the machine: this rank's tokens, and its labels in the order of the head.
 pub(crate) struct DeviceMicroBatch<'a> {
     pub batch: Rc<Batch>,
+    /// The stream of the model's source.
+    pub source: Option<Rc<Batch>>,
     pub(crate) labels: Labels<'static>,
     /// f32 [1, t]: weights of the labels, if micro batches have any.
     pub(crate) weights: Option<Tensor>,
@@ -74,7 +76,14 @@ impl<'a> DeviceMicroBatch<'a> {
             ContextLayout::new(&micro.docs, &cut).unwrap_or_else(|message| panic!("step: {message}"));
         let sharing = Sharing { layout: &layout, comm: &[how.ranks.cp_comm] };
         let drops = how.goal.drops.filter(|_| model.spec.drops());
-        let mut batch = model.batch_of(device, packed, how.caps, &sharing);
+        let (source, mut batch) = match &micro.source {
+            None => (None, model.batch_of(device, packed, how.caps, &sharing)),
+            Some(SourceTokens { ids, positions, docs }) => {
+                let [source, main] =
+                    model.batches(device, [PackedTokens { ids, positions, docs }, packed], how.caps);
+                (Some(Rc::new(source)), main)
+            }
+        };
         batch.keys =
             drops.map(|seed| device.from_i32(&sharing.own(device, &keys(seed, micro)), Category::Data));
         let shared = grid.tp > 1 && grid.sequence_parallel && device.machine.has_data();
@@ -105,7 +114,7 @@ impl<'a> DeviceMicroBatch<'a> {
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
         let (batch, labels) = (Rc::new(batch), Labels { kept, ..Labels::plain(ids) });
         let padding = model.spec.padding;
-        DeviceMicroBatch { batch, labels, weights, losses, micro, padding, known, jitter, layout, order }
+        DeviceMicroBatch { batch, source, labels, weights, losses, micro, padding, known, jitter, layout, order }
     }
 
     /// Outputs of the second head for all tokens of the stream.

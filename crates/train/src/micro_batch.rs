@@ -15,6 +15,8 @@ pub struct MicroBatch {
     pub positions: Vec<i32>,
     /// Ranges that attend only among themselves; they cover the stream.
     pub docs: Vec<Range<usize>>,
+    /// The stream of a model's source, with as many documents, in the same order.
+    pub source: Option<SourceTokens>,
     /// Weight of each label's loss; empty: all 1.
     pub weights: Vec<f32>,
     /// Log-probability of each label under another model; empty: unknown.
@@ -31,6 +33,17 @@ pub struct MicroBatch {
     pub step: Option<Totals>,
     /// Columns for labels that a policy wrote.
     pub rolled: RolloutColumns,
+}
+
+/// A packed stream of tokens on the host, without targets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceTokens {
+    /// Token ids.
+    pub ids: Vec<i32>,
+    /// Position of each token.
+    pub positions: Vec<i32>,
+    /// Ranges that cover the stream.
+    pub docs: Vec<Range<usize>>,
 }
 
 /// Totals over the micro-batches of a step and all ranks, for means over the whole step.

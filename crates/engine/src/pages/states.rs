@@ -14,7 +14,7 @@ pub(super) struct States {
 
 /// The states of this rank's layers.
 fn specs(model: &Model) -> impl Iterator<Item = (usize, StateSpec)> {
-    let ranks = model.portion.ranks();
+    let ranks = model.portion.sharers_of_layers();
     let of = move |layer: usize| -> Vec<(usize, StateSpec)> {
         let states = model.spec.layers[layer].own().flat_map(|own| own.states(&ranks));
         states.map(|state| (layer, state)).collect()

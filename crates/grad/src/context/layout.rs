@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::area::{LayoutSizes, area_of};
 use super::part::StreamPart;
 use super::{area, dynamic};
-use crate::batch::DocumentRun;
+use crate::documents::DocumentRun;
 
 /// Number of exchanges tried per rank.
 const EXCHANGES: usize = 16;

@@ -27,6 +27,8 @@ pub use layout::ContextLayout;
 use masks::Maker;
 pub use masks::mask;
 
+use crate::documents::Documents;
+
 /// Exchange of keys and values between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpComm {
@@ -105,6 +107,12 @@ pub struct Sharing<'a> {
 }
 
 impl Sharing<'_> {
+    /// The documents of this rank's rows, charged for streams of up to `docs` documents.
+    pub fn documents(&self, device: &Device, docs: usize) -> Documents {
+        let runs = self.layout.documents(device.mesh.index(Axis::Cp));
+        Documents::new(device, runs, self.layout.most_runs(docs))
+    }
+
     /// This rank's part of one value per token of the stream: ids, positions, labels.
     ///
     /// # Panics

@@ -203,7 +203,7 @@ fn a_recurrence_goes_on_where_it_ended() {
         &values[first + rows.start * WIDTH..first + rows.end * WIDTH]
     };
     let whole = [0, 1].map(|index| run(device, sequence(index, 0..TOKENS), &[(index, TOKENS)], None));
-    // Packed, each begins anew.
+    // Packed, each starts over.
     assert!(run(device, &values, &[(0, TOKENS), (1, TOKENS)], None) == whole.concat());
     let mut states = States((0..2).map(|_| device.zeros(1, WIDTH, DType::F32, Category::Kv)).collect());
     let mut found: [Vec<f32>; 2] = Default::default();

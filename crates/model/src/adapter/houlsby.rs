@@ -60,7 +60,7 @@ static PLACES: [Place; 2] = [
 impl HoulsbyParams {
     /// Declares the network after a sub-layer of this module.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, module: Module) -> Option<HoulsbyParams> {
-        let width = s.adapter.as_ref()?.network()?;
+        let width = s.adapter.as_ref()?.network().filter(|_| module != Module::Cross)?;
         let place = &PLACES[usize::from(module == Module::Mlp)];
         let Place { roles, files, .. } = place;
         let mut weight = |part: usize, shape: [usize; 2], begins| {

@@ -59,6 +59,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
         layers,
+        source: 0,
         ropes: Vec::new(),
         rereads: false,
         learned_positions: Some(rows),

@@ -123,6 +123,7 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Resu
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
         layers: vec![LayerSpec::decoder(None, Some(0)); num_layers],
+        source: 0,
         ropes: vec![rope],
         rereads: false,
         learned_positions: None,

@@ -78,6 +78,7 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         attention_scale: (head_dim as f64).powf(-0.5) as f32,
         attention_softcap: 0.0,
         layers: vec![LayerSpec::decoder(None, Some(0)); c.layers("num_hidden_layers")?],
+        source: 0,
         ropes: vec![rope],
         rereads: false,
         learned_positions: None,

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use fathom_grad::{Ctx, Val};
 use fathom_tensor::NormKind;
-use fathom_tensor::mesh::{Axis, Grid};
 use serde_json::{Map, Value};
 
 use super::adapter::Adapter;
 use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
-use super::parts::{Biases, Mlp, QkNorm, Reach, Residual, StateProjections};
+use super::parts::{Biases, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
@@ -60,6 +59,9 @@ pub struct Spec {
     pub attention_softcap: f32,
     /// Settings per layer.
     pub layers: Vec<LayerSpec>,
+    /// Number of the first layers that are the source: they run over a stream of their own, to whose result parts of the
+    /// others attend; 0 without one.
+    pub source: usize,
     /// Rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
     /// Whether keys are recomputed beyond the length at which the first setting switches to its long factors, as in
@@ -120,6 +122,8 @@ pub enum PartKind {
         /// Index into [`Spec::ropes`]; `None` for no rotation.
         rope: Option<usize>,
     },
+    /// Attention to the result of the source.
+    Cross,
     /// The model's MLP, or its experts in layers that have them ([`Spec::experts_of`]).
     Mlp,
     /// A family's own sub-layer.
@@ -144,7 +148,7 @@ impl LayerSpec {
     fn attention(&self) -> Option<(Reach, Option<usize>)> {
         self.parts.iter().find_map(|part| match part.kind {
             PartKind::Attention { reach, rope } => Some((reach, rope)),
-            PartKind::Mlp | PartKind::Own(_) => None,
+            PartKind::Cross | PartKind::Mlp | PartKind::Own(_) => None,
         })
     }
 
@@ -172,7 +176,7 @@ impl LayerSpec {
     pub fn own(&self) -> impl Iterator<Item = &dyn SubLayer> {
         self.parts.iter().filter_map(|part| match &part.kind {
             PartKind::Own(own) => Some(&**own),
-            PartKind::Attention { .. } | PartKind::Mlp => None,
+            PartKind::Attention { .. } | PartKind::Cross | PartKind::Mlp => None,
         })
     }
 
@@ -200,6 +204,7 @@ impl PartKind {
     pub(crate) fn module(&self) -> Module {
         match self {
             PartKind::Attention { .. } => Module::Attention,
+            PartKind::Cross => Module::Cross,
             PartKind::Mlp => Module::Mlp,
             PartKind::Own(own) => own.module(),
         }
@@ -208,14 +213,14 @@ impl PartKind {
 
 impl PartialEq for PartKind {
     fn eq(&self, other: &PartKind) -> bool {
-        use PartKind::{Attention, Mlp, Own};
+        use PartKind::{Attention, Cross, Mlp, Own};
         match (self, other) {
             (Attention { reach, rope }, Attention { reach: its_reach, rope: its_rope }) => {
                 (reach, rope) == (its_reach, its_rope)
             }
-            (Mlp, Mlp) => true,
+            (Cross, Cross) | (Mlp, Mlp) => true,
             (Own(own), Own(its)) => own.equals(&**its),
-            (Attention { .. } | Mlp | Own(_), _) => false,
+            (Attention { .. } | Cross | Mlp | Own(_), _) => false,
         }
     }
 }
@@ -249,11 +254,11 @@ pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
     /// Checks that ranks can share it.
     ///
     /// # Errors
-    /// The axis over which they cannot; what its size does not divide, and sizes that would.
-    fn check(&self, ranks: &Grid) -> std::result::Result<(), (Axis, String)>;
+    /// What they cannot share; what their number does not divide, and numbers that would.
+    fn check(&self, ranks: &Sharers) -> std::result::Result<(), (Shared, String)>;
     /// What it remembers of a sequence during generation, on one of these ranks; its operations find it by name
     /// ([`LayerMemory::state`](fathom_grad::LayerMemory::state)).
-    fn states(&self, ranks: &Grid) -> Vec<StateSpec>;
+    fn states(&self, ranks: &Sharers) -> Vec<StateSpec>;
 }
 
 /// A state of a sequence in generation, f32.
@@ -274,6 +279,15 @@ pub trait SubLayerParams: fmt::Debug {
     /// operations that need all rows at once. `s` is this rank's part of the specification. Layers of one kind share
     /// what is recorded here; an operation finds the layer that it runs for in [`Exec::layer`](fathom_grad::Exec).
     fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, h_td: Val) -> Val;
+}
+
+/// Layers that run over one stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// Those before all others, if there are any ([`Spec::source`]).
+    Source,
+    /// The others.
+    Main,
 }
 
 /// One family of models.
@@ -373,19 +387,33 @@ impl Spec {
         last.is_some_and(|part| part.residual == Residual::Sum)
     }
 
+    /// Returns whether a layer is the source's last.
+    pub(crate) fn ends_source(&self, layer: usize) -> bool {
+        layer + 1 == self.source
+    }
+
+    /// One of its stacks, as a model of its layers alone.
+    pub fn stack(&self, stack: Stack) -> Spec {
+        let layers = match stack {
+            Stack::Source => &self.layers[..self.source],
+            Stack::Main => &self.layers[self.source..],
+        };
+        Spec { layers: layers.to_vec(), source: 0, ..self.clone() }
+    }
+
     /// Returns whether some layer has attention.
     pub fn attends(&self) -> bool {
         self.layers.iter().any(|layer| layer.reach().is_some())
     }
 
-    /// Returns whether some layer has a mixer of its family's own, which begins anew with each document.
+    /// Returns whether some layer has a mixer of its family's own, which starts over with each document.
     pub fn mixes_by_document(&self) -> bool {
         self.layers.iter().flat_map(LayerSpec::own).any(|own| own.module() == Module::Attention)
     }
 
     /// Returns whether generation has states besides keys and values.
     pub fn has_states(&self) -> bool {
-        let has = |own: &dyn SubLayer| !own.states(&Grid::default()).is_empty();
+        let has = |own: &dyn SubLayer| !own.states(&Sharers::NONE).is_empty();
         self.layers.iter().flat_map(LayerSpec::own).any(has)
     }
 
@@ -400,6 +428,7 @@ impl Spec {
         let like = |other: &usize| {
             self.layers[*other] == self.layers[layer]
                 && self.experts_of(*other).is_some() == self.experts_of(layer).is_some()
+                && self.ends_source(*other) == self.ends_source(layer)
         };
         (0..layer).find(like).unwrap_or(layer)
     }

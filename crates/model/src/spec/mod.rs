@@ -13,12 +13,12 @@ mod trained;
 
 pub use adapter::{Adapter, AdapterMethod, PromptEncoder, Size};
 pub use architecture::{
-    Family, LayerSpec, Own, Part, PartKind, Spec, StateSpec, SubLayer, SubLayerParams, scored_at,
+    Family, LayerSpec, Own, Part, PartKind, Spec, Stack, StateSpec, SubLayer, SubLayerParams, scored_at,
 };
 pub use encoder::{EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Capacity, Drops, Moe, SharedExperts};
-pub use parts::{Biases, Mlp, QkNorm, Reach, Residual, StateProjections};
+pub use parts::{Biases, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};
 pub use quantized::Quantization;
 pub use rounding::RoundTo;
 pub use trained::TrainableWeights;

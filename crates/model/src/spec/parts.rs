@@ -11,6 +11,33 @@ pub struct StateProjections {
     pub columns: usize,
 }
 
+/// Numbers of ranks that share a model's layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharers {
+    /// Ranks with a part of each layer's heads and columns (tensor parallel).
+    pub columns: usize,
+    /// Ranks with some tokens of each document (context parallel).
+    pub tokens: usize,
+    /// Ranks with some of the layers (pipeline parallel).
+    pub layers: usize,
+}
+
+impl Sharers {
+    /// One rank.
+    pub const NONE: Sharers = Sharers { columns: 1, tokens: 1, layers: 1 };
+}
+
+/// What ranks share of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// Heads and columns.
+    Columns,
+    /// Tokens of a document.
+    Tokens,
+    /// Layers.
+    Layers,
+}
+
 /// Tokens of its document that a token attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {

@@ -89,8 +89,12 @@ pub enum Module {
     Tokens,
     /// Other weights before the first block.
     Input,
+    /// The embedding of a source, and the norm after its last block.
+    Source,
     /// A layer's mixer with its norms.
     Attention,
+    /// A layer's attention to another stream with its norms.
+    Cross,
     /// A layer's feed-forward network with its norms.
     Mlp,
     /// After the last block.

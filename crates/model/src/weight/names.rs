@@ -21,6 +21,8 @@ pub struct Names {
     pub attn_norm: &'static str,
     /// Norm after attention.
     pub attn_post_norm: &'static str,
+    /// A source and attention to it, in families that have them.
+    pub cross: Option<CrossNames>,
     /// Norm before the MLP.
     pub mlp_norm: &'static str,
     /// Norm after the MLP.
@@ -53,6 +55,19 @@ pub struct Names {
     pub encoder: Option<EncoderNames>,
     /// A tensor found only in multi-token prediction blocks after the last, which are not read.
     pub further: Option<&'static str>,
+}
+
+/// Names of a source and of attention to it.
+#[derive(Clone, Copy, Debug)]
+pub struct CrossNames {
+    /// The source's token embedding.
+    pub embed: &'static str,
+    /// The norm after the source's last block, in that block.
+    pub source_norm: &'static str,
+    /// Norms before and after attention to the source.
+    pub norms: [&'static str; 2],
+    /// Projections to q, k and v, and the output projection.
+    pub projections: [&'static str; 4],
 }
 
 /// Names of experts.
@@ -127,6 +142,12 @@ pub struct EncoderNames {
     pub pool: &'static str,
 }
 
+impl CrossNames {
+    /// Names of families without a source.
+    pub(crate) const NONE: CrossNames =
+        CrossNames { embed: "", source_norm: "", norms: [""; 2], projections: [""; 4] };
+}
+
 impl Names {
     /// Llama's names, which most families share.
     pub const LLAMA: Names = Names {
@@ -138,6 +159,7 @@ impl Names {
         head: "lm_head",
         attn_norm: "input_layernorm",
         attn_post_norm: "",
+        cross: None,
         mlp_norm: "post_attention_layernorm",
         mlp_post_norm: "",
         parallel_norms: None,

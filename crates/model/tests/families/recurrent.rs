@@ -1,5 +1,5 @@
 //! A family unknown to this program, with a recurrent mixer of its own, defined in this file alone: `s_t = d s_(t-1) +
-//! u_t + u_(t-1) / 2`, `y_t = c_t s_t`, anew in each document. Ranks have some of the columns of u, d and s, and all
+//! u_t + u_(t-1) / 2`, `y_t = c_t s_t`, from nothing in each document. Ranks have some of the columns of u, d and s, and all
 //! of c, in whose columns those of s take turns.
 //!
 //! Legend of shapes: t tokens, n columns of the state on a rank, c columns of the factors.
@@ -12,11 +12,10 @@ use fathom_grad::{
 };
 use fathom_model::{
     Cut, Family, InFiles, InputSharing, Kind, LayerSpec, LinearParams, LlamaSizes, Module, Names, Own,
-    Parallel, PartKind, Projection, Reach, Residual, Spec, StateSpec, SubLayer, SubLayerParams, Walk,
-    WeightSpec,
+    Parallel, PartKind, Projection, Reach, Residual, Shared, Sharers, Spec, StateSpec, SubLayer,
+    SubLayerParams, Walk, WeightSpec,
 };
 use fathom_tensor::Tensor;
-use fathom_tensor::mesh::{Axis, Grid};
 use serde_json::{Map, Value, json};
 
 pub static FAMILY: Family = Family {
@@ -72,22 +71,22 @@ impl SubLayer for Recurrence {
         })
     }
 
-    fn check(&self, ranks: &Grid) -> Result<(), (Axis, String)> {
-        if !self.state.is_multiple_of(ranks.tp * self.factors) {
-            let what = format!("{} ranks cannot share {} columns of a state", ranks.tp, self.state);
-            return Err((Axis::Tp, what));
+    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
+        if !self.state.is_multiple_of(ranks.columns * self.factors) {
+            let what = format!("{} ranks cannot share {} columns of a state", ranks.columns, self.state);
+            return Err((Shared::Columns, what));
         }
-        match ranks.cp {
+        match ranks.tokens {
             1 => Ok(()),
             cp => Err((
-                Axis::Cp,
+                Shared::Tokens,
                 format!("{cp} ranks share a document, which a recurrence reads in order; it must be 1"),
             )),
         }
     }
 
-    fn states(&self, ranks: &Grid) -> Vec<StateSpec> {
-        ["sum", "last"].map(|name| StateSpec { name, shape: [1, self.state / ranks.tp] }).into()
+    fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {
+        ["sum", "last"].map(|name| StateSpec { name, shape: [1, self.state / ranks.columns] }).into()
     }
 }
 

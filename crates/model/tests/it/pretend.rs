@@ -11,10 +11,9 @@ use fathom_grad::{Counters, Ctx, GemmFormat, Grads, Labels, LossTerm, Places, Sc
 use fathom_model::{
     Adapter, AdapterMethod, Caps, Config, Family, InFiles, Init, LayerSpec, LinearParams, Linears,
     LlamaSizes, Model, Module, Names, NarrowLayers, Own, PackedTokens, Parallel, PartKind, Portion,
-    Projection, Reach, Residual, SafeTensors, SaveOptions, Size, Spec, StateSpec, SubLayer, SubLayerParams,
-    SubParams, Walk, export_tensors, initialise, load,
+    Projection, Reach, Residual, SafeTensors, SaveOptions, Shared, Sharers, Size, Spec, StateSpec, SubLayer,
+    SubLayerParams, SubParams, Walk, export_tensors, initialise, load,
 };
-use fathom_tensor::mesh::{Axis, Grid};
 use fathom_tensor::{Category, DType, Device};
 use serde_json::{Map, Value, json};
 
@@ -60,12 +59,13 @@ impl SubLayer for Twin {
         })
     }
 
-    fn check(&self, ranks: &Grid) -> Result<(), (Axis, String)> {
-        let why = || (Axis::Tp, format!("{} does not divide {} columns of a twin", ranks.tp, self.ffn));
-        if self.ffn.is_multiple_of(ranks.tp) { Ok(()) } else { Err(why()) }
+    fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
+        let why =
+            || (Shared::Columns, format!("{} does not divide {} columns of a twin", ranks.columns, self.ffn));
+        if self.ffn.is_multiple_of(ranks.columns) { Ok(()) } else { Err(why()) }
     }
 
-    fn states(&self, _: &Grid) -> Vec<StateSpec> {
+    fn states(&self, _: &Sharers) -> Vec<StateSpec> {
         Vec::new()
     }
 }

@@ -8,10 +8,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Instant;
 
-use fathom_grad::{Counters, DeferredGrads, Grads, Offload, Params, Places, Scope, Tables, Tape};
-use fathom_model::Model;
+use fathom_grad::{
+    Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
+};
+use fathom_model::{Model, SourceStream, Streams};
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
@@ -76,12 +79,18 @@ pub(crate) struct Pipeline<'a> {
 /// A forward pass whose backward pass is still to come.
 struct Waiting<'a> {
     tape: Tape<'a>,
+    /// The source's, and what this stage gives of it.
+    source: Option<(Tape<'a>, SourceStream)>,
     /// The gradient of the result, on the last stage.
     dy: Option<Tensor>,
     /// The result in flight to the next stage.
     sending: Option<Flying>,
-    rows: (usize, usize, DType),
+    /// Gradients from the next stage.
+    given: Vec<Shape>,
 }
+
+/// Rows, columns and type of a message.
+type Shape = (usize, usize, DType);
 
 impl<'a> Pipeline<'a> {
     /// Runs forward and backward passes of `micro_batches` micro-batches, each put on the machine by `load`; adds to
@@ -97,7 +106,7 @@ impl<'a> Pipeline<'a> {
         let acts = acts.unwrap_or_else(|message| panic!("pipeline: {message}"));
         let mut loaded: BTreeMap<usize, DeviceMicroBatch<'a>> = BTreeMap::new();
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
-        let mut owed: BTreeMap<(usize, usize), DeferredGrads<'a>> = BTreeMap::new();
+        let mut owed: BTreeMap<(usize, usize), Vec<DeferredGrads<'a>>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
         let now = || self.watch.now(&self.device.mesh);
         for act in acts {
@@ -113,14 +122,16 @@ impl<'a> Pipeline<'a> {
                     grads.set_last(index + 1 == micro_batches);
                     let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
                     // The first of a rank's stages finishes last.
-                    if chunk == 0 && left.is_none() {
+                    if chunk == 0 && left.is_empty() {
                         loaded.remove(&index);
                     }
-                    owed.extend(left.map(|left| ((index, chunk), left)));
+                    if !left.is_empty() {
+                        owed.insert((index, chunk), left);
+                    }
                 }
                 Act::Weights { micro: index, chunk } => {
                     grads.set_last(index + 1 == micro_batches);
-                    owed.remove(&(index, chunk)).into_iter().for_each(|left| left.add(grads));
+                    owed.remove(&(index, chunk)).into_iter().flatten().for_each(|left| left.add(grads));
                     loaded.remove(&index);
                 }
             }
@@ -142,19 +153,36 @@ impl<'a> Pipeline<'a> {
         (pp.index() + if next { 1 } else { pp.size() - 1 }) % pp.size()
     }
 
-    /// Receives a tensor from another stage.
-    fn arrival(
-        &self,
-        pp: &Group,
-        what: &'static str,
-        from: usize,
-        (rows, cols, dtype): (usize, usize, DType),
-    ) -> Tensor {
+    /// Receives tensors from another stage.
+    fn arrival(&self, pp: &Group, what: &'static str, from: usize, shapes: &[Shape]) -> Vec<Tensor> {
         self.device.pool.enter("pipeline", -1);
-        let x = self.device.empty(rows, cols, dtype, Category::Activations);
-        pp.exchange(self.device, what, &[], &[(from, &x)]).wait();
+        let room =
+            |(rows, cols, dtype): &Shape| self.device.empty(*rows, *cols, *dtype, Category::Activations);
+        let all: Vec<Tensor> = shapes.iter().map(room).collect();
+        let taken: Vec<(usize, &Tensor)> = all.iter().map(|x| (from, x)).collect();
+        pp.exchange(self.device, what, &[], &taken).wait();
         self.arrived.set(self.watch.now(&self.device.mesh));
-        x
+        all
+    }
+
+    /// Shapes of the streams before a layer, or of their gradients: the rows of the main one, and of the source or its
+    /// result, whose gradients are f32 sums.
+    fn shapes(&self, micro: &Loaded<'a>, layer: usize, gradients: bool) -> Vec<Shape> {
+        let (cols, dtype) = (self.model.spec.hidden, self.model.dtype(self.params));
+        let share = Spread::of(&self.device.mesh).share();
+        let main = (micro.batch.tokens / share, cols, dtype);
+        let source = micro.source.iter().map(|source| match (layer < self.model.spec.source, gradients) {
+            (true, _) => (source.tokens / share, cols, dtype),
+            (false, true) => (source.tokens, cols, DType::F32),
+            (false, false) => (source.tokens, cols, dtype),
+        });
+        std::iter::once(main).chain(source).collect()
+    }
+
+    /// A source's result, with room for its gradient.
+    fn remember(&self, value: Tensor) -> Memory {
+        let gradient = self.device.zeros(value.rows(), value.cols(), DType::F32, Category::Activations);
+        Memory { value, gradient: Some(gradient) }
     }
 
     fn forward(
@@ -167,29 +195,56 @@ impl<'a> Pipeline<'a> {
         let Pipeline { device, model, .. } = *self;
         let first = model.portion.first && chunk == 0;
         let last = model.portion.last && chunk + 1 == model.portion.chunks.len();
-        let batch = Tables::Shared(micro.batch.clone());
-        let scope = Scope { device, params: self.params, batch, counters: self.counters };
-        let share = scope.spread().share();
-        let rows = (micro.batch.tokens / share, model.spec.hidden, model.dtype(self.params));
+        let layers = &model.portion.chunks[chunk];
+        let scope = |batch: &Rc<Batch>| {
+            let batch = Tables::Shared(batch.clone());
+            Scope { device, params: self.params, batch, counters: self.counters }
+        };
+        let tape = |scope| {
+            let tape = Tape::new(scope, self.places).with_offload(self.offload);
+            let tape = tape.with_split_backward(self.order == Order::ZeroBubble);
+            if first { tape } else { tape.with_input_gradient() }
+        };
         let mut asked =
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
-        let mut tape = Tape::new(scope, self.places).with_offload(self.offload);
-        tape = tape.with_split_backward(self.order == Order::ZeroBubble).with_jitter(micro.jitter.as_ref());
+        let below = micro.source.as_ref().map(|batch| tape(scope(batch)));
+        let mut tape = tape(scope(&micro.batch)).with_jitter(micro.jitter.as_ref());
         let pull = micro.pull((model, tape.scope()), &self.minimised, asked.as_mut());
         tape = tape.with_pull(pull);
-        let x = (!first).then(|| self.arrival(pp, "forward", self.neighbour(pp, false), rows));
-        if !first {
-            tape = tape.with_input_gradient();
-        }
-        let y = model.forward_chunk(&mut tape, chunk, x);
+        let shapes = |layer, gradients| self.shapes(micro, layer, gradients);
+        let x = (!first).then(|| {
+            self.arrival(pp, "forward", self.neighbour(pp, false), &shapes(layers.start, false)).into_iter()
+        });
+        let (y, source) = match below {
+            None => (model.forward_chunk(&mut tape, chunk, x.and_then(|mut x| x.next())), None),
+            Some(mut below) => {
+                let result = layers.start >= model.spec.source;
+                let streams = x.and_then(|mut x| {
+                    let (main, source) = (x.next()?, x.next()?);
+                    let source = if result {
+                        SourceStream::Result(self.remember(source))
+                    } else {
+                        SourceStream::Rows(source)
+                    };
+                    Some(Streams { main, source })
+                });
+                let runs = [&mut below, &mut tape];
+                let Streams { main, source } =
+                    model.forward_streams(runs, chunk, streams, &|value| self.remember(value));
+                (main, Some((below, source)))
+            }
+        };
         if !last {
             device.pool.enter("pipeline", -1);
-            let sending = pp.exchange(device, "forward", &[(self.neighbour(pp, true), &y)], &[]);
-            return Waiting { tape, dy: None, sending: Some(sending), rows };
+            let next = self.neighbour(pp, true);
+            let of_source = source.as_ref().map(|(_, source)| (next, source.rows()));
+            let given: Vec<(usize, &Tensor)> = std::iter::once((next, &y)).chain(of_source).collect();
+            let sending = Some(pp.exchange(device, "forward", &given, &[]));
+            return Waiting { tape, source, dy: None, sending, given: shapes(layers.end, true) };
         }
         let dy = micro.minimise(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
-        Waiting { tape, dy: Some(dy), sending: None, rows }
+        Waiting { tape, source, dy: Some(dy), sending: None, given: Vec::new() }
     }
 
     fn backward(
@@ -199,24 +254,61 @@ impl<'a> Pipeline<'a> {
         chunk: usize,
         returning: &mut Option<Flying>,
         grads: &mut Grads,
-    ) -> Option<DeferredGrads<'a>> {
+    ) -> Vec<DeferredGrads<'a>> {
         let device = self.device;
-        let Waiting { tape, dy, sending, rows } = held;
-        let dy = dy.unwrap_or_else(|| self.arrival(pp, "backward", self.neighbour(pp, true), rows));
-        // The next stage received this long ago: it has sent back its gradient.
-        sending.into_iter().for_each(Flying::wait);
-        let (dx, owed) = match self.order {
-            Order::OneByOne => (tape.backward(dy, grads), None),
-            Order::ZeroBubble => {
-                let (dx, owed) = tape.backward_input(dy, grads);
-                (dx, Some(owed))
+        let Waiting { tape, source, dy, sending, given } = held;
+        let (dy, of_source) = match dy {
+            Some(dy) => (Some(dy), None),
+            None => {
+                let mut arrived = self.arrival(pp, "backward", self.neighbour(pp, true), &given).into_iter();
+                (arrived.next(), arrived.next())
             }
         };
+        // The next stage received this long ago: it has sent back its gradient.
+        sending.into_iter().for_each(Flying::wait);
+        let mut owed = Vec::new();
+        let mut back = |tape: Tape<'a>, dy, grads: &mut Grads| match self.order {
+            Order::OneByOne => tape.backward(dy, grads),
+            Order::ZeroBubble => {
+                let (dx, left) = tape.backward_input(dy, grads);
+                owed.push(left);
+                dx
+            }
+        };
+        // Layers after this one's have terms of the gradient of the source's result.
+        if let (Some((_, SourceStream::Result(Memory { gradient: Some(sum), .. }))), Some(more)) =
+            (&source, &of_source)
+        {
+            device.machine.copy(more, sum);
+        }
+        let dx = dy.and_then(|dy| back(tape, dy, grads));
+        let dsource = source.and_then(|(below, source)| {
+            let inside = self.model.portion.chunks[chunk].start < self.model.spec.source;
+            match source {
+                SourceStream::Rows(_) => back(below, of_source?, grads),
+                SourceStream::Result(Memory { gradient, .. }) if inside => {
+                    let sum = gradient?;
+                    let dy = device.empty(
+                        sum.rows(),
+                        sum.cols(),
+                        self.model.dtype(self.params),
+                        Category::Activations,
+                    );
+                    device.machine.copy(&sum, &dy);
+                    drop(sum);
+                    back(below, dy, grads)
+                }
+                SourceStream::Result(Memory { gradient, .. }) => gradient,
+            }
+        });
         let first = self.model.portion.first && chunk == 0;
         if let Some(dx) = dx.filter(|_| !first) {
             returning.take().into_iter().for_each(Flying::wait);
             device.pool.enter("pipeline", -1);
-            *returning = Some(pp.exchange(device, "backward", &[(self.neighbour(pp, false), &dx)], &[]));
+            let before = self.neighbour(pp, false);
+            let given: Vec<(usize, &Tensor)> =
+                [Some(&dx), dsource.as_ref()].into_iter().flatten().map(|dx| (before, dx)).collect();
+            *returning = Some(pp.exchange(device, "backward", &given, &[]));
         }
         owed
     }

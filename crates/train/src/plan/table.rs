@@ -20,10 +20,10 @@ const fn unit(name: &'static str, names: &'static [&'static str]) -> Unit {
 /// The units of a block, in the order of its forward pass; activations of experts belong to the MLP's.
 pub const UNITS: [Unit; 8] = [
     unit("block.in", &["block.in"]),
-    unit("attn.norm", &["attn.norm*"]),
-    unit("attn.qkv", &["attn.q*", "attn.k*", "attn.v*", "mixer.in*"]),
+    unit("attn.norm", &["attn.norm*", "cross.norm*"]),
+    unit("attn.qkv", &["attn.q*", "attn.k*", "attn.v*", "cross.q*", "cross.k*", "cross.v*", "mixer.in*"]),
     unit("attn.out", &["attn.out", "attn.lse", "mixer.out*"]),
-    unit("block.mid", &["block.mid", "attn.*", "mixer.*"]),
+    unit("block.mid", &["block.mid", "block.crossed", "attn.*", "cross.*", "mixer.*"]),
     unit("mlp.norm", &["mlp.norm*"]),
     unit("mlp.up", &["mlp.up", "moe.up", "moe.shared.up"]),
     unit("mlp.act", &["mlp.*", "moe.*"]),
@@ -173,6 +173,7 @@ mod tests {
             ("attn.q.raw", Place::Recompute),
             ("attn.post_norm", Place::Recompute),
             ("block.in", Place::Keep),
+            ("cross.k", Place::Recompute),
             ("mixer.conv", Place::Recompute),
             ("mixer.out.states", Place::Disk),
             ("mlp.scaled", Place::Recompute),
@@ -185,7 +186,7 @@ mod tests {
         // A recipe expresses the same in fewer rules.
         let rule = |(name, place): (&str, Place)| Rule { layers: 0..usize::MAX, name: name.into(), place };
         let short = choices.rules(&table);
-        assert!(short.len() < 18, "{short:?}");
+        assert!(short.len() < 24, "{short:?}");
         let short = Places::new(short.into_iter().map(rule).collect(), None);
         for name in
             ["attn.lse", "attn.norm.stats", "attn.post_norm", "block.in", "block.mid", "mlp.up", "moe.x"]

@@ -18,6 +18,7 @@ mod mesh_families;
 mod mesh_mixers;
 mod mesh_optimizers;
 mod mesh_plan;
+mod mesh_streams;
 mod narrow;
 mod nemo;
 mod noise;
@@ -36,6 +37,8 @@ mod sft;
 mod solve_mesh;
 mod state;
 mod step;
+#[path = "../../../model/tests/families/streams.rs"]
+mod streams;
 mod survive;
 mod terms;
 mod timed;

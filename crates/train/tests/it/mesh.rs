@@ -15,7 +15,7 @@ use fathom_train::{
     Checkpoints, Goal, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
 };
 
-use crate::Made;
+use crate::{Made, mesh_streams};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
@@ -160,7 +160,12 @@ pub fn batches(device: &Device, case: &Case, all: usize) -> Vec<MicroBatch> {
     let (dp, rank) = (device.mesh.size(Axis::Dp), device.mesh.index(Axis::Dp));
     let share = all / dp;
     let tokens = |index: usize| if case.uneven { [256, 128, 384, 128][index % 4] } else { TOKENS };
-    (rank * share..(rank + 1) * share).map(|index| micro(index, tokens(index))).collect()
+    let has_source = (case.spec)(case.tied).source > 0;
+    let micro = |index: usize| {
+        let micro = micro(index, tokens(index));
+        MicroBatch { source: has_source.then(|| mesh_streams::source(&micro)), ..micro }
+    };
+    (rank * share..(rank + 1) * share).map(micro).collect()
 }
 
 fn train(device: &Device, case: &Case, steps: usize, micro_batches: usize) -> Seen {

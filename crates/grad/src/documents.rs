@@ -1,0 +1,48 @@
+//! Documents of a batch's rows.
+
+use std::ops::Range;
+
+use fathom_tensor::{Category, Device, Tensor};
+
+/// Rows of a batch that follow each other in one document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentRun {
+    /// The rows.
+    pub rows: Range<usize>,
+    /// The document, by its index in the stream; in generation, the sequence.
+    pub document: usize,
+    /// Number of its tokens before the first of these, which may be on other ranks of a context or of earlier steps.
+    pub offset: usize,
+}
+
+/// The documents of a batch, for operations that start over with each.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    /// Ascending, without gaps.
+    pub runs: Vec<DocumentRun>,
+    /// i32 [2, most + 1]: the first row of each run, and below it the offset; then the number of tokens and 0.
+    pub table: Tensor,
+}
+
+impl Documents {
+    /// Charged at `most` runs.
+    ///
+    /// # Panics
+    /// If there are more.
+    #[track_caller]
+    pub fn new(device: &Device, runs: Vec<DocumentRun>, most: usize) -> Documents {
+        assert!(runs.len() <= most, "documents: {} runs, and at most {most} are charged", runs.len());
+        let end = runs.last().map_or(0, |run| run.rows.end);
+        let line = |value: &dyn Fn(&DocumentRun) -> usize, rest: usize| {
+            let rest = std::iter::repeat_n(rest, most + 1 - runs.len());
+            runs.iter().map(value).chain(rest).map(|value| value as i32).collect::<Vec<i32>>()
+        };
+        let lines = [line(&|run| run.rows.start, end), line(&|run| run.offset, 0)].concat();
+        let table = device.from_i32(&lines, Category::Data).reshape(2, most + 1);
+        Documents { runs, table }
+    }
+
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|run| [run.rows.end as u64, run.offset as u64])
+    }
+}

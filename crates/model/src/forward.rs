@@ -1,0 +1,232 @@
+//! Forward pass of a model over segments: one stream, or a source's and that of the layers that attend to its result.
+
+use std::ops::Range;
+
+use fathom_grad::{Alike, Ctx, Memory, ParamId, Segments, Val, Which};
+use fathom_tensor::Tensor;
+
+use crate::block::{BlockParams, block};
+use crate::encoder::pool;
+use crate::model::Model;
+use crate::norm::norm;
+use crate::spec::{LayerSpec, Spec, Stack};
+use crate::weight::LastParams;
+use crate::whole::EmbedParams;
+
+/// A model's streams between its blocks.
+pub struct Streams {
+    /// The rows of the main stream.
+    pub main: Tensor,
+    /// The source.
+    pub source: SourceStream,
+}
+
+/// A source between the blocks of its model.
+pub enum SourceStream {
+    /// Its rows, between its own blocks.
+    Rows(Tensor),
+    /// Its result.
+    Result(Memory),
+}
+
+impl SourceStream {
+    /// Its rows.
+    pub fn rows(&self) -> &Tensor {
+        match self {
+            SourceStream::Rows(x_sd) => x_sd,
+            SourceStream::Result(memory) => &memory.value,
+        }
+    }
+}
+
+/// Kinds of the segments before and after the blocks; blocks have their layer's.
+const EMBED: u32 = u32::MAX;
+const LAST: u32 = u32::MAX - 1;
+const SOURCE: u32 = u32::MAX - 2;
+const RESULT: u32 = u32::MAX - 3;
+
+/// Key of a segment that occurs once.
+fn alone(kind: u32) -> Which {
+    Which { layer: -1, alike: Some(Alike { kind: vec![kind], first: ParamId(0) }) }
+}
+
+impl Model {
+    /// Maps the batch's token ids to the hidden states before the head: [t, hidden].
+    ///
+    /// # Panics
+    /// If this rank has only some of the layers.
+    #[track_caller]
+    pub fn forward<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
+        let whole = self.portion.first && self.portion.last && self.portion.chunks.len() == 1;
+        assert!(
+            whole,
+            "forward: of {} layers this rank has {:?}",
+            self.spec.layers.len(),
+            self.portion.chunks
+        );
+        self.forward_chunk(run, 0, None)
+    }
+
+    /// Runs one of the portion's chunks of layers: the pipeline's first takes token ids, the others the previous
+    /// output; the last returns the hidden states before the head.
+    ///
+    /// # Panics
+    /// If `x` is missing but needed.
+    #[track_caller]
+    pub fn forward_chunk<'a>(
+        &'a self,
+        run: &mut impl Segments<'a>,
+        chunk: usize,
+        x: Option<Tensor>,
+    ) -> Tensor {
+        assert!(self.spec.source == 0, "forward: a model with a source runs over two streams");
+        let (layers, s) = (self.portion.chunks[chunk].clone(), &self.portion.local(&self.spec));
+        let x_td = match x {
+            None => self.begin(run, chunk, alone(EMBED), &|cx, p| self.embed(cx, p)),
+            Some(x_td) => x_td,
+        };
+        let x_td = self.through(run, s, layers, x_td, &[]);
+        self.end(run, s, chunk, x_td)
+    }
+
+    /// [`Model::forward_chunk`] of a model with a source: a run over each stream, source first, and what the layers
+    /// before gave. `remember` makes room for the gradient of the source's result.
+    ///
+    /// # Panics
+    /// If `streams` are missing but needed.
+    #[track_caller]
+    pub fn forward_streams<'a>(
+        &'a self,
+        [below, above]: [&mut impl Segments<'a>; 2],
+        chunk: usize,
+        streams: Option<Streams>,
+        remember: &dyn Fn(Tensor) -> Memory,
+    ) -> Streams {
+        let (layers, split) = (self.portion.chunks[chunk].clone(), self.spec.source);
+        let local = self.portion.local(&self.spec);
+        let [lower, upper] = [Stack::Source, Stack::Main].map(|stack| local.stack(stack));
+        let Streams { main, source } = match streams {
+            Some(streams) => streams,
+            None => {
+                let of_source = |cx: &mut Ctx<'a>, p: &'a EmbedParams| {
+                    let Some(table) = p.source else { panic!("forward: no embedding of a source") };
+                    cx.embed_parallel(table, None, (self.embed_scale, false), self.own_rows(table))
+                };
+                let source = self.begin(below, chunk, alone(SOURCE), &of_source);
+                let main = self.begin(above, chunk, alone(EMBED), &|cx, p| self.embed(cx, p));
+                Streams { main, source: SourceStream::Rows(source) }
+            }
+        };
+        let of_source = layers.start.min(split)..layers.end.min(split);
+        let source = match source {
+            SourceStream::Rows(x_sd) if !of_source.is_empty() => {
+                let x_sd = self.through(below, &lower, of_source, x_sd, &[]);
+                if layers.end < split {
+                    SourceStream::Rows(x_sd)
+                } else {
+                    SourceStream::Result(remember(self.result(below, &lower, x_sd)))
+                }
+            }
+            source => source,
+        };
+        let of_main = layers.start.max(split)..layers.end.max(split);
+        let main = match &source {
+            SourceStream::Result(memory) => {
+                self.through(above, &upper, of_main, main, std::slice::from_ref(memory))
+            }
+            SourceStream::Rows(_) => main,
+        };
+        Streams { main: self.end(above, &upper, chunk, main), source }
+    }
+
+    /// The source's result, with all of its rows on each of the ranks that share the layers.
+    fn result<'a>(&'a self, run: &mut impl Segments<'a>, s: &Spec, x_sd: Tensor) -> Tensor {
+        let p = self.blocks.iter().find_map(|block| block.source_norm);
+        run.segment(alone(RESULT), Some(x_sd), &|cx, x_sd| {
+            cx.rows(|cx| {
+                let x_sd = norm(cx, s, ["source.norm", "source.norm.stats"], x_sd, p);
+                cx.enter("source.out", x_sd)
+            })
+        })
+    }
+
+    /// Runs the segment of an embedding.
+    #[track_caller]
+    fn begin<'a>(
+        &'a self,
+        run: &mut impl Segments<'a>,
+        chunk: usize,
+        which: Which,
+        embed: &dyn Fn(&mut Ctx<'a>, &'a EmbedParams) -> Val,
+    ) -> Tensor {
+        let layers = &self.portion.chunks[chunk];
+        let Some(p) = self.embed.as_ref().filter(|_| self.portion.first && chunk == 0) else {
+            panic!("forward: layers {layers:?} need what those before them give")
+        };
+        let x_td = run.segment(which, None, &|cx, _| embed(cx, p));
+        run.embedded(&x_td);
+        run.passed(0, &x_td);
+        x_td
+    }
+
+    /// Runs some of this rank's blocks, with the result of another stream if there is one.
+    fn through<'a>(
+        &'a self,
+        run: &mut impl Segments<'a>,
+        s: &Spec,
+        layers: Range<usize>,
+        mut x_td: Tensor,
+        memory: &[Memory],
+    ) -> Tensor {
+        let before = self.portion.layers().take_while(|layer| *layer < layers.start).count();
+        let blocks = &self.blocks[before..before + layers.len()];
+        let together = run.layers_per_segment();
+        let alike = self.alike.get(before..before + layers.len()).unwrap_or_default();
+        let blocks: Vec<_> = layers.clone().zip(self.spec.layers[layers].iter().zip(blocks)).collect();
+        for (index, blocks) in blocks.chunks(together).enumerate() {
+            let alike = alike.chunks(together).nth(index).map(|alike| {
+                let kind = alike.iter().map(|(like, _)| *like as u32).collect();
+                Alike { kind, first: alike[0].1 }
+            });
+            let which = Which { layer: blocks[0].0 as i32, alike };
+            x_td = run.segment_with(which, Some(x_td), memory, &|cx, x_td, memory| {
+                let m_sd = memory.first().copied().unwrap_or(x_td);
+                let each = |x_td, (_, (layer, params)): &(usize, (&LayerSpec, &BlockParams))| {
+                    block(cx, s, layer, params, [x_td, m_sd])
+                };
+                blocks.iter().fold(x_td, each)
+            });
+            run.passed(blocks[0].0 + blocks.len(), &x_td);
+        }
+        x_td
+    }
+
+    /// Runs the segment after the last block, if this chunk ends with it.
+    fn end<'a>(&'a self, run: &mut impl Segments<'a>, s: &Spec, chunk: usize, x_td: Tensor) -> Tensor {
+        let ends = self.portion.last && chunk + 1 == self.portion.chunks.len();
+        let ends = |p: &LastParams| ends && (p.norm.is_some() || p.pool.is_some());
+        let Some(p) = self.last.filter(ends) else { return x_td };
+        let names = ["final.norm", "final.norm.stats"];
+        run.segment(alone(LAST), Some(x_td), &|cx, x_td| {
+            cx.rows(|cx| {
+                let x_td = norm(cx, s, names, x_td, p.norm);
+                pool(cx, s, p.pool, x_td)
+            })
+        })
+    }
+
+    /// Input of the first block; this rank has some rows of the embedding.
+    fn embed(&self, cx: &mut Ctx<'_>, p: &EmbedParams) -> Val {
+        let rows = self.own_rows(p.tokens);
+        let Some(e) = &p.encoder else {
+            let how = (self.embed_scale, self.spec.virtual_tokens() > 0 || p.table.rows.is_some());
+            let x_td = cx.embed_parallel(p.tokens, p.positions, how, rows);
+            let x_td = p.table.forward(cx, x_td, self.embed_scale);
+            return p.prompt.map_or(x_td, |prompt| prompt.forward(cx, x_td));
+        };
+        cx.rows(|cx| {
+            let x_td = cx.embed_typed(p.tokens, p.positions, e.types);
+            norm(cx, &self.spec, ["embed.norm", "embed.norm.stats"], x_td, Some(e.norm))
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! A family of two stacks over ranks, compared with one rank as in `mesh.rs`.
+
+use fathom_model::Spec;
+use fathom_tensor::DType;
+use fathom_tensor::mesh::Grid;
+use fathom_train::parallel::stages::Order;
+use fathom_train::parallel::{Ranks, Sharding};
+use fathom_train::{MicroBatch, SourceTokens, compare_checkpoints};
+
+use crate::mesh::{Case, ONE, check, every_rank, resume, save_again};
+use crate::streams;
+
+const GRID: Grid = ONE.grid;
+
+fn spec(tied: bool) -> Spec {
+    Spec { tied, ..streams::spec(64, 4) }
+}
+
+/// The first half of each document.
+pub fn source(micro: &MicroBatch) -> SourceTokens {
+    let mut source = SourceTokens::default();
+    for doc in &micro.docs {
+        let (first, half) = (source.ids.len(), doc.start..doc.start + doc.len() / 2);
+        source.docs.push(first..first + half.len());
+        source.positions.extend(0..half.len() as i32);
+        source.ids.extend(&micro.ids[half]);
+    }
+    source
+}
+
+#[test]
+fn stages_pass_both_streams_on() {
+    let case = Case { spec, ..ONE };
+    for (pp, chunks) in [(2, 1), (4, 1), (2, 2)] {
+        check(Case { grid: Grid { pp, ..GRID }, chunks, ..case }, true);
+    }
+    let two = Grid { pp: 2, ..GRID };
+    check(Case { grid: two, layout: &[1, 3], ..case }, true);
+    check(Case { grid: two, layout: &[3, 1], order: Order::ZeroBubble, ..case }, true);
+}
+
+#[test]
+fn ranks_share_the_layers_of_both_streams() {
+    let case = Case { spec, tile_rows: Some(128), ..ONE };
+    for sequence_parallel in [false, true] {
+        check(Case { grid: Grid { tp: 2, sequence_parallel, ..GRID }, ..case }, false);
+    }
+    let grid = Grid { tp: 2, pp: 2, sequence_parallel: true, ..GRID };
+    check(Case { grid, ..case }, false);
+    check(Case { grid, dtype: DType::Bf16, ..case }, false);
+    for sharding in [Sharding::Optim, Sharding::OptimGradsParams] {
+        check(Case { grid: Grid { dp: 2, ..GRID }, sharding, ..case }, false);
+    }
+}
+
+/// Without a step in between, no bit changes from any mesh to any other.
+#[test]
+fn two_stacks_are_the_same_from_mesh_to_mesh() {
+    let case = Case { spec, ..ONE };
+    let grids = [GRID, Grid { tp: 2, sequence_parallel: true, ..GRID }, Grid { pp: 2, ..GRID }, GRID];
+    let folders = grids.map(|_| tempfile::tempdir().unwrap());
+    every_rank(case, &|device| resume(device, &case, folders[0].path(), 1));
+    for (index, grid) in grids.into_iter().enumerate().skip(1) {
+        let (from, to) = (folders[index - 1].path(), folders[index].path());
+        save_again(Case { grid, ..case }, from, to);
+        let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
+        assert!(diff.differing == 0 && diff.tensors > 60, "{grid}: {diff:?}");
+    }
+}
+
+#[test]
+fn a_context_does_not_share_two_streams() {
+    let ranks = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };
+    let message = ranks.check(&spec(false)).unwrap_err().to_string();
+    assert!(message.contains("mesh.cp") && message.contains("a source is not shared"), "{message}");
+}
