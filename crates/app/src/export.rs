@@ -24,7 +24,7 @@ use crate::events::{Events, Silent};
 
 use crate::machine::Machine;
 use crate::models::{model_folder, or_on_the_hub, tokenizer_files_for};
-use crate::{adapters, card, exported, job};
+use crate::{adapters, card, exported};
 use fathom_model::LoadedModel;
 pub use options::{Conversion, ConversionSummary, Format, GgufName, Target};
 pub(crate) use source::generation;

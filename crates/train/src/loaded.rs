@@ -114,7 +114,19 @@ impl<'a> DeviceMicroBatch<'a> {
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
         let (batch, labels) = (Rc::new(batch), Labels { kept, ..Labels::plain(ids) });
         let padding = model.spec.padding;
-        DeviceMicroBatch { batch, source, labels, weights, losses, micro, padding, known, jitter, layout, order }
+        DeviceMicroBatch {
+            batch,
+            source,
+            labels,
+            weights,
+            losses,
+            micro,
+            padding,
+            known,
+            jitter,
+            layout,
+            order,
+        }
     }
 
     /// Outputs of the second head for all tokens of the stream.

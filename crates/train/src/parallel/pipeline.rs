@@ -167,7 +167,7 @@ impl<'a> Pipeline<'a> {
 
     /// Shapes of the streams before a layer, or of their gradients: the rows of the main one, and of the source or its
     /// result, whose gradients are f32 sums.
-    fn shapes(&self, micro: &Loaded<'a>, layer: usize, gradients: bool) -> Vec<Shape> {
+    fn shapes(&self, micro: &DeviceMicroBatch<'a>, layer: usize, gradients: bool) -> Vec<Shape> {
         let (cols, dtype) = (self.model.spec.hidden, self.model.dtype(self.params));
         let share = Spread::of(&self.device.mesh).share();
         let main = (micro.batch.tokens / share, cols, dtype);

@@ -2,8 +2,8 @@
 
 use fathom_tensor::Slice;
 
-use super::reference::attention;
 use super::call::{AttentionUse, Keys};
+use super::reference::attention;
 use crate::testing::{self, Matrix, Stream};
 
 /// One attention layer.
