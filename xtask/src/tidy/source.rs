@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn functions_are_measured_from_signature_to_brace() {
-        let cases: [(&str, &[Measure]); 8] = [
+        let cases: [(&str, &[Measure]); 9] = [
             ("fn a() {}", &[("a", 1, 0)]),
             ("pub(crate) fn a(\n  x: u8,\n  y: u8,\n) {\n}", &[("a", 5, 2)]),
             (
