@@ -7,7 +7,7 @@ use fathom_app::host::{Host, HostOptions};
 use fathom_app::{Machine, Silent, train};
 use fathom_base::{
     Continuation, Conversation, Describe, Event, Generate, GenerateRequest, LanguageModel, Numbers, Prompt,
-    Stop, Tokenize,
+    Sampling, Stop, Tokenize,
 };
 use fathom_train::recipe::MachineKind;
 use serde_json::json;
@@ -75,7 +75,9 @@ fn a_host_is_asked_from_any_thread() {
     // A text that is too long is refused by name, and the host goes on.
     let error = host.look(&[vec![5; 300]], Numbers::Logprobs).unwrap_err().to_string();
     assert!(error.contains("300") && error.contains("256"), "{error}");
-    assert!(host.service().generate_while(vec![request(1)], &|| false).unwrap().is_none());
+    let sampling = Sampling { max_tokens: 240, ignore_eos: true, ..Sampling::default() };
+    let long = GenerateRequest::new(vec![1, 2, 3], sampling);
+    assert!(host.service().generate_while(vec![long], &|| false).unwrap().is_none());
     assert_eq!(host.service().card().context_tokens, 256);
 
     // The last handle keeps the thread; without one, requests fail by name.
