@@ -10,7 +10,7 @@
 //!
 //! let recipe = library::load(library::layers("quickstart", &["stage.0.steps=10".into()]))?;
 //! let job = Job::new(recipe, &Silent)?;
-//! for stage in plan(&job, None)?.stages(plan::Asked::default(), &Silent) {
+//! for stage in plan(&job, None)?.stages(plan::PlanOptions::default(), &Silent) {
 //!     println!("{}", stage?.figures.settled.plan.usage.peak_live);
 //! }
 //! train(&job, &train::Order::default(), &Silent)?;

@@ -22,7 +22,7 @@ pub(crate) struct FactsOf<'a> {
     pub folder: &'a Path,
     /// Its tokenizer.
     pub tokenizer: &'a Arc<Tokenizer>,
-    /// Fingerprint of everything that its answers depend on; empty if nobody asks for it.
+    /// Fingerprint of everything that its answers depend on; empty if it is not needed.
     pub fingerprint: String,
     /// File with a chat template; `None` for the model's own.
     pub template: Option<&'a Path>,

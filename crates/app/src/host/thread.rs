@@ -32,7 +32,7 @@ pub(crate) struct Opening<T> {
 }
 
 impl<T> Opening<T> {
-    /// Announces that the model takes requests; returns false if nobody waits for it any more.
+    /// Announces that the model takes requests; returns false if the one who waited has gone.
     pub fn ready(&self, service: Handle, found: T) -> bool {
         self.over.store(true, Ordering::Relaxed);
         self.to.send(Message::Ready(Box::new((service, found)))).is_ok()
@@ -46,7 +46,7 @@ impl<T> Opening<T> {
 
 impl<T: Send> Events for Opening<T> {
     fn on(&self, event: Event) {
-        // Nobody listens once the model is ready.
+        // There is no listener once the model is ready.
         _ = self.to.send(Message::Event(event));
     }
 }
