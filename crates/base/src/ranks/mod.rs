@@ -6,53 +6,23 @@
 //! variables of the outer one describe the launcher's own processes. This module knows nothing about how ranks are
 //! connected.
 
+mod claim;
 mod slurm;
 mod sources;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
+pub use claim::{Claim, Environment, Setting};
 use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// Environment variables by name.
-pub type Environment = BTreeMap<String, String>;
-
 /// The sources in order of precedence, highest first.
 pub const SOURCES: [&str; 9] =
     ["flags", "torchrun", "Open MPI", "PMI", "PMIx", "Slurm", "PET", "SkyPilot", "Kubernetes index"];
-
-/// A value with the variable or flag that sets it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Setting<T> {
-    /// The value.
-    pub value: T,
-    /// Name of the variable or flag.
-    pub by: String,
-}
-
-/// The values that a source sets for a process. All numbers are counted from 0.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Claim {
-    /// Rank of the process.
-    pub rank: Option<Setting<usize>>,
-    /// Number of ranks.
-    pub world_size: Option<Setting<usize>>,
-    /// Rank among the processes on the same machine.
-    pub local_rank: Option<Setting<usize>>,
-    /// Number of ranks on the same machine.
-    pub local_world_size: Option<Setting<usize>>,
-    /// Index of the machine.
-    pub node: Option<Setting<usize>>,
-    /// Number of machines.
-    pub nodes: Option<Setting<usize>>,
-    /// `host:port` of the first rank.
-    pub rendezvous: Option<Setting<String>>,
-}
 
 /// The outcome for a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

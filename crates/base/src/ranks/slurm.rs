@@ -1,7 +1,7 @@
 //! Variables set by `srun`, with its formats for lists of hosts and of tasks.
 
+use super::claim::{Claim, Environment, Setting};
 use super::values::{number, port, text};
-use super::{Claim, Environment, Setting};
 
 /// Checks that the process is a task of a step of several; otherwise the error is the reason why Slurm's variables
 /// are ignored.

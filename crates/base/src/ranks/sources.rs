@@ -1,8 +1,8 @@
 //! Environment variables of each launcher.
 
+use super::claim::{Claim, Environment, Setting};
 use super::slurm;
 use super::values::{number, port, text};
-use super::{Claim, Environment, Setting};
 
 /// Values of a source, or an error for a variable that cannot be read, and the reason why the source is ignored, if
 /// it is.

@@ -1,6 +1,6 @@
 //! Values of environment variables.
 
-use super::{Environment, Setting};
+use super::claim::{Environment, Setting};
 
 /// A number from the environment, if it is set.
 pub(super) type NumberResult = Result<Option<Setting<usize>>, String>;
