@@ -21,14 +21,18 @@ use fathom_train::recipe::{MachineKind, Precision};
 pub use bench::Bench;
 #[cfg(feature = "ballista")]
 pub use cluster::Listen;
+#[cfg(feature = "curate")]
 pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
+#[cfg(feature = "curate")]
 pub use quality::TrainQuality;
 pub use serve::{Mesh, Prefixes, Serve};
 
 use crate::{console, version};
-pub use curate::{Curate, CurateVerb, Where};
+pub use curate::Curate;
+#[cfg(feature = "curate")]
+pub use curate::{CurateVerb, Where};
 pub use inspect::{Inspect, InspectModel, InspectRecipe};
 
 /// Trains, extends and runs language models over millions of tokens, on the hardware you have.

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 #[cfg(feature = "curate")]
-use signal_hook::flag::{register, register_conditional_default, register_conditional_shutdown};
+use signal_hook::flag::register_conditional_default;
+use signal_hook::flag::{register, register_conditional_shutdown};
 
 /// Sets `stop` when the process is asked to end. A second signal of the same kind ends it at once; another kind only
 /// repeats the request.
