@@ -1,6 +1,5 @@
 //! Ordering of a whole table's documents.
 
-use crate::pipeline::{Barrier, Job, Tally, Work};
 use fathom_base::human;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +9,8 @@ use super::kind::Maker;
 use crate::blend::shuffle_key;
 use crate::error::Error;
 #[cfg(feature = "ballista")]
-use crate::pipeline::{Barrier, Batch, Job, Tally, Work};
+use crate::pipeline::Batch;
+use crate::pipeline::{Barrier, Job, Tally, Work};
 #[cfg(feature = "ballista")]
 use crate::tables::{TableEngine, shuffled};
 
