@@ -143,7 +143,7 @@ pub enum Error {
     /// The model behind a request has stopped, and no further request will be answered.
     #[error("{what}")]
     Gone {
-        /// What has stopped.
+        /// The part that has stopped.
         what: String,
     },
     /// Error of an implementation of a product's trait, such as [`crate::LanguageModel`].

@@ -30,10 +30,11 @@ pub mod tokens;
 
 pub use error::{Error, Result};
 pub use product::{
-    Administer, Answer, Beams, Classify, Collected, Continuation, Conversation, Describe, EarlyStopping,
-    Embed, Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
-    ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Reading, Relay, Sampling, Service, Sink, Stop,
-    Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink, relay,
+    Administer, Answer, Beams, Classify, Continuation, Conversation, Describe, EarlyStopping, Embed,
+    Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
+    ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Reading, Relay, RequestOutput, Sampling,
+    Service, Sink, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
+    relay,
 };
 
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use fathom_base::{Collected, Event, Flow, GenerateRequest, Generation, Prompt};
+use fathom_base::{Event, Flow, GenerateRequest, Generation, Prompt, RequestOutput};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -21,8 +21,8 @@ impl Engine<'_> {
         // The scheduler refuses requests beyond the context before pages are needed for them.
         let sequences = requests.iter().map(|request| request.sequences().max(1)).sum();
         let capacity = self.capacity(sequences, tokens.min(self.room()) + self.lead());
-        let collected: Vec<RefCell<Collected>> =
-            requests.iter().map(|request| RefCell::new(Collected::of(request.answers))).collect();
+        let collected: Vec<RefCell<RequestOutput>> =
+            requests.iter().map(|request| RefCell::new(RequestOutput::of(request.answers))).collect();
         let mut scheduler = Scheduler::new(self, capacity);
         for (request, collected) in requests.into_iter().zip(&collected) {
             let listener = |event| {
@@ -51,7 +51,7 @@ impl Engine<'_> {
         let tokens = self.lead() + ids.len() + request.sampling.max_tokens;
         let request = GenerateRequest { prompt: Prompt::Ids(ids), answers: 1, ..request.clone() };
         let capacity = self.capacity(request.sequences().max(1), tokens);
-        let collected = RefCell::new(Collected::of(1));
+        let collected = RefCell::new(RequestOutput::of(1));
         let mut scheduler = Scheduler::new(self, capacity);
         let listener = |event| {
             let flow = match &event {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use fathom_base::{Answer, Collected, Event, Flow, GenerateRequest, Sampling, Stop};
+use fathom_base::{Answer, Event, Flow, GenerateRequest, RequestOutput, Sampling, Stop};
 use fathom_model::{ModelView, Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 use fathom_text::Tokenizer;
 
@@ -38,8 +38,8 @@ impl Rollout for Writer {
         let engine = engine.at(if greedy { 1.0 } else { asked.temperature });
         let all = asked.prompts.len() * asked.answers;
         let sequences = if self.sequences == 0 { all } else { self.sequences.min(all) };
-        let collected: Vec<RefCell<Collected>> =
-            asked.prompts.iter().map(|_| RefCell::new(Collected::of(asked.answers))).collect();
+        let collected: Vec<RefCell<RequestOutput>> =
+            asked.prompts.iter().map(|_| RefCell::new(RequestOutput::of(asked.answers))).collect();
         // Without data all tokens are the same, and none ends an answer.
         let ends = if device.machine.has_data() { self.tokenizer.stops() } else { &[] };
         let mut scheduler = Scheduler::new(&engine, engine.capacity(sequences, longest));
@@ -74,8 +74,8 @@ impl Rollout for Writer {
 
 impl Writer {
     /// The answers to a prompt; one ends with the first end token, which is part of it.
-    fn answers(&self, collected: Collected, ends: &[u32]) -> Result<Vec<RolloutAnswer>, RolloutError> {
-        let Collected { answers, failed, .. } = collected;
+    fn answers(&self, collected: RequestOutput, ends: &[u32]) -> Result<Vec<RolloutAnswer>, RolloutError> {
+        let RequestOutput { answers, failed, .. } = collected;
         if let Some(error) = failed {
             return Err(error.into());
         }

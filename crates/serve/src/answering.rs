@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use fathom_base::{Collected, Event, GenerateRequest, Prompt, Stop, Ticket, Usage};
+use fathom_base::{Event, GenerateRequest, Prompt, RequestOutput, Stop, Ticket, Usage};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
@@ -327,8 +327,8 @@ impl Drop for Answering {
 ///
 /// # Errors
 /// One of them failed.
-pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<Collected>, Fault> {
-    let mut all: Vec<Collected> = (0..prompts).map(|_| Collected::default()).collect();
+pub async fn collect(answering: &mut Answering, prompts: usize) -> Result<Vec<RequestOutput>, Fault> {
+    let mut all: Vec<RequestOutput> = (0..prompts).map(|_| RequestOutput::default()).collect();
     while let Some(event) = answering.next().await {
         let (index, event) = event?;
         all[index].push(event);

@@ -1,4 +1,4 @@
-//! What is converted, into which form, and what came of it.
+//! Options of a conversion, its formats, and its summary.
 
 use std::path::PathBuf;
 

@@ -6,16 +6,16 @@
 
 mod answer;
 mod card;
-mod collected;
 mod model;
+mod output;
 mod relay;
 mod request;
 mod service;
 
 pub use answer::{Event, Flow, Generation, Sink, Stop, Ticket, TokenLogprob, Usage};
 pub use card::{Load, ModelCard};
-pub use collected::{Answer, Collected};
 pub use model::{Continuation, LanguageModel, LogLikelihood};
+pub use output::{Answer, RequestOutput};
 pub use relay::{Relay, relay};
 pub use request::{
     Beams, Conversation, EarlyStopping, GenerateRequest, PartialSampling, Prompt, PromptPart, Sampling,

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 
 use super::answer::{Generation, Sink, Ticket};
 use super::card::{Load, ModelCard};
-use super::collected::{Collected, abandoned};
+use super::output::{RequestOutput, abandoned};
 use super::relay::{POLL, relay};
 use super::request::{Conversation, GenerateRequest, Prompt, PromptPart};
 use crate::error::Result;
@@ -117,7 +117,7 @@ pub trait Generate: Send + Sync {
         let mut open = Vec::with_capacity(requests.len());
         for request in requests {
             let (sink, relay) = relay(RELAYED);
-            open.push((Collected::of(request.answers), relay, self.submit_while(request, sink, wanted)?));
+            open.push((RequestOutput::of(request.answers), relay, self.submit_while(request, sink, wanted)?));
         }
         let mut all = Vec::with_capacity(open.len());
         for (mut collected, relay, _ticket) in open {
@@ -227,10 +227,10 @@ pub enum Numbers {
     Relevance,
     /// Outputs of a head of scores at the text's last token.
     Scores,
-    /// Of each token after the first two numbers: its natural log-probability, and 1 if it is the most likely token
+    /// Two numbers per token after the first: its natural log-probability, and 1 if it is the most likely token
     /// (the first of equals), else 0.
     Logprobs,
-    /// Of each token, the most likely tokens given those before it, best first, ties by smaller id: id and natural
+    /// The most likely tokens at each position given those before it, best first, ties by smaller id: id and natural
     /// log-probability alternating. Zeros for the first token.
     Top {
         /// Number of tokens.
@@ -238,11 +238,11 @@ pub enum Numbers {
         /// Divisor of the logits.
         temperature: f64,
     },
-    /// Of each of the last tokens, the logits of all tokens of the vocabulary.
+    /// Logits of the whole vocabulary at each of the last tokens.
     Logits {
         /// Number of last tokens.
         last: usize,
     },
-    /// Of each token, the hidden states after the final norm.
+    /// Hidden states of each token after the final norm.
     Hidden,
 }

@@ -1,4 +1,4 @@
-//! What a source says of a process, and where it says it.
+//! Values that a source sets for a process, each with the variable or flag that sets it.
 
 use std::collections::BTreeMap;
 

@@ -34,7 +34,7 @@ pub(crate) struct Pages {
     head_dim: usize,
     /// The pages on disk.
     file: Option<PageFile>,
-    /// What layers remember besides keys and values.
+    /// States of layers besides keys and values.
     states: States,
 }
 

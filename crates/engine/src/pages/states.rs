@@ -1,4 +1,4 @@
-//! What layers remember of each sequence besides keys and values: named states of fixed sizes, in slots.
+//! Memory of layers for each sequence besides keys and values: named states of fixed sizes, in slots.
 
 use std::collections::BTreeMap;
 

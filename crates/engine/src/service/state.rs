@@ -1,4 +1,4 @@
-//! What both sides of a service share: facts about the model, messages, counters.
+//! State and messages that both sides of a service share, and facts about the model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -254,9 +254,9 @@ pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
     /// Checks that ranks can share it.
     ///
     /// # Errors
-    /// What they cannot share; what their number does not divide, and numbers that would.
+    /// A thing that they cannot share, or a size that their number does not divide, with numbers that would.
     fn check(&self, ranks: &Sharers) -> std::result::Result<(), (Shared, String)>;
-    /// What it remembers of a sequence during generation, on one of these ranks; its operations find it by name
+    /// Its memory of a sequence during generation, on one of these ranks; its operations find it by name
     /// ([`LayerMemory::state`](fathom_grad::LayerMemory::state)).
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec>;
 }

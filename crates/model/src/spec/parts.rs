@@ -27,7 +27,7 @@ impl Sharers {
     pub const NONE: Sharers = Sharers { columns: 1, tokens: 1, layers: 1 };
 }
 
-/// What ranks share of a model.
+/// Dimension of a model along which ranks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shared {
     /// Heads and columns.

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Collected, Conversation, Event, Stop, TokenLogprob, Usage};
+use fathom_base::{Conversation, Event, RequestOutput, Stop, TokenLogprob, Usage};
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
@@ -288,7 +288,7 @@ impl Talk {
     ///
     /// # Errors
     /// Those of the request.
-    pub async fn collect(&mut self) -> Result<Collected, Fault> {
+    pub async fn collect(&mut self) -> Result<RequestOutput, Fault> {
         let mut all = collect(&mut self.answering, 1).await?;
         all.pop().ok_or_else(|| Fault::ours("there is no answer"))
     }
@@ -328,7 +328,7 @@ async fn whole(server: Server, id: String, mut talk: Talk) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(server: &Server, id: &str, talk: &Talk, answered: &Collected) -> Answer {
+fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> Answer {
     let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
     let mut choices = Vec::new();
     for (index, answer) in answered.answers.iter().enumerate() {

@@ -2,7 +2,9 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Collected, Event, GenerateRequest, Prompt, Reading, Service, Stop, TokenLogprob, Usage};
+use fathom_base::{
+    Event, GenerateRequest, Prompt, Reading, RequestOutput, Service, Stop, TokenLogprob, Usage,
+};
 use serde_json::{Value, json};
 
 use super::logprobs::{self, Offset, Spelling};
@@ -165,11 +167,11 @@ async fn whole(id: String, mut asking: Asking) -> Answer {
 }
 
 /// A whole answer as JSON.
-fn written(id: &str, asking: &Asking, all: &[Collected]) -> Answer {
+fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
     let Asking { answering, params, how, .. } = asking;
     let mut choices: Vec<Value> = Vec::new();
     for answered in all {
-        let Collected { prompt, logprobs, answers, .. } = answered;
+        let RequestOutput { prompt, logprobs, answers, .. } = answered;
         let before = if how.echo {
             params.model.service.decode(prompt).map_err(Fault::refused)?
         } else {

@@ -18,7 +18,7 @@ pub struct Answer {
 
 /// Everything that a request's events reported.
 #[derive(Debug, Default)]
-pub struct Collected {
+pub struct RequestOutput {
     /// Tokens of the prompt.
     pub prompt: Vec<u32>,
     /// Log-probabilities of these, if requested.
@@ -31,10 +31,10 @@ pub struct Collected {
     pub failed: Option<Error>,
 }
 
-impl Collected {
+impl RequestOutput {
     /// Begins with this number of empty answers.
-    pub fn of(answers: usize) -> Collected {
-        Collected { answers: vec![Answer::default(); answers], ..Collected::default() }
+    pub fn of(answers: usize) -> RequestOutput {
+        RequestOutput { answers: vec![Answer::default(); answers], ..RequestOutput::default() }
     }
 
     /// Adds an event.
