@@ -66,6 +66,18 @@ pub fn ended_by(stop: Option<&Stop>) -> Value {
     }
 }
 
+/// The frame that follows the last chunk of a stream of which a rail has blocked the rest, as NeMo Guardrails sends it.
+pub fn blocked(stop: &Stop) -> Option<Value> {
+    let Stop::Refused { rail, why } = stop else { return None };
+    let error = json!({
+        "message": format!("blocked by {rail}: {why}"),
+        "type": "guardrails_violation",
+        "param": "output_rails",
+        "code": "content_blocked",
+    });
+    Some(json!({ "error": error }))
+}
+
 /// A request's settings as attributes of a span.
 fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
     let how = &request.sampling;

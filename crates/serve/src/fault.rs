@@ -49,6 +49,11 @@ impl Fault {
         Fault { param: Some(name.to_string()), ..Fault::bad(format!("`{name}` {message}")) }
     }
 
+    /// A request of the right form whose content cannot be processed.
+    pub fn unprocessable(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request_error", message)
+    }
+
     /// Something that does not exist.
     pub fn missing(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::NOT_FOUND, "invalid_request_error", message)

@@ -16,6 +16,7 @@ use crate::fault::Fault;
 use crate::keys::{Keys, Names};
 use crate::metrics::Metrics;
 use crate::now::now_s;
+use crate::rails::Rails;
 use crate::settings::Settings;
 use crate::traces::Traces;
 
@@ -32,7 +33,7 @@ const BODIES: u64 = 4;
 pub struct Model {
     /// Its name.
     pub name: String,
-    /// The model.
+    /// The model, with the server's guardrails around it.
     pub service: Arc<dyn Service>,
     /// Its admission limits.
     pub admission: Admission,
@@ -60,6 +61,8 @@ pub struct ServerState {
     pub traces: Arc<Traces>,
     /// Receiver of the log's lines.
     pub log: Option<Log>,
+    /// The guardrails around every model.
+    pub rails: Option<Arc<dyn Rails>>,
     /// The program's version.
     pub version: String,
     /// Start time, in seconds since 1970.
@@ -86,12 +89,14 @@ pub struct Opening {
     pub version: String,
     /// Reloads models; `None` if that is not possible.
     pub reload: Option<Reload>,
+    /// Guardrails around every model.
+    pub rails: Option<Arc<dyn Rails>>,
 }
 
 impl ServerState {
     /// A server without models.
     pub fn new(opening: Opening) -> ServerState {
-        let Opening { settings, keys, open, log, version, reload } = opening;
+        let Opening { settings, keys, open, log, version, reload, rails } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),
@@ -109,6 +114,7 @@ impl ServerState {
             metrics: Metrics::default(),
             traces: Arc::default(),
             log,
+            rails,
             version,
             began: now_s(),
             random: RandomState::new(),
@@ -137,8 +143,12 @@ impl ServerState {
         Ok(())
     }
 
-    /// A model with admission limits from its pages.
+    /// A model with guardrails around it and admission limits from its pages.
     fn admitting(&self, name: &str, service: Arc<dyn Service>) -> Arc<Model> {
+        let service = match &self.rails {
+            Some(rails) => rails.around(name, service),
+            None => service,
+        };
         let load = service.load();
         let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
         // For a model without known pages, the limit follows from its context and the number of requests.

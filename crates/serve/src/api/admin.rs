@@ -131,6 +131,17 @@ pub async fn reload(server: Server, asked: AdmittedRequest) -> Answer {
     ))
 }
 
+/// `/reload_rails`: reads the configurations of the guardrails again.
+///
+/// # Errors
+/// The server has no guardrails; a file is refused, and the configurations stay as they were.
+pub async fn reload_rails(server: Server, _: AdmittedRequest) -> Answer {
+    let rails = server.rails.clone().ok_or_else(super::checks::without)?;
+    let done = tokio::task::spawn_blocking(move || rails.reload().map(|()| rails.configs())).await;
+    let read = done.unwrap_or_else(|_| Err("reading the guardrails failed; the old ones stay".into()));
+    Ok(json_answer(&read.map_err(Fault::unprocessable)?))
+}
+
 /// `/drain`: shuts the server down as a signal would.
 ///
 /// # Errors

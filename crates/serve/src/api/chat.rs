@@ -9,7 +9,7 @@ use super::logprobs::{self, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, schema, usage};
-use crate::answering::{Answering, collect, ended_by, reason};
+use crate::answering::{Answering, blocked, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::now::now_s;
@@ -375,7 +375,9 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
 
 fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
     let Talk { answering, params, tools, logprobs, .. } = talk;
-    let sent = (0..params.answers()).map(|_| StreamProgress { scanner: tools.scanner(), calls: 0 }).collect();
+    let sent = (0..params.answers())
+        .map(|_| StreamProgress { scanner: tools.scanner(), calls: 0, begun: false })
+        .collect();
     let frame = json!({
         "id": id,
         "object": "chat.completion.chunk",
@@ -391,6 +393,8 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
 struct StreamProgress {
     scanner: Scanner,
     calls: usize,
+    /// True once text was sent.
+    begun: bool,
 }
 
 /// A streamed answer.
@@ -445,6 +449,7 @@ impl Chunks {
     }
 
     fn piece(&mut self, index: usize, text: &str, ids: &[u32], logprobs: &[TokenLogprob], out: &mut Frames) {
+        self.sent[index].begun |= !text.is_empty();
         let parts = self.sent[index].scanner.push(text);
         let mut deltas = self.deltas(index, parts);
         if deltas.is_empty() && (self.logprobs.is_some() || self.params.token_ids) {
@@ -496,6 +501,7 @@ impl Protocol for Chunks {
                     json!({"index": answer, "delta": delta, "logprobs": null, "finish_reason": why});
                 choice["stop_reason"] = ended_by(Some(&stop));
                 self.chunk(json!([choice]), out);
+                blocked(&stop).filter(|_| self.sent[answer].begun).iter().for_each(|frame| out.data(frame));
             }
             _ => {}
         }

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod chat;
+pub mod checks;
 pub mod completions;
 pub mod info;
 pub mod kserve;
