@@ -126,14 +126,14 @@ impl Answering {
         shared: Arc<ServerState>,
         model: Arc<Model>,
         requests: Vec<GenerateRequest>,
-        (named, permit): (RequestNames, Permit),
+        (named, permit): (RequestNames, Option<Permit>),
     ) -> Result<Answering, Fault> {
         listed(&requests, shared.settings.max_listed_logprobs)?;
         // All prompts of a request have the same structure; that of tools was created by this server.
         if let Some(structure) = requests.first().and_then(|request| request.structure.as_ref()) {
             schema::check("structure", structure, &shared.settings)?;
         }
-        let mut permits = vec![permit];
+        let mut permits = vec![permit.ok_or_else(|| Fault::ours("this route takes no permit"))?];
         if requests.len() > 1 {
             let more = shared.requests.take(requests.len() as u64 - 1);
             permits.push(more.ok_or_else(|| Fault::busy("more prompts than requests are let in", 1.0))?);

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use fathom_base::{Load, Service};
 use serde_json::Value;
 
-use crate::admission::{Admission, Permit, Room};
-use crate::drain::{Drain, Phase};
+use crate::admission::{Admission, Room};
+use crate::drain::Drain;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::keys::{Keys, Names};
@@ -27,7 +27,7 @@ pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
 pub type Reload = Arc<dyn Fn(&str) -> fathom_base::Result<Arc<dyn Service>> + Send + Sync>;
 
 /// Number of bodies of maximum size that may be read at once.
-const BODIES: u64 = 4;
+pub(crate) const BODIES: u64 = 4;
 
 /// A served model.
 pub struct Model {
@@ -52,7 +52,7 @@ pub struct ServerState {
     /// Open requests.
     pub requests: Arc<Room>,
     /// Bytes of the bodies being read and prepared.
-    bodies: Arc<Room>,
+    pub(crate) bodies: Arc<Room>,
     /// Its phase.
     pub drain: Drain,
     /// Its metrics.
@@ -221,36 +221,6 @@ impl ServerState {
     /// Loads of the models.
     pub fn loads(&self) -> Vec<(String, Load)> {
         self.models().iter().map(|model| (model.name.clone(), model.service.load())).collect()
-    }
-
-    /// A permit for a request.
-    ///
-    /// # Errors
-    /// 429 if there is none left, 503 if the server is shutting down.
-    pub fn permit(&self) -> Result<Permit, Fault> {
-        if self.drain.phase() > Phase::Serving {
-            return Err(Fault::ending());
-        }
-        self.requests.take(1).ok_or_else(|| {
-            let most = self.requests.most();
-            Fault::busy(format!("{most} requests are open, which is the most (serve.max_requests)"), 1.0)
-        })
-    }
-
-    /// Permit for the body of a request, which needs many times its size while it is parsed.
-    ///
-    /// # Errors
-    /// 429 if there is none.
-    pub fn body(&self, bytes: u64) -> Result<Permit, Fault> {
-        self.bodies.take(bytes).ok_or_else(|| {
-            let most = self.bodies.most();
-            Fault::busy(
-                format!(
-                    "bodies of {most} bytes are being read, which is the most ({BODIES} of serve.body_bytes)"
-                ),
-                1.0,
-            )
-        })
     }
 
     /// A unique name that cannot be guessed.

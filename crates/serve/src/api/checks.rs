@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
-use super::{AdmittedRequest, Answer, Server, info, json_answer, prepared};
+use super::{AdmittedRequest, Answer, Server, info, json_answer, on_blocking_thread};
 use crate::fault::Fault;
 
 /// Header with the names of rails that let texts pass unjudged.
@@ -20,10 +20,10 @@ pub fn without() -> Fault {
 /// The server has no guardrails; those of [`check`](crate::Rails::check).
 pub async fn checks(server: Server, asked: AdmittedRequest) -> Answer {
     let rails = server.rails.clone().ok_or_else(without)?;
-    let judged = prepared(asked, move |asked| {
+    let judged = on_blocking_thread(asked, move |asked| {
         let request: Value = serde_json::from_slice(&asked.body)
             .map_err(|error| Fault::bad(format!("the body is not JSON: {error}")))?;
-        let answer = rails.check(&request, &asked.scope(None))?;
+        let answer = rails.check(&request, asked.asker.key())?;
         Ok((answer, rails.degraded()))
     });
     let (answer, degraded) = judged.await?;

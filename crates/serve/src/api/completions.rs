@@ -7,9 +7,10 @@ use fathom_base::{
 };
 use serde_json::{Value, json};
 
+use super::chat::prompt_logprobs;
 use super::logprobs::{self, Offset, Spelling};
-use super::params::{Params, most, prompt_logprobs};
-use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, usage};
+use super::params::{Params, most};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, usage};
 use crate::answering::{Answering, blocked, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -83,8 +84,8 @@ pub fn prompts(
 }
 
 fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
-    let mut fields = asked.fields()?;
-    let permit = asked.permit()?;
+    let mut fields = Fields::parse(&asked.body)?;
+    let permit = asked.permit.take();
     let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
     let params = Params::take(server, &asked, &mut fields)?;
     let how = How { prompt_logprobs, ..how(server, &mut fields, params.max_tokens)? };
@@ -132,7 +133,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
 /// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let asking = prepared(asked, move |asked| ask(&of, asked)).await?;
+    let asking = on_blocking_thread(asked, move |asked| ask(&of, asked)).await?;
     let id = server.unique("cmpl-");
     let unknown = asking.unknown.clone();
     let response =
