@@ -1,0 +1,35 @@
+//! Rails around a model. A [`Rail`] judges a text and finds; the engine turns what it found into a
+//! [`Verdict`] by the configured action; `Guarded` wraps a service so that nothing is generated or released without
+//! the verdicts of a [`Config`].
+//!
+//! - Everything fails closed: a rail that errs, panics or takes too long blocks, unless the file allows it by name.
+//! - A stream equals the rewritten whole, byte for byte, for every chunking (`stream`).
+//! - Verdicts, records and reasons never contain judged text.
+//!
+//! This crate knows nothing of HTTP, of engines and of the files of models: services come as
+//! [`fathom_base::Service`], personal data and languages through the traits of [`needs`].
+
+mod calls;
+mod config;
+mod engine;
+mod load;
+mod metrics;
+pub mod needs;
+mod rail;
+pub mod rails;
+mod registry;
+mod spans;
+mod stream;
+mod verdict;
+
+pub use config::{
+    AuditSettings, Config, ConfigError, ConfiguredRail, FILE, GuardSettings, Hold, OnFailure, Reasoning,
+    Setting, ToolRule,
+};
+pub use engine::{Engine, Outcome, Selection, Subject};
+pub use metrics::{Metrics, RailCounters};
+pub use needs::Needs;
+pub use rail::{Action, Context, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};
+pub use registry::{BuildError, Entry, OptionTable, RAILS, RailKind, Refused, entry, fields, find};
+pub use stream::{AnswerStream, Beginning};
+pub use verdict::{Decision, Direction, Edit, Finding, Reason, Verdict, edited};

@@ -1,0 +1,57 @@
+//! What rails need from outside this crate, as traits that the caller implements.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fathom_base::clock::Clock;
+use fathom_base::{Result, Service};
+
+use crate::verdict::Finding;
+
+/// Models by name or folder.
+pub trait Models: Send + Sync {
+    /// The service of a model, loaded if it is not running yet; the same one for the same name.
+    ///
+    /// # Errors
+    /// There is no such model.
+    fn service(&self, name: &str) -> Result<Arc<dyn Service>>;
+}
+
+/// A finder of personal data of given kinds.
+pub trait PersonalDataFinder: Send + Sync {
+    /// Findings in ascending order without overlaps, each with its kind as configured.
+    fn find(&self, text: &str) -> Vec<Finding>;
+}
+
+/// Detectors of personal data.
+pub trait PersonalData: Send + Sync {
+    /// Names of all kinds, as written in configurations.
+    fn kinds(&self) -> Vec<&'static str>;
+
+    /// A finder of some kinds, with national forms of telephone numbers of these countries.
+    ///
+    /// # Errors
+    /// An unknown kind or country.
+    fn finder(&self, kinds: &[String], phone_countries: &[String]) -> Result<Box<dyn PersonalDataFinder>>;
+}
+
+/// Identification of languages.
+pub trait Languages: Send + Sync {
+    /// ISO 639-1 code of a text's language with a score from 0 to 1; `None` if it has none.
+    fn identify(&self, text: &str) -> Option<(String, f64)>;
+}
+
+/// Everything that rails need; a rail whose need is missing is refused by name when a configuration is loaded.
+#[derive(Clone, Default)]
+pub struct Needs {
+    /// Models by name.
+    pub models: Option<Arc<dyn Models>>,
+    /// Detectors of personal data.
+    pub personal_data: Option<Arc<dyn PersonalData>>,
+    /// Identification of languages.
+    pub languages: Option<Arc<dyn Languages>>,
+    /// Clock of time limits, rates and breakers.
+    pub clock: Clock,
+    /// Folder of the configuration, to which relative paths refer.
+    pub folder: PathBuf,
+}

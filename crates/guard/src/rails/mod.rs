@@ -1,0 +1,3 @@
+//! Kinds of rails, one file each.
+
+pub mod regex;
