@@ -112,6 +112,14 @@ impl Fault {
         }
     }
 
+    /// Something that cannot be done now.
+    pub fn unavailable(message: impl Into<String>) -> Fault {
+        Fault {
+            retry_after_s: Some(30.0),
+            ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+        }
+    }
+
     /// A defect of the server.
     pub fn ours(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)

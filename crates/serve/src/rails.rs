@@ -13,7 +13,15 @@ pub trait Rails: Send + Sync {
     /// that no route reaches the model itself.
     fn around(&self, model: &str, service: Arc<dyn Service>) -> Arc<dyn Service>;
 
-    /// Judges the messages of a request of `/v1/checks`; `key` identifies its client without revealing the key.
+    /// Returns the model of this name with rails around it for one request: those that its `guardrails` select, with its
+    /// thread, and with `key`, which identifies its client without revealing the key.
+    ///
+    /// # Errors
+    /// 422 for a configuration or a rail that does not exist, 400 for malformed options.
+    fn for_request(&self, model: &str, options: Option<&Value>, key: &str)
+    -> Result<Arc<dyn Service>, Fault>;
+
+    /// Judges the messages of a request of `/v1/checks`.
     ///
     /// # Errors
     /// 400 for unknown fields, 422 for messages that cannot be judged, 503 if too many are being judged.

@@ -36,7 +36,7 @@ pub struct Model {
     /// The model, with the server's guardrails around it.
     pub service: Arc<dyn Service>,
     /// Its admission limits.
-    pub admission: Admission,
+    pub admission: Arc<Admission>,
 }
 
 /// A server's state.
@@ -155,7 +155,7 @@ impl ServerState {
         let unknown = self.settings.max_requests.saturating_mul(service.card().context_tokens as u64);
         let pages = if load.pages > 0 { room } else { unknown };
         let tokens = self.settings.max_tokens.unwrap_or(pages);
-        let admission = Admission::new(tokens, self.settings.max_first_token_s);
+        let admission = Arc::new(Admission::new(tokens, self.settings.max_first_token_s));
         Arc::new(Model { name: name.to_string(), service, admission })
     }
 
@@ -216,6 +216,28 @@ impl ServerState {
             let there: Vec<String> = models.values().flat_map(names).collect();
             Fault::no_model(name.unwrap_or_default(), &there)
         })
+    }
+
+    /// A model within the guardrails that a request selects.
+    ///
+    /// # Errors
+    /// Those of [`Rails::for_request`]; a selection on a server without guardrails.
+    pub fn railed(
+        &self,
+        model: Arc<Model>,
+        selection: Option<&Value>,
+        key: &str,
+    ) -> Result<Arc<Model>, Fault> {
+        match (&self.rails, selection) {
+            (None, None) => Ok(model),
+            (None, Some(_)) => {
+                Err(Fault::field("guardrails", "selects rails, and this server has none (--guard DIR)"))
+            }
+            (Some(rails), _) => {
+                let service = rails.for_request(&model.name, selection, key)?;
+                Ok(Arc::new(Model { name: model.name.clone(), service, admission: model.admission.clone() }))
+            }
+        }
     }
 
     /// Loads of the models.

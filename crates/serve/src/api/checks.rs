@@ -1,6 +1,6 @@
 //! `/v1/checks` and what else shows the guardrails: messages judged without a model, configurations, health.
 
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::HeaderValue;
 use serde_json::{Value, json};
 
 use super::{AdmittedRequest, Answer, Server, info, json_answer, on_blocking_thread};
@@ -51,6 +51,6 @@ pub async fn configs(server: Server, _: AdmittedRequest) -> Answer {
 pub async fn health(server: Server, asked: AdmittedRequest) -> Answer {
     let Some(rails) = server.rails.clone() else { return info::ready(server, asked).await };
     info::ready(server, asked).await?;
-    rails.ready().map_err(|why| Fault { status: StatusCode::SERVICE_UNAVAILABLE, ..Fault::ours(why) })?;
+    rails.ready().map_err(Fault::unavailable)?;
     Ok(json_answer(&json!({"status": "ready", "degraded": rails.degraded()})))
 }

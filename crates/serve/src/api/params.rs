@@ -63,6 +63,8 @@ impl Params {
         let settings = &shared.settings;
         let name: Option<String> = fields.take("model")?;
         let (model, adapter) = shared.model(name.as_deref())?;
+        let rails: Option<Value> = fields.take("guardrails")?;
+        let model = shared.railed(model, rails.as_ref(), asked.asker.key())?;
         let card = model.service.card();
         if !card.generates {
             let ask = match card.labels.len() {
