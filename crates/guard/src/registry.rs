@@ -112,7 +112,18 @@ impl<'de> Deserializer<'de> for Names<'_> {
 }
 
 /// Every kind of rail.
-pub static RAILS: &[Entry] = &[entry::<rails::regex::Regex>()];
+pub static RAILS: &[Entry] = &[
+    entry::<rails::regex::Regex>(),
+    entry::<rails::personal_data::PersonalData>(),
+    entry::<rails::secrets::Secrets>(),
+    entry::<rails::hidden_text::HiddenText>(),
+    entry::<rails::injection::Injection>(),
+    entry::<rails::encodings::Encodings>(),
+    entry::<rails::length::Length>(),
+    entry::<rails::language::Language>(),
+    entry::<rails::rate::Rate>(),
+    entry::<rails::tools::Tools>(),
+];
 
 /// The kind with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
