@@ -103,6 +103,9 @@ pub struct Serve {
     /// limit is `serve.prefix_bytes`. By `serve.page_file_bytes` sequences that are longer than memory have pages there, too.
     #[arg(long, value_name = "DIR")]
     pub prefix_store: Option<PathBuf>,
+    /// A folder of guardrails (guard.toml) around every model.
+    #[arg(long, value_name = "DIR")]
+    pub guard: Option<PathBuf>,
     /// A file with the chat template; default: the model's own.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,

@@ -1,0 +1,37 @@
+//! Guardrails: what rails need from other crates, and their use by a server.
+
+mod prose;
+mod server;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::clock::Clock;
+use fathom_guard::Needs;
+use fathom_serve::Rails;
+
+use crate::error::Result;
+use crate::machine::Machine;
+
+pub use server::Guardrails;
+
+/// Needs of rails, whose models are opened on this machine.
+///
+/// # Errors
+/// None with the built-in detectors.
+pub fn needs(_machine: &Machine) -> Result<Needs> {
+    Ok(Needs {
+        personal_data: Some(Arc::new(prose::Detectors)),
+        languages: Some(Arc::new(prose::Detector::new()?)),
+        clock: Clock::default(),
+        ..Needs::default()
+    })
+}
+
+/// The guardrails of a folder, for a server.
+///
+/// # Errors
+/// A configuration that is refused, with file and line.
+pub(crate) fn rails(folder: &Path, machine: &Machine) -> Result<Arc<dyn Rails>> {
+    Ok(Arc::new(Guardrails::load(folder, &needs(machine)?)?))
+}
