@@ -12,7 +12,7 @@ use super::On;
 pub enum Inspect {
     /// Prints the logits of given ids as a table, or writes all of them with --out: `logits` [tokens, vocab] f32.
     Logits(InspectModel),
-    /// Prints the gradient of every parameter, under its Hugging Face name.
+    /// Prints the norm of every gradient, under its Hugging Face name, or writes all gradients with --out.
     Gradients(InspectModel),
     /// Lists every activation's name, shape, bytes and place.
     Activations(InspectRecipe),
