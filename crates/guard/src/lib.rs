@@ -10,6 +10,9 @@
 //! [`fathom_base::Service`], personal data and languages through the traits of [`needs`].
 
 mod config;
+pub mod evaluation;
+pub mod import;
+mod judge;
 mod load;
 pub mod needs;
 mod rail;
@@ -22,6 +25,7 @@ pub use config::{
     AuditSettings, Config, ConfigError, ConfiguredRail, FILE, GuardSettings, Hold, OnFailure, Reasoning,
     Setting, ToolRule,
 };
+pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
 pub use needs::Needs;
 pub use rail::{Action, Context, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};
 pub use registry::{BuildError, Entry, OptionTable, RAILS, RailKind, Refused, entry, fields, find};

@@ -1,7 +1,7 @@
 //! All kinds of rails by name. A kind is one file in `rails/` with its options as a serde struct, and one line here.
 
 use serde::de::DeserializeOwned;
-use serde::{Deserializer, de};
+use serde::{Deserialize, Deserializer, de};
 
 use crate::config::Setting;
 use crate::needs::Needs;
@@ -50,6 +50,9 @@ pub enum BuildError {
 /// A table of options with the places of its keys and values.
 pub type OptionTable<'i> = toml::Spanned<toml::de::DeTable<'i>>;
 
+/// Builds a rail from a table of options.
+pub type Build = fn(OptionTable<'_>, &Setting, &Needs) -> Result<Box<dyn Rail>, BuildError>;
+
 /// A kind of rail in the registry.
 pub struct Entry {
     /// Static facts.
@@ -57,7 +60,7 @@ pub struct Entry {
     /// Names of its options.
     pub options: fn() -> &'static [&'static str],
     /// Builds a rail from a table.
-    pub build: fn(OptionTable<'_>, &Setting, &Needs) -> Result<Box<dyn Rail>, BuildError>,
+    pub build: Build,
 }
 
 /// The entry of a kind.
@@ -109,7 +112,16 @@ impl<'de> Deserializer<'de> for Names<'_> {
 }
 
 /// Every kind of rail.
-pub static RAILS: &[Entry] = &[entry::<rails::regex::Regex>()];
+pub static RAILS: &[Entry] = &[
+    entry::<rails::regex::Regex>(),
+    entry::<rails::self_check::SelfCheck>(),
+    entry::<rails::facts::Facts>(),
+    entry::<rails::hallucination::Hallucination>(),
+    entry::<rails::content_safety::ContentSafety>(),
+    entry::<rails::topic::Topic>(),
+    entry::<rails::jailbreak::Jailbreak>(),
+    entry::<rails::classifier::Classifier>(),
+];
 
 /// The kind with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
