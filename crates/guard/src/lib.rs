@@ -9,24 +9,31 @@
 //! This crate knows nothing of HTTP, of engines and of the files of models: services come as
 //! [`fathom_base::Service`], personal data and languages through the traits of [`needs`].
 
+mod calls;
 mod config;
+mod engine;
 pub mod evaluation;
 pub mod import;
 mod judge;
 mod load;
+mod metrics;
 pub mod needs;
 mod rail;
 pub mod rails;
 mod registry;
 mod spans;
+mod stream;
 mod verdict;
 
 pub use config::{
     AuditSettings, Config, ConfigError, ConfiguredRail, FILE, GuardSettings, Hold, OnFailure, Reasoning,
     Setting, ToolRule,
 };
+pub use engine::{Engine, Outcome, Selection, Subject};
 pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
+pub use metrics::{Metrics, RailCounters};
 pub use needs::Needs;
 pub use rail::{Action, Context, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};
 pub use registry::{BuildError, Entry, OptionTable, RAILS, RailKind, Refused, entry, fields, find};
+pub use stream::{AnswerStream, Beginning};
 pub use verdict::{Decision, Direction, Edit, Finding, Reason, Verdict, edited};

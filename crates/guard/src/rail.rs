@@ -181,6 +181,22 @@ pub enum Failure {
     /// The text cannot be judged.
     #[error("{0}")]
     Unreadable(String),
+    /// The rail failed repeatedly and is not asked. Only the engine fails so.
+    #[error("is out of order")]
+    BreakerOpen,
+}
+
+impl Failure {
+    /// Reason of the verdict.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Failure::TimedOut => Reason::TimedOut,
+            Failure::Panicked(_) => Reason::Panicked,
+            Failure::Unavailable(_) | Failure::Malformed(_) => Reason::Failed,
+            Failure::Unreadable(_) => Reason::Unreadable,
+            Failure::BreakerOpen => Reason::BreakerOpen,
+        }
+    }
 }
 
 impl From<fathom_base::Error> for Failure {

@@ -50,7 +50,7 @@ pub enum BuildError {
 /// A table of options with the places of its keys and values.
 pub type OptionTable<'i> = toml::Spanned<toml::de::DeTable<'i>>;
 
-/// Builds a rail from a table of options.
+/// Builds a rail from a table.
 pub type Build = fn(OptionTable<'_>, &Setting, &Needs) -> Result<Box<dyn Rail>, BuildError>;
 
 /// A kind of rail in the registry.

@@ -22,9 +22,8 @@ struct Case {
 /// Windows of 1,024 bytes at a stride of 512, with their rows.
 fn windows(case: &Case) -> Vec<(Vec<u32>, Vec<f32>)> {
     let ids: Vec<u32> = case.text.bytes().map(u32::from).collect();
-    let one = |(at, row): (usize, &Vec<f32>)| {
-        (ids[at * 512..ids.len().min(at * 512 + 1024)].to_vec(), row.clone())
-    };
+    let one =
+        |(at, row): (usize, &Vec<f32>)| (ids[at * 512..ids.len().min(at * 512 + 1024)].to_vec(), row.clone());
     case.rows.iter().enumerate().map(one).collect()
 }
 
@@ -43,7 +42,13 @@ fn perplexity_equals_the_formula_of_0_24_1_to_1e_4() {
     for case in all() {
         let found = of(&case.text);
         let error = (found.by_windows / case.perplexity - 1.0).abs();
-        assert!(error < 1e-4, "{} characters: {} against {}", case.text.len(), found.by_windows, case.perplexity);
+        assert!(
+            error < 1e-4,
+            "{} characters: {} against {}",
+            case.text.len(),
+            found.by_windows,
+            case.perplexity
+        );
         assert_eq!(found.tokens, case.text.len() - 1);
     }
     for case in &cases {

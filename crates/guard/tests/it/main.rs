@@ -1,0 +1,4 @@
+//! Tests of the guard from outside.
+
+mod stream;
+mod support;
