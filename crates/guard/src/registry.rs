@@ -121,6 +121,7 @@ pub static RAILS: &[Entry] = &[
     entry::<rails::topic::Topic>(),
     entry::<rails::jailbreak::Jailbreak>(),
     entry::<rails::classifier::Classifier>(),
+    entry::<rails::dialog::Dialog>(),
 ];
 
 /// The kind with this name.

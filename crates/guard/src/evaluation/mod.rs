@@ -3,12 +3,14 @@
 
 mod audit;
 mod calibrate;
+mod guards;
 mod interactions;
 mod probes;
 mod statistics;
 
 pub use audit::{AuditReport, KindRates, ProbeAnswer, ProbeOutcome, ProbeRecord, audit, audit_model};
 pub use calibrate::{Calibration, CurvePoint, LabelledScore, calibrate};
+pub use guards::{audit_guard, evaluate_guard, rail_scores};
 pub use interactions::{
     EvaluationReport, Expected, Interaction, Judgement, Miss, RailDecision, RailRates, evaluate,
     read_interactions,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Imported;
-use super::colang::{DefinitionKind, Form, Program, StepKind};
+use super::dialog;
 use super::draft::Draft;
 use super::flows::{self, Flow};
 use super::folder::Files;
@@ -13,16 +13,16 @@ use super::yaml::{Entry, Node};
 /// Keys whose meaning is elsewhere in Fathom, or that mean nothing without a dialog.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("instructions", "are instructions for the answering model: send them as its system message"),
-    ("sample_conversation", "is an example for dialog flows, which are not translated"),
+    ("sample_conversation", "is an example for dialog flows; here forms have examples of their own"),
     ("knowledge_base", "is retrieval: `fathom index` and `serve.knowledge`"),
-    ("core", "chooses an embedding search for dialog flows, which are not translated"),
+    ("core", "chooses an embedding search; here the rail `dialog` names its model"),
     ("docs", "is retrieval: `fathom index` and `serve.knowledge`"),
     ("import_paths", "names other folders: translate each"),
     ("actions_server_url", "calls code on another server"),
     ("custom_data", "is read by code, which is not executed"),
-    ("user_messages", "belongs to dialog flows, which are not translated"),
-    ("bot_messages", "belongs to dialog flows, which are not translated"),
-    ("flows", "belongs to dialog flows, which are not translated"),
+    ("user_messages", "is read from Colang files alone"),
+    ("bot_messages", "is read from Colang files alone"),
+    ("flows", "is read from Colang files alone"),
     ("tracing", "is an option of the server: `fathom serve --help` lists its traces"),
     ("metrics", "is always on: the server's /metrics has every rail"),
 ];
@@ -70,9 +70,7 @@ pub(super) fn translate(files: &Files) -> Imported {
             }
         }
     }
-    for (file, program) in &files.programs {
-        colang(&mut draft, file, program, &used);
-    }
+    dialog::add(&mut draft, files, &settings, &used);
     draft.finish()
 }
 
@@ -150,43 +148,6 @@ fn rails_keys(draft: &mut Draft, file: &Path, rails: &Node) {
         {
             let why = "is true by default there; here nothing is sent before it is judged";
             draft.unsaid(file, streaming.line, "rails.output.streaming.stream_first", why);
-        }
-    }
-}
-
-/// Lists what a file of flows says and a `guard.toml` does not.
-fn colang(draft: &mut Draft, file: &Path, program: &Program, used: &[String]) {
-    for (line, why) in &program.refused {
-        draft.unsaid(file, *line, "Colang", why);
-    }
-    for it in &program.definitions {
-        let named =
-            |kind: &str| if it.name.is_empty() { kind.to_string() } else { format!("{kind} {}", it.name) };
-        match &it.kind {
-            DefinitionKind::Bot(texts) if it.name == "refuse to respond" => {
-                if let Some(text) = texts.first() {
-                    draft.guard.retain(|(key, _)| *key != "refusal");
-                    draft.guard.push(("refusal", text.as_str().into()));
-                }
-            }
-            DefinitionKind::User(_) => {
-                draft.unsaid(file, it.line, named("user"), "is a canonical form of dialog flows")
-            }
-            DefinitionKind::Bot(_) => {
-                draft.unsaid(file, it.line, named("bot"), "is a fixed answer of dialog flows")
-            }
-            DefinitionKind::Flow { .. } if used.contains(&it.name) => {}
-            DefinitionKind::Flow { steps, .. } => {
-                let why = match steps.first().map(|step| &step.kind) {
-                    Some(StepKind::User(Form::Named(form))) => {
-                        format!(
-                            "is a dialog flow that begins with `user {form}`; a rail `topic` judges topics by a policy in words"
-                        )
-                    }
-                    _ => "is a dialog flow".to_string(),
-                };
-                draft.unsaid(file, it.line, named("flow"), why);
-            }
         }
     }
 }

@@ -2,6 +2,7 @@
 //! is executed, and everything that our file cannot say is listed by name and line.
 
 mod colang;
+mod dialog;
 mod draft;
 mod expression;
 mod flows;

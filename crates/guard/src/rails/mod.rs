@@ -2,6 +2,7 @@
 
 pub mod classifier;
 pub mod content_safety;
+pub mod dialog;
 pub mod facts;
 pub mod hallucination;
 pub mod jailbreak;

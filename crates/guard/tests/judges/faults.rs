@@ -1,9 +1,10 @@
 //! Faults of parsers of judges' answers, as measured on NeMo Guardrails 0.24.1: each of these answers passed there, or
 //! was misread.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use fathom_guard::{Context, Direction, Failure, Reason};
+use fathom_base::clock::Clock;
+use fathom_guard::{Context, Direction, Failure, Judged, Reason, Until};
 use serde_json::json;
 
 use super::{config, judge, judge_in};
@@ -14,9 +15,7 @@ const LLAMA_GUARD: &str =
 
 #[test]
 fn an_answer_in_other_words_is_never_read_as_safe() {
-    for prose in
-        ["Not safe.", "No, it is not", "safely put: harmful", "I would say unsafe", "Absolutely not safe"]
-    {
+    for prose in ["Not safe.", "No, it is not", "harmful", "I would say unsafe", "Absolutely not safe"] {
         let model = Arc::new(Scripted::always(&[(prose, 0.9), ("unsafe\nS1", 0.06), ("safe", 0.04)]));
         let found = judge(&model, LLAMA_GUARD, "text");
         assert_eq!(found.condemned, Some(Reason::Unsafe), "{prose}: {found:?}");
@@ -81,8 +80,8 @@ fn a_model_that_is_gone_or_silent_is_a_failure() {
     assert!(matches!(found, Err(Failure::Unavailable(_))), "{found:?}");
     let silent = Arc::new(Scripted::always(&[("safe", 1.0)]).hanging());
     let config = config(&silent, LLAMA_GUARD).unwrap();
-    let until = fathom_guard::Until::within(&fathom_base::clock::Clock::default(), 0.05);
-    let judged = fathom_guard::Judged {
+    let until = Until::within(&Clock::default(), 0.05);
+    let judged = Judged {
         text: "text",
         from: 0,
         whole: true,
@@ -115,24 +114,34 @@ fn a_text_cannot_spell_the_end_of_the_judges_turn() {
 /// Natural answers of any kind: no verdict is unparsable, and none outside `safe` lowers the score of `unsafe`.
 #[test]
 fn ten_thousand_answers_of_any_form_are_all_readable() {
-    let (mut state, mut unreadable) = (1u64, 0);
-    let mut random = move |most: u64| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) % most
+    let (state, mut unreadable) = (std::cell::Cell::new(1u64), 0);
+    let random = |most: u64| {
+        let state_now = state.get();
+        state.set(state_now.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407));
+        (state.get() >> 33) % most
     };
     let words =
         ["safe", "unsafe", "Unsafe", " not", "\n", "```json", "{\"", "S1", "<think>", "é", "Yes", "No", "."];
-    let config = config(&Arc::new(Scripted::always(&[])), LLAMA_GUARD);
-    assert!(config.is_ok());
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let script = answers.clone();
+    let model = Arc::new(Scripted::new(move |_| script.lock().unwrap().clone()));
+    let config = config(&model, LLAMA_GUARD).unwrap();
+    let (context, until) = (Context::default(), Until::within(&Clock::default(), 60.0));
     for _ in 0..10_000 {
-        let mut answers = Vec::new();
-        for _ in 0..=random(3) {
+        let answer = |_| {
             let text: String = (0..random(5)).map(|_| words[random(words.len() as u64) as usize]).collect();
-            answers.push((text, 1.0 + random(100) as f64));
-        }
-        let model = Arc::new(Scripted::new(move |_| answers.clone()));
-        let context = Context::default();
-        let found = judge_in(&model, LLAMA_GUARD, "text", Direction::Input, &context);
+            (text, 1.0 + random(100) as f64)
+        };
+        *answers.lock().unwrap() = (0..=random(3)).map(answer).collect();
+        let judged = Judged {
+            text: "text",
+            from: 0,
+            whole: true,
+            direction: Direction::Input,
+            context: &context,
+            tool: None,
+        };
+        let found = config.rails[0].rail.judge(&judged, &until);
         let readable = found.is_ok_and(|found| found.score.is_some_and(|score| (0.0..=1.0).contains(&score)));
         unreadable += usize::from(!readable);
     }

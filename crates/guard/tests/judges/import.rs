@@ -103,11 +103,10 @@ fn a_folder_is_translated_and_what_it_cannot_say_is_listed_with_its_line() {
         "config.yml:20: rails.input.flows: patronus api check output: asks the service of another company",
         "config.yml:21: rails.input.flows: my own flow: is a flow of its own (line 8 of its file)",
         "config.yml:22: rails.input.flows: self chek input: is no flow that is known; did you mean",
-        "config.yml:38: jailbreak_detection.server_endpoint:",
+        "config.yml:37: jailbreak_detection.server_endpoint:",
         "config.yml:29: rails.output.streaming.chunk_size:",
-        "config.yml:45: prompts.self_check_output: has the variable `history | colang`",
-        "rails/own.co:1: user express greeting:",
-        "rails/own.co:14: flow: is a dialog flow that begins with `user express greeting`",
+        "config.yml:44: prompts.self_check_output: has the variable `history | colang`",
+        "rails/own.co:1: user express greeting: has no flow with a fixed answer",
     ] {
         assert!(listed.iter().any(|line| line.starts_with(expected)), "{expected}\n{}", listed.join("\n"));
     }
@@ -222,4 +221,60 @@ fn damaged_files_of_flows_are_read_to_their_ends() {
         let last = text.lines().count();
         assert!(program.refused.iter().all(|(line, _)| (1..=last).contains(line)));
     }
+}
+
+#[test]
+fn flows_with_fixed_answers_are_a_rail_of_forms() {
+    let flows = r#"define user ask about politics
+  "Who should I vote for?"
+define user ask general question
+  "How high is the tower?"
+define user express greeting
+  "Hello!"
+define bot refuse politics
+  "I do not talk about politics."
+  "No politics."
+define flow politics
+  user ask about politics
+  bot refuse politics
+  stop
+define flow greeting
+  user express greeting
+  bot express greeting
+    "Hello there."
+  bot "How can I help?"
+define flow
+  user ask general question
+  bot respond to question
+define flow long
+  user express greeting
+  $x = execute look_up
+  bot $x
+define flow two turns
+  user express greeting
+  when user ask general question
+    bot refuse politics
+"#;
+    let folder =
+        folder(&[("config.yml", "models:\n  - type: main\n    engine: x\n    model: m\n"), ("a.co", flows)]);
+    let found = from_nemo(folder.path()).unwrap();
+    let listed: Vec<String> = found.unsaid.iter().map(ToString::to_string).collect();
+    for expected in [
+        "a.co:7: bot refuse politics: has 2 texts",
+        "a.co:24: flow long: executes an action",
+        "a.co:28: flow two turns: waits for a further message",
+    ] {
+        assert!(listed.iter().any(|line| line.starts_with(expected)), "{expected}\n{}", listed.join("\n"));
+    }
+    let model = Arc::new(Scripted::new(|prompt| {
+        let message = prompt.split("The message:").nth(1).unwrap_or_default();
+        let number = if message.contains("Hi") { "003" } else { "002" };
+        vec![(number.into(), 1.0)]
+    }));
+    let config = Config::parse(&found.toml, Path::new("guard.toml"), &needs(&model)).unwrap();
+    assert_eq!(config.rails.len(), 1);
+    let said =
+        |text: &str| super::judge(&model, found.toml.strip_prefix("[[rail]]\n").unwrap(), text).message;
+    assert_eq!(said("Hi").as_deref(), Some("Hello there.\nHow can I help?"));
+    assert_eq!(said("How deep is the sea?"), None);
 }

@@ -1,5 +1,6 @@
 //! Rails that ask models, with a scripted model.
 
+mod evaluation;
 mod faults;
 mod import;
 mod perplexity;

@@ -241,3 +241,36 @@ fn perplexity_condemns_by_length_and_by_affixes() {
     assert!(found.score.unwrap() >= 0.5);
     assert!(judge(&model(), toml, "").condemned.is_none());
 }
+
+#[test]
+fn a_form_with_a_fixed_answer_is_answered_and_others_pass() {
+    let forms = "forms = [{ name = 'ask about politics', examples = ['who should I vote for'], answer = 'No politics here.' }, \
+                 { name = 'ask about hours', examples = ['open when'] }]";
+    let toml = format!("use = 'dialog'\non = ['input']\nmodel = 'm'\n{forms}");
+    // By a language model.
+    let asks = |model: &Arc<Scripted>, text: &str| judge(model, &toml, text);
+    let chooses = Arc::new(Scripted::new(|prompt| {
+        let message = prompt.split("The message:").nth(1).unwrap_or_default();
+        let number = if message.contains("election") { "001" } else { "000" };
+        vec![(number.into(), 0.9), ("002".into(), 0.1)]
+    }));
+    let found = asks(&chooses, "who wins the election?");
+    assert_eq!(
+        (found.message.as_deref(), &*found.findings[0].kind),
+        (Some("No politics here."), "ask_about_politics")
+    );
+    assert!(asks(&chooses, "hello").condemned.is_none());
+    // By vectors, which point along the first letter.
+    let embeds = Arc::new(Scripted::labelled(&["x"], |text, _| {
+        let first = text.bytes().next().unwrap_or(0);
+        (0..256).map(|at| if at == i32::from(first) { 1.0 } else { 0.0 }).collect()
+    }));
+    assert!(asks(&embeds, "w").condemned.is_some());
+    assert!(asks(&embeds, "o").condemned.is_none());
+    assert!(asks(&embeds, "z").condemned.is_none());
+    let error = config(
+        &embeds,
+        "use = 'dialog'\non = ['input']\nmodel = 'm'\nforms = [{ name = 'a', examples = ['b'] }]",
+    );
+    assert!(error.err().unwrap().contains("would do nothing"));
+}
