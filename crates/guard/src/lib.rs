@@ -9,20 +9,32 @@
 //! This crate knows nothing of HTTP, of engines and of the files of models: services come as
 //! [`fathom_base::Service`], personal data and languages through the traits of [`needs`].
 
+mod answers;
+pub mod audit;
 mod calls;
+mod cel;
+pub mod checks;
 mod config;
 mod engine;
 pub mod evaluation;
 pub mod import;
 mod judge;
+mod guard;
+mod guarded;
+mod guards;
 mod load;
 mod metrics;
 pub mod needs;
+mod prompt;
 mod rail;
 pub mod rails;
+mod reasoning;
 mod registry;
+pub mod report;
+mod schema;
 mod spans;
 mod stream;
+mod threads;
 mod verdict;
 
 pub use config::{
@@ -31,6 +43,9 @@ pub use config::{
 };
 pub use engine::{Engine, Outcome, Selection, Subject};
 pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
+pub use guard::Guard;
+pub use guarded::{Guarded, Session};
+pub use guards::Guards;
 pub use metrics::{Metrics, RailCounters};
 pub use needs::Needs;
 pub use rail::{Action, Context, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};

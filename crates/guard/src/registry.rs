@@ -122,6 +122,15 @@ pub static RAILS: &[Entry] = &[
     entry::<rails::jailbreak::Jailbreak>(),
     entry::<rails::classifier::Classifier>(),
     entry::<rails::dialog::Dialog>(),
+    entry::<rails::personal_data::PersonalData>(),
+    entry::<rails::secrets::Secrets>(),
+    entry::<rails::hidden_text::HiddenText>(),
+    entry::<rails::injection::Injection>(),
+    entry::<rails::encodings::Encodings>(),
+    entry::<rails::length::Length>(),
+    entry::<rails::language::Language>(),
+    entry::<rails::rate::Rate>(),
+    entry::<rails::tools::Tools>(),
 ];
 
 /// The kind with this name.

@@ -103,13 +103,17 @@ impl HiddenText {
                 None
             }
             '\u{200e}' | '\u{200f}' | '\u{61c}' => None,
-            '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{ad}' | '\u{180e}' | '\u{34f}' => {
-                Some(Kind::ZeroWidth)
-            }
+            '\u{200b}'..='\u{200d}'
+            | '\u{2060}'..='\u{2064}'
+            | '\u{feff}'
+            | '\u{ad}'
+            | '\u{180e}'
+            | '\u{34f}' => Some(Kind::ZeroWidth),
             '\t' | '\n' | '\r' => None,
-            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{e0100}'..='\u{e01ef}' => {
-                Some(Kind::Control)
-            }
+            '\u{0}'..='\u{1f}'
+            | '\u{7f}'..='\u{9f}'
+            | '\u{e000}'..='\u{f8ff}'
+            | '\u{e0100}'..='\u{e01ef}' => Some(Kind::Control),
             '\u{f0000}'..='\u{10ffff}' | '\u{fff9}'..='\u{fffb}' => Some(Kind::Control),
             c if looks_latin(c) && (before.is_some_and(is_latin) || after.is_some_and(is_latin)) => {
                 Some(Kind::Homoglyph)
@@ -155,8 +159,7 @@ impl Rail for HiddenText {
             let plain = matches!(c, ' '..='~' | '\n' | '\r' | '\t');
             // A flag has at most six tags; a longer run spells text.
             flag_tags = if matches!(c, '\u{e0000}'..='\u{e007f}') { flag_tags + 1 } else { 0 };
-            let mut kind =
-                if plain { None } else { HiddenText::kind(c, before, text[end..].chars().next()) };
+            let mut kind = if plain { None } else { HiddenText::kind(c, before, text[end..].chars().next()) };
             if flag_tags > 7 {
                 kind = Some(Kind::Tag);
             }

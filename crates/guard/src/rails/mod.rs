@@ -3,12 +3,24 @@
 pub mod classifier;
 pub mod content_safety;
 pub mod dialog;
+pub mod encodings;
 pub mod facts;
 pub mod hallucination;
+pub mod hidden_text;
+pub mod injection;
 pub mod jailbreak;
 mod judging;
-pub(crate) use judging::message_text;
+pub mod language;
+pub mod length;
+mod patterns;
+pub mod personal_data;
+pub mod rate;
+pub mod regex;
 pub mod regex;
 mod safety;
+pub mod secrets;
 pub mod self_check;
+pub mod tools;
 pub mod topic;
+
+pub(crate) use judging::message_text;

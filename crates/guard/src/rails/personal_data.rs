@@ -61,7 +61,8 @@ impl RailKind for PersonalData {
         };
         let known = detectors.kinds();
         let detector = |name: &String| {
-            let alias = NAMES.iter().find(|(configured, ..)| configured == name).map(|(_, detector, _)| *detector);
+            let alias =
+                NAMES.iter().find(|(configured, ..)| configured == name).map(|(_, detector, _)| *detector);
             alias.unwrap_or(name).to_string()
         };
         let names: Vec<(String, String)> =
@@ -106,7 +107,11 @@ impl Rail for PersonalData {
         let mark = text.floor_char_boundary(text.len().saturating_sub(HORIZON));
         // An unbroken run that reaches the end may become one finding.
         let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        if run > HORIZON && run <= MAX_RUN { mark.min(text.floor_char_boundary(text.len() - run)) } else { mark }
+        if run > HORIZON && run <= MAX_RUN {
+            mark.min(text.floor_char_boundary(text.len() - run))
+        } else {
+            mark
+        }
     }
 
     fn mask(&self, finding: &Finding) -> String {

@@ -60,8 +60,28 @@ const VALUES: [&str; 12] = [
 /// A text of words, values and whatever tears graphemes, for a seed.
 fn text(random: &mut Random) -> String {
     const WORDS: [&str; 22] = [
-        "the", "answer", "is", "number", "aa", "aaa", "ab", "e\u{301}", "👩‍👩‍👧", "नमस्ते", "क्ष", "🇩🇪🇫🇷", "1234", "56",
-        "7890 12", "-", "x@", "secret", "token:", "LOUDERTHANLOUDER", "\r\n", "classify",
+        "the",
+        "answer",
+        "is",
+        "number",
+        "aa",
+        "aaa",
+        "ab",
+        "e\u{301}",
+        "👩‍👩‍👧",
+        "नमस्ते",
+        "क्ष",
+        "🇩🇪🇫🇷",
+        "1234",
+        "56",
+        "7890 12",
+        "-",
+        "x@",
+        "secret",
+        "token:",
+        "LOUDERTHANLOUDER",
+        "\r\n",
+        "classify",
     ];
     let mut text = String::new();
     for _ in 0..random.below(120) + 5 {

@@ -1,0 +1,114 @@
+//! `language`: texts in languages that are not allowed, or blocked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::config::Setting;
+use crate::needs::{Languages, Needs};
+use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::registry::{RailKind, Refused};
+use crate::verdict::{Direction, Reason};
+
+/// Options, with the names of NeMo Guardrails 0.25.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Languages that pass, by ISO 639-1 codes; `["en"]` if neither list is given.
+    #[serde(default)]
+    allowed_languages: Vec<String>,
+    /// Languages that do not pass.
+    #[serde(default)]
+    blocked_languages: Vec<String>,
+    /// Lets texts pass whose language is unknown or uncertain.
+    #[serde(default = "yes")]
+    fail_open: bool,
+    /// Characters at the beginning of a text that decide; all by default.
+    num_characters_for_prediction: Option<usize>,
+    /// Score of a language below which it is uncertain.
+    #[serde(default = "min_score")]
+    min_score: f64,
+    /// Refusals by language.
+    #[serde(default)]
+    refusal_messages: BTreeMap<String, String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn min_score() -> f64 {
+    0.5
+}
+
+/// The rail.
+pub struct Language {
+    options: Options,
+    languages: Arc<dyn Languages>,
+}
+
+impl RailKind for Language {
+    type Options = Options;
+
+    const MANIFEST: &'static Manifest = &Manifest {
+        name: "language",
+        summary: "texts in languages that are not allowed",
+        directions: &[Direction::Input, Direction::Output],
+        actions: &[Action::Block, Action::Flag],
+        cost: Cost::Text,
+    };
+
+    fn build(mut options: Options, _: &Setting, needs: &Needs) -> Result<Box<dyn Rail>, Refused> {
+        if !options.allowed_languages.is_empty() && !options.blocked_languages.is_empty() {
+            let message = "contradicts `allowed_languages`; give one of the two lists";
+            return Err(Refused::new("blocked_languages", message));
+        }
+        if !(0.0..=1.0).contains(&options.min_score) {
+            return Err(Refused::new("min_score", "should be from 0 to 1"));
+        }
+        if options.num_characters_for_prediction == Some(0) {
+            return Err(Refused::new("num_characters_for_prediction", "should be at least 1"));
+        }
+        if options.allowed_languages.is_empty() && options.blocked_languages.is_empty() {
+            options.allowed_languages.push("en".into());
+        }
+        let Some(languages) = needs.languages.clone() else {
+            return Err(Refused::new("allowed_languages", "this program does not identify languages"));
+        };
+        Ok(Box::new(Language { options, languages }))
+    }
+}
+
+impl Rail for Language {
+    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+        let options = &self.options;
+        let most = options.num_characters_for_prediction.unwrap_or(usize::MAX);
+        let end = judged.text.char_indices().nth(most).map_or(judged.text.len(), |(at, _)| at);
+        let found =
+            self.languages.identify(&judged.text[..end]).filter(|(_, score)| *score >= options.min_score);
+        let Some((language, score)) = found else {
+            let has_letters = judged.text.chars().any(char::is_alphabetic);
+            let passes = options.fail_open || !has_letters;
+            return Ok(if passes {
+                Opinion::clean()
+            } else {
+                Opinion::whole(judged, Reason::Language, "unknown")
+            });
+        };
+        let passes = if options.allowed_languages.is_empty() {
+            !options.blocked_languages.contains(&language)
+        } else {
+            options.allowed_languages.contains(&language)
+        };
+        if passes {
+            return Ok(Opinion::clean().scored(score));
+        }
+        let message = options.refusal_messages.get(&language).cloned();
+        Ok(Opinion { message, ..Opinion::whole(judged, Reason::Language, language).scored(score) })
+    }
+
+    fn horizon(&self) -> Horizon {
+        Horizon::Whole
+    }
+}

@@ -1,0 +1,81 @@
+//! Configurations that are wrong are refused, with file, line and the nearest name.
+
+use std::path::Path;
+
+use fathom_guard::{Config, Needs};
+
+use crate::support::needs;
+
+fn refused(text: &str, needs: &Needs) -> String {
+    match Config::parse(text, Path::new("bank/guard.toml"), needs) {
+        Ok(_) => panic!("accepted: {text}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_its_line_and_the_nearest_name() {
+    let regex = "[[rail]]\nuse = \"regex\"\non = [\"output\"]\npatterns = [\"a\"]\n";
+    let cases = [
+        ("[[rail]]\nuse = \"regexp\"\non = [\"input\"]\n".to_string(), "guard.toml:2:", "`regex`"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"input\"]\npattern = [\"a\"]\n".into(), "guard.toml:4:", "`patterns`"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"inputs\"]\npatterns = [\"a\"]\n".into(), "guard.toml:3:", "input"),
+        ("[guard]\nwindows = 3\n".into(), "guard.toml:2:", "`window`"),
+        ("[gaurd]\n".into(), "guard.toml:1:", "`guard`"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = [\"(\"]\n".into(), "guard.toml:4:", "`(`"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = [\"a*\"]\n".into(), "guard.toml:4:", "empty text"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = [\"(?:a{1000}){1000}\"]\n".into(), "guard.toml:4:", "too large"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"output\"]\naction = \"mask\"\npatterns = [\"a+\"]\n".into(), "guard.toml:4:", "hold = \"all\""),
+        ("[[rail]]\nuse = \"regex\"\non = []\npatterns = [\"a\"]\n".into(), "guard.toml:3:", "at least one"),
+        ("[[rail]]\nuse = \"regex\"\non = [\"tool_call\"]\naction = \"mask\"\npatterns = [\"a\"]\n".into(), "guard.toml:3:", "never rewritten"),
+        ("[[rail]]\nuse = \"tools\"\non = [\"input\"]\n".into(), "guard.toml:3:", "does not judge input"),
+        ("[[rail]]\nuse = \"length\"\non = [\"input\"]\naction = \"mask\"\n".into(), "guard.toml:4:", "cannot mask"),
+        ("[[rail]]\nuse = \"length\"\non = [\"input\"]\nmax_chars = \"many\"\n".into(), "guard.toml:4:", "invalid type"),
+        ("[[rail]]\nuse = \"language\"\non = [\"input\"]\nallowed_languages = [\"en\"]\nblocked_languages = [\"de\"]\n".into(), "guard.toml:5:", "contradicts"),
+        ("[[rail]]\nuse = \"language\"\non = [\"input\"]\n".into(), "guard.toml:1:", "does not identify languages"),
+        ("[[rail]]\nuse = \"personal_data\"\non = [\"input\"]\nkinds = [\"emial\"]\n".into(), "guard.toml:4:", "`email`"),
+        ("[tools.pay]\nallow = true\ndeny_when = \"arg.amount > 1\"\n".into(), "tools.pay", "`args`"),
+        ("[tools.pay]\nallow = true\nmax_spend = 3.0\n".into(), "tools.pay", "belong together"),
+        (format!("{regex}{regex}"), "guard.toml:5:", "two rails"),
+        (format!("[guard]\nstream_first = true\n{}action = \"mask\"\n", regex), "guard.toml:2:", "stream_first"),
+        (format!("{regex}hold = \"all\"\nwindow = 3\n"), "guard.toml:6:", "no effect"),
+        ("[guard]\n".into(), "guard.toml:1:", "no rails"),
+        ("[[rail]\n".into(), "guard.toml:1:", ""),
+    ];
+    for (text, place, hint) in cases {
+        let message = refused(&text, &needs());
+        assert!(message.contains(place) && message.contains(hint), "{text}\n{message}");
+    }
+    let message = refused(
+        "[[rail]]\nuse = \"personal_data\"\non = [\"input\"]\nkinds = [\"email\"]\n",
+        &Needs::default(),
+    );
+    assert!(message.contains("personal_data") && message.contains("guard.toml:4:"), "{message}");
+}
+
+#[test]
+fn what_weakens_the_guard_is_allowed_by_name_with_a_warning() {
+    let text = "[guard]\nstream_first = true\n[[rail]]\nuse = \"regex\"\non = [\"output\"]\npatterns = [\"a\"]\non_failure = \"allow\"\n";
+    let config = Config::parse(text, Path::new("guard.toml"), &needs()).unwrap();
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}
+
+/// Part of G16.
+#[test]
+fn a_hundred_configurations_of_twenty_rails_load_quickly() {
+    let rails: String = (0..20)
+        .map(|at| match at % 4 {
+            0 => format!("[[rail]]\nname = \"r{at}\"\nuse = \"regex\"\non = [\"input\"]\npatterns = ['\\b\\d{{3}}-{at}\\b']\n"),
+            1 => format!("[[rail]]\nname = \"r{at}\"\nuse = \"injection\"\non = [\"output\"]\n"),
+            2 => format!("[[rail]]\nname = \"r{at}\"\nuse = \"personal_data\"\non = [\"input\"]\nkinds = [\"email\"]\n"),
+            _ => format!("[[rail]]\nname = \"r{at}\"\nuse = \"secrets\"\non = [\"output\"]\naction = \"mask\"\n"),
+        })
+        .collect();
+    let load = || Config::parse(&rails, Path::new("guard.toml"), &needs()).unwrap();
+    load();
+    let began = std::time::Instant::now();
+    for _ in 0..100 {
+        assert_eq!(load().rails.len(), 20);
+    }
+    eprintln!("100 configurations of 20 rails: {:?}", began.elapsed());
+}
