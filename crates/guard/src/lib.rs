@@ -17,11 +17,11 @@ pub mod checks;
 mod config;
 mod engine;
 pub mod evaluation;
-pub mod import;
-mod judge;
 mod guard;
 mod guarded;
 mod guards;
+pub mod import;
+mod judge;
 mod load;
 mod metrics;
 pub mod needs;
@@ -42,10 +42,10 @@ pub use config::{
     Setting, ToolRule,
 };
 pub use engine::{Engine, Outcome, Selection, Subject};
-pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
 pub use guard::Guard;
 pub use guarded::{Guarded, Session};
 pub use guards::Guards;
+pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
 pub use metrics::{Metrics, RailCounters};
 pub use needs::Needs;
 pub use rail::{Action, Context, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};

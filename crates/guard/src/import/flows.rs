@@ -423,7 +423,7 @@ impl Maker<'_, '_> {
             return Err("has no kind of injection that is found here".into());
         }
         let omits = found.node.get("action").and_then(Node::text).is_some_and(|action| action == "omit");
-        let rail = self.rail("injection").with_list("kinds", &kinds);
+        let rail = self.rail("injection").with_list("families", &kinds);
         Ok(rail.with("action", if omits { "omit" } else { "block" }))
     }
 
@@ -475,22 +475,21 @@ impl Maker<'_, '_> {
     fn language(&mut self) -> Result<RailDraft, String> {
         let mut rail = self.rail("language");
         let Some(found) = self.settings.options("language_detector") else { return Ok(rail) };
-        for (theirs, own) in [("allowed_languages", "allowed"), ("blocked_languages", "blocked")] {
-            if let Some(node) = found.node.get(theirs) {
-                rail = rail.with_list(own, &node.texts());
-            }
-        }
-        for key in ["refusal_messages", "num_characters_for_prediction"] {
+        for key in ["allowed_languages", "blocked_languages"] {
             if let Some(node) = found.node.get(key) {
-                self.unsaid(
-                    Found { node, ..found },
-                    &format!("language_detector.{key}"),
-                    "is not translated",
-                );
+                rail = rail.with_list(key, &node.texts());
             }
         }
-        let open = found.node.get("fail_open").is_some_and(Node::is_true);
-        Ok(if open { rail.with("on_failure", "allow") } else { rail })
+        if let Some(node) = found.node.get("refusal_messages") {
+            let text = |entry: &super::yaml::Entry| Some((entry.key.clone(), entry.node.text()?.into()));
+            rail = rail
+                .with("refusal_messages", node.entries().iter().filter_map(text).collect::<toml::Table>());
+        }
+        if let Some(number) = found.node.get("num_characters_for_prediction").and_then(Node::number) {
+            rail = rail.with("num_characters_for_prediction", number as i64);
+        }
+        let open = found.node.get("fail_open").map(Node::is_true);
+        Ok(open.map_or(rail.clone(), |open| rail.with("fail_open", open)))
     }
 }
 

@@ -16,7 +16,6 @@ mod patterns;
 pub mod personal_data;
 pub mod rate;
 pub mod regex;
-pub mod regex;
 mod safety;
 pub mod secrets;
 pub mod self_check;

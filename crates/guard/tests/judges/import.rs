@@ -278,3 +278,75 @@ define flow two turns
     assert_eq!(said("Hi").as_deref(), Some("Hello there.\nHow can I help?"));
     assert_eq!(said("How deep is the sea?"), None);
 }
+
+#[test]
+fn options_of_detectors_become_options_of_rails() {
+    let config = r#"rails:
+  input:
+    flows:
+      - mask sensitive data on input
+      - injection detection
+      - context bloat detection on input
+      - hf classifier check input $classifier=toxic
+      - language detection
+      - topic safety check input $model=topics
+  config:
+    sensitive_data_detection:
+      input:
+        entities: [EMAIL_ADDRESS, CREDIT_CARD, MEDICAL_LICENSE]
+        score_threshold: 0.4
+    injection_detection:
+      injections: [sqli, template, shell]
+      action: omit
+    context_bloat_detection:
+      max_chars: 900
+      action: warn
+    hf_classifier:
+      toxic:
+        model: some/model
+        blocked_labels: [toxic]
+        threshold: 0.7
+    language_detector:
+      allowed_languages: [en, de]
+      fail_open: false
+models:
+  - type: topics
+    engine: nim
+    model: topic-model
+prompts:
+  - task: topic_safety_check_input $model=topics
+    content: Only birds.
+"#;
+    let folder = folder(&[("config.yaml", config)]);
+    let found = from_nemo(folder.path()).unwrap();
+    for line in [
+        "kinds = [\"email\", \"card\"]",
+        "action = \"mask\"",
+        "families = [\"sqli\", \"template\"]",
+        "action = \"omit\"",
+        "max_chars = 900",
+        "action = \"flag\"",
+        "blocked_labels = [\"toxic\"]",
+        "threshold = 0.7",
+        "allowed_languages = [\"en\", \"de\"]",
+        "fail_open = false",
+        "policy = \"Only birds.\"",
+    ] {
+        assert!(found.toml.lines().any(|own| own == line), "{line}\n{}", found.toml);
+    }
+    for (line, name) in [(12, "MEDICAL_LICENSE"), (13, "score_threshold"), (15, "shell")] {
+        assert!(
+            found.unsaid.iter().any(|it| (it.line, &*it.name) == (line, name)),
+            "{name}: {:?}",
+            found.unsaid
+        );
+    }
+    // Every option is one that the rail has.
+    for table in found.toml.split("[[rail]]\n").skip(1) {
+        let labelled = table.contains("\"classifier\"");
+        let model =
+            if labelled { Scripted::labelled(&["toxic"], |_, _| vec![0.0]) } else { Scripted::always(&[]) };
+        let error = super::config(&Arc::new(model), table).err().unwrap_or_default();
+        assert!(!error.contains("unknown") && !error.contains("expected"), "{error}");
+    }
+}
