@@ -5,6 +5,7 @@ mod cluster;
 mod convert;
 mod curate;
 mod dist;
+mod guard;
 mod inspect;
 mod quality;
 mod serve;
@@ -25,6 +26,7 @@ pub use cluster::Listen;
 pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
+pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
 #[cfg(feature = "curate")]
 pub use quality::TrainQuality;
 pub use serve::{Mesh, Prefixes, Serve};
@@ -78,6 +80,12 @@ pub enum Verb {
     Chat(Chat),
     /// Serves models over HTTP: OpenAI's endpoints, and a page for chat and monitoring.
     Serve(Serve),
+    /// Measures guardrails, and translates those of NeMo.
+    Guard {
+        /// What to do.
+        #[command(subcommand)]
+        what: Guard,
+    },
     /// Compiles the structure of an answer for a server.
     #[command(hide = true)]
     CompileStructure {

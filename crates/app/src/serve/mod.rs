@@ -27,6 +27,7 @@ use crate::host::ModelThread;
 use crate::machine::Machine;
 use crate::models;
 
+pub(crate) use encoder::facts as encoder_facts;
 pub use fathom_engine::probe as compile_structure;
 pub use fathom_engine::{KeptModel, StoreLocation};
 pub use order::{Around, Order};
