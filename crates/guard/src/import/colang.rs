@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         };
         let name = name.trim_end_matches(':').to_string();
         let number = line.number;
-        if !flags.is_empty() && *kind != "flow" || name.is_empty() && *kind != "flow" {
+        if *kind != "flow" && (!flags.is_empty() || name.is_empty()) {
             self.refuse(format!("`{}` is no definition of this grammar", first_words(&line.text)));
             self.skip_block(line.indent);
             return None;

@@ -13,7 +13,7 @@ const LISTED: usize = 20;
 pub fn run(args: &GuardEval) -> Result<()> {
     super::check(&[args.page.as_deref()])?;
     let machine = Machine::of_kind(args.machine.kind(), 0, &Plain::default());
-    let report = guardrails::evaluate(&args.config, &args.set, &guardrails::needs(&machine))?;
+    let report = guardrails::evaluate(&args.config, &args.set, &guardrails::needs(&machine)?)?;
     let title = args.set.display().to_string();
     super::write(args.page.as_deref(), || guardrails::evaluation_page(&title, &report))?;
     if args.json {
