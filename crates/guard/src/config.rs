@@ -86,6 +86,8 @@ pub struct GuardSettings {
     pub text_timeout_ms: u64,
     /// Answer in place of a refused one.
     pub refusal: String,
+    /// Lets requests of a model leave rails out (`guardrails.options.rails`); `/v1/checks` always does.
+    pub selectable: bool,
     /// Judges texts of embeddings, classification and log-probabilities as input.
     pub evaluate: bool,
     /// Audit log; none without this table.
@@ -103,6 +105,7 @@ impl Default for GuardSettings {
             timeout_ms: 10_000,
             text_timeout_ms: 1_000,
             refusal: "I cannot help with that.".into(),
+            selectable: false,
             evaluate: true,
             audit: None,
         }

@@ -67,6 +67,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         mesh: args.mesh.asked(),
         memory_bytes: memory.map_err(anyhow::Error::msg).context("--memory")?,
         prefixes: args.prefix_store.clone(),
+        guard: args.guard.clone(),
         settings: settings(args.recipe.as_deref(), &keys)?,
         at: Listening {
             host: args.host.clone(),
