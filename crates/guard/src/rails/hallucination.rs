@@ -166,4 +166,8 @@ impl Rail for Hallucination {
     fn horizon(&self) -> Horizon {
         Horizon::Whole
     }
+
+    fn ready(&self, until: &Until) -> Result<(), Failure> {
+        crate::rails::judging::ready(self, Direction::Output, until)
+    }
 }

@@ -176,7 +176,8 @@ pub(crate) fn opinion(judged: &Judged<'_>, found: Result<Opinion, JudgeError>) -
 /// # Errors
 /// The rail fails.
 pub(crate) fn ready(rail: &dyn Rail, direction: Direction, until: &Until) -> Result<(), Failure> {
-    let context = Context { evidence: vec!["Hello.".into()], ..Context::default() };
+    let messages = vec![serde_json::json!({"role": "user", "content": "Hello."})];
+    let context = Context { messages, evidence: vec!["Hello.".into()], ..Context::default() };
     let judged = Judged { text: "Hello.", from: 0, whole: true, direction, context: &context, tool: None };
     rail.judge(&judged, until).map(drop)
 }

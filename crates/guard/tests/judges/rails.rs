@@ -274,3 +274,26 @@ fn a_form_with_a_fixed_answer_is_answered_and_others_pass() {
     );
     assert!(error.err().unwrap().contains("would do nothing"));
 }
+
+#[test]
+fn a_rail_is_ready_once_its_model_has_answered() {
+    let until = || fathom_guard::Until::within(&fathom_base::clock::Clock::default(), 2.0);
+    let generates = Arc::new(Scripted::always(&[("yes", 0.5), ("no", 0.5)]));
+    let labels = Arc::new(Scripted::labelled(&["malicious"], |_, _| vec![0.0]));
+    let gone = Arc::new(Scripted::always(&[]).failing());
+    for (model, toml) in [
+        (&generates, "use = 'self_check'\non = ['input']\nmodel = 'm'"),
+        (&generates, "use = 'facts'\non = ['output']\nmodel = 'm'"),
+        (&generates, "use = 'hallucination'\non = ['output']\nmodel = 'm'"),
+        (&generates, "use = 'topic'\non = ['input']\nmodel = 'm'\npolicy = 'birds'"),
+        (&generates, "use = 'content_safety'\non = ['input']\nmodel = 'm'\nformat = 'granite'"),
+        (&generates, "use = 'jailbreak'\non = ['input']\nmodel = 'm'\nmethod = 'perplexity'"),
+        (&labels, "use = 'jailbreak'\non = ['input']\nmodel = 'm'"),
+        (&labels, "use = 'classifier'\non = ['input']\nmodel = 'm'\nblocked_labels = ['malicious']"),
+    ] {
+        assert_eq!(config(model, toml).unwrap().rails[0].rail.ready(&until()), Ok(()), "{toml}");
+        if !toml.contains("blocked_labels") && !Arc::ptr_eq(model, &labels) {
+            assert!(config(&gone, toml).unwrap().rails[0].rail.ready(&until()).is_err(), "{toml}");
+        }
+    }
+}
