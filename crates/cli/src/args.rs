@@ -214,7 +214,6 @@ pub enum Recipes {
     },
 }
 
-/// Range of the number of ranks.
 fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1024)
 }

@@ -34,7 +34,7 @@ pub use axum::Router;
 pub use error::Error;
 pub use fault::Fault;
 pub use fields::{HARMLESS, REFUSED};
-pub use keys::Keys;
+pub use keys::ApiKeys;
 pub use route::{Access, Route, Takes};
 pub use routes::{ADMIN, ROUTES, router};
 pub use server::{Listening, check, is_loopback, serve};

@@ -10,7 +10,7 @@ use super::params::{Params, most, prompt_logprobs};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, schema, usage};
 use crate::answering::{Answering, collect, ended_by, reason};
-use crate::fault::{Fault, Words};
+use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::now::now_s;
 use crate::settings::ToolFormat;
@@ -423,7 +423,6 @@ impl Chunks {
         self.chunk(json!([choice]), out);
     }
 
-    /// The deltas for parts of an answer.
     fn deltas(&mut self, index: usize, parts: Vec<AnswerPart>) -> Vec<Value> {
         let mut deltas = Vec::new();
         for part in parts {
@@ -499,11 +498,6 @@ impl Protocol for Chunks {
             }
             _ => {}
         }
-    }
-
-    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
-        out.data(&fault.json(Words::OpenAi));
-        out.done();
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {

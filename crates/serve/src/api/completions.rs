@@ -11,7 +11,7 @@ use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most, prompt_logprobs};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, usage};
 use crate::answering::{Answering, collect, ended_by, reason};
-use crate::fault::{Fault, Words};
+use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::now::now_s;
 use crate::sse::{Frames, Protocol, stream};
@@ -296,11 +296,6 @@ impl Protocol for Chunks {
             }
             _ => {}
         }
-    }
-
-    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
-        out.data(&fault.json(Words::OpenAi));
-        out.done();
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {
