@@ -46,7 +46,7 @@ pub struct Args {
     /// Also prints this program's version, the keys that a recipe sets, every step, and each cause of an error on a line.
     #[arg(long, short, global = true)]
     pub verbose: bool,
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -58,7 +58,7 @@ pub enum Verb {
     Quickstart(Quickstart),
     /// Lists, shows or copies the shipped recipes.
     Recipes {
-        /// What to do with them.
+        /// The action.
         #[command(subcommand)]
         action: Recipes,
     },
@@ -70,7 +70,7 @@ pub enum Verb {
     Plan(Plan),
     /// Measures a model: bits per byte, loss by position, needle retrieval.
     Eval(Eval),
-    /// Says of rows of two answers how likely a model holds them, or what a reward model gives them.
+    /// Scores pairs of answers by a model's likelihood or by a reward model.
     Score(Score),
     /// Continues a prompt.
     Generate(Generate),
@@ -88,13 +88,13 @@ pub enum Verb {
     Prefixes(Prefixes),
     /// Looks at what a model is taught, before it is.
     Data {
-        /// What to do.
+        /// The action.
         #[command(subcommand)]
         action: DataAction,
     },
     /// Measures this machine; prints one JSON object per line.
     Bench {
-        /// What to measure.
+        /// The benchmark.
         #[command(subcommand)]
         what: Bench,
     },
@@ -108,7 +108,7 @@ pub enum Verb {
     Import(Convert),
     /// Shows a model's logits, gradients or activations.
     Inspect {
-        /// What to look at.
+        /// The subject.
         #[command(subcommand)]
         what: Inspect,
     },
@@ -134,7 +134,7 @@ pub enum Verb {
     Doctor(Doctor),
     /// Writes or submits a job that trains a recipe on many ranks.
     Launch {
-        /// Where the job runs.
+        /// The scheduler or machine that runs the job.
         #[command(subcommand)]
         on: Launch,
     },
@@ -205,10 +205,10 @@ pub enum Recipes {
     From {
         /// The file.
         file: PathBuf,
-        /// Where the recipe goes; default: standard output.
+        /// Output file of the recipe; default: standard output.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// What the file trains, whatever its keys suggest.
+        /// Training method of the file, overriding what its keys suggest.
         #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(METHODS))]
         method: Option<String>,
     },
@@ -230,7 +230,7 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
-/// What computes.
+/// The machine that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
     /// A GPU if there is one, else the CPU.
@@ -263,7 +263,7 @@ pub struct Train {
     /// Folder of the run (`run.out`).
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// What computes, whatever the recipe says; without any of them it is `fathom plan`.
+    /// The machine that computes, overriding the recipe.
     #[arg(long, value_enum)]
     pub machine: Option<On>,
     /// Trains nothing: checks the recipe and prints what `fathom plan` prints for it.
@@ -318,7 +318,7 @@ pub struct Plan {
     pub html: Option<PathBuf>,
 }
 
-/// What `fathom plan --solve` answers.
+/// Questions of `fathom plan --solve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
     /// The longest sequence that fits.
@@ -367,7 +367,7 @@ pub struct Generate {
     pub adapter: Option<PathBuf>,
     /// The prompt; default: standard input.
     pub prompt: Option<String>,
-    /// How to choose tokens.
+    /// Sampling of tokens.
     #[command(flatten)]
     pub sampling: Sampling,
     /// Maximum number of tokens of prompt and answer together; default: the model's context.
@@ -424,13 +424,13 @@ pub struct Chat {
     /// An adapter on the model: the folder of one, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// What the system says first.
+    /// The system message.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// A file with the chat template; default: the model's own.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// How to choose tokens.
+    /// Sampling of tokens.
     #[command(flatten)]
     pub sampling: Sampling,
     /// Maximum number of tokens of the conversation; default: the model's context, but at most 8192.
@@ -467,7 +467,7 @@ pub struct Eval {
     /// Trials per length and depth of the needle test; 0 skips it.
     #[arg(long, default_value_t = 3)]
     pub needle_trials: usize,
-    /// Of a reward model: accuracy by subset of a file of RewardBench, JSON lines of `prompt`, `chosen`, `rejected`, `subset`.
+    /// For a reward model: accuracy by subset on a RewardBench file, JSON lines of `prompt`, `chosen`, `rejected`, `subset`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials"])]
     pub reward_bench: Option<PathBuf>,
     /// The machine that computes.

@@ -11,7 +11,7 @@ use fathom_train::recipe::Precision;
 
 use super::threads;
 
-/// What `fathom bench` measures.
+/// Benchmarks of `fathom bench`.
 #[derive(Subcommand)]
 pub enum Bench {
     /// Matrix products `x W^T`, weights as given and kept packed.
@@ -40,7 +40,7 @@ pub enum Bench {
     Formats(Formats),
 }
 
-/// How something is repeated, and on what of the processor. `FATHOM_ISA` masks instruction sets.
+/// Repetitions and threads of a benchmark. `FATHOM_ISA` masks instruction sets.
 #[derive(Group)]
 pub struct Timing {
     /// Threads; 0 for all cores.
@@ -104,11 +104,11 @@ pub struct Gemm {
     pub packed: bool,
 }
 
-/// What attention's scores are.
+/// Distribution of attention's scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Scores {
-    /// Of random operands: a row's scores lie within a few units, and no probability is small.
+    /// Those of random operands: a row's scores lie within a few units, and no probability is small.
     Flat,
     /// A row's scores span 200, as a trained model's do: most probabilities are zeros.
     Peaked,
@@ -124,10 +124,10 @@ impl Scores {
     }
 }
 
-/// Which scores a benchmark measures.
+/// Distributions of scores to measure.
 #[derive(Group)]
 pub struct Peaks {
-    /// What attention's scores are; both if not given.
+    /// Distribution of attention's scores; default: both.
     #[arg(long, value_enum)]
     pub scores: Option<Scores>,
 }
@@ -169,7 +169,7 @@ pub struct Attention {
     pub head_dim: Vec<usize>,
 }
 
-/// What of attention is measured.
+/// Parts of attention to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Pass {
@@ -179,7 +179,7 @@ pub enum Pass {
     ForwardBackward,
 }
 
-/// What is trained.
+/// The trained weights.
 #[derive(Group)]
 pub struct BenchTraining {
     /// A shipped recipe's name or a file, then recipe keys; without a recipe, keys of a Llama of 56 million weights that is trained

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as Group;
 
-/// Where a process of a Ballista cluster listens.
+/// Listening address of a process of a Ballista cluster.
 #[derive(Group)]
 pub struct Listen {
     /// Address to listen on. Anyone who can reach it can read what this process can: use trusted networks only.
@@ -18,7 +18,7 @@ pub struct Listen {
 /// `fathom curate scheduler`.
 #[derive(Group)]
 pub struct Scheduler {
-    /// Where it listens.
+    /// Listening address.
     #[command(flatten)]
     pub listen: Listen,
     /// Port.
@@ -29,7 +29,7 @@ pub struct Scheduler {
 /// `fathom curate executor`.
 #[derive(Group)]
 pub struct Executor {
-    /// Where it listens.
+    /// Listening address.
     #[command(flatten)]
     pub listen: Listen,
     /// Port; the next port is used as well.

@@ -52,10 +52,11 @@ pub struct Score {
     /// Write the best tokens that the model has in place of each, this many, for distillation (objective.top_k).
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
-    /// Of a reward model: the names of its scores, in their order; conversations get them as the `label` of their last answer (SteerLM).
+    /// For a reward model: names of its scores, in order; conversations get them as the `label` of their last answer (SteerLM).
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', conflicts_with = "top_k")]
     pub labels: Vec<String>,
-    /// Of rows with `responses` (SteerLM 2): write a logarithm of each: `attributes` (of a reward model, with --labels), `answer` or `labelled`.
+    /// For rows with `responses` (SteerLM 2): logarithm to write for each: `attributes` (by a reward model, with --labels),
+    /// `answer` or `labelled`.
     #[arg(long, value_name = "WHICH", conflicts_with = "top_k")]
     pub responses: Option<Likelihood>,
     /// With --responses attributes: the standard deviation of ratings from the reward model's scores.
@@ -128,7 +129,7 @@ pub struct Convert {
     /// What is written; default: gguf if the name ends so, else huggingface.
     #[arg(long)]
     pub format: Option<Format>,
-    /// How the matrices of a .gguf file are stored; default: bf16, or the type of --precision.
+    /// Format of the matrices of a .gguf file; default: bf16, or the type of --precision.
     #[arg(long = "type", value_name = "TYPE")]
     pub gguf_type: Option<GgufName>,
     /// Type of the weights; default: as they are stored (of a .gguf file bf16).

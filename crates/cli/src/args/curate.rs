@@ -33,7 +33,7 @@ pub struct Curate {
     /// Seconds to wait for the other processes before a stage that needs the whole table.
     #[arg(long, default_value_t = 0.0)]
     pub wait: f64,
-    /// Where whole tables are sorted: in this process, or on a Ballista cluster (cargo feature `ballista`).
+    /// Place of sorting whole tables: this process, or a Ballista cluster (cargo feature `ballista`).
     #[arg(long, value_enum, default_value_t = Where::Embedded)]
     pub engine: Where,
     /// Address of the cluster's scheduler, e.g. df://localhost:50050.

@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Subcommand, ValueEnum};
 use fathom_base::ranks::{Claim, Setting};
 
-/// Who this process is among others, where no launcher says so.
+/// This process among the ranks, if no launcher says so.
 #[derive(Group, Default)]
 pub struct Rank {
     /// Rank of this process, from 0; default: what the launcher set.
@@ -18,7 +18,7 @@ pub struct Rank {
     /// Rank of this process among those of its machine, from 0.
     #[arg(long)]
     pub local_rank: Option<usize>,
-    /// Where to reach rank 0.
+    /// Address of rank 0.
     #[arg(long, value_name = "HOST:PORT")]
     pub rendezvous: Option<String>,
 }
@@ -65,7 +65,7 @@ pub enum Launch {
     Local(Local),
 }
 
-/// What every kind of job has.
+/// Options of every kind of job.
 #[derive(Group)]
 pub struct Job {
     /// A shipped recipe's name, or a file that every machine can read.
@@ -85,7 +85,7 @@ pub struct Job {
     /// The program `fathom` on the machines that run it.
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
-    /// How often a job that saved something is started again after a failure.
+    /// Maximum number of restarts of a job that saved something before it failed.
     #[arg(long, default_value_t = 10)]
     pub max_restarts: u32,
 }
@@ -144,7 +144,7 @@ pub struct Slurm {
     pub account: Option<String>,
 }
 
-/// Which objects of Kubernetes.
+/// Kinds of Kubernetes objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Manifest {
     /// An Indexed Job with its headless service; Kubernetes alone is enough.
@@ -207,10 +207,10 @@ pub struct Supervise {
     /// Seconds that a server has until its first answer.
     #[arg(long, default_value_t = 600.0, requires = "ready")]
     pub starting: f64,
-    /// How often the job is started again, at most.
+    /// Maximum number of restarts.
     #[arg(long, default_value_t = 10)]
     pub max_restarts: u32,
-    /// How often in a row without a new checkpoint, or without being ready.
+    /// Maximum number of consecutive restarts without a new checkpoint, or without being ready.
     #[arg(long, default_value_t = 1)]
     pub patience: u32,
     /// Seconds before the first restart without a new checkpoint; each further one in a row waits twice as long, up to a minute.

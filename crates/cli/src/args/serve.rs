@@ -10,11 +10,11 @@ use fathom_train::recipe::Precision;
 
 use super::{On, ranks, threads};
 
-/// How keys and values are held.
+/// Format of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Kv {
-    /// As the model computes them.
+    /// The type in which the model computes.
     Plain,
     /// 8-bit floats.
     Fp8,
@@ -49,7 +49,7 @@ pub struct Mesh {
     /// least memory, which is as many as there are ranks where the number of experts divides; 1 if --etp is given.
     #[arg(long, requires = "tp", value_parser = ranks())]
     pub ep: Option<usize>,
-    /// How many of the --tp ranks share the columns of each expert; --ep times --etp divides --tp. Default: as --ep says.
+    /// Number of --tp ranks that share the columns of each expert; --ep times --etp divides --tp. Default: see --ep.
     #[arg(long, requires = "tp", value_parser = ranks())]
     pub etp: Option<usize>,
 }
@@ -93,10 +93,10 @@ pub struct Serve {
     /// guesses are right. As `serve.draft`.
     #[arg(long, value_name = "DIR")]
     pub draft: Option<PathBuf>,
-    /// What each model may use, with its weights, e.g. 8GiB; default: half of what its weights leave of this machine's memory.
+    /// Memory for each model, including its weights, e.g. 8GiB; default: half of what its weights leave of this machine's memory.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
-    /// How keys and values are held.
+    /// Format of keys and values.
     #[arg(long, value_enum, default_value_t = Kv::Plain)]
     pub kv: Kv,
     /// A folder where beginnings of prompts are kept, so that a conversation goes on where it was when the server starts again; its
@@ -137,7 +137,7 @@ pub struct Prefixes {
     /// Erases them.
     #[arg(long)]
     pub erase: bool,
-    /// Of this model alone, as the list names it.
+    /// Only this model's, by its name in the list.
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
 }

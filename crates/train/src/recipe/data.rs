@@ -46,7 +46,7 @@ choice! {
 }
 
 choice! {
-    /// How documents are packed into samples.
+    /// Packing of documents into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
         Cut = "cut",
@@ -138,7 +138,7 @@ recipe! {
         pub weight: f64 [Above0(NO_END)] = 1.0,
     }
 
-    /// How often documents of some length are drawn.
+    /// Draws of documents by their length.
     pub struct LengthWeight {
         /// Applies to documents of at least this many tokens; of several entries, the largest that a document reaches.
         pub min_tokens: usize [Any] = 0,

@@ -55,7 +55,7 @@ choice! {
 }
 
 choice! {
-    /// Where the divergence counts.
+    /// Place of the divergence.
     pub enum KlIn {
         /// In the loss of each token.
         Loss = "loss",
@@ -96,9 +96,9 @@ impl ImportanceName {
 choice! {
     /// Treatment of an answer whose reward is not a number.
     pub enum NanName {
-        /// It ends the run.
+        /// Ends the run.
         Refuse = "refuse",
-        /// It is left out of its group and of the loss.
+        /// Leaves the answer out of its group and of the loss.
         Mask = "mask",
     }
 }
@@ -142,9 +142,9 @@ recipe! {
         pub importance_sampling_clip_min: Option<f64> [Real(0.0, NO_END)],
         /// Computation of advantages from rewards.
         pub advantage: AdvantageName = AdvantageName::Trl,
-        /// How far a ratio may fall below 1.
+        /// Largest amount by which a ratio may fall below 1.
         pub epsilon: f64 [Real(0.0, 1.0)] = 0.2,
-        /// How far it may rise above 1; none for `epsilon`. For `cispo` the largest ratio itself.
+        /// Largest amount by which a ratio may rise above 1; unset: `epsilon`. For `cispo` the largest ratio itself.
         pub epsilon_high: Option<f64> [Real(0.0, NO_END)],
         /// Largest ratio that is not clipped (TRL `delta`); none for no such limit.
         pub delta: Option<f64> [Above0(NO_END)],
@@ -156,9 +156,9 @@ recipe! {
         pub sapo_negative: f64 [Above0(NO_END)] = 1.05,
         /// Weight of the divergence from the reference; 0 for none, and no reference is loaded.
         pub beta: f64 [Real(0.0, NO_END)] = 0.0,
-        /// How it is estimated.
+        /// Estimator of the divergence.
         pub kl: EstimatorName = EstimatorName::K3,
-        /// Where it counts.
+        /// Place of the divergence.
         pub kl_in: KlIn = KlIn::Loss,
         /// Multiplies the divergence in the loss by the ratio, so that it is unbiased off policy (TRL `use_bias_correction_kl`).
         pub kl_corrected: bool = false,
