@@ -26,7 +26,7 @@ pub use cluster::Listen;
 pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
-pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardEval};
+pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
 #[cfg(feature = "curate")]
 pub use quality::TrainQuality;
 pub use serve::{Mesh, Prefixes, Serve};

@@ -26,7 +26,7 @@ pub struct GuardModels {
 
 /// An open model.
 enum Opened {
-    Decoder(Host),
+    Decoder(Box<Host>),
     Encoder(Arc<dyn Service>),
 }
 
@@ -49,7 +49,7 @@ impl GuardModels {
         let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner).again();
         if !models::is_encoder(path) {
             let options = HostOptions { sequences: SEQUENCES, ..HostOptions::new(path, &machine) };
-            return Ok(Opened::Decoder(Host::open(options, &Silent)?));
+            return Ok(Opened::Decoder(Box::new(Host::open(options, &Silent)?)));
         }
         let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
         let (called, path) = (name.clone(), path.to_path_buf());

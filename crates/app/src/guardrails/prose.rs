@@ -60,14 +60,12 @@ impl PersonalDataFinder for Finder {
 /// Languages of the built-in detector, which reads whole texts.
 pub struct Detector(LanguageDetector);
 
-impl Detector {
+impl Default for Detector {
     /// A detector that keeps every language, however uncertain.
-    ///
-    /// # Errors
-    /// None with these options.
-    pub fn new() -> Result<Detector> {
+    fn default() -> Detector {
         let options = LanguageOptions { min_score: 0.0, max_bytes: 0, ..LanguageOptions::default() };
-        Ok(Detector(LanguageDetector::new(&options).map_err(Error::product)?))
+        // Only a model's file and a list of languages can be refused, and there is neither.
+        Detector(LanguageDetector::new(&options).unwrap_or_else(|error| unreachable!("{error}")))
     }
 }
 

@@ -77,7 +77,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Chat(args) => chat::run(&args)?,
         Verb::Serve(args) => serve::run(&args)?,
         Verb::CompileStructure { seconds } => return compile::run(seconds),
-        Verb::Guard { what } => guard::run(&what)?,
+        Verb::Guard { what } => return guard::run(&what),
         Verb::Prefixes(args) => prefixes::run(&args)?,
         Verb::Data { action } => return data::run(&action),
         Verb::Bench { what } => bench::run(&what)?,

@@ -37,7 +37,7 @@ pub fn run(args: &args::Serve) -> Result<()> {
 }
 
 /// Log lines as JSON on standard error: with `--verbose`, or if that is not a terminal and not with `--quiet`.
-fn log() -> Option<Log> {
+pub fn log() -> Option<Log> {
     let wanted = console::is_verbose() || (!std::io::stderr().is_terminal() && !console::is_quiet());
     wanted.then(|| Arc::new(|line: &serde_json::Value| console::line(&line.to_string())) as Log)
 }

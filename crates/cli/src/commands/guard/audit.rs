@@ -9,7 +9,7 @@ use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &GuardAudit) -> Result<()> {
-    super::check(&[args.log.as_deref(), args.page.as_deref()])?;
+    super::regular_files(&[args.log.as_deref(), args.page.as_deref()])?;
     let listener = Plain::default();
     let probes = match &args.probes {
         Some(file) => guardrails::probe_file(file)?,

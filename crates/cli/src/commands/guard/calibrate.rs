@@ -8,9 +8,9 @@ use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &GuardCalibrate) -> Result<()> {
-    super::check(&[args.page.as_deref()])?;
+    super::regular_files(&[args.page.as_deref()])?;
     let machine = Machine::of_kind(args.machine.kind(), 0, &Plain::default());
-    let needs = guardrails::needs(&machine)?;
+    let needs = guardrails::needs(&machine);
     let found = guardrails::calibrated(&args.config, &args.rail, &args.set, args.false_positives, &needs)?;
     super::write(args.page.as_deref(), || guardrails::calibration_page(&args.rail, &found))?;
     if args.json {

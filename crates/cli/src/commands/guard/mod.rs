@@ -1,11 +1,15 @@
-//! `fathom guard`: measurements of guardrails, and NeMo's as ours. One file a verb.
+//! `fathom guard`: guardrails without a model's server. One file a verb.
 
 mod audit;
 mod calibrate;
+mod check;
 mod eval;
 mod from;
+mod report;
+mod serve;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fathom_app::output::regular;
@@ -13,17 +17,21 @@ use fathom_app::output::regular;
 use crate::args::Guard;
 
 /// Runs a verb.
-pub fn run(what: &Guard) -> Result<()> {
+pub fn run(what: &Guard) -> Result<ExitCode> {
     match what {
-        Guard::Eval(args) => eval::run(args),
-        Guard::Calibrate(args) => calibrate::run(args),
-        Guard::Audit(args) => audit::run(args),
-        Guard::From { folder, out } => from::run(folder, out.as_deref()),
+        Guard::Check(args) => return check::run(args),
+        Guard::Serve(args) => serve::run(args)?,
+        Guard::Eval(args) => eval::run(args)?,
+        Guard::Calibrate(args) => calibrate::run(args)?,
+        Guard::Audit(args) => audit::run(args)?,
+        Guard::Report { config, json } => report::run(config, *json)?,
+        Guard::From { folder, out } => from::run(folder, out.as_deref())?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Refuses files that are not to be replaced, before any work is done.
-fn check(files: &[Option<&Path>]) -> Result<()> {
+fn regular_files(files: &[Option<&Path>]) -> Result<()> {
     files.iter().flatten().try_for_each(|file| Ok(regular(file)?))
 }
 
