@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 26] = [
+const CHAPTERS: [&str; 27] = [
     "../README",
     "README",
     "quickstart",
@@ -30,6 +30,7 @@ const CHAPTERS: [&str; 26] = [
     "alignment",
     "alignment-rl",
     "serving",
+    "guardrails",
     "guardrails-models",
     "data",
     "curation",
@@ -169,6 +170,7 @@ fn serving() {
 
 #[test]
 fn guardrails() {
+    run("guardrails");
     run("guardrails-models");
 }
 
