@@ -54,7 +54,8 @@ impl Seen {
     }
 
     /// Number of remembered messages.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).times.len()
     }
 }
