@@ -40,6 +40,7 @@ mod exported;
 pub mod figures;
 pub mod foreign;
 pub mod generate;
+pub mod guardrails;
 pub mod host;
 pub mod inspect;
 pub mod job;

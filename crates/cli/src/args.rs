@@ -5,6 +5,7 @@ mod cluster;
 mod convert;
 mod curate;
 mod dist;
+mod guard;
 mod inspect;
 mod quality;
 mod serve;
@@ -25,6 +26,7 @@ pub use cluster::Listen;
 pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
+pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
 #[cfg(feature = "curate")]
 pub use quality::TrainQuality;
 pub use serve::{Mesh, Prefixes, Serve};
@@ -40,10 +42,10 @@ pub use inspect::{Inspect, InspectModel, InspectRecipe};
 #[command(name = "fathom", bin_name = "fathom", version, long_version = version::long(), max_term_width = 110)]
 #[command(styles = console::HELP)]
 pub struct Args {
-    /// Prints results, warnings and errors alone.
+    /// Prints only results, warnings and errors.
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Also prints this program's version, the keys that a recipe sets, every step, and each cause of an error on a line.
+    /// Also prints the version, the keys that a recipe sets, every step, and each cause of an error.
     #[arg(long, short, global = true)]
     pub verbose: bool,
     /// What to do.
@@ -54,11 +56,11 @@ pub struct Args {
 /// The verbs.
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Goes from raw text to a working model: curates, trains, extends, measures, exports, reports.
+    /// Makes a working model from raw text: curates, trains, extends, measures, exports, reports.
     Quickstart(Quickstart),
     /// Lists, shows or copies the shipped recipes.
     Recipes {
-        /// What to do with them.
+        /// Action.
         #[command(subcommand)]
         action: Recipes,
     },
@@ -66,27 +68,33 @@ pub enum Verb {
     Train(Train),
     /// Cleans, filters, deduplicates and tokenises text by a recipe; resumes when run again on the same folder.
     Curate(Curate),
-    /// Reports what a run needs, to the byte, by running it on `meta`, the machine without data.
+    /// Predicts a run's memory to the byte, and its time, by running it without data.
     Plan(Plan),
     /// Measures a model: bits per byte, loss by position, needle retrieval.
     Eval(Eval),
-    /// Says of rows of two answers how likely a model holds them, or what a reward model gives them.
+    /// Scores answers by a model's likelihood, best tokens or reward, and writes the scores into the rows.
     Score(Score),
     /// Continues a prompt.
     Generate(Generate),
-    /// Talks with a model, by its own chat template.
+    /// Chats with a model, by its chat template.
     Chat(Chat),
-    /// Serves models over HTTP: OpenAI's endpoints, and a page to talk and look.
+    /// Serves models over HTTP: OpenAI's endpoints, and a page for chat and monitoring.
     Serve(Serve),
+    /// Measures guardrails, and translates those of NeMo.
+    Guard {
+        /// What to do.
+        #[command(subcommand)]
+        what: Guard,
+    },
     /// Compiles the structure of an answer for a server.
     #[command(hide = true)]
     CompileStructure {
-        /// Seconds that it may take.
+        /// Time limit in seconds.
         seconds: f64,
     },
-    /// Lists the beginnings of prompts that `fathom serve --prefix-store` keeps, or erases them.
+    /// Lists or erases the prompt prefixes that `fathom serve --prefix-store` keeps.
     Prefixes(Prefixes),
-    /// Looks at what a model is taught, before it is.
+    /// Inspects training data.
     Data {
         /// What to do.
         #[command(subcommand)]
@@ -100,19 +108,19 @@ pub enum Verb {
     },
     /// Writes a run's or checkpoint's model as a Hugging Face folder, or as a .gguf file for llama.cpp.
     Export(Convert),
-    /// Writes a model with its weights in few bits.
+    /// Writes a model with quantized weights.
     Quantize(Quantize),
-    /// Writes a smaller model: without the layers, channels, heads and MLP columns that matter least for some text.
+    /// Writes a smaller model, without the layers, channels, heads and MLP columns that matter least for some text.
     Prune(Prune),
     /// Converts a Hugging Face folder to Fathom's own layout of the same format.
     Import(Convert),
-    /// Shows a model's logits, gradients or activations.
+    /// Prints a model's logits, gradients or activations.
     Inspect {
-        /// What to look at.
+        /// What to print.
         #[command(subcommand)]
         what: Inspect,
     },
-    /// Writes the report of a run from its log, also while it is running or after it failed.
+    /// Writes the report of a run from its log, also while it runs or after it failed.
     Report {
         /// The folder of the run.
         run: PathBuf,
@@ -138,7 +146,7 @@ pub enum Verb {
         #[command(subcommand)]
         on: Launch,
     },
-    /// Runs a job and restarts it from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
+    /// Restarts a job from its last checkpoint when it dies: fathom supervise -- mpirun ... fathom train ...
     Supervise(Supervise),
     /// Prints completions for a shell: fathom completions bash > /etc/bash_completion.d/fathom.
     Completions {
@@ -147,7 +155,7 @@ pub enum Verb {
     },
     /// Prints the manual page of a verb, or writes all pages.
     Man {
-        /// The verb, e.g. bench step; default: the page of `fathom` itself.
+        /// Verb, such as `bench step`; default: `fathom` itself.
         verb: Vec<String>,
         /// A folder for the pages of all verbs.
         #[arg(long, value_name = "DIR", conflicts_with = "verb")]
@@ -161,7 +169,7 @@ pub struct Quickstart {
     /// Minutes for the whole run.
     #[arg(long, default_value_t = 10.0)]
     pub minutes: f64,
-    /// Steps of each stage, instead of a time; two such runs are identical.
+    /// Number of steps of each stage, instead of --minutes; two such runs are identical.
     #[arg(long)]
     pub steps: Option<u64>,
     /// Folder of the run.
@@ -178,7 +186,7 @@ pub struct Quickstart {
 /// `fathom recipes`.
 #[derive(Subcommand)]
 pub enum Recipes {
-    /// Lists the recipes, by group.
+    /// Lists the shipped recipes, by group.
     Ls,
     /// Prints a resolved recipe, with the source of each value.
     Show {
@@ -195,20 +203,21 @@ pub enum Recipes {
         /// The file; default: `NAME.toml`.
         file: Option<PathBuf>,
     },
-    /// Prints the keys of recipes as a JSON schema, by which an editor completes and checks them.
+    /// Prints a JSON schema of the recipe keys, with which editors complete and check recipes.
     Schema {
-        /// Those of curations.
+        /// Prints the schema of curation recipes.
         #[arg(long)]
         curate: bool,
     },
-    /// Translates a YAML file of axolotl, LLaMA-Factory, torchtune or TRL to a recipe, and names what cannot be said.
+    /// Translates a YAML file of axolotl, LLaMA-Factory, torchtune or TRL to a recipe, and lists what cannot be
+    /// translated.
     From {
         /// The file.
         file: PathBuf,
-        /// Where the recipe goes; default: standard output.
+        /// File for the recipe; default: standard output.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// What the file trains, whatever its keys suggest.
+        /// Training method, if not the one that the keys suggest.
         #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(METHODS))]
         method: Option<String>,
     },
@@ -231,19 +240,19 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
-/// What computes.
+/// Machine that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
     /// A GPU if there is one, else the CPU.
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU, or an error that names what is missing.
+    /// A GPU; otherwise an error that names what is missing.
     Cuda,
 }
 
 impl On {
-    /// The recipe's name for it.
+    /// Machine kind in a recipe.
     pub fn kind(self) -> MachineKind {
         match self {
             On::Auto => MachineKind::Auto,
@@ -264,16 +273,16 @@ pub struct Train {
     /// Folder of the run (`run.out`).
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// What computes, whatever the recipe says; without any of them it is `fathom plan`.
+    /// Machine that computes (`machine.kind`).
     #[arg(long, value_enum)]
     pub machine: Option<On>,
-    /// Trains nothing: checks the recipe and prints what `fathom plan` prints for it.
+    /// Only checks the recipe and prints its plan, like `fathom plan`.
     #[arg(long)]
     pub dry_run: bool,
-    /// Lets rewards start the processes that their file names.
+    /// Allows rewards and environments to start the processes that they name.
     #[arg(long)]
     pub allow_processes: bool,
-    /// For tests: an adversary between memory and disk (`machine.chaos`).
+    /// Seed of an adversary between memory and disk, for tests (`machine.chaos`).
     #[arg(long, value_name = "SEED")]
     pub chaos: Option<u64>,
     /// The rank of this process.
@@ -292,37 +301,37 @@ pub struct Plan {
     /// Prints one JSON object per stage.
     #[arg(long)]
     pub json: bool,
-    /// Memory that a step may use, e.g. 24GiB; default: the recipe's limit, else what the machine has.
+    /// Memory limit of a step, such as 24GiB; default: the recipe's, else the machine's memory.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
-    /// The machine to plan for: cpu, h100, h200, b200, the same with their interconnect (dgx-h100, dgx-h200, dgx-b200), or a file
-    /// of `fathom bench profile --out`.
+    /// Machine to plan for: cpu, h100, h200, b200, with interconnect dgx-h100, dgx-h200, dgx-b200, or a file of
+    /// `fathom bench profile --out`.
     #[arg(long, value_name = "NAME|FILE")]
     pub machine_profile: Option<String>,
     /// Explains the peak and names the single change that lowers it most.
     #[arg(long)]
     pub why: bool,
-    /// Searches: `max-tokens` for the longest sequence under the best table of places, `mesh` for the best meshes of --gpus ranks.
+    /// Searches for the longest sequence (`max-tokens`) or the best meshes of --gpus ranks (`mesh`).
     #[arg(long, value_enum)]
     pub solve: Option<Question>,
-    /// Number of ranks for --solve mesh; default: that of the recipe's mesh.
+    /// Number of ranks for --solve mesh; default: as in the recipe.
     #[arg(long, value_name = "N", requires = "solve")]
     pub gpus: Option<usize>,
-    /// Prints the answer of --solve mesh as a row of a Markdown table, with the recipe's own mesh.
+    /// Prints the result of --solve mesh as a row of a Markdown table, next to the recipe's mesh.
     #[arg(long, requires = "solve", conflicts_with = "json")]
     pub markdown: bool,
-    /// Writes a step of each stage on the recipe's mesh to this file, as a Chrome trace for Perfetto.
+    /// Writes a Chrome trace for Perfetto: a step of each stage on the recipe's mesh.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Writes the plan as an HTML page to this file.
+    /// Writes the plan as an HTML page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
 
-/// What `fathom plan --solve` answers.
+/// Questions that `fathom plan --solve` answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Question {
-    /// The longest sequence that fits.
+    /// The longest sequence that fits, under the best table of places.
     MaxTokens,
     /// The best meshes.
     Mesh,
@@ -331,8 +340,8 @@ pub enum Question {
 /// Sampling flags.
 #[derive(Group)]
 pub struct Sampling {
-    /// Divides the logits: higher is more random; 0 always takes the most likely token. Default: 0, for chat the model's own
-    /// (generation_config.json), as of the four below.
+    /// Divides the logits: higher is more random, 0 takes the most likely token. Default: 0; for chat the model's
+    /// generation_config.json, as for the next four flags.
     #[arg(long)]
     pub temperature: Option<f64>,
     /// Keeps the k most likely tokens; default: 0, all.
@@ -363,18 +372,18 @@ pub struct Sampling {
 pub struct Generate {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// An adapter on the model: the folder of one, or of the run that trained it.
+    /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
     /// The prompt; default: standard input.
     pub prompt: Option<String>,
-    /// How to choose tokens.
+    /// Sampling flags.
     #[command(flatten)]
     pub sampling: Sampling,
     /// Maximum number of tokens of prompt and answer together; default: the model's context.
     #[arg(long)]
     pub context: Option<usize>,
-    /// Type of the weights; default: as they are stored.
+    /// Type of the weights; default: as stored.
     #[arg(long)]
     pub precision: Option<Precision>,
     /// Prints the token ids of the answer instead of its text.
@@ -394,7 +403,7 @@ pub struct Generate {
 /// `fathom data`.
 #[derive(Subcommand)]
 pub enum DataAction {
-    /// Makes tokens of every row and shows which of them are learned.
+    /// Tokenises every row and shows which tokens are learned.
     Check(DataCheck),
 }
 
@@ -409,10 +418,10 @@ pub struct DataCheck {
     /// The model's folder (`model.from`).
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Rows that are shown.
+    /// Number of rows to show.
     #[arg(long, default_value_t = 3)]
     pub rows: usize,
-    /// Prints one JSON object for every row, in their order: `ids`, `supervised` (0 or 1 each) and `text`.
+    /// Prints one JSON object per row, in order: `ids`, `supervised` (0 or 1 each) and `text`.
     #[arg(long)]
     pub json: bool,
 }
@@ -422,22 +431,22 @@ pub struct DataCheck {
 pub struct Chat {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// An adapter on the model: the folder of one, or of the run that trained it.
+    /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// What the system says first.
+    /// System message.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// A file with the chat template; default: the model's own.
+    /// File with a chat template; default: the model's own.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// How to choose tokens.
+    /// Sampling flags.
     #[command(flatten)]
     pub sampling: Sampling,
     /// Maximum number of tokens of the conversation; default: the model's context, but at most 8192.
     #[arg(long)]
     pub context: Option<usize>,
-    /// Type of the weights; default: as they are stored.
+    /// Type of the weights; default: as stored.
     #[arg(long)]
     pub precision: Option<Precision>,
     /// The machine that computes.
@@ -453,7 +462,7 @@ pub struct Chat {
 pub struct Eval {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// An adapter on the model: the folder of one, or of the run that trained it.
+    /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
     /// Text to measure on; may be repeated. Default: the run's held-out documents.
@@ -462,13 +471,14 @@ pub struct Eval {
     /// Longest sequence in tokens; default: the model's context, up to 32768.
     #[arg(long)]
     pub tokens: Option<usize>,
-    /// Time limit in seconds; default: none, all of the text is measured.
+    /// Time limit in seconds; default: none.
     #[arg(long)]
     pub seconds: Option<f64>,
     /// Trials per length and depth of the needle test; 0 skips it.
     #[arg(long, default_value_t = 3)]
     pub needle_trials: usize,
-    /// Of a reward model: accuracy by subset of a file of RewardBench, JSON lines of `prompt`, `chosen`, `rejected`, `subset`.
+    /// Prints a reward model's accuracy by subset of a RewardBench file: JSON lines of `prompt`, `chosen`, `rejected`,
+    /// `subset`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials"])]
     pub reward_bench: Option<PathBuf>,
     /// The machine that computes.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::calls::{Call, as_object};
+use crate::config::FILE;
 use crate::engine::{Engine, Outcome, Selection, Subject};
 use crate::guard::Guard;
 use crate::guarded::Session;
@@ -81,6 +82,62 @@ pub fn check(guards: &Guards, session: &Session, body: &Value) -> Checked<Value>
     check.run()
 }
 
+/// The configuration and the session that a request of a model selects by its `guardrails`: a configuration, a thread,
+/// and the rails of each direction, as far as the configuration lets requests leave rails out.
+///
+/// # Errors
+/// Unknown fields, configurations or rails; rails left out without leave.
+pub fn session(
+    guards: &Guards,
+    options: Option<&Value>,
+    key: Option<String>,
+) -> Checked<(Arc<Guard>, Session)> {
+    let empty = Map::new();
+    let options = match options {
+        None | Some(Value::Null) => &empty,
+        Some(options) => {
+            let malformed = || CheckError::Malformed("`guardrails` should be an object".into());
+            options.as_object().ok_or_else(malformed)?
+        }
+    };
+    known(options, &["config_id", "config_ids", "options", "thread_id"], "guardrails")?;
+    let guard = selected(guards, |key| options.get(key).filter(|it| !it.is_null()))?;
+    let selection = selection(options.get("options"), &guard)?;
+    let engine = guard.engine();
+    if !selection.kept.is_empty() && !engine.config().settings.selectable {
+        let what = format!(
+            "configuration {} does not let requests leave rails out (guard.selectable in its {FILE})",
+            engine.config().id
+        );
+        return Err(CheckError::Unprocessable(what));
+    }
+    let thread = thread_id(options.get("thread_id"))?;
+    Ok((guard, Session { selection: Arc::new(selection), thread, key }))
+}
+
+/// The configuration that a request names.
+fn selected<'v>(guards: &Guards, of: impl Fn(&str) -> Option<&'v Value>) -> Checked<Arc<Guard>> {
+    let ids =
+        of("config_ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str).collect());
+    let ids: Vec<&str> = ids.unwrap_or_else(|| of("config_id").and_then(Value::as_str).into_iter().collect());
+    if ids.len() > 1 {
+        return Err(CheckError::Unprocessable("one configuration at a time; put all rails into one".into()));
+    }
+    let guard = guards.get(ids.first().copied()).ok_or_else(|| {
+        let hint = fathom_base::recipe::suggest_name(ids[0], &guards.ids(), "there are");
+        CheckError::Unprocessable(format!("no configuration is called `{}`; {hint}", ids[0]))
+    })?;
+    Ok(guard.clone())
+}
+
+fn thread_id(given: Option<&Value>) -> Checked<Option<String>> {
+    match given {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) if (16..=255).contains(&id.len()) => Ok(Some(id.clone())),
+        Some(_) => Err(CheckError::Malformed("`thread_id` should have 16 to 255 characters".into())),
+    }
+}
+
 fn read(guards: &Guards, body: &Value) -> Checked<Request> {
     let malformed = |what: &str| CheckError::Malformed(what.to_string());
     let object = body.as_object().ok_or_else(|| malformed("the body should be an object"))?;
@@ -92,16 +149,7 @@ fn read(guards: &Guards, body: &Value) -> Checked<Request> {
     };
     known(options, &["config_id", "config_ids", "rail_types", "options", "thread_id"], "guardrails")?;
     let of = |key: &str| options.get(key).or_else(|| object.get(key)).filter(|it| !it.is_null());
-    let ids =
-        of("config_ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str).collect());
-    let ids: Vec<&str> = ids.unwrap_or_else(|| of("config_id").and_then(Value::as_str).into_iter().collect());
-    if ids.len() > 1 {
-        return Err(CheckError::Unprocessable("one configuration at a time; put all rails into one".into()));
-    }
-    let guard = guards.get(ids.first().copied()).ok_or_else(|| {
-        let hint = fathom_base::recipe::suggest_name(ids[0], &guards.ids(), "there are");
-        CheckError::Unprocessable(format!("no configuration is called `{}`; {hint}", ids[0]))
-    })?;
+    let guard = selected(guards, of)?;
     let messages = match object.get("messages") {
         Some(Value::Array(messages)) if !messages.is_empty() => messages.clone(),
         Some(Value::Array(_)) => return Err(CheckError::Unprocessable("`messages` is empty".into())),
@@ -115,20 +163,16 @@ fn read(guards: &Guards, body: &Value) -> Checked<Request> {
         Some(Value::Array(tools)) => tools.clone(),
         Some(_) => return Err(malformed("`tools` should be a list")),
     };
-    let directions = directions(of("rail_types"), guard)?;
-    let thread = match of("thread_id") {
-        None => None,
-        Some(Value::String(id)) if (16..=255).contains(&id.len()) => Some(id.clone()),
-        Some(_) => return Err(malformed("`thread_id` should have 16 to 255 characters")),
-    };
+    let directions = directions(of("rail_types"), &guard)?;
+    let thread = thread_id(of("thread_id"))?;
     Ok(Request {
-        guard: guard.clone(),
         messages,
         tools,
         directions,
         model: object.get("model").and_then(Value::as_str).unwrap_or("").to_string(),
         thread,
-        selection: selection(options.get("options"), guard)?,
+        selection: selection(options.get("options"), &guard)?,
+        guard,
     })
 }
 

@@ -86,6 +86,8 @@ pub struct GuardSettings {
     pub text_timeout_ms: u64,
     /// Answer in place of a refused one.
     pub refusal: String,
+    /// Lets requests of a model leave rails out (`guardrails.options.rails`); `/v1/checks` always does.
+    pub selectable: bool,
     /// Judges texts of embeddings, classification and log-probabilities as input.
     pub evaluate: bool,
     /// Audit log; none without this table.
@@ -103,6 +105,7 @@ impl Default for GuardSettings {
             timeout_ms: 10_000,
             text_timeout_ms: 1_000,
             refusal: "I cannot help with that.".into(),
+            selectable: false,
             evaluate: true,
             audit: None,
         }
@@ -229,10 +232,17 @@ impl Config {
     /// # Errors
     /// The file cannot be read, is malformed, contradicts itself, or a rail lacks what it needs.
     pub fn load(folder: &Path, needs: &Needs) -> Result<Config, ConfigError> {
-        let file = if folder.is_dir() { folder.join(FILE) } else { folder.to_path_buf() };
-        let text =
-            std::fs::read_to_string(&file).map_err(|error| fathom_base::Error::io("read", &file, error))?;
+        let (file, text) = text_of(folder)?;
         Config::parse(&text, &file, needs)
+    }
+
+    /// Reads the table `[guard]` of a folder's `guard.toml` alone, without its rails.
+    ///
+    /// # Errors
+    /// The file cannot be read or is malformed.
+    pub fn read_settings(folder: &Path) -> Result<GuardSettings, ConfigError> {
+        let (file, text) = text_of(folder)?;
+        crate::load::settings((&text, &file))
     }
 
     /// Reads the text of a configuration; `file` is named in errors, and its folder is that of relative paths.
@@ -255,4 +265,12 @@ impl Config {
     pub fn rewrites(&self, direction: Direction) -> bool {
         self.on(direction).any(ConfiguredRail::rewrites)
     }
+}
+
+/// The file of a folder, or this file, with its text.
+fn text_of(folder: &Path) -> Result<(PathBuf, String), ConfigError> {
+    let file = if folder.is_dir() { folder.join(FILE) } else { folder.to_path_buf() };
+    let text =
+        std::fs::read_to_string(&file).map_err(|error| fathom_base::Error::io("read", &file, error))?;
+    Ok((file, text))
 }

@@ -54,6 +54,11 @@ impl Guards {
         self.all.get(id.unwrap_or(&self.default))
     }
 
+    /// The configuration of requests that name none.
+    pub fn default(&self) -> &Arc<Guard> {
+        &self.all[&self.default]
+    }
+
     /// Names of all configurations.
     pub fn ids(&self) -> Vec<&str> {
         self.all.keys().map(String::as_str).collect()

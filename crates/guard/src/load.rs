@@ -32,6 +32,16 @@ pub(crate) fn read(
     Reader { text, file, needs }.read(id, folder)
 }
 
+/// Reads the table `[guard]` of a text alone.
+///
+/// # Errors
+/// The text is no TOML, or the table is malformed.
+pub(crate) fn settings((text, file): (&str, &Path)) -> Result<GuardSettings, ConfigError> {
+    let reader = Reader { text, file, needs: &Needs::default() };
+    let mut root = DeTable::parse(text).map_err(|error| reader.malformed(&error, 0))?.into_inner();
+    reader.settings(&mut root)
+}
+
 /// Reads one file.
 struct Reader<'a> {
     text: &'a str,
@@ -50,14 +60,19 @@ impl<'a> Reader<'a> {
         self.wrong(error.span().map_or(at, |span| span.start), error.message())
     }
 
-    fn read(&self, id: String, folder: PathBuf) -> Result<Config, ConfigError> {
-        let mut root = DeTable::parse(self.text).map_err(|error| self.malformed(&error, 0))?.into_inner();
-        self.known(&root, &["guard", "rail", "tools"], "a configuration has")?;
-        let settings: GuardSettings = match root.remove("guard") {
+    fn settings(&self, root: &mut DeTable<'a>) -> Result<GuardSettings, ConfigError> {
+        let settings = match root.remove("guard") {
             Some(table) => self.typed(self.table(table, "guard")?, "[guard] has")?,
             None => GuardSettings::default(),
         };
         self.check_settings(&settings)?;
+        Ok(settings)
+    }
+
+    fn read(&self, id: String, folder: PathBuf) -> Result<Config, ConfigError> {
+        let mut root = DeTable::parse(self.text).map_err(|error| self.malformed(&error, 0))?.into_inner();
+        self.known(&root, &["guard", "rail", "tools"], "a configuration has")?;
+        let settings = self.settings(&mut root)?;
         let mut rules = BTreeMap::new();
         if let Some(tools) = root.remove("tools") {
             for (name, rule) in self.table(tools, "tools")?.into_inner() {

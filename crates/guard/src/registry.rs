@@ -114,6 +114,14 @@ impl<'de> Deserializer<'de> for Names<'_> {
 /// Every kind of rail.
 pub static RAILS: &[Entry] = &[
     entry::<rails::regex::Regex>(),
+    entry::<rails::self_check::SelfCheck>(),
+    entry::<rails::facts::Facts>(),
+    entry::<rails::hallucination::Hallucination>(),
+    entry::<rails::content_safety::ContentSafety>(),
+    entry::<rails::topic::Topic>(),
+    entry::<rails::jailbreak::Jailbreak>(),
+    entry::<rails::classifier::Classifier>(),
+    entry::<rails::dialog::Dialog>(),
     entry::<rails::personal_data::PersonalData>(),
     entry::<rails::secrets::Secrets>(),
     entry::<rails::hidden_text::HiddenText>(),

@@ -66,6 +66,18 @@ pub fn ended_by(stop: Option<&Stop>) -> Value {
     }
 }
 
+/// The frame that follows the last chunk of a stream of which a rail has blocked the rest, as NeMo Guardrails sends it.
+pub fn blocked(stop: &Stop) -> Option<Value> {
+    let Stop::Refused { rail, why } = stop else { return None };
+    let error = json!({
+        "message": format!("blocked by {rail}: {why}"),
+        "type": "guardrails_violation",
+        "param": "output_rails",
+        "code": "content_blocked",
+    });
+    Some(json!({ "error": error }))
+}
+
 /// A request's settings as attributes of a span.
 fn settings(request: &GenerateRequest) -> Vec<(&'static str, Value)> {
     let how = &request.sampling;
@@ -114,14 +126,14 @@ impl Answering {
         shared: Arc<ServerState>,
         model: Arc<Model>,
         requests: Vec<GenerateRequest>,
-        (named, permit): (RequestNames, Permit),
+        (named, permit): (RequestNames, Option<Permit>),
     ) -> Result<Answering, Fault> {
         listed(&requests, shared.settings.max_listed_logprobs)?;
         // All prompts of a request have the same structure; that of tools was created by this server.
         if let Some(structure) = requests.first().and_then(|request| request.structure.as_ref()) {
             schema::check("structure", structure, &shared.settings)?;
         }
-        let mut permits = vec![permit];
+        let mut permits = vec![permit.ok_or_else(|| Fault::ours("this route takes no permit"))?];
         if requests.len() > 1 {
             let more = shared.requests.take(requests.len() as u64 - 1);
             permits.push(more.ok_or_else(|| Fault::busy("more prompts than requests are let in", 1.0))?);

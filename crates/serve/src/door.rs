@@ -16,10 +16,11 @@ use serde_json::json;
 
 use crate::admission::Permit;
 use crate::api::{AdmittedRequest, RequestNames, tensors};
+use crate::drain::Phase;
 use crate::fault::{Fault, Words};
 use crate::keys::Asker;
 use crate::route::{Access, Route, Takes};
-use crate::shared::ServerState;
+use crate::shared::{BODIES, ServerState};
 use crate::traces::Parent;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -141,7 +142,7 @@ async fn pass(
         )));
     };
     // The permit comes before any work, and before the body is read.
-    let permit = if route.takes == Takes::Work { Some(server.permit()?) } else { None };
+    let permit = if route.takes == Takes::Work { Some(permit(server)?) } else { None };
     let json_bytes = json_bytes(route, &head.headers)?;
     let (body, bytes) = if route.takes == Takes::Nothing {
         (Bytes::new(), None)
@@ -152,7 +153,31 @@ async fn pass(
     let left = Arc::default();
     let id = RequestNames { id: id.to_string(), traced: Parent::of(&head.headers), operation, left };
     let asked = AdmittedRequest { id, asker, path, body, json_bytes, permit, _bytes: bytes };
-    route.answer(server.clone(), asked).await
+    (route.call)(server.clone(), asked).await
+}
+
+/// A permit for a request.
+fn permit(server: &ServerState) -> Result<Permit, Fault> {
+    if server.drain.phase() > Phase::Serving {
+        return Err(Fault::ending());
+    }
+    server.requests.take(1).ok_or_else(|| {
+        let most = server.requests.most();
+        Fault::busy(format!("{most} requests are open, which is the most (serve.max_requests)"), 1.0)
+    })
+}
+
+/// Permit for the body of a request, which needs many times its size while it is parsed.
+fn room_for(server: &ServerState, bytes: u64) -> Result<Permit, Fault> {
+    server.bodies.take(bytes).ok_or_else(|| {
+        let most = server.bodies.most();
+        Fault::busy(
+            format!(
+                "bodies of {most} bytes are being read, which is the most ({BODIES} of serve.body_bytes)"
+            ),
+            1.0,
+        )
+    })
 }
 
 /// Length of the body's JSON part, on a route that accepts tensors after it.
@@ -192,7 +217,7 @@ async fn read(
         return Err(Fault::too_large(limit));
     }
     // A body of unknown length may have the maximum length.
-    let mut bytes = server.body(length.unwrap_or(limit))?;
+    let mut bytes = room_for(server, length.unwrap_or(limit))?;
     let body = Limited::new(body, usize::try_from(limit).unwrap_or(usize::MAX));
     let time = Duration::from_secs_f64(settings.body_s.clamp(0.01, 86_400.0));
     match tokio::time::timeout(time, body.collect()).await {

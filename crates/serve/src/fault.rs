@@ -49,6 +49,11 @@ impl Fault {
         Fault { param: Some(name.to_string()), ..Fault::bad(format!("`{name}` {message}")) }
     }
 
+    /// A request of the right form whose content cannot be processed.
+    pub fn unprocessable(message: impl Into<String>) -> Fault {
+        Fault::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request_error", message)
+    }
+
     /// Something that does not exist.
     pub fn missing(message: impl Into<String>) -> Fault {
         Fault::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
@@ -104,6 +109,14 @@ impl Fault {
             code: Some("shutting_down"),
             retry_after_s: Some(5.0),
             ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is shutting down")
+        }
+    }
+
+    /// Something that cannot be done now.
+    pub fn unavailable(message: impl Into<String>) -> Fault {
+        Fault {
+            retry_after_s: Some(30.0),
+            ..Fault::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
         }
     }
 

@@ -22,6 +22,16 @@ pub enum Asker {
     Denied,
 }
 
+impl Asker {
+    /// The key's identification; empty if no key is required.
+    pub fn key(&self) -> &str {
+        match self {
+            Asker::Known(key) => key,
+            Asker::Anybody | Asker::Denied => "",
+        }
+    }
+}
+
 impl Keys {
     /// No key is required.
     pub fn none() -> Keys {

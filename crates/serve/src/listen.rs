@@ -25,6 +25,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::drain::Phase;
 use crate::error::Error;
+use crate::route::Route;
+use crate::routes::router;
 use crate::shared::ServerState;
 
 /// Binds an address.
@@ -75,9 +77,10 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, Error> {
 pub async fn accept(
     bound: Bound,
     tls: Option<TlsAcceptor>,
-    router: Router,
+    routes: &'static [Route],
     server: Arc<ServerState>,
 ) -> io::Result<()> {
+    let router = router(&server, routes);
     let listener = TcpListener::from_std(bound)?;
     let room = Arc::new(Semaphore::new(server.settings.max_connections.clamp(1, 1 << 20) as usize));
     loop {

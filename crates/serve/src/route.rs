@@ -54,9 +54,4 @@ impl Route {
     pub fn converses(&self) -> bool {
         ["/v1/chat/completions", "/v1/responses", "/v1/messages"].contains(&self.path)
     }
-
-    /// Runs the handler for an admitted request.
-    pub async fn answer(&self, server: Arc<ServerState>, asked: AdmittedRequest) -> Answer {
-        (self.call)(server, asked).await
-    }
 }

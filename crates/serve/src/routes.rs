@@ -8,8 +8,8 @@ use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
 
 use crate::api::{
-    AdmittedRequest, Answer, admin, chat, completions, info, json_answer, kserve, messages, responses,
-    tokens, vectors,
+    AdmittedRequest, Answer, admin, chat, checks, completions, info, json_answer, kserve, messages,
+    responses, tokens, vectors,
 };
 use crate::door;
 use crate::fault::Words;
@@ -69,6 +69,10 @@ pub const ROUTES: &[Route] = routes! {
     POST "/v1/score" Keyed Work OpenAi vectors::score, "How well texts answer others";
     POST "/score" Keyed Work OpenAi vectors::score, "The same";
     POST "/classify" Keyed Work OpenAi vectors::classify, "Labels of texts";
+    POST "/v1/checks" Keyed Work OpenAi checks::checks, "Judges messages by the guardrails, without a model";
+    GET "/v1/rails/configs" Keyed Nothing OpenAi checks::configs, "The configurations of the guardrails";
+    GET "/v1/health" Keyed Nothing OpenAi checks::health, "The server and the models of its guardrails take requests";
+    GET "/healthz" Open Nothing OpenAi checks::health, "The same";
     POST "/tokenize" Keyed Work OpenAi tokens::tokenize, "Ids of a text or a conversation";
     POST "/detokenize" Keyed Work OpenAi tokens::detokenize, "The text of ids";
     GET "/tokenizer_info" Keyed Nothing OpenAi tokens::info, "What the tokenizer is";
@@ -83,6 +87,7 @@ pub const ADMIN: &[Route] = routes! {
     POST "/v1/unload_lora_adapter" Keyed Json OpenAi admin::unload_adapter, "Unloads an adapter";
     POST "/erase_prefixes" Keyed Json OpenAi admin::erase_prefixes, "Erases the beginnings of prompts that are remembered";
     POST "/reload" Keyed Json OpenAi admin::reload, "Loads a model again; running requests end with the old one";
+    POST "/reload_rails" Keyed Json OpenAi admin::reload_rails, "Reads the guardrails again; running requests end with those that they began with";
     POST "/drain" Keyed Json OpenAi admin::drain, "Ends the server when its requests have ended";
 };
 

@@ -14,7 +14,7 @@ use crate::drain::Phase;
 use crate::error::Error;
 use crate::keys::Keys;
 use crate::listen;
-use crate::routes::{ADMIN, ROUTES, router};
+use crate::routes::{ADMIN, ROUTES};
 use crate::shared::ServerState;
 
 /// Interval of checks for a request to stop.
@@ -102,9 +102,9 @@ fn run(
         .build()?;
     runtime.block_on(async {
         traces.into_iter().for_each(|traces| _ = tokio::spawn(traces));
-        tokio::spawn(listen::accept(main, tls, router(server, ROUTES), server.clone()));
+        tokio::spawn(listen::accept(main, tls, ROUTES, server.clone()));
         if let Some(admin) = admin {
-            tokio::spawn(listen::accept(admin, None, router(server, ADMIN), server.clone()));
+            tokio::spawn(listen::accept(admin, None, ADMIN, server.clone()));
         }
         heard(&addresses);
         while !stop.load(Ordering::Relaxed) && server.drain.phase() == Phase::Serving {

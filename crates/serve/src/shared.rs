@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use fathom_base::{Load, Service};
 use serde_json::Value;
 
-use crate::admission::{Admission, Permit, Room};
-use crate::drain::{Drain, Phase};
+use crate::admission::{Admission, Room};
+use crate::drain::Drain;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::keys::{Keys, Names};
 use crate::metrics::Metrics;
 use crate::now::now_s;
+use crate::rails::Rails;
 use crate::settings::Settings;
 use crate::traces::Traces;
 
@@ -26,16 +27,16 @@ pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
 pub type Reload = Arc<dyn Fn(&str) -> fathom_base::Result<Arc<dyn Service>> + Send + Sync>;
 
 /// Number of bodies of maximum size that may be read at once.
-const BODIES: u64 = 4;
+pub(crate) const BODIES: u64 = 4;
 
 /// A served model.
 pub struct Model {
     /// Its name.
     pub name: String,
-    /// The model.
+    /// The model, with the server's guardrails around it.
     pub service: Arc<dyn Service>,
     /// Its admission limits.
-    pub admission: Admission,
+    pub admission: Arc<Admission>,
 }
 
 /// A server's state.
@@ -51,7 +52,7 @@ pub struct ServerState {
     /// Open requests.
     pub requests: Arc<Room>,
     /// Bytes of the bodies being read and prepared.
-    bodies: Arc<Room>,
+    pub(crate) bodies: Arc<Room>,
     /// Its phase.
     pub drain: Drain,
     /// Its metrics.
@@ -60,6 +61,8 @@ pub struct ServerState {
     pub traces: Arc<Traces>,
     /// Receiver of the log's lines.
     pub log: Option<Log>,
+    /// The guardrails around every model.
+    pub rails: Option<Arc<dyn Rails>>,
     /// The program's version.
     pub version: String,
     /// Start time, in seconds since 1970.
@@ -86,12 +89,14 @@ pub struct Opening {
     pub version: String,
     /// Reloads models; `None` if that is not possible.
     pub reload: Option<Reload>,
+    /// Guardrails around every model.
+    pub rails: Option<Arc<dyn Rails>>,
 }
 
 impl ServerState {
     /// A server without models.
     pub fn new(opening: Opening) -> ServerState {
-        let Opening { settings, keys, open, log, version, reload } = opening;
+        let Opening { settings, keys, open, log, version, reload, rails } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),
@@ -109,6 +114,7 @@ impl ServerState {
             metrics: Metrics::default(),
             traces: Arc::default(),
             log,
+            rails,
             version,
             began: now_s(),
             random: RandomState::new(),
@@ -137,15 +143,19 @@ impl ServerState {
         Ok(())
     }
 
-    /// A model with admission limits from its pages.
+    /// A model with guardrails around it and admission limits from its pages.
     fn admitting(&self, name: &str, service: Arc<dyn Service>) -> Arc<Model> {
+        let service = match &self.rails {
+            Some(rails) => rails.around(name, service),
+            None => service,
+        };
         let load = service.load();
         let room = 4 * (load.pages.max(1) * load.page_tokens.max(1)) as u64;
         // For a model without known pages, the limit follows from its context and the number of requests.
         let unknown = self.settings.max_requests.saturating_mul(service.card().context_tokens as u64);
         let pages = if load.pages > 0 { room } else { unknown };
         let tokens = self.settings.max_tokens.unwrap_or(pages);
-        let admission = Admission::new(tokens, self.settings.max_first_token_s);
+        let admission = Arc::new(Admission::new(tokens, self.settings.max_first_token_s));
         Arc::new(Model { name: name.to_string(), service, admission })
     }
 
@@ -208,39 +218,31 @@ impl ServerState {
         })
     }
 
+    /// A model within the guardrails that a request selects.
+    ///
+    /// # Errors
+    /// Those of [`Rails::for_request`]; a selection on a server without guardrails.
+    pub fn railed(
+        &self,
+        model: Arc<Model>,
+        selection: Option<&Value>,
+        key: &str,
+    ) -> Result<Arc<Model>, Fault> {
+        match (&self.rails, selection) {
+            (None, None) => Ok(model),
+            (None, Some(_)) => {
+                Err(Fault::field("guardrails", "selects rails, and this server has none (--guard DIR)"))
+            }
+            (Some(rails), _) => {
+                let service = rails.for_request(&model.name, selection, key)?;
+                Ok(Arc::new(Model { name: model.name.clone(), service, admission: model.admission.clone() }))
+            }
+        }
+    }
+
     /// Loads of the models.
     pub fn loads(&self) -> Vec<(String, Load)> {
         self.models().iter().map(|model| (model.name.clone(), model.service.load())).collect()
-    }
-
-    /// A permit for a request.
-    ///
-    /// # Errors
-    /// 429 if there is none left, 503 if the server is shutting down.
-    pub fn permit(&self) -> Result<Permit, Fault> {
-        if self.drain.phase() > Phase::Serving {
-            return Err(Fault::ending());
-        }
-        self.requests.take(1).ok_or_else(|| {
-            let most = self.requests.most();
-            Fault::busy(format!("{most} requests are open, which is the most (serve.max_requests)"), 1.0)
-        })
-    }
-
-    /// Permit for the body of a request, which needs many times its size while it is parsed.
-    ///
-    /// # Errors
-    /// 429 if there is none.
-    pub fn body(&self, bytes: u64) -> Result<Permit, Fault> {
-        self.bodies.take(bytes).ok_or_else(|| {
-            let most = self.bodies.most();
-            Fault::busy(
-                format!(
-                    "bodies of {most} bytes are being read, which is the most ({BODIES} of serve.body_bytes)"
-                ),
-                1.0,
-            )
-        })
     }
 
     /// A unique name that cannot be guessed.

@@ -100,7 +100,8 @@ pub(super) fn run(
     let sizes = sizes(&device, (&folder, dtype), &tokenizer, order)?;
     fits_next_to_served(name, &sizes, order)?;
     let encoder = open(&device, (&folder, dtype), &tokenizer, order)?;
-    let (handle, commands) = service(facts(name, &folder, (&encoder, dtype), &tokenizer, order)?);
+    let queue = usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX);
+    let (handle, commands) = service(facts(name, &folder, (&encoder, dtype), &tokenizer, queue)?);
     if !opening.ready(handle, sizes) {
         return Ok(());
     }
@@ -113,12 +114,15 @@ pub(super) fn run(
 }
 
 /// Returns the facts about an encoder that its handle needs.
-fn facts(
+///
+/// # Errors
+/// A fingerprint or a configuration that cannot be read.
+pub(crate) fn facts(
     name: &str,
     folder: &Path,
     (encoder, dtype): (&TextEncoder, DType),
     tokenizer: &Arc<Tokenizer>,
-    order: &Order,
+    queue: usize,
 ) -> Result<Facts> {
     let spec = &encoder.encoder().spec;
     let (vocab, room) = (spec.model.vocab, encoder.max_tokens());
@@ -142,7 +146,7 @@ fn facts(
         bounds: Bounds { vocab, room, lead: 0, windows, forks: false, limits, capacity },
         render: None,
         adapters: None,
-        queue: usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX),
+        queue,
         structures: Structures::default(),
         reading: encoder.reading().clone(),
     })

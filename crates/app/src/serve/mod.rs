@@ -15,16 +15,19 @@ use std::time::{Duration, Instant};
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{Administer, Service};
-use fathom_serve::{Keys, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
+use fathom_serve::{Keys, Listening, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
 use fathom_train::recipe::Precision;
 use hosted::{Serving, Watch};
 
 use crate::adapters::held_otherwise;
 use crate::error::{Result, refuse};
 use crate::events::Events;
+use crate::guardrails;
 use crate::host::ModelThread;
+use crate::machine::Machine;
 use crate::models;
 
+pub(crate) use encoder::facts as encoder_facts;
 pub use fathom_engine::probe as compile_structure;
 pub use fathom_engine::{KeptModel, StoreLocation};
 pub use order::{Around, Order};
@@ -126,6 +129,31 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     Ok(loaded.value.serve)
 }
 
+/// Serves guardrails without a model: `/v1/checks` alone judges messages.
+///
+/// # Errors
+/// A configuration that is refused; unusable API keys; a port in use.
+pub fn serve_checks(
+    (folder, machine): (&Path, &Machine),
+    (at, keys): (&Listening, Option<&Path>),
+    version: &str,
+    around: &Around<'_>,
+) -> Result<()> {
+    let rails = guardrails::rails(folder, machine)?;
+    let keys = keys.map_or_else(|| Ok(Keys::none()), Keys::read)?;
+    fathom_serve::check(at, &keys)?;
+    let opening = Opening {
+        keys,
+        open: !is_loopback(&at.host),
+        log: around.log.clone(),
+        version: version.to_string(),
+        rails: Some(rails),
+        ..Opening::default()
+    };
+    fathom_serve::serve(&Arc::new(ServerState::new(opening)), at, around.stop, around.heard)?;
+    Ok(())
+}
+
 /// Returns the memory that each model would need, without loading it.
 ///
 /// # Errors
@@ -175,6 +203,9 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
             order.at.host
         ));
     }
+    // Before the models, which take long to load.
+    let rails = order.guard.as_deref().map(|folder| guardrails::rails(folder, &order.machine(around.events)));
+    let rails = rails.transpose()?;
     let models: Vec<Served> = named
         .into_iter()
         .enumerate()
@@ -209,6 +240,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         log: log.clone(),
         version: order.version.clone(),
         reload: Some(reloading(again, watch.clone(), threads.clone())),
+        rails,
     };
     let server = Arc::new(ServerState::new(opening));
     for (served, service, _) in started {

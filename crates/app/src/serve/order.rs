@@ -40,6 +40,8 @@ pub struct Order {
     pub memory_bytes: Option<u64>,
     /// Folder in which prefixes of prompts are stored; `None` stores none.
     pub prefixes: Option<PathBuf>,
+    /// Folder of guardrails around every model; `None` for none.
+    pub guard: Option<PathBuf>,
     /// Keys of the server's recipe.
     pub settings: Settings,
     /// Address to listen on.

@@ -41,6 +41,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
         mesh: mesh(tp, pp),
         memory_bytes: Some(64 << 20),
         prefixes: None,
+        guard: None,
         settings: settings(None, &["serve.sequences=3".into()]).unwrap(),
         at: Listening { host: "127.0.0.1".into(), port: 0, admin_port: None, tls: None },
         keys: None,

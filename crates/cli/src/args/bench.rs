@@ -11,42 +11,42 @@ use fathom_train::recipe::Precision;
 
 use super::threads;
 
-/// What `fathom bench` measures.
+/// Measurements of `fathom bench`.
 #[derive(Subcommand)]
 pub enum Bench {
-    /// Matrix products `x W^T`, weights as given and kept packed.
+    /// Measures matrix products `x W^T`, with plain and with packed weights.
     Gemm(Gemm),
-    /// Softmax attention, forward, and forward with backward.
+    /// Measures softmax attention, forward, and forward with backward.
     Attention(Attention),
-    /// A training step of every stage of a recipe, with random weights and random tokens.
+    /// Measures a training step of every stage of a recipe, with random weights and tokens.
     Step(Step),
-    /// Generation of one sequence.
+    /// Measures generation of one sequence.
     Decode(Decode),
-    /// Reading of one prompt, to the first token.
+    /// Measures the time from a prompt to the first token.
     Prefill(Decode),
-    /// Requests to a server, this or another: time to the first token and between tokens, what was refused. Without an address: the
-    /// cost of the server itself, over a model that is pretended.
+    /// Sends requests to a server and measures latencies and refusals; without a URL, the cost of Fathom's server
+    /// itself over a simulated model.
     Serve(Offer),
-    /// From cold files to the first token, compared with reading the files.
+    /// Measures the time from cold files to the first token, compared with reading the files.
     Load(Load),
-    /// This machine's rates, as a plan wants them.
+    /// Measures this machine's rates, for plans.
     Profile(Profile),
-    /// The pieces of a curation, on one thread.
+    /// Measures the stages of a curation, on one thread.
     #[cfg(feature = "curate")]
     Curate(Curate),
-    /// Ten training steps with a checkpoint on its way, and without.
+    /// Measures ten training steps with a checkpoint being written, and without.
     Save(Save),
-    /// The loss of a small model for each number format of products.
+    /// Measures the loss of a small model for each number format of matrix products.
     Formats(Formats),
 }
 
-/// How something is repeated, and on what of the processor. `FATHOM_ISA` masks instruction sets.
+/// Repeats and threads. `FATHOM_ISA` masks instruction sets.
 #[derive(Group)]
 pub struct Timing {
     /// Threads; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
-    /// Repeats; the median counts.
+    /// Number of repeats; the median is reported.
     #[arg(long, default_value_t = 5)]
     pub repeat: usize,
 }
@@ -54,33 +54,33 @@ pub struct Timing {
 /// `fathom bench serve`.
 #[derive(Group)]
 pub struct Offer {
-    /// The server, e.g. http://127.0.0.1:8000; any that has OpenAI's completions.
+    /// URL of a server with OpenAI's completions, such as http://127.0.0.1:8000.
     pub url: Option<String>,
-    /// The model's name, where there are several.
+    /// Model name, if the server has several.
     #[arg(long)]
     pub model: Option<String>,
     /// Requests a second, at random times; default: a closed loop of clients.
     #[arg(long, value_name = "R", conflicts_with = "clients")]
     pub rate: Option<f64>,
-    /// Clients, each of which asks again when it has its answer.
+    /// Number of clients, each of which sends its next request after an answer.
     #[arg(long, default_value_t = 1)]
     pub clients: usize,
-    /// Requests in all.
+    /// Number of requests.
     #[arg(long, default_value_t = 200)]
     pub requests: usize,
-    /// Words of a prompt, on average.
+    /// Mean length of a prompt, in words.
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,
-    /// Tokens of an answer, on average.
+    /// Mean length of an answer, in tokens.
     #[arg(long, default_value_t = 64)]
     pub answer: usize,
-    /// Share of a prompt that all prompts begin with.
+    /// Fraction of a prompt that all prompts share as their beginning.
     #[arg(long, default_value_t = 0.0)]
     pub shared: f64,
-    /// Milliseconds to the first token, and on average between tokens, up to which a request counts as good.
+    /// Largest milliseconds to the first token, and mean between tokens, for which a request counts as good.
     #[arg(long, value_name = "FIRST,BETWEEN", value_delimiter = ',', default_values_t = [1000.0, 100.0])]
     pub good: Vec<f64>,
-    /// A file whose first line is the server's key.
+    /// File whose first line is the server's API key.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Seed of prompts and times.
@@ -93,24 +93,24 @@ pub struct Offer {
 pub struct Gemm {
     #[command(flatten)]
     pub timing: Timing,
-    /// f32 or bf16.
+    /// Data type: f32 or bf16.
     #[arg(long, default_value = "bf16")]
     pub dtype: Precision,
-    /// Rows and columns of C, and the summed size; all shapes of the table if not given.
+    /// Rows and columns of the result, and the size of the sum; default: a table of shapes.
     #[arg(long, value_name = "M,N,K", value_delimiter = ',')]
     pub shape: Vec<usize>,
-    /// Only with weights kept packed; both if not given.
+    /// Only packed weights; default: both.
     #[arg(long)]
     pub packed: bool,
 }
 
-/// What attention's scores are.
+/// Distribution of attention scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Scores {
-    /// Of random operands: a row's scores lie within a few units, and no probability is small.
+    /// Random operands: a row's scores lie within a few units, and no probability is small.
     Flat,
-    /// A row's scores span 200, as a trained model's do: most probabilities are zeros.
+    /// As in a trained model: a row's scores span 200, and most probabilities are zero.
     Peaked,
 }
 
@@ -124,10 +124,10 @@ impl Scores {
     }
 }
 
-/// Which scores a benchmark measures.
+/// Attention scores of a benchmark.
 #[derive(Group)]
 pub struct Peaks {
-    /// What attention's scores are; both if not given.
+    /// Distribution of attention scores; default: both.
     #[arg(long, value_enum)]
     pub scores: Option<Scores>,
 }
@@ -144,16 +144,16 @@ impl Peaks {
 pub struct Attention {
     #[command(flatten)]
     pub timing: Timing,
-    /// f32 or bf16.
+    /// Data type: f32 or bf16.
     #[arg(long, default_value = "bf16")]
     pub dtype: Precision,
-    /// Tokens of the stream.
+    /// Number of tokens.
     #[arg(long, value_delimiter = ',', default_values_t = [2048, 8192, 16384])]
     pub tokens: Vec<usize>,
-    /// Documents of equal length in the stream, each on its own.
+    /// Number of documents of equal length, each with its own attention.
     #[arg(long, default_value_t = 1)]
     pub docs: usize,
-    /// One pass; both if not given.
+    /// Passes to measure; default: both.
     #[arg(long, value_enum)]
     pub pass: Option<Pass>,
     #[command(flatten)]
@@ -161,32 +161,32 @@ pub struct Attention {
     /// Query heads.
     #[arg(long, default_value_t = 8)]
     pub heads: usize,
-    /// Key and value heads; as many if not given.
+    /// Key and value heads; default: as many as query heads.
     #[arg(long)]
     pub kv_heads: Option<usize>,
-    /// Columns of one head.
+    /// Columns of a head.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 128])]
     pub head_dim: Vec<usize>,
 }
 
-/// What of attention is measured.
+/// Passes of attention to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Pass {
-    /// Forward alone.
+    /// Forward only.
     Forward,
     /// Forward, then backward.
     ForwardBackward,
 }
 
-/// What is trained.
+/// Recipe and repeats of a training benchmark.
 #[derive(Group)]
 pub struct BenchTraining {
-    /// A shipped recipe's name or a file, then recipe keys; without a recipe, keys of a Llama of 56 million weights that is trained
-    /// with one stream a step (`stages=2048,8192,16384`).
+    /// A recipe (name or file), then recipe keys. Default: a Llama of 56 million weights with one sequence a step
+    /// (`stages=2048,8192,16384`).
     #[arg(value_name = "RECIPE|PATH=VALUE")]
     pub recipe: Vec<String>,
-    /// Repeats; the median counts.
+    /// Number of repeats; the median is reported.
     #[arg(long, default_value_t = 5)]
     pub repeat: usize,
 }
@@ -198,10 +198,10 @@ pub struct Step {
     pub trained: BenchTraining,
     #[command(flatten)]
     pub peaks: Peaks,
-    /// A single step, not repeated, and on cuda warmed up by one of a single block: for those that take an hour.
+    /// Measures a single step, for steps that take an hour; on CUDA a step of one block warms up.
     #[arg(long)]
     pub once: bool,
-    /// Also where the time goes, a row for each kind of operation.
+    /// Also prints the time of each kind of operation.
     #[arg(long)]
     pub ops: bool,
 }
@@ -216,7 +216,7 @@ pub struct Decode {
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 128)]
     pub prompt: usize,
-    /// New tokens; `prefill` makes one.
+    /// Number of new tokens; `prefill` generates one.
     #[arg(long, default_value_t = 64)]
     pub new: usize,
 }
@@ -226,10 +226,10 @@ pub struct Decode {
 pub struct Load {
     #[command(flatten)]
     pub timing: Timing,
-    /// f32 or bf16.
+    /// Data type: f32 or bf16.
     #[arg(long, default_value = "bf16")]
     pub dtype: Precision,
-    /// A model's folder; one of 2.2 GB with random weights is written if not given.
+    /// Folder of a model; default: one of 2.2 GB with random weights, which is written first.
     #[arg(long)]
     pub model: Option<PathBuf>,
 }
@@ -239,10 +239,10 @@ pub struct Load {
 pub struct Profile {
     #[command(flatten)]
     pub timing: Timing,
-    /// Measures this folder's disk too.
+    /// Also measures the disk of this folder.
     #[arg(long)]
     pub spill: Option<PathBuf>,
-    /// A file for the rates.
+    /// File to write the rates to.
     #[arg(long)]
     pub out: Option<PathBuf>,
 }
@@ -251,7 +251,7 @@ pub struct Profile {
 #[cfg(feature = "curate")]
 #[derive(Group)]
 pub struct Curate {
-    /// Only this piece.
+    /// Only this stage.
     #[arg(long, value_parser = PossibleValuesParser::new(STAGES))]
     pub stage: Option<String>,
 }
@@ -269,7 +269,7 @@ pub struct Formats {
     /// Threads; 0 for all cores.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
-    /// Steps of each.
+    /// Number of steps for each format.
     #[arg(long, default_value_t = 300)]
     pub steps: usize,
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args as Group;
 
-/// Where a process of a Ballista cluster listens.
+/// Listening address of a process of a Ballista cluster.
 #[derive(Group)]
 pub struct Listen {
-    /// Address to listen on. Anyone who can reach it can read what this process can: use trusted networks only.
+    /// Address to listen at. Anyone who can reach it can read what this process can: use trusted networks only.
     #[arg(long, default_value = "127.0.0.1")]
     pub bind: std::net::IpAddr,
     /// Name or address under which other processes reach this one; default: --bind.
@@ -21,7 +21,7 @@ pub struct Scheduler {
     /// Where it listens.
     #[command(flatten)]
     pub listen: Listen,
-    /// Port.
+    /// Port to listen at.
     #[arg(long, default_value_t = 50050)]
     pub port: u16,
 }
@@ -32,7 +32,7 @@ pub struct Executor {
     /// Where it listens.
     #[command(flatten)]
     pub listen: Listen,
-    /// Port; the next port is used as well.
+    /// Port to listen at; the next one is used as well.
     #[arg(long, default_value_t = 50051)]
     pub port: u16,
     /// Address of the scheduler.
@@ -44,7 +44,7 @@ pub struct Executor {
     /// Concurrent tasks; 0 for one per core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Memory of all tasks together, e.g. 24GiB; default: 70 % of the machine's.
+    /// Memory limit of all tasks together, such as 24GiB; default: 70 % of the machine's.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
 }

@@ -12,20 +12,21 @@ use super::{On, counted};
 /// `fathom quantize`.
 #[derive(Group)]
 pub struct Quantize {
-    /// The folder of a run, a checkpoint or a Hugging Face model, or a .gguf file.
+    /// Folder of a run, a checkpoint or a Hugging Face model, or a .gguf file.
     pub model: PathBuf,
-    /// The .gguf file to write; of the other formats the Hugging Face folder.
+    /// File to write (.gguf), or Hugging Face folder for the other formats.
     pub out: PathBuf,
-    /// The format.
+    /// Format of the weights.
     #[arg(long, value_name = "FORMAT")]
     pub to: Target,
-    /// Text to judge by (gptq and awq need it) and to measure the loss with (also of int4, mxfp4, nvfp4 and fp8): plain text, or JSON lines of lessons.
+    /// Text to calibrate gptq and awq with (required), and to measure the loss of these, int4, mxfp4, nvfp4 and fp8 on:
+    /// plain text, or JSON lines of lessons.
     #[arg(long, value_name = "FILE")]
     pub data: Option<PathBuf>,
-    /// Samples of it, at most; a quarter of them measures.
+    /// Maximum number of samples of --data; a quarter of them measures the loss.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = counted())]
     pub samples: usize,
-    /// Tokens of a sample, at most.
+    /// Maximum number of tokens of a sample.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = counted())]
     pub sample_tokens: usize,
     /// The machine that computes.
@@ -41,27 +42,29 @@ pub struct Quantize {
 pub struct Score {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// The rows: JSON lines with two answers each; with --top-k lessons.
+    /// Rows: JSON lines with two answers each; with --top-k, lessons.
     pub data: PathBuf,
-    /// An adapter that makes it a reward model: the folder of a run, or PEFT's.
+    /// Adapter that makes it a reward model: folder of a run, or PEFT's.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
-    /// The file to write: the same rows, with `reference` (log-probabilities), `teacher` (best tokens) or `rewards`.
+    /// File to write: the rows with `reference` (log-probabilities), `teacher` (best tokens) or `rewards`.
     #[arg(long)]
     pub out: PathBuf,
-    /// Write the best tokens that the model has in place of each, this many, for distillation (objective.top_k).
+    /// Writes the model's N best tokens at each position, for distillation (objective.top_k).
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
-    /// Of a reward model: the names of its scores, in their order; conversations get them as the `label` of their last answer (SteerLM).
+    /// Names of a reward model's scores, in order; conversations get them as the `label` of their last answer
+    /// (SteerLM).
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', conflicts_with = "top_k")]
     pub labels: Vec<String>,
-    /// Of rows with `responses` (SteerLM 2): write a logarithm of each: `attributes` (of a reward model, with --labels), `answer` or `labelled`.
+    /// For rows with `responses` (SteerLM 2): writes a log-probability of each: `attributes` (of a reward model, with
+    /// --labels), `answer` or `labelled`.
     #[arg(long, value_name = "WHICH", conflicts_with = "top_k")]
     pub responses: Option<Likelihood>,
-    /// With --responses attributes: the standard deviation of ratings from the reward model's scores.
+    /// Standard deviation of ratings from the reward model's scores, for --responses attributes.
     #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "responses")]
     pub deviation: f64,
-    /// With --top-k: divides the logits, as objective.temperature does.
+    /// Divides the logits, like objective.temperature; for --top-k.
     #[arg(long, default_value_t = 1.0, requires = "top_k")]
     pub temperature: f64,
     /// Type of the weights.
@@ -77,27 +80,27 @@ pub struct Score {
 pub struct Prune {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// The Hugging Face folder to write.
+    /// Hugging Face folder to write.
     pub to: PathBuf,
-    /// The text to judge by: plain text, or JSON lines of lessons.
+    /// Text to rank the parts by: plain text, or JSON lines of lessons.
     #[arg(long, value_name = "FILE")]
     pub data: PathBuf,
-    /// Layers that stay; default: all.
+    /// Number of layers to keep; default: all.
     #[arg(long, value_name = "N")]
     pub layers: Option<usize>,
-    /// Columns of the residual stream that stay; default: all.
+    /// Number of columns of the residual stream to keep; default: all.
     #[arg(long, value_name = "N")]
     pub hidden: Option<usize>,
-    /// Columns inside each MLP that stay; default: all.
+    /// Number of columns inside each MLP to keep; default: all.
     #[arg(long, value_name = "N")]
     pub ffn: Option<usize>,
-    /// Query heads of each layer that stay; default: all.
+    /// Number of query heads of each layer to keep; default: all.
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
-    /// Samples to judge by, at most.
+    /// Maximum number of samples.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = counted())]
     pub samples: usize,
-    /// Tokens of a sample, at most.
+    /// Maximum number of tokens of a sample.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = counted())]
     pub sample_tokens: usize,
     /// Type of the weights.
@@ -106,7 +109,7 @@ pub struct Prune {
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,
-    /// Prints one JSON object, with what each part is worth.
+    /// Prints one JSON object, with the importance of each part.
     #[arg(long)]
     pub json: bool,
 }
@@ -114,30 +117,29 @@ pub struct Prune {
 /// `fathom export` and `fathom import`.
 #[derive(Group)]
 pub struct Convert {
-    /// The folder of a run, a checkpoint or a Hugging Face model, or a .gguf file.
+    /// Folder of a run, a checkpoint or a Hugging Face model, or a .gguf file.
     pub from: PathBuf,
-    /// The Hugging Face folder to write, or the .gguf file.
+    /// Hugging Face folder or .gguf file to write.
     pub to: PathBuf,
-    /// Write the run's adapter alone, as PEFT does, in place of a model that it is merged into.
+    /// Writes only the run's adapter, in PEFT's format, instead of the merged model.
     #[arg(long)]
     pub adapter: bool,
-    /// Merge an adapter into the model, with a weight if it has low-rank terms alone: DIR, or DIR=WEIGHT. May be repeated; a weight of
-    /// -1 takes out what was merged.
+    /// Merges an adapter into the model; may be repeated. Low-rank adapters may have a weight: -1 removes a merged one.
     #[arg(long = "with", value_name = "DIR[=WEIGHT]")]
     pub adapters: Vec<String>,
-    /// What is written; default: gguf if the name ends so, else huggingface.
+    /// Format to write; default: gguf if the name ends in .gguf, else huggingface.
     #[arg(long)]
     pub format: Option<Format>,
-    /// How the matrices of a .gguf file are stored; default: bf16, or the type of --precision.
+    /// Type of the matrices in a .gguf file; default: bf16, or that of --precision.
     #[arg(long = "type", value_name = "TYPE")]
     pub gguf_type: Option<GgufName>,
-    /// Type of the weights; default: as they are stored (of a .gguf file bf16).
+    /// Type of the weights; default: as stored (from a .gguf file: bf16).
     #[arg(long)]
     pub precision: Option<Precision>,
-    /// Write projections as bitsandbytes stores them (nf4, int8), for Transformers and for `model.quantization`.
+    /// Stores projections like bitsandbytes (nf4, int8), for Transformers and for `model.quantization`.
     #[arg(long, default_value = "none")]
     pub quantization: QuantizationName,
-    /// Leave the scales of nf4 in 32 bits.
+    /// Keeps the scales of nf4 in 32 bits.
     #[arg(long)]
     pub single_quant: bool,
     /// Maximum size of one file, in bytes.

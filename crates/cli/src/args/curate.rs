@@ -24,19 +24,20 @@ pub struct Curate {
     /// Folder of the curation (`out`).
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Index of this process among those that share the folder, from 0; default: the index of the Slurm array or Kubernetes Job.
+    /// Index of this process among those that share the folder, from 0; default: the index of the Slurm array or
+    /// Kubernetes Job.
     #[arg(long)]
     pub rank: Option<usize>,
     /// Number of processes; default: the size of the Slurm array, else the variable WORLD_SIZE.
     #[arg(long)]
     pub world_size: Option<usize>,
-    /// Seconds to wait for the other processes before a stage that needs the whole table.
+    /// Seconds to wait for other processes before a stage that needs the whole table.
     #[arg(long, default_value_t = 0.0)]
     pub wait: f64,
-    /// Where whole tables are sorted: in this process, or on a Ballista cluster (cargo feature `ballista`).
+    /// Engine that sorts whole tables (a Ballista cluster needs the cargo feature `ballista`).
     #[arg(long, value_enum, default_value_t = Where::Embedded)]
     pub engine: Where,
-    /// Address of the cluster's scheduler, e.g. df://localhost:50050.
+    /// Address of the cluster's scheduler, such as df://localhost:50050.
     #[arg(long, value_name = "URL")]
     pub scheduler: Option<String>,
     /// Prints progress and result as JSON, one object per line.
@@ -49,14 +50,15 @@ pub struct Curate {
 pub enum Where {
     /// In this process.
     Embedded,
-    /// On a cluster.
+    /// On a Ballista cluster.
     Ballista,
 }
 
 /// `fathom curate VERB`.
 #[derive(Subcommand)]
 pub enum CurateVerb {
-    /// Queries the tables of a curation, which are named after its stages: select source, count(*) from heuristics group by source.
+    /// Queries the tables of a curation, named after its stages: select source, count(*) from heuristics group by
+    /// source.
     Sql {
         /// The query.
         query: String,
@@ -67,7 +69,7 @@ pub enum CurateVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Lists the stages that a recipe can use, or documents the options of one.
+    /// Lists the stages that a recipe can use, or the options of one.
     Stages {
         /// The stage to document.
         name: Option<String>,

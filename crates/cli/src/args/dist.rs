@@ -6,7 +6,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, Subcommand, ValueEnum};
 use fathom_base::ranks::{Claim, Setting};
 
-/// Who this process is among others, where no launcher says so.
+/// Rank of this process, if no launcher sets it.
 #[derive(Group, Default)]
 pub struct Rank {
     /// Rank of this process, from 0; default: what the launcher set.
@@ -18,13 +18,13 @@ pub struct Rank {
     /// Rank of this process among those of its machine, from 0.
     #[arg(long)]
     pub local_rank: Option<usize>,
-    /// Where to reach rank 0.
+    /// Address of rank 0.
     #[arg(long, value_name = "HOST:PORT")]
     pub rendezvous: Option<String>,
 }
 
 impl Rank {
-    /// As a source for the resolver.
+    /// The flags as a source for the resolver.
     pub fn claim(&self) -> Claim {
         let number = |value: Option<usize>, by: &str| value.map(|value| Setting { value, by: by.into() });
         Claim {
@@ -40,16 +40,16 @@ impl Rank {
 /// `fathom doctor`.
 #[derive(Group)]
 pub struct Doctor {
-    /// Instead: who this process is among others, by every launcher's variables, and which one decides.
+    /// Prints instead the rank of this process by every launcher's variables, and which launcher decides.
     #[arg(long)]
     pub dist: bool,
-    /// One JSON object a line; with --dist one in all.
+    /// Prints one JSON object per line; with --dist a single one.
     #[arg(long)]
     pub json: bool,
-    /// Writes a profile of this machine with the rates that were measured, for machine.profile.
+    /// Writes a profile of this machine with the measured rates, for machine.profile.
     #[arg(long, value_name = "FILE", conflicts_with = "dist")]
     pub out: Option<PathBuf>,
-    /// With --dist: what would be said on the command line.
+    /// Rank flags to resolve, for --dist.
     #[command(flatten)]
     pub rank: Rank,
 }
@@ -57,15 +57,15 @@ pub struct Doctor {
 /// `fathom launch`.
 #[derive(Subcommand)]
 pub enum Launch {
-    /// A script for sbatch: a process for each rank, started by srun.
+    /// Writes or submits a script for sbatch: a process for each rank, started by srun.
     Slurm(Slurm),
-    /// A manifest for kubectl: an Indexed Job, or Kubeflow's TrainJob.
+    /// Writes or submits a manifest for kubectl: an Indexed Job, or Kubeflow's TrainJob.
     Kubernetes(Kubernetes),
-    /// Ranks on this machine: processes of mpirun, or threads.
+    /// Runs ranks on this machine: processes of mpirun, or threads.
     Local(Local),
 }
 
-/// What every kind of job has.
+/// Flags of every kind of job.
 #[derive(Group)]
 pub struct Job {
     /// A shipped recipe's name, or a file that every machine can read.
@@ -76,16 +76,16 @@ pub struct Job {
     /// Folder of the run (`run.out`).
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// Prints what would be submitted.
+    /// Prints the job without submitting it.
     #[arg(long, required_unless_present = "submit", conflicts_with = "submit")]
     pub print: bool,
-    /// Submits it, or runs it here.
+    /// Submits the job, or runs it here.
     #[arg(long)]
     pub submit: bool,
-    /// The program `fathom` on the machines that run it.
+    /// Path of `fathom` on the machines that run the job.
     #[arg(long, value_name = "PATH")]
     pub program: Option<PathBuf>,
-    /// How often a job that saved something is started again after a failure.
+    /// Maximum number of restarts after a failure, of a job that has saved a checkpoint.
     #[arg(long, default_value_t = 10)]
     pub max_restarts: u32,
 }
@@ -103,23 +103,23 @@ fn count() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=65_536)
 }
 
-/// Machines and what each has.
+/// Machines and their resources.
 #[derive(Group)]
 pub struct Machines {
     /// Number of machines.
     #[arg(long, default_value_t = 1, value_parser = count())]
     pub nodes: usize,
-    /// Ranks on each; --gpus-per-node if not given, else all ranks of the recipe's mesh spread over the machines.
+    /// Ranks on each machine; default: --gpus-per-node, else the ranks of the recipe's mesh divided by --nodes.
     #[arg(long, value_parser = count())]
     pub ranks_per_node: Option<usize>,
-    /// Accelerators of each.
+    /// GPUs of each machine.
     #[arg(long, value_parser = count())]
     pub gpus_per_node: Option<usize>,
     /// Processor cores for each rank.
     #[arg(long, value_parser = count())]
     pub cpus_per_rank: Option<usize>,
-    /// Seconds that a job has to save when its time runs out (slurm) or a pod is evicted (kubernetes): more than a step and a checkpoint
-    /// take together.
+    /// Seconds for saving when the time runs out (slurm) or a pod is evicted (kubernetes): more than a step and a
+    /// checkpoint take together.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub grace: u32,
 }
@@ -130,24 +130,25 @@ pub struct Slurm {
     /// The job.
     #[command(flatten)]
     pub job: Job,
-    /// Where it runs.
+    /// Machines to run on.
     #[command(flatten)]
     pub machines: Machines,
-    /// Longest time, as sbatch takes it: 4:00:00 or 2-00:00:00. --grace before its end the job saves and queues again.
+    /// Time limit in sbatch's format, such as 4:00:00 or 2-00:00:00. The job saves and queues again --grace seconds
+    /// before it.
     #[arg(long)]
     pub time: Option<String>,
-    /// Partition.
+    /// Slurm partition.
     #[arg(long)]
     pub partition: Option<String>,
-    /// Account.
+    /// Slurm account.
     #[arg(long)]
     pub account: Option<String>,
 }
 
-/// Which objects of Kubernetes.
+/// Kubernetes objects to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Manifest {
-    /// An Indexed Job with its headless service; Kubernetes alone is enough.
+    /// An Indexed Job with its headless service; needs only Kubernetes.
     Job,
     /// A TrainJob of Kubeflow Trainer v2 with its runtime.
     Trainjob,
@@ -159,24 +160,24 @@ pub struct Kubernetes {
     /// The job.
     #[command(flatten)]
     pub job: Job,
-    /// Where it runs.
+    /// Machines to run on.
     #[command(flatten)]
     pub machines: Machines,
-    /// What is written.
+    /// Kind of manifest.
     #[arg(long = "as", value_enum, default_value_t = Manifest::Job)]
     pub manifest: Manifest,
-    /// Container image with this program; also with Open MPI where ranks have a GPU each, and with Open MPI and an ssh server for
-    /// several machines.
+    /// Container image with `fathom`; also with Open MPI if each rank has a GPU, and with Open MPI and an ssh server
+    /// for several machines.
     #[arg(long)]
     pub image: String,
-    /// Namespace; kubectl's own if not given.
+    /// Namespace; default: kubectl's.
     #[arg(long)]
     pub namespace: Option<String>,
-    /// A claim for a volume that all pods share; the run's folder is put on it. Several machines need one, and a run on one
-    /// that is to outlive its pod.
+    /// Claim of a volume that all pods share, for the run's folder. Required for several machines, and for a run that
+    /// is to outlive its pod.
     #[arg(long, value_name = "CLAIM")]
     pub volume: Option<String>,
-    /// Memory of a pod, e.g. 64Gi.
+    /// Memory of a pod, such as 64Gi.
     #[arg(long)]
     pub memory: Option<String>,
 }
@@ -187,7 +188,7 @@ pub struct Local {
     /// The job.
     #[command(flatten)]
     pub job: Job,
-    /// Ranks as threads of one process even where processes can be had.
+    /// Runs ranks as threads of one process even if processes are possible.
     #[arg(long)]
     pub threads: bool,
 }
@@ -195,28 +196,30 @@ pub struct Local {
 /// `fathom supervise`.
 #[derive(Group)]
 pub struct Supervise {
-    /// Folder of the run; found in the command if that is a `fathom train`.
+    /// Folder of the run; default: that of the command's `fathom train`.
     #[arg(long)]
     pub out: Option<PathBuf>,
-    /// The job is a server that answers here, e.g. http://127.0.0.1:8000/health/ready: it is started again when it is silent, too.
+    /// URL at which the job, a server, answers, such as http://127.0.0.1:8000/health/ready; it is also restarted if it
+    /// is silent.
     #[arg(long, value_name = "URL", conflicts_with = "out")]
     pub ready: Option<String>,
-    /// Seconds without an answer after which a server that was ready is ended and started again.
+    /// Seconds without an answer after which a server that was ready is restarted.
     #[arg(long, default_value_t = 10.0, requires = "ready")]
     pub silent: f64,
-    /// Seconds that a server has until its first answer.
+    /// Seconds until a server's first answer.
     #[arg(long, default_value_t = 600.0, requires = "ready")]
     pub starting: f64,
-    /// How often the job is started again, at most.
+    /// Maximum number of restarts.
     #[arg(long, default_value_t = 10)]
     pub max_restarts: u32,
-    /// How often in a row without a new checkpoint, or without being ready.
+    /// Maximum number of restarts in a row without a new checkpoint or a ready server.
     #[arg(long, default_value_t = 1)]
     pub patience: u32,
-    /// Seconds before the first restart without a new checkpoint; each further one in a row waits twice as long, up to a minute.
+    /// Seconds before the first restart without a new checkpoint; each further one in a row waits twice as long, up to
+    /// a minute.
     #[arg(long, default_value_t = 1.0)]
     pub backoff: f64,
-    /// The job: anything that ends when one of its ranks does, such as mpirun or srun --kill-on-bad-exit.
+    /// Command of the job, which must end when one of its ranks does, such as mpirun or srun --kill-on-bad-exit.
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }

@@ -10,11 +10,11 @@ use super::On;
 /// `fathom inspect`.
 #[derive(Subcommand)]
 pub enum Inspect {
-    /// The logits of given ids: a table, or with --out all of them, `logits` [tokens, vocab] f32.
+    /// Prints the logits of given ids as a table, or writes all of them with --out: `logits` [tokens, vocab] f32.
     Logits(InspectModel),
-    /// The gradient of every parameter, under its Hugging Face name.
+    /// Prints the norm of every gradient, under its Hugging Face name, or writes all gradients with --out.
     Gradients(InspectModel),
-    /// Every activation's name, shape, bytes and place.
+    /// Lists every activation's name, shape, bytes and place.
     Activations(InspectRecipe),
 }
 
@@ -31,18 +31,18 @@ pub struct InspectRecipe {
     pub json: bool,
 }
 
-/// What to run a model on.
+/// Model and token ids to inspect.
 #[derive(Group)]
 pub struct InspectModel {
     /// The folder of a run, or a Hugging Face folder.
     pub model: PathBuf,
-    /// An adapter on the model: the folder of one, or of the run that trained it.
+    /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
     /// Token ids, separated by commas.
     #[arg(long, value_delimiter = ',', required = true)]
     pub ids: Vec<u32>,
-    /// The safetensors file to write.
+    /// File to write (safetensors).
     #[arg(long)]
     pub out: Option<PathBuf>,
     /// Type of the weights.

@@ -13,7 +13,7 @@ pub struct TrainQuality {
     /// Files or folders of unfiltered text, of the kind that the model will judge.
     #[arg(long, num_args = 1.., required = true, value_name = "PATH")]
     pub other: Vec<PathBuf>,
-    /// The model to write, in fastText's format.
+    /// File for the model, in fastText's format.
     #[arg(long, value_name = "FILE", default_value = "out/quality.bin")]
     pub out: PathBuf,
     /// The field (JSON) or column (Parquet) that holds the text.
@@ -46,7 +46,7 @@ pub struct TrainQuality {
     /// Ignores words that occur less often.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub min_count: u32,
-    /// Holds out one example in this many to measure the model; 0 for none.
+    /// Holds out one of this many examples to measure the model; 0 for none.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000_000_000))]
     pub hold_out: u32,
     /// Seed of the training.

@@ -10,7 +10,7 @@ use fathom_train::recipe::Precision;
 
 use super::{On, ranks, threads};
 
-/// How keys and values are held.
+/// Storage format of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Kv {
@@ -18,9 +18,9 @@ pub enum Kv {
     Plain,
     /// 8-bit floats.
     Fp8,
-    /// 8-bit whole numbers.
+    /// 8-bit integers.
     Int8,
-    /// 4-bit whole numbers.
+    /// 4-bit integers.
     Int4,
 }
 
@@ -36,20 +36,21 @@ impl Kv {
     }
 }
 
-/// The ranks of a model that is asked.
+/// Ranks of a model that generates.
 #[derive(Group)]
 pub struct Mesh {
-    /// Tensor parallel ranks of a model: threads, each with some heads and columns of it, and some of its experts.
+    /// Number of tensor parallel ranks: threads, each with some of the model's heads, columns and experts.
     #[arg(long, default_value_t = 1, value_parser = ranks())]
     pub tp: usize,
-    /// Stages of a model's pipeline: threads, each with some of its layers.
+    /// Number of pipeline stages: threads, each with some of the model's layers.
     #[arg(long, default_value_t = 1, value_parser = ranks())]
     pub pp: usize,
-    /// Into how many parts the --tp ranks deal a layer's experts; 1 for all experts on each rank. Default: with --etp, what takes the
-    /// least memory, which is as many as there are ranks where the number of experts divides; 1 if --etp is given.
+    /// Number of parts into which the --tp ranks divide a layer's experts; 1 for all experts on each rank. Default:
+    /// whatever takes the least memory; with --etp, 1.
     #[arg(long, requires = "tp", value_parser = ranks())]
     pub ep: Option<usize>,
-    /// How many of the --tp ranks share the columns of each expert; --ep times --etp divides --tp. Default: as --ep says.
+    /// Number of --tp ranks that share the columns of each expert; --ep times --etp must divide --tp. Default: whatever
+    /// takes the least memory; with --ep, 1.
     #[arg(long, requires = "tp", value_parser = ranks())]
     pub etp: Option<usize>,
 }
@@ -65,57 +66,61 @@ impl Mesh {
 /// `fathom serve`.
 #[derive(Group)]
 pub struct Serve {
-    /// Folders of runs, or Hugging Face folders; also keys of the server, as `serve.KEY=VALUE`.
+    /// Folders of runs or of Hugging Face models, and keys of the server.
     #[arg(required = true, value_name = "MODEL|serve.KEY=VALUE")]
     pub models: Vec<String>,
-    /// The name of a model, in their order; default: its folder's. May be repeated.
+    /// Name of a model, in the order of the models; may be repeated. Default: its folder's name.
     #[arg(long)]
     pub name: Vec<String>,
-    /// The address to listen at; the default is reached from this machine alone.
+    /// Address to listen at; the default can be reached only from this machine.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
-    /// The port; 0 for any free one.
+    /// Port to listen at; 0 for any free one.
     #[arg(long, default_value_t = 8000)]
     pub port: u16,
-    /// The port of the admin listener, which is reached from this machine alone and needs a key.
+    /// Port of the admin listener, which can be reached only from this machine and requires a key.
     #[arg(long, value_name = "N")]
     pub admin_port: Option<u16>,
-    /// A file of keys, one a line; whoever asks has to have one.
+    /// File of API keys, one per line; requests must have one.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Type of the weights; default: as they are stored.
+    /// Type of the weights; default: as stored.
     #[arg(long)]
     pub precision: Option<Precision>,
-    /// An adapter of the first model, by a name of its own; may be repeated.
+    /// Adapter of the first model, served under its own name; may be repeated.
     #[arg(long, value_name = "NAME=DIR")]
     pub adapter: Vec<String>,
-    /// A small model with the vocabulary of the first model, which guesses what follows; answers are the same, and come faster where its
-    /// guesses are right. As `serve.draft`.
+    /// Small model with the vocabulary of the first model, for speculative decoding: answers do not change, but come
+    /// faster if its proposals are right (`serve.draft`).
     #[arg(long, value_name = "DIR")]
     pub draft: Option<PathBuf>,
-    /// What each model may use, with its weights, e.g. 8GiB; default: half of what its weights leave of this machine's memory.
+    /// Memory limit of each model with its weights, such as 8GiB. Default: its weights, and half of the memory that
+    /// they leave.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
-    /// How keys and values are held.
+    /// Storage format of keys and values.
     #[arg(long, value_enum, default_value_t = Kv::Plain)]
     pub kv: Kv,
-    /// A folder where beginnings of prompts are kept, so that a conversation goes on where it was when the server starts again; its
-    /// limit is `serve.prefix_bytes`. By `serve.page_file_bytes` sequences that are longer than memory have pages there, too.
+    /// Folder for prompt prefixes, which a restarted server reuses (`serve.prefix_bytes`), and for pages of sequences
+    /// longer than memory (`serve.page_file_bytes`).
     #[arg(long, value_name = "DIR")]
     pub prefix_store: Option<PathBuf>,
-    /// A file with the chat template; default: the model's own.
+    /// Folder of guardrails (`guard.toml`) around every model.
+    #[arg(long, value_name = "DIR")]
+    pub guard: Option<PathBuf>,
+    /// File with a chat template; default: the model's own.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// A certificate (PEM), to be asked over TLS.
+    /// Certificate (PEM) for TLS.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's key (PEM).
+    /// Key of the certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// A file with keys of the server.
+    /// File with keys of the server (`serve.KEY`).
     #[arg(long, value_name = "FILE")]
     pub recipe: Option<PathBuf>,
-    /// Serves nothing: prints what each model would need.
+    /// Only prints what each model would need.
     #[arg(long)]
     pub dry_run: bool,
     /// The machine that computes.
@@ -132,12 +137,12 @@ pub struct Serve {
 /// `fathom prefixes`.
 #[derive(Group)]
 pub struct Prefixes {
-    /// The folder.
+    /// Folder of the prefix store.
     pub folder: PathBuf,
-    /// Erases them.
+    /// Erases the prefixes.
     #[arg(long)]
     pub erase: bool,
-    /// Of this model alone, as the list names it.
+    /// Only this model, as named in the list.
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
 }

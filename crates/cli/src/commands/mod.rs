@@ -15,6 +15,7 @@ mod dist;
 mod doctor;
 mod eval;
 mod generate;
+mod guard;
 mod inspect;
 mod launch;
 mod plan;
@@ -76,6 +77,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Chat(args) => chat::run(&args)?,
         Verb::Serve(args) => serve::run(&args)?,
         Verb::CompileStructure { seconds } => return compile::run(seconds),
+        Verb::Guard { what } => return guard::run(&what),
         Verb::Prefixes(args) => prefixes::run(&args)?,
         Verb::Data { action } => return data::run(&action),
         Verb::Bench { what } => bench::run(&what)?,

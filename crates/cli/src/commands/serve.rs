@@ -37,7 +37,7 @@ pub fn run(args: &args::Serve) -> Result<()> {
 }
 
 /// Log lines as JSON on standard error: with `--verbose`, or if that is not a terminal and not with `--quiet`.
-fn log() -> Option<Log> {
+pub fn log() -> Option<Log> {
     let wanted = console::is_verbose() || (!std::io::stderr().is_terminal() && !console::is_quiet());
     wanted.then(|| Arc::new(|line: &serde_json::Value| console::line(&line.to_string())) as Log)
 }
@@ -67,6 +67,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         mesh: args.mesh.asked(),
         memory_bytes: memory.map_err(anyhow::Error::msg).context("--memory")?,
         prefixes: args.prefix_store.clone(),
+        guard: args.guard.clone(),
         settings: settings(args.recipe.as_deref(), &keys)?,
         at: Listening {
             host: args.host.clone(),

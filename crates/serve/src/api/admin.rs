@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{AdmittedRequest, Answer, Server, json_answer, typed};
 use crate::drain::Phase;
 use crate::fault::Fault;
+use crate::fields::Fields;
 use crate::shared::Model;
 
 /// `/v1/load_lora_adapter`: loads an adapter from below `serve.adapters`, under a name that requests can use.
@@ -16,7 +17,7 @@ use crate::shared::Model;
 /// A missing folder, or one outside; a name that is taken; errors of the model.
 pub async fn load_adapter(server: Server, asked: AdmittedRequest) -> Answer {
     let work = move |asked: AdmittedRequest| {
-        let mut fields = asked.fields()?;
+        let mut fields = Fields::parse(&asked.body)?;
         let mut loaded = server.loaded_adapters();
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let name: String = fields.need("lora_name")?;
@@ -59,7 +60,7 @@ pub async fn load_adapter(server: Server, asked: AdmittedRequest) -> Answer {
 /// There is no adapter of this name.
 pub async fn unload_adapter(server: Server, asked: AdmittedRequest) -> Answer {
     let work = move |asked: AdmittedRequest| {
-        let mut fields = asked.fields()?;
+        let mut fields = Fields::parse(&asked.body)?;
         let name: String = fields.need("lora_name")?;
         fields.rest()?;
         let mut loaded = server.loaded_adapters();
@@ -92,7 +93,7 @@ async fn done(
 /// There is no such model.
 pub async fn erase_prefixes(server: Server, asked: AdmittedRequest) -> Answer {
     let work = move |asked: AdmittedRequest| {
-        let mut fields = asked.fields()?;
+        let mut fields = Fields::parse(&asked.body)?;
         let name: Option<String> = fields.take("model")?;
         fields.rest()?;
         let models = match &name {
@@ -115,7 +116,7 @@ pub async fn erase_prefixes(server: Server, asked: AdmittedRequest) -> Answer {
 /// There is no such model; it cannot be loaded, and the old one stays.
 pub async fn reload(server: Server, asked: AdmittedRequest) -> Answer {
     let work = move |asked: AdmittedRequest| {
-        let mut fields = asked.fields()?;
+        let mut fields = Fields::parse(&asked.body)?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         fields.rest()?;
         let (name, was) = (model.name.clone(), model.service.card().fingerprint);
@@ -129,6 +130,17 @@ pub async fn reload(server: Server, asked: AdmittedRequest) -> Answer {
     Ok(json_answer(
         &done.unwrap_or_else(|_| Err(Fault::ours("loading the model failed; the old one is served on")))?,
     ))
+}
+
+/// `/reload_rails`: reads the configurations of the guardrails again.
+///
+/// # Errors
+/// The server has no guardrails; a file is refused, and the configurations stay as they were.
+pub async fn reload_rails(server: Server, _: AdmittedRequest) -> Answer {
+    let rails = server.rails.clone().ok_or_else(super::checks::without)?;
+    let done = tokio::task::spawn_blocking(move || rails.reload().map(|()| rails.configs())).await;
+    let read = done.unwrap_or_else(|_| Err("reading the guardrails failed; the old ones stay".into()));
+    Ok(json_answer(&read.map_err(Fault::unprocessable)?))
 }
 
 /// `/drain`: shuts the server down as a signal would.

@@ -6,14 +6,16 @@ use fathom_base::{Conversation, Event, RequestOutput, Stop, TokenLogprob, Usage}
 use serde_json::{Map, Value, json};
 
 use super::logprobs::{self, Spelling};
-use super::params::{Params, most, prompt_logprobs};
+use super::params::{Params, most};
 use super::tools::{self, AnswerPart, Call, Scanner};
-use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, schema, usage};
-use crate::answering::{Answering, collect, ended_by, reason};
+use super::{
+    AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, schema, usage,
+};
+use crate::answering::{Answering, blocked, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::now::now_s;
-use crate::settings::ToolFormat;
+use crate::settings::{Settings, ToolFormat};
 use crate::sse::{Frames, Protocol, stream};
 
 /// Last tokens of a prompt in which a marker that opens thoughts is looked for.
@@ -95,6 +97,19 @@ pub struct Talk {
     pub logprobs: Option<usize>,
     /// Fields of the request that have no effect.
     pub unknown: Vec<String>,
+}
+
+/// Alternatives of each prompt token, if log-probabilities are requested in vLLM's way.
+///
+/// # Errors
+/// Too many, or with a streamed answer.
+pub fn prompt_logprobs(fields: &mut Fields, settings: &Settings) -> Result<Option<usize>, Fault> {
+    let top: Option<usize> = fields.take("prompt_logprobs")?;
+    most("prompt_logprobs", top.unwrap_or(0), settings.max_logprobs)?;
+    if top.is_some() && fields.get("stream") == Some(&Value::Bool(true)) {
+        return Err(Fault::field("prompt_logprobs", "is no part of a stream; ask without `stream`"));
+    }
+    Ok(top)
 }
 
 /// The messages of a request, normalised for templates.
@@ -256,7 +271,7 @@ impl Talk {
         mut fields: Fields,
         prompt_logprobs: Option<usize>,
     ) -> Result<Talk, Fault> {
-        let permit = asked.permit()?;
+        let permit = asked.permit.take();
         let mut params = Params::take(server, &asked, &mut fields)?;
         let mut conversation = conversation(&mut fields)?;
         let mut tools = tools(server, &mut fields, &mut conversation, &mut params)?;
@@ -309,8 +324,8 @@ pub fn calls_json(server: &Server, calls: &[Call]) -> Value {
 /// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let mut talk = prepared(asked, move |asked| {
-        let mut fields = asked.fields()?;
+    let mut talk = on_blocking_thread(asked, move |asked| {
+        let mut fields = Fields::parse(&asked.body)?;
         let prompt_logprobs = prompt_logprobs(&mut fields, &of.settings)?;
         Talk::ask(&of, asked, fields, prompt_logprobs)
     })
@@ -375,7 +390,9 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
 
 fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
     let Talk { answering, params, tools, logprobs, .. } = talk;
-    let sent = (0..params.answers()).map(|_| StreamProgress { scanner: tools.scanner(), calls: 0 }).collect();
+    let sent = (0..params.answers())
+        .map(|_| StreamProgress { scanner: tools.scanner(), calls: 0, has_text: false })
+        .collect();
     let frame = json!({
         "id": id,
         "object": "chat.completion.chunk",
@@ -391,6 +408,8 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
 struct StreamProgress {
     scanner: Scanner,
     calls: usize,
+    /// True once text was sent.
+    has_text: bool,
 }
 
 /// A streamed answer.
@@ -445,6 +464,7 @@ impl Chunks {
     }
 
     fn piece(&mut self, index: usize, text: &str, ids: &[u32], logprobs: &[TokenLogprob], out: &mut Frames) {
+        self.sent[index].has_text |= !text.is_empty();
         let parts = self.sent[index].scanner.push(text);
         let mut deltas = self.deltas(index, parts);
         if deltas.is_empty() && (self.logprobs.is_some() || self.params.token_ids) {
@@ -496,6 +516,10 @@ impl Protocol for Chunks {
                     json!({"index": answer, "delta": delta, "logprobs": null, "finish_reason": why});
                 choice["stop_reason"] = ended_by(Some(&stop));
                 self.chunk(json!([choice]), out);
+                blocked(&stop)
+                    .filter(|_| self.sent[answer].has_text)
+                    .iter()
+                    .for_each(|frame| out.data(frame));
             }
             _ => {}
         }

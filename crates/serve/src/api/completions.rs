@@ -7,10 +7,11 @@ use fathom_base::{
 };
 use serde_json::{Value, json};
 
+use super::chat::prompt_logprobs;
 use super::logprobs::{self, Offset, Spelling};
-use super::params::{Params, most, prompt_logprobs};
-use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared, usage};
-use crate::answering::{Answering, collect, ended_by, reason};
+use super::params::{Params, most};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, usage};
+use crate::answering::{Answering, blocked, collect, ended_by, reason};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::now::now_s;
@@ -83,8 +84,8 @@ pub fn prompts(
 }
 
 fn ask(server: &Server, mut asked: AdmittedRequest) -> Result<Asking, Fault> {
-    let mut fields = asked.fields()?;
-    let permit = asked.permit()?;
+    let mut fields = Fields::parse(&asked.body)?;
+    let permit = asked.permit.take();
     let prompt_logprobs = prompt_logprobs(&mut fields, &server.settings)?;
     let params = Params::take(server, &asked, &mut fields)?;
     let how = How { prompt_logprobs, ..how(server, &mut fields, params.max_tokens)? };
@@ -132,7 +133,7 @@ fn how(server: &Server, fields: &mut Fields, max_tokens: Option<usize>) -> Resul
 /// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let asking = prepared(asked, move |asked| ask(&of, asked)).await?;
+    let asking = on_blocking_thread(asked, move |asked| ask(&of, asked)).await?;
     let id = server.unique("cmpl-");
     let unknown = asking.unknown.clone();
     let response =
@@ -224,8 +225,9 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
         "model": params.name,
         "system_fingerprint": params.fingerprint(),
     });
-    let sent = vec![Offset::default(); prompts * params.answers()];
-    stream(answering, Chunks { params, how, frame, sent }, server.settings.keep_alive_s)
+    let all = prompts * params.answers();
+    let (sent, has_text) = (vec![Offset::default(); all], vec![false; all]);
+    stream(answering, Chunks { params, how, frame, sent, has_text }, server.settings.keep_alive_s)
 }
 
 /// A streamed completion.
@@ -235,6 +237,8 @@ struct Chunks {
     frame: Value,
     /// The offset of the next token of each answer.
     sent: Vec<Offset>,
+    /// For each answer, whether text of it was sent.
+    has_text: Vec<bool>,
 }
 
 impl Chunks {
@@ -274,6 +278,7 @@ impl Protocol for Chunks {
             // The end token is not part of the answer.
             Event::Piece { answer, text, ids, logprobs } if !(text.is_empty() && ids.is_empty()) => {
                 let index = first + answer;
+                self.has_text[index] |= !text.is_empty();
                 let mut sent = std::mem::take(&mut self.sent[index]);
                 let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
                 self.sent[index] = sent;
@@ -293,6 +298,10 @@ impl Protocol for Chunks {
                     choice["token_ids"] = json!([]);
                 }
                 self.chunk(choice, out);
+                blocked(&stop)
+                    .filter(|_| self.has_text[first + answer])
+                    .iter()
+                    .for_each(|frame| out.data(frame));
             }
             _ => {}
         }

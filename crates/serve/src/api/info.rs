@@ -64,7 +64,8 @@ pub async fn ready(server: Server, _: AdmittedRequest) -> Answer {
     if server.drain.phase() > Phase::Serving {
         return Err(Fault::ending());
     }
-    if server.models().is_empty() {
+    // A server of guardrails alone has no model.
+    if server.models().is_empty() && server.rails.is_none() {
         return Err(Fault {
             status: axum::http::StatusCode::SERVICE_UNAVAILABLE,
             ..Fault::ours("no model is loaded yet")
@@ -90,6 +91,7 @@ pub async fn metrics(server: Server, _: AdmittedRequest) -> Answer {
     let adapters: Vec<_> = server.models().iter().map(adapters).collect();
     let mut text = server.metrics.text(&server.loads(), &adapters);
     text.push_str(&server.traces.metrics());
+    text.push_str(&server.rails.as_ref().map(|rails| rails.metrics()).unwrap_or_default());
     Ok(typed("text/plain; version=0.0.4; charset=utf-8", text))
 }
 

@@ -7,7 +7,7 @@ use fathom_base::{Event, Usage};
 use serde_json::{Map, Value, json};
 
 use super::params::{Params, one_answer};
-use super::{AdmittedRequest, Answer, Server, ignored, json_answer, prepared, tensors};
+use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, tensors};
 use crate::answering::{Answering, collect};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
@@ -82,7 +82,7 @@ struct Asking {
 
 /// Submits a text to a model.
 fn ask(server: &Server, mut asked: AdmittedRequest, text: &str, mut fields: Fields) -> Result<Asking, Fault> {
-    let permit = asked.permit()?;
+    let permit = asked.permit.take();
     fields.set("model", name_of(&asked.path)?.into());
     for (theirs, ours) in [("max_output_tokens", "max_tokens"), ("stop_words", "stop")] {
         if let Some(value) = fields.take::<Value>(theirs)? {
@@ -101,7 +101,7 @@ fn ask(server: &Server, mut asked: AdmittedRequest, text: &str, mut fields: Fiel
 
 /// The text and the parameters of a request to generate; other fields count as parameters.
 fn generation(asked: &AdmittedRequest) -> Result<(String, Fields), Fault> {
-    let mut fields = asked.fields()?;
+    let mut fields = Fields::parse(&asked.body)?;
     let text: String = fields.need("text_input")?;
     let parameters: Map<String, Value> = fields.or("parameters", Map::new())?;
     fields.take::<Value>("id")?;
@@ -116,7 +116,7 @@ fn generation(asked: &AdmittedRequest) -> Result<(String, Fields), Fault> {
 /// # Errors
 /// Those of the request or of its answer.
 pub async fn generate(server: Server, asked: AdmittedRequest) -> Answer {
-    let mut asking = prepared(asked, move |asked| {
+    let mut asking = on_blocking_thread(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
         ask(&server, asked, &text, parameters)
     })
@@ -137,7 +137,7 @@ async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
 /// Those of the request.
 pub async fn generate_stream(server: Server, asked: AdmittedRequest) -> Answer {
     let keep_alive_s = server.settings.keep_alive_s;
-    let Asking { answering, name, unknown } = prepared(asked, move |asked| {
+    let Asking { answering, name, unknown } = on_blocking_thread(asked, move |asked| {
         let (text, parameters) = generation(&asked)?;
         ask(&server, asked, &text, parameters)
     })
@@ -174,7 +174,7 @@ impl Protocol for Pieces {
 /// # Errors
 /// Those of the request or of its answer.
 pub async fn infer(server: Server, asked: AdmittedRequest) -> Answer {
-    let (mut asking, (id, binary)) = prepared(asked, move |asked| {
+    let (mut asking, (id, binary)) = on_blocking_thread(asked, move |asked| {
         let (json, mut behind) = tensors::split(&asked.body, asked.json_bytes)?;
         let mut fields = Fields::parse(json)?;
         let id: Option<String> = fields.take("id")?;

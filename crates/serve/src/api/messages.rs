@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::chat::{self, Talk};
 use super::params::one_answer;
 use super::tools::{self, AnswerPart, Scanner};
-use super::{AdmittedRequest, Answer, Server, ignored, json_answer, prepared, raw, typed};
+use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -173,7 +173,7 @@ fn usage(usage: &Usage) -> Value {
 /// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let talk = prepared(asked, move |asked| {
+    let talk = on_blocking_thread(asked, move |asked| {
         let fields = openai(body(&asked)?)?;
         Talk::ask(&of, asked, fields, None)
     });
@@ -217,7 +217,7 @@ fn input(arguments: &str) -> String {
 /// # Errors
 /// Those of the conversation.
 pub async fn count(server: Server, asked: AdmittedRequest) -> Answer {
-    let counted = prepared(asked, move |asked| {
+    let counted = on_blocking_thread(asked, move |asked| {
         let mut map = body(&asked)?;
         map.entry("max_tokens").or_insert(1.into());
         let mut fields = openai(map)?;

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod chat;
+pub mod checks;
 pub mod completions;
 pub mod info;
 pub mod kserve;
@@ -27,7 +28,6 @@ use serde_json::{Value, json};
 
 use crate::admission::Permit;
 use crate::fault::Fault;
-use crate::fields::Fields;
 use crate::keys::Asker;
 use crate::shared::ServerState;
 use crate::traces::RequestTrace;
@@ -73,33 +73,6 @@ pub struct AdmittedRequest {
     pub _bytes: Option<Permit>,
 }
 
-impl AdmittedRequest {
-    /// The fields of the body.
-    ///
-    /// # Errors
-    /// The body is not a JSON object.
-    pub fn fields(&self) -> Result<Fields, Fault> {
-        Fields::parse(&self.body)
-    }
-
-    /// The permit.
-    ///
-    /// # Errors
-    /// The route takes none.
-    pub fn permit(&mut self) -> Result<Permit, Fault> {
-        self.permit.take().ok_or_else(|| Fault::ours("this route has no permit"))
-    }
-
-    /// The scope within which prefixes are shared: the key, and the request's salt.
-    pub fn scope(&self, salt: Option<String>) -> String {
-        let key = match &self.asker {
-            Asker::Known(key) => key.as_str(),
-            _ => "",
-        };
-        format!("{key}/{}", salt.unwrap_or_default())
-    }
-}
-
 /// Records that the client has left, when dropped.
 struct Leaving(Arc<AtomicBool>);
 
@@ -115,7 +88,7 @@ impl Drop for Leaving {
 ///
 /// # Errors
 /// Those of `work`.
-pub async fn prepared<T: Send + 'static>(
+pub async fn on_blocking_thread<T: Send + 'static>(
     asked: AdmittedRequest,
     work: impl FnOnce(AdmittedRequest) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {

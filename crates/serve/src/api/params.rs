@@ -12,7 +12,6 @@ use super::schema::Spacing;
 use super::{AdmittedRequest, schema};
 use crate::fault::Fault;
 use crate::fields::Fields;
-use crate::settings::Settings;
 use crate::shared::{Model, ServerState};
 
 /// Parameters of a request except the prompt.
@@ -64,6 +63,8 @@ impl Params {
         let settings = &shared.settings;
         let name: Option<String> = fields.take("model")?;
         let (model, adapter) = shared.model(name.as_deref())?;
+        let rails: Option<Value> = fields.take("guardrails")?;
+        let model = shared.railed(model, rails.as_ref(), asked.asker.key())?;
         let card = model.service.card();
         if !card.generates {
             let ask = match card.labels.len() {
@@ -109,7 +110,7 @@ impl Params {
             beams: beams(fields, answers, settings.max_answers)?,
             adapter,
             priority: priority(fields.or("priority", 0i64)?),
-            scope: asked.scope(fields.take("cache_salt")?),
+            scope: format!("{}/{}", asked.asker.key(), fields.or("cache_salt", String::new())?),
             deadline_s: asked_s.clamp(0.001, settings.request_s.max(0.001)),
         })
     }
@@ -191,19 +192,6 @@ fn beams(fields: &mut Fields, answers: usize, limit: u64) -> Result<Option<Beams
         }
         None => Ok(None),
     }
-}
-
-/// Alternatives of each prompt token, if log-probabilities are requested in vLLM's way.
-///
-/// # Errors
-/// Too many, or with a streamed answer.
-pub fn prompt_logprobs(fields: &mut Fields, settings: &Settings) -> Result<Option<usize>, Fault> {
-    let top: Option<usize> = fields.take("prompt_logprobs")?;
-    most("prompt_logprobs", top.unwrap_or(0), settings.max_logprobs)?;
-    if top.is_some() && fields.get("stream") == Some(&Value::Bool(true)) {
-        return Err(Fault::field("prompt_logprobs", "is no part of a stream; ask without `stream`"));
-    }
-    Ok(top)
 }
 
 /// Refuses several answers.

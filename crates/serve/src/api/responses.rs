@@ -11,7 +11,7 @@ use super::chat::Talk;
 use super::logprobs::{self, Spelling};
 use super::params::one_answer;
 use super::tools::{self, AnswerPart, Call, Scanner};
-use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread};
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
 use crate::now::now_s;
@@ -230,8 +230,8 @@ fn call_item(server: &Server, call: &Call, status: &str) -> Value {
 /// Those of the request or of its answer.
 pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let (mut talk, repeated) = prepared(asked, move |asked| {
-        let fields = asked.fields()?;
+    let (mut talk, repeated) = on_blocking_thread(asked, move |asked| {
+        let fields = Fields::parse(&asked.body)?;
         let repeated = repeated(&fields);
         Ok((Talk::ask(&of, asked, chat(fields)?, None)?, repeated))
     })

@@ -4,8 +4,9 @@ use fathom_base::{Reading, Service};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{AdmittedRequest, Answer, Server, chat, ignored, json_answer, prepared, typed};
+use super::{AdmittedRequest, Answer, Server, chat, ignored, json_answer, on_blocking_thread, typed};
 use crate::fault::Fault;
+use crate::fields::Fields;
 
 fn spelled(service: &dyn Service, id: u32) -> String {
     String::from_utf8_lossy(&service.token_bytes(id)).into_owned()
@@ -34,8 +35,8 @@ impl Serialize for Spellings<'_> {
 /// # Errors
 /// There is no such model; a text that it cannot encode.
 pub async fn tokenize(server: Server, asked: AdmittedRequest) -> Answer {
-    let (body, unknown) = prepared(asked, move |asked| {
-        let mut fields = asked.fields()?;
+    let (body, unknown) = on_blocking_thread(asked, move |asked| {
+        let mut fields = Fields::parse(&asked.body)?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let service = &*model.service;
         let special: Option<bool> = fields.take("add_special_tokens")?;
@@ -69,8 +70,8 @@ pub async fn tokenize(server: Server, asked: AdmittedRequest) -> Answer {
 /// # Errors
 /// There is no such model; ids that it does not have.
 pub async fn detokenize(server: Server, asked: AdmittedRequest) -> Answer {
-    let (body, unknown) = prepared(asked, move |asked| {
-        let mut fields = asked.fields()?;
+    let (body, unknown) = on_blocking_thread(asked, move |asked| {
+        let mut fields = Fields::parse(&asked.body)?;
         let (model, _) = server.model(fields.take::<String>("model")?.as_deref())?;
         let ids: Vec<u32> = fields.need("tokens")?;
         Ok((json!({"prompt": model.service.decode(&ids).map_err(Fault::refused)?}), fields.rest()?))

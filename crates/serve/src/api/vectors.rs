@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::params::most;
-use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, prepared};
+use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread};
 use crate::admission::{Permit, Permits};
 use crate::fault::Fault;
 use crate::fields::Fields;
@@ -24,7 +24,7 @@ struct Asking {
     /// Fields unknown to the server.
     unknown: Vec<String>,
     _held: Permits,
-    _permit: Permit,
+    _permit: Option<Permit>,
 }
 
 /// A text of a request.
@@ -75,7 +75,7 @@ impl Common {
         fields: Fields,
     ) -> Result<Asking, Fault> {
         let Common { name, model, most: cut } = self;
-        let (permit, unknown) = (asked.permit()?, fields.rest()?);
+        let (permit, unknown) = (asked.permit.take(), fields.rest()?);
         if inputs.is_empty() {
             return Err(Fault::bad("there are no texts"));
         }
@@ -204,8 +204,8 @@ fn repeated(server: &Server, field: &str, pairs: usize, bytes: usize) -> Result<
 /// Those of the request or of the model.
 pub async fn embeddings(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let (mut asking, base64) = prepared(asked, move |mut asked| {
-        let mut fields: Fields = asked.fields()?;
+    let (mut asking, base64) = on_blocking_thread(asked, move |mut asked| {
+        let mut fields: Fields = Fields::parse(&asked.body)?;
         let common = Common::take(&of, &mut fields)?;
         let size = common.model.service.card().embedding;
         if let Some(asked) = fields.take::<usize>("dimensions")?
@@ -247,8 +247,8 @@ pub async fn embeddings(server: Server, asked: AdmittedRequest) -> Answer {
 /// Those of the request or of the model.
 pub async fn classify(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let mut asking = prepared(asked, move |mut asked| {
-        let mut fields: Fields = asked.fields()?;
+    let mut asking = on_blocking_thread(asked, move |mut asked| {
+        let mut fields: Fields = Fields::parse(&asked.body)?;
         let common = Common::take(&of, &mut fields)?;
         let inputs = inputs(fields.need("input")?, of.settings.max_texts)?;
         common.hold(&mut asked, (inputs, Numbers::Classes), fields)
@@ -269,8 +269,8 @@ pub async fn classify(server: Server, asked: AdmittedRequest) -> Answer {
 /// Those of the request or of the model.
 pub async fn score(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let (mut asking, pairs) = prepared(asked, move |mut asked| {
-        let mut fields: Fields = asked.fields()?;
+    let (mut asking, pairs) = on_blocking_thread(asked, move |mut asked| {
+        let mut fields: Fields = Fields::parse(&asked.body)?;
         let common = Common::take(&of, &mut fields)?;
         let mut texts = |key: &'static str| match fields.need(key)? {
             Value::String(text) => Ok(vec![text]),
@@ -355,8 +355,8 @@ struct Ranking {
 /// Those of the request or of the model.
 pub async fn rerank(server: Server, asked: AdmittedRequest) -> Answer {
     let of = server.clone();
-    let (mut asking, ranking) = prepared(asked, move |mut asked| {
-        let mut fields: Fields = asked.fields()?;
+    let (mut asking, ranking) = on_blocking_thread(asked, move |mut asked| {
+        let mut fields: Fields = Fields::parse(&asked.body)?;
         let common = Common::take(&of, &mut fields)?;
         let query: String = fields.need("query")?;
         let documents: Vec<Value> = fields.need("documents")?;

@@ -87,23 +87,22 @@ const ALL: [Kind; 7] = [
 
 #[test]
 fn placements_do_not_change_a_bit_and_plans_are_peaks() {
-    for (name, spec, tied, _) in ALL {
-        for dtype in [DType::F32, DType::Bf16] {
-            let case = Case { dtype, ..ONE };
-            let run = |case: Case, places: &(dyn Fn() -> Places + Sync)| {
-                let seen =
-                    every_rank(case, &|device| train_spec(device, &case, spec(tied), places())).remove(0);
-                let device = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), 1 << 28);
-                let planned = train_spec(&device, &case, spec(tied), places()).peak;
-                assert_eq!(planned, seen.peak, "{name} {dtype:?}");
-                seen.losses
-            };
-            let kept = run(case, &Places::none);
-            assert!(kept[0][0] - kept[3][0] > 0.003, "{name}: it learns: {kept:?}");
-            assert_eq!(run(case, &Places::linear), kept, "{name}");
-            assert_eq!(run(Case { tile_rows: Some(128), ..case }, &Places::full), kept, "{name}");
-            assert_eq!(run(case, &|| Places::full().with_segment_layers(2)), kept, "{name}");
-        }
+    for (index, (name, spec, tied, _)) in ALL.into_iter().enumerate() {
+        // In f32 and over NF4 in turns.
+        let dtype = [DType::F32, DType::Bf16][index % 2];
+        let case = Case { dtype, ..ONE };
+        let run = |case: Case, places: &(dyn Fn() -> Places + Sync)| {
+            let seen = every_rank(case, &|device| train_spec(device, &case, spec(tied), places())).remove(0);
+            let device = Device::new(Arc::new(Meta::new(Cpu::new(1, None).profile().clone())), 1 << 28);
+            let planned = train_spec(&device, &case, spec(tied), places()).peak;
+            assert_eq!(planned, seen.peak, "{name} {dtype:?}");
+            seen.losses
+        };
+        let kept = run(case, &Places::none);
+        assert!(kept[0][0] - kept[3][0] > 0.003, "{name}: it learns: {kept:?}");
+        assert_eq!(run(case, &Places::linear), kept, "{name}");
+        assert_eq!(run(Case { tile_rows: Some(128), ..case }, &Places::full), kept, "{name}");
+        assert_eq!(run(case, &|| Places::full().with_segment_layers(2)), kept, "{name}");
     }
 }
 

@@ -36,11 +36,12 @@ fn every_number_of_a_configuration_may_be_anything() {
         json!(1e308),
     ];
     assert!(golden().len() >= 30);
-    for path in golden() {
+    for (file, path) in golden().into_iter().enumerate() {
         let map = object(&path);
         let numeric = map.iter().filter(|(_, value)| value.is_number() || value.is_null());
-        for (key, _) in numeric {
-            for number in &numbers {
+        // A key gets a third of the numbers in each file, and all of them over three files.
+        for (at, (key, _)) in numeric.enumerate() {
+            for number in numbers.iter().skip((file + at) % 3).step_by(3) {
                 let mut changed = map.clone();
                 changed.insert(key.clone(), number.clone());
                 let text = serde_json::to_vec(&changed).unwrap();

@@ -19,7 +19,7 @@ use crate::{Made, mesh_streams};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
-pub const STEPS: usize = 20;
+pub const STEPS: usize = 12;
 /// Number of steps of a run with delays, and of a plan.
 const FEW: usize = 3;
 
@@ -258,7 +258,7 @@ pub fn check(case: Case, exact: bool) {
     let Case { grid, chunks, .. } = case;
     let what = format!("{}, {grid}, {chunks} stages on a rank", (case.spec)(case.tied).family);
     let one = &one_rank(&case);
-    assert!(one.losses[0] - one.losses[STEPS - 1] > 1.0, "it learns: {:?}", one.losses);
+    assert!(one.losses[0] - one.losses[STEPS - 1] > 0.5, "it learns: {:?}", one.losses);
     let ranks = world(case, STEPS);
     for rank in &ranks {
         assert_eq!((&rank.losses, &rank.norms), (&ranks[0].losses, &ranks[0].norms), "{what}: ranks differ");

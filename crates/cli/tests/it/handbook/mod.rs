@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 25] = [
+const CHAPTERS: [&str; 27] = [
     "../README",
     "README",
     "quickstart",
@@ -30,6 +30,8 @@ const CHAPTERS: [&str; 25] = [
     "alignment",
     "alignment-rl",
     "serving",
+    "guardrails",
+    "guardrails-models",
     "data",
     "curation",
     "stages",
@@ -164,6 +166,12 @@ fn rewards() {
 #[test]
 fn serving() {
     run("serving");
+}
+
+#[test]
+fn guardrails() {
+    run("guardrails");
+    run("guardrails-models");
 }
 
 #[test]

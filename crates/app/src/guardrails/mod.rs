@@ -1,0 +1,41 @@
+//! Guardrails: what rails need from other crates, their use by a server, and measurements with their pages.
+
+mod measure;
+mod models;
+mod page;
+mod prose;
+mod server;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::clock::Clock;
+use fathom_guard::Needs;
+use fathom_serve::Rails;
+
+use crate::error::Result;
+use crate::machine::Machine;
+
+pub use measure::{audit, audited, calibrated, evaluate, interactions, open, probe_file};
+pub use models::GuardModels;
+pub use page::{audit_page, calibration_page, evaluation_page};
+pub use server::Guardrails;
+
+/// Needs of rails, whose models are opened on this machine.
+pub fn needs(machine: &Machine) -> Needs {
+    Needs {
+        models: Some(Arc::new(GuardModels::new(machine))),
+        personal_data: Some(Arc::new(prose::Detectors)),
+        languages: Some(Arc::new(prose::Detector::default())),
+        clock: Clock::default(),
+        ..Needs::default()
+    }
+}
+
+/// The guardrails of a folder, for a server.
+///
+/// # Errors
+/// A configuration that is refused, with file and line.
+pub(crate) fn rails(folder: &Path, machine: &Machine) -> Result<Arc<dyn Rails>> {
+    Ok(Arc::new(Guardrails::load(folder, &needs(machine))?))
+}

@@ -1,0 +1,106 @@
+//! Guardrails of a server: the configurations of a folder around every model, and judgements without one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fathom_base::Service;
+use fathom_guard::checks::{self, CheckError};
+use fathom_guard::{Guard, Guarded, Guards, Needs, Session};
+use fathom_serve::{Fault, Rails};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// The guardrails of a folder, and the models that they are around.
+pub struct Guardrails {
+    guards: Guards,
+    /// Models by name, as they are without rails.
+    models: Mutex<BTreeMap<String, Arc<dyn Service>>>,
+}
+
+impl Guardrails {
+    /// Loads `guard.toml` of a folder, or those of its subfolders.
+    ///
+    /// # Errors
+    /// No configuration there, or one that is refused, with file and line.
+    pub fn load(folder: &Path, needs: &Needs) -> Result<Guardrails> {
+        let guards = Guards::load(folder, needs).map_err(|error| Error::Refused(error.to_string()))?;
+        Ok(Guardrails { guards, models: Mutex::default() })
+    }
+
+    /// Judges messages, as `/v1/checks` does.
+    ///
+    /// # Errors
+    /// A malformed request; one that no rail judges; an audit log that cannot be written.
+    pub fn judge(&self, request: &Value) -> Result<Value> {
+        checks::check(&self.guards, &Session::default(), request)
+            .map_err(|error| Error::Refused(error.to_string()))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.guards.all()
+    }
+}
+
+fn fault(error: CheckError) -> Fault {
+    match error {
+        CheckError::Malformed(what) => Fault::bad(what).of("guardrails"),
+        CheckError::Unprocessable(what) => Fault::unprocessable(what).of("guardrails"),
+        CheckError::Unavailable(what) => Fault::unavailable(what),
+    }
+}
+
+impl Rails for Guardrails {
+    fn around(&self, model: &str, service: Arc<dyn Service>) -> Arc<dyn Service> {
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        models.insert(model.to_string(), service.clone());
+        Arc::new(Guarded::new(service, self.guards.default().clone()))
+    }
+
+    fn for_request(
+        &self,
+        model: &str,
+        options: Option<&Value>,
+        key: &str,
+    ) -> std::result::Result<Arc<dyn Service>, Fault> {
+        let key = (!key.is_empty()).then(|| key.to_string());
+        let (guard, session) = checks::session(&self.guards, options, key).map_err(fault)?;
+        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let service = models.get(model).cloned();
+        let service = service.ok_or_else(|| Fault::ours(format!("no rails are around {model}")))?;
+        Ok(Arc::new(Guarded::new(service, guard).of(session)))
+    }
+
+    fn check(&self, request: &Value, key: &str) -> std::result::Result<Value, Fault> {
+        let key = (!key.is_empty()).then(|| key.to_string());
+        checks::check(&self.guards, &Session { key, ..Session::default() }, request).map_err(fault)
+    }
+
+    fn configs(&self) -> Value {
+        self.guards.list()
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        self.all().flat_map(|guard| guard.engine().degraded()).collect()
+    }
+
+    fn ready(&self) -> std::result::Result<(), String> {
+        for guard in self.all() {
+            if let Some(why) = guard.broken() {
+                return Err(why);
+            }
+            let failed = |(rail, failure)| format!("the rail {rail} is not ready: {failure}");
+            guard.engine().ready().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn metrics(&self) -> String {
+        self.all().map(|guard| guard.metrics().prometheus()).collect()
+    }
+
+    fn reload(&self) -> std::result::Result<(), String> {
+        self.all().try_for_each(|guard| guard.reload()).map_err(|error| error.to_string())
+    }
+}

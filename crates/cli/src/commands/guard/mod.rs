@@ -1,0 +1,30 @@
+//! `fathom guard`: guardrails without a model's server. One file a verb.
+
+mod audit;
+mod calibrate;
+mod check;
+mod eval;
+mod files;
+mod from;
+mod report;
+mod serve;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::args::Guard;
+
+/// Runs a verb.
+pub fn run(what: &Guard) -> Result<ExitCode> {
+    match what {
+        Guard::Check(args) => return check::run(args),
+        Guard::Serve(args) => serve::run(args)?,
+        Guard::Eval(args) => eval::run(args)?,
+        Guard::Calibrate(args) => calibrate::run(args)?,
+        Guard::Audit(args) => audit::run(args)?,
+        Guard::Report { config, json } => report::run(config, *json)?,
+        Guard::From { folder, out } => from::run(folder, out.as_deref())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

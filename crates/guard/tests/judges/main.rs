@@ -1,0 +1,41 @@
+//! Rails that ask models, with a scripted model.
+
+mod evaluation;
+mod faults;
+mod import;
+mod perplexity;
+mod rails;
+mod scripted;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fathom_base::clock::Clock;
+use fathom_guard::{Config, Context, Direction, Failure, Judged, Opinion, Until};
+use scripted::{Scripted, needs};
+use serde_json::json;
+
+/// Loads one rail of a configuration.
+fn config(model: &Arc<Scripted>, toml: &str) -> Result<Config, String> {
+    let text = format!("[[rail]]\n{toml}\n");
+    Config::parse(&text, Path::new("guard.toml"), &needs(model)).map_err(|error| error.to_string())
+}
+
+/// The opinion of a rail about a text.
+fn judge_in(
+    model: &Arc<Scripted>,
+    toml: &str,
+    text: &str,
+    direction: Direction,
+    context: &Context,
+) -> Result<Opinion, Failure> {
+    let config = config(model, toml).unwrap();
+    let judged = Judged { text, from: 0, whole: true, direction, context, tool: None };
+    config.rails[0].rail.judge(&judged, &Until::within(&Clock::default(), 2.0))
+}
+
+/// The opinion of a rail about a user's message.
+fn judge(model: &Arc<Scripted>, toml: &str, text: &str) -> Opinion {
+    let context = Context { messages: vec![json!({"role": "user", "content": text})], ..Context::default() };
+    judge_in(model, toml, text, Direction::Input, &context).unwrap()
+}
