@@ -391,7 +391,7 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
 fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
     let Talk { answering, params, tools, logprobs, .. } = talk;
     let sent = (0..params.answers())
-        .map(|_| StreamProgress { scanner: tools.scanner(), calls: 0, begun: false })
+        .map(|_| StreamProgress { scanner: tools.scanner(), calls: 0, has_text: false })
         .collect();
     let frame = json!({
         "id": id,
@@ -409,7 +409,7 @@ struct StreamProgress {
     scanner: Scanner,
     calls: usize,
     /// True once text was sent.
-    begun: bool,
+    has_text: bool,
 }
 
 /// A streamed answer.
@@ -464,7 +464,7 @@ impl Chunks {
     }
 
     fn piece(&mut self, index: usize, text: &str, ids: &[u32], logprobs: &[TokenLogprob], out: &mut Frames) {
-        self.sent[index].begun |= !text.is_empty();
+        self.sent[index].has_text |= !text.is_empty();
         let parts = self.sent[index].scanner.push(text);
         let mut deltas = self.deltas(index, parts);
         if deltas.is_empty() && (self.logprobs.is_some() || self.params.token_ids) {
@@ -516,7 +516,10 @@ impl Protocol for Chunks {
                     json!({"index": answer, "delta": delta, "logprobs": null, "finish_reason": why});
                 choice["stop_reason"] = ended_by(Some(&stop));
                 self.chunk(json!([choice]), out);
-                blocked(&stop).filter(|_| self.sent[answer].begun).iter().for_each(|frame| out.data(frame));
+                blocked(&stop)
+                    .filter(|_| self.sent[answer].has_text)
+                    .iter()
+                    .for_each(|frame| out.data(frame));
             }
             _ => {}
         }

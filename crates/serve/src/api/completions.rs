@@ -226,8 +226,8 @@ fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
         "system_fingerprint": params.fingerprint(),
     });
     let all = prompts * params.answers();
-    let (sent, begun) = (vec![Offset::default(); all], vec![false; all]);
-    stream(answering, Chunks { params, how, frame, sent, begun }, server.settings.keep_alive_s)
+    let (sent, has_text) = (vec![Offset::default(); all], vec![false; all]);
+    stream(answering, Chunks { params, how, frame, sent, has_text }, server.settings.keep_alive_s)
 }
 
 /// A streamed completion.
@@ -238,7 +238,7 @@ struct Chunks {
     /// The offset of the next token of each answer.
     sent: Vec<Offset>,
     /// For each answer, whether text of it was sent.
-    begun: Vec<bool>,
+    has_text: Vec<bool>,
 }
 
 impl Chunks {
@@ -278,7 +278,7 @@ impl Protocol for Chunks {
             // The end token is not part of the answer.
             Event::Piece { answer, text, ids, logprobs } if !(text.is_empty() && ids.is_empty()) => {
                 let index = first + answer;
-                self.begun[index] |= !text.is_empty();
+                self.has_text[index] |= !text.is_empty();
                 let mut sent = std::mem::take(&mut self.sent[index]);
                 let shown = self.how.legacy(&self.params, &logprobs, &mut sent);
                 self.sent[index] = sent;
@@ -299,7 +299,7 @@ impl Protocol for Chunks {
                 }
                 self.chunk(choice, out);
                 blocked(&stop)
-                    .filter(|_| self.begun[first + answer])
+                    .filter(|_| self.has_text[first + answer])
                     .iter()
                     .for_each(|frame| out.data(frame));
             }

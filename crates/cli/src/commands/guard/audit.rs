@@ -5,12 +5,13 @@ use fathom_app::{Machine, guardrails};
 use fathom_guard::evaluation::{ProbeOutcome, probes};
 use fathom_serve::bench::Target;
 
+use super::files;
 use crate::args::GuardAudit;
 use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &GuardAudit) -> Result<()> {
-    super::regular_files(&[args.log.as_deref(), args.page.as_deref()])?;
+    files::check(&[args.log.as_deref(), args.page.as_deref()])?;
     let listener = Plain::default();
     let probes = match &args.probes {
         Some(file) => guardrails::probe_file(file)?,
@@ -31,12 +32,12 @@ pub fn run(args: &GuardAudit) -> Result<()> {
             guardrails::audit(&args.target, &probes, args.max_tokens, (&machine, &listener))?
         }
     };
-    super::write(args.log.as_deref(), || {
+    files::write(args.log.as_deref(), || {
         let line = |record| serde_json::to_string(record).unwrap_or_default() + "\n";
         report.records.iter().map(line).collect()
     })?;
     let title = args.target.display().to_string();
-    super::write(args.page.as_deref(), || guardrails::audit_page(&title, &report))?;
+    files::write(args.page.as_deref(), || guardrails::audit_page(&title, &report))?;
     if args.json {
         outln!("{}", serde_json::to_string(&report)?);
         return Ok(());

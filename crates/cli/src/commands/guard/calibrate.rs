@@ -3,16 +3,17 @@
 use anyhow::Result;
 use fathom_app::{Machine, guardrails};
 
+use super::files;
 use crate::args::GuardCalibrate;
 use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &GuardCalibrate) -> Result<()> {
-    super::regular_files(&[args.page.as_deref()])?;
+    files::check(&[args.page.as_deref()])?;
     let machine = Machine::of_kind(args.machine.kind(), 0, &Plain::default());
     let needs = guardrails::needs(&machine);
     let found = guardrails::calibrated(&args.config, &args.rail, &args.set, args.false_positives, &needs)?;
-    super::write(args.page.as_deref(), || guardrails::calibration_page(&args.rail, &found))?;
+    files::write(args.page.as_deref(), || guardrails::calibration_page(&args.rail, &found))?;
     if args.json {
         outln!("{}", serde_json::to_string(&found)?);
         return Ok(());

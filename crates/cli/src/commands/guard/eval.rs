@@ -3,6 +3,7 @@
 use anyhow::Result;
 use fathom_app::{Machine, guardrails};
 
+use super::files;
 use crate::args::GuardEval;
 use crate::listen::Plain;
 
@@ -11,11 +12,11 @@ const LISTED: usize = 20;
 
 /// Runs the verb.
 pub fn run(args: &GuardEval) -> Result<()> {
-    super::regular_files(&[args.page.as_deref()])?;
+    files::check(&[args.page.as_deref()])?;
     let machine = Machine::of_kind(args.machine.kind(), 0, &Plain::default());
     let report = guardrails::evaluate(&args.config, &args.set, &guardrails::needs(&machine))?;
     let title = args.set.display().to_string();
-    super::write(args.page.as_deref(), || guardrails::evaluation_page(&title, &report))?;
+    files::write(args.page.as_deref(), || guardrails::evaluation_page(&title, &report))?;
     if args.json {
         outln!("{}", serde_json::to_string(&report)?);
         return Ok(());

@@ -4,15 +4,14 @@ mod audit;
 mod calibrate;
 mod check;
 mod eval;
+mod files;
 mod from;
 mod report;
 mod serve;
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use fathom_app::output::regular;
+use anyhow::Result;
 
 use crate::args::Guard;
 
@@ -28,16 +27,4 @@ pub fn run(what: &Guard) -> Result<ExitCode> {
         Guard::From { folder, out } => from::run(folder, out.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Refuses files that are not to be replaced, before any work is done.
-fn regular_files(files: &[Option<&Path>]) -> Result<()> {
-    files.iter().flatten().try_for_each(|file| Ok(regular(file)?))
-}
-
-/// Writes a file, if one is asked for.
-fn write(file: Option<&Path>, text: impl FnOnce() -> String) -> Result<()> {
-    let Some(file) = file else { return Ok(()) };
-    fathom_base::files::write(file, text().as_bytes())
-        .with_context(|| format!("cannot write {}", file.display()))
 }
