@@ -150,7 +150,7 @@ fn secret(path: &Path) -> Result<Vec<u8>> {
 /// The number of lines and the hash of the last one.
 fn head(folder: &Path) -> Option<(u64, String)> {
     let text = std::fs::read_to_string(folder.join(HEAD)).ok()?;
-    let (lines, hash) = text.trim().split_once(' ')?;
+    let (lines, hash) = text.trim_end_matches('\n').split_once(' ')?;
     Some((lines.parse().ok()?, hash.to_string()))
 }
 
@@ -287,10 +287,8 @@ pub fn read(folder: &Path, mut each: impl FnMut(AuditRecord)) -> Result<()> {
     for file in files(folder)? {
         let text = std::fs::read_to_string(&file).map_err(|error| Error::io("read", &file, error))?;
         for (at, line) in text.lines().enumerate() {
-            let record = serde_json::from_str(line).map_err(|error| Error::BadEvent {
-                path: file.clone(),
-                line: at + 1,
-                message: error.to_string(),
+            let record = serde_json::from_str(line).map_err(|error| Error::Unmet {
+                what: format!("{}:{}: not a line of an audit log: {error}", file.display(), at + 1),
             })?;
             each(record);
         }

@@ -151,8 +151,12 @@ impl CallScanner {
 }
 
 fn part(text: &str, span: Range<usize>, marked: bool) -> CallPart {
-    let calls = calls(&text[span.clone()]);
-    CallPart { span, calls, marked }
+    let text = &text[span.clone()];
+    let calls = calls(text);
+    // JSON that a server may read and this crate cannot, such as numbers beyond `f64`, counts as a call.
+    let is_json = || serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    let unreadable = calls.is_none() && is_json() && serde_json::from_str::<Value>(text).is_err();
+    CallPart { span, calls, marked: marked || unreadable }
 }
 
 /// The calls in a text with its markers; `None` if it is anything else.

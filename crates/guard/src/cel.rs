@@ -19,6 +19,8 @@ pub struct Condition {
     root: Expr,
     /// Patterns of `matches`, compiled.
     patterns: BTreeMap<String, meta::Regex>,
+    /// Variables that it reads.
+    used: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -292,7 +294,7 @@ impl Condition {
         if parser.at < parser.tokens.len() {
             return Err(format!("unexpected text {}", parser.place()));
         }
-        let mut condition = Condition { root: root.clone(), patterns: BTreeMap::new() };
+        let mut condition = Condition { root: root.clone(), patterns: BTreeMap::new(), used: Vec::new() };
         condition.check(&root, &mut variables.iter().map(|it| it.to_string()).collect())?;
         Ok(condition)
     }
@@ -300,7 +302,10 @@ impl Condition {
     fn check(&mut self, expr: &Expr, names: &mut Vec<String>) -> Result<(), String> {
         match expr {
             Expr::Literal(_) => Ok(()),
-            Expr::Name(name) if names.contains(name) => Ok(()),
+            Expr::Name(name) if names.contains(name) => {
+                self.used.push(name.clone());
+                Ok(())
+            }
             Expr::Name(name) => {
                 let all: Vec<&str> = names.iter().map(String::as_str).collect();
                 Err(format!(
@@ -335,6 +340,11 @@ impl Condition {
                 checked
             }
         }
+    }
+
+    /// Returns whether the condition reads a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.used.iter().any(|used| used == variable)
     }
 
     /// Evaluates the condition.

@@ -136,18 +136,21 @@ fn evidence(talk: &Conversation) -> Vec<String> {
     documents.iter().filter_map(text).collect()
 }
 
-/// The tool whose arguments the whole answer has to be, if the request demands them by their schema.
-fn forced(request: &GenerateRequest) -> Option<String> {
+/// The tools whose arguments the whole answer may have to be: those whose schema the request demands.
+fn forced(request: &GenerateRequest) -> Vec<String> {
     let (Some(Structure::JsonSchema(schema)), Prompt::Conversation(talk)) =
         (&request.structure, &request.prompt)
     else {
-        return None;
+        return Vec::new();
     };
-    let schema: serde_json::Value = serde_json::from_str(schema).ok()?;
-    let function = |tool: &serde_json::Value| tool.get("function").unwrap_or(tool).clone();
-    let mut same = talk.tools.iter().map(function).filter(|it| it["parameters"] == schema);
-    let first = same.next()?;
-    first["name"].as_str().map(str::to_string)
+    let Ok(schema) = serde_json::from_str::<serde_json::Value>(schema) else { return Vec::new() };
+    let name = |tool: &serde_json::Value| {
+        let function = tool.get("function").unwrap_or(tool);
+        let any = serde_json::json!({"type": "object"});
+        let parameters = function.get("parameters").filter(|it| it.is_object()).unwrap_or(&any);
+        (*parameters == schema).then(|| function["name"].as_str().unwrap_or("").to_string())
+    };
+    talk.tools.iter().filter_map(name).collect()
 }
 
 impl Generate for Guarded {

@@ -54,7 +54,7 @@ impl Checker<'_> {
         }
         self.depth.set(self.depth.get() + 1);
         let result = members.iter().try_for_each(|(key, rule)| {
-            self.keyword(value, (key, rule), schema, place)
+            self.keyword(value, (key.as_str(), rule), schema, place)
                 .map_err(|why| if why.contains(": ") { why } else { format!("{place}/{why}: does not hold") })
         });
         self.depth.set(self.depth.get() - 1);

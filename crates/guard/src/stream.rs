@@ -54,8 +54,8 @@ struct Gate {
     calls: Option<CallScanner>,
     /// Calls that passed.
     passed: Vec<Call>,
-    /// The tool whose arguments are the whole answer.
-    forced: Option<String>,
+    /// Tools whose arguments the whole answer may be; each judges it.
+    forced: Vec<String>,
     stream_first: bool,
 }
 
@@ -75,8 +75,8 @@ struct Reader {
 pub struct Beginning {
     /// End of the prompt, which may have opened thoughts.
     pub prompt: String,
-    /// The tool whose arguments are the whole answer.
-    pub forced: Option<String>,
+    /// Tools whose arguments the whole answer may be.
+    pub forced: Vec<String>,
 }
 
 impl AnswerStream {
@@ -104,10 +104,10 @@ impl AnswerStream {
             text: String::new(),
             sent: 0,
             readers,
-            calls: (judges_calls && offers && beginning.forced.is_none())
+            calls: (judges_calls && offers && beginning.forced.is_empty())
                 .then(|| CallScanner::new(&beginning.prompt)),
             passed: Vec::new(),
-            forced: beginning.forced.clone().filter(|_| judges_calls),
+            forced: if judges_calls { beginning.forced.clone() } else { Vec::new() },
             stream_first: config.settings.stream_first,
         };
         let window = window.unwrap_or(config.settings.window);
@@ -262,7 +262,7 @@ impl Stage {
 impl Gate {
     /// With `stream_first`, text passes before it is judged.
     fn first_of_all(&mut self) -> String {
-        if !self.stream_first || self.calls.is_some() || self.forced.is_some() {
+        if !self.stream_first || self.calls.is_some() || !self.forced.is_empty() {
             return String::new();
         }
         self.release(self.text.len())
@@ -298,7 +298,7 @@ impl Gate {
         if !self.stream_first {
             mark = self.readers.iter().filter_map(|reader| reader.mark).fold(mark, usize::min);
         }
-        if self.forced.is_some() {
+        if !self.forced.is_empty() {
             mark = self.sent;
         }
         if self.calls.is_some() {
@@ -333,17 +333,15 @@ impl Gate {
         ended: bool,
         verdicts: &mut Vec<Verdict>,
     ) -> Result<(), Box<Verdict>> {
-        let parts = match (&mut self.calls, &self.forced) {
-            (Some(scanner), _) => scanner.advance(&self.text, ended),
-            (None, Some(name)) if ended => {
-                let arguments = serde_json::from_str(&self.text);
-                let arguments = arguments.map_err(|_| Box::new(own("tools", Reason::Arguments)))?;
-                let call = Call { name: name.clone(), arguments };
-                let calls = Some(vec![call]);
-                vec![crate::calls::CallPart { span: 0..self.text.len(), calls, marked: true }]
+        if ended && !self.forced.is_empty() {
+            let arguments: serde_json::Value =
+                serde_json::from_str(&self.text).map_err(|_| Box::new(own("tools", Reason::Arguments)))?;
+            for name in &self.forced {
+                let call = Call { name: name.clone(), arguments: arguments.clone() };
+                verdicts.extend(judge_call(engine, subject, &call, &[])?);
             }
-            _ => Vec::new(),
-        };
+        }
+        let parts = self.calls.as_mut().map(|scanner| scanner.advance(&self.text, ended)).unwrap_or_default();
         for part in parts {
             match part.calls {
                 Some(calls) => {

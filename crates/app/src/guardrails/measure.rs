@@ -2,14 +2,17 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fathom_guard::audit::verify;
 use fathom_guard::evaluation::{
-    AuditReport, Calibration, EvaluationReport, Interaction, Probe, audit_guard, audit_model, calibrate,
-    evaluate_guard, rail_scores, read_interactions, read_probes,
+    AuditReport, Calibration, EvaluationReport, Interaction, Probe, ProbeAnswer, audit_guard, audit_model,
+    calibrate, evaluate_guard, rail_scores, read_interactions, read_probes,
 };
 use fathom_guard::report::{AuditReport as LogReport, report};
 use fathom_guard::{Config, Engine, FILE, Metrics, Needs};
+use fathom_serve::bench::{Target, post_all};
+use serde_json::{Value, json};
 
 use super::needs;
 use crate::error::{Result, refuse};
@@ -107,6 +110,47 @@ pub fn calibrated(
         Ok(found) => Ok(found),
         Err(why) => refuse!("{why}"),
     }
+}
+
+/// Sends probes to a server that speaks OpenAI's chat completions; `model` names one of its models.
+///
+/// # Errors
+/// The server cannot be reached, or refuses a request for another reason than its rails.
+pub fn audit_server(
+    target: &Target,
+    model: Option<&str>,
+    probes: &[Probe],
+    max_tokens: usize,
+) -> Result<AuditReport> {
+    const PATH: &str = "/v1/chat/completions";
+    let answer = |probe: &Probe| {
+        let system = probe.system.iter().map(|text| json!({"role": "system", "content": text}));
+        let messages: Vec<Value> =
+            system.chain(std::iter::once(json!({"role": "user", "content": probe.text}))).collect();
+        let mut body = json!({"messages": messages, "max_tokens": max_tokens, "temperature": 0});
+        if let Some(model) = model {
+            body["model"] = model.into();
+        }
+        let begin = Instant::now();
+        let (status, found) = post_all(target, PATH, &[body.to_string()])?.swap_remove(0);
+        let took_s = begin.elapsed().as_secs_f64();
+        let choice = &found["choices"][0];
+        let blocked =
+            choice["finish_reason"] == "content_filter" || found["error"]["type"] == "guardrails_violation";
+        if status != 200 && !blocked {
+            refuse!(
+                "{PATH} answered {status}: {}",
+                found["error"]["message"].as_str().unwrap_or("no reason")
+            );
+        }
+        let rail = || choice["stop_reason"].as_str().unwrap_or("the server").to_string();
+        Ok(ProbeAnswer {
+            text: choice["message"]["content"].as_str().unwrap_or_default().to_string(),
+            rail: blocked.then(rail),
+            took_s,
+        })
+    };
+    fathom_guard::evaluation::audit(probes, answer)
 }
 
 /// Sends probes to a model, or to the input rails of a guard's folder.

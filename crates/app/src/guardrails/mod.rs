@@ -16,7 +16,7 @@ use fathom_serve::Rails;
 use crate::error::Result;
 use crate::machine::Machine;
 
-pub use measure::{audit, audited, calibrated, evaluate, interactions, open, probe_file};
+pub use measure::{audit, audit_server, audited, calibrated, evaluate, interactions, open, probe_file};
 pub use models::GuardModels;
 pub use page::{audit_page, calibration_page, evaluation_page};
 pub use server::Guardrails;

@@ -4,6 +4,7 @@
 mod behind;
 mod encoders;
 mod foreign;
+mod guardrails;
 mod host;
 mod job;
 mod layers;

@@ -155,8 +155,14 @@ pub struct GuardCalibrate {
 /// `fathom guard audit`.
 #[derive(Group)]
 pub struct GuardAudit {
-    /// A model, or a folder with guard.toml.
+    /// A model, a folder with guard.toml, or the address of a server with OpenAI's chat completions (http://host:port).
     pub target: PathBuf,
+    /// Name of the server's model.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// A file whose first line is the server's key.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Probes: JSON lines of this verb's own form, or a file of CyberSecEval; default: the corpus that comes with Fathom.
     #[arg(long, value_name = "FILE")]
     pub probes: Option<PathBuf>,

@@ -68,7 +68,7 @@ pub(super) use judge_options;
 
 /// The common options of a judge.
 pub(crate) struct Judging<'a> {
-    /// Where models come from.
+    /// Source of models.
     pub needs: &'a Needs,
     /// Name or folder of the model.
     pub model: &'a str,

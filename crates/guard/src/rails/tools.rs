@@ -113,16 +113,10 @@ impl Tools {
         {
             return Some((Reason::UnknownTool, "not_allowed"));
         }
-        if let Some(condition) = condition {
-            let variables = BTreeMap::from([
-                ("args".to_string(), tool.arguments.clone()),
-                ("tool".to_string(), tool.name.as_str().into()),
-                ("result".to_string(), Value::Null),
-            ]);
-            // An error denies, too.
-            if condition.is_true(&variables).unwrap_or(true) {
-                return Some((Reason::Denied, "deny_when"));
-            }
+        if let Some(condition) = condition.as_ref().filter(|it| !it.uses("result"))
+            && denies(condition, tool, Value::Null)
+        {
+            return Some((Reason::Denied, "deny_when"));
         }
         let earlier = || calls(&judged.context.messages, &tool.name);
         if rule.max_calls.is_some_and(|most| earlier().count() as u64 >= most) {
@@ -142,12 +136,38 @@ impl Tools {
 
     /// The reason against a result.
     fn against_result(&self, tool: &ToolUse, judged: &Judged<'_>) -> Option<(Reason, &'static str)> {
-        let (rule, _) = self.rules.get(&tool.name)?;
-        let most = rule.max_result_bytes?;
+        let (rule, condition) = self.rules.get(&tool.name)?;
         let messages = &judged.context.messages;
+        if let Some(condition) = condition.as_ref().filter(|it| it.uses("result")) {
+            let arguments = arguments(messages);
+            let tool = ToolUse { arguments, ..tool.clone() };
+            let result = serde_json::from_str(judged.text).unwrap_or_else(|_| judged.text.into());
+            if denies(condition, &tool, result) {
+                return Some((Reason::Denied, "deny_when"));
+            }
+        }
+        let most = rule.max_result_bytes?;
         let before = result_bytes(&messages[..messages.len().saturating_sub(1)], &tool.name);
         ((before + judged.text.len()) as u64 > most).then_some((Reason::Budget, "max_result_bytes"))
     }
+}
+
+/// Returns whether a condition denies; an error denies, too.
+fn denies(condition: &Condition, tool: &ToolUse, result: Value) -> bool {
+    let variables = BTreeMap::from([
+        ("args".to_string(), tool.arguments.clone()),
+        ("tool".to_string(), tool.name.as_str().into()),
+        ("result".to_string(), result),
+    ]);
+    condition.is_true(&variables).unwrap_or(true)
+}
+
+/// Arguments of the call that the last message answers.
+fn arguments(messages: &[Value]) -> Value {
+    let id = messages.last().and_then(|message| message["tool_call_id"].as_str());
+    let mut calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+    let call = calls.find(|call| id.is_some() && call["id"].as_str() == id);
+    call.map_or(Value::Null, |call| as_object(&call["function"]["arguments"]))
 }
 
 impl Rail for Tools {

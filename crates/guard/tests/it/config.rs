@@ -59,23 +59,3 @@ fn what_weakens_the_guard_is_allowed_by_name_with_a_warning() {
     let config = Config::parse(text, Path::new("guard.toml"), &needs()).unwrap();
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
 }
-
-/// Part of G16.
-#[test]
-fn a_hundred_configurations_of_twenty_rails_load_quickly() {
-    let rails: String = (0..20)
-        .map(|at| match at % 4 {
-            0 => format!("[[rail]]\nname = \"r{at}\"\nuse = \"regex\"\non = [\"input\"]\npatterns = ['\\b\\d{{3}}-{at}\\b']\n"),
-            1 => format!("[[rail]]\nname = \"r{at}\"\nuse = \"injection\"\non = [\"output\"]\n"),
-            2 => format!("[[rail]]\nname = \"r{at}\"\nuse = \"personal_data\"\non = [\"input\"]\nkinds = [\"email\"]\n"),
-            _ => format!("[[rail]]\nname = \"r{at}\"\nuse = \"secrets\"\non = [\"output\"]\naction = \"mask\"\n"),
-        })
-        .collect();
-    let load = || Config::parse(&rails, Path::new("guard.toml"), &needs()).unwrap();
-    load();
-    let began = std::time::Instant::now();
-    for _ in 0..100 {
-        assert_eq!(load().rails.len(), 20);
-    }
-    eprintln!("100 configurations of 20 rails: {:?}", began.elapsed());
-}

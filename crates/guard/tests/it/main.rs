@@ -4,6 +4,7 @@ mod checks;
 mod config;
 mod engine;
 mod guarded;
+mod measure;
 mod rails;
 mod service;
 mod stream;

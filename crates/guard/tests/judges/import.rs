@@ -334,7 +334,7 @@ prompts:
     ] {
         assert!(found.toml.lines().any(|own| own == line), "{line}\n{}", found.toml);
     }
-    for (line, name) in [(12, "MEDICAL_LICENSE"), (13, "score_threshold"), (15, "shell")] {
+    for (line, name) in [(13, "MEDICAL_LICENSE"), (14, "score_threshold"), (16, "shell")] {
         assert!(
             found.unsaid.iter().any(|it| (it.line, &*it.name) == (line, name)),
             "{name}: {:?}",

@@ -170,8 +170,11 @@ impl Scripted {
             let open = |byte: &usize| allowed.as_ref().is_none_or(|all| all.contains(&(*byte as u8)));
             let best = (0..256).filter(open).max_by(|a, b| masses[*a].total_cmp(&masses[*b]));
             let Some(best) = best.filter(|best| *best != 0) else { break };
-            let mut order: Vec<usize> = (0..256).collect();
+            // Bytes of no answer are equally rare.
+            let (mut order, rare): (Vec<usize>, Vec<usize>) =
+                (0..256).partition(|byte| masses[*byte] > 2.0 * RARE);
             order.sort_by(|a, b| masses[*b].total_cmp(&masses[*a]));
+            order.extend(rare);
             let logprob = |byte: usize| masses[byte].ln() as f32;
             let most = request.logprobs.unwrap_or(0);
             logprobs.push(TokenLogprob {

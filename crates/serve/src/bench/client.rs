@@ -114,6 +114,28 @@ impl Connection {
     }
 }
 
+/// Posts JSON bodies to a path, one after another; returns each response's status with its JSON, which is null if it has
+/// none.
+///
+/// # Errors
+/// The server cannot be reached, or a response breaks off.
+pub fn post_all(target: &Target, path: &str, bodies: &[String]) -> Result<Vec<(u16, Value)>, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut connection = Connection::open(target).await?;
+        let mut all = Vec::with_capacity(bodies.len());
+        for body in bodies {
+            let broken = || Error::Refused(format!("{} broke off a response to {path}", target.address));
+            let response = connection.send(target, path, body).await.ok_or_else(broken)?;
+            let status = response.status().as_u16();
+            let whole =
+                Limited::new(response.into_body(), MOST_BYTES).collect().await.map_err(|_| broken())?;
+            all.push((status, serde_json::from_slice(&whole.to_bytes()).unwrap_or_default()));
+        }
+        Ok(all)
+    })
+}
+
 /// Sends one request over an open or a new connection, which is dropped if it breaks.
 pub async fn ask(target: &Target, connection: &mut Option<Connection>, body: &str) -> RequestTimes {
     let mut seen = RequestTimes { failed: true, ..RequestTimes::default() };

@@ -22,7 +22,7 @@ use crate::shared::{Opening, ServerState};
 use client::{Connection, RequestTimes};
 use pretended::{Clock, StandInModel};
 
-pub use client::Target;
+pub use client::{Target, post_all};
 
 /// Arrival of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 //! `fathom guard audit`: probes of a model or a guard.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use fathom_app::{Machine, guardrails};
 use fathom_guard::evaluation::{ProbeOutcome, probes};
+use fathom_serve::bench::Target;
 
 use super::files;
 use crate::args::GuardAudit;
@@ -16,8 +17,21 @@ pub fn run(args: &GuardAudit) -> Result<()> {
         Some(file) => guardrails::probe_file(file)?,
         None => probes(args.seed),
     };
-    let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-    let report = guardrails::audit(&args.target, &probes, args.max_tokens, (&machine, &listener))?;
+    let report = match args.target.to_str().filter(|target| target.contains("://")) {
+        Some(url) => {
+            let mut target = Target::parse(url)?;
+            if let Some(file) = &args.key_file {
+                let text = std::fs::read_to_string(file);
+                let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+                target.key = text.lines().next().map(|line| line.trim().to_string());
+            }
+            guardrails::audit_server(&target, args.model.as_deref(), &probes, args.max_tokens)?
+        }
+        None => {
+            let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
+            guardrails::audit(&args.target, &probes, args.max_tokens, (&machine, &listener))?
+        }
+    };
     files::write(args.log.as_deref(), || {
         let line = |record| serde_json::to_string(record).unwrap_or_default() + "\n";
         report.records.iter().map(line).collect()
