@@ -12,7 +12,7 @@ use super::logprobs::{self, Offset, Spelling};
 use super::params::{Params, most};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, usage};
 use crate::answering::{Answering, blocked, collect, ended_by, reason};
-use crate::fault::{Fault, Words};
+use crate::fault::Fault;
 use crate::fields::Fields;
 use crate::now::now_s;
 use crate::sse::{Frames, Protocol, stream};
