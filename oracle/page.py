@@ -17,7 +17,8 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.request
+
+from bench.serving import wait_ready
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 WORDS = [f"w{100 + 7 * i}" for i in range(12)]
@@ -153,13 +154,7 @@ class Server:
             file.write(TEMPLATE)
         command = [fathom, "serve", model, "--port", str(port), "--name", "copying", "--memory", "2GiB", "--chat-template", template]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(self.at + "/health/ready", timeout=2)
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise SystemExit("the server is not ready")
+        wait_ready(self.at)
 
 
 IDLE = "document.getElementById('stop').hidden"

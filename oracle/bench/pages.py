@@ -17,6 +17,8 @@ import subprocess
 import time
 import urllib.request
 
+from serving import wait_ready
+
 
 def main():
     parser = argparse.ArgumentParser()
@@ -84,13 +86,7 @@ class Server:
         os.makedirs(args.out, exist_ok=True)
         with open(os.path.join(args.out, f"{name}.log"), "w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(self.at + "/health/ready", timeout=2)
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise SystemExit(f"{name}: the server is not ready, see its log in {args.out}")
+        wait_ready(self.at, f": {name}, see its log in {args.out}")
 
     def memory(self):
         with open(f"/proc/{self.process.pid}/status") as file:

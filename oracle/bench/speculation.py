@@ -21,6 +21,7 @@ import urllib.request
 
 import torch
 from safetensors.torch import load_file, save_file
+from serving import wait_ready
 
 TOKENS = 192
 
@@ -67,13 +68,7 @@ class Server:
         self.at = f"http://127.0.0.1:{port}"
         command = [fathom, "serve", model, "--port", str(port), "--name", "m", "--memory", "2GiB", *more]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(self.at + "/health/ready", timeout=2)
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise SystemExit("the server is not ready")
+        wait_ready(self.at)
 
     def write(self, request):
         """Seconds from the first token to the last, and the tokens."""

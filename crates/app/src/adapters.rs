@@ -211,9 +211,6 @@ pub(crate) fn accepted(adapter: &Path, base: &Path) -> Result<PathBuf> {
 }
 
 /// [`accepted`], for an adapter that is served next to others over one base.
-///
-/// # Errors
-/// Those of [`accepted`], and an adapter that was trained with stretched positions.
 pub(crate) fn served(adapter: &Path, base: &Path) -> Result<PathBuf> {
     let folder = accepted(adapter, base)?;
     if read(&folder)?.is_some_and(|of| !of.config.is_empty()) {
@@ -301,9 +298,6 @@ fn declare(
 }
 
 /// Returns a model without an adapter, equal to the base plus each adapter times its weight.
-///
-/// # Errors
-/// Those of [`load`]; a weight for something other than low-rank terms.
 pub(crate) fn merged(
     device: &Device,
     (base, spec, weights): (&Path, Spec, &SafeTensors),

@@ -12,6 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Error type of this crate. Its message covers one cause; [`in_full`] joins the causes behind it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 #[non_exhaustive]
 pub enum Error {
     /// The request cannot be fulfilled; the message says why and what to do.
@@ -22,7 +23,6 @@ pub enum Error {
     Context {
         /// Description of the action, as a message.
         what: String,
-        /// Cause of the failure.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
@@ -37,20 +37,10 @@ pub enum Error {
     NotBuilt(&'static str),
     /// A run's folder belongs to another process.
     #[error("{} is in use by {holder}; wait for its end, end it, or give another folder (run.out=FOLDER)", folder.display())]
-    InUse {
-        /// Folder of the run.
-        folder: PathBuf,
-        /// Process that holds it.
-        holder: String,
-    },
+    InUse { folder: PathBuf, holder: String },
     /// A process among the ranks of a job ended it.
     #[error("rank {rank}: {reason}")]
-    Rank {
-        /// Number of the rank.
-        rank: usize,
-        /// Reason it gave.
-        reason: String,
-    },
+    Rank { rank: usize, reason: String },
     /// From recipes, logs and files.
     #[error(transparent)]
     Base(#[from] fathom_base::Error),

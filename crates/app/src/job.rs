@@ -147,9 +147,6 @@ fn projections(recipe: &Recipe, spec: &Spec) -> Result<Option<StateProjections>>
 }
 
 /// Returns the specification after the first `stages` stages.
-///
-/// # Errors
-/// Those of [`first_spec`], and stages that do not follow from each other.
 pub(crate) fn after(recipe: &Recipe, stages: usize) -> Result<Spec> {
     let mut spec = first_spec(recipe)?;
     for (index, table) in recipe.stage.iter().enumerate().take(stages) {

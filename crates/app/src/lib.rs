@@ -79,6 +79,6 @@ pub use generate::generate;
 pub use host::Host;
 pub use job::Job;
 pub use machine::Machine;
-pub use place::Place;
+pub use place::RankPlace;
 pub use plan::plan;
 pub use train::train;

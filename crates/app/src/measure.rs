@@ -104,7 +104,6 @@ pub fn measure(
     Ok(figures)
 }
 
-/// Logs the results.
 fn log(figures: &Figures, of: &Moment, metrics: &mut MetricsWriter) -> Result<()> {
     let Figures { position, context, bits, answers, needles } = figures;
     let bits = bits.as_ref().map(|bits| bits.to_event(&format!("held-out, {}", of.when), of));

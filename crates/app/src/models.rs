@@ -84,9 +84,6 @@ pub fn load_stored(
 }
 
 /// [`load_stored`], with projections quantized as in an adapter's run, if it quantized them.
-///
-/// # Errors
-/// Those of [`load`], and a model that cannot be quantized so.
 pub(crate) fn load_held(
     device: &Device,
     folder: &Path,
@@ -322,9 +319,6 @@ pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn E
 }
 
 /// Opens a rank's part of a model on its device; for `held` see [`load_held`].
-///
-/// # Errors
-/// Those of [`open`], and a model that cannot be split or quantized so.
 pub(crate) fn open_part(
     path: &Path,
     dtype: Option<DType>,

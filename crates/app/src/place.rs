@@ -2,7 +2,7 @@
 
 /// Resources that a rank shares with other ranks of its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RankPlace {
     /// Ranks of the run.
     pub ranks: usize,
     /// Index of the rank on its machine, from 0.
@@ -17,7 +17,7 @@ pub struct Place {
     pub disk: usize,
 }
 
-impl Place {
+impl RankPlace {
     /// Place in a run with one rank.
-    pub const ALONE: Place = Place { ranks: 1, local: 0, cores: 1, host: 1, memory: 1, disk: 1 };
+    pub const ALONE: RankPlace = RankPlace { ranks: 1, local: 0, cores: 1, host: 1, memory: 1, disk: 1 };
 }

@@ -77,21 +77,7 @@ fn attention(device: &Device, dtype: DType) -> f64 {
     let mask = mask(device, &slices, 1, [&positions, &positions], 0);
     let out = device.empty(TOKENS, q_cols, dtype, Category::Data);
     let lse = device.empty(TOKENS, heads, DType::F32, Category::Data);
-    let scale = (d as f32).powf(-0.5);
-    let (sinks, softcap) = (None, 0.0);
-    let op = Attention {
-        q: &q,
-        k: &k,
-        v: &v,
-        out: &out,
-        lse: &lse,
-        mask: &mask,
-        head_dim: d,
-        scale,
-        softcap,
-        sinks,
-        resume: false,
-    };
+    let op = Attention::plain([&q, &k, &v], [&out, &lse], &mask, d);
     device.machine.attention(&op, &scratch(device, device.machine.profile().workspace(&op.desc(false))));
     let mut expected = vec![0.0f64; TOKENS * q_cols];
     for head in 0..heads {
@@ -105,7 +91,7 @@ fn attention(device: &Device, dtype: DType) -> f64 {
                 .map(|key| {
                     let key = row(&k_numbers, kv_cols, key, at_k);
                     let score: f64 = query.iter().zip(&key).map(|(x, y)| x * y).sum();
-                    (score * f64::from(scale)).exp()
+                    (score * f64::from(op.scale)).exp()
                 })
                 .collect();
             let sum: f64 = weights.iter().sum();

@@ -5,26 +5,37 @@ use std::path::{Path, PathBuf};
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// An operation on a file or folder that the operating system refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {source}", path.display())]
+pub struct IoError {
+    action: &'static str,
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+impl IoError {
+    /// Names the action (`read`, `write`, `create`) and the path, for `map_err`.
+    pub fn at<E: From<IoError>>(
+        action: &'static str,
+        path: impl AsRef<Path>,
+    ) -> impl FnOnce(std::io::Error) -> E {
+        move |source| IoError { action, path: path.as_ref().to_path_buf(), source }.into()
+    }
+}
+
 /// Errors of files, recipes, and implementations of the product traits.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// The operating system refused to read, write or create a file.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// Attempted action: `read`, `write`, `create`.
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// System error.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] IoError),
     /// The text of a recipe is not TOML.
     #[error("{place}: not valid TOML: {message}{snippet}")]
     Toml {
         /// `file my.toml:7`, or the command line.
         place: String,
-        /// The parser's message.
         message: String,
         /// The offending line with a caret below, or empty.
         snippet: String,
@@ -32,9 +43,7 @@ pub enum Error {
     /// No table of the recipe has this key.
     #[error("{place}: unknown key `{key}`; {hint}")]
     UnknownKey {
-        /// Place where it was written.
         place: String,
-        /// Full dotted path as written.
         key: String,
         /// `did you mean ...`, or the keys that exist there.
         hint: String,
@@ -42,13 +51,9 @@ pub enum Error {
     /// A value has the wrong type, or its type rejects it.
     #[error("{place}: `{key}` should be {expected}, found {found}{hint}")]
     WrongType {
-        /// Place where it was written.
         place: String,
-        /// Full dotted path.
         key: String,
-        /// Values accepted by the key.
         expected: String,
-        /// Value as written.
         found: String,
         /// A suggestion with its leading separator, or empty.
         hint: String,
@@ -57,59 +62,38 @@ pub enum Error {
     #[error(
         "command line: `{text}` is not a setting; write `path.to.key=value`, for example `optimizer.lr=3e-4`"
     )]
-    NotASetting {
-        /// Argument as written.
-        text: String,
-    },
+    NotASetting { text: String },
     /// A recipe name is neither a built-in recipe nor a file.
     #[error("{place}: no recipe is called `{name}`; {hint}")]
     UnknownRecipe {
-        /// Place that refers to it.
         place: String,
-        /// The unknown name.
         name: String,
         /// `did you mean ...`, or the existing names.
         hint: String,
     },
     /// Recipes extend each other cyclically.
     #[error("recipes extend each other in a circle: {chain}; remove one `extends`")]
-    ExtendsCircle {
-        /// Names along the cycle.
-        chain: String,
-    },
+    ExtendsCircle { chain: String },
     /// A well-formed recipe has an impossible value. For checks made by the recipe's owner.
     #[error("{place}: `{key}`: {message}")]
-    Refused {
-        /// Origin of the value.
-        place: String,
-        /// Full dotted path.
-        key: String,
-        /// Problem and remedy.
-        message: String,
-    },
+    Refused { place: String, key: String, message: String },
     /// Like [`Error::Refused`], for a value that became invalid because a later layer sets another key; the earlier
     /// value may be dropped.
     #[error("{place}: `{key}`: {message}")]
     Outdated {
-        /// Origin of the value.
         place: String,
         /// Full dotted path, as typed.
         key: String,
-        /// Problem and remedy.
         message: String,
-        /// Full dotted path.
         path: String,
-        /// The key set by a later layer.
         by: String,
     },
     /// A line of a metrics file is not a JSON object.
     #[error("{}:{line}: not a metric event: {message}", path.display())]
     BadEvent {
-        /// The metrics file.
         path: PathBuf,
         /// One-based line number.
         line: usize,
-        /// The parser's message.
         message: String,
     },
     /// Launchers contradict each other about this process's rank, or report impossible values.
@@ -122,30 +106,16 @@ pub enum Error {
     },
     /// A queue is full.
     #[error("{what}; try again in {retry_after_s:.0} s")]
-    Busy {
-        /// The resource in short supply.
-        what: String,
-        /// Seconds until there is likely to be room.
-        retry_after_s: f64,
-    },
+    Busy { what: String, retry_after_s: f64 },
     /// A request cannot be fulfilled as specified; this may become apparent only during its execution.
     #[error("{what}")]
-    Unmet {
-        /// The requirement that cannot be met.
-        what: String,
-    },
+    Unmet { what: String },
     /// A requested object does not exist, or no longer exists.
     #[error("{what}")]
-    Missing {
-        /// The missing object.
-        what: String,
-    },
+    Missing { what: String },
     /// The model behind a request has stopped, and no further request will be answered.
     #[error("{what}")]
-    Gone {
-        /// The part that has stopped.
-        what: String,
-    },
+    Gone { what: String },
     /// Error of an implementation of a product's trait, such as [`crate::LanguageModel`].
     #[error(transparent)]
     Product(Box<dyn std::error::Error + Send + Sync>),
@@ -154,7 +124,7 @@ pub enum Error {
 impl Error {
     /// Wraps an I/O error with the attempted action and the path.
     pub fn io(action: &'static str, path: impl AsRef<Path>, source: std::io::Error) -> Error {
-        Error::Io { action, path: path.as_ref().to_path_buf(), source }
+        IoError::at(action, path)(source)
     }
 
     /// Wraps the error of an implementation, keeping its message unchanged.

@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+/// The months in English.
+#[rustfmt::skip]
+pub const MONTHS: [&str; 12] = [
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+];
+
 /// Bytes with a binary unit and three digits: `512 B`, `1.50 KiB`, `23.4 MiB`, `139 GiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

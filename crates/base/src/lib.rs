@@ -28,7 +28,7 @@ pub mod rss;
 pub mod secrets;
 pub mod tokens;
 
-pub use error::{Error, Result};
+pub use error::{Error, IoError, Result};
 pub use product::{
     Administer, Answer, Beams, Classify, Continuation, Conversation, Describe, EarlyStopping, Embed,
     Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,

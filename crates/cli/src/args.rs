@@ -48,7 +48,7 @@ pub struct Args {
     /// Also prints the version, the keys that a recipe sets, every step, and each cause of an error.
     #[arg(long, short, global = true)]
     pub verbose: bool,
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -96,13 +96,13 @@ pub enum Verb {
     Prefixes(Prefixes),
     /// Inspects training data.
     Data {
-        /// What to do.
+        /// The action.
         #[command(subcommand)]
         action: DataAction,
     },
     /// Measures this machine; prints one JSON object per line.
     Bench {
-        /// What to measure.
+        /// The benchmark.
         #[command(subcommand)]
         what: Bench,
     },
@@ -142,7 +142,7 @@ pub enum Verb {
     Doctor(Doctor),
     /// Writes or submits a job that trains a recipe on many ranks.
     Launch {
-        /// Where the job runs.
+        /// The scheduler or machine that runs the job.
         #[command(subcommand)]
         on: Launch,
     },
@@ -223,7 +223,6 @@ pub enum Recipes {
     },
 }
 
-/// Range of the number of ranks.
 fn ranks() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1024)
 }

@@ -192,7 +192,6 @@ impl Live {
     }
 }
 
-/// Figures on one line.
 fn in_a_line(figures: &Figures, short: usize) -> String {
     let mut parts = Vec::new();
     // Metrics of lessons; bits per byte of their text would compare with nothing.

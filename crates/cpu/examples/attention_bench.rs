@@ -11,30 +11,11 @@ use fathom_cpu::isa::Isa;
 use fathom_cpu::threads::Threads;
 use std::time::Instant;
 
+mod common;
+
+use common::{memory, thread_seconds};
+
 const HEADS: usize = 8;
-
-/// CPU time of this thread.
-fn thread_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
-/// Memory in huge pages, like the pool's.
-fn memory(bytes: usize) -> *mut u8 {
-    const HUGE: usize = 2 << 20;
-    let bytes = bytes + 2 * HUGE;
-    // SAFETY: a fresh mapping that is never unmapped.
-    unsafe {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let start = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
-        assert!(start != libc::MAP_FAILED);
-        libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
-        start.cast::<u8>().add(start.cast::<u8>().align_offset(HUGE))
-    }
-}
 
 fn filled(count: usize, seed: u64) -> *mut u8 {
     let to = memory(2 * count).cast::<u16>();
@@ -93,41 +74,16 @@ fn main() {
     let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim };
     let width = HEADS * dim;
     let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|i| filled(tokens * width, i as u64));
-    let rows = |data| Rows { data, stride: width };
+    let rows = |data: *mut u8| Rows { data, stride: width };
     let rows_mut = |data| RowsMut { data, stride: width, elem: Elem::Bf16 };
     let lse = memory(tokens * HEADS * 4).cast::<f32>();
     let options = Options { scale: (dim as f32).powf(-0.5), softcap: 0.0 };
     let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos, pages: None }, Elem::Bf16);
-    let (q_in, k_in, v_in) = (rows(q), rows(k), rows(v));
-    let there = Forward {
-        shape,
-        elem,
-        options,
-        mask,
-        q: q_in,
-        k: k_in,
-        v: v_in,
-        sinks: None,
-        out: rows_mut(out),
-        lse,
-        resume: false,
-    };
-    let back = Backward {
-        shape,
-        elem,
-        options,
-        mask,
-        q: q_in,
-        k: k_in,
-        v: v_in,
-        out: rows(out),
-        lse,
-        dout: rows(dout),
-        dq: rows_mut(dq),
-        dk: rows_mut(dk),
-        dv: rows_mut(dv),
-        accumulate: false,
-    };
+    let [q, k, v, dout, o] = [q, k, v, dout, out].map(rows);
+    let [out, dq, dk, dv] = [out, dq, dk, dv].map(rows_mut);
+    let there = Forward { shape, elem, options, mask, q, k, v, sinks: None, out, lse, resume: false };
+    let accumulate = false;
+    let back = Backward { shape, elem, options, mask, q, k, v, out: o, lse, dout, dq, dk, dv, accumulate };
     let count = threads.count();
     let most = workspace_bytes_forward(isa, count, &shape, elem, docs);
     let workspace = memory(most.max(workspace_bytes_backward(isa, count, &shape, elem, docs)));
@@ -142,7 +98,7 @@ fn main() {
     });
     let bits = [out, dq, dk, dv]
         .iter()
-        .fold(0, |all: u64, data| all.rotate_left(7) ^ checksum(*data, 2 * tokens * width));
+        .fold(0, |all: u64, data| all.rotate_left(7) ^ checksum(data.data, 2 * tokens * width));
     let best = times.each_ref().map(|times| times[0]);
     let median = times.each_ref().map(|times| times[times.len() / 2]);
     let flops = 4.0 * (pairs * width) as f64 * 1e-9;

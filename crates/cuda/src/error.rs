@@ -4,17 +4,11 @@ use std::path::PathBuf;
 
 /// A failure of a library, or of finding one.
 #[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// A library was not found.
     #[error("{file} is nowhere ({looked})")]
-    Missing {
-        /// Name of the library.
-        library: &'static str,
-        /// Its file name.
-        file: &'static str,
-        /// Places searched.
-        looked: String,
-    },
+    Missing { library: &'static str, file: &'static str, looked: String },
     /// No driver was found.
     #[error("no NVIDIA driver: {0} not found")]
     NoDriver(
@@ -23,33 +17,18 @@ pub enum Error {
     ),
     /// A library exists but cannot be opened.
     #[error("{} cannot be opened: {message}", path.display())]
-    Load {
-        /// The file.
-        path: PathBuf,
-        /// The loader's message.
-        message: String,
-    },
+    Load { path: PathBuf, message: String },
     /// A library is too old, or has another major version.
     #[error("{} is version {found}; {needed} is needed", path.display())]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: String,
-        /// Required version.
-        needed: String,
-    },
+    Version { path: PathBuf, found: String, needed: String },
     /// The driver exists, but no device.
     #[error("no device: {0}")]
     NoDevice(String),
     /// A call of the driver failed.
     #[error("{call}: {name} ({code}){detail}")]
     Driver {
-        /// The function.
         call: &'static str,
-        /// CUDA's name for the error.
         name: String,
-        /// Error number.
         code: u32,
         /// Details after a colon, or empty.
         detail: String,
@@ -59,50 +38,23 @@ pub enum Error {
     Compile(String),
     /// A call of cuBLASLt failed.
     #[error("{call} ({what}): {status}")]
-    Blas {
-        /// The function.
-        call: &'static str,
-        /// The product.
-        what: String,
-        /// cuBLASLt's name for the error.
-        status: String,
-    },
+    Blas { call: &'static str, what: String, status: String },
     /// A call of cuDNN failed.
     #[error("{call}: {status}: {message}")]
-    Dnn {
-        /// The function and its subject.
-        call: String,
-        /// cuDNN's name for the error.
-        status: String,
-        /// cuDNN's message.
-        message: String,
-    },
+    Dnn { call: String, status: String, message: String },
     /// The ranks' rendezvous failed.
     #[error("rendezvous at {at}: {message}")]
     Rendezvous {
-        /// Address of the rendezvous.
         at: String,
         /// The network's error, or the missing ranks.
         message: String,
     },
     /// An environment variable has an invalid value.
     #[error("{name}={value}: it can be {wanted}")]
-    Variable {
-        /// Name of the variable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// Allowed values.
-        wanted: &'static str,
-    },
+    Variable { name: &'static str, value: String, wanted: &'static str },
     /// A call of NCCL failed.
     #[error("{call}: {message}")]
-    Nccl {
-        /// The function.
-        call: &'static str,
-        /// NCCL's message.
-        message: String,
-    },
+    Nccl { call: &'static str, message: String },
 }
 
 /// Result type of this crate.

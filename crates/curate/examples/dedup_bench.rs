@@ -4,26 +4,20 @@
 //! several hash seeds, aggregated over all of them.
 #![allow(clippy::unwrap_used)] // A measurement has no caller to report errors to.
 
-use fathom_curate::dedup::{FuzzyOptions, NearDuplicates, RECALL_BUCKETS, RecallBucket, Scheme, recall};
+use fathom_curate::dedup::{NearDuplicates, RECALL_BUCKETS, RecallBucket, recall};
+
+mod common;
+
+use common::{number, shape};
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let value =
-        |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
-    let number = |name: &str, otherwise: u64| value(name).map_or(otherwise, |v| v.parse().unwrap());
-    assert!(arguments.iter().any(|a| a == "--recall"), "dedup_bench measures one thing so far: --recall");
+    assert!(std::env::args().any(|a| a == "--recall"), "dedup_bench measures one thing so far: --recall");
 
     let documents = number("--documents", 20_000);
     let corpus = NearDuplicates::new(number("--seed", 1), documents, number("--copies", 80));
     let corpus = corpus.shaped(number("--words", 110) as usize, 0.12);
     let texts: Vec<String> = corpus.iter().map(|(_, text)| text).collect();
-    let mut options = match value("--shape").as_deref().unwrap_or("default") {
-        "default" => FuzzyOptions::default(),
-        "permutations" => FuzzyOptions { scheme: Scheme::Permutations, ..FuzzyOptions::default() },
-        "datatrove" => FuzzyOptions::datatrove(),
-        "one-permutation" => FuzzyOptions { scheme: Scheme::OnePermutation, ..FuzzyOptions::default() },
-        other => panic!("--shape is {other}; choose default, permutations, datatrove or one-permutation"),
-    };
+    let mut options = shape();
     let mut buckets = [RecallBucket::default(); RECALL_BUCKETS];
     let first = number("--hash-seed", u64::from(options.seed));
     for seed in first..first + number("--hash-seeds", 1) {

@@ -7,7 +7,11 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use fathom_curate::Error;
-use fathom_curate::dedup::{Engine, FuzzyOptions, NearDuplicates, Scheme, fuzzy, fuzzy_needs};
+use fathom_curate::dedup::{Engine, NearDuplicates, fuzzy, fuzzy_needs};
+
+mod common;
+
+use common::{number, shape, value};
 
 /// Value of a field of `/proc/self/status`, in MiB.
 fn status_mib(key: &str) -> f64 {
@@ -17,22 +21,12 @@ fn status_mib(key: &str) -> f64 {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let value =
-        |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
-    let number = |name: &str, otherwise: u64| value(name).map_or(otherwise, |v| v.parse().unwrap());
     let (mb, threads) = (number("--mb", 300), number("--threads", 1) as usize);
     let memory_bytes = number("--memory-mb", 256) << 20;
 
     let documents = mb * 1_000_000 / 4200;
     let corpus = NearDuplicates::new(1, documents, 4);
-    let mut options = match value("--shape").as_deref().unwrap_or("default") {
-        "default" => FuzzyOptions::default(),
-        "permutations" => FuzzyOptions { scheme: Scheme::Permutations, ..FuzzyOptions::default() },
-        "datatrove" => FuzzyOptions::datatrove(),
-        "one-permutation" => FuzzyOptions { scheme: Scheme::OnePermutation, ..FuzzyOptions::default() },
-        other => panic!("--shape is {other}; choose default, permutations, datatrove or one-permutation"),
-    };
+    let mut options = shape();
     options.check = value("--check").map(|v| v.parse().unwrap());
 
     let start = Instant::now();

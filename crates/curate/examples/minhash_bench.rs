@@ -8,12 +8,11 @@ use std::time::Instant;
 
 use fathom_curate::dedup::{MinHash, MinHashOptions, MinHashScratch, NearDuplicates, Scheme};
 
-fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
-    let value =
-        |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
-    let number = |name: &str, otherwise: u64| value(name).map_or(otherwise, |v| v.parse().unwrap());
+mod common;
 
+use common::{number, value};
+
+fn main() {
     let texts: Vec<String> = match value("--text") {
         Some(path) => {
             std::fs::read_to_string(path).unwrap().split_terminator('\0').map(str::to_string).collect()

@@ -11,15 +11,11 @@ use crate::counters::Reason;
 /// Fatal errors of a curation or corpus build. Damaged records are counted instead, see
 /// [`Counters`](crate::Counters).
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// A named file or folder could not be opened, listed or read.
     #[error("cannot read {}: {source}; check that the path exists and may be read", path.display())]
-    Read {
-        /// Path as given.
-        path: PathBuf,
-        /// System error.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A transient failure to open or read a file that says nothing about its content: an unreachable disk or server,
     /// too many open files. Never counted as damage.
     #[error(
@@ -27,99 +23,55 @@ pub enum Error {
         offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
     )]
     Unavailable {
-        /// The path or address.
         location: String,
         /// Byte offset of the failed read; `None` if the file could not be opened.
         offset: Option<u64>,
-        /// Message of the system or server.
         detail: String,
     },
     /// Table parts that were not made because files could not be read for a transient reason.
     #[error(
         "{parts} of {of} parts are not made: {first}; the next run with the same folder makes only what is missing"
     )]
-    Unread {
-        /// Number of parts not made.
-        parts: usize,
-        /// Total number of parts.
-        of: usize,
-        /// Cause of the first failure.
-        first: Box<Error>,
-    },
+    Unread { parts: usize, of: usize, first: Box<Error> },
     /// A remote file could not be read.
     #[error("cannot read {location}: {detail}; {advice}")]
-    Remote {
-        /// Address as given.
-        location: String,
-        /// Message of the client or server.
-        detail: String,
-        /// Suggested remedy.
-        advice: String,
-    },
+    Remote { location: String, detail: String, advice: String },
     /// A named file has an extension without a reader.
     #[error("{}: no reader for this kind of file; readable are {}", path.display(), crate::kinds::READABLE)]
-    UnknownExtension {
-        /// Path as given.
-        path: PathBuf,
-    },
+    UnknownExtension { path: PathBuf },
     /// The file has no usable text column of the configured name: a Parquet file by its schema, a JSON file in any
     /// record.
     #[error("{}: {problem}; choose one of its text columns ({columns}) as the field, or leave the file out", path.display())]
     NoTextColumn {
-        /// The file.
         path: PathBuf,
-        /// Problem with the configured column.
         problem: String,
         /// Names of the readable columns, comma-separated.
         columns: String,
     },
     /// A named file does not match its extension.
     #[error("{}: not a readable {kind} file: {detail}", path.display())]
-    BadFile {
-        /// Path as given.
-        path: PathBuf,
-        /// File kind implied by the extension.
-        kind: &'static str,
-        /// Message of the decoder.
-        detail: String,
-    },
+    BadFile { path: PathBuf, kind: &'static str, detail: String },
     /// Documents of two files would have the same ids.
     #[error(
         "{first} and {second} would both be called `{name}`; name no file twice, and give inputs whose files have the same \
          names different names, as in `paths = [\"a=one/\", \"b=two/\"]`"
     )]
-    SameName {
-        /// The shared document name.
-        name: String,
-        /// Path or address of the first.
-        first: String,
-        /// Path or address of the second.
-        second: String,
-    },
+    SameName { name: String, first: String, second: String },
     /// The output folder holds the results of other inputs.
     #[error(
         "{} holds a curation of other inputs ({held}); give this one another folder with `out=...`, or remove that one first",
         folder.display()
     )]
-    OtherCuration {
-        /// The folder.
-        folder: PathBuf,
-        /// Inputs of that curation.
-        held: String,
-    },
+    OtherCuration { folder: PathBuf, held: String },
     /// A folder that a curation would empty was not made by a curation.
     #[error(
         "{} is not empty, and no curation made it: its files would be removed; give this one another folder with `out=...`",
         folder.display()
     )]
-    ForeignFolder {
-        /// The folder.
-        folder: PathBuf,
-    },
+    ForeignFolder { folder: PathBuf },
     /// The input yielded no document at all.
     #[error("no text found: looked at {looked_at}; {outcome}")]
     EmptyCorpus {
-        /// Paths that were searched.
         looked_at: String,
         /// Number of files and the reasons why none gave a document.
         outcome: String,
@@ -129,9 +81,7 @@ pub enum Error {
     Write {
         /// Attempted action: `create`, `write`, `rename`, `remove`.
         action: &'static str,
-        /// The file or folder.
         path: PathBuf,
-        /// System error.
         source: std::io::Error,
     },
     /// Invalid setting of the corpus.
@@ -139,9 +89,7 @@ pub enum Error {
     Setting {
         /// Field of [`CorpusSpec`](crate::CorpusSpec).
         key: &'static str,
-        /// Its value.
         found: String,
-        /// Valid values.
         advice: String,
     },
     /// Invalid recipe of a curation.
@@ -149,93 +97,46 @@ pub enum Error {
     Recipe(#[from] fathom_base::Error),
     /// The run was interrupted on request; the next one resumes here.
     #[error("stopped at `{at}`; the next run with the same folder goes on from here")]
-    Interrupted {
-        /// Point of interruption.
-        at: String,
-    },
+    Interrupted { at: String },
     /// Another process uses the output folder.
     #[error(
         "{} is in use by {holder}, as rank {rank} of {world_size}; wait for its end, end it, or give this run another folder \
          with `out=...`",
         folder.display()
     )]
-    InUse {
-        /// The folder.
-        folder: PathBuf,
-        /// Description of that process.
-        holder: String,
-        /// Rank of that process in its run.
-        rank: usize,
-        /// Number of processes in that run.
-        world_size: usize,
-    },
+    InUse { folder: PathBuf, holder: String, rank: usize, world_size: usize },
     /// A stage panicked instead of counting a loss.
     #[error("a stage panicked: {detail}; leave the stage out, or report the text it panicked on")]
-    Panicked {
-        /// Panic message.
-        detail: String,
-    },
+    Panicked { detail: String },
     /// A file written by an earlier step is gone.
     #[error("{} is missing; run the same recipe again, it makes what is missing", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// A file written by an earlier step has different content.
     #[error("{} has changed since it was written; run the same recipe again, rank 0 first: it makes the file again", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// A table does not have the form that a stage needs.
     #[error("a table of documents is not as it should be: {detail}")]
-    Table {
-        /// Description of the problem.
-        detail: String,
-    },
+    Table { detail: String },
     /// The system refuses to start threads.
     #[error("cannot start threads: {detail}; ask for fewer with `threads=`")]
-    Threads {
-        /// Message of the system.
-        detail: String,
-    },
+    Threads { detail: String },
     /// A query over tables failed.
     #[error("query: {detail}")]
-    Query {
-        /// Message of the query engine.
-        detail: String,
-    },
+    Query { detail: String },
     /// Invalid option of a curation stage.
     #[error("{stage}: `{key}` is {found}; {advice}")]
-    Option {
-        /// Name of the stage.
-        stage: &'static str,
-        /// Key of the option.
-        key: String,
-        /// Readable form of its value.
-        found: String,
-        /// Valid values.
-        advice: String,
-    },
+    Option { stage: &'static str, key: String, found: String, advice: String },
     /// A model used by a stage failed.
     #[error("the model in {}: {detail}", folder.display())]
-    Model {
-        /// Hugging Face folder of the model.
-        folder: PathBuf,
-        /// Problem and remedy.
-        detail: String,
-    },
+    Model { folder: PathBuf, detail: String },
     /// A cluster for whole tables failed.
     #[cfg(feature = "ballista")]
     #[error("cannot {doing} {address}: {detail}; {advice}")]
     Cluster {
         /// Attempted action, such as `reach the scheduler at`.
         doing: &'static str,
-        /// Address as given.
         address: String,
-        /// Message of the system or the cluster.
         detail: String,
-        /// Suggested remedy.
         advice: &'static str,
     },
     /// The table engine failed.
@@ -243,9 +144,7 @@ pub enum Error {
     Engine {
         /// Attempted action: `start`, `sort`.
         doing: &'static str,
-        /// Table or folder.
         path: PathBuf,
-        /// Message of the engine.
         detail: String,
     },
     /// Failure of a text-processing component.

@@ -43,9 +43,6 @@ pub(crate) enum Links {
 }
 
 /// [`below_of`] with the kinds of [`Kind::of`].
-///
-/// # Errors
-/// Same as [`below_of`].
 pub(crate) fn below(
     root: &Path,
     links: Links,

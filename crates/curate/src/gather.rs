@@ -89,9 +89,6 @@ pub(crate) struct FileSelection {
 }
 
 /// Selects the files of [`gather`].
-///
-/// # Errors
-/// Same as [`gather`].
 pub(crate) fn files(
     roots: &[PathBuf],
     fallback: Option<&Path>,

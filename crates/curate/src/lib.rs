@@ -65,8 +65,8 @@ pub mod tables;
 #[cfg(feature = "pipeline")]
 pub use corpus::curation;
 pub use corpus::{
-    CorpusReport, CorpusSpec, Curation, Input, Phase, Progress, Seconds, SourceTotals, TokenizerFrom, Totals,
-    altered, build, built, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
+    CorpusReport, CorpusSpec, CorpusTotals, Curation, Input, Phase, Progress, Seconds, SourceTotals,
+    TokenizerFrom, altered, build, built, held_out_documents, made_otherwise, store_prefix, tokenizer_dir,
 };
 pub use counters::{Counters, Damage, DocumentCounts, Reason};
 pub use dedup::{Sameness, Unique};

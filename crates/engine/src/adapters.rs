@@ -40,9 +40,6 @@ impl<'a> Engine<'a> {
     }
 
     /// Reads an adapter without making it available to requests; ranks do not wait for each other.
-    ///
-    /// # Errors
-    /// Those of [`Engine::load_adapter`].
     pub(crate) fn read_adapter(&self, name: &str, folder: &Path) -> Result<LoadedAdapter, Error> {
         if self.adapters.borrow().contains_key(name) {
             return Err(Error::AdapterTwice(name.into()));
@@ -84,7 +81,6 @@ impl<'a> Engine<'a> {
         adapter.map(|adapter| Rc::downgrade(&adapter)).ok_or_else(|| Error::NoAdapter(name.into()))
     }
 
-    /// The adapter of this name.
     pub(crate) fn adapter(&self, name: &str) -> Result<Rc<AdaptedModel>, Error> {
         self.adapters.borrow().get(name).cloned().ok_or_else(|| Error::NoAdapter(name.into()))
     }

@@ -59,7 +59,6 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Its model.
     pub(crate) fn view(&self) -> ModelView<'a> {
         ModelView { device: self.device, model: self.model, params: self.params }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fathom_grad::{Eval, Scope};
 use fathom_tensor::mesh::{Among, Axis, Flight, Grid, Link, LinkError, Mesh, Traffic, What};
-use fathom_tensor::{Category, CrossEntropy, DType, Device, Spread, Tensor};
+use fathom_tensor::{Category, CrossEntropy, DType, Device, Tensor, VocabularyShare};
 
 use crate::engine::Engine;
 use crate::pages::Feeding;
@@ -78,7 +78,7 @@ impl Engine<'_> {
     /// computed with the same sums over the ranks' columns as in training, in the same order.
     pub(crate) fn entropy(&self, logits: &Tensor, labels: &Tensor, loss: &Tensor) {
         let device = self.device;
-        let ask = |logits: &Tensor, spread: Option<Spread<'_>>| {
+        let ask = |logits: &Tensor, spread: Option<VocabularyShare<'_>>| {
             device.machine.cross_entropy(&CrossEntropy {
                 logits,
                 labels,
@@ -100,9 +100,12 @@ impl Engine<'_> {
         for rank in 0..ranks {
             let (columns, stats) = (self.columns(rank), all.view_rows(2 * rank..2 * rank + 2));
             let first = columns.start;
-            ask(&logits.view_cols(columns), Some(Spread { first, stats: Some(&stats), all: None }));
+            ask(&logits.view_cols(columns), Some(VocabularyShare { first, stats: Some(&stats), all: None }));
         }
-        ask(&logits.view_cols(self.columns(0)), Some(Spread { first: 0, stats: None, all: Some(&all) }));
+        ask(
+            &logits.view_cols(self.columns(0)),
+            Some(VocabularyShare { first: 0, stats: None, all: Some(&all) }),
+        );
     }
 }
 

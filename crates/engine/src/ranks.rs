@@ -73,9 +73,6 @@ impl Leader {
     }
 
     /// Loads an adapter on all ranks, or on none.
-    ///
-    /// # Errors
-    /// The error of any rank.
     pub(crate) fn load_adapter(&self, engine: &Engine<'_>, name: &str, folder: &Path) -> Result<(), Error> {
         let (reply, replies) = channel();
         self.say(Word::Read(name.into(), folder.into(), reply));

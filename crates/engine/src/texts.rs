@@ -109,9 +109,6 @@ pub(crate) trait Reads {
     fn chunk_tokens(&self) -> usize;
 
     /// The numbers of all texts, chunk by chunk.
-    ///
-    /// # Errors
-    /// Those of [`Reads::numbers`].
     fn all(&self, mut texts: &[TextIds], at: Numbers) -> Result<Vec<Vec<f32>>, Error> {
         let mut rows = Vec::with_capacity(texts.len());
         while let Some(first) = texts.first() {

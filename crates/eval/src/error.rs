@@ -5,6 +5,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// An error of the model.
     #[error(transparent)]
@@ -17,12 +18,7 @@ pub enum Error {
     Impossible(String),
     /// The model violated the contract of [`fathom_base::Numbers::Logprobs`].
     #[error("the model gave {got} losses for {tokens} tokens; one less than tokens is the contract")]
-    WrongCount {
-        /// Losses received.
-        got: usize,
-        /// Tokens given.
-        tokens: usize,
-    },
+    WrongCount { got: usize, tokens: usize },
 }
 
 /// The losses of `ids[1..]`, with their number checked.

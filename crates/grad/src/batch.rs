@@ -6,7 +6,7 @@ use std::rc::Rc;
 use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
-use crate::documents::Documents;
+use crate::documents::DocumentRuns;
 use crate::ops::lora::RowTerms;
 
 /// First id of virtual tokens, which are rows of an adapter before a document.
@@ -22,7 +22,7 @@ pub struct Batch {
     /// i32 [1, t].
     pub positions: Tensor,
     /// Its documents, for models whose operations start over with each.
-    pub documents: Option<Documents>,
+    pub documents: Option<DocumentRuns>,
     /// One per distinct window, among this batch's own tokens.
     pub masks: Vec<Mask>,
     /// One per distinct rotary setting.
@@ -95,7 +95,7 @@ impl Batch {
         let by_tile = |rope: &Rotation| u64::from(matches!(rope, Rotation::ByTile { .. }));
         let mut sizes = vec![self.tokens as u64, self.ids.cols() as u64, self.masks.len() as u64];
         sizes.extend(self.masks.iter().flat_map(|mask| [mask.pairs, mask.table.rows() as u64]));
-        sizes.extend(self.documents.iter().flat_map(Documents::sizes));
+        sizes.extend(self.documents.iter().flat_map(DocumentRuns::sizes));
         sizes.extend(self.ropes.iter().map(by_tile));
         sizes.extend(self.context.iter().flat_map(Context::sizes));
         sizes.push(u64::from(self.keys.is_some()));

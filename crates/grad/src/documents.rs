@@ -17,20 +17,20 @@ pub struct DocumentRun {
 
 /// The documents of a batch, for operations that start over with each.
 #[derive(Clone, Debug)]
-pub struct Documents {
+pub struct DocumentRuns {
     /// Ascending, without gaps.
     pub runs: Vec<DocumentRun>,
     /// i32 [2, most + 1]: the first row of each run, and below it the offset; then the number of tokens and 0.
     pub table: Tensor,
 }
 
-impl Documents {
+impl DocumentRuns {
     /// Charged at `most` runs.
     ///
     /// # Panics
     /// If there are more.
     #[track_caller]
-    pub fn new(device: &Device, runs: Vec<DocumentRun>, most: usize) -> Documents {
+    pub fn new(device: &Device, runs: Vec<DocumentRun>, most: usize) -> DocumentRuns {
         assert!(runs.len() <= most, "documents: {} runs, and at most {most} are charged", runs.len());
         let end = runs.last().map_or(0, |run| run.rows.end);
         let line = |value: &dyn Fn(&DocumentRun) -> usize, rest: usize| {
@@ -39,7 +39,7 @@ impl Documents {
         };
         let lines = [line(&|run| run.rows.start, end), line(&|run| run.offset, 0)].concat();
         let table = device.from_i32(&lines, Category::Data).reshape(2, most + 1);
-        Documents { runs, table }
+        DocumentRuns { runs, table }
     }
 
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {

@@ -25,7 +25,6 @@ use crate::shares::{Sharding, Shares};
 enum Contents {
     /// Meaningless: the first contribution overwrites it.
     Stale,
-    /// Zeros.
     Zero,
     /// The sum of the contributions so far.
     Sum,

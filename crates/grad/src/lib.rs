@@ -42,7 +42,7 @@ pub use batch::{Batch, Rotation, Tables, VIRTUAL};
 pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
 pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
-pub use documents::{DocumentRun, Documents};
+pub use documents::{DocumentRun, DocumentRuns};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{
@@ -52,7 +52,7 @@ pub use head::{
 pub use held::Offload;
 pub use memo::{Alike, Which};
 pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
-pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, Out, SavedValues, Saves, Want};
+pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, OptGrads, Out, SavedValues, Saves, Want};
 pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
 pub use ops::expert_mlp::ExpertMlp;

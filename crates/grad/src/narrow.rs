@@ -10,8 +10,8 @@ use std::cell::Cell;
 
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{
-    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
-    Tensor,
+    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand,
+    ScaleRule, Tensor,
 };
 
 use crate::op::Exec;
@@ -74,15 +74,15 @@ impl GemmFormat {
     fn operand(self, role: Role) -> Narrow {
         match (self, role) {
             (GemmFormat::Micro(element), _) => {
-                Narrow { element, blocks: Blocks::Line(MICRO), rule: Rule::Floor }
+                Narrow { element, blocks: Blocks::Line(MICRO), rule: ScaleRule::Floor }
             }
             (GemmFormat::Fp8Block, role) => {
                 let blocks = if role == Role::W { Blocks::Tile(BLOCK) } else { Blocks::Line(BLOCK) };
-                Narrow { element: Element::E4M3, blocks, rule: Rule::Covers }
+                Narrow { element: Element::E4M3, blocks, rule: ScaleRule::Covers }
             }
             (_, role) => {
                 let element = if role == Role::Dy { Element::E5M2 } else { Element::E4M3 };
-                Narrow { element, blocks: Blocks::Tensor, rule: Rule::Covers }
+                Narrow { element, blocks: Blocks::Tensor, rule: ScaleRule::Covers }
             }
         }
     }

@@ -1,9 +1,9 @@
-//! The contract of an operation: forward and backward live together, and nothing has a default body, so no
+//! The contract of an operation: forward and backward live together, and neither has a default body, so no
 //! operation can exist without its gradient.
 
 use std::ops::Range;
 
-use fathom_tensor::{DType, Device, MatMul, TERMS, Tensor, Term};
+use fathom_tensor::{DType, Device, MatMul, ProductTerm, TERMS, Tensor};
 
 use crate::batch::Batch;
 use crate::param_id::ParamId;
@@ -146,6 +146,9 @@ impl SavedValues {
     }
 }
 
+/// Gradients of a node's outputs or weights; `None` for those that have none.
+pub type OptGrads<'a> = &'a [Option<Tensor>];
+
 /// Target of an input's gradient.
 pub struct Dx {
     /// [rows, cols of the input].
@@ -209,7 +212,7 @@ impl Exec<'_> {
 
     /// A matrix product with terms, and its scratch, also with a packed weight.
     #[track_caller]
-    pub fn matmul_with(&self, op: MatMul<'_>, terms: &[Term<'_>]) {
+    pub fn matmul_with(&self, op: MatMul<'_>, terms: &[ProductTerm<'_>]) {
         if op.packed().is_some() || terms.len() > TERMS {
             self.matmul(op);
             return terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(*op)));
@@ -235,21 +238,21 @@ pub trait Op {
     /// If the inputs do not fit, with the operation's name and the shapes.
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out>;
     /// The values that the backward pass reads.
-    fn saves(&self, want: Want) -> Saves;
+    fn saves(&self, _: Want) -> Saves {
+        Saves::default()
+    }
     /// Capabilities of its gradients.
-    fn backward(&self) -> Backward;
-    /// Work for `rows` tokens.
-    fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], batch: &Batch) -> Flops;
+    fn backward(&self) -> Backward {
+        Backward::PLAIN
+    }
+    /// Work of its products for `rows` tokens.
+    fn flops(&self, _rows: usize, _ins: &[Desc], _params: &[[usize; 2]], _batch: &Batch) -> Flops {
+        Flops::default()
+    }
     /// Computes the outputs.
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]);
     /// Gradients of the inputs that want one and are not passed through.
-    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]);
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]);
     /// Gradients of the weights.
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    );
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>);
 }

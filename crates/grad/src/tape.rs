@@ -126,17 +126,11 @@ pub trait Segments<'a> {
         x: Option<Tensor>,
         body: &dyn Fn(&mut Ctx<'a>, Val) -> Val,
     ) -> Tensor {
-        self.segment_with(which, x, &[], &|cx, x, _| body(cx, x))
+        self.run(which.into(), x, &[], &|cx, x, _| body(cx, x))
     }
 
     /// Runs a segment that reads `memory` besides its input.
-    fn segment_with(
-        &mut self,
-        which: impl Into<Which>,
-        x: Option<Tensor>,
-        memory: &[Memory],
-        body: Body<'_, 'a>,
-    ) -> Tensor;
+    fn run(&mut self, which: Which, x: Option<Tensor>, memory: &[Memory], body: Body<'_, 'a>) -> Tensor;
 
     /// Number of blocks per segment.
     fn layers_per_segment(&self) -> usize;
@@ -289,14 +283,8 @@ impl<'a> Segments<'a> for Eval<'a> {
         }
     }
 
-    fn segment_with(
-        &mut self,
-        which: impl Into<Which>,
-        x: Option<Tensor>,
-        memory: &[Memory],
-        body: Body<'_, 'a>,
-    ) -> Tensor {
-        let (which, scope) = (which.into(), &self.scope);
+    fn run(&mut self, which: Which, x: Option<Tensor>, memory: &[Memory], body: Body<'_, 'a>) -> Tensor {
+        let scope = &self.scope;
         let schedule = |graph: &Graph| Schedule::forward_only(graph, scope.params);
         let (counters, tile_rows) = (scope.counters, self.places.tile_rows);
         let at = placed(
@@ -519,14 +507,8 @@ impl<'a> Segments<'a> for Tape<'a> {
         }
     }
 
-    fn segment_with(
-        &mut self,
-        which: impl Into<Which>,
-        x: Option<Tensor>,
-        memory: &[Memory],
-        body: Body<'_, 'a>,
-    ) -> Tensor {
-        let (which, offload) = (which.into(), self.offload);
+    fn run(&mut self, which: Which, x: Option<Tensor>, memory: &[Memory], body: Body<'_, 'a>) -> Tensor {
+        let offload = self.offload;
         let layer = which.layer;
         let at = self.placed(Start { which: &which, x: x.as_ref(), memory }, body);
         let (graph, schedule) = (at.graph(), at.schedule());

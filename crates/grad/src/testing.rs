@@ -226,7 +226,6 @@ impl Stream {
     }
 }
 
-/// Weights on the device.
 pub(crate) fn weights(device: &Device, values: &[Matrix], dtype: DType) -> (Params, Vec<ParamId>) {
     let mut params = Params::default();
     let ids = values.iter().enumerate().map(|(index, value)| {

@@ -31,7 +31,6 @@ enum Home {
     Blocked(Rc<PackedWeight>),
 }
 
-/// A value on disk.
 pub(crate) struct DiskValue {
     pub disk: Rc<StateDisk>,
     pub role: Role,
@@ -57,7 +56,6 @@ enum At {
 
 /// A fetch in flight.
 pub(crate) enum Coming {
-    /// From disk.
     Disk(Vec<Reading>),
     /// From other ranks.
     Ranks(Flying),

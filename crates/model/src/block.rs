@@ -160,7 +160,6 @@ impl BlockParams {
         self.parts.iter().find_map(|part| choose(&part.sublayer))
     }
 
-    /// Its experts.
     pub(crate) fn experts(&self) -> Option<&ExpertsParams> {
         self.find(|sublayer| match sublayer {
             SubParams::Experts(experts) => Some(experts),

@@ -138,19 +138,12 @@ fn finish(c: &Config<'_>, key: &str, scaling: RopeScaling, outside: &Outside) ->
     let sound = match &scaling {
         RopeScaling::Default => true,
         RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor } => positive(*factor),
-        RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
-            positive(*factor) && *original_max_position_embeddings != Some(0)
-        }
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => {
+        RopeScaling::Yarn { factor, original, .. } => positive(*factor) && *original != Some(0),
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
             let bands = positive(*low_freq_factor) && high_freq_factor > low_freq_factor;
-            positive(*factor) && bands && *original_max_position_embeddings > 0
+            positive(*factor) && bands && *original > 0
         }
-        RopeScaling::Longrope { short_factor, long_factor, original_max_position_embeddings, .. } => {
+        RopeScaling::Longrope { short_factor, long_factor, original, .. } => {
             let factors = [short_factor, long_factor];
             if factors.iter().any(|list| list.len() != rot_dim / 2) {
                 let [short, long] = factors.map(|list| list.len());
@@ -160,7 +153,7 @@ fn finish(c: &Config<'_>, key: &str, scaling: RopeScaling, outside: &Outside) ->
                 ));
             }
             factors.iter().all(|list| list.iter().all(|x| positive(*x)))
-                && original_max_position_embeddings.is_none_or(|original| original > 1)
+                && original.is_none_or(|original| original > 1)
         }
     };
     if !sound {

@@ -7,22 +7,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Errors of configurations and weight files.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// The operating system refused to read, write or create a file.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// The failed action: `read`, `write`, `create`, `rename`.
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// The system's reason.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] fathom_base::IoError),
     /// A file as a whole is not what it should be.
     #[error("{}: {what}", file.display())]
     File {
-        /// The file.
         file: PathBuf,
         /// The problem, and its remedy.
         what: String,
@@ -30,9 +22,7 @@ pub enum Error {
     /// One tensor of a file is missing, superfluous or mis-shaped.
     #[error("{}: tensor `{tensor}` {what}", file.display())]
     Tensor {
-        /// The file or folder.
         file: PathBuf,
-        /// The tensor's name.
         tensor: String,
         /// The problem, and its remedy.
         what: String,
@@ -43,7 +33,6 @@ pub enum Error {
     /// A key of `config.json` is missing, unknown, or has a value that is not supported.
     #[error("{}: key `{key}` {what}", file.display())]
     Config {
-        /// The file.
         file: PathBuf,
         /// The key, dotted if nested.
         key: String,
@@ -67,6 +56,6 @@ impl Error {
 
     /// Builds the error for `map_err` on a system call.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
-        move |source| Error::Io { action, path: path.to_path_buf(), source }
+        fathom_base::IoError::at(action, path)
     }
 }

@@ -189,7 +189,7 @@ impl Model {
                 Alike { kind, first: alike[0].1 }
             });
             let which = Which { layer: blocks[0].0 as i32, alike };
-            x_td = run.segment_with(which, Some(x_td), memory, &|cx, x_td, memory| {
+            x_td = run.run(which, Some(x_td), memory, &|cx, x_td, memory| {
                 let m_sd = memory.first().copied().unwrap_or(x_td);
                 let each = |x_td, (_, (layer, params)): &(usize, (&LayerSpec, &BlockParams))| {
                     block(cx, s, layer, params, [x_td, m_sd])

@@ -69,7 +69,7 @@ pub use files::{
 };
 pub use forward::{SourceStream, Streams};
 pub use grouped::{
-    GroupedSave, GroupedTensor, InputSizes, Moments, Packing4, ScaledColumns, Zero, gptq,
+    GroupedSave, GroupedTensor, InputMoments, InputSizes, Packing4, ScaledColumns, Zero, gptq,
     scales as awq_scales,
 };
 pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
@@ -88,8 +88,8 @@ pub use prune::{PrunePlan, prunable, prune};
 pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{
-    Adapter, AdapterMethod, Biases, Capacity, Drops, EncoderParts, Family, Latent, LayerSpec, Mlp, Moe, Own,
-    Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, Shared,
+    Adapter, AdapterMethod, Biases, Drops, EncoderParts, ExpertCapacity, Family, Latent, LayerSpec, Mlp, Moe,
+    Own, Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, Shared,
     SharedExperts, Sharers, Size, Spec, Stack, StateProjections, StateSpec, SubLayer, SubLayerParams,
     TrainableWeights, scored_at,
 };

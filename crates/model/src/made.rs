@@ -1,6 +1,6 @@
 //! Families of given sizes, built without files, that differ from Llama by more than a switch.
 
-use fathom_tensor::{Activation, NormKind, Scores};
+use fathom_tensor::{Activation, NormKind, RouterScores};
 
 use crate::rope::{RopeScaling, RopeSpec};
 
@@ -29,6 +29,22 @@ pub struct LlamaSizes {
     pub max_positions: usize,
     /// Whether the head is the embedding.
     pub tied: bool,
+}
+
+impl LlamaSizes {
+    /// A model that trains in milliseconds, for checks and tests.
+    pub const TINY: LlamaSizes = LlamaSizes {
+        hidden: 64,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        ffn: 96,
+        vocab: 131,
+        rope_theta: 1e4,
+        max_positions: 256,
+        tied: true,
+    };
 }
 
 impl Spec {
@@ -134,7 +150,7 @@ impl Spec {
     /// Turns it into a DeepSeek-V3: `rotated` columns of each head are rotated and shared by all keys, the others
     /// come from a latent of `key_value` columns; routing by sigmoids, with a bias for the choice.
     pub fn into_deepseek_v3(self, mut moe: Moe, rotated: usize, key_value: usize) -> Spec {
-        moe.routing.scores = Scores::Sigmoid;
+        moe.routing.scores = RouterScores::Sigmoid;
         moe.choice_bias = true;
         let value = self.head_dim - rotated;
         let ropes = self.ropes.iter().cloned();
@@ -176,15 +192,12 @@ mod tests {
     fn a_made_family_is_the_one_that_is_read() {
         let llama = Spec::llama(LlamaSizes {
             hidden: 32,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
             head_dim: 8,
             ffn: 64,
             vocab: 96,
-            rope_theta: 1e4,
             max_positions: 128,
             tied: false,
+            ..LlamaSizes::TINY
         });
         let spec = llama.into_nemotron();
         // Writing reads its result back, and refuses differences.

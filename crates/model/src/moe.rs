@@ -3,11 +3,11 @@
 //! Legend of shapes: t tokens, d hidden, n experts, k experts per token, f ffn of one expert.
 
 use fathom_grad::{Ctx, ParamId, RouterCosts, Val};
-use fathom_tensor::{Routing, Scores};
+use fathom_tensor::{RouterScores, Routing};
 
 use crate::adapter::declare_experts;
 use crate::mlp::{DenseParams, mlp};
-use crate::spec::{Capacity, Drops, Moe, SharedExperts, Spec};
+use crate::spec::{Drops, ExpertCapacity, Moe, SharedExperts, Spec};
 use crate::weight::{
     Begins, Cut, InFiles, InputSharing, Inside, Kind, LinearParams, Module, MoeNames, Parallel, Projection,
     Walk, WeightSpec,
@@ -70,7 +70,7 @@ fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> 
 /// Contribution of the shared experts, scaled by the sigmoid of their gate if there is one.
 fn shared(cx: &mut Ctx<'_>, s: &Spec, p: &SharedParams, h_td: Val) -> Val {
     const GATE: Routing =
-        Routing { top_k: 1, scores: Scores::Sigmoid, groups: None, normalise: false, scale: 1.0 };
+        Routing { top_k: 1, scores: RouterScores::Sigmoid, groups: None, normalise: false, scale: 1.0 };
     let s_td = mlp(cx, s, ["moe.shared.up", "moe.shared.act", "moe.shared.down"], &p.mlp, h_td);
     let Some(gate) = p.gate else { return s_td };
     let l_t1 = cx.linear_wide("moe.shared.logit", h_td, gate, None);
@@ -88,7 +88,7 @@ fn balance(cx: &mut Ctx<'_>, m: &Moe, [w_tk, i_tk, l_tn]: [Val; 3]) -> Val {
 
 /// Drops slots beyond the experts' capacity.
 fn limit(cx: &mut Ctx<'_>, m: &Moe, [i_tk, w_tk]: [Val; 2]) -> Val {
-    let Some(Capacity { factor, drops }) = m.capacity else { return i_tk };
+    let Some(ExpertCapacity { factor, drops }) = m.capacity else { return i_tk };
     let weights = (drops == Drops::Lightest).then_some(w_tk);
     cx.whole(|cx| cx.limit("moe.index.limited", i_tk, weights, m.experts, factor))
 }

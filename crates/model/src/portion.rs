@@ -151,6 +151,13 @@ impl Portion {
                 format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
             return Err(Misfit { axis: Axis::Cp, message });
         }
+        if let Some(name) = spec.adapted_memory().filter(|_| tp > 1) {
+            let message = format!(
+                "{tp} ranks would each have a part of {name}, whose adapter reads a source and is not split; it must be 1, or \
+                 leave this projection out of adapter.targets"
+            );
+            return Err(Misfit { axis: Axis::Tp, message });
+        }
         let ranks = self.sharers_of_layers();
         let mut own = spec.layers.iter().flat_map(LayerSpec::own);
         own.try_for_each(|own| own.check(&ranks)).map_err(|(shared, message)| {
@@ -467,18 +474,7 @@ mod tests {
 
     #[test]
     fn interleaved_stages_are_pp_apart() {
-        let spec = Spec::llama(crate::LlamaSizes {
-            hidden: 8,
-            layers: 9,
-            heads: 2,
-            kv_heads: 2,
-            head_dim: 4,
-            ffn: 8,
-            vocab: 8,
-            rope_theta: 1e4,
-            max_positions: 8,
-            tied: false,
-        });
+        let spec = Spec::llama(crate::LlamaSizes { layers: 9, heads: 2, ..crate::LlamaSizes::TINY });
         let mesh = |rank| {
             let grid = fathom_tensor::mesh::Grid { pp: 2, ..Default::default() };
             Mesh::new(grid, Box::new(fathom_tensor::mesh::Imagined::new(rank, 2)))

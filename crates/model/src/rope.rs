@@ -40,7 +40,8 @@ pub enum RopeScaling {
         /// New over old length.
         factor: f64,
         /// Length before extension.
-        original_max_position_embeddings: Option<usize>,
+        #[serde(rename = "original_max_position_embeddings")]
+        original: Option<usize>,
         /// Rotations above which a frequency is kept; 32.
         beta_fast: Option<f64>,
         /// Rotations below which a frequency is interpolated; 1.
@@ -63,7 +64,8 @@ pub enum RopeScaling {
         /// Wavelengths shorter than `original / high` are kept.
         high_freq_factor: f64,
         /// Length before extension.
-        original_max_position_embeddings: usize,
+        #[serde(rename = "original_max_position_embeddings")]
+        original: usize,
     },
     /// LongRoPE (Ding et al., 2024): searched factors per frequency.
     Longrope {
@@ -72,7 +74,8 @@ pub enum RopeScaling {
         /// Beyond it.
         long_factor: Vec<f64>,
         /// Length before extension.
-        original_max_position_embeddings: Option<usize>,
+        #[serde(rename = "original_max_position_embeddings")]
+        original: Option<usize>,
         /// Multiplies cosine and sine; `sqrt(1 + ln(factor) / ln(original))` if absent.
         attention_factor: Option<f64>,
         /// New over old length, for the attention factor; `max_positions / original` if absent.
@@ -81,27 +84,34 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
+    /// YaRN as in its paper, from `original` positions.
+    pub fn yarn(factor: f64, original: Option<usize>) -> RopeScaling {
+        RopeScaling::Yarn {
+            factor,
+            original,
+            beta_fast: None,
+            beta_slow: None,
+            attention_factor: None,
+            mscale: None,
+            mscale_all_dim: None,
+            truncate: None,
+        }
+    }
+
     /// Length before extension, if the setting names one.
     pub fn original_positions(&self) -> Option<usize> {
         match self {
             RopeScaling::Default | RopeScaling::Linear { .. } | RopeScaling::Dynamic { .. } => None,
-            RopeScaling::Llama3 { original_max_position_embeddings, .. } => {
-                Some(*original_max_position_embeddings)
-            }
-            RopeScaling::Yarn { original_max_position_embeddings, .. }
-            | RopeScaling::Longrope { original_max_position_embeddings, .. } => {
-                *original_max_position_embeddings
-            }
+            RopeScaling::Llama3 { original, .. } => Some(*original),
+            RopeScaling::Yarn { original, .. } | RopeScaling::Longrope { original, .. } => *original,
         }
     }
 
     /// Fixes the original length where a setting defaults to the configuration's longest sequence, which is about to
     /// change.
-    pub fn name_original(&mut self, original: usize) {
-        if let RopeScaling::Yarn { original_max_position_embeddings, .. }
-        | RopeScaling::Longrope { original_max_position_embeddings, .. } = self
-        {
-            original_max_position_embeddings.get_or_insert(original);
+    pub fn name_original(&mut self, positions: usize) {
+        if let RopeScaling::Yarn { original, .. } | RopeScaling::Longrope { original, .. } = self {
+            original.get_or_insert(positions);
         }
     }
 }
@@ -129,14 +139,8 @@ impl RopeSpec {
             RopeScaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
             RopeScaling::Dynamic { factor } => (self.dynamic(*factor, tokens), 1.0),
             RopeScaling::Yarn { .. } => self.yarn(&plain),
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_max_position_embeddings,
-            } => {
-                let bands =
-                    [*factor, *low_freq_factor, *high_freq_factor, *original_max_position_embeddings as f64];
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
+                let bands = [*factor, *low_freq_factor, *high_freq_factor, *original as f64];
                 (plain.iter().map(|f| llama3(*f, bands)).collect(), 1.0)
             }
             RopeScaling::Longrope { .. } => self.longrope(&plain, tokens),
@@ -155,7 +159,7 @@ impl RopeSpec {
     fn yarn(&self, plain: &[f64]) -> (Vec<f64>, f64) {
         let RopeScaling::Yarn {
             factor,
-            original_max_position_embeddings,
+            original,
             beta_fast,
             beta_slow,
             attention_factor,
@@ -166,7 +170,7 @@ impl RopeSpec {
         else {
             return (plain.to_vec(), 1.0);
         };
-        let original = original_max_position_embeddings.unwrap_or(self.max_positions) as f64;
+        let original = original.unwrap_or(self.max_positions) as f64;
         let dim = self.rot_dim as f64;
         let correction = |rotations: f64| {
             dim * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * self.theta.ln())
@@ -195,17 +199,12 @@ impl RopeSpec {
     }
 
     fn longrope(&self, plain: &[f64], tokens: usize) -> (Vec<f64>, f64) {
-        let RopeScaling::Longrope {
-            short_factor,
-            long_factor,
-            original_max_position_embeddings,
-            attention_factor,
-            factor,
-        } = &self.scaling
+        let RopeScaling::Longrope { short_factor, long_factor, original, attention_factor, factor } =
+            &self.scaling
         else {
             return (plain.to_vec(), 1.0);
         };
-        let original = original_max_position_embeddings.unwrap_or(self.max_positions) as f64;
+        let original = original.unwrap_or(self.max_positions) as f64;
         let stretch = factor.unwrap_or(self.max_positions as f64 / original);
         let by = if tokens as f64 > original { long_factor } else { short_factor };
         let scale = attention_factor.unwrap_or_else(|| {

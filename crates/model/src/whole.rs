@@ -95,7 +95,6 @@ impl Spec {
         (embed, blocks, LastParams { norm, score, projections, ..last })
     }
 
-    /// Visits the weights of one layer.
     pub(crate) fn visit_layer(&self, index: usize, visit: &mut dyn FnMut(&WeightSpec<'_>)) {
         let mut visit = |_: Option<usize>, weight: &WeightSpec<'_>| {
             visit(weight);

@@ -4,47 +4,25 @@ use std::path::{Path, PathBuf};
 
 /// Errors in constructing a component. Texts never cause errors; they are rejected with a reason.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// A named file could not be opened or read.
     #[error("cannot read {}: {source}; check that the path exists and may be read", path.display())]
-    Read {
-        /// Path as given.
-        path: PathBuf,
-        /// System error.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A named file does not have the expected format.
     #[error("{}: not a readable {kind} file: {detail}", path.display())]
-    BadFile {
-        /// Path as given.
-        path: PathBuf,
-        /// Expected kind of file.
-        kind: &'static str,
-        /// Message of the decoder.
-        detail: String,
-    },
+    BadFile { path: PathBuf, kind: &'static str, detail: String },
     /// A file could not be written.
     #[error("cannot {action} {}: {source}", path.display())]
     Write {
         /// Attempted action: `create`, `write`, `rename`, `remove`.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// System error.
         source: std::io::Error,
     },
     /// An option is invalid.
     #[error("{piece}: `{key}` is {found}; {advice}")]
-    Option {
-        /// Component that the option belongs to.
-        piece: &'static str,
-        /// Key of the option.
-        key: String,
-        /// Readable form of its value.
-        found: String,
-        /// Valid values.
-        advice: String,
-    },
+    Option { piece: &'static str, key: String, found: String, advice: String },
 }
 
 impl Error {

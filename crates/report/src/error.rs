@@ -7,6 +7,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Errors of making a report.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// The log could not be read.
     #[error(transparent)]
@@ -14,9 +15,7 @@ pub enum Error {
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// Path of the file.
         path: PathBuf,
-        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },

@@ -22,9 +22,7 @@ pub struct Answering {
     shared: Arc<ServerState>,
     /// The model.
     pub model: Arc<Model>,
-    /// Its adapter.
     adapter: Option<String>,
-    /// Names of the request.
     named: RequestNames,
     /// Reported settings, if the request is traced.
     asked: Vec<(&'static str, Value)>,

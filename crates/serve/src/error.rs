@@ -4,16 +4,12 @@ use std::path::PathBuf;
 
 /// Errors of a server.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 #[non_exhaustive]
 pub enum Error {
     /// An invalid file of keys.
     #[error("{}: {why}; a server without keys is one without --api-key-file", file.display())]
-    Keys {
-        /// The file.
-        file: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    Keys { file: PathBuf, why: String },
     /// Two models or adapters have the same name.
     #[error(
         "two models or adapters are called `{0}`; name them (--name, once for each model in their order; --adapter NAME=DIR)"
@@ -22,9 +18,7 @@ pub enum Error {
     /// The address cannot be used.
     #[error("cannot listen at {address}: {source}{hint}")]
     Listen {
-        /// The address.
         address: String,
-        /// The cause.
         #[source]
         source: std::io::Error,
         /// A remedy, with its leading separator, or empty.

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// The accepted keys, hashed.
 #[derive(Clone, Debug, Default)]
-pub struct Keys(Vec<blake3::Hash>);
+pub struct ApiKeys(Vec<blake3::Hash>);
 
 /// Result of checking a request's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,17 +32,17 @@ impl Asker {
     }
 }
 
-impl Keys {
+impl ApiKeys {
     /// No key is required.
-    pub fn none() -> Keys {
-        Keys::default()
+    pub fn none() -> ApiKeys {
+        ApiKeys::default()
     }
 
     /// Reads the keys of a file, one per line; lines that begin with `#` are comments.
     ///
     /// # Errors
     /// The file cannot be read, or has no key.
-    pub fn read(file: &Path) -> Result<Keys, Error> {
+    pub fn read(file: &Path) -> Result<ApiKeys, Error> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| Error::Keys { file: file.into(), why: error.to_string() })?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -50,7 +50,7 @@ impl Keys {
         if keys.is_empty() {
             return Err(Error::Keys { file: file.into(), why: "it has no key, one a line".into() });
         }
-        Ok(Keys(keys))
+        Ok(ApiKeys(keys))
     }
 
     /// True if a key is required.
@@ -151,11 +151,11 @@ mod tests {
     fn keys_are_distinguished() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys");
-        assert!(Keys::read(&file).is_err());
+        assert!(ApiKeys::read(&file).is_err());
         std::fs::write(&file, "# none\n\n").unwrap();
-        assert!(Keys::read(&file).unwrap_err().to_string().contains("has no key"));
+        assert!(ApiKeys::read(&file).unwrap_err().to_string().contains("has no key"));
         std::fs::write(&file, "# ours\nsecret\nother \n").unwrap();
-        let keys = Keys::read(&file).unwrap();
+        let keys = ApiKeys::read(&file).unwrap();
         let of = |pairs: &[(&'static str, &'static str)]| keys.asker(&headers(pairs));
         assert_eq!(of(&[]), Asker::Denied);
         assert_eq!(of(&[("authorization", "Bearer secre")]), Asker::Denied);
@@ -163,7 +163,7 @@ mod tests {
         let Asker::Known(name) = of(&[("authorization", "bearer secret")]) else { panic!() };
         assert!(!name.contains("secret"));
         assert_ne!(of(&[("x-api-key", "other")]), Asker::Known(name));
-        assert_eq!(Keys::none().asker(&headers(&[])), Asker::Anybody);
+        assert_eq!(ApiKeys::none().asker(&headers(&[])), Asker::Anybody);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use axum::Router;
 pub use error::Error;
 pub use fault::Fault;
 pub use fields::{HARMLESS, REFUSED};
-pub use keys::Keys;
+pub use keys::ApiKeys;
 pub use rails::Rails;
 pub use route::{Access, Route, Takes};
 pub use routes::{ADMIN, ROUTES, router};

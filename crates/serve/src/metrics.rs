@@ -274,7 +274,6 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// A value of a load.
 type Figure = fn(&Load) -> f64;
 
 const GAUGES: &[(&str, &str, &str, Figure)] = &[

@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::drain::Phase;
 use crate::error::Error;
-use crate::keys::Keys;
+use crate::keys::ApiKeys;
 use crate::listen;
 use crate::routes::{ADMIN, ROUTES};
 use crate::shared::ServerState;
@@ -59,14 +59,14 @@ pub fn serve(
 ///
 /// # Errors
 /// Those of [`serve`].
-pub fn check(at: &Listening, keys: &Keys) -> Result<(), Error> {
+pub fn check(at: &Listening, keys: &ApiKeys) -> Result<(), Error> {
     open(at, keys).map(drop)
 }
 
 /// The listeners, and the TLS acceptor.
 fn open(
     at: &Listening,
-    keys: &Keys,
+    keys: &ApiKeys,
 ) -> Result<(TcpListener, Option<TcpListener>, Option<TlsAcceptor>), Error> {
     let tls = at.tls.as_ref().map(|(certificate, key)| listen::tls(certificate, key)).transpose()?;
     let main = listen::bind(&at.host, at.port)?;

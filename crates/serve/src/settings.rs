@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fathom_base::{choice, recipe};
 
 choice! {
-    /// How tool calls are read from an answer's text.
+    /// Format of tool calls in an answer's text.
     pub enum ToolFormat {
         /// By what the text begins with: any of the others.
         Auto = "auto",
@@ -93,7 +93,7 @@ recipe! {
         /// Most bytes of a file next to them for keys and values of sequences that are longer than the pages in memory, over all ranks; 0 refuses
         /// such sequences.
         pub page_file_bytes: u64 = 0,
-        /// How tool calls are read from an answer's text.
+        /// Format of tool calls in an answer's text.
         pub tools: ToolFormat,
         /// The address of a collector of traces (OTLP over HTTP), such as `http://127.0.0.1:4318`; without one none are sent.
         pub otlp: Option<String>,

@@ -13,7 +13,7 @@ use crate::admission::{Admission, Room};
 use crate::drain::Drain;
 use crate::error::Error;
 use crate::fault::Fault;
-use crate::keys::{Keys, Names};
+use crate::keys::{ApiKeys, Names};
 use crate::metrics::Metrics;
 use crate::now::now_s;
 use crate::rails::Rails;
@@ -46,7 +46,7 @@ pub struct ServerState {
     /// The settings of its recipe.
     pub settings: Settings,
     /// The accepted keys.
-    pub keys: Keys,
+    pub keys: ApiKeys,
     /// The accepted host names.
     pub names: Names,
     /// Open requests.
@@ -80,7 +80,7 @@ pub struct Opening {
     /// The settings of its recipe.
     pub settings: Settings,
     /// The accepted keys.
-    pub keys: Keys,
+    pub keys: ApiKeys,
     /// True if the server can be reached from other machines.
     pub open: bool,
     /// Receiver of the log's lines.

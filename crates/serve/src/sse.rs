@@ -11,7 +11,7 @@ use fathom_base::{Event, Usage};
 use serde_json::Value;
 
 use crate::answering::Answering;
-use crate::fault::Fault;
+use crate::fault::{Fault, Words};
 
 /// Maximum number of events written at once.
 const TOGETHER: usize = 64;
@@ -48,7 +48,10 @@ pub trait Protocol: Send + 'static {
     /// An event of a prompt.
     fn event(&mut self, prompt: usize, event: Event, out: &mut Frames);
     /// The request failed; nothing follows.
-    fn fault(&mut self, fault: &Fault, out: &mut Frames);
+    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
+        out.data(&fault.json(Words::OpenAi));
+        out.done();
+    }
     /// All answers have ended.
     fn end(&mut self, usage: &Usage, out: &mut Frames);
 }

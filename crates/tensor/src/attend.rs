@@ -30,7 +30,18 @@ pub struct Attention<'a> {
     pub resume: bool,
 }
 
-impl Attention<'_> {
+impl<'a> Attention<'a> {
+    /// A forward pass with scores divided by the root of `head_dim`: q, k and v, then results and their log-sum-exp.
+    pub fn plain(
+        qkv: [&'a Tensor; 3],
+        to: [&'a Tensor; 2],
+        mask: &'a Mask,
+        head_dim: usize,
+    ) -> Attention<'a> {
+        let ([q, k, v], [out, lse], scale) = (qkv, to, (head_dim as f32).powf(-0.5));
+        Attention { q, k, v, out, lse, mask, head_dim, scale, softcap: 0.0, sinks: None, resume: false }
+    }
+
     /// Key and value heads.
     pub fn kv_heads(&self) -> usize {
         match &self.mask.pages {

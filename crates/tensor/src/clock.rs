@@ -19,7 +19,6 @@ pub(crate) enum Work {
     MatMul(f64, DType),
     /// Attention, pairs of the mask counted once.
     Attention {
-        /// FLOPs.
         flops: f64,
         /// Pairs of a query and a key row, once for each head.
         pairs: f64,

@@ -13,7 +13,7 @@ use crate::Tensor;
 pub struct Divergence<'a> {
     /// f32 [r, vocab]: the student's logits.
     pub logits: &'a Tensor,
-    /// f32 [2 x ranks, r]: all ranks' statistics of the logits ([`crate::Spread`]).
+    /// f32 [2 x ranks, r]: all ranks' statistics of the logits ([`crate::VocabularyShare`]).
     pub stats: &'a Tensor,
     /// Multiplies the logits first.
     pub scale: f32,

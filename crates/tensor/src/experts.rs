@@ -61,7 +61,7 @@ pub struct Dispatch<'a> {
 
 /// Function from a router's logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scores {
+pub enum RouterScores {
     /// Normalised over all experts.
     Softmax,
     /// Each expert independently (DeepSeek-V3).
@@ -85,7 +85,7 @@ pub struct Routing {
     /// Slots per token.
     pub top_k: usize,
     /// Function from logits to scores.
-    pub scores: Scores,
+    pub scores: RouterScores,
     /// Groups that are chosen first.
     pub groups: Option<Groups>,
     /// Divides a token's weights by their sum.
@@ -130,7 +130,7 @@ pub struct RouteBackward<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses<'a> {
     /// Function from logits to scores.
-    pub scores: Scores,
+    pub scores: RouterScores,
     /// f32 [t, experts].
     pub logits: &'a Tensor,
     /// f32 [1, experts]: slots of each expert in the whole micro-batch.

@@ -59,7 +59,7 @@ pub use dropout::Dropout;
 pub use dtype::DType;
 pub use experts::{
     BalanceBias, Combine, CombineBackward, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
-    MOST_EXPERTS, Route, RouteBackward, RouterLosses, Routing, Scores,
+    MOST_EXPERTS, Route, RouteBackward, RouterLosses, RouterScores, Routing,
 };
 pub use fabric::{Fabric, Line, Ride, Ring};
 pub use four_bits::{BlockScale, FourBits, RoundWeights, int4_scale};
@@ -68,14 +68,15 @@ pub use in_flight::InFlight;
 pub use loan::LoanedTensor;
 pub use machine::{
     Activate, ActivateBackward, Activation, AdamW, CrossEntropy, Embed, Machine, MomentScales, Norm,
-    NormBackward, NormKind, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, Spread, StepScale, is_whole_chunks,
+    NormBackward, NormKind, Rope, RopeTable, SUM_CHUNK, SUM_UNIT, StepScale, VocabularyShare,
+    is_whole_chunks,
 };
 pub use mask::{
     Band, Extent, Mask, PAGE_ROWS, PackPages, PackedMask, PageFormat, PageTable, Sequence, Slice,
 };
 pub use matmul::{MatMul, PackedMatMul};
 pub use meta::Meta;
-pub use narrow::{Blocks, Element, Narrow, Rule};
+pub use narrow::{Blocks, Element, Narrow, ScaleRule};
 pub use narrow_matmul::{AmaxHistory, NarrowMatMul, NarrowOperand};
 pub use pack::{Pack, Unpack};
 pub use pool::Arena;
@@ -86,6 +87,6 @@ pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};
 pub use summary::Summary;
 pub use tensor::Tensor;
-pub use term::Term;
+pub use term::ProductTerm;
 pub use times::Times;
-pub use usage::{ByCategory, Category, Label, Mark, OutOfMemory, Usage, live_at_peak};
+pub use usage::{ByCategory, Category, Label, Mark, OutOfMemory, PoolUsage, live_at_peak};

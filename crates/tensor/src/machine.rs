@@ -26,7 +26,7 @@ use crate::pool::Arena;
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
-use crate::term::Term;
+use crate::term::ProductTerm;
 use crate::{PackPages, Profile, Tensor};
 
 /// Rows per chunk of a sum over rows, on every machine. A kernel adds a chunk's rows in its own fixed order, as suits
@@ -206,7 +206,7 @@ pub struct CrossEntropy<'a> {
     /// Weight of the squared log-partition.
     pub z_loss: f32,
     /// Present if the logits are a column slice of a vocabulary that is spread over several ranks.
-    pub spread: Option<Spread<'a>>,
+    pub spread: Option<VocabularyShare<'a>>,
     /// f32 [2, r]: the entropy of the softmax in nats, and 1 where the label is the largest logit (the first of
     /// equals), else 0; zeros where ignored. If present, a rank's statistics have four rows.
     pub measures: Option<&'a Tensor>,
@@ -215,7 +215,7 @@ pub struct CrossEntropy<'a> {
 /// Cross-entropy over a vocabulary that is spread over ranks: first each rank computes its statistics; then, given
 /// those of all ranks, the loss and its own columns of the gradient.
 #[derive(Clone, Copy, Debug)]
-pub struct Spread<'a> {
+pub struct VocabularyShare<'a> {
     /// Vocabulary index of the first column.
     pub first: usize,
     /// f32 [2, r]: the log-sum-exp over these columns, and the label's logit if it is among them, else 0. With measures
@@ -378,7 +378,7 @@ pub trait Machine: Send + Sync {
     fn matmul(&self, op: &MatMul<'_>, ws: &Tensor);
     /// A product with terms added to its result, in one pass if the machine can, with the same bits. Scratch is that of
     /// [`MatMul::desc_with`].
-    fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
+    fn matmul_with(&self, op: &MatMul<'_>, terms: &[ProductTerm<'_>], ws: &Tensor) {
         self.matmul(op, ws);
         terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(op, ws)));
     }

@@ -91,7 +91,7 @@ pub enum Blocks {
 
 /// Derivation of a block's scale from its largest element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rule {
+pub enum ScaleRule {
     /// `2^(floor(log2 largest) - high)`: the largest element may be clipped to the format's largest number (OCP
     /// Microscaling Formats 1.0, section 6.3).
     Floor,
@@ -108,7 +108,7 @@ pub struct Narrow {
     /// Elements that share a scale.
     pub blocks: Blocks,
     /// Derivation of scales.
-    pub rule: Rule,
+    pub rule: ScaleRule,
 }
 
 impl Narrow {
@@ -119,7 +119,7 @@ impl Narrow {
             return 0;
         }
         let (bits, most) = (largest.to_bits(), self.element.most().to_bits());
-        let above = self.rule == Rule::Covers && bits & 0x7f_ffff > most & 0x7f_ffff;
+        let above = self.rule == ScaleRule::Covers && bits & 0x7f_ffff > most & 0x7f_ffff;
         ((bits >> 23) as i32 - 127 - self.element.high() + i32::from(above)).clamp(-127, 127)
     }
 
@@ -162,18 +162,18 @@ mod tests {
     #[test]
     fn scales_follow_their_rules() {
         for element in Element::ALL {
-            for rule in [Rule::Floor, Rule::Covers] {
+            for rule in [ScaleRule::Floor, ScaleRule::Covers] {
                 let narrow = Narrow { element, blocks: Blocks::Line(32), rule };
                 for largest in [1e-30f32, 0.1, 1.0, 1.5, 1.75, 1.76, 448.0, 448.1, 511.9, 6.0, 7.5, 7.6, 1e30]
                 {
                     let scale = 2f32.powi(narrow.exponent(largest));
                     let expected = match rule {
-                        Rule::Floor => largest.log2().floor() - element.high() as f32,
-                        Rule::Covers => (largest / element.most()).log2().ceil(),
+                        ScaleRule::Floor => largest.log2().floor() - element.high() as f32,
+                        ScaleRule::Covers => (largest / element.most()).log2().ceil(),
                     };
                     assert_eq!(scale.log2(), expected, "{element:?} {rule:?} {largest}");
                     let covers = largest <= element.most() * scale;
-                    assert!(covers || rule == Rule::Floor, "{element:?} {largest}");
+                    assert!(covers || rule == ScaleRule::Floor, "{element:?} {largest}");
                 }
                 assert_eq!(narrow.exponent(0.0), 0);
                 assert_eq!(narrow.exponent(f32::from_bits(1)), -127);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::best_fit::BestFit;
 use crate::moves::{Move, Moves};
 use crate::span::Span;
-use crate::usage::{Category, Label, Mark, OutOfMemory, Usage};
+use crate::usage::{Category, Label, Mark, OutOfMemory, PoolUsage};
 
 struct Inner {
     granule: u64,
@@ -32,7 +32,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    usage: Usage,
+    usage: PoolUsage,
     peak_op: &'static str,
     peak_layer: i32,
     space: BestFit,
@@ -127,9 +127,6 @@ impl Pool {
     }
 
     /// Places a charge and returns its offset.
-    ///
-    /// # Panics
-    /// Like [`Pool::alloc`].
     fn place(&self, state: &mut State, charge: u64, category: Category) -> u64 {
         let Some(offset) = state.space.place(charge, self.0.budget) else {
             let table: Vec<String> = state
@@ -180,9 +177,6 @@ impl Pool {
     }
 
     /// Repeats recorded charges and releases at another layer.
-    ///
-    /// # Panics
-    /// Like [`Pool::alloc`].
     pub(crate) fn repeat_moves(&self, moves: &Moves, layer: i32) {
         let mut state = self.0.state.borrow_mut();
         let mut offsets = std::mem::take(&mut state.offsets);
@@ -236,7 +230,7 @@ impl Pool {
     }
 
     /// Live bytes and peaks.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         let state = self.0.state.borrow();
         let mut usage = state.usage.clone();
         usage.peak_op = match state.peak_layer {

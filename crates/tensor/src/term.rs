@@ -5,7 +5,7 @@ use crate::{MatMul, OpDesc, Tensor};
 
 /// `a b` or, with `b_trans`, `a b^T`, added to some columns of a product's result.
 #[derive(Clone, Copy, Debug)]
-pub struct Term<'a> {
+pub struct ProductTerm<'a> {
     /// [m, k].
     pub a: &'a Tensor,
     /// [k, columns], or [columns, k] if `b_trans`.
@@ -16,7 +16,7 @@ pub struct Term<'a> {
     pub first: usize,
 }
 
-impl Term<'_> {
+impl ProductTerm<'_> {
     /// Columns, and the summed size.
     pub fn sizes(&self) -> (usize, usize) {
         let [k, n] = self.b.shape();
@@ -36,7 +36,7 @@ impl MatMul<'_> {
     /// # Panics
     /// If there are more than [`TERMS`], or the shapes do not fit.
     #[track_caller]
-    pub fn desc_with(&self, terms: &[Term<'_>]) -> OpDesc {
+    pub fn desc_with(&self, terms: &[ProductTerm<'_>]) -> OpDesc {
         assert!(terms.len() <= TERMS, "matmul: {} terms", terms.len());
         let (m, n, k) = self.sizes();
         let mut sizes = [(0, 0); TERMS];

@@ -116,7 +116,7 @@ impl IndexMut<Category> for ByCategory {
 
 /// Live bytes by category, and the peaks since the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct PoolUsage {
     /// Bytes charged now.
     pub live: u64,
     /// Bytes charged now, by category.

@@ -7,63 +7,28 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Error of this crate. Messages state the problem, its place and, where useful, the remedy.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
-    /// The operating system refused an operation on a file.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// Attempted action, as in "cannot {action} FILE".
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// System error.
-        source: std::io::Error,
-    },
     /// No tokenizer of a supported kind was found.
     #[error("{} is missing; {advice}", path.display())]
-    NoTokenizer {
-        /// Expected file.
-        path: PathBuf,
-        /// Suggested remedy.
-        advice: String,
-    },
+    NoTokenizer { path: PathBuf, advice: String },
     /// The tokenizer file is unusable.
     #[error("{} is not a usable tokenizer: {reason}", path.display())]
-    Tokenizer {
-        /// The file.
-        path: PathBuf,
-        /// Description of the problem.
-        reason: String,
-    },
+    Tokenizer { path: PathBuf, reason: String },
     /// The chat template is unusable.
     #[error("{}: the chat template: {reason}", path.display())]
-    Template {
-        /// The file.
-        path: PathBuf,
-        /// Description of the problem.
-        reason: String,
-    },
+    Template { path: PathBuf, reason: String },
     /// A value in a JSON file is invalid.
     #[error("{}: key `{key}`: {reason}", path.display())]
     Json {
-        /// The file.
         path: PathBuf,
         /// The key, dotted from the root; empty for the file as a whole.
         key: String,
-        /// Description of the problem.
         reason: String,
     },
     /// The content of a binary file violates its format.
     #[error("{}: byte {offset}, {field}: {reason}", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Byte offset of the field in the file.
-        offset: u64,
-        /// Name of the field.
-        field: &'static str,
-        /// Found and expected values.
-        reason: String,
-    },
+    Format { path: PathBuf, offset: u64, field: &'static str, reason: String },
     /// A token id at or above the vocabulary's size.
     #[error(
         "{}: byte {offset}: token id {id} in document {doc} is outside the vocabulary of {vocab_size} ids; \
@@ -73,13 +38,9 @@ pub enum Error {
     IdOutsideVocabulary {
         /// The `.bin` file.
         path: PathBuf,
-        /// Byte offset of the token.
         offset: u64,
-        /// Index of the document that contains it.
         doc: u64,
-        /// The id as stored.
         id: i64,
-        /// Size of the vocabulary.
         vocab_size: u64,
     },
     /// The store was made with another tokenizer.
@@ -89,11 +50,9 @@ pub enum Error {
         path.display()
     )]
     OtherTokenizer {
-        /// Metadata file of the store.
         path: PathBuf,
         /// [`crate::Tokenizer::hash`] of the tokenizer that made the ids.
         made_by: String,
-        /// Hash of the given tokenizer.
         given: String,
     },
     /// The tokenizer failed to encode a text.
@@ -101,22 +60,18 @@ pub enum Error {
     Encode(String),
     /// The tokenizer lacks a required special token.
     #[error("{}: no end-of-text token: {reason}", path.display())]
-    NoEos {
-        /// The tokenizer's file.
-        path: PathBuf,
-        /// Places that were searched.
-        reason: String,
-    },
+    NoEos { path: PathBuf, reason: String },
     /// A row of a file cannot be used for training.
     #[error("{}:{line}: {reason}", path.display())]
     Row {
-        /// The file.
         path: PathBuf,
         /// Line number, from 1; in a JSON array, the number of the row.
         line: u64,
-        /// Description of the problem.
         reason: String,
     },
+    /// The operating system refused an operation on a file.
+    #[error(transparent)]
+    Io(#[from] fathom_base::IoError),
     /// The given documents cannot satisfy a request.
     #[error("{0}")]
     Documents(String),
@@ -125,12 +80,7 @@ pub enum Error {
         "the data cursor was saved over other data or settings (fingerprint {saved}, now {current}); \
          resume with the stores, weights, seed, length and packing that the run began with"
     )]
-    Cursor {
-        /// Fingerprint in the cursor.
-        saved: String,
-        /// Fingerprint of the current data and settings.
-        current: String,
-    },
+    Cursor { saved: String, current: String },
 }
 
 /// Attaches the file and the attempted action to a system error.
@@ -140,6 +90,6 @@ pub(crate) trait OrIo<T> {
 
 impl<T> OrIo<T> for std::io::Result<T> {
     fn or_io(self, action: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|source| Error::Io { action, path: path.to_owned(), source })
+        self.map_err(fathom_base::IoError::at(action, path))
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::Places;
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Ranks;
-use fathom_train::{Goal, InStep, MicroBatch, Trainer};
+use fathom_train::{InStep, MicroBatch, Trainer};
 
 const REPEATS: usize = 5;
 
@@ -48,15 +48,8 @@ fn rank(device: &Device, spec: &Spec, ranks: Ranks, batch: &[MicroBatch]) -> (u6
     initialise(device, &model, &mut params, Init::new(1));
     let mut trainer = Trainer::new(device, model, params);
     let how = InStep {
-        places: Places::linear().with_tiles(Some(2048)),
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 4096, seq_tokens: tokens },
         ranks,
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
-        adamw: AdamWSettings::default(),
+        ..InStep::plain(Places::linear().with_tiles(Some(2048)), Caps { docs: 4096, seq_tokens: tokens })
     };
     let (mut best, mut loss, mut waited, mut sent) = (f64::INFINITY, 0.0, 0.0, 0);
     for _ in 0..REPEATS {
@@ -81,18 +74,10 @@ fn main() {
     let cp = numbers.next().filter(|cp| *cp > 0).unwrap_or(2);
     let tokens = numbers.next().filter(|tokens| *tokens > 0).unwrap_or(16 << 10);
     let mean = numbers.next().filter(|mean| *mean > 0).unwrap_or(1024);
-    let spec = Spec::llama(LlamaSizes {
-        hidden: 512,
-        layers: 4,
-        heads: 8,
-        kv_heads: 4,
-        head_dim: 64,
-        ffn: 1408,
-        vocab: 4096,
-        rope_theta: 1e4,
-        max_positions: tokens,
-        tied: false,
-    });
+    let sizes =
+        LlamaSizes { hidden: 512, layers: 4, heads: 8, kv_heads: 4, head_dim: 64, ..LlamaSizes::TINY };
+    let spec =
+        Spec::llama(LlamaSizes { ffn: 1408, vocab: 4096, max_positions: tokens, tied: false, ..sizes });
     let docs = documents(tokens, mean as f64);
     let ids: Vec<i32> = (0..tokens).map(|at| (at * at % 4093) as i32).collect();
     let labels = ids[1..].iter().copied().chain([-100]).collect();

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::{AdamWSettings, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, RoundTo, Spec, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_text::recall::{RecallGenerator, Split};
-use fathom_train::{Goal, InStep, MicroBatch, Trainer};
+use fathom_train::{InStep, MicroBatch, Trainer};
 
 /// Tokens of a document, and documents of a step.
 const DOCUMENT: usize = 512;
@@ -46,27 +46,17 @@ struct Bed {
 impl Bed {
     fn new(seed: u64) -> Bed {
         let how = InStep {
-            places: Places::none(),
-            on_disk: OnDisk::default(),
-            caps: Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT },
-            ranks: Default::default(),
-            narrow: None,
-            round_to: None,
-            z_loss: 0.0,
-            goal: Goal::default(),
             adamw: AdamWSettings { max_norm: 1.0, ..AdamWSettings::default() },
+            ..InStep::plain(Places::none(), Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT })
         };
         let spec = Spec::llama(LlamaSizes {
             hidden: 128,
             layers: 4,
-            heads: 4,
-            kv_heads: 2,
             head_dim: 32,
             ffn: 384,
             vocab: 256,
-            rope_theta: 10_000.0,
             max_positions: DOCUMENT,
-            tied: true,
+            ..LlamaSizes::TINY
         });
         Bed { text: RecallGenerator::new(seed, Split::Train), how, spec, seed }
     }

@@ -137,14 +137,8 @@ impl<'a> Segments<'a> for Recorder<'a> {
         self.places.segment_layers
     }
 
-    fn segment_with(
-        &mut self,
-        which: impl Into<Which>,
-        x: Option<Tensor>,
-        memory: &[Memory],
-        body: Body<'_, 'a>,
-    ) -> Tensor {
-        let Which { layer, .. } = which.into();
+    fn run(&mut self, which: Which, x: Option<Tensor>, memory: &[Memory], body: Body<'_, 'a>) -> Tensor {
+        let layer = which.layer;
         let (spread, input) = (Spread::of(&self.device.mesh), x.as_ref().map(Desc::of));
         let graph = Ctx::record(self.params, spread, input, &Memory::descs(memory), body);
         let wanted: Vec<bool> = memory.iter().map(|memory| memory.gradient.is_some()).collect();

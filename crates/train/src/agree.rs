@@ -13,9 +13,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Gathers `N` numbers from every rank, in rank order. All ranks call this together.
-///
-/// # Errors
-/// If a rank is gone.
 pub(crate) fn gather<const N: usize>(device: &Device, mine: [i32; N]) -> Result<Vec<[i32; N]>> {
     if device.mesh.grid().ranks() == 1 {
         return Ok(vec![mine]);
@@ -28,9 +25,6 @@ pub(crate) fn gather<const N: usize>(device: &Device, mine: [i32; N]) -> Result<
 }
 
 /// Gathers a byte count from every rank, in rank order. All ranks call this together.
-///
-/// # Errors
-/// If a rank is gone.
 pub(crate) fn gather_bytes(device: &Device, mine: u64) -> Result<Vec<u64>> {
     let halves = gather(device, [(mine >> 32) as i32, mine as i32])?;
     Ok(halves.iter().map(|[high, low]| u64::from(*high as u32) << 32 | u64::from(*low as u32)).collect())
@@ -39,9 +33,6 @@ pub(crate) fn gather_bytes(device: &Device, mine: u64) -> Result<Vec<u64>> {
 /// Waits, without a limit, until `is_so` holds on every rank. The ranks keep signalling each other, so no deadline
 /// passes while one of them waits for a slow disk. With a single rank this returns at once: the caller's next operation
 /// waits instead. All ranks call this together.
-///
-/// # Errors
-/// If a rank is gone.
 pub(crate) fn until(device: &Device, is_so: &dyn Fn() -> bool) -> Result<()> {
     if device.mesh.grid().ranks() == 1 {
         return Ok(());
@@ -55,9 +46,6 @@ pub(crate) fn until(device: &Device, is_so: &dyn Fn() -> bool) -> Result<()> {
 }
 
 /// Gathers a text from every rank, in rank order. All ranks call this together.
-///
-/// # Errors
-/// If a rank is gone.
 pub(crate) fn gather_texts(device: &Device, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
     let lengths = gather_bytes(device, mine.len() as u64)?;
     let longest = lengths.iter().copied().max().unwrap_or(0) as usize;

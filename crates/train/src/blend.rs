@@ -13,7 +13,7 @@ use crate::claim::claim;
 use crate::error::{Error, Result};
 use crate::held_out::held_out;
 use crate::recipe::{Blend, Recipe};
-use crate::source::{Samples, Share, Source, Sources};
+use crate::source::{OpenedSource, Samples, Sources, StepShare};
 use crate::stage::{loader_spec, shape};
 
 /// Names of the parts of the run's own corpus in a blend.
@@ -241,13 +241,7 @@ fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spe
 }
 
 impl Sources for Stores {
-    fn open(
-        &self,
-        recipe: &Recipe,
-        index: usize,
-        share: Share,
-        cursor: Option<&Cursor>,
-    ) -> Result<Box<dyn Source>> {
+    fn open(&self, recipe: &Recipe, index: usize, share: StepShare, cursor: Option<&Cursor>) -> OpenedSource {
         let spec = loader_spec(recipe, index, self.held_out);
         let sources = self.sources(recipe, index, &spec)?;
         let ends = |passes: Vec<u64>| {

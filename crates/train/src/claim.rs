@@ -32,15 +32,11 @@ mod tests {
     fn a_model_claims_no_length_that_only_its_samples_have() {
         let small = Spec::llama(LlamaSizes {
             hidden: 32,
-            layers: 2,
             heads: 2,
             kv_heads: 1,
-            head_dim: 16,
             ffn: 64,
             vocab: 64,
-            rope_theta: 1e4,
-            max_positions: 256,
-            tied: true,
+            ..LlamaSizes::TINY
         });
         let masked = Stage { masked: true, seq_tokens: 2048, ..Stage::default() };
         let claims = |stage: &Stage| extend(&small, stage, 0).unwrap().max_positions;

@@ -10,6 +10,7 @@ use crate::recipe::Recipe;
 
 /// Errors of a run. Everything saved before stays valid.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 #[non_exhaustive]
 pub enum Error {
     /// The plan says that a stage does not fit.
@@ -20,17 +21,12 @@ pub enum Error {
         peak_op.as_ref().map_or(String::new(), |op| format!("; its memory peaks in {op}"))
     )]
     DoesNotFit {
-        /// Name of the stage.
         stage: String,
-        /// The resource that is short.
         of: Resource,
-        /// Planned peak.
         needed_bytes: u64,
-        /// Budget.
         budget_bytes: u64,
         /// The operation at the memory peak, if memory is short.
         peak_op: Option<String>,
-        /// A remedy.
         remedy: String,
     },
     /// Loss or gradient is not a number.
@@ -40,29 +36,16 @@ pub enum Error {
         saved.map_or("nothing was saved yet".into(), |saved| format!("the checkpoint of step {saved} is unharmed")),
         if *clipped { "" } else { ", set optimizer.clip=1.0" }
     )]
-    NotFinite {
-        /// The step.
-        step: u64,
-        /// Mean loss.
-        loss: f64,
-        /// Gradient norm.
-        norm: f64,
-        /// The step of the last checkpoint.
-        saved: Option<u64>,
-        /// True if gradients are clipped.
-        clipped: bool,
-    },
+    NotFinite { step: u64, loss: f64, norm: f64, saved: Option<u64>, clipped: bool },
     /// A rank is gone, or ranks diverged.
     #[error(transparent)]
     Link(#[from] fathom_tensor::mesh::LinkError),
     /// Ranks that should have the same weights do not.
     #[error("step {step}: {}", corrupt_in_words(ranks, *known))]
     Corrupt {
-        /// The step in which this was found.
         step: u64,
         /// The ranks that differ, or the candidates if it is unclear which of them do.
         ranks: Vec<usize>,
-        /// True if the differing ranks are known.
         known: bool,
     },
     /// A checkpoint could not be written.
@@ -70,49 +53,19 @@ pub enum Error {
     Save(String),
     /// A collective operation failed on another rank.
     #[error("rank {rank}: {message}")]
-    Rank {
-        /// The rank that failed.
-        rank: usize,
-        /// Its message.
-        message: String,
-    },
+    Rank { rank: usize, message: String },
     /// Values of a recipe that are not compatible.
     #[error("{key}: {message}")]
-    Recipe {
-        /// The key.
-        key: String,
-        /// The fault and a remedy.
-        message: String,
-    },
+    Recipe { key: String, message: String },
     /// The run folder belongs to another recipe.
     #[error(
         "{path} was made by another recipe; give the same settings or another folder (run.out=FOLDER). What differs:\n{differences}"
     )]
-    OtherRecipe {
-        /// The run folder.
-        path: PathBuf,
-        /// One line per key.
-        differences: String,
-    },
+    OtherRecipe { path: PathBuf, differences: String },
     /// A checkpoint cannot be used.
     #[error("{path}: {message}")]
-    Checkpoint {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        message: String,
-    },
-    /// The file system refused.
-    #[error("cannot {action} {path}: {source}")]
-    Io {
-        /// The action that failed.
-        action: &'static str,
-        /// Its path.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// Errors of recipes and the metrics log.
+    Checkpoint { path: PathBuf, message: String },
+    /// Errors of files, recipes and the metrics log.
     #[error(transparent)]
     Base(#[from] fathom_base::Error),
     /// Errors of stores and tokenizers.

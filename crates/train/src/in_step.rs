@@ -28,3 +28,20 @@ pub struct InStep {
     /// The update.
     pub adamw: AdamWSettings,
 }
+
+impl InStep {
+    /// Cross-entropy with default updates on one rank.
+    pub fn plain(places: Places, caps: Caps) -> InStep {
+        InStep {
+            places,
+            on_disk: OnDisk::default(),
+            caps,
+            ranks: Ranks::default(),
+            narrow: None,
+            round_to: None,
+            z_loss: 0.0,
+            goal: Goal::default(),
+            adamw: AdamWSettings::default(),
+        }
+    }
+}

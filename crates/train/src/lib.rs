@@ -60,7 +60,7 @@ pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden_loss::HiddenLoss;
 pub use in_step::InStep;
-pub use micro_batch::{MicroBatch, RolloutColumns, SourceTokens, Totals};
+pub use micro_batch::{MicroBatch, RolloutColumns, SourceTokens, StepTotals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
     Answers, Best, CrossEntropy, Dft, Goal, LabelMetrics, Noise, Objective, ObjectiveSum, TeacherUse, Weigh,
@@ -79,9 +79,9 @@ pub use rounded::round_to;
 pub use run::{
     Amax, Hooks, Outcome, Progress, Rebuild, Run, RunParts, StageEnd, StageTime, rank_folder, together,
 };
-pub use schedule::{Decay, Schedule};
+pub use schedule::{Decay, RateSchedule};
 pub use several::check_several;
-pub use source::{Share, Source, SourceReport, Sources};
+pub use source::{OpenedSource, Source, SourceReport, Sources, StepShare};
 pub use state::open_state_disk;
 pub use step::{StepResult, Trainer};
 pub use weights::{frozen, quantizes};

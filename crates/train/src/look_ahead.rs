@@ -8,7 +8,7 @@ use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType};
 
 use crate::in_step::InStep;
-use crate::micro_batch::{MicroBatch, Totals};
+use crate::micro_batch::{MicroBatch, StepTotals};
 use crate::objective::Answers;
 use crate::pass::Pass;
 use crate::reference::{Reference, Sync};
@@ -84,7 +84,7 @@ impl Trainer {
             if let [sum, count] = device.to_f32(&sums)[..] {
                 for micro in &mut all {
                     let ahead = Some([sum, count].map(f64::from));
-                    micro.step = Some(Totals { ahead, ..micro.step.unwrap_or_else(|| micro.totals()) });
+                    micro.step = Some(StepTotals { ahead, ..micro.step.unwrap_or_else(|| micro.totals()) });
                 }
             }
         }

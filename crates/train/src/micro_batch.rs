@@ -30,7 +30,7 @@ pub struct MicroBatch {
     /// Number of the first sample of its step.
     pub began: u64,
     /// Totals over all micro-batches of the step; `None` means this one alone.
-    pub step: Option<Totals>,
+    pub step: Option<StepTotals>,
     /// Columns for labels that a policy wrote.
     pub rolled: RolloutColumns,
 }
@@ -48,7 +48,7 @@ pub struct SourceTokens {
 
 /// Totals over the micro-batches of a step and all ranks, for means over the whole step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Totals {
+pub struct StepTotals {
     /// Number of documents with facts.
     pub documents: f64,
     /// Number of labels in the first document of each two: the chosen answers of pairs.
@@ -87,12 +87,12 @@ impl MicroBatch {
     }
 
     /// Totals of this micro-batch alone.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> StepTotals {
         let firsts = self.docs[..self.facts.documents().min(self.docs.len())].iter().step_by(2);
         let labels =
             |doc: &Range<usize>| self.labels[doc.clone()].iter().filter(|label| **label >= 0).count();
         let labels: usize = firsts.map(labels).sum();
-        Totals { documents: self.facts.documents() as f64, labels: labels as f64, ahead: None }
+        StepTotals { documents: self.facts.documents() as f64, labels: labels as f64, ahead: None }
     }
 
     /// The document of each token, as an index of [`MicroBatch::docs`].

@@ -105,7 +105,6 @@ fn not_its_own(table: &ObjectiveTable) -> Wrong {
     ("loss", format!("\"{}\" is no loss of objective.method = \"{}\"", table.loss, table.method))
 }
 
-/// A loss of pairs by its name.
 fn pair_loss(table: &ObjectiveTable, name: LossName) -> Result<PairLoss, Wrong> {
     use MethodName::{Cpo, Dpo, Orpo, Rpo, Simpo};
     let loss = match (table.method, name) {

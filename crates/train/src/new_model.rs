@@ -1,7 +1,7 @@
 //! The specification of a new model from a recipe, and the training settings of experts.
 
 use fathom_grad::RouterCosts;
-use fathom_model::{Capacity, Drops, LlamaSizes, Moe, SharedExperts, Spec, lacks_for_induction};
+use fathom_model::{Drops, ExpertCapacity, LlamaSizes, Moe, SharedExperts, Spec, lacks_for_induction};
 
 use crate::error::{Error, Result};
 use crate::recipe::{DropPolicy, FamilyName, InitName, MoeTable, Recipe};
@@ -87,14 +87,14 @@ fn experts(table: &MoeTable, family: FamilyName, llama: &Spec) -> Result<Moe> {
 /// Keys of `[moe]` that do not apply to the model.
 pub fn train_experts(recipe: &Recipe, spec: &mut Spec) -> Result<()> {
     let table = &recipe.moe;
-    let capacity = table.capacity_factor.map(|factor| Capacity {
+    let capacity = table.capacity_factor.map(|factor| ExpertCapacity {
         factor: factor as f32,
         drops: match table.drop_policy {
             DropPolicy::Probs => Drops::Lightest,
             DropPolicy::Position => Drops::Last,
         },
     });
-    if let Some(Capacity { factor, .. }) = capacity
+    if let Some(ExpertCapacity { factor, .. }) = capacity
         && !(factor.is_finite() && factor > 0.0)
     {
         return Err(refuse("moe.capacity_factor", format!("is {factor}; it must be above 0")));

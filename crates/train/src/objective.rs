@@ -166,7 +166,7 @@ pub trait Weigh {
         false
     }
 
-    /// A sum over one micro-batch and its divisor; their totals over the step are [`crate::Totals::ahead`].
+    /// A sum over one micro-batch and its divisor; their totals over the step are [`crate::StepTotals::ahead`].
     fn ahead(&self, _answers: &Answers<'_>) -> [f64; 2] {
         [0.0; 2]
     }

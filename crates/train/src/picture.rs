@@ -115,7 +115,6 @@ pub fn longest_stage(recipe: &Recipe) -> Option<usize> {
     (0..recipe.stage.len()).max_by_key(|index| recipe.stage[*index].seq_tokens)
 }
 
-/// A plan as an event.
 fn plan_event(stage: &str, profile: &str, plan: &Plan) -> events::Plan {
     let by_category =
         plan.usage.peak_by_category.iter().map(|(category, bytes)| (category.name().to_string(), bytes));

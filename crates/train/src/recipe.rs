@@ -47,7 +47,7 @@ recipe! {
         pub model: ModelTable,
         /// Its experts.
         pub moe: MoeTable,
-        /// What is trained in place of the model's own weights.
+        /// Adapter to train in place of the model's own weights.
         pub adapter: AdapterTable,
         /// Several adapters over one base, each with its lessons, trained in turns: a step of each, then the next of each.
         pub adapters: Vec<NamedAdapter>,
@@ -55,11 +55,11 @@ recipe! {
         pub precision: PrecisionTable,
         /// The training data.
         pub data: Data,
-        /// What is minimised.
+        /// The training objective.
         pub objective: ObjectiveTable,
         /// Learning from rewards.
         pub rl: RlTable,
-        /// Who replies to answers.
+        /// The environment that replies to answers.
         pub environment: EnvironmentTable,
         /// Rounds over pairs that the model writes.
         pub rounds: RoundsTable,
@@ -67,7 +67,7 @@ recipe! {
         pub optimizer: Optimizer,
         /// The learning rate schedule.
         pub schedule: ScheduleTable,
-        /// Where activations are stored between forward and backward.
+        /// Places of activations between the forward and the backward pass.
         pub activations: Activations,
         /// The stages, in order.
         pub stage: Vec<Stage>,
@@ -107,7 +107,7 @@ recipe! {
         pub offload_weights: bool = false,
         /// Offloads the moments and master weights between updates.
         pub offload_optimizer: bool = false,
-        /// Where `offload_weights` and `offload_optimizer` store them: `disk`, or `host` for host memory (GPU runs).
+        /// Target of `offload_weights` and `offload_optimizer`: `disk`, or `host` for host memory (GPU runs).
         pub offload_to: OffloadTo = OffloadTo::Disk,
         /// With `offload_optimizer`: percent of the optimizer state that stays in device memory.
         pub optimizer_stays_percent: u32 [Real(0.0, 100.0)] = 0,
@@ -140,7 +140,7 @@ recipe! {
         pub tp: usize [Whole(1, MANY)] = 1,
         /// Context parallel: each rank has a part of every sequence.
         pub cp: usize [Whole(1, MANY)] = 1,
-        /// How keys and values travel between context parallel ranks.
+        /// Exchange of keys and values between context parallel ranks.
         pub cp_comm_type: CpCommType = CpCommType::P2p,
         /// Ranks per `a2a` group of `a2a+p2p`.
         pub cp_inner: usize [Whole(1, MANY)] = 1,
@@ -164,7 +164,7 @@ recipe! {
         pub layout: Vec<usize> [Whole(0, 4096)],
         /// Sequence parallel: tensor parallel ranks shard the activations between sub-layers by rows.
         pub sequence_parallel: bool = true,
-        /// What is sharded over ranks with the same weights.
+        /// State to shard over ranks with the same weights.
         pub sharding: ShardingName = ShardingName::Optim,
         /// Seconds that a rank waits for another before the run fails.
         pub timeout_s: f64 [Above0(SECONDS)] = 600.0,
@@ -213,7 +213,7 @@ recipe! {
         pub kv_latent: usize [Whole(1, COLUMNS)] = 128,
         /// Standard deviation of the initial weights.
         pub init_std: f64 [Above0(NO_END)] = 0.02,
-        /// What else they begin with.
+        /// Additional initialisation.
         pub init: InitName = InitName::Normal,
         /// Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\.3[01]\\.` or
         /// `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone. A new head of scores is trained in any case.
@@ -242,11 +242,11 @@ recipe! {
         pub aux_loss: f64 [Real(0.0, NO_END)] = 0.0,
         /// Weight of the router z-loss.
         pub z_loss: f64 [Real(0.0, NO_END)] = 0.0,
-        /// How far a step moves each expert's selection bias towards balanced load, without a loss.
+        /// Step size of each expert's selection bias towards a balanced load, without a loss.
         pub bias_update_rate: f64 [Real(0.0, NO_END)] = 0.0,
         /// Capacity of an expert, as a multiple of its even share of a rank's slots in a micro batch; none for no limit.
         pub capacity_factor: Option<f64> [Above0(NO_END)],
-        /// Which slots are dropped beyond the capacity.
+        /// Slots to drop beyond the capacity.
         pub drop_policy: DropPolicy = DropPolicy::Probs,
     }
 
@@ -289,11 +289,11 @@ recipe! {
         pub decay_share: f64 [Real(0.0, 1.0)] = 0.2,
     }
 
-    /// Where activations are stored between forward and backward.
+    /// Places of activations between the forward and the backward pass.
     pub struct Activations {
-        /// What decides the places of activations and the tile size: `manual` (the keys below) or `auto` (the solver).
+        /// Choice of the places of activations and of the tile size: `manual` (the keys below) or `auto` (the solver).
         pub memory: Memory = Memory::Manual,
-        /// What the backward pass recomputes.
+        /// Activations that the backward pass recomputes.
         pub recompute_granularity: Granularity = Granularity::None,
         /// For `selective`: core_attn, layernorm, mlp, mlp_act, of experts and latent attention moe, moe_act, shared_experts, mla_up_proj, and mixer of other mixers.
         pub recompute_modules: Vec<String>,
@@ -303,13 +303,13 @@ recipe! {
         pub recompute_num_layers: usize [Whole(1, MANY)] = 1,
         /// Rules that take precedence over the other keys; the first match decides.
         pub places: Vec<PlaceRule>,
-        /// Which kept activations are offloaded: modules as in `recompute_modules`, block (each block's input), or all.
+        /// Kept activations to offload: modules as in `recompute_modules`, block (each block's input), or all.
         pub offload_modules: Vec<String>,
-        /// Where they are offloaded to: `disk`, or `host` (GPU runs).
+        /// Target of offloaded activations: `disk`, or `host` (GPU runs).
         pub offload_place: PlaceName = PlaceName::Disk,
         /// Fraction of the tokens whose activations are offloaded.
         pub offload_fraction: f64 [Above0(1.0)] = 1.0,
-        /// How offloaded values are written.
+        /// Format of offloaded values.
         pub offload_codec: OffloadCodec = OffloadCodec::AsIs,
         /// Groups of key and value heads that attention processes one after the other.
         pub head_groups: usize [Whole(1, MANY)] = 1,
@@ -348,7 +348,7 @@ recipe! {
         pub lr_scale: f64 [Real(0.0, NO_END)] = 1.0,
         /// Overrides `schedule.warmup_steps` and `schedule.warmup_share`.
         pub warmup_steps: Option<u64> [Any],
-        /// How documents are packed into samples.
+        /// Packing of documents into samples.
         pub packing: Packing = Packing::Cut,
         /// Restricts attention to a token's own document.
         pub masked: bool = false,

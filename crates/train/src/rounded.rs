@@ -26,9 +26,6 @@ impl QatName {
 }
 
 /// Refuses settings that leave no masters to round.
-///
-/// # Errors
-/// The key.
 pub(crate) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     let Recipe { precision, model, optimizer, adapter, .. } = &loaded.value;
     if precision.qat == QatName::None {

@@ -18,7 +18,7 @@ choice! {
 
 /// A schedule over a number of steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Schedule {
+pub struct RateSchedule {
     /// The shape.
     pub decay: Decay,
     /// The peak rate.
@@ -33,7 +33,7 @@ pub struct Schedule {
     pub total_steps: u64,
 }
 
-impl Schedule {
+impl RateSchedule {
     /// The rate of step `step`, counted from 0. It depends only on its arguments, so a resumed run continues with the
     /// same rates.
     pub fn rate(&self, step: u64) -> f64 {
@@ -63,7 +63,7 @@ mod tests {
     use crate::recipe::{Recipe, Stage};
 
     fn rates(decay: Decay) -> Vec<f64> {
-        let schedule = Schedule {
+        let schedule = RateSchedule {
             decay,
             peak: 1.0,
             final_share: 0.1,

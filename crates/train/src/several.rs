@@ -13,9 +13,6 @@ use crate::recipe::{AdapterName, GemmName, NamedAdapter, QatName, Recipe};
 
 /// Specifications of the other adapters of a run over the base of `spec`, for plans: those created before the recipe's
 /// own, and those after it.
-///
-/// # Errors
-/// Those of [`adapted`].
 pub(crate) fn other_adapters(recipe: &Recipe, spec: &Spec) -> Result<[Vec<Arc<Spec>>; 2]> {
     let base = spec.without_adapter();
     let made = |other: Recipe| Ok(Arc::new(adapted(&other, base.clone())?));

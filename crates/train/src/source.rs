@@ -8,7 +8,7 @@ use fathom_text::loader::{Cursor, Loader};
 use fathom_text::pack::{IGNORE, PackedSample};
 
 use crate::error::{Error, Result};
-use crate::micro_batch::{MicroBatch, RolloutColumns, Totals};
+use crate::micro_batch::{MicroBatch, RolloutColumns, StepTotals};
 use crate::recipe::Recipe;
 use crate::step::Trainer;
 
@@ -44,19 +44,16 @@ pub struct SourceReport {
     pub rollout: Option<events::Rollout>,
 }
 
+/// A stage's source, or the reason why there is none.
+pub type OpenedSource = Result<Box<dyn Source>>;
+
 /// Creates the sources of a run's stages.
 pub trait Sources {
     /// The source of a stage, from its beginning or from a saved position.
     ///
     /// # Errors
     /// There is nothing to draw, or the position belongs to other data.
-    fn open(
-        &self,
-        recipe: &Recipe,
-        index: usize,
-        share: Share,
-        cursor: Option<&Cursor>,
-    ) -> Result<Box<dyn Source>>;
+    fn open(&self, recipe: &Recipe, index: usize, share: StepShare, cursor: Option<&Cursor>) -> OpenedSource;
 
     /// Number of steps of a stage that ends with its data ([`crate::recipe::Stage::epochs`]); `None` for any other.
     ///
@@ -81,7 +78,7 @@ pub trait Sources {
 
 /// A rank's micro-batches among those of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct StepShare {
     /// Number of micro-batches in a step.
     pub all: usize,
     /// Indices of this rank's micro-batches.
@@ -111,7 +108,7 @@ pub struct Shape {
 pub struct Samples {
     loader: Loader,
     shape: Shape,
-    share: Share,
+    share: StepShare,
     /// Total number of samples up to the end of each pass; `None` is endless.
     passes: Option<Vec<u64>>,
 }
@@ -121,7 +118,7 @@ const NOTHING: usize = 2;
 
 impl Samples {
     /// Micro-batches of this shape, for one of the ranks.
-    pub fn new(loader: Loader, shape: Shape, share: Share) -> Samples {
+    pub fn new(loader: Loader, shape: Shape, share: StepShare) -> Samples {
         Samples { loader, shape, share, passes: None }
     }
 
@@ -162,7 +159,7 @@ impl Source for Samples {
     /// All ranks read the same stream, so the position does not depend on their number.
     fn step(&mut self, _policy: &Trainer) -> Result<Vec<MicroBatch>> {
         let mut own: Vec<MicroBatch> = Vec::with_capacity(self.share.own.len());
-        let mut all = Totals::default();
+        let mut all = StepTotals::default();
         let (end, began) = (self.end(), self.loader.cursor().sample);
         for index in 0..self.share.all {
             if self.shape.alone && index > 0 && self.loader.cursor().sample >= end {

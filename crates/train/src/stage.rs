@@ -26,7 +26,7 @@ use crate::recipe::{
 };
 use crate::reference::Refers;
 use crate::rounded::round_to;
-use crate::schedule::Schedule;
+use crate::schedule::RateSchedule;
 use crate::several::other_adapters;
 
 use crate::in_step::InStep;
@@ -343,11 +343,11 @@ pub fn narrow(recipe: &Recipe, index: usize) -> Result<Option<NarrowLayers>> {
 const WARMUP_STEPS: u64 = 20;
 
 /// Learning rates of a stage of `steps` steps. A share of them is rounded up, as in Transformers (`get_warmup_steps`).
-pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> Schedule {
+pub fn schedule(recipe: &Recipe, index: usize, steps: u64) -> RateSchedule {
     let table = &recipe.schedule;
     let share = table.warmup_share.map(|share| (share * steps as f64).ceil() as u64);
     let of_stage = recipe.stage[index].warmup_steps;
-    Schedule {
+    RateSchedule {
         decay: table.decay,
         peak: recipe.optimizer.lr * recipe.stage[index].lr_scale,
         final_share: table.final_share,

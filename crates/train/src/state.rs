@@ -25,9 +25,6 @@ fn compared(spec: &Spec) -> Spec {
 }
 
 /// A trainer on a machine without data, with disks of sufficient size.
-///
-/// # Errors
-/// Those of [`StateDisk::open`], [`frozen`], [`Trainer::narrow`] and [`Trainer::round_to`].
 fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> Result<Trainer> {
     let open = |on_disk: OnDisk| {
         let options = on_disk.options(Path::new(""), MOST_DISK_BYTES);
@@ -65,9 +62,6 @@ fn planned_trainer(device: &Device, spec: &Spec, dtype: DType, how: &InStep) -> 
 
 /// The trainers of a run on a machine without data, in order of creation: that of `spec`, and those of the other
 /// adapters over its base.
-///
-/// # Errors
-/// Those of [`planned_trainer`] and [`offload::open`].
 pub(crate) fn planned_trainers(
     device: &Device,
     spec: &Spec,

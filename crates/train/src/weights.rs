@@ -12,9 +12,6 @@ use crate::in_step::InStep;
 
 /// Checks that low-precision GEMMs, quantization and rounding work with a model and its mesh, and that the trained
 /// weights exist.
-///
-/// # Errors
-/// Those of [`Trainer::narrow`](crate::step::Trainer::narrow), [`Trainer::round_to`](crate::step::Trainer::round_to) and [`frozen`].
 pub(crate) fn check_weights(profile: &Profile, spec: &Spec, how: &InStep) -> Result<()> {
     let quantized = how.goal.quantized.as_ref();
     let plain = how.narrow.is_none() && how.round_to.is_none();

@@ -17,7 +17,7 @@ use crate::error::{Context, Error, Result, caught, in_full, refuse};
 use crate::events::Events;
 use crate::job::Job;
 use crate::machine::Machine;
-use crate::place::Place;
+use crate::place::RankPlace;
 
 /// Message from the first process to the others before they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Crew {
         /// Link between the processes.
         world: World,
         /// Position of this process among them.
-        place: Place,
+        place: RankPlace,
     },
 }
 
@@ -119,11 +119,11 @@ impl Crew {
     }
 
     /// Returns the place of this process's first rank, out of `ranks`.
-    pub fn place(&self, machine: &Machine, ranks: usize) -> Place {
+    pub fn place(&self, machine: &Machine, ranks: usize) -> RankPlace {
         match self {
             Crew::Threads => {
                 let memory = machine.sharers(ranks);
-                Place { ranks, local: 0, cores: ranks, host: ranks, memory, disk: ranks }
+                RankPlace { ranks, local: 0, cores: ranks, host: ranks, memory, disk: ranks }
             }
             Crew::Processes { place, .. } => *place,
         }
@@ -175,7 +175,7 @@ impl Crew {
 /// Returns this process's place among all (`local` is its local rank if the launcher gave one), and whether every
 /// process has a device of its own. The run's folder is shared by all; a separate spill folder is on each machine's own
 /// disk. Collective: all processes call it together.
-fn place(world: &World, local: Option<usize>, machine: &Machine) -> Result<(Place, bool)> {
+fn place(world: &World, local: Option<usize>, machine: &Machine) -> Result<(RankPlace, bool)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let status = read("/proc/self/status");
     let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
@@ -192,7 +192,7 @@ fn place(world: &World, local: Option<usize>, machine: &Machine) -> Result<(Plac
     let cores = alike(&all(&|hasher| (&host, cores).hash(hasher))?);
     let (ranks, host) = (hosts.len(), alike(&hosts));
     let disk = if machine.asked.spill.is_some() { host } else { ranks };
-    let place = Place { ranks, local, cores, host, memory: alike(&devices), disk };
+    let place = RankPlace { ranks, local, cores, host, memory: alike(&devices), disk };
     Ok((place, devices.iter().collect::<BTreeSet<_>>().len() == devices.len()))
 }
 

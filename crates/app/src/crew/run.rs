@@ -10,7 +10,7 @@ use super::world::World;
 use crate::error::{Context, Error, Result, in_full, refuse};
 use crate::job::Job;
 use crate::machine::{Machine, Opened};
-use crate::place::Place;
+use crate::place::RankPlace;
 
 /// Runs `first` on this thread as the first rank of a job's mesh. The other ranks are processes that call this function
 /// themselves, or threads that run `other`. A rank that fails ends the run of all.
@@ -56,7 +56,7 @@ pub fn on_threads<T>(
         let others: Vec<_> = (1..)
             .zip(rest)
             .map(|(local, seat)| {
-                let place = Place { local, ..own };
+                let place = RankPlace { local, ..own };
                 scope.spawn(move || one(machine, grid, (take(seat), place), other))
             })
             .collect();
@@ -85,7 +85,7 @@ impl Drop for Unwinding {
 fn one<T>(
     machine: &Machine,
     grid: Grid,
-    (link, place): (Box<dyn Link>, Place),
+    (link, place): (Box<dyn Link>, RankPlace),
     body: impl FnOnce(Device) -> Result<T>,
 ) -> Result<T> {
     let mesh = Mesh::new(grid, link);

@@ -168,9 +168,6 @@ pub(super) fn stored_type(weights: &SafeTensors) -> DType {
 }
 
 /// Returns an exported model's generation settings: those of the recipe's base, or the special tokens of a tokenizer.
-///
-/// # Errors
-/// Files that cannot be read.
 pub(crate) fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<GenerationConfig> {
     if let Some(folder) = &recipe.model.from {
         return Ok(open_config(&model_folder(folder)?)?.1);

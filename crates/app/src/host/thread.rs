@@ -9,7 +9,6 @@ use fathom_engine::Handle;
 use crate::error::{Error, Result, refuse};
 use crate::events::{Event, Events};
 
-/// A model on its thread.
 pub(crate) struct ModelThread<T> {
     /// Handle of the model's service.
     pub service: Handle,

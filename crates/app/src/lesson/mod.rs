@@ -165,7 +165,6 @@ fn left(length: &Length, look_s: f64) -> Option<String> {
     }
 }
 
-/// Returns the job of the lesson.
 fn lesson_job(job: &Job, folder: &Path, length: &str, events: &dyn Events) -> Result<Job> {
     let quoted = |path: &Path| format!("{:?}", path.display().to_string());
     let mut settings = vec![

@@ -10,7 +10,7 @@ use fathom_train::recipe::MachineKind;
 
 use super::found::Machine;
 use crate::error::{Context, Result, refuse};
-use crate::place::Place;
+use crate::place::RankPlace;
 use crate::{profiles, resources};
 
 /// A GPU opened for one rank.
@@ -28,7 +28,7 @@ impl Machine {
     /// # Errors
     /// A requested GPU that is missing or fails.
     pub fn open(&self) -> Result<Device> {
-        match self.gpu(Place::ALONE)? {
+        match self.gpu(RankPlace::ALONE)? {
             Some(opened) => Ok(Device::new(opened.machine, opened.budget)),
             None => self.cpu(),
         }
@@ -49,7 +49,7 @@ impl Machine {
     ///
     /// # Errors
     /// Those of [`Machine::open`].
-    pub fn rank(&self, mesh: Mesh, place: Place) -> Result<Device> {
+    pub fn rank(&self, mesh: Mesh, place: RankPlace) -> Result<Device> {
         if let Some(opened) = self.gpu(place)? {
             return Ok(Device::on_mesh(opened.machine, opened.budget, mesh));
         }
@@ -79,7 +79,7 @@ impl Machine {
     ///
     /// # Errors
     /// A requested device that is missing or fails.
-    pub fn gpu(&self, place: Place) -> Result<Option<Opened>> {
+    pub fn gpu(&self, place: RankPlace) -> Result<Option<Opened>> {
         let wanted = match self.asked.kind {
             MachineKind::Cpu | MachineKind::Meta => return Ok(None),
             MachineKind::Auto => false,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use fathom_tensor::{Device, Profile, Usage};
+use fathom_tensor::{Device, PoolUsage, Profile};
 use fathom_text::Tokenizer;
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::recipe::Stage;
@@ -66,7 +66,7 @@ pub struct Figures {
     /// Plan of the mesh, for more than one rank.
     pub mesh: Option<MeshPlan>,
     /// The pool's peaks while answers are generated, for training on rewards.
-    pub rollout: Option<Usage>,
+    pub rollout: Option<PoolUsage>,
 }
 
 /// Plans a job for its own mesh, or for a given number of ranks.
@@ -151,12 +151,12 @@ impl Plans<'_> {
     }
 
     /// Plans a stage's rollouts on the rank that needs most memory.
-    pub(crate) fn rollout(&self, draft: &Draft<'_>) -> Result<Option<Usage>> {
-        let mut most: Option<Usage> = None;
+    pub(crate) fn rollout(&self, draft: &Draft<'_>) -> Result<Option<PoolUsage>> {
+        let mut most: Option<PoolUsage> = None;
         for (rank, _) in distinct(self.job.stages[draft.index].ranks(), draft.spec) {
             let of_rank = rollout_of(self.job, &Draft { rank, ..draft.clone() })?;
             let more =
-                |found: &Usage| most.as_ref().is_none_or(|most| found.peak_reserved > most.peak_reserved);
+                |found: &PoolUsage| most.as_ref().is_none_or(|most| found.peak_reserved > most.peak_reserved);
             most = of_rank.filter(more).or(most);
         }
         Ok(most)
@@ -177,7 +177,7 @@ const TOKENIZERS: [&str; 4] = ["tokenizer.json", "tokenizer.model", "vocab.json"
 ///
 /// # Errors
 /// No tokenizer; those of the rollout.
-pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<Usage>> {
+pub(crate) fn rollout_of(job: &Job, draft: &Draft<'_>) -> Result<Option<PoolUsage>> {
     let rl = &draft.recipe.rl;
     if !rl.is_on() {
         return Ok(None);

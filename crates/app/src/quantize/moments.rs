@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fathom_model::{BlockTensor, InputSizes, ModelView, Moments, Residual};
+use fathom_model::{BlockTensor, InputMoments, InputSizes, ModelView, Residual};
 use fathom_tensor::{Device, Tensor};
 
 use crate::calibration::each_kept;
@@ -135,7 +135,7 @@ impl<'a> Judged<'a> {
 /// Second moments of a projection's inputs, as far as known.
 pub(super) enum Given<'a> {
     /// Enough inputs were seen.
-    Enough(&'a Moments),
+    Enough(&'a InputMoments),
     /// Too few tokens were routed to the expert.
     TooLittle,
     /// None seen, which does not happen for a projection of all tokens.
@@ -149,7 +149,7 @@ pub(super) struct AllMoments<'a, 'b> {
     wanted: BTreeSet<At>,
     /// Number of layers held at once.
     layers: usize,
-    held: BTreeMap<At, Moments>,
+    held: BTreeMap<At, InputMoments>,
     /// First layer that is held.
     first: Option<usize>,
 }
@@ -181,7 +181,7 @@ impl AllMoments<'_, '_> {
         let (held, wanted) = (&mut self.held, &self.wanted);
         self.judged.each(&mut |at, rows, cols| {
             if layers.contains(&at.0) && wanted.contains(&at) {
-                held.entry(at).or_insert_with(|| Moments::new(cols)).add(rows);
+                held.entry(at).or_insert_with(|| InputMoments::new(cols)).add(rows);
             }
         });
     }

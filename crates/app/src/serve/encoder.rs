@@ -10,12 +10,12 @@ use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
 use super::fingerprint;
-use super::hosted::{Watch, answer, fits_next_to_served};
+use super::hosted::{Opener, answer, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{Sizes, imagined};
 use crate::error::{Result, caught, refuse};
 use crate::events::Silent;
-use crate::host::{Opening, pad_token};
+use crate::host::pad_token;
 use crate::{exported, models};
 
 /// Opens an encoder on a device; on a device without data, plans it.
@@ -34,9 +34,6 @@ pub(super) fn open(
 }
 
 /// Plans the memory of an encoder, which has no pages.
-///
-/// # Errors
-/// Out of memory.
 pub(super) fn sizes(
     device: &Device,
     model: (&Path, DType),
@@ -85,12 +82,7 @@ pub(super) fn check(name: &str, order: &Order) -> Result<()> {
 }
 
 /// Opens an encoder, sends its handle and serves requests until all handles are dropped.
-pub(super) fn run(
-    name: &str,
-    path: &Path,
-    order: &Order,
-    (opening, watch): (&Opening<Sizes>, &Watch),
-) -> Result<()> {
+pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Opener<'_>) -> Result<()> {
     check(name, order)?;
     let folder = models::model_folder(path)?;
     exported::verify(&folder)?;

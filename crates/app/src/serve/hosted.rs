@@ -31,7 +31,10 @@ use crate::models;
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Opens a model, announces it and serves requests until all handles are dropped.
-pub(super) type Serving = fn(&str, &Path, &Order, (&Opening<Sizes>, &Watch)) -> Result<()>;
+pub(super) type Serving = fn(&str, &Path, &Order, Opener<'_>) -> Result<()>;
+
+/// Receiver of the opened model's handle, and the watch over its thread.
+pub(super) type Opener<'a> = (&'a Opening<Sizes>, &'a Watch);
 
 /// Receives the failures of running engines.
 #[derive(Clone)]
@@ -87,12 +90,7 @@ pub(super) fn start(
 ///
 /// # Errors
 /// No model there; out of memory.
-pub(super) fn run(
-    name: &str,
-    path: &Path,
-    order: &Order,
-    (opening, watch): (&Opening<Sizes>, &Watch),
-) -> Result<()> {
+pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Opener<'_>) -> Result<()> {
     let folder = models::model_folder(path)?;
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let device = order.machine(&Silent).open()?;

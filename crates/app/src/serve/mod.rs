@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{Administer, Service};
-use fathom_serve::{Keys, Listening, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
+use fathom_serve::{ApiKeys, Listening, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
 use fathom_train::recipe::Precision;
 use hosted::{Serving, Watch};
 
@@ -140,7 +140,7 @@ pub fn serve_checks(
     around: &Around<'_>,
 ) -> Result<()> {
     let rails = guardrails::rails(folder, machine)?;
-    let keys = keys.map_or_else(|| Ok(Keys::none()), Keys::read)?;
+    let keys = keys.map_or_else(|| Ok(ApiKeys::none()), ApiKeys::read)?;
     fathom_serve::check(at, &keys)?;
     let opening = Opening {
         keys,
@@ -192,8 +192,8 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
 pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
     let named = order.named()?;
     let keys = match &order.keys {
-        Some(file) => Keys::read(file)?,
-        None => Keys::none(),
+        Some(file) => ApiKeys::read(file)?,
+        None => ApiKeys::none(),
     };
     fathom_serve::check(&order.at, &keys)?;
     let open = !is_loopback(&order.at.host);

@@ -14,16 +14,15 @@ use fathom_text::Tokenizer;
 use fathom_train::recipe::Precision;
 
 use super::draft::Draft;
-use super::hosted::{Named, Watch, fits_next_to_served};
+use super::hosted::{Named, Opener, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::crew::{Crew, on_threads};
 use crate::error::{Context, Result, caught, refuse};
 use crate::events::Silent;
-use crate::host::Opening;
 use crate::machine::Machine;
 use crate::models;
-use crate::place::Place;
+use crate::place::RankPlace;
 use crate::spread::ResolvedMesh;
 
 /// Timeout of a rank's wait for another one in a step.
@@ -46,7 +45,7 @@ pub(super) fn planned(
         order.mesh.spread(machine, (opened, dtype), order.held().as_ref())?;
     let own = Crew::Threads.place(machine, grid.ranks());
     let of = |rank: usize| -> Result<Sizes> {
-        let device = machine.rank(sizes::lone(grid, rank), Place { local: rank, ..own })?;
+        let device = machine.rank(sizes::lone(grid, rank), RankPlace { local: rank, ..own })?;
         let mut sizes = sizes::of(&device, (folder, opened, dtype), tokenizer, order)
             .with_context(|| format!("rank {rank} of {}", grid.ranks()))?;
         sizes.experts.clone_from(&experts);
@@ -62,12 +61,7 @@ pub(super) fn planned(
 /// # Errors
 /// Before it is ready: no model there; a model that cannot be split so; no memory for its parts. After that: a rank
 /// failed, and with it all.
-pub(super) fn run(
-    name: &str,
-    path: &Path,
-    order: &Order,
-    (opening, _): (&Opening<Sizes>, &Watch),
-) -> Result<()> {
+pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, _): Opener<'_>) -> Result<()> {
     let folder = models::model_folder(path)?;
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let machine = order.machine(&Silent);

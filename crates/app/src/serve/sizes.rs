@@ -262,9 +262,6 @@ pub(super) fn lone(grid: Grid, rank: usize) -> Mesh {
 
 /// Checks that the room for pages holds the wanted number of tokens; `needed` is the bytes required there, and in
 /// total.
-///
-/// # Errors
-/// Too little room.
 fn holds((tokens, wanted): (usize, usize), room: u64, needed: [u64; 2]) -> Result<()> {
     if tokens >= wanted {
         return Ok(());
@@ -278,9 +275,6 @@ fn holds((tokens, wanted): (usize, usize), room: u64, needed: [u64; 2]) -> Resul
 }
 
 /// Plans the memory of a model on a device, or of a rank's part of it.
-///
-/// # Errors
-/// Out of memory.
 pub(super) fn of(
     device: &Device,
     model: (&Path, &HfFolder, DType),

@@ -131,9 +131,6 @@ fn say_held_out(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
 }
 
 /// Returns whether all steps of the recipe are done; the recipe may have gained steps since the run ended.
-///
-/// # Errors
-/// Its checkpoints cannot be read.
 pub(super) fn is_done(job: &Job) -> Result<bool> {
     let events = read_events(job.log()).unwrap_or_default();
     if !events.iter().any(|event| matches!(Event::from_value(event), Some(Event::Done(_)))) {

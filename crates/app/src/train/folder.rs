@@ -141,7 +141,6 @@ fn is_free(key: &str, exact: bool) -> bool {
     FREE.iter().chain(places).any(|pattern| matches(pattern, key))
 }
 
-/// Returns whether a pattern matches a key.
 fn matches(pattern: &str, key: &str) -> bool {
     let (wanted, parts) = (pattern.split('.'), key.split('.'));
     let same = |(wanted, part): (&str, &str)| ["*", "", part].contains(&wanted);

@@ -11,9 +11,6 @@ use crate::job::Job;
 use crate::several::{jobs, recipe_of};
 
 /// Refuses a run of several adapters if one of them cannot be trained.
-///
-/// # Errors
-/// The error of the first such adapter, which is named.
 pub(super) fn check(loaded: &Loaded<Recipe>) -> Result<()> {
     for (index, one) in loaded.value.adapters.iter().enumerate() {
         let named = || format!("adapter \"{}\"", one.name);

@@ -191,7 +191,6 @@ pub fn spent_s(job: &Job) -> f64 {
     spent.filter(|seconds| seconds.is_finite()).unwrap_or(0.0)
 }
 
-/// Work of a stage.
 struct StageWork {
     /// Number of steps, if fixed; else 0.
     steps: u64,

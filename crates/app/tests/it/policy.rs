@@ -11,7 +11,7 @@ use fathom_app::{Error, Job, Silent, library, train};
 use fathom_base::metrics::read_events;
 use fathom_cpu::Cpu;
 use fathom_engine::Writer;
-use fathom_grad::{AdamWSettings, CpComm, OnDisk, Places};
+use fathom_grad::{AdamWSettings, CpComm, Places};
 use fathom_model::{Caps, Model, Rollout, RolloutRequest, RopeSpec, load, open};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -114,20 +114,15 @@ fn measured(
 /// Returns the settings of a step that minimizes a policy's loss.
 pub fn in_step(trainer: &Trainer, policy: Policy, adamw: AdamWSettings) -> InStep {
     InStep {
-        places: Places::linear().with_tiles(Some(128)),
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 9, seq_tokens: 512 },
         ranks: Ranks {
             grid: *trainer.device.mesh.grid(),
             cp_comm: CpComm::AllGather,
             rank: trainer.device.mesh.rank(),
             ..Ranks::default()
         },
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
         goal: Goal { objective: Arc::new(policy), ..Goal::default() },
         adamw,
+        ..InStep::plain(Places::linear().with_tiles(Some(128)), Caps { docs: 9, seq_tokens: 512 })
     }
 }
 

@@ -22,7 +22,7 @@ use fathom_train::parallel::Ranks;
 use fathom_train::policy::reward::{Reward, RewardInput, WeightedReward};
 use fathom_train::policy::{Rolling, Rollouts, planned};
 use fathom_train::recipe::{MachineKind, Recipe};
-use fathom_train::{Outcome, Share, Source, Sources, Trainer, Workload, stage};
+use fathom_train::{Outcome, Source, Sources, StepShare, Trainer, Workload, stage};
 use serde_json::Value;
 
 use crate::policy::{PROMPTS, bits, events, job, off_policy, prepare_with, written};
@@ -187,7 +187,7 @@ pub(crate) fn rolled(recipe: &Recipe, reward: Box<dyn Reward>) -> Box<dyn Source
         rewards: vec![WeightedReward { name: "length".into(), weight: 1.0, reward }],
         playing: None,
     };
-    Rollouts(Rc::new(rolling)).open(recipe, 0, Share { all: 1, own: 0..1 }, None).unwrap()
+    Rollouts(Rc::new(rolling)).open(recipe, 0, StepShare { all: 1, own: 0..1 }, None).unwrap()
 }
 
 /// Returns the peak bytes of a rank's first rollout and of its plan, with prompts and answers of maximum length.

@@ -93,15 +93,7 @@ impl Drop for Ending<'_> {
 
 /// Returns a server's answers to concurrent requests, with one client that disconnects and one whose time runs out.
 fn answers(order: &Order) -> Vec<String> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let (send_address, address) = channel();
-    thread::scope(|scope| {
-        let serving = scope.spawn(|| {
-            let heard = |all: &[SocketAddr]| send_address.send(all[0]).unwrap();
-            serve(order, &Around { stop: &stop, log: None, heard: &heard, events: &Silent })
-        });
-        let ending = Ending(&stop);
-        let at = address.recv_timeout(Duration::from_secs(60)).unwrap();
+    with_server(order, |at| {
         let long = json!({"prompt": "Long", "max_tokens": 150, "ignore_eos": true, "stream": true});
         let mut leaves = send(at, "/v1/completions", &long);
         let mut some = [0; 64];
@@ -130,8 +122,6 @@ fn answers(order: &Order) -> Vec<String> {
         while metric(at, "vllm:num_requests_running") > 0.0 || metric(at, "vllm:num_requests_waiting") > 0.0 {
             thread::sleep(Duration::from_millis(5));
         }
-        drop(ending);
-        serving.join().unwrap().unwrap();
         texts
     })
 }

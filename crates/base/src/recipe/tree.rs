@@ -32,7 +32,6 @@ pub(crate) struct Walk<'a> {
     pub paths: &'a [String],
 }
 
-/// Returns the nodes of a table with the given defaults.
 pub(crate) fn defaults(schema: &TableSchema, table: &toml::Table) -> Vec<Node> {
     let node = |key: &Key| {
         let value = table.get(key.name);

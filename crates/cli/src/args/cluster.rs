@@ -18,7 +18,7 @@ pub struct Listen {
 /// `fathom curate scheduler`.
 #[derive(Group)]
 pub struct Scheduler {
-    /// Where it listens.
+    /// Listening address.
     #[command(flatten)]
     pub listen: Listen,
     /// Port to listen at.
@@ -29,7 +29,7 @@ pub struct Scheduler {
 /// `fathom curate executor`.
 #[derive(Group)]
 pub struct Executor {
-    /// Where it listens.
+    /// Listening address.
     #[command(flatten)]
     pub listen: Listen,
     /// Port to listen at; the next one is used as well.

@@ -14,7 +14,7 @@ use super::{On, ranks, threads};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Kv {
-    /// As the model computes them.
+    /// The type in which the model computes.
     Plain,
     /// 8-bit floats.
     Fp8,

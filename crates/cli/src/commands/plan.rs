@@ -6,7 +6,7 @@ use fathom_app::several::planned as planned_job;
 use fathom_app::stored::Footprint;
 use fathom_app::{Job, library, output};
 use fathom_base::human;
-use fathom_tensor::{Category, Label, Usage};
+use fathom_tensor::{Category, Label, PoolUsage};
 use fathom_train::{Growth, Resource, Why};
 use serde_json::{Value, json};
 
@@ -328,7 +328,7 @@ fn sentence(why: &Why) -> String {
         _ => format!("{} of {count} layers ({})", name(&Label { layer: -1, ..*label }), human::bytes(*bytes)),
     };
     let parts: Vec<String> = sums.iter().take(LARGEST).map(part).collect();
-    let Usage { peak_live, peak_op, .. } = &why.plan.usage;
+    let PoolUsage { peak_live, peak_op, .. } = &why.plan.usage;
     let edit = match &why.best {
         None => "no single change lowers it".to_string(),
         Some(change) => {

@@ -27,7 +27,7 @@ fn has(row: &Value, keys: &[&str]) {
 }
 
 #[test]
-fn products() {
+fn the_bench_of_products_has_a_rate_in_each_row() {
     for isa in ["portable", "amx"] {
         let mut command = crate::program();
         command.args(["bench", "gemm", "--shape", "64,96,32", "--repeat", "1"]).env("FATHOM_ISA", isa);
@@ -46,7 +46,7 @@ fn products() {
 }
 
 #[test]
-fn attention() {
+fn the_bench_of_attention_has_a_row_for_each_pass_and_kind_of_scores() {
     let flags = ["--tokens", "256", "--head-dim", "32", "--heads", "4", "--kv-heads", "2", "--repeat", "1"];
     let found = run(&[&["attention"], &flags[..]].concat());
     let kinds = ["forward", "forward_backward"].map(|pass| [(pass, "flat"), (pass, "peaked")]).concat();
@@ -106,7 +106,7 @@ fn steps_of_a_recipe() {
 }
 
 #[test]
-fn decoding() {
+fn the_bench_of_decoding_counts_prompt_and_new_tokens() {
     let flags = ["decode", "--prompt", "20", "--new", "7", "--repeat", "2"];
     let found = run(&[&flags[..], &SMALL[..]].concat());
     assert_eq!((&found[0]["scores"], &found[1]["scores"]), (&"flat".into(), &"peaked".into()));
@@ -115,7 +115,7 @@ fn decoding() {
 }
 
 #[test]
-fn saving() {
+fn the_bench_of_saving_has_its_stall() {
     let folder = tempfile::tempdir().unwrap();
     let spill = format!("machine.spill={}", folder.path().display());
     let found = run(&[&["save", "stages=128", "--repeat", "1", &spill], &SMALL[..]].concat());

@@ -215,18 +215,8 @@ fn a_rank_has_its_parts_to_itself() {
 /// A randomly initialised model with its tokenizer.
 fn random_model(folder: &Path) {
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 30);
-    let sizes = LlamaSizes {
-        hidden: 32,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 8,
-        ffn: 48,
-        vocab: 300,
-        rope_theta: 1e4,
-        max_positions: 64,
-        tied: true,
-    };
+    let sizes =
+        LlamaSizes { hidden: 32, head_dim: 8, ffn: 48, vocab: 300, max_positions: 64, ..LlamaSizes::TINY };
     let (model, mut params) = Model::declare(&device, &Spec::llama(sizes), DType::F32);
     initialise(&device, &model, &mut params, Init { deviation: 0.3, seed: 5 });
     let weights = SaveOptions::new(DType::F32);

@@ -24,6 +24,15 @@ fn train(recipe: &str, out: &Path, more: &[&str]) -> Vec<String> {
     run.into_iter().chain(keys).collect()
 }
 
+/// Trains on a text into `a`; returns the recipe.
+fn trained(folder: &Path, more: &[&str]) -> String {
+    let text = folder.join("text");
+    write_text(&text);
+    let path = recipe(folder, &format!("paths = [{:?}]", arg(&text)));
+    good(train(&path, &folder.join("a"), &[&["eval.enabled=false"], more].concat()));
+    path
+}
+
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
@@ -92,9 +101,7 @@ fn what_is_not_trained_on_is_said() {
 fn a_model_has_a_row_for_every_token() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
-    let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
-    good(train(&path, &at("a"), &["eval.enabled=false"]));
+    let path = trained(folder.path(), &[]);
     let given = format!("data.tokenizer={}", arg(&at("a/data/tokenizer")));
     let keys = [given.as_str(), "data.paths=nowhere", "model.vocab=300"];
     refused(train(&path, &at("b"), &keys), &["`model.vocab`: is 300", "entries; give model.vocab="]);
@@ -147,9 +154,7 @@ fn a_bare_tokenizer_is_exported() {
 fn an_extended_model_is_long_and_as_precise_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
-    let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
-    good(train(&path, &at("a"), &["eval.enabled=false", "model.precision=f32"]));
+    trained(folder.path(), &["model.precision=f32"]);
     let from = at("a/model");
     let mut config = json(&from.join("tokenizer_config.json"));
     config["model_max_length"] = 64.into();
@@ -183,9 +188,7 @@ fn an_extended_model_is_long_and_as_precise_as_it_was() {
 fn one_document_extends_a_model_and_a_few_words_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
-    let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
-    good(train(&path, &at("a"), &["eval.enabled=false"]));
+    trained(folder.path(), &[]);
     fs::rename(at("a/model"), at("model")).unwrap();
     let (from, data) =
         (format!("model.from={}", arg(&at("model"))), format!("data.paths={}", arg(&at("text/00.txt"))));
@@ -203,9 +206,7 @@ fn one_document_extends_a_model_and_a_few_words_are_measured() {
 fn a_model_without_numbers_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
-    let path = recipe(folder.path(), &format!("paths = [{:?}]", arg(&at("text"))));
-    good(train(&path, &at("a"), &["eval.enabled=false"]));
+    trained(folder.path(), &[]);
     // A run's own folder has the hash of its exported model.
     fs::rename(at("a/model"), at("model")).unwrap();
     let weights = at("model/model.safetensors");

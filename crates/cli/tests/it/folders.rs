@@ -49,15 +49,20 @@ fn nothing_is_written_over() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+/// Arguments of a run of one step into `out`, and its text.
+fn quickstart(folder: &Path) -> Vec<String> {
+    let (text, out) = (folder.join("text"), folder.join("out"));
+    write_text(&text);
+    let run = ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out)];
+    run.into_iter().chain(TINY).chain(["eval.enabled=false"]).map(String::from).collect()
+}
+
 /// Only one process at a time works in a run's folder; a restart may change settings that affect no number.
 #[test]
 fn a_run_has_its_folder_to_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
-    let (text, out) = (at("text"), at("out"));
-    let run = ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out)];
-    let run: Vec<&str> = run.into_iter().chain(TINY).chain(["eval.enabled=false"]).collect();
+    let (run, out) = (quickstart(folder.path()), folder.path().join("out"));
+    let run: Vec<&str> = run.iter().map(String::as_str).collect();
     fs::create_dir(&out).unwrap();
     let lock = fs::File::create(out.join(".lock")).unwrap();
     fs::write(out.join(".lock"), "process 7 on elsewhere\n").unwrap();
@@ -86,11 +91,8 @@ fn a_run_has_its_folder_to_itself() {
 #[test]
 fn a_stage_without_documents_is_refused_before_the_first() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    write_text(&at("text"));
-    let (text, out) = (at("text"), at("out"));
-    let run = ["quickstart", "--steps", "1", "--data", arg(&text), "--out", arg(&out)];
-    let run: Vec<&str> = run.into_iter().chain(TINY).chain(["eval.enabled=false"]).collect();
+    let (run, out) = (quickstart(folder.path()), folder.path().join("out"));
+    let run: Vec<&str> = run.iter().map(String::as_str).collect();
     let err = refused(
         run.iter().copied().chain(["stage.2.min_doc_tokens=100000"]),
         &["stage.2", "at least 100000 tokens"],

@@ -102,24 +102,15 @@ fn pods_ask_for_the_memory_of_the_plan() {
     assert!(!given.contains("requests:") && given.contains("memory: \"64Gi\""), "{given}");
 }
 
+const PODS: [&str; 6] = ["--image", "x", "--nodes", "2", "--volume", "runs"];
+
 #[test]
 fn a_recipe_of_ones_own_travels_with_the_manifest() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("Mine.toml");
     fs::write(&file, "extends = \"llama3-1b\"\n[mesh]\ntp = 2\n").unwrap();
-    let out = good([
-        "launch",
-        "kubernetes",
-        arg(&file),
-        "optimizer.lr=1e-4",
-        "--image",
-        "x",
-        "--nodes",
-        "2",
-        "--volume",
-        "runs",
-        "--print",
-    ]);
+    let run = ["launch", "kubernetes", arg(&file), "optimizer.lr=1e-4"];
+    let out = good(run.iter().chain(&["--print"]).chain(&PODS));
     for line in [
         "kind: ConfigMap",
         "  recipe.toml: |",
@@ -261,22 +252,8 @@ fn the_images_have_what_manifests_call() {
 /// An evicted pod asks its ranks to save, and does not end as if its work were done.
 #[test]
 fn an_evicted_pod_lets_its_ranks_save() {
-    let pods = [
-        "launch",
-        "kubernetes",
-        "llama3-8b",
-        "mesh.tp=2",
-        "--image",
-        "x",
-        "--nodes",
-        "2",
-        "--volume",
-        "runs",
-        "--program",
-        "/opt/fathom-pod",
-        "--print",
-    ];
-    let manifest = good(pods);
+    let run = ["launch", "kubernetes", "llama3-8b", "mesh.tp=2", "--program", "/opt/fathom-pod", "--print"];
+    let manifest = good(run.iter().chain(&PODS));
     let script: Vec<&str> = manifest
         .lines()
         .skip_while(|line| !line.contains("if [ \"$JOB_COMPLETION_INDEX\""))

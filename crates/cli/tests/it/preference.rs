@@ -5,19 +5,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::run::write_text;
+use crate::sft::base_model;
 use crate::{arg, fathom, good, refused};
-
-const BASE: &str = "[model]\nhidden = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nhead_dim = 32\nffn = 64\nvocab = 512\n\
-    [[stage]]\nseq_tokens = 64\nsteps = 2\n[eval]\nenabled = false\n";
 
 /// Creates a model in `base/model`, and rows of pairs.
 fn base(folder: &Path) {
     let at = |name: &str| folder.join(name);
-    write_text(&at("text"));
-    fs::write(at("base.toml"), BASE).unwrap();
-    let paths = format!("data.paths={}", arg(&at("text")));
-    good(["train", arg(&at("base.toml")), &paths, &format!("run.out={}", arg(&at("base")))]);
+    base_model(folder);
     let row = |n: usize| {
         format!(
             "{{\"prompt\": \"Is {n} one?\", \"chosen\": \" Yes{}.\", \"rejected\": \" No.\", \"chosen_reward\": {n}, \"rejected_reward\": -1}}\n",

@@ -15,13 +15,19 @@ use crate::{arg, good, refused};
 const BASE: &str = "[model]\nhidden = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nhead_dim = 32\nffn = 64\nvocab = 512\n\
     [[stage]]\nseq_tokens = 64\nsteps = 2\n[eval]\nenabled = false\n";
 
-/// Creates a folder with a model and lessons; returns the model's path.
-pub fn base(folder: &Path) -> PathBuf {
+/// Trains a model into `base/model`.
+pub fn base_model(folder: &Path) {
     let at = |name: &str| folder.join(name);
     write_text(&at("text"));
     fs::write(at("base.toml"), BASE).unwrap();
     let paths = format!("data.paths={}", arg(&at("text")));
     good(["train", arg(&at("base.toml")), &paths, &format!("run.out={}", arg(&at("base")))]);
+}
+
+/// Creates a folder with a model and lessons; returns the model's path.
+pub fn base(folder: &Path) -> PathBuf {
+    let at = |name: &str| folder.join(name);
+    base_model(folder);
     let row = |n: usize| {
         format!(
             "{{\"prompt\": \"What is {n}?\", \"completion\": \" It is {}.\"}}\n",

@@ -5,7 +5,7 @@ use super::Place;
 use super::level::{Kernel, Level, run};
 use super::math::{exp, sigmoid};
 use crate::mat::{Elem, Mat, MatMut};
-use fathom_tensor::{Groups, MOST_EXPERTS, Routing, Scores};
+use fathom_tensor::{Groups, MOST_EXPERTS, RouterScores, Routing};
 use std::ops::Range;
 
 /// Keeps a sum of weights above zero, as in DeepSeek-V3's code.
@@ -54,7 +54,7 @@ pub struct RouteBackward<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct RouterLosses<'a> {
     /// Function from logits to scores.
-    pub scores: Scores,
+    pub scores: RouterScores,
     /// Tokens.
     pub rows: usize,
     /// f32 `[rows, experts]`.
@@ -83,12 +83,12 @@ fn softmax<L: Level>(logits: &[f32], out: &mut [f32]) -> f32 {
 }
 
 #[inline(always)]
-fn score<L: Level>(kind: Scores, logits: &[f32], out: &mut [f32]) {
+fn score<L: Level>(kind: RouterScores, logits: &[f32], out: &mut [f32]) {
     match kind {
-        Scores::Softmax => {
+        RouterScores::Softmax => {
             softmax::<L>(logits, out);
         }
-        Scores::Sigmoid => out.iter_mut().zip(logits).for_each(|(out, x)| *out = sigmoid::<L>(*x)),
+        RouterScores::Sigmoid => out.iter_mut().zip(logits).for_each(|(out, x)| *out = sigmoid::<L>(*x)),
     }
 }
 
@@ -235,8 +235,8 @@ impl Kernel for RouteBackward<'_> {
             }
             let slopes = dlogits.iter_mut().zip(scores.iter());
             match kind {
-                Scores::Softmax => slopes.for_each(|(d, score)| *d = score * (*d - inner)),
-                Scores::Sigmoid => slopes.for_each(|(d, score)| *d *= score * (1.0 - score)),
+                RouterScores::Softmax => slopes.for_each(|(d, score)| *d = score * (*d - inner)),
+                RouterScores::Sigmoid => slopes.for_each(|(d, score)| *d *= score * (1.0 - score)),
             }
         }
     }
@@ -268,13 +268,13 @@ impl Kernel for RouterLosses<'_> {
                 *d = 2.0 * self.z * lse * p;
             }
             let mut sum = 1.0;
-            if self.scores == Scores::Sigmoid {
-                score::<L>(Scores::Sigmoid, logits, scores);
+            if self.scores == RouterScores::Sigmoid {
+                score::<L>(RouterScores::Sigmoid, logits, scores);
                 sum = TINY + scores.iter().sum::<f32>();
             }
             let mean = scores.iter().zip(self.load).map(|(score, load)| score * load).sum::<f32>() / sum;
             for ((d, score), load) in dlogits.iter_mut().zip(scores.iter()).zip(self.load) {
-                let slope = if self.scores == Scores::Sigmoid { (1.0 - score) / sum } else { 1.0 };
+                let slope = if self.scores == RouterScores::Sigmoid { (1.0 - score) / sum } else { 1.0 };
                 *d += self.aux * score * slope * (load - mean);
             }
         }

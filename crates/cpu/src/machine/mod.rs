@@ -28,8 +28,9 @@ use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
     BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
-    Pack, PackPages, PackedMatMul, Packing, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route,
-    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack, moments,
+    Pack, PackPages, PackedMatMul, Packing, ProductTerm, Profile, Rates, Reader, Rope, RopeTable,
+    RoundWeights, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor,
+    Unpack, moments,
 };
 
 pub use cpu::Cpu;
@@ -202,7 +203,7 @@ impl Machine for Cpu {
         unsafe { gemm::gemm(&self.threads, self.isa, &call, operands::scratch(ws)) }
     }
 
-    fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
+    fn matmul_with(&self, op: &MatMul<'_>, terms: &[ProductTerm<'_>], ws: &Tensor) {
         if !products::with_terms(self, op, terms, ws) {
             self.matmul(op, ws);
             terms.iter().for_each(|term| term.added(op.c, |op| self.matmul(op, ws)));

@@ -1,7 +1,7 @@
 //! Products with terms.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{MatMul, Tensor, Term};
+use fathom_tensor::{MatMul, ProductTerm, Tensor};
 
 use super::cpu::Cpu;
 use super::operands::{mat, mat_mut, scratch};
@@ -29,12 +29,12 @@ pub fn call(op: &MatMul<'_>) -> gemm::Gemm {
 /// # Panics
 /// If shapes do not fit.
 #[track_caller]
-pub fn with_terms(cpu: &Cpu, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) -> bool {
+pub fn with_terms(cpu: &Cpu, op: &MatMul<'_>, terms: &[ProductTerm<'_>], ws: &Tensor) -> bool {
     let call = call(op);
     let sums: Vec<usize> = terms.iter().map(|term| term.sizes().1).collect();
     let needed = gemm::bytes_with_terms(cpu.isa, cpu.threads.count(), &call.shape(), call.c.elem, &sums);
     let Some(needed) = needed else { return false };
-    let term = |term: &Term<'_>| {
+    let term = |term: &ProductTerm<'_>| {
         let (n, k) = term.sizes();
         let fits = term.a.shape() == [call.m, k]
             && term.first + n <= call.n

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use fathom_tensor::spill::{Codec, Options, Spill, Stats, Tag};
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage};
 
 use super::cpu::Cpu;
 use super::profile;
 use crate::isa::Isa;
 
-fn step(machine: Arc<dyn Machine>, options: &Options) -> (Usage, Stats, Vec<f32>) {
+fn step(machine: Arc<dyn Machine>, options: &Options) -> (PoolUsage, Stats, Vec<f32>) {
     let device = Device::new(machine, 1 << 30);
     let spill = Spill::open(&device, options).unwrap();
     let values: Vec<f32> = (0..1000 * 130).map(|i| (i as f32 * 0.1).sin()).collect();

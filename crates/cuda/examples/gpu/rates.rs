@@ -11,7 +11,7 @@ use fathom_cuda::libs::{Library, Search, mapped, probe};
 use fathom_cuda::sdpa::Cudnn;
 use fathom_tensor::{
     Attention, AttentionBackward, Blocks, Category, DType, Device, Element, Extent, Machine, Mask, MatMul,
-    Narrow, NarrowMatMul, NarrowOperand, PackedMask, Rule, Slice, Tensor,
+    Narrow, NarrowMatMul, NarrowOperand, PackedMask, ScaleRule, Slice, Tensor,
 };
 
 use super::{Lines, experts, memory};
@@ -216,7 +216,7 @@ fn narrow_products(lines: &mut Lines, bench: &Bench) -> fathom_cuda::Result<()> 
     ] {
         let product = MatMul { a: &a, a_trans: false, b: &b, b_trans: true, c: &c, accumulate: false };
         let [a, b] = [blocks, of_weight].map(|blocks| NarrowOperand {
-            how: Narrow { element: Element::E4M3, blocks, rule: Rule::Covers },
+            how: Narrow { element: Element::E4M3, blocks, rule: ScaleRule::Covers },
             delayed: None,
         });
         let op = NarrowMatMul { product, a, b };
@@ -273,19 +273,8 @@ fn attention(
     let packed = PackedMask::of(&slices, &numbers, &numbers);
     let (slices, pos_q, pos_k) = (Extent::Fixed(docs), positions.clone(), positions);
     let mask = Mask { table, slices, pos_q, pos_k, pairs: 0, packed, partial: false, pages: None };
-    let op = Attention {
-        q: &q,
-        k: &k,
-        v: &v,
-        out: &out,
-        lse: &lse,
-        mask: &mask,
-        head_dim: dim,
-        scale: if peaked { 0.088 * SPREAD } else { 0.088 },
-        softcap: 0.0,
-        sinks: None,
-        resume: false,
-    };
+    let scale = if peaked { 0.088 * SPREAD } else { 0.088 };
+    let op = Attention { scale, ..Attention::plain([&q, &k, &v], [&out, &lse], &mask, dim) };
     let [_, started] = bench.cuda.calls();
     let ws = bench.scratch(&op.desc(false));
     let forward = bench.seconds(|| bench.cuda.attention(&op, &ws))?;

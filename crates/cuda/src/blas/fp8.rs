@@ -70,13 +70,13 @@ pub fn fp8_units(isa: &str, how: [Narrow; 2]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use fathom_tensor::{Element, Rule};
+    use fathom_tensor::{Element, ScaleRule};
 
     use super::*;
 
     #[test]
     fn chips_have_units_or_a_reason() {
-        let of = |element, blocks| Narrow { element, blocks, rule: Rule::Covers };
+        let of = |element, blocks| Narrow { element, blocks, rule: ScaleRule::Covers };
         let whole = |element| of(element, Blocks::Tensor);
         let forward = [whole(Element::E4M3); 2];
         let [line, tile, micro] =

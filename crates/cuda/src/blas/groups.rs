@@ -55,15 +55,8 @@ pub struct GroupOperands {
 /// Reads and writes only what the tables describe, and the workspace.
 pub unsafe trait GroupedProducts: Send + Sync {
     /// True if the library supports such groups within the available scratch.
-    ///
-    /// # Errors
-    /// If the library fails.
     fn takes(&self, groups: &Groups, operands: &GroupOperands) -> Result<bool>;
     /// Issues products for which [`GroupedProducts::takes`] is true.
-    ///
-    /// # Errors
-    /// If the library fails.
-    ///
     /// # Safety
     /// When the stream reaches the call, the tables describe such groups; all that they refer to lives until it has
     /// run.

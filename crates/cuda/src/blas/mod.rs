@@ -49,15 +49,8 @@ pub struct Operands {
 /// Reads and writes only what the shape and the addresses describe, and the workspace.
 pub unsafe trait Products: Send + Sync {
     /// True if the library supports a shape within the available scratch.
-    ///
-    /// # Errors
-    /// If the library fails.
     fn takes(&self, shape: &Shape, operands: &Operands) -> Result<bool>;
     /// Issues a product for which [`Products::takes`] is true.
-    ///
-    /// # Errors
-    /// If the library fails.
-    ///
     /// # Safety
     /// The operands have the shape, and live until the stream has executed the product.
     unsafe fn product(&self, shape: &Shape, operands: &Operands, stream: Stream) -> Result<()>;

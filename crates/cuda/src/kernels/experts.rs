@@ -3,7 +3,7 @@
 
 use fathom_tensor::{
     Combine, CombineBackward, DType, GroupedMatMul, GroupedWeight, MOST_EXPERTS, Route, RouteBackward,
-    RouterLosses, Routing, Scores, Tensor,
+    RouterLosses, RouterScores, Routing, Tensor,
 };
 
 use super::gemm::width;
@@ -14,10 +14,10 @@ use super::table::{combine as combining, gemm_bf16, gemm_f16, gemm_f32, route as
 /// Warps per block, each with one token.
 const TOKENS: usize = 4;
 
-fn number(scores: Scores) -> usize {
+fn number(scores: RouterScores) -> usize {
     match scores {
-        Scores::Softmax => 0,
-        Scores::Sigmoid => 1,
+        RouterScores::Softmax => 0,
+        RouterScores::Sigmoid => 1,
     }
 }
 

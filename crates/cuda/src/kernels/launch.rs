@@ -246,9 +246,6 @@ pub(super) fn code(dtype: DType) -> u64 {
 }
 
 /// The entry point for a type, of kernels that are written for one type each.
-///
-/// # Panics
-/// If there is none.
 #[track_caller]
 pub(super) fn pick(dtype: DType, [f32, bf16, f16]: [Entry; 3]) -> Entry {
     match dtype {

@@ -1,7 +1,7 @@
 //! Quantization of operands as the contract's [`Narrow`] specifies, and largest magnitudes: rounded numbers for
 //! products without matrix units ([`narrowed`]), codes and scales for products with them ([`coded`]).
 
-use fathom_tensor::{Blocks, DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor, gpu};
+use fathom_tensor::{Blocks, DType, MatMul, Narrow, NarrowMatMul, NarrowOperand, ScaleRule, Tensor, gpu};
 
 use super::launch::{Args, Launch, Scratch, expect, start_mut};
 use super::table::narrow as entries;
@@ -11,7 +11,7 @@ const PATCH: usize = 128;
 
 /// Appends a format's parameters as kernels take them.
 pub(super) fn small(args: Args, how: Narrow) -> Args {
-    let (element, covers) = (how.element, i32::from(how.rule == Rule::Covers));
+    let (element, covers) = (how.element, i32::from(how.rule == ScaleRule::Covers));
     let pair = |low: i32, high: i32| u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32;
     let most = element.most().to_bits().cast_signed();
     args.structure(&[pair(element.mantissa(), element.low()), pair(element.high(), covers), pair(most, 0)])

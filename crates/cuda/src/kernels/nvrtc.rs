@@ -12,25 +12,14 @@ use super::{Entry, options};
 
 /// Failure to compile a source.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// The library, or one of its functions, is missing.
     #[error("NVRTC at {}: {reason}; install it (pip install nvidia-cuda-nvrtc) or name its folder", path.display())]
-    Open {
-        /// The path opened.
-        path: PathBuf,
-        /// The loader's message.
-        reason: String,
-    },
+    Open { path: PathBuf, reason: String },
     /// The compiler refused a kernel.
     #[error("NVRTC cannot compile {source_name}.cu for {chip}: {log}")]
-    Compile {
-        /// Name of the source.
-        source_name: &'static str,
-        /// The chip.
-        chip: String,
-        /// The compiler's log.
-        log: String,
-    },
+    Compile { source_name: &'static str, chip: String, log: String },
 }
 
 type Program = *mut c_void;

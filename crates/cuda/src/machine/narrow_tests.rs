@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use fathom_tensor::{
     AmaxHistory, Blocks, Category, DType, Device, Element, Machine, MatMul, Narrow, NarrowMatMul,
-    NarrowOperand, Rule, Tensor,
+    NarrowOperand, ScaleRule, Tensor,
 };
 
 use super::Cuda;
@@ -87,7 +87,7 @@ impl Bed {
 }
 
 fn how<'a>(element: Element, blocks: Blocks) -> NarrowOperand<'a> {
-    NarrowOperand { how: Narrow { element, blocks, rule: Rule::Covers }, delayed: None }
+    NarrowOperand { how: Narrow { element, blocks, rule: ScaleRule::Covers }, delayed: None }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fathom_tensor::spill::{Codec, Options, Spill, Stats, Tag};
 use fathom_tensor::{
-    Category, DType, Device, Machine, MatMul, Meta, OutOfMemory, Profile, Tensor, Usage, gpu,
+    Category, DType, Device, Machine, MatMul, Meta, OutOfMemory, PoolUsage, Profile, Tensor, gpu,
 };
 
 use super::Cuda;
@@ -158,7 +158,7 @@ fn what_is_shared_is_not_written() {
     device.machine.zero(&tensor.view_rows(1..2));
 }
 
-fn spill_step(machine: Arc<dyn Machine>, options: &Options) -> (Usage, Stats, Vec<f32>) {
+fn spill_step(machine: Arc<dyn Machine>, options: &Options) -> (PoolUsage, Stats, Vec<f32>) {
     let device = Device::new(machine, 64 << 20);
     let spill = Spill::open(&device, options).unwrap();
     let x = device.from_f32(1000, 130, &values(130_000), Category::Activations);

@@ -22,10 +22,6 @@ pub unsafe trait Attend: Send + Sync {
     /// True if there is a plan for a case within this much scratch. The first query of a case takes a second.
     fn takes(&self, case: &Case, backward: bool, workspace_bytes: u64) -> bool;
     /// Issues a case for which [`Attend::takes`] is true.
-    ///
-    /// # Errors
-    /// If the library fails.
-    ///
     /// # Safety
     /// The tensors fit the case, and live until the stream has executed the call.
     unsafe fn attend(&self, case: &Case, backward: bool, call: &Call<'_>, stream: Stream) -> Result<()>;

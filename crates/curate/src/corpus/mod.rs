@@ -45,7 +45,7 @@ use fathom_text::tokenizer::Tokenizer;
 #[cfg(feature = "pipeline")]
 pub use curated::curation;
 pub use curation::Curation;
-pub use report::{CorpusReport, Seconds, SourceTotals, Totals};
+pub use report::{CorpusReport, CorpusTotals, Seconds, SourceTotals};
 pub use spec::{CorpusSpec, Input, TokenizerFrom};
 
 use crate::error::Error;
@@ -209,13 +209,13 @@ impl Encoder<'_> {
             ids.push(self.eos);
             let meta = DocMeta::of_text(text, *source);
             self.writer.push_document(&ids, meta)?;
-            let part = Totals { documents: 1, bytes: text.len() as u64, tokens: ids.len() as u64 };
+            let part = CorpusTotals { documents: 1, bytes: text.len() as u64, tokens: ids.len() as u64 };
             self.count(meta, part);
         }
         Ok(())
     }
 
-    fn count(&mut self, meta: DocMeta, part: Totals) {
+    fn count(&mut self, meta: DocMeta, part: CorpusTotals) {
         let source = &mut self.report.sources[meta.source as usize];
         source.totals.add(part);
         let synthetic = is_synthetic(&source.name);

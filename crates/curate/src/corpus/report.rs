@@ -12,7 +12,7 @@ const LISTED_DAMAGE: usize = 16;
 
 /// Documents with their bytes and tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
+pub struct CorpusTotals {
     /// Number of documents; joined documents count once.
     pub documents: u64,
     /// UTF-8 bytes of their text.
@@ -21,8 +21,8 @@ pub struct Totals {
     pub tokens: u64,
 }
 
-impl Totals {
-    pub(super) fn add(&mut self, other: Totals) {
+impl CorpusTotals {
+    pub(super) fn add(&mut self, other: CorpusTotals) {
         self.documents += other.documents;
         self.bytes += other.bytes;
         self.tokens += other.tokens;
@@ -35,7 +35,7 @@ pub struct SourceTotals {
     /// A crate, a user-supplied path, or a synthetic source ([`is_synthetic`](fathom_text::recall::is_synthetic)).
     pub name: String,
     /// Its contribution, including held-out documents.
-    pub totals: Totals,
+    pub totals: CorpusTotals,
 }
 
 /// Wall time by phase.
@@ -68,13 +68,13 @@ impl Seconds {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CorpusReport {
     /// Training documents, including synthetic ones.
-    pub train: Totals,
+    pub train: CorpusTotals,
     /// Synthetic documents among the training documents.
-    pub synthetic: Totals,
+    pub synthetic: CorpusTotals,
     /// Held-out documents.
-    pub held_out: Totals,
+    pub held_out: CorpusTotals,
     /// Held-out documents that are not synthetic.
-    pub held_out_real: Totals,
+    pub held_out_real: CorpusTotals,
     /// Length of the longest document, in tokens.
     pub longest_tokens: u64,
     /// Size of the tokenizer's vocabulary.
@@ -137,14 +137,14 @@ impl CorpusReport {
         let mut sources: Vec<&SourceTotals> = self.sources.iter().collect();
         sources.sort_by_key(|source| std::cmp::Reverse(source.totals.bytes));
         let rest = sources.split_off(sources.len().min(LISTED_SOURCES));
-        let line = |name: String, totals: Totals| DataSource {
+        let line = |name: String, totals: CorpusTotals| DataSource {
             name,
             documents: totals.documents,
             bytes: totals.bytes,
         };
         let mut lines: Vec<_> = sources.into_iter().map(|s| line(s.name.clone(), s.totals)).collect();
         if !rest.is_empty() {
-            let mut sum = Totals::default();
+            let mut sum = CorpusTotals::default();
             rest.iter().for_each(|source| sum.add(source.totals));
             lines.push(line(format!("{} smaller sources", rest.len()), sum));
         }

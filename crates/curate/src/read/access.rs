@@ -175,7 +175,6 @@ impl ChunkReader for Seekable {
     }
 }
 
-/// An open file.
 pub(super) struct OpenFile {
     records: Box<dyn Records>,
     access: Access,

@@ -9,9 +9,6 @@ const REPLACEMENT: &[u8] = b"\\ufffd";
 
 /// Parses a line, also accepting Python's extensions. They are looked for only after a parse failure, so that valid
 /// lines cost nothing extra.
-///
-/// # Errors
-/// The parser's error.
 pub(crate) fn leniently<T>(
     line: &[u8],
     parse: impl Fn(&[u8]) -> Result<T, serde_json::Error>,

@@ -108,9 +108,6 @@ pub fn named_files(
 }
 
 /// Selected files of a crawl, with location-independent names.
-///
-/// # Errors
-/// Those of [`Snapshot::locations`], and [`Error::Read`] for a file missing from a local copy.
 pub(crate) fn snapshot_files(
     snapshot: &Snapshot,
     options: &RawOptions,

@@ -9,7 +9,6 @@ use crate::counters::{Counters, Damage, Reason};
 
 /// Next item of a reader.
 pub(super) enum Step {
-    /// A record.
     Record(Raw),
     /// Lost records and the reason. The stream continues.
     Lost(Loss),

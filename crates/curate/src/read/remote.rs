@@ -90,9 +90,6 @@ pub(crate) const NO_SECRETS: &str =
     "download the file and name its path; S3 takes credentials from the environment (AWS_ACCESS_KEY_ID ...)";
 
 /// Rejects an address that contains a secret, since the origin of documents is recorded in the results.
-///
-/// # Errors
-/// [`Error::Remote`], with the secret redacted.
 pub(crate) fn refuse_secrets(location: &str) -> Result<(), Error> {
     in_address(location)
         .map_or(Ok(()), |what| Err(refused(location, format!("an address with {what}"), NO_SECRETS)))

@@ -111,9 +111,6 @@ impl<R: Read> Tarball<R> {
     }
 
     /// Skips the unread rest of the current entry; false if the archive ends inside it.
-    ///
-    /// # Errors
-    /// Errors of the input, including one that occurred while the entry was read.
     pub(super) fn skip(&mut self) -> io::Result<bool> {
         // After a failure the input's position is unknown.
         if self.failure.is_none()
@@ -140,9 +137,6 @@ impl<R: Read> Tarball<R> {
     }
 
     /// Advances to the next regular file, skipping folders and the unread rest of the current entry.
-    ///
-    /// # Errors
-    /// Errors of the input.
     pub(super) fn next(&mut self) -> io::Result<Next> {
         loop {
             self.skip()?;

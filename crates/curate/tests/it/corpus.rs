@@ -135,7 +135,7 @@ fn recall_has_its_share_of_bytes_and_all_lengths() {
     assert!(lengths.iter().any(|&bytes| bytes < 2000) && lengths.iter().any(|&bytes| bytes > 4000));
 
     let none = make(&CorpusSpec { recall_share: 0.0, out: out.path().join("none"), ..spec });
-    assert!(none.synthetic == Totals::default() && none.sources.len() == 1);
+    assert!(none.synthetic == CorpusTotals::default() && none.sources.len() == 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_grad::{Batch, DocumentRun, Documents, LayerMemory, RowTerms, Terms};
+use fathom_grad::{Batch, DocumentRun, DocumentRuns, LayerMemory, RowTerms, Terms};
 use fathom_model::{Model, mask};
 use fathom_tensor::{Category, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor};
 
@@ -79,14 +79,14 @@ impl<'a> Feeding<'a> {
     }
 
     /// The feeds' rows, each a document.
-    fn documents(&self, device: &Device) -> Documents {
+    fn documents(&self, device: &Device) -> DocumentRuns {
         let run = |(document, (feed, rows)): (usize, (&Feed<'_>, &Range<usize>))| DocumentRun {
             rows: rows.clone(),
             document,
             offset: feed.held,
         };
         let runs = self.feeds.iter().zip(&self.rows).enumerate().map(run).collect();
-        Documents::new(device, runs, self.feeds.len())
+        DocumentRuns::new(device, runs, self.feeds.len())
     }
 
     /// Adapter terms, each with a range of adjacent rows that share them.

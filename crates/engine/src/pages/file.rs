@@ -40,7 +40,6 @@ fn buffers(pages: usize, layer_page_bytes: u64) -> (usize, usize) {
     ((all / each) as usize, each as usize)
 }
 
-/// The file of pages.
 pub(super) struct PageFile {
     file: Arc<File>,
     folder: PathBuf,

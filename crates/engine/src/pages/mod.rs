@@ -88,7 +88,6 @@ pub(crate) struct Short {
     pub pages: usize,
 }
 
-/// The rows of a page.
 fn rows_of(page: u32) -> Range<usize> {
     page as usize * PAGE_ROWS..(page as usize + 1) * PAGE_ROWS
 }
@@ -223,7 +222,6 @@ impl Pages {
         if class.gives_disk(on_disk) { class.free_on_disk.len() } else { class.free.len() }
     }
 
-    /// True if a page of a class is on disk.
     fn is_on_disk(&self, class: usize, page: u32) -> bool {
         page as usize >= self.classes[class].in_memory
     }

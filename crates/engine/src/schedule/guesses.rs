@@ -12,9 +12,9 @@ impl Scheduler<'_> {
     /// Guesses the next tokens of the answered sequences: from earlier repetitions, or else by the draft model, which
     /// is preferred to a short match if it was right recently.
     pub(super) fn guess(&mut self) {
-        let answering = self.running.iter().filter(|sequence| sequence.answers()).count();
+        let answering = self.batch.running.iter().filter(|sequence| sequence.answers()).count();
         let small = self.drafter.as_mut().is_some_and(|drafter| drafter.worth.wants(answering));
-        for sequence in &mut self.running {
+        for sequence in &mut self.batch.running {
             sequence.drafts.clear();
             sequence.guessed = false;
             if sequence.answers() && sequence.beam.is_none() {
@@ -24,13 +24,13 @@ impl Scheduler<'_> {
             }
         }
         if let Some(drafter) = &mut self.drafter {
-            drafter.guess(&mut self.running, self.bounds.lead);
+            drafter.guess(&mut self.batch.running, self.bounds.lead);
         }
     }
 
     /// The guesses of this step, for ranks without a draft model; empty if this rank has none either.
     pub(crate) fn guesses(&self) -> Vec<Guess> {
-        let answers = self.running.iter().filter(|it| self.drafter.is_some() && it.answers());
+        let answers = self.batch.running.iter().filter(|it| self.drafter.is_some() && it.answers());
         let of = |it: &Sequence<'_>| Guess {
             request: it.request,
             answer: it.answer,
@@ -44,7 +44,7 @@ impl Scheduler<'_> {
     pub(crate) fn take_guesses(&mut self, guesses: Vec<Guess>) {
         for Guess { request, answer, ids, guessed } in guesses {
             let of = |it: &&mut Sequence<'_>| it.request == request && it.answer == answer;
-            if let Some(sequence) = self.running.iter_mut().find(of) {
+            if let Some(sequence) = self.batch.running.iter_mut().find(of) {
                 (sequence.drafts, sequence.guessed) = (ids, guessed);
             }
         }
@@ -52,27 +52,32 @@ impl Scheduler<'_> {
 
     /// Drops the guesses that do not fit into a step of `left` tokens, or into the sequence's pages and free ones.
     pub(super) fn trim(&mut self, index: usize, left: usize) {
-        let held = self.running[index].held;
-        let free = (0..self.pages.classes()).map(|class| self.pages.counts(class)[1]).min().unwrap_or(0);
+        let held = self.batch.running[index].held;
+        let free = (0..self.memory.pages.classes())
+            .map(|class| self.memory.pages.counts(class)[1])
+            .min()
+            .unwrap_or(0);
         let room = (pages_of(held + 1) + free) * PAGE_ROWS - held - 1;
-        self.running[index].drafts.truncate(left.saturating_sub(1).min(room));
+        self.batch.running[index].drafts.truncate(left.saturating_sub(1).min(room));
         // A sequence that becomes a long one is read again.
-        let sequence = &self.running[index];
-        if !sequence.long && self.is_long(sequence, sequence.ids.len() + sequence.drafts.len()) {
-            self.running[index].drafts.clear();
+        let sequence = &self.batch.running[index];
+        if !sequence.long
+            && sequence.is_long_at(self.engine.spec(), sequence.ids.len() + sequence.drafts.len())
+        {
+            self.batch.running[index].drafts.clear();
         }
-        let drafts = self.running[index].drafts.len() as u64;
-        self.totals.drafted_tokens += drafts;
-        self.totals.drafts += drafts.min(1);
+        let drafts = self.batch.running[index].drafts.len() as u64;
+        self.answers.totals.drafted_tokens += drafts;
+        self.answers.totals.drafts += drafts.min(1);
     }
 
     /// Records that `right` of the `drafted` guesses of a sequence were right.
     pub(super) fn judge(&mut self, index: usize, drafted: usize, right: usize) {
-        let places = &mut self.totals.accepted_at;
+        let places = &mut self.answers.totals.accepted_at;
         places.resize(places.len().max(right), 0);
         places[..right].iter_mut().for_each(|place| *place += 1);
-        self.totals.accepted_tokens += right as u64;
-        let (sequence, lead) = (&mut self.running[index], self.bounds.lead);
+        self.answers.totals.accepted_tokens += right as u64;
+        let (sequence, lead) = (&mut self.batch.running[index], self.bounds.lead);
         let guessing = if sequence.guessed { &mut sequence.guessing } else { &mut sequence.drafting };
         guessing.judge(drafted, right);
         if let Some(draft) = &mut sequence.draft {

@@ -40,11 +40,11 @@ impl Scheduler<'_> {
         rows: Range<usize>,
         known: Range<usize>,
     ) {
-        let (sequence, lead) = (&self.running[index], self.bounds.lead);
+        let (sequence, lead) = (&self.batch.running[index], self.bounds.lead);
         let (first, end) = (known.start, known.end.min(sequence.prompt));
         // The first token of text is reported as following nothing.
         let known = first.max(lead + 1)..end;
-        let Some(request) = self.requests.get_mut(&sequence.request) else { return };
+        let Some(request) = self.answers.requests.get_mut(&sequence.request) else { return };
         let (Some(top), true) = (request.asked.prompt_logprobs, known.start < end && sequence.answer == 0)
         else {
             return;
@@ -83,24 +83,25 @@ impl Scheduler<'_> {
             let of: Vec<Row> = rows.map(row).collect();
             self.follow(*index, &of, &mut ended);
         }
-        let searching = ready.iter().map(|ready| &self.running[ready.index]).filter(|it| it.beam.is_some());
+        let searching =
+            ready.iter().map(|ready| &self.batch.running[ready.index]).filter(|it| it.beam.is_some());
         let searching: BTreeSet<u64> = searching.map(|it| it.request).collect();
         ended.sort_unstable();
         ended.dedup();
         for index in ended.into_iter().rev() {
-            let sequence = self.running.remove(index);
+            let sequence = self.batch.running.remove(index);
             let request = sequence.request;
             self.retire(sequence);
-            let open = self.requests.get_mut(&request).map(|it| {
+            let open = self.answers.requests.get_mut(&request).map(|it| {
                 it.open -= 1;
                 it.open
             });
             if open == Some(0) {
-                self.finish(request);
+                self.answers.finish(request);
             }
         }
-        self.waiting.retain(|sequence| self.requests.contains_key(&sequence.request));
-        self.forget_reads();
+        self.batch.waiting.retain(|sequence| self.answers.requests.contains_key(&sequence.request));
+        self.memory.forget_reads(&self.batch.waiting);
         searching.into_iter().for_each(|request| self.search(request));
     }
 
@@ -109,11 +110,11 @@ impl Scheduler<'_> {
         let (mut draws, mut judged) = (Vec::with_capacity(logits.rows()), false);
         let mut keeps = Vec::with_capacity(logits.rows());
         for Ready { index, rows } in ready {
-            let sequence = &self.running[*index];
+            let sequence = &self.batch.running[*index];
             let plain = sequence.structure.is_none() && sequence.beam.is_none();
             draws.extend((0..rows.len()).map(|guess| sequence.sampler.plain(guess).filter(|_| plain)));
             let asked = |request: &Request<'_>| request.asked.logprobs.is_some();
-            let request = self.requests.get(&sequence.request).filter(|_| plain);
+            let request = self.answers.requests.get(&sequence.request).filter(|_| plain);
             judged |= request.is_some_and(asked);
             keeps.resize(draws.len(), request.is_some_and(|request| request.asked.kept));
         }
@@ -157,7 +158,7 @@ impl Scheduler<'_> {
 
     /// [`Scheduler::picks`] for one row, if its sequence asks for the mask of candidates.
     fn pick_kept(&self, sequence: &Sequence, logits: &Tensor) -> Option<Pick> {
-        let asked = self.requests.get(&sequence.request).is_some_and(|request| request.asked.kept);
+        let asked = self.answers.requests.get(&sequence.request).is_some_and(|request| request.asked.kept);
         let draw = sequence.sampler.plain(0).filter(|_| asked)?;
         self.picks(logits, &[draw], true, &[true]).pop()
     }
@@ -166,14 +167,14 @@ impl Scheduler<'_> {
     fn follow(&mut self, index: usize, of: &[Row], ended: &mut Vec<usize>) {
         let Some(Row { logits, .. }) = of.first() else { return };
         self.prompt_ends(index);
-        if self.running[index].beam.is_some() {
+        if self.batch.running[index].beam.is_some() {
             if let Err(error) = self.weigh(index, logits) {
-                self.fail(self.running[index].request, error, ended);
+                self.fail(self.batch.running[index].request, error, ended);
             }
             return;
         }
         self.fork(index, logits, ended);
-        let drafts = std::mem::take(&mut self.running[index].drafts);
+        let drafts = std::mem::take(&mut self.batch.running[index].drafts);
         let mut right = 0;
         for (guess, row) in of.iter().enumerate() {
             let chosen = self.next(index, row, ended);
@@ -183,7 +184,7 @@ impl Scheduler<'_> {
             }
             // The guessed token was read already.
             right += 1;
-            self.running[index].held += 1;
+            self.batch.running[index].held += 1;
         }
         self.judge(index, drafts.len(), right);
     }
@@ -191,16 +192,12 @@ impl Scheduler<'_> {
     /// Handles a prompt that is completely read for the first time: it is cached as a prefix, and the request has
     /// started.
     fn prompt_ends(&mut self, index: usize) {
-        let sequence = &self.running[index];
+        let sequence = &self.batch.running[index];
         if sequence.held != sequence.prompt {
             return;
         }
-        let root = self.root(sequence);
-        let sequence = &self.running[index];
-        if let Some(tree) = &mut self.tree {
-            tree.insert(&mut self.pages, &root, (&sequence.ids, &sequence.table), false);
-        }
-        let Some(request) = self.requests.get_mut(&sequence.request) else { return };
+        self.memory.share_prompt(sequence, self.engine.spec());
+        let Some(request) = self.answers.requests.get_mut(&sequence.request) else { return };
         if request.first.is_none() {
             request.first = Some(Instant::now());
             request.usage.prefill_s = request.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
@@ -213,35 +210,36 @@ impl Scheduler<'_> {
 
     /// Starts the further answers to a prompt that has just been read, sharing its pages.
     fn fork(&mut self, index: usize, logits: &Tensor, ended: &mut Vec<usize>) {
-        let sequence = &self.running[index];
-        let answers = self.requests.get(&sequence.request).map_or(1, |it| it.asked.answers);
+        let sequence = &self.batch.running[index];
+        let answers = self.answers.requests.get(&sequence.request).map_or(1, |it| it.asked.answers);
         if answers == 1 || sequence.answer != 0 || sequence.held != sequence.prompt {
             return;
         }
         for answer in 1..answers {
-            let sequence = &self.running[index];
-            let Some(request) = self.requests.get(&sequence.request) else { return };
+            let sequence = &self.batch.running[index];
+            let Some(request) = self.answers.requests.get(&sequence.request) else { return };
             let prompt = &sequence.ids[self.bounds.lead..];
             let Ok((_, writer)) = self.answerer(&request.asked, prompt) else { return };
-            let other = self.running[index].again(answer, writer, self.pages.table());
-            let sequence = &self.running[index];
+            let other = self.batch.running[index].again(answer, writer, self.memory.pages.table());
+            let sequence = &self.batch.running[index];
             // Only one sequence on disk runs at a time.
-            let room = self.running.len() < self.bounds.capacity.sequences && !sequence.on_disk;
+            let room = self.batch.running.len() < self.bounds.capacity.sequences && !sequence.on_disk;
             let free = room && self.bounds.forks;
-            let table = free.then(|| self.pages.fork(self.engine.device, &sequence.table, sequence.held));
-            match (table, free.then(|| self.slots.pop()).flatten()) {
+            let table =
+                free.then(|| self.memory.pages.fork(self.engine.device, &sequence.table, sequence.held));
+            match (table, free.then(|| self.batch.slots.pop()).flatten()) {
                 (Some(Ok(table)), Some(slot)) => {
                     let (held, pick) = (sequence.held, self.pick_kept(&other, logits));
-                    self.running.push(Sequence { table, held, slot, ..other });
+                    self.batch.running.push(Sequence { table, held, slot, ..other });
                     let row = Row { logits: logits.clone(), pick };
-                    self.next(self.running.len() - 1, &row, ended);
+                    self.next(self.batch.running.len() - 1, &row, ended);
                 }
                 (table, slot) => {
                     if let Some(Ok(mut table)) = table {
-                        self.pages.clear(&mut table);
+                        self.memory.pages.clear(&mut table);
                     }
-                    self.slots.extend(slot);
-                    self.waiting.push(other);
+                    self.batch.slots.extend(slot);
+                    self.batch.waiting.push(other);
                 }
             }
         }
@@ -251,8 +249,8 @@ impl Scheduler<'_> {
     /// its end.
     fn next(&mut self, index: usize, row: &Row, ended: &mut Vec<usize>) -> Option<u32> {
         let logits = &row.logits;
-        let (engine, sequence) = (self.engine, &mut self.running[index]);
-        let Some(request) = self.requests.get_mut(&sequence.request) else {
+        let (engine, sequence) = (self.engine, &mut self.batch.running[index]);
+        let Some(request) = self.answers.requests.get_mut(&sequence.request) else {
             ended.push(index);
             return None;
         };
@@ -284,7 +282,7 @@ impl Scheduler<'_> {
         if counts {
             sequence.ids.push(id);
             request.usage.answer_tokens += 1;
-            self.totals.answer_tokens += 1;
+            self.answers.totals.answer_tokens += 1;
             if let Some(top) = request.asked.logprobs {
                 logprobs = match &row.pick {
                     Some(Pick { logprob, kept, .. }) => {
@@ -308,16 +306,7 @@ impl Scheduler<'_> {
 
     /// Fails a request; its sequences end.
     fn fail(&mut self, id: u64, error: Error, ended: &mut Vec<usize>) {
-        if let Some(mut request) = self.requests.remove(&id) {
-            (request.listener)(Event::Failed(error.into()));
-        }
-        ended.extend((0..self.running.len()).filter(|at| self.running[*at].request == id));
-    }
-
-    /// Reports that a request is done.
-    pub(super) fn finish(&mut self, id: u64) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        request.usage.decode_s = request.first.map_or(0.0, |first| first.elapsed().as_secs_f64());
-        (request.listener)(Event::Done(request.usage));
+        self.answers.fail(id, error);
+        ended.extend((0..self.batch.running.len()).filter(|at| self.batch.running[*at].request == id));
     }
 }

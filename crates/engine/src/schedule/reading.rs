@@ -38,7 +38,6 @@ pub(super) const LATE: Duration = Duration::from_secs(30);
 /// Condition for running a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fetch {
-    /// Nothing.
     Nothing,
     /// Its prefix is being read.
     Comes,

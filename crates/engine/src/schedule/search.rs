@@ -12,12 +12,10 @@ use crate::pages::Table;
 
 impl<'e> Scheduler<'e> {
     /// Stores the next log-probabilities of a beam that is read to its end.
-    ///
-    /// # Errors
-    /// The logits are not finite.
     pub(super) fn weigh(&mut self, index: usize, logits: &Tensor) -> Result<(), Error> {
-        let sequence = &mut self.running[index];
-        let (Some(beam), Some(request)) = (&mut sequence.beam, self.requests.get(&sequence.request)) else {
+        let sequence = &mut self.batch.running[index];
+        let (Some(beam), Some(request)) = (&mut sequence.beam, self.answers.requests.get(&sequence.request))
+        else {
             return Ok(());
         };
         let mut row = self.engine.device.to_f32(logits);
@@ -37,17 +35,13 @@ impl<'e> Scheduler<'e> {
 
     /// Continues a request's search if all of its beams are read.
     pub(super) fn search(&mut self, request: u64) {
-        let of_it = |sequence: &&Sequence<'_>| sequence.request == request;
         let is_read = |it: &Sequence<'_>| it.beam.as_ref().is_some_and(Beam::is_read);
-        let Some(record) = self.requests.get_mut(&request) else { return };
+        let Some(record) = self.answers.requests.get_mut(&request) else { return };
         let (Some(search), top) = (&mut record.search, record.asked.logprobs) else { return };
-        if !self.running.iter().chain(&self.waiting).filter(of_it).all(is_read) {
+        if !self.batch.of(request).all(is_read) {
             return;
         }
-        let (mut beams, rest) = self.running.drain(..).partition::<Vec<_>, _>(|it| it.request == request);
-        self.running = rest;
-        let ran = beams.len();
-        beams.extend(self.waiting.extract_if(.., |it| it.request == request));
+        let (beams, ran) = self.batch.take(request);
         let mut order: Vec<usize> = (0..beams.len()).collect();
         order.sort_by_key(|at| beams[*at].answer);
         let rows: Vec<(f64, &[f32])> = order
@@ -98,37 +92,37 @@ impl<'e> Scheduler<'e> {
             if !children.is_empty() {
                 left.push((sequence, children, at < ran));
             } else if at < ran {
-                self.pages.clear(&mut sequence.table);
-                self.slots.push(sequence.slot);
+                self.memory.pages.clear(&mut sequence.table);
+                self.batch.slots.push(sequence.slot);
             }
         }
         for (mut sequence, mut children, ran) in left {
             let Some(own) = children.pop() else { continue };
             for child in children {
                 let writer = sequence.writer.again(self.engine.tokenizer.stream());
-                let mut other = sequence.again(child.answer, writer, self.pages.table());
+                let mut other = sequence.again(child.answer, writer, self.memory.pages.table());
                 other.follow(child);
                 match if ran { self.place(&sequence) } else { None } {
                     Some((table, slot)) => {
-                        self.running.push(Sequence { table, slot, held: sequence.held, ..other });
+                        self.batch.running.push(Sequence { table, slot, held: sequence.held, ..other });
                     }
-                    None => self.waiting.push(other),
+                    None => self.batch.waiting.push(other),
                 }
             }
             sequence.follow(own);
-            if ran { self.running.push(sequence) } else { self.waiting.push(sequence) }
+            if ran { self.batch.running.push(sequence) } else { self.batch.waiting.push(sequence) }
         }
     }
 
     /// A table that shares a running sequence's pages, and a slot; `None` if there is no room.
     fn place(&mut self, of: &Sequence<'e>) -> Option<(Table, usize)> {
-        let slot = self.slots.pop()?;
+        let slot = self.batch.slots.pop()?;
         loop {
-            match self.pages.fork(self.engine.device, &of.table, of.held) {
+            match self.memory.pages.fork(self.engine.device, &of.table, of.held) {
                 Ok(table) => return Some((table, slot)),
-                Err(short) if self.evict(short.class, (short.pages, false)) => {}
+                Err(short) if self.memory.evict(short.class, (short.pages, false)) => {}
                 Err(_) => {
-                    self.slots.push(slot);
+                    self.batch.slots.push(slot);
                     return None;
                 }
             }
@@ -137,8 +131,10 @@ impl<'e> Scheduler<'e> {
 
     /// Ends a search whose time is up with its current results.
     pub(super) fn cut(&mut self, request: u64) {
-        let Some(search) = self.requests.get_mut(&request).and_then(|it| it.search.as_mut()) else { return };
-        for it in self.running.iter().chain(&self.waiting).filter(|it| it.request == request) {
+        let Some(search) = self.answers.requests.get_mut(&request).and_then(|it| it.search.as_mut()) else {
+            return;
+        };
+        for it in self.batch.of(request) {
             let ids = it.ids[it.prompt..].to_vec();
             if let (Some(beam), false) = (&it.beam, ids.is_empty()) {
                 let score = search.score(beam.sum, ids.len());
@@ -156,34 +152,27 @@ impl<'e> Scheduler<'e> {
 
     /// Reports the best answers of a search, and ends its request.
     fn conclude(&mut self, id: u64) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(request) = self.answers.requests.get_mut(&id) else { return };
         let Some(Search { prompt, finished, .. }) = request.search.take() else { return };
         let asked = request.asked.clone();
         let mut found = finished.into_iter();
         for answer in 0..asked.answers {
             let Some(FinishedBeam { ids, logprobs, stop, .. }) = found.next() else {
                 // There are fewer answers than requested: the vocabulary is exhausted, or the time was up.
-                self.tell(id, Event::Ended { answer, stop: Stop::Length });
+                self.answers.tell(id, Event::Ended { answer, stop: Stop::Length });
                 continue;
             };
             let Ok((_, mut writer)) = self.answerer(&asked, &prompt) else { return };
             let mut text: String = ids.iter().map(|id| writer.push(*id).text).collect();
             text.push_str(&writer.rest());
-            self.totals.answer_tokens += ids.len() as u64;
-            if let Some(request) = self.requests.get_mut(&id) {
+            self.answers.totals.answer_tokens += ids.len() as u64;
+            if let Some(request) = self.answers.requests.get_mut(&id) {
                 request.usage.answer_tokens += ids.len();
             }
-            self.tell(id, Event::Piece { answer, text, ids, logprobs });
-            self.tell(id, Event::Ended { answer, stop });
+            self.answers.tell(id, Event::Piece { answer, text, ids, logprobs });
+            self.answers.tell(id, Event::Ended { answer, stop });
         }
-        self.finish(id);
-    }
-
-    fn tell(&mut self, id: u64, event: Event) {
-        if let Some(request) = self.requests.get_mut(&id) {
-            // The request is over, whatever the listener returns.
-            _ = (request.listener)(event);
-        }
+        self.answers.finish(id);
     }
 }
 

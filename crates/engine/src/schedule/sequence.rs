@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use fathom_base::{Event, Flow, GenerateRequest, TokenLogprob, Usage};
 use fathom_grad::Terms;
+use fathom_model::{RopeSpec, Spec};
 
 use super::beams::{Beam, Search};
 use super::draft::{Draft, Drafting};
 use super::reading::StoreProgress;
 use crate::adapted::AdaptedModel;
 use crate::answer::Writer;
-use crate::pages::Table;
+use crate::pages::{Root, Table};
 use crate::sampler::Sampler;
 use crate::structure::Constraint;
 
@@ -145,6 +146,19 @@ impl<'e> Sequence<'e> {
     /// The pass for its rows: an adapter's own, or the base's if this is empty.
     pub fn pass(&self) -> &str {
         if self.terms().is_some() { "" } else { self.identity() }
+    }
+
+    /// The properties in which sequences that share pages must agree.
+    pub fn root(&self, spec: &Spec) -> Root {
+        // If rotary embeddings depend on every length, only prompts of one length share prefixes.
+        let changes = spec.rereads_beyond().is_none() && spec.ropes.iter().any(RopeSpec::looks_at_length);
+        let regime = if changes { self.prompt } else { usize::from(self.long) };
+        (self.scope.clone(), self.identity().to_string(), regime)
+    }
+
+    /// True if it uses the rotary embeddings of long ones at this length.
+    pub fn is_long_at(&self, spec: &Spec, tokens: usize) -> bool {
+        spec.rereads_beyond().is_some_and(|beyond| tokens.max(self.prompt) > beyond)
     }
 
     /// True if its prompt is read and only its last token is not.

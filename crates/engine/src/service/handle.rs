@@ -24,9 +24,6 @@ pub struct Handle {
 
 impl Handle {
     /// Counts an open request.
-    ///
-    /// # Errors
-    /// The queue is full.
     fn enter(&self) -> Result<()> {
         let open = self.shared.open.fetch_add(1, Ordering::Relaxed);
         if open < self.facts.queue as u64 {

@@ -119,7 +119,6 @@ pub(super) fn scopes(model: &Path) -> Result<Vec<PathBuf>> {
     folders(model, |name| is_hash(name, 16))
 }
 
-/// The pages of a scope.
 pub(super) fn pages(scope: &Path) -> Result<Vec<Page>> {
     let mut all = Vec::new();
     for file in fs::read_dir(scope)? {

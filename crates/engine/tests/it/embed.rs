@@ -19,18 +19,7 @@ const TEXTS: [&str; 5] = [
 ];
 
 fn tiny() -> Spec {
-    Spec::llama(LlamaSizes {
-        hidden: 48,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn: 64,
-        vocab: 300,
-        rope_theta: 10_000.0,
-        max_positions: 256,
-        tied: true,
-    })
+    Spec::llama(LlamaSizes { hidden: 48, ffn: 64, vocab: 300, ..LlamaSizes::TINY })
 }
 
 /// Vectors of `texts`, all in one call, from a model with random weights.

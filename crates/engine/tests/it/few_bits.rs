@@ -110,20 +110,22 @@ pub fn grouped(plain: &HfFolder, to: &Path, (packing, zero): (Packing4, Zero)) {
     coded(plain, to, &GroupedSave::new((packing, 64), code, |_: &str, _: &mut [f32]| ()));
 }
 
+/// Formats of folders, with what writes them.
+pub const FORMATS: [(&str, Write<'static>); 6] = [
+    ("gptq", &|plain, to| grouped(plain, to, (Packing4::Gptq, Zero::Middle))),
+    ("awq", &|plain, to| grouped(plain, to, (Packing4::Awq, Zero::Lowest))),
+    ("int4", &|plain, to| rounded(plain, to, RoundTo::Int4)),
+    ("mxfp4", &|plain, to| rounded(plain, to, RoundTo::Mxfp4)),
+    ("nvfp4", &|plain, to| rounded(plain, to, RoundTo::Nvfp4)),
+    ("fp8", &|plain, to| coded(plain, to, &Fp8Save)),
+];
+
 #[test]
 fn folders_in_few_bits_answer_as_their_elements_do() {
-    let cases: [(&str, Write<'_>); 6] = [
-        ("gptq", &|plain, to| grouped(plain, to, (Packing4::Gptq, Zero::Middle))),
-        ("awq", &|plain, to| grouped(plain, to, (Packing4::Awq, Zero::Lowest))),
-        ("int4", &|plain, to| rounded(plain, to, RoundTo::Int4)),
-        ("mxfp4", &|plain, to| rounded(plain, to, RoundTo::Mxfp4)),
-        ("nvfp4", &|plain, to| rounded(plain, to, RoundTo::Nvfp4)),
-        ("fp8", &|plain, to| coded(plain, to, &Fp8Save)),
-    ];
     let at = tempfile::tempdir().unwrap();
     folder(at.path(), false);
     let plain = open(at.path()).unwrap();
-    for (name, write) in cases {
+    for (name, write) in FORMATS {
         let to = at.path().join(name);
         write(&plain, &to);
         answers(name, &open(&to).unwrap(), (4 * 3, 96));

@@ -8,8 +8,7 @@ use fathom_cpu::Cpu;
 use fathom_engine::{Engine, Limits, Scheduler};
 use fathom_grad::Params;
 use fathom_model::{
-    FileWriter, Fp8Save, GgufType, HfFolder, Model, ModelView, Packing4, RoundTo, Source, TensorInfo, Zero,
-    load, open, save_gguf,
+    FileWriter, GgufType, HfFolder, Model, ModelView, RoundTo, Source, TensorInfo, load, open, save_gguf,
 };
 use fathom_tensor::ggml::Kind;
 use fathom_tensor::mesh::{Grid, Mesh, Seat, ThreadsOptions, threads};
@@ -17,7 +16,7 @@ use fathom_tensor::{BlockFormat, DType, Device, Machine, Meta, Packing};
 use fathom_text::Tokenizer;
 
 use crate::batch::{WAYS, steady};
-use crate::few_bits::{Write, answers, coded, grouped, rounded};
+use crate::few_bits::{answers, rounded};
 use crate::packed::{BUDGET, bed, held, random, text};
 
 const EXPERTS: usize = 4;
@@ -142,15 +141,7 @@ fn turned_experts_answer_as_their_elements_do() {
 fn experts_of_folders_in_few_bits_answer_as_their_elements_do() {
     let at = tempfile::tempdir().unwrap();
     let plain = folder(at.path(), "qwen3_moe");
-    let cases: [(&str, Write<'_>); 6] = [
-        ("gptq", &|plain, to| grouped(plain, to, (Packing4::Gptq, Zero::Middle))),
-        ("awq", &|plain, to| grouped(plain, to, (Packing4::Awq, Zero::Lowest))),
-        ("int4", &|plain, to| rounded(plain, to, RoundTo::Int4)),
-        ("mxfp4", &|plain, to| rounded(plain, to, RoundTo::Mxfp4)),
-        ("nvfp4", &|plain, to| rounded(plain, to, RoundTo::Nvfp4)),
-        ("fp8", &|plain, to| coded(plain, to, &Fp8Save)),
-    ];
-    for (name, write) in cases {
+    for (name, write) in crate::few_bits::FORMATS {
         let to = at.path().join(name);
         write(&plain, &to);
         let opened = open(&to).unwrap();

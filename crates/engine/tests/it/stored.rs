@@ -21,6 +21,13 @@ fn stored(folder: &Path) -> StoreLocation {
     StoreLocation { folder: folder.to_path_buf(), model: "m".into(), most_bytes: 1 << 30 }
 }
 
+/// A model, and a store in a folder that is removed with the test.
+fn on_disk() -> (tempfile::TempDir, Bed, StoreLocation) {
+    let folder = tempfile::tempdir().unwrap();
+    let at = stored(folder.path());
+    (folder, Bed::new("llama2", DType::F32), at)
+}
+
 fn request(bed: &Bed, last: u32) -> GenerateRequest {
     let vocab = bed.model.spec.vocab as u32;
     let mut ids: Vec<u32> = (0..PROMPT as u32).map(|at| (at * 7919 + 13) % vocab).collect();
@@ -107,10 +114,9 @@ fn a_conversation_goes_on_from_disk_with_the_same_bits() {
 /// A disk that does not answer for a while: another request is answered meanwhile.
 #[test]
 fn what_is_read_from_disk_holds_up_no_other_request() {
-    let folder = tempfile::tempdir().unwrap();
-    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let (_folder, bed, at) = on_disk();
     let first = request(&bed, 1);
-    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
     let heard: [RefCell<Heard>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);
@@ -143,10 +149,9 @@ fn what_is_read_from_disk_holds_up_no_other_request() {
 /// A disk that never answers, behind the first of four pages: the rest is computed.
 #[test]
 fn what_a_disk_does_not_give_in_time_is_computed() {
-    let folder = tempfile::tempdir().unwrap();
-    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let (_folder, bed, at) = on_disk();
     let first = request(&bed, 1);
-    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
     let (heard, ends): (RefCell<Heard>, _) = Default::default();
     let engine = bed.engine(200);
     let scheduler = Scheduler::new(&engine, engine.capacity(1, PROMPT + 200)).keeping(&at).unwrap();
@@ -164,10 +169,9 @@ fn what_a_disk_does_not_give_in_time_is_computed() {
 /// Running sequences get the pages that a sequence waiting for the disk holds.
 #[test]
 fn what_is_read_from_disk_gives_way_to_what_runs() {
-    let folder = tempfile::tempdir().unwrap();
-    let (bed, at) = (Bed::new("llama2", DType::F32), stored(folder.path()));
+    let (_folder, bed, at) = on_disk();
     let first = request(&bed, 1);
-    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let plain = ask(&bed, PageFormat::Plain, Some(&at), &first).0;
     let heard: [RefCell<Heard>; 2] = Default::default();
     let ends = RefCell::default();
     let engine = bed.engine(200);

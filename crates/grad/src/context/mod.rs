@@ -27,7 +27,7 @@ pub use layout::ContextLayout;
 use masks::Maker;
 pub use masks::mask;
 
-use crate::documents::Documents;
+use crate::documents::DocumentRuns;
 
 /// Exchange of keys and values between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +108,9 @@ pub struct Sharing<'a> {
 
 impl Sharing<'_> {
     /// The documents of this rank's rows, charged for streams of up to `docs` documents.
-    pub fn documents(&self, device: &Device, docs: usize) -> Documents {
+    pub fn documents(&self, device: &Device, docs: usize) -> DocumentRuns {
         let runs = self.layout.documents(device.mesh.index(Axis::Cp));
-        Documents::new(device, runs, self.layout.most_runs(docs))
+        DocumentRuns::new(device, runs, self.layout.most_runs(docs))
     }
 
     /// This rank's part of one value per token of the stream: ids, positions, labels.

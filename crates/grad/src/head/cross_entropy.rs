@@ -1,7 +1,7 @@
 //! The cross-entropy of labels, with the z-loss of the head, over a tile of logits.
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, CrossEntropy, DType, Spread as Vocabulary, Tensor};
+use fathom_tensor::{Category, CrossEntropy, DType, Tensor, VocabularyShare as Vocabulary};
 
 use super::{Head, HeadUse, LossTerm, Measures, Tile, TileLoss};
 use crate::tape::Scope;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage};
 use serde_json::Value;
 
 use super::*;
@@ -61,7 +61,7 @@ fn log_softmax(row: &[f64]) -> Vec<f64> {
     row.iter().map(|x| x - lse).collect()
 }
 
-fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> ([Matrix; 3], Usage) {
+fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> ([Matrix; 3], PoolUsage) {
     let device = &Device::new(machine, 1 << 30);
     let [tokens, vocab] = [numbers.student.rows, numbers.student.cols];
     let (params, ids) = weights(device, &[identity(vocab), identity(numbers.teacher.cols)], dtype);

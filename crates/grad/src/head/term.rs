@@ -39,7 +39,6 @@ impl Head {
         scope.counters.add(flops, flops);
     }
 
-    /// Adds the term to the logits of x.
     pub(super) fn add_term(&self, scope: &Scope<'_>, term: &HeadTerm, x: &Tensor, logits: &Tensor) {
         let (u, b) = (&self.low(scope, term, x), &scope.params.tensor(term.b));
         self.matmul(scope, MatMul { a: u, a_trans: false, b, b_trans: true, c: logits, accumulate: true });

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage};
 
 use super::*;
 use crate::testing::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
@@ -125,7 +125,12 @@ fn kept(device: &Device, kept: &[Vec<bool>]) -> Tensor {
     tensor
 }
 
-fn run(case: &Case, numbers: &Numbers, dtype: DType, machine: Arc<dyn Machine>) -> (Results, Usage, Counts) {
+fn run(
+    case: &Case,
+    numbers: &Numbers,
+    dtype: DType,
+    machine: Arc<dyn Machine>,
+) -> (Results, PoolUsage, Counts) {
     let device = &Device::new(machine, 1 << 30);
     let (params, ids) = weights(device, &[numbers.weight.clone(), numbers.bias.clone()], dtype);
     let batch = Stream::documents(&[case.tokens], None, 1).upload(device);

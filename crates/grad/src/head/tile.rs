@@ -48,7 +48,7 @@ impl Tile<'_> {
         self.labels.ids.view_cols(self.tokens.clone())
     }
 
-    /// The statistics of all ranks of the distributions at a temperature, f32 [2 x ranks, r] ([`fathom_tensor::Spread::all`]).
+    /// The statistics of all ranks of the distributions at a temperature, f32 [2 x ranks, r] ([`fathom_tensor::VocabularyShare::all`]).
     pub fn statistics(&self, temperature: f64) -> Tensor {
         self.head.at(temperature).all_statistics(self.scope, &self.ids(), self.logits)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_tensor::{Category, DType, Device, Element, Machine, Meta, Narrow, Rule, Usage};
+use fathom_tensor::{Category, DType, Device, Element, Machine, Meta, Narrow, PoolUsage, ScaleRule};
 
 use super::{GemmFormat, Narrowing, Pass};
 use crate::testing::{Matrix, Stream, assert_close, download, levels, upload, weights};
@@ -39,7 +39,7 @@ fn round(x: &Matrix, how: Narrow, along_columns: bool, largest: Option<f64>) -> 
         let own = cells().fold(0.0, |most: f64, at| most.max(x[at].abs()));
         let most = largest.unwrap_or(own);
         let mut exponent = if most > 0.0 { most.log2().floor() as i32 - how.element.high() } else { 0 };
-        if how.rule == Rule::Covers && most > f64::from(how.element.most()) * 2f64.powi(exponent) {
+        if how.rule == ScaleRule::Covers && most > f64::from(how.element.most()) * 2f64.powi(exponent) {
             exponent += 1;
         }
         let scale = 2f64.powi(exponent);
@@ -101,7 +101,7 @@ fn run(
     format: GemmFormat,
     dtype: DType,
     machine: Arc<dyn Machine>,
-) -> (Vec<[Matrix; 3]>, Usage) {
+) -> (Vec<[Matrix; 3]>, PoolUsage) {
     let device = &Device::new(machine, 1 << 30);
     let (mut params, ids) = weights(device, std::slice::from_ref(&numbers[0].w), dtype);
     let narrowing = Narrowing::new(device, format, &ids, params.len(), 2);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage, Tensor};
 
 use super::{Matrix, Stream, assert_close, download, levels, uniform, upload, weights};
-use crate::op::{Backward, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Counters, Ctx, Desc, Grads, ParamId, Places, Scope, Segments, Tape, Val};
+use crate::op::{Dx, Exec, Op, OptGrads, Out, SavedValues};
+use crate::{Counters, Ctx, Desc, Grads, ParamId, Places, Scope, Segments, Tape, Val};
 
 /// Concatenates the columns of its inputs, so that one output carries the gradient of several.
 struct Join;
@@ -23,18 +23,6 @@ impl Op for Join {
         vec![Out::new("join", ins.iter().map(|desc| desc.cols).sum(), ins[0].dtype)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         let mut start = 0;
         for part in ins {
@@ -43,7 +31,7 @@ impl Op for Join {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let mut start = 0;
         for part in dx.iter().flatten() {
             let end = start + part.tensor.cols();
@@ -54,8 +42,7 @@ impl Op for Join {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 /// The values side by side.
@@ -214,7 +201,7 @@ fn compare(at: &str, found: &Results, expected: &[Vec<f64>], samples: &[Vec<usiz
     }
 }
 
-fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: bool) -> (Results, Usage) {
+fn run(case: &Case<'_>, numbers: &Numbers, machine: Arc<dyn Machine>, strided: bool) -> (Results, PoolUsage) {
     let device = &Device::new(machine, 1 << 30);
     let dtype = numbers.dtype;
     let wide = if case.wide_params { DType::F32 } else { dtype };

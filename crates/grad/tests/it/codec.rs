@@ -7,7 +7,7 @@ use fathom_grad::{
     Batch, Counters, ExpertsUse, Grads, Offload, Param, ParamId, Params, Place, Places, Scope, Segments, Tape,
 };
 use fathom_tensor::spill::{Codec, Options, Spill};
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Routing, Scores, Tensor, Usage};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage, RouterScores, Routing, Tensor};
 
 const TOKENS: usize = 140;
 const HIDDEN: usize = 32;
@@ -21,7 +21,7 @@ fn filled(device: &Device, [rows, cols]: [usize; 2], dtype: DType, seed: f32) ->
 }
 
 /// The gradient of the input of a layer of experts between two linear ones, with everything offloaded to the host.
-fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64, Usage) {
+fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64, PoolUsage) {
     let device = &Device::new(machine, 1 << 28);
     let mut params = Params::default();
     let mut weight = |shape: [usize; 2], seed: f32| -> ParamId {
@@ -43,7 +43,7 @@ fn run(machine: Arc<dyn Machine>, dtype: DType, codec: Codec) -> (Vec<f32>, u64,
         x = tape.segment(layer, Some(x), &|cx, x| {
             let h = cx.linear("moe.in", x, before, None);
             let logits = cx.linear_wide("moe.logits", h, router, None);
-            let (top_k, scores) = (2, Scores::Softmax);
+            let (top_k, scores) = (2, RouterScores::Softmax);
             let routing = Routing { top_k, scores, groups: None, normalise: true, scale: 1.0 };
             let [weights, index] = cx.route(["moe.weights", "moe.index"], logits, routing, None);
             let how = ExpertsUse { experts: EXPERTS, trans: true };

@@ -10,7 +10,7 @@ use fathom_grad::{
     Places, Scope, Segments, Sharing, Tape,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Traffic, Wires, threads};
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Tensor, Usage};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage, Tensor};
 
 const HEADS: usize = 24;
 const HEAD_DIM: usize = 16;
@@ -39,7 +39,7 @@ struct Outcome {
     y: Vec<f32>,
     dx: Vec<f32>,
     dsinks: Vec<f32>,
-    usage: Usage,
+    usage: PoolUsage,
     wires: Wires,
     sent_bytes: u64,
     received_bytes: u64,
@@ -372,7 +372,7 @@ fn only_keys_that_are_attended_to_travel() {
 fn memory_is_the_same_for_all_documents() {
     let dynamic = kinds(4).into_iter().map(|comm| (comm, false)).chain([(CpComm::P2p, true)]);
     for (comm, dynamic) in dynamic {
-        let usages = |docs: Vec<usize>| -> Vec<Usage> {
+        let usages = |docs: Vec<usize>| -> Vec<PoolUsage> {
             Case { docs, dynamic, ..Case::new(comm, 4) }.plan().into_iter().map(|rank| rank.usage).collect()
         };
         let dense = usages(vec![384]);

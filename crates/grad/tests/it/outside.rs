@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{
-    AttentionUse, Backward, Batch, Counters, Ctx, Desc, DocumentRun, Documents, Dx, Eval, Exec, Flops, Grads,
-    Keys, LayerMemory, Memory, Op, Out, Param, ParamId, Params, Place, Places, SavedValues, Saves, Scope,
-    Segments, Tape, Val, Want, mask,
+    AttentionUse, Batch, Counters, Ctx, Desc, DocumentRun, DocumentRuns, Dx, Eval, Exec, Grads, Keys,
+    LayerMemory, Memory, Op, OptGrads, Out, Param, ParamId, Params, Place, Places, SavedValues, Scope,
+    Segments, Tape, Val, mask,
 };
 use fathom_tensor::{Category, DType, Device, Slice, Tensor};
 
@@ -59,7 +59,7 @@ fn cross(values: &[f32], places: &Places, trained: bool) -> (f64, Vec<Vec<f32>>)
     let how =
         AttentionUse { keys: Keys::Memory, mask: 0, head_dim: 8, scale: 0.3, softcap: 0.0, apart: false };
     for (layer, [to_q, to_k, to_v]) in layers.iter().enumerate() {
-        x = tape.segment_with(layer as i32, Some(x), std::slice::from_ref(&memory), &|cx, x, memory| {
+        x = tape.run((layer as i32).into(), Some(x), std::slice::from_ref(&memory), &|cx, x, memory| {
             let k = cx.linear("k", memory[0], *to_k, None);
             let v = cx.linear("v", memory[0], *to_v, None);
             cx.rows(|cx| {
@@ -114,18 +114,6 @@ impl Op for Fading {
         vec![Out::new("fading", ins[0].cols, ins[0].dtype)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         let (device, layer, cols) = (x.device, x.layer as usize, ins[0].cols());
         for run in x.batch.documents.iter().flat_map(|documents| &documents.runs) {
@@ -142,7 +130,7 @@ impl Op for Fading {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         for run in x.batch.documents.iter().flat_map(|documents| &documents.runs) {
             let state = x.device.zeros(1, dy.cols(), DType::F32, Category::Workspace);
@@ -154,8 +142,7 @@ impl Op for Fading {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 fn fading(cx: &mut Ctx<'_>, x: Val) -> Val {
@@ -184,7 +171,7 @@ fn run(device: &Device, x: &[f32], documents: &[(usize, usize)], memory: Option<
         end += tokens;
         DocumentRun { rows: end - tokens..end, document: *document, offset: 0 }
     });
-    let documents = Documents::new(device, runs.collect(), 4);
+    let documents = DocumentRuns::new(device, runs.collect(), 4);
     assert_eq!(documents.table.shape(), [2, 5]);
     batch.documents = Some(documents);
     let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };

@@ -13,7 +13,9 @@ use fathom_grad::{
 };
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::spill::{Chaos, Options, Spill};
-use fathom_tensor::{Activation, Category, DType, Device, Machine, Meta, NormKind, RopeTable, Tensor, Usage};
+use fathom_tensor::{
+    Activation, Category, DType, Device, Machine, Meta, NormKind, PoolUsage, RopeTable, Tensor,
+};
 
 pub const LAYERS: usize = 3;
 const HIDDEN: usize = 32;
@@ -379,7 +381,7 @@ pub struct Outcome {
     pub loss: Vec<u8>,
     /// By name.
     pub grads: Vec<(String, Vec<u8>)>,
-    pub usage: Usage,
+    pub usage: PoolUsage,
     /// FLOPs of the model, and all FLOPs.
     pub flops: [u128; 2],
     pub replayed: u128,

@@ -109,7 +109,7 @@ fn step(device: &Device, places: &Places) -> Found {
     let recorded = std::cell::Cell::new(0);
     for (layer, [to_q, to_k, to_v, out]) in layers.iter().copied().enumerate() {
         let which = Which { layer: layer as i32, alike: Some(Alike { kind: vec![0], first: to_q }) };
-        x = tape.segment_with(which, Some(x), &memory, &|cx, x, memory| {
+        x = tape.run(which, Some(x), &memory, &|cx, x, memory| {
             recorded.set(recorded.get() + 1);
             let k = cx.linear("cross.k", memory[0], to_k, None);
             let v = cx.linear("cross.v", memory[0], to_v, None);

@@ -31,9 +31,6 @@ fn by_pattern(config: &Map<String, Value>, key: &str, name: &str) -> Option<f64>
 }
 
 /// Reads an adapter of low-rank terms.
-///
-/// # Errors
-/// Unsupported settings.
 pub(super) fn read_lora(
     config: &Map<String, Value>,
     (tensors, base): (&SafeTensors, &Spec),

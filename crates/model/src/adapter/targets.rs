@@ -28,7 +28,6 @@ enum Kinds {
     Block,
     /// The embedding of tokens.
     Embedding,
-    /// The head.
     Head,
     /// A projection of one of this many experts.
     Expert(usize),
@@ -173,6 +172,13 @@ impl Spec {
     pub fn ways_out(&self, of: &BTreeSet<String>) -> BTreeSet<String> {
         let all = self.projections();
         of.iter().filter(|name| all.get(*name).is_some_and(|sizes| sizes.way_out)).cloned().collect()
+    }
+
+    /// The first adapted projection of a source's keys or values.
+    pub(crate) fn adapted_memory(&self) -> Option<&str> {
+        let [_, k, v, _] = self.family.names.cross?.projections;
+        let mut names = self.adapter.as_deref()?.modules.keys().map(String::as_str);
+        names.find(|name| ends_with(name, k) || ends_with(name, v))
     }
 
     /// This specification with an adapter.

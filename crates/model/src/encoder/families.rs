@@ -77,7 +77,6 @@ const fn family(model_type: &'static str, architecture: &'static str, names: Nam
     Family { model_type, architecture, read: read::blocks, write: |_, _| (), names }
 }
 
-/// BERT.
 pub(super) static BERT: Family = family("bert", "BertForSequenceClassification", BERT_NAMES);
 /// RoBERTa.
 pub(super) static ROBERTA: Family = family("roberta", "RobertaForSequenceClassification", ROBERTA_NAMES);

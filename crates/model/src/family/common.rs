@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, short};
 use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
-use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Spec};
+use crate::made::LlamaSizes;
+use crate::spec::{Biases, Family, LayerSpec, Mlp, Spec};
 
 /// A family's names of the shared keys, with its defaults.
 #[derive(Clone, Copy)]
@@ -36,7 +37,6 @@ pub(super) struct Dialect {
 pub(super) enum KvHeads {
     /// Equal to the query heads.
     Heads,
-    /// A fixed number.
     Fixed(usize),
     /// No such key; equal to the query heads.
     NoKey,
@@ -47,7 +47,6 @@ pub(super) enum KvHeads {
 pub(super) enum HeadDim {
     /// Hidden size divided by heads.
     Quotient,
-    /// A fixed number.
     Fixed(usize),
     /// No such key; hidden size divided by heads.
     NoKey,
@@ -58,7 +57,6 @@ pub(super) const RMS: NormKind = NormKind { centred: false, plus_one: false, rou
 /// RMSNorm as in Gemma: times one plus the weight.
 pub(super) const RMS_PLUS_ONE: NormKind =
     NormKind { centred: false, plus_one: true, round_first: false, eps: 0.0 };
-/// LayerNorm.
 pub(super) const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: false, eps: 0.0 };
 
 /// Llama's keys.
@@ -103,42 +101,25 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Resu
     let max_positions = c.size("max_position_embeddings")?;
     let original = d.original.map(|(key, default)| c.size_or(key, Some(default))).transpose()?;
     let rope = read_rope(c, &d.rope, RopeSizes { head_dim, max_positions, original })?;
-    let num_layers = c.layers("num_hidden_layers")?;
-    Ok(Spec {
-        family,
+    let sizes = LlamaSizes {
         hidden,
-        vocab: c.size("vocab_size")?,
+        layers: c.layers("num_hidden_layers")?,
         heads,
         kv_heads,
         head_dim,
         ffn: c.size("intermediate_size")?,
+        vocab: c.size("vocab_size")?,
+        rope_theta: rope.theta,
+        max_positions,
+        tied: c.or("tie_word_embeddings", d.tied)?,
+    };
+    Ok(Spec {
+        family,
         norm: NormKind { eps: c.eps(d.eps.0, d.eps.1)?, ..d.norm },
         norm_bias: d.norm.centred,
-        qk_norm: QkNorm::None,
-        latent: None,
-        sinks: false,
-        bias: Biases::default(),
         mlp: Mlp { activation: c.activation(d.activation.0, d.activation.1)?, gated: d.gated },
-        moe: None,
-        attention_scale: (head_dim as f64).powf(-0.5) as f32,
-        attention_softcap: 0.0,
-        layers: vec![LayerSpec::decoder(None, Some(0)); num_layers],
-        source: 0,
         ropes: vec![rope],
-        rereads: false,
-        learned_positions: None,
-        embed_scale: 1.0,
-        residual_scale: 1.0,
-        logit_scale: 1.0,
-        logit_softcap: 0.0,
-        tied: c.or("tie_word_embeddings", d.tied)?,
-        head_bias: false,
-        scores: 0,
-        padding: None,
-        projections: None,
-        max_positions,
-        encoder: None,
-        adapter: None,
+        ..Spec::llama(sizes)
     })
 }
 

@@ -1,7 +1,7 @@
 //! DeepSeek-V3 and R1: latent attention; sigmoid routing with a bias for the choice only, groups scored by their best
 //! two. Layers for multi-token prediction are not read.
 
-use fathom_tensor::Scores;
+use fathom_tensor::RouterScores;
 use serde_json::json;
 
 use super::common::{Dialect, HeadDim};
@@ -28,7 +28,7 @@ pub(super) static FAMILY: Family = Family {
         let _: Option<usize> = c.nullable("num_nextn_predict_layers", None)?;
         let normalise: bool = c.or("norm_topk_prob", true)?;
         if let Some(moe) = &mut spec.moe {
-            moe.routing.scores = Scores::Sigmoid;
+            moe.routing.scores = RouterScores::Sigmoid;
             moe.routing.normalise = normalise;
             moe.choice_bias = true;
             deepseek::read_groups(c, moe, [8, 4], VERSION.judges)?;

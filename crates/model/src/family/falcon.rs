@@ -9,7 +9,8 @@ use super::common;
 use crate::config::{Config, short};
 use crate::config_rope::{RopeKeys, RopeSizes, read_rope, write_rope};
 use crate::error::Result;
-use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Residual, Spec};
+use crate::made::LlamaSizes;
+use crate::spec::{Biases, Family, Mlp, Residual, Spec};
 use crate::weight::{Names, Qkv, Up};
 
 const ROPE: RopeKeys = RopeKeys { theta: ("rope_theta", 10_000.0), partial: None, nested: None };
@@ -59,41 +60,18 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         return Err(c.refuse("ff_factor", format!("is {factor}, but ffn_hidden_size says {ffn}")));
     }
     let (bias, eps): (bool, f64) = (c.or("bias", false)?, c.or("layer_norm_epsilon", 1e-5)?);
+    let (layers, vocab) = (c.layers("num_hidden_layers")?, c.size("vocab_size")?);
+    let (rope_theta, tied) = (rope.theta, c.or("tie_word_embeddings", true)?);
+    let sizes =
+        LlamaSizes { hidden, layers, heads, kv_heads, head_dim, ffn, vocab, rope_theta, max_positions, tied };
     Ok(Spec {
         family,
-        hidden,
-        vocab: c.size("vocab_size")?,
-        heads,
-        kv_heads,
-        head_dim,
-        ffn,
         norm: NormKind { eps: eps as f32, ..common::LAYER },
         norm_bias: true,
-        qk_norm: QkNorm::None,
-        latent: None,
-        sinks: false,
         bias: Biases { qkv: bias, attn_out: bias, mlp: bias },
         mlp: Mlp { activation: c.activation("activation", "gelu")?, gated: false },
-        moe: None,
-        attention_scale: (head_dim as f64).powf(-0.5) as f32,
-        attention_softcap: 0.0,
-        layers: vec![LayerSpec::decoder(None, Some(0)); c.layers("num_hidden_layers")?],
-        source: 0,
         ropes: vec![rope],
-        rereads: false,
-        learned_positions: None,
-        embed_scale: 1.0,
-        residual_scale: 1.0,
-        logit_scale: 1.0,
-        logit_softcap: 0.0,
-        tied: c.or("tie_word_embeddings", true)?,
-        head_bias: false,
-        scores: 0,
-        padding: None,
-        projections: None,
-        max_positions,
-        encoder: None,
-        adapter: None,
+        ..Spec::llama(sizes)
     }
     .with_residual(residual))
 }

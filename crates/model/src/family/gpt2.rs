@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use super::common;
 use crate::config::{Config, short};
 use crate::error::Result;
-use crate::spec::{Biases, Family, LayerSpec, Mlp, QkNorm, Spec};
+use crate::made::LlamaSizes;
+use crate::spec::{Biases, Family, LayerSpec, Mlp, Spec};
 use crate::weight::{Names, Qkv, Up};
 
 pub(super) static FAMILY: Family = Family {
@@ -51,42 +52,29 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     if hidden % heads != 0 {
         return Err(c.refuse("n_head", format!("is {heads}, which does not divide the hidden size {hidden}")));
     }
-    let head_dim = hidden / heads;
-    Ok(Spec {
-        family,
+    let layers = c.layers("n_layer")?;
+    let sizes = LlamaSizes {
         hidden,
-        vocab: c.size("vocab_size")?,
+        layers,
         heads,
         kv_heads: heads,
-        head_dim,
+        head_dim: hidden / heads,
         ffn: c.size_or("n_inner", Some(4 * hidden))?,
+        vocab: c.size("vocab_size")?,
+        rope_theta: 1.0, // No layer rotates.
+        max_positions: positions,
+        tied: c.or("tie_word_embeddings", true)?,
+    };
+    Ok(Spec {
+        family,
         norm: NormKind { eps: c.eps("layer_norm_epsilon", 1e-5)?, ..common::LAYER },
         norm_bias: true,
-        qk_norm: QkNorm::None,
-        latent: None,
-        sinks: false,
         bias: Biases { qkv: true, attn_out: true, mlp: true },
         mlp: Mlp { activation: c.activation("activation_function", "gelu_new")?, gated: false },
-        moe: None,
-        attention_scale: (head_dim as f64).powf(-0.5) as f32,
-        attention_softcap: 0.0,
-        layers: vec![LayerSpec::decoder(None, None); c.layers("n_layer")?],
-        source: 0,
+        layers: vec![LayerSpec::decoder(None, None); layers],
         ropes: Vec::new(),
-        rereads: false,
         learned_positions: Some(positions),
-        embed_scale: 1.0,
-        residual_scale: 1.0,
-        logit_scale: 1.0,
-        logit_softcap: 0.0,
-        tied: c.or("tie_word_embeddings", true)?,
-        head_bias: false,
-        scores: 0,
-        padding: None,
-        projections: None,
-        max_positions: positions,
-        encoder: None,
-        adapter: None,
+        ..Spec::llama(sizes)
     })
 }
 

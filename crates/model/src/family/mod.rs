@@ -197,9 +197,6 @@ impl Wrapper {
     }
 
     /// Reads the text part.
-    ///
-    /// # Errors
-    /// Those of [`Family::read`]; keys of the text part's configuration are prefixed with its key.
     pub(super) fn read(&self, file: &Path, map: &Map<String, Value>) -> Result<Spec> {
         let text = self.text_config(file, map)?;
         Family::read(file, &text).map_err(|error| match error {

@@ -249,9 +249,6 @@ impl QuantizedTensor {
 }
 
 /// Takes the setting of quantized weights out of `config.json`; `None` if absent or of another method.
-///
-/// # Errors
-/// An unsupported kind of quantization.
 pub(super) fn take_config(file: &Path, config: &mut Map<String, Value>) -> Result<Option<BlockFormat>> {
     let Some(table) = config.get(KEY).and_then(Value::as_object) else { return Ok(None) };
     if table.get("quant_method").and_then(Value::as_str) != Some("bitsandbytes") {

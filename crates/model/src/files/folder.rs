@@ -123,7 +123,7 @@ fn special_ids(file: &Path, map: &Map<String, Value>) -> Result<GenerationConfig
         let what = || format!("is {}; a token id or a list of them is needed", map[key]);
         ids.ok_or_else(|| Error::config(file, key, what()))
     };
-    let first = |key: &str| Ok(ids(key)?.first().copied());
+    let first = |key: &str| -> Result<Option<u32>> { Ok(ids(key)?.first().copied()) };
     let [bos, eos, pad] = SPECIAL;
     Ok(GenerationConfig { bos: first(bos)?, eos: ids(eos)?, pad: first(pad)?, ..GenerationConfig::default() })
 }
@@ -159,9 +159,6 @@ pub fn save_hf(
 }
 
 /// Writes a folder, its weights by `weights`; `quantization` is the configuration's entry for them.
-///
-/// # Errors
-/// Those of [`save_hf`].
 pub(super) fn write_folder(
     spec: &Spec,
     folder: &Path,

@@ -73,7 +73,6 @@ impl NestedScales {
     }
 }
 
-/// Value of a code.
 pub(crate) fn decode(map: &[f32], code: u8, scale: f32, offset: f32) -> f32 {
     map[usize::from(code)] * scale + offset
 }

@@ -24,7 +24,6 @@ pub(super) struct TensorPart {
     pub area: Area,
 }
 
-/// All parts of a tensor.
 pub(super) struct TensorParts {
     size: [usize; 2],
     element_bytes: usize,

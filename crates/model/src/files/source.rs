@@ -52,9 +52,6 @@ pub trait Stream {
     /// If there is no such tensor, the bytes are out of range, or the file cannot be read.
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()>;
     /// Overwrites `out` with the elements of some rows and columns, row by row.
-    ///
-    /// # Errors
-    /// Those of [`Stream::read`].
     fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()>;
 }
 

@@ -13,15 +13,15 @@ const ROWS: usize = 16;
 
 /// Second moments of inputs: the sum over tokens of `x x^T`.
 #[derive(Clone, Debug)]
-pub struct Moments {
+pub struct InputMoments {
     sums: DMatrix<f32>,
     tokens: usize,
 }
 
-impl Moments {
+impl InputMoments {
     /// Empty moments for inputs of `cols` columns.
-    pub fn new(cols: usize) -> Moments {
-        Moments { sums: DMatrix::zeros(cols, cols), tokens: 0 }
+    pub fn new(cols: usize) -> InputMoments {
+        InputMoments { sums: DMatrix::zeros(cols, cols), tokens: 0 }
     }
 
     /// Adds some tokens, row by row.
@@ -50,7 +50,7 @@ impl Moments {
 pub fn gptq(
     values: &[f32],
     [rows, cols]: [usize; 2],
-    Moments { sums: moments, .. }: &Moments,
+    InputMoments { sums: moments, .. }: &InputMoments,
     group: usize,
 ) -> Option<GroupedTensor> {
     assert!(
@@ -162,7 +162,7 @@ mod tests {
         // Correlated inputs, like a model's.
         let mixed = DMatrix::from_vec(64, 12, numbers(768, 2)) * DMatrix::from_vec(12, 300, numbers(3600, 3));
         let x = mixed + DMatrix::from_vec(64, 300, numbers(19200, 4)) * 0.1;
-        let mut moments = Moments::new(64);
+        let mut moments = InputMoments::new(64);
         for (at, rows) in x.as_slice().chunks(64 * 100).enumerate() {
             moments.add(rows);
             assert_eq!(moments.are_enough(), at > 0);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn inputs_that_never_come_lose_their_weights() {
-        let mut moments = Moments { sums: DMatrix::identity(32, 32), tokens: 32 };
+        let mut moments = InputMoments { sums: DMatrix::identity(32, 32), tokens: 32 };
         moments.sums[(3, 3)] = 0.0;
         let coded = gptq(&numbers(64, 6), [2, 32], &moments, 32).unwrap().values();
         assert_eq!([coded[3], coded[35]], [0.0, 0.0]);

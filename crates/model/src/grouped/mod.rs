@@ -8,7 +8,7 @@ mod gptq;
 mod write;
 
 pub use awq::{InputSizes, ScaledColumns, scales};
-pub use gptq::{Moments, gptq};
+pub use gptq::{InputMoments, gptq};
 pub use write::{GroupedSave, Packing4};
 
 use fathom_tensor::int4_scale;
@@ -63,7 +63,6 @@ fn code(x: f32, (scale, zero): (f32, u8)) -> u8 {
     ((x / scale).round_ties_even() + f32::from(zero)).clamp(0.0, 15.0) as u8
 }
 
-/// The value of a code.
 fn value(code: u8, (scale, zero): (f32, u8)) -> f32 {
     scale * (f32::from(code) - f32::from(zero))
 }

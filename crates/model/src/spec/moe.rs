@@ -1,7 +1,7 @@
 //! Mixtures of experts in place of MLPs.
 
 use fathom_grad::{ExpertMlp, ExpertsUse, RouterCosts};
-use fathom_tensor::{Activation, Routing, Scores};
+use fathom_tensor::{Activation, RouterScores, Routing};
 
 /// The experts of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub struct Moe {
     /// Losses of routers, in training.
     pub costs: RouterCosts,
     /// Most slots per expert, in training; without it, none are dropped.
-    pub capacity: Option<Capacity>,
+    pub capacity: Option<ExpertCapacity>,
     /// Step size of the choice biases towards even loads, in training (Megatron's `moe_router_bias_update_rate`).
     pub bias_rate: f32,
 }
@@ -37,7 +37,13 @@ impl Moe {
     pub fn new(experts: usize, top_k: usize, ffn: usize) -> Moe {
         Moe {
             experts,
-            routing: Routing { top_k, scores: Scores::Softmax, groups: None, normalise: true, scale: 1.0 },
+            routing: Routing {
+                top_k,
+                scores: RouterScores::Softmax,
+                groups: None,
+                normalise: true,
+                scale: 1.0,
+            },
             ffn,
             shared: None,
             dense_layers: Vec::new(),
@@ -64,7 +70,7 @@ impl Moe {
 
 /// Most slots per expert, among those of one rank's tokens in a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Capacity {
+pub struct ExpertCapacity {
     /// Multiple of an even share (Megatron's `moe_expert_capacity_factor`).
     pub factor: f32,
     /// Choice of dropped slots (Megatron's `moe_token_drop_policy`).

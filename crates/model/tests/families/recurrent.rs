@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use fathom_grad::{
-    Backward, Batch, Ctx, Desc, Dx, Exec, Flops, Op, Out, ParamId, SavedValues, Saves, Val, Want,
+    Batch, Ctx, Desc, Dx, Exec, Flops, Op, OptGrads, Out, ParamId, SavedValues, Saves, Val, Want,
 };
 use fathom_model::{
     Cut, Family, InFiles, InputSharing, Kind, LayerSpec, LinearParams, LlamaSizes, Module, Names, Own,
@@ -17,6 +17,9 @@ use fathom_model::{
 };
 use fathom_tensor::Tensor;
 use serde_json::{Map, Value, json};
+
+const SIZES: LlamaSizes =
+    LlamaSizes { head_dim: 8, ffn: 48, max_positions: 1024, tied: false, ..LlamaSizes::TINY };
 
 pub static FAMILY: Family = Family {
     model_type: "recurrent",
@@ -136,10 +139,6 @@ impl Op for Scan {
         Saves { ins: vec![1], outs: if want.inputs || want.weights { vec![1] } else { Vec::new() } }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
     fn flops(&self, rows: usize, ins: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
         let all = (rows * ins[0].cols) as u64;
         Flops { forward: 5 * all, input: 6 * all, weight: 2 * all, extra: 0 }
@@ -177,13 +176,7 @@ impl Op for Scan {
         write(x, &outs[1], &s);
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let Some(dy) = &dy[0] else { return };
         let (c, [n, k]) = (saved.input(1), [dy.cols(), saved.input(1).cols()]);
         let (ds, s) = (self.state_gradients(x, saved, dy), x.device.to_f32(saved.output(1)));
@@ -201,13 +194,7 @@ impl Op for Scan {
         }
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let (Some(dy), Some(Some(dw))) = (&dy[0], dw.first()) else { return };
         let n = dy.cols();
         let (ds, s) = (self.state_gradients(x, saved, dy), x.device.to_f32(saved.output(1)));
@@ -240,18 +227,7 @@ impl Scan {
 /// Layers in turn: a recurrence and an MLP, attention and an MLP, a smaller recurrence alone, and a recurrence and
 /// attention that read one norm, before an MLP.
 pub fn spec(hidden: usize, layers: usize) -> Spec {
-    let plain = Spec::llama(LlamaSizes {
-        hidden,
-        layers,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 8,
-        ffn: 48,
-        vocab: 131,
-        rope_theta: 1e4,
-        max_positions: 1024,
-        tied: false,
-    });
+    let plain = Spec::llama(LlamaSizes { hidden, layers, ..SIZES });
     let own = |state| PartKind::Own(Arc::new(Recurrence { state, factors: 4 }));
     let attention = || PartKind::Attention { reach: Reach::Causal, rope: Some(0) };
     let mut both = LayerSpec::new([own(16), attention(), PartKind::Mlp]);

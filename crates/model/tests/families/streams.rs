@@ -4,6 +4,9 @@
 use fathom_model::{CrossNames, Family, LayerSpec, LlamaSizes, Names, PartKind, Reach, Spec};
 use serde_json::{Map, Value, json};
 
+const SIZES: LlamaSizes =
+    LlamaSizes { head_dim: 8, ffn: 48, max_positions: 1024, tied: false, ..LlamaSizes::TINY };
+
 pub static FAMILY: Family = Family {
     model_type: "streams",
     architecture: "StreamsForConditionalGeneration",
@@ -25,18 +28,7 @@ pub static FAMILY: Family = Family {
 
 /// As many layers in each stack.
 pub fn spec(hidden: usize, layers: usize) -> Spec {
-    let plain = Spec::llama(LlamaSizes {
-        hidden,
-        layers,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 8,
-        ffn: 48,
-        vocab: 131,
-        rope_theta: 1e4,
-        max_positions: 1024,
-        tied: false,
-    });
+    let plain = Spec::llama(LlamaSizes { hidden, layers, ..SIZES });
     let attention = |reach| PartKind::Attention { reach, rope: Some(0) };
     let below = LayerSpec::new([attention(Reach::Full), PartKind::Mlp]);
     let above = LayerSpec::new([attention(Reach::Causal), PartKind::Cross, PartKind::Mlp]);

@@ -44,7 +44,7 @@ fn a_stretched_model_is_written_and_read_back() {
         RopeScaling::Dynamic { factor: 2.0 },
         RopeScaling::Yarn {
             factor: 16.0,
-            original_max_position_embeddings: Some(128),
+            original: Some(128),
             beta_fast: None,
             beta_slow: None,
             attention_factor: Some(1.1),
@@ -52,12 +52,7 @@ fn a_stretched_model_is_written_and_read_back() {
             mscale_all_dim: None,
             truncate: Some(false),
         },
-        RopeScaling::Llama3 {
-            factor: 8.0,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_max_position_embeddings: 128,
-        },
+        RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original: 128 },
     ];
     for case in ["llama2", "qwen3", "mistral", "gemma3", "smollm3", "gpt_neox"] {
         let mut spec = read(&object(&root().join(case).join("config.json"))).unwrap();

@@ -141,18 +141,7 @@ fn what_would_be_read_wrong_is_refused_by_name() {
 
 /// A dense model of two layers, and one with experts.
 fn specs() -> [Spec; 2] {
-    let dense = Spec::llama(LlamaSizes {
-        hidden: 64,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn: 96,
-        vocab: 131,
-        rope_theta: 1e4,
-        max_positions: 64,
-        tied: false,
-    });
+    let dense = Spec::llama(LlamaSizes { max_positions: 64, tied: false, ..LlamaSizes::TINY });
     let mut mixture = open(&root().join("mixtral")).unwrap().spec;
     (mixture.hidden, mixture.ffn) = (64, 96);
     mixture.moe.iter_mut().for_each(|moe| moe.ffn = 96);

@@ -17,14 +17,12 @@ fn llama(kv_heads: usize) -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 256,
         layers: 3,
-        heads: 4,
         kv_heads,
         head_dim: 64,
         ffn: 512,
         vocab: 512,
         rope_theta: 500_000.0,
-        max_positions: 256,
-        tied: true,
+        ..LlamaSizes::TINY
     })
 }
 

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_grad::{Counters, Grads, Labels, LossTerm, Places, RouterCosts, Scope, Tape};
-use fathom_model::{Capacity, Caps, Drops, Init, MODULES, Model, Moe, PackedTokens, Spec, initialise, open};
-use fathom_tensor::{Category, DType, Device, Machine, Meta, Usage};
+use fathom_model::{
+    Caps, Drops, ExpertCapacity, Init, MODULES, Model, Moe, PackedTokens, Spec, initialise, open,
+};
+use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage};
 
 use crate::golden_files::root;
 
@@ -15,7 +17,7 @@ const TOKENS: usize = 300;
 struct Pass {
     losses: Vec<f32>,
     grads: Vec<Vec<f32>>,
-    usage: Usage,
+    usage: PoolUsage,
     model_flops: u128,
 }
 
@@ -60,7 +62,7 @@ fn cpu(threads: usize) -> Arc<dyn Machine> {
 fn with_losses(moe: &mut Moe) {
     moe.costs = RouterCosts { aux: 0.05, z: 0.01 };
     let drops = if moe.transposed { Drops::Last } else { Drops::Lightest };
-    moe.capacity = Some(Capacity { factor: 0.7, drops });
+    moe.capacity = Some(ExpertCapacity { factor: 0.7, drops });
 }
 
 #[test]

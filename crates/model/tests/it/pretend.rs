@@ -17,6 +17,8 @@ use fathom_model::{
 use fathom_tensor::{Category, DType, Device};
 use serde_json::{Map, Value, json};
 
+const SIZES: LlamaSizes = LlamaSizes { head_dim: 8, ffn: 48, vocab: 64, tied: false, ..LlamaSizes::TINY };
+
 static FAMILY: Family = Family {
     model_type: "pretend",
     architecture: "PretendForCausalLM",
@@ -84,18 +86,7 @@ const TOKENS: usize = 150;
 
 /// Alternating layers: attention and a twin, a smaller twin alone, attention alone.
 fn spec(hidden: usize, layers: usize) -> Spec {
-    let plain = Spec::llama(LlamaSizes {
-        hidden,
-        layers,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 8,
-        ffn: 48,
-        vocab: 64,
-        rope_theta: 1e4,
-        max_positions: 256,
-        tied: false,
-    });
+    let plain = Spec::llama(LlamaSizes { hidden, layers, ..SIZES });
     let own = |ffn| PartKind::Own(Arc::new(Twin { ffn }));
     let attention = || PartKind::Attention { reach: Reach::Causal, rope: Some(0) };
     let kinds =
@@ -137,7 +128,30 @@ fn its_configuration_is_written_and_read() {
     assert!(spec.layers[1] == twin(24) && spec.layers[1] != twin(48), "sub-layers are equal by their sizes");
 }
 
-/// A step along the gradient changes the loss by the gradient's square.
+/// Checks that a step along the gradient changes the loss by the gradient's square.
+pub fn check_slope(
+    name: &str,
+    device: &Device,
+    params: &fathom_grad::Params,
+    (gradients, loss): (&[Vec<f32>], &dyn Fn() -> f64),
+) {
+    let square: f64 = gradients.iter().flatten().map(|x| f64::from(*x).powi(2)).sum();
+    let started: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
+    let step = 1e-2 / square.sqrt();
+    let [more, less] = [step, -step].map(|step| {
+        for ((id, _), (values, grads)) in params.iter().zip(started.iter().zip(gradients)) {
+            let moved: Vec<f32> =
+                values.iter().zip(grads).map(|(x, g)| x + (step * f64::from(*g)) as f32).collect();
+            let weight = params.tensor(id);
+            let moved = device.from_f32(weight.rows(), weight.cols(), &moved, Category::Data);
+            device.machine.copy(&moved, &weight);
+        }
+        loss()
+    });
+    let found = (more - less) / (2.0 * step);
+    assert!((found / square - 1.0).abs() < 1e-2, "{name}: {found} for {square}");
+}
+
 #[test]
 fn its_gradients_are_those_of_the_loss() {
     for residual in [Residual::Pre, Residual::Sum, Residual::Parallel] {
@@ -153,21 +167,8 @@ fn its_gradients_are_those_of_the_loss() {
         let gradients = all(&grads);
         assert!(gradients == all(&again), "{residual:?}: places change bits");
         assert!(gradients.iter().all(|grad| grad.iter().any(|x| *x != 0.0)), "{residual:?}");
-        let square: f64 = gradients.iter().flatten().map(|x| f64::from(*x).powi(2)).sum();
-        let started: Vec<Vec<f32>> = params.iter().map(|(id, _)| device.to_f32(&params.tensor(id))).collect();
-        let step = 1e-2 / square.sqrt();
-        let [more, less] = [step, -step].map(|step| {
-            for ((id, _), (values, grads)) in params.iter().zip(started.iter().zip(&gradients)) {
-                let moved: Vec<f32> =
-                    values.iter().zip(grads).map(|(x, g)| x + (step * f64::from(*g)) as f32).collect();
-                let weight = params.tensor(id);
-                let moved = device.from_f32(weight.rows(), weight.cols(), &moved, Category::Data);
-                device.machine.copy(&moved, &weight);
-            }
-            pass(&device, (&model, &params), &Places::none()).0
-        });
-        let found = (more - less) / (2.0 * step);
-        assert!((found / square - 1.0).abs() < 1e-2, "{residual:?}: {found} for {square}");
+        let loss = || pass(&device, (&model, &params), &Places::none()).0;
+        check_slope(&format!("{residual:?}"), &device, &params, (&gradients, &loss));
     }
 }
 

@@ -14,7 +14,6 @@ pub(super) struct DetectorLanguage {
     name: String,
 }
 
-/// Languages of the built-in detector.
 pub(super) fn built_in() -> Vec<DetectorLanguage> {
     let of = |lang: &Lang| {
         let scripts = Script::all().iter().filter(|script| script.langs().contains(lang));

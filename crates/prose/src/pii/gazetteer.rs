@@ -33,7 +33,6 @@ Iris Ivy Jade Jasmine Jordan Joy June Justice Lance Lee Lily Madison Mark Mason 
 Parker Pat Pearl Penny Pierce Ray Reed Rich Rob Robin Rod Rose Ruby Rusty Savannah Sally Skip Sky Stone Summer Sue Sydney \
 Taylor Trinity Tyler Violet Wade Ward Will Willow Woody";
 
-/// Surnames.
 pub(super) const SURNAMES: &str = "Adams Ahmed Alexander Ali Allen Alvarez Andersen Anderson Andersson Bailey Baker Barnes \
 Bauer Becker Bell Bennett Bernard Bianchi Brooks Brown Bryant Butler Campbell Carter Castillo Chan Chavez Chen Choi Clark \
 Coleman Collins Cook Cooper Cox Cruz Davies Davis Diaz Dubois Edwards Evans Fernandez Ferrari Fischer Flores Ford Foster \

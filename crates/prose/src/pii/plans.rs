@@ -33,9 +33,6 @@ pub(super) struct Plans {
 
 impl Plans {
     /// Creates plans that always apply these countries (ISO 3166, two letters).
-    ///
-    /// # Errors
-    /// The first unknown country.
     pub(super) fn new(countries: &[String]) -> Result<Plans, String> {
         let id = |code: &str| code.to_ascii_uppercase().parse::<Id>().map_err(|_| code.to_owned());
         let always = countries.iter().map(|code| id(code)).collect::<Result<_, _>>()?;

@@ -61,7 +61,6 @@ fn unsupported<T>(why: impl Into<String>) -> Checked<T> {
     refuse(Status::CUBLAS_STATUS_NOT_SUPPORTED, why)
 }
 
-/// The status of a call.
 fn answer(call: &str, result: Checked<()>) -> Status {
     match result {
         Ok(()) => Status::CUBLAS_STATUS_SUCCESS,

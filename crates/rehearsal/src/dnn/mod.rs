@@ -53,7 +53,6 @@ fn pointer<T>(number: u64) -> *mut T {
     std::ptr::without_provenance_mut(number as usize)
 }
 
-/// The stream of a handle.
 fn stream_of(registry: &Registry, handle: cudnnHandle_t) -> Outcome<u64> {
     match registry.handles.get(&(handle.addr() as u64)) {
         Some(stream) => Ok(*stream),

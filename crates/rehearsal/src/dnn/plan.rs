@@ -49,7 +49,6 @@ impl Pack {
     }
 }
 
-/// Data of a tensor.
 #[derive(Clone, Copy)]
 enum TensorData {
     Device(u64),

@@ -79,7 +79,6 @@ pub fn rule(name: Name) -> Option<Rule> {
     }
 }
 
-/// Rules for tensors.
 fn tensors(name: Name) -> Option<Rule> {
     let set = |kind, types, most| Some(Rule { kind, types, most, settable: true });
     match name {

@@ -442,7 +442,6 @@ impl Chunks {
         self.chunk(json!([choice]), out);
     }
 
-    /// The deltas for parts of an answer.
     fn deltas(&mut self, index: usize, parts: Vec<AnswerPart>) -> Vec<Value> {
         let mut deltas = Vec::new();
         for part in parts {
@@ -523,11 +522,6 @@ impl Protocol for Chunks {
             }
             _ => {}
         }
-    }
-
-    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
-        out.data(&fault.json(Words::OpenAi));
-        out.done();
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {

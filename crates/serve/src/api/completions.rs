@@ -307,11 +307,6 @@ impl Protocol for Chunks {
         }
     }
 
-    fn fault(&mut self, fault: &Fault, out: &mut Frames) {
-        out.data(&fault.json(Words::OpenAi));
-        out.done();
-    }
-
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         if self.params.include_usage {
             let mut chunk = self.frame.clone();

@@ -64,7 +64,6 @@ fn flat<'a>(data: &'a [Value], out: &mut Vec<&'a Value>) {
     }
 }
 
-/// Number of elements of a shape.
 fn elements(name: &str, shape: &Value) -> Result<u64, Fault> {
     let extents = shape.as_array().map(|all| all.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
     let wrong = || wrong(&format!("has a shape of `{name}` that is no list of extents: {shape}"));

@@ -62,7 +62,6 @@ pub struct Scanner {
 enum State {
     /// Only white space so far.
     Start,
-    /// Text.
     Text,
     /// Between Hermes tags.
     Tagged,

@@ -107,9 +107,6 @@ impl Common {
     }
 
     /// Checks that the model's head has one output.
-    ///
-    /// # Errors
-    /// A head with several outputs.
     fn ranks(&self) -> Result<(), Fault> {
         match self.model.service.card().labels.len() {
             0 | 1 => Ok(()),

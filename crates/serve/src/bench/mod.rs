@@ -124,7 +124,6 @@ fn bodies(load: &Load) -> Vec<String> {
     (0..load.requests).map(one).collect()
 }
 
-/// A quantile of sorted values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = ((sorted.len() as f64 * share).ceil() as usize).clamp(1, sorted.len().max(1)) - 1;
     sorted.get(at).copied().unwrap_or(0.0)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Request;
-use fathom_serve::{ADMIN, Access, Keys, Opening, ROUTES, Route, Settings, router};
+use fathom_serve::{ADMIN, Access, ApiKeys, Opening, ROUTES, Route, Settings, router};
 use serde_json::json;
 
 use crate::mock::{Bed, Mock, post};
@@ -13,7 +13,7 @@ fn keyed(settings: Settings) -> Bed {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
     std::fs::write(&file, "secret\n").unwrap();
-    let opening = Opening { keys: Keys::read(&file).unwrap(), settings, ..Opening::default() };
+    let opening = Opening { keys: ApiKeys::read(&file).unwrap(), settings, ..Opening::default() };
     Bed::with(Mock::saying("Hi!"), opening)
 }
 

@@ -59,58 +59,32 @@ fn missing_in_words(missing: &[Absent]) -> String {
 
 /// Failure of a link. Every rank sees the first one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum LinkError {
     /// Nothing arrived in time.
     #[error(
         "rank {rank} waited {seconds:.1} s for rank {peer} in {what}: it is gone, hangs, or is slower than mesh.timeout_s allows"
     )]
-    TimedOut {
-        /// The waiting rank.
-        rank: usize,
-        /// The rank waited for.
-        peer: usize,
-        /// Description of the operation.
-        what: String,
-        /// Length of the wait.
-        seconds: f64,
-    },
+    TimedOut { rank: usize, peer: usize, what: String, seconds: f64 },
     /// Nothing arrived in time, and the link knows which ranks are missing.
     #[error(
         "rank {rank} waited {seconds:.1} s in {what} ({section}) and {}: gone, hanging, or slower than mesh.timeout_s allows",
         missing_in_words(missing)
     )]
     Missing {
-        /// The waiting rank.
         rank: usize,
-        /// Description of the operation.
         what: String,
         /// Section of the run: its setup, a step.
         section: &'static str,
-        /// Length of the wait.
         seconds: f64,
-        /// The missing ranks.
         missing: Vec<Absent>,
     },
     /// Two ranks are not at the same point of the same program.
     #[error("rank {rank} expects {expected} from rank {peer}, which sent {found}: their programs differ")]
-    Mismatch {
-        /// The receiving rank.
-        rank: usize,
-        /// The sending rank.
-        peer: usize,
-        /// The expected message.
-        expected: String,
-        /// The message received.
-        found: String,
-    },
+    Mismatch { rank: usize, peer: usize, expected: String, found: String },
     /// A rank ended the run.
     #[error("rank {rank} ended the run: {reason}")]
-    Aborted {
-        /// The rank.
-        rank: usize,
-        /// The reason.
-        reason: String,
-    },
+    Aborted { rank: usize, reason: String },
 }
 
 /// Bytes transferred over a link, and seconds waited.
@@ -157,9 +131,6 @@ pub trait Link {
     /// Starts receiving into a tensor without gaps; until the flight is waited for, the tensor may not be used.
     fn receive(&self, device: &Device, from: usize, dst: &Tensor, what: What) -> Box<dyn Flight>;
     /// The first failure of any rank, if there was one.
-    ///
-    /// # Errors
-    /// The failure.
     fn check(&self) -> Result<(), LinkError>;
     /// Ends the run for all ranks; the first reason counts.
     fn abort(&self, reason: &str);

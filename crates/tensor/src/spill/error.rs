@@ -11,54 +11,35 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Failure of a spill file. Cheap to clone: after the first failure every later call returns the same error.
 #[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs)] // The messages show what the fields are.
 pub enum Error {
     /// An invalid option.
     #[error("spill: {key} is {value}: {message}")]
     Refused {
         /// The field of [`super::Options`].
         key: &'static str,
-        /// The value.
         value: String,
-        /// The requirement.
         message: &'static str,
     },
     /// The machine keeps data that host threads cannot move.
     #[error(
         "spill: the machine `{machine}` gives no copies to the host, so nothing of it can be placed on disk"
     )]
-    NoCopies {
-        /// The profile's name.
-        machine: String,
-    },
+    NoCopies { machine: String },
     /// The file could not be made, sized or tried.
     #[error("cannot {action} a spill file of {bytes} bytes in {}: {source}; {remedy}", folder.display())]
-    Open {
-        /// The operation attempted.
-        action: &'static str,
-        /// The folder.
-        folder: PathBuf,
-        /// Size of the file.
-        bytes: u64,
-        /// The system's reason.
-        source: Arc<io::Error>,
-        /// Suggested remedy.
-        remedy: &'static str,
-    },
+    Open { action: &'static str, folder: PathBuf, bytes: u64, source: Arc<io::Error>, remedy: &'static str },
     /// The file has no room for a value; no byte has moved.
     #[error(
         "{file} has no room for {tag}: {bytes} bytes asked, {live} of {capacity} in use and no gap of that size; \
          raise the file's capacity or place less on disk"
     )]
     Full {
-        /// The file.
         file: String,
-        /// The value.
         tag: Tag,
         /// Bytes requested, in whole pages.
         bytes: u64,
-        /// Bytes in use.
         live: u64,
-        /// The file's size.
         capacity: u64,
     },
     /// A transfer failed.
@@ -66,29 +47,16 @@ pub enum Error {
     Io {
         /// `read` or `write`.
         action: &'static str,
-        /// The file.
         file: String,
-        /// Byte of the file where the system stopped.
         offset: u64,
-        /// Bytes that were left to move.
         bytes: u64,
-        /// The value.
         tag: Tag,
-        /// The system's reason.
         source: Arc<io::Error>,
-        /// Suggested remedy.
         remedy: &'static str,
     },
     /// A copy or codec panicked in a worker.
     #[error("spilling {tag} to {file} failed: {message}; this is a fault of the program, please report it")]
-    Worker {
-        /// The file.
-        file: String,
-        /// The value.
-        tag: Tag,
-        /// The panic's message.
-        message: String,
-    },
+    Worker { file: String, tag: Tag, message: String },
 }
 
 impl Error {

@@ -34,9 +34,6 @@ fn text(value: &Value) -> Result<Value, Error> {
 }
 
 /// The filter `string`.
-///
-/// # Errors
-/// As [`text`].
 fn string(value: &Value) -> Result<Value, Error> {
     let text = text(value)?;
     Ok(if text.kind() == ValueKind::String { text } else { text.to_string().into() })

@@ -19,7 +19,6 @@ pub(super) struct KnownTemplate {
     pub places: Vec<String>,
 }
 
-/// All known templates.
 pub(super) fn all() -> Vec<KnownTemplate> {
     // A test checks that this parses, so the fallback is never used.
     serde_json::from_str(include_str!("marks.json")).unwrap_or_default()

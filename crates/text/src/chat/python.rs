@@ -236,25 +236,11 @@ pub fn strftime_now(format: &str) -> String {
 
 /// Formats a time given in seconds since 1970.
 pub fn strftime(format: &str, seconds: u64) -> String {
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
     const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
     let days = seconds / 86_400;
     let (year, month, day) = date(days);
     let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
-    let (month_name, day_name) = (MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
+    let (month_name, day_name) = (fathom_base::human::MONTHS[month as usize - 1], DAYS[(days % 7) as usize]);
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {

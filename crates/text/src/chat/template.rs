@@ -38,7 +38,6 @@ const TOOLS: &str = "tool_use";
 /// A model's chat template.
 pub struct Template {
     environment: Environment<'static>,
-    /// Source as given.
     source: String,
     /// BLAKE3 of its source, including inserted marks.
     hash: String,

@@ -157,7 +157,6 @@ impl Maker<'_> {
         Ok(Whole { ids: spoken.ids[..end].to_vec(), start })
     }
 
-    /// Text of a prompt, and of the prompt with its answer.
     fn texts(&self, prompt: &TextOrMessages, answer: &TextOrMessages) -> RowResult<[String; 2]> {
         match (prompt, answer) {
             (TextOrMessages::Text(prompt), TextOrMessages::Text(answer)) => {

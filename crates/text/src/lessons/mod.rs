@@ -27,7 +27,7 @@ pub use teaching::{Answers, Columns, Judge, Lesson, Supervise, Teaching, Truncat
 
 use crate::Tokenizer;
 use crate::chat::{Conversation, Keys, Template, TokenizedConversation, Turns};
-use crate::error::{Error, Result};
+use crate::error::{Error, OrIo, Result};
 
 /// Iterator over the rows of files as lessons, in file and line order.
 #[derive(Debug)]
@@ -331,13 +331,12 @@ fn pair_keys(row: &Map<String, Value>, columns: &Columns) -> std::result::Result
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for path in paths {
-        let io = |source| Error::Io { action: "read", path: path.clone(), source };
-        if !std::fs::metadata(path).map_err(io)?.is_dir() {
+        if !std::fs::metadata(path).or_io("read", path)?.is_dir() {
             all.push(path.clone());
             continue;
         }
-        let entries =
-            std::fs::read_dir(path).map_err(io)?.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        let entries = entries.or_io("read", path)?;
         let mut found: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
         found.retain(|file| rows::has_rows(file));
         found.sort();

@@ -94,7 +94,6 @@ impl Fact {
 
 /// Number of new facts per section, drawn uniformly from these.
 const FACTS_PER_SECTION: [usize; 6] = [1, 1, 2, 2, 2, 4];
-/// Number of questions per section.
 const QUESTIONS_PER_SECTION: usize = 12;
 /// Number of filler lines between two rounds or questions of every second drill, drawn uniformly from these. A model
 /// learns to copy from nearby first, and only from nearby if nothing is more distant; but with gaps everywhere it

@@ -20,7 +20,6 @@ pub(super) const NOUNS: [&str; 65] = [
     "table", "tiger", "tower", "train", "tree", "wheel", "window",
 ];
 
-/// Values.
 pub(super) const VALUES: [&str; 58] = [
     "art", "bank", "bread", "clay", "coal", "corn", "dust", "east", "fire", "fish", "gold", "grass", "hill",
     "honey", "hope", "ice", "ink", "iron", "jade", "king", "law", "lead", "love", "luck", "milk", "mint",

@@ -194,9 +194,6 @@ pub(super) fn encode(
 }
 
 /// Like [`encode`] with the template, for one or two texts: the ids, and the number of those of the first token type.
-///
-/// # Errors
-/// Same as [`encode`].
 pub(super) fn encode_pair(
     inner: &tokenizers::Tokenizer,
     growth: f64,
@@ -235,9 +232,6 @@ fn longest_first([first, second]: [usize; 2], room: usize) -> [usize; 2] {
 }
 
 /// End of each token of a text, in bytes, with special tokens recognized.
-///
-/// # Errors
-/// Same as [`encode`].
 pub(super) fn ends(inner: &tokenizers::Tokenizer, growth: f64, text: &str) -> Result<Vec<usize>> {
     ask(|| {
         if growth > TRUSTED {

@@ -35,9 +35,6 @@ impl Base {
     }
 
     /// Refuses a base other than the checkpoint's.
-    ///
-    /// # Errors
-    /// Both bases, if they differ.
     pub(super) fn check(&self, given: &Base, checkpoint: &Path) -> Result<()> {
         if self.xxh3_128 == given.xxh3_128 {
             return Ok(());

@@ -161,7 +161,7 @@ pub(super) fn refuse(path: &Path, message: impl Into<String>) -> Error {
 }
 
 pub(super) fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Error + 'a {
-    move |source| Error::Io { action, path: path.to_path_buf(), source }
+    move |source| fathom_base::Error::io(action, path, source).into()
 }
 
 /// Files by name within the checkpoint's folder.

@@ -83,9 +83,6 @@ impl Checkpoint {
     }
 
     /// Verifies a rank's share of all files, and that the folders of the `parts` to be read hold no others.
-    ///
-    /// # Errors
-    /// Those of [`Checkpoint::weights`].
     pub(super) fn verify(&self, parts: &[&str], [rank, ranks]: [usize; 2]) -> Result<()> {
         parts.iter().try_for_each(|part| check_listed(&self.folder, &self.state.files, part))?;
         verify(&self.folder, self.state.files.iter(), rank, ranks)

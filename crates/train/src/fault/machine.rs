@@ -8,8 +8,8 @@ use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, BlockFormat,
     Category, Clock, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
     GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
-    Pack, PackPages, PackedMatMul, Profile, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward,
-    RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Term, Unpack,
+    Pack, PackPages, PackedMatMul, ProductTerm, Profile, Reader, Rope, RopeTable, RoundWeights, Route,
+    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor, Unpack,
 };
 
 use super::injector::Injector;
@@ -50,7 +50,7 @@ impl Machine for FaultyMachine {
         self.wrote(op.c);
     }
 
-    fn matmul_with(&self, op: &MatMul<'_>, terms: &[Term<'_>], ws: &Tensor) {
+    fn matmul_with(&self, op: &MatMul<'_>, terms: &[ProductTerm<'_>], ws: &Tensor) {
         self.inner.matmul_with(op, terms, ws);
         self.wrote(op.c);
     }

@@ -8,7 +8,7 @@ use super::injector::Injector;
 use crate::error::Result;
 use crate::micro_batch::MicroBatch;
 use crate::recipe::Recipe;
-use crate::source::{Share, Source, SourceReport, Sources};
+use crate::source::{OpenedSource, Source, SourceReport, Sources, StepShare};
 use crate::step::Trainer;
 
 /// Wraps the sources of a run.
@@ -22,13 +22,7 @@ struct FaultySources<'a> {
 }
 
 impl Sources for FaultySources<'_> {
-    fn open(
-        &self,
-        recipe: &Recipe,
-        index: usize,
-        share: Share,
-        cursor: Option<&Cursor>,
-    ) -> Result<Box<dyn Source>> {
+    fn open(&self, recipe: &Recipe, index: usize, share: StepShare, cursor: Option<&Cursor>) -> OpenedSource {
         let inner = self.inner.open(recipe, index, share, cursor)?;
         Ok(Box::new(FaultySource { inner, injector: self.injector.clone() }))
     }

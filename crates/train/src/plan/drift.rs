@@ -1,12 +1,12 @@
 //! Differences between a real step's memory and its plan.
 
 use fathom_base::human;
-use fathom_tensor::Usage;
+use fathom_tensor::PoolUsage;
 
 /// A sentence that compares a step's memory with its plan and names the category that differs most. `None` if the peaks
 /// agree, or if a step that is not `full` has a lower one: it has fewer tokens than the plan, for example because its
 /// samples are short.
-pub fn drift(planned: &Usage, found: &Usage, full: bool) -> Option<String> {
+pub fn drift(planned: &PoolUsage, found: &PoolUsage, full: bool) -> Option<String> {
     if planned.peak_live == found.peak_live || (!full && found.peak_live < planned.peak_live) {
         return None;
     }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn names_the_category() {
-        let mut planned = Usage { peak_live: 300, peak_op: "attention".into(), ..Usage::default() };
+        let mut planned = PoolUsage { peak_live: 300, peak_op: "attention".into(), ..PoolUsage::default() };
         planned.peak_by_category[Category::Params] = 100;
         planned.peak_by_category[Category::Activations] = 200;
         assert_eq!(drift(&planned, &planned, true), None);

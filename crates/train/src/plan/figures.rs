@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_tensor::mesh::{Waits, Wires};
-use fathom_tensor::{Times, Usage};
+use fathom_tensor::{PoolUsage, Times};
 
 use super::lane::Lane;
 
@@ -11,7 +11,7 @@ use super::lane::Lane;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Peaks of the pool, to the byte.
-    pub usage: Usage,
+    pub usage: PoolUsage,
     /// FLOPs of one step, attention counted once under its mask.
     pub model_flops: u128,
     /// FLOPs that are executed, including recompute.

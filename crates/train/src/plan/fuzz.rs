@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::Places;
 use fathom_model::{Caps, Family};
 use fathom_tensor::{DType, Profile};
 use serde_json::{Map, Value};
 
 use super::plan;
 use crate::in_step::InStep;
-use crate::objective::Goal;
-use crate::parallel::Ranks;
 
 /// Tokens of the step.
 const TOKENS: usize = 256;
@@ -26,17 +24,7 @@ pub fn fuzz_config(data: &[u8]) {
     let _ = Family::write(Path::new("config.json"), &spec);
     spec.layers.truncate(LAYERS);
     for places in [Places::none(), Places::full().with_tiles(Some(128))] {
-        let how = InStep {
-            places,
-            on_disk: OnDisk::default(),
-            caps: Caps { docs: 2, seq_tokens: TOKENS },
-            ranks: Ranks::default(),
-            narrow: None,
-            round_to: None,
-            z_loss: 0.0,
-            goal: Goal::default(),
-            adamw: AdamWSettings::default(),
-        };
+        let how = InStep::plain(places, Caps { docs: 2, seq_tokens: TOKENS });
         let _ = plan(&Profile::portable(1), &spec, DType::Bf16, &how, 1, TOKENS);
     }
 }

@@ -72,7 +72,6 @@ fn setting(value: &Value) -> String {
     }
 }
 
-/// A value in TOML.
 fn toml(value: &Value) -> String {
     let listed = |parts: Vec<String>| parts.join(",");
     match value {

@@ -35,7 +35,7 @@ use fathom_grad::Places;
 use fathom_model::Spec;
 use fathom_tensor::mesh::{Ledger, Waits, Wires};
 use fathom_tensor::spill::Spill;
-use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, Profile, Times, Usage};
+use fathom_tensor::{Clock, DType, Device, Machine, Mark, Meta, PoolUsage, Profile, Times};
 
 pub use budgets::Budgets;
 pub use candidate::Candidate;
@@ -123,9 +123,6 @@ impl Workload<'_> {
 
     /// A faster plan for searches, which plan their results again: in a pipeline its reserved bytes may be some
     /// thousandths lower.
-    ///
-    /// # Errors
-    /// Those of [`Workload::run`].
     fn sketch(&self) -> Result<Plan> {
         Ok(self.run_with(Record::Nothing, Way::Sketch)?.0)
     }
@@ -273,7 +270,7 @@ fn sent(first: &Wires, second: &Wires, repeats: u64) -> Wires {
 
 /// Parts of a plan other than the counts of its steps.
 struct Rest {
-    usage: Usage,
+    usage: PoolUsage,
     held: OffloadPeaks,
     tokens: u64,
     lane: Option<Arc<Lane>>,
@@ -326,7 +323,6 @@ impl StepCounts {
     }
 }
 
-/// Counts of one step.
 struct StepCounts {
     model_flops: u128,
     hardware_flops: u128,

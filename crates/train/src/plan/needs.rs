@@ -67,9 +67,6 @@ fn kinds(ranks: &Ranks, spec: &Spec) -> Vec<Kind> {
 impl Workload<'_> {
     /// Needs of a step; `None` without rates, or if the micro-batches cannot pass through the stages. With `within`,
     /// planning ends at the first stage that exceeds those budgets.
-    ///
-    /// # Errors
-    /// Those of [`Workload::run`].
     pub(super) fn needs(&self, within: Option<&Budgets>) -> Result<Option<Needs>> {
         let ranks = &self.how.ranks;
         let (pp, chunks) = (ranks.grid.pp, ranks.virtual_stages);
@@ -105,9 +102,6 @@ impl Workload<'_> {
 
     /// Needs of the first stage alone, which holds most micro-batches: to compare places of activations, which all
     /// stages have.
-    ///
-    /// # Errors
-    /// Those of [`Workload::run`].
     pub(super) fn needs_of_first(&self) -> Result<Option<Needs>> {
         let plan = self.of_stage(0)?;
         let of = |lane: &Lane| Needs {

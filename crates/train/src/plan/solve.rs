@@ -163,7 +163,6 @@ impl<'a> Search<'a> {
         Search { work, mesh: Some(mesh), budgets, choices, known, planned, failed }
     }
 
-    /// All known figures.
     pub(super) fn into_known(self) -> FiguresByTable {
         self.known.into_inner()
     }

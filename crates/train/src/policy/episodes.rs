@@ -44,7 +44,6 @@ impl Policies {
         own
     }
 
-    /// The first answer of each episode.
     fn first_answers(&self, policy: &Trainer, drawn: &[(usize, u64)]) -> Result<Vec<Episode>> {
         let prompts = drawn.iter().map(|(prompt, _)| self.of.prompts[*prompt].ids.clone()).collect();
         let seeds = drawn.iter().map(|(_, seed)| *seed).collect();

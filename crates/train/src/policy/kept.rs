@@ -103,9 +103,6 @@ pub(super) fn held(pending: Option<&Pending>, next: Option<&ScoredRollout>) -> O
 }
 
 /// Parses the state in a cursor.
-///
-/// # Errors
-/// Any other contents.
 pub(super) fn kept(held: Option<&Value>) -> serde_json::Result<(Option<Pending>, Option<ScoredRollout>)> {
     let Some(held) = held else { return Ok((None, None)) };
     if held.get("next").is_none() {

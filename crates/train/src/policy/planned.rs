@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fathom_model::{ModelView, Rollout, RolloutRequest};
-use fathom_tensor::{Device, Meta, Usage};
+use fathom_tensor::{Device, Meta, PoolUsage};
 
 use serde_json::Map;
 
@@ -35,7 +35,7 @@ pub fn planned(
     room: usize,
     rollout: &dyn Rollout,
     judges: &dyn Fn(&Device) -> Result<Vec<WeightedReward>>,
-) -> Result<Usage> {
+) -> Result<PoolUsage> {
     let machine = Arc::new(Meta::new(work.profile.clone()));
     let device = Device::on_mesh(machine, u64::MAX, work.how.ranks.imagined());
     // The judges are created here instead.

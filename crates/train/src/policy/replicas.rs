@@ -63,7 +63,6 @@ pub(super) fn dealt<T: Default>(mut streams: Vec<T>, mesh: &Mesh, ranks: &Ranks)
 pub(super) struct Replica {
     /// Index of the replica.
     index: usize,
-    /// Number of replicas.
     replicas: usize,
     /// True if this rank reports the replica's results: one of the ranks that have them.
     pub speaks: bool,

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
 use crate::policy::AdvantageName;
 use crate::recipe::{KlIn, PolicyName, Recipe};
-use crate::source::{Share, Source, SourceReport, Sources, fill};
+use crate::source::{OpenedSource, Source, SourceReport, Sources, StepShare, fill};
 use crate::stage;
 use crate::step::Trainer;
 
@@ -37,13 +37,7 @@ const DRAWS: u64 = 2;
 pub struct Rollouts(pub Rc<Rolling>);
 
 impl Sources for Rollouts {
-    fn open(
-        &self,
-        recipe: &Recipe,
-        index: usize,
-        _: Share,
-        cursor: Option<&Cursor>,
-    ) -> Result<Box<dyn Source>> {
+    fn open(&self, recipe: &Recipe, index: usize, _: StepShare, cursor: Option<&Cursor>) -> OpenedSource {
         let shape = stage::shape(recipe, index);
         // Padding of a stream counts as a document.
         let docs = shape.docs.saturating_sub(usize::from(shape.one_length)).max(1);

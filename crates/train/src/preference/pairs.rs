@@ -25,7 +25,6 @@ const METRICS: [&str; 9] = [
     "log_odds_chosen",
 ];
 
-/// A pair in the stream.
 struct StreamPair {
     /// For both answers: position of each label, and the factor of its log-probability.
     labels: [Vec<(usize, f64)>; 2],

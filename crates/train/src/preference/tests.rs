@@ -4,7 +4,7 @@ use fathom_text::pack::Facts;
 
 use super::losses::Pair;
 use super::*;
-use crate::micro_batch::Totals;
+use crate::micro_batch::StepTotals;
 use crate::objective::{Objective, Weigh};
 
 /// Documents of `tokens` tokens, whose answers begin at `starts`, with further facts.
@@ -42,28 +42,10 @@ fn losses(micro: &MicroBatch) -> Vec<f32> {
 
 fn every_pair_loss() -> Vec<Settings> {
     use PairLoss::*;
+    #[rustfmt::skip]
     let all = [
-        Sigmoid,
-        SigmoidNorm,
-        Hinge,
-        Ipo,
-        IpoSum,
-        ExoPair,
-        NcaPair,
-        Robust,
-        BcoPair,
-        SppoHard,
-        Aot,
-        AotUnpaired,
-        ApoZero,
-        ApoDown,
-        Discopop,
-        Sft,
-        Simpo,
-        OddsRatio,
-        BackwardKl,
-        ForwardKl,
-        Squared,
+        Sigmoid, SigmoidNorm, Hinge, Ipo, IpoSum, ExoPair, NcaPair, Robust, BcoPair, SppoHard, Aot, AotUnpaired, ApoZero,
+        ApoDown, Discopop, Sft, Simpo, OddsRatio, BackwardKl, ForwardKl, Squared,
     ];
     let plain =
         |loss| Settings { losses: vec![(loss, 1.0)], beta: 0.3, label_smoothing: 0.1, ..Settings::default() };
@@ -236,7 +218,7 @@ fn imitation_is_a_mean_over_the_step() {
     let labels: usize = chosen.into_iter().flatten().filter(|at| one.labels[*at] >= 0).count();
     assert!((whole.loss / objective.count(&one) - sum / labels as f64).abs() < 1e-12);
     // Half of a step whose other half has as many pairs and labels.
-    let twice = Totals { documents: 12.0, labels: 2.0 * labels as f64, ahead: None };
+    let twice = StepTotals { documents: 12.0, labels: 2.0 * labels as f64, ahead: None };
     let half = MicroBatch { step: Some(twice), ..one.clone() };
     let part = Weigh::weigh(
         &objective,

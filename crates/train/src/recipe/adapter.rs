@@ -35,7 +35,7 @@ choice! {
 }
 
 choice! {
-    /// What computes the embeddings of virtual tokens.
+    /// Network that computes the embeddings of virtual tokens.
     pub enum EncoderName {
         /// An MLP of three layers.
         Mlp = "mlp",
@@ -57,38 +57,40 @@ impl AdapterName {
 }
 
 recipe! {
-    /// An adapter: trained alone, with a model of which nothing changes.
+    /// An adapter, which is trained while the model itself stays unchanged.
     pub struct AdapterTable {
         /// The method.
         pub method: AdapterName = AdapterName::None,
-        /// For methods with low-rank terms columns between A and B, 16 where nothing is said; for `houlsby` the width of the networks, 32.
+        /// Rank of low-rank terms, 16 by default; for `houlsby` the width of the networks, 32 by default.
         pub rank: Option<usize> [Whole(1, COLUMNS)],
-        /// Their weight is `alpha / rank`, with `rslora` `alpha / sqrt(rank)`. None: twice the rank, with `pissa` the rank.
+        /// Low-rank terms are multiplied by `alpha / rank`, with `rslora` by `alpha / sqrt(rank)`. Unset: twice the rank; for
+        /// `pissa` the rank.
         pub alpha: Option<f64> [Above0(NO_END)],
-        /// Which projections: a list of ends of names, as `["q_proj", "v_proj"]`; a regular expression that whole names match;
-        /// or `all-linear` for every projection of the blocks but those of experts. With low-rank terms also the embedding (`embed_tokens`),
-        /// the head (`lm_head`), and experts: each by its name in files (`w1`), or all of a layer as they are stacked
-        /// (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). None: all-linear, with `ia3` k_proj, v_proj and down_proj. `houlsby` and
-        /// methods with virtual tokens have none.
+        /// Projections to adapt: a list of name endings such as `["q_proj", "v_proj"]`; a regular expression for whole names; or
+        /// `all-linear` for every projection of the blocks except experts. Low-rank terms can also adapt the embedding
+        /// (`embed_tokens`), the head (`lm_head`), and experts, each by its name in files (`w1`) or all of a layer as stacked
+        /// tensors (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). Unset: all-linear; for `ia3` k_proj, v_proj and
+        /// down_proj. `houlsby` and methods with virtual tokens have no targets.
         pub targets: Option<Value>,
-        /// Of methods with low-rank terms but `pissa`: tokens of which the rows of the embedding are trained too.
+        /// For low-rank methods except `pissa`: tokens whose rows of the embedding are trained too.
         pub token_rows: Vec<usize> [Whole(0, COLUMNS)],
-        /// Of `lora`, `rslora` and `pissa`: the share of what low-rank terms read that each step drops.
+        /// For `lora`, `rslora` and `pissa`: dropout rate on the input of the low-rank terms.
         pub dropout: Option<f64> [Below1],
-        /// LoRA+ (Hayou and others, 2024): how many times the learning rate of A that of B is; none for the same.
+        /// LoRA+ (Hayou and others, 2024): learning rate of B divided by that of A; unset: 1.
         pub lr_ratio: Option<f64> [Above0(NO_END)],
-        /// LoRA+: how many times the learning rate that of the embedding's low-rank terms is; none for the same.
+        /// LoRA+: factor on the learning rate of the embedding's low-rank terms; unset: 1.
         pub embedding_lr_ratio: Option<f64> [Above0(NO_END)],
-        /// Of `prompt`, `p_tuning` and `prefix`: virtual tokens before each document, which `seq_tokens` count. None: 20.
+        /// For `prompt`, `p_tuning` and `prefix`: number of virtual tokens before each document; they count towards `seq_tokens`.
+        /// Unset: 20.
         pub virtual_tokens: Option<usize> [Whole(1, COLUMNS)],
-        /// Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random.
+        /// For `prompt`: text that initialises the virtual tokens, repeated or cut to their number. Unset: random values.
         pub prompt_text: Option<String>,
-        /// Of `p_tuning`: what computes the virtual tokens, as in PEFT.
+        /// For `p_tuning`: the network that computes the virtual tokens, as in PEFT.
         pub encoder_reparameterization_type: EncoderName = EncoderName::Mlp,
-        /// Of `prefix`: a network of all layers computes the keys and values (PEFT's `prefix_projection`).
+        /// For `prefix`: computes the keys and values of all layers by one network (PEFT's `prefix_projection`).
         pub prefix_projection: bool,
-        /// Of `p_tuning`: hidden columns of the network, of an LSTM in each direction. None: the model's columns. Of `prefix` with
-        /// `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys.
+        /// For `p_tuning`: hidden columns of the network, per direction for an LSTM; unset: the model's columns. For `prefix` with
+        /// `prefix_projection`: hidden columns of the two-layer MLP; unset: the columns of the model's keys.
         pub encoder_hidden_size: Option<usize> [Whole(2, COLUMNS)],
     }
 }
@@ -101,16 +103,16 @@ impl AdapterTable {
 }
 
 recipe! {
-    /// One of several adapters of a run: over the base of all, on lessons of its own, with an optimizer of its own, as if it were trained
-    /// alone. What it does not say is as in `adapter`.
+    /// One of several adapters of a run. They share the base; each has its own lessons and optimizer, as if it were trained alone.
+    /// Unset keys are as in `adapter`.
     pub struct NamedAdapter {
         /// Its name, and that of its folder inside the run's `adapter`: letters, digits, `-` and `_`.
         pub name: String = String::new(),
         /// Its lessons, or with `rl.loss` its prompts, in place of `data.paths`: files, folders and addresses.
         pub paths: Vec<PathBuf>,
-        /// What its answers are worth, in place of `rl.reward`.
+        /// Its reward file, in place of `rl.reward`.
         pub reward: Option<PathBuf>,
-        /// As `adapter.method`, but `pissa`, which changes the base.
+        /// As `adapter.method`, except `pissa`, which changes the base.
         pub method: Option<AdapterName>,
         /// As `adapter.rank`.
         pub rank: Option<usize> [Whole(1, COLUMNS)],

@@ -3,7 +3,7 @@
 use fathom_base::choice;
 
 choice! {
-    /// Where a run computes.
+    /// The machine of a run.
     pub enum MachineKind {
         /// A GPU if there is one and CUDA's libraries are found, else the CPU.
         Auto = "auto",
@@ -62,7 +62,7 @@ choice! {
 }
 
 choice! {
-    /// What the backward pass recomputes (Megatron's `recompute_granularity`).
+    /// Activations that the backward pass recomputes (Megatron's `recompute_granularity`).
     pub enum Granularity {
         /// Nothing: everything is kept.
         None = "none",
@@ -76,7 +76,7 @@ choice! {
 }
 
 choice! {
-    /// Which layers `full` recompute applies to (Megatron's `recompute_method`).
+    /// Layers to which `full` recompute applies (Megatron's `recompute_method`).
     pub enum Method {
         /// All layers: the input of every group of `recompute_num_layers` layers is kept.
         Uniform = "uniform",
@@ -100,7 +100,7 @@ choice! {
 }
 
 choice! {
-    /// How offloaded values are written.
+    /// Format of offloaded values.
     pub enum OffloadCodec {
         /// Unchanged.
         AsIs = "as_is",
@@ -110,7 +110,7 @@ choice! {
 }
 
 choice! {
-    /// What decides where activations are stored.
+    /// Choice of the places of activations.
     pub enum Memory {
         /// The recipe.
         Manual = "manual",
@@ -120,7 +120,7 @@ choice! {
 }
 
 choice! {
-    /// How keys and values travel between context parallel ranks (Megatron's `cp_comm_type`).
+    /// Exchange of keys and values between context parallel ranks (Megatron's `cp_comm_type`).
     pub enum CpCommType {
         /// From rank to rank around a ring, overlapped with attention over the previous block.
         P2p = "p2p",
@@ -134,7 +134,7 @@ choice! {
 }
 
 choice! {
-    /// What is sharded over ranks with the same weights (Megatron-FSDP's `data_parallel_sharding_strategy`).
+    /// State to shard over ranks with the same weights (Megatron-FSDP's `data_parallel_sharding_strategy`).
     pub enum ShardingName {
         /// Nothing.
         NoShard = "no_shard",
@@ -168,7 +168,7 @@ choice! {
 }
 
 choice! {
-    /// Which slots an expert drops when it exceeds its capacity (Megatron's `moe_token_drop_policy`).
+    /// Slots that an expert drops beyond its capacity (Megatron's `moe_token_drop_policy`).
     pub enum DropPolicy {
         /// Those with the smallest weights.
         Probs = "probs",

@@ -9,7 +9,7 @@ use super::limits::{Above0, Any, BYTES, Below1, MANY, MOST_DRAWS, NO_END, Real, 
 use super::{Recipe, Stage};
 
 choice! {
-    /// What the rows of data files are.
+    /// Kind of the rows in data files.
     pub enum FormatName {
         /// `lessons` if `paths` is one file with rows of prompts and completions, or of tokens, and without `text_field`; else `text`.
         Auto = "auto",
@@ -22,11 +22,11 @@ choice! {
 }
 
 choice! {
-    /// Which tokens of a lesson are learned.
+    /// Tokens of a lesson to learn.
     pub enum SuperviseName {
-        /// The completion, of conversations the assistant's turns, and of rows of tokens what their masks say.
+        /// The completion; in conversations the assistant's turns, and in rows of tokens those that their masks select.
         Completion = "completion",
-        /// Of conversations the assistant's last turn.
+        /// In conversations the assistant's last turn.
         LastTurn = "last_turn",
         /// All.
         All = "all",
@@ -34,7 +34,7 @@ choice! {
 }
 
 choice! {
-    /// What happens to lessons longer than the samples of a stage.
+    /// Treatment of lessons longer than a stage's samples.
     pub enum TruncationName {
         /// The end is cut off.
         KeepStart = "keep_start",
@@ -46,7 +46,7 @@ choice! {
 }
 
 choice! {
-    /// How documents are packed into samples.
+    /// Packing of documents into samples.
     pub enum Packing {
         /// End to end, cut at the sample's length.
         Cut = "cut",
@@ -69,26 +69,26 @@ recipe! {
         pub curate: String = "auto".into(),
         /// Field that holds the text in JSON lines and Parquet.
         pub text_field: String = "text".into(),
-        /// What the rows of `paths` are.
+        /// Kind of the rows in `paths`.
         pub format: FormatName = FormatName::Auto,
-        /// Of lessons: which keys of a row hold what.
+        /// For lessons: the keys of a row.
         pub columns: ColumnsTable,
-        /// Of conversations: a file with the chat template, or `steerlm` for the one inside the binary (turns marked as NeMo's, with the labels
-        /// of SteerLM); none for the model's own.
+        /// For conversations: a file with the chat template, or `steerlm` for the one inside the binary (turns marked as NeMo's,
+        /// with the labels of SteerLM); none for the model's own.
         pub chat_template: Option<PathBuf>,
-        /// Of lessons: which tokens are learned.
+        /// For lessons: the tokens to learn.
         pub supervise: SuperviseName = SuperviseName::Completion,
-        /// Of lessons: what happens to those that are too long.
+        /// For lessons: treatment of those that are too long.
         pub truncation: TruncationName = TruncationName::KeepStart,
-        /// Of lessons: maximum number of rows that are left out because they cannot be taught.
+        /// For lessons: maximum number of unusable rows to skip.
         pub max_rows_dropped: u64 [Any] = 0,
-        /// Maximum bytes of text to read; none for all of it. What is not read is reported.
+        /// Maximum bytes of text to read; unset for all of it. Unread text is reported.
         pub max_bytes: Option<u64> [Whole(1, BYTES)],
         /// Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none.
         pub recall_share: f64 [Below1] = 0.0,
         /// Fraction of the documents held out from training.
         pub held_out_share: f64 [Below1] = 0.02,
-        /// Of lessons: files and folders whose rows are held out; then those of `paths` are all learned, whatever the share is.
+        /// For lessons: files and folders with held-out rows; all rows of `paths` are then trained on, whatever the share.
         pub held_out_paths: Vec<PathBuf>,
         /// Maximum bytes of one document; files of one folder (of one crate) are joined up to this size.
         pub document_bytes: u64 [Whole(1024, BYTES)] = 128 << 10,
@@ -105,19 +105,19 @@ recipe! {
         pub ahead: usize [Whole(0, MANY)] = 4,
     }
 
-    /// Keys of a row, where they are not the usual ones.
+    /// Keys of a row that differ from the usual ones.
     pub struct ColumnsTable {
-        /// What comes before the answer.
+        /// Prompt before the answer.
         pub prompt: Option<String>,
         /// The answer.
         pub completion: Option<String>,
         /// The list of messages.
         pub messages: Option<String>,
-        /// Who says a message.
+        /// Role of a message.
         pub role: Option<String>,
-        /// What a message says.
+        /// Content of a message.
         pub content: Option<String>,
-        /// What the system says.
+        /// System message.
         pub system: Option<String>,
         /// The tools: a list of schemas, or JSON text of one.
         pub tools: Option<String>,
@@ -125,7 +125,7 @@ recipe! {
         pub chosen: Option<String>,
         /// The worse of two answers.
         pub rejected: Option<String>,
-        /// What is said of an answer: whether it is wanted, or its ratings.
+        /// Label of an answer: whether it is desirable, or its ratings.
         pub label: Option<String>,
     }
 
@@ -138,7 +138,7 @@ recipe! {
         pub weight: f64 [Above0(NO_END)] = 1.0,
     }
 
-    /// How often documents of some length are drawn.
+    /// Draws of documents by their length.
     pub struct LengthWeight {
         /// Applies to documents of at least this many tokens; of several entries, the largest that a document reaches.
         pub min_tokens: usize [Any] = 0,
@@ -173,29 +173,18 @@ impl Data {
             TruncationName::KeepEnd => lessons::Truncation::KeepEnd,
             TruncationName::Error => lessons::Truncation::Error,
         };
-        let ColumnsTable {
-            prompt,
-            completion,
-            messages,
-            role,
-            content,
-            system,
-            tools,
-            chosen,
-            rejected,
-            label,
-        } = self.columns.clone();
+        let of = self.columns.clone();
         let columns = lessons::Columns {
-            prompt,
-            completion,
-            messages,
-            role,
-            content,
-            system,
-            tools,
-            chosen,
-            rejected,
-            label,
+            prompt: of.prompt,
+            completion: of.completion,
+            messages: of.messages,
+            role: of.role,
+            content: of.content,
+            system: of.system,
+            tools: of.tools,
+            chosen: of.chosen,
+            rejected: of.rejected,
+            label: of.label,
         };
         lessons::Teaching { supervise, truncation, columns, ..lessons::Teaching::default() }
     }

@@ -1,4 +1,4 @@
-//! What a run minimises.
+//! The objective of a run.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::{AdapterName, GemmName, Packing, Recipe, Stage};
 use crate::reference::Sync;
 
 choice! {
-    /// What is minimised.
+    /// The training objective.
     pub enum MethodName {
         /// The cross-entropy of the next token.
         CrossEntropy = "cross_entropy",
@@ -41,57 +41,58 @@ choice! {
 choice! {
     /// The loss of a method, by TRL's names.
     pub enum LossName {
-        /// The method's own: `sigmoid` of `dpo` and `cpo`, `bwd_kl` of `rpo`, `fwd_kl` of `distill`, `bt` of `reward`.
+        /// The method's default: `sigmoid` for `dpo` and `cpo`, `bwd_kl` for `rpo`, `fwd_kl` for `distill`, `bt` for `reward`.
         Auto = "auto",
-        /// Of `dpo` and `cpo`: logistic; with `label_smoothing` conservative DPO.
+        /// For `dpo` and `cpo`: logistic; with `label_smoothing` conservative DPO.
         Sigmoid = "sigmoid",
-        /// Of `dpo`: logistic, of means over tokens.
+        /// For `dpo`: logistic, of means over tokens.
         SigmoidNorm = "sigmoid_norm",
-        /// Of `dpo` and `cpo`: hinge (SLiC).
+        /// For `dpo` and `cpo`: hinge (SLiC).
         Hinge = "hinge",
-        /// Of `dpo` and `cpo`: squared distance of means over tokens from a margin of 1/(2 beta) (IPO).
+        /// For `dpo` and `cpo`: squared distance of means over tokens from a margin of 1/(2 beta) (IPO).
         Ipo = "ipo",
-        /// Of `dpo`: the same of sums, as NeMo-Aligner has it.
+        /// For `dpo`: the same with sums, as in NeMo-Aligner.
         IpoSum = "ipo_sum",
-        /// Of `dpo`: EXO for pairs; needs `label_smoothing`.
+        /// For `dpo`: EXO for pairs; needs `label_smoothing`.
         ExoPair = "exo_pair",
-        /// Of `dpo`: noise-contrastive alignment.
+        /// For `dpo`: noise-contrastive alignment.
         NcaPair = "nca_pair",
-        /// Of `dpo`: robust DPO, unbiased where a share `label_smoothing` of the labels is wrong.
+        /// For `dpo`: robust DPO, unbiased if a fraction `label_smoothing` of the labels is wrong.
         Robust = "robust",
-        /// Of `dpo`: binary classifier optimisation.
+        /// For `dpo`: binary classifier optimisation.
         BcoPair = "bco_pair",
-        /// Of `dpo`: self-play preference optimisation with hard labels.
+        /// For `dpo`: self-play preference optimisation with hard labels.
         SppoHard = "sppo_hard",
-        /// Of `dpo`: optimal transport between the micro batch's sorted ratios of pairs.
+        /// For `dpo`: optimal transport between the micro batch's sorted ratios of pairs.
         Aot = "aot",
-        /// Of `dpo`: the same of chosen against rejected answers.
+        /// For `dpo`: the same between chosen and rejected answers.
         AotUnpaired = "aot_unpaired",
-        /// Of `dpo`: anchored; chosen answers become likelier, rejected ones less likely.
+        /// For `dpo`: anchored; chosen answers become likelier, rejected ones less likely.
         ApoZero = "apo_zero",
-        /// Of `dpo`: anchored; both become less likely, rejected ones more so.
+        /// For `dpo`: anchored; both become less likely, rejected ones more so.
         ApoDown = "apo_down",
-        /// Of `dpo`: the loss that a search found.
+        /// For `dpo`: the loss that a search found.
         Discopop = "discopop",
-        /// Of `dpo`: the cross-entropy of chosen answers alone.
+        /// For `dpo`: the cross-entropy of chosen answers alone.
         Sft = "sft",
-        /// Of `kto`: with gains from 0 rather than from the mean ratio of mismatched answers.
+        /// For `kto`: with gains from 0 rather than from the mean ratio of mismatched answers.
         ApoZeroUnpaired = "apo_zero_unpaired",
-        /// Of `rpo`: the divergence of the implied margin from that of the rewards. Of `distill`: that of the student from the teacher.
+        /// For `rpo`: divergence of the implied margin from the margin of the rewards. For `distill`: divergence of the student
+        /// from the teacher.
         BackwardKl = "bwd_kl",
-        /// Of `rpo` and `distill`: the other way round.
+        /// For `rpo` and `distill`: the reverse direction.
         ForwardKl = "fwd_kl",
-        /// Of `distill`: Jensen and Shannon's, by `jsd_beta` (GKD; Agarwal and others, 2024).
+        /// For `distill`: Jensen and Shannon's, by `jsd_beta` (GKD; Agarwal and others, 2024).
         Jsd = "jsd",
-        /// Of `rpo`: squared distance.
+        /// For `rpo`: squared distance.
         Squared = "sq",
-        /// Of `reward`: of pairs (Bradley and Terry), with `margin` where rows have it.
+        /// For `reward`: of pairs (Bradley and Terry), with `margin` where rows have it.
         BradleyTerry = "bt",
-        /// Of `reward`: the same, times the margin.
+        /// For `reward`: the same, times the margin.
         Scaled = "scaled_bt",
-        /// Of `reward`: squared distance from ratings.
+        /// For `reward`: squared distance from ratings.
         Regression = "regression",
-        /// Of `reward`: steps that are right or wrong.
+        /// For `reward`: steps that are right or wrong.
         Process = "process",
     }
 }
@@ -111,10 +112,10 @@ choice! {
 }
 
 choice! {
-    /// Where the log-probabilities of the reference model come from.
+    /// Source of the reference model's log-probabilities.
     pub enum ReferenceName {
-        /// Of methods that have a reference: `copy` where it moves (`sync_ref_model`), `adapter_off` of a run that trains an adapter
-        /// alone whose base stays what it is, else `column`.
+        /// For methods with a reference: `copy` if it is updated (`sync_ref_model`), `adapter_off` if the run trains only an
+        /// adapter over an unchanged base, else `column`.
         Auto = "auto",
         /// Computed once, before the first step, and kept next to the tokens.
         Column = "column",
@@ -122,25 +123,25 @@ choice! {
         Copy = "copy",
         /// From the policy without its adapter, in each step.
         AdapterOff = "adapter_off",
-        /// None: they are 0, and the method rewards likely answers alone.
+        /// No reference: its log-probabilities are 0, so the method only rewards likely answers.
         None = "none",
     }
 }
 
 choice! {
-    /// How far a student's hidden states are from the teacher's.
+    /// Distance of a student's hidden states from the teacher's.
     pub enum HiddenLossName {
         /// The mean of the squared differences of the columns.
         Mse = "mse",
-        /// One less the cosine of the angle between them.
+        /// One minus the cosine of the angle between them.
         Cosine = "cosine",
     }
 }
 
 choice! {
-    /// Over which answers a divergence is a mean.
+    /// Answers over which a divergence is averaged.
     pub enum KlOverName {
-        /// Those of the whole step, on all ranks: its micro batches are read twice, and their number changes nothing.
+        /// All answers of a step, on all ranks: micro batches are read twice, and their number does not change the result.
         Step = "step",
         /// Those of each micro batch, as in TRL.
         MicroBatch = "micro_batch",
@@ -148,82 +149,85 @@ choice! {
 }
 
 recipe! {
-    /// What is minimised, a mean over the weighted tokens, pairs, answers or ratings of a whole step.
+    /// The training objective: a mean over the weighted tokens, pairs, answers or ratings of a whole step.
     pub struct ObjectiveTable {
         /// The method.
         pub method: MethodName = MethodName::CrossEntropy,
-        /// Its loss.
+        /// The method's loss.
         pub loss: LossName = LossName::Auto,
-        /// Of `dpo`: several losses in place of one, as TRL's list.
+        /// For `dpo`: several losses instead of one, as in TRL.
         pub losses: Vec<LossName>,
         /// Their weights.
         pub loss_weights: Vec<f64> [Real(0.0, NO_END)],
-        /// How strongly the model is kept near the reference; of `orpo` the weight of the ratio.
+        /// Strength of the pull towards the reference model; for `orpo`, the weight of the odds ratio.
         pub beta: f64 [Above0(NO_END)] = 0.1,
-        /// Where the reference's log-probabilities come from; the reference is the model that the run starts from.
+        /// Source of the reference's log-probabilities; the reference is the model that the run starts from.
         pub reference: ReferenceName = ReferenceName::Auto,
-        /// The reference moves after the policy (TR-DPO).
+        /// Updates the reference towards the policy during training (TR-DPO).
         pub sync_ref_model: bool = false,
-        /// With `sync_ref_model`: the policy's share of what the reference becomes, the rest being what it was; 1 replaces it. None for 0.6.
+        /// With `sync_ref_model`: share of the policy in the updated reference; 1 replaces the reference. Unset: 0.6.
         pub ref_model_mixup_alpha: Option<f64> [Above0(1.0)],
-        /// With `sync_ref_model`: steps from one move to the next. None for 512.
+        /// With `sync_ref_model`: steps between updates. Unset: 512.
         pub ref_model_sync_steps: Option<usize> [Whole(1, u64::MAX)],
-        /// Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO).
+        /// For `dpo`: weights each pair by its likelihood under the policy (WPO).
         pub use_weighting: bool = false,
-        /// Fraction of the labels that are taken for wrong.
+        /// Assumed fraction of wrong labels.
         pub label_smoothing: f64 [Real(0.0, 0.499)] = 0.0,
-        /// Of `dpo`: the divergence from the reference.
+        /// For `dpo`: the divergence from the reference.
         pub f_divergence: DivergenceName = DivergenceName::ReverseKl,
         /// Coefficient of the alpha divergence.
         pub f_alpha: f64 [Any] = 0.5,
-        /// Of `dpo`: factor of the log-probabilities of the tokens by which an answer is longer than the other (LD-DPO); none for 1.
+        /// For `dpo`: factor on the log-probabilities of the tokens by which an answer is longer than the other one (LD-DPO);
+        /// unset: 1.
         pub ld_alpha: Option<f64> [Real(0.0, 1.0)],
-        /// Weight of the cross-entropy of chosen answers; none for the method's own: 1 of `cpo` and `orpo`, else 0.
+        /// Weight of the cross-entropy of chosen answers; unset: 1 for `cpo` and `orpo`, else 0.
         pub sft_weight: Option<f64> [Real(0.0, NO_END)],
-        /// Of `simpo`: the margin, as TRL's `simpo_gamma`.
+        /// For `simpo`: the margin (TRL's `simpo_gamma`).
         pub gamma: f64 [Real(0.0, NO_END)] = 0.5,
-        /// Of `simpo`: AlphaPO's exponent; 0 for plain log-probabilities.
+        /// For `simpo`: AlphaPO's exponent; 0 for plain log-probabilities.
         pub alpha: f64 [Any] = 0.0,
-        /// Of the loss `discopop`: its temperature.
+        /// Temperature of the loss `discopop`.
         pub discopop_tau: f64 [Above0(NO_END)] = 0.05,
-        /// Of `kto`: weight of the losses of wanted answers.
+        /// For `kto`: weight of the losses of desirable answers.
         pub desirable_weight: f64 [Real(0.0, NO_END)] = 1.0,
-        /// Of `kto`: weight of the losses of unwanted answers.
+        /// For `kto`: weight of the losses of undesirable answers.
         pub undesirable_weight: f64 [Real(0.0, NO_END)] = 1.0,
-        /// Of `kto`: rows, in the order of the files, whose answers change places for the estimate of the divergence; TRL's batch size.
+        /// For `kto`: number of consecutive rows that exchange their answers to estimate the divergence (TRL's batch size).
         pub mismatched_rows: usize [Whole(2, COLUMNS)] = 8,
-        /// Of `kto`: over which mismatched answers the divergence is a mean.
+        /// For `kto`: the mismatched answers over which the divergence is averaged.
         pub kl_over: KlOverName = KlOverName::Step,
-        /// Of `steerlm2`: answers of each row.
+        /// For `steerlm2`: answers per row.
         pub responses: usize [Whole(2, 4096)] = 4,
-        /// Of `rpo`: factor of the given rewards.
+        /// For `rpo`: factor on the rewards in the data.
         pub reward_scale: f64 [Above0(NO_END)] = 1.0,
-        /// Of `reward`: weight of the squared sum of a pair's rewards, which keeps their mean at 0.
+        /// For `reward`: weight of the squared sum of a pair's rewards, a penalty that keeps their mean near 0.
         pub center_rewards: f64 [Real(0.0, NO_END)] = 0.0,
         /// Size of the noise on the embeddings of training tokens (NEFTune), as TRL's `neftune_noise_alpha`; 5 is usual, 0 is none.
         pub neftune_alpha: f64 [Real(0.0, NO_END)] = 0.0,
-        /// Of `distill`: the teacher, a folder as of `model.from`, with the student's tokenizer.
+        /// For `distill`: the teacher's folder, as in `model.from`; it must have the student's tokenizer.
         pub teacher: Option<PathBuf>,
-        /// Of `distill`: divides the logits of teacher and student. The divergence is not multiplied by its square.
+        /// For `distill`: temperature, which divides the logits of teacher and student. The divergence is not multiplied by its
+        /// square.
         pub temperature: f64 [Real(0.01, 1000.0)] = 1.0,
-        /// Of `distill`: share of the divergence in what is minimised; the rest is the cross-entropy's.
+        /// For `distill`: share of the divergence in the objective; the cross-entropy has the rest.
         pub kd_ratio: f64 [Real(0.0, 1.0)] = 0.5,
-        /// Of the loss `jsd`: share of the teacher in the mixture; towards 0 like `fwd_kl`, towards 1 like `bwd_kl`.
+        /// For the loss `jsd`: share of the teacher in the mixture; near 0 it acts like `fwd_kl`, near 1 like `bwd_kl`.
         pub jsd_beta: f64 [Real(0.001, 0.999)] = 0.5,
-        /// Of `distill`: the teacher's best tokens for each token, found once before the first step and kept next to the text. 0: the
-        /// teacher runs in every step, and its whole vocabulary counts.
+        /// For `distill`: number of the teacher's most likely tokens to store for each position, once before the first step. 0 runs
+        /// the teacher in every step, with its whole vocabulary.
         pub top_k: usize [Whole(0, 1 << 14)] = 0,
-        /// With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one.
+        /// With `top_k`: treats the remaining probability as one more token on both sides; if false, the stored probabilities are
+        /// normalised.
         pub top_k_rest: bool = true,
-        /// Of `distill` with a teacher that runs in every step: hidden states that are compared besides, as blocks of the student and of the
-        /// teacher that are before them, `["4:8", "8:16"]`; 0 is what the first block reads. Where the teacher is of another width, a
-        /// projection for each pair is trained with the student.
+        /// For `distill` with a teacher that runs in every step: hidden states to compare, given by the number of blocks of the
+        /// student and of the teacher before them, `["4:8", "8:16"]`; 0 is the first block's input. If the teacher has another
+        /// width, a projection per pair is trained with the student.
         pub hidden_pairs: Vec<String>,
-        /// With `hidden_pairs`: how far they are from each other.
+        /// With `hidden_pairs`: the distance between the states of a pair.
         pub hidden_loss: HiddenLossName = HiddenLossName::Mse,
-        /// With `hidden_pairs`: weight of the mean over the pairs, which is added to what is minimised.
+        /// With `hidden_pairs`: weight of the mean over the pairs in the objective.
         pub hidden_weight: f64 [Real(0.0, NO_END)] = 1.0,
-        /// Of `reward` with `regression`: the names of the ratings, in their order.
+        /// For `reward` with `regression`: names of the ratings, in order.
         pub attributes: Vec<String>,
     }
 }

@@ -4,7 +4,7 @@ use super::limits::Whole;
 use fathom_base::{choice, recipe};
 
 choice! {
-    /// Where weights and optimizer state are while no operation needs them.
+    /// Storage of weights and optimizer state while no operation needs them.
     pub enum OffloadTo {
         /// In a file.
         Disk = "disk",
@@ -14,9 +14,9 @@ choice! {
 }
 
 choice! {
-    /// How frozen projections are held.
+    /// Format of frozen projections.
     pub enum QuantizationName {
-        /// As the model computes.
+        /// The model's own type.
         None = "none",
         /// NF4: four bits, and a scale for 64 weights, with bitsandbytes' bits.
         Nf4 = "nf4",
@@ -92,7 +92,7 @@ recipe! {
     pub struct PrecisionTable {
         /// Number format of GEMM operands; each is quantized along the reduction dimension.
         pub gemm: GemmName = GemmName::Bf16,
-        /// Which linear layers.
+        /// Linear layers in low precision.
         pub linears: LinearsName = LinearsName::All,
         /// First layers that are not affected (Megatron's key).
         pub num_layers_at_start_in_bf16: usize [Whole(0, 4096)] = 0,

@@ -11,7 +11,7 @@ use crate::policy::{
 };
 
 choice! {
-    /// What is minimised of a policy's answers.
+    /// The loss of a policy's answers.
     pub enum PolicyName {
         /// Nothing: the run does not learn from rewards.
         None = "none",
@@ -43,7 +43,7 @@ choice! {
 }
 
 choice! {
-    /// How the divergence from the reference is estimated at a token.
+    /// Estimator of the divergence from the reference at a token.
     pub enum EstimatorName {
         /// `exp(d) - d - 1`, `d` being the reference's log-probability less the model's.
         K3 = "k3",
@@ -55,7 +55,7 @@ choice! {
 }
 
 choice! {
-    /// Where the divergence counts.
+    /// Place of the divergence.
     pub enum KlIn {
         /// In the loss of each token.
         Loss = "loss",
@@ -65,8 +65,8 @@ choice! {
 }
 
 choice! {
-    /// What a token's loss weighs where earlier weights sampled it: the ratio of its probability under the weights before the update and
-    /// when it was sampled, as TRL's `vllm_importance_sampling_mode` has it.
+    /// Weight of a token's loss if earlier weights sampled it: the ratio of its probabilities under the weights before the update
+    /// and under those that sampled it, as in TRL's `vllm_importance_sampling_mode`.
     pub enum ImportanceName {
         /// No weight: the ratio within the loss is of the sampler's probabilities itself.
         None = "none",
@@ -94,11 +94,11 @@ impl ImportanceName {
 }
 
 choice! {
-    /// What happens to an answer whose reward is not a number.
+    /// Treatment of an answer whose reward is not a number.
     pub enum NanName {
-        /// It ends the run.
+        /// Ends the run.
         Refuse = "refuse",
-        /// It is left out of its group and of the loss.
+        /// Leaves the answer out of its group and of the loss.
         Mask = "mask",
     }
 }
@@ -106,7 +106,7 @@ choice! {
 recipe! {
     /// Learning from rewards.
     pub struct RlTable {
-        /// What is minimised; `none` for runs that do not learn from rewards.
+        /// The loss; `none` for runs that do not learn from rewards.
         pub loss: PolicyName = PolicyName::None,
         /// The file that says what an answer is worth (TOML, a table `[[reward]]` for each part).
         pub reward: Option<PathBuf>,
@@ -140,11 +140,11 @@ recipe! {
         pub importance_sampling_clip_max: Option<f64> [Above0(NO_END)] = Some(3.0),
         /// With `behind`: the smallest (TRL `vllm_importance_sampling_clip_min`); none for no such limit.
         pub importance_sampling_clip_min: Option<f64> [Real(0.0, NO_END)],
-        /// How advantages follow from rewards.
+        /// Computation of advantages from rewards.
         pub advantage: AdvantageName = AdvantageName::Trl,
-        /// How far a ratio may fall below 1.
+        /// Largest amount by which a ratio may fall below 1.
         pub epsilon: f64 [Real(0.0, 1.0)] = 0.2,
-        /// How far it may rise above 1; none for `epsilon`. For `cispo` the largest ratio itself.
+        /// Largest amount by which a ratio may rise above 1; unset: `epsilon`. For `cispo` the largest ratio itself.
         pub epsilon_high: Option<f64> [Real(0.0, NO_END)],
         /// Largest ratio that is not clipped (TRL `delta`); none for no such limit.
         pub delta: Option<f64> [Above0(NO_END)],
@@ -156,9 +156,9 @@ recipe! {
         pub sapo_negative: f64 [Above0(NO_END)] = 1.05,
         /// Weight of the divergence from the reference; 0 for none, and no reference is loaded.
         pub beta: f64 [Real(0.0, NO_END)] = 0.0,
-        /// How it is estimated.
+        /// Estimator of the divergence.
         pub kl: EstimatorName = EstimatorName::K3,
-        /// Where it counts.
+        /// Place of the divergence.
         pub kl_in: KlIn = KlIn::Loss,
         /// Multiplies the divergence in the loss by the ratio, so that it is unbiased off policy (TRL `use_bias_correction_kl`).
         pub kl_corrected: bool = false,
@@ -174,7 +174,7 @@ recipe! {
         pub overlong_penalty: f64 [Real(0.0, NO_END)] = 1.0,
         /// Leaves answers that did not end by themselves out of the loss.
         pub mask_truncated: bool = false,
-        /// What happens to rewards that are not numbers.
+        /// Treatment of rewards that are not numbers.
         pub nan_rewards: NanName = NanName::Refuse,
         /// For `gae`: discount of later rewards.
         pub gamma: f64 [Real(0.0, 1.0)] = 1.0,
@@ -197,7 +197,7 @@ recipe! {
         pub shown: usize [Whole(0, MANY)] = 4,
     }
 
-    /// Who replies to a policy's answers, so that they have several turns.
+    /// Environment that replies to a policy's answers, so that they have several turns.
     pub struct EnvironmentTable {
         /// The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`.
         pub command: Vec<String>,
@@ -205,7 +205,7 @@ recipe! {
         pub processes: usize [Whole(1, 4096)] = 1,
         /// Seconds for a reply.
         pub timeout_s: f64 [Above0(SECONDS)] = 60.0,
-        /// Of conversations: who says what it writes, as the chat template names it.
+        /// For conversations: who says what it writes, as the chat template names it.
         pub role: String = "tool".into(),
         /// Weight of its rewards in the sum.
         pub weight: f64 [Real(-NO_END, NO_END)] = 1.0,

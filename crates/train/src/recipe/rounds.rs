@@ -6,7 +6,7 @@ use super::limits::{MANY, MOST_TOKENS, NO_END, Real, Whole};
 use fathom_base::{choice, recipe};
 
 choice! {
-    /// What the model writes before a round.
+    /// Text that the model writes before a round.
     pub enum WriteName {
         /// Nothing: one run over the rows as they are.
         None = "none",
@@ -20,9 +20,9 @@ choice! {
 recipe! {
     /// Training in rounds.
     pub struct RoundsTable {
-        /// What the model writes before each round.
+        /// Text that the model writes before each round.
         pub write: WriteName = WriteName::None,
-        /// How many.
+        /// Number of rounds.
         pub count: u64 [Whole(1, MANY)] = 3,
         /// Rounds before each whose pairs it learns from as well (SPIN's paper has 1).
         pub earlier: u64 [Whole(0, MANY)] = 0,

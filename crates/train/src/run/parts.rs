@@ -30,17 +30,11 @@ pub trait Hooks {
     /// A problem that does not end the run.
     fn warn(&mut self, _text: &str) {}
     /// A step ended.
-    ///
-    /// # Errors
-    /// Ends the run.
     fn step(&mut self, _step: &events::Step, _stage_step: u64, _stage_steps: Option<u64>) -> Result<()> {
         Ok(())
     }
     /// A stage ended after `step` updates; the current model is saved. Called again if the run is killed before this
     /// returns, or stops here ([`Flow::Stop`], which all ranks return together).
-    ///
-    /// # Errors
-    /// Ends the run.
     fn stage_done(
         &mut self,
         _trainer: &Trainer,

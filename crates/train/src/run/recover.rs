@@ -13,7 +13,6 @@ use crate::agree::gather;
 use crate::error::{Error, Result};
 use crate::step::Trainer;
 
-/// A failure on this rank.
 pub(super) struct RankFailure {
     pub error: Error,
     /// This rank itself failed: none of its data may be used.

@@ -64,22 +64,10 @@ pub(super) fn scaling(
         RopeType::Default => RopeScaling::Default,
         RopeType::Linear => RopeScaling::Linear { factor },
         RopeType::Dynamic => RopeScaling::Dynamic { factor },
-        RopeType::Yarn => RopeScaling::Yarn {
-            factor,
-            original_max_position_embeddings: Some(original),
-            beta_fast: None,
-            beta_slow: None,
-            attention_factor: None,
-            mscale: None,
-            mscale_all_dim: None,
-            truncate: None,
-        },
-        RopeType::Llama3 => RopeScaling::Llama3 {
-            factor,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_max_position_embeddings: original,
-        },
+        RopeType::Yarn => RopeScaling::yarn(factor, Some(original)),
+        RopeType::Llama3 => {
+            RopeScaling::Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original }
+        }
         RopeType::Longrope => {
             let message = "longrope has searched factors per frequency; start from a model that has them and use rope_type=\"keep\"";
             return Err(refuse(index, "rope_type", message));
@@ -96,18 +84,7 @@ mod tests {
     use fathom_model::{Family, LayerSpec, LlamaSizes};
 
     fn small() -> Spec {
-        Spec::llama(LlamaSizes {
-            hidden: 32,
-            layers: 2,
-            heads: 2,
-            kv_heads: 1,
-            head_dim: 16,
-            ffn: 64,
-            vocab: 64,
-            rope_theta: 1e4,
-            max_positions: 256,
-            tied: true,
-        })
+        Spec::llama(LlamaSizes { hidden: 32, heads: 2, kv_heads: 1, ffn: 64, vocab: 64, ..LlamaSizes::TINY })
     }
 
     fn stage(rope_type: RopeType, seq_tokens: usize) -> Stage {

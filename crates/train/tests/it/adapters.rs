@@ -28,7 +28,8 @@ pub const LEADING: [AdapterMethod; 5] = [
     AdapterMethod::Prefix { tokens: 3, encoder: None },
     AdapterMethod::Prefix { tokens: 3, encoder: Some(8) },
 ];
-const LORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
+pub const LORA: AdapterMethod =
+    AdapterMethod::Lora { rank_stabilised: false, lengths: false, singular: false };
 const DORA: AdapterMethod = AdapterMethod::Lora { rank_stabilised: false, lengths: true, singular: false };
 
 /// The model with an adapter on some parts of fused weights, and on the last weights of sub-layers.

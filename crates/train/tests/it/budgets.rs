@@ -13,14 +13,15 @@ use fathom_tensor::{Device, Rates};
 use fathom_train::recipe::{Checkpoint, Memory, Precision, Recipe};
 use fathom_train::{Budgets, Draft, Hooks, Plan, Run, RunParts, StageSettings, Stores, rank_folder};
 
-use crate::survive::{VOCAB, mesh, recipe, trainer, write_store};
+use crate::survive::{VOCAB, mesh, parts, recipe, trainer, write_store};
 
 fn grid() -> Grid {
     Grid { tp: 2, ..Grid::default() }
 }
 
-fn machine(isa: Isa) -> Arc<Cpu> {
-    let rates = Rates {
+/// A billion of everything a second.
+pub fn rates() -> Rates {
+    Rates {
         matmul_bf16_flops_per_s: 1e9,
         matmul_f32_flops_per_s: 1e9,
         attention_forward_flops_per_s: 1e9,
@@ -28,8 +29,11 @@ fn machine(isa: Isa) -> Arc<Cpu> {
         memory_bytes_per_s: 1e9,
         elementwise_bytes_per_s: 1e9,
         ..Rates::default()
-    };
-    Arc::new(Cpu::new(1, Some(isa)).with_rates(Some(rates)))
+    }
+}
+
+fn machine(isa: Isa) -> Arc<Cpu> {
+    Arc::new(Cpu::new(1, Some(isa)).with_rates(Some(rates())))
 }
 
 /// Stores the places of the stage.
@@ -55,18 +59,8 @@ fn run(folder: &Path, recipe: &Recipe, isa: Isa, memory: [u64; 2]) -> Vec<Result
             (trainer(recipe, &device).unwrap(), Stores::open(recipe, None, VOCAB).unwrap());
         // Set to stop before the first step.
         let stop = &AtomicBool::new(true);
-        let parts = RunParts {
-            recipe,
-            folder,
-            trainer,
-            sources: Box::new(stores),
-            metrics,
-            time: None,
-            disk_sharers: 2,
-            stop,
-            rebuild: None,
-            base: None,
-        };
+        let plain = parts((recipe, folder), trainer, stores, metrics, stop);
+        let parts = RunParts { disk_sharers: 2, ..plain };
         let ended = Run::open(parts).and_then(|mut run| run.train(&mut chosen));
         if let (Err(error), Some(link)) = (&ended, mesh.link()) {
             link.abort(&error.to_string());

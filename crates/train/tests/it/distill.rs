@@ -15,18 +15,7 @@ use crate::mesh::{Case, ONE, batches, every_rank, in_step, spec, trainer};
 
 /// A wider and shallower model than the student, of the same vocabulary.
 fn teacher_spec(vocab: usize) -> Spec {
-    Spec::llama(LlamaSizes {
-        hidden: 96,
-        layers: 2,
-        heads: 4,
-        kv_heads: 4,
-        head_dim: 32,
-        ffn: 128,
-        vocab,
-        rope_theta: 1e4,
-        max_positions: 256,
-        tied: true,
-    })
+    Spec::llama(LlamaSizes { hidden: 96, kv_heads: 4, head_dim: 32, ffn: 128, vocab, ..LlamaSizes::TINY })
 }
 
 fn teacher(device: &Device, case: &Case, vocab: usize) -> LoadedModel {

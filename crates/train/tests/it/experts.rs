@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::{AdamWSettings, Places};
 use fathom_model::{Caps, Family, Init, Model, initialise};
 use fathom_tensor::{DType, Device};
-use fathom_train::parallel::Ranks;
 use fathom_train::recipe::{FamilyName, Recipe};
-use fathom_train::{Goal, InStep, MicroBatch, Trainer, new_model, train_experts};
+use fathom_train::{InStep, MicroBatch, Trainer, new_model, train_experts};
 
 const TOKENS: usize = 512;
 const STEPS: usize = 40;
@@ -47,15 +46,8 @@ fn train(recipe: &Recipe) -> (f32, f32, f32) {
     initialise(&device, &model, &mut params, Init { deviation: 0.1, seed: 3 });
     let mut trainer = Trainer::new(&device, model, params);
     let how = InStep {
-        places: Places::linear().with_tiles(Some(128)),
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 1, seq_tokens: TOKENS },
-        ranks: Ranks::default(),
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
         adamw: AdamWSettings { lr: 3e-3, ..AdamWSettings::default() },
+        ..InStep::plain(Places::linear().with_tiles(Some(128)), Caps { docs: 1, seq_tokens: TOKENS })
     };
     let (mut losses, mut worst) = (Vec::new(), Vec::new());
     for step in 0..STEPS {

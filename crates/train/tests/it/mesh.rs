@@ -12,7 +12,7 @@ use fathom_tensor::{DType, Device, Meta, OutOfMemory};
 use fathom_train::parallel::stages::Order;
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::{
-    Checkpoints, Goal, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
+    Checkpoints, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
 };
 
 use crate::{Made, mesh_streams};
@@ -24,18 +24,7 @@ pub const STEPS: usize = 12;
 const FEW: usize = 3;
 
 pub fn spec(tied: bool) -> Spec {
-    Spec::llama(LlamaSizes {
-        hidden: 64,
-        layers: 4,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn: 96,
-        vocab: 131,
-        rope_theta: 1e4,
-        max_positions: TOKENS,
-        tied,
-    })
+    Spec::llama(LlamaSizes { layers: 4, max_positions: TOKENS, tied, ..LlamaSizes::TINY })
 }
 
 /// Packed documents of uneven lengths; one micro-batch has no trained token.
@@ -126,15 +115,12 @@ fn ranks(case: &Case, rank: usize) -> Ranks {
 
 pub fn in_step(case: &Case) -> InStep {
     InStep {
-        places: Places::linear().with_tiles(case.tile_rows),
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 8, seq_tokens: TOKENS },
         ranks: ranks(case, 0),
         narrow: case.narrow,
         round_to: case.round_to,
         z_loss: 1e-4,
-        goal: Goal::default(),
         adamw: AdamWSettings { lr: if case.moments.second { 3e-3 } else { 0.1 }, ..AdamWSettings::default() },
+        ..InStep::plain(Places::linear().with_tiles(case.tile_rows), Caps { docs: 8, seq_tokens: TOKENS })
     }
 }
 
@@ -591,4 +577,16 @@ fn a_save_that_cannot_begin_fails_on_every_rank() {
         saves.begin(&trainer(device, &case), &Progress::default()).err().unwrap().to_string()
     });
     assert!(errors.iter().all(|e| e.contains("cannot")) && errors[1].starts_with("rank 0: "), "{errors:?}");
+}
+
+/// Saves a step on the first mesh and moves it from mesh to mesh: no bit of its more than `tensors` tensors changes.
+pub fn moves(case: Case, grids: [Grid; 4], tensors: u64) {
+    let folders = grids.map(|_| tempfile::tempdir().unwrap());
+    every_rank(case, &|device| resume(device, &case, folders[0].path(), 1));
+    for (index, grid) in grids.into_iter().enumerate().skip(1) {
+        let (from, to) = (folders[index - 1].path(), folders[index].path());
+        save_again(Case { grid, ..case }, from, to);
+        let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
+        assert!(diff.differing == 0 && diff.tensors > tensors, "{grid}: {diff:?}");
+    }
 }

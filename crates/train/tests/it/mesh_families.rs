@@ -3,11 +3,10 @@
 use fathom_model::{Biases, Family, LayerSpec, Mlp, Residual, Spec};
 use fathom_tensor::mesh::Grid;
 use fathom_tensor::{Activation, DType, NormKind};
-use fathom_train::compare_checkpoints;
 use fathom_train::parallel::Sharding;
 use fathom_train::parallel::stages::Order;
 
-use crate::mesh::{Case, ONE, check, every_rank, resume, save_again, spec};
+use crate::mesh::{Case, ONE, check, moves, spec};
 
 const GRID: Grid = ONE.grid;
 const LAYER: NormKind = NormKind { centred: true, plus_one: false, round_first: false, eps: 1e-5 };
@@ -83,12 +82,5 @@ fn other_axes_keep_the_head_s_bias_too() {
 fn a_head_s_bias_is_the_same_from_mesh_to_mesh() {
     let case = Case { spec: phi, ..ONE };
     let grids = [GRID, Grid { tp: 2, sequence_parallel: true, ..GRID }, Grid { pp: 2, dp: 2, ..GRID }, GRID];
-    let folders = grids.map(|_| tempfile::tempdir().unwrap());
-    every_rank(case, &|device| resume(device, &case, folders[0].path(), 1));
-    for (index, grid) in grids.into_iter().enumerate().skip(1) {
-        let (from, to) = (folders[index - 1].path(), folders[index].path());
-        save_again(Case { grid, ..case }, from, to);
-        let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
-        assert!(diff.differing == 0 && diff.tensors > 100, "{grid}: {diff:?}");
-    }
+    moves(case, grids, 100);
 }

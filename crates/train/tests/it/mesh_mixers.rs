@@ -2,11 +2,10 @@
 
 use fathom_model::Spec;
 use fathom_tensor::mesh::{Axis, Grid};
-use fathom_train::compare_checkpoints;
 use fathom_train::parallel::Ranks;
 use fathom_train::parallel::stages::Order;
 
-use crate::mesh::{Case, ONE, check, every_rank, resume, save_again};
+use crate::mesh::{Case, ONE, check, moves};
 use crate::recurrent;
 
 const GRID: Grid = ONE.grid;
@@ -36,14 +35,7 @@ fn ranks_share_a_recurrence_over_packed_documents() {
 fn a_recurrence_is_the_same_from_mesh_to_mesh() {
     let case = Case { spec, ..ONE };
     let grids = [GRID, Grid { tp: 2, sequence_parallel: true, ..GRID }, Grid { pp: 2, ..GRID }, GRID];
-    let folders = grids.map(|_| tempfile::tempdir().unwrap());
-    every_rank(case, &|device| resume(device, &case, folders[0].path(), 1));
-    for (index, grid) in grids.into_iter().enumerate().skip(1) {
-        let (from, to) = (folders[index - 1].path(), folders[index].path());
-        save_again(Case { grid, ..case }, from, to);
-        let diff = compare_checkpoints(folders[0].path(), to).unwrap().unwrap();
-        assert!(diff.differing == 0 && diff.tensors > 60, "{grid}: {diff:?}");
-    }
+    moves(case, grids, 60);
 }
 
 #[test]

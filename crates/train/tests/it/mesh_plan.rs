@@ -2,42 +2,22 @@
 
 use std::sync::Arc;
 
-use fathom_grad::{AdamWSettings, OnDisk, Places};
+use fathom_grad::Places;
 use fathom_model::{Caps, LlamaSizes, Model, Spec};
 use fathom_tensor::mesh::{Grid, Wires};
-use fathom_tensor::{DType, Device, Fabric, Line, Machine, Meta, Profile, Rates, Times, Usage};
+use fathom_tensor::{DType, Device, Fabric, Line, Machine, Meta, PoolUsage, Profile, Times};
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::recipe::{MeshTable, Recipe, ShardingName, Stage};
-use fathom_train::{Budgets, Draft, Goal, InStep, MicroBatch, Trainer, distinct, plan};
+use fathom_train::{Budgets, Draft, InStep, MicroBatch, Trainer, distinct, plan};
 
 const TOKENS: usize = 512;
 
 fn spec() -> Spec {
-    Spec::llama(LlamaSizes {
-        hidden: 64,
-        layers: 13,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn: 96,
-        vocab: 131,
-        rope_theta: 1e4,
-        max_positions: TOKENS,
-        tied: true,
-    })
+    Spec::llama(LlamaSizes { layers: 13, max_positions: TOKENS, ..LlamaSizes::TINY })
 }
 
 fn profile(fabric: Option<Fabric>) -> Profile {
-    let rates = Rates {
-        matmul_bf16_flops_per_s: 1e9,
-        matmul_f32_flops_per_s: 1e9,
-        attention_forward_flops_per_s: 1e9,
-        attention_backward_flops_per_s: 1e9,
-        memory_bytes_per_s: 1e9,
-        elementwise_bytes_per_s: 1e9,
-        ..Rates::default()
-    };
-    Profile { rates: Some(rates), fabric, ..Profile::portable(1) }
+    Profile { rates: Some(crate::budgets::rates()), fabric, ..Profile::portable(1) }
 }
 
 fn fabric(node_ranks: usize, bytes_per_s: f64) -> Fabric {
@@ -51,21 +31,11 @@ fn fabric(node_ranks: usize, bytes_per_s: f64) -> Fabric {
 }
 
 fn how(ranks: Ranks, places: Places) -> InStep {
-    InStep {
-        places,
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 1, seq_tokens: TOKENS },
-        ranks,
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
-        adamw: AdamWSettings::default(),
-    }
+    InStep { ranks, ..InStep::plain(places, Caps { docs: 1, seq_tokens: TOKENS }) }
 }
 
 /// Runs three steps of all micro-batches; returns the last one's figures.
-fn in_full(profile: &Profile, how: &InStep, micro_batches: usize) -> (Usage, Wires, Times) {
+fn in_full(profile: &Profile, how: &InStep, micro_batches: usize) -> (PoolUsage, Wires, Times) {
     let machine = Arc::new(Meta::new(profile.clone()));
     let device = Device::on_mesh(machine.clone(), u64::MAX, how.ranks.imagined());
     let portion = how.ranks.portion(&spec(), &device.mesh);
@@ -98,7 +68,7 @@ fn stands_for_all(ranks: Ranks, places: &Places, micro_batches: usize) {
     let (usage, wires, times) = in_full(&profile, &how, micro_batches);
     let Ranks { grid, virtual_stages, rank, sharding, .. } = ranks;
     let what = format!("rank {rank} of {grid}, {virtual_stages} stages each, {micro_batches}, {sharding:?}");
-    let bytes = |usage: &Usage| (usage.peak_live, usage.peak_by_category, usage.peak_reserved);
+    let bytes = |usage: &PoolUsage| (usage.peak_live, usage.peak_by_category, usage.peak_reserved);
     assert_eq!(bytes(&planned.usage), bytes(&usage), "{what}");
     assert_eq!(planned.wires, wires, "{what}");
     let found = planned.times.unwrap();

@@ -71,18 +71,7 @@ fn wide(tied: bool) -> Spec {
     Spec::llama(LlamaSizes { tied, ..SIZES })
 }
 
-const SIZES: LlamaSizes = LlamaSizes {
-    hidden: 64,
-    layers: 3,
-    heads: 4,
-    kv_heads: 2,
-    head_dim: 32,
-    ffn: 128,
-    vocab: 131,
-    rope_theta: 1e4,
-    max_positions: 256,
-    tied: true,
-};
+const SIZES: LlamaSizes = LlamaSizes { layers: 3, head_dim: 32, ffn: 128, ..LlamaSizes::TINY };
 
 #[test]
 fn meshes_have_the_losses_of_one_rank() {

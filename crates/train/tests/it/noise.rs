@@ -29,6 +29,19 @@ fn train(device: &Device, case: &Case, how: &InStep) -> (Vec<[f32; 2]>, u64) {
     (seen, device.pool.usage().peak_reserved)
 }
 
+/// Each axis, with the rows of its tiles.
+pub fn axes() -> [(Grid, Option<usize>); 6] {
+    let grid = Grid::default();
+    [
+        (Grid { cp: 2, ..grid }, None),
+        (Grid { dp: 2, ..grid }, None),
+        (Grid { pp: 2, ..grid }, None),
+        (Grid { tp: 2, ..grid }, None),
+        (Grid { tp: 2, sequence_parallel: true, ..grid }, Some(128)),
+        (Grid { tp: 2, cp: 2, sequence_parallel: true, ..grid }, None),
+    ]
+}
+
 #[test]
 fn noise_is_the_same_on_every_mesh_and_in_every_place() {
     let one = every_rank(ONE, &|device| train(device, &ONE, &how(&ONE, Some(5.0)))).remove(0);
@@ -40,15 +53,7 @@ fn noise_is_the_same_on_every_mesh_and_in_every_place() {
         });
         assert_eq!(found[0], one.0, "{places:?}");
     }
-    let grid = Grid::default();
-    for (grid, tile_rows) in [
-        (Grid { cp: 2, ..grid }, None),
-        (Grid { dp: 2, ..grid }, None),
-        (Grid { pp: 2, ..grid }, None),
-        (Grid { tp: 2, ..grid }, None),
-        (Grid { tp: 2, sequence_parallel: true, ..grid }, Some(128)),
-        (Grid { tp: 2, cp: 2, sequence_parallel: true, ..grid }, None),
-    ] {
+    for (grid, tile_rows) in axes() {
         let case = Case { grid, tile_rows, sharding: Sharding::Optim, ..ONE };
         let how = how(&case, Some(5.0));
         let ranks = every_rank(case, &|device| train(device, &case, &how));

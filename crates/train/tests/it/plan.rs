@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use fathom_cpu::isa::Isa;
-use fathom_grad::{AdamWSettings, Place, Places};
+use fathom_grad::{Place, Places};
 use fathom_model::{Caps, LlamaSizes, Spec};
 use fathom_tensor::{Category, DType, Profile, gpu};
-use fathom_train::{Goal, InStep, Plan, plan};
+use fathom_train::{InStep, Plan, plan};
 
-fn spec(layers: usize) -> Spec {
+/// Llama 3 8B with some of its layers.
+pub fn llama_8b(layers: usize, max_positions: usize) -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 4096,
         layers,
@@ -18,7 +19,7 @@ fn spec(layers: usize) -> Spec {
         ffn: 14336,
         vocab: 128_256,
         rope_theta: 5e5,
-        max_positions: 8192,
+        max_positions,
         tied: false,
     })
 }
@@ -37,16 +38,9 @@ fn profiles() -> Vec<Profile> {
 fn planned_on(profile: &Profile, places: Places, layers: usize, tokens: usize) -> Plan {
     let how = InStep {
         on_disk: fathom_grad::OnDisk::default(),
-        places,
-        caps: Caps { docs: 16, seq_tokens: tokens },
-        ranks: Default::default(),
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
-        adamw: AdamWSettings::default(),
+        ..InStep::plain(places, Caps { docs: 16, seq_tokens: tokens })
     };
-    plan(profile, &spec(layers), DType::Bf16, &how, 1, tokens).unwrap()
+    plan(profile, &llama_8b(layers, 8192), DType::Bf16, &how, 1, tokens).unwrap()
 }
 
 #[test]

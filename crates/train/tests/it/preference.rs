@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc};
 
 use fathom_cpu::Cpu;
-use fathom_grad::{AdamWSettings, Counters, Eval, Labels, LossTerm, Moments, Params, Places, Scope};
+use fathom_grad::{Counters, Eval, Labels, LossTerm, Moments, Params, Places, Scope};
 use fathom_model::{Adapter, AdapterMethod, Caps, Model, PackedTokens, Size};
 use fathom_model::{TrainableWeights, adapt, load, open};
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
@@ -11,7 +11,9 @@ use fathom_tensor::{Category, DType, Device};
 use fathom_text::pack::Facts;
 use fathom_train::parallel::{Ranks, Sharding};
 use fathom_train::preference::{Divergence, KtoObjective, PairLoss, Pairs, Reward, Settings};
-use fathom_train::{Goal, InStep, MicroBatch, Objective, Reference, Refers, Sync, Totals, Trainer, frozen};
+use fathom_train::{
+    Goal, InStep, MicroBatch, Objective, Reference, Refers, StepTotals, Sync, Trainer, frozen,
+};
 use serde_json::Value;
 
 const CAPS: Caps = Caps { docs: 32, seq_tokens: 64 };
@@ -109,15 +111,7 @@ fn train_on(
     objective: &Arc<dyn Objective>,
     rate: f32,
 ) -> Vec<Said> {
-    let adamw = AdamWSettings {
-        lr: rate,
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        max_norm: 1.0,
-        ..AdamWSettings::default()
-    };
+    let adamw = crate::sft::adamw(rate);
     let how = InStep {
         caps: CAPS,
         ranks: Ranks { grid: *trainer.device.mesh.grid(), ..Ranks::default() },
@@ -236,11 +230,15 @@ fn steps(rows: &[Vec<Document>], of_micro: usize, prompts: bool, refers: bool) -
     };
     let step = |rows: &[Vec<Document>]| {
         let mut micros: Vec<MicroBatch> = rows.chunks(of_micro).map(micro).collect();
-        let add = |all: Totals, micro: &MicroBatch| {
+        let add = |all: StepTotals, micro: &MicroBatch| {
             let own = micro.totals();
-            Totals { documents: all.documents + own.documents, labels: all.labels + own.labels, ahead: None }
+            StepTotals {
+                documents: all.documents + own.documents,
+                labels: all.labels + own.labels,
+                ahead: None,
+            }
         };
-        let all = micros.iter().fold(Totals::default(), add);
+        let all = micros.iter().fold(StepTotals::default(), add);
         micros.iter_mut().for_each(|micro| micro.step = Some(all));
         if refers {
             refer(&mut micros);

@@ -1,27 +1,14 @@
 //! Published figures of activation memory, from the program itself.
 
-use fathom_grad::{AdamWSettings, OnDisk, Place, Places};
-use fathom_model::{Caps, LlamaSizes, MODULES, Spec};
+use fathom_grad::{OnDisk, Place, Places};
+use fathom_model::{Caps, MODULES, Spec};
 use fathom_tensor::{Category, DType, Profile, gpu};
 use fathom_train::activations::activations;
-use fathom_train::{Goal, InStep, Plan, plan};
+use fathom_train::{InStep, Plan, plan};
+
+use crate::plan::llama_8b;
 
 const TOKENS: usize = 4096;
-
-fn llama3_8b(max_positions: usize) -> Spec {
-    Spec::llama(LlamaSizes {
-        hidden: 4096,
-        layers: 32,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        ffn: 14336,
-        vocab: 128_256,
-        rope_theta: 5e5,
-        max_positions,
-        tied: false,
-    })
-}
 
 /// Bytes per token held from the forward to the backward pass, in one block and in all.
 fn held(spec: &Spec, places: &Places) -> (f64, f64) {
@@ -42,7 +29,7 @@ fn close(found: f64, published: f64, share: f64) {
 /// token: Korthikanti et al. (arXiv 2205.05198), section 4, counted for these operations. Llama 3 8B: 136.1 KiB.
 #[test]
 fn llama_3_8b_keeps_136_kib_per_token_and_layer() {
-    let (block, _) = held(&llama3_8b(8192), &Places::none());
+    let (block, _) = held(&llama_8b(32, 8192), &Places::none());
     // This program also keeps two f32 reciprocals of norms.
     close(block - 8.0, (8 * 4096 + 4 * 4096 + 4 * 1024 + 6 * 14336 + 4 * 32) as f64, 0.0);
     close(block / 1024.0, 136.1, 1e-3);
@@ -52,7 +39,7 @@ fn llama_3_8b_keeps_136_kib_per_token_and_layer() {
 /// (arXiv 2506.13996) has the same sum: 15 million tokens take 3.75 TiB of host memory.
 #[test]
 fn inputs_of_all_layers_take_256_kib_per_token() {
-    let (_, all) = held(&llama3_8b(8192), &Places::full());
+    let (_, all) = held(&llama_8b(32, 8192), &Places::full());
     close(all, 256.0 * 1024.0, 0.0);
     close(15.0 * (1 << 20) as f64 * all, 3.75 * 2f64.powi(40), 0.0);
 }
@@ -62,7 +49,7 @@ fn inputs_of_all_layers_take_256_kib_per_token() {
 #[test]
 fn a_gpt_block_keeps_34_sbh_less_its_dropout_masks() {
     let h = 4096;
-    let mut spec = llama3_8b(8192);
+    let mut spec = llama_8b(32, 8192);
     (spec.kv_heads, spec.ffn, spec.mlp.gated) = (32, 4 * h, false);
     let (block, _) = held(&spec, &Places::none());
     // This program also keeps the log-sum-exp of each head and the norms' reciprocals.
@@ -79,17 +66,10 @@ fn rung(tokens: usize, offload: bool, tile_rows: Option<usize>) -> Plan {
     let places = if offload { Places::full().offload_all(Place::Disk) } else { Places::full() };
     let places = places.with_tiles(tile_rows);
     let how = InStep {
-        places,
         on_disk: OnDisk { weights: true, optimizer: true, ..OnDisk::default() },
-        caps: Caps { docs: 1, seq_tokens: tokens },
-        ranks: Default::default(),
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
-        adamw: AdamWSettings::default(),
+        ..InStep::plain(places, Caps { docs: 1, seq_tokens: tokens })
     };
-    plan(&gpu::named("h200").unwrap(), &llama3_8b(tokens), DType::Bf16, &how, 1, tokens).unwrap()
+    plan(&gpu::named("h200").unwrap(), &llama_8b(32, tokens), DType::Bf16, &how, 1, tokens).unwrap()
 }
 
 fn without_state(plan: &Plan) -> f64 {

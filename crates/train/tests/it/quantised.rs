@@ -18,18 +18,7 @@ use fathom_train::{Base, Checkpoints, Goal, InStep, Progress, Trainer, frozen, o
 use crate::mesh::{Case, ONE, batches, every_rank, in_step};
 
 fn dense(tied: bool) -> Spec {
-    Spec::llama(LlamaSizes {
-        hidden: 128,
-        layers: 4,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 32,
-        ffn: 256,
-        vocab: 131,
-        rope_theta: 1e4,
-        max_positions: 256,
-        tied,
-    })
+    Spec::llama(LlamaSizes { hidden: 128, layers: 4, head_dim: 32, ffn: 256, tied, ..LlamaSizes::TINY })
 }
 
 fn experts(tied: bool) -> Spec {

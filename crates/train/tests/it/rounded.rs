@@ -200,18 +200,7 @@ fn sharing_changes_no_bit_and_the_plan_is_exact() {
 #[test]
 fn tensor_parallel_and_pipelined_ranks_have_the_weights_of_one() {
     fn wide(tied: bool) -> Spec {
-        let sizes = LlamaSizes {
-            hidden: 64,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
-            head_dim: 32,
-            ffn: 128,
-            vocab: 131,
-            rope_theta: 1e4,
-            max_positions: 256,
-            tied,
-        };
+        let sizes = LlamaSizes { head_dim: 32, ffn: 128, tied, ..LlamaSizes::TINY };
         Spec::llama(sizes)
     }
     /// For each weight's number, the position and bits of its elements.
@@ -311,14 +300,11 @@ fn what_does_not_go_together_is_refused() {
 }
 
 const SMALL: LlamaSizes = LlamaSizes {
-    hidden: 64,
     layers: 1,
     heads: 2,
     kv_heads: 1,
     head_dim: 32,
     ffn: 64,
-    vocab: 131,
-    rope_theta: 1e4,
     max_positions: 64,
-    tied: true,
+    ..LlamaSizes::TINY
 };

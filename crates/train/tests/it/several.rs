@@ -49,18 +49,7 @@ fn recipes(folder: &Path, grid: Grid, change: &dyn Fn(&mut Recipe)) -> Vec<Recip
 
 /// The trainer of an adapter over the base of another, or over one that it creates.
 fn trainer(device: &Device, recipe: &Recipe, other: Option<&Trainer>) -> fathom_train::Result<Trainer> {
-    let base = Spec::llama(LlamaSizes {
-        hidden: 64,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn: 96,
-        vocab: VOCAB,
-        rope_theta: 1e4,
-        max_positions: 256,
-        tied: true,
-    });
+    let base = Spec::llama(LlamaSizes { vocab: VOCAB, ..LlamaSizes::TINY });
     let spec = adapted(recipe, base.clone())?;
     let ranks = stage::ranks(recipe, 0)?;
     let (mut model, mut params) = match other {

@@ -26,6 +26,8 @@ fn floats(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
 }
 
+use crate::objective::joined;
+
 /// The rows as a store, weighted by one of their masks.
 fn store(rows: &[Value], mask: Option<&str>) -> Store {
     let folder = tempfile::tempdir().unwrap();
@@ -63,18 +65,10 @@ fn samples(store: &Store, packing: Packing, longest: u32, whole: Option<usize>) 
     pack(&docs, longest, packing).iter().map(stream).collect()
 }
 
-/// Concatenates streams.
-fn joined(micros: &[MicroBatch]) -> MicroBatch {
-    let mut all = MicroBatch::default();
-    for micro in micros {
-        let start = all.ids.len();
-        all.ids.extend(&micro.ids);
-        all.labels.extend(&micro.labels);
-        all.positions.extend(&micro.positions);
-        all.weights.extend(&micro.weights);
-        all.docs.extend(micro.docs.iter().map(|doc| start + doc.start..start + doc.end));
-    }
-    all
+/// The update of the reference runs.
+pub fn adamw(lr: f32) -> AdamWSettings {
+    let plain = AdamWSettings::default();
+    AdamWSettings { lr, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, max_norm: 1.0, ..plain }
 }
 
 /// Losses and gradient norms of steps over these micro-batches, and the mean entropies and shares of most likely
@@ -89,15 +83,7 @@ fn train(
     let (model, mut params) = Model::declare(device, &opened.spec, DType::F32);
     load(device, &model, &mut params, &opened.source).unwrap();
     let mut trainer = Trainer::new(device, model, params);
-    let adamw = AdamWSettings {
-        lr: rate,
-        beta1: 0.9,
-        beta2: 0.999,
-        eps: 1e-8,
-        weight_decay: 0.0,
-        max_norm: 1.0,
-        ..AdamWSettings::default()
-    };
+    let adamw = adamw(rate);
     let how = InStep {
         caps: Caps { docs: 16, seq_tokens: 512 },
         ranks: Ranks { grid: *device.mesh.grid(), ..Ranks::default() },

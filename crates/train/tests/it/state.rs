@@ -28,16 +28,13 @@ const EVERYWHERE: [OnDisk; 7] = [
 /// The embedding is more than one chunk, and its last chunk is partial.
 fn spec(tied: bool) -> Spec {
     Spec::llama(LlamaSizes {
-        hidden: 64,
         layers: 3,
-        heads: 4,
-        kv_heads: 2,
         head_dim: 32,
         ffn: 128,
         vocab: 20_001,
-        rope_theta: 1e4,
         max_positions: 1024,
         tied,
+        ..LlamaSizes::TINY
     })
 }
 

@@ -4,24 +4,20 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
-use fathom_grad::{AdamWSettings, Moments, OnDisk, Places};
+use fathom_grad::{AdamWSettings, Moments, Places};
 use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::{DType, Device};
 use fathom_train::parallel::Sharding;
-use fathom_train::{Goal, InStep, MicroBatch, Trainer, plan};
+use fathom_train::{InStep, MicroBatch, Trainer, plan};
 
 pub fn spec() -> Spec {
     Spec::llama(LlamaSizes {
-        hidden: 64,
         layers: 3,
-        heads: 4,
-        kv_heads: 2,
         head_dim: 32,
         ffn: 128,
         vocab: 256,
-        rope_theta: 1e4,
         max_positions: 1024,
-        tied: true,
+        ..LlamaSizes::TINY
     })
 }
 
@@ -33,17 +29,7 @@ pub fn micro(tokens: usize) -> MicroBatch {
 
 pub fn how(places: Places, tokens: usize) -> InStep {
     let adamw = AdamWSettings { lr: 3e-3, ..AdamWSettings::default() };
-    InStep {
-        places,
-        on_disk: OnDisk::default(),
-        caps: Caps { docs: 4, seq_tokens: tokens },
-        ranks: Default::default(),
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
-        adamw,
-    }
+    InStep { adamw, ..InStep::plain(places, Caps { docs: 4, seq_tokens: tokens }) }
 }
 
 pub fn trainer(threads: usize, dtype: DType) -> Trainer {

@@ -64,18 +64,7 @@ pub fn mesh(grid: Grid, restarts: u64) -> MeshTable {
 }
 
 pub fn trainer(recipe: &Recipe, device: &Device) -> fathom_train::Result<Trainer> {
-    let spec = Spec::llama(LlamaSizes {
-        hidden: 64,
-        layers: 4,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        ffn: 96,
-        vocab: VOCAB,
-        rope_theta: 1e4,
-        max_positions: 256,
-        tied: true,
-    });
+    let spec = Spec::llama(LlamaSizes { layers: 4, vocab: VOCAB, ..LlamaSizes::TINY });
     let spec = match recipe.model.family {
         FamilyName::Mixtral => spec.into_mixtral(Moe::new(4, 2, 48)),
         _ => spec,
@@ -119,6 +108,28 @@ pub struct Seen {
     resumed: Vec<u64>,
 }
 
+/// A run over these stores that ends with a failure.
+pub fn parts<'a>(
+    (recipe, folder): (&'a Recipe, &'a Path),
+    trainer: Trainer,
+    stores: Stores,
+    metrics: MetricsWriter,
+    stop: &'a AtomicBool,
+) -> RunParts<'a> {
+    RunParts {
+        recipe,
+        folder,
+        trainer,
+        sources: Box::new(stores),
+        metrics,
+        time: None,
+        disk_sharers: 1,
+        stop,
+        rebuild: None,
+        base: None,
+    }
+}
+
 /// Runs a recipe on all its ranks; `stop_at` asks one rank to stop after a step.
 pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec<Seen> {
     let grid = stage::ranks(recipe, 0).unwrap().grid;
@@ -139,18 +150,8 @@ pub fn run(folder: &Path, recipe: &Recipe, stop_at: Option<(usize, u64)>) -> Vec
             let trainer = trainer(recipe, &device)?;
             let stores = Stores::open(recipe, None, VOCAB)?;
             let (rebuild, disk_sharers) = (Some(&rebuild as fathom_train::Rebuild<'_>), grid.ranks());
-            let parts = RunParts {
-                recipe,
-                folder,
-                trainer,
-                sources: Box::new(stores),
-                metrics,
-                time: None,
-                disk_sharers,
-                stop: &stop,
-                rebuild,
-                base: None,
-            };
+            let plain = parts((recipe, folder), trainer, stores, metrics, &stop);
+            let parts = RunParts { disk_sharers, rebuild, ..plain };
             Run::open(fault::around(parts, &stop)?)?.train(&mut watch)
         };
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(go));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_grad::{CrossEntropyLoss, EntropyLoss, LossTerm, Tile, TileLoss};
 use fathom_tensor::mesh::{Grid, Imagined, Mesh};
-use fathom_tensor::{DType, Device, Machine, Meta, Spread, Tensor};
+use fathom_tensor::{DType, Device, Machine, Meta, Tensor, VocabularyShare};
 use fathom_train::{Goal, InStep, MicroBatch, Objective, WeightedLoss};
 
 use crate::mesh::{Case, ONE, batches, every_rank, in_step, trainer};
@@ -31,7 +31,7 @@ impl LogPartition {
             scale: tile.head.how.scale,
             softcap: tile.head.how.softcap,
             z_loss,
-            spread: Some(Spread { first: tile.head.first, stats: None, all: Some(&all) }),
+            spread: Some(VocabularyShare { first: tile.head.first, stats: None, all: Some(&all) }),
             measures: None,
         });
     }

@@ -9,7 +9,9 @@ use fathom_base::metrics::{Event, read_events};
 use fathom_tensor::mesh::Grid;
 use fathom_text::loader::Cursor;
 use fathom_train::recipe::{Checkpoint, Recipe};
-use fathom_train::{MicroBatch, Outcome, Result, Share, Source, Sources, StageTime, Stores, Trainer, stage};
+use fathom_train::{
+    MicroBatch, OpenedSource, Outcome, Result, Source, Sources, StageTime, StepShare, Stores, Trainer, stage,
+};
 
 use crate::again::alone_from;
 use crate::survive::{VOCAB, Watch, mesh, recipe, write_store};
@@ -127,13 +129,7 @@ struct SlowSource {
 }
 
 impl Sources for Slow {
-    fn open(
-        &self,
-        recipe: &Recipe,
-        index: usize,
-        share: Share,
-        cursor: Option<&Cursor>,
-    ) -> Result<Box<dyn Source>> {
+    fn open(&self, recipe: &Recipe, index: usize, share: StepShare, cursor: Option<&Cursor>) -> OpenedSource {
         let inner = self.inner.open(recipe, index, share, cursor)?;
         Ok(Box::new(SlowSource { inner, time: self.time.clone(), step_s: self.step_s, steps: 0 }))
     }

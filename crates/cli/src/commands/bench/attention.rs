@@ -112,20 +112,11 @@ pub fn attend(bed: &Bed, case: &Case, repeat: usize) -> RunTimes {
     let [k, v] = [2, 3].map(|seed| bed.random(tokens, kv_cols, seed));
     let out = device.empty(tokens, q_cols, bed.dtype, Category::Data);
     let lse = device.empty(tokens, heads, DType::F32, Category::Data);
-    let forward = Attention {
-        q: &q,
-        k: &k,
-        v: &v,
-        out: &out,
-        lse: &lse,
-        mask: &mask,
-        head_dim,
-        // Operands of deviation one give scores of deviation one.
-        scale: (head_dim as f32).powf(-0.5) * if case.scores == Scores::Peaked { SPREAD } else { 1.0 },
-        softcap: 0.0,
-        sinks: None,
-        resume: false,
-    };
+    // Operands of deviation one give scores of deviation one.
+    let mut forward = Attention::plain([&q, &k, &v], [&out, &lse], &mask, head_dim);
+    if case.scores == Scores::Peaked {
+        forward.scale *= SPREAD;
+    }
     let bytes = |backward| machine.profile().workspace(&forward.desc(backward));
     if !case.backward {
         let ws = bed.scratch(bytes(false));

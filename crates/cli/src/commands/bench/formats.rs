@@ -11,7 +11,7 @@ use fathom_model::{Caps, Init, LlamaSizes, Model, Spec, initialise};
 use fathom_tensor::DType;
 use fathom_text::recall::{RecallGenerator, Split};
 use fathom_train::recipe::{GemmName, Precision, Recipe, Stage};
-use fathom_train::{Goal, InStep, MicroBatch, Trainer, stage};
+use fathom_train::{InStep, MicroBatch, Trainer, stage};
 
 use super::bed::Bed;
 use super::row::Row;
@@ -41,14 +41,11 @@ fn spec() -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 128,
         layers: 4,
-        heads: 4,
-        kv_heads: 2,
         head_dim: 32,
         ffn: 352,
         vocab: 256,
-        rope_theta: 10_000.0,
         max_positions: DOCUMENT,
-        tied: true,
+        ..LlamaSizes::TINY
     })
 }
 
@@ -83,15 +80,10 @@ fn train(args: &Formats, run: &Run, start: u64) -> Result<f64> {
     initialise(&device, &model, &mut params, Init::new(start));
     let recipe = recipe(run.gemm)?;
     let mut how = InStep {
-        places: Places::none(),
         on_disk: Default::default(),
-        caps: Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT },
-        ranks: Default::default(),
         narrow: stage::narrow(&recipe, 0)?,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
         adamw: AdamWSettings { max_norm: 1.0, ..AdamWSettings::default() },
+        ..InStep::plain(Places::none(), Caps { docs: DOCUMENTS, seq_tokens: DOCUMENT })
     };
     let mut trainer = Trainer::new(&device, model, params);
     trainer.narrow(how.narrow.as_ref())?;

@@ -20,7 +20,6 @@ pub fn run(args: &args::InspectRecipe) -> Result<()> {
     Ok(())
 }
 
-/// Title of a segment.
 fn title(segment: &Segment) -> String {
     match segment.layers.as_slice() {
         [-1] => "outside the blocks".into(),

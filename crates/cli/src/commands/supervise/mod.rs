@@ -113,7 +113,6 @@ fn say(text: &str) {
 enum Kind {
     /// A run, in its folder.
     Run(PathBuf),
-    /// A server, by its address.
     Server(Address),
 }
 
@@ -134,7 +133,6 @@ impl Kind {
     }
 }
 
-/// Outcome of a job.
 struct JobOutcome {
     status: ExitStatus,
     /// Whether a server was ready before.

@@ -1,7 +1,7 @@
 //! The handbook's formulas against the code.
 
 use fathom_model::{LlamaSizes, RopeScaling, RopeSpec};
-use fathom_train::{Decay, Schedule};
+use fathom_train::{Decay, RateSchedule};
 
 use super::expression::{Values, evaluate};
 use crate::{good, rows};
@@ -39,26 +39,14 @@ fn scaling(name: &str, factor: f64) -> RopeScaling {
     match name {
         "linear" => RopeScaling::Linear { factor },
         "dynamic" => RopeScaling::Dynamic { factor },
-        "yarn" => RopeScaling::Yarn {
-            factor,
-            original_max_position_embeddings: original,
-            beta_fast: None,
-            beta_slow: None,
-            attention_factor: None,
-            mscale: None,
-            mscale_all_dim: None,
-            truncate: None,
-        },
-        "llama3" => RopeScaling::Llama3 {
-            factor,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_max_position_embeddings: FIRST,
-        },
+        "yarn" => RopeScaling::yarn(factor, original),
+        "llama3" => {
+            RopeScaling::Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original: FIRST }
+        }
         "longrope" => RopeScaling::Longrope {
             short_factor: vec![1.0; DIM / 2],
             long_factor: (0..DIM / 2).map(|pair| 1.0 + pair as f64 / 3.0).collect(),
-            original_max_position_embeddings: original,
+            original,
             attention_factor: None,
             factor: Some(factor),
         },
@@ -99,7 +87,7 @@ fn rate(at: &str, name: &str, body: &str) {
         "linear-decay" => Decay::Linear,
         _ => Decay::Wsd,
     };
-    let schedule = Schedule {
+    let schedule = RateSchedule {
         decay,
         peak: 3e-4,
         final_share: 0.1,

@@ -124,63 +124,63 @@ fn run(name: &str) {
 }
 
 #[test]
-fn quickstart_and_recipes() {
+fn commands_of_quickstart_and_recipes_run() {
     ["quickstart", "recipes"].into_iter().for_each(run);
 }
 
 #[test]
-fn extending_and_data() {
+fn commands_of_extending_and_data_run() {
     ["extending", "data", "curation", "stages"].into_iter().for_each(run);
 }
 
 #[test]
-fn models_and_checkpoints() {
+fn commands_of_models_and_checkpoints_run() {
     ["models", "checkpoints"].into_iter().for_each(run);
 }
 
 #[test]
-fn mesh_and_launch() {
+fn commands_of_mesh_and_launch_run() {
     ["mesh", "clusters", "launch"].into_iter().for_each(run);
 }
 
 #[test]
-fn teaching() {
+fn commands_of_teaching_run() {
     run("teaching");
 }
 
 #[test]
-fn quantization() {
+fn commands_of_quantization_run() {
     run("quantization");
 }
 
 #[test]
-fn alignment() {
+fn commands_of_alignment_run() {
     run("alignment");
 }
 
 #[test]
-fn rewards() {
+fn commands_of_rewards_run() {
     run("alignment-rl");
 }
 
 #[test]
-fn serving() {
+fn commands_of_serving_run() {
     run("serving");
 }
 
 #[test]
-fn guardrails() {
+fn commands_of_guardrails_run() {
     run("guardrails");
     run("guardrails-models");
 }
 
 #[test]
-fn memory() {
+fn commands_of_memory_run() {
     run("memory");
 }
 
 #[test]
-fn speed_and_evaluation() {
+fn commands_of_speed_and_evaluation_run() {
     ["../README", "README", "gpu", "gpu-internals", "formats", "speed", "evaluation", "real-models"]
         .into_iter()
         .for_each(run);

@@ -161,19 +161,10 @@ impl Problem {
         let workspace = |bytes: usize| [vec![0xffu8; bytes], vec![0xa5; 256]].concat();
         let intact = |work: &[u8]| work[work.len() - 256..].iter().all(|byte| *byte == 0xa5);
         let mut work = workspace(bytes_forward);
-        let forward_pass = Forward {
-            shape,
-            elem,
-            options: self.options,
-            mask: self.mask(),
-            q: q.rows(),
-            k: k.rows(),
-            v: v.rows(),
-            sinks: self.sinks.as_deref(),
-            out: out.rows_mut(),
-            lse: lse.as_mut_ptr(),
-            resume: false,
-        };
+        let (options, mask, [q, k, v]) = (self.options, self.mask(), [q.rows(), k.rows(), v.rows()]);
+        let (sinks, to, sums) = (self.sinks.as_deref(), out.rows_mut(), lse.as_mut_ptr());
+        let resume = false;
+        let forward_pass = Forward { shape, elem, options, mask, q, k, v, sinks, out: to, lse: sums, resume };
         forward(&pool, &forward_pass, work.as_mut_ptr());
         assert!(intact(&work), "forward wrote behind its workspace: {shape:?}");
         let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
@@ -182,11 +173,11 @@ impl Problem {
         let backward_pass = Backward {
             shape,
             elem,
-            options: self.options,
-            mask: self.mask(),
-            q: q.rows(),
-            k: k.rows(),
-            v: v.rows(),
+            options,
+            mask,
+            q,
+            k,
+            v,
             out: out.rows(),
             lse: lse.as_ptr(),
             dout: dout.rows(),

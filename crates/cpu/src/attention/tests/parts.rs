@@ -25,19 +25,11 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
         let (k, v, slices, shape) = part(keys);
         let mut work = vec![0xffu8; workspace_bytes_forward(isa, 2, &shape, elem, slices.len())];
         let last = index + 1 == parts.len();
-        let op = Forward {
-            shape,
-            elem,
-            options: p.options,
-            mask: Masking { slices: &slices, pos_q: &p.pos_q, pos_k: &p.pos_k[keys.clone()], pages: None },
-            q: q.rows(),
-            k: k.rows(),
-            v: v.rows(),
-            sinks: p.sinks.as_deref().filter(|_| last),
-            out: out.rows_mut(),
-            lse: lse.as_mut_ptr(),
-            resume: index > 0,
-        };
+        let mask = Masking { slices: &slices, pos_q: &p.pos_q, pos_k: &p.pos_k[keys.clone()], pages: None };
+        let (options, [q, k, v]) = (p.options, [q.rows(), k.rows(), v.rows()]);
+        let (sinks, to) = (p.sinks.as_deref().filter(|_| last), out.rows_mut());
+        let (sums, resume) = (lse.as_mut_ptr(), index > 0);
+        let op = Forward { shape, elem, options, mask, q, k, v, sinks, out: to, lse: sums, resume };
         // SAFETY: the buffers have the extents.
         unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) }
     }

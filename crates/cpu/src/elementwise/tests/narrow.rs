@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_tensor::{Blocks, Element, Narrow, Rule};
+use fathom_tensor::{Blocks, Element, Narrow, ScaleRule};
 
 use super::*;
 
@@ -54,7 +54,7 @@ fn expected(how: Narrow, block: Option<[usize; 2]>, x: &Stored) -> Vec<f32> {
         let finite = cells().map(|(r, c)| x.get(r, c).abs()).filter(|x| x.is_finite());
         let largest = finite.fold(0.0, f64::max);
         let mut exponent = if largest > 0.0 { largest.log2().floor() as i32 - how.element.high() } else { 0 };
-        if how.rule == Rule::Covers && largest > codes[codes.len() - 1] * 2f64.powi(exponent) {
+        if how.rule == ScaleRule::Covers && largest > codes[codes.len() - 1] * 2f64.powi(exponent) {
             exponent += 1;
         }
         let scale = 2f64.powi(exponent.clamp(-127, 127));
@@ -87,7 +87,7 @@ fn same(what: &str, found: &[f32], expected: &[f32]) {
     }
 }
 
-const RULES: [Rule; 2] = [Rule::Floor, Rule::Covers];
+const RULES: [ScaleRule; 2] = [ScaleRule::Floor, ScaleRule::Covers];
 
 #[test]
 fn every_code_and_every_middle_between_two() {
@@ -105,7 +105,7 @@ fn every_code_and_every_middle_between_two() {
         for exponent in [0, -20, 17] {
             let scale = 2f32.powi(exponent);
             let x = Stored::new(1, all.len(), Elem::F32, |_, col| all.get(col).map_or(0.0, |x| x * scale));
-            let how = Narrow { element, blocks: Blocks::Tensor, rule: Rule::Covers };
+            let how = Narrow { element, blocks: Blocks::Tensor, rule: ScaleRule::Covers };
             let wanted: Vec<f32> = values(&x)
                 .iter()
                 .map(|x| {
@@ -193,15 +193,20 @@ fn pytorch_has_the_same_numbers() {
     let named = |element: Element| format!("{element:?}").to_lowercase();
     let mut cases = Vec::new();
     for element in [Element::E4M3, Element::E5M2] {
-        cases.push((named(element), element, Rule::Floor, Scale::Power(0)));
+        cases.push((named(element), element, ScaleRule::Floor, Scale::Power(0)));
     }
     for element in Element::ALL {
         for (end, block) in [("cols", [1, 32]), ("rows", [32, 1])] {
-            cases.push((format!("mx_{}_{end}", named(element)), element, Rule::Floor, Scale::Blocks(block)));
+            cases.push((
+                format!("mx_{}_{end}", named(element)),
+                element,
+                ScaleRule::Floor,
+                Scale::Blocks(block),
+            ));
         }
     }
     for (end, block) in [("cols", [1, 128]), ("rows", [128, 1]), ("tiles", [128, 128])] {
-        cases.push((format!("fp8_{end}"), Element::E4M3, Rule::Covers, Scale::Blocks(block)));
+        cases.push((format!("fp8_{end}"), Element::E4M3, ScaleRule::Covers, Scale::Blocks(block)));
     }
     for (name, element, rule, scale) in cases {
         let (wanted, how) = (values(&golden(&name)), Narrow { element, blocks: Blocks::Tensor, rule });

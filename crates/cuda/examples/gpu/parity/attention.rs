@@ -133,21 +133,7 @@ fn attend(bed: &Bed, problem: &Problem) -> Outputs {
     let sinks = bed.wide(2, [1, HEADS]);
     let sinks = problem.sinks.then_some(&sinks);
     let softcap = problem.softcap;
-    let scale = (dim as f32).powf(-0.5);
-    let (head_dim, resume) = (dim, false);
-    let op = Attention {
-        q: &q,
-        k: &k,
-        v: &v,
-        out: &out,
-        lse: &lse,
-        mask: &mask,
-        head_dim,
-        scale,
-        softcap,
-        sinks,
-        resume,
-    };
+    let op = Attention { softcap, sinks, ..Attention::plain([&q, &k, &v], [&out, &lse], &mask, dim) };
     let on_gpu = bed.machine().profile().isa.starts_with("sm_");
     let scratch = |backward| {
         let mut desc = op.desc(backward);

@@ -3,7 +3,7 @@
 use fathom_tensor::gpu::GroupedScratch;
 use fathom_tensor::{
     Category, Combine, CombineBackward, DType, Dispatch, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
-    OpDesc, Route, RouteBackward, RouterLosses, Routing, Scores,
+    OpDesc, Route, RouteBackward, RouterLosses, RouterScores, Routing,
 };
 
 use super::{Bed, Case, Outputs, ROUNDED};
@@ -24,7 +24,9 @@ pub const CASES: &[Case] = &[
 fn router(bed: &Bed) -> Outputs {
     let groups = Some(Groups { count: 4, top: 2, by: 1 });
     let mut made = Vec::new();
-    for (name, scores, groups) in [("softmax", Scores::Softmax, None), ("sigmoid", Scores::Sigmoid, groups)] {
+    for (name, scores, groups) in
+        [("softmax", RouterScores::Softmax, None), ("sigmoid", RouterScores::Sigmoid, groups)]
+    {
         let routing = Routing { top_k: SLOTS, scores, groups, normalise: true, scale: 2.5 };
         let logits = bed.wide(1, [TOKENS, EXPERTS]);
         let bias = bed.wide(2, [1, EXPERTS]);

@@ -1,7 +1,8 @@
 //! Products of narrow operands: by matrix units if the device has them, compared with the CPU's emulation.
 
 use fathom_tensor::{
-    AmaxHistory, Blocks, Category, DType, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule, Tensor,
+    AmaxHistory, Blocks, Category, DType, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, ScaleRule,
+    Tensor,
 };
 
 use super::{Bed, Case, Outputs};
@@ -24,7 +25,7 @@ const SIZES: [usize; 3] = [208, 384, 336];
 fn of(bed: &Bed, blocks: Blocks, late: bool) -> Outputs {
     let [tokens, wide, out] = SIZES;
     let (x, w, dy) = (bed.data(1, [tokens, wide]), bed.data(2, [out, wide]), bed.data(3, [tokens, out]));
-    let rule = if blocks == Blocks::Line(32) { Rule::Floor } else { Rule::Covers };
+    let rule = if blocks == Blocks::Line(32) { ScaleRule::Floor } else { ScaleRule::Covers };
     let one = |value: f32| bed.device.from_f32(1, 1, &[value], Category::Data);
     let seen: Vec<[Tensor; 2]> = [0.6, 1.1, 0.3].map(|before| [one(before), one(0.0)]).to_vec();
     let operand = |at: usize, element, blocks| {

@@ -2,7 +2,7 @@
 
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, CrossEntropy, DType, Embed, MatMul, Norm, NormBackward,
-    NormKind, Rope, RopeTable, Spread, StepScale, Tensor,
+    NormKind, Rope, RopeTable, StepScale, Tensor, VocabularyShare,
 };
 
 use super::{Bed, Case, EXACT, Outputs, ROUNDED};
@@ -194,18 +194,23 @@ fn spread_loss(bed: &Bed) -> Outputs {
             bed,
             [&logits.view_cols(part.clone()), &labels, &loss],
             None,
-            Spread { first: part.start, stats: Some(&stats), all: None },
+            VocabularyShare { first: part.start, stats: Some(&stats), all: None },
         );
     }
     for part in parts {
         let (logits, gradient) = (logits.view_cols(part.clone()), gradient.view_cols(part.clone()));
-        let spread = Spread { first: part.start, stats: None, all: Some(&all) };
+        let spread = VocabularyShare { first: part.start, stats: None, all: Some(&all) };
         part_loss(bed, [&logits, &labels, &loss], Some(&gradient), spread);
     }
     vec![("statistics", all), ("loss", loss), ("gradient", gradient)]
 }
 
-fn part_loss(bed: &Bed, [logits, labels, loss]: [&Tensor; 3], dlogits: Option<&Tensor>, spread: Spread<'_>) {
+fn part_loss(
+    bed: &Bed,
+    [logits, labels, loss]: [&Tensor; 3],
+    dlogits: Option<&Tensor>,
+    spread: VocabularyShare<'_>,
+) {
     let (scale, softcap, z_loss) = (3.0, 20.0, 1e-3);
     let (spread, measures) = (Some(spread), None);
     let op = CrossEntropy {

@@ -74,19 +74,9 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     );
     let (out, lse) = (blank(device, shapes[0], to), device.zeros(queries, heads, DType::F32, Category::Data));
     let sinks = device.from_f32(1, heads, &super::numbers(heads, 4), Category::Data);
-    let forward = Attention {
-        q: &q,
-        k: &k,
-        v: &v,
-        out: &out,
-        lse: &lse,
-        mask: &mask,
-        head_dim: dim,
-        scale: 1.6 / (dim as f32).sqrt(),
-        softcap: case.softcap,
-        sinks: case.sinks.then_some(&sinks),
-        resume: false,
-    };
+    let plain = Attention::plain([&q, &k, &v], [&out, &lse], &mask, dim);
+    let (scale, softcap) = (1.6 / (dim as f32).sqrt(), case.softcap);
+    let forward = Attention { scale, softcap, sinks: case.sinks.then_some(&sinks), ..plain };
     let scratch = |backward| {
         let bytes = device.machine.profile().workspace(&forward.desc(backward)) as usize;
         device.empty(1, bytes.max(1), DType::U8, Category::Workspace)
@@ -213,7 +203,7 @@ fn halves() {
 
 /// More than a tile of queries and of keys, on tensor cores.
 #[test]
-fn many_tiles() {
+fn attention_over_many_tiles_agrees_with_the_cpu() {
     let documents = [Slice::causal(0..70, 0..70, None), Slice::causal(70..150, 70..150, Some(50))];
     for slices in [documents.to_vec(), vec![Slice::causal(0..150, 0..150, None)]] {
         let case = Case { tokens: [150, 150], heads: [2, 1], head_dim: 32, types: [DType::Bf16; 2], ..CASE };

@@ -2,7 +2,7 @@
 
 use fathom_tensor::{
     Category, CrossEntropy, DType, Device, Distance, Divergence, DivergenceOutput, Dropout, RowDistance,
-    Spread, TeacherLogits, Tensor,
+    TeacherLogits, Tensor, VocabularyShare,
 };
 
 use super::{blank, random, same};
@@ -24,7 +24,11 @@ fn statistics(device: &Device, sides: &[Tensor], labels: &Tensor, [scale, softca
             scale,
             softcap,
             z_loss: 0.0,
-            spread: Some(Spread { first, stats: Some(&all.view_rows(2 * rank..2 * rank + 2)), all: None }),
+            spread: Some(VocabularyShare {
+                first,
+                stats: Some(&all.view_rows(2 * rank..2 * rank + 2)),
+                all: None,
+            }),
             measures: None,
         });
         first += logits.cols();
@@ -99,7 +103,7 @@ fn run(device: &Device, widths: &[usize], beta: f32, softcap: f32, best: Option<
 }
 
 #[test]
-fn divergences() {
+fn divergences_agree_with_the_cpu() {
     for widths in [&[1003][..], &[40, 33]] {
         for beta in [0.0, 0.3, 1.0] {
             for softcap in [0.0, 3.0] {
@@ -113,7 +117,7 @@ fn divergences() {
 
 /// Distances of hidden states, with the gradient in place of the target and in a separate tensor.
 #[test]
-fn row_distances() {
+fn distances_of_hidden_states_agree_with_the_cpu() {
     for dtype in [DType::F32, DType::Bf16] {
         for (distance, in_place) in [
             (Distance::Mse, false),
@@ -143,7 +147,7 @@ fn row_distances() {
 
 /// Noise on rows has the bits of the CPU machine's.
 #[test]
-fn jitters() {
+fn noise_has_the_bits_of_the_cpu() {
     for dtype in [DType::F32, DType::Bf16] {
         same("jitter", |device| {
             let x = random(device, [ROWS, 300], dtype, 1);
@@ -157,7 +161,7 @@ fn jitters() {
 
 /// Dropout has the bits of the CPU machine's.
 #[test]
-fn drops() {
+fn dropout_has_the_bits_of_the_cpu() {
     for dtype in [DType::F32, DType::Bf16] {
         same("dropout", |device| {
             let x = random(device, [ROWS, 300], dtype, 1);

@@ -2,7 +2,7 @@
 
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, Category, CrossEntropy, DType, Device, Embed, Rope, RopeTable,
-    Spread, Tensor,
+    Tensor, VocabularyShare,
 };
 
 use super::{FLOATS, blank, devices, floats, random, same};
@@ -83,7 +83,7 @@ fn slots_of_squares_do_not_depend_on_each_other() {
 }
 
 #[test]
-fn activations() {
+fn activations_agree_with_the_cpu() {
     use Activation::*;
     for dtype in FLOATS {
         for (kind, gated) in [
@@ -112,7 +112,7 @@ fn activations() {
 }
 
 #[test]
-fn rotations() {
+fn rotary_embeddings_agree_with_the_cpu() {
     for (head_dim, rot, interleaved) in [(64, 64, false), (80, 20, false), (24, 16, true), (20, 12, true)] {
         same("rope", |device| {
             let (rows, heads, half) = (7, 3, rot / 2);
@@ -150,7 +150,7 @@ fn rotations() {
 }
 
 #[test]
-fn look_ups() {
+fn embeddings_agree_with_the_cpu() {
     for first in [None, Some(3)] {
         same("embed", |device| {
             let (vocab, cols, rows) = (11, 37, 4100);
@@ -213,7 +213,7 @@ fn entropy(device: &Device, dtype: DType, settings: [f32; 3], in_place: bool) ->
 }
 
 #[test]
-fn cross_entropies() {
+fn cross_entropies_agree_with_the_cpu() {
     for dtype in FLOATS {
         for settings in [[1.0, 0.0, 0.0], [0.7, 3.0, 1e-2]] {
             same("loss", |device| entropy(device, dtype, settings, false));
@@ -236,7 +236,7 @@ fn a_spread_vocabulary() {
             for (rank, logits) in parts.iter().enumerate() {
                 let stats = all.view_rows(4 * rank..4 * rank + 4);
                 let dlogits = blank(device, [rows, vocab], DType::F32);
-                let spread = Spread {
+                let spread = VocabularyShare {
                     first: rank * vocab,
                     stats: (round == 0).then_some(&stats),
                     all: (round == 1).then_some(&all),
@@ -267,18 +267,8 @@ fn a_spread_vocabulary() {
 fn a_label_or_id_that_does_not_exist_gives_nan() {
     let Some([_, device]) = devices() else { return };
     let loss = device.zeros(1, 1, DType::F32, Category::Data);
-    device.machine.cross_entropy(&CrossEntropy {
-        logits: &random(&device, [1, 9], DType::F32, 1),
-        labels: &device.from_i32(&[9], Category::Data),
-        weights: None,
-        loss: &loss,
-        dlogits: None,
-        scale: 1.0,
-        softcap: 0.0,
-        z_loss: 0.0,
-        spread: None,
-        measures: None,
-    });
+    let (logits, labels) = (random(&device, [1, 9], DType::F32, 1), device.from_i32(&[9], Category::Data));
+    device.machine.cross_entropy(&super::cross_entropy(&logits, &labels, &loss));
     assert!(floats(&device, &loss)[0].is_nan());
     let out = blank(&device, [1, 4], DType::Bf16);
     device.machine.embed(&Embed {
@@ -293,7 +283,7 @@ fn a_label_or_id_that_does_not_exist_gives_nan() {
 }
 
 #[test]
-fn transposes() {
+fn a_transposed_tensor_has_columns_for_rows() {
     let Some([_, device]) = devices() else { return };
     let (x, out) = (random(&device, [45, 70], DType::Bf16, 1), blank(&device, [70, 45], DType::F32));
     super::emulator::run(&fathom_cuda::kernels::transpose(&x, &out));

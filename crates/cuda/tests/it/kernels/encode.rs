@@ -2,8 +2,8 @@
 
 use fathom_cuda::kernels::{self, Fp8Operand, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
-    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
-    Tensor,
+    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand,
+    ScaleRule, Tensor,
 };
 
 use super::{blank, devices, emulator::run, floats, numbers, set};
@@ -122,11 +122,11 @@ fn codes_and_scales_are_what_emulation_multiplies() {
     let Some([_, device]) = devices() else { return };
     for element in [Element::E4M3, Element::E5M2] {
         for (blocks, rule, late) in [
-            (Blocks::Tensor, Rule::Covers, false),
-            (Blocks::Tensor, Rule::Covers, true),
-            (Blocks::Line(128), Rule::Covers, false),
-            (Blocks::Tile(128), Rule::Covers, false),
-            (Blocks::Line(32), Rule::Floor, false),
+            (Blocks::Tensor, ScaleRule::Covers, false),
+            (Blocks::Tensor, ScaleRule::Covers, true),
+            (Blocks::Line(128), ScaleRule::Covers, false),
+            (Blocks::Tile(128), ScaleRule::Covers, false),
+            (Blocks::Line(32), ScaleRule::Floor, false),
         ] {
             let how = Narrow { element, blocks, rule };
             for (trans, dtype) in [([false, true], DType::Bf16), ([true, false], DType::F32)] {

@@ -2,19 +2,19 @@
 
 use fathom_tensor::{
     Category, Combine, CombineBackward, DType, Device, GroupedMatMul, GroupedWeight, Groups, LimitExperts,
-    Route, RouteBackward, RouterLosses, Routing, Scores, Tensor,
+    Route, RouteBackward, RouterLosses, RouterScores, Routing, Tensor,
 };
 
 use super::{FLOATS, blank, devices, floats, random, same};
 
-fn routing(scores: Scores, groups: Option<Groups>, normalise: bool) -> Routing {
+fn routing(scores: RouterScores, groups: Option<Groups>, normalise: bool) -> Routing {
     Routing { top_k: 3, scores, groups, normalise, scale: 1.7 }
 }
 
 #[test]
-fn routers() {
+fn routers_agree_with_the_cpu() {
     let groups = Groups { count: 4, top: 2, by: 2 };
-    for scores in [Scores::Softmax, Scores::Sigmoid] {
+    for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
         for (groups, normalise) in [(None, false), (None, true), (Some(groups), true)] {
             same("route", |device| {
                 let (rows, experts) = (9, 40);
@@ -24,7 +24,7 @@ fn routers() {
                 let index = device.empty(rows, 3, DType::I32, Category::Data);
                 let (weights, dlogits) =
                     (blank(device, [rows, 3], DType::F32), blank(device, [rows, experts], DType::F32));
-                let bias = (scores == Scores::Sigmoid).then_some(&bias);
+                let bias = (scores == RouterScores::Sigmoid).then_some(&bias);
                 device.machine.route(&Route {
                     routing,
                     logits: &logits,
@@ -64,7 +64,7 @@ fn the_first_of_equals_is_chosen() {
     let logits = device.zeros(2, 70, DType::F32, Category::Data);
     let index = device.empty(2, 3, DType::I32, Category::Data);
     let weights = blank(&device, [2, 3], DType::F32);
-    let routing = routing(Scores::Softmax, None, false);
+    let routing = routing(RouterScores::Softmax, None, false);
     device.machine.route(&Route { routing, logits: &logits, bias: None, index: &index, weights: &weights });
     assert_eq!(super::ints(&device, &index), [0, 1, 2, 0, 1, 2]);
 }
@@ -101,7 +101,7 @@ fn workspace(device: &Device, desc: &fathom_tensor::OpDesc) -> Tensor {
 }
 
 #[test]
-fn grouped_products() {
+fn products_by_expert_agree_with_the_cpu() {
     for dtype in FLOATS {
         for (shared, trans, [tokens, inner, out]) in
             [(true, true, [90, 40, 70]), (false, false, [33, 24, 136]), (true, false, [5, 50, 10])]

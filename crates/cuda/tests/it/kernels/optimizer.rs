@@ -60,7 +60,7 @@ impl Weights {
 }
 
 #[test]
-fn momentum_alone() {
+fn updates_without_second_moments_agree_with_the_cpu() {
     same("adamw", |device| {
         let weights = Weights::new(device, 2500, [DType::F32; 2]);
         let (scale, skip) = (scalar(device, 0.5), scalar(device, 0.0));
@@ -74,7 +74,7 @@ fn momentum_alone() {
 
 /// Weights are rounded stochastically by the same noise on both machines; f32 weights are not rounded.
 #[test]
-fn weights_without_masters() {
+fn weights_without_masters_are_rounded_as_on_the_cpu() {
     for types in [[DType::Bf16, DType::F32], [DType::Bf16; 2], [DType::F32; 2]] {
         same("adamw", |device| {
             let weights = Weights { master: None, ..Weights::new(device, 2500, types) };
@@ -89,7 +89,7 @@ fn weights_without_masters() {
 }
 
 #[test]
-fn updates() {
+fn updates_agree_with_the_cpu() {
     for types in [[DType::F32; 2], [DType::Bf16, DType::F32], [DType::F32, DType::Bf16], [DType::Bf16; 2]] {
         for skip in [0.0, 1.0] {
             same("adamw", |device| {
@@ -106,7 +106,7 @@ fn updates() {
 }
 
 #[test]
-fn factors_of_updates() {
+fn factors_of_updates_agree_with_the_cpu() {
     for (squares, loss, count, max_norm) in [
         (100.0, 3.0, 4.0, 1.0),
         (100.0, 3.0, 4.0, 0.0),

@@ -1,8 +1,8 @@
 //! Matrix products without a library.
 
 use fathom_tensor::{
-    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand, Rule,
-    Tensor,
+    AmaxHistory, Blocks, Category, DType, Device, Element, MatMul, Narrow, NarrowMatMul, NarrowOperand,
+    ScaleRule, Tensor,
 };
 
 use super::{FLOATS, blank, close, devices, floats, random, same};
@@ -25,7 +25,7 @@ fn product(
 }
 
 #[test]
-fn products() {
+fn products_agree_with_the_cpu() {
     for dtype in FLOATS {
         for trans in [[false, false], [false, true], [true, false], [true, true]] {
             for (shape, accumulate) in [([70, 136, 72], false), ([130, 20, 37], true), ([1, 9, 33], false)] {
@@ -131,10 +131,10 @@ fn narrow_operands_have_the_bits_of_the_processor() {
     let Some([cpu, emulated]) = devices() else { return };
     for element in Element::ALL {
         for (blocks, rule) in [
-            (Blocks::Line(32), Rule::Floor),
-            (Blocks::Line(128), Rule::Covers),
-            (Blocks::Tile(128), Rule::Covers),
-            (Blocks::Tensor, Rule::Covers),
+            (Blocks::Line(32), ScaleRule::Floor),
+            (Blocks::Line(128), ScaleRule::Covers),
+            (Blocks::Tile(128), ScaleRule::Covers),
+            (Blocks::Tensor, ScaleRule::Covers),
         ] {
             let how = Narrow { element, blocks, rule };
             for (place, dtypes) in [

@@ -3,8 +3,8 @@
 use fathom_tensor::{Activate as Call, ActivateBackward, Activation, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, Val};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -80,14 +80,6 @@ impl Op for Activate {
         Saves { ins: vec![0], outs: vec![] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         let (kind, gated) = (self.kind, self.gated);
         for [from, out] in by_slot([&ins[0], &outs[0]], self.slots) {
@@ -95,13 +87,7 @@ impl Op for Activate {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             let (kind, gated) = (self.kind, self.gated);
             for [from, dy, dx] in by_slot([saved.input(0), dy, &dx.tensor], self.slots) {
@@ -116,6 +102,5 @@ impl Op for Activate {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

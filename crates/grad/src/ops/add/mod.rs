@@ -3,8 +3,8 @@
 use fathom_tensor::Tensor;
 
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, Val};
+use crate::op::{Backward, Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -37,24 +37,15 @@ impl Op for Add {
         like(self.name, ins[0])
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
     fn backward(&self) -> Backward {
         Backward { passes: &[0, 1], accumulates: true, ..Backward::PLAIN }
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         x.device.machine.add(&ins[0], &ins[1], &outs[0]);
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

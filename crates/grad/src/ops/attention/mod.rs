@@ -17,7 +17,7 @@ pub use call::{AttentionUse, Keys};
 use kernel::{Gradients, Heads};
 
 use crate::context::{Route, dealable};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -185,10 +185,6 @@ impl Op for Attention {
         Saves { ins: if want.inputs { vec![0, 1, 2] } else { Vec::new() }, outs: vec![0, 1] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
         // Two products per pair forward, four backward; the kernels recompute the scores.
         let masks = self.how.mask..if self.how.apart { batch.masks.len() } else { self.how.mask + 1 };
@@ -215,13 +211,7 @@ impl Op for Attention {
         self.attend(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], params.first());
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let Some(dout) = &dy[0] else { return };
         // All three are computed together; an unused one (v, if only a norm of q is trained) goes to scratch.
         let target = |index: usize| match &dx[index] {
@@ -232,13 +222,7 @@ impl Op for Attention {
         self.backward(x, saved, dout, [&dq, &dk, &dv]);
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         if let (Some(dout), Some(Some(dsinks))) = (&dy[0], dw.first()) {
             let (out, lse, sinks) = (saved.output(0), saved.output(1), &saved.params[0]);
             x.device.machine.sinks_backward(&SinksBackward { out, dout, lse, sinks, dsinks });

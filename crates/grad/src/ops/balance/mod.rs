@@ -8,11 +8,11 @@
 //! ranks balance separately.
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, RouterLosses, Scores, Tensor};
+use fathom_tensor::{Category, DType, RouterLosses, RouterScores, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, Val};
+use crate::op::{Backward, Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -36,7 +36,7 @@ struct Load {
 
 struct Balance {
     name: &'static str,
-    scores: Scores,
+    scores: RouterScores,
     costs: RouterCosts,
 }
 
@@ -51,7 +51,7 @@ impl Ctx<'_> {
         &mut self,
         names: [&'static str; 2],
         [weights, index, logits]: [Val; 3],
-        scores: Scores,
+        scores: RouterScores,
         costs: RouterCosts,
     ) -> Val {
         let experts = self.desc(logits).cols;
@@ -83,26 +83,13 @@ impl Op for Load {
         vec![Out::total(self.name, self.experts)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         x.device.machine.count_experts(&ins[0], &outs[0]);
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 impl Op for Balance {
@@ -125,21 +112,11 @@ impl Op for Balance {
         Backward { passes: &[0], ..Backward::PLAIN }
     }
 
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         x.device.machine.copy(&ins[0], &outs[0]);
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dweights), Some(dx)) = (&dy[0], &dx[1]) {
             let (logits, load) = (saved.input(1), &total(x, saved.input(2)));
             let slots = (x.batch.tokens * x.device.mesh.size(Axis::Cp) * dweights.cols()) as f32;
@@ -154,6 +131,5 @@ impl Op for Balance {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

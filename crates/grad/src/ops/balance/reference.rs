@@ -1,17 +1,23 @@
 //! The losses themselves: `T aux E sum over e of f_e P_e` (Fedus et al., 2021) and `z sum over t of logsumexp^2` (Zoph et al.,
 //! 2022), over sums of tokens.
 
-use fathom_tensor::Scores;
+use fathom_tensor::RouterScores;
 
 use super::RouterCosts;
 use crate::ops::route::reference::scores;
 use crate::testing::Matrix;
 
 /// The losses for logits [t, experts] from which each token chooses `top_k`, given the slots of every expert.
-pub(crate) fn losses(kind: Scores, top_k: usize, costs: RouterCosts, logits: &Matrix, load: &[f64]) -> f64 {
+pub(crate) fn losses(
+    kind: RouterScores,
+    top_k: usize,
+    costs: RouterCosts,
+    logits: &Matrix,
+    load: &[f64],
+) -> f64 {
     let experts = load.len();
     let mut all = scores(kind, logits);
-    if kind == Scores::Sigmoid {
+    if kind == RouterScores::Sigmoid {
         let sums: Vec<f64> = (0..all.rows).map(|t| (0..experts).map(|e| all[(t, e)]).sum()).collect();
         all = Matrix::new(all.rows, experts, |t, e| all[(t, e)] / sums[t]);
     }

@@ -1,6 +1,6 @@
 //! Gradients of a router's losses compared with finite differences.
 
-use fathom_tensor::{Routing, Scores};
+use fathom_tensor::{RouterScores, Routing};
 
 use super::RouterCosts;
 use super::reference::losses;
@@ -14,7 +14,7 @@ const HIDDEN: usize = 9;
 const TOP_K: usize = 2;
 
 #[track_caller]
-fn check(tokens: usize, kind: Scores, costs: RouterCosts) {
+fn check(tokens: usize, kind: RouterScores, costs: RouterCosts) {
     let width = 3;
     let cols = HIDDEN + TOP_K * width + 1;
     let routing = Routing { top_k: TOP_K, scores: kind, groups: None, normalise: true, scale: 1.0 };
@@ -46,7 +46,7 @@ fn check(tokens: usize, kind: Scores, costs: RouterCosts) {
 
 #[test]
 fn losses_join_the_gradient_of_the_logits() {
-    for kind in [Scores::Softmax, Scores::Sigmoid] {
+    for kind in [RouterScores::Softmax, RouterScores::Sigmoid] {
         for costs in [RouterCosts { aux: 0.7, z: 0.0 }, RouterCosts { aux: 0.0, z: 0.3 }] {
             check(23, kind, costs);
         }

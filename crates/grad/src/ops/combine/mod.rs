@@ -3,8 +3,8 @@
 use fathom_tensor::{Combine as Call, CombineBackward, DType, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, Val};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -47,25 +47,11 @@ impl Op for Combine {
         Saves { ins: vec![0, 1], outs: vec![] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         x.device.machine.combine(&Call { y: &ins[0], weights: Some(&ins[1]), out: &outs[0] });
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let Some(dout) = &dy[0] else { return };
         let target = |index: usize| dx[index].as_ref().map(|dx: &Dx| &dx.tensor);
         x.device.machine.combine_backward(&CombineBackward {
@@ -77,6 +63,5 @@ impl Op for Combine {
         });
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

@@ -1,6 +1,6 @@
 //! Whole layers of experts: their weighted sums, with empty slots and in every tiling.
 
-use fathom_tensor::{Activation, Routing, Scores};
+use fathom_tensor::{Activation, RouterScores, Routing};
 
 use super::reference::combine;
 use crate::ops::activate::reference as activate;
@@ -22,7 +22,7 @@ struct Layer {
 }
 
 const ROUTING: Routing =
-    Routing { top_k: 2, scores: Scores::Softmax, groups: None, normalise: true, scale: 1.0 };
+    Routing { top_k: 2, scores: RouterScores::Softmax, groups: None, normalise: true, scale: 1.0 };
 
 fn record(cx: &mut Ctx<'_>, layer: Layer, x: Val, p: &[ParamId]) -> Val {
     let Layer { experts, top_k, limit, .. } = layer;

@@ -3,8 +3,8 @@
 use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, ParamId, Val};
+use crate::op::{Backward, Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
+use crate::{Ctx, ParamId, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -120,16 +120,8 @@ impl Op for Embed {
         vec![Out::new(self.name, params[0][1], self.dtype)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
     fn backward(&self) -> Backward {
         Backward { accumulates: true, ..Backward::PLAIN }
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
     }
 
     fn forward(&self, x: &mut Exec<'_>, _: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
@@ -139,15 +131,9 @@ impl Op for Embed {
         }
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: &[Option<Dx>]) {}
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        _: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         for (dw, (ids, scale, first)) in dw.iter().zip(self.tables(x)) {
             if let Some(dw) = dw {

@@ -17,7 +17,7 @@ use fathom_tensor::{
 use super::experts::{ExpertWeights, Terms, by_slot};
 use super::only;
 use crate::graph::Spread;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::ops::experts::ExpertsUse;
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -262,10 +262,6 @@ impl Op for Spreads {
         Saves { ins: vec![0, 1], outs: vec![] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
     /// For tokens distributed evenly over owners: a rank receives as many rows as it sends.
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let (d, wide, narrow) = self.widths(params);
@@ -302,25 +298,13 @@ impl Op for Spreads {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let each = x.carry.take().unwrap_or_else(|| self.backward(x, saved, dy, &[]));
         x.device.machine.combine(&Combine { y: &each, weights: None, out: &dx.tensor });
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         x.carry = Some(self.backward(x, saved, dy, dw));
     }

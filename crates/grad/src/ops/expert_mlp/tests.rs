@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fathom_cpu::Cpu;
 use fathom_tensor::mesh::{Axis, Grid, Mesh, Seat, ThreadsOptions, threads};
-use fathom_tensor::{Activation, Category, Device, Machine, Meta, Routing, Scores, Tensor};
+use fathom_tensor::{Activation, Category, Device, Machine, Meta, RouterScores, Routing, Tensor};
 
 use super::ExpertMlp;
 use super::reference::expert_mlp;
@@ -19,7 +19,7 @@ const D: usize = 6;
 const F: usize = 8;
 const EXPERTS: usize = 4;
 const ROUTING: Routing =
-    Routing { top_k: 2, scores: Scores::Softmax, groups: None, normalise: true, scale: 1.0 };
+    Routing { top_k: 2, scores: RouterScores::Softmax, groups: None, normalise: true, scale: 1.0 };
 
 #[derive(Clone, Copy, Debug)]
 struct Case {

@@ -4,7 +4,7 @@
 use fathom_tensor::{Category, Combine, DType, Embed, GroupedMatMul, GroupedWeight, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 mod low;
@@ -28,7 +28,6 @@ pub struct ExpertsUse {
 struct Experts {
     name: &'static str,
     how: ExpertsUse,
-    /// True if it has a bias.
     bias: bool,
     terms: Terms,
 }
@@ -121,10 +120,6 @@ impl Op for Experts {
         Saves { ins: if want.weights { vec![0, 1] } else { vec![1] }, outs: vec![] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
     fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let [inner, out] = self.widths(params[0]);
         let slots = (rows * ins[1].cols) as u64;
@@ -151,13 +146,7 @@ impl Op for Experts {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let ExpertsUse { experts, trans } = self.how;
         let (index, weights) = (saved.input(1), &saved.params[0]);
@@ -178,13 +167,7 @@ impl Op for Experts {
         x.device.machine.combine(&Combine { y: &each, weights: None, out: &dx.tensor });
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         let index = saved.input(1);
         if let Some(c) = &dw[0] {

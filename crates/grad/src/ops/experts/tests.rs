@@ -1,6 +1,6 @@
 //! Products by expert of every layout, with biases, against the reference.
 
-use fathom_tensor::{Activation, Routing, Scores};
+use fathom_tensor::{Activation, RouterScores, Routing};
 
 use super::reference::experts;
 use super::{ExpertTerm, ExpertWeights, ExpertsUse};
@@ -25,7 +25,8 @@ struct Case {
 #[track_caller]
 fn check(case: Case) {
     let Case { tokens, inner, out, experts: number, top_k, trans, bias, apart } = case;
-    let routing = Routing { top_k, scores: Scores::Softmax, groups: None, normalise: false, scale: 1.0 };
+    let routing =
+        Routing { top_k, scores: RouterScores::Softmax, groups: None, normalise: false, scale: 1.0 };
     let width = if apart { top_k * inner } else { inner };
     let own = if trans { [number * out, inner] } else { [number * inner, out] };
     let router = Matrix::random(number, 4, 7);
@@ -77,7 +78,8 @@ fn products_of_every_layout() {
 #[track_caller]
 fn check_terms(runs: &[(usize, usize)], (trans, apart): (bool, bool)) {
     let (number, inner, out, top_k, rank) = (4, 7, 12, 2, 3);
-    let routing = Routing { top_k, scores: Scores::Softmax, groups: None, normalise: false, scale: 1.0 };
+    let routing =
+        Routing { top_k, scores: RouterScores::Softmax, groups: None, normalise: false, scale: 1.0 };
     let (width, scale) = (if apart { top_k * inner } else { inner }, 1.5);
     let own = if trans { [number * out, inner] } else { [number * inner, out] };
     let mut params = vec![Matrix::random(number, 4, 7), Matrix::random(own[0], own[1], 4).times(0.4)];

@@ -5,8 +5,8 @@ use fathom_tensor::Tensor;
 use super::lora::{LinearCut, Runs};
 use super::rescale::{multiply_runs, sum_runs};
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, ParamId, Val};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Ctx, ParamId, Val};
 
 #[cfg(test)]
 mod reference;
@@ -54,37 +54,17 @@ impl Op for Factors {
         Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         multiply_runs(x, self.runs, &ins[0], &params[0], &outs[0]);
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             multiply_runs(x, self.runs, dy, &saved.params[0], &dx.tensor);
         }
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         if let (Some(dy), Some(sums)) = (&dy[0], &dw[0]) {
             sum_runs(x, self.runs, ([dy, saved.input(0)], None), sums);
         }

@@ -7,9 +7,9 @@ use std::ops::Range;
 use fathom_tensor::{Category, Combine, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
 use crate::ops::rope::RopeUse;
-use crate::{Batch, Ctx, Val};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -112,18 +112,6 @@ impl Op for Latent {
         self.names.map(|name| Out::new(name, heads * self.how.head_dim(), ins[0].dtype)).to_vec()
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         let (kv, [k, v]) = (&ins[0], [&outs[0], &outs[1]]);
         let machine = &x.device.machine;
@@ -141,7 +129,7 @@ impl Op for Latent {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let (Some(dk), Some(dv)) = (&dy[0], &dy[1]) else { return };
         let (machine, LatentUse { heads, rotated, value, .. }) = (&x.device.machine, self.how);
         if let Some(dkv) = &dx[0] {
@@ -163,8 +151,7 @@ impl Op for Latent {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 impl Trim {
@@ -191,29 +178,16 @@ impl Op for Trim {
         vec![Out::new(self.name, heads * self.cols, ins[0].dtype)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         self.each(&ins[0], |from, cols| x.device.machine.copy(&from, &part(&outs[0], cols)));
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             x.device.machine.zero(&dx.tensor);
             self.each(&dx.tensor, |into, cols| x.device.machine.copy(&part(dy, cols), &into));
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

@@ -6,8 +6,8 @@ use fathom_tensor::{Category, DType, Embed as Call, Tensor};
 
 use super::{like, only};
 use crate::batch::VIRTUAL;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, Val};
+use crate::op::{Backward, Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 mod reference;
@@ -44,16 +44,8 @@ impl Op for Leading {
         like(self.name, ins[0])
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
     fn backward(&self) -> Backward {
         Backward { passes: if self.replaces { &[] } else { &[0] }, ..Backward::PLAIN }
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
@@ -68,7 +60,7 @@ impl Op for Leading {
         x.device.machine.embed(&Call { ids, table, scale: 1.0, out, accumulate: true, first });
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let Some(dy) = &dy[0] else { return };
         if let (Some(dx), true) = (&dx[0], self.replaces) {
             text(x, dy, &dx.tensor);
@@ -81,8 +73,7 @@ impl Op for Leading {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 /// `out` = the rows of `from` at text tokens, and zeros at virtual tokens.

@@ -11,13 +11,13 @@
 use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, Dropout, MatMul, Tensor, Term};
+use fathom_tensor::{Category, DType, Dropout, MatMul, ProductTerm, Tensor};
 
 use super::only;
 use super::parallel::{collect, collected, summed};
 use crate::graph::Spread;
 use crate::narrow::{NarrowLinear, Pass};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 mod rows;
@@ -230,9 +230,6 @@ impl Lora {
     }
 
     /// Dropout of the adapters' inputs in this pass, if any, and the keys of its rows.
-    ///
-    /// # Panics
-    /// If ranks have other rows.
     #[track_caller]
     fn drops(&self, x: &Exec<'_>, rows: &Tensor) -> Option<(Drops, Tensor)> {
         let drops = self.drops.filter(|_| x.trains)?;
@@ -320,7 +317,7 @@ impl Lora {
             |[columns, rows, low]: [Range<usize>; 3]| (columns.start, u.view_cols(low), b.view_rows(rows));
         let parts: Vec<_> = self.parts(b.cols()).map(part).collect();
         let terms: Vec<_> =
-            parts.iter().map(|(first, u, b)| Term { a: u, b, b_trans: true, first: *first }).collect();
+            parts.iter().map(|(first, u, b)| ProductTerm { a: u, b, b_trans: true, first: *first }).collect();
         x.matmul_with(into(rows, weight, true, c), &terms);
     }
 
@@ -354,7 +351,7 @@ impl Lora {
         let du = || du.cloned().unwrap_or_else(|| self.low_gradient(x, dy, b));
         let product = into(dy, weight, false, c);
         if self.narrow.is_none() && self.drops(x, dy).is_none() {
-            let term = Term { a: &du(), b: a, b_trans: false, first: 0 };
+            let term = ProductTerm { a: &du(), b: a, b_trans: false, first: 0 };
             return x.matmul_with(product, &[term]);
         }
         x.product(self.narrow.as_ref(), Pass::Input, product);
@@ -426,13 +423,7 @@ impl Op for Lora {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let carry = x.carry.take();
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let back = |dy: &Tensor, c: &Tensor| self.back(x, (dy, None), three(&saved.params), c);
@@ -443,13 +434,7 @@ impl Op for Lora {
         }
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(own) = &dy[0] else { return };
         let (a, b) = (&saved.params[0], &saved.params[1]);
         let whole = |rows: &Tensor, cut: LinearCut| {

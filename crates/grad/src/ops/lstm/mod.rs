@@ -5,7 +5,7 @@
 use fathom_tensor::{Category, DType, MatMul, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 #[cfg(test)]
@@ -183,10 +183,6 @@ impl Op for Lstm {
         Saves { ins: vec![0], outs: vec![0] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
     fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
         let product = 2 * (rows * params[0][0] * params[0][1]) as u64;
         Flops { forward: product, input: product, weight: product, extra: product }
@@ -213,26 +209,14 @@ impl Op for Lstm {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let carry = x.carry.take();
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         let dz = carry.unwrap_or_else(|| self.gradient(x, saved, dy));
         x.device.machine.copy(&dz, &dx.tensor);
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         let (dz, y) = (self.gradient(x, saved, dy), saved.output(0));
         let n = y.rows();

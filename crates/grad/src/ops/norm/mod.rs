@@ -4,8 +4,8 @@
 
 use fathom_tensor::{Category, DType, Norm as Call, NormBackward, NormKind, Tensor};
 
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, ParamId, Val};
+use crate::op::{Backward, Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Ctx, ParamId, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -73,34 +73,18 @@ impl Op for Norm {
         Backward { accumulates: true, ..Backward::PLAIN }
     }
 
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let (kind, weight, bias) = (self.kind, &params[0], params.get(1));
         x.device.machine.norm(&Call { kind, x: &ins[0], weight, bias, out: &outs[0], stats: &outs[1] });
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             x.device.machine.norm_backward_input(&self.backward(saved, dy), &dx.tensor, dx.accumulate);
         }
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         let dbias = dw.get(1).and_then(Option::as_ref);
         // Both are computed together; if only the bias is trained, the weight's gradient goes to scratch.

@@ -12,7 +12,7 @@ use fathom_tensor::{Category, MatMul, Tensor};
 use super::{like, only};
 use crate::graph::Spread;
 use crate::narrow::{NarrowLinear, Pass};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
 impl Ctx<'_> {
@@ -29,15 +29,7 @@ impl Ctx<'_> {
         weight: ParamId,
         bias: Option<ParamId>,
     ) -> Val {
-        if self.spread.ranks == 1 {
-            return self.linear(name, x, weight, bias);
-        }
-        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        let narrow = self.params.narrow(weight);
-        let op = Parallel { name, spread: self.spread, ends: false, narrow };
-        let y = only(self.apply_to(1, op, &[x], &params));
-        self.takes_packed();
-        y
+        self.sharded(name, x, [Some(weight), bias], false)
     }
 
     /// `y = x W^T + b` with the columns of W, packed or not, and so of x, sharded over the ranks: y is the sum of their
@@ -53,14 +45,19 @@ impl Ctx<'_> {
         weight: ParamId,
         bias: Option<ParamId>,
     ) -> Val {
+        self.sharded(name, x, [Some(weight), bias], true)
+    }
+
+    /// A linear map with the rows of W sharded over the ranks, or (`ends`) its columns.
+    #[track_caller]
+    fn sharded(&mut self, name: &'static str, x: Val, params: [Option<ParamId>; 2], ends: bool) -> Val {
+        let params: Vec<ParamId> = params.into_iter().flatten().collect();
         if self.spread.ranks == 1 {
-            return self.linear(name, x, weight, bias);
+            return self.linear(name, x, params[0], params.get(1).copied());
         }
-        let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        let share = self.spread.share();
-        let narrow = self.params.narrow(weight);
-        let op = Parallel { name, spread: self.spread, ends: true, narrow };
-        let y = only(self.apply_to(share, op, &[x], &params));
+        let (narrow, share) = (self.params.narrow(params[0]), if ends { self.spread.share() } else { 1 });
+        let y =
+            only(self.apply_to(share, Parallel { name, spread: self.spread, ends, narrow }, &[x], &params));
         self.takes_packed();
         y
     }
@@ -211,13 +208,7 @@ impl Op for Parallel {
         x.finish_rows(&outs[0]);
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx), weight) = (&dy[0], &dx[0], &saved.params[0]) else { return };
         if !self.ends {
             return summed(x, dy, &dx.tensor, self.spread, |dy, c| self.back(x, dy, weight, c));
@@ -228,13 +219,7 @@ impl Op for Parallel {
         }
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         match &dw[0] {
             Some(dw) if self.ends => {
@@ -265,18 +250,6 @@ impl Op for Sum {
         like(self.name, ins[0])
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         if self.spread.rows {
             group(x).reduce_scatter(x.device, &parts(&ins[0], self.spread.ranks), &outs[0])
@@ -285,7 +258,7 @@ impl Op for Sum {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) else { return };
         if self.spread.rows {
             let parts = parts(&dx.tensor, self.spread.ranks);
@@ -295,6 +268,5 @@ impl Op for Sum {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

@@ -5,9 +5,9 @@ use fathom_tensor::{Category, Tensor};
 
 use super::{collect, group, parts, summed};
 use crate::graph::{Spread, own_rows};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
 use crate::ops::only;
-use crate::{Batch, Ctx, Val};
+use crate::{Ctx, Val};
 
 impl Ctx<'_> {
     /// This rank's share of the rows, for work that tensor parallel ranks do for some tokens each although they have
@@ -138,30 +138,17 @@ impl Op for Piece {
         vec![Out::new(self.name, cols, dtype)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         self.run(x, &ins[0], &outs[0], false);
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             self.run(x, dy, &dx.tensor, true);
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 struct Enter {
@@ -178,18 +165,6 @@ impl Op for Enter {
         vec![Out::new(self.name, ins[0].cols, ins[0].dtype)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         if self.spread.rows {
             group(x).all_gather(x.device, &ins[0], &parts(&outs[0], self.spread.ranks)).wait()
@@ -198,12 +173,11 @@ impl Op for Enter {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             summed(x, dy, &dx.tensor, self.spread, |from, to| x.device.machine.copy(from, to));
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

@@ -14,7 +14,7 @@ pub use distances::Distances;
 
 use super::attention::documents;
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, Val};
 
 #[cfg(test)]
@@ -231,10 +231,6 @@ impl Op for Relative {
         Saves { ins: if want.inputs { (0..ins).collect() } else { Vec::new() }, outs: Vec::new() }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
     fn flops(&self, rows: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
         let pairs: u64 = batch.masks[self.how.mask..].iter().map(|mask| mask.pairs).sum();
         let terms = (ins.len() - 3) as u64;
@@ -256,13 +252,7 @@ impl Op for Relative {
         });
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let Some(dout) = &dy[0] else { return };
         let ins: Vec<Tensor> = (0..dx.len()).map(|index| saved.input(index).clone()).collect();
         // Every document adds to the tables' gradients.
@@ -310,6 +300,5 @@ impl Op for Relative {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

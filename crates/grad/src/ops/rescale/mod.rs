@@ -9,9 +9,9 @@ use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
 use super::lora::{LinearCut, LoraUse, Runs};
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::packed::copy_rows;
-use crate::{Batch, Ctx, ParamId, Val};
+use crate::{Ctx, ParamId, Val};
 
 #[cfg(test)]
 mod reference;
@@ -185,14 +185,6 @@ impl Op for Rescale {
         Saves { ins: if want.weights { vec![0] } else { vec![] }, outs: vec![] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let factors = self.factors(x, params);
         multiply_runs(x, self.runs, &ins[0], &factors, &outs[0]);
@@ -201,25 +193,13 @@ impl Op for Rescale {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             multiply_runs(x, self.runs, dy, &self.factors(x, &saved.params), &dx.tensor);
         }
     }
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         let Some(dy) = &dy[0] else { return };
         if let Some(dm) = &dw[0] {
             // The gradient by the normalised values, added to those of earlier tokens: their order is kept.

@@ -3,8 +3,8 @@
 use fathom_tensor::{Rope as Call, Tensor};
 
 use super::{like, only};
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, Val};
+use crate::op::{Backward, Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -69,28 +69,19 @@ impl Op for Rope {
         like(self.name, ins[0])
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
     fn backward(&self) -> Backward {
         Backward { accumulates: true, ..Backward::PLAIN }
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         self.rope.run(x, &ins[0], &outs[0], false, false);
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dy), Some(dx)) = (&dy[0], &dx[0]) {
             self.rope.run(x, dy, &dx.tensor, true, dx.accumulate);
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

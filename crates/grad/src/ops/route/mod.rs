@@ -2,8 +2,8 @@
 
 use fathom_tensor::{DType, LimitExperts, Route as Call, RouteBackward, Routing, Tensor};
 
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, ParamId, Val};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Ctx, ParamId, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -89,14 +89,6 @@ impl Op for Route {
         Saves { ins: if want.inputs { vec![0] } else { vec![] }, outs: vec![1] }
     }
 
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let routing = self.routing;
         let (weights, index) = (&outs[0], &outs[1]);
@@ -107,13 +99,7 @@ impl Op for Route {
         }
     }
 
-    fn backward_input(
-        &self,
-        x: &mut Exec<'_>,
-        saved: &SavedValues,
-        dy: &[Option<Tensor>],
-        dx: &[Option<Dx>],
-    ) {
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         if let (Some(dweights), Some(dx)) = (&dy[0], &dx[0]) {
             x.device.machine.route_backward(&RouteBackward {
                 routing: self.routing,
@@ -125,8 +111,7 @@ impl Op for Route {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }
 
 struct Limit {
@@ -146,18 +131,6 @@ impl Op for Limit {
         vec![Out::index(self.name, ins[0].cols)]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         assert_eq!(x.rows, 0..x.batch.tokens, "limit experts {}: runs over all tokens", self.name);
         let slots = ins[0].len() as f64;
@@ -172,8 +145,7 @@ impl Op for Limit {
         });
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: &[Option<Dx>]) {}
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

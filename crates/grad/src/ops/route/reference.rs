@@ -1,16 +1,16 @@
 //! Scores of a router (Shazeer et al., 2017, section 2; sigmoids: DeepSeek-V3, 2024, section 2.1.2), the choice of the
 //! largest, and their weights.
 
-use fathom_tensor::{Routing, Scores};
+use fathom_tensor::{RouterScores, Routing};
 
 use crate::testing::Matrix;
 
 /// Probabilities or scores of each expert: [t, experts].
-pub(crate) fn scores(kind: Scores, logits: &Matrix) -> Matrix {
+pub(crate) fn scores(kind: RouterScores, logits: &Matrix) -> Matrix {
     let sum = |t: usize| (0..logits.cols).map(|e| logits[(t, e)].exp()).sum::<f64>();
     Matrix::new(logits.rows, logits.cols, |t, e| match kind {
-        Scores::Softmax => logits[(t, e)].exp() / sum(t),
-        Scores::Sigmoid => 1.0 / (1.0 + (-logits[(t, e)]).exp()),
+        RouterScores::Softmax => logits[(t, e)].exp() / sum(t),
+        RouterScores::Sigmoid => 1.0 / (1.0 + (-logits[(t, e)]).exp()),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_cpu::Cpu;
-use fathom_tensor::{Category, DType, Device, Groups, Route, Routing, Scores};
+use fathom_tensor::{Category, DType, Device, Groups, Route, RouterScores, Routing};
 
 use super::reference::route;
 use crate::ops::combine::reference::combine;
@@ -41,7 +41,7 @@ fn check(tokens: usize, routing: Routing) {
 
 #[test]
 fn softmax_and_sigmoid_of_some_experts() {
-    for scores in [Scores::Softmax, Scores::Sigmoid] {
+    for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
         for (top_k, normalise) in [(1, false), (3, false), (3, true), (12, true)] {
             let routing = Routing { top_k, scores, groups: None, normalise, scale: 1.0 };
             check(17, routing);
@@ -52,7 +52,7 @@ fn softmax_and_sigmoid_of_some_experts() {
 
 #[test]
 fn groups_are_chosen_first() {
-    for (by, scores) in [(1, Scores::Softmax), (2, Scores::Sigmoid)] {
+    for (by, scores) in [(1, RouterScores::Softmax), (2, RouterScores::Sigmoid)] {
         let groups = Some(Groups { count: 4, top: 2, by });
         check(30, Routing { top_k: 4, scores, groups, normalise: true, scale: 1.5 });
     }
@@ -61,7 +61,7 @@ fn groups_are_chosen_first() {
 #[test]
 fn a_bias_joins_the_choice_alone() {
     let (tokens, logits, bias) = (50, Matrix::random(50, EXPERTS, 6), Matrix::random(1, EXPERTS, 7));
-    for scores in [Scores::Softmax, Scores::Sigmoid] {
+    for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
         let groups = Some(Groups { count: 3, top: 2, by: 2 });
         let routing = Routing { top_k: 3, scores, groups, normalise: true, scale: 1.0 };
         let (chosen, expected) = route(routing, &logits, Some(&bias));

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use fathom_tensor::Tensor;
 
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
 use crate::ops::rope::RopeUse;
-use crate::{Batch, Ctx, Val};
+use crate::{Ctx, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -65,18 +65,6 @@ impl Op for Split {
         (0..3).map(out).collect()
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
         for (part, range) in self.columns().into_iter().enumerate() {
             let from = ins[0].view_cols(range);
@@ -87,7 +75,7 @@ impl Op for Split {
         }
     }
 
-    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: &[Option<Tensor>], dx: &[Option<Dx>]) {
+    fn backward_input(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
         let Some(dx) = &dx[0] else { return };
         for (part, range) in self.columns().into_iter().enumerate() {
             let Some(dy) = &dy[part] else { continue };
@@ -99,6 +87,5 @@ impl Op for Split {
         }
     }
 
-    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Tensor>]) {
-    }
+    fn backward_weight(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: OptGrads<'_>) {}
 }

@@ -3,8 +3,8 @@
 use fathom_tensor::{Category, Embed as Call, Tensor};
 
 use super::only;
-use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, Out, SavedValues, Saves, Want};
-use crate::{Batch, Ctx, ParamId, Val};
+use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
+use crate::{Ctx, ParamId, Val};
 
 #[cfg(test)]
 pub(crate) mod reference;
@@ -34,32 +34,14 @@ impl Op for Table {
         vec![Out { rows: Some(rows), ..Out::new(self.name, cols, self.dtype) }]
     }
 
-    fn saves(&self, _: Want) -> Saves {
-        Saves::default()
-    }
-
-    fn backward(&self) -> Backward {
-        Backward::PLAIN
-    }
-
-    fn flops(&self, _: usize, _: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
-        Flops::default()
-    }
-
     fn forward(&self, x: &mut Exec<'_>, _: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let (ids, table, out) = (&all(x, &params[0]), &params[0], &outs[0]);
         x.device.machine.embed(&Call { ids, table, scale: 1.0, out, accumulate: false, first: None });
     }
 
-    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: &[Option<Tensor>], _: &[Option<Dx>]) {}
+    fn backward_input(&self, _: &mut Exec<'_>, _: &SavedValues, _: OptGrads<'_>, _: &[Option<Dx>]) {}
 
-    fn backward_weight(
-        &self,
-        x: &mut Exec<'_>,
-        _: &SavedValues,
-        dy: &[Option<Tensor>],
-        dw: &[Option<Tensor>],
-    ) {
+    fn backward_weight(&self, x: &mut Exec<'_>, _: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
         if let (Some(dy), Some(dw)) = (&dy[0], &dw[0]) {
             x.device.machine.embed_backward(&all(x, dw), dy, 1.0, dw, None);
         }

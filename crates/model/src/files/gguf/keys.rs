@@ -128,13 +128,8 @@ pub(super) fn factors(spec: &Spec) -> Vec<(&'static str, Vec<f32>)> {
     let Some(rope) = spec.ropes.first() else { return Vec::new() };
     let narrow = |list: &[f64]| list.iter().map(|x| *x as f32).collect();
     match &rope.scaling {
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => {
-            let bands = (*low_freq_factor, *high_freq_factor, *original_max_position_embeddings);
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original } => {
+            let bands = (*low_freq_factor, *high_freq_factor, *original);
             vec![("rope_freqs", llama3_factors((rope.theta, spec.head_dim as u64), *factor, bands))]
         }
         RopeScaling::Longrope { short_factor, long_factor, .. } => {

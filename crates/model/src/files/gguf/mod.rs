@@ -46,17 +46,11 @@ pub(super) fn open(path: &Path) -> Result<(Spec, GenerationConfig, SafeTensors)>
 }
 
 /// Reads the architecture and the generation settings.
-///
-/// # Errors
-/// Those of [`open`].
 pub(super) fn open_config(path: &Path) -> Result<(Spec, GenerationConfig)> {
     read(path, &Gguf::open(path).map_err(at(path))?)
 }
 
 /// Opens only the weights.
-///
-/// # Errors
-/// Those of [`open`].
 pub(super) fn open_weights(path: &Path) -> Result<SafeTensors> {
     open(path).map(|(.., source)| source)
 }

@@ -46,9 +46,6 @@ pub(in super::super) fn to_eight(x: f32) -> u8 {
 }
 
 /// The code of an e2m1 value.
-///
-/// # Panics
-/// If `x` is not one.
 #[track_caller]
 pub(in super::super) fn to_four(x: f32) -> u8 {
     let Some(code) = E2M1.iter().position(|size| *size == x.abs()) else {
@@ -158,7 +155,6 @@ impl PackedTensor {
         (word(part, row_of * (self.shape[0] / 8) + row / 8) >> (4 * AWQ[row % 8]) & 15) as u8
     }
 
-    /// Number of inputs per scale.
     fn inputs(&self, scales: &[u8]) -> usize {
         self.width().div_ceil(scales.len() / 4 / self.shape[0])
     }

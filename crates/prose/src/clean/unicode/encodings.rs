@@ -2,7 +2,6 @@
 //!
 //! The `sloppy` ones read bytes undefined in their standard like Latin-1, and byte 1A as U+FFFD.
 
-/// One encoding.
 struct Encoding {
     name: &'static str,
     sloppy: bool,

@@ -327,9 +327,6 @@ fn row_of(dom: &Dom<'_>, block: &Block) -> Option<u32> {
 }
 
 /// Complete text of a page, without elements that are never displayed.
-///
-/// # Errors
-/// [`Refusal::TooManyElements`] beyond `limit` nodes.
 pub(super) fn whole_text(page: &str, limit: usize) -> Result<String, Refusal> {
     let dom = Dom::parse(page, limit)?;
     let pruned: Vec<bool> = dom.nodes.iter().map(|n| n.tag.is_no_text()).collect();

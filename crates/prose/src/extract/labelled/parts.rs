@@ -99,7 +99,6 @@ impl Page {
         }
     }
 
-    /// Footer of the site.
     pub(super) fn site_footer(&mut self) {
         let text = format!(
             "Copyright 2026. {} No part of this site may be used without permission.",

@@ -35,9 +35,6 @@ impl Input {
     }
 
     /// Pushes `text` to be read next; a text nested too deeply is skipped.
-    ///
-    /// # Errors
-    /// [`Refusal::ExpansionTooLarge`] beyond the budget.
     pub(super) fn push(&mut self, text: String) -> Result<(), Refusal> {
         // Includes a constant per text, since empty expansions take time too.
         self.spend(text.len() + 16)?;

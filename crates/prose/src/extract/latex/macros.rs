@@ -13,7 +13,6 @@ const LARGEST_BODY: usize = 1 << 20;
 /// One element of a macro's parameter text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
-    /// An argument.
     Argument,
     /// An argument delimited by this text.
     Until(String),
@@ -23,7 +22,6 @@ enum Piece {
     Optional(String),
 }
 
-/// One macro.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Macro {
     pieces: Vec<Piece>,

@@ -47,20 +47,6 @@ impl<'a> Arguments<'a> {
         if let Some(text) = self.named("alt") {
             return text.to_string();
         }
-        const MONTHS: [&str; 12] = [
-            "January",
-            "February",
-            "March",
-            "April",
-            "May",
-            "June",
-            "July",
-            "August",
-            "September",
-            "October",
-            "November",
-            "December",
-        ];
         let lead = match (self.named("since"), self.named("lc")) {
             (Some(_), Some(_)) => "since",
             (Some(_), None) => "Since",
@@ -69,7 +55,7 @@ impl<'a> Arguments<'a> {
         };
         let month = self.plain(1);
         let number = month.parse::<usize>().ok().and_then(|month| month.checked_sub(1));
-        let month = number.and_then(|month| MONTHS.get(month)).copied().unwrap_or(month);
+        let month = number.and_then(|month| fathom_base::human::MONTHS.get(month)).copied().unwrap_or(month);
         let parts = [lead, self.plain(2), month, self.plain(0)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
     }

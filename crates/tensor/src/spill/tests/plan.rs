@@ -3,7 +3,7 @@
 use super::*;
 use crate::spill::chaos::mix;
 use crate::spill::{Access, Reading, Result, Stats, Stored, Writing};
-use crate::{Mark, Usage};
+use crate::{Mark, PoolUsage};
 
 /// A value of the program below.
 enum Slot {
@@ -66,7 +66,7 @@ pub(super) fn program(device: &Device, spill: &Spill, seed: u64, steps: u64) -> 
 }
 
 struct Account {
-    usage: Usage,
+    usage: PoolUsage,
     timeline: Vec<Mark>,
     stats: Stats,
 }

@@ -6,7 +6,6 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::AddedToken;
 
-/// A part of a text.
 pub(super) enum TextPart<'t> {
     /// Ordinary text, not empty.
     Text(&'t str),

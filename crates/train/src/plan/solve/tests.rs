@@ -2,26 +2,21 @@
 
 use std::borrow::Cow;
 
-use fathom_grad::{AdamWSettings, OnDisk};
 use fathom_model::{Caps, LlamaSizes, Spec};
 use fathom_tensor::{DType, Profile, Rates};
 
 use super::*;
 use crate::in_step::InStep;
-use crate::objective::Goal;
 
 fn spec(layers: usize) -> Spec {
     Spec::llama(LlamaSizes {
         hidden: 256,
         layers,
-        heads: 4,
-        kv_heads: 2,
         head_dim: 64,
         ffn: 704,
         vocab: 512,
-        rope_theta: 1e4,
         max_positions: 4096,
-        tied: true,
+        ..LlamaSizes::TINY
     })
 }
 
@@ -44,18 +39,7 @@ fn profile() -> Profile {
 
 fn work<'a>(profile: &'a Profile, spec: &'a Spec, tokens: usize) -> Workload<'a> {
     let caps = Caps { docs: 1, seq_tokens: tokens };
-    let (places, on_disk, adamw) = (Places::none(), OnDisk::default(), AdamWSettings::default());
-    let how = InStep {
-        places,
-        on_disk,
-        caps,
-        ranks: Default::default(),
-        narrow: None,
-        round_to: None,
-        z_loss: 0.0,
-        goal: Goal::default(),
-        adamw,
-    };
+    let how = InStep::plain(Places::none(), caps);
     Workload { profile, spec: Cow::Borrowed(spec), dtype: DType::Bf16, how, micro_batches: 1, tokens }
 }
 

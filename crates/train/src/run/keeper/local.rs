@@ -177,5 +177,5 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 fn io(action: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::Io { action, path: path.to_path_buf(), source }
+    fathom_base::Error::io(action, path, source).into()
 }

@@ -25,7 +25,7 @@ use crate::offload::{self, OpenEngines, Room};
 use crate::picture::Subject;
 use crate::plan::{StageSettings, Workload};
 use crate::recipe::Recipe;
-use crate::source::{Shape, Share, Source, SourceReport, Sources};
+use crate::source::{Shape, Source, SourceReport, Sources, StepShare};
 use crate::stage;
 use crate::step::{StepResult, Trainer};
 use pace::TimedStep;
@@ -347,11 +347,11 @@ impl<'a> Stepper<'a> {
     }
 
     /// This rank's micro-batches of each step of a stage.
-    fn share(&self, index: usize) -> Share {
+    fn share(&self, index: usize) -> StepShare {
         let mesh = &self.trainer.device.mesh;
         let all = self.recipe.stage[index].micro_batches.max(1);
         let (share, at) = (all / mesh.size(Axis::Dp), mesh.index(Axis::Dp));
-        Share { all, own: at * share..(at + 1) * share }
+        StepShare { all, own: at * share..(at + 1) * share }
     }
 
     /// The stage's step, for plans.

@@ -15,7 +15,7 @@ use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_grad::{ParamId, Params};
 use fathom_model::Spec;
 use fathom_tensor::mesh::{Axis, Mesh};
-use fathom_tensor::{Device, Usage};
+use fathom_tensor::{Device, PoolUsage};
 
 use super::{Hooks, Progress};
 use crate::error::Result;
@@ -34,7 +34,7 @@ pub(super) struct Watcher<'a> {
     /// True if the memory timeline of the stage's steps is short enough to record.
     recordable: bool,
     /// Planned memory of the stage's steps.
-    planned: Usage,
+    planned: PoolUsage,
     /// The step whose results have not been read yet.
     pending: Option<Pending>,
     recovering: Option<Recovering>,
@@ -75,7 +75,7 @@ impl<'a> Watcher<'a> {
             folder,
             metrics,
             recordable: true,
-            planned: Usage::default(),
+            planned: PoolUsage::default(),
             pending: None,
             recovering: None,
             stragglers: Stragglers::new(*mesh.grid()),

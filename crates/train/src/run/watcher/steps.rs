@@ -45,7 +45,6 @@ impl Look {
     }
 }
 
-/// A completed step.
 #[derive(Clone, Copy)]
 pub(in crate::run) struct CompletedStep<'a> {
     /// Its trainer.

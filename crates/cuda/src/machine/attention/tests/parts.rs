@@ -85,19 +85,8 @@ impl Step {
         let out = random(4, tokens, HEADS * DIM, wide);
         let lse = random(5, tokens, HEADS, DType::F32);
         let mask = self.mask(device);
-        let op = Attention {
-            q: &q,
-            k: &k,
-            v: &v,
-            out: &out,
-            lse: &lse,
-            mask: &mask,
-            head_dim: DIM,
-            scale: 0.3,
-            softcap: 0.0,
-            sinks: None,
-            resume: self.goes_on,
-        };
+        let plain = Attention::plain([&q, &k, &v], [&out, &lse], &mask, DIM);
+        let op = Attention { scale: 0.3, resume: self.goes_on, ..plain };
         device.machine.attention(&op, &self.scratch(device, &op.desc(false)));
         let stored = device.empty(tokens, HEADS * DIM, DType::Bf16, Category::Data);
         device.machine.copy(&out, &stored);

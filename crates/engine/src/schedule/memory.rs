@@ -1,48 +1,166 @@
-//! Pages of sequences on disk: stored as soon as they are full, and loaded when another sequence has the same prefix.
+//! Memory of the batch: pages of keys and values, the tree of cached prefixes, and the store on disk.
+//!
+//! Pages are stored as soon as they are full, and loaded when another sequence has the same prefix.
 //!
 //! A sequence that could run next waits while a thread reads its prefix; others continue meanwhile. Loaded data is
 //! copied into pages from step to step, and the sequence holds them until it runs. If running sequences need these
 //! pages, they get them, and the rest is computed.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use fathom_base::Load;
+use fathom_model::Spec;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 
-use super::Scheduler;
-use super::reading::{AT_ONCE, Fetch, Reading, StoreProgress, packed, unpacked};
+use super::reading::{AT_ONCE, Fetch, LATE, Reading, StoreProgress, packed, unpacked};
 use super::sequence::Sequence;
-use crate::pages::Pages;
-use crate::store::{HeldReads, PrefixStore};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::limits::Capacity;
+use crate::pages::{Pages, Root, Tree};
+use crate::store::{Beginnings, HeldReads, Part, PrefixStore};
 
-impl Scheduler<'_> {
+/// Pages, cached prefixes and stored ones.
+pub(super) struct Memory {
+    pub pages: Pages,
+    /// `None` for models whose layers store more than keys and values.
+    pub tree: Option<Tree>,
+    store: Option<Beginnings>,
+    /// Reads from the store in progress.
+    reads: Vec<Reading>,
+    /// Time without an answer after which a disk is given up.
+    pub late: Duration,
+    /// The rank's part of the model.
+    part: Part,
+    stored_bytes: u64,
+    restored_tokens: u64,
+}
+
+impl Memory {
+    pub fn new(engine: &Engine<'_>, capacity: &Capacity) -> Memory {
+        let dtype = engine.model.dtype(engine.params);
+        let room = (&capacity.pages[..], capacity.sequences);
+        Memory {
+            pages: Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room),
+            tree: engine.shares_beginnings().then(Tree::default),
+            store: None,
+            reads: Vec::new(),
+            late: LATE,
+            part: engine.part(),
+            stored_bytes: 0,
+            restored_tokens: 0,
+        }
+    }
+
+    /// Stores prefixes in an open folder, with this many pages of running sequences next to them.
+    ///
+    /// # Errors
+    /// Those of the system, from the file of pages there.
+    pub fn share(&mut self, device: &Device, beginnings: &Beginnings, on_disk: usize) -> Result<(), Error> {
+        let store = beginnings.lock();
+        self.stored_bytes = store.bytes();
+        if on_disk > 0 {
+            let folder = store.root();
+            let why = |error: std::io::Error| Error::Store { folder: folder.into(), why: error.to_string() };
+            self.pages.add_on_disk(device, folder, on_disk).map_err(why)?;
+        }
+        self.store = Some(beginnings.clone());
+        Ok(())
+    }
+
+    /// Adds its figures to a load.
+    pub fn load(&self, load: Load) -> Load {
+        let [pages, free] = self.pages.counts(0);
+        let pages_cached = self.tree.as_ref().map_or(0, |tree| tree.alone(&self.pages, 0));
+        let (stored_bytes, restored_tokens) = (self.stored_bytes, self.restored_tokens);
+        let pages_used = pages - free - pages_cached;
+        Load { pages, pages_used, pages_cached, stored_bytes, restored_tokens, ..load }
+    }
+
+    /// Gives a sequence the pages of its cached prefix, unless it `reads_all`; returns their tokens.
+    pub fn begin(&mut self, engine: &Engine<'_>, sequence: &mut Sequence<'_>, reads_all: bool) -> usize {
+        sequence.long = sequence.is_long_at(engine.spec(), sequence.ids.len());
+        let root = sequence.root(engine.spec());
+        self.begin_storing(sequence, &root);
+        let Some(tree) = self.tree.as_mut().filter(|_| !reads_all) else { return 0 };
+        let (ids, on_disk) = (&sequence.ids[..sequence.ids.len() - 1], sequence.on_disk);
+        let found = tree.find(&self.pages, &root, ids, on_disk);
+        let shared = tree.share(engine.device, &mut self.pages, (found, on_disk));
+        (sequence.table, sequence.held) = shared;
+        sequence.held
+    }
+
+    /// Takes the pages of a sequence that becomes a long one, and is read again.
+    pub fn restart(&mut self, sequence: &mut Sequence<'_>, spec: &Spec) {
+        self.pages.clear(&mut sequence.table);
+        (sequence.held, sequence.long) = (0, true);
+        self.begin_storing(sequence, &sequence.root(spec));
+    }
+
+    fn begin_storing(&self, sequence: &mut Sequence<'_>, root: &Root) {
+        sequence.kept = StoreProgress::none((self.store.as_ref(), self.part), root);
+    }
+
+    /// Evicts cached pages of a class, in memory or on disk; false if there were too few.
+    pub fn evict(&mut self, class: usize, (pages, on_disk): (usize, bool)) -> bool {
+        let Some(tree) = self.tree.as_mut() else { return false };
+        let before = self.pages.free(class, on_disk);
+        tree.evict(&mut self.pages, class, (pages, on_disk));
+        self.pages.free(class, on_disk) >= before + pages
+    }
+
+    /// Caches a prompt that is read as a prefix for others.
+    pub fn share_prompt(&mut self, sequence: &Sequence<'_>, spec: &Spec) {
+        if let Some(tree) = &mut self.tree {
+            let root = sequence.root(spec);
+            tree.insert(&mut self.pages, &root, (&sequence.ids, &sequence.table), false);
+        }
+    }
+
+    /// Takes a sequence's pages and caches them as a prefix, for others or for itself.
+    pub fn remember(&mut self, engine: &Engine<'_>, sequence: &mut Sequence<'_>) {
+        self.keep_all(engine.device, sequence);
+        let root = sequence.root(engine.spec());
+        if let Some(tree) = &mut self.tree {
+            tree.insert(&mut self.pages, &root, (&sequence.ids[..sequence.held], &sequence.table), true);
+        }
+        self.pages.clear(&mut sequence.table);
+    }
+
+    /// Drops all prefixes in memory.
+    pub fn clear(&mut self) {
+        self.give_up_reads();
+        if let Some(tree) = &mut self.tree {
+            tree.clear(&mut self.pages);
+        }
+    }
+
     /// Stores the full pages of a running sequence.
-    pub(super) fn keep(&mut self, index: usize) {
+    pub fn keep(&mut self, device: &Device, sequence: &mut Sequence<'_>) {
         let Some(store) = &self.store else { return };
-        keep(&mut store.lock(), (self.engine.device, &self.pages), &mut self.running[index], false);
+        keep(&mut store.lock(), (device, &self.pages), sequence, false);
     }
 
     /// Stores the remaining full pages of a sequence that leaves, and marks all of them as used.
-    pub(super) fn keep_all(&mut self, sequence: &mut Sequence<'_>) {
+    fn keep_all(&mut self, device: &Device, sequence: &mut Sequence<'_>) {
         let Some(store) = &self.store else { return };
         let mut store = store.lock();
-        keep(&mut store, (self.engine.device, &self.pages), sequence, true);
+        keep(&mut store, (device, &self.pages), sequence, true);
         store.touch(sequence.kept.chain.get(1..).unwrap_or_default());
-        self.totals.stored_bytes = store.bytes();
+        self.stored_bytes = store.bytes();
     }
 
-    /// The condition for running a waiting sequence. Starts to read its prefix, if that is on disk.
-    pub(super) fn fetches(&mut self, index: usize) -> Fetch {
-        let sequence = &self.waiting[index];
-        let asks = self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some());
-        if sequence.fetched || asks || self.store.is_none() {
+    /// The condition for running a waiting sequence. Starts to read its prefix, if that is on disk and the sequence does
+    /// not have to read all of its tokens.
+    pub fn fetches(&mut self, sequence: &mut Sequence<'_>, spec: &Spec, reads_all: bool) -> Fetch {
+        if sequence.fetched || reads_all || self.store.is_none() {
             return Fetch::Nothing;
         }
-        let long = self.is_long(sequence, sequence.ids.len());
-        self.waiting[index].long = long;
-        let root = self.root(&self.waiting[index]);
-        let Sequence { request, answer, ids, fetched, on_disk, .. } = &mut self.waiting[index];
+        sequence.long = sequence.is_long_at(spec, sequence.ids.len());
+        let root = sequence.root(spec);
+        let Sequence { request, answer, ids, fetched, on_disk, .. } = sequence;
         let (Some(store), Some(tree)) = (&self.store, &mut self.tree) else { return Fetch::Nothing };
         let (store, pages, most) = (store.lock(), &mut self.pages, ids.len() - 1);
         let found = tree.find(pages, &root, &ids[..most], *on_disk);
@@ -86,13 +204,13 @@ impl Scheduler<'_> {
     }
 
     /// True if the sequence's prefix is being read.
-    pub(super) fn is_fetching(&self, sequence: &Sequence<'_>) -> bool {
+    pub fn is_fetching(&self, sequence: &Sequence<'_>) -> bool {
         self.reads.iter().any(|read| !read.done && read.of == (sequence.request, sequence.answer))
     }
 
     /// Copies pages that were read to memory, as far as there is room: on all ranks those that all of them have read.
-    pub(super) fn take_reads(&mut self) {
-        self.forget_reads();
+    pub fn take_reads(&mut self, device: &Device, waiting: &[Sequence<'_>]) {
+        self.forget_reads(waiting);
         if self.reads.iter().all(|read| read.done) {
             return;
         }
@@ -102,12 +220,13 @@ impl Scheduler<'_> {
             read.receive(&self.pages, (self.store.as_ref(), self.late), false);
             own.push(read.counts());
         }
-        for (read, [count, ended]) in all.iter_mut().filter(|read| !read.done).zip(self.agreed(&own)) {
+        for (read, [count, ended]) in all.iter_mut().filter(|read| !read.done).zip(self.agreed(device, &own))
+        {
             if !read.started {
                 read.start(&self.pages, self.store.as_ref(), count);
                 continue;
             }
-            let short = (0..count).any(|_| !self.graft(read));
+            let short = (0..count).any(|_| !self.graft(device, read));
             read.done = short || ended > 0;
             if read.done {
                 let grafted = read.chains.get(..read.next).unwrap_or_default();
@@ -120,11 +239,10 @@ impl Scheduler<'_> {
 
     /// For each prefix, the number of pages that all ranks have, and whether one of them has no more
     /// ([`Reading::counts`]).
-    fn agreed(&self, own: &[[usize; 2]]) -> Vec<[usize; 2]> {
+    fn agreed(&self, device: &Device, own: &[[usize; 2]]) -> Vec<[usize; 2]> {
         if self.part.is_none() {
             return own.to_vec();
         }
-        let device = self.engine.device;
         let group = device.mesh.group(&[Axis::Tp, Axis::Pp]);
         let flat: Vec<i32> = own.iter().flatten().map(|count| *count as i32).collect();
         device.pool.enter("beginnings", -1);
@@ -150,9 +268,9 @@ impl Scheduler<'_> {
     }
 
     /// Copies the next page of a prefix to memory; false if there is no room, or its parent was evicted.
-    fn graft(&mut self, read: &mut Reading) -> bool {
+    fn graft(&mut self, device: &Device, read: &mut Reading) -> bool {
         let (Some(bytes), Some(tree)) = (read.arrived.pop_front(), &mut self.tree) else { return false };
-        let (device, pages, index) = (self.engine.device, &mut self.pages, read.next);
+        let (pages, index) = (&mut self.pages, read.next);
         let own = &read.ids[index * PAGE_ROWS..(index + 1) * PAGE_ROWS];
         let Some(parts) = unpacked(pages, own, &bytes) else { return false };
         let mut there = vec![None; pages.classes()];
@@ -166,12 +284,12 @@ impl Scheduler<'_> {
         let Some(place) = tree.graft(pages, (&read.root, read.place), (own, &there)) else { return false };
         read.place = Some(place);
         read.next += 1;
-        self.totals.restored_tokens += PAGE_ROWS as u64;
+        self.restored_tokens += PAGE_ROWS as u64;
         true
     }
 
     /// Waits until more of a prefix has arrived; false if none is being read.
-    pub(super) fn await_read(&mut self) -> bool {
+    pub fn await_read(&mut self) -> bool {
         let Some(read) = self.reads.iter_mut().find(|read| !read.done) else { return false };
         if read.started && read.arrived.is_empty() {
             read.receive(&self.pages, (self.store.as_ref(), self.late), true);
@@ -180,8 +298,8 @@ impl Scheduler<'_> {
     }
 
     /// Drops the prefixes of sequences that no longer wait.
-    pub(super) fn forget_reads(&mut self) {
-        let (waiting, pages) = (&self.waiting, &mut self.pages);
+    pub fn forget_reads(&mut self, waiting: &[Sequence<'_>]) {
+        let pages = &mut self.pages;
         self.reads.retain_mut(|read| {
             let waits = waiting.iter().any(|it| read.of == (it.request, it.answer));
             if !waits {
@@ -192,7 +310,7 @@ impl Scheduler<'_> {
     }
 
     /// Drops the prefix of a sequence, which has taken it.
-    pub(super) fn forget_read(&mut self, sequence: &Sequence<'_>) {
+    pub fn forget_read(&mut self, sequence: &Sequence<'_>) {
         let pages = &mut self.pages;
         self.reads.retain_mut(|read| {
             let other = read.of != (sequence.request, sequence.answer);
@@ -204,7 +322,7 @@ impl Scheduler<'_> {
     }
 
     /// Drops all prefixes, so that running sequences can use their pages; false if there were none.
-    pub(super) fn give_up_reads(&mut self) -> bool {
+    pub fn give_up_reads(&mut self) -> bool {
         let any = self.reads.iter().any(|read| !read.held.is_empty());
         for mut read in self.reads.drain(..) {
             read.release(&mut self.pages);
@@ -217,19 +335,13 @@ impl Scheduler<'_> {
         self.store.as_ref().map(|store| store.lock().hold_reads(after))
     }
 
-    /// Drops all prefixes in memory, and erases those on disk for one scope or all; returns their bytes. Running
-    /// sequences are not stored any more.
+    /// Drops all prefixes in memory, and erases those on disk for one scope or all; returns their bytes.
     pub fn erase(&mut self, scope: Option<&str>) -> u64 {
-        self.give_up_reads();
-        if let Some(tree) = &mut self.tree {
-            tree.clear(&mut self.pages);
-        }
-        let all = self.running.iter_mut().chain(&mut self.waiting);
-        all.for_each(|sequence| sequence.kept = StoreProgress::default());
+        self.clear();
         let Some(store) = &self.store else { return 0 };
         let mut store = store.lock();
         let erased = store.erase(scope);
-        self.totals.stored_bytes = store.bytes();
+        self.stored_bytes = store.bytes();
         erased
     }
 }
