@@ -1,16 +1,21 @@
 //! Rails that ask real models: a generated decoder, and an encoder of `tests/encoders`.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_app::guardrails::{GuardModels, audit, needs};
+use fathom_app::guardrails::{GuardModels, audit, audit_server, needs};
+use fathom_app::serve::Order;
 use fathom_app::{Machine, Silent, train};
 use fathom_base::clock::Clock;
-use fathom_base::{Evaluate, Numbers, Reading, Service};
-use fathom_guard::evaluation::probes;
+use fathom_base::{Numbers, Reading, Service};
+use fathom_guard::evaluation::{ProbeOutcome, probes};
 use fathom_guard::needs::Models;
 use fathom_guard::{Config, Context, Direction, Judged, Needs, Opinion, Until, perplexity};
+use fathom_serve::bench::Target;
 use fathom_train::recipe::MachineKind;
+
+use crate::serve_mesh::{order, with_server};
 
 /// The opinion of the only rail of a configuration.
 fn opinion(toml: &str, needs: &Needs, text: &str) -> Opinion {
@@ -92,6 +97,20 @@ fn a_judges_score_is_the_models_own_probability() {
 
     let report = audit(&run, &probes(1), 4, (&machine, &Silent)).unwrap();
     assert_eq!(report.records.len(), probes(1).len());
+
+    // Over HTTP, to a server with a rail.
+    let (guard, template) = (folder.path().join("guard"), folder.path().join("talk.jinja"));
+    fs::create_dir(&guard).unwrap();
+    let rail = "[[rail]]\nuse = 'regex'\non = ['input']\npatterns = ['Ignore all previous']\n";
+    fs::write(guard.join("guard.toml"), rail).unwrap();
+    fs::write(&template, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+        .unwrap();
+    let order = Order { template: Some(template), guard: Some(guard), ..order(&run, 1, 1) };
+    let some = &probes(1)[..3];
+    let report = with_server(&order, |at| audit_server(&Target::at(&at.to_string()), None, some, 4)).unwrap();
+    let first = &report.records[0];
+    assert_eq!((first.outcome, first.rail.as_deref()), (ProbeOutcome::Blocked, Some("regex")), "{report:?}");
+    assert_eq!(report.kinds[&first.kind].blocked.hits, 1, "{report:?}");
 }
 
 #[test]
