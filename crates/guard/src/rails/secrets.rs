@@ -227,14 +227,7 @@ impl Rail for Secrets {
                 findings.push(Finding::new(span, kind));
             }
         }
-        findings.sort_by_key(|finding| (finding.span.start, std::cmp::Reverse(finding.span.end)));
-        let mut end = 0;
-        findings.retain(|finding| {
-            let is_new = finding.span.start >= end;
-            end = end.max(finding.span.end);
-            is_new
-        });
-        Ok(Opinion::of(Reason::Secret, findings))
+        Ok(Opinion::of(Reason::Secret, crate::spans::united(findings)))
     }
 
     fn horizon(&self) -> Horizon {

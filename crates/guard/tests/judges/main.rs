@@ -1,4 +1,5 @@
 //! Rails that ask models, with a scripted model.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod evaluation;
 mod faults;
