@@ -544,7 +544,7 @@ mod tests {
             ("size(args.to) == 2 && args.to[1].matches('^b@[a-z]+')", true),
             ("has(args.missing) || 'k' in args.note", true),
             ("args.currency.lowerAscii().contains('eur')", false),
-            ("args.amount * 2 / 4 % 7 >= 5.5", true),
+            ("args.amount * 2 / 4 % 7 >= 4.5", true),
         ] {
             assert_eq!(result(text), Ok(expected), "{text}");
         }

@@ -268,14 +268,7 @@ impl Rail for Encodings {
                 findings.extend(opinion.findings.into_iter().map(|it| Finding::new(it.span, "rot13")));
             }
         }
-        findings.sort_by_key(|finding| (finding.span.start, std::cmp::Reverse(finding.span.end)));
-        let mut end = 0;
-        findings.retain(|finding| {
-            let is_new = finding.span.start >= end;
-            end = end.max(finding.span.end);
-            is_new
-        });
-        Ok(Opinion::of(Reason::Injection, findings))
+        Ok(Opinion::of(Reason::Injection, crate::spans::united(findings)))
     }
 
     fn horizon(&self) -> Horizon {

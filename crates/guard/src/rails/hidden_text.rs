@@ -92,8 +92,6 @@ fn looks_latin(c: char) -> bool {
 impl HiddenText {
     fn kind(c: char, before: Option<char>, after: Option<char>) -> Option<Kind> {
         match c {
-            // Flags of regions of a country are spelled with tags behind a black flag.
-            '\u{e0000}'..='\u{e007f}' if before.is_some_and(|c| c == '\u{1f3f4}' || is_flag_tag(c)) => None,
             '\u{e0000}'..='\u{e007f}' => Some(Kind::Tag),
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => Some(Kind::Bidi),
             '\u{200c}' | '\u{200d}'
@@ -123,11 +121,6 @@ impl HiddenText {
     }
 }
 
-/// Tags that spell the region of a flag: lower-case letters, digits and the end.
-fn is_flag_tag(c: char) -> bool {
-    matches!(c, '\u{e0030}'..='\u{e0039}' | '\u{e0061}'..='\u{e007a}')
-}
-
 fn is_latin(c: char) -> bool {
     c.is_ascii_alphabetic()
 }
@@ -152,17 +145,21 @@ impl Rail for HiddenText {
         }
         let mut findings: Vec<Finding> = Vec::new();
         let mut before = text[..judged.from].chars().next_back();
+        // Tags that may follow: flags of regions of a country are spelled with up to six behind a black flag.
         let mut flag_tags = 0;
         for (at, c) in open.char_indices() {
             let start = judged.from + at;
             let end = start + c.len_utf8();
             let plain = matches!(c, ' '..='~' | '\n' | '\r' | '\t');
-            // A flag has at most six tags; a longer run spells text.
-            flag_tags = if matches!(c, '\u{e0000}'..='\u{e007f}') { flag_tags + 1 } else { 0 };
-            let mut kind = if plain { None } else { HiddenText::kind(c, before, text[end..].chars().next()) };
-            if flag_tags > 7 {
-                kind = Some(Kind::Tag);
-            }
+            let is_tag = matches!(c, '\u{e0000}'..='\u{e007f}');
+            let is_flag = is_tag && flag_tags > 0;
+            flag_tags = match c {
+                '\u{1f3f4}' => 6,
+                _ if is_flag => flag_tags - 1,
+                _ => 0,
+            };
+            let after = text[end..].chars().next();
+            let kind = if plain || is_flag { None } else { HiddenText::kind(c, before, after) };
             if let Some(kind) = kind.filter(|kind| self.kinds.contains(kind)) {
                 match findings.last_mut() {
                     Some(last) if last.span.end == start && last.kind == name(kind) => last.span.end = end,

@@ -14,7 +14,7 @@ use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Size of the compiled patterns at most, in bytes.
-const MAX_SIZE: usize = 32 << 20;
+const MAX_SIZE: usize = 10 << 20;
 /// Bytes around a match that assertions such as `\b` read.
 const LOOK_AROUND: usize = 4;
 

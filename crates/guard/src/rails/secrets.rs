@@ -227,25 +227,24 @@ impl Rail for Secrets {
                 findings.push(Finding::new(span, kind));
             }
         }
-        findings.sort_by_key(|finding| (finding.span.start, std::cmp::Reverse(finding.span.end)));
-        let mut end = 0;
-        findings.retain(|finding| {
-            let is_new = finding.span.start >= end;
-            end = end.max(finding.span.end);
-            is_new
-        });
-        Ok(Opinion::of(Reason::Secret, findings))
+        Ok(Opinion::of(Reason::Secret, crate::spans::united(findings)))
     }
 
     fn horizon(&self) -> Horizon {
         Horizon::Bytes(LONGEST)
     }
 
-    fn mark(&self, judged: &Judged<'_>, _: &Opinion) -> usize {
+    fn mark(&self, judged: &Judged<'_>, opinion: &Opinion) -> usize {
         // Secrets have no white space in them, except for private keys and between a name and its value.
         let text = judged.text;
         let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        let mark = text.len().saturating_sub(run.min(LONGEST) + BEFORE);
+        let mut mark = text.len().saturating_sub(run.min(LONGEST) + BEFORE);
+        // A value is found by the name before it, which has to stay in view until the value is released.
+        for finding in opinion.findings.iter().rev().filter(|finding| finding.kind == ASSIGNED) {
+            if (finding.span.start.saturating_sub(BEFORE)..=finding.span.start).contains(&mark) {
+                mark = finding.span.start.saturating_sub(BEFORE);
+            }
+        }
         text.floor_char_boundary(mark)
     }
 }

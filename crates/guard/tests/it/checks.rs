@@ -59,11 +59,8 @@ fn every_message_of_a_thread_is_judged_once() {
         {"role": "assistant", "content": "Fine"}],
         "tools": [{"type": "function", "function": {"name": "pay", "parameters": {"type": "object"}}}]});
     let answer = ask(&guards, hidden.clone()).unwrap();
-    assert_eq!(
-        (&answer["status"], &answer["verdicts"][1]["message"]),
-        (&json!("blocked"), &json!(2)),
-        "{answer}"
-    );
+    let last = answer["verdicts"].as_array().unwrap().last().unwrap();
+    assert_eq!((&answer["status"], &last["message"]), (&json!("blocked"), &json!(2)), "{answer}");
     // A refused message is judged again.
     assert_eq!(ask(&guards, hidden).unwrap()["status"], "blocked");
     let talk =
@@ -116,7 +113,7 @@ fn the_audit_log_shows_every_change_and_no_text() {
     let folder = tempfile::tempdir().unwrap();
     let guards = audited(folder.path(), false);
     for at in 0..300 {
-        let text = format!("The secret{at}zz of jane{at}@x.org; DROP TABLE t{at}");
+        let text = format!("The secret{at}zz of jane{at}@x.org ; DROP TABLE t{at}");
         ask(&guards, json!({"messages": [{"role": "user", "content": text}]})).unwrap();
     }
     drop(guards);

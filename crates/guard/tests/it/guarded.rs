@@ -39,7 +39,8 @@ fn is_refused(stop: &Stop) -> bool {
 fn a_blocking_rail_stops_every_way_of_generating() {
     let bad = "This is forbidden, of course.";
     let schema = Some(Structure::JsonObject);
-    let make: [(&str, &dyn Fn(&mut GenerateRequest)); 8] = [
+    type Change<'a> = (&'a str, &'a dyn Fn(&mut GenerateRequest));
+    let make: [Change<'_>; 8] = [
         ("text", &|_| ()),
         ("ids", &|it| it.prompt = Prompt::Ids(vec![72, 105])),
         ("parts", &|it| {

@@ -1,4 +1,5 @@
 //! Tests of the guard from outside.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 mod checks;
 mod config;
