@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 25] = [
+const CHAPTERS: [&str; 26] = [
     "../README",
     "README",
     "quickstart",
@@ -43,6 +43,7 @@ const CHAPTERS: [&str; 25] = [
     "formats",
     "quantization",
     "launch",
+    "python",
     "speed",
     "evaluation",
     "real-models",
@@ -114,7 +115,8 @@ fn run(name: &str) {
             }
             ["text", "output"] => compare(&at, &body, &printed),
             ["formula", name] => formulas::check(&at, name, &body),
-            ["yaml"] => {}
+            // Those of Python are run by the package's own tests.
+            ["yaml"] | ["python", ..] => {}
             ["sh"] => assert!(!body.contains("$ "), "{at}: a command is written without a prompt"),
             other => panic!("{at}: a block is marked {other:?}; docs/README.md names the marks"),
         }
@@ -138,7 +140,7 @@ fn models_and_checkpoints() {
 
 #[test]
 fn mesh_and_launch() {
-    ["mesh", "clusters", "launch"].into_iter().for_each(run);
+    ["mesh", "clusters", "launch", "python"].into_iter().for_each(run);
 }
 
 #[test]
