@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 from fathom import _edge
 
 if TYPE_CHECKING:
-    from fathom import errors, nemo, recipes, transformers, trl
+    from fathom import errors as errors
+    from fathom import nemo as nemo
+    from fathom import recipes as recipes
+    from fathom import transformers as transformers
+    from fathom import trl as trl
     from fathom._array import Array
     from fathom._curate import Curated, curate, keep, stage
     from fathom._functions import Environment, Reply, Reward

@@ -76,7 +76,7 @@ def _hold(of: Any) -> int:
     return number
 
 
-@_RELEASE
+@_RELEASE  # type: ignore[untyped-decorator]
 def _release_schema(address: int) -> None:
     of = _Schema.from_address(address)
     for index in range(of.n_children):
@@ -88,7 +88,7 @@ def _release_schema(address: int) -> None:
     ctypes.memset(address + _Schema.release.offset, 0, ctypes.sizeof(_VOID))
 
 
-@_RELEASE
+@_RELEASE  # type: ignore[untyped-decorator]
 def _release_array(address: int) -> None:
     of = _Array.from_address(address)
     for index in range(of.n_children):
@@ -160,7 +160,7 @@ class _State:
         self.given = False
 
 
-@_GET_SCHEMA
+@_GET_SCHEMA  # type: ignore[untyped-decorator]
 def _get_schema(stream: int, to: Any) -> int:
     state: _State = _HELD[_Stream.from_address(stream).private_data]
     children = []
@@ -172,7 +172,7 @@ def _get_schema(stream: int, to: Any) -> int:
     return 0
 
 
-@_GET_NEXT
+@_GET_NEXT  # type: ignore[untyped-decorator]
 def _get_next(stream: int, to: Any) -> int:
     state: _State = _HELD[_Stream.from_address(stream).private_data]
     if state.given:
@@ -188,12 +188,12 @@ def _get_next(stream: int, to: Any) -> int:
     return 0
 
 
-@_GET_ERROR
+@_GET_ERROR  # type: ignore[untyped-decorator]
 def _get_error(_: int) -> None:
     return None
 
 
-@_RELEASE
+@_RELEASE  # type: ignore[untyped-decorator]
 def _release_stream(address: int) -> None:
     of = _Stream.from_address(address)
     _HELD.pop(of.private_data, None)
@@ -209,7 +209,7 @@ _NAME = b"arrow_array_stream"
 _STREAMS: dict[int, _Stream] = {}
 
 
-@_CAPSULE
+@_CAPSULE  # type: ignore[untyped-decorator]
 def _unused(capsule: int) -> None:
     """Ends the stream of a capsule, unless its reader has moved it away."""
     address = _pointer(capsule, _NAME)

@@ -51,7 +51,7 @@ _READ_ONLY = 1
 _HELD: dict[int, Any] = {}
 
 
-@_DELETER
+@_DELETER  # type: ignore[untyped-decorator]
 def _delete(address: int) -> None:
     _HELD.pop(address, None)
 
@@ -67,7 +67,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.
 _NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
 
 
-@_CAPSULE
+@_CAPSULE  # type: ignore[untyped-decorator]
 def _unused(capsule: int) -> None:
     """Frees a tensor that nobody took from its capsule."""
     for name in _NAMES.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from fathom import _edge, _fathom
 from fathom._array import Array
@@ -283,7 +283,7 @@ class Model:
 
     # Text.
 
-    def generate(self, prompt: Prompt | Sequence[str] | Sequence[Sequence[int]], **settings: Any) -> Any:
+    def generate(self, prompt: Any, **settings: Any) -> Any:
         """Continues a prompt (text or token ids), or each of a list, which are computed together.
 
         Settings have Transformers' names, and Fathom's defaults, with which the most likely tokens are taken:
@@ -350,11 +350,7 @@ class Model:
         [found] = self._inner.look([self._ids(text)], "hidden")
         return Array(found)
 
-    @overload
-    def embed(self, texts: str) -> Array: ...
-    @overload
-    def embed(self, texts: Sequence[str]) -> list[Array]: ...
-    def embed(self, texts: str | Sequence[str]) -> Array | list[Array]:
+    def embed(self, texts: str | Sequence[str]) -> Any:
         """A unit vector of a text, or of each of a list."""
         if isinstance(texts, str):
             return Array(self._inner.embed([texts])[0])

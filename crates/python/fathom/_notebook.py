@@ -18,7 +18,10 @@ def display_of() -> Callable[[str], None] | None:
     if "IPython" not in sys.modules:
         return None
     from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
-    from IPython.display import HTML, display  # type: ignore[import-not-found, unused-ignore]
+    from IPython import display as shown  # type: ignore[import-not-found, unused-ignore]
+
+    HTML: Any = shown.HTML
+    display: Any = shown.display
 
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel"):

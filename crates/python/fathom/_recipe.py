@@ -129,8 +129,8 @@ class Tables(_Node, Generic[T]):
             index = named[0]
         if not -len(values) <= index < len(values):
             raise IndexError(f"{self._path} has {len(values)} tables")
-        found: T = self._recipe._table(f"{self._path}.{index % len(values)}")
-        return found
+        found: Any = self._recipe._table(f"{self._path}.{index % len(values)}")
+        return found  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
         return (self[index] for index in range(len(self)))

@@ -96,7 +96,8 @@ def _plain(value: Any) -> Any:
 def _rows(rows: Any) -> Iterable[Any]:
     """The rows of a table or an iterator as dicts."""
     if isinstance(rows, (list, tuple)) or iter_is_once(rows):
-        return rows
+        same: Iterable[Any] = rows
+        return same
     if hasattr(rows, "to_dict") and hasattr(rows, "columns") and hasattr(rows, "itertuples"):
         return _of_pandas(rows)
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
