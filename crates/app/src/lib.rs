@@ -56,6 +56,7 @@ pub mod place;
 pub mod plan;
 mod profiles;
 pub mod prune;
+pub mod python_files;
 pub mod quantize;
 pub mod report;
 pub mod resources;

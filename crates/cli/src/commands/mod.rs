@@ -31,13 +31,12 @@ mod shell;
 mod supervise;
 mod train;
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 
 pub use report::print as print_verdicts;
 
 use crate::args::{Args, Verb};
+use crate::exit::ExitCode;
 
 /// Advice for a verb that runs out of memory.
 pub fn memory_advice(verb: &Verb) -> &'static str {

@@ -22,6 +22,7 @@ mod launch;
 mod mesh;
 mod plan;
 mod preference;
+mod python;
 mod recipes;
 #[cfg(target_os = "linux")]
 mod rehearsal;

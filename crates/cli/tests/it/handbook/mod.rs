@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 27] = [
+const CHAPTERS: [&str; 28] = [
     "../README",
     "README",
     "quickstart",
@@ -45,6 +45,7 @@ const CHAPTERS: [&str; 27] = [
     "formats",
     "quantization",
     "launch",
+    "python",
     "speed",
     "evaluation",
     "real-models",
@@ -116,7 +117,8 @@ fn run(name: &str) {
             }
             ["text", "output"] => compare(&at, &body, &printed),
             ["formula", name] => formulas::check(&at, name, &body),
-            ["yaml"] => {}
+            // Those of Python are run by the package's own tests.
+            ["yaml"] | ["python", ..] => {}
             ["sh"] => assert!(!body.contains("$ "), "{at}: a command is written without a prompt"),
             other => panic!("{at}: a block is marked {other:?}; docs/README.md names the marks"),
         }
@@ -140,7 +142,7 @@ fn commands_of_models_and_checkpoints_run() {
 
 #[test]
 fn commands_of_mesh_and_launch_run() {
-    ["mesh", "clusters", "launch"].into_iter().for_each(run);
+    ["mesh", "clusters", "launch", "python"].into_iter().for_each(run);
 }
 
 #[test]
