@@ -58,6 +58,7 @@ pub mod prune;
 pub mod quantize;
 pub mod report;
 pub mod resources;
+pub mod retrieval;
 pub mod reward_bench;
 pub mod rounds;
 pub mod score;

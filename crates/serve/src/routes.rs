@@ -9,7 +9,7 @@ use axum::routing::{MethodFilter, on};
 
 use crate::api::{
     AdmittedRequest, Answer, admin, chat, completions, info, json_answer, kserve, messages, responses,
-    tokens, vectors,
+    search, tokens, vectors,
 };
 use crate::door;
 use crate::fault::Words;
@@ -68,6 +68,7 @@ pub const ROUTES: &[Route] = routes! {
     POST "/rerank" Keyed Work OpenAi vectors::rerank, "The same";
     POST "/v1/score" Keyed Work OpenAi vectors::score, "How well texts answer others";
     POST "/score" Keyed Work OpenAi vectors::score, "The same";
+    POST "/v1/search" Keyed Work OpenAi search::search, "Passages of the server's documents";
     POST "/classify" Keyed Work OpenAi vectors::classify, "Labels of texts";
     POST "/tokenize" Keyed Work OpenAi tokens::tokenize, "Ids of a text or a conversation";
     POST "/detokenize" Keyed Work OpenAi tokens::detokenize, "The text of ids";

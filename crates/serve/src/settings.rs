@@ -93,6 +93,13 @@ recipe! {
         /// Most bytes of a file next to them for keys and values of sequences that are longer than the pages in memory, over all ranks; 0 refuses
         /// such sequences.
         pub page_file_bytes: u64 = 0,
+        /// The folder of an index (`fathom index`): chats are answered from its documents, with citations, and `/v1/search` asks it
+        /// (`--knowledge`).
+        pub knowledge: Option<PathBuf>,
+        /// Passages of its documents that a prompt gets, at most.
+        pub knowledge_passages: u64 = 5,
+        /// The folder of a reranker for these passages.
+        pub reranker: Option<PathBuf>,
         /// How tool calls are read from an answer's text.
         pub tools: ToolFormat,
         /// The address of a collector of traces (OTLP over HTTP), such as `http://127.0.0.1:4318`; without one none are sent.

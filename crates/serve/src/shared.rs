@@ -14,6 +14,7 @@ use crate::drain::{Drain, Phase};
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::keys::{Keys, Names};
+use crate::knowledge::KnowledgeBase;
 use crate::metrics::Metrics;
 use crate::now::now_s;
 use crate::settings::Settings;
@@ -52,6 +53,8 @@ pub struct ServerState {
     pub requests: Arc<Room>,
     /// Bytes of the bodies being read and prepared.
     bodies: Arc<Room>,
+    /// Documents that answers cite, if it has any.
+    pub knowledge: Option<KnowledgeBase>,
     /// Its phase.
     pub drain: Drain,
     /// Its metrics.
@@ -86,12 +89,14 @@ pub struct Opening {
     pub version: String,
     /// Reloads models; `None` if that is not possible.
     pub reload: Option<Reload>,
+    /// Documents that answers cite; `None` for none.
+    pub knowledge: Option<KnowledgeBase>,
 }
 
 impl ServerState {
     /// A server without models.
     pub fn new(opening: Opening) -> ServerState {
-        let Opening { settings, keys, open, log, version, reload } = opening;
+        let Opening { settings, keys, open, log, version, reload, knowledge } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),
@@ -105,6 +110,7 @@ impl ServerState {
             settings,
             keys,
             names,
+            knowledge,
             drain: Drain::default(),
             metrics: Metrics::default(),
             traces: Arc::default(),

@@ -2,7 +2,7 @@
 
 mod draft;
 mod encoder;
-mod fingerprint;
+pub(crate) mod fingerprint;
 mod hosted;
 mod order;
 mod ranks;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{Administer, Service};
-use fathom_serve::{Keys, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
+use fathom_serve::{Keys, KnowledgeBase, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
 use fathom_train::recipe::Precision;
 use hosted::{Serving, Watch};
 
@@ -24,6 +24,7 @@ use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::host::ModelThread;
 use crate::models;
+use crate::retrieval::{Library, LibraryOptions};
 
 pub use fathom_engine::probe as compile_structure;
 pub use fathom_engine::{KeptModel, StoreLocation};
@@ -126,6 +127,19 @@ pub fn settings(file: Option<&Path>, settings: &[String]) -> Result<Settings> {
     Ok(loaded.value.serve)
 }
 
+/// Opens the documents that answers cite, if the server has any.
+///
+/// # Errors
+/// Those of [`Library::open`](crate::retrieval::Library::open).
+fn knowledge(order: &Order, events: &dyn Events) -> Result<Option<KnowledgeBase>> {
+    let Some(index) = order.settings.knowledge.clone() else { return Ok(None) };
+    let reranker = order.settings.reranker.clone();
+    let options = LibraryOptions { index, reranker, ..LibraryOptions::default() };
+    let library = Library::open(&options, &order.machine(events), events)?;
+    let passages = usize::try_from(order.settings.knowledge_passages).unwrap_or(usize::MAX).clamp(1, 1000);
+    Ok(Some(KnowledgeBase { store: Arc::new(library), screen: None, passages }))
+}
+
 /// Returns the memory that each model would need, without loading it.
 ///
 /// # Errors
@@ -209,6 +223,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         log: log.clone(),
         version: order.version.clone(),
         reload: Some(reloading(again, watch.clone(), threads.clone())),
+        knowledge: knowledge(order, around.events)?,
     };
     let server = Arc::new(ServerState::new(opening));
     for (served, service, _) in started {

@@ -93,6 +93,9 @@ pub struct Serve {
     /// guesses are right. As `serve.draft`.
     #[arg(long, value_name = "DIR")]
     pub draft: Option<PathBuf>,
+    /// The folder of an index (`fathom index`): chats are answered from its documents, with citations. As `serve.knowledge`.
+    #[arg(long, value_name = "INDEX")]
+    pub knowledge: Option<PathBuf>,
     /// What each model may use, with its weights, e.g. 8GiB; default: half of what its weights leave of this machine's memory.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,

@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 25] = [
+const CHAPTERS: [&str; 26] = [
     "../README",
     "README",
     "quickstart",
@@ -30,6 +30,7 @@ const CHAPTERS: [&str; 25] = [
     "alignment",
     "alignment-rl",
     "serving",
+    "retrieval",
     "data",
     "curation",
     "stages",
@@ -95,6 +96,7 @@ fn run(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let texts = folder.path().join("text");
     fs::create_dir(&texts).unwrap();
+    std::os::unix::fs::symlink(docs(), folder.path().join("docs")).unwrap();
     // The handbook's sections, one document each: enough that some remain for training after holding out.
     let pages = CHAPTERS.map(chapter).join("\n## ");
     let line = |section: &str| serde_json::json!({ "text": section }).to_string() + "\n";
@@ -164,6 +166,11 @@ fn rewards() {
 #[test]
 fn serving() {
     run("serving");
+}
+
+#[test]
+fn retrieval() {
+    run("retrieval");
 }
 
 #[test]
