@@ -60,6 +60,7 @@ pub mod python_files;
 pub mod quantize;
 pub mod report;
 pub mod resources;
+pub mod retrieval;
 pub mod reward_bench;
 pub mod rounds;
 pub mod score;

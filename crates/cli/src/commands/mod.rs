@@ -25,6 +25,7 @@ mod prefixes;
 mod prune;
 mod recipes;
 mod report;
+mod retrieval;
 mod score;
 mod serve;
 mod shell;
@@ -75,6 +76,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Generate(args) => generate::run(&args)?,
         Verb::Chat(args) => chat::run(&args)?,
         Verb::Serve(args) => serve::run(&args)?,
+        Verb::Index(args) => retrieval::index(&args)?,
+        Verb::Search(args) => retrieval::search(&args)?,
         Verb::CompileStructure { seconds } => return compile::run(seconds),
         Verb::Guard { what } => return guard::run(&what),
         Verb::Prefixes(args) => prefixes::run(&args)?,

@@ -54,6 +54,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         Ok((name.to_string(), PathBuf::from(folder)))
     };
     keys.extend(args.draft.iter().map(|folder| format!("serve.draft={}", folder.display())));
+    keys.extend(args.knowledge.iter().map(|folder| format!("serve.knowledge={}", folder.display())));
     let memory = args.memory.as_deref().map(human::parse_bytes).transpose();
     Ok(Order {
         models: models.into_iter().map(PathBuf::from).collect(),

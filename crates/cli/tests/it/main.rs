@@ -17,6 +17,7 @@ mod folders;
 mod gguf;
 mod handbook;
 mod hints;
+mod index;
 mod inspect;
 mod launch;
 mod mesh;

@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 28] = [
+const CHAPTERS: [&str; 29] = [
     "../README",
     "README",
     "quickstart",
@@ -32,6 +32,7 @@ const CHAPTERS: [&str; 28] = [
     "serving",
     "guardrails",
     "guardrails-models",
+    "retrieval",
     "data",
     "curation",
     "stages",
@@ -98,6 +99,7 @@ fn run(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let texts = folder.path().join("text");
     fs::create_dir(&texts).unwrap();
+    std::os::unix::fs::symlink(docs(), folder.path().join("docs")).unwrap();
     // The handbook's sections, one document each: enough that some remain for training after holding out.
     let pages = CHAPTERS.map(chapter).join("\n## ");
     let line = |section: &str| serde_json::json!({ "text": section }).to_string() + "\n";
@@ -168,6 +170,11 @@ fn commands_of_rewards_run() {
 #[test]
 fn commands_of_serving_run() {
     run("serving");
+}
+
+#[test]
+fn commands_of_retrieval_run() {
+    run("retrieval");
 }
 
 #[test]
