@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
-import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
 
 from fathom import _fathom
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import Thread
+    from typing import Any, Protocol
 
+    class Handle(Protocol):
+        """What lives on a thread of its own."""
 
-class Handle(Protocol):
-    """What lives on a thread of its own."""
-
-    def _end(self) -> None: ...
+        def _end(self) -> None: ...
 
 
 _HANDLES: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -60,6 +59,7 @@ def record() -> None:
         return
     _recording = True
     import logging
+    import threading
 
     logger = logging.getLogger("fathom")
     records = _fathom.Records(logger.getEffectiveLevel())
@@ -73,8 +73,10 @@ def record() -> None:
     threading.Thread(target=drain, name="fathom records", daemon=True).start()
 
 
-def drain(channel: Any, heard: Callable[[dict[str, Any]], None]) -> threading.Thread:
+def drain(channel: Any, heard: Callable[[dict[str, Any]], None]) -> Thread:
     """Starts a thread that passes the events of a channel to a function until the channel ends."""
+    import json
+    import threading
 
     def work() -> None:
         while (events := channel.next(0.5)) is not None:
