@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fathom_base::{Error as BaseError, Service};
-use fathom_engine::{Limits, TextEncoder, service};
 use fathom_guard::needs::Models;
-use fathom_model::SafeTensors;
 
-use crate::error::{Result, caught};
+use crate::error::Result;
 use crate::events::Silent;
-use crate::host::{Host, HostOptions, ModelThread, Opening};
+use crate::host::{EncoderHost, Host, HostOptions};
 use crate::machine::Machine;
-use crate::{exported, models, serve};
+use crate::models;
 
 /// Texts that a judge is asked about at once.
 const SEQUENCES: usize = 16;
@@ -27,15 +25,15 @@ pub struct GuardModels {
 /// An open model.
 enum Opened {
     Decoder(Box<Host>),
-    Encoder(Arc<dyn Service>),
+    Encoder(EncoderHost),
 }
 
 impl Opened {
-    fn service(&self) -> Arc<dyn Service> {
-        match self {
+    fn service(&self) -> fathom_base::Result<Arc<dyn Service>> {
+        Ok(match self {
             Opened::Decoder(host) => host.service().clone(),
-            Opened::Encoder(service) => service.clone(),
-        }
+            Opened::Encoder(host) => host.service()?.clone(),
+        })
     }
 }
 
@@ -51,28 +49,7 @@ impl GuardModels {
             let options = HostOptions { sequences: SEQUENCES, ..HostOptions::new(path, &machine) };
             return Ok(Opened::Decoder(Box::new(Host::open(options, &Silent)?)));
         }
-        let name = path.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned());
-        let (called, path) = (name.clone(), path.to_path_buf());
-        let work = move |opening: &Opening<()>| {
-            let folder = models::model_folder(&path)?;
-            exported::verify(&folder)?;
-            let tokenizer = Arc::new(models::tokenizer(&folder)?);
-            let device = machine.open()?;
-            let dtype = models::stored_dtype(&SafeTensors::open_folder(&folder)?);
-            let chunk_tokens = Limits::default().chunk_tokens;
-            caught(|| {
-                let encoder =
-                    TextEncoder::open(&device, &folder, (dtype, tokenizer.clone()), None, chunk_tokens)?;
-                let facts =
-                    serve::encoder_facts(&called, &folder, (&encoder, dtype), &tokenizer, usize::MAX)?;
-                let (handle, commands) = service(facts);
-                if opening.ready(handle, ()) {
-                    commands.serve_texts(&encoder);
-                }
-                Ok(())
-            })
-        };
-        Ok(Opened::Encoder(Arc::new(ModelThread::start(&name, &Silent, work)?.service)))
+        Ok(Opened::Encoder(EncoderHost::open(path, None, &machine, &Silent)?))
     }
 }
 
@@ -80,10 +57,10 @@ impl Models for GuardModels {
     fn service(&self, name: &str) -> fathom_base::Result<Arc<dyn Service>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = open.get(Path::new(name)) {
-            return Ok(opened.service());
+            return opened.service();
         }
         let opened = self.opened(Path::new(name)).map_err(BaseError::product)?;
-        let service = opened.service();
+        let service = opened.service()?;
         open.insert(PathBuf::from(name), opened);
         Ok(service)
     }

@@ -1,6 +1,8 @@
 //! A model that others ask: opened once, on a thread of its own, and asked from any thread, without HTTP.
 
+mod encoder;
 mod facts;
+pub(crate) mod fingerprint;
 mod thread;
 
 use std::path::PathBuf;
@@ -20,7 +22,9 @@ use crate::events::Events;
 use crate::machine::Machine;
 use crate::models::{self, TextModel};
 
-pub(crate) use facts::{FactsOf, pad_token};
+pub use encoder::EncoderHost;
+pub(crate) use encoder::encoder_facts;
+pub(crate) use facts::FactsOf;
 pub(crate) use thread::{ModelThread, Opening, ended};
 
 /// Events of a request that wait for its reader.

@@ -1,6 +1,5 @@
 //! Indexes of documents: writing one, asking one, and measuring it.
 
-mod encoder;
 mod measured;
 
 use std::path::{Path, PathBuf};
@@ -8,12 +7,13 @@ use std::path::{Path, PathBuf};
 use fathom_retrieval::ranking::Scored;
 use fathom_retrieval::{Condition, Encode, Hit, Index, IndexOptions, IndexReport, Mode, Query};
 use fathom_serve::{Knowledge, Passage, SearchRequest};
+use fathom_tensor::DType;
 
 use crate::error::{Error, Result, refuse};
 use crate::events::Events;
+use crate::host::EncoderHost;
 use crate::machine::Machine;
 
-pub use encoder::EncoderHost;
 pub use measured::{MeasureRequest, Measured, measure};
 
 /// Hits that a reranker reads, per hit that is wanted, and at least.
@@ -36,8 +36,10 @@ pub struct IndexRequest {
 /// # Errors
 /// A path that does not exist; an index of other options or another encoder; errors of the system.
 pub fn index(request: &IndexRequest, machine: &Machine, events: &dyn Events) -> Result<IndexReport> {
-    let encoder =
-        request.encoder.as_deref().map(|folder| EncoderHost::open(folder, machine, events)?.embedding());
+    let encoder = request
+        .encoder
+        .as_deref()
+        .map(|folder| EncoderHost::open(folder, Some(DType::F32), machine, events)?.embedding());
     let encoder = encoder.transpose()?;
     let encoder = encoder.as_ref().map(|encoder| encoder as &dyn Encode);
     Ok(fathom_retrieval::index(&request.paths, &request.out, &request.options, encoder)?)
@@ -102,7 +104,7 @@ impl Library {
                     ));
                     None
                 } else {
-                    let host = EncoderHost::open(&folder, machine, events)?.embedding()?;
+                    let host = EncoderHost::open(&folder, Some(DType::F32), machine, events)?.embedding()?;
                     if host.facts().fingerprint != own.fingerprint {
                         refuse!(
                             "{}: its vectors are of the encoder {} ({}), and {} is another one ({}); name its own (--encoder DIR), or \
@@ -118,8 +120,10 @@ impl Library {
                 }
             }
         };
-        let reranker =
-            options.reranker.as_deref().map(|folder| EncoderHost::open(folder, machine, events)?.ranking());
+        let reranker = options
+            .reranker
+            .as_deref()
+            .map(|folder| EncoderHost::open(folder, Some(DType::F32), machine, events)?.ranking());
         Ok(Library { index, encoder, reranker: reranker.transpose()? })
     }
 

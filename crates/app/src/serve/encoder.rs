@@ -3,19 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_base::{ModelCard, human};
-use fathom_engine::{Bounds, Capacity, Facts, Limits, Structures, TextEncoder, service};
+use fathom_base::human;
+use fathom_engine::{TextEncoder, service};
 use fathom_model::SafeTensors;
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
-use super::fingerprint;
 use super::hosted::{Opener, answer, fits_next_to_served};
 use super::order::Order;
 use super::sizes::{Sizes, imagined};
 use crate::error::{Result, caught, refuse};
 use crate::events::Silent;
-use crate::host::pad_token;
+use crate::host::encoder_facts;
 use crate::{exported, models};
 
 /// Opens an encoder on a device; on a device without data, plans it.
@@ -93,7 +92,7 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Open
     fits_next_to_served(name, &sizes, order)?;
     let encoder = open(&device, (&folder, dtype), &tokenizer, order)?;
     let queue = usize::try_from(order.settings.max_requests).unwrap_or(usize::MAX);
-    let (handle, commands) = service(facts(name, &folder, (&encoder, dtype), &tokenizer, queue)?);
+    let (handle, commands) = service(encoder_facts(name, &folder, (&encoder, dtype), &tokenizer, queue)?);
     if !opening.ready(handle, sizes) {
         return Ok(());
     }
@@ -103,43 +102,4 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Open
     };
     answer(serve, |why| watch.step_failed(name, why));
     Ok(())
-}
-
-/// Returns the facts about an encoder that its handle needs.
-///
-/// # Errors
-/// A fingerprint or a configuration that cannot be read.
-pub(crate) fn facts(
-    name: &str,
-    folder: &Path,
-    (encoder, dtype): (&TextEncoder, DType),
-    tokenizer: &Arc<Tokenizer>,
-    queue: usize,
-) -> Result<Facts> {
-    let spec = &encoder.encoder().spec;
-    let (vocab, room) = (spec.model.vocab, encoder.max_tokens());
-    let card = ModelCard {
-        name: name.to_string(),
-        fingerprint: fingerprint::fingerprint(folder, tokenizer, &[format!("{dtype:?}")])?,
-        context_tokens: room,
-        vocabulary: vocab,
-        labels: spec.labels.clone(),
-        embedding: encoder.vector_size(),
-        eos: tokenizer.stops().to_vec(),
-        bos: tokenizer.bos(),
-        pad_token: pad_token(folder)?,
-        ..ModelCard::default()
-    };
-    let limits = Limits { context_tokens: room, ..Limits::default() };
-    let (windows, capacity) = (Vec::new(), Capacity::default());
-    Ok(Facts {
-        card,
-        tokenizer: tokenizer.clone(),
-        bounds: Bounds { vocab, room, lead: 0, windows, forks: false, limits, capacity },
-        render: None,
-        adapters: None,
-        queue,
-        structures: Structures::default(),
-        reading: encoder.reading().clone(),
-    })
 }

@@ -18,13 +18,12 @@ use fathom_train::recipe::Precision;
 use serde_json::json;
 
 use super::draft::Draft;
-use super::fingerprint;
 use super::order::Order;
 use super::sizes::{self, Sizes};
 use crate::adapters::{self, BaseQuantization};
 use crate::error::{Error, Result, caught, in_full, refuse};
 use crate::events::Silent;
-use crate::host::{FactsOf, ModelThread, Opening};
+use crate::host::{FactsOf, ModelThread, Opening, fingerprint};
 use crate::models;
 
 /// Delay before a failed engine is restarted.

@@ -2,7 +2,6 @@
 
 mod draft;
 mod encoder;
-pub(crate) mod fingerprint;
 mod hosted;
 mod order;
 mod ranks;
@@ -30,7 +29,6 @@ use crate::machine::Machine;
 use crate::models;
 use crate::retrieval::{Library, LibraryOptions};
 
-pub(crate) use encoder::facts as encoder_facts;
 pub use fathom_engine::probe as compile_structure;
 pub use fathom_engine::{KeptModel, StoreLocation};
 pub use order::{Around, Order};

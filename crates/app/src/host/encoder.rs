@@ -1,4 +1,4 @@
-//! Encoders and rerankers of an index, each on a thread of its own.
+//! An encoder that others ask, on a thread of its own: vectors, labels, scores of pairs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,35 +6,42 @@ use std::thread::JoinHandle;
 
 use fathom_base::{Describe, Error as BaseError, Evaluate, ModelCard, Numbers, TextPair};
 use fathom_engine::{Bounds, Capacity, Facts, Handle, Limits, Structures, TextEncoder, service};
-use fathom_model::EncoderSpec;
+use fathom_model::{EncoderSpec, SafeTensors};
 use fathom_retrieval::{Encode, EncoderFacts};
 use fathom_tensor::DType;
+use fathom_text::Tokenizer;
 
-use crate::error::{Result, caught, refuse};
+use super::facts::pad_token;
+use super::fingerprint;
+use super::thread::{ModelThread, Opening};
+use crate::error::{Error, Result, caught, refuse};
 use crate::events::Events;
-use crate::host::{ModelThread, Opening, pad_token};
 use crate::machine::Machine;
-use crate::serve::fingerprint;
 use crate::{exported, models};
 
 /// An encoder on its thread, which ends when this is dropped.
 pub struct EncoderHost {
     folder: PathBuf,
     /// Closed before the thread is waited for.
-    service: Option<Handle>,
+    service: Option<Arc<Handle>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl EncoderHost {
-    /// Opens the encoder of a Hugging Face folder in f32.
+    /// Opens the encoder of a Hugging Face folder; `None` keeps the stored type of its weights.
     ///
     /// # Errors
     /// No encoder there; out of memory.
-    pub fn open(path: &Path, machine: &Machine, events: &dyn Events) -> Result<EncoderHost> {
+    pub fn open(
+        path: &Path,
+        dtype: Option<DType>,
+        machine: &Machine,
+        events: &dyn Events,
+    ) -> Result<EncoderHost> {
         let folder = models::model_folder(path)?;
         if !EncoderSpec::is_of(&folder) {
             refuse!(
-                "{}: its config.json names no encoder; an index needs one, such as a model of Sentence-Transformers",
+                "{}: its config.json names no encoder, such as a model of Sentence-Transformers",
                 path.display()
             );
         }
@@ -43,11 +50,15 @@ impl EncoderHost {
             exported::verify(&own)?;
             let tokenizer = Arc::new(models::tokenizer(&own)?);
             let device = machine.open()?;
+            let stored = || Ok::<_, Error>(models::stored_dtype(&SafeTensors::open_folder(&own)?));
+            let dtype = dtype.map_or_else(stored, Ok)?;
             caught(|| {
                 let chunk_tokens = Limits::default().chunk_tokens;
                 let encoder =
-                    TextEncoder::open(&device, &own, (DType::F32, tokenizer.clone()), None, chunk_tokens)?;
-                let (handle, commands) = service(facts(&own, &encoder, tokenizer)?);
+                    TextEncoder::open(&device, &own, (dtype, tokenizer.clone()), None, chunk_tokens)?;
+                let name = own.to_string_lossy();
+                let facts = encoder_facts(&name, &own, (&encoder, dtype), &tokenizer, usize::MAX)?;
+                let (handle, commands) = service(facts);
                 if opening.ready(handle, ()) {
                     commands.serve_texts(&encoder);
                 }
@@ -57,10 +68,14 @@ impl EncoderHost {
         let name =
             folder.file_name().map_or_else(|| "encoder".into(), |name| name.to_string_lossy().into_owned());
         let ModelThread { service, found: (), thread } = ModelThread::start(&name, events, work)?;
-        Ok(EncoderHost { folder: path.to_path_buf(), service: Some(service), thread: Some(thread) })
+        Ok(EncoderHost { folder: path.to_path_buf(), service: Some(Arc::new(service)), thread: Some(thread) })
     }
 
-    fn service(&self) -> fathom_base::Result<&Handle> {
+    /// The encoder as a service.
+    ///
+    /// # Errors
+    /// It has been closed.
+    pub fn service(&self) -> fathom_base::Result<&Arc<Handle>> {
         self.service.as_ref().ok_or_else(|| BaseError::product("the encoder has been closed"))
     }
 
@@ -115,7 +130,7 @@ impl EncoderHost {
 
 impl Encode for EncoderHost {
     fn facts(&self) -> EncoderFacts {
-        let card = self.service.as_ref().map(Describe::card).unwrap_or_default();
+        let card = self.service.as_deref().map(Describe::card).unwrap_or_default();
         EncoderFacts {
             name: self.folder.to_string_lossy().into_owned(),
             fingerprint: card.fingerprint,
@@ -130,19 +145,30 @@ impl Encode for EncoderHost {
 
 impl Drop for EncoderHost {
     fn drop(&mut self) {
-        drop(self.service.take());
+        // Somebody else may still hold the service.
+        let is_last = self.service.take().is_some_and(|service| Arc::into_inner(service).is_some());
+        let thread = self.thread.take().filter(|_| is_last);
         // Its error has been reported to the requests that it failed.
-        _ = self.thread.take().map(JoinHandle::join);
+        _ = thread.map(JoinHandle::join);
     }
 }
 
-/// Facts about an encoder that its handle needs.
-fn facts(folder: &Path, encoder: &TextEncoder, tokenizer: Arc<fathom_text::Tokenizer>) -> Result<Facts> {
+/// Returns the facts about an encoder that its handle needs.
+///
+/// # Errors
+/// A fingerprint or a configuration that cannot be read.
+pub(crate) fn encoder_facts(
+    name: &str,
+    folder: &Path,
+    (encoder, dtype): (&TextEncoder, DType),
+    tokenizer: &Arc<Tokenizer>,
+    queue: usize,
+) -> Result<Facts> {
     let spec = &encoder.encoder().spec;
     let (vocab, room) = (spec.model.vocab, encoder.max_tokens());
     let card = ModelCard {
-        name: folder.to_string_lossy().into_owned(),
-        fingerprint: fingerprint::fingerprint(folder, &tokenizer, &[format!("{:?}", DType::F32)])?,
+        name: name.to_string(),
+        fingerprint: fingerprint::fingerprint(folder, tokenizer, &[format!("{dtype:?}")])?,
         context_tokens: room,
         vocabulary: vocab,
         labels: spec.labels.clone(),
@@ -156,11 +182,11 @@ fn facts(folder: &Path, encoder: &TextEncoder, tokenizer: Arc<fathom_text::Token
     let (windows, capacity) = (Vec::new(), Capacity::default());
     Ok(Facts {
         card,
-        tokenizer,
+        tokenizer: tokenizer.clone(),
         bounds: Bounds { vocab, room, lead: 0, windows, forks: false, limits, capacity },
         render: None,
         adapters: None,
-        queue: usize::MAX,
+        queue,
         structures: Structures::default(),
         reading: encoder.reading().clone(),
     })
