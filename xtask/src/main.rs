@@ -8,6 +8,7 @@ mod gpu_run;
 mod gpu_sources;
 mod kill_test;
 mod lessons;
+mod python;
 mod quickstart;
 mod random;
 mod soak;
@@ -19,6 +20,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   ci --quick             before a push: format, clippy, tidy, the unit tests of the crates that differ from main
+  python                 write the Python package's keys and recipes from their declarations, build its library, and link it into place
+  wheel OUT              build the Python package's wheel (manylinux_2_28) and its sdist into a folder
   tidy                   hold the budgets and the dependency arrows; prints file:line: message
   check-quickstart DIR   check the results that `fathom quickstart --out DIR` left
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
@@ -47,6 +50,8 @@ fn main() -> ExitCode {
         ["gpu-check", "--if-changed"] => gpu_sources::run_if_changed(),
         ["gpu-run", ref words @ ..] => gpu_run::Args::parse(words).and_then(|args| gpu_run::run(&args)),
         ["lessons"] => lessons::run(),
+        ["python"] => python::generate(),
+        ["wheel", out] => python::wheel(out),
         ["soak", model, aborts, minutes] => both(aborts, minutes).and_then(|(a, m)| soak::run(model, a, m)),
         ["marathon", model, minutes] => both("0", minutes).and_then(|(_, m)| soak::marathon::run(model, m)),
         ["kill-test", kills] => kills.parse().map_err(|_| USAGE.to_string()).and_then(kill_test::run),

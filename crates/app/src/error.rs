@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use fathom_tensor::OutOfMemory;
+use fathom_tensor::{GivenUp, OutOfMemory};
 
 /// Shorthand for results of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -32,6 +32,9 @@ pub enum Error {
     /// An operation rejected its operands; the message names the operation and the shapes.
     #[error("{0}")]
     Panicked(String),
+    /// The caller asked for the work to stop.
+    #[error("stopped on request")]
+    Stopped,
     /// The recipe asks for a part that this build does not have.
     #[error("{0}")]
     NotBuilt(&'static str),
@@ -104,6 +107,9 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Converts a panic's payload to an error.
 fn of_panic(panic: Box<dyn Any + Send>) -> Error {
+    if panic.is::<GivenUp>() {
+        return Error::Stopped;
+    }
     match panic.downcast::<OutOfMemory>() {
         Ok(full) => Error::OutOfMemory(*full),
         Err(other) => {

@@ -8,6 +8,7 @@ mod dist;
 mod guard;
 mod inspect;
 mod quality;
+mod retrieval;
 mod serve;
 
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank,
 pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
 #[cfg(feature = "curate")]
 pub use quality::TrainQuality;
+pub use retrieval::{Index, Ranking, Search};
 pub use serve::{Mesh, Prefixes, Serve};
 
 use crate::{console, version};
@@ -86,6 +88,10 @@ pub enum Verb {
         #[command(subcommand)]
         what: Guard,
     },
+    /// Makes documents searchable: Markdown, text, web pages, PDFs, JSON lines, source code. Run again, it reads what changed.
+    Index(Index),
+    /// Finds the passages of an index that answer a query.
+    Search(Search),
     /// Compiles the structure of an answer for a server.
     #[command(hide = true)]
     CompileStructure {
@@ -460,7 +466,8 @@ pub struct Chat {
 #[derive(Group)]
 pub struct Eval {
     /// The folder of a run, or a Hugging Face folder.
-    pub model: PathBuf,
+    #[arg(required_unless_present = "retrieval")]
+    pub model: Option<PathBuf>,
     /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
@@ -480,6 +487,13 @@ pub struct Eval {
     /// `subset`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials"])]
     pub reward_bench: Option<PathBuf>,
+    /// Of a search: nDCG, MRR and recall on a folder in the layout of BEIR (`corpus.jsonl`, `queries.jsonl`, `qrels/test.tsv`), by BM25,
+    /// or with the encoder that MODEL names.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench"])]
+    pub retrieval: Option<PathBuf>,
+    /// How to rank.
+    #[command(flatten)]
+    pub ranking: Ranking,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

@@ -10,6 +10,7 @@ use fathom_report::RunLog;
 use fathom_train::recipe::QuantizationName;
 
 use crate::commands::print_verdicts;
+use crate::program;
 
 /// A suggestion: its purpose, and a shell command or a line of Python. Tests run each of them.
 struct Hint {
@@ -32,7 +33,7 @@ pub fn print(job: &Job, report: &Report) {
 }
 
 fn hints(job: &Job, log: &RunLog) -> Vec<Hint> {
-    let me = std::env::current_exe().map_or("fathom".to_string(), |path| word(&path));
+    let me = word(program::path());
     let out = word(&job.folder);
     let mut hints = Vec::new();
     let taught = job.folder.join("taught");

@@ -1,12 +1,35 @@
 //! Program exit: exit codes, and the final message.
 
-use std::process::{ExitCode, exit};
+use std::process::exit;
 
 use anyhow::Result;
 use fathom_app::{Error, in_full};
 use fathom_tensor::OutOfMemory;
 
 use crate::console;
+
+/// Exit code of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitCode(u8);
+
+impl ExitCode {
+    /// Success.
+    pub const SUCCESS: ExitCode = ExitCode(0);
+    /// Any failure without a code of its own.
+    pub const FAILURE: ExitCode = ExitCode(1);
+}
+
+impl From<u8> for ExitCode {
+    fn from(code: u8) -> ExitCode {
+        ExitCode(code)
+    }
+}
+
+impl From<ExitCode> for u8 {
+    fn from(code: ExitCode) -> u8 {
+        code.0
+    }
+}
 
 /// Exit code of a run that was asked to save and stop, and of a curation that waits for others (EX_TEMPFAIL): restart
 /// it to continue. Job systems retry it.

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
-use crate::engine::Engine;
+use crate::engine::{Engine, Outcome, Subject};
 use crate::metrics::Metrics;
 use crate::needs::Needs;
 use crate::prompt::JudgedText;
@@ -72,6 +72,15 @@ impl Guard {
     /// Why the guard lets nothing pass, if its log cannot be written.
     pub fn broken(&self) -> Option<String> {
         self.audit.as_ref().and_then(Audit::broken)
+    }
+
+    /// Judges a retrieved passage before a model reads it, and records the judgement. `None` if the audit log cannot be
+    /// written, and the passage must not be read.
+    pub fn passage(&self, text: &str) -> Option<Outcome> {
+        let (engine, context) = (self.engine(), Arc::new(Context::default()));
+        let outcome = engine.judge(text, &Subject::new(Direction::Retrieval, context.clone()));
+        let judged = (text, Direction::Retrieval);
+        self.recorded(&engine, &context, judged, &outcome.verdicts).then_some(outcome)
     }
 
     /// Writes a judged text to the audit log; returns whether the text may pass.

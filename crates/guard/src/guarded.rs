@@ -95,7 +95,7 @@ impl Guarded {
         Ok(judged)
     }
 
-    /// Returns whether generation may begin beside the judges of its prompt.
+    /// Returns whether generation may start while rails judge its prompt.
     fn is_speculative(&self, engine: &Engine) -> bool {
         let config = engine.config();
         config.settings.speculative

@@ -474,7 +474,8 @@ mod tests {
 
     #[test]
     fn interleaved_stages_are_pp_apart() {
-        let spec = Spec::llama(crate::LlamaSizes { layers: 9, heads: 2, ..crate::LlamaSizes::TINY });
+        let tiny = crate::LlamaSizes { hidden: 8, head_dim: 4, ffn: 8, vocab: 8, ..crate::LlamaSizes::TINY };
+        let spec = Spec::llama(crate::LlamaSizes { layers: 9, heads: 2, tied: false, ..tiny });
         let mesh = |rank| {
             let grid = fathom_tensor::mesh::Grid { pp: 2, ..Default::default() };
             Mesh::new(grid, Box::new(fathom_tensor::mesh::Imagined::new(rank, 2)))

@@ -125,8 +125,10 @@ const OWN: &[(&str, &[(&str, &str)])] = &[
             ("continue_final_message", "boolean"),
             ("reasoning_effort", "string"),
             ("documents", "array"),
+            ("knowledge", "boolean"),
         ],
     ),
+    ("/v1/search", &[("query", "string"), ("k", "integer"), ("where", "array")]),
     (
         "/v1/completions",
         &[

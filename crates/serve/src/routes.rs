@@ -9,7 +9,7 @@ use axum::routing::{MethodFilter, on};
 
 use crate::api::{
     AdmittedRequest, Answer, admin, chat, checks, completions, info, json_answer, kserve, messages,
-    responses, tokens, vectors,
+    responses, search, tokens, vectors,
 };
 use crate::door;
 use crate::fault::Words;
@@ -68,6 +68,7 @@ pub const ROUTES: &[Route] = routes! {
     POST "/rerank" Keyed Work OpenAi vectors::rerank, "The same";
     POST "/v1/score" Keyed Work OpenAi vectors::score, "How well texts answer others";
     POST "/score" Keyed Work OpenAi vectors::score, "The same";
+    POST "/v1/search" Keyed Work OpenAi search::search, "Passages of the server's documents";
     POST "/classify" Keyed Work OpenAi vectors::classify, "Labels of texts";
     POST "/v1/checks" Keyed Work OpenAi checks::checks, "Judges messages by the guardrails, without a model";
     GET "/v1/rails/configs" Keyed Nothing OpenAi checks::configs, "The configurations of the guardrails";

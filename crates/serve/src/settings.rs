@@ -93,6 +93,12 @@ recipe! {
         /// Most bytes of a file next to them for keys and values of sequences that are longer than the pages in memory, over all ranks; 0 refuses
         /// such sequences.
         pub page_file_bytes: u64 = 0,
+        /// Folder of an index (`fathom index`), from whose documents chats are answered with citations (`--knowledge`).
+        pub knowledge: Option<PathBuf>,
+        /// Maximum number of passages of its documents in a prompt.
+        pub knowledge_passages: u64 = 5,
+        /// Folder of a reranker for these passages.
+        pub reranker: Option<PathBuf>,
         /// Format of tool calls in an answer's text.
         pub tools: ToolFormat,
         /// The address of a collector of traces (OTLP over HTTP), such as `http://127.0.0.1:4318`; without one none are sent.

@@ -14,6 +14,7 @@ use crate::drain::Drain;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::keys::{ApiKeys, Names};
+use crate::knowledge::KnowledgeBase;
 use crate::metrics::Metrics;
 use crate::now::now_s;
 use crate::rails::Rails;
@@ -53,6 +54,8 @@ pub struct ServerState {
     pub requests: Arc<Room>,
     /// Bytes of the bodies being read and prepared.
     pub(crate) bodies: Arc<Room>,
+    /// Documents that answers cite, if it has any.
+    pub knowledge: Option<KnowledgeBase>,
     /// Its phase.
     pub drain: Drain,
     /// Its metrics.
@@ -91,12 +94,14 @@ pub struct Opening {
     pub reload: Option<Reload>,
     /// Guardrails around every model.
     pub rails: Option<Arc<dyn Rails>>,
+    /// Documents that answers cite; `None` for none.
+    pub knowledge: Option<KnowledgeBase>,
 }
 
 impl ServerState {
     /// A server without models.
     pub fn new(opening: Opening) -> ServerState {
-        let Opening { settings, keys, open, log, version, reload, rails } = opening;
+        let Opening { settings, keys, open, log, version, reload, rails, knowledge } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),
@@ -110,6 +115,7 @@ impl ServerState {
             settings,
             keys,
             names,
+            knowledge,
             drain: Drain::default(),
             metrics: Metrics::default(),
             traces: Arc::default(),

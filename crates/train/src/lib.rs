@@ -73,7 +73,7 @@ pub use plan::{
     MeshPlan, MeshSolution, MeshState, OfRank, Plan, Record, Resource, Row, Say, Solution, StageSettings,
     Why, Workload, distinct, fuzz_config, plan,
 };
-pub use recipe_check::{check, check_training, outdated};
+pub use recipe_check::{check, check_numbers, check_training, outdated};
 pub use reference::{Reference, Refers, Sync};
 pub use rounded::round_to;
 pub use run::{

@@ -41,7 +41,7 @@ type Check = fn(&Loaded<Recipe>) -> Result<()>;
 
 /// Each check is run for outdated values even if an earlier one refuses something, so each concerns one subject.
 const CHECKS: [Check; 10] = [
-    numbers_allowed,
+    check_numbers,
     addresses::check,
     model,
     adapters,
@@ -56,8 +56,11 @@ const CHECKS: [Check; 10] = [
 /// Checks of [`check_training`].
 const TRAINING: [Check; 6] = [given, lengths, rows::check, of_policy, z_loss, extended];
 
-/// Numbers within the ranges of their keys.
-fn numbers_allowed(loaded: &Loaded<Recipe>) -> Result<()> {
+/// Checks that numbers are within the ranges of their keys, and nothing else.
+///
+/// # Errors
+/// The first number outside, with its place.
+pub fn check_numbers(loaded: &Loaded<Recipe>) -> Result<()> {
     let allowed: BTreeMap<String, Allowed> =
         keys::<Recipe>().into_iter().filter_map(|key| Some((key.path, key.allowed?))).collect();
     for row in loaded.rows() {

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fathom_base::recipe::Loaded;
-use fathom_curate::pipeline::{Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, save_page};
+use fathom_curate::pipeline::{
+    Functions, Outcome, Pipeline, Progress, Rank, Recipe, RunOptions, Stats, save_page,
+};
 use fathom_curate::tables::TableEngine;
 use fathom_curate::{Error as CurateError, RemoteOptions};
 
@@ -34,6 +36,8 @@ pub struct Order {
     pub wait_s: f64,
     /// Set by the caller to request a stop.
     pub stop: Arc<AtomicBool>,
+    /// Functions of the caller that take part as stages.
+    pub functions: Option<Arc<dyn Functions>>,
 }
 
 /// Outcome of a curation.
@@ -86,6 +90,7 @@ impl Curation {
             })),
             say: Some(Arc::new(move |text: &str| said.line(text))),
             models: Some(Arc::new(Engines(events.clone()))),
+            functions: order.functions.clone(),
         };
         caught(|| self.until_it_ends(order, &options))
     }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use fathom_base::clock::Clock;
 use fathom_guard::Needs;
-use fathom_serve::Rails;
 
 use crate::error::Result;
 use crate::machine::Machine;
@@ -36,6 +35,6 @@ pub fn needs(machine: &Machine) -> Needs {
 ///
 /// # Errors
 /// A configuration that is refused, with file and line.
-pub(crate) fn rails(folder: &Path, machine: &Machine) -> Result<Arc<dyn Rails>> {
+pub(crate) fn rails(folder: &Path, machine: &Machine) -> Result<Arc<Guardrails>> {
     Ok(Arc::new(Guardrails::load(folder, &needs(machine))?))
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fathom_base::Service;
 use fathom_guard::checks::{self, CheckError};
 use fathom_guard::{Guard, Guarded, Guards, Needs, Session};
-use fathom_serve::{Fault, Rails};
+use fathom_serve::{Fault, Rails, Screen, Screened};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -36,6 +36,21 @@ impl Guardrails {
     pub fn judge(&self, request: &Value) -> Result<Value> {
         checks::check(&self.guards, &Session::default(), request)
             .map_err(|error| Error::Refused(error.to_string()))
+    }
+
+    /// Judges passages that are retrieved, by the configuration of requests that name none.
+    pub fn screen(self: &Arc<Self>) -> Screen {
+        let rails = self.clone();
+        Arc::new(move |text| {
+            let Some(outcome) = rails.guards.default().passage(text) else {
+                return Screened::Omitted("the audit log cannot be written".into());
+            };
+            match outcome.block() {
+                Some(verdict) => Screened::Omitted(format!("{}: {}", verdict.rail, verdict.reason.words())),
+                None if outcome.is_rewritten() => Screened::Rewritten(outcome.text),
+                None => Screened::Passed,
+            }
+        })
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<Guard>> {

@@ -104,6 +104,7 @@ impl Host {
         let work = move |opening: &Opening<HostFacts>| {
             let ready = models::open_with(&model, adapter.as_deref(), dtype, &machine, opening)?;
             let TextModel { folder, tokenizer, loaded } = ready;
+            let _revocable = machine.revocable(&loaded.device);
             let tokenizer = Arc::new(tokenizer);
             let spec = loaded.model.spec.clone();
             let context_tokens = context_tokens.unwrap_or(spec.max_positions);

@@ -1,12 +1,14 @@
 //! Machine of a job: the recipe's `machine` table, and the hardware that was found.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fathom_base::human;
 use fathom_base::memory::Memory;
 use fathom_cuda::libs::{Library, LibraryStatus, Probe, Search, probe};
 use fathom_cuda::nccl::Nccl;
+use fathom_tensor::{Device, Revocable};
 use fathom_train::recipe::{Machine as Asked, MachineKind};
 
 use crate::error::Result;
@@ -22,6 +24,8 @@ pub struct Machine {
     /// Bytes of each device that were free before this job used any, for ranks that share the device one after the
     /// other.
     free_bytes: Mutex<BTreeMap<usize, u64>>,
+    /// Set by the caller to give up work that leaves nothing behind.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl Machine {
@@ -33,13 +37,26 @@ impl Machine {
                 "this system does not say how much memory it has; {taken} are taken for it (machine.memory_bytes)"
             ));
         }
-        Machine { asked, found: OnceLock::new(), free_bytes: Mutex::default() }
+        Machine { asked, found: OnceLock::new(), free_bytes: Mutex::default(), stop: None }
     }
 
     /// The same machine for another thread; what has been probed is not probed again.
     pub fn again(&self) -> Machine {
         let free_bytes = self.free_bytes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Machine { asked: self.asked.clone(), found: self.found.clone(), free_bytes: Mutex::new(free_bytes) }
+        let Machine { asked, found, stop, .. } = self;
+        let (asked, found, stop) = (asked.clone(), found.clone(), stop.clone());
+        Machine { asked, found, free_bytes: Mutex::new(free_bytes), stop }
+    }
+
+    /// Gives up measurements and conversions on this machine once `stop` is set.
+    pub fn stopped_by(self, stop: &Arc<AtomicBool>) -> Machine {
+        Machine { stop: Some(stop.clone()), ..self }
+    }
+
+    /// Makes work on a device end at its next allocation once the caller asks for it, until the returned value is
+    /// dropped.
+    pub(crate) fn revocable(&self, device: &Device) -> Option<Revocable> {
+        self.stop.as_ref().map(|stop| device.pool.revocable(stop))
     }
 
     /// Makes the machine of a request without a recipe.

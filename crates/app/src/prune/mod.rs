@@ -63,6 +63,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
     }
     let dtype = request.precision.dtype();
     let TextModel { folder, tokenizer, loaded } = models::open(&request.model, Some(dtype), machine, events)?;
+    let _revocable = machine.revocable(&loaded.device);
     caught(|| {
         let LoadedModel { device, model, params } = &loaded;
         let refusal = |message: String| format!("{}: the model {message}", folder.display());

@@ -103,6 +103,7 @@ pub fn run(request: &Request, machine: &Machine, events: &dyn Events) -> Result<
         let held = texts.len() - texts.len() / HELD_OUT;
         let measured = if texts.len() < 2 { texts.clone() } else { texts.split_off(held) };
         let device = machine.open()?;
+        let _revocable = machine.revocable(&device);
         let loaded =
             if request.data.is_some() { Some(models::load(&device, &folder, None, events)?) } else { None };
         let loss = |loaded: &LoadedModel| mean_loss(loaded.view(), &tokenizer, &measured);

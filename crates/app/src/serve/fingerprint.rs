@@ -23,7 +23,7 @@ const PLACE_BYTES: u64 = 256;
 
 /// Returns the fingerprint of a model: its configuration, tokenizer, samples of each tensor, and how the weights are
 /// kept.
-pub(super) fn fingerprint(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
+pub(crate) fn fingerprint(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
     Ok(format!("fp_{}", &hashed(folder, tokenizer, held, spread)?.to_hex()[..12]))
 }
 

@@ -2,7 +2,7 @@
 
 mod draft;
 mod encoder;
-mod fingerprint;
+pub(crate) mod fingerprint;
 mod hosted;
 mod order;
 mod ranks;
@@ -15,17 +15,20 @@ use std::time::{Duration, Instant};
 
 use fathom_base::recipe::{Layers, Loaded};
 use fathom_base::{Administer, Service};
-use fathom_serve::{ApiKeys, Listening, Opening, Recipe, Reload, ServerState, Settings, is_loopback};
+use fathom_serve::{
+    ApiKeys, KnowledgeBase, Listening, Opening, Rails, Recipe, Reload, ServerState, Settings, is_loopback,
+};
 use fathom_train::recipe::Precision;
 use hosted::{Serving, Watch};
 
 use crate::adapters::held_otherwise;
 use crate::error::{Result, refuse};
 use crate::events::Events;
-use crate::guardrails;
+use crate::guardrails::{self, Guardrails};
 use crate::host::ModelThread;
 use crate::machine::Machine;
 use crate::models;
+use crate::retrieval::{Library, LibraryOptions};
 
 pub(crate) use encoder::facts as encoder_facts;
 pub use fathom_engine::probe as compile_structure;
@@ -154,6 +157,24 @@ pub fn serve_checks(
     Ok(())
 }
 
+/// Opens the documents that answers cite, if the server has any.
+///
+/// # Errors
+/// Those of [`Library::open`](crate::retrieval::Library::open).
+fn knowledge(
+    order: &Order,
+    rails: Option<&Arc<Guardrails>>,
+    events: &dyn Events,
+) -> Result<Option<KnowledgeBase>> {
+    let Some(index) = order.settings.knowledge.clone() else { return Ok(None) };
+    let reranker = order.settings.reranker.clone();
+    let options = LibraryOptions { index, reranker, ..LibraryOptions::default() };
+    let library = Library::open(&options, &order.machine(events), events)?;
+    let passages = usize::try_from(order.settings.knowledge_passages).unwrap_or(usize::MAX).clamp(1, 1000);
+    let screen = rails.map(|rails| rails.screen());
+    Ok(Some(KnowledgeBase { store: Arc::new(library), screen, passages }))
+}
+
 /// Returns the memory that each model would need, without loading it.
 ///
 /// # Errors
@@ -240,7 +261,8 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         log: log.clone(),
         version: order.version.clone(),
         reload: Some(reloading(again, watch.clone(), threads.clone())),
-        rails,
+        knowledge: knowledge(order, rails.as_ref(), around.events)?,
+        rails: rails.map(|rails| rails as Arc<dyn Rails>),
     };
     let server = Arc::new(ServerState::new(opening));
     for (served, service, _) in started {

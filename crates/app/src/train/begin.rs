@@ -17,6 +17,7 @@ use fathom_train::{
 };
 
 use super::folder::{create, same_recipe};
+use super::functions::Functions;
 use super::named::PrefixedEvents;
 use super::{claims, export, moments};
 use crate::budgets::budgets;
@@ -38,6 +39,8 @@ pub struct Order {
     pub stop: Arc<AtomicBool>,
     /// Allows rewards to start the processes that they name.
     pub allow_processes: bool,
+    /// Functions of the program around the run that take part in it.
+    pub functions: Functions,
     /// Clock of the run.
     pub clock: Clock,
 }

@@ -10,6 +10,7 @@ mod environment;
 mod export;
 mod first;
 mod folder;
+mod functions;
 mod gap;
 mod jail;
 mod moments;
@@ -32,6 +33,7 @@ use fathom_train::recipe::Recipe;
 
 pub use begin::Order;
 pub use first::{Report, RunOutcome};
+pub use functions::{Functions, MakeEnvironment, MakeReward};
 pub use time::spent_s;
 
 use crate::crew::{self, Crew, Word};

@@ -19,7 +19,7 @@ use fathom_train::{
 };
 
 use super::begin::Order;
-use super::rewards::rollouts;
+use super::rewards::{Outside, rollouts};
 use super::time::Timetable;
 use crate::crew::Crew;
 use crate::error::{Result, refuse};
@@ -44,8 +44,8 @@ pub struct RankInputs<'a> {
     pub disk_sharers: usize,
     /// Set to save and stop; checked by the first rank.
     pub stop: &'a Arc<AtomicBool>,
-    /// Allows rewards to start processes.
-    pub allow_processes: bool,
+    /// Programs and functions that may take part.
+    pub outside: Outside<'a>,
 }
 
 impl<'a> RankInputs<'a> {
@@ -56,8 +56,8 @@ impl<'a> RankInputs<'a> {
         order: &'a Order,
     ) -> RankInputs<'a> {
         let disk_sharers = crew.place(&job.machine, job.world()).disk;
-        let (stop, allow_processes) = (&order.stop, order.allow_processes);
-        RankInputs { job, stores, vocab, time: None, disk_sharers, stop, allow_processes }
+        let outside = Outside { allow_processes: order.allow_processes, functions: &order.functions };
+        RankInputs { job, stores, vocab, time: None, disk_sharers, stop: &order.stop, outside }
     }
 
     /// Makes a rank's trainer, sharing the base of another trainer if there is one.
@@ -110,7 +110,7 @@ impl<'a> RankInputs<'a> {
     /// Returns the source of micro-batches.
     fn sources(&self, judges: &Judges) -> Result<Box<dyn Sources>> {
         if self.job.recipe().rl.is_on() {
-            return Ok(Box::new(rollouts(self.job, judges, self.allow_processes)?));
+            return Ok(Box::new(rollouts(self.job, judges, &self.outside)?));
         }
         Ok(Box::new(self.stores.clone()))
     }

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use fathom_text::Tokenizer;
 use fathom_text::chat::Follow;
 use fathom_text::lessons::{Prompt, prompts};
-use fathom_train::policy::environment::EpisodeReward;
+use fathom_train::policy::environment::{Environment, EpisodeReward};
 use fathom_train::policy::reward::WeightedReward;
 use fathom_train::policy::rules::RuleName;
 use fathom_train::policy::{Playing, Rolling, Rollouts, rules};
 use serde_json::Value;
 
 use super::environment::Tool;
+use super::functions::Functions;
 use super::process::Process;
 use super::unit_tests::UnitTests;
 use crate::error::{Result, refuse};
@@ -22,21 +23,33 @@ use crate::text::lessons::template;
 use crate::text::tokenizer_dir;
 use crate::writer::writer;
 
+/// Programs and functions from outside that may take part in a run.
+#[derive(Clone, Copy)]
+pub struct Outside<'a> {
+    /// Allows rewards and environments to start processes.
+    pub allow_processes: bool,
+    /// Functions of the program around the run.
+    pub functions: &'a Functions,
+}
+
 /// Makes the rollouts of a run; models that judge answers are on the trainer's device.
 ///
 /// # Errors
 /// Prompts or rewards that cannot be read; more rows without a prompt than the recipe allows; processes that are not
 /// allowed.
-pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rollouts> {
+pub fn rollouts(job: &Job, judges: &Judges, outside: &Outside<'_>) -> Result<Rollouts> {
+    let allow_processes = outside.allow_processes;
     let recipe = job.recipe();
     let tokenizer = Tokenizer::from_dir(tokenizer_dir(&job.data()))?;
     let prompts = asked(job, &tokenizer)?;
     let dtype = recipe.model.precision.dtype();
+    let functions = outside.functions;
     let parts = |file: &PathBuf| {
         let outside = |table: &rules::RewardTable| {
             match table.rule {
                 RuleName::Process => return Process::boxed(table, allow_processes),
                 RuleName::Tests => return UnitTests::boxed(table, file, allow_processes),
+                RuleName::Function => return functions.reward(table),
                 _ => {}
             }
             judges.part(table, file, dtype).map_err(|error| fathom_train::Error::Hook(error.into()))
@@ -45,7 +58,7 @@ pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rol
     };
     let mut rewards = recipe.rl.reward.as_ref().map(parts).transpose()?.unwrap_or_default();
     let tokenizer = Rc::new(tokenizer);
-    let playing = playing(job, (&tokenizer, &prompts), allow_processes)?;
+    let playing = playing(job, (&tokenizer, &prompts), outside)?;
     if let Some(playing) = &playing {
         rewards.push(WeightedReward {
             name: "environment".into(),
@@ -67,14 +80,22 @@ pub fn rollouts(job: &Job, judges: &Judges, allow_processes: bool) -> Result<Rol
 fn playing(
     job: &Job,
     (tokenizer, prompts): (&Rc<Tokenizer>, &[Prompt]),
-    allow_processes: bool,
+    outside: &Outside<'_>,
 ) -> Result<Option<Playing>> {
     let table = &job.recipe().environment;
     if !table.is_on() {
         return Ok(None);
     }
-    let refuse = |message: String| job.loaded.refuse("environment.command", message);
-    let environment = Box::new(Tool::new(table, allow_processes).map_err(refuse)?);
+    let environment: Box<dyn Environment> = match &table.function {
+        Some(name) => {
+            let made = outside.functions.environment(name);
+            made.map_err(|message| job.loaded.refuse("environment.function", message))?
+        }
+        None => {
+            let tool = Tool::new(table, outside.allow_processes);
+            Box::new(tool.map_err(|message| job.loaded.refuse("environment.command", message))?)
+        }
+    };
     let template = template(job, tokenizer)?;
     let follow = Follow { tokenizer: Rc::clone(tokenizer), template, role: table.role.clone() };
     // A template that cannot continue a conversation is refused before anything is generated.

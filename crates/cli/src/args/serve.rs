@@ -94,6 +94,9 @@ pub struct Serve {
     /// faster if its proposals are right (`serve.draft`).
     #[arg(long, value_name = "DIR")]
     pub draft: Option<PathBuf>,
+    /// Folder of an index (`fathom index`), from whose documents chats are answered with citations (`serve.knowledge`).
+    #[arg(long, value_name = "INDEX")]
+    pub knowledge: Option<PathBuf>,
     /// Memory limit of each model with its weights, such as 8GiB. Default: its weights, and half of the memory that
     /// they leave.
     #[arg(long, value_name = "BYTES")]

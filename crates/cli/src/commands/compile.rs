@@ -2,12 +2,13 @@
 //! and memory.
 
 use std::io::Read;
-use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fathom_app::serve::compile_structure::{MOST_MEMORY, TOO_LARGE, TOO_LONG, answer};
+
+use crate::exit::ExitCode;
 
 /// Interval between checks of the limits.
 const LOOK: Duration = Duration::from_millis(5);

@@ -1,7 +1,6 @@
 //! `fathom data check`: the trained tokens of each row.
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use fathom_app::Job;
@@ -10,6 +9,7 @@ use fathom_app::library::{layers, load};
 use fathom_base::human;
 
 use crate::args::{DataAction, DataCheck};
+use crate::exit::ExitCode;
 use crate::listen::Plain;
 use crate::{console, live};
 

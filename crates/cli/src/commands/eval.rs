@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use fathom_app::evaluate::{Evaluated, Request};
 use fathom_app::figures::Figures;
 use fathom_app::reward_bench::{self, Found};
@@ -17,17 +17,23 @@ use crate::listen::Plain;
 
 /// Runs the verb.
 pub fn run(args: &Eval) -> Result<()> {
+    if let Some(folder) = &args.retrieval {
+        return super::retrieval::eval(args, folder);
+    }
+    let Some(model) = &args.model else {
+        bail!("name a model: the folder of a run, or a Hugging Face folder")
+    };
     let listener = Plain::default();
     if let Some(file) = &args.reward_bench {
         let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
-        let (model, adapter) = (args.model.clone(), args.adapter.clone());
+        let (model, adapter) = (model.clone(), args.adapter.clone());
         let request = reward_bench::Request { model, adapter, data: file.clone() };
         let found = reward_bench::reward_bench(&request, &machine, &listener)?;
         print_accuracy(&found, args.json);
         return Ok(());
     }
     let request = Request {
-        model: args.model.clone(),
+        model: model.clone(),
         adapter: args.adapter.clone(),
         data: args.data.clone(),
         tokens: args.tokens,

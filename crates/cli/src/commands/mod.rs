@@ -25,19 +25,19 @@ mod prefixes;
 mod prune;
 mod recipes;
 mod report;
+mod retrieval;
 mod score;
 mod serve;
 mod shell;
 mod supervise;
 mod train;
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 
 pub use report::print as print_verdicts;
 
 use crate::args::{Args, Verb};
+use crate::exit::ExitCode;
 
 /// Advice for a verb that runs out of memory.
 pub fn memory_advice(verb: &Verb) -> &'static str {
@@ -76,6 +76,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Generate(args) => generate::run(&args)?,
         Verb::Chat(args) => chat::run(&args)?,
         Verb::Serve(args) => serve::run(&args)?,
+        Verb::Index(args) => retrieval::index(&args)?,
+        Verb::Search(args) => retrieval::search(&args)?,
         Verb::CompileStructure { seconds } => return compile::run(seconds),
         Verb::Guard { what } => return guard::run(&what),
         Verb::Prefixes(args) => prefixes::run(&args)?,

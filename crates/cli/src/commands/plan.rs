@@ -1,14 +1,13 @@
 //! `fathom plan`: the training step on the machine without data.
 
 use anyhow::{Context, Result, bail};
-use fathom_app::plan::{PlanOptions, PlannedStage, plan as plan_job, trace};
+use fathom_app::plan::{LARGEST, PlanOptions, PlannedStage, plan as plan_job, trace};
 use fathom_app::several::planned as planned_job;
 use fathom_app::stored::Footprint;
 use fathom_app::{Job, library, output};
 use fathom_base::human;
 use fathom_tensor::{Category, Label, PoolUsage};
 use fathom_train::{Growth, Resource, Why};
-use serde_json::{Value, json};
 
 use super::{plan_mesh, plan_ranks};
 use crate::working::Working;
@@ -56,7 +55,7 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
     for planned in plans.stages(asked, working) {
         let planned = planned?;
         if args.json {
-            outln!("{}", in_json(&planned, &stored))
+            outln!("{}", planned.to_json(&stored))
         } else {
             print(&planned)
         }
@@ -72,88 +71,6 @@ fn plan(args: &args::Plan, job: &Job, working: &Working) -> Result<()> {
         size("stored", stored.bytes(), &note);
     }
     args.trace.as_ref().map_or(Ok(()), |path| Ok(trace(path, &meshes)?))
-}
-
-/// FLOPs as JSON: an integer if it fits 64 bits.
-pub fn flops(count: u128) -> Value {
-    u64::try_from(count).map_or_else(|_| Value::from(count as f64), Value::from)
-}
-
-fn in_json(PlannedStage { draft, figures }: &PlannedStage<'_>, stored: &Footprint) -> Value {
-    let plan = &figures.settled.plan;
-    let by_category: serde_json::Map<String, Value> = plan
-        .usage
-        .peak_by_category
-        .iter()
-        .map(|(category, bytes)| (category.name().to_string(), bytes.into()))
-        .collect();
-    let table = &draft.recipe.stage[draft.index];
-    let mut row = json!({
-        "stage": table.name,
-        "seq_tokens": table.seq_tokens,
-        "profile": draft.profile.name,
-        "peak_bytes": plan.usage.peak_live,
-        "peak_reserved_bytes": plan.usage.peak_reserved,
-        "by_category": by_category,
-        "peak_op": plan.usage.peak_op,
-        "model_flops": flops(plan.model_flops),
-        "hardware_flops": flops(plan.hardware_flops),
-        "host_bytes": plan.host_bytes,
-        "host_peak_bytes": plan.host_peak_bytes,
-        "disk_bytes": plan.disk_bytes,
-        "disk_peak_bytes": plan.disk_peak_bytes,
-        "checkpoint_bytes": stored.checkpoint_bytes,
-        "stored_bytes": stored.bytes(),
-        "step_s": plan.step_s(),
-        "times": plan.times,
-        "tokens_per_s": plan.tokens_per_s(),
-        "memory_bytes": draft.budgets.memory,
-        "fits": draft.budgets.hold(plan),
-        "max_tokens": figures.longest,
-    });
-    if let Some(growth) = &figures.growth {
-        let by_name = growth.by_name.iter().map(|(name, bytes)| (name.clone(), json!(bytes + 0.0)));
-        // Adding 0 avoids -0.
-        row["bytes_per_token"] = json!(growth.bytes + 0.0);
-        row["bytes_per_token_by_name"] = by_name.collect::<serde_json::Map<_, _>>().into();
-    }
-    if let Some(rollout) = &figures.rollout {
-        row["rollout"] = json!({
-            "peak_bytes": rollout.peak_live,
-            "peak_reserved_bytes": rollout.peak_reserved,
-            "kv_bytes": rollout.peak_by_category[Category::Kv],
-            "peak_op": rollout.peak_op,
-            "held_bytes": draft.recipe.rl.held_bytes(draft.recipe.stage[draft.index].seq_tokens, draft.spec.vocab),
-        });
-    }
-    if let Some(mesh) = &figures.mesh {
-        row["mesh"] = plan_ranks::json(mesh);
-    }
-    if let Some(of_all) = &figures.of_all {
-        row["max_tokens_auto"] = json!(of_all.as_ref().map(|(tokens, _)| tokens));
-        let offloaded = figures.offloaded.iter();
-        let with =
-            |(settings, tokens): &(String, usize)| json!({ "settings": settings, "max_tokens": tokens });
-        row["max_tokens_offloaded"] = offloaded.map(with).collect();
-    }
-    if let Some(why) = &figures.why {
-        row["why"] = json!({
-            "largest": why.largest.iter().take(LARGEST).map(|(label, bytes)| json!({
-                "name": label.name,
-                "layer": label.layer,
-                "gradient": label.gradient,
-                "category": label.category.name(),
-                "bytes": bytes,
-            })).collect::<Vec<_>>(),
-            "edit": why.best.as_ref().map(|change| change.settings.join(" ")),
-            "edit_peak_bytes": why.best.as_ref().map(|change| change.plan.usage.peak_live),
-            "edit_step_s": why.best.as_ref().and_then(|change| change.plan.step_s()),
-            "fastest_edit": why.fastest.as_ref().map(|change| change.settings.join(" ")),
-            "fastest_edit_peak_bytes": why.fastest.as_ref().map(|change| change.plan.usage.peak_live),
-            "fastest_edit_step_s": why.fastest.as_ref().and_then(|change| change.plan.step_s()),
-        });
-    }
-    row
 }
 
 fn print(planned: &PlannedStage<'_>) {
@@ -299,9 +216,6 @@ fn by_name(growth: &Growth) -> String {
 fn rounded(rate: f64) -> String {
     if rate < 1000.0 { human::number(rate) } else { human::grouped(rate.round() as u64) }
 }
-
-/// Number of buffers that `--why` names.
-const LARGEST: usize = 4;
 
 /// The peak as one sentence.
 fn sentence(why: &Why) -> String {

@@ -1,60 +1,16 @@
 //! Plans of a mesh: one for each kind of rank, run alone without its peers, and the step of the whole pipeline.
 
+use fathom_app::plan::rank_place;
 use fathom_base::human;
-use fathom_tensor::mesh::Axis;
-use fathom_train::{MeshPlan, OfRank};
-use serde_json::{Map, Value, json};
+use fathom_train::MeshPlan;
 
-/// Coordinates along the axes with more than one rank.
-fn place(mesh: &MeshPlan, rank: usize) -> String {
-    let grid = mesh.ranks.grid;
-    let at = |axis: Axis| format!("{} {}", axis.name(), grid.index(rank, axis));
-    let axes = [Axis::Pp, Axis::Dp, Axis::Cp, Axis::Tp].into_iter().filter(|axis| grid.size(*axis) > 1);
-    axes.map(at).collect::<Vec<_>>().join(", ")
-}
-
-/// Peak, traffic per step and waiting time of every kind of rank; the step of all.
-pub fn json(mesh: &MeshPlan) -> Value {
-    let row = |kind: &OfRank| {
-        let waits = &kind.plan.waits;
-        let wires: Map<String, Value> = kind
-            .plan
-            .wires
-            .iter()
-            .map(|(key, wire)| {
-                let wait_s = waits.get(key).copied().unwrap_or_default();
-                let row = json!({ "calls": wire.calls, "bytes": wire.bytes, "wait_s": wait_s });
-                (format!("{} {}", key.0, key.1), row)
-            })
-            .collect();
-        json!({
-            "rank": kind.rank,
-            "stands_for": kind.stands_for,
-            "place": place(mesh, kind.rank),
-            "peak_bytes": kind.plan.usage.peak_live,
-            "peak_reserved_bytes": kind.plan.usage.peak_reserved,
-            "times": kind.plan.times,
-            "wires": wires,
-        })
-    };
-    json!({
-        "ranks": mesh.ranks.grid.ranks(),
-        "kinds": mesh.kinds.iter().map(row).collect::<Vec<_>>(),
-        "step_s": mesh.step_s(),
-        "bubble_share": mesh.gantt.as_ref().map(fathom_train::Gantt::bubble),
-        "tokens_per_s": mesh.tokens_per_s(),
-        "flops_per_s_per_rank": mesh.flops_per_s(),
-        "has_fabric": mesh.has_fabric,
-    })
-}
-
-/// The same as a table: a line for each kind of rank, followed by its traffic by axes and collective.
+/// Prints a table: a line for each kind of rank, followed by its traffic by axes and collective.
 pub fn print(mesh: &MeshPlan) {
     outln!("  mesh {}: {} ranks", mesh.ranks.grid, mesh.ranks.grid.ranks());
     for kind in &mesh.kinds {
         let usage = &kind.plan.usage;
         let name = format!("rank {} of {} alike", kind.rank, kind.stands_for);
-        outln!("  {name:<24} {:>12}  {}", human::bytes(usage.peak_reserved), place(mesh, kind.rank));
+        outln!("  {name:<24} {:>12}  {}", human::bytes(usage.peak_reserved), rank_place(mesh, kind.rank));
         for (key, wire) in kind.plan.wires.iter().filter(|(_, wire)| wire.bytes > 0) {
             let waits = kind.plan.waits.get(key).filter(|seconds| **seconds > 0.0);
             let waits =

@@ -12,7 +12,7 @@ use fathom_base::human;
 use fathom_serve::{Listening, Log};
 
 use crate::listen::Plain;
-use crate::{args, console, signals, version};
+use crate::{args, console, program, signals, version};
 
 /// Runs the verb.
 pub fn run(args: &args::Serve) -> Result<()> {
@@ -54,6 +54,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         Ok((name.to_string(), PathBuf::from(folder)))
     };
     keys.extend(args.draft.iter().map(|folder| format!("serve.draft={}", folder.display())));
+    keys.extend(args.knowledge.iter().map(|folder| format!("serve.knowledge={}", folder.display())));
     let memory = args.memory.as_deref().map(human::parse_bytes).transpose();
     Ok(Order {
         models: models.into_iter().map(PathBuf::from).collect(),
@@ -78,8 +79,7 @@ fn order(args: &args::Serve) -> Result<Order> {
         keys: args.api_key_file.clone(),
         version: version::long().lines().next().unwrap_or_default().to_string(),
         again: false,
-        // This program's running image, wherever it is and even if its file was replaced.
-        compiler: Some("/proc/self/exe".into()),
+        compiler: Some(program::image().to_path_buf()),
     })
 }
 

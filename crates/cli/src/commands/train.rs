@@ -1,7 +1,6 @@
 //! `fathom train` and `fathom quickstart`.
 
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,8 +17,8 @@ use fathom_train::Outcome;
 use fathom_train::recipe::{Recipe, WriteName};
 
 use super::plan;
-use crate::exit::RESUME;
-use crate::{args, closing, console, live, signals};
+use crate::exit::{ExitCode, RESUME};
+use crate::{args, closing, console, live, program, signals};
 
 /// Share of a quickstart for its lesson, including the evaluations before and after.
 const LESSON_SHARE: f64 = 0.13;
@@ -128,8 +127,7 @@ struct Lesson {
 
 /// The command line, for the run's log.
 fn as_typed() -> String {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    format!("fathom {}", words.join(" "))
+    format!("fathom {}", program::words().join(" "))
 }
 
 fn run(
@@ -145,7 +143,8 @@ fn run(
     signals::ask(&stop)?;
     let listener = live::Run::new();
     let clock = lesson.as_ref().map_or_else(Clock::start, |lesson| lesson.clock.clone());
-    let order = Order { command: as_typed().trim().to_string(), claim, stop, allow_processes, clock };
+    let command = as_typed().trim().to_string();
+    let order = Order { command, claim, stop, allow_processes, clock, ..Order::default() };
     if loaded.value.rounds.write != WriteName::None {
         let done = rounds(&loaded, &order, &listener)?;
         outln!(

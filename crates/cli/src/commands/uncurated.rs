@@ -1,10 +1,9 @@
 //! Replaces `fathom curate` in a build without curation.
 
-use std::process::ExitCode;
-
 use anyhow::{Result, bail};
 
 use crate::args::Curate;
+use crate::exit::ExitCode;
 
 /// Refuses the verb.
 pub fn run(_: &Curate) -> Result<ExitCode> {

@@ -17,11 +17,13 @@ mod folders;
 mod gguf;
 mod handbook;
 mod hints;
+mod index;
 mod inspect;
 mod launch;
 mod mesh;
 mod plan;
 mod preference;
+mod python;
 mod recipes;
 #[cfg(target_os = "linux")]
 mod rehearsal;

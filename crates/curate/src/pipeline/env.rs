@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::crew::Limits;
+use super::functions::Functions;
 use super::models::{Models, Tools};
 use super::verify::{FileFacts, HashCache};
 use crate::error::Error;
@@ -76,6 +77,8 @@ pub struct RunOptions {
     pub say: Option<OnLine>,
     /// Loader for the models that stages name; required by such stages.
     pub models: Option<Arc<dyn Models>>,
+    /// Functions of the caller that stages name; required by such stages.
+    pub functions: Option<Arc<dyn Functions>>,
 }
 
 /// Peak number of copies of a batch while a stage produces a new one.
@@ -131,7 +134,8 @@ impl Env {
 
     /// Tools that this run offers to its stages.
     pub fn tools(&self) -> Tools {
-        Tools { models: self.options.models.clone(), threads: self.threads }
+        let RunOptions { models, functions, .. } = self.options.clone();
+        Tools { models, functions, threads: self.threads }
     }
 
     pub fn progress(&self, progress: &Progress) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fathom_base::{Classify, Embed, LanguageModel};
 
+use super::functions::Functions;
 use crate::error::Error;
 
 /// Settings of a model used by a stage.
@@ -71,6 +72,8 @@ pub trait Models: Send + Sync {
 pub struct Tools {
     /// Model loader.
     pub(crate) models: Option<Arc<dyn Models>>,
+    /// Functions of the program around the run.
+    pub(crate) functions: Option<Arc<dyn Functions>>,
     /// Number of threads of the run.
     pub threads: usize,
 }
@@ -82,6 +85,11 @@ impl Tools {
     /// The run has no model loader.
     pub fn models(&self, folder: &Path) -> Result<&Arc<dyn Models>, Error> {
         Tools::offered(self.models.as_ref(), folder)
+    }
+
+    /// Functions of the program around the run, if it has any.
+    pub fn functions(&self) -> Option<&Arc<dyn Functions>> {
+        self.functions.as_ref()
     }
 
     pub(crate) fn offered<'m>(

@@ -5,6 +5,7 @@ mod corpus;
 mod dedup;
 mod extract;
 mod filters;
+mod function;
 mod kind;
 mod model;
 mod model_client;
@@ -35,6 +36,7 @@ pub(crate) fn kinds() -> &'static [Kind] {
         Kind::of::<classify::Classify>(),
         Kind::of::<perplexity::Perplexity>(),
         Kind::of::<text::Personal>(),
+        Kind::of::<function::Function>(),
         Kind::of::<rows::Head>(),
         Kind::of::<dedup::Exact>(),
         Kind::of::<dedup::Fuzzy>(),

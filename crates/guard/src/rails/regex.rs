@@ -1,10 +1,13 @@
 //! `regex`: configured patterns and words. Patterns have linear time and bounded size; a list of plain words is one
 //! automaton, whatever its length.
 
+use std::ops::Range;
+use std::sync::OnceLock;
+
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
-use regex_automata::meta;
 use regex_automata::util::syntax;
-use regex_syntax::hir::{Hir, HirKind};
+use regex_automata::{Anchored, Input, meta};
+use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 use serde::Deserialize;
 
 use crate::config::Setting;
@@ -13,8 +16,10 @@ use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rai
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
-/// Size of the compiled patterns at most, in bytes.
-const MAX_SIZE: usize = 10 << 20;
+/// States of the compiled patterns at most, by estimate.
+const MAX_STATES: u64 = 500_000;
+/// Bytes of words up to which their automaton is a table, whose speed does not depend on their number.
+const TABLE_BYTES: usize = 512 << 10;
 /// Bytes around a match that assertions such as `\b` read.
 const LOOK_AROUND: usize = 4;
 
@@ -42,7 +47,7 @@ fn kind() -> String {
 
 /// The rail.
 pub struct Regex {
-    patterns: Option<meta::Regex>,
+    patterns: Option<Patterns>,
     words: Option<AhoCorasick>,
     kind: String,
     horizon: Horizon,
@@ -74,8 +79,86 @@ impl RailKind for Regex {
     }
 }
 
-/// The patterns as one automaton, and the length of the longest match, if it is bounded.
-fn compiled(options: &Options) -> Result<(Option<meta::Regex>, Option<usize>), Refused> {
+/// Patterns as automata, which are built when the first text is judged.
+struct Patterns {
+    all: Vec<Hir>,
+    exact: OnceLock<meta::Regex>,
+    /// The patterns without word boundaries, if they are bounded and have some.
+    loose: Option<OnceLock<meta::Regex>>,
+}
+
+impl Patterns {
+    fn build(all: &[Hir]) -> meta::Regex {
+        let config = meta::Config::new().nfa_size_limit(None).hybrid_cache_capacity(2 << 20);
+        match meta::Builder::new().configure(config).build_many_from_hir(all) {
+            Ok(regex) => regex,
+            Err(error) => panic!("patterns that were accepted: {error}"),
+        }
+    }
+
+    fn find(&self, text: &str, from: usize, spans: &mut Vec<Range<usize>>) {
+        let exact = self.exact.get_or_init(|| Patterns::build(&self.all));
+        let mut input = Input::new(text).span(from..text.len());
+        let Some(loose) = self.loose.as_ref().filter(|_| !text.is_ascii()) else {
+            while let Some(found) = exact.search(&input) {
+                spans.push(found.range());
+                input.set_start(found.end());
+            }
+            return;
+        };
+        // Boundaries of words are slow in text that is not ASCII. A match begins where the pattern matches without
+        // them, so only these places are looked at.
+        let loose = loose
+            .get_or_init(|| Patterns::build(&self.all.iter().map(without_boundaries).collect::<Vec<_>>()));
+        while let Some(candidate) = loose.search(&input) {
+            let start = candidate.start();
+            let anchored = Input::new(text).span(start..text.len()).anchored(Anchored::Yes);
+            let next = match exact.search(&anchored) {
+                Some(found) => {
+                    spans.push(found.range());
+                    found.end()
+                }
+                None => text.ceil_char_boundary(start + 1),
+            };
+            input.set_start(next);
+        }
+    }
+}
+
+/// A pattern without its word boundaries.
+fn without_boundaries(hir: &Hir) -> Hir {
+    match hir.kind() {
+        HirKind::Look(Look::WordUnicode | Look::WordUnicodeNegate) => Hir::empty(),
+        HirKind::Repetition(it) => {
+            Hir::repetition(Repetition { sub: Box::new(without_boundaries(&it.sub)), ..it.clone() })
+        }
+        HirKind::Capture(it) => without_boundaries(&it.sub),
+        HirKind::Concat(all) => Hir::concat(all.iter().map(without_boundaries).collect()),
+        HirKind::Alternation(all) => Hir::alternation(all.iter().map(without_boundaries).collect()),
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => hir.clone(),
+    }
+}
+
+/// Upper estimate of the states of a pattern's automaton.
+fn states(hir: &Hir) -> u64 {
+    match hir.kind() {
+        HirKind::Empty | HirKind::Look(_) => 1,
+        HirKind::Literal(text) => text.0.len() as u64,
+        HirKind::Class(Class::Unicode(class)) => 1 + 2 * class.ranges().len() as u64,
+        HirKind::Class(Class::Bytes(_)) => 2,
+        HirKind::Repetition(it) => {
+            let most = u64::from(it.max.unwrap_or(it.min + 1).max(1));
+            most.saturating_mul(states(&it.sub).saturating_add(1))
+        }
+        HirKind::Capture(it) => states(&it.sub).saturating_add(2),
+        HirKind::Concat(all) | HirKind::Alternation(all) => {
+            all.iter().map(states).fold(1, |sum, it| sum.saturating_add(it).saturating_add(1))
+        }
+    }
+}
+
+/// The patterns, checked, and the length of the longest match, if it is bounded.
+fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), Refused> {
     if options.patterns.is_empty() {
         return Ok((None, Some(0)));
     }
@@ -90,23 +173,23 @@ fn compiled(options: &Options) -> Result<(Option<meta::Regex>, Option<usize>), R
                 format!("`{pattern}` matches the empty text, and so every text; require a character");
             return Err(Refused::new("patterns", message));
         }
-        if matches!(hir.kind(), HirKind::Empty) || properties.maximum_len() == Some(0) {
+        if properties.minimum_len().is_none() {
             return Err(Refused::new("patterns", format!("`{pattern}` matches nothing")));
         }
         all.push(hir);
     }
-    let longest =
-        all.iter().map(|hir| hir.properties().maximum_len()).try_fold(0, |most, it| Some(most.max(it?)));
-    let config =
-        meta::Config::new().nfa_size_limit(Some(MAX_SIZE)).onepass(false).hybrid_cache_capacity(2 << 20);
-    let regex = meta::Builder::new().configure(config).build_many_from_hir(&all);
-    let regex = regex.map_err(|error| {
-        Refused::new(
-            "patterns",
-            format!("are too large ({error}); use smaller repetitions, or `words` for plain texts"),
-        )
-    })?;
-    Ok((Some(regex), longest))
+    if all.iter().map(states).fold(0, u64::saturating_add) > MAX_STATES {
+        let message = "are too large; use smaller repetitions, or `words` for plain texts";
+        return Err(Refused::new("patterns", message));
+    }
+    let mut longest = all.iter().map(|hir| hir.properties().maximum_len());
+    let longest = longest.try_fold(0, |most, it| Some(most.max(it?)));
+    let bounds = |hir: &Hir| {
+        let looks = hir.properties().look_set();
+        looks.contains(Look::WordUnicode) || looks.contains(Look::WordUnicodeNegate)
+    };
+    let loose = (longest.is_some() && all.iter().any(bounds)).then(OnceLock::new);
+    Ok((Some(Patterns { all, exact: OnceLock::new(), loose }), longest))
 }
 
 fn words(options: &Options) -> Result<Option<AhoCorasick>, Refused> {
@@ -122,10 +205,11 @@ fn words(options: &Options) -> Result<Option<AhoCorasick>, Refused> {
             "ignores the case of ASCII letters only; use `patterns` for other scripts",
         ));
     }
+    let bytes: usize = options.words.iter().map(String::len).sum();
     let built = AhoCorasick::builder()
         .match_kind(MatchKind::Standard)
         .ascii_case_insensitive(options.case_insensitive)
-        .kind(Some(AhoCorasickKind::ContiguousNFA))
+        .kind(Some(if bytes <= TABLE_BYTES { AhoCorasickKind::DFA } else { AhoCorasickKind::ContiguousNFA }))
         .prefilter(false)
         .build(&options.words);
     built.map(Some).map_err(|error| Refused::new("words", error.to_string()))
@@ -145,11 +229,7 @@ impl Rail for Regex {
         let (text, from) = (judged.text, judged.from);
         let mut spans = Vec::new();
         if let Some(patterns) = &self.patterns {
-            let mut input = regex_automata::Input::new(text).span(from..text.len());
-            while let Some(found) = patterns.search(&input) {
-                spans.push(found.range());
-                input.set_start(found.end());
-            }
+            patterns.find(text, from, &mut spans);
         }
         if let Some(words) = &self.words {
             // All occurrences, since one that is no whole word must not hide another that overlaps it.

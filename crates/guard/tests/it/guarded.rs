@@ -7,7 +7,10 @@ use fathom_base::{
     Conversation, Evaluate, Event, Generate, GenerateRequest, Numbers, Prompt, PromptPart, Sampling, Service,
     Stop, Structure, relay,
 };
-use fathom_guard::{Guard, Guarded};
+use fathom_guard::{
+    Action, Config, Cost, Direction, Failure, Guard, Guarded, Horizon, Judged, Manifest, Opinion, Rail,
+    Reason, Until,
+};
 use serde_json::json;
 
 use crate::service::{Speaker, talk};
@@ -218,4 +221,57 @@ fn a_block_cancels_the_generation_and_a_dropped_ticket_too() {
         cancelled.load(Ordering::Relaxed)
     });
     assert!(waited);
+}
+
+static SLOW: Manifest = Manifest {
+    name: "slow",
+    summary: "a judge of a test",
+    directions: &[Direction::Input],
+    actions: &[Action::Block],
+    cost: Cost::Model,
+};
+
+/// A judge that takes a while and condemns `bad`.
+struct SlowJudge;
+
+impl Rail for SlowJudge {
+    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        let is_bad = judged.text.contains("bad");
+        Ok(if is_bad { Opinion::whole(judged, Reason::Unsafe, "S1") } else { Opinion::clean() })
+    }
+
+    fn horizon(&self) -> Horizon {
+        Horizon::Bytes(0)
+    }
+}
+
+/// G13, but for its time.
+#[test]
+fn an_answer_that_starts_early_is_held_until_the_prompt_is_allowed() {
+    let text =
+        "[guard]\nspeculative = true\n[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = [\"x\"]\n";
+    let judged = |prompt: &str| {
+        let mut config: Config = config(text);
+        let judge = fathom_guard::ConfiguredRail {
+            manifest: &SLOW,
+            rail: Arc::new(SlowJudge),
+            setting: fathom_guard::Setting { name: "slow".into(), ..config.rails[0].setting.clone() },
+        };
+        config.rails.push(judge);
+        let speaker = Speaker::of(&["A long answer, at once."]);
+        let prompts = speaker.prompts.clone();
+        let service = Guarded::new(Arc::new(speaker), Arc::new(Guard::new(config, &needs()).unwrap()));
+        let (sink, events) = relay(8);
+        let _ticket = service.submit(request(prompt), sink).unwrap();
+        // Generation has started, whatever the judge will say.
+        let has_started = prompts.lock().unwrap().len() == 1;
+        let mut output = fathom_base::RequestOutput::of(1);
+        events.for_each(|event| output.push(event));
+        (has_started, output.generations().unwrap().remove(0))
+    };
+    let (has_started, good) = judged("Hi");
+    assert!(has_started && good.text == "A long answer, at once." && good.stop == Stop::EndOfText);
+    let (has_started, bad) = judged("A bad one");
+    assert!(has_started && bad.text.is_empty() && bad.ids.is_empty() && is_refused(&bad.stop), "{bad:?}");
 }

@@ -9,11 +9,12 @@ use super::logprobs::{self, Spelling};
 use super::params::{Params, most};
 use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{
-    AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, schema, usage,
+    AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread, schema, search, usage,
 };
 use crate::answering::{Answering, blocked, collect, ended_by, reason};
 use crate::fault::Fault;
 use crate::fields::Fields;
+use crate::knowledge::{CitationScanner, Sources};
 use crate::now::now_s;
 use crate::settings::{Settings, ToolFormat};
 use crate::sse::{Frames, Protocol, stream};
@@ -95,6 +96,8 @@ pub struct Talk {
     pub prompt_logprobs: Option<usize>,
     /// Alternatives of each token, if log-probabilities are requested.
     pub logprobs: Option<usize>,
+    /// Documents that the answers may cite.
+    pub sources: Option<Sources>,
     /// Fields of the request that have no effect.
     pub unknown: Vec<String>,
 }
@@ -275,6 +278,11 @@ impl Talk {
         let mut params = Params::take(server, &asked, &mut fields)?;
         let mut conversation = conversation(&mut fields)?;
         let mut tools = tools(server, &mut fields, &mut conversation, &mut params)?;
+        // The other protocols have no place for sources.
+        let sources = match asked.path.as_str() {
+            "/v1/chat/completions" => search::ground(server, &mut fields, &mut conversation, &params.model)?,
+            _ => None,
+        };
         let top = fields.take::<usize>("top_logprobs")?;
         let logprobs = fields.or("logprobs", false)?.then(|| top.unwrap_or(0));
         if top.is_some_and(|top| top > 0) && logprobs.is_none() {
@@ -296,7 +304,7 @@ impl Talk {
         }
         let model = params.model.clone();
         let answering = Answering::ask(server.clone(), model, vec![request], (asked.id, permit))?;
-        Ok(Talk { answering, params, tools, prompt_logprobs, logprobs, unknown })
+        Ok(Talk { answering, params, tools, prompt_logprobs, logprobs, sources, unknown })
     }
 
     /// Waits for all answers.
@@ -347,7 +355,12 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
     let spelling = Spelling { as_ids: talk.params.tokens_as_ids };
     let mut choices = Vec::new();
     for (index, answer) in answered.answers.iter().enumerate() {
-        let (words, calls) = talk.tools.split(&answer.text);
+        let (mut words, calls) = talk.tools.split(&answer.text);
+        let citations = talk.sources.as_ref().map(|sources| {
+            let mut scanner = sources.scanner();
+            words = scanner.push(&words) + &scanner.finish();
+            scanner.json()
+        });
         let mut message = json!({"role": "assistant", "content": words, "refusal": null});
         if let Some(Stop::Refused { why, .. }) = &answer.stop {
             message["refusal"] = why.as_str().into();
@@ -365,6 +378,9 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
         let mut choice =
             json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": why});
         choice["stop_reason"] = ended_by(answer.stop.as_ref());
+        if let Some(citations) = citations {
+            choice["citations"] = citations;
+        }
         if talk.params.token_ids {
             choice["token_ids"] = json!(answer.ids);
         }
@@ -379,6 +395,9 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
         "choices": choices,
         "usage": usage(&talk.answering.usage),
     });
+    if let Some(sources) = &talk.sources {
+        body["sources"] = sources.json();
+    }
     if talk.params.token_ids {
         body["prompt_token_ids"] = json!(answered.prompt);
     }
@@ -389,10 +408,14 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
 }
 
 fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
-    let Talk { answering, params, tools, logprobs, .. } = talk;
-    let sent = (0..params.answers())
-        .map(|_| StreamProgress { scanner: tools.scanner(), calls: 0, has_text: false })
-        .collect();
+    let Talk { answering, params, tools, logprobs, sources, .. } = talk;
+    let progress = |_| StreamProgress {
+        scanner: tools.scanner(),
+        calls: 0,
+        has_text: false,
+        citations: sources.as_ref().map(Sources::scanner),
+    };
+    let sent = (0..params.answers()).map(progress).collect();
     let frame = json!({
         "id": id,
         "object": "chat.completion.chunk",
@@ -400,7 +423,9 @@ fn streamed(server: &Server, id: String, talk: Talk) -> Response<Body> {
         "model": params.name,
         "system_fingerprint": params.fingerprint(),
     });
-    let protocol = Chunks { server: server.clone(), params, tools, logprobs, frame, sent, prompt: None };
+    let sources = sources.map(|sources| sources.json());
+    let protocol =
+        Chunks { server: server.clone(), params, tools, logprobs, frame, sent, sources, prompt: None };
     stream(answering, protocol, server.settings.keep_alive_s)
 }
 
@@ -410,6 +435,7 @@ struct StreamProgress {
     calls: usize,
     /// True once text was sent.
     has_text: bool,
+    citations: Option<CitationScanner>,
 }
 
 /// A streamed answer.
@@ -420,20 +446,25 @@ struct Chunks {
     logprobs: Option<usize>,
     frame: Value,
     sent: Vec<StreamProgress>,
+    /// Sources that are sent with the first chunk.
+    sources: Option<Value>,
     prompt: Option<Vec<u32>>,
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Value, out: &mut Frames) {
+    fn chunk(&mut self, choices: Value, out: &mut Frames) {
         let mut chunk = self.frame.clone();
         chunk["choices"] = choices;
+        if let Some(sources) = self.sources.take() {
+            chunk["sources"] = sources;
+        }
         if self.params.include_usage {
             chunk["usage"] = Value::Null;
         }
         out.data(&chunk);
     }
 
-    fn delta(&self, index: usize, delta: Value, rest: (Value, &[u32]), out: &mut Frames) {
+    fn delta(&mut self, index: usize, delta: Value, rest: (Value, &[u32]), out: &mut Frames) {
         let (logprobs, ids) = rest;
         let mut choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": null});
         if self.params.token_ids {
@@ -450,7 +481,16 @@ impl Chunks {
                     let function = json!({ "arguments": text });
                     deltas.push(json!({"tool_calls": [{"index": 0, "function": function}]}));
                 }
-                AnswerPart::Text(text) => deltas.push(json!({ "content": text })),
+                AnswerPart::Text(text) => {
+                    let citations = &mut self.sent[index].citations;
+                    let text = match citations {
+                        Some(citations) => citations.push(&text),
+                        None => text,
+                    };
+                    if !text.is_empty() {
+                        deltas.push(json!({ "content": text }));
+                    }
+                }
                 AnswerPart::Call(call) => {
                     let mut call = calls_json(&self.server, &[call])[0].take();
                     call["index"] = self.sent[index].calls.into();
@@ -486,7 +526,7 @@ impl Protocol for Chunks {
     fn begin(&mut self, out: &mut Frames) {
         for index in 0..self.sent.len() {
             self.delta(index, json!({"role": "assistant", "content": ""}), (Value::Null, &[]), out);
-            if let Some(name) = &self.tools.forced {
+            if let Some(name) = self.tools.forced.clone() {
                 let function = json!({"name": name, "arguments": ""});
                 let call = json!({"index": 0, "id": self.server.unique("call_"), "type": "function", "function": function});
                 self.delta(index, json!({"tool_calls": [call]}), (Value::Null, &[]), out);
@@ -500,7 +540,13 @@ impl Protocol for Chunks {
             Event::Piece { answer, text, ids, logprobs } => self.piece(answer, &text, &ids, &logprobs, out),
             Event::Ended { answer, stop } => {
                 let parts = self.sent[answer].scanner.finish();
-                for delta in self.deltas(answer, parts) {
+                let mut deltas = self.deltas(answer, parts);
+                let citations = self.sent[answer].citations.take().map(|mut citations| {
+                    let rest = citations.finish();
+                    deltas.extend((!rest.is_empty()).then(|| json!({ "content": rest })));
+                    citations.json()
+                });
+                for delta in deltas {
                     self.delta(answer, delta, (Value::Null, &[]), out);
                 }
                 let why = match reason(&stop) {
@@ -514,6 +560,9 @@ impl Protocol for Chunks {
                 let mut choice =
                     json!({"index": answer, "delta": delta, "logprobs": null, "finish_reason": why});
                 choice["stop_reason"] = ended_by(Some(&stop));
+                if let Some(citations) = citations {
+                    choice["citations"] = citations;
+                }
                 self.chunk(json!([choice]), out);
                 blocked(&stop)
                     .filter(|_| self.sent[answer].has_text)

@@ -12,6 +12,7 @@ mod params;
 mod raw;
 pub mod responses;
 pub mod schema;
+pub mod search;
 pub mod tensors;
 pub mod tokens;
 pub mod tools;

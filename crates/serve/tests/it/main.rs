@@ -10,6 +10,7 @@ mod chat;
 mod completions;
 mod fuzz;
 mod hostile;
+mod knowledge;
 mod mock;
 mod others;
 mod protocols;

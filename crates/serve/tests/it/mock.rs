@@ -24,6 +24,8 @@ use tower::ServiceExt;
 pub struct Mock {
     /// Its answer to every request.
     pub answer: String,
+    /// Its answer to a prompt, instead.
+    pub answers: Option<fn(&str) -> String>,
     /// Texts in the answer that are special tokens.
     pub special: Vec<&'static str>,
     /// Time between two tokens.
@@ -217,14 +219,16 @@ impl Generate for Mock {
         self.open.fetch_add(1, Ordering::SeqCst);
         let open = self.open.clone();
         let ticket = Ticket::new(move || _ = open.fetch_sub(1, Ordering::SeqCst));
+        let prompt = self.decode(request.ids.as_ref().unwrap())?;
+        let answer = self.answers.map_or_else(|| self.answer.clone(), |answers| answers(&prompt));
         if let Some(error) = self.fails {
             sink(Event::Failed(error()));
         } else if self.hangs {
             self.held.lock().unwrap().push(sink);
         } else if self.pace.is_zero() {
-            play(&request, (&self.answer, &self.special), (self.pace, self.dies), &mut sink);
+            play(&request, (&answer, &self.special), (self.pace, self.dies), &mut sink);
         } else {
-            let (answer, special, how) = (self.answer.clone(), self.special.clone(), (self.pace, self.dies));
+            let (special, how) = (self.special.clone(), (self.pace, self.dies));
             thread::spawn(move || play(&request, (&answer, &special), how, &mut sink));
         }
         Ok(ticket)

@@ -32,6 +32,8 @@ choice! {
         /// 1 if the tests in the row's `key` pass on the code of the answer, run by `command` in a jail; else 0. Needs
         /// `--allow-processes`.
         Tests = "tests",
+        /// What a function of the program around the run says, which calls it by `name` (`@fathom.reward` of Python).
+        Function = "function",
         /// The score that a trained reward model gives the prompt with the answer.
         Model = "model",
         /// The number in what a language model writes when it is asked; of what has none it says nothing, which is counted.
@@ -67,6 +69,12 @@ recipe! {
         /// For `regex`: the pattern. For `tests`: one that what the tests print has to match as well, so that code that ends them early
         /// does not pass.
         pub pattern: Option<String>,
+        /// For `function`: its version, which its owner changes with its answers.
+        pub version: String,
+        /// For `function`: BLAKE3 hash of its source.
+        pub source: String,
+        /// For `function`: the same answers get the same numbers, so that a resumed run goes on as if it had not ended.
+        pub pure: bool = true,
         /// For `json_schema`: the file.
         pub schema: Option<PathBuf>,
         /// For `length`: tokens of an answer at least.
@@ -129,7 +137,7 @@ impl RewardTable {
     }
 }
 
-/// The rewards of a file. `outside` creates those that use a process or a model.
+/// The rewards of a file. `outside` creates those that use a process, a function or a model.
 ///
 /// # Errors
 /// Those of [`read`]; invalid patterns, schemas that cannot be read, and errors of `outside`.
@@ -139,7 +147,9 @@ pub fn parts(
 ) -> Result<Vec<WeightedReward>> {
     let part = |table: RewardTable| {
         let reward: Box<dyn Reward> = match table.rule {
-            RuleName::Process | RuleName::Tests | RuleName::Model | RuleName::Judge => outside(&table)?,
+            RuleName::Process | RuleName::Tests | RuleName::Function | RuleName::Model | RuleName::Judge => {
+                outside(&table)?
+            }
             _ => {
                 let rule = rule(&table, path);
                 Box::new(rule.map_err(|why| refuse(path, &format!("reward `{}`: {why}", table.name)))?)
@@ -256,7 +266,7 @@ fn rule(table: &RewardTable, file: &Path) -> std::result::Result<Rule, String> {
         RuleName::Length if table.max_tokens == 0 => return Err("needs `max_tokens`".into()),
         RuleName::Length => Rule::Length { least: table.min_tokens, most: table.max_tokens },
         RuleName::Ended => Rule::Ended,
-        RuleName::Process | RuleName::Tests | RuleName::Model | RuleName::Judge => {
+        RuleName::Process | RuleName::Tests | RuleName::Function | RuleName::Model | RuleName::Judge => {
             return Err("is no rule of a text".into());
         }
     })

@@ -201,6 +201,8 @@ recipe! {
     pub struct EnvironmentTable {
         /// The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`.
         pub command: Vec<String>,
+        /// A function of the program around the run replies instead: its name and version, as Python writes them (`environment=`).
+        pub function: Option<String>,
         /// Processes of it on each rank that plays; episodes are dealt out to them by number, and each is asked one question at a time.
         pub processes: usize [Whole(1, 4096)] = 1,
         /// Seconds for a reply.
@@ -218,7 +220,7 @@ recipe! {
 impl EnvironmentTable {
     /// True if there is an environment.
     pub fn is_on(&self) -> bool {
-        !self.command.is_empty()
+        !self.command.is_empty() || self.function.is_some()
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use fathom_app::crew::{self, Crew};
 use fathom_app::machine::Opened;
+use fathom_app::plan::flops;
 use fathom_app::{Job, RankPlace, resources};
 use fathom_base::rss::PeakAnonymous;
 use fathom_cpu::Counting;
@@ -22,7 +23,6 @@ use super::row::Row;
 use super::subject::{self, Subject};
 use super::watch::{measure, measure_once};
 use crate::args::bench::{Scores, Step};
-use crate::commands::plan::flops;
 
 /// Recipe tables that affect a step.
 pub const TABLES: [&str; 10] = [

@@ -5,7 +5,6 @@ mod quality;
 mod stages;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -21,7 +20,7 @@ use fathom_curate::tables::{TableOptions, Tables, json_line, text_table};
 use serde_json::json;
 
 use crate::args::{Curate, CurateVerb};
-use crate::exit::RESUME;
+use crate::exit::{ExitCode, RESUME};
 use crate::listen::Plain;
 use crate::{console, signals};
 
@@ -50,7 +49,13 @@ fn curate(args: &Curate) -> Result<ExitCode> {
     let rank = rank(args.rank, args.world_size)?;
     let curation = Curation::new(&loaded)?;
     let stop = Arc::new(AtomicBool::new(false));
-    let order = Order { rank, engine: cluster::engine(args)?, wait_s: args.wait, stop: stop.clone() };
+    let order = Order {
+        rank,
+        engine: cluster::engine(args)?,
+        wait_s: args.wait,
+        stop: stop.clone(),
+        functions: None,
+    };
     signals::ask_once(&stop)?;
     let lines = Arc::new(Lines::new(args.json));
     let listener: Arc<dyn Events> = lines.clone();

@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use fathom_app::Machine;
@@ -10,6 +9,7 @@ use fathom_app::guardrails::{Guardrails, needs};
 use serde_json::{Value, json};
 
 use crate::args::GuardCheck;
+use crate::exit::ExitCode;
 use crate::listen::Plain;
 
 /// Runs the verb; ends with 1 if the text is blocked.

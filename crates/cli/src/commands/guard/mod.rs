@@ -9,11 +9,10 @@ mod from;
 mod report;
 mod serve;
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 
 use crate::args::Guard;
+use crate::exit::ExitCode;
 
 /// Runs a verb.
 pub fn run(what: &Guard) -> Result<ExitCode> {

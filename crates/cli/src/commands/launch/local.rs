@@ -1,12 +1,13 @@
 //! Ranks on this machine.
 
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use super::text::command;
 use super::work::{Work, code, this_program};
 use crate::args::Local;
+use crate::exit::ExitCode;
 
 /// Prints the command, or runs it.
 pub fn run(args: &Local) -> Result<ExitCode> {

@@ -7,11 +7,10 @@ mod slurm;
 mod text;
 mod work;
 
-use std::process::ExitCode;
-
 use anyhow::Result;
 
 use crate::args::Launch;
+use crate::exit::ExitCode;
 
 /// Runs the verb.
 pub fn run(on: &Launch) -> Result<ExitCode> {

@@ -1,14 +1,13 @@
 //! A script for sbatch.
 
 use std::fmt::Write;
-use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
 use super::text::{command, one_line, quote};
 use super::work::{Work, hand_over, this_program};
 use crate::args::Slurm;
-use crate::exit::RESUME;
+use crate::exit::{ExitCode, RESUME};
 
 /// Prints or submits the script.
 pub fn run(args: &Slurm) -> Result<ExitCode> {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::Context;
 use anyhow::{Result, bail};
@@ -14,6 +14,7 @@ use fathom_train::recipe::Recipe;
 use super::text;
 use crate::args::{Job, Machines};
 use crate::console;
+use crate::exit::ExitCode;
 
 /// The work of a job.
 pub(super) struct Work<'a> {
@@ -118,9 +119,9 @@ impl<'a> Work<'a> {
     }
 }
 
-/// This binary.
+/// This program.
 pub(super) fn this_program() -> PathBuf {
-    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("fathom"))
+    crate::program::path().to_path_buf()
 }
 
 /// Prints a text, or pipes it to the program that submits it.

@@ -13,7 +13,7 @@ mod signal;
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM, SIGUSR1, SIGUSR2};
 use crate::args::{Args, Supervise, Verb};
 use crate::commands::train;
 use crate::console;
-use crate::exit::RESUME;
+use crate::exit::{ExitCode, RESUME};
 use left::Mark;
 use ready::{Address, Pulse};
 use signal::{LOOK, Signal, kill};

@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 27] = [
+const CHAPTERS: [&str; 29] = [
     "../README",
     "README",
     "quickstart",
@@ -32,6 +32,7 @@ const CHAPTERS: [&str; 27] = [
     "serving",
     "guardrails",
     "guardrails-models",
+    "retrieval",
     "data",
     "curation",
     "stages",
@@ -45,6 +46,7 @@ const CHAPTERS: [&str; 27] = [
     "formats",
     "quantization",
     "launch",
+    "python",
     "speed",
     "evaluation",
     "real-models",
@@ -97,6 +99,7 @@ fn run(name: &str) {
     let folder = tempfile::tempdir().unwrap();
     let texts = folder.path().join("text");
     fs::create_dir(&texts).unwrap();
+    std::os::unix::fs::symlink(docs(), folder.path().join("docs")).unwrap();
     // The handbook's sections, one document each: enough that some remain for training after holding out.
     let pages = CHAPTERS.map(chapter).join("\n## ");
     let line = |section: &str| serde_json::json!({ "text": section }).to_string() + "\n";
@@ -116,7 +119,8 @@ fn run(name: &str) {
             }
             ["text", "output"] => compare(&at, &body, &printed),
             ["formula", name] => formulas::check(&at, name, &body),
-            ["yaml"] => {}
+            // Those of Python are run by the package's own tests.
+            ["yaml"] | ["python", ..] => {}
             ["sh"] => assert!(!body.contains("$ "), "{at}: a command is written without a prompt"),
             other => panic!("{at}: a block is marked {other:?}; docs/README.md names the marks"),
         }
@@ -140,7 +144,7 @@ fn commands_of_models_and_checkpoints_run() {
 
 #[test]
 fn commands_of_mesh_and_launch_run() {
-    ["mesh", "clusters", "launch"].into_iter().for_each(run);
+    ["mesh", "clusters", "launch", "python"].into_iter().for_each(run);
 }
 
 #[test]
@@ -166,6 +170,11 @@ fn commands_of_rewards_run() {
 #[test]
 fn commands_of_serving_run() {
     run("serving");
+}
+
+#[test]
+fn commands_of_retrieval_run() {
+    run("retrieval");
 }
 
 #[test]

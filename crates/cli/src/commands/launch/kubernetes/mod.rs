@@ -6,15 +6,13 @@ mod needs;
 mod script;
 mod trainjob;
 
-use std::process::ExitCode;
-
 use anyhow::{Result, bail};
 
 use super::text::{indent, one_line, scalar, string};
 use super::work::{RankLayout, Work, hand_over};
 use crate::args::{Kubernetes, Manifest};
 use crate::console;
-use crate::exit::RESUME;
+use crate::exit::{ExitCode, RESUME};
 
 /// Mount paths in a pod.
 const SHARED: &str = "/work";

@@ -1,0 +1,2124 @@
+"""Tables of recipes, and their keys as dials. `cargo xtask python` writes this file from the declaration of the keys."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypedDict
+
+from fathom._recipe import Recipe, Table, Tables
+
+
+class RunTable(Table):
+    """Keys of `run`."""
+
+    __slots__ = ()
+
+    name: str
+    """The run's name in reports."""
+
+    seed: int | str
+    """Seed of all randomness."""
+
+    out: str
+    """Folder for checkpoints, metrics, report and model."""
+
+    minutes: float | None
+    """Minutes for the whole run; stages share the training time by `minutes_share`. None: stages give their steps. Allowed: above 0 and at most 16666666.666666666."""
+
+    profile: bool
+    """Writes a Chrome trace of one step of each stage."""
+
+    tensorboard: bool
+    """Writes TensorBoard event files."""
+
+
+class MachineTable(Table):
+    """Keys of `machine`."""
+
+    __slots__ = ()
+
+    kind: Literal["auto", "cpu", "cuda", "meta"]
+    """`cpu`, `cuda` for a GPU, `auto` for a GPU if there is one, or `meta` for a plan."""
+
+    threads: int | str
+    """Threads; 0 for all cores. Allowed: from 0 to 4 096."""
+
+    spill: str | None
+    """Folder for what is offloaded to disk, on each machine's own disk; none for the run's folder, which all ranks share."""
+
+    offload_weights: bool
+    """Offloads the weights of each block, of the embedding and of the head while no operation needs them."""
+
+    offload_optimizer: bool
+    """Offloads the moments and master weights between updates."""
+
+    offload_to: Literal["disk", "host"]
+    """Where `offload_weights` and `offload_optimizer` store them: `disk`, or `host` for host memory (GPU runs)."""
+
+    optimizer_stays_percent: int | str
+    """With `offload_optimizer`: percent of the optimizer state that stays in device memory. Allowed: 0 or more and at most 100."""
+
+    chaos: int | str | None
+    """For tests: seed of injected disk disorder (delays, short operations, reordering)."""
+
+    chaos_faults: int | str
+    """For tests: with `chaos`, about one disk operation in this many fails; 0 for none."""
+
+    fault: str | None
+    """For tests: injected faults, such as `kill rank 1 at step 3, flip rank 2 at step 5`; `kill`, `hang`, `slow`, `term`, `nan` or `flip`, once each."""
+
+    memory_bytes: int | str | None
+    """Memory budget in bytes, shared by the ranks that compute in the same memory (of a GPU, or of the machine); none for what there is. Allowed: from 1 to 1 152 921 504 606 846 976."""
+
+    host_bytes: int | str | None
+    """Host memory in bytes for what GPU runs offload to it, shared by the ranks of one machine; none for most of what there is. Allowed: from 0 to 1 152 921 504 606 846 976."""
+
+    cuda_libs: str | None
+    """Folders of CUDA's libraries, separated by colons, searched before those of `FATHOM_CUDA_LIBS`."""
+
+    graphs: bool
+    """On a GPU: captures each block as a CUDA graph and replays it."""
+
+    disk_bytes: int | str | None
+    """Maximum bytes of activations on disk, shared by the ranks that use it; none for most of the free space. Allowed: from 0 to 1 152 921 504 606 846 976."""
+
+    profile: str
+    """The rates that predict times: `cpu` (nominal), a file of `fathom bench profile --out`, or for plans `h100`, `h200`, `b200`, and with their interconnect `dgx-h100`, `dgx-h200`, `dgx-b200`."""
+
+
+class MeshTable(Table):
+    """Keys of `mesh`."""
+
+    __slots__ = ()
+
+    tp: int | str
+    """Tensor parallel: each rank has a shard of every block's weights. Allowed: from 1 to 65 536."""
+
+    cp: int | str
+    """Context parallel: each rank has a part of every sequence. Allowed: from 1 to 65 536."""
+
+    cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+    """How keys and values travel between context parallel ranks."""
+
+    cp_inner: int | str
+    """Ranks per `a2a` group of `a2a+p2p`. Allowed: from 1 to 65 536."""
+
+    cp_dynamic: bool
+    """Dynamic context parallel, with `p2p`: each document is on as few ranks as load balance allows, and only keys that are attended to travel."""
+
+    dp: int | str
+    """Data parallel: each rank has some of the micro batches. Allowed: from 1 to 65 536."""
+
+    pp: int | str
+    """Pipeline parallel: each rank has some of the layers. Allowed: from 1 to 65 536."""
+
+    ep: int | str
+    """Expert parallel: each rank has some of the experts; folded, with `etp`, over the ranks of `dp`, `cp` and `tp`. Allowed: from 1 to 65 536."""
+
+    etp: int | str
+    """Tensor parallel within an expert: each rank has some of an expert's columns. Allowed: from 1 to 65 536."""
+
+    virtual_stages: int | str
+    """Pipeline stages per rank (interleaved schedule); with more than 1, the micro batches of a step must be a multiple of `pp`. Allowed: from 1 to 4 096."""
+
+    schedule: Literal["1f1b", "zero_bubble"]
+    """The pipeline schedule."""
+
+    layout: list[int | str]
+    """Layers of each pipeline stage, in forward order; empty: balanced so that all stages take equally long, counting the head. Allowed: from 0 to 4 096."""
+
+    sequence_parallel: bool
+    """Sequence parallel: tensor parallel ranks shard the activations between sub-layers by rows."""
+
+    sharding: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
+    """What is sharded over ranks with the same weights."""
+
+    timeout_s: float
+    """Seconds that a rank waits for another before the run fails. Allowed: above 0 and at most 1000000000."""
+
+    step_timeout_s: float | None
+    """The same limit during steps; none for `timeout_s`. Allowed: above 0 and at most 1000000000."""
+
+    restarts: int | str
+    """How many rank failures to survive by going back to the last common step. Ranks as processes survive NaN and bit flips only."""
+
+    check_every_steps: int | str
+    """Steps between comparisons of replicated weights; they are compared before each checkpoint too. 0 for none."""
+
+
+class ModelTable(Table):
+    """Keys of `model`."""
+
+    __slots__ = ()
+
+    from_: str | None
+    """Hugging Face folder to start from; the sizes below are then ignored."""
+
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    """Family of the model."""
+
+    no_rope_layer_interval: int | str
+    """For `smollm3`: one layer in this many has no rotary embedding. Allowed: from 1 to 65 536."""
+
+    embedding_multiplier: float
+    """For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
+
+    precision: Literal["bf16", "f32"]
+    """Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32."""
+
+    hidden: int | str
+    """Columns of the residual stream. Allowed: from 1 to 1 048 576."""
+
+    layers: int | str
+    """Blocks. Allowed: from 1 to 4 096."""
+
+    heads: int | str
+    """Query heads. Allowed: from 1 to 65 536."""
+
+    kv_heads: int | str
+    """Key and value heads. Allowed: from 1 to 65 536."""
+
+    head_dim: int | str
+    """Columns of one head. Allowed: from 8 to 512."""
+
+    ffn: int | str
+    """Columns inside the MLP, or inside an expert. Allowed: from 1 to 1 048 576."""
+
+    vocab: int | str
+    """Rows of the embedding; also the size of a tokenizer that the run trains. Allowed: from 2 to 16 777 216."""
+
+    rope_theta: float
+    """Base of the rotary frequencies. Allowed: above 0."""
+
+    tied: bool
+    """Ties the head to the embedding."""
+
+    rope_dim: int | str
+    """For `deepseek_v3`: rotated columns of a head, shared by all keys. Allowed: from 2 to 65 536."""
+
+    kv_latent: int | str
+    """For `deepseek_v3`: columns of the key-value latent. Allowed: from 1 to 1 048 576."""
+
+    init_std: float
+    """Standard deviation of the initial weights. Allowed: above 0."""
+
+    init: Literal["normal", "induction"]
+    """What else they begin with."""
+
+    trained: list[str]
+    """Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\\\.3[01]\\\\.` or `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone. A new head of scores is trained in any case."""
+
+    quantization: Literal["none", "nf4", "int8"]
+    """Hold projections and experts that are not trained in fewer bits than the model computes in. A folder of bitsandbytes in this format is taken as it is; other weights are quantized while they are loaded."""
+
+    double_quant: bool
+    """For `nf4`: weights that are quantized while they are loaded get the values of double quantization, whose scales have eight bits in files; in memory they have 32."""
+
+
+class MoeTable(Table):
+    """Keys of `moe`."""
+
+    __slots__ = ()
+
+    experts: int | str
+    """Experts per layer. Allowed: from 1 to 65 536."""
+
+    top_k: int | str
+    """Experts per token. Allowed: from 1 to 65 536."""
+
+    ffn: int | str | None
+    """Columns inside one expert; none for `model.ffn`. Allowed: from 1 to 1 048 576."""
+
+    shared: int | str
+    """For `deepseek_v3`: shared experts, which process every token. Allowed: from 0 to 4 096."""
+
+    dense_layers: int | str
+    """First layers with a dense MLP. Allowed: from 0 to 4 096."""
+
+    aux_loss: float
+    """Weight of the load-balancing loss over each micro batch (Megatron's `moe_aux_loss_coeff`). Allowed: 0 or more."""
+
+    z_loss: float
+    """Weight of the router z-loss. Allowed: 0 or more."""
+
+    bias_update_rate: float
+    """How far a step moves each expert's selection bias towards balanced load, without a loss. Allowed: 0 or more."""
+
+    capacity_factor: float | None
+    """Capacity of an expert, as a multiple of its even share of a rank's slots in a micro batch; none for no limit. Allowed: above 0."""
+
+    drop_policy: Literal["probs", "position"]
+    """Which slots are dropped beyond the capacity."""
+
+
+class AdapterTable(Table):
+    """Keys of `adapter`."""
+
+    __slots__ = ()
+
+    method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"]
+    """The method."""
+
+    rank: int | str | None
+    """For methods with low-rank terms columns between A and B, 16 where nothing is said; for `houlsby` the width of the networks, 32. Allowed: from 1 to 1 048 576."""
+
+    alpha: float | None
+    """Their weight is `alpha / rank`, with `rslora` `alpha / sqrt(rank)`. None: twice the rank, with `pissa` the rank. Allowed: above 0."""
+
+    targets: Any | None
+    """Which projections: a list of ends of names, as `['q_proj', 'v_proj']`; a regular expression that whole names match; or `all-linear` for every projection of the blocks but those of experts. With low-rank terms also the embedding (`embed_tokens`), the head (`lm_head`), and experts: each by its name in files (`w1`), or all of a layer as they are stacked (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). None: all-linear, with `ia3` k_proj, v_proj and down_proj. `houlsby` and methods with virtual tokens have none."""
+
+    token_rows: list[int | str]
+    """Of methods with low-rank terms but `pissa`: tokens of which the rows of the embedding are trained too. Allowed: from 0 to 1 048 576."""
+
+    dropout: float | None
+    """Of `lora`, `rslora` and `pissa`: the share of what low-rank terms read that each step drops. Allowed: 0 or more and below 1."""
+
+    lr_ratio: float | None
+    """LoRA+ (Hayou and others, 2024): how many times the learning rate of A that of B is; none for the same. Allowed: above 0."""
+
+    embedding_lr_ratio: float | None
+    """LoRA+: how many times the learning rate that of the embedding's low-rank terms is; none for the same. Allowed: above 0."""
+
+    virtual_tokens: int | str | None
+    """Of `prompt`, `p_tuning` and `prefix`: virtual tokens before each document, which `seq_tokens` count. None: 20. Allowed: from 1 to 1 048 576."""
+
+    prompt_text: str | None
+    """Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random."""
+
+    encoder_reparameterization_type: Literal["mlp", "lstm"]
+    """Of `p_tuning`: what computes the virtual tokens, as in PEFT."""
+
+    prefix_projection: bool
+    """Of `prefix`: a network of all layers computes the keys and values (PEFT's `prefix_projection`)."""
+
+    encoder_hidden_size: int | str | None
+    """Of `p_tuning`: hidden columns of the network, of an LSTM in each direction. None: the model's columns. Of `prefix` with `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys. Allowed: from 2 to 1 048 576."""
+
+
+class AdaptersTable(Table):
+    """Keys of `adapters.*`."""
+
+    __slots__ = ()
+
+    name: str
+    """Its name, and that of its folder inside the run's `adapter`: letters, digits, `-` and `_`."""
+
+    paths: list[str]
+    """Its lessons, or with `rl.loss` its prompts, in place of `data.paths`: files, folders and addresses."""
+
+    reward: str | None
+    """What its answers are worth, in place of `rl.reward`."""
+
+    method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"] | None
+    """As `adapter.method`, but `pissa`, which changes the base."""
+
+    rank: int | str | None
+    """As `adapter.rank`. Allowed: from 1 to 1 048 576."""
+
+    alpha: float | None
+    """As `adapter.alpha`. Allowed: above 0."""
+
+    targets: Any | None
+    """As `adapter.targets`."""
+
+    token_rows: list[int | str]
+    """As `adapter.token_rows`. Allowed: from 0 to 1 048 576."""
+
+    dropout: float | None
+    """As `adapter.dropout`. Allowed: 0 or more and below 1."""
+
+    lr_ratio: float | None
+    """As `adapter.lr_ratio`. Allowed: above 0."""
+
+    embedding_lr_ratio: float | None
+    """As `adapter.embedding_lr_ratio`. Allowed: above 0."""
+
+    virtual_tokens: int | str | None
+    """As `adapter.virtual_tokens`. Allowed: from 1 to 1 048 576."""
+
+    prompt_text: str | None
+    """As `adapter.prompt_text`."""
+
+    encoder_reparameterization_type: Literal["mlp", "lstm"] | None
+    """As `adapter.encoder_reparameterization_type`."""
+
+    prefix_projection: bool | None
+    """As `adapter.prefix_projection`."""
+
+    encoder_hidden_size: int | str | None
+    """As `adapter.encoder_hidden_size`. Allowed: from 2 to 1 048 576."""
+
+
+class PrecisionTable(Table):
+    """Keys of `precision`."""
+
+    __slots__ = ()
+
+    gemm: Literal["bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"]
+    """Number format of GEMM operands; each is quantized along the reduction dimension."""
+
+    linears: Literal["all", "attention", "mlp"]
+    """Which linear layers."""
+
+    num_layers_at_start_in_bf16: int | str
+    """First layers that are not affected (Megatron's key). Allowed: from 0 to 4 096."""
+
+    num_layers_at_end_in_bf16: int | str
+    """Last layers that are not affected (Megatron's key). Allowed: from 0 to 4 096."""
+
+    amax_history: int | str
+    """For `fp8_delayed`: steps of history that set the scale (Transformer Engine's `amax_history_len`). Allowed: from 1 to 1 048 576."""
+
+    qat: Literal["none", "mxfp4", "nvfp4", "int4"]
+    """Quantization-aware training: projections of the blocks are what this format makes of their f32 masters, and gradients go to the masters. `fathom export` writes that format."""
+
+
+class DataColumnsTable(Table):
+    """Keys of `data.columns`."""
+
+    __slots__ = ()
+
+    prompt: str | None
+    """What comes before the answer."""
+
+    completion: str | None
+    """The answer."""
+
+    messages: str | None
+    """The list of messages."""
+
+    role: str | None
+    """Who says a message."""
+
+    content: str | None
+    """What a message says."""
+
+    system: str | None
+    """What the system says."""
+
+    tools: str | None
+    """The tools: a list of schemas, or JSON text of one."""
+
+    chosen: str | None
+    """The better of two answers."""
+
+    rejected: str | None
+    """The worse of two answers."""
+
+    label: str | None
+    """What is said of an answer: whether it is wanted, or its ratings."""
+
+
+class DataBlendTable(Table):
+    """Keys of `data.blend.*`."""
+
+    __slots__ = ()
+
+    source: str
+    """`text` (the gathered text), `drill` or `recall` (synthetic documents: short and dense, or long with distant facts), or the prefix of a token store (`PREFIX.bin`, `PREFIX.idx`) made with the same tokenizer."""
+
+    weight: float
+    """Its relative weight; weights need not add up to 1. Allowed: above 0."""
+
+
+class DataTable(Table):
+    """Keys of `data`."""
+
+    __slots__ = ()
+
+    paths: list[str]
+    """Files and folders; of lessons and curations also addresses, `s3://` and `https://`, with `AWS_ACCESS_KEY_ID` and the like from the environment. `cargo:` alone stands for the sources and docs of the crates in cargo's folder on this machine."""
+
+    curate: str
+    """Curation of the text: a recipe of `fathom curate` by name or file, or `none`. Its final stages that order, split, write and tokenise are skipped, since the run does this itself. `auto`: `code` for `cargo:`, none for other paths. If `paths` is empty, a recipe that names its own input reads that."""
+
+    text_field: str
+    """Field that holds the text in JSON lines and Parquet."""
+
+    format: Literal["auto", "text", "lessons"]
+    """What the rows of `paths` are."""
+
+    columns: DataColumnsTable
+    """Of lessons: which keys of a row hold what."""
+
+    chat_template: str | None
+    """Of conversations: a file with the chat template, or `steerlm` for the one inside the binary (turns marked as NeMo's, with the labels of SteerLM); none for the model's own."""
+
+    supervise: Literal["completion", "last_turn", "all"]
+    """Of lessons: which tokens are learned."""
+
+    truncation: Literal["keep_start", "keep_end", "error"]
+    """Of lessons: what happens to those that are too long."""
+
+    max_rows_dropped: int | str
+    """Of lessons: maximum number of rows that are left out because they cannot be taught."""
+
+    max_bytes: int | str | None
+    """Maximum bytes of text to read; none for all of it. What is not read is reported. Allowed: from 1 to 1 152 921 504 606 846 976."""
+
+    recall_share: float
+    """Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none. Allowed: 0 or more and below 1."""
+
+    held_out_share: float
+    """Fraction of the documents held out from training. Allowed: 0 or more and below 1."""
+
+    held_out_paths: list[str]
+    """Of lessons: files and folders whose rows are held out; then those of `paths` are all learned, whatever the share is."""
+
+    document_bytes: int | str
+    """Maximum bytes of one document; files of one folder (of one crate) are joined up to this size. Allowed: from 1 024 to 1 152 921 504 606 846 976."""
+
+    tokenizer: str | None
+    """The tokenizer.json to use; none for the model's, or else a newly trained one."""
+
+    tokenizer_bytes: int | str
+    """Bytes of text that the tokenizer is trained on. Allowed: from 1 to 1 152 921 504 606 846 976."""
+
+    blend: Tables[DataBlendTable]
+    """The sources of samples and their weights; empty for the gathered text and synthetic documents in their natural proportions."""
+
+    shuffle: bool
+    """Draws documents and samples in a new random order in each pass; if false, in the order of the files."""
+
+    ahead: int | str
+    """Number of samples that the loader prefetches. Allowed: from 0 to 65 536."""
+
+
+class ObjectiveTable(Table):
+    """Keys of `objective`."""
+
+    __slots__ = ()
+
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward"]
+    """The method."""
+
+    loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]
+    """Its loss."""
+
+    losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
+    """Of `dpo`: several losses in place of one, as TRL's list."""
+
+    loss_weights: list[float]
+    """Their weights. Allowed: 0 or more."""
+
+    beta: float
+    """How strongly the model is kept near the reference; of `orpo` the weight of the ratio. Allowed: above 0."""
+
+    reference: Literal["auto", "column", "copy", "adapter_off", "none"]
+    """Where the reference's log-probabilities come from; the reference is the model that the run starts from."""
+
+    sync_ref_model: bool
+    """The reference moves after the policy (TR-DPO)."""
+
+    ref_model_mixup_alpha: float | None
+    """With `sync_ref_model`: the policy's share of what the reference becomes, the rest being what it was; 1 replaces it. None for 0.6. Allowed: above 0 and at most 1."""
+
+    ref_model_sync_steps: int | str | None
+    """With `sync_ref_model`: steps from one move to the next. None for 512. Allowed: 1 or more."""
+
+    use_weighting: bool
+    """Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO)."""
+
+    label_smoothing: float
+    """Fraction of the labels that are taken for wrong. Allowed: 0 or more and at most 0.499."""
+
+    f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
+    """Of `dpo`: the divergence from the reference."""
+
+    f_alpha: float
+    """Coefficient of the alpha divergence."""
+
+    ld_alpha: float | None
+    """Of `dpo`: factor of the log-probabilities of the tokens by which an answer is longer than the other (LD-DPO); none for 1. Allowed: 0 or more and at most 1."""
+
+    sft_weight: float | None
+    """Weight of the cross-entropy of chosen answers; none for the method's own: 1 of `cpo` and `orpo`, else 0. Allowed: 0 or more."""
+
+    gamma: float
+    """Of `simpo`: the margin, as TRL's `simpo_gamma`. Allowed: 0 or more."""
+
+    alpha: float
+    """Of `simpo`: AlphaPO's exponent; 0 for plain log-probabilities."""
+
+    discopop_tau: float
+    """Of the loss `discopop`: its temperature. Allowed: above 0."""
+
+    desirable_weight: float
+    """Of `kto`: weight of the losses of wanted answers. Allowed: 0 or more."""
+
+    undesirable_weight: float
+    """Of `kto`: weight of the losses of unwanted answers. Allowed: 0 or more."""
+
+    mismatched_rows: int | str
+    """Of `kto`: rows, in the order of the files, whose answers change places for the estimate of the divergence; TRL's batch size. Allowed: from 2 to 1 048 576."""
+
+    kl_over: Literal["step", "micro_batch"]
+    """Of `kto`: over which mismatched answers the divergence is a mean."""
+
+    responses: int | str
+    """Of `steerlm2`: answers of each row. Allowed: from 2 to 4 096."""
+
+    reward_scale: float
+    """Of `rpo`: factor of the given rewards. Allowed: above 0."""
+
+    center_rewards: float
+    """Of `reward`: weight of the squared sum of a pair's rewards, which keeps their mean at 0. Allowed: 0 or more."""
+
+    neftune_alpha: float
+    """Size of the noise on the embeddings of training tokens (NEFTune), as TRL's `neftune_noise_alpha`; 5 is usual, 0 is none. Allowed: 0 or more."""
+
+    teacher: str | None
+    """Of `distill`: the teacher, a folder as of `model.from`, with the student's tokenizer."""
+
+    temperature: float
+    """Of `distill`: divides the logits of teacher and student. The divergence is not multiplied by its square. Allowed: 0.01 or more and at most 1000."""
+
+    kd_ratio: float
+    """Of `distill`: share of the divergence in what is minimised; the rest is the cross-entropy's. Allowed: 0 or more and at most 1."""
+
+    jsd_beta: float
+    """Of the loss `jsd`: share of the teacher in the mixture; towards 0 like `fwd_kl`, towards 1 like `bwd_kl`. Allowed: 0.001 or more and at most 0.999."""
+
+    top_k: int | str
+    """Of `distill`: the teacher's best tokens for each token, found once before the first step and kept next to the text. 0: the teacher runs in every step, and its whole vocabulary counts. Allowed: from 0 to 16 384."""
+
+    top_k_rest: bool
+    """With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one."""
+
+    hidden_pairs: list[str]
+    """Of `distill` with a teacher that runs in every step: hidden states that are compared besides, as blocks of the student and of the teacher that are before them, `['4:8', '8:16']`; 0 is what the first block reads. Where the teacher is of another width, a projection for each pair is trained with the student."""
+
+    hidden_loss: Literal["mse", "cosine"]
+    """With `hidden_pairs`: how far they are from each other."""
+
+    hidden_weight: float
+    """With `hidden_pairs`: weight of the mean over the pairs, which is added to what is minimised. Allowed: 0 or more."""
+
+    attributes: list[str]
+    """Of `reward` with `regression`: the names of the ratings, in their order."""
+
+
+class RlTable(Table):
+    """Keys of `rl`."""
+
+    __slots__ = ()
+
+    loss: Literal["none", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "cispo", "cispo_band", "sapo", "rloo", "reinforce", "ppo", "rejection"]
+    """What is minimised; `none` for runs that do not learn from rewards."""
+
+    reward: str | None
+    """The file that says what an answer is worth (TOML, a table `[[reward]]` for each part)."""
+
+    prompts: int | str
+    """Prompts of a rollout. Allowed: from 1 to 65 536."""
+
+    answers: int | str
+    """Answers to each prompt: a group (TRL `num_generations`). Allowed: from 1 to 65 536."""
+
+    max_answer_tokens: int | str
+    """Maximum number of tokens of an answer; of each, where an episode has several. Allowed: from 1 to 16 777 216."""
+
+    temperature: float
+    """Divides the logits of the distribution that answers are sampled from; log-probabilities are of that distribution. Allowed: above 0."""
+
+    turns: int | str
+    """Answers of an episode at most; more than one with an environment (`environment.command`) alone. Allowed: from 1 to 65 536."""
+
+    top_k: int | str
+    """Samples from the k most likely tokens alone; 0 from all. With losses of policies log-probabilities are among those too. Allowed: from 0 to 16 777 216."""
+
+    top_p: float
+    """Samples from the fewest tokens whose probability reaches this. With losses of policies log-probabilities are among those too. Allowed: above 0 and at most 1."""
+
+    min_p: float
+    """Then drops tokens less likely than this share of the most likely one, in the same way; 0 drops none. Allowed: 0 or more and at most 1."""
+
+    sequences: int | str
+    """Answers that are written at once, each with pages of keys and values; 0 for all of a rollout. Allowed: from 0 to 1 048 576."""
+
+    minibatches: int | str
+    """Steps that a rollout's groups are shared out to. Allowed: from 1 to 65 536."""
+
+    epochs: int | str
+    """Passes over a rollout (TRL `num_iterations`). Allowed: from 1 to 65 536."""
+
+    behind: int | str
+    """With 1 the answers of a rollout are written by the weights before the steps of the rollout before it. Allowed: from 0 to 1."""
+
+    importance_sampling_mode: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+    """With `behind`, or over a ring: what a token's loss weighs, so that it makes up for who sampled it."""
+
+    importance_sampling_clip_max: float | None
+    """With `behind`: the largest such weight (TRL `vllm_importance_sampling_clip_max`); none for no such limit. Allowed: above 0."""
+
+    importance_sampling_clip_min: float | None
+    """With `behind`: the smallest (TRL `vllm_importance_sampling_clip_min`); none for no such limit. Allowed: 0 or more."""
+
+    advantage: Literal["trl", "mean", "batch", "verl", "nemo_rl", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "each_then_sum", "raw", "gae"]
+    """How advantages follow from rewards."""
+
+    epsilon: float
+    """How far a ratio may fall below 1. Allowed: 0 or more and at most 1."""
+
+    epsilon_high: float | None
+    """How far it may rise above 1; none for `epsilon`. For `cispo` the largest ratio itself. Allowed: 0 or more."""
+
+    delta: float | None
+    """Largest ratio that is not clipped (TRL `delta`); none for no such limit. Allowed: above 0."""
+
+    dual_clip: float | None
+    """Dual clip: the loss of a token with an advantage A below 0 is at most `-dual_clip A`; none for no such limit. Allowed: 1 or more."""
+
+    sapo_positive: float
+    """For `sapo`: temperature of tokens with an advantage above 0. Allowed: above 0."""
+
+    sapo_negative: float
+    """For `sapo`: temperature of the others. Allowed: above 0."""
+
+    beta: float
+    """Weight of the divergence from the reference; 0 for none, and no reference is loaded. Allowed: 0 or more."""
+
+    kl: Literal["k3", "k2", "k1"]
+    """How it is estimated."""
+
+    kl_in: Literal["loss", "reward"]
+    """Where it counts."""
+
+    kl_corrected: bool
+    """Multiplies the divergence in the loss by the ratio, so that it is unbiased off policy (TRL `use_bias_correction_kl`)."""
+
+    reference: str | None
+    """Folder of the reference model; none for `model.from`."""
+
+    dynamic_sampling: bool
+    """Drops groups whose rewards are all the same, and samples others in their place (DAPO)."""
+
+    dynamic_rounds: int | str
+    """With `dynamic_sampling`: rollouts that a step is made of at most. Allowed: from 1 to 65 536."""
+
+    overlong_tokens: int | str
+    """The reward of an answer falls in a line over the last so many of `max_answer_tokens` (DAPO's overlong penalty); 0 for none. Allowed: from 0 to 16 777 216."""
+
+    overlong_penalty: float
+    """By how much it falls. Allowed: 0 or more."""
+
+    mask_truncated: bool
+    """Leaves answers that did not end by themselves out of the loss."""
+
+    nan_rewards: Literal["refuse", "mask"]
+    """What happens to rewards that are not numbers."""
+
+    gamma: float
+    """For `gae`: discount of later rewards. Allowed: 0 or more and at most 1."""
+
+    lambda_: float
+    """For `gae`: weight of longer sums of them. Allowed: 0 or more and at most 1."""
+
+    whiten: bool
+    """For `gae`: brings the advantages of a rollout to mean 0 and deviation 1."""
+
+    value_coefficient: float
+    """For `ppo`: weight of the value head's loss. Allowed: 0 or more."""
+
+    value_clip: float | None
+    """For `ppo`: how far a value may go from what it was; none for no limit. Allowed: above 0."""
+
+    top_entropy_quantile: float
+    """Share of an answer's tokens, those with the largest entropies of a micro batch, whose clipped or weighted terms count; the divergence from the reference counts at all. Allowed: 0 or more and at most 1."""
+
+    entropy_coefficient: float
+    """Times the mean entropy of those tokens, in nats, is subtracted from the loss (TRL `entropy_coef`); below 0 it is added. Allowed: a finite number."""
+
+    keep: int | str
+    """For `rejection`: answers of each group that are learned. Allowed: from 1 to 65 536."""
+
+    shown: int | str
+    """Answers of a rollout that the log shows. Allowed: from 0 to 65 536."""
+
+
+class EnvironmentTable(Table):
+    """Keys of `environment`."""
+
+    __slots__ = ()
+
+    command: list[str]
+    """The program and its arguments: one JSON object a line each way. Empty: none replies. Needs `--allow-processes`."""
+
+    function: str | None
+    """A function of the program around the run replies instead: its name and version, as Python writes them (`environment=`)."""
+
+    processes: int | str
+    """Processes of it on each rank that plays; episodes are dealt out to them by number, and each is asked one question at a time. Allowed: from 1 to 4 096."""
+
+    timeout_s: float
+    """Seconds for a reply. Allowed: above 0 and at most 1000000000."""
+
+    role: str
+    """Of conversations: who says what it writes, as the chat template names it."""
+
+    weight: float
+    """Weight of its rewards in the sum. Allowed: a finite number."""
+
+    failed_reward: float | None
+    """Its reward for an episode that ends without a reply (a crash, a time-out, a line that is not understood); none leaves the episode out of its group and of the loss. Allowed: a finite number."""
+
+
+class RoundsTable(Table):
+    """Keys of `rounds`."""
+
+    __slots__ = ()
+
+    write: Literal["none", "own", "revised"]
+    """What the model writes before each round."""
+
+    count: int | str
+    """How many. Allowed: from 1 to 65 536."""
+
+    earlier: int | str
+    """Rounds before each whose pairs it learns from as well (SPIN's paper has 1). Allowed: from 0 to 65 536."""
+
+    principles: str | None
+    """For `revised`: rows (JSON lines) with `critique` and `revision`, what is asked of the model; taken in turns."""
+
+    max_answer_tokens: int | str
+    """Maximum number of tokens of an answer. Allowed: from 1 to 16 777 216."""
+
+    temperature: float
+    """Divides the logits that answers are sampled from; 0 for the most likely tokens. Allowed: 0 or more."""
+
+
+class OptimizerTable(Table):
+    """Keys of `optimizer`."""
+
+    __slots__ = ()
+
+    kind: Literal["adamw", "sgd"]
+    """AdamW, or SGD with momentum."""
+
+    moments: Literal["bf16", "f32", "fp8"]
+    """Type of the moments."""
+
+    master_weights: bool
+    """Keeps f32 masters of bf16 weights. Without them a weight takes 4 bytes less, and updates round it stochastically (torchao's `bf16_stochastic_round`)."""
+
+    lr: float
+    """Peak learning rate. Allowed: 0 or more."""
+
+    beta1: float
+    """Decay of the first moment; the momentum of `sgd`. Allowed: 0 or more and below 1."""
+
+    beta2: float
+    """Decay of the second moment. Allowed: 0 or more and below 1."""
+
+    eps: float
+    """Added to the root of the second moment. Allowed: 0 or more."""
+
+    weight_decay: float
+    """Decoupled weight decay of matrices; norms and biases have none. Allowed: 0 or more."""
+
+    clip: float | None
+    """Maximum global gradient norm; none for no clipping. Allowed: above 0."""
+
+    z_loss: float
+    """Weight of the squared log-partition in the loss. Allowed: 0 or more."""
+
+
+class ScheduleTable(Table):
+    """Keys of `schedule`."""
+
+    __slots__ = ()
+
+    decay: Literal["cosine", "linear", "wsd", "constant"]
+    """Shape after warm-up."""
+
+    warmup_steps: int | str | None
+    """Steps of linear warm-up; none for 20, or those of `warmup_share`."""
+
+    warmup_share: float | None
+    """In place of `warmup_steps`: fraction of a stage's steps that are warm-up, rounded up to a step. Allowed: 0 or more and below 1."""
+
+    final_share: float
+    """Final learning rate, as a fraction of the peak. Allowed: 0 or more and at most 1."""
+
+    decay_share: float
+    """Fraction of a stage's steps after warm-up over which `wsd` decays. Allowed: 0 or more and at most 1."""
+
+
+class ActivationsPlacesTable(Table):
+    """Keys of `activations.places.*`."""
+
+    __slots__ = ()
+
+    layers: list[int | str]
+    """First layer and end of the range (exclusive); empty for all layers."""
+
+    name: str
+    """An activation's name, as `fathom inspect activations` prints it; a prefix ending in `*`; or `*`."""
+
+    place: Literal["keep", "recompute", "host", "disk"]
+    """Its place."""
+
+
+class ActivationsTable(Table):
+    """Keys of `activations`."""
+
+    __slots__ = ()
+
+    memory: Literal["manual", "auto"]
+    """What decides the places of activations and the tile size: `manual` (the keys below) or `auto` (the solver)."""
+
+    recompute_granularity: Literal["none", "selective", "linear", "full"]
+    """What the backward pass recomputes."""
+
+    recompute_modules: list[str]
+    """For `selective`: core_attn, layernorm, mlp, mlp_act, of experts and latent attention moe, moe_act, shared_experts, mla_up_proj, and mixer of other mixers."""
+
+    recompute_method: Literal["uniform", "block"]
+    """For `full`: which layers."""
+
+    recompute_num_layers: int | str
+    """For `full`: layers per group (`uniform`), or number of layers (`block`). Allowed: from 1 to 65 536."""
+
+    places: Tables[ActivationsPlacesTable]
+    """Rules that take precedence over the other keys; the first match decides."""
+
+    offload_modules: list[str]
+    """Which kept activations are offloaded: modules as in `recompute_modules`, block (each block's input), or all."""
+
+    offload_place: Literal["keep", "recompute", "host", "disk"]
+    """Where they are offloaded to: `disk`, or `host` (GPU runs)."""
+
+    offload_fraction: float
+    """Fraction of the tokens whose activations are offloaded. Allowed: above 0 and at most 1."""
+
+    offload_codec: Literal["as_is", "fp8"]
+    """How offloaded values are written."""
+
+    head_groups: int | str
+    """Groups of key and value heads that attention processes one after the other. Allowed: from 1 to 65 536."""
+
+    tile_rows: int | str | None
+    """Tokens per tile of token-wise operations, a multiple of 128; none for no tiling."""
+
+
+class StageBlendTable(Table):
+    """Keys of `stage.*.blend.*`."""
+
+    __slots__ = ()
+
+    source: str
+    """`text` (the gathered text), `drill` or `recall` (synthetic documents: short and dense, or long with distant facts), or the prefix of a token store (`PREFIX.bin`, `PREFIX.idx`) made with the same tokenizer."""
+
+    weight: float
+    """Its relative weight; weights need not add up to 1. Allowed: above 0."""
+
+
+class StageLengthWeightsTable(Table):
+    """Keys of `stage.*.length_weights.*`."""
+
+    __slots__ = ()
+
+    min_tokens: int | str
+    """Applies to documents of at least this many tokens; of several entries, the largest that a document reaches."""
+
+    weight: float
+    """Times per epoch; 2.5 means twice, and a third time in half of the cases. Allowed: 0 or more and at most 1024."""
+
+
+class StageTable(Table):
+    """Keys of `stage.*`."""
+
+    __slots__ = ()
+
+    name: str
+    """Its name; a number is appended if an earlier stage has the same name."""
+
+    seq_tokens: int | str
+    """Tokens per sample. Allowed: from 2 to 16 777 216."""
+
+    samples_per_micro_batch: int | str
+    """Samples per micro batch, packed into one stream. Allowed: from 1 to 65 536."""
+
+    micro_batches: int | str
+    """Micro batches per step. Allowed: from 1 to 1 048 576."""
+
+    steps: int | str | None
+    """Number of steps; none if `run.minutes` or `epochs` is given. Allowed: 1 or more."""
+
+    epochs: int | str | None
+    """In place of `steps`: passes over all samples of the stage's one source. The last step of a pass may have fewer samples. Allowed: from 1 to 1 048 576."""
+
+    minutes_share: float
+    """With `run.minutes`: weight of this stage in the run's training time. Allowed: 0 or more."""
+
+    lr_scale: float
+    """Multiplies `optimizer.lr`. Allowed: 0 or more."""
+
+    warmup_steps: int | str | None
+    """Overrides `schedule.warmup_steps` and `schedule.warmup_share`."""
+
+    packing: Literal["cut", "best_fit", "single"]
+    """How documents are packed into samples."""
+
+    masked: bool
+    """Restricts attention to a token's own document."""
+
+    blend: Tables[StageBlendTable]
+    """Overrides `data.blend`."""
+
+    min_doc_tokens: int | str
+    """Minimum length of a document, in tokens."""
+
+    length_weights: Tables[StageLengthWeightsTable]
+    """Draws documents more or less often by their length."""
+
+    max_docs: int | str
+    """Maximum number of documents per sample, which sizes the masks. Allowed: from 1 to 4 194 304."""
+
+    rope_theta: float | None
+    """New base of the rotary frequencies; none for that of the model. Allowed: above 0."""
+
+    rope_type: Literal["keep", "default", "linear", "dynamic", "yarn", "llama3", "longrope"]
+    """`rope_type` of the stage's rotary scaling."""
+
+    rope_factor: float | None
+    """New length over old length; none for `seq_tokens` over the model's length. Allowed: 1 or more."""
+
+    recompute_granularity: Literal["none", "selective", "linear", "full"] | None
+    """Overrides `activations.recompute_granularity`."""
+
+    tile_rows: int | str | None
+    """Overrides `activations.tile_rows`."""
+
+
+class CheckpointTable(Table):
+    """Keys of `checkpoint`."""
+
+    __slots__ = ()
+
+    every_s: float | None
+    """Seconds between checkpoints; none for the end of each stage only. Allowed: 0 or more and at most 1000000000."""
+
+    every_steps: int | str | None
+    """Steps between checkpoints. Allowed: 1 or more."""
+
+    memory_every_steps: int | str | None
+    """Steps between in-memory copies of every rank's state, on the rank itself and on a partner; none for no copies. Allowed: 1 or more."""
+
+    local: str | None
+    """Folder on each machine's local disk to which these copies are also written. A run on the same mesh resumes from them if they are newer than its last checkpoint."""
+
+    trained_only: bool
+    """Leave frozen weights out of checkpoints, which name and hash `model.from` instead."""
+
+    keep: int | str
+    """Number of checkpoints to keep; the last of each stage is always kept."""
+
+
+class EvalTable(Table):
+    """Keys of `eval`."""
+
+    __slots__ = ()
+
+    tokens: int | str
+    """Tokens of held-out text to score for loss by position. Allowed: from 0 to 1 152 921 504 606 846 976."""
+
+    needle_trials: int | str
+    """Trials per length and depth of the needle test. Allowed: from 0 to 65 536."""
+
+    needle_depths: int | str
+    """Number of depths of the needle test. Allowed: from 1 to 65 536."""
+
+    enabled: bool
+    """Evaluates before and after context extension."""
+
+
+class TrainRecipe(Recipe):
+    """A recipe of a run."""
+
+    __slots__ = ()
+
+    run: RunTable
+    """The run itself."""
+
+    machine: MachineTable
+    """The machine that computes."""
+
+    mesh: MeshTable
+    """The ranks and their axes."""
+
+    model: ModelTable
+    """The model."""
+
+    moe: MoeTable
+    """Its experts."""
+
+    adapter: AdapterTable
+    """What is trained in place of the model's own weights."""
+
+    adapters: Tables[AdaptersTable]
+    """Several adapters over one base, each with its lessons, trained in turns: a step of each, then the next of each."""
+
+    precision: PrecisionTable
+    """Number formats of matrix products."""
+
+    data: DataTable
+    """The training data."""
+
+    objective: ObjectiveTable
+    """What is minimised."""
+
+    rl: RlTable
+    """Learning from rewards."""
+
+    environment: EnvironmentTable
+    """Who replies to answers."""
+
+    rounds: RoundsTable
+    """Rounds over pairs that the model writes."""
+
+    optimizer: OptimizerTable
+    """The optimizer."""
+
+    schedule: ScheduleTable
+    """The learning rate schedule."""
+
+    activations: ActivationsTable
+    """Where activations are stored between forward and backward."""
+
+    stage: Tables[StageTable]
+    """The stages, in order."""
+
+    stages: list[int | str]
+    """Short form of `stage`: sequence lengths. The last `stage` is repeated with each of them. Allowed: from 2 to 16 777 216."""
+
+    checkpoint: CheckpointTable
+    """Checkpoints."""
+
+    eval: EvalTable
+    """Evaluation."""
+
+
+TABLES: Final[dict[str, type[Table]]] = {
+    "run": RunTable,
+    "machine": MachineTable,
+    "mesh": MeshTable,
+    "model": ModelTable,
+    "moe": MoeTable,
+    "adapter": AdapterTable,
+    "adapters.*": AdaptersTable,
+    "precision": PrecisionTable,
+    "data.columns": DataColumnsTable,
+    "data.blend.*": DataBlendTable,
+    "data": DataTable,
+    "objective": ObjectiveTable,
+    "rl": RlTable,
+    "environment": EnvironmentTable,
+    "rounds": RoundsTable,
+    "optimizer": OptimizerTable,
+    "schedule": ScheduleTable,
+    "activations.places.*": ActivationsPlacesTable,
+    "activations": ActivationsTable,
+    "stage.*.blend.*": StageBlendTable,
+    "stage.*.length_weights.*": StageLengthWeightsTable,
+    "stage.*": StageTable,
+    "checkpoint": CheckpointTable,
+    "eval": EvalTable,
+}
+
+
+class Dials(TypedDict, total=False):
+    """Keys of a recipe as arguments: `_` for `.`, or the last name alone."""
+
+    activations_head_groups: int | str
+    activations_memory: Literal["manual", "auto"]
+    activations_offload_codec: Literal["as_is", "fp8"]
+    activations_offload_fraction: float
+    activations_offload_modules: list[str]
+    activations_offload_place: Literal["keep", "recompute", "host", "disk"]
+    activations_places_layers: list[int | str]
+    activations_places_name: str
+    activations_places_place: Literal["keep", "recompute", "host", "disk"]
+    activations_recompute_granularity: Literal["none", "selective", "linear", "full"]
+    activations_recompute_method: Literal["uniform", "block"]
+    activations_recompute_modules: list[str]
+    activations_recompute_num_layers: int | str
+    activations_tile_rows: int | str | None
+    adapter_alpha: float | None
+    adapter_dropout: float | None
+    adapter_embedding_lr_ratio: float | None
+    adapter_encoder_hidden_size: int | str | None
+    adapter_encoder_reparameterization_type: Literal["mlp", "lstm"]
+    adapter_lr_ratio: float | None
+    adapter_method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"]
+    adapter_prefix_projection: bool
+    adapter_prompt_text: str | None
+    adapter_rank: int | str | None
+    adapter_targets: Any | None
+    adapter_token_rows: list[int | str]
+    adapter_virtual_tokens: int | str | None
+    adapters_alpha: float | None
+    adapters_dropout: float | None
+    adapters_embedding_lr_ratio: float | None
+    adapters_encoder_hidden_size: int | str | None
+    adapters_encoder_reparameterization_type: Literal["mlp", "lstm"] | None
+    adapters_lr_ratio: float | None
+    adapters_method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"] | None
+    adapters_name: str
+    adapters_paths: list[str]
+    adapters_prefix_projection: bool | None
+    adapters_prompt_text: str | None
+    adapters_rank: int | str | None
+    adapters_reward: str | None
+    adapters_targets: Any | None
+    adapters_token_rows: list[int | str]
+    adapters_virtual_tokens: int | str | None
+    advantage: Literal["trl", "mean", "batch", "verl", "nemo_rl", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "each_then_sum", "raw", "gae"]
+    ahead: int | str
+    amax_history: int | str
+    answers: int | str
+    attributes: list[str]
+    aux_loss: float
+    behind: int | str
+    beta1: float
+    beta2: float
+    bias_update_rate: float
+    capacity_factor: float | None
+    center_rewards: float
+    chaos: int | str | None
+    chaos_faults: int | str
+    chat_template: str | None
+    check_every_steps: int | str
+    checkpoint_every_s: float | None
+    checkpoint_every_steps: int | str | None
+    checkpoint_keep: int | str
+    checkpoint_local: str | None
+    checkpoint_memory_every_steps: int | str | None
+    checkpoint_trained_only: bool
+    chosen: str | None
+    clip: float | None
+    command: list[str]
+    completion: str | None
+    content: str | None
+    count: int | str
+    cp: int | str
+    cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+    cp_dynamic: bool
+    cp_inner: int | str
+    cuda_libs: str | None
+    curate: str
+    data_ahead: int | str
+    data_blend_source: str
+    data_blend_weight: float
+    data_chat_template: str | None
+    data_columns_chosen: str | None
+    data_columns_completion: str | None
+    data_columns_content: str | None
+    data_columns_label: str | None
+    data_columns_messages: str | None
+    data_columns_prompt: str | None
+    data_columns_rejected: str | None
+    data_columns_role: str | None
+    data_columns_system: str | None
+    data_columns_tools: str | None
+    data_curate: str
+    data_document_bytes: int | str
+    data_format: Literal["auto", "text", "lessons"]
+    data_held_out_paths: list[str]
+    data_held_out_share: float
+    data_max_bytes: int | str | None
+    data_max_rows_dropped: int | str
+    data_paths: list[str]
+    data_recall_share: float
+    data_shuffle: bool
+    data_supervise: Literal["completion", "last_turn", "all"]
+    data_text_field: str
+    data_tokenizer: str | None
+    data_tokenizer_bytes: int | str
+    data_truncation: Literal["keep_start", "keep_end", "error"]
+    decay: Literal["cosine", "linear", "wsd", "constant"]
+    decay_share: float
+    delta: float | None
+    dense_layers: int | str
+    desirable_weight: float
+    discopop_tau: float
+    disk_bytes: int | str | None
+    document_bytes: int | str
+    double_quant: bool
+    dp: int | str
+    drop_policy: Literal["probs", "position"]
+    dual_clip: float | None
+    dynamic_rounds: int | str
+    dynamic_sampling: bool
+    earlier: int | str
+    embedding_multiplier: float
+    enabled: bool
+    entropy_coefficient: float
+    environment_command: list[str]
+    environment_failed_reward: float | None
+    environment_function: str | None
+    environment_processes: int | str
+    environment_role: str
+    environment_timeout_s: float
+    environment_weight: float
+    ep: int | str
+    epochs: int | str | None
+    eps: float
+    epsilon: float
+    epsilon_high: float | None
+    etp: int | str
+    eval_enabled: bool
+    eval_needle_depths: int | str
+    eval_needle_trials: int | str
+    eval_tokens: int | str
+    every_s: float | None
+    every_steps: int | str | None
+    experts: int | str
+    f_alpha: float
+    f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
+    failed_reward: float | None
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    fault: str | None
+    final_share: float
+    format: Literal["auto", "text", "lessons"]
+    function: str | None
+    gemm: Literal["bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"]
+    graphs: bool
+    head_dim: int | str
+    head_groups: int | str
+    heads: int | str
+    held_out_paths: list[str]
+    held_out_share: float
+    hidden: int | str
+    hidden_loss: Literal["mse", "cosine"]
+    hidden_pairs: list[str]
+    hidden_weight: float
+    host_bytes: int | str | None
+    importance_sampling_clip_max: float | None
+    importance_sampling_clip_min: float | None
+    importance_sampling_mode: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+    init: Literal["normal", "induction"]
+    init_std: float
+    jsd_beta: float
+    kd_ratio: float
+    kl: Literal["k3", "k2", "k1"]
+    kl_corrected: bool
+    kl_in: Literal["loss", "reward"]
+    kl_over: Literal["step", "micro_batch"]
+    kv_heads: int | str
+    kv_latent: int | str
+    label: str | None
+    label_smoothing: float
+    layout: list[int | str]
+    ld_alpha: float | None
+    linears: Literal["all", "attention", "mlp"]
+    local: str | None
+    loss_weights: list[float]
+    losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
+    lr: float
+    lr_scale: float
+    machine_chaos: int | str | None
+    machine_chaos_faults: int | str
+    machine_cuda_libs: str | None
+    machine_disk_bytes: int | str | None
+    machine_fault: str | None
+    machine_graphs: bool
+    machine_host_bytes: int | str | None
+    machine_kind: Literal["auto", "cpu", "cuda", "meta"]
+    machine_memory_bytes: int | str | None
+    machine_offload_optimizer: bool
+    machine_offload_to: Literal["disk", "host"]
+    machine_offload_weights: bool
+    machine_optimizer_stays_percent: int | str
+    machine_profile: str
+    machine_spill: str | None
+    machine_threads: int | str
+    mask_truncated: bool
+    masked: bool
+    master_weights: bool
+    max_bytes: int | str | None
+    max_docs: int | str
+    max_rows_dropped: int | str
+    memory: Literal["manual", "auto"]
+    memory_bytes: int | str | None
+    memory_every_steps: int | str | None
+    mesh_check_every_steps: int | str
+    mesh_cp: int | str
+    mesh_cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
+    mesh_cp_dynamic: bool
+    mesh_cp_inner: int | str
+    mesh_dp: int | str
+    mesh_ep: int | str
+    mesh_etp: int | str
+    mesh_layout: list[int | str]
+    mesh_pp: int | str
+    mesh_restarts: int | str
+    mesh_schedule: Literal["1f1b", "zero_bubble"]
+    mesh_sequence_parallel: bool
+    mesh_sharding: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
+    mesh_step_timeout_s: float | None
+    mesh_timeout_s: float
+    mesh_tp: int | str
+    mesh_virtual_stages: int | str
+    messages: str | None
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward"]
+    micro_batches: int | str
+    min_doc_tokens: int | str
+    min_p: float
+    min_tokens: int | str
+    minibatches: int | str
+    minutes: float | None
+    minutes_share: float
+    mismatched_rows: int | str
+    model_double_quant: bool
+    model_embedding_multiplier: float
+    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    model_ffn: int | str
+    model_from: str | None
+    model_head_dim: int | str
+    model_heads: int | str
+    model_hidden: int | str
+    model_init: Literal["normal", "induction"]
+    model_init_std: float
+    model_kv_heads: int | str
+    model_kv_latent: int | str
+    model_layers: int | str
+    model_no_rope_layer_interval: int | str
+    model_precision: Literal["bf16", "f32"]
+    model_quantization: Literal["none", "nf4", "int8"]
+    model_rope_dim: int | str
+    model_rope_theta: float
+    model_tied: bool
+    model_trained: list[str]
+    model_vocab: int | str
+    moe_aux_loss: float
+    moe_bias_update_rate: float
+    moe_capacity_factor: float | None
+    moe_dense_layers: int | str
+    moe_drop_policy: Literal["probs", "position"]
+    moe_experts: int | str
+    moe_ffn: int | str | None
+    moe_shared: int | str
+    moe_top_k: int | str
+    moe_z_loss: float
+    moments: Literal["bf16", "f32", "fp8"]
+    name: str
+    nan_rewards: Literal["refuse", "mask"]
+    needle_depths: int | str
+    needle_trials: int | str
+    neftune_alpha: float
+    no_rope_layer_interval: int | str
+    num_layers_at_end_in_bf16: int | str
+    num_layers_at_start_in_bf16: int | str
+    objective_alpha: float
+    objective_attributes: list[str]
+    objective_beta: float
+    objective_center_rewards: float
+    objective_desirable_weight: float
+    objective_discopop_tau: float
+    objective_f_alpha: float
+    objective_f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
+    objective_gamma: float
+    objective_hidden_loss: Literal["mse", "cosine"]
+    objective_hidden_pairs: list[str]
+    objective_hidden_weight: float
+    objective_jsd_beta: float
+    objective_kd_ratio: float
+    objective_kl_over: Literal["step", "micro_batch"]
+    objective_label_smoothing: float
+    objective_ld_alpha: float | None
+    objective_loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]
+    objective_loss_weights: list[float]
+    objective_losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
+    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward"]
+    objective_mismatched_rows: int | str
+    objective_neftune_alpha: float
+    objective_ref_model_mixup_alpha: float | None
+    objective_ref_model_sync_steps: int | str | None
+    objective_reference: Literal["auto", "column", "copy", "adapter_off", "none"]
+    objective_responses: int | str
+    objective_reward_scale: float
+    objective_sft_weight: float | None
+    objective_sync_ref_model: bool
+    objective_teacher: str | None
+    objective_temperature: float
+    objective_top_k: int | str
+    objective_top_k_rest: bool
+    objective_undesirable_weight: float
+    objective_use_weighting: bool
+    offload_codec: Literal["as_is", "fp8"]
+    offload_fraction: float
+    offload_modules: list[str]
+    offload_optimizer: bool
+    offload_place: Literal["keep", "recompute", "host", "disk"]
+    offload_to: Literal["disk", "host"]
+    offload_weights: bool
+    optimizer_beta1: float
+    optimizer_beta2: float
+    optimizer_clip: float | None
+    optimizer_eps: float
+    optimizer_kind: Literal["adamw", "sgd"]
+    optimizer_lr: float
+    optimizer_master_weights: bool
+    optimizer_moments: Literal["bf16", "f32", "fp8"]
+    optimizer_stays_percent: int | str
+    optimizer_weight_decay: float
+    optimizer_z_loss: float
+    out: str
+    overlong_penalty: float
+    overlong_tokens: int | str
+    packing: Literal["cut", "best_fit", "single"]
+    place: Literal["keep", "recompute", "host", "disk"]
+    pp: int | str
+    precision_amax_history: int | str
+    precision_gemm: Literal["bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"]
+    precision_linears: Literal["all", "attention", "mlp"]
+    precision_num_layers_at_end_in_bf16: int | str
+    precision_num_layers_at_start_in_bf16: int | str
+    precision_qat: Literal["none", "mxfp4", "nvfp4", "int4"]
+    principles: str | None
+    processes: int | str
+    prompt: str | None
+    prompts: int | str
+    qat: Literal["none", "mxfp4", "nvfp4", "int4"]
+    quantization: Literal["none", "nf4", "int8"]
+    recall_share: float
+    recompute_method: Literal["uniform", "block"]
+    recompute_modules: list[str]
+    recompute_num_layers: int | str
+    ref_model_mixup_alpha: float | None
+    ref_model_sync_steps: int | str | None
+    rejected: str | None
+    responses: int | str
+    restarts: int | str
+    reward_scale: float
+    rl_advantage: Literal["trl", "mean", "batch", "verl", "nemo_rl", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "each_then_sum", "raw", "gae"]
+    rl_answers: int | str
+    rl_behind: int | str
+    rl_beta: float
+    rl_delta: float | None
+    rl_dual_clip: float | None
+    rl_dynamic_rounds: int | str
+    rl_dynamic_sampling: bool
+    rl_entropy_coefficient: float
+    rl_epochs: int | str
+    rl_epsilon: float
+    rl_epsilon_high: float | None
+    rl_gamma: float
+    rl_importance_sampling_clip_max: float | None
+    rl_importance_sampling_clip_min: float | None
+    rl_importance_sampling_mode: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+    rl_keep: int | str
+    rl_kl: Literal["k3", "k2", "k1"]
+    rl_kl_corrected: bool
+    rl_kl_in: Literal["loss", "reward"]
+    rl_lambda: float
+    rl_loss: Literal["none", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "cispo", "cispo_band", "sapo", "rloo", "reinforce", "ppo", "rejection"]
+    rl_mask_truncated: bool
+    rl_max_answer_tokens: int | str
+    rl_min_p: float
+    rl_minibatches: int | str
+    rl_nan_rewards: Literal["refuse", "mask"]
+    rl_overlong_penalty: float
+    rl_overlong_tokens: int | str
+    rl_prompts: int | str
+    rl_reference: str | None
+    rl_reward: str | None
+    rl_sapo_negative: float
+    rl_sapo_positive: float
+    rl_sequences: int | str
+    rl_shown: int | str
+    rl_temperature: float
+    rl_top_entropy_quantile: float
+    rl_top_k: int | str
+    rl_top_p: float
+    rl_turns: int | str
+    rl_value_clip: float | None
+    rl_value_coefficient: float
+    rl_whiten: bool
+    rope_dim: int | str
+    rope_factor: float | None
+    rope_type: Literal["keep", "default", "linear", "dynamic", "yarn", "llama3", "longrope"]
+    rounds_count: int | str
+    rounds_earlier: int | str
+    rounds_max_answer_tokens: int | str
+    rounds_principles: str | None
+    rounds_temperature: float
+    rounds_write: Literal["none", "own", "revised"]
+    run_minutes: float | None
+    run_name: str
+    run_out: str
+    run_profile: bool
+    run_seed: int | str
+    run_tensorboard: bool
+    samples_per_micro_batch: int | str
+    sapo_negative: float
+    sapo_positive: float
+    schedule_decay: Literal["cosine", "linear", "wsd", "constant"]
+    schedule_decay_share: float
+    schedule_final_share: float
+    schedule_warmup_share: float | None
+    schedule_warmup_steps: int | str | None
+    seed: int | str
+    seq_tokens: int | str
+    sequence_parallel: bool
+    sequences: int | str
+    sft_weight: float | None
+    sharding: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
+    shared: int | str
+    shown: int | str
+    shuffle: bool
+    spill: str | None
+    stage_blend_source: str
+    stage_blend_weight: float
+    stage_epochs: int | str | None
+    stage_length_weights_min_tokens: int | str
+    stage_length_weights_weight: float
+    stage_lr_scale: float
+    stage_masked: bool
+    stage_max_docs: int | str
+    stage_micro_batches: int | str
+    stage_min_doc_tokens: int | str
+    stage_minutes_share: float
+    stage_name: str
+    stage_packing: Literal["cut", "best_fit", "single"]
+    stage_recompute_granularity: Literal["none", "selective", "linear", "full"] | None
+    stage_rope_factor: float | None
+    stage_rope_theta: float | None
+    stage_rope_type: Literal["keep", "default", "linear", "dynamic", "yarn", "llama3", "longrope"]
+    stage_samples_per_micro_batch: int | str
+    stage_seq_tokens: int | str
+    stage_steps: int | str | None
+    stage_tile_rows: int | str | None
+    stage_warmup_steps: int | str | None
+    stages: list[int | str]
+    step_timeout_s: float | None
+    steps: int | str | None
+    supervise: Literal["completion", "last_turn", "all"]
+    sync_ref_model: bool
+    system: str | None
+    teacher: str | None
+    tensorboard: bool
+    text_field: str
+    threads: int | str
+    tied: bool
+    tokenizer: str | None
+    tokenizer_bytes: int | str
+    tokens: int | str
+    tools: str | None
+    top_entropy_quantile: float
+    top_k_rest: bool
+    top_p: float
+    tp: int | str
+    trained: list[str]
+    trained_only: bool
+    truncation: Literal["keep_start", "keep_end", "error"]
+    turns: int | str
+    undesirable_weight: float
+    use_weighting: bool
+    value_clip: float | None
+    value_coefficient: float
+    virtual_stages: int | str
+    vocab: int | str
+    warmup_share: float | None
+    weight_decay: float
+    whiten: bool
+    write: Literal["none", "own", "revised"]
+
+
+DIALS: Final[dict[str, str]] = {
+    "activations_head_groups": "activations.head_groups",
+    "activations_memory": "activations.memory",
+    "activations_offload_codec": "activations.offload_codec",
+    "activations_offload_fraction": "activations.offload_fraction",
+    "activations_offload_modules": "activations.offload_modules",
+    "activations_offload_place": "activations.offload_place",
+    "activations_places_layers": "activations.places.*.layers",
+    "activations_places_name": "activations.places.*.name",
+    "activations_places_place": "activations.places.*.place",
+    "activations_recompute_granularity": "activations.recompute_granularity",
+    "activations_recompute_method": "activations.recompute_method",
+    "activations_recompute_modules": "activations.recompute_modules",
+    "activations_recompute_num_layers": "activations.recompute_num_layers",
+    "activations_tile_rows": "activations.tile_rows",
+    "adapter_alpha": "adapter.alpha",
+    "adapter_dropout": "adapter.dropout",
+    "adapter_embedding_lr_ratio": "adapter.embedding_lr_ratio",
+    "adapter_encoder_hidden_size": "adapter.encoder_hidden_size",
+    "adapter_encoder_reparameterization_type": "adapter.encoder_reparameterization_type",
+    "adapter_lr_ratio": "adapter.lr_ratio",
+    "adapter_method": "adapter.method",
+    "adapter_prefix_projection": "adapter.prefix_projection",
+    "adapter_prompt_text": "adapter.prompt_text",
+    "adapter_rank": "adapter.rank",
+    "adapter_targets": "adapter.targets",
+    "adapter_token_rows": "adapter.token_rows",
+    "adapter_virtual_tokens": "adapter.virtual_tokens",
+    "adapters_alpha": "adapters.*.alpha",
+    "adapters_dropout": "adapters.*.dropout",
+    "adapters_embedding_lr_ratio": "adapters.*.embedding_lr_ratio",
+    "adapters_encoder_hidden_size": "adapters.*.encoder_hidden_size",
+    "adapters_encoder_reparameterization_type": "adapters.*.encoder_reparameterization_type",
+    "adapters_lr_ratio": "adapters.*.lr_ratio",
+    "adapters_method": "adapters.*.method",
+    "adapters_name": "adapters.*.name",
+    "adapters_paths": "adapters.*.paths",
+    "adapters_prefix_projection": "adapters.*.prefix_projection",
+    "adapters_prompt_text": "adapters.*.prompt_text",
+    "adapters_rank": "adapters.*.rank",
+    "adapters_reward": "adapters.*.reward",
+    "adapters_targets": "adapters.*.targets",
+    "adapters_token_rows": "adapters.*.token_rows",
+    "adapters_virtual_tokens": "adapters.*.virtual_tokens",
+    "advantage": "rl.advantage",
+    "ahead": "data.ahead",
+    "amax_history": "precision.amax_history",
+    "answers": "rl.answers",
+    "attributes": "objective.attributes",
+    "aux_loss": "moe.aux_loss",
+    "behind": "rl.behind",
+    "beta1": "optimizer.beta1",
+    "beta2": "optimizer.beta2",
+    "bias_update_rate": "moe.bias_update_rate",
+    "capacity_factor": "moe.capacity_factor",
+    "center_rewards": "objective.center_rewards",
+    "chaos": "machine.chaos",
+    "chaos_faults": "machine.chaos_faults",
+    "chat_template": "data.chat_template",
+    "check_every_steps": "mesh.check_every_steps",
+    "checkpoint_every_s": "checkpoint.every_s",
+    "checkpoint_every_steps": "checkpoint.every_steps",
+    "checkpoint_keep": "checkpoint.keep",
+    "checkpoint_local": "checkpoint.local",
+    "checkpoint_memory_every_steps": "checkpoint.memory_every_steps",
+    "checkpoint_trained_only": "checkpoint.trained_only",
+    "chosen": "data.columns.chosen",
+    "clip": "optimizer.clip",
+    "command": "environment.command",
+    "completion": "data.columns.completion",
+    "content": "data.columns.content",
+    "count": "rounds.count",
+    "cp": "mesh.cp",
+    "cp_comm_type": "mesh.cp_comm_type",
+    "cp_dynamic": "mesh.cp_dynamic",
+    "cp_inner": "mesh.cp_inner",
+    "cuda_libs": "machine.cuda_libs",
+    "curate": "data.curate",
+    "data_ahead": "data.ahead",
+    "data_blend_source": "data.blend.*.source",
+    "data_blend_weight": "data.blend.*.weight",
+    "data_chat_template": "data.chat_template",
+    "data_columns_chosen": "data.columns.chosen",
+    "data_columns_completion": "data.columns.completion",
+    "data_columns_content": "data.columns.content",
+    "data_columns_label": "data.columns.label",
+    "data_columns_messages": "data.columns.messages",
+    "data_columns_prompt": "data.columns.prompt",
+    "data_columns_rejected": "data.columns.rejected",
+    "data_columns_role": "data.columns.role",
+    "data_columns_system": "data.columns.system",
+    "data_columns_tools": "data.columns.tools",
+    "data_curate": "data.curate",
+    "data_document_bytes": "data.document_bytes",
+    "data_format": "data.format",
+    "data_held_out_paths": "data.held_out_paths",
+    "data_held_out_share": "data.held_out_share",
+    "data_max_bytes": "data.max_bytes",
+    "data_max_rows_dropped": "data.max_rows_dropped",
+    "data_paths": "data.paths",
+    "data_recall_share": "data.recall_share",
+    "data_shuffle": "data.shuffle",
+    "data_supervise": "data.supervise",
+    "data_text_field": "data.text_field",
+    "data_tokenizer": "data.tokenizer",
+    "data_tokenizer_bytes": "data.tokenizer_bytes",
+    "data_truncation": "data.truncation",
+    "decay": "schedule.decay",
+    "decay_share": "schedule.decay_share",
+    "delta": "rl.delta",
+    "dense_layers": "moe.dense_layers",
+    "desirable_weight": "objective.desirable_weight",
+    "discopop_tau": "objective.discopop_tau",
+    "disk_bytes": "machine.disk_bytes",
+    "document_bytes": "data.document_bytes",
+    "double_quant": "model.double_quant",
+    "dp": "mesh.dp",
+    "drop_policy": "moe.drop_policy",
+    "dual_clip": "rl.dual_clip",
+    "dynamic_rounds": "rl.dynamic_rounds",
+    "dynamic_sampling": "rl.dynamic_sampling",
+    "earlier": "rounds.earlier",
+    "embedding_multiplier": "model.embedding_multiplier",
+    "enabled": "eval.enabled",
+    "entropy_coefficient": "rl.entropy_coefficient",
+    "environment_command": "environment.command",
+    "environment_failed_reward": "environment.failed_reward",
+    "environment_function": "environment.function",
+    "environment_processes": "environment.processes",
+    "environment_role": "environment.role",
+    "environment_timeout_s": "environment.timeout_s",
+    "environment_weight": "environment.weight",
+    "ep": "mesh.ep",
+    "epochs": "stage.*.epochs",
+    "eps": "optimizer.eps",
+    "epsilon": "rl.epsilon",
+    "epsilon_high": "rl.epsilon_high",
+    "etp": "mesh.etp",
+    "eval_enabled": "eval.enabled",
+    "eval_needle_depths": "eval.needle_depths",
+    "eval_needle_trials": "eval.needle_trials",
+    "eval_tokens": "eval.tokens",
+    "every_s": "checkpoint.every_s",
+    "every_steps": "checkpoint.every_steps",
+    "experts": "moe.experts",
+    "f_alpha": "objective.f_alpha",
+    "f_divergence": "objective.f_divergence",
+    "failed_reward": "environment.failed_reward",
+    "family": "model.family",
+    "fault": "machine.fault",
+    "final_share": "schedule.final_share",
+    "format": "data.format",
+    "function": "environment.function",
+    "gemm": "precision.gemm",
+    "graphs": "machine.graphs",
+    "head_dim": "model.head_dim",
+    "head_groups": "activations.head_groups",
+    "heads": "model.heads",
+    "held_out_paths": "data.held_out_paths",
+    "held_out_share": "data.held_out_share",
+    "hidden": "model.hidden",
+    "hidden_loss": "objective.hidden_loss",
+    "hidden_pairs": "objective.hidden_pairs",
+    "hidden_weight": "objective.hidden_weight",
+    "host_bytes": "machine.host_bytes",
+    "importance_sampling_clip_max": "rl.importance_sampling_clip_max",
+    "importance_sampling_clip_min": "rl.importance_sampling_clip_min",
+    "importance_sampling_mode": "rl.importance_sampling_mode",
+    "init": "model.init",
+    "init_std": "model.init_std",
+    "jsd_beta": "objective.jsd_beta",
+    "kd_ratio": "objective.kd_ratio",
+    "kl": "rl.kl",
+    "kl_corrected": "rl.kl_corrected",
+    "kl_in": "rl.kl_in",
+    "kl_over": "objective.kl_over",
+    "kv_heads": "model.kv_heads",
+    "kv_latent": "model.kv_latent",
+    "label": "data.columns.label",
+    "label_smoothing": "objective.label_smoothing",
+    "layout": "mesh.layout",
+    "ld_alpha": "objective.ld_alpha",
+    "linears": "precision.linears",
+    "local": "checkpoint.local",
+    "loss_weights": "objective.loss_weights",
+    "losses": "objective.losses",
+    "lr": "optimizer.lr",
+    "lr_scale": "stage.*.lr_scale",
+    "machine_chaos": "machine.chaos",
+    "machine_chaos_faults": "machine.chaos_faults",
+    "machine_cuda_libs": "machine.cuda_libs",
+    "machine_disk_bytes": "machine.disk_bytes",
+    "machine_fault": "machine.fault",
+    "machine_graphs": "machine.graphs",
+    "machine_host_bytes": "machine.host_bytes",
+    "machine_kind": "machine.kind",
+    "machine_memory_bytes": "machine.memory_bytes",
+    "machine_offload_optimizer": "machine.offload_optimizer",
+    "machine_offload_to": "machine.offload_to",
+    "machine_offload_weights": "machine.offload_weights",
+    "machine_optimizer_stays_percent": "machine.optimizer_stays_percent",
+    "machine_profile": "machine.profile",
+    "machine_spill": "machine.spill",
+    "machine_threads": "machine.threads",
+    "mask_truncated": "rl.mask_truncated",
+    "masked": "stage.*.masked",
+    "master_weights": "optimizer.master_weights",
+    "max_bytes": "data.max_bytes",
+    "max_docs": "stage.*.max_docs",
+    "max_rows_dropped": "data.max_rows_dropped",
+    "memory": "activations.memory",
+    "memory_bytes": "machine.memory_bytes",
+    "memory_every_steps": "checkpoint.memory_every_steps",
+    "mesh_check_every_steps": "mesh.check_every_steps",
+    "mesh_cp": "mesh.cp",
+    "mesh_cp_comm_type": "mesh.cp_comm_type",
+    "mesh_cp_dynamic": "mesh.cp_dynamic",
+    "mesh_cp_inner": "mesh.cp_inner",
+    "mesh_dp": "mesh.dp",
+    "mesh_ep": "mesh.ep",
+    "mesh_etp": "mesh.etp",
+    "mesh_layout": "mesh.layout",
+    "mesh_pp": "mesh.pp",
+    "mesh_restarts": "mesh.restarts",
+    "mesh_schedule": "mesh.schedule",
+    "mesh_sequence_parallel": "mesh.sequence_parallel",
+    "mesh_sharding": "mesh.sharding",
+    "mesh_step_timeout_s": "mesh.step_timeout_s",
+    "mesh_timeout_s": "mesh.timeout_s",
+    "mesh_tp": "mesh.tp",
+    "mesh_virtual_stages": "mesh.virtual_stages",
+    "messages": "data.columns.messages",
+    "method": "objective.method",
+    "micro_batches": "stage.*.micro_batches",
+    "min_doc_tokens": "stage.*.min_doc_tokens",
+    "min_p": "rl.min_p",
+    "min_tokens": "stage.*.length_weights.*.min_tokens",
+    "minibatches": "rl.minibatches",
+    "minutes": "run.minutes",
+    "minutes_share": "stage.*.minutes_share",
+    "mismatched_rows": "objective.mismatched_rows",
+    "model_double_quant": "model.double_quant",
+    "model_embedding_multiplier": "model.embedding_multiplier",
+    "model_family": "model.family",
+    "model_ffn": "model.ffn",
+    "model_from": "model.from",
+    "model_head_dim": "model.head_dim",
+    "model_heads": "model.heads",
+    "model_hidden": "model.hidden",
+    "model_init": "model.init",
+    "model_init_std": "model.init_std",
+    "model_kv_heads": "model.kv_heads",
+    "model_kv_latent": "model.kv_latent",
+    "model_layers": "model.layers",
+    "model_no_rope_layer_interval": "model.no_rope_layer_interval",
+    "model_precision": "model.precision",
+    "model_quantization": "model.quantization",
+    "model_rope_dim": "model.rope_dim",
+    "model_rope_theta": "model.rope_theta",
+    "model_tied": "model.tied",
+    "model_trained": "model.trained",
+    "model_vocab": "model.vocab",
+    "moe_aux_loss": "moe.aux_loss",
+    "moe_bias_update_rate": "moe.bias_update_rate",
+    "moe_capacity_factor": "moe.capacity_factor",
+    "moe_dense_layers": "moe.dense_layers",
+    "moe_drop_policy": "moe.drop_policy",
+    "moe_experts": "moe.experts",
+    "moe_ffn": "moe.ffn",
+    "moe_shared": "moe.shared",
+    "moe_top_k": "moe.top_k",
+    "moe_z_loss": "moe.z_loss",
+    "moments": "optimizer.moments",
+    "name": "run.name",
+    "nan_rewards": "rl.nan_rewards",
+    "needle_depths": "eval.needle_depths",
+    "needle_trials": "eval.needle_trials",
+    "neftune_alpha": "objective.neftune_alpha",
+    "no_rope_layer_interval": "model.no_rope_layer_interval",
+    "num_layers_at_end_in_bf16": "precision.num_layers_at_end_in_bf16",
+    "num_layers_at_start_in_bf16": "precision.num_layers_at_start_in_bf16",
+    "objective_alpha": "objective.alpha",
+    "objective_attributes": "objective.attributes",
+    "objective_beta": "objective.beta",
+    "objective_center_rewards": "objective.center_rewards",
+    "objective_desirable_weight": "objective.desirable_weight",
+    "objective_discopop_tau": "objective.discopop_tau",
+    "objective_f_alpha": "objective.f_alpha",
+    "objective_f_divergence": "objective.f_divergence",
+    "objective_gamma": "objective.gamma",
+    "objective_hidden_loss": "objective.hidden_loss",
+    "objective_hidden_pairs": "objective.hidden_pairs",
+    "objective_hidden_weight": "objective.hidden_weight",
+    "objective_jsd_beta": "objective.jsd_beta",
+    "objective_kd_ratio": "objective.kd_ratio",
+    "objective_kl_over": "objective.kl_over",
+    "objective_label_smoothing": "objective.label_smoothing",
+    "objective_ld_alpha": "objective.ld_alpha",
+    "objective_loss": "objective.loss",
+    "objective_loss_weights": "objective.loss_weights",
+    "objective_losses": "objective.losses",
+    "objective_method": "objective.method",
+    "objective_mismatched_rows": "objective.mismatched_rows",
+    "objective_neftune_alpha": "objective.neftune_alpha",
+    "objective_ref_model_mixup_alpha": "objective.ref_model_mixup_alpha",
+    "objective_ref_model_sync_steps": "objective.ref_model_sync_steps",
+    "objective_reference": "objective.reference",
+    "objective_responses": "objective.responses",
+    "objective_reward_scale": "objective.reward_scale",
+    "objective_sft_weight": "objective.sft_weight",
+    "objective_sync_ref_model": "objective.sync_ref_model",
+    "objective_teacher": "objective.teacher",
+    "objective_temperature": "objective.temperature",
+    "objective_top_k": "objective.top_k",
+    "objective_top_k_rest": "objective.top_k_rest",
+    "objective_undesirable_weight": "objective.undesirable_weight",
+    "objective_use_weighting": "objective.use_weighting",
+    "offload_codec": "activations.offload_codec",
+    "offload_fraction": "activations.offload_fraction",
+    "offload_modules": "activations.offload_modules",
+    "offload_optimizer": "machine.offload_optimizer",
+    "offload_place": "activations.offload_place",
+    "offload_to": "machine.offload_to",
+    "offload_weights": "machine.offload_weights",
+    "optimizer_beta1": "optimizer.beta1",
+    "optimizer_beta2": "optimizer.beta2",
+    "optimizer_clip": "optimizer.clip",
+    "optimizer_eps": "optimizer.eps",
+    "optimizer_kind": "optimizer.kind",
+    "optimizer_lr": "optimizer.lr",
+    "optimizer_master_weights": "optimizer.master_weights",
+    "optimizer_moments": "optimizer.moments",
+    "optimizer_stays_percent": "machine.optimizer_stays_percent",
+    "optimizer_weight_decay": "optimizer.weight_decay",
+    "optimizer_z_loss": "optimizer.z_loss",
+    "out": "run.out",
+    "overlong_penalty": "rl.overlong_penalty",
+    "overlong_tokens": "rl.overlong_tokens",
+    "packing": "stage.*.packing",
+    "place": "activations.places.*.place",
+    "pp": "mesh.pp",
+    "precision_amax_history": "precision.amax_history",
+    "precision_gemm": "precision.gemm",
+    "precision_linears": "precision.linears",
+    "precision_num_layers_at_end_in_bf16": "precision.num_layers_at_end_in_bf16",
+    "precision_num_layers_at_start_in_bf16": "precision.num_layers_at_start_in_bf16",
+    "precision_qat": "precision.qat",
+    "principles": "rounds.principles",
+    "processes": "environment.processes",
+    "prompt": "data.columns.prompt",
+    "prompts": "rl.prompts",
+    "qat": "precision.qat",
+    "quantization": "model.quantization",
+    "recall_share": "data.recall_share",
+    "recompute_method": "activations.recompute_method",
+    "recompute_modules": "activations.recompute_modules",
+    "recompute_num_layers": "activations.recompute_num_layers",
+    "ref_model_mixup_alpha": "objective.ref_model_mixup_alpha",
+    "ref_model_sync_steps": "objective.ref_model_sync_steps",
+    "rejected": "data.columns.rejected",
+    "responses": "objective.responses",
+    "restarts": "mesh.restarts",
+    "reward_scale": "objective.reward_scale",
+    "rl_advantage": "rl.advantage",
+    "rl_answers": "rl.answers",
+    "rl_behind": "rl.behind",
+    "rl_beta": "rl.beta",
+    "rl_delta": "rl.delta",
+    "rl_dual_clip": "rl.dual_clip",
+    "rl_dynamic_rounds": "rl.dynamic_rounds",
+    "rl_dynamic_sampling": "rl.dynamic_sampling",
+    "rl_entropy_coefficient": "rl.entropy_coefficient",
+    "rl_epochs": "rl.epochs",
+    "rl_epsilon": "rl.epsilon",
+    "rl_epsilon_high": "rl.epsilon_high",
+    "rl_gamma": "rl.gamma",
+    "rl_importance_sampling_clip_max": "rl.importance_sampling_clip_max",
+    "rl_importance_sampling_clip_min": "rl.importance_sampling_clip_min",
+    "rl_importance_sampling_mode": "rl.importance_sampling_mode",
+    "rl_keep": "rl.keep",
+    "rl_kl": "rl.kl",
+    "rl_kl_corrected": "rl.kl_corrected",
+    "rl_kl_in": "rl.kl_in",
+    "rl_lambda": "rl.lambda",
+    "rl_loss": "rl.loss",
+    "rl_mask_truncated": "rl.mask_truncated",
+    "rl_max_answer_tokens": "rl.max_answer_tokens",
+    "rl_min_p": "rl.min_p",
+    "rl_minibatches": "rl.minibatches",
+    "rl_nan_rewards": "rl.nan_rewards",
+    "rl_overlong_penalty": "rl.overlong_penalty",
+    "rl_overlong_tokens": "rl.overlong_tokens",
+    "rl_prompts": "rl.prompts",
+    "rl_reference": "rl.reference",
+    "rl_reward": "rl.reward",
+    "rl_sapo_negative": "rl.sapo_negative",
+    "rl_sapo_positive": "rl.sapo_positive",
+    "rl_sequences": "rl.sequences",
+    "rl_shown": "rl.shown",
+    "rl_temperature": "rl.temperature",
+    "rl_top_entropy_quantile": "rl.top_entropy_quantile",
+    "rl_top_k": "rl.top_k",
+    "rl_top_p": "rl.top_p",
+    "rl_turns": "rl.turns",
+    "rl_value_clip": "rl.value_clip",
+    "rl_value_coefficient": "rl.value_coefficient",
+    "rl_whiten": "rl.whiten",
+    "rope_dim": "model.rope_dim",
+    "rope_factor": "stage.*.rope_factor",
+    "rope_type": "stage.*.rope_type",
+    "rounds_count": "rounds.count",
+    "rounds_earlier": "rounds.earlier",
+    "rounds_max_answer_tokens": "rounds.max_answer_tokens",
+    "rounds_principles": "rounds.principles",
+    "rounds_temperature": "rounds.temperature",
+    "rounds_write": "rounds.write",
+    "run_minutes": "run.minutes",
+    "run_name": "run.name",
+    "run_out": "run.out",
+    "run_profile": "run.profile",
+    "run_seed": "run.seed",
+    "run_tensorboard": "run.tensorboard",
+    "samples_per_micro_batch": "stage.*.samples_per_micro_batch",
+    "sapo_negative": "rl.sapo_negative",
+    "sapo_positive": "rl.sapo_positive",
+    "schedule_decay": "schedule.decay",
+    "schedule_decay_share": "schedule.decay_share",
+    "schedule_final_share": "schedule.final_share",
+    "schedule_warmup_share": "schedule.warmup_share",
+    "schedule_warmup_steps": "schedule.warmup_steps",
+    "seed": "run.seed",
+    "seq_tokens": "stage.*.seq_tokens",
+    "sequence_parallel": "mesh.sequence_parallel",
+    "sequences": "rl.sequences",
+    "sft_weight": "objective.sft_weight",
+    "sharding": "mesh.sharding",
+    "shared": "moe.shared",
+    "shown": "rl.shown",
+    "shuffle": "data.shuffle",
+    "spill": "machine.spill",
+    "stage_blend_source": "stage.*.blend.*.source",
+    "stage_blend_weight": "stage.*.blend.*.weight",
+    "stage_epochs": "stage.*.epochs",
+    "stage_length_weights_min_tokens": "stage.*.length_weights.*.min_tokens",
+    "stage_length_weights_weight": "stage.*.length_weights.*.weight",
+    "stage_lr_scale": "stage.*.lr_scale",
+    "stage_masked": "stage.*.masked",
+    "stage_max_docs": "stage.*.max_docs",
+    "stage_micro_batches": "stage.*.micro_batches",
+    "stage_min_doc_tokens": "stage.*.min_doc_tokens",
+    "stage_minutes_share": "stage.*.minutes_share",
+    "stage_name": "stage.*.name",
+    "stage_packing": "stage.*.packing",
+    "stage_recompute_granularity": "stage.*.recompute_granularity",
+    "stage_rope_factor": "stage.*.rope_factor",
+    "stage_rope_theta": "stage.*.rope_theta",
+    "stage_rope_type": "stage.*.rope_type",
+    "stage_samples_per_micro_batch": "stage.*.samples_per_micro_batch",
+    "stage_seq_tokens": "stage.*.seq_tokens",
+    "stage_steps": "stage.*.steps",
+    "stage_tile_rows": "stage.*.tile_rows",
+    "stage_warmup_steps": "stage.*.warmup_steps",
+    "stages": "stages",
+    "step_timeout_s": "mesh.step_timeout_s",
+    "steps": "stage.*.steps",
+    "supervise": "data.supervise",
+    "sync_ref_model": "objective.sync_ref_model",
+    "system": "data.columns.system",
+    "teacher": "objective.teacher",
+    "tensorboard": "run.tensorboard",
+    "text_field": "data.text_field",
+    "threads": "machine.threads",
+    "tied": "model.tied",
+    "tokenizer": "data.tokenizer",
+    "tokenizer_bytes": "data.tokenizer_bytes",
+    "tokens": "eval.tokens",
+    "tools": "data.columns.tools",
+    "top_entropy_quantile": "rl.top_entropy_quantile",
+    "top_k_rest": "objective.top_k_rest",
+    "top_p": "rl.top_p",
+    "tp": "mesh.tp",
+    "trained": "model.trained",
+    "trained_only": "checkpoint.trained_only",
+    "truncation": "data.truncation",
+    "turns": "rl.turns",
+    "undesirable_weight": "objective.undesirable_weight",
+    "use_weighting": "objective.use_weighting",
+    "value_clip": "rl.value_clip",
+    "value_coefficient": "rl.value_coefficient",
+    "virtual_stages": "mesh.virtual_stages",
+    "vocab": "model.vocab",
+    "warmup_share": "schedule.warmup_share",
+    "weight_decay": "optimizer.weight_decay",
+    "whiten": "rl.whiten",
+    "write": "rounds.write",
+}

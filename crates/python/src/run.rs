@@ -1,0 +1,139 @@
+//! Runs: each on a thread of its own.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fathom_app::train::{Functions, Order, RunOutcome, check};
+use fathom_app::{Job, Result, rounds, train};
+use fathom_base::clock::Clock;
+use fathom_base::recipe::Loaded;
+use fathom_train::Outcome;
+use fathom_train::recipe::{Recipe, WriteName};
+use pyo3::prelude::*;
+use serde_json::json;
+
+use crate::edge::{Pending, check_fork, detached, guarded, thread};
+use crate::error;
+use crate::events::{Channel, Sent};
+use crate::functions::{Calls, functions};
+use crate::recipe::{Base, Setting, load};
+
+/// A run of a recipe.
+#[pyclass(frozen, module = "fathom._fathom")]
+pub struct Run {
+    stop: Arc<AtomicBool>,
+    folder: PathBuf,
+    done: Arc<Pending<Result<String>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a run is given besides its recipe.
+struct Given {
+    command: String,
+    functions: Functions,
+    allow_processes: bool,
+    events: Sent,
+    stop: Arc<AtomicBool>,
+}
+
+#[pymethods]
+impl Run {
+    /// Starts a run. `rewards` are the functions of tables with `rule = "function"`, by name.
+    #[staticmethod]
+    fn start(
+        py: Python<'_>,
+        recipe: (Base, Vec<Setting>),
+        command: String,
+        rewards: Vec<(String, PyRef<'_, Calls>)>,
+        environment: Option<PyRef<'_, Calls>>,
+        allow_processes: bool,
+        channel: &Channel,
+    ) -> PyResult<Run> {
+        check_fork(py)?;
+        let rewards = rewards.into_iter().map(|(name, calls)| (name, calls.0.clone())).collect();
+        let functions = functions(rewards, environment.map(|calls| calls.0.clone()));
+        let loaded = detached(py, || {
+            let loaded = load(&recipe.0, &recipe.1)?;
+            check(&loaded)?;
+            Ok(loaded)
+        })?;
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Pending::new());
+        let folder = loaded.value.run.out.clone();
+        let given =
+            Given { command, functions, allow_processes, events: channel.0.clone(), stop: stop.clone() };
+        let to = done.clone();
+        let work = move || {
+            let ended = guarded(|| run(loaded, &given));
+            to.put(ended);
+            given.events.0.end();
+        };
+        let thread = thread("run", work)?;
+        Ok(Run { stop, folder, done, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Asks the run to save and stop.
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the run has been asked to stop.
+    #[getter]
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Its folder.
+    #[getter]
+    fn folder(&self) -> PathBuf {
+        self.folder.clone()
+    }
+
+    /// The result as JSON, once, after at most `seconds`; `None` while the run goes on.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<String>> {
+        check_fork(py)?;
+        let done = py.detach(|| {
+            let done = self.done.take(Duration::from_secs_f64(seconds))?;
+            // The thread's memory is free once it has ended.
+            if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let _ = thread.join();
+            }
+            Some(done)
+        });
+        done.transpose().map_err(|failed| error::raise(py, &failed))
+    }
+}
+
+fn run(loaded: Loaded<Recipe>, given: &Given) -> Result<String> {
+    let Given { command, functions, allow_processes, events, stop } = given;
+    let order = Order {
+        command: command.clone(),
+        stop: stop.clone(),
+        allow_processes: *allow_processes,
+        functions: functions.clone(),
+        clock: Clock::start(),
+        ..Order::default()
+    };
+    if loaded.value.rounds.write != WriteName::None {
+        return Ok(said(&rounds::run(&loaded, &order, events)?));
+    }
+    let job = Job::new(loaded, events)?;
+    Ok(said(&train(&job, &order, events)?))
+}
+
+fn said(ended: &RunOutcome) -> String {
+    let outcome = match ended.outcome {
+        Outcome::Finished => "finished",
+        Outcome::Interrupted => "interrupted",
+    };
+    let report = ended.report.as_ref();
+    json!({
+        "outcome": outcome,
+        "page": report.map(|report| &report.page),
+        "seconds": report.map(|report| report.seconds),
+        "unsaved": ended.unsaved,
+    })
+    .to_string()
+}

@@ -1,0 +1,140 @@
+"""Verbs over models, curations, the server, and TRL's names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_run import QUESTIONS, SMALL, lessons
+
+import fathom
+
+
+def test_a_model_is_measured(path: str) -> None:
+    found = fathom.evaluate(path, seconds=2.0, threads=1)
+    assert found.bits_per_byte and 0 < found.bits_per_byte < 20 and len(found.positions) > 0
+    assert "bits per byte" in repr(found) and found.to_dict()["model"] == path
+
+
+def test_models_are_converted_and_compressed(path: str, tmp_path: Path) -> None:
+    folder = fathom.export(path, tmp_path / "hf", precision="f32")
+    assert os.path.exists(tmp_path / "hf" / "config.json") and folder.figures["weights"] > 0
+    small = fathom.quantize(folder, tmp_path / "m.gguf", format="q8_0")
+    with fathom.Model.from_pretrained(path, threads=1) as own, small.model as other:
+        assert own.generate("the", max_new_tokens=4).ids == other.generate("the", max_new_tokens=4).ids
+    with pytest.raises(fathom.Error, match="q8_0"):
+        fathom.quantize(path, tmp_path / "x", format="q3")
+    assert fathom.inspect(path).layers == 2
+
+
+def test_rows_are_scored(path: str) -> None:
+    rows = [{"prompt": "the", "chosen": " old river", "rejected": " xyz"}] * 2
+    scored = fathom.score(path, rows, precision="f32")
+    assert len(scored) == 2 and len(scored.columns) > 3
+
+
+def test_a_server_in_the_process_answers(path: str) -> None:
+    with fathom.serve(path, threads=1, names=["tiny"]) as server:
+        body = json.dumps({"model": "tiny", "prompt": "the old", "max_tokens": 4, "temperature": 0}).encode()
+        request = urllib.request.Request(f"{server.url}/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as response:
+            text = json.load(response)["choices"][0]["text"]
+    with fathom.Model.from_pretrained(path, threads=1) as model:
+        assert model.generate("the old", max_new_tokens=4).text == text
+    with pytest.raises(fathom.Error):
+        fathom.serve("./nothing")
+
+
+def test_a_stage_in_python_adds_a_column_and_drops_documents(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.compute as pc
+
+    texts = tmp_path / "in"
+    texts.mkdir()
+    (texts / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in ["QUIET text here", "ALL CAPS", "plain words"]))
+    recipe = fathom.CurationRecipe.from_toml('[[stage]]\nuse = "clean"\n[[stage]]\nuse = "shuffle"\n')
+
+    @fathom.stage(version="1", after="clean", adds={"shouting": pyarrow.float32()})
+    def shouting(batch: Any) -> Any:
+        share = pc.divide(pc.cast(pc.count_substring_regex(batch["text"], "[A-Z]"), "float32"), pc.cast(pc.utf8_length(batch["text"]), "float32"))
+        return batch.append_column("shouting", share), pc.less(share, 0.5)
+
+    @fathom.keep
+    def lower(text: str) -> bool:
+        return "plain" in text or "text" in text
+
+    done = fathom.curate(recipe, input=str(texts / "a.jsonl"), out=tmp_path / "out", stages=[shouting, lower])
+    account = {row["name"]: row for row in done.stats}
+    assert account["shouting"]["tally.dropped.shouting.documents"] == 1, done.account
+    assert any("shuffle" in row["name"] for row in done.tables)
+
+    @fathom.stage(after="clean")
+    def fails(batch: Any) -> Any:
+        raise ValueError("no")
+
+    with pytest.raises(fathom.RewardError, match="fails") as caught:
+        fathom.curate(recipe, input=str(texts / "a.jsonl"), out=tmp_path / "other", stages=[fails])
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def small(trainer: Any) -> Any:
+    for key, value in SMALL.items():
+        trainer.recipe.set(key, value)
+    return trainer
+
+
+def test_programs_for_trl_run(path: str, tmp_path: Path) -> None:
+    from fathom.trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+
+    def letters(completions: list[str], solution: list[str], **_: Any) -> list[float]:
+        return [float(text.count(letter)) for text, letter in zip(completions, solution, strict=True)]
+
+    args = SFTConfig(output_dir=str(tmp_path / "s"), max_steps=2, per_device_train_batch_size=2, learning_rate=1e-3)
+    trainer = small(SFTTrainer(model=path, args=args, train_dataset=lessons()))
+    assert len(trainer.train().metrics) == 2
+    pairs = [{"prompt": "the", "chosen": " river", "rejected": " stone"}] * 4
+    trainer = small(DPOTrainer(model=path, args=DPOConfig(output_dir=str(tmp_path / "d"), max_steps=1, beta=0.2), train_dataset=pairs))
+    trainer.recipe.set("stage.0.seq_tokens", 512)
+    assert trainer.train().outcome == "finished"
+    args = GRPOConfig(output_dir=str(tmp_path / "g"), num_generations=4, max_completion_length=8, max_steps=1, per_device_train_batch_size=8)
+    trainer = small(GRPOTrainer(model=path, reward_funcs=letters, args=args, train_dataset=QUESTIONS))
+    assert trainer.train().outcome == "finished"
+    with pytest.raises(fathom.Error, match="deepspeed"):
+        SFTTrainer(model=path, args=SFTConfig(deepspeed="x.json"), train_dataset=lessons())
+    with pytest.raises(fathom.Error, match="eval_dataset"):
+        SFTTrainer(model=path, train_dataset=lessons(), eval_dataset=lessons())
+
+
+def test_the_command_of_the_package_is_the_binary(path: str) -> None:
+    def said(*args: str) -> str:
+        done = subprocess.run([sys.executable, "-m", "fathom", *args], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert said("--version").startswith("fathom 0.1.0")
+    out = said("generate", path, "the old", "--max-tokens", "6", "--threads", "1")
+    with fathom.Model.from_pretrained(path, threads=1) as model:
+        assert model.generate("the old", max_new_tokens=6).text.strip() in out
+    done = subprocess.run([sys.executable, "-m", "fathom", "nothing"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "nothing" in done.stderr
+
+
+def test_jobs_are_scripts(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    text = fathom.launch(script, on=fathom.Slurm(nodes=2, gpus=8, time="1:00:00"), submit=False)
+    assert "#SBATCH --nodes=2" in text and str(script) in text
+    assert fathom.launch(script, on=fathom.Local()) == "1\n"
+    with pytest.raises(fathom.Error, match="no such script"):
+        fathom.launch(tmp_path / "none.py")
+
+
+def test_every_name_is_there_and_documented() -> None:
+    for name in fathom.__all__:
+        assert getattr(fathom, name).__doc__, name

@@ -1,0 +1,6 @@
+//! Tests of whole indexes.
+#![allow(clippy::unwrap_used)]
+
+mod bed;
+mod index;
+mod ranking;
