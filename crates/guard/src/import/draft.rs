@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::{Imported, Unsaid};
+use super::outcome::{Imported, Unsaid};
 
 /// A table `[[rail]]`.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -148,7 +148,7 @@ impl Parser<'_> {
             } else if self.rest.starts_with('[') {
                 self.rest = &self.rest[1..];
                 let index = self.level(0)?;
-                self.expect("]")?;
+                self.require("]")?;
                 value = Expression::Index(Box::new(value), Box::new(index));
             } else if self.rest.starts_with('(') {
                 let is_known = match &value {
@@ -167,7 +167,7 @@ impl Parser<'_> {
         }
     }
 
-    fn expect(&mut self, symbol: &str) -> Result<(), String> {
+    fn require(&mut self, symbol: &str) -> Result<(), String> {
         if self.eat(symbol) {
             Ok(())
         } else {
@@ -181,7 +181,7 @@ impl Parser<'_> {
         while !self.eat(end) {
             all.push(self.level(0)?);
             if !self.eat(",") {
-                self.expect(end)?;
+                self.require(end)?;
                 break;
             }
         }
@@ -197,7 +197,7 @@ impl Parser<'_> {
         }
         if self.eat("(") {
             let inner = self.level(0)?;
-            self.expect(")")?;
+            self.require(")")?;
             return Ok(inner);
         }
         if self.eat("[") {

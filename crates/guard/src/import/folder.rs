@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::colang::Program;
+use super::outcome::{ImportError, Unsaid};
 use super::yaml::{self, Node};
-use super::{ImportError, Unsaid};
 
 /// Most files of a folder.
 const MOST_FILES: usize = 10_000;

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::Imported;
 use super::dialog;
 use super::draft::Draft;
 use super::flows::{self, Flow};
 use super::folder::Files;
 use super::options::{DIRECTIONS, Settings};
+use super::outcome::Imported;
 use super::yaml::{Entry, Node};
 
 /// Keys whose meaning is elsewhere in Fathom, or that mean nothing without a dialog.

@@ -5,7 +5,7 @@ use fathom_base::{
     TokenLogprob, relay,
 };
 
-use super::{JudgeError, JudgeResult, Question};
+use super::question::{JudgeError, JudgeResult, Question};
 
 /// Alternatives read per token.
 const ALTERNATIVES: usize = 64;

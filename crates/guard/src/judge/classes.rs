@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fathom_base::{Evaluate, Numbers, Reading, Service, TextIds};
 
+use super::question::{JudgeError, JudgeResult, Question};
 use super::windows::{Windows, spans_of};
-use super::{JudgeError, JudgeResult, Question};
 
 /// A model with labels.
 #[derive(Clone)]

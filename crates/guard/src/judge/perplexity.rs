@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use fathom_base::{Evaluate, Numbers, Reading, Service};
 
-use super::{JudgeError, JudgeResult, Question};
+use super::question::{JudgeError, JudgeResult, Question};
 
 /// Longest window, in tokens.
 const WINDOW: usize = 1024;

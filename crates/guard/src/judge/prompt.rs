@@ -4,7 +4,7 @@
 use fathom_base::{Conversation, Reading, Service, Tokenize};
 use serde_json::json;
 
-use super::{JudgeError, JudgeResult};
+use super::question::{JudgeError, JudgeResult};
 
 /// Part of a prompt.
 #[derive(Clone, Debug, PartialEq)]

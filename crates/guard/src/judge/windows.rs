@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{JudgeError, JudgeResult};
+use super::question::{JudgeError, JudgeResult};
 
 /// Division of a text that is longer than a judge reads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

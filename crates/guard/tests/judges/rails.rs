@@ -125,7 +125,7 @@ fn a_self_check_reads_its_own_prompt_and_either_word() {
 }
 
 #[test]
-fn topics_are_told_apart_although_both_words_begin_alike() {
+fn topics_are_distinguished_although_both_words_begin_alike() {
     let model = condemns("politics", "off-topic", "on-topic");
     let toml = "use = 'topic'\non = ['input']\nmodel = 'm'\npolicy = 'Talk about birds alone.'";
     assert_eq!(judge(&model, toml, "politics?").condemned, Some(Reason::OffTopic));

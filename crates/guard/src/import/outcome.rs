@@ -1,0 +1,54 @@
+//! Results of a translation.
+
+use std::path::PathBuf;
+
+/// A translated folder.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Imported {
+    /// Text of `guard.toml`.
+    pub toml: String,
+    /// Number of its rails.
+    pub rails: usize,
+    /// Things that it does not say, in the order of files and lines.
+    pub unsaid: Vec<Unsaid>,
+}
+
+/// A thing that a `guard.toml` cannot say.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unsaid {
+    /// File, relative to the folder.
+    pub file: PathBuf,
+    /// Line, from 1.
+    pub line: usize,
+    /// Name of the key, flow or file.
+    pub name: String,
+    /// Reason.
+    pub why: String,
+}
+
+impl std::fmt::Display for Unsaid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}: {}", self.file.display(), self.line, self.name, self.why)
+    }
+}
+
+/// Error of a folder that is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] fathom_base::Error),
+    /// A file is malformed, or of another version.
+    #[error("{}:{line}: {message}", file.display())]
+    Wrong {
+        /// The file.
+        file: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Problem and remedy.
+        message: String,
+    },
+    /// There is no configuration.
+    #[error("{} has no config.yml; give the folder of a configuration of NeMo Guardrails", .0.display())]
+    Missing(PathBuf),
+}
