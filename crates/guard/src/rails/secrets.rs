@@ -241,7 +241,7 @@ impl Rail for Secrets {
         let mut mark = text.len().saturating_sub(run.min(LONGEST) + BEFORE);
         // A value is found by the name before it, which has to stay in view until the value is released.
         for finding in opinion.findings.iter().rev().filter(|finding| finding.kind == ASSIGNED) {
-            if (finding.span.start.saturating_sub(BEFORE)..=finding.span.start).contains(&mark) {
+            if (finding.span.start.saturating_sub(BEFORE)..finding.span.end).contains(&mark) {
                 mark = finding.span.start.saturating_sub(BEFORE);
             }
         }
