@@ -22,15 +22,15 @@ use crate::{files, map};
 
 const MAGIC: &[u8; 8] = b"FATHOMA1";
 const HEAD_BYTES: usize = 64;
-/// Rows from which an index has this file: fewer are compared one by one within some milliseconds.
-pub(crate) const FROM_ROWS: usize = 50_000;
+/// Rows from which an index has this file: fewer are compared one by one within some tens of milliseconds.
+pub(crate) const FROM_ROWS: usize = 200_000;
 /// Rows of a list, about.
 const LIST_ROWS: usize = 512;
 /// Rows per centroid by which centroids are fitted, and rounds of Lloyd's algorithm.
 const SAMPLE: usize = 32;
 const ROUNDS: usize = 6;
 /// Share of the lists that a query reads, and lists at least.
-const PROBED: (f64, usize) = (1.0 / 64.0, 16);
+const PROBED: (f64, usize) = (1.0 / 8.0, 64);
 /// Candidates that are compared exactly, per row that is wanted, and at least.
 const CANDIDATES: (usize, usize) = (10, 100);
 /// Numbers of a vector of the processor.

@@ -148,7 +148,7 @@ pub fn eval(args: &Eval, folder: &Path) -> Result<()> {
     let found = measure(&request, &machine, &listener)?;
     if !args.json {
         let documents = human::counted(found.documents, "document");
-        outln!("{documents}, {} queries with judgements", human::grouped(found.queries as u64));
+        outln!("{documents}, queries with judgements: {}", human::grouped(found.queries as u64));
         outln!("{:>6}  {:>7}  {:>7}  {:>7}", "at", "nDCG", "MRR", "recall");
     }
     for (k, at) in &found.depths {
