@@ -40,12 +40,13 @@ fn polled<T: Send>(
 ) -> PyResult<T> {
     let interrupt = Mutex::new(None);
     let done = detached(py, || {
-        work(&|| match Python::attach(|py| py.check_signals()) {
-            Ok(()) => true,
-            Err(raised) => {
-                *interrupt.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
-                false
+        work(&|| {
+            let mut interrupt = interrupt.lock().unwrap_or_else(PoisonError::into_inner);
+            // Looking at a signal takes it, so what was interrupted stays so.
+            if interrupt.is_none() {
+                *interrupt = Python::attach(|py| py.check_signals()).err();
             }
+            interrupt.is_none()
         })
     });
     match interrupt.into_inner().unwrap_or_else(PoisonError::into_inner) {
