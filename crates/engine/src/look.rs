@@ -12,6 +12,9 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::texts::Reads;
 
+/// Rows of logits that are computed at once.
+const LOGIT_ROWS: usize = 64;
+
 impl LanguageModel for Engine<'_> {
     fn max_tokens(&self) -> usize {
         self.room()
@@ -83,9 +86,19 @@ impl Engine<'_> {
         let (batch, docs) = self.side_by_side(documents)?;
         let (hidden, scope) = (self.packed_hidden(&batch), self.scope(&batch));
         let head = self.model.head(0.0);
+        // By tiles, so that a long text takes the memory of its result and little more.
         let one = |doc: Range<usize>| {
-            let rows = hidden.view_rows(doc.start.max(doc.end.saturating_sub(last))..doc.end);
-            self.device.to_f32(&head.logits(&scope, &rows))
+            let rows = doc.start.max(doc.end.saturating_sub(last))..doc.end;
+            let mut numbers = Vec::new();
+            for first in rows.clone().step_by(LOGIT_ROWS) {
+                let tile = hidden.view_rows(first..rows.end.min(first + LOGIT_ROWS));
+                let found = self.device.to_f32(&head.logits(&scope, &tile));
+                if numbers.is_empty() {
+                    numbers.reserve_exact(found.len() / tile.rows() * rows.len());
+                }
+                numbers.extend(found);
+            }
+            numbers
         };
         Ok(docs.into_iter().map(one).collect())
     }

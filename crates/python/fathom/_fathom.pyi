@@ -15,59 +15,12 @@ def curation_load(base: Base, settings: list[Setting]) -> tuple[str, str, list[S
 def curate(
     base: Base, settings: list[Setting], stages: list[tuple[str, Calls]], channel: Channel
 ) -> str: ...
-def plan(
-    base: Base,
-    settings: list[Setting],
-    memory: str | None = None,
-    gpus: int | None = None,
-    longest: bool = False,
-    why: bool = True,
-    page: str | None = None,
-) -> str: ...
-def evaluate(
-    model: str,
-    adapter: str | None,
-    data: list[str],
-    tokens: int | None,
-    seconds: float | None,
-    needle_trials: int,
-    device: str,
-    threads: int,
-    channel: Channel,
-) -> str: ...
+def plan(base: Base, settings: list[Setting], options: dict[str, Any]) -> str: ...
+def evaluate(model: str, options: dict[str, Any], channel: Channel) -> str: ...
 def export(from_: str, to: str, options: dict[str, Any], channel: Channel) -> str: ...
-def quantize(
-    model: str,
-    to: str,
-    format: str,
-    data: str | None,
-    samples: int,
-    sample_tokens: int,
-    device: str,
-    channel: Channel,
-) -> str: ...
-def prune(
-    model: str,
-    to: str,
-    data: str,
-    sizes: tuple[int | None, int | None, int | None, int | None],
-    samples: int,
-    sample_tokens: int,
-    precision: str,
-    device: str,
-    channel: Channel,
-) -> str: ...
-def score(
-    model: str,
-    adapter: str | None,
-    data: str,
-    out: str,
-    precision: str,
-    best: tuple[int, float] | None,
-    labels: list[str],
-    device: str,
-    channel: Channel,
-) -> int: ...
+def quantize(model: str, to: str, options: dict[str, Any], channel: Channel) -> str: ...
+def prune(model: str, to: str, options: dict[str, Any], channel: Channel) -> str: ...
+def score(model: str, data: str, out: str, options: dict[str, Any], channel: Channel) -> int: ...
 def report(run: str, page: str) -> None: ...
 
 class Array:
@@ -108,16 +61,7 @@ class Tokenizer:
 
 class Model:
     @staticmethod
-    def open(
-        path: str,
-        adapter: str | None,
-        precision: str | None,
-        threads: int,
-        memory_bytes: int | None,
-        context: int | None,
-        sequences: int,
-        device: str,
-    ) -> Model: ...
+    def open(path: str, options: dict[str, Any]) -> Model: ...
     def card(self) -> str: ...
     def tokenizer(self) -> Tokenizer: ...
     def submit(self, request: str) -> Request: ...
@@ -160,14 +104,7 @@ class Calls:
 
 class Run:
     @staticmethod
-    def start(
-        recipe: tuple[Base, list[Setting]],
-        command: str,
-        rewards: list[tuple[str, Calls]],
-        environment: Calls | None,
-        allow_processes: bool,
-        channel: Channel,
-    ) -> Run: ...
+    def start(recipe: tuple[Base, list[Setting]], options: dict[str, Any], channel: Channel) -> Run: ...
     def stop(self) -> None: ...
     @property
     def is_stopping(self) -> bool: ...

@@ -271,13 +271,15 @@ class Model:
             where, adapter = _base_of(where)
         inner = _fathom.Model.open(
             where,
-            None if adapter is None else os.fspath(adapter),
-            precision,
-            threads,
-            _edge.bytes_of(memory),
-            context,
-            sequences,
-            device,
+            {
+                "adapter": None if adapter is None else os.fspath(adapter),
+                "precision": precision,
+                "threads": threads,
+                "memory_bytes": _edge.bytes_of(memory),
+                "context": context,
+                "sequences": sequences,
+                "device": device,
+            },
         )
         return cls(inner, os.fspath(path))
 

@@ -122,10 +122,11 @@ def plan(
     found = _fathom.plan(
         of._base,
         of._settings,
-        None if memory is None else str(memory),
-        gpus,
-        solve,
-        True,
-        None if html is None else os.fspath(html),
+        {
+            "memory": None if memory is None else str(memory),
+            "gpus": gpus,
+            "longest": solve,
+            "page": None if html is None else os.fspath(html),
+        },
     )
     return Plan(json.loads(found))

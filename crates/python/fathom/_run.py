@@ -473,7 +473,14 @@ def train(
     channel = _fathom.Channel()
     try:
         run._inner = _fathom.Run.start(
-            (of._base, of._settings), _command(), named, replies, allow_processes, channel
+            (of._base, of._settings),
+            {
+                "command": _command(),
+                "rewards": named,
+                "environment": replies,
+                "allow_processes": allow_processes,
+            },
+            channel,
         )
     except BaseException:
         run._close()

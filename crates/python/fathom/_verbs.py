@@ -132,13 +132,15 @@ def evaluate(
     with _edge.Told("evaluate") as channel:
         found = _fathom.evaluate(
             where,
-            None if adapter is None else os.fspath(adapter),
-            [os.fspath(path) for path in texts],
-            tokens,
-            seconds,
-            needle_trials,
-            device,
-            threads,
+            {
+                "adapter": None if adapter is None else os.fspath(adapter),
+                "data": [os.fspath(path) for path in texts],
+                "tokens": tokens,
+                "seconds": seconds,
+                "needle_trials": needle_trials,
+                "device": device,
+                "threads": threads,
+            },
             channel,
         )
     return Evaluation(os.fspath(model), json.loads(found))
@@ -189,11 +191,15 @@ def quantize(
 ) -> Written:
     """Writes a model in few bits: a GGUF file (`q8_0`, `q4_k_m`, ..), or a folder for other servers (`int4`, `nvfp4`,
     `fp8`, `gptq`, `awq`, ..). `data` judges, and measures what is lost."""
-    calibration = None if data is None else os.fspath(data)
+    options = {
+        "format": format,
+        "data": None if data is None else os.fspath(data),
+        "samples": samples,
+        "sample_tokens": sample_tokens,
+        "device": device,
+    }
     with _edge.Told("quantize") as channel:
-        found = _fathom.quantize(
-            resolved(os.fspath(model)), os.fspath(to), format, calibration, samples, sample_tokens, device, channel
-        )
+        found = _fathom.quantize(resolved(os.fspath(model)), os.fspath(to), options, channel)
     return Written(json.loads(found))
 
 
@@ -216,12 +222,14 @@ def prune(
         found = _fathom.prune(
             resolved(os.fspath(model)),
             os.fspath(to),
-            os.fspath(data),
-            (layers, hidden, ffn, heads),
-            samples,
-            sample_tokens,
-            precision,
-            device,
+            {
+                "data": os.fspath(data),
+                "sizes": [layers, hidden, ffn, heads],
+                "samples": samples,
+                "sample_tokens": sample_tokens,
+                "precision": precision,
+                "device": device,
+            },
             channel,
         )
     return Written(json.loads(found))
@@ -248,13 +256,15 @@ def score(
         with _edge.Told("score") as channel:
             _fathom.score(
                 resolved(os.fspath(model)),
-                None if adapter is None else os.fspath(adapter),
                 data,
                 to,
-                precision,
-                best,
-                list(labels),
-                device,
+                {
+                    "adapter": None if adapter is None else os.fspath(adapter),
+                    "precision": precision,
+                    "best": best,
+                    "labels": list(labels),
+                    "device": device,
+                },
                 channel,
             )
         with open(to, encoding="utf-8") as file:

@@ -91,7 +91,7 @@ impl Channel {
         py.detach(|| self.0.0.take(Duration::from_secs_f64(seconds)))
     }
 
-    /// Number of events that were dropped because nobody read them.
+    /// Number of events that were dropped because they were not read in time.
     #[getter]
     fn dropped(&self) -> u64 {
         self.0.0.state().dropped

@@ -33,6 +33,19 @@ impl Model {
     }
 }
 
+/// Options of a model, as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct ModelOptions {
+    adapter: Option<PathBuf>,
+    precision: Option<String>,
+    threads: usize,
+    memory_bytes: Option<u64>,
+    context: Option<usize>,
+    sequences: usize,
+    device: String,
+}
+
 /// Computes while the caller's thread polls for signals; returns the exception that ended it.
 fn polled<T: Send>(
     py: Python<'_>,
@@ -63,20 +76,10 @@ fn unwanted() -> Error {
 impl Model {
     /// Opens a model; waits until it is ready.
     #[staticmethod]
-    #[pyo3(signature = (path, adapter, precision, threads, memory_bytes, context, sequences, device))]
-    fn open(
-        py: Python<'_>,
-        path: PathBuf,
-        adapter: Option<PathBuf>,
-        precision: Option<&str>,
-        threads: usize,
-        memory_bytes: Option<u64>,
-        context: Option<usize>,
-        sequences: usize,
-        device: &str,
-    ) -> PyResult<Model> {
+    fn open(py: Python<'_>, path: PathBuf, options: ModelOptions) -> PyResult<Model> {
+        let ModelOptions { adapter, precision, threads, memory_bytes, context, sequences, device } = options;
         let named = |name: &str| Precision::ALL.iter().find(|it| it.name() == name).copied();
-        let dtype = match precision.map(|name| named(name).ok_or(name)).transpose() {
+        let dtype = match precision.as_deref().map(|name| named(name).ok_or(name)).transpose() {
             Ok(precision) => precision.map(Precision::dtype),
             Err(name) => {
                 return Err(error::refuse(

@@ -13,19 +13,20 @@ use serde_json::Value;
 use crate::edge::interruptible;
 use crate::recipe::{Base, Setting, load};
 
-/// Plans the stages of a recipe; returns a JSON list of them. `page` is written with the charts of the plan.
-#[pyfunction]
-#[pyo3(signature = (base, settings, memory=None, gpus=None, longest=false, why=true, page=None))]
-pub fn plan(
-    py: Python<'_>,
-    base: Base,
-    settings: Vec<Setting>,
+/// Options of [`plan`], as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Options {
     memory: Option<String>,
     gpus: Option<usize>,
     longest: bool,
-    why: bool,
     page: Option<std::path::PathBuf>,
-) -> PyResult<String> {
+}
+
+/// Plans the stages of a recipe; returns a JSON list of them. `page` is written with the charts of the plan.
+#[pyfunction]
+pub fn plan(py: Python<'_>, base: Base, settings: Vec<Setting>, options: Options) -> PyResult<String> {
+    let Options { memory, gpus, longest, page } = options;
     interruptible(py, "plan", move |stop| {
         let mut settings = settings;
         if let Some(memory) = memory {
@@ -38,7 +39,7 @@ pub fn plan(
         if let Some(page) = &page {
             plans.page("fathom.plan", page)?;
         }
-        let stages = plans.stages(PlanOptions { longest_of_all: longest, why }, &Silent);
+        let stages = plans.stages(PlanOptions { longest_of_all: longest, why: true }, &Silent);
         let wanted = stages.take_while(|_| !stop.load(Ordering::Relaxed));
         let rows = wanted.map(|stage| Ok(stage?.to_json(&stored))).collect::<Result<Vec<Value>>>()?;
         Ok(Value::Array(rows).to_string())

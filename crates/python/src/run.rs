@@ -30,6 +30,16 @@ pub struct Run {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Options of a run, as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct RunOptions {
+    command: String,
+    rewards: Vec<(String, Py<Calls>)>,
+    environment: Option<Py<Calls>>,
+    allow_processes: bool,
+}
+
 /// What a run is given besides its recipe.
 struct Given {
     command: String,
@@ -46,15 +56,13 @@ impl Run {
     fn start(
         py: Python<'_>,
         recipe: (Base, Vec<Setting>),
-        command: String,
-        rewards: Vec<(String, PyRef<'_, Calls>)>,
-        environment: Option<PyRef<'_, Calls>>,
-        allow_processes: bool,
+        options: RunOptions,
         channel: &Channel,
     ) -> PyResult<Run> {
         check_fork(py)?;
-        let rewards = rewards.into_iter().map(|(name, calls)| (name, calls.0.clone())).collect();
-        let functions = functions(rewards, environment.map(|calls| calls.0.clone()));
+        let RunOptions { command, rewards, environment, allow_processes } = options;
+        let rewards = rewards.into_iter().map(|(name, calls)| (name, calls.get().0.clone())).collect();
+        let functions = functions(rewards, environment.map(|calls| calls.get().0.clone()));
         let loaded = detached(py, || {
             let loaded = load(&recipe.0, &recipe.1)?;
             check(&loaded)?;

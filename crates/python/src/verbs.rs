@@ -36,12 +36,10 @@ fn machine(device: &str, threads: usize, events: &Sent, stop: &Arc<AtomicBool>) 
     Ok(Machine::of_kind(choice::<MachineKind, _>("device", device)?, threads, events).stopped_by(stop))
 }
 
-/// Measures a model.
-#[pyfunction]
-#[pyo3(signature = (model, adapter, data, tokens, seconds, needle_trials, device, threads, channel))]
-pub fn evaluate(
-    py: Python<'_>,
-    model: PathBuf,
+/// Options of [`evaluate`], as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct EvaluateOptions {
     adapter: Option<PathBuf>,
     data: Vec<PathBuf>,
     tokens: Option<usize>,
@@ -49,8 +47,17 @@ pub fn evaluate(
     needle_trials: usize,
     device: String,
     threads: usize,
+}
+
+/// Measures a model.
+#[pyfunction]
+pub fn evaluate(
+    py: Python<'_>,
+    model: PathBuf,
+    options: EvaluateOptions,
     channel: &Channel,
 ) -> PyResult<String> {
+    let EvaluateOptions { adapter, data, tokens, seconds, needle_trials, device, threads } = options;
     let events = channel.0.clone();
     interruptible(py, "evaluate", move |stop| {
         let machine = machine(&device, threads, &events, stop)?;
@@ -105,20 +112,27 @@ pub fn export(
     })
 }
 
-/// Writes a model in few bits.
-#[pyfunction]
-#[pyo3(signature = (model, to, format, data, samples, sample_tokens, device, channel))]
-pub fn quantize(
-    py: Python<'_>,
-    model: PathBuf,
-    to: PathBuf,
+/// Options of [`quantize`], as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct QuantizeOptions {
     format: String,
     data: Option<PathBuf>,
     samples: usize,
     sample_tokens: usize,
     device: String,
+}
+
+/// Writes a model in few bits.
+#[pyfunction]
+pub fn quantize(
+    py: Python<'_>,
+    model: PathBuf,
+    to: PathBuf,
+    options: QuantizeOptions,
     channel: &Channel,
 ) -> PyResult<String> {
+    let QuantizeOptions { format, data, samples, sample_tokens, device } = options;
     let events = channel.0.clone();
     interruptible(py, "quantize", move |stop| {
         let target = choice::<Target, _>("format", &format)?;
@@ -143,21 +157,28 @@ pub fn quantize(
     })
 }
 
-/// Makes a smaller model of a larger one. `sizes` are layers, hidden, ffn and heads to keep.
-#[pyfunction]
-#[pyo3(signature = (model, to, data, sizes, samples, sample_tokens, precision, device, channel))]
-pub fn prune(
-    py: Python<'_>,
-    model: PathBuf,
-    to: PathBuf,
+/// Options of [`prune`], as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct PruneOptions {
     data: PathBuf,
     sizes: [Option<usize>; 4],
     samples: usize,
     sample_tokens: usize,
     precision: String,
     device: String,
+}
+
+/// Makes a smaller model of a larger one. `sizes` are layers, hidden, ffn and heads to keep.
+#[pyfunction]
+pub fn prune(
+    py: Python<'_>,
+    model: PathBuf,
+    to: PathBuf,
+    options: PruneOptions,
     channel: &Channel,
 ) -> PyResult<String> {
+    let PruneOptions { data, sizes, samples, sample_tokens, precision, device } = options;
     let events = channel.0.clone();
     interruptible(py, "prune", move |stop| {
         let [layers, hidden, ffn, heads] = sizes;
@@ -180,21 +201,28 @@ pub fn prune(
     })
 }
 
-/// Scores rows of a file into another; returns their number.
-#[pyfunction]
-#[pyo3(signature = (model, adapter, data, out, precision, best, labels, device, channel))]
-pub fn score(
-    py: Python<'_>,
-    model: PathBuf,
+/// Options of [`score`], as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct ScoreOptions {
     adapter: Option<PathBuf>,
-    data: PathBuf,
-    out: PathBuf,
     precision: String,
     best: Option<(usize, f64)>,
     labels: Vec<String>,
     device: String,
+}
+
+/// Scores rows of a file into another; returns their number.
+#[pyfunction]
+pub fn score(
+    py: Python<'_>,
+    model: PathBuf,
+    data: PathBuf,
+    out: PathBuf,
+    options: ScoreOptions,
     channel: &Channel,
 ) -> PyResult<usize> {
+    let ScoreOptions { adapter, precision, best, labels, device } = options;
     let events = channel.0.clone();
     interruptible(py, "score", move |stop| {
         let precision = choice::<Precision, _>("precision", &precision)?;
