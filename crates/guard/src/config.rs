@@ -2,12 +2,11 @@
 //! nearest name.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::needs::Needs;
 use crate::rail::{Action, Horizon, Manifest, Rail};
 use crate::verdict::Direction;
 
@@ -227,35 +226,6 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Loads `guard.toml` of a folder, or this file.
-    ///
-    /// # Errors
-    /// The file cannot be read, is malformed, contradicts itself, or a rail lacks what it needs.
-    pub fn load(folder: &Path, needs: &Needs) -> Result<Config, ConfigError> {
-        let (file, text) = text_of(folder)?;
-        Config::parse(&text, &file, needs)
-    }
-
-    /// Reads the table `[guard]` of a folder's `guard.toml` alone, without its rails.
-    ///
-    /// # Errors
-    /// The file cannot be read or is malformed.
-    pub fn read_settings(folder: &Path) -> Result<GuardSettings, ConfigError> {
-        let (file, text) = text_of(folder)?;
-        crate::load::settings((&text, &file))
-    }
-
-    /// Reads the text of a configuration; `file` is named in errors, and its folder is that of relative paths.
-    ///
-    /// # Errors
-    /// Those of [`Config::load`].
-    pub fn parse(text: &str, file: &Path, needs: &Needs) -> Result<Config, ConfigError> {
-        let folder = file.parent().unwrap_or(Path::new("")).to_path_buf();
-        let needs = Needs { folder: folder.clone(), ..needs.clone() };
-        let id = folder.file_name().map_or("default".into(), |name| name.to_string_lossy().into_owned());
-        crate::load::read((text, file), &needs, id, folder)
-    }
-
     /// The rails of a direction, in the order of the file.
     pub fn on(&self, direction: Direction) -> impl Iterator<Item = &ConfiguredRail> {
         self.rails.iter().filter(move |rail| rail.setting.on.contains(&direction))
@@ -265,12 +235,4 @@ impl Config {
     pub fn rewrites(&self, direction: Direction) -> bool {
         self.on(direction).any(ConfiguredRail::rewrites)
     }
-}
-
-/// The file of a folder, or this file, with its text.
-fn text_of(folder: &Path) -> Result<(PathBuf, String), ConfigError> {
-    let file = if folder.is_dir() { folder.join(FILE) } else { folder.to_path_buf() };
-    let text =
-        std::fs::read_to_string(&file).map_err(|error| fathom_base::Error::io("read", &file, error))?;
-    Ok((file, text))
 }

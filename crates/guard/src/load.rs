@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{Config, ConfigError, ConfiguredRail, GuardSettings, Hold, OnFailure, Setting, ToolRule};
+use crate::config::{
+    Config, ConfigError, ConfiguredRail, FILE, GuardSettings, Hold, OnFailure, Setting, ToolRule,
+};
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Horizon, Manifest};
 use crate::registry::{self, BuildError, OptionTable, fields};
@@ -19,11 +21,50 @@ use crate::verdict::Direction;
 /// Rules of tools by name.
 type Rules = Arc<BTreeMap<String, ToolRule>>;
 
+impl Config {
+    /// Loads `guard.toml` of a folder, or this file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is malformed, contradicts itself, or a rail lacks what it needs.
+    pub fn load(folder: &Path, needs: &Needs) -> Result<Config, ConfigError> {
+        let (file, text) = text_of(folder)?;
+        Config::parse(&text, &file, needs)
+    }
+
+    /// Reads the table `[guard]` of a folder's `guard.toml` alone, without its rails.
+    ///
+    /// # Errors
+    /// The file cannot be read or is malformed.
+    pub fn read_settings(folder: &Path) -> Result<GuardSettings, ConfigError> {
+        let (file, text) = text_of(folder)?;
+        settings((&text, &file))
+    }
+
+    /// Reads the text of a configuration; `file` is named in errors, and its folder is that of relative paths.
+    ///
+    /// # Errors
+    /// Those of [`Config::load`].
+    pub fn parse(text: &str, file: &Path, needs: &Needs) -> Result<Config, ConfigError> {
+        let folder = file.parent().unwrap_or(Path::new("")).to_path_buf();
+        let needs = Needs { folder: folder.clone(), ..needs.clone() };
+        let id = folder.file_name().map_or("default".into(), |name| name.to_string_lossy().into_owned());
+        read((text, file), &needs, id, folder)
+    }
+}
+
+/// The file of a folder, or this file, with its text.
+fn text_of(folder: &Path) -> Result<(PathBuf, String), ConfigError> {
+    let file = if folder.is_dir() { folder.join(FILE) } else { folder.to_path_buf() };
+    let text =
+        std::fs::read_to_string(&file).map_err(|error| fathom_base::Error::io("read", &file, error))?;
+    Ok((file, text))
+}
+
 /// Reads a text, whose file is named in errors.
 ///
 /// # Errors
 /// Those of [`Config::load`].
-pub(crate) fn read(
+fn read(
     (text, file): (&str, &Path),
     needs: &Needs,
     id: String,
@@ -36,7 +77,7 @@ pub(crate) fn read(
 ///
 /// # Errors
 /// The text is no TOML, or the table is malformed.
-pub(crate) fn settings((text, file): (&str, &Path)) -> Result<GuardSettings, ConfigError> {
+fn settings((text, file): (&str, &Path)) -> Result<GuardSettings, ConfigError> {
     let reader = Reader { text, file, needs: &Needs::default() };
     let mut root = DeTable::parse(text).map_err(|error| reader.malformed(&error, 0))?.into_inner();
     reader.settings(&mut root)

@@ -23,7 +23,7 @@ const CELLS: [&str; 9] =
 /// Files that may keep process-wide state: the allocator's counts, the panic hook of guarded calls, CUDA libraries,
 /// which stay open, with the addresses of their functions and a thread's context, file names that are unique across
 /// threads, the threads behind requests, and tables of characters and words.
-const KEEPERS: [&str; 12] = [
+const KEEPERS: [&str; 14] = [
     "crates/base/src/guard.rs",
     "crates/cpu/src/counting.rs",
     "crates/cuda/src/calls/mod.rs",
@@ -31,6 +31,8 @@ const KEEPERS: [&str; 12] = [
     "crates/cuda/src/libs/open.rs",
     "crates/curate/src/dedup/engine.rs",
     "crates/curate/src/read/remote.rs",
+    "crates/guard/src/rails/injection.rs",
+    "crates/guard/src/rails/secrets.rs",
     "crates/prose/src/filter/segments.rs",
     "crates/python/src/edge.rs",
     "crates/python/src/events.rs",

@@ -5,7 +5,6 @@ mod checks;
 mod config;
 mod engine;
 mod guarded;
-mod measure;
 mod rails;
 mod service;
 mod stream;

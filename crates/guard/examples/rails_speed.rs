@@ -1,11 +1,15 @@
-//! Figures of the bars, printed; run by hand: `cargo test --release -p fathom-guard measure -- --ignored --nocapture`.
+//! Speed of rails: time per byte and per token, loading of configurations.
+#![allow(clippy::unwrap_used, dead_code)]
+
+#[path = "../tests/it/support.rs"]
+mod support;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use fathom_guard::{AnswerStream, Beginning, Config, Context, Direction, Subject};
 
-use crate::support::{engine, needs, output};
+use support::{engine, needs, output};
 
 /// Paragraphs of the handbook, up to a number of bytes.
 fn prose(bytes: usize) -> String {
@@ -34,8 +38,6 @@ fn rail(text: &str, options: &str) -> String {
     format!("[[rail]]\nuse = \"{text}\"\non = [\"input\", \"output\"]\naction = \"flag\"\n{options}\n")
 }
 
-#[test]
-#[ignore = "figures"]
 fn measure_rails_of_text() {
     let rails = [
         rail("regex", "patterns = ['\\b\\d{3}-\\d{2}-\\d{4}\\b', '\\bconfidential\\b']"),
@@ -54,7 +56,7 @@ fn measure_rails_of_text() {
         for bytes in [2 << 10, 64 << 10, 1 << 20] {
             let text = prose(bytes);
             let took = fastest(|| _ = engine.judge(&text, &subject));
-            eprintln!(
+            println!(
                 "{names:?}: {bytes} bytes {:.1} us, {:.1} ns per byte",
                 took * 1e6,
                 took * 1e9 / bytes as f64
@@ -63,8 +65,6 @@ fn measure_rails_of_text() {
     }
 }
 
-#[test]
-#[ignore = "figures"]
 fn measure_words() {
     let text = prose(1 << 20);
     let subject = Subject::new(Direction::Input, Arc::new(Context::default()));
@@ -73,12 +73,10 @@ fn measure_words() {
             (0..count).map(|n: u32| format!("\"w{}x{n}\"", n.wrapping_mul(2_654_435_761))).collect();
         let engine = engine(&rail("regex", &format!("words = [{}]", words.join(", "))));
         let took = fastest(|| _ = engine.judge(&text, &subject));
-        eprintln!("{count} words: {:.2} ns per byte", took * 1e9 / text.len() as f64);
+        println!("{count} words: {:.2} ns per byte", took * 1e9 / text.len() as f64);
     }
 }
 
-#[test]
-#[ignore = "figures"]
 fn measure_streams() {
     let rails = ["personal_data", "injection", "secrets", "hidden_text"];
     let rails: String = rails
@@ -100,15 +98,13 @@ fn measure_streams() {
         }
         stream.finish().unwrap();
     });
-    eprintln!(
+    println!(
         "{} tokens: {:.2} us per token, first release after {first:?}",
         tokens.len(),
         took * 1e6 / tokens.len() as f64
     );
 }
 
-#[test]
-#[ignore = "figures"]
 fn measure_a_thousand_configurations() {
     let rails: String = (0..20)
         .map(|at| match at % 4 {
@@ -122,5 +118,12 @@ fn measure_a_thousand_configurations() {
     load();
     let began = Instant::now();
     let all: Vec<Config> = (0..1000).map(|_| load()).collect();
-    eprintln!("{} configurations of 20 rails: {:?}", all.len(), began.elapsed());
+    println!("{} configurations of 20 rails: {:?}", all.len(), began.elapsed());
+}
+
+fn main() {
+    measure_rails_of_text();
+    measure_words();
+    measure_streams();
+    measure_a_thousand_configurations();
 }
