@@ -9,12 +9,12 @@ use fathom_prose::pii::{Action, Entity, Pii, PiiOptions};
 /// Personal data of the kinds of `prose`.
 pub struct Detectors;
 
-/// Name of a kind in configurations: that of `prose`, in lower case as its mark is in upper case.
+/// Name of a kind, as recipes of curations have it.
 fn kind(entity: Entity) -> &'static str {
     match entity {
         Entity::Email => "email",
         Entity::Iban => "iban",
-        Entity::CreditCard => "card",
+        Entity::CreditCard => "credit_card",
         Entity::UsSsn => "us_ssn",
         Entity::Ip => "ip",
         Entity::Phone => "phone",
