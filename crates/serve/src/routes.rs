@@ -73,7 +73,7 @@ pub const ROUTES: &[Route] = routes! {
     POST "/v1/checks" Keyed Work OpenAi checks::checks, "Judges messages by the guardrails, without a model";
     GET "/v1/rails/configs" Keyed Nothing OpenAi checks::configs, "The configurations of the guardrails";
     GET "/v1/health" Keyed Nothing OpenAi checks::health, "The server and the models of its guardrails take requests";
-    GET "/healthz" Open Nothing OpenAi checks::health, "The same";
+    GET "/healthz" Open Nothing OpenAi checks::healthz, "The same, for everyone";
     POST "/tokenize" Keyed Work OpenAi tokens::tokenize, "Ids of a text or a conversation";
     POST "/detokenize" Keyed Work OpenAi tokens::detokenize, "The text of ids";
     GET "/tokenizer_info" Keyed Nothing OpenAi tokens::info, "What the tokenizer is";

@@ -28,7 +28,7 @@ pub(crate) fn fingerprint(folder: &Path, tokenizer: &Tokenizer, held: &[String])
 }
 
 /// Returns the hash of the same with all of the weights.
-pub(super) fn identity(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
+pub(crate) fn identity(folder: &Path, tokenizer: &Tokenizer, held: &[String]) -> Result<String> {
     let all = |hasher: &mut Hasher, path: &Path| {
         hasher.update_reader(File::open(path)?)?;
         Ok(())
