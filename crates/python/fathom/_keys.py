@@ -52,7 +52,7 @@ class MachineTable(Table):
     """Offloads the moments and master weights between updates."""
 
     offload_to: Literal["disk", "host"]
-    """Where `offload_weights` and `offload_optimizer` store them: `disk`, or `host` for host memory (GPU runs)."""
+    """Target of `offload_weights` and `offload_optimizer`: `disk`, or `host` for host memory (GPU runs)."""
 
     optimizer_stays_percent: int | str
     """With `offload_optimizer`: percent of the optimizer state that stays in device memory. Allowed: 0 or more and at most 100."""
@@ -97,7 +97,7 @@ class MeshTable(Table):
     """Context parallel: each rank has a part of every sequence. Allowed: from 1 to 65 536."""
 
     cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
-    """How keys and values travel between context parallel ranks."""
+    """Exchange of keys and values between context parallel ranks."""
 
     cp_inner: int | str
     """Ranks per `a2a` group of `a2a+p2p`. Allowed: from 1 to 65 536."""
@@ -130,7 +130,7 @@ class MeshTable(Table):
     """Sequence parallel: tensor parallel ranks shard the activations between sub-layers by rows."""
 
     sharding: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
-    """What is sharded over ranks with the same weights."""
+    """State to shard over ranks with the same weights."""
 
     timeout_s: float
     """Seconds that a rank waits for another before the run fails. Allowed: above 0 and at most 1000000000."""
@@ -202,7 +202,7 @@ class ModelTable(Table):
     """Standard deviation of the initial weights. Allowed: above 0."""
 
     init: Literal["normal", "induction"]
-    """What else they begin with."""
+    """Additional initialisation."""
 
     trained: list[str]
     """Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\\\.3[01]\\\\.` or `lm_head`; the others are frozen. Empty: train all, or with an adapter it alone. A new head of scores is trained in any case."""
@@ -241,13 +241,13 @@ class MoeTable(Table):
     """Weight of the router z-loss. Allowed: 0 or more."""
 
     bias_update_rate: float
-    """How far a step moves each expert's selection bias towards balanced load, without a loss. Allowed: 0 or more."""
+    """Step size of each expert's selection bias towards a balanced load, without a loss. Allowed: 0 or more."""
 
     capacity_factor: float | None
     """Capacity of an expert, as a multiple of its even share of a rank's slots in a micro batch; none for no limit. Allowed: above 0."""
 
     drop_policy: Literal["probs", "position"]
-    """Which slots are dropped beyond the capacity."""
+    """Slots to drop beyond the capacity."""
 
 
 class AdapterTable(Table):
@@ -259,40 +259,40 @@ class AdapterTable(Table):
     """The method."""
 
     rank: int | str | None
-    """For methods with low-rank terms columns between A and B, 16 where nothing is said; for `houlsby` the width of the networks, 32. Allowed: from 1 to 1 048 576."""
+    """Rank of low-rank terms, 16 by default; for `houlsby` the width of the networks, 32 by default. Allowed: from 1 to 1 048 576."""
 
     alpha: float | None
-    """Their weight is `alpha / rank`, with `rslora` `alpha / sqrt(rank)`. None: twice the rank, with `pissa` the rank. Allowed: above 0."""
+    """Low-rank terms are multiplied by `alpha / rank`, with `rslora` by `alpha / sqrt(rank)`. Unset: twice the rank; for `pissa` the rank. Allowed: above 0."""
 
     targets: Any | None
-    """Which projections: a list of ends of names, as `['q_proj', 'v_proj']`; a regular expression that whole names match; or `all-linear` for every projection of the blocks but those of experts. With low-rank terms also the embedding (`embed_tokens`), the head (`lm_head`), and experts: each by its name in files (`w1`), or all of a layer as they are stacked (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). None: all-linear, with `ia3` k_proj, v_proj and down_proj. `houlsby` and methods with virtual tokens have none."""
+    """Projections to adapt: a list of name endings such as `['q_proj', 'v_proj']`; a regular expression for whole names; or `all-linear` for every projection of the blocks except experts. Low-rank terms can also adapt the embedding (`embed_tokens`), the head (`lm_head`), and experts, each by its name in files (`w1`) or all of a layer as stacked tensors (`mlp.experts.gate_up_proj`, `mlp.experts.down_proj`). Unset: all-linear; for `ia3` k_proj, v_proj and down_proj. `houlsby` and methods with virtual tokens have no targets."""
 
     token_rows: list[int | str]
-    """Of methods with low-rank terms but `pissa`: tokens of which the rows of the embedding are trained too. Allowed: from 0 to 1 048 576."""
+    """For low-rank methods except `pissa`: tokens whose rows of the embedding are trained too. Allowed: from 0 to 1 048 576."""
 
     dropout: float | None
-    """Of `lora`, `rslora` and `pissa`: the share of what low-rank terms read that each step drops. Allowed: 0 or more and below 1."""
+    """For `lora`, `rslora` and `pissa`: dropout rate on the input of the low-rank terms. Allowed: 0 or more and below 1."""
 
     lr_ratio: float | None
-    """LoRA+ (Hayou and others, 2024): how many times the learning rate of A that of B is; none for the same. Allowed: above 0."""
+    """LoRA+ (Hayou and others, 2024): learning rate of B divided by that of A; unset: 1. Allowed: above 0."""
 
     embedding_lr_ratio: float | None
-    """LoRA+: how many times the learning rate that of the embedding's low-rank terms is; none for the same. Allowed: above 0."""
+    """LoRA+: factor on the learning rate of the embedding's low-rank terms; unset: 1. Allowed: above 0."""
 
     virtual_tokens: int | str | None
-    """Of `prompt`, `p_tuning` and `prefix`: virtual tokens before each document, which `seq_tokens` count. None: 20. Allowed: from 1 to 1 048 576."""
+    """For `prompt`, `p_tuning` and `prefix`: number of virtual tokens before each document; they count towards `seq_tokens`. Unset: 20. Allowed: from 1 to 1 048 576."""
 
     prompt_text: str | None
-    """Of `prompt`: the virtual tokens begin as this text's, repeated or cut to as many. None: random."""
+    """For `prompt`: text that initialises the virtual tokens, repeated or cut to their number. Unset: random values."""
 
     encoder_reparameterization_type: Literal["mlp", "lstm"]
-    """Of `p_tuning`: what computes the virtual tokens, as in PEFT."""
+    """For `p_tuning`: the network that computes the virtual tokens, as in PEFT."""
 
     prefix_projection: bool
-    """Of `prefix`: a network of all layers computes the keys and values (PEFT's `prefix_projection`)."""
+    """For `prefix`: computes the keys and values of all layers by one network (PEFT's `prefix_projection`)."""
 
     encoder_hidden_size: int | str | None
-    """Of `p_tuning`: hidden columns of the network, of an LSTM in each direction. None: the model's columns. Of `prefix` with `prefix_projection`: those of its MLP of two layers. None: the columns of the model's keys. Allowed: from 2 to 1 048 576."""
+    """For `p_tuning`: hidden columns of the network, per direction for an LSTM; unset: the model's columns. For `prefix` with `prefix_projection`: hidden columns of the two-layer MLP; unset: the columns of the model's keys. Allowed: from 2 to 1 048 576."""
 
 
 class AdaptersTable(Table):
@@ -307,10 +307,10 @@ class AdaptersTable(Table):
     """Its lessons, or with `rl.loss` its prompts, in place of `data.paths`: files, folders and addresses."""
 
     reward: str | None
-    """What its answers are worth, in place of `rl.reward`."""
+    """Its reward file, in place of `rl.reward`."""
 
     method: Literal["none", "lora", "rslora", "dora", "pissa", "ia3", "houlsby", "prompt", "p_tuning", "prefix"] | None
-    """As `adapter.method`, but `pissa`, which changes the base."""
+    """As `adapter.method`, except `pissa`, which changes the base."""
 
     rank: int | str | None
     """As `adapter.rank`. Allowed: from 1 to 1 048 576."""
@@ -358,7 +358,7 @@ class PrecisionTable(Table):
     """Number format of GEMM operands; each is quantized along the reduction dimension."""
 
     linears: Literal["all", "attention", "mlp"]
-    """Which linear layers."""
+    """Linear layers in low precision."""
 
     num_layers_at_start_in_bf16: int | str
     """First layers that are not affected (Megatron's key). Allowed: from 0 to 4 096."""
@@ -379,7 +379,7 @@ class DataColumnsTable(Table):
     __slots__ = ()
 
     prompt: str | None
-    """What comes before the answer."""
+    """Prompt before the answer."""
 
     completion: str | None
     """The answer."""
@@ -388,13 +388,13 @@ class DataColumnsTable(Table):
     """The list of messages."""
 
     role: str | None
-    """Who says a message."""
+    """Role of a message."""
 
     content: str | None
-    """What a message says."""
+    """Content of a message."""
 
     system: str | None
-    """What the system says."""
+    """System message."""
 
     tools: str | None
     """The tools: a list of schemas, or JSON text of one."""
@@ -406,7 +406,7 @@ class DataColumnsTable(Table):
     """The worse of two answers."""
 
     label: str | None
-    """What is said of an answer: whether it is wanted, or its ratings."""
+    """Label of an answer: whether it is desirable, or its ratings."""
 
 
 class DataBlendTable(Table):
@@ -436,25 +436,25 @@ class DataTable(Table):
     """Field that holds the text in JSON lines and Parquet."""
 
     format: Literal["auto", "text", "lessons"]
-    """What the rows of `paths` are."""
+    """Kind of the rows in `paths`."""
 
     columns: DataColumnsTable
-    """Of lessons: which keys of a row hold what."""
+    """For lessons: the keys of a row."""
 
     chat_template: str | None
-    """Of conversations: a file with the chat template, or `steerlm` for the one inside the binary (turns marked as NeMo's, with the labels of SteerLM); none for the model's own."""
+    """For conversations: a file with the chat template, or `steerlm` for the one inside the binary (turns marked as NeMo's, with the labels of SteerLM); none for the model's own."""
 
     supervise: Literal["completion", "last_turn", "all"]
-    """Of lessons: which tokens are learned."""
+    """For lessons: the tokens to learn."""
 
     truncation: Literal["keep_start", "keep_end", "error"]
-    """Of lessons: what happens to those that are too long."""
+    """For lessons: treatment of those that are too long."""
 
     max_rows_dropped: int | str
-    """Of lessons: maximum number of rows that are left out because they cannot be taught."""
+    """For lessons: maximum number of unusable rows to skip."""
 
     max_bytes: int | str | None
-    """Maximum bytes of text to read; none for all of it. What is not read is reported. Allowed: from 1 to 1 152 921 504 606 846 976."""
+    """Maximum bytes of text to read; unset for all of it. Unread text is reported. Allowed: from 1 to 1 152 921 504 606 846 976."""
 
     recall_share: float
     """Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none. Allowed: 0 or more and below 1."""
@@ -463,7 +463,7 @@ class DataTable(Table):
     """Fraction of the documents held out from training. Allowed: 0 or more and below 1."""
 
     held_out_paths: list[str]
-    """Of lessons: files and folders whose rows are held out; then those of `paths` are all learned, whatever the share is."""
+    """For lessons: files and folders with held-out rows; all rows of `paths` are then trained on, whatever the share."""
 
     document_bytes: int | str
     """Maximum bytes of one document; files of one folder (of one crate) are joined up to this size. Allowed: from 1 024 to 1 152 921 504 606 846 976."""
@@ -493,109 +493,109 @@ class ObjectiveTable(Table):
     """The method."""
 
     loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]
-    """Its loss."""
+    """The method's loss."""
 
     losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
-    """Of `dpo`: several losses in place of one, as TRL's list."""
+    """For `dpo`: several losses instead of one, as in TRL."""
 
     loss_weights: list[float]
     """Their weights. Allowed: 0 or more."""
 
     beta: float
-    """How strongly the model is kept near the reference; of `orpo` the weight of the ratio. Allowed: above 0."""
+    """Strength of the pull towards the reference model; for `orpo`, the weight of the odds ratio. Allowed: above 0."""
 
     reference: Literal["auto", "column", "copy", "adapter_off", "none"]
-    """Where the reference's log-probabilities come from; the reference is the model that the run starts from."""
+    """Source of the reference's log-probabilities; the reference is the model that the run starts from."""
 
     sync_ref_model: bool
-    """The reference moves after the policy (TR-DPO)."""
+    """Updates the reference towards the policy during training (TR-DPO)."""
 
     ref_model_mixup_alpha: float | None
-    """With `sync_ref_model`: the policy's share of what the reference becomes, the rest being what it was; 1 replaces it. None for 0.6. Allowed: above 0 and at most 1."""
+    """With `sync_ref_model`: share of the policy in the updated reference; 1 replaces the reference. Unset: 0.6. Allowed: above 0 and at most 1."""
 
     ref_model_sync_steps: int | str | None
-    """With `sync_ref_model`: steps from one move to the next. None for 512. Allowed: 1 or more."""
+    """With `sync_ref_model`: steps between updates. Unset: 512. Allowed: 1 or more."""
 
     use_weighting: bool
-    """Of `dpo`: a pair weighs as much as the policy's own answers are like it (WPO)."""
+    """For `dpo`: weights each pair by its likelihood under the policy (WPO)."""
 
     label_smoothing: float
-    """Fraction of the labels that are taken for wrong. Allowed: 0 or more and at most 0.499."""
+    """Assumed fraction of wrong labels. Allowed: 0 or more and at most 0.499."""
 
     f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
-    """Of `dpo`: the divergence from the reference."""
+    """For `dpo`: the divergence from the reference."""
 
     f_alpha: float
     """Coefficient of the alpha divergence."""
 
     ld_alpha: float | None
-    """Of `dpo`: factor of the log-probabilities of the tokens by which an answer is longer than the other (LD-DPO); none for 1. Allowed: 0 or more and at most 1."""
+    """For `dpo`: factor on the log-probabilities of the tokens by which an answer is longer than the other one (LD-DPO); unset: 1. Allowed: 0 or more and at most 1."""
 
     sft_weight: float | None
-    """Weight of the cross-entropy of chosen answers; none for the method's own: 1 of `cpo` and `orpo`, else 0. Allowed: 0 or more."""
+    """Weight of the cross-entropy of chosen answers; unset: 1 for `cpo` and `orpo`, else 0. Allowed: 0 or more."""
 
     gamma: float
-    """Of `simpo`: the margin, as TRL's `simpo_gamma`. Allowed: 0 or more."""
+    """For `simpo`: the margin (TRL's `simpo_gamma`). Allowed: 0 or more."""
 
     alpha: float
-    """Of `simpo`: AlphaPO's exponent; 0 for plain log-probabilities."""
+    """For `simpo`: AlphaPO's exponent; 0 for plain log-probabilities."""
 
     discopop_tau: float
-    """Of the loss `discopop`: its temperature. Allowed: above 0."""
+    """Temperature of the loss `discopop`. Allowed: above 0."""
 
     desirable_weight: float
-    """Of `kto`: weight of the losses of wanted answers. Allowed: 0 or more."""
+    """For `kto`: weight of the losses of desirable answers. Allowed: 0 or more."""
 
     undesirable_weight: float
-    """Of `kto`: weight of the losses of unwanted answers. Allowed: 0 or more."""
+    """For `kto`: weight of the losses of undesirable answers. Allowed: 0 or more."""
 
     mismatched_rows: int | str
-    """Of `kto`: rows, in the order of the files, whose answers change places for the estimate of the divergence; TRL's batch size. Allowed: from 2 to 1 048 576."""
+    """For `kto`: number of consecutive rows that exchange their answers to estimate the divergence (TRL's batch size). Allowed: from 2 to 1 048 576."""
 
     kl_over: Literal["step", "micro_batch"]
-    """Of `kto`: over which mismatched answers the divergence is a mean."""
+    """For `kto`: the mismatched answers over which the divergence is averaged."""
 
     responses: int | str
-    """Of `steerlm2`: answers of each row. Allowed: from 2 to 4 096."""
+    """For `steerlm2`: answers per row. Allowed: from 2 to 4 096."""
 
     reward_scale: float
-    """Of `rpo`: factor of the given rewards. Allowed: above 0."""
+    """For `rpo`: factor on the rewards in the data. Allowed: above 0."""
 
     center_rewards: float
-    """Of `reward`: weight of the squared sum of a pair's rewards, which keeps their mean at 0. Allowed: 0 or more."""
+    """For `reward`: weight of the squared sum of a pair's rewards, a penalty that keeps their mean near 0. Allowed: 0 or more."""
 
     neftune_alpha: float
     """Size of the noise on the embeddings of training tokens (NEFTune), as TRL's `neftune_noise_alpha`; 5 is usual, 0 is none. Allowed: 0 or more."""
 
     teacher: str | None
-    """Of `distill`: the teacher, a folder as of `model.from`, with the student's tokenizer."""
+    """For `distill`: the teacher's folder, as in `model.from`; it must have the student's tokenizer."""
 
     temperature: float
-    """Of `distill`: divides the logits of teacher and student. The divergence is not multiplied by its square. Allowed: 0.01 or more and at most 1000."""
+    """For `distill`: temperature, which divides the logits of teacher and student. The divergence is not multiplied by its square. Allowed: 0.01 or more and at most 1000."""
 
     kd_ratio: float
-    """Of `distill`: share of the divergence in what is minimised; the rest is the cross-entropy's. Allowed: 0 or more and at most 1."""
+    """For `distill`: share of the divergence in the objective; the cross-entropy has the rest. Allowed: 0 or more and at most 1."""
 
     jsd_beta: float
-    """Of the loss `jsd`: share of the teacher in the mixture; towards 0 like `fwd_kl`, towards 1 like `bwd_kl`. Allowed: 0.001 or more and at most 0.999."""
+    """For the loss `jsd`: share of the teacher in the mixture; near 0 it acts like `fwd_kl`, near 1 like `bwd_kl`. Allowed: 0.001 or more and at most 0.999."""
 
     top_k: int | str
-    """Of `distill`: the teacher's best tokens for each token, found once before the first step and kept next to the text. 0: the teacher runs in every step, and its whole vocabulary counts. Allowed: from 0 to 16 384."""
+    """For `distill`: number of the teacher's most likely tokens to store for each position, once before the first step. 0 runs the teacher in every step, with its whole vocabulary. Allowed: from 0 to 16 384."""
 
     top_k_rest: bool
-    """With `top_k`: the rest of the mass is one more token, on both sides; otherwise the best are made to sum to one."""
+    """With `top_k`: treats the remaining probability as one more token on both sides; if false, the stored probabilities are normalised."""
 
     hidden_pairs: list[str]
-    """Of `distill` with a teacher that runs in every step: hidden states that are compared besides, as blocks of the student and of the teacher that are before them, `['4:8', '8:16']`; 0 is what the first block reads. Where the teacher is of another width, a projection for each pair is trained with the student."""
+    """For `distill` with a teacher that runs in every step: hidden states to compare, given by the number of blocks of the student and of the teacher before them, `['4:8', '8:16']`; 0 is the first block's input. If the teacher has another width, a projection per pair is trained with the student."""
 
     hidden_loss: Literal["mse", "cosine"]
-    """With `hidden_pairs`: how far they are from each other."""
+    """With `hidden_pairs`: the distance between the states of a pair."""
 
     hidden_weight: float
-    """With `hidden_pairs`: weight of the mean over the pairs, which is added to what is minimised. Allowed: 0 or more."""
+    """With `hidden_pairs`: weight of the mean over the pairs in the objective. Allowed: 0 or more."""
 
     attributes: list[str]
-    """Of `reward` with `regression`: the names of the ratings, in their order."""
+    """For `reward` with `regression`: names of the ratings, in order."""
 
 
 class RlTable(Table):
@@ -604,7 +604,7 @@ class RlTable(Table):
     __slots__ = ()
 
     loss: Literal["none", "grpo", "bnpo", "dapo", "dr_grpo", "gspo", "cispo", "cispo_band", "sapo", "rloo", "reinforce", "ppo", "rejection"]
-    """What is minimised; `none` for runs that do not learn from rewards."""
+    """The loss; `none` for runs that do not learn from rewards."""
 
     reward: str | None
     """The file that says what an answer is worth (TOML, a table `[[reward]]` for each part)."""
@@ -655,13 +655,13 @@ class RlTable(Table):
     """With `behind`: the smallest (TRL `vllm_importance_sampling_clip_min`); none for no such limit. Allowed: 0 or more."""
 
     advantage: Literal["trl", "mean", "batch", "verl", "nemo_rl", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline", "each_then_sum", "raw", "gae"]
-    """How advantages follow from rewards."""
+    """Computation of advantages from rewards."""
 
     epsilon: float
-    """How far a ratio may fall below 1. Allowed: 0 or more and at most 1."""
+    """Largest amount by which a ratio may fall below 1. Allowed: 0 or more and at most 1."""
 
     epsilon_high: float | None
-    """How far it may rise above 1; none for `epsilon`. For `cispo` the largest ratio itself. Allowed: 0 or more."""
+    """Largest amount by which a ratio may rise above 1; unset: `epsilon`. For `cispo` the largest ratio itself. Allowed: 0 or more."""
 
     delta: float | None
     """Largest ratio that is not clipped (TRL `delta`); none for no such limit. Allowed: above 0."""
@@ -679,10 +679,10 @@ class RlTable(Table):
     """Weight of the divergence from the reference; 0 for none, and no reference is loaded. Allowed: 0 or more."""
 
     kl: Literal["k3", "k2", "k1"]
-    """How it is estimated."""
+    """Estimator of the divergence."""
 
     kl_in: Literal["loss", "reward"]
-    """Where it counts."""
+    """Place of the divergence."""
 
     kl_corrected: bool
     """Multiplies the divergence in the loss by the ratio, so that it is unbiased off policy (TRL `use_bias_correction_kl`)."""
@@ -706,7 +706,7 @@ class RlTable(Table):
     """Leaves answers that did not end by themselves out of the loss."""
 
     nan_rewards: Literal["refuse", "mask"]
-    """What happens to rewards that are not numbers."""
+    """Treatment of rewards that are not numbers."""
 
     gamma: float
     """For `gae`: discount of later rewards. Allowed: 0 or more and at most 1."""
@@ -754,7 +754,7 @@ class EnvironmentTable(Table):
     """Seconds for a reply. Allowed: above 0 and at most 1000000000."""
 
     role: str
-    """Of conversations: who says what it writes, as the chat template names it."""
+    """For conversations: who says what it writes, as the chat template names it."""
 
     weight: float
     """Weight of its rewards in the sum. Allowed: a finite number."""
@@ -769,10 +769,10 @@ class RoundsTable(Table):
     __slots__ = ()
 
     write: Literal["none", "own", "revised"]
-    """What the model writes before each round."""
+    """Text that the model writes before each round."""
 
     count: int | str
-    """How many. Allowed: from 1 to 65 536."""
+    """Number of rounds. Allowed: from 1 to 65 536."""
 
     earlier: int | str
     """Rounds before each whose pairs it learns from as well (SPIN's paper has 1). Allowed: from 0 to 65 536."""
@@ -865,10 +865,10 @@ class ActivationsTable(Table):
     __slots__ = ()
 
     memory: Literal["manual", "auto"]
-    """What decides the places of activations and the tile size: `manual` (the keys below) or `auto` (the solver)."""
+    """Choice of the places of activations and of the tile size: `manual` (the keys below) or `auto` (the solver)."""
 
     recompute_granularity: Literal["none", "selective", "linear", "full"]
-    """What the backward pass recomputes."""
+    """Activations that the backward pass recomputes."""
 
     recompute_modules: list[str]
     """For `selective`: core_attn, layernorm, mlp, mlp_act, of experts and latent attention moe, moe_act, shared_experts, mla_up_proj, and mixer of other mixers."""
@@ -883,16 +883,16 @@ class ActivationsTable(Table):
     """Rules that take precedence over the other keys; the first match decides."""
 
     offload_modules: list[str]
-    """Which kept activations are offloaded: modules as in `recompute_modules`, block (each block's input), or all."""
+    """Kept activations to offload: modules as in `recompute_modules`, block (each block's input), or all."""
 
     offload_place: Literal["keep", "recompute", "host", "disk"]
-    """Where they are offloaded to: `disk`, or `host` (GPU runs)."""
+    """Target of offloaded activations: `disk`, or `host` (GPU runs)."""
 
     offload_fraction: float
     """Fraction of the tokens whose activations are offloaded. Allowed: above 0 and at most 1."""
 
     offload_codec: Literal["as_is", "fp8"]
-    """How offloaded values are written."""
+    """Format of offloaded values."""
 
     head_groups: int | str
     """Groups of key and value heads that attention processes one after the other. Allowed: from 1 to 65 536."""
@@ -958,7 +958,7 @@ class StageTable(Table):
     """Overrides `schedule.warmup_steps` and `schedule.warmup_share`."""
 
     packing: Literal["cut", "best_fit", "single"]
-    """How documents are packed into samples."""
+    """Packing of documents into samples."""
 
     masked: bool
     """Restricts attention to a token's own document."""
@@ -1054,7 +1054,7 @@ class TrainRecipe(Recipe):
     """Its experts."""
 
     adapter: AdapterTable
-    """What is trained in place of the model's own weights."""
+    """Adapter to train in place of the model's own weights."""
 
     adapters: Tables[AdaptersTable]
     """Several adapters over one base, each with its lessons, trained in turns: a step of each, then the next of each."""
@@ -1066,13 +1066,13 @@ class TrainRecipe(Recipe):
     """The training data."""
 
     objective: ObjectiveTable
-    """What is minimised."""
+    """The training objective."""
 
     rl: RlTable
     """Learning from rewards."""
 
     environment: EnvironmentTable
-    """Who replies to answers."""
+    """The environment that replies to answers."""
 
     rounds: RoundsTable
     """Rounds over pairs that the model writes."""
@@ -1084,7 +1084,7 @@ class TrainRecipe(Recipe):
     """The learning rate schedule."""
 
     activations: ActivationsTable
-    """Where activations are stored between forward and backward."""
+    """Places of activations between the forward and the backward pass."""
 
     stage: Tables[StageTable]
     """The stages, in order."""

@@ -9,7 +9,7 @@ use fathom_app::serve::Order;
 use fathom_app::{Machine, Silent, train};
 use fathom_base::clock::Clock;
 use fathom_base::{Numbers, Reading, Service};
-use fathom_guard::evaluation::{ProbeOutcome, probes};
+use fathom_guard::evaluation::{Probe, ProbeOutcome, probes};
 use fathom_guard::needs::Models;
 use fathom_guard::{Config, Context, Direction, Judged, Needs, Opinion, Until, perplexity};
 use fathom_serve::bench::Target;
@@ -95,8 +95,11 @@ fn a_judges_score_is_the_models_own_probability() {
     let expected = (losses.sum::<f64>() / (ids.len() - 1) as f64).exp();
     assert!((found.by_windows / expected - 1.0).abs() < 1e-4, "{found:?} {expected}");
 
-    let report = audit(&run, &probes(1), 4, (&machine, &Silent)).unwrap();
-    assert_eq!(report.records.len(), probes(1).len());
+    // Probes that the model's context of 256 tokens has room for: it has hardly more than a token a byte.
+    let fits = |it: &Probe| it.text.len() + it.system.as_deref().unwrap_or_default().len() < 200;
+    let short: Vec<Probe> = probes(1).into_iter().filter(fits).collect();
+    let report = audit(&run, &short, 4, (&machine, &Silent)).unwrap();
+    assert!(short.len() > 10 && report.records.len() == short.len());
 
     // Over HTTP, to a server with a rail.
     let (guard, template) = (folder.path().join("guard"), folder.path().join("talk.jinja"));

@@ -41,7 +41,10 @@ async fn walk(mut bed: Bed, routes: &'static [Route]) {
         }
     }
     let open: Vec<&str> = routes.iter().filter(|it| it.access == Access::Open).map(|it| it.path).collect();
-    assert!(open.iter().all(|path| ["/", "/health/live", "/health/ready", "/healthz"].contains(path)), "{open:?}");
+    assert!(
+        open.iter().all(|path| ["/", "/health/live", "/health/ready", "/healthz"].contains(path)),
+        "{open:?}"
+    );
 }
 
 #[tokio::test]
