@@ -78,10 +78,11 @@ def serve(
     threads: int = 0,
     memory: int | str | None = None,
     device: str = "auto",
+    guard: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Server:
     """Serves models over HTTP in this process; returns once it listens. Port 0 takes a free one. `settings` are keys of
-    `serve`, such as `context_tokens=8192`."""
+    `serve`, such as `context_tokens=8192`. `guard` is a folder of guardrails around every model."""
     paths = [models] if isinstance(models, (str, os.PathLike)) else list(models)
     where = [resolved(path) for path in paths]
     beside = os.path.join(os.path.dirname(sys.executable), "fathom")
@@ -97,6 +98,7 @@ def serve(
         "port": port,
         "device": device,
         "compiler": compiler,
+        "guard": None if guard is None else os.fspath(guard),
     }
     _edge.record()
     channel = _fathom.Channel()

@@ -83,7 +83,10 @@ fn of_base(error: &BaseError) -> Class {
         BaseError::Refused { place, key, message } | BaseError::Outdated { place, key, message, .. } => {
             recipe(key, place, message)
         }
-        BaseError::Io { source, .. } => of_io(source),
+        BaseError::Io(refused) => refused
+            .source()
+            .and_then(|source| source.downcast_ref::<io::Error>())
+            .map_or(("Error", Vec::new()), of_io),
         BaseError::Product(product) => of_any(&**product),
         _ => ("Error", Vec::new()),
     }
@@ -96,7 +99,6 @@ fn of_train(error: &TrainError) -> Class {
         TrainError::DoesNotFit { .. } => ("OutOfMemory", Vec::new()),
         TrainError::OtherRecipe { .. } => ("RecipeError", Vec::new()),
         TrainError::Base(error) => of_base(error),
-        TrainError::Io { source, .. } => of_io(source),
         TrainError::Hook(error) => of_any(&**error),
         other => other.source().map_or(("Error", Vec::new()), of_any),
     }

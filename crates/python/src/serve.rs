@@ -31,6 +31,7 @@ pub struct ServerOptions {
     port: u16,
     device: String,
     compiler: Option<PathBuf>,
+    guard: Option<PathBuf>,
 }
 
 /// A running server.
@@ -126,6 +127,7 @@ fn order(models: Vec<PathBuf>, options: ServerOptions) -> Result<Order> {
         mesh: AskedMesh { tp: 1, pp: 1, experts: None },
         memory_bytes: options.memory_bytes,
         prefixes: None,
+        guard: options.guard,
         settings: settings(None, &options.settings)?,
         at: Listening { host: options.host, port: options.port, admin_port: None, tls: None },
         keys: None,
