@@ -299,7 +299,7 @@ pub fn read(folder: &Path, mut each: impl FnMut(AuditRecord)) -> Result<()> {
 /// A place at which a log was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}:{line}: {problem}", file.display())]
-pub struct Tampered {
+pub struct AuditMismatch {
     /// The file.
     pub file: PathBuf,
     /// Line in it, from 1.
@@ -311,8 +311,8 @@ pub struct Tampered {
 /// Verifies the chain of a log with the secret in a file; returns the number of lines.
 ///
 /// # Errors
-/// Files that cannot be read; [`Tampered`] as the inner error of a changed, dropped or added line.
-pub fn verify(folder: &Path, secret_file: &Path) -> Result<std::result::Result<u64, Tampered>> {
+/// Files that cannot be read; [`AuditMismatch`] as the inner error of a changed, dropped or added line.
+pub fn verify(folder: &Path, secret_file: &Path) -> Result<std::result::Result<u64, AuditMismatch>> {
     let key = std::fs::read(secret_file).map_err(|error| Error::io("read", secret_file, error))?;
     let keys = Keys::of(&key);
     let (mut last, mut lines, mut at) = (String::new(), 0u64, (folder.to_path_buf(), 0));
@@ -320,7 +320,7 @@ pub fn verify(folder: &Path, secret_file: &Path) -> Result<std::result::Result<u
         let text = std::fs::read(&file).map_err(|error| Error::io("read", &file, error))?;
         for (number, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
             at = (file.clone(), number + 1);
-            let wrong = |problem| Ok(Err(Tampered { file: at.0.clone(), line: at.1, problem }));
+            let wrong = |problem| Ok(Err(AuditMismatch { file: at.0.clone(), line: at.1, problem }));
             let line = std::str::from_utf8(line).ok().and_then(|line| line.strip_suffix('\n'));
             let Some(line) = line else { return wrong("the line is not complete") };
             let Some(cut) = line.len().checked_sub(SUFFIX).filter(|cut| line.is_char_boundary(*cut)) else {
@@ -342,7 +342,7 @@ pub fn verify(folder: &Path, secret_file: &Path) -> Result<std::result::Result<u
     match head(folder) {
         Some(head) if head == (lines, last.clone()) => Ok(Ok(lines)),
         None if lines == 0 => Ok(Ok(0)),
-        _ => Ok(Err(Tampered {
+        _ => Ok(Err(AuditMismatch {
             file: at.0,
             line: at.1,
             problem: "lines behind this one were dropped or added",

@@ -29,7 +29,7 @@ pub enum CheckError {
     Unavailable(String),
 }
 
-type Checked<T> = Result<T, CheckError>;
+type CheckResult<T> = Result<T, CheckError>;
 
 /// Fields of a message by its role.
 const FIELDS: [(&str, &[&str]); 7] = [
@@ -42,7 +42,7 @@ const FIELDS: [(&str, &[&str]); 7] = [
     ("context", &["role", "content"]),
 ];
 
-fn known(object: &Map<String, Value>, names: &[&str], owner: &str) -> Checked<()> {
+fn known(object: &Map<String, Value>, names: &[&str], owner: &str) -> CheckResult<()> {
     match object.keys().find(|key| !names.contains(&key.as_str())) {
         None => Ok(()),
         Some(key) => {
@@ -67,7 +67,7 @@ struct Request {
 ///
 /// # Errors
 /// A request that is malformed or cannot be fulfilled.
-pub fn check(guards: &Guards, session: &Session, body: &Value) -> Checked<Value> {
+pub fn check(guards: &Guards, session: &Session, body: &Value) -> CheckResult<Value> {
     let request = read(guards, body)?;
     let engine = request.guard.engine();
     let context = Context {
@@ -91,7 +91,7 @@ pub fn session(
     guards: &Guards,
     options: Option<&Value>,
     key: Option<String>,
-) -> Checked<(Arc<Guard>, Session)> {
+) -> CheckResult<(Arc<Guard>, Session)> {
     let empty = Map::new();
     let options = match options {
         None | Some(Value::Null) => &empty,
@@ -116,7 +116,7 @@ pub fn session(
 }
 
 /// The configuration that a request names.
-fn selected<'v>(guards: &Guards, of: impl Fn(&str) -> Option<&'v Value>) -> Checked<Arc<Guard>> {
+fn selected<'v>(guards: &Guards, of: impl Fn(&str) -> Option<&'v Value>) -> CheckResult<Arc<Guard>> {
     let ids =
         of("config_ids").and_then(Value::as_array).map(|ids| ids.iter().filter_map(Value::as_str).collect());
     let ids: Vec<&str> = ids.unwrap_or_else(|| of("config_id").and_then(Value::as_str).into_iter().collect());
@@ -130,7 +130,7 @@ fn selected<'v>(guards: &Guards, of: impl Fn(&str) -> Option<&'v Value>) -> Chec
     Ok(guard.clone())
 }
 
-fn thread_id(given: Option<&Value>) -> Checked<Option<String>> {
+fn thread_id(given: Option<&Value>) -> CheckResult<Option<String>> {
     match given {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(id)) if (16..=255).contains(&id.len()) => Ok(Some(id.clone())),
@@ -138,7 +138,7 @@ fn thread_id(given: Option<&Value>) -> Checked<Option<String>> {
     }
 }
 
-fn read(guards: &Guards, body: &Value) -> Checked<Request> {
+fn read(guards: &Guards, body: &Value) -> CheckResult<Request> {
     let malformed = |what: &str| CheckError::Malformed(what.to_string());
     let object = body.as_object().ok_or_else(|| malformed("the body should be an object"))?;
     known(object, &["model", "messages", "tools", "guardrails", "config_id", "rail_types"], "the request")?;
@@ -177,7 +177,7 @@ fn read(guards: &Guards, body: &Value) -> Checked<Request> {
 }
 
 /// Checks a message's fields by its role.
-fn readable(message: &Value, name: &str) -> Checked<()> {
+fn readable(message: &Value, name: &str) -> CheckResult<()> {
     let malformed = |what: String| CheckError::Malformed(format!("{name}: {what}"));
     let object = message.as_object().ok_or_else(|| malformed("should be an object".into()))?;
     let role = object.get("role").and_then(Value::as_str).ok_or_else(|| malformed("has no `role`".into()))?;
@@ -212,7 +212,7 @@ fn direction(name: &str) -> Option<Direction> {
     }
 }
 
-fn directions(types: Option<&Value>, guard: &Guard) -> Checked<Vec<Direction>> {
+fn directions(types: Option<&Value>, guard: &Guard) -> CheckResult<Vec<Direction>> {
     let engine = guard.engine();
     let config = engine.config();
     let Some(types) = types else { return Ok(Direction::ALL.to_vec()) };
@@ -245,7 +245,7 @@ fn directions(types: Option<&Value>, guard: &Guard) -> Checked<Vec<Direction>> {
 ///
 /// # Errors
 /// Unknown directions, rails, or forms.
-pub fn selection(options: Option<&Value>, guard: &Guard) -> Checked<Selection> {
+pub fn selection(options: Option<&Value>, guard: &Guard) -> CheckResult<Selection> {
     let mut selection = Selection::default();
     let Some(rails) = options.and_then(|options| options.get("rails")) else { return Ok(selection) };
     let rails = rails
@@ -301,7 +301,7 @@ struct Found {
 }
 
 impl Check<'_> {
-    fn run(&self) -> Checked<Value> {
+    fn run(&self) -> CheckResult<Value> {
         let mut found = Found::default();
         let config = self.engine.config();
         let beginning = [
@@ -351,7 +351,7 @@ impl Check<'_> {
         }))
     }
 
-    fn message(&self, at: usize, message: &Value, found: &mut Found) -> Checked<()> {
+    fn message(&self, at: usize, message: &Value, found: &mut Found) -> CheckResult<()> {
         let direction = match message["role"].as_str() {
             Some("assistant") => Direction::Output,
             Some("tool" | "function") => Direction::ToolResult,
@@ -392,7 +392,7 @@ impl Check<'_> {
         subject
     }
 
-    fn text(&self, at: usize, text: &str, direction: Direction, found: &mut Found) -> Checked<Outcome> {
+    fn text(&self, at: usize, text: &str, direction: Direction, found: &mut Found) -> CheckResult<Outcome> {
         let mut subject = self.subject(at, direction);
         if direction == Direction::ToolResult {
             let name = self.request.messages[at]["name"].as_str().unwrap_or("");
@@ -407,7 +407,7 @@ impl Check<'_> {
         Ok(outcome)
     }
 
-    fn calls(&self, at: usize, message: &Value, found: &mut Found) -> Checked<()> {
+    fn calls(&self, at: usize, message: &Value, found: &mut Found) -> CheckResult<()> {
         let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut earlier = Vec::new();
         for call in calls {
@@ -432,7 +432,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn record(&self, text: &str, direction: Direction, verdicts: &[Verdict]) -> Checked<()> {
+    fn record(&self, text: &str, direction: Direction, verdicts: &[Verdict]) -> CheckResult<()> {
         if self.request.guard.recorded(self.engine, &self.context, (text, direction), verdicts) {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use fathom_base::guard::guarded;
 
 use crate::config::{Config, ConfiguredRail, OnFailure};
 use crate::metrics::Metrics;
-use crate::rail::{Action, Context, Cost, Failure, Judged, Opinion, ToolUse, Until};
+use crate::rail::{Action, Context, Cost, Failure, Opinion, RailInput, ToolUse, Until};
 use crate::verdict::{Decision, Direction, Edit, Reason, Verdict, edited};
 
 /// Failures within [`BREAKER_S`] that open a rail's breaker.
@@ -98,7 +98,7 @@ pub struct Engine {
 }
 
 /// A verdict with the mark before which no later text changes it.
-pub(crate) struct Marked {
+pub(crate) struct MarkedVerdict {
     pub verdict: Verdict,
     pub mark: usize,
 }
@@ -122,9 +122,9 @@ impl Subject {
         Subject { direction, context, tool: None, selection: Arc::default() }
     }
 
-    fn judged<'a>(&'a self, text: &'a str, from: usize, whole: bool) -> Judged<'a> {
+    fn judged<'a>(&'a self, text: &'a str, from: usize, whole: bool) -> RailInput<'a> {
         let tool = self.tool.as_deref();
-        Judged { text, from, whole, direction: self.direction, context: &self.context, tool }
+        RailInput { text, from, whole, direction: self.direction, context: &self.context, tool }
     }
 }
 
@@ -215,7 +215,12 @@ impl Engine {
 
     /// Runs rails that only read: those of text on this thread, then those that ask models next to each other. Ends
     /// with the first that blocks; the others are cancelled.
-    pub(crate) fn read(&self, rails: &[usize], view: View<'_>, subject: &Subject) -> Vec<(usize, Marked)> {
+    pub(crate) fn read(
+        &self,
+        rails: &[usize],
+        view: View<'_>,
+        subject: &Subject,
+    ) -> Vec<(usize, MarkedVerdict)> {
         let mut done = Vec::with_capacity(rails.len());
         let is_text = |at: &&usize| self.config.rails[**at].manifest.cost == Cost::Text;
         for &at in rails.iter().filter(is_text) {
@@ -240,7 +245,7 @@ impl Engine {
         rails: &[usize],
         view: View<'_>,
         subject: &Subject,
-        done: &mut Vec<(usize, Marked)>,
+        done: &mut Vec<(usize, MarkedVerdict)>,
     ) {
         let (send, receive) = channel();
         let mut open = Vec::new();
@@ -251,8 +256,9 @@ impl Engine {
             }
         }
         drop(send);
-        let blocks =
-            |done: &[(usize, Marked)]| done.iter().any(|(_, it)| it.verdict.decision == Decision::Block);
+        let blocks = |done: &[(usize, MarkedVerdict)]| {
+            done.iter().any(|(_, it)| it.verdict.decision == Decision::Block)
+        };
         while !open.is_empty() && !blocks(done) {
             let left = open.iter().map(|(_, until, _)| until.left_s()).fold(f64::MAX, f64::min).max(0.0);
             match receive.recv_timeout(Duration::from_secs_f64(left.min(3600.0))) {
@@ -274,7 +280,7 @@ impl Engine {
     }
 
     /// Runs one rail within its time limit.
-    pub(crate) fn run(&self, at: usize, view: View<'_>, subject: &Subject) -> Marked {
+    pub(crate) fn run(&self, at: usize, view: View<'_>, subject: &Subject) -> MarkedVerdict {
         let rail = &self.config.rails[at];
         let began = Instant::now();
         let opinion = match rail.manifest.cost {
@@ -341,7 +347,7 @@ impl Engine {
         subject: &Subject,
         opinion: Result<Opinion, Failure>,
         took: Duration,
-    ) -> Marked {
+    ) -> MarkedVerdict {
         let rail = &self.config.rails[at];
         let opinion = opinion.and_then(|opinion| sound(opinion, view.text));
         let (verdict, mark) = match opinion {
@@ -359,7 +365,7 @@ impl Engine {
             }
         };
         self.metrics.judged(&verdict);
-        Marked { verdict, mark }
+        MarkedVerdict { verdict, mark }
     }
 }
 

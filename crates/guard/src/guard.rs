@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 use crate::needs::Needs;
 use crate::prompt::JudgedText;
 use crate::rail::Context;
-use crate::threads::Seen;
+use crate::threads::JudgedMessages;
 use crate::verdict::{Direction, Verdict};
 
 /// A configuration in force.
@@ -19,7 +19,7 @@ pub struct Guard {
     state: RwLock<Arc<Engine>>,
     metrics: Arc<Metrics>,
     audit: Option<Audit>,
-    pub(crate) seen: Seen,
+    pub(crate) seen: JudgedMessages,
     needs: Needs,
 }
 
@@ -33,7 +33,7 @@ impl Guard {
         config.warnings.iter().for_each(|warning| log::warn!("guard {}: {warning}", config.id));
         let metrics = Arc::new(Metrics::default());
         let engine = Engine::new(Arc::new(config), needs.clock.clone(), metrics.clone());
-        let seen = Seen::new(needs.clock.clone());
+        let seen = JudgedMessages::new(needs.clock.clone());
         Ok(Guard { state: RwLock::new(Arc::new(engine)), metrics, audit, seen, needs: needs.clone() })
     }
 

@@ -42,21 +42,21 @@ pub struct Session {
 
 /// A service within rails. Clones share everything but the session.
 #[derive(Clone)]
-pub struct Guarded {
+pub struct GuardedService {
     inner: Arc<dyn Service>,
     guard: Arc<Guard>,
     session: Session,
 }
 
-impl Guarded {
+impl GuardedService {
     /// Puts a service within rails.
-    pub fn new(inner: Arc<dyn Service>, guard: Arc<Guard>) -> Guarded {
-        Guarded { inner, guard, session: Session::default() }
+    pub fn new(inner: Arc<dyn Service>, guard: Arc<Guard>) -> GuardedService {
+        GuardedService { inner, guard, session: Session::default() }
     }
 
     /// The same service for a session.
-    pub fn of(&self, session: Session) -> Guarded {
-        Guarded { session, ..self.clone() }
+    pub fn of(&self, session: Session) -> GuardedService {
+        GuardedService { session, ..self.clone() }
     }
 
     /// The rails.
@@ -153,7 +153,7 @@ fn forced(request: &GenerateRequest) -> Vec<String> {
     talk.tools.iter().filter_map(name).collect()
 }
 
-impl Generate for Guarded {
+impl Generate for GuardedService {
     fn submit_while(
         &self,
         mut request: GenerateRequest,
@@ -246,7 +246,7 @@ fn refuse(engine: &Engine, answers: usize, verdict: &Verdict, sink: &mut Sink) {
 
 /// A request on its way through the rails, on a thread of its own.
 struct Work {
-    guarded: Guarded,
+    guarded: GuardedService,
     engine: Arc<Engine>,
     context: Context,
     /// The request whose prompt is judged while the model answers already.
@@ -310,7 +310,7 @@ impl Work {
     }
 }
 
-impl Describe for Guarded {
+impl Describe for GuardedService {
     fn card(&self) -> ModelCard {
         self.inner.card()
     }
@@ -320,7 +320,7 @@ impl Describe for Guarded {
     }
 }
 
-impl Tokenize for Guarded {
+impl Tokenize for GuardedService {
     fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
         self.inner.encode(text, reading)
     }
@@ -342,7 +342,7 @@ impl Tokenize for Guarded {
     }
 }
 
-impl Guarded {
+impl GuardedService {
     /// Judges a text whose numbers are wanted; returns its replacement, if it is rewritten.
     fn judge_read(&self, text: &str) -> Result<Option<String>> {
         let engine = self.guard.engine();
@@ -365,7 +365,7 @@ impl Guarded {
     }
 }
 
-impl Evaluate for Guarded {
+impl Evaluate for GuardedService {
     fn read(&self, text: &TextPair, asked: Numbers, most: Option<usize>) -> Result<TextIds> {
         let first = self.judge_read(&text.0)?.unwrap_or_else(|| text.0.clone());
         let second = match &text.1 {
@@ -393,7 +393,7 @@ impl Evaluate for Guarded {
     }
 }
 
-impl Administer for Guarded {
+impl Administer for GuardedService {
     fn load_adapter(&self, name: &str, folder: &Path) -> Result<()> {
         self.inner.load_adapter(name, folder)
     }

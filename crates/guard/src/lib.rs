@@ -1,5 +1,5 @@
 //! Rails around a model. A [`Rail`] judges a text and finds; the engine turns what it found into a
-//! [`Verdict`] by the configured action; `Guarded` wraps a service so that nothing is generated or released without
+//! [`Verdict`] by the configured action; `GuardedService` wraps a service so that nothing is generated or released without
 //! the verdicts of a [`Config`].
 //!
 //! - Everything fails closed: a rail that errs, panics or takes too long blocks, unless the file allows it by name.
@@ -43,12 +43,12 @@ pub use config::{
 };
 pub use engine::{Engine, Outcome, Selection, Subject};
 pub use guard::Guard;
-pub use guarded::{Guarded, Session};
+pub use guarded::{GuardedService, Session};
 pub use guards::Guards;
 pub use judge::{JudgeError, Perplexity, jailbreak_affixes, perplexity};
 pub use metrics::{Metrics, RailCounters};
 pub use needs::Needs;
-pub use rail::{Action, Context, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};
+pub use rail::{Action, Context, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, ToolUse, Until};
 pub use registry::{BuildError, Entry, OptionTable, RAILS, RailKind, Refused, entry, fields, find};
 pub use stream::{AnswerStream, Beginning};
 pub use verdict::{Decision, Direction, Edit, Finding, Reason, Verdict, edited};

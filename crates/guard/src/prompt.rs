@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::engine::{Engine, Outcome, Selection, Subject};
 use crate::rail::Context;
 use crate::stream::tool_use;
-use crate::threads::{MessageId, Seen, chained};
+use crate::threads::{JudgedMessages, MessageId, chained};
 use crate::verdict::{Decision, Direction, Verdict};
 
 /// Kinds of rails that find patterns, whoever wrote the text.
@@ -43,7 +43,7 @@ pub(crate) struct JudgedPrompt {
 pub(crate) struct PromptJudge<'a> {
     pub engine: &'a Engine,
     pub tokenizer: &'a dyn Tokenize,
-    pub seen: &'a Seen,
+    pub seen: &'a JudgedMessages,
     /// Circumstances without messages.
     pub context: Context,
     pub selection: Arc<Selection>,

@@ -111,7 +111,7 @@ pub struct ToolUse {
 
 /// A text to be judged.
 #[derive(Clone, Copy, Debug)]
-pub struct Judged<'a> {
+pub struct RailInput<'a> {
     /// The text: all of it, or the part of a stream that is still in view.
     pub text: &'a str,
     /// Offset from which the text is open. The text before it was judged earlier and is given as context: it has been
@@ -153,7 +153,7 @@ impl Opinion {
     }
 
     /// The whole text is condemned, by this kind (a category, a label).
-    pub fn whole(judged: &Judged<'_>, reason: Reason, kind: impl Into<Cow<'static, str>>) -> Opinion {
+    pub fn whole(judged: &RailInput<'_>, reason: Reason, kind: impl Into<Cow<'static, str>>) -> Opinion {
         Opinion::of(reason, vec![Finding::new(0..judged.text.len(), kind)])
     }
 
@@ -241,14 +241,14 @@ pub trait Rail: Send + Sync {
     ///
     /// # Errors
     /// The rail cannot judge the text; the engine blocks it.
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure>;
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure>;
 
     /// Bytes at the end of a growing text that may still change the opinion.
     fn horizon(&self) -> Horizon;
 
     /// Offset before which no later text can change `opinion` about a growing text. By default its end minus the
     /// horizon; the caller moves it out of findings and graphemes.
-    fn mark(&self, judged: &Judged<'_>, _opinion: &Opinion) -> usize {
+    fn mark(&self, judged: &RailInput<'_>, _opinion: &Opinion) -> usize {
         match self.horizon() {
             Horizon::Bytes(bytes) => judged.text.floor_char_boundary(judged.text.len().saturating_sub(bytes)),
             Horizon::Whole => 0,

@@ -15,7 +15,7 @@ const EXPIRES_S: f64 = 3600.0;
 pub(crate) type MessageId = [u8; 32];
 
 /// Remembered messages.
-pub(crate) struct Seen {
+pub(crate) struct JudgedMessages {
     clock: Clock,
     state: Mutex<State>,
 }
@@ -27,9 +27,9 @@ struct State {
     order: VecDeque<(MessageId, f64)>,
 }
 
-impl Seen {
-    pub fn new(clock: Clock) -> Seen {
-        Seen { clock, state: Mutex::default() }
+impl JudgedMessages {
+    pub fn new(clock: Clock) -> JudgedMessages {
+        JudgedMessages { clock, state: Mutex::default() }
     }
 
     /// Returns whether a message passed a while ago.
@@ -75,7 +75,7 @@ mod tests {
     fn messages_are_forgotten_after_an_hour_and_beyond_the_most() {
         let now = std::sync::Arc::new(Mutex::new(0.0));
         let reads = now.clone();
-        let seen = Seen::new(Clock::of(move || *reads.lock().unwrap()));
+        let seen = JudgedMessages::new(Clock::of(move || *reads.lock().unwrap()));
         let id = |n: usize| chained(&[0; 32], "input", &n.to_string());
         (0..MOST + 10).for_each(|n| seen.insert(id(n)));
         assert!(!seen.contains(&id(9)) && seen.contains(&id(10)) && seen.len() == MOST);

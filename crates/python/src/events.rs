@@ -65,9 +65,9 @@ impl<T> Queue<T> {
 
 /// The events of a job, as JSON.
 #[derive(Clone)]
-pub struct Sent(pub Arc<Queue<String>>);
+pub struct EventSender(pub Arc<Queue<String>>);
 
-impl Events for Sent {
+impl Events for EventSender {
     fn on(&self, event: Event) {
         if let Ok(text) = serde_json::to_string(&event) {
             self.0.push(text);
@@ -77,13 +77,13 @@ impl Events for Sent {
 
 /// The reader's end of a job's events.
 #[pyclass(frozen, module = "fathom._fathom")]
-pub struct Channel(pub Sent);
+pub struct Channel(pub EventSender);
 
 #[pymethods]
 impl Channel {
     #[new]
     fn new() -> Channel {
-        Channel(Sent(Arc::new(Queue::new())))
+        Channel(EventSender(Arc::new(Queue::new())))
     }
 
     /// Events as JSON, after at most `seconds`; `None` after the last.

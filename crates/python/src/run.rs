@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::edge::{Pending, check_fork, detached, guarded, thread};
 use crate::error;
-use crate::events::{Channel, Sent};
+use crate::events::{Channel, EventSender};
 use crate::functions::{Calls, functions};
 use crate::recipe::{Base, Setting, load};
 
@@ -45,7 +45,7 @@ struct Given {
     command: String,
     functions: Functions,
     allow_processes: bool,
-    events: Sent,
+    events: EventSender,
     stop: Arc<AtomicBool>,
 }
 

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::edge::{POLL, Pending, check_fork, detached, guarded, thread};
 use crate::error;
-use crate::events::{Channel, Sent};
+use crate::events::{Channel, EventSender};
 
 /// Options of a server, as Python gives them.
 #[derive(FromPyObject)]
@@ -137,7 +137,12 @@ fn order(models: Vec<PathBuf>, options: ServerOptions) -> Result<Order> {
     })
 }
 
-fn run(order: &Order, stop: &Arc<AtomicBool>, first: &Arc<Pending<First>>, events: &Sent) -> Result<()> {
+fn run(
+    order: &Order,
+    stop: &Arc<AtomicBool>,
+    first: &Arc<Pending<First>>,
+    events: &EventSender,
+) -> Result<()> {
     let heard = |addresses: &[std::net::SocketAddr]| {
         first.put(First::Listening(addresses.first().map(ToString::to_string).unwrap_or_default()));
     };

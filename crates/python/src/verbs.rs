@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use serde_json::json;
 
 use crate::edge::{detached, interruptible, mark_forked};
-use crate::events::{Channel, Sent};
+use crate::events::{Channel, EventSender};
 
 /// Largest file of a folder that is written.
 const SHARD_BYTES: u64 = 5 << 30;
@@ -32,7 +32,7 @@ fn choice<T: std::str::FromStr<Err = E>, E: ToString>(what: &str, name: &str) ->
 }
 
 /// The machine of a verb.
-fn machine(device: &str, threads: usize, events: &Sent, stop: &Arc<AtomicBool>) -> Result<Machine> {
+fn machine(device: &str, threads: usize, events: &EventSender, stop: &Arc<AtomicBool>) -> Result<Machine> {
     Ok(Machine::of_kind(choice::<MachineKind, _>("device", device)?, threads, events).stopped_by(stop))
 }
 

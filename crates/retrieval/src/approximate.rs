@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::products::product;
-use crate::ranking::{Scored, best};
+use crate::ranking::{RankedChunk, best};
 use crate::{files, map};
 
 const MAGIC: &[u8; 8] = b"FATHOMA1";
@@ -188,15 +188,15 @@ impl Approximate {
     }
 
     /// Rows that are probably among the nearest `k`, with `exact` products.
-    pub fn nearest(&self, vector: &[f32], k: usize, exact: impl Fn(u32) -> f64) -> Vec<Scored> {
+    pub fn nearest(&self, vector: &[f32], k: usize, exact: impl Fn(u32) -> f64) -> Vec<RankedChunk> {
         let (starts, entries, scales, codes) = self.sections();
         let centroids = self.bytes[HEAD_BYTES..starts].chunks_exact(4 * self.dimensions);
-        let scored: Vec<Scored> =
+        let scored: Vec<RankedChunk> =
             (0u32..).zip(centroids).map(|(list, row)| (list, f64::from(product(row, vector)))).collect();
         let probed = ((self.lists as f64 * PROBED.0) as usize).max(PROBED.1);
         let (scale, query) = rounded(vector);
         let most = (k * CANDIDATES.0).max(CANDIDATES.1);
-        let of_list = |(list, _): &Scored| {
+        let of_list = |(list, _): &RankedChunk| {
             let at = |list: usize| (small(&self.bytes, starts + 4 * list) as usize).min(self.rows);
             let range = at(*list as usize)..at(*list as usize + 1);
             let of_entry = |entry: usize| {
@@ -208,7 +208,7 @@ impl Approximate {
             best(range.map(of_entry).collect(), most)
         };
         let lists = best(scored, probed);
-        let candidates: Vec<Scored> = lists.par_iter().flat_map_iter(of_list).collect();
+        let candidates: Vec<RankedChunk> = lists.par_iter().flat_map_iter(of_list).collect();
         let compared = best(candidates, most).into_iter().filter(|(row, _)| (*row as usize) < self.rows);
         best(compared.map(|(row, _)| (row, exact(row))).collect(), k)
     }

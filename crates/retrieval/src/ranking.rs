@@ -4,18 +4,18 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// A chunk with its score.
-pub type Scored = (u32, f64);
+pub type RankedChunk = (u32, f64);
 
 /// Constant of reciprocal rank fusion (Cormack, Clarke, Buettcher 2009).
 pub const FUSION: f64 = 60.0;
 
 /// Order of a ranking: higher scores first, equal ones in the order of chunks.
-pub fn order(a: &Scored, b: &Scored) -> Ordering {
+pub fn order(a: &RankedChunk, b: &RankedChunk) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
 /// The best `k`, in order.
-pub fn best(mut scored: Vec<Scored>, k: usize) -> Vec<Scored> {
+pub fn best(mut scored: Vec<RankedChunk>, k: usize) -> Vec<RankedChunk> {
     if k == 0 {
         return Vec::new();
     }
@@ -28,7 +28,7 @@ pub fn best(mut scored: Vec<Scored>, k: usize) -> Vec<Scored> {
 }
 
 /// Reciprocal rank fusion: the score of a chunk is the sum of `1 / (60 + rank)` over the lists that have it.
-pub fn fused(lists: &[Vec<Scored>], k: usize) -> Vec<Scored> {
+pub fn fused(lists: &[Vec<RankedChunk>], k: usize) -> Vec<RankedChunk> {
     let mut sums: HashMap<u32, f64> = HashMap::new();
     for list in lists {
         for (rank, (chunk, _)) in (1u32..).zip(list) {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::filter::Condition;
 use crate::manifest::{self, EncoderFacts, Manifest, NAME};
-use crate::ranking::{Scored, best, fused, order};
+use crate::ranking::{RankedChunk, best, fused, order};
 use crate::read::Kind;
 use crate::segment::{DocumentFacts, Segment};
 use crate::terms::terms;
@@ -188,7 +188,7 @@ impl Index {
     }
 
     /// Chunks by BM25, at most `k` that fulfil the conditions, the best first.
-    pub fn sparse(&self, query: &str, k: usize, conditions: &[Condition]) -> Vec<Scored> {
+    pub fn sparse(&self, query: &str, k: usize, conditions: &[Condition]) -> Vec<RankedChunk> {
         let (mut asked, mut known): (Vec<(String, f64)>, HashMap<String, usize>) = Default::default();
         terms(query, |term| match known.get(term) {
             Some(at) => asked[*at].1 += 1.0,
@@ -219,14 +219,17 @@ impl Index {
                     *sum += weight * tf * (K1 + 1.0) / (tf + K1 * (1.0 - B + B * length / mean));
                 }
             }
-            touched.into_iter().map(|chunk| (start + chunk, sums[chunk as usize])).collect::<Vec<Scored>>()
+            touched
+                .into_iter()
+                .map(|chunk| (start + chunk, sums[chunk as usize]))
+                .collect::<Vec<RankedChunk>>()
         };
-        let all: Vec<Scored> = self.segments.iter().zip(&self.starts).flat_map(of_segment).collect();
+        let all: Vec<RankedChunk> = self.segments.iter().zip(&self.starts).flat_map(of_segment).collect();
         self.filtered(all, k, conditions)
     }
 
     /// The best `k` that fulfil the conditions.
-    fn filtered(&self, mut all: Vec<Scored>, k: usize, conditions: &[Condition]) -> Vec<Scored> {
+    fn filtered(&self, mut all: Vec<RankedChunk>, k: usize, conditions: &[Condition]) -> Vec<RankedChunk> {
         if conditions.is_empty() {
             return best(all, k);
         }
@@ -261,7 +264,7 @@ impl Index {
         k: usize,
         conditions: &[Condition],
         exact: bool,
-    ) -> Result<Vec<Scored>> {
+    ) -> Result<Vec<RankedChunk>> {
         let refused = |why: String| Error::Encoder { path: self.folder.clone(), why };
         let Some(vectors) = &self.vectors else {
             return Err(refused(
@@ -291,7 +294,7 @@ impl Index {
     ///
     /// # Errors
     /// Those of [`dense`](Index::dense); vectors alone are asked for without a vector.
-    pub fn ranked(&self, query: &Query<'_>) -> Result<Vec<Scored>> {
+    pub fn ranked(&self, query: &Query<'_>) -> Result<Vec<RankedChunk>> {
         let most = (query.k * CANDIDATES.0).max(CANDIDATES.1);
         let sparse = || self.sparse(query.text, most, query.conditions);
         let dense = |vector| self.dense(vector, most, query.conditions, query.exact);
@@ -310,7 +313,7 @@ impl Index {
     ///
     /// # Errors
     /// A damaged index.
-    pub fn hits(&self, ranked: &[Scored], k: usize) -> Result<Vec<Hit>> {
+    pub fn hits(&self, ranked: &[RankedChunk], k: usize) -> Result<Vec<Hit>> {
         let mut hits: Vec<Hit> = Vec::new();
         let mut by_original: HashMap<u32, usize> = HashMap::new();
         for (chunk, score) in ranked {

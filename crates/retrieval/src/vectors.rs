@@ -15,7 +15,7 @@ use crate::files;
 use crate::manifest::{self, EncoderFacts, Manifest, SegmentEntry, VECTORS};
 use crate::map;
 use crate::products::product;
-use crate::ranking::{Scored, best};
+use crate::ranking::{RankedChunk, best};
 use crate::segment::Segment;
 
 /// First bytes of a part, with the version of the format.
@@ -251,13 +251,13 @@ impl Vectors {
     }
 
     /// The `k` chunks with the largest product with a vector.
-    pub fn nearest(&self, vector: &[f32], k: usize, exact: bool) -> Vec<Scored> {
+    pub fn nearest(&self, vector: &[f32], k: usize, exact: bool) -> Vec<RankedChunk> {
         if let Some(approximate) = self.approximate.as_ref().filter(|_| !exact) {
             let product = |row: u32| f64::from(product(self.stored(row), vector));
             return approximate.nearest(vector, k, product);
         }
         let each = |(start, part): &(u32, Part)| best(scores(*start, part.rows(), vector), k);
-        let all: Vec<Scored> = self.parts.par_iter().flat_map_iter(each).collect();
+        let all: Vec<RankedChunk> = self.parts.par_iter().flat_map_iter(each).collect();
         best(all, k)
     }
 
@@ -278,12 +278,12 @@ impl Vectors {
     }
 
     /// All chunks with their product with a vector.
-    pub fn all(&self, vector: &[f32]) -> Vec<Scored> {
+    pub fn all(&self, vector: &[f32]) -> Vec<RankedChunk> {
         self.parts.par_iter().flat_map_iter(|(start, part)| scores(*start, part.rows(), vector)).collect()
     }
 }
 
-fn scores(start: u32, rows: &[u8], vector: &[f32]) -> Vec<Scored> {
+fn scores(start: u32, rows: &[u8], vector: &[f32]) -> Vec<RankedChunk> {
     let rows = rows.chunks_exact(4 * vector.len());
     (start..).zip(rows).map(|(chunk, row)| (chunk, f64::from(product(row, vector)))).collect()
 }

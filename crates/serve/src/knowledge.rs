@@ -50,7 +50,7 @@ pub trait Knowledge: Send + Sync {
 
 /// Verdict of a screen on a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Screened {
+pub enum ScreenVerdict {
     /// It may be read.
     Passed,
     /// This text is read in its place.
@@ -60,7 +60,7 @@ pub enum Screened {
 }
 
 /// Decides on each passage before a model or a client reads it: the rails of direction `retrieval`.
-pub type Screen = Arc<dyn Fn(&str) -> Screened + Send + Sync>;
+pub type Screen = Arc<dyn Fn(&str) -> ScreenVerdict + Send + Sync>;
 
 /// The knowledge of a server.
 #[derive(Clone)]
@@ -90,16 +90,16 @@ impl KnowledgeBase {
     pub fn search(&self, request: &SearchRequest) -> fathom_base::Result<Found> {
         let mut found = Found::default();
         for mut passage in self.store.search(request)? {
-            match self.screen.as_ref().map_or(Screened::Passed, |screen| screen(&passage.text)) {
-                Screened::Passed => {}
-                Screened::Rewritten(text) => passage.text = text,
-                Screened::Omitted(_) => {
+            match self.screen.as_ref().map_or(ScreenVerdict::Passed, |screen| screen(&passage.text)) {
+                ScreenVerdict::Passed => {}
+                ScreenVerdict::Rewritten(text) => passage.text = text,
+                ScreenVerdict::Omitted(_) => {
                     found.omitted += 1;
                     continue;
                 }
             }
             // Headings are written by the same authors.
-            if self.screen.as_ref().is_some_and(|screen| screen(&passage.heading) != Screened::Passed) {
+            if self.screen.as_ref().is_some_and(|screen| screen(&passage.heading) != ScreenVerdict::Passed) {
                 passage.heading.clear();
             }
             found.passages.push(passage);
@@ -365,9 +365,9 @@ mod tests {
             }
         }
         let screen: Screen = Arc::new(|text| match text {
-            text if text.contains("ignore") => Screened::Omitted("injection".into()),
-            text if text.contains('7') => Screened::Rewritten(text.replace('7', "*")),
-            _ => Screened::Passed,
+            text if text.contains("ignore") => ScreenVerdict::Omitted("injection".into()),
+            text if text.contains('7') => ScreenVerdict::Rewritten(text.replace('7', "*")),
+            _ => ScreenVerdict::Passed,
         });
         let base = KnowledgeBase { store: Arc::new(Three), screen: Some(screen), passages: 3 };
         let message = |role: &str, content: &str| json!({"role": role, "content": content});

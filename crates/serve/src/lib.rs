@@ -37,7 +37,9 @@ pub use error::Error;
 pub use fault::Fault;
 pub use fields::{HARMLESS, REFUSED};
 pub use keys::ApiKeys;
-pub use knowledge::{Found, Knowledge, KnowledgeBase, Passage, Screen, Screened, SearchRequest, Sources};
+pub use knowledge::{
+    Found, Knowledge, KnowledgeBase, Passage, Screen, ScreenVerdict, SearchRequest, Sources,
+};
 pub use rails::Rails;
 pub use route::{Access, Route, Takes};
 pub use routes::{ADMIN, ROUTES, router};

@@ -19,20 +19,20 @@ const SEQUENCES: usize = 16;
 /// Opens models by their folders.
 pub struct GuardModels {
     machine: Mutex<Machine>,
-    open: Mutex<BTreeMap<PathBuf, Opened>>,
+    open: Mutex<BTreeMap<PathBuf, OpenModel>>,
 }
 
 /// An open model.
-enum Opened {
+enum OpenModel {
     Decoder(Box<Host>),
     Encoder(EncoderHost),
 }
 
-impl Opened {
+impl OpenModel {
     fn service(&self) -> fathom_base::Result<Arc<dyn Service>> {
         Ok(match self {
-            Opened::Decoder(host) => host.service().clone(),
-            Opened::Encoder(host) => host.service()?.clone(),
+            OpenModel::Decoder(host) => host.service().clone(),
+            OpenModel::Encoder(host) => host.service()?.clone(),
         })
     }
 }
@@ -43,13 +43,13 @@ impl GuardModels {
         GuardModels { machine: Mutex::new(machine.again()), open: Mutex::default() }
     }
 
-    fn opened(&self, path: &Path) -> Result<Opened> {
+    fn opened(&self, path: &Path) -> Result<OpenModel> {
         let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner).again();
         if !models::is_encoder(path) {
             let options = HostOptions { sequences: SEQUENCES, ..HostOptions::new(path, &machine) };
-            return Ok(Opened::Decoder(Box::new(Host::open(options, &Silent)?)));
+            return Ok(OpenModel::Decoder(Box::new(Host::open(options, &Silent)?)));
         }
-        Ok(Opened::Encoder(EncoderHost::open(path, None, &machine, &Silent)?))
+        Ok(OpenModel::Encoder(EncoderHost::open(path, None, &machine, &Silent)?))
     }
 }
 

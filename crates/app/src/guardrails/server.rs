@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fathom_base::Service;
 use fathom_guard::checks::{self, CheckError};
-use fathom_guard::{Guard, Guarded, Guards, Needs, Session};
-use fathom_serve::{Fault, Rails, Screen, Screened};
+use fathom_guard::{Guard, GuardedService, Guards, Needs, Session};
+use fathom_serve::{Fault, Rails, Screen, ScreenVerdict};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -43,12 +43,14 @@ impl Guardrails {
         let rails = self.clone();
         Arc::new(move |text| {
             let Some(outcome) = rails.guards.default().passage(text) else {
-                return Screened::Omitted("the audit log cannot be written".into());
+                return ScreenVerdict::Omitted("the audit log cannot be written".into());
             };
             match outcome.block() {
-                Some(verdict) => Screened::Omitted(format!("{}: {}", verdict.rail, verdict.reason.words())),
-                None if outcome.is_rewritten() => Screened::Rewritten(outcome.text),
-                None => Screened::Passed,
+                Some(verdict) => {
+                    ScreenVerdict::Omitted(format!("{}: {}", verdict.rail, verdict.reason.words()))
+                }
+                None if outcome.is_rewritten() => ScreenVerdict::Rewritten(outcome.text),
+                None => ScreenVerdict::Passed,
             }
         })
     }
@@ -70,7 +72,7 @@ impl Rails for Guardrails {
     fn around(&self, model: &str, service: Arc<dyn Service>) -> Arc<dyn Service> {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         models.insert(model.to_string(), service.clone());
-        Arc::new(Guarded::new(service, self.guards.default().clone()))
+        Arc::new(GuardedService::new(service, self.guards.default().clone()))
     }
 
     fn for_request(
@@ -84,7 +86,7 @@ impl Rails for Guardrails {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let service = models.get(model).cloned();
         let service = service.ok_or_else(|| Fault::ours(format!("no rails are around {model}")))?;
-        Ok(Arc::new(Guarded::new(service, guard).of(session)))
+        Ok(Arc::new(GuardedService::new(service, guard).of(session)))
     }
 
     fn check(&self, request: &Value, key: &str) -> std::result::Result<Value, Fault> {

@@ -35,7 +35,7 @@ pub struct MeasureRequest {
 
 /// Measures by depth.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct RetrievalMeasures {
     /// Documents of the corpus.
     pub documents: u64,
     /// Queries with a relevant document.
@@ -73,7 +73,11 @@ struct QueryRow {
 ///
 /// # Errors
 /// A folder of another layout; those of an index.
-pub fn measure(request: &MeasureRequest, machine: &Machine, events: &dyn Events) -> Result<Measured> {
+pub fn measure(
+    request: &MeasureRequest,
+    machine: &Machine,
+    events: &dyn Events,
+) -> Result<RetrievalMeasures> {
     let corpus = request.folder.join("corpus.jsonl");
     let queries = queries(&request.folder.join("queries.jsonl"))?;
     let judged = judgements(&request.folder.join("qrels").join(format!("{}.tsv", request.split)))?;
@@ -117,7 +121,11 @@ pub fn measure(request: &MeasureRequest, machine: &Machine, events: &dyn Events)
         ((k, means), count)
     };
     let (depths, counts): (Vec<_>, Vec<_>) = DEPTHS.into_iter().map(at).unzip();
-    Ok(Measured { documents: written.documents, queries: counts.first().copied().unwrap_or(0), depths })
+    Ok(RetrievalMeasures {
+        documents: written.documents,
+        queries: counts.first().copied().unwrap_or(0),
+        depths,
+    })
 }
 
 impl Library {

@@ -4,7 +4,7 @@ mod measured;
 
 use std::path::{Path, PathBuf};
 
-use fathom_retrieval::ranking::Scored;
+use fathom_retrieval::ranking::RankedChunk;
 use fathom_retrieval::{Condition, Encode, Hit, Index, IndexOptions, IndexReport, Mode, Query};
 use fathom_serve::{Knowledge, Passage, SearchRequest};
 use fathom_tensor::DType;
@@ -14,7 +14,7 @@ use crate::events::Events;
 use crate::host::EncoderHost;
 use crate::machine::Machine;
 
-pub use measured::{MeasureRequest, Measured, measure};
+pub use measured::{MeasureRequest, RetrievalMeasures, measure};
 
 /// Hits that a reranker reads, per hit that is wanted, and at least.
 const RERANKED: (usize, usize) = (4, 50);
@@ -147,7 +147,7 @@ impl Library {
     }
 
     /// Chunks that answer a question, the best first. A reranker reorders the first of the ranking by their relevance.
-    fn ranked(&self, question: &Question) -> Result<Vec<Scored>> {
+    fn ranked(&self, question: &Question) -> Result<Vec<RankedChunk>> {
         let vector = match &self.encoder {
             Some(encoder) if question.mode != Mode::Sparse => {
                 encoder.encode(std::slice::from_ref(&question.text))?.pop()
@@ -165,7 +165,7 @@ impl Library {
         let mut ranked = self.index.ranked(&query)?;
         if let Some(reranker) = &self.reranker {
             ranked.truncate((question.k * RERANKED.0).max(RERANKED.1));
-            let read = |(chunk, score): &Scored| Ok(self.index.hit(*chunk, *score)?.text);
+            let read = |(chunk, score): &RankedChunk| Ok(self.index.hit(*chunk, *score)?.text);
             let texts = ranked.iter().map(read).collect::<Result<Vec<String>>>()?;
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let scores = reranker.relevance(&question.text, &texts)?;

@@ -24,9 +24,9 @@ pub struct Functions {
 }
 
 /// A reward on a thread of its own.
-struct Moved(Box<dyn Reward + Send>);
+struct RewardOnThread(Box<dyn Reward + Send>);
 
-impl Reward for Moved {
+impl Reward for RewardOnThread {
     fn score(
         &self,
         answers: &[fathom_train::policy::reward::RewardInput<'_>],
@@ -49,7 +49,7 @@ impl Functions {
             );
             return Err(fathom_train::Error::Recipe { key: "rl.reward".into(), message });
         };
-        Ok(Box::new(Apart::new(Moved(make()))))
+        Ok(Box::new(Apart::new(RewardOnThread(make()))))
     }
 
     /// Makes the environment.

@@ -11,7 +11,7 @@ use fathom_base::clock::Clock;
 use fathom_base::{Numbers, Reading, Service};
 use fathom_guard::evaluation::{Probe, ProbeOutcome, probes};
 use fathom_guard::needs::Models;
-use fathom_guard::{Config, Context, Direction, Judged, Needs, Opinion, Until, perplexity};
+use fathom_guard::{Config, Context, Direction, Needs, Opinion, RailInput, Until, perplexity};
 use fathom_serve::bench::Target;
 use fathom_train::recipe::MachineKind;
 
@@ -21,7 +21,7 @@ use crate::serve_mesh::{order, with_server};
 fn opinion(toml: &str, needs: &Needs, text: &str) -> Opinion {
     let config = Config::parse(toml, Path::new("guard.toml"), needs).unwrap();
     let (context, direction) = (Context::default(), Direction::Input);
-    let judged = Judged { text, from: 0, whole: true, direction, context: &context, tool: None };
+    let judged = RailInput { text, from: 0, whole: true, direction, context: &context, tool: None };
     config.rails[0].rail.judge(&judged, &Until::within(&Clock::default(), 60.0)).unwrap()
 }
 

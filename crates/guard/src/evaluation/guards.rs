@@ -7,11 +7,11 @@ use fathom_base::clock::Clock;
 
 use super::audit::{AuditReport, ProbeAnswer, audit};
 use super::calibrate::LabelledScore;
-use super::interactions::{EvaluationReport, Expected, Interaction, Judgement, evaluate};
+use super::interactions::{EvaluationReport, Expectation, Interaction, Judgement, evaluate};
 use super::probes::Probe;
 use crate::config::Config;
 use crate::engine::{Engine, Subject};
-use crate::rail::{Context, Judged, Until};
+use crate::rail::{Context, RailInput, Until};
 use crate::verdict::Direction;
 
 /// Judges an interaction set by a guard.
@@ -44,7 +44,7 @@ pub fn rail_scores(config: &Config, rail: &str, set: &[Interaction]) -> Result<V
     let clock = Clock::default();
     let score = |one: &Interaction| {
         let (text, context) = (one.judged_text(), context(one));
-        let judged = Judged {
+        let judged = RailInput {
             text: &text,
             from: 0,
             whole: true,
@@ -57,7 +57,7 @@ pub fn rail_scores(config: &Config, rail: &str, set: &[Interaction]) -> Result<V
             found.rail.judge(&judged, &until).map_err(|why| format!("interaction {}: {why}", one.id))?;
         let score =
             opinion.score.ok_or_else(|| format!("the rail `{rail}` finds by rules and has no scores"))?;
-        Ok(LabelledScore { score, condemn: one.expected != Expected::Allow })
+        Ok(LabelledScore { score, condemn: one.expected != Expectation::Allow })
     };
     set.iter().map(score).collect()
 }

@@ -11,7 +11,7 @@ use crate::verdict::{Decision, Direction, Verdict};
 /// Verdict that is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Expected {
+pub enum Expectation {
     /// Passes as it is.
     Allow,
     /// Is refused.
@@ -40,7 +40,7 @@ pub struct Interaction {
     #[serde(default = "input")]
     pub direction: Direction,
     /// Expected verdict.
-    pub expected: Expected,
+    pub expected: Expectation,
     /// Kind, by which rates are listed.
     #[serde(default)]
     pub kind: String,
@@ -143,7 +143,7 @@ pub struct Miss {
     /// Its kind.
     pub kind: String,
     /// Expected verdict.
-    pub expected: Expected,
+    pub expected: Expectation,
     /// The verdict.
     pub decision: Decision,
     /// Rails that blocked, rewrote or failed.
@@ -213,9 +213,9 @@ pub fn evaluate<E>(
         };
         count(0, agrees);
         match one.expected {
-            Expected::Block => count(1, blocked),
-            Expected::Allow => count(2, blocked),
-            Expected::Rewrite => count(3, found.decision == Decision::Rewrite),
+            Expectation::Block => count(1, blocked),
+            Expectation::Allow => count(2, blocked),
+            Expectation::Rewrite => count(3, found.decision == Decision::Rewrite),
         }
         count(4, found.rails.iter().any(|rail| rail.failed));
         let kind = kinds.entry(one.kind.clone()).or_default();
@@ -243,19 +243,19 @@ pub fn evaluate<E>(
 
 fn agrees(one: &Interaction, found: &Judgement) -> bool {
     let decision = match one.expected {
-        Expected::Block => found.decision == Decision::Block,
-        Expected::Rewrite => found.decision == Decision::Rewrite,
-        Expected::Allow => matches!(found.decision, Decision::Allow | Decision::Flag),
+        Expectation::Block => found.decision == Decision::Block,
+        Expectation::Rewrite => found.decision == Decision::Rewrite,
+        Expectation::Allow => matches!(found.decision, Decision::Allow | Decision::Flag),
     };
     let acted = |rail: &RailDecision| rail.rail == one.rail && Judgement::acts(rail.decision);
-    decision && (one.rail.is_empty() || one.expected == Expected::Allow || found.rails.iter().any(acted))
+    decision && (one.rail.is_empty() || one.expected == Expectation::Allow || found.rails.iter().any(acted))
 }
 
 fn confuse(rails: &mut BTreeMap<String, RailRates>, one: &Interaction, found: &Judgement) {
     for rail in &found.rails {
         let own = rails.entry(rail.rail.clone()).or_default();
         // A rail that is named by the interaction answers for it alone.
-        let positive = one.expected != Expected::Allow && (one.rail.is_empty() || one.rail == rail.rail);
+        let positive = one.expected != Expectation::Allow && (one.rail.is_empty() || one.rail == rail.rail);
         let cell = match (rail.failed, positive, Judgement::acts(rail.decision)) {
             (true, ..) => &mut own.failures,
             (_, true, true) => &mut own.true_positives,

@@ -12,7 +12,7 @@ pub use audit::{AuditReport, KindRates, ProbeAnswer, ProbeOutcome, ProbeRecord, 
 pub use calibrate::{Calibration, CurvePoint, LabelledScore, calibrate};
 pub use guards::{audit_guard, evaluate_guard, rail_scores};
 pub use interactions::{
-    EvaluationReport, Expected, Interaction, Judgement, Miss, RailDecision, RailRates, evaluate,
+    EvaluationReport, Expectation, Interaction, Judgement, Miss, RailDecision, RailRates, evaluate,
     read_interactions,
 };
 pub use probes::{Probe, ProbeKind, probes, read_probes};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::outcome::{Imported, Unsaid};
+use super::outcome::{NemoImport, Unsaid};
 
 /// A table `[[rail]]`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,7 +57,7 @@ impl Draft {
     }
 
     /// The text, and the list in the order of files and lines.
-    pub fn finish(mut self) -> Imported {
+    pub fn finish(mut self) -> NemoImport {
         let mut toml = String::new();
         if !self.guard.is_empty() {
             toml += "[guard]\n";
@@ -73,7 +73,7 @@ impl Draft {
         }
         self.unsaid.sort();
         self.unsaid.dedup();
-        Imported { toml, rails: self.rails.len(), unsaid: self.unsaid }
+        NemoImport { toml, rails: self.rails.len(), unsaid: self.unsaid }
     }
 }
 

@@ -7,7 +7,7 @@ use super::draft::Draft;
 use super::flows::{self, Flow};
 use super::folder::Files;
 use super::options::{DIRECTIONS, Settings};
-use super::outcome::Imported;
+use super::outcome::NemoImport;
 use super::yaml::{Entry, Node};
 
 /// Keys whose meaning is elsewhere in Fathom, or that mean nothing without a dialog.
@@ -42,7 +42,7 @@ const IMPLIED: &[&str] = &[
 ];
 
 /// Translates the files of a folder.
-pub(super) fn translate(files: &Files) -> Imported {
+pub(super) fn translate(files: &Files) -> NemoImport {
     let mut draft = Draft { unsaid: files.unsaid.clone(), ..Draft::default() };
     let settings = Settings { configs: &files.configs, programs: &files.programs };
     for (file, config) in &files.configs {

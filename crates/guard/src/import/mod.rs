@@ -16,13 +16,13 @@ use std::path::Path;
 
 pub use colang::{Definition, DefinitionKind, Event, Form, Program, Step, StepKind};
 pub use expression::Expression;
-pub use outcome::{ImportError, Imported, Unsaid};
+pub use outcome::{ImportError, NemoImport, Unsaid};
 
 /// Translates a folder.
 ///
 /// # Errors
 /// No configuration there; a file that cannot be read or is malformed; Colang 2.
-pub fn from_nemo(folder: &Path) -> Result<Imported, ImportError> {
+pub fn from_nemo(folder: &Path) -> Result<NemoImport, ImportError> {
     let files = folder::read(folder)?;
     Ok(keys::translate(&files))
 }

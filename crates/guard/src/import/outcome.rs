@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// A translated folder.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Imported {
+pub struct NemoImport {
     /// Text of `guard.toml`.
     pub toml: String,
     /// Number of its rails.

@@ -14,7 +14,7 @@ pub(crate) enum Piece {
     /// A text of a user, a model or a tool.
     Text(String),
     /// Place of the judged text.
-    Judged,
+    JudgedText,
 }
 
 /// A message of a conversation with a judge.
@@ -62,7 +62,7 @@ impl JudgePrompt {
             let (text, reading) = match &piece {
                 Piece::Own(text) => (text, Reading::Rendered),
                 Piece::Text(text) => (text, Reading::Text),
-                Piece::Judged => {
+                Piece::JudgedText => {
                     after = true;
                     continue;
                 }
@@ -214,7 +214,7 @@ impl PromptText {
     pub fn pieces(&self, texts: &dyn Fn(&str) -> String) -> Vec<Piece> {
         let piece = |part: &Part| match part {
             Part::Own(text) => Piece::Own(text.clone()),
-            Part::Place(name) if name == "text" => Piece::Judged,
+            Part::Place(name) if name == "text" => Piece::JudgedText,
             Part::Place(name) => Piece::Text(texts(name)),
         };
         self.0.iter().map(piece).collect()
@@ -233,7 +233,7 @@ mod tests {
             pieces,
             [
                 Piece::Own("a ".into()),
-                Piece::Judged,
+                Piece::JudgedText,
                 Piece::Own(" b ".into()),
                 Piece::Text("<question>".into()),
                 Piece::Own(String::new())
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_template_that_loses_or_repeats_a_text_is_refused() {
-        let places = || vec![Piece::Text("x".into()), Piece::Judged];
+        let places = || vec![Piece::Text("x".into()), Piece::JudgedText];
         let good = format!("a{}b{}c", mark(0), mark(1));
         assert_eq!(filled(&good, places()).unwrap().len(), 5);
         for bad in [

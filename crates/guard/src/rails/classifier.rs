@@ -3,7 +3,7 @@
 use crate::config::Setting;
 use crate::judge::{Classifier as Model, JudgeError, Question};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, judge_options, opinion, opinion_of};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
@@ -67,7 +67,7 @@ pub(crate) fn scored(
 }
 
 impl Rail for Classifier {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         let found = asked(judged, until, |question| {
             let spans = scored(&self.model, &self.labels, judged.text, question)?;
             Ok(opinion_of(spans, self.threshold, Reason::Label))

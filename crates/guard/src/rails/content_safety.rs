@@ -4,7 +4,7 @@
 use crate::config::Setting;
 use crate::judge::{Judge, JudgeError, Question, WindowScore, written};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, history, judge_options, opinion, opinion_of};
 use crate::rails::safety::{Category, Codes, Exchange, Format, SafetyQuestion};
 use crate::registry::{RailKind, Refused};
@@ -63,7 +63,7 @@ impl RailKind for ContentSafety {
 }
 
 impl ContentSafety {
-    fn opinion(&self, judged: &Judged<'_>, question: Question<'_>) -> Result<Opinion, JudgeError> {
+    fn opinion(&self, judged: &RailInput<'_>, question: Question<'_>) -> Result<Opinion, JudgeError> {
         let answer = matches!(judged.direction, Direction::Output | Direction::ToolCall);
         let exchange = Exchange { history: history(judged), answer };
         let questions = self.format.questions(&*self.judge.service, &self.categories, &exchange)?;
@@ -123,7 +123,7 @@ impl Codes {
 }
 
 impl Rail for ContentSafety {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         opinion(judged, asked(judged, until, |question| self.opinion(judged, question)))
     }
 

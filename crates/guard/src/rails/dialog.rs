@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::config::Setting;
 use crate::judge::{Choices, Judge, JudgeError, JudgePrompt, Piece, Question, Turn};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{asked, judge_options, opinion};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
@@ -179,7 +179,7 @@ impl Dialog {
         text += &format!("{} none of these\n\nThe message:\n\"\"\"\n", number(0));
         let pieces = vec![
             Piece::Own(text),
-            Piece::Judged,
+            Piece::JudgedText,
             Piece::Own("\n\"\"\"\n\nAnswer with the number of its form alone.".into()),
         ];
         JudgePrompt::conversation(&*judge.service, &[Turn::new("user", pieces)], Default::default(), "")
@@ -187,7 +187,7 @@ impl Dialog {
 }
 
 impl Rail for Dialog {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         let found = asked(judged, until, |question| {
             let scores = self.scores(judged.text, question)?;
             let best = (0..scores.len()).max_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(0);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{self, BuildError, RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
@@ -103,7 +103,7 @@ impl RailKind for Encodings {
 }
 
 /// An encoded part of a text with what it says.
-struct Decoded {
+struct DecodedText {
     span: Range<usize>,
     kind: &'static str,
     text: String,
@@ -170,7 +170,7 @@ fn escaped(run: &str) -> Option<String> {
 }
 
 /// Parts of a text from an offset on that are encoded. Runs have no white space in them.
-fn decoded(text: &str, from: usize) -> Vec<Decoded> {
+fn decoded(text: &str, from: usize) -> Vec<DecodedText> {
     let mut found = Vec::new();
     let mut at = from;
     for run in text[from..].split_inclusive(char::is_whitespace) {
@@ -179,7 +179,7 @@ fn decoded(text: &str, from: usize) -> Vec<Decoded> {
             && bare.contains(['%', '\\', '&'])
             && let Some(text) = escaped(bare)
         {
-            found.push(Decoded { span: at..at + bare.len(), kind: "escaped", text });
+            found.push(DecodedText { span: at..at + bare.len(), kind: "escaped", text });
         } else if bare.len() >= LEAST {
             encoded_parts(bare, at, &mut found);
         }
@@ -189,7 +189,7 @@ fn decoded(text: &str, from: usize) -> Vec<Decoded> {
 }
 
 /// Parts of a run in base64 or hexadecimal.
-fn encoded_parts(run: &str, at: usize, found: &mut Vec<Decoded>) {
+fn encoded_parts(run: &str, at: usize, found: &mut Vec<DecodedText>) {
     let inside = |c: char| c.is_ascii_alphanumeric() || "+/_-=".contains(c);
     let mut begin = 0;
     for part in run.split_inclusive(|c| !inside(c)) {
@@ -204,7 +204,7 @@ fn encoded_parts(run: &str, at: usize, found: &mut Vec<Decoded>) {
                 base64(bare).map(|text| ("base64", text))
             };
             if let Some((kind, text)) = decoded {
-                found.push(Decoded { span: start..start + bare.len(), kind, text });
+                found.push(DecodedText { span: start..start + bare.len(), kind, text });
             }
         }
         begin += part.len();
@@ -224,7 +224,7 @@ impl Encodings {
     /// Returns whether decoded text, or what is encoded in it, is condemned.
     fn condemns(
         &self,
-        judged: &Judged<'_>,
+        judged: &RailInput<'_>,
         text: &str,
         depth: usize,
         until: &Until,
@@ -232,7 +232,7 @@ impl Encodings {
         if !until.wanted() {
             return Err(Failure::TimedOut);
         }
-        let inner = Judged { text, from: 0, whole: true, ..*judged };
+        let inner = RailInput { text, from: 0, whole: true, ..*judged };
         for rail in &self.rails {
             if rail.judge(&inner, until)?.condemned.is_some() {
                 return Ok(true);
@@ -250,7 +250,7 @@ impl Encodings {
 }
 
 impl Rail for Encodings {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         let mut findings = Vec::new();
         for part in decoded(judged.text, judged.from) {
             if part.span.len() > MOST {
@@ -261,7 +261,7 @@ impl Rail for Encodings {
             }
         }
         let turned = rot13(judged.text);
-        let turned = Judged { text: &turned, ..*judged };
+        let turned = RailInput { text: &turned, ..*judged };
         for rail in &self.rails {
             let opinion = rail.judge(&turned, until)?;
             if opinion.condemned.is_some() {
@@ -283,7 +283,7 @@ impl Rail for Encodings {
             .map_or(Horizon::Whole, |it| Horizon::Bytes(it.max(LEAST)))
     }
 
-    fn mark(&self, judged: &Judged<'_>, opinion: &Opinion) -> usize {
+    fn mark(&self, judged: &RailInput<'_>, opinion: &Opinion) -> usize {
         // An unbroken run at the end may become longer, and then say something else.
         let text = judged.text;
         let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);

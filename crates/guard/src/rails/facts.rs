@@ -6,7 +6,7 @@ use crate::judge::{
     Choices, Classifier, Judge, JudgeError, JudgePrompt, PromptText, Question, Turn, sentences,
 };
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, judge_options, message_text, opinion, opinion_of, question};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
@@ -109,14 +109,14 @@ impl RailKind for Facts {
 }
 
 /// The evidence of an answer: passages of the request, and results of tools in the conversation.
-fn evidence(judged: &Judged<'_>) -> Vec<String> {
+fn evidence(judged: &RailInput<'_>) -> Vec<String> {
     let tools = judged.context.messages.iter().map(message_text).filter(|(role, _)| role == "tool");
     let all = judged.context.evidence.iter().cloned().chain(tools.map(|(_, text)| text));
     all.filter(|text| !text.trim().is_empty()).collect()
 }
 
 impl Facts {
-    fn opinion(&self, judged: &Judged<'_>, asked: Question<'_>) -> Result<Opinion, JudgeError> {
+    fn opinion(&self, judged: &RailInput<'_>, asked: Question<'_>) -> Result<Opinion, JudgeError> {
         let evidence = evidence(judged);
         if evidence.is_empty() {
             return Ok(match self.without_evidence {
@@ -138,7 +138,7 @@ impl Facts {
 fn by_prompt(
     judge: &Judge,
     prompt: &PromptText,
-    judged: &Judged<'_>,
+    judged: &RailInput<'_>,
     evidence: &[String],
     asked: Question<'_>,
 ) -> Result<Vec<ScoredSpan>, JudgeError> {
@@ -192,7 +192,7 @@ fn pieces(text: &str) -> Vec<String> {
 }
 
 impl Rail for Facts {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         opinion(judged, asked(judged, until, |question| self.opinion(judged, question)))
     }
 
@@ -204,7 +204,7 @@ impl Rail for Facts {
     }
 
     /// A sentence may change until it has ended.
-    fn mark(&self, judged: &Judged<'_>, _: &Opinion) -> usize {
+    fn mark(&self, judged: &RailInput<'_>, _: &Opinion) -> usize {
         match (&self.checker, judged.whole) {
             (Checker::Prompt(..), _) => 0,
             (Checker::Entailment(..), true) => judged.text.len(),

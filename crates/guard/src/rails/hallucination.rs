@@ -6,7 +6,7 @@ use fathom_base::{Conversation, GenerateRequest, Prompt, Sampling};
 use crate::config::Setting;
 use crate::judge::{Choices, Judge, JudgeError, JudgePrompt, PromptText, Question, Turn, answers};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, judge_options, opinion, opinion_of, service};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
@@ -98,7 +98,7 @@ impl RailKind for Hallucination {
 
 impl Hallucination {
     /// Further answers to the question; as many as configured, or an error.
-    fn sampled(&self, judged: &Judged<'_>, question: Question<'_>) -> Result<Vec<String>, JudgeError> {
+    fn sampled(&self, judged: &RailInput<'_>, question: Question<'_>) -> Result<Vec<String>, JudgeError> {
         let service = &*self.answering.service;
         let context = judged.context;
         let prompt = if service.card().converses {
@@ -130,7 +130,7 @@ impl Hallucination {
         Ok(texts)
     }
 
-    fn opinion(&self, judged: &Judged<'_>, question: Question<'_>) -> Result<Opinion, JudgeError> {
+    fn opinion(&self, judged: &RailInput<'_>, question: Question<'_>) -> Result<Opinion, JudgeError> {
         if judged.context.messages.is_empty() {
             return Err(JudgeError::Unfit(
                 "the question of the answer is not known; send its messages".into(),
@@ -159,7 +159,7 @@ impl Hallucination {
 }
 
 impl Rail for Hallucination {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         opinion(judged, asked(judged, until, |question| self.opinion(judged, question)))
     }
 

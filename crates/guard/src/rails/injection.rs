@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::patterns::PatternSet;
 use crate::config::Setting;
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
 
@@ -219,7 +219,7 @@ impl RailKind for Injection {
 }
 
 impl Rail for Injection {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let mut findings = rules().find(judged.text, judged.from);
         if self.families.len() < families().len() {
             let family =

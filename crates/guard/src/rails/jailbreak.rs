@@ -7,7 +7,7 @@ use fathom_base::Service;
 use crate::config::Setting;
 use crate::judge::{Classifier, JudgeError, Perplexity, Question, jailbreak_affixes};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::classifier::scored;
 use crate::rails::judging::{asked, judge_options, opinion, opinion_of};
 use crate::registry::{RailKind, Refused};
@@ -151,7 +151,7 @@ impl Heuristics {
     }
 
     /// The score is the larger of both measures' ratios to twice their thresholds, so that 0.5 condemns.
-    fn opinion(&self, judged: &Judged<'_>, question: Question<'_>) -> Result<Opinion, JudgeError> {
+    fn opinion(&self, judged: &RailInput<'_>, question: Question<'_>) -> Result<Opinion, JudgeError> {
         let mut kinds = Vec::new();
         let mut most = 0.0f64;
         let mut measure = |value: f64, threshold: f64, kind: &'static str| {
@@ -176,7 +176,7 @@ impl Heuristics {
 }
 
 impl Rail for Jailbreak {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         let found = asked(judged, until, |question| match &self.0 {
             Finder::Perplexity(heuristics) => heuristics.opinion(judged, question),
             Finder::Classifier(model, labels, threshold) => {

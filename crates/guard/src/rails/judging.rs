@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::judge::{Classifier, Judge, JudgeError, Question, Windows};
 use crate::needs::Needs;
-use crate::rail::{Context, Failure, Judged, Opinion, Rail, Until};
+use crate::rail::{Context, Failure, Opinion, Rail, RailInput, Until};
 use crate::registry::Refused;
 use crate::verdict::{Direction, Finding, Reason};
 
@@ -152,7 +152,7 @@ pub(crate) fn service(
 
 /// Asks a judge with the scope and the time limit of a text.
 pub(crate) fn asked<T>(
-    judged: &Judged<'_>,
+    judged: &RailInput<'_>,
     until: &Until,
     ask: impl FnOnce(Question<'_>) -> Result<T, JudgeError>,
 ) -> Result<T, JudgeError> {
@@ -161,7 +161,10 @@ pub(crate) fn asked<T>(
 }
 
 /// An opinion, or the failure that an error is: a text that is too long is condemned.
-pub(crate) fn opinion(judged: &Judged<'_>, found: Result<Opinion, JudgeError>) -> Result<Opinion, Failure> {
+pub(crate) fn opinion(
+    judged: &RailInput<'_>,
+    found: Result<Opinion, JudgeError>,
+) -> Result<Opinion, Failure> {
     match found {
         Ok(opinion) => Ok(opinion),
         Err(JudgeError::TooLong { .. }) => Ok(Opinion::whole(judged, Reason::TooLong, "too_long")),
@@ -178,7 +181,7 @@ pub(crate) fn opinion(judged: &Judged<'_>, found: Result<Opinion, JudgeError>) -
 pub(crate) fn ready(rail: &dyn Rail, direction: Direction, until: &Until) -> Result<(), Failure> {
     let messages = vec![serde_json::json!({"role": "user", "content": "Hello."})];
     let context = Context { messages, evidence: vec!["Hello.".into()], ..Context::default() };
-    let judged = Judged { text: "Hello.", from: 0, whole: true, direction, context: &context, tool: None };
+    let judged = RailInput { text: "Hello.", from: 0, whole: true, direction, context: &context, tool: None };
     rail.judge(&judged, until).map(drop)
 }
 
@@ -238,7 +241,7 @@ pub(crate) fn question(context: &Context) -> String {
 
 /// Earlier messages of users and models up to a judged text, which is not among them, oldest first and at most
 /// [`HISTORY_BYTES`] long. The first may be cut at its beginning.
-pub(crate) fn history(judged: &Judged<'_>) -> Vec<(&'static str, String)> {
+pub(crate) fn history(judged: &RailInput<'_>) -> Vec<(&'static str, String)> {
     let all = &judged.context.messages;
     let own = matches!(judged.direction, Direction::Input | Direction::ToolResult);
     let earlier = &all[..all.len() - usize::from(own && !all.is_empty())];
@@ -296,7 +299,7 @@ mod tests {
             serde_json::json!({"role": "user", "content": [{"type": "text", "text": "judged"}]}),
         ];
         let context = Context { messages, ..Context::default() };
-        let judged = Judged {
+        let judged = RailInput {
             text: "judged",
             from: 0,
             whole: true,

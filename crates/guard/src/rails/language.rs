@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::{Languages, Needs};
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
 
@@ -81,7 +81,7 @@ impl RailKind for Language {
 }
 
 impl Rail for Language {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let options = &self.options;
         let most = options.num_characters_for_prediction.unwrap_or(usize::MAX);
         let end = judged.text.char_indices().nth(most).map_or(judged.text.len(), |(at, _)| at);

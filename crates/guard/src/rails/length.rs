@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
@@ -129,7 +129,7 @@ impl Length {
 }
 
 impl Rail for Length {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let text = judged.text;
         if let Some(at) = self.excess(text) {
             return Ok(Opinion::of(Reason::TooLong, vec![Finding::new(at..text.len(), "too_long")]));

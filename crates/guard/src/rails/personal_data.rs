@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::{Needs, PersonalDataFinder};
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
@@ -84,7 +84,7 @@ impl RailKind for PersonalData {
 }
 
 impl Rail for PersonalData {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let begin = begin(judged);
         let mut findings = self.finder.find(&judged.text[begin..]);
         for finding in &mut findings {
@@ -102,7 +102,7 @@ impl Rail for PersonalData {
         Horizon::Bytes(HORIZON)
     }
 
-    fn mark(&self, judged: &Judged<'_>, _: &Opinion) -> usize {
+    fn mark(&self, judged: &RailInput<'_>, _: &Opinion) -> usize {
         let text = judged.text;
         let mark = text.floor_char_boundary(text.len().saturating_sub(HORIZON));
         // An unbroken run that reaches the end may become one finding.
@@ -122,7 +122,7 @@ impl Rail for PersonalData {
 }
 
 /// Beginning of the text that decides about the open part.
-fn begin(judged: &Judged<'_>) -> usize {
+fn begin(judged: &RailInput<'_>) -> usize {
     let (text, from) = (judged.text, judged.from);
     if judged.whole || from <= REACH {
         return 0;

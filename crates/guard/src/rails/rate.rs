@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
 
@@ -63,7 +63,7 @@ impl RailKind for Rate {
 }
 
 impl Rail for Rate {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let context = judged.context;
         let by = if self.options.by_thread { &context.thread } else { &context.key };
         let now_s = self.clock.now_s();

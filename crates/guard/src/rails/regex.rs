@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
@@ -225,7 +225,7 @@ impl Regex {
 }
 
 impl Rail for Regex {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let (text, from) = (judged.text, judged.from);
         let mut spans = Vec::new();
         if let Some(patterns) = &self.patterns {

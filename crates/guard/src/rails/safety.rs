@@ -251,7 +251,7 @@ fn dialog(exchange: &Exchange) -> Vec<Turn> {
     if exchange.answer && turns.last().is_none_or(|turn| turn.role != "user") {
         turns.push(Turn::new("user", vec![own("")]));
     }
-    turns.push(Turn::new(role, vec![Piece::Judged]));
+    turns.push(Turn::new(role, vec![Piece::JudgedText]));
     turns
 }
 
@@ -262,7 +262,7 @@ fn lines(exchange: &Exchange, user: &str, agent: &str) -> Vec<Piece> {
     for (role, text) in &exchange.history {
         pieces.extend([own(name(*role == "assistant")), Piece::Text(text.clone()), own("\n\n")]);
     }
-    pieces.extend([own(name(exchange.answer)), Piece::Judged, own("\n\n")]);
+    pieces.extend([own(name(exchange.answer)), Piece::JudgedText, own("\n\n")]);
     pieces
 }
 
@@ -352,6 +352,6 @@ fn shieldgemma(policy: &str, exchange: &Exchange) -> Vec<Piece> {
     } else {
         pieces.push(own("Human Question: "));
     }
-    pieces.extend([Piece::Judged, own(end)]);
+    pieces.extend([Piece::JudgedText, own(end)]);
     pieces
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::config::Setting;
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
 
@@ -198,7 +198,7 @@ fn assigned(text: &str, span: Range<usize>) -> Option<Range<usize>> {
 }
 
 impl Rail for Secrets {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let (text, from) = (judged.text, judged.from);
         let keeps = |kind: &str| !self.except.iter().any(|it| it == kind);
         let mut findings: Vec<Finding> = Vec::new();
@@ -234,7 +234,7 @@ impl Rail for Secrets {
         Horizon::Bytes(LONGEST)
     }
 
-    fn mark(&self, judged: &Judged<'_>, opinion: &Opinion) -> usize {
+    fn mark(&self, judged: &RailInput<'_>, opinion: &Opinion) -> usize {
         // Secrets have no white space in them, except for private keys and between a name and its value.
         let text = judged.text;
         let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);

@@ -3,7 +3,7 @@
 use crate::config::Setting;
 use crate::judge::{Choices, Judge, JudgePrompt, PromptText, Turn};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, history, judge_options, opinion, opinion_of, question};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
@@ -98,7 +98,7 @@ fn has_policy(prompt: &Option<String>) -> bool {
 }
 
 impl SelfCheck {
-    fn prompt(&self, judged: &Judged<'_>) -> Result<JudgePrompt, crate::judge::JudgeError> {
+    fn prompt(&self, judged: &RailInput<'_>) -> Result<JudgePrompt, crate::judge::JudgeError> {
         let own = if judged.direction == Direction::Output { ANSWER_PROMPT } else { PROMPT };
         let own = || PromptText::parse(own, PLACES).map_err(crate::judge::JudgeError::Unfit);
         let prompt = self.prompt.clone().map_or_else(own, Ok)?;
@@ -117,7 +117,7 @@ impl SelfCheck {
 }
 
 impl Rail for SelfCheck {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         let choices = Choices::new(&["yes", "no"]);
         let found = asked(judged, until, |question| {
             let windows = self.judge.ask(judged.text, &self.prompt(judged)?, &choices, question)?;

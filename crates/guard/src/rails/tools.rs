@@ -11,7 +11,7 @@ use crate::calls::as_object;
 use crate::cel::Condition;
 use crate::config::{Setting, ToolRule};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, ToolUse, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, ToolUse, Until};
 use crate::registry::{RailKind, Refused};
 use crate::schema;
 use crate::verdict::{Direction, Reason};
@@ -91,7 +91,7 @@ fn result_bytes(messages: &[Value], name: &str) -> usize {
 
 impl Tools {
     /// The reason against a call, with its kind.
-    fn against(&self, tool: &ToolUse, judged: &Judged<'_>) -> Option<(Reason, &'static str)> {
+    fn against(&self, tool: &ToolUse, judged: &RailInput<'_>) -> Option<(Reason, &'static str)> {
         if !tool.declared {
             return Some((Reason::UnknownTool, "undeclared"));
         }
@@ -135,7 +135,7 @@ impl Tools {
     }
 
     /// The reason against a result.
-    fn against_result(&self, tool: &ToolUse, judged: &Judged<'_>) -> Option<(Reason, &'static str)> {
+    fn against_result(&self, tool: &ToolUse, judged: &RailInput<'_>) -> Option<(Reason, &'static str)> {
         let (rule, condition) = self.rules.get(&tool.name)?;
         let messages = &judged.context.messages;
         if let Some(condition) = condition.as_ref().filter(|it| it.uses("result")) {
@@ -171,7 +171,7 @@ fn arguments(messages: &[Value]) -> Value {
 }
 
 impl Rail for Tools {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let Some(tool) = judged.tool else {
             return Err(Failure::Unreadable("a call without a tool".into()));
         };

@@ -3,7 +3,7 @@
 use crate::config::Setting;
 use crate::judge::{Choices, Judge, JudgePrompt, Piece, Turn};
 use crate::needs::Needs;
-use crate::rail::{Action, Cost, Failure, Horizon, Judged, Manifest, Opinion, Rail, Until};
+use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::rails::judging::{ScoredSpan, asked, history, judge_options, opinion, opinion_of};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Reason};
@@ -54,14 +54,14 @@ impl RailKind for Topic {
 }
 
 impl Rail for Topic {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         let choices = Choices::new(&["on-topic", "off-topic"]);
         let found = asked(judged, until, |question| {
             let mut turns = vec![Turn::new("system", vec![Piece::Own(self.instruction.clone())])];
             turns.extend(
                 history(judged).into_iter().map(|(role, text)| Turn::new(role, vec![Piece::Text(text)])),
             );
-            turns.push(Turn::new("user", vec![Piece::Judged]));
+            turns.push(Turn::new("user", vec![Piece::JudgedText]));
             let prompt = JudgePrompt::conversation(&*self.judge.service, &turns, Default::default(), "")?;
             let windows = self.judge.ask(judged.text, &prompt, &choices, question)?;
             // The policy holds for all of a long message, so one window outside it condemns the message.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use fathom_base::clock::Clock;
 use fathom_guard::{
-    Action, ConfiguredRail, Context, Cost, Decision, Direction, Engine, Failure, Finding, Horizon, Judged,
-    Manifest, Metrics, OnFailure, Opinion, Rail, Reason, Subject, Until,
+    Action, ConfiguredRail, Context, Cost, Decision, Direction, Engine, Failure, Finding, Horizon, Manifest,
+    Metrics, OnFailure, Opinion, Rail, RailInput, Reason, Subject, Until,
 };
 
 use crate::support::config;
@@ -28,12 +28,12 @@ static OF_TEXT: Manifest = Manifest {
     cost: Cost::Text,
 };
 
-type Judge = dyn Fn(&Judged<'_>, &Until) -> Result<Opinion, Failure> + Send + Sync;
+type Judge = dyn Fn(&RailInput<'_>, &Until) -> Result<Opinion, Failure> + Send + Sync;
 
 struct Test(Box<Judge>);
 
 impl Rail for Test {
-    fn judge(&self, judged: &Judged<'_>, until: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, until: &Until) -> Result<Opinion, Failure> {
         (self.0)(judged, until)
     }
 

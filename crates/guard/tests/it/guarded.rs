@@ -8,8 +8,8 @@ use fathom_base::{
     Stop, Structure, relay,
 };
 use fathom_guard::{
-    Action, Config, Cost, Direction, Failure, Guard, Guarded, Horizon, Judged, Manifest, Opinion, Rail,
-    Reason, Until,
+    Action, Config, Cost, Direction, Failure, Guard, GuardedService, Horizon, Manifest, Opinion, Rail,
+    RailInput, Reason, Until,
 };
 use serde_json::json;
 
@@ -19,9 +19,9 @@ use crate::support::{config, needs};
 const BLOCKING: &str = "[[rail]]\nuse = \"regex\"\non = [\"output\"]\nwords = [\"forbidden\"]\n";
 const MASKING: &str = "[[rail]]\nuse = \"personal_data\"\non = [\"input\", \"output\"]\nkinds = [\"email\"]\naction = \"mask\"\n";
 
-fn guarded(rails: &str, speaker: Speaker) -> Guarded {
+fn guarded(rails: &str, speaker: Speaker) -> GuardedService {
     let guard = Guard::new(config(rails), &needs()).unwrap();
-    Guarded::new(Arc::new(speaker), Arc::new(guard))
+    GuardedService::new(Arc::new(speaker), Arc::new(guard))
 }
 
 fn request(prompt: impl Into<Prompt>) -> GenerateRequest {
@@ -235,7 +235,7 @@ static SLOW: Manifest = Manifest {
 struct SlowJudge;
 
 impl Rail for SlowJudge {
-    fn judge(&self, judged: &Judged<'_>, _: &Until) -> Result<Opinion, Failure> {
+    fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         std::thread::sleep(std::time::Duration::from_millis(60));
         let is_bad = judged.text.contains("bad");
         Ok(if is_bad { Opinion::whole(judged, Reason::Unsafe, "S1") } else { Opinion::clean() })
@@ -261,7 +261,7 @@ fn an_answer_that_starts_early_is_held_until_the_prompt_is_allowed() {
         config.rails.push(judge);
         let speaker = Speaker::of(&["A long answer, at once."]);
         let prompts = speaker.prompts.clone();
-        let service = Guarded::new(Arc::new(speaker), Arc::new(Guard::new(config, &needs()).unwrap()));
+        let service = GuardedService::new(Arc::new(speaker), Arc::new(Guard::new(config, &needs()).unwrap()));
         let (sink, events) = relay(8);
         let _ticket = service.submit(request(prompt), sink).unwrap();
         // Generation has started, whatever the judge will say.

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use fathom_base::clock::Clock;
-use fathom_guard::{Context, Direction, Failure, Judged, Reason, Until};
+use fathom_guard::{Context, Direction, Failure, RailInput, Reason, Until};
 use serde_json::json;
 
 use super::{config, judge, judge_in};
@@ -81,7 +81,7 @@ fn a_model_that_is_gone_or_silent_is_a_failure() {
     let silent = Arc::new(Scripted::always(&[("safe", 1.0)]).hanging());
     let config = config(&silent, LLAMA_GUARD).unwrap();
     let until = Until::within(&Clock::default(), 0.05);
-    let judged = Judged {
+    let judged = RailInput {
         text: "text",
         from: 0,
         whole: true,
@@ -133,7 +133,7 @@ fn ten_thousand_answers_of_any_form_are_all_readable() {
             (text, 1.0 + random(100) as f64)
         };
         *answers.lock().unwrap() = (0..=random(3)).map(answer).collect();
-        let judged = Judged {
+        let judged = RailInput {
             text: "text",
             from: 0,
             whole: true,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_base::clock::Clock;
-use fathom_guard::{Config, Context, Direction, Failure, Judged, Opinion, Until};
+use fathom_guard::{Config, Context, Direction, Failure, Opinion, RailInput, Until};
 use scripted::{Scripted, needs};
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn judge_in(
     context: &Context,
 ) -> Result<Opinion, Failure> {
     let config = config(model, toml).unwrap();
-    let judged = Judged { text, from: 0, whole: true, direction, context, tool: None };
+    let judged = RailInput { text, from: 0, whole: true, direction, context, tool: None };
     config.rails[0].rail.judge(&judged, &Until::within(&Clock::default(), 2.0))
 }
 

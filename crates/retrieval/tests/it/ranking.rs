@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fathom_retrieval::measure::{Judgements, measures};
-use fathom_retrieval::ranking::Scored;
+use fathom_retrieval::ranking::RankedChunk;
 use fathom_retrieval::{Encode, EncoderFacts, Error, Index, IndexOptions, Mode, Query, index as write};
 use serde::Deserialize;
 
@@ -21,8 +21,8 @@ struct Asked {
     text: String,
     vector: Vec<f32>,
     judged: Judgements,
-    bm25: Vec<Scored>,
-    fused: Vec<Scored>,
+    bm25: Vec<RankedChunk>,
+    fused: Vec<RankedChunk>,
     measures: HashMap<String, Expected>,
 }
 
@@ -69,8 +69,8 @@ fn indexed(case: &Case) -> (Bed, Known) {
     (bed, known)
 }
 
-fn check(found: &[Scored], expected: &[Scored], what: &str) {
-    let order = |all: &[Scored]| all.iter().map(|(at, _)| *at).collect::<Vec<u32>>();
+fn check(found: &[RankedChunk], expected: &[RankedChunk], what: &str) {
+    let order = |all: &[RankedChunk]| all.iter().map(|(at, _)| *at).collect::<Vec<u32>>();
     assert_eq!(order(found), order(expected), "{what}");
     for ((_, own), (_, other)) in found.iter().zip(expected) {
         assert!((own - other).abs() < 1e-9 * other.abs().max(1.0), "{what}: {own} and {other}");
@@ -116,10 +116,11 @@ fn vectors_are_ranked_kept_and_refused_by_their_encoder() {
     let index = Index::open(&bed.out()).unwrap();
     let asked = &case.queries[0];
     let exact = |vector: &[f32]| vector.iter().zip(&asked.vector).map(|(a, b)| f64::from(a * b)).sum::<f64>();
-    let mut expected: Vec<Scored> = (0u32..).zip(case.vectors.iter().map(|vector| exact(vector))).collect();
+    let mut expected: Vec<RankedChunk> =
+        (0u32..).zip(case.vectors.iter().map(|vector| exact(vector))).collect();
     expected.sort_by(fathom_retrieval::ranking::order);
     let found = index.dense(&asked.vector, 5, &[], true).unwrap();
-    let order = |all: &[Scored]| all.iter().take(5).map(|(at, _)| *at).collect::<Vec<u32>>();
+    let order = |all: &[RankedChunk]| all.iter().take(5).map(|(at, _)| *at).collect::<Vec<u32>>();
     assert_eq!(order(&found), order(&expected));
     assert!(matches!(index.dense(&[1.0], 5, &[], true), Err(Error::Encoder { .. })));
     let dense = Query { text: "x", mode: Mode::Dense, k: 1, ..Query::default() };

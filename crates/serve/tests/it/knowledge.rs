@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_base::Result;
-use fathom_serve::{Knowledge, KnowledgeBase, Opening, Passage, Screened, SearchRequest};
+use fathom_serve::{Knowledge, KnowledgeBase, Opening, Passage, ScreenVerdict, SearchRequest};
 use serde_json::{Value, json};
 
 use crate::mock::{Bed, Mock};
@@ -96,8 +96,8 @@ async fn a_stream_shows_the_same_answer_sources_and_account() {
 #[tokio::test]
 async fn passages_go_through_the_screen_and_requests_may_do_without() {
     let screen = |text: &str| match text {
-        text if text.contains("Item 5 ") => Screened::Omitted("injection".into()),
-        text => Screened::Rewritten(text.replace("code", "word")),
+        text if text.contains("Item 5 ") => ScreenVerdict::Omitted("injection".into()),
+        text => ScreenVerdict::Rewritten(text.replace("code", "word")),
     };
     let bed = bed(Some(Arc::new(screen)));
     let (_, found) = bed.post("/v1/search", json!({"query": "item 5", "k": 3})).await;
