@@ -8,9 +8,11 @@ mod gpu_run;
 mod gpu_sources;
 mod kill_test;
 mod lessons;
+mod lint;
 mod python;
 mod quickstart;
 mod random;
+mod record;
 mod soak;
 mod tidy;
 
@@ -20,6 +22,7 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
 
   ci --quick             before a push: format, clippy, tidy, the unit tests of the crates that differ from main
+  lint [--if-changed]    clippy over the workspace; --if-changed: unless xtask/lint.toml says that these sources passed
   python                 write the Python package's keys and recipes from their declarations, build its library, and link it into place
   wheel OUT              build the Python package's wheel (manylinux_2_28) and its sdist into a folder
   tidy                   hold the budgets and the dependency arrows; prints file:line: message
@@ -49,6 +52,8 @@ fn main() -> ExitCode {
         ["gpu-check"] => gpu_sources::run(),
         ["gpu-check", "--if-changed"] => gpu_sources::run_if_changed(),
         ["gpu-run", ref words @ ..] => gpu_run::Args::parse(words).and_then(|args| gpu_run::run(&args)),
+        ["lint"] => lint::run(),
+        ["lint", "--if-changed"] => lint::run_if_changed(),
         ["lessons"] => lessons::run(),
         ["python"] => python::generate(),
         ["wheel", out] => python::wheel(out),

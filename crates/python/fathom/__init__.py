@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fathom._model import Answer, Card, Model, Piece, Stream, Usage
     from fathom._plan import Plan, plan
     from fathom._recipe import CurationRecipe, Recipe
+    from fathom._retrieval import Guard, Hit, Index, Verdict, index
     from fathom._run import Callback, Control, Happening, Run, Step, train
     from fathom._serve import Server, serve
     from fathom._table import Table
@@ -76,6 +77,7 @@ _WHERE = {
     "_model": "Answer Card Model Piece Stream Usage",
     "_plan": "Plan plan",
     "_recipe": "CurationRecipe Recipe",
+    "_retrieval": "Guard Hit Index Verdict index",
     "_run": "Callback Control Happening Run Step train",
     "_serve": "Server serve",
     "_table": "Table",

@@ -35,6 +35,9 @@ def _end_all() -> None:
             handle._end()
         except Exception as error:
             sys.stderr.write(f"fathom: {error}\n")
+    # A thread that the interpreter ends while it waits in native code would be unwound through it.
+    if _end_records is not None:
+        _end_records()
 
 
 def begin() -> None:
@@ -50,11 +53,12 @@ def _forked() -> None:
 
 
 _recording = False
+_end_records: Callable[[], None] | None = None
 
 
 def record() -> None:
     """Passes records of the core to `logging.getLogger("fathom")`, once `logging` is in use."""
-    global _recording
+    global _recording, _end_records
     if _recording or "logging" not in sys.modules:
         return
     _recording = True
@@ -65,12 +69,19 @@ def record() -> None:
     records = _fathom.Records(logger.getEffectiveLevel())
 
     def drain() -> None:
-        while True:
-            for level, target, message in records.next(1.0):
+        while (found := records.next(1.0)) is not None:
+            for level, target, message in found:
                 name = {"WARN": "WARNING", "TRACE": "DEBUG"}.get(level, level)
                 logging.getLogger(target.replace("fathom_", "fathom.", 1)).log(getattr(logging, name), message)
 
-    threading.Thread(target=drain, name="fathom records", daemon=True).start()
+    thread = threading.Thread(target=drain, name="fathom records", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        records.end()
+        thread.join(2.0)
+
+    _end_records = end
 
 
 def drain(channel: Any, heard: Callable[[dict[str, Any]], None]) -> Thread:

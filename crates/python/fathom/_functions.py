@@ -110,8 +110,10 @@ class Caller:
                 self.calls.fail(number, f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, which the interpreter's end would otherwise find waiting in native code."""
         self.calls.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(2.0)
 
 
 def _shown(function: Any) -> tuple[set[str], bool]:

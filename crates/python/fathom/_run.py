@@ -57,6 +57,10 @@ class Control:
         """Saves a checkpoint and stops; the same call resumes."""
         self.run.stop()
 
+    def save(self) -> None:
+        """Saves a checkpoint after the step in progress; the run goes on."""
+        self.run.save()
+
 
 class Callback:
     """Observes a run, on a thread of its own. Override what is of use."""
@@ -236,6 +240,12 @@ class Run:
         """Saves a checkpoint and stops at the next boundary of steps; the same call resumes."""
         if self._inner is not None:
             self._inner.stop()
+
+    def save(self) -> None:
+        """Saves a checkpoint after the step in progress, beside those that the recipe asks for; the run goes on. `on_checkpoint`
+        is called when it is published."""
+        if self._inner is not None:
+            self._inner.save()
 
     def wait(self, timeout: float | None = None) -> Run:
         """Waits for the end of the run; returns it. The first Ctrl-C saves and stops, the second returns at once."""

@@ -55,6 +55,8 @@ class _Config:
     """Settings of a trainer, by TRL's names."""
 
     method = ""
+    # Settings that the trainer itself takes.
+    own: frozenset[str] = frozenset()
 
     def __init__(self, output_dir: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self.output_dir = None if output_dir is None else os.fspath(output_dir)
@@ -63,7 +65,7 @@ class _Config:
 
     def recipe(self, model: str, others: dict[str, Any] | None = None) -> Recipe:
         """The recipe that these settings are."""
-        told = {name: value for name, value in self.settings.items() if name not in _IGNORED and value is not None}
+        told = {name: value for name, value in self.settings.items() if name not in _IGNORED | self.own and value is not None}
         refused = {
             name: value for name, value in told.items() if isinstance(value, (list, dict)) and not _plain(value)
         }
@@ -125,12 +127,14 @@ class GRPOConfig(_Config):
     """Settings of `GRPOTrainer`."""
 
     method = "grpo"
+    own = frozenset({"reward_weights"})
 
 
 class RLOOConfig(_Config):
     """Settings of `RLOOTrainer`."""
 
     method = "rloo"
+    own = frozenset({"reward_weights"})
 
 
 class LoraConfig:

@@ -148,9 +148,14 @@ impl Records {
         Records {}
     }
 
-    /// Records (level, target, message), after at most `seconds`.
-    fn next(&self, py: Python<'_>, seconds: f64) -> Vec<LogRecord> {
+    /// Records (level, target, message), after at most `seconds`; `None` after the end.
+    fn next(&self, py: Python<'_>, seconds: f64) -> Option<Vec<LogRecord>> {
         let recorder = RECORDER.get_or_init(|| Recorder(Queue::new()));
-        py.detach(|| recorder.0.take(Duration::from_secs_f64(seconds))).unwrap_or_default()
+        py.detach(|| recorder.0.take(Duration::from_secs_f64(seconds)))
+    }
+
+    /// Ends the records.
+    fn end(&self) {
+        RECORDER.get_or_init(|| Recorder(Queue::new())).0.end();
     }
 }

@@ -13,6 +13,7 @@ mod functions;
 mod model;
 mod plan;
 mod recipe;
+mod retrieval;
 mod run;
 mod serve;
 mod tokenizer;
@@ -46,6 +47,8 @@ mod _fathom {
     use crate::plan::plan;
     #[pymodule_export]
     use crate::recipe::{recipe_diff, recipe_load, recipe_names, translate};
+    #[pymodule_export]
+    use crate::retrieval::{Guard, Index, index};
     #[pymodule_export]
     use crate::run::Run;
     #[pymodule_export]

@@ -1,7 +1,7 @@
 //! Runs: each on a thread of its own.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,6 +25,7 @@ use crate::recipe::{Base, Setting, load};
 #[pyclass(frozen, module = "fathom._fathom")]
 pub struct Run {
     stop: Arc<AtomicBool>,
+    save_requests: Arc<AtomicU64>,
     folder: PathBuf,
     done: Arc<Pending<Result<String>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -47,6 +48,7 @@ struct Given {
     allow_processes: bool,
     events: EventSender,
     stop: Arc<AtomicBool>,
+    save_requests: Arc<AtomicU64>,
 }
 
 #[pymethods]
@@ -68,10 +70,17 @@ impl Run {
             check(&loaded)?;
             Ok(loaded)
         })?;
-        let (stop, done) = (Arc::new(AtomicBool::new(false)), Pending::new());
+        let (stop, save_requests) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let done = Pending::new();
         let folder = loaded.value.run.out.clone();
-        let given =
-            Given { command, functions, allow_processes, events: channel.0.clone(), stop: stop.clone() };
+        let given = Given {
+            command,
+            functions,
+            allow_processes,
+            events: channel.0.clone(),
+            stop: stop.clone(),
+            save_requests: save_requests.clone(),
+        };
         let to = done.clone();
         let work = move || {
             let ended = guarded(|| run(loaded, &given));
@@ -79,12 +88,17 @@ impl Run {
             given.events.0.end();
         };
         let thread = thread("run", work)?;
-        Ok(Run { stop, folder, done, thread: Mutex::new(Some(thread)) })
+        Ok(Run { stop, save_requests, folder, done, thread: Mutex::new(Some(thread)) })
     }
 
     /// Asks the run to save and stop.
     fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks for a checkpoint after the step in progress.
+    fn save(&self) {
+        self.save_requests.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether the run has been asked to stop.
@@ -115,10 +129,11 @@ impl Run {
 }
 
 fn run(loaded: Loaded<Recipe>, given: &Given) -> Result<String> {
-    let Given { command, functions, allow_processes, events, stop } = given;
+    let Given { command, functions, allow_processes, events, stop, save_requests } = given;
     let order = Order {
         command: command.clone(),
         stop: stop.clone(),
+        save_requests: save_requests.clone(),
         allow_processes: *allow_processes,
         functions: functions.clone(),
         clock: Clock::start(),

@@ -85,6 +85,19 @@ def test_callbacks_observe_and_stop_and_the_same_call_goes_on(run: Any, text: Pa
     assert bits(tmp_path / "run") == bits(run.folder)
 
 
+def test_a_checkpoint_is_saved_when_it_is_asked_for(run: Any, text: Path, tmp_path: Path) -> None:
+    saved = []
+
+    class Watch(fathom.Callback):
+        def on_checkpoint(self, checkpoint: Any, control: Any) -> None:
+            saved.append(checkpoint.step)
+
+    going_on = fathom.train(tiny_recipe(text, tmp_path / "run"), callbacks=[Watch], wait=False)
+    going_on.save()
+    going_on.wait()
+    assert saved[0] == 1 and bits(tmp_path / "run") == bits(run.folder)
+
+
 def test_a_callback_that_fails_stops_the_run_with_its_exception(text: Path, tmp_path: Path) -> None:
     class Fails(fathom.Callback):
         def on_step(self, step: Any, control: Any) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_run import QUESTIONS, SMALL, lessons
-
 import fathom
 
 
@@ -81,34 +79,6 @@ def test_a_stage_in_python_adds_a_column_and_drops_documents(tmp_path: Path) -> 
     with pytest.raises(fathom.RewardError, match="fails") as caught:
         fathom.curate(recipe, input=str(texts / "a.jsonl"), out=tmp_path / "other", stages=[fails])
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-def small(trainer: Any) -> Any:
-    for key, value in SMALL.items():
-        trainer.recipe.set(key, value)
-    return trainer
-
-
-def test_programs_for_trl_run(path: str, tmp_path: Path) -> None:
-    from fathom.trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
-
-    def letters(completions: list[str], solution: list[str], **_: Any) -> list[float]:
-        return [float(text.count(letter)) for text, letter in zip(completions, solution, strict=True)]
-
-    args = SFTConfig(output_dir=str(tmp_path / "s"), max_steps=2, per_device_train_batch_size=2, learning_rate=1e-3)
-    trainer = small(SFTTrainer(model=path, args=args, train_dataset=lessons()))
-    assert len(trainer.train().metrics) == 2
-    pairs = [{"prompt": "the", "chosen": " river", "rejected": " stone"}] * 4
-    trainer = small(DPOTrainer(model=path, args=DPOConfig(output_dir=str(tmp_path / "d"), max_steps=1, beta=0.2), train_dataset=pairs))
-    trainer.recipe.set("stage.0.seq_tokens", 512)
-    assert trainer.train().outcome == "finished"
-    args = GRPOConfig(output_dir=str(tmp_path / "g"), num_generations=4, max_completion_length=8, max_steps=1, per_device_train_batch_size=8)
-    trainer = small(GRPOTrainer(model=path, reward_funcs=letters, args=args, train_dataset=QUESTIONS))
-    assert trainer.train().outcome == "finished"
-    with pytest.raises(fathom.Error, match="deepspeed"):
-        SFTTrainer(model=path, args=SFTConfig(deepspeed="x.json"), train_dataset=lessons())
-    with pytest.raises(fathom.Error, match="eval_dataset"):
-        SFTTrainer(model=path, train_dataset=lessons(), eval_dataset=lessons())
 
 
 def test_the_command_of_the_package_is_the_binary(path: str) -> None:

@@ -100,6 +100,19 @@ pub enum Mode {
     Dense,
 }
 
+impl std::str::FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Mode, String> {
+        match name {
+            "auto" => Ok(Mode::Auto),
+            "bm25" => Ok(Mode::Sparse),
+            "dense" => Ok(Mode::Dense),
+            other => Err(format!("\"{other}\"; \"auto\", \"bm25\" and \"dense\" are there")),
+        }
+    }
+}
+
 /// A query.
 #[derive(Clone, Debug, Default)]
 pub struct Query<'a> {

@@ -8,6 +8,7 @@ use fathom_retrieval::ranking::RankedChunk;
 use fathom_retrieval::{Condition, Encode, Hit, Index, IndexOptions, IndexReport, Mode, Query};
 use fathom_serve::{Knowledge, Passage, SearchRequest};
 use fathom_tensor::DType;
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result, refuse};
 use crate::events::Events;
@@ -43,6 +44,24 @@ pub fn index(request: &IndexRequest, machine: &Machine, events: &dyn Events) -> 
     let encoder = encoder.transpose()?;
     let encoder = encoder.as_ref().map(|encoder| encoder as &dyn Encode);
     Ok(fathom_retrieval::index(&request.paths, &request.out, &request.options, encoder)?)
+}
+
+/// What an index was made of, as JSON.
+pub fn account(report: &IndexReport) -> Value {
+    let skipped = |(path, why): &(String, String)| json!({"path": path, "why": why});
+    let rows =
+        |(path, rows, first): &(String, u64, String)| json!({"path": path, "rows": rows, "first": first});
+    json!({
+        "files": report.files,
+        "read_files": report.read_files,
+        "documents": report.documents,
+        "chunks": report.chunks,
+        "near_duplicates": report.duplicates,
+        "encoded": report.encoded,
+        "skipped": report.skipped.iter().map(skipped).collect::<Value>(),
+        "skipped_rows": report.skipped_rows.iter().map(rows).collect::<Value>(),
+        "ignored": report.ignored,
+    })
 }
 
 /// Options of an opened index.

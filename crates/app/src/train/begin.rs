@@ -1,7 +1,7 @@
 //! Preparation of any run before its first step: options, checks, memory, and the first event.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use fathom_base::clock::Clock;
 use fathom_base::human;
@@ -37,6 +37,8 @@ pub struct Order {
     pub claim: Claim,
     /// Set from outside to request a checkpoint and a stop.
     pub stop: Arc<AtomicBool>,
+    /// Number of checkpoints asked for from outside so far: each is saved after the step in progress.
+    pub save_requests: Arc<AtomicU64>,
     /// Allows rewards to start the processes that they name.
     pub allow_processes: bool,
     /// Functions of the program around the run that take part in it.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use fathom_base::metrics::MetricsWriter;
 use fathom_grad::Params;
@@ -44,6 +44,8 @@ pub struct RankInputs<'a> {
     pub disk_sharers: usize,
     /// Set to save and stop; checked by the first rank.
     pub stop: &'a Arc<AtomicBool>,
+    /// Number of checkpoints asked for from outside so far.
+    pub save_requests: &'a AtomicU64,
     /// Programs and functions that may take part.
     pub outside: Outside<'a>,
 }
@@ -57,7 +59,16 @@ impl<'a> RankInputs<'a> {
     ) -> RankInputs<'a> {
         let disk_sharers = crew.place(&job.machine, job.world()).disk;
         let outside = Outside { allow_processes: order.allow_processes, functions: &order.functions };
-        RankInputs { job, stores, vocab, time: None, disk_sharers, stop: &order.stop, outside }
+        RankInputs {
+            job,
+            stores,
+            vocab,
+            time: None,
+            disk_sharers,
+            stop: &order.stop,
+            save_requests: &order.save_requests,
+            outside,
+        }
     }
 
     /// Makes a rank's trainer, sharing the base of another trainer if there is one.
@@ -101,6 +112,7 @@ impl<'a> RankInputs<'a> {
             time: self.time.map(|time| time as &dyn StageTime),
             disk_sharers: self.disk_sharers,
             stop: self.stop,
+            save_requests: Some(self.save_requests),
             rebuild: Some(rebuild),
             base: self.base(rank)?,
         };

@@ -5,11 +5,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use fathom_app::Machine;
 use fathom_app::retrieval::{
-    IndexRequest, Library, LibraryOptions, MeasureRequest, Question, index as write, measure,
+    IndexRequest, Library, LibraryOptions, MeasureRequest, Question, account, index as write, measure,
 };
 use fathom_base::human;
 use fathom_retrieval::{Condition, Hit, IndexOptions, IndexReport, Mode};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::{Eval, Index, Search};
 use crate::console;
@@ -38,23 +38,6 @@ pub fn index(args: &Index) -> Result<()> {
         print(&report, out);
     }
     Ok(())
-}
-
-fn account(report: &IndexReport) -> Value {
-    let skipped = |(path, why): &(String, String)| json!({"path": path, "why": why});
-    let rows =
-        |(path, rows, first): &(String, u64, String)| json!({"path": path, "rows": rows, "first": first});
-    json!({
-        "files": report.files,
-        "read_files": report.read_files,
-        "documents": report.documents,
-        "chunks": report.chunks,
-        "near_duplicates": report.duplicates,
-        "encoded": report.encoded,
-        "skipped": report.skipped.iter().map(skipped).collect::<Value>(),
-        "skipped_rows": report.skipped_rows.iter().map(rows).collect::<Value>(),
-        "ignored": report.ignored,
-    })
 }
 
 fn print(report: &IndexReport, out: &Path) {

@@ -23,7 +23,6 @@ mod launch;
 mod mesh;
 mod plan;
 mod preference;
-mod python;
 mod recipes;
 #[cfg(target_os = "linux")]
 mod rehearsal;

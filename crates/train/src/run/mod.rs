@@ -17,7 +17,7 @@ mod together;
 mod watcher;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use fathom_base::Flow;
@@ -45,6 +45,8 @@ pub struct Run<'a> {
     watcher: Watcher<'a>,
     /// Flag set from outside to save and stop.
     stop: &'a AtomicBool,
+    /// Number of checkpoints asked for from outside so far, and how many of them had been when this run last saved.
+    save_requests: (Option<&'a AtomicU64>, u64),
 }
 
 /// A running stage.
@@ -69,6 +71,7 @@ impl<'a> Run<'a> {
             time,
             disk_sharers,
             stop,
+            save_requests,
             rebuild,
             base,
         } = parts;
@@ -81,7 +84,8 @@ impl<'a> Run<'a> {
         let supplies = Supplies { sources, rebuild, disk_sharers, time };
         let stepper = Stepper::new(recipe, own, trainer, supplies);
         let progress = saved.unwrap_or_default();
-        let mut run = Run { recipe, progress, stepper, keeper, watcher, stop };
+        let save_requests = (save_requests, 0);
+        let mut run = Run { recipe, progress, stepper, keeper, watcher, stop, save_requests };
         run.reopen()?;
         Ok(run)
     }
@@ -254,9 +258,14 @@ impl<'a> Run<'a> {
         hooks.step(&event, stage_step, running.stage.steps())
     }
 
+    /// Number of checkpoints asked for from outside so far.
+    fn asked_saves(&self) -> u64 {
+        self.save_requests.0.map_or(0, |requests| requests.load(Ordering::Relaxed))
+    }
+
     /// Exchanges the messages after a step. All ranks call this together.
     fn pulse(&mut self) -> Result<Pulse> {
-        let due = self.keeper.save_is_due(self.progress.step);
+        let due = self.keeper.save_is_due(self.progress.step) || self.asked_saves() != self.save_requests.1;
         let reported = [self.stop.load(Ordering::Relaxed), due, self.keeper.has_written()];
         let (busy_s, tokens) = (self.watcher.busy_s(), self.watcher.tokens());
         let pulse = Pulse::gather(self.stepper.device(), reported, busy_s, tokens)?;
@@ -278,6 +287,7 @@ impl<'a> Run<'a> {
 
     /// Starts a save; an earlier one ends first. All ranks call this together.
     fn save(&mut self, hooks: &mut dyn Hooks) -> Result<()> {
+        self.save_requests.1 = self.asked_saves();
         self.end_save(hooks)?;
         let started = Instant::now();
         // The log must contain everything that the checkpoint counts as done before the checkpoint exists.

@@ -1,7 +1,7 @@
 //! The parts that a run is made of, and its interface to the program around it.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use fathom_base::Flow;
 use fathom_base::metrics::{MetricsWriter, events};
@@ -80,6 +80,8 @@ pub struct RunParts<'a> {
     pub disk_sharers: usize,
     /// Flag set from outside to save and stop.
     pub stop: &'a AtomicBool,
+    /// Number of checkpoints asked for from outside so far; `None` if nobody asks.
+    pub save_requests: Option<&'a AtomicU64>,
     /// Recreates the trainer of a failed rank; `None`: a failure ends the run.
     pub rebuild: Option<Rebuild<'a>>,
     /// The base model of checkpoints that have the trained part only; `None`: checkpoints have the whole model.

@@ -60,6 +60,7 @@ pub fn alone_from(
         time,
         disk_sharers: 1,
         stop,
+        save_requests: None,
         rebuild: None,
         base: None,
     };

@@ -172,6 +172,7 @@ fn rank(device: &Device, folder: &Path, recipes: &[&Recipe], stop_at: Option<u64
             time: None,
             disk_sharers: device.mesh.grid().ranks(),
             stop: &stop,
+            save_requests: None,
             rebuild: Some(rebuild as Rebuild<'_>),
             base: None,
         };

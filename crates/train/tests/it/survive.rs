@@ -125,6 +125,7 @@ pub fn parts<'a>(
         time: None,
         disk_sharers: 1,
         stop,
+        save_requests: None,
         rebuild: None,
         base: None,
     }

@@ -1,9 +1,7 @@
 //! The tests of the Python package, where there is a Python with pytest. Without one they are skipped, and say so.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use crate::text;
 
 /// A Python of 3.11 or later that has pytest: `FATHOM_PYTHON`, or `python3`.
 fn python() -> Option<String> {
@@ -21,37 +19,38 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
+/// The folder of what cargo built: this program is in its `deps`.
+fn built() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf())
+}
+
 #[test]
 fn python_package_passes_its_tests() {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
-    let library = Path::new(env!("CARGO_BIN_EXE_fathom")).with_file_name("lib_fathom.so");
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let Some(python) = python() else {
         return say(
             "SKIPPED: the tests of the Python package; no Python of 3.11 with pytest (FATHOM_PYTHON names one)",
         );
     };
-    if !library.exists() {
-        return say(
-            "SKIPPED: the tests of the Python package; cargo build --release -p fathom-python makes its library",
-        );
-    }
+    let built = built().expect("a folder of built files");
+    let library = built.join("lib_fathom.so");
+    assert!(library.exists(), "{} is not there", library.display());
     let place = package.join("fathom/_fathom.abi3.so");
     if std::fs::read_link(&place).ok().as_deref() != Some(&library) {
         let _ = std::fs::remove_file(&place);
-        std::os::unix::fs::symlink(&library, &place).unwrap();
+        std::os::unix::fs::symlink(&library, &place).expect("a link to the library");
     }
-    let output = Command::new(python)
-        .args(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"])
-        .current_dir(&package)
-        .env("PYTHONPATH", &package)
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("FATHOM_BINARY", env!("CARGO_BIN_EXE_fathom"))
-        .output()
-        .unwrap();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let mut command = Command::new(python);
+    command.args(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]).current_dir(package);
+    command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
+    // Tests next to the binary are skipped where it has not been built.
+    let binary = built.join("fathom");
+    if binary.exists() {
+        command.env("FATHOM_BINARY", binary);
+    }
+    let output = command.output().expect("pytest starts");
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{out}\n{err}");
-    say(&format!(
-        "python package: {}",
-        out.lines().rfind(|line| line.contains(" passed")).unwrap_or_default()
-    ));
+    let summary = out.lines().rfind(|line| line.contains(" passed")).unwrap_or_default();
+    say(&format!("python package: {summary}"));
 }
