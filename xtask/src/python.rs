@@ -62,7 +62,7 @@ pub fn wheel(out: &str) -> Result<Vec<String>, String> {
     let maturin = |verb: &str| {
         let mut command = Command::new(&python);
         command.args(["-m", "maturin", verb, "-m", &format!("{CRATE}/Cargo.toml"), "--out", out]);
-        command.env("PATH", search_path(&tools)).env_remove("PYO3_NO_PYTHON");
+        command.env_remove("PYO3_NO_PYTHON");
         command
     };
     let linker = linker(&tools)?;
@@ -87,11 +87,6 @@ fn beside_package(work: impl FnOnce() -> Result<(), String>) -> Result<(), Strin
     let done = work();
     links.iter().for_each(|link| drop(std::fs::remove_file(link)));
     done
-}
-
-/// `PATH` with the tools first.
-fn search_path(tools: &Path) -> String {
-    format!("{}:{}", tools.join("bin").display(), std::env::var("PATH").unwrap_or_default())
 }
 
 /// A program that links by zig for [`TARGET`], as rustc calls one. The unwinder is that of the system and not zig's own:
