@@ -23,6 +23,7 @@
 //! between jobs.
 
 pub mod adapters;
+pub mod board;
 pub mod budgets;
 mod calibration;
 mod card;
@@ -63,6 +64,7 @@ pub mod resources;
 pub mod retrieval;
 pub mod reward_bench;
 pub mod rounds;
+pub mod scale;
 pub mod score;
 pub mod selftest;
 pub mod serve;

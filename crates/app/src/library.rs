@@ -21,7 +21,8 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "quickstart"
         "quickstart-128k"
         "extend"
-        "long-1m-cpu";
+        "long-1m-cpu"
+        "ladder";
     "Teaching (give model.from)":
         "sft"
         "lora"

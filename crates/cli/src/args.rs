@@ -10,6 +10,7 @@ mod inspect;
 mod quality;
 mod retrieval;
 mod serve;
+mod track;
 
 use std::path::PathBuf;
 
@@ -32,6 +33,7 @@ pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardS
 pub use quality::TrainQuality;
 pub use retrieval::{Index, Ranking, Search};
 pub use serve::{Mesh, Prefixes, Serve};
+pub use track::{Board, RunOrder, Runs, Scale, Watch};
 
 use crate::{console, version};
 pub use curate::Curate;
@@ -72,6 +74,9 @@ pub enum Verb {
     Curate(Curate),
     /// Predicts a run's memory to the byte, and its time, by running it without data.
     Plan(Plan),
+    /// Fits scaling laws: trains a ladder of sizes within a time budget, and predicts a larger run before it trains it. Run again, it
+    /// goes on.
+    Scale(Scale),
     /// Measures a model: bits per byte, loss by position, needle retrieval.
     Eval(Eval),
     /// Scores answers by a model's likelihood, best tokens or reward, and writes the scores into the rows.
@@ -144,6 +149,12 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Lists, compares and tags the runs of a folder.
+    Runs(Runs),
+    /// Shows the runs of a folder in a browser while they go on.
+    Board(Board),
+    /// Shows a run on the whole terminal while it goes on.
+    Watch(Watch),
     /// Reports what this machine can do, and checks that Fathom works on it.
     Doctor(Doctor),
     /// Writes or submits a job that trains a recipe on many ranks.

@@ -17,6 +17,7 @@ mod messages;
 mod program;
 mod signals;
 mod version;
+mod watch;
 mod working;
 
 use clap::Parser;

@@ -12,6 +12,13 @@ pub enum Error {
     /// The log could not be read.
     #[error(transparent)]
     Base(#[from] fathom_base::Error),
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     /// A file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
@@ -22,6 +29,10 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn read(path: &Path, source: std::io::Error) -> Error {
+        Error::Read { path: path.to_path_buf(), source }
+    }
+
     pub(crate) fn write(path: &Path, source: std::io::Error) -> Error {
         Error::Write { path: path.to_path_buf(), source }
     }

@@ -5,18 +5,22 @@
 //! ```text
 //! metrics.jsonl -> RunLog -> html::page          one self-contained report.html
 //!                         -> diff::compare       two runs side by side
+//!               -> runs   -> board::Board        many runs, summarised and followed while they go on
 //! tensorboard::EventFile                         scalars of a run in progress
 //! trace::TraceWriter                             spans of a profile, for Perfetto
 //! ```
 //!
 //! This crate knows nothing about tensors or about the products whose logs it reads.
 
+pub mod board;
 pub mod diff;
 mod error;
 pub mod html;
 mod log;
 pub mod objective;
 pub mod plots;
+pub mod runs;
+pub mod sinks;
 mod smooth;
 pub mod svg;
 pub mod tensorboard;

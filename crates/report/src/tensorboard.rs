@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use fathom_base::metrics::events::{self as ev};
 use prost::Message;
 
 use crate::error::{Error, Result};
@@ -104,40 +103,6 @@ impl EventFile {
         self.record(&EventProto { wall_time: wall_s, step: signed(step), summary, ..EventProto::default() })
     }
 
-    /// Writes a training step under fixed tags. `wall_s` is in seconds since 1970.
-    ///
-    /// # Errors
-    /// [`Error::Write`].
-    pub fn step(&mut self, wall_s: f64, step: &ev::Step) -> Result<()> {
-        let scalars = [
-            ("train/loss", step.loss),
-            ("train/lr", step.lr),
-            ("train/grad_norm", step.grad_norm),
-            ("train/tokens_total", step.tokens_total as f64),
-            ("perf/tokens_per_s", step.tokens_per_s),
-            ("perf/model_tflops", step.model_tflops),
-            ("perf/step_s", step.step_s),
-            ("perf/data_wait_s", step.data_wait_s),
-            ("mem/pool_peak_bytes", step.pool_peak_bytes as f64),
-            ("mem/rss_bytes", step.rss_bytes as f64),
-        ];
-        self.scalars(step.step, wall_s, &scalars)?;
-        if step.expert_load > 0.0 {
-            self.scalars(step.step, wall_s, &[("train/expert_load", step.expert_load)])
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Writes bits per byte of a text under a tag with its name. `wall_s` is in seconds since 1970.
-    ///
-    /// # Errors
-    /// [`Error::Write`].
-    pub fn bits(&mut self, wall_s: f64, bits: &ev::EvalBits) -> Result<()> {
-        let tag = format!("val/bits_per_byte/{}", bits.name);
-        self.scalars(bits.step, wall_s, &[(&tag, bits.bits_per_byte)])
-    }
-
     fn record(&mut self, event: &EventProto) -> Result<()> {
         let record = frame(&event.encode_to_vec());
         self.file.write_all(&record).map_err(|error| Error::write(&self.path, error))
@@ -196,16 +161,16 @@ mod tests {
     #[test]
     fn a_run_is_seen_while_it_goes_on_and_a_resumed_one_voids_what_it_repeats() {
         let folder = tempfile::tempdir().unwrap();
-        let step = |step| ev::Step { step, loss: step as f64, ..Default::default() };
+        let loss = |step: u64| [("train/loss", step as f64)];
         let mut first = EventFile::resume(folder.path(), 1_700_000_000, 0).unwrap();
         for at in 1..=3 {
-            first.step(1_700_000_000.0 + at as f64, &step(at)).unwrap();
+            first.scalars(at, 1_700_000_000.0 + at as f64, &loss(at)).unwrap();
             // Records must be complete without closing or flushing the file.
             assert_eq!(read_back(&std::fs::read(first.path()).unwrap()).len(), 2 + at as usize);
         }
         let mut second = EventFile::resume(folder.path(), 1_700_000_000, 2).unwrap();
         assert!(second.path() > first.path(), "readers take files in the order of their names");
-        second.step(1_700_000_009.0, &step(3)).unwrap();
+        second.scalars(3, 1_700_000_009.0, &loss(3)).unwrap();
         let events = read_back(&std::fs::read(second.path()).unwrap());
         assert_eq!(events[0].file_version.as_deref(), Some("brain.Event:2"));
         assert_eq!((events[1].step, events[1].session_log.clone().unwrap().status), (3, SESSION_START));
@@ -216,10 +181,8 @@ mod tests {
     fn what_is_written_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = EventFile::resume(folder.path(), 1_700_000_000, 6).unwrap();
-        let step = ev::Step { step: 7, loss: 2.5, ..Default::default() };
-        file.step(1_700_000_001.5, &step).unwrap();
-        let bits = ev::EvalBits { name: "code".into(), step: 7, bits_per_byte: 1.25, ..Default::default() };
-        file.bits(1_700_000_002.0, &bits).unwrap();
+        file.scalars(7, 1_700_000_001.5, &[("train/loss", 2.5)]).unwrap();
+        file.scalars(7, 1_700_000_002.0, &[("val/bits_per_byte/code", 1.25)]).unwrap();
         let path = file.path();
         assert!(path.file_name().unwrap().to_str().unwrap().starts_with("events.out.tfevents.1700000000"));
         let events = read_back(&std::fs::read(path).unwrap());

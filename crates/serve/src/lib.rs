@@ -30,6 +30,7 @@ mod settings;
 mod shared;
 mod sse;
 mod traces;
+mod view;
 
 pub use api::tools::shown_marks;
 pub use axum::Router;
@@ -42,7 +43,8 @@ pub use knowledge::{
 };
 pub use rails::Rails;
 pub use route::{Access, Route, Takes};
-pub use routes::{ADMIN, ROUTES, router};
+pub use routes::{ADMIN, ROUTES, VIEW, router};
 pub use server::{Listening, check, is_loopback, serve};
 pub use settings::{Recipe, Settings, ToolFormat};
 pub use shared::{Log, Model, Opening, Reload, ServerState};
+pub use view::View;

@@ -17,6 +17,7 @@ use crate::openapi;
 use crate::page;
 use crate::route::{Access, Route, Takes};
 use crate::shared::ServerState;
+use crate::view;
 
 macro_rules! routes {
     ($($method:ident $path:literal $access:ident $takes:ident $words:ident $call:path, $about:literal;)*) => {
@@ -90,6 +91,13 @@ pub const ADMIN: &[Route] = routes! {
     POST "/reload" Keyed Json OpenAi admin::reload, "Loads a model again; running requests end with the old one";
     POST "/reload_rails" Keyed Json OpenAi admin::reload_rails, "Reads the guardrails again; running requests end with those that they began with";
     POST "/drain" Keyed Json OpenAi admin::drain, "Ends the server when its requests have ended";
+};
+
+/// The routes of a server with a view.
+pub const VIEW: &[Route] = routes! {
+    GET "/" Open Nothing OpenAi view::page, "The page";
+    POST "/ask" Keyed Json OpenAi view::ask, "An answer for the page";
+    GET "/health/live" Open Nothing OpenAi view::live, "The process answers";
 };
 
 /// `/openapi.json`.

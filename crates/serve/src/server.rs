@@ -14,7 +14,7 @@ use crate::drain::Phase;
 use crate::error::Error;
 use crate::keys::ApiKeys;
 use crate::listen;
-use crate::routes::{ADMIN, ROUTES};
+use crate::routes::{ADMIN, ROUTES, VIEW};
 use crate::shared::ServerState;
 
 /// Interval of checks for a request to stop.
@@ -102,7 +102,8 @@ fn run(
         .build()?;
     runtime.block_on(async {
         traces.into_iter().for_each(|traces| _ = tokio::spawn(traces));
-        tokio::spawn(listen::accept(main, tls, ROUTES, server.clone()));
+        let routes = if server.view.is_some() { VIEW } else { ROUTES };
+        tokio::spawn(listen::accept(main, tls, routes, server.clone()));
         if let Some(admin) = admin {
             tokio::spawn(listen::accept(admin, None, ADMIN, server.clone()));
         }

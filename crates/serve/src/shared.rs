@@ -20,6 +20,7 @@ use crate::now::now_s;
 use crate::rails::Rails;
 use crate::settings::Settings;
 use crate::traces::Traces;
+use crate::view::View;
 
 /// Receives the log's lines, as JSON: settings of requests, never their contents.
 pub type Log = Arc<dyn Fn(&Value) + Send + Sync>;
@@ -56,6 +57,8 @@ pub struct ServerState {
     pub(crate) bodies: Arc<Room>,
     /// Documents that answers cite, if it has any.
     pub knowledge: Option<KnowledgeBase>,
+    /// The page of a server that has one of its own.
+    pub view: Option<Arc<dyn View>>,
     /// Its phase.
     pub drain: Drain,
     /// Its metrics.
@@ -96,12 +99,14 @@ pub struct Opening {
     pub rails: Option<Arc<dyn Rails>>,
     /// Documents that answers cite; `None` for none.
     pub knowledge: Option<KnowledgeBase>,
+    /// A page of its own; `None` for that of models.
+    pub view: Option<Arc<dyn View>>,
 }
 
 impl ServerState {
     /// A server without models.
     pub fn new(opening: Opening) -> ServerState {
-        let Opening { settings, keys, open, log, version, reload, rails, knowledge } = opening;
+        let Opening { settings, keys, open, log, version, reload, rails, knowledge, view } = opening;
         let names = Names {
             hosts: settings.hosts.clone(),
             origins: settings.origins.clone(),
@@ -116,6 +121,7 @@ impl ServerState {
             keys,
             names,
             knowledge,
+            view,
             drain: Drain::default(),
             metrics: Metrics::default(),
             traces: Arc::default(),

@@ -17,6 +17,7 @@ mod objective;
 mod precision;
 mod rl;
 mod rounds;
+mod scale;
 mod stages;
 
 pub use adapter::{AdapterName, AdapterTable, EncoderName, NamedAdapter};
@@ -33,6 +34,7 @@ pub use precision::{
 };
 pub use rl::{EnvironmentTable, EstimatorName, ImportanceName, KlIn, NanName, PolicyName, RlTable};
 pub use rounds::{RoundsTable, WriteName};
+pub use scale::ScaleTable;
 
 recipe! {
     /// Everything that a run depends on.
@@ -63,6 +65,8 @@ recipe! {
         pub environment: EnvironmentTable,
         /// Rounds over pairs that the model writes.
         pub rounds: RoundsTable,
+        /// The ladder of `fathom scale`.
+        pub scale: ScaleTable,
         /// The optimizer.
         pub optimizer: Optimizer,
         /// The learning rate schedule.
@@ -93,6 +97,14 @@ recipe! {
         pub profile: bool = false,
         /// Writes TensorBoard event files.
         pub tensorboard: bool = false,
+        /// Writes an offline run of Weights & Biases, for `wandb sync`.
+        pub wandb: bool = false,
+        /// Writes `trackio.jsonl`, a JSON line of scalars a step.
+        pub trackio: bool = false,
+        /// MLflow server to send scalars to, as `http://localhost:5000`.
+        pub mlflow: Option<String>,
+        /// OpenTelemetry collector to send metrics to (OTLP over HTTP), as `http://localhost:4318`.
+        pub otlp: Option<String>,
     }
 
     /// The machine that computes.

@@ -17,7 +17,7 @@ const fn line(name: &'static str, names: &'static [&'static str]) -> Line {
 }
 
 /// From the bottom layer to the top: a row names only crates above it in this list.
-const TABLE: [Line; 23] = [
+const TABLE: [Line; 24] = [
     line("base", &[]),
     line("rehearsal", &[]),
     line("tensor", &["base"]),
@@ -37,7 +37,8 @@ const TABLE: [Line; 23] = [
     line("serve", &["base"]),
     line("guard", &["base"]),
     line("retrieval", &["prose"]),
-    line("app", &["train", "engine", "curate", "eval", "serve", "guard", "retrieval", "cpu", "cuda", "mpi"]),
+    line("scaling", &[]),
+    line("app", &["train", "engine", "curate", "eval", "serve", "guard", "retrieval", "scaling", "cpu", "cuda", "mpi"]),
     line("cli", &["app"]),
     line("python", &["app", "cli"]),
     line("xtask", &[]),

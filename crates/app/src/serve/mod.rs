@@ -261,6 +261,7 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         reload: Some(reloading(again, watch.clone(), threads.clone())),
         knowledge: knowledge(order, rails.as_ref(), around.events)?,
         rails: rails.map(|rails| rails as Arc<dyn Rails>),
+        view: None,
     };
     let server = Arc::new(ServerState::new(opening));
     for (served, service, _) in started {

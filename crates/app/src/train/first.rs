@@ -6,7 +6,7 @@ use fathom_base::clock::Clock;
 use fathom_base::metrics::{Event, MetricsWriter, events, read_events};
 use fathom_base::{human, rss};
 use fathom_report::RunLog;
-use fathom_report::tensorboard::EventFile;
+use fathom_report::sinks::Sinks;
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
 use fathom_train::{Checkpoints, Hooks, Outcome, Progress, Run, Trainer, together};
@@ -15,7 +15,7 @@ use super::gap::Gap;
 use super::rank::{RankInputs, rebuilds, trainers};
 use super::time::{Ahead, Timetable, Turns, When};
 use super::watch::{Aside, Watch};
-use super::{export, moments};
+use super::{export, moments, sinks};
 use crate::adapters::FOLDER;
 use crate::error::Result;
 use crate::events::{self as heard, Events};
@@ -79,19 +79,19 @@ pub(super) fn first(
     let alone = device.mesh.grid().ranks() == 1;
     let parts = || firsts.iter().map(|one| one.shared);
     let (rebuilds, judges) = (rebuilds(parts()), Judges::on(&device));
-    let (mut runs, mut boards, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
+    let (mut runs, mut all_sinks, mut gaps): (Vec<Run<'_>>, Vec<_>, Vec<_>) = Default::default();
     let made = firsts.iter().zip(trainers(parts(), &device, events)?).zip(&rebuilds);
     for (((one, trainer), rebuild), mut metrics) in made.zip(logs) {
         one.say_model(&trainer, &mut metrics)?;
         gaps.push(one.gap(&trainer, alone, &mut metrics)?);
         let run = one.shared.run(metrics, trainer, (rebuild, &judges))?;
-        boards.push(one.board(one.say_resumed(&run))?);
+        all_sinks.push(sinks::open(one.shared.job, one.say_resumed(&run))?);
         runs.push(run);
     }
     // The runs keep those that they use.
     drop(judges);
     let mut watches: Vec<Watch<'_>> =
-        firsts.iter().zip(&mut boards).map(|(one, board)| one.watch(alone, board)).collect();
+        firsts.iter().zip(&mut all_sinks).map(|(one, sinks)| one.watch(alone, sinks)).collect();
     for ((run, watch), gap) in runs.iter_mut().zip(&mut watches).zip(&mut gaps) {
         measure_before(run, watch, gap.as_mut())?;
     }
@@ -100,8 +100,8 @@ pub(super) fn first(
     drop(watches);
     events.on(heard::Event::Trained);
     let mut trained = RunOutcome::without_report(outcome);
-    let ended = firsts.iter().zip(runs).zip(&mut boards).zip(&gaps);
-    for (((one, run), board), gap) in ended {
+    let ended = firsts.iter().zip(runs).zip(&mut all_sinks).zip(&gaps);
+    for (((one, run), sinks), gap) in ended {
         let progress = run.progress().clone();
         if outcome == Outcome::Interrupted {
             let step = progress.step;
@@ -113,7 +113,8 @@ pub(super) fn first(
         if let Some(gap) = gap {
             gap.ends(&trainer, progress.step, &mut metrics)?;
         }
-        let report = one.finish(trainer, metrics, board, &progress)?;
+        let report = one.finish(trainer, metrics, sinks, &progress)?;
+        sinks.end()?;
         if one.shared.job.is_one_of_several() {
             let (adapter, page) = (one.shared.job.adapter(), report.page.display());
             let what = format!(
@@ -196,20 +197,12 @@ impl<'a> First<'a> {
         }
     }
 
-    /// Opens the event file for TensorBoard, if the recipe asks for one.
-    fn board(&self, steps_done: u64) -> Result<Option<EventFile>> {
-        let job = self.shared.job;
-        let folder = job.folder.join("tensorboard");
-        let open = || EventFile::resume(&folder, report::unix_s() as u64, steps_done);
-        Ok(job.recipe().run.tensorboard.then(open).transpose()?)
-    }
-
     /// Exports the model and writes the report of a run whose stages are done.
     fn finish(
         &self,
         trainer: Trainer,
         mut metrics: MetricsWriter,
-        board: &mut Option<EventFile>,
+        sinks: &mut Sinks,
         progress: &Progress,
     ) -> Result<Report> {
         let job = self.shared.job;
@@ -228,7 +221,7 @@ impl<'a> First<'a> {
         } else {
             drop(trained);
             export::of_ranks(job, progress.step, self.events)?;
-            let Some(whole) = self.measure_saved(&job.machine.open()?, progress.step, board, &mut metrics)?
+            let Some(whole) = self.measure_saved(&job.machine.open()?, progress.step, sinks, &mut metrics)?
             else {
                 return self.end(metrics, progress);
             };
@@ -255,11 +248,11 @@ impl<'a> First<'a> {
         &self,
         device: &Device,
         step: u64,
-        board: &mut Option<EventFile>,
+        sinks: &mut Sinks,
         metrics: &mut MetricsWriter,
     ) -> Result<Option<LoadedModel>> {
         let (job, events) = (self.shared.job, self.events);
-        let mut watch = self.watch(true, board);
+        let mut watch = self.watch(true, sinks);
         if job.recipe().eval.enabled {
             let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
@@ -293,7 +286,7 @@ impl<'a> First<'a> {
     }
 
     /// Returns the observer of a run; it measures if a whole model is available.
-    fn watch<'b>(&'b self, whole: bool, board: &'b mut Option<EventFile>) -> Watch<'b> {
+    fn watch<'b>(&'b self, whole: bool, sinks: &'b mut Sinks) -> Watch<'b> {
         let RankInputs { job, stores, time, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;
@@ -308,7 +301,7 @@ impl<'a> First<'a> {
             ahead: Ahead::new(recipe, self.flops, measures),
             turns: self.turns,
             aside: self.aside(),
-            board,
+            sinks,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::events::Events;
 
 /// Keys that may differ between a run and its resumption, since they do not affect the training's numbers; `mesh.`
 /// affects them by rounding only. `*` matches any index; a dot at the end matches everything below.
-const FREE: [&str; 11] = [
+const FREE: [&str; 16] = [
     "machine.",
     "mesh.",
     "checkpoint.",
@@ -25,8 +25,13 @@ const FREE: [&str; 11] = [
     "run.out",
     "run.profile",
     "run.tensorboard",
+    "run.wandb",
+    "run.trackio",
+    "run.mlflow",
+    "run.otlp",
     "rl.sequences",
     "rl.shown",
+    "scale.",
     "stage.*.max_docs",
 ];
 /// Keys whose values may grow, in the current stage and later ones: training continues with its optimizer state.

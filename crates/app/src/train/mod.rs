@@ -19,6 +19,7 @@ mod process;
 mod rank;
 mod rewards;
 mod several;
+mod sinks;
 mod time;
 mod unit_tests;
 mod watch;
@@ -97,7 +98,7 @@ fn lead(whole: &Job, order: &Order, crew: &Crew, events: &dyn Events) -> Result<
     crew.tell(Word::Ready)?;
     let measures = whole.recipe().eval.enabled;
     let time_of = |one: &Ready<'_>| {
-        let past = (began_s, spent_s(one.job));
+        let past = (began_s, spent_s(&one.job.log()));
         Timetable::of(whole.recipe(), (&one.flops, measures), &order.clock, past)
     };
     let times: Vec<Option<Timetable>> = ready.iter().map(time_of).collect();

@@ -2,6 +2,7 @@
 //! remaining time.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fathom_base::clock::{Clock, Deadline};
@@ -10,7 +11,6 @@ use fathom_train::StageTime;
 use fathom_train::recipe::{InitName, Recipe, Stage};
 
 use super::moments;
-use crate::job::Job;
 
 /// Shares of a timed run for its measurements: of the initial weights, before the extension, and at the end.
 const FIRST_SHARE: f64 = 0.06;
@@ -181,8 +181,8 @@ impl StageTime for Timetable {
 }
 
 /// Returns the seconds that a run has taken so far, from its log.
-pub fn spent_s(job: &Job) -> f64 {
-    let events = read_events(job.log()).unwrap_or_default();
+pub fn spent_s(log: &Path) -> f64 {
+    let events = read_events(log).unwrap_or_default();
     let spent = events.iter().rev().find_map(|event| match Event::from_value(event)? {
         Event::Step(step) => Some(step.time_s),
         Event::Done(done) => Some(done.time_s),

@@ -10,7 +10,7 @@ use fathom_base::metrics::{MetricsWriter, events};
 use fathom_engine::Error as Engine;
 use fathom_eval::Moment;
 use fathom_model::ModelView;
-use fathom_report::tensorboard::EventFile;
+use fathom_report::sinks::Sinks;
 use fathom_tensor::{Device, GivenUp, OutOfMemory};
 use fathom_text::Tokenizer;
 use fathom_train::recipe::Recipe;
@@ -88,8 +88,8 @@ pub(super) struct Watch<'a> {
     pub turns: (usize, &'a Turns),
     /// Listener, and the handler of optional work.
     pub aside: Aside<'a>,
-    /// Event file for TensorBoard.
-    pub board: &'a mut Option<EventFile>,
+    /// Formats of other tools.
+    pub sinks: &'a mut Sinks,
 }
 
 impl Watch<'_> {
@@ -132,8 +132,8 @@ impl Watch<'_> {
         let Some(figures) = measured else {
             return Ok(if stopped { Flow::Stop } else { Flow::Continue });
         };
-        if let (Some(file), Some(bits)) = (self.board.as_mut(), &figures.bits) {
-            file.bits(unix_s(), &bits.to_event(&format!("held-out, {name}"), &extent.moment))?;
+        if let Some(bits) = &figures.bits {
+            self.sinks.bits(unix_s(), &bits.to_event(&format!("held-out, {name}"), &extent.moment))?;
         }
         self.aside.events.on(Event::Measured {
             when: name.to_string(),
@@ -181,10 +181,7 @@ impl Hooks for Watch<'_> {
             stage_steps,
             later_s,
         });
-        match self.board.as_mut() {
-            Some(file) => Ok(file.step(unix_s(), step)?),
-            None => Ok(()),
-        }
+        Ok(self.sinks.step(unix_s(), step)?)
     }
 
     fn stage_done(

@@ -16,6 +16,7 @@ mod policy_values;
 mod quantised;
 mod responses;
 mod reward_adapters;
+mod scale;
 mod scores;
 mod serve_adapters;
 mod serve_memory;

@@ -1,6 +1,7 @@
 //! The verbs, one file each.
 
 mod bench;
+mod board;
 mod chat;
 mod compile;
 mod convert;
@@ -26,11 +27,14 @@ mod prune;
 mod recipes;
 mod report;
 mod retrieval;
+mod runs;
+mod scale;
 mod score;
 mod serve;
 mod shell;
 mod supervise;
 mod train;
+mod watch;
 
 use anyhow::Result;
 
@@ -67,6 +71,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Quickstart(args) => return train::quickstart(&args),
         Verb::Train(args) => return train::train(&args),
         Verb::Curate(args) => return curate::run(&args),
+        Verb::Scale(args) => return scale::run(&args),
         Verb::Supervise(args) => return supervise::run(&args),
         Verb::Launch { on } => return launch::run(&on),
         Verb::Recipes { action } => recipes::run(&action)?,
@@ -90,6 +95,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Verb::Inspect { what } => inspect::run(&what)?,
         Verb::Report { run, out } => report::run(&run, out.as_deref())?,
         Verb::Diff { left, right, json } => diff::run(&left, &right, json)?,
+        Verb::Runs(args) => runs::run(&args)?,
+        Verb::Board(args) => board::run(&args)?,
+        Verb::Watch(args) => watch::run(&args)?,
         Verb::Completions { shell } => shell::completions(shell)?,
         Verb::Man { verb, out } => shell::man(&verb, out.as_deref())?,
         Verb::Doctor(args) if args.dist => dist::run(&args)?,

@@ -154,7 +154,7 @@ fn run(
         return Ok(exit_code(done.outcome));
     }
     let job = Job::new(loaded, &listener)?;
-    let past_s = train::spent_s(&job);
+    let past_s = train::spent_s(&job.log());
     let mut trained = run_job(&job, &order, &listener)?;
     if let (Some(lesson), Outcome::Finished) = (lesson, trained.outcome) {
         let Lesson { rows, length, clock } = lesson;

@@ -12,9 +12,9 @@ const LIMIT: usize = 600;
 /// A line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Name in the legend.
+    /// Name in the legend; a line without a name is left out there.
     pub name: String,
-    /// Class in the style sheet: `s1` to `s6`, with `faint`, `dashed` or `dots` added.
+    /// Class in the style sheet: `s1` to `s6`, with `faint`, `dashed`, `dots`, or `dots bare` for dots without a line, added.
     pub class: String,
     /// Points by ascending x; a y that is not finite breaks the line.
     pub points: Vec<Point>,
@@ -80,7 +80,9 @@ impl LineChart {
             let values: Vec<f64> = series.points.iter().map(|p| p.1).collect();
             let kept: Vec<Point> = thin(&values, LIMIT).into_iter().map(|i| series.points[i]).collect();
             let at: Vec<Point> = kept.iter().map(|p| (x.at(p.0), y.at(p.1))).collect();
-            svg.path(&series.class, &at);
+            if !series.class.contains("bare") {
+                svg.path(&series.class, &at);
+            }
             if series.class.contains("dots") {
                 at.iter().filter(|p| p.1.is_finite()).for_each(|p| svg.circle(&series.class, *p, 2.6, ""));
             }
@@ -93,7 +95,9 @@ impl LineChart {
             if heads.at.len() > hover.heads.at.len() {
                 hover.heads = heads;
             }
-            hover.series.push(lane);
+            if !series.name.is_empty() {
+                hover.series.push(lane);
+            }
         }
         let svg = svg.finish(&format!("{}: {} over {}", self.title, self.y.label, self.x.label));
         let legend = if self.series.len() < 2 { Vec::new() } else { self.legend() };
@@ -103,7 +107,7 @@ impl LineChart {
 
     fn legend(&self) -> Vec<LegendEntry> {
         let entry = |s: &Series| LegendEntry { class: s.class.clone(), name: s.name.clone() };
-        self.series.iter().map(entry).collect()
+        self.series.iter().filter(|series| !series.name.is_empty()).map(entry).collect()
     }
 
     fn draw_marks(&self, svg: &mut Svg, frame: &Frame, x: &Scale) {

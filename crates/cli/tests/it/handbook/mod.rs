@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 29] = [
+const CHAPTERS: [&str; 31] = [
     "../README",
     "README",
     "quickstart",
@@ -49,6 +49,8 @@ const CHAPTERS: [&str; 29] = [
     "python",
     "speed",
     "evaluation",
+    "scaling",
+    "tracking",
     "real-models",
 ];
 
@@ -195,6 +197,12 @@ fn commands_of_speed_and_evaluation_run() {
     ["../README", "README", "gpu", "gpu-internals", "formats", "speed", "evaluation", "real-models"]
         .into_iter()
         .for_each(run);
+}
+
+#[test]
+fn commands_of_scaling_and_tracking_run() {
+    run("scaling");
+    run("tracking");
 }
 
 #[test]
