@@ -21,6 +21,10 @@ pub trait Models: Send + Sync {
 pub trait PersonalDataFinder: Send + Sync {
     /// Findings in ascending order without overlaps, each with its kind as configured.
     fn find(&self, text: &str) -> Vec<Finding>;
+
+    /// Offset before which no later text changes what is found in a growing text: mostly the beginning of its last word,
+    /// or of the number that its end belongs to. The caller limits how far back it lies.
+    fn first_open(&self, text: &str) -> usize;
 }
 
 /// Detectors of personal data.

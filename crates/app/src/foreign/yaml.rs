@@ -1,11 +1,12 @@
 //! YAML as a flat list of entries.
 
+use fathom_guard::import::check_yaml_depth;
 use saphyr::{LoadableYamlNode, ScalarOwned, YamlOwned};
 use serde_json::{Map, Value};
 
 /// Returns the entries under dotted keys, in the order of the file; lists are values.
 pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
-    shallow(text)?;
+    check_yaml_depth(text).map_err(|(line, why)| format!("line {line}: {why}"))?;
     let mut documents = YamlOwned::load_from_str(text)
         .or_else(|error| YamlOwned::load_from_str(&indented(text)).map_err(|_| error))
         .map_err(|error| error.to_string())?;
@@ -17,43 +18,6 @@ pub(super) fn entries(text: &str) -> Result<Vec<(String, Value)>, String> {
     flatten("", top, &mut flat);
     interpolate(&mut flat);
     Ok(flat)
-}
-
-/// Limit on nesting, far above that of other tools' files, within which the parser needs little time and stack.
-const MOST_DEPTH: usize = 64;
-/// Limit on keys after a question mark; each one nested in another doubles the parser's work.
-const MOST_COMPLEX: usize = 8;
-
-/// Refuses text that is nested too deep to be parsed, counting list and key marks at the beginning of lines, and
-/// brackets.
-fn shallow(text: &str) -> Result<(), String> {
-    let (mut brackets, mut complex) = (0usize, 0);
-    for (at, line) in text.lines().enumerate() {
-        let (mut marks, mut rest) = (0, line.trim_start());
-        while let Some(mark) = rest.chars().next().filter(|mark| "-?[{".contains(*mark)) {
-            let after = &rest[1..];
-            if "-?".contains(mark) && !after.is_empty() && !after.starts_with(char::is_whitespace) {
-                break;
-            }
-            marks += 1;
-            complex += usize::from(mark == '?');
-            rest = after.trim_start();
-        }
-        for char in line.chars() {
-            match char {
-                '[' | '{' => brackets += 1,
-                ']' | '}' => brackets = brackets.saturating_sub(1),
-                _ => {}
-            }
-            if brackets > MOST_DEPTH || marks > MOST_DEPTH || complex > MOST_COMPLEX {
-                return Err(format!("line {} is nested too deep to be read", at + 1));
-            }
-        }
-        if line.len() - line.trim_start().len() > 4 * MOST_DEPTH {
-            return Err(format!("line {} is indented too far to be read", at + 1));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the text with the contents of brackets indented further than any block, which the standard requires and

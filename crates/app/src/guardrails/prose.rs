@@ -55,6 +55,10 @@ impl PersonalDataFinder for Finder {
         let found = self.0.find(text).into_iter();
         found.map(|it| Finding::new(it.start..it.end, kind(it.entity))).collect()
     }
+
+    fn first_open(&self, text: &str) -> usize {
+        self.0.first_open(text)
+    }
 }
 
 /// Languages of the built-in detector, which reads whole texts.
@@ -72,5 +76,110 @@ impl Default for Detector {
 impl Languages for Detector {
     fn identify(&self, text: &str) -> Option<(String, f64)> {
         self.0.detect(text).map(|found| (found.code, f64::from(found.score)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use fathom_base::clock::Clock;
+    use fathom_guard::{
+        AnswerStream, Beginning, Config, Context, Direction, Engine, Metrics, Needs, Subject,
+    };
+
+    use super::Detectors;
+
+    /// Numbers of a fixed sequence.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, most: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            ((self.0 >> 11) as usize) % most
+        }
+
+        fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+            of[self.below(of.len())]
+        }
+    }
+
+    const VALUES: [&str; 16] = [
+        "4111 1111 1111 1111",
+        "378282246310005",
+        "GB82 WEST 1234 5698 7654 32",
+        "DE89370400440532013000",
+        "jane.doe@example.org",
+        "jörg@bücher.de",
+        "078-05-1120",
+        "192.168.17.4/24",
+        "2001:db8::8a2e:370:7334",
+        "+44 20 7946 0958",
+        "(212) 555-2368",
+        "call 555-1234",
+        "Tel 555-223-4567 / 555-987-6543",
+        "+33 1 23 45 67 89 12",
+        "https://example.org/a?b=c.",
+        "passport 123456789",
+    ];
+    const WORDS: [&str; 14] = [
+        "the",
+        "in",
+        "2024-01-15",
+        "12",
+        "of 1914-1918",
+        "x@",
+        "a.b",
+        "+",
+        "(",
+        "SSN",
+        "-",
+        "number:",
+        "電話",
+        "e\u{301}",
+    ];
+
+    /// With `FATHOM_TEST_STREAMS` a thousand texts in a hundred chunkings each.
+    #[test]
+    fn a_stream_is_the_masked_whole_for_every_chunking() {
+        let (texts, chunkings) =
+            if std::env::var_os("FATHOM_TEST_STREAMS").is_some() { (1000, 100) } else { (60, 8) };
+        let needs = Needs { personal_data: Some(Arc::new(Detectors)), ..Needs::default() };
+        let rail = "[[rail]]\nuse = \"personal_data\"\non = [\"output\"]\nkinds = [\"email\", \"card\", \"iban\", \"ssn\", \"ip\", \"phone\", \"url\", \"us_passport\"]\n";
+        let config = Arc::new(Config::parse(rail, Path::new("guard.toml"), &needs).unwrap());
+        let engine = Arc::new(Engine::new(config, Clock::start(), Arc::new(Metrics::default())));
+        let subject = || Subject::new(Direction::Output, Arc::new(Context::default()));
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for _ in 0..texts {
+            let mut text = String::new();
+            for _ in 0..random.below(60) + 3 {
+                let is_value = random.below(4) == 0;
+                text.push_str(if is_value { random.one(&VALUES) } else { random.one(&WORDS) });
+                text.push_str(random.one(&[" ", " ", " ", ", ", "\n", ""]));
+            }
+            let whole = engine.judge(&text, &subject()).text;
+            for _ in 0..chunkings {
+                let mut stream = AnswerStream::new(engine.clone(), subject(), &Beginning::default());
+                let (mut out, mut at) = (String::new(), 0);
+                let most = [1, 4, 16, 100][random.below(4)];
+                while at < text.len() {
+                    let end = text.ceil_char_boundary((at + 1 + random.below(most)).min(text.len()));
+                    let tokens = random.below((end - at) / 3 + 2);
+                    out.push_str(
+                        &stream
+                            .push(&text[at..end], tokens)
+                            .unwrap_or_else(|it| panic!("{it:?} of {text:?}")),
+                    );
+                    at = end;
+                }
+                out.push_str(
+                    &stream.finish().unwrap_or_else(|it| panic!("{it:?} of {text:?}\nwhole {whole:?}")),
+                );
+                assert_eq!(out, whole, "of {text:?}");
+            }
+        }
     }
 }

@@ -17,6 +17,7 @@ use std::path::Path;
 pub use colang::{Definition, DefinitionKind, Event, Form, Program, Step, StepKind};
 pub use expression::Expression;
 pub use outcome::{ImportError, NemoImport, Unsaid};
+pub use yaml::check_yaml_depth;
 
 /// Translates a folder.
 ///

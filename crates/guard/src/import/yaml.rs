@@ -105,7 +105,7 @@ impl Node {
 /// # Errors
 /// The line and the problem.
 pub(super) fn read(text: &str) -> Result<Node, (usize, String)> {
-    check_depth(text)?;
+    check_yaml_depth(text)?;
     let documents = MarkedYamlOwned::load_from_str(text)
         .map_err(|error| (error.marker().line(), error.info().to_string()))?;
     match <[MarkedYamlOwned; 1]>::try_from(documents) {
@@ -115,9 +115,12 @@ pub(super) fn read(text: &str) -> Result<Node, (usize, String)> {
     }
 }
 
-/// Refuses text that is nested too deep to be parsed, counting list and key marks at the beginning of lines, and
+/// Refuses YAML that is nested too deep to be parsed, counting list and key marks at the beginning of lines, and
 /// brackets.
-fn check_depth(text: &str) -> Result<(), (usize, String)> {
+///
+/// # Errors
+/// The line and the problem.
+pub fn check_yaml_depth(text: &str) -> Result<(), (usize, String)> {
     let (mut brackets, mut complex) = (0usize, 0);
     for (at, line) in text.lines().enumerate() {
         let (mut marks, mut rest) = (0, line.trim_start());
@@ -130,16 +133,21 @@ fn check_depth(text: &str) -> Result<(), (usize, String)> {
             complex += usize::from(mark == '?');
             rest = after.trim_start();
         }
+        // A parser is deepest within a line, not at its end.
+        let mut deepest = brackets;
         for char in line.chars() {
             match char {
                 '[' | '{' => brackets += 1,
                 ']' | '}' => brackets = brackets.saturating_sub(1),
                 _ => {}
             }
+            deepest = deepest.max(brackets);
         }
-        let indent = line.len() - line.trim_start().len();
-        if brackets > MOST_DEPTH || marks > MOST_DEPTH || complex > MOST_COMPLEX || indent > 4 * MOST_DEPTH {
+        if deepest > MOST_DEPTH || marks > MOST_DEPTH || complex > MOST_COMPLEX {
             return Err((at + 1, "it is nested too deep to be read".into()));
+        }
+        if line.len() - line.trim_start().len() > 4 * MOST_DEPTH {
+            return Err((at + 1, "it is indented too far to be read".into()));
         }
     }
     Ok(())

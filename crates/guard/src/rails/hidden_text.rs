@@ -175,4 +175,9 @@ impl Rail for HiddenText {
         // A joiner is judged by its neighbours, a tag by the flag before it.
         Horizon::Bytes(40)
     }
+
+    fn mark(&self, judged: &RailInput<'_>, _: &Opinion) -> usize {
+        // A flag and its tags are one grapheme, in which no mark lies.
+        judged.text.char_indices().next_back().map_or(0, |(last, _)| last)
+    }
 }

@@ -220,16 +220,17 @@ impl RailKind for Injection {
 
 impl Rail for Injection {
     fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
-        let mut findings = rules().find(judged.text, judged.from);
-        if self.families.len() < families().len() {
-            let family =
-                |kind: &str| RULES.iter().find(|(_, other, _)| *other == kind).map(|(family, ..)| *family);
-            findings.retain(|finding| family(&finding.kind).is_some_and(|it| self.families.contains(&it)));
-        }
-        Ok(Opinion::of(Reason::Injection, findings))
+        let family =
+            |kind: &str| RULES.iter().find(|(_, other, _)| *other == kind).map(|(family, ..)| *family);
+        let wanted = |kind: &str| family(kind).is_some_and(|it| self.families.contains(&it));
+        Ok(Opinion::of(Reason::Injection, rules().find(judged.text, judged.from, wanted)))
     }
 
     fn horizon(&self) -> Horizon {
-        Horizon::Bytes(rules().longest() + 4)
+        Horizon::Bytes(rules().horizon())
+    }
+
+    fn mark(&self, judged: &RailInput<'_>, _: &Opinion) -> usize {
+        rules().first_open(judged.text, judged.from)
     }
 }

@@ -12,6 +12,7 @@ pub mod jailbreak;
 mod judging;
 pub mod language;
 pub mod length;
+mod partial;
 mod patterns;
 pub mod personal_data;
 pub mod rate;

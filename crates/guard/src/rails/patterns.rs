@@ -3,16 +3,20 @@
 use regex_automata::meta;
 use regex_syntax::hir::Hir;
 
+use super::partial::PartialMatches;
 use crate::verdict::Finding;
 
 /// Size of compiled patterns at most, in bytes.
 const MAX_SIZE: usize = 64 << 20;
+/// Bytes around a match that assertions such as `\b` read.
+const LOOK_AROUND: usize = 4;
 
 /// Patterns by kind. Of several at one place the one that is named first wins.
 pub(crate) struct PatternSet {
     regex: meta::Regex,
     kinds: Vec<&'static str>,
     longest: usize,
+    partial: PartialMatches,
 }
 
 impl PatternSet {
@@ -36,21 +40,33 @@ impl PatternSet {
             Ok(regex) => regex,
             Err(error) => panic!("patterns of a rail: {error}"),
         };
-        PatternSet { regex, kinds: patterns.iter().map(|(kind, _)| *kind).collect(), longest }
+        let partial = PartialMatches::new(parsed, longest + LOOK_AROUND);
+        PatternSet { regex, kinds: patterns.iter().map(|(kind, _)| *kind).collect(), longest, partial }
     }
 
-    /// Bytes of the longest match.
-    pub fn longest(&self) -> usize {
-        self.longest
+    /// Bytes of the longest match with those around it that assertions read.
+    pub fn horizon(&self) -> usize {
+        self.longest + LOOK_AROUND
     }
 
-    /// Matches from an offset on, ascending and disjoint.
-    pub fn find(&self, text: &str, from: usize) -> Vec<Finding> {
+    /// Offset of the first match that later text may complete or refuse.
+    pub fn first_open(&self, text: &str, from: usize) -> usize {
+        self.partial.first(text, from)
+    }
+
+    /// Matches of wanted kinds from an offset on, ascending and disjoint. One that is not wanted hides none that begins
+    /// in it, so that the result does not depend on the offset.
+    pub fn find(&self, text: &str, from: usize, wanted: impl Fn(&str) -> bool) -> Vec<Finding> {
         let mut found = Vec::new();
         let mut input = regex_automata::Input::new(text).span(from..text.len());
         while let Some(one) = self.regex.search(&input) {
-            found.push(Finding::new(one.range(), self.kinds[one.pattern().as_usize()]));
-            input.set_start(one.end());
+            let kind = self.kinds[one.pattern().as_usize()];
+            if wanted(kind) {
+                found.push(Finding::new(one.range(), kind));
+                input.set_start(one.end());
+            } else {
+                input.set_start(text.ceil_char_boundary(one.start() + 1));
+            }
         }
         found
     }

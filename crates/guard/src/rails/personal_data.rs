@@ -104,14 +104,11 @@ impl Rail for PersonalData {
 
     fn mark(&self, judged: &RailInput<'_>, _: &Opinion) -> usize {
         let text = judged.text;
-        let mark = text.floor_char_boundary(text.len().saturating_sub(HORIZON));
         // An unbroken run that reaches the end may become one finding.
         let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        if run > HORIZON && run <= MAX_RUN {
-            mark.min(text.floor_char_boundary(text.len() - run))
-        } else {
-            mark
-        }
+        let most = if run <= MAX_RUN { run.max(HORIZON) } else { HORIZON };
+        let back = text.floor_char_boundary(text.len().saturating_sub(most));
+        self.finder.first_open(text).min(text.len() - if run <= MAX_RUN { run } else { HORIZON }).max(back)
     }
 
     fn mask(&self, finding: &Finding) -> String {

@@ -10,6 +10,7 @@ use regex_automata::{Anchored, Input, meta};
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 use serde::Deserialize;
 
+use super::partial::PartialMatches;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
@@ -49,6 +50,9 @@ fn kind() -> String {
 pub struct Regex {
     patterns: Option<Patterns>,
     words: Option<AhoCorasick>,
+    /// The words in order, in lower case if case is ignored.
+    sorted: Vec<String>,
+    ignores_case: bool,
     kind: String,
     horizon: Horizon,
 }
@@ -75,7 +79,11 @@ impl RailKind for Regex {
             Some(longest) => Horizon::Bytes(longest.max(longest_word) + LOOK_AROUND),
             None => Horizon::Whole,
         };
-        Ok(Box::new(Regex { patterns, words, kind: options.kind, horizon }))
+        let ignores_case = options.case_insensitive;
+        let folded = |word: String| if ignores_case { word.to_ascii_lowercase() } else { word };
+        let mut sorted: Vec<String> = options.words.into_iter().map(folded).collect();
+        sorted.sort_unstable();
+        Ok(Box::new(Regex { patterns, words, sorted, ignores_case, kind: options.kind, horizon }))
     }
 }
 
@@ -83,6 +91,7 @@ impl RailKind for Regex {
 struct Patterns {
     all: Vec<Hir>,
     exact: OnceLock<meta::Regex>,
+    partial: Option<PartialMatches>,
     /// The patterns without word boundaries, if they are bounded and have some.
     loose: Option<OnceLock<meta::Regex>>,
 }
@@ -189,7 +198,11 @@ fn compiled(options: &Options) -> Result<(Option<Patterns>, Option<usize>), Refu
         looks.contains(Look::WordUnicode) || looks.contains(Look::WordUnicodeNegate)
     };
     let loose = (longest.is_some() && all.iter().any(bounds)).then(OnceLock::new);
-    Ok((Some(Patterns { all, exact: OnceLock::new(), loose }), longest))
+    let partial = longest.map(|longest| {
+        let patterns = all.iter().map(without_boundaries).collect();
+        PartialMatches::new(patterns, longest + LOOK_AROUND)
+    });
+    Ok((Some(Patterns { all, exact: OnceLock::new(), partial, loose }), longest))
 }
 
 fn words(options: &Options) -> Result<Option<AhoCorasick>, Refused> {
@@ -224,6 +237,24 @@ impl Regex {
     }
 }
 
+impl Regex {
+    /// Offset of the first word that the text's end may be the beginning of.
+    fn first_open_word(&self, text: &str, most: usize) -> usize {
+        if self.sorted.is_empty() {
+            return text.len();
+        }
+        let back = text.floor_char_boundary(text.len().saturating_sub(most));
+        let end = &text[back..];
+        let end = if self.ignores_case { end.to_ascii_lowercase() } else { end.to_string() };
+        let begins = |at: &usize| {
+            let rest = &end[*at..];
+            let next = self.sorted.partition_point(|word| word.as_str() < rest);
+            self.sorted.get(next).is_some_and(|word| word.starts_with(rest))
+        };
+        end.char_indices().map(|(at, _)| at).find(begins).map_or(text.len(), |at| back + at)
+    }
+}
+
 impl Rail for Regex {
     fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
         let (text, from) = (judged.text, judged.from);
@@ -246,5 +277,15 @@ impl Rail for Regex {
 
     fn horizon(&self) -> Horizon {
         self.horizon
+    }
+
+    fn mark(&self, judged: &RailInput<'_>, _: &Opinion) -> usize {
+        let Horizon::Bytes(most) = self.horizon else { return 0 };
+        let pattern = self
+            .patterns
+            .as_ref()
+            .and_then(|it| it.partial.as_ref())
+            .map(|it| it.first(judged.text, judged.from));
+        pattern.unwrap_or(judged.text.len()).min(self.first_open_word(judged.text, most))
     }
 }

@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use regex_automata::meta;
+use regex_syntax::hir::Hir;
 use serde::Deserialize;
 
+use super::partial::PartialMatches;
 use crate::config::Setting;
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
@@ -17,6 +19,10 @@ use crate::verdict::{Direction, Finding, Reason};
 const LONGEST: usize = 4096;
 /// Bytes before a value in which its name is looked for.
 const BEFORE: usize = 96;
+/// Beginning of a private key in PEM, before its label.
+const PEM_BEGIN: &str = "-----BEGIN ";
+/// Bytes of the longest label of a private key.
+const MAX_LABEL: usize = 60;
 /// Kind of values that are recognised by their names.
 const ASSIGNED: &str = "assigned_value";
 
@@ -117,15 +123,37 @@ pub struct Secrets {
     except: Vec<String>,
 }
 
+/// Formats behind word boundaries.
+fn bounded() -> Vec<String> {
+    FORMATS.iter().map(|(_, format)| format!(r"(?-u:\b){format}")).collect()
+}
+
 fn formats() -> &'static meta::Regex {
     static BUILT: OnceLock<meta::Regex> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let bounded: Vec<String> = FORMATS.iter().map(|(_, format)| format!(r"(?-u:\b){format}")).collect();
+        let bounded = bounded();
         let config = meta::Config::new().hybrid_cache_capacity(8 << 20).nfa_size_limit(Some(64 << 20));
         match meta::Builder::new().configure(config).build_many(&bounded) {
             Ok(regex) => regex,
             Err(error) => panic!("formats of secrets: {error}"),
         }
+    })
+}
+
+/// Beginnings of secrets, and of private keys until the end of their label.
+fn partial() -> &'static PartialMatches {
+    static BUILT: OnceLock<PartialMatches> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let key = format!("{PEM_BEGIN}(?s:.){{0,{}}}", MAX_LABEL + 5);
+        let parsed: Vec<Hir> = bounded()
+            .iter()
+            .chain([&key])
+            .map(|format| match regex_syntax::parse(format) {
+                Ok(hir) => hir,
+                Err(error) => panic!("formats of secrets: {error}"),
+            })
+            .collect();
+        PartialMatches::new(parsed, LONGEST)
     })
 }
 
@@ -152,14 +180,13 @@ impl RailKind for Secrets {
 
 /// Private keys in PEM; one without its end reaches to the text's end.
 fn private_keys(text: &str, from: usize) -> Vec<Range<usize>> {
-    const BEGIN: &str = "-----BEGIN ";
     let mut found = Vec::new();
     let mut at = from;
-    while let Some(begin) = text[at..].find(BEGIN).map(|place| place + at) {
-        let label = &text[begin + BEGIN.len()..];
+    while let Some(begin) = text[at..].find(PEM_BEGIN).map(|place| place + at) {
+        let label = &text[begin + PEM_BEGIN.len()..];
         let label = label.split("-----").next().unwrap_or_default();
-        at = begin + BEGIN.len();
-        if label.len() > 60 || !label.contains("PRIVATE KEY") {
+        at = begin + PEM_BEGIN.len();
+        if label.len() > MAX_LABEL || !label.contains("PRIVATE KEY") {
             continue;
         }
         let end = format!("-----END {label}-----");
@@ -225,6 +252,8 @@ impl Rail for Secrets {
             }
             if keeps(kind) {
                 findings.push(Finding::new(span, kind));
+            } else {
+                input.set_start(text.ceil_char_boundary(found.start() + 1));
             }
         }
         Ok(Opinion::of(Reason::Secret, crate::spans::united(findings)))
@@ -235,13 +264,11 @@ impl Rail for Secrets {
     }
 
     fn mark(&self, judged: &RailInput<'_>, opinion: &Opinion) -> usize {
-        // Secrets have no white space in them, except for private keys and between a name and its value.
         let text = judged.text;
-        let run = text.len() - text.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        let mut mark = text.len().saturating_sub(run.min(LONGEST) + BEFORE);
+        let mut mark = partial().first(text, judged.from);
         // A value is found by the name before it, which has to stay in view until the value is released.
         for finding in opinion.findings.iter().rev().filter(|finding| finding.kind == ASSIGNED) {
-            if (finding.span.start.saturating_sub(BEFORE)..finding.span.end).contains(&mark) {
+            if (finding.span.start.saturating_sub(BEFORE)..=finding.span.end).contains(&mark) {
                 mark = finding.span.start.saturating_sub(BEFORE);
             }
         }

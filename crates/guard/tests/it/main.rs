@@ -5,6 +5,7 @@ mod checks;
 mod config;
 mod engine;
 mod guarded;
+mod hostile;
 mod rails;
 mod service;
 mod stream;

@@ -210,3 +210,15 @@ fn more_than_the_most_held_bytes_block() {
     let refused = (0..100).find_map(|_| stream.push(&"word ".repeat(10), 10).err());
     assert_eq!(refused.unwrap().reason, Reason::Unreadable);
 }
+
+#[test]
+fn the_first_text_of_five_rails_is_released_with_the_first_window() {
+    let engine = engine(REWRITING);
+    let mut stream = AnswerStream::new(engine, output(), &Beginning::default());
+    let mut out = String::new();
+    for at in 1..=32 {
+        out.push_str(&stream.push(" word", 1).unwrap());
+        assert!(at == 32 || out.is_empty());
+    }
+    assert!(out.len() > 32 * 5 - 20, "{out}");
+}

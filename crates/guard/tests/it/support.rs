@@ -81,6 +81,13 @@ impl PersonalDataFinder for Finder {
         });
         found
     }
+
+    fn first_open(&self, text: &str) -> usize {
+        let part = |word: &&str| word.trim_end().bytes().last().is_none_or(|byte| byte.is_ascii_digit());
+        let mut words = text.split_inclusive(char::is_whitespace).rev().peekable();
+        let last = words.next_if(|word| !part(word)).map_or(0, str::len);
+        text.len() - last - words.take_while(part).map(str::len).sum::<usize>()
+    }
 }
 
 pub fn needs() -> Needs {

@@ -14,6 +14,7 @@ mod ids;
 mod names;
 mod net;
 mod numbers;
+mod open;
 mod options;
 mod phones;
 mod places;

@@ -1,0 +1,60 @@
+//! The end of a growing text about which later text decides.
+
+use super::options::Entity;
+use super::{Pii, digits};
+
+/// Bytes of the longest detection of words, such as an address, with its surroundings.
+const WORDS: usize = 128;
+
+impl Pii {
+    /// Offset before which later text changes no detection in a growing text. Mail addresses, addresses of the net and
+    /// numbers end with the word or the row of numbers in which they stand; detections of words may need
+    /// the following ones.
+    pub fn first_open(&self, text: &str) -> usize {
+        use Entity::{Address, DateTime, Location, Person};
+        if self.options.entities.iter().any(|it| matches!(it, Address | DateTime | Location | Person)) {
+            return text.floor_char_boundary(text.len().saturating_sub(WORDS));
+        }
+        let mut open = last_word(text, text.len());
+        loop {
+            let before = text[..open].trim_end();
+            let start = last_word(text, before.len());
+            if start == open || !belongs_to_number(&text[start..before.len()]) {
+                return open;
+            }
+            open = start;
+        }
+    }
+}
+
+/// Start of the word that ends at an offset.
+fn last_word(text: &str, end: usize) -> usize {
+    text[..end].char_indices().rev().find(|(_, c)| c.is_whitespace()).map_or(0, |(at, c)| at + c.len_utf8())
+}
+
+/// Returns whether a word may stand within a number: it has digits, is a mark between them, or capitals of an account.
+fn belongs_to_number(word: &str) -> bool {
+    !digits::groups(word).is_empty()
+        || word.chars().all(|c| !c.is_alphanumeric())
+        || word.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::pii::{Entity, Pii, PiiOptions};
+
+    #[test]
+    fn words_are_closed_and_numbers_are_open_while_they_may_go_on() {
+        let options = PiiOptions { entities: vec![Entity::Phone, Entity::Email], ..PiiOptions::default() };
+        let pii = Pii::new(&options).unwrap();
+        for (text, open) in [
+            ("write to jane", "jane"),
+            ("call (212) 555 - ", "(212) 555 - "),
+            ("account GB82 WEST 12", "GB82 WEST 12"),
+            ("in 1999 there were", "were"),
+            ("", ""),
+        ] {
+            assert_eq!(&text[pii.first_open(text)..], open, "{text}");
+        }
+    }
+}
