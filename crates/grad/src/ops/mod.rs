@@ -19,6 +19,7 @@ pub mod lora;
 pub mod lstm;
 pub mod norm;
 pub mod parallel;
+pub mod product;
 pub mod relative;
 pub mod rescale;
 pub mod rope;
