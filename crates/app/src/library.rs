@@ -22,6 +22,11 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "quickstart-128k"
         "extend"
         "long-1m-cpu";
+    "State-space layers and hybrids":
+        "mamba2-56m"
+        "hybrid-16k"
+        "hybrid-64k"
+        "hybrid-256k";
     "Teaching (give model.from)":
         "sft"
         "lora"
