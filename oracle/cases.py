@@ -133,6 +133,54 @@ def cases():
             "yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=0.7,
             original_max_position_embeddings=32))), v4
 
+    yield from hybrids()
+
+
+LONG = dict(long=True)
+MAMBA = dict(mamba_n_heads=8, mamba_d_head=8, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=8)
+
+
+def hybrids():
+    """State-space layers, alone and with attention; chunks of 8 tokens, so that every batch has several."""
+    ends = dict(pad_token_id=None, bos_token_id=None, eos_token_id=None)
+    mamba2 = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=16, expand=2,
+                  chunk_size=8, **ends)
+    yield "mamba2", tf.Mamba2Config(**mamba2, n_groups=2), LONG
+    # Biases of projections, none of the convolution; a clamped step.
+    yield "mamba2_bias", tf.Mamba2Config(**mamba2, n_groups=1, use_bias=True, use_conv_bias=False,
+                                         tie_word_embeddings=True, time_step_limit=(0.1, 1.0)), LONG
+    yield "bamba", tf.BambaConfig(**SMALL | MAMBA | dict(num_hidden_layers=3), attn_layer_indices=[1],
+                                  mamba_n_groups=2, rope_parameters=rope(partial_rotary_factor=0.5)), LONG
+    granite = SMALL | MAMBA | dict(num_hidden_layers=3, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                                   embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.5,
+                                   attention_multiplier=0.2, shared_intermediate_size=40)
+    yield "granite_hybrid", tf.GraniteMoeHybridConfig(
+        **granite, mamba_n_groups=1, num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope",
+        rope_parameters=rope()), LONG
+    yield "granite_hybrid_moe", tf.GraniteMoeHybridConfig(
+        **granite | dict(intermediate_size=16), mamba_n_groups=2, num_local_experts=4, num_experts_per_tok=2), LONG
+    # `time_step_min` would clamp steps in Transformers' class, which no checkpoint was trained with.
+    nemotron = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2,
+                    head_dim=16, max_position_embeddings=128, mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=16,
+                    chunk_size=8, time_step_min=1e-30, **ends)
+    moe = dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, routed_scaling_factor=2.5,
+               moe_shared_expert_intermediate_size=24)
+    M, A, E, F = "linear_attention", "full_attention", "moe", "mlp"
+    yield "nemotron_h", tf.NemotronHConfig(**nemotron, n_groups=2, layers_block_type=[M, F, A, F, M]), LONG
+    yield "nemotron_h_moe", tf.NemotronHConfig(
+        **nemotron, **moe, n_groups=1, n_group=4, topk_group=2, layers_block_type=[M, E, A, E]), LONG
+    yield "nemotron_h_latent", tf.NemotronHConfig(
+        **nemotron, **moe, n_groups=2, moe_latent_size=20, layers_block_type=[M, E, A, M, E]), LONG
+    yield "lfm2", tf.Lfm2Config(**SMALL | dict(num_hidden_layers=3), layer_types=["conv", "full_attention", "conv"],
+                                block_auto_adjust_ff_dim=False, rope_parameters=rope(theta=1e6)), LONG
+    falcon = SMALL | MAMBA | dict(
+        mamba_d_ssm=64, embedding_multiplier=3.0, lm_head_multiplier=0.5, mlp_multipliers=[0.7, 1.5], key_multiplier=0.6,
+        attention_in_multiplier=1.3, attention_out_multiplier=0.8, ssm_in_multiplier=0.9, ssm_out_multiplier=1.2,
+        ssm_multipliers=[0.6, 1.4, 0.8, 1.1, 0.7], rope_parameters=rope(theta=1e6))
+    yield "falcon_h1", tf.FalconH1Config(**falcon, mamba_n_groups=2), LONG
+    yield "falcon_h1_norm", tf.FalconH1Config(
+        **falcon, mamba_n_groups=1, mamba_rms_norm=True, mamba_norm_before_gate=False), LONG
+
 
 def old_spelling(config):
     """The same config dict as Transformers 4 would have written it."""

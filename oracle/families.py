@@ -39,7 +39,11 @@ def randomise(model, generator, plus_one):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            if name.endswith("bias"):
+            if name.endswith(("A_log", "dt_bias")):
+                weight.copy_(0.7 * noise + (0.5 if name.endswith("A_log") else -0.5))
+            elif name.endswith(".D"):
+                weight.copy_(0.5 * noise + 1.0)
+            elif name.endswith("bias"):
                 weight.copy_(0.1 * noise)
             elif is_norm(name):
                 weight.copy_(0.1 * noise + (0.0 if plus_one else 1.0))
@@ -52,6 +56,17 @@ def randomise(model, generator, plus_one):
 
 def in_files(name, tensor, kind):
     """Names and parts of a parameter as files have it: Transformers 5 stacks experts in memory, files do not."""
+    if kind == "nemotron_h":
+        name = name.replace("model.", "backbone.", 1)
+        at, found, part = name.partition(".mixer.experts.")
+        parts = enumerate(tensor) if found else ()
+        yield from ((f"{at}.mixer.experts.{index}.{part}.weight", of.contiguous()) for index, of in parts)
+        if found:
+            return
+    if kind == "granitemoehybrid":
+        for memory, files in (("experts.gate_up_proj", "input_linear.weight"), ("router.weight", "router.layer.weight"),
+                              ("experts.down_proj", "output_linear.weight")):
+            name = name.replace(f".block_sparse_moe.{memory}", f".block_sparse_moe.{files}")
     prefix, found, part = name.partition(".mlp.experts.")
     if kind == "gpt_oss" or not (found or ".mlp.gate." in name):
         yield name, tensor
@@ -172,6 +187,14 @@ def greedy(model, generator, prompt_tokens=10, new_tokens=32):
     raise SystemExit("no prompt with clear margins")
 
 
+def long_document(model, generator, tensors, tokens=300, step=15):
+    """State-space layers over several of Fathom's chunks of 128 tokens: the logits of every 15th of 300."""
+    ids = torch.randint(0, model.config.vocab_size, (tokens,), generator=generator)
+    with torch.no_grad():
+        tensors["long.logits"] = logits_of(model, ids, [0, tokens])[step - 1 :: step].clone()
+    return dict(input_ids=ids.tolist(), step=step)
+
+
 def check_old_spelling(folder, model, ids, expected):
     """config_v4.json as config.json must give the same logits in Transformers."""
     with tempfile.TemporaryDirectory() as tmp:
@@ -256,6 +279,8 @@ def write_case(name, config, options):
     golden["generate"] = greedy(model, generator)
     if options.get("long_prompt"):
         golden["generate_long"] = greedy(model, generator, prompt_tokens=36)
+    if options.get("long"):
+        golden["long"] = long_document(model, generator, tensors)
     save_model(model, folder, options)
     save_file(tensors, folder / "golden.safetensors")
     compact_json(folder / "golden.json", golden)

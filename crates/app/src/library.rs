@@ -23,6 +23,11 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "extend"
         "long-1m-cpu"
         "ladder";
+    "State-space layers and hybrids":
+        "mamba2-56m"
+        "hybrid-16k"
+        "hybrid-64k"
+        "hybrid-256k";
     "Teaching (give model.from)":
         "sft"
         "lora"

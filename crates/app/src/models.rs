@@ -227,10 +227,16 @@ pub(crate) fn note_left_out(folder: &Path, opened: &HfFolder, events: &dyn Event
 /// Returns a rank's part of a model.
 ///
 /// # Errors
-/// A model that cannot be split so.
+/// A model that cannot be split so, or whose layers the machine cannot compute.
 pub fn portion(device: &Device, spec: &Spec, ranks: &Ranks) -> Result<Portion> {
     let portion = ranks.portion(spec, &device.mesh);
     portion.check(spec).map_err(|misfit| Error::Refused(misfit.to_string()))?;
+    if spec.mixes_by_document() && !device.machine.profile().scans() {
+        let family = spec.family;
+        refuse!(
+            "layers of {family} need convolutions and scans, which have no kernels for GPUs yet; take --machine cpu"
+        );
+    }
     Ok(portion)
 }
 

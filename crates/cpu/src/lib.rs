@@ -22,6 +22,7 @@ mod machine;
 #[doc(hidden)]
 pub mod mat;
 mod packed;
+pub mod scan;
 #[doc(hidden)]
 pub mod threads;
 

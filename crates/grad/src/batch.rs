@@ -3,10 +3,10 @@
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
-use fathom_tensor::{Category, DType, Device, Mask, RopeTable, Tensor};
+use fathom_tensor::{Category, DType, Device, DocumentRuns, Mask, RopeTable, Tensor};
 
 use crate::context::Context;
-use crate::documents::DocumentRuns;
+
 use crate::ops::lora::RowTerms;
 
 /// First id of virtual tokens, which are rows of an adapter before a document.

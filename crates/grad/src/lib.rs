@@ -10,7 +10,6 @@ mod batch;
 mod context;
 mod counters;
 mod disk;
-mod documents;
 mod gather;
 mod grads;
 mod graph;
@@ -42,7 +41,7 @@ pub use batch::{Batch, Rotation, Tables, VIRTUAL};
 pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
 pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
-pub use documents::{DocumentRun, DocumentRuns};
+pub use fathom_tensor::{DocumentRun, DocumentRuns};
 pub use grads::Grads;
 pub use graph::{Ctx, Graph, Info, Node, Spread, Val};
 pub use head::{
@@ -55,14 +54,17 @@ pub use narrow::{GemmFormat, NarrowLinear, Narrowing, Pass};
 pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, OptGrads, Out, SavedValues, Saves, Want};
 pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
+pub use ops::conv::ConvUse;
 pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};
+pub use ops::gated_norm::GatedNormUse;
 pub use ops::latent::LatentUse;
 pub use ops::lora::{
     Drops, LinearCut, LoraUse, Projected, RowCut, RowTerm, RowTerms, Runs, Terms, length_factors,
 };
 pub use ops::relative::{Distances, RelativeUse};
 pub use ops::rope::RopeUse;
+pub use ops::ssd::SsdUse;
 pub use optimizer::{AdamW, AdamWSettings, Moments, State, StepReport, Update};
 pub use owed::DeferredGrads;
 pub use packed::Rescale;

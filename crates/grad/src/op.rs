@@ -92,11 +92,15 @@ pub struct Backward {
     pub accumulates: bool,
     /// True if `backward_weight` can overwrite the first weight's gradient instead of adding to it.
     pub writes_weight: bool,
+    /// True if `backward_input` adds to the gradients of weights too, those in [`Exec::dw`]: for operations that
+    /// compute both in one pass. `backward_weight` is then for gradients of weights alone.
+    pub together: bool,
 }
 
 impl Backward {
     /// Every gradient is computed; those of inputs are overwritten, those of weights are added to.
-    pub const PLAIN: Backward = Backward { passes: &[], accumulates: false, writes_weight: false };
+    pub const PLAIN: Backward =
+        Backward { passes: &[], accumulates: false, writes_weight: false, together: false };
 }
 
 /// Floating-point operations of one node. Model FLOPs count attention once under the mask, without replays.
@@ -190,6 +194,8 @@ pub struct Exec<'a> {
     /// True if the gradient of the first weight is added to; otherwise an operation with [`Backward::writes_weight`]
     /// overwrites it.
     pub adds: bool,
+    /// Gradients of weights that `backward_input` adds to, of operations with [`Backward::together`]; else empty.
+    pub dw: Vec<Option<Tensor>>,
     /// Value passed from an operation's weight gradient to its input gradient, which follows it.
     pub carry: Option<Tensor>,
     /// f32 [layers, experts]: routing counts, in a forward pass that trains.

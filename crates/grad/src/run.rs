@@ -276,7 +276,11 @@ impl Runner<'_, '_> {
         let flops = self.flops(index);
         let layer = self.exec.layer;
 
+        // Gradients of weights are computed with those of inputs if the operation can, and none is deferred.
+        let together =
+            node.op.backward().together && self.due.is_none() && route.dx.iter().any(Option::is_some);
         match &mut self.due {
+            None if together => {}
             None => self.known(step, 0, |runner| runner.backward_weight(index, &saved, &dy)),
             Some(due) if node.params.iter().any(|id| self.exec.params.get(self.at.id(*id)).trainable) => {
                 let saved = saved.for_weights(&*node.op);
@@ -303,10 +307,13 @@ impl Runner<'_, '_> {
             })
             .collect();
         self.known(step, 1, |runner| {
+            let dw = if together { runner.weight_gradients(index, &dy) } else { Vec::new() };
             let Runner { exec, counters, .. } = runner;
+            exec.dw = dw;
             counters.span(node.op.name(), " backward input", layer, || {
                 node.op.backward_input(exec, &saved, &dy, &dx)
             });
+            exec.dw.clear();
         });
         self.exec.carry = None;
         for (target, part) in later {
@@ -314,10 +321,10 @@ impl Runner<'_, '_> {
         }
     }
 
-    /// Adds to the gradients of a node's weights; meaningless ones are overwritten, or cleared first.
-    fn backward_weight(&mut self, index: usize, saved: &SavedValues, dy: &[Option<Tensor>]) {
+    /// The gradients of a node's weights, to be added to; empty if none is wanted. Their work is counted.
+    fn weight_gradients(&mut self, index: usize, dy: &[Option<Tensor>]) -> Vec<Option<Tensor>> {
         let node = &self.graph.nodes[index];
-        let Some(grads) = self.grads.as_deref_mut() else { return };
+        let Some(grads) = self.grads.as_deref_mut() else { return Vec::new() };
         self.exec.adds = true;
         let mut dw: Vec<Option<Tensor>> = Vec::new();
         for id in &node.params {
@@ -326,12 +333,18 @@ impl Runner<'_, '_> {
             self.exec.adds &= received.as_ref().is_none_or(|(_, adds)| *adds);
             dw.push(received.map(|(grad, _)| grad));
         }
-        if dw.iter().all(Option::is_none) {
+        let work = if dw.first().is_some_and(Option::is_some) { self.flops(index).weight } else { 0 };
+        self.counters.add(work, work);
+        if dw.iter().any(Option::is_some) { dw } else { Vec::new() }
+    }
+
+    /// Adds to the gradients of a node's weights; meaningless ones are overwritten, or cleared first.
+    fn backward_weight(&mut self, index: usize, saved: &SavedValues, dy: &[Option<Tensor>]) {
+        let dw = self.weight_gradients(index, dy);
+        if dw.is_empty() {
             return;
         }
-        let (layer, flops) = (self.exec.layer, self.flops(index));
-        let work = if dw[0].is_some() { flops.weight } else { 0 };
-        self.counters.add(work, work);
+        let (node, layer) = (&self.graph.nodes[index], self.exec.layer);
         let exec = &mut *self.exec;
         self.counters.span(node.op.name(), " backward weight", layer, || {
             node.op.backward_weight(exec, saved, dy, &dw)

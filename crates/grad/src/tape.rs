@@ -221,6 +221,7 @@ pub(crate) fn exec<'a>(scope: &'a Scope<'_>, at: &PlacedSegment, head_groups: us
         adds,
         carry,
         loads,
+        dw: Vec::new(),
         trains,
     }
 }

@@ -2,11 +2,14 @@
 //! references.
 
 mod case;
+pub(crate) mod recurrence;
 
 use std::ops::{Index, IndexMut, Range};
 
 use fathom_cpu::isa::Isa;
-use fathom_tensor::{Category, DType, Device, Extent, Mask, PackedMask, RopeTable, Slice, Tensor};
+use fathom_tensor::{
+    Category, DType, Device, DocumentRun, DocumentRuns, Extent, Mask, PackedMask, RopeTable, Slice, Tensor,
+};
 
 use crate::{Batch, Param, ParamId, Params};
 
@@ -179,6 +182,15 @@ impl Stream {
         self.ids.len()
     }
 
+    /// The rows of the document with this row.
+    pub fn document(&self, row: usize) -> Range<usize> {
+        let rows = |slice: &Slice| slice.q_start as usize..slice.q_end as usize;
+        let Some(rows) = self.slices.iter().map(rows).find(|rows| rows.contains(&row)) else {
+            panic!("row {row} is in no document")
+        };
+        rows
+    }
+
     /// True if query row `q` attends to key row `k`: the definition of [`Slice`].
     pub fn attends(&self, q: usize, k: usize) -> bool {
         let distance = i64::from(self.positions[k]) - i64::from(self.positions[q]);
@@ -221,8 +233,15 @@ impl Stream {
         };
         let masks = if self.apart { self.slices.iter().map(of_doc).collect() } else { vec![mask] };
         let text = Some(Batch::text_of(device, &self.ids));
+        let run = |(document, slice): (usize, &Slice)| DocumentRun {
+            rows: slice.q_start as usize..slice.q_end as usize,
+            document,
+            offset: 0,
+        };
+        let runs = self.slices.iter().enumerate().map(run).collect();
+        let documents = Some(DocumentRuns::new(device, runs, self.slices.len()));
         let keys = self.keys.as_ref().map(|keys| device.from_i32(keys, Category::Data));
-        Batch { masks, ropes, text, keys, ..Batch::new(ids, positions) }
+        Batch { documents, masks, ropes, text, keys, ..Batch::new(ids, positions) }
     }
 }
 

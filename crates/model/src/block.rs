@@ -63,7 +63,8 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, [x_
                 Residual::Pre | Residual::Post | Residual::Sandwich | Residual::Sum => y_td,
             };
             h_td = norm(cx, s, names.norm, h_td, p.norm);
-            let a_td = p.sublayer.forward(cx, s, layer, [h_td, m_sd]);
+            let r_td = cx.scale(names.input, h_td, part.factors.input);
+            let a_td = p.sublayer.forward(cx, s, (layer, part), [r_td, m_sd]);
             let a_td = p.network.map_or(a_td, |network| network.forward(cx, s, a_td));
             y_td = join(cx, s, part, names, [y_td, a_td], p.post_norm);
         }
@@ -73,11 +74,19 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, [x_
 
 impl SubParams {
     /// The sub-layer's residual contribution.
-    fn forward(&self, cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, [h_td, m_sd]: [Val; 2]) -> Val {
+    fn forward(
+        &self,
+        cx: &mut Ctx<'_>,
+        s: &Spec,
+        (layer, part): (&LayerSpec, &Part),
+        [h_td, m_sd]: [Val; 2],
+    ) -> Val {
         match self {
             SubParams::Attention(p) => attention(cx, s, layer, p, h_td),
             SubParams::Cross(p) => cross(cx, s, p, h_td, m_sd),
-            SubParams::Dense(p) => mlp(cx, s, ["mlp.up", "mlp.act", "mlp.down"], p, h_td),
+            SubParams::Dense(p) => {
+                mlp(cx, s, ["mlp.up", "mlp.act", "mlp.down"], (p, part.factors.gate), h_td)
+            }
             SubParams::Experts(p) => experts(cx, s, p, h_td),
             SubParams::Own(p, adapted) => {
                 let a_td = p.forward(cx, s, layer, h_td);
@@ -100,7 +109,7 @@ fn join(
 ) -> Val {
     let (before, after) = if part.residual == Residual::Sum { (None, p) } else { (p, None) };
     let a_td = norm(cx, s, names.post_norm, a_td, before);
-    let a_td = cx.scale(names.scaled, a_td, s.residual_scale);
+    let a_td = cx.scale(names.scaled, a_td, s.residual_scale * part.factors.output);
     let y_td = cx.add(names.sum, x_td, a_td);
     norm(cx, s, names.post_norm, y_td, after)
 }
@@ -109,6 +118,7 @@ fn join(
 #[derive(Clone, Copy)]
 struct Activations {
     norm: [&'static str; 2],
+    input: &'static str,
     post_norm: [&'static str; 2],
     scaled: &'static str,
     sum: &'static str,
@@ -119,6 +129,7 @@ impl Activations {
         if module == Module::Cross {
             return Activations {
                 norm: ["cross.norm", "cross.norm.stats"],
+                input: "cross.input",
                 post_norm: ["cross.post_norm", "cross.post_norm.stats"],
                 scaled: "cross.scaled",
                 sum: "block.crossed",
@@ -127,6 +138,7 @@ impl Activations {
         if module == Module::Mlp {
             return Activations {
                 norm: ["mlp.norm", "mlp.norm.stats"],
+                input: "mlp.input",
                 post_norm: ["mlp.post_norm", "mlp.post_norm.stats"],
                 scaled: "mlp.scaled",
                 sum: "block.out",
@@ -134,6 +146,7 @@ impl Activations {
         }
         Activations {
             norm: ["attn.norm", "attn.norm.stats"],
+            input: "attn.input",
             post_norm: ["attn.post_norm", "attn.post_norm.stats"],
             scaled: "attn.scaled",
             sum: "block.mid",

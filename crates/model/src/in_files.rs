@@ -39,8 +39,7 @@ impl Names {
     pub(crate) fn up(&self, s: &Spec, ffn: usize, inside: Option<&str>) -> InFiles {
         match self.up {
             Up::Pair(names) => InFiles::Stack(names.map(|name| (within(name, inside), ffn)).into()),
-            Up::One(_) if inside.is_some() => InFiles::Unnamed,
-            Up::One(name) => InFiles::one(name, if s.mlp.gated { 2 * ffn } else { ffn }),
+            Up::One(name) => InFiles::one(within(name, inside), if s.mlp.gated { 2 * ffn } else { ffn }),
         }
     }
 
@@ -74,16 +73,25 @@ impl MoeNames {
     /// The tensors of all experts' input projections.
     pub(crate) fn up(&self, s: &Spec, m: &Moe) -> InFiles {
         match self.experts {
-            Experts::Each(at, [gate, up, _]) => InFiles::Experts(at, vec![(gate, m.ffn), (up, m.ffn)]),
+            Experts::Each(at, [gate, up, _]) if s.mlp.gated => {
+                InFiles::Experts(at, vec![(gate, m.ffn), (up, m.ffn)])
+            }
+            Experts::Each(at, [_, up, _]) => InFiles::Experts(at, vec![(up, m.ffn)]),
             Experts::Stacked([name, _]) => InFiles::Whole(name.into(), vec![m.experts, s.hidden, 2 * m.ffn]),
+            Experts::Joined([name, _]) => {
+                InFiles::Whole(name.into(), vec![m.experts, m.wide(s.mlp.gated), m.width(s.hidden)])
+            }
         }
     }
 
     /// The tensors of their output projections.
     pub(crate) fn down(&self, s: &Spec, m: &Moe) -> InFiles {
         match self.experts {
-            Experts::Each(at, [.., down]) => InFiles::Experts(at, vec![(down, s.hidden)]),
+            Experts::Each(at, [.., down]) => InFiles::Experts(at, vec![(down, m.width(s.hidden))]),
             Experts::Stacked([_, name]) => InFiles::Whole(name.into(), vec![m.experts, m.ffn, s.hidden]),
+            Experts::Joined([_, name]) => {
+                InFiles::Whole(name.into(), vec![m.experts, m.width(s.hidden), m.ffn])
+            }
         }
     }
 
@@ -91,7 +99,7 @@ impl MoeNames {
     pub(crate) fn bias(&self, part: usize, shape: [usize; 2]) -> InFiles {
         match self.experts {
             Experts::Stacked(names) => InFiles::Whole(format!("{}_bias", names[part]).into(), shape.into()),
-            Experts::Each(..) => InFiles::Unnamed,
+            Experts::Each(..) | Experts::Joined(_) => InFiles::Unnamed,
         }
     }
 }

@@ -91,6 +91,10 @@ fn begins(model: &Model, params: &Params, init: Init, circuit: Option<Circuit>) 
             Begins::Normal => Values::Normal { deviation: init.deviation, key },
             Begins::Ending => Values::Normal { deviation: init.deviation / ending, key },
             Begins::Standard => Values::Normal { deviation: 1.0, key },
+            Begins::Ones => Values::Constant(1.0),
+            Begins::LogCount => Values::LogCount,
+            Begins::LogUniform => Values::LogUniform { key },
+            Begins::InverseSoftplus => Values::InverseSoftplus { key },
             Begins::Within(inner) => Values::Uniform { bound: 1.0 / (inner as f64).sqrt(), key },
             Begins::Uniform => Values::Uniform { bound: 1.0 / (weight.shape[1] as f64).sqrt(), key },
         };
@@ -153,6 +157,9 @@ enum Values {
     Constant(f32),
     Normal { deviation: f64, key: u64 },
     Uniform { bound: f64, key: u64 },
+    LogCount,
+    LogUniform { key: u64 },
+    InverseSoftplus { key: u64 },
 }
 
 impl Begin {
@@ -190,13 +197,26 @@ impl Values {
             Values::Constant(value) => out.fill(value),
             Values::Normal { deviation, key } => normals(key, first, deviation, out),
             Values::Uniform { bound, key } => {
-                let of = |at: usize| mix(key ^ mix(at as u64)) as f64 / u64::MAX as f64;
-                for (index, out) in out.iter_mut().enumerate() {
-                    *out = (bound * (2.0 * of(first + index) - 1.0)) as f32;
-                }
+                each(first, out, |at| bound * (2.0 * uniform(key, at) - 1.0));
             }
+            Values::LogCount => each(first, out, |at| ((at + 1) as f64).ln()),
+            Values::LogUniform { key } => each(first, out, |at| (0.01 + 15.99 * uniform(key, at)).ln()),
+            Values::InverseSoftplus { key } => each(first, out, |at| {
+                let [low, high] = [0.001f64, 0.1].map(f64::ln);
+                let step = (low + (high - low) * uniform(key, at)).exp();
+                step + (-(-step).exp_m1()).ln()
+            }),
         }
     }
+}
+
+/// A number from 0 to 1.
+fn uniform(key: u64, at: usize) -> f64 {
+    mix(key ^ mix(at as u64)) as f64 / u64::MAX as f64
+}
+
+fn each(first: usize, out: &mut [f32], value: impl Fn(usize) -> f64) {
+    out.iter_mut().enumerate().for_each(|(index, out)| *out = value(first + index) as f32);
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod init;
 mod latent;
 mod loaded;
 mod made;
+mod mamba2;
 mod mlp;
 mod model;
 mod modules;
@@ -39,6 +40,7 @@ mod quantize;
 mod rollout;
 mod rope;
 mod rounded;
+mod short_conv;
 mod spec;
 mod stages;
 mod trained;
@@ -76,6 +78,7 @@ pub use init::{Init, initialise, initialise_induction, lacks_for_induction};
 pub use latent::LatentParams;
 pub use loaded::{LoadedModel, ModelView};
 pub use made::LlamaSizes;
+pub use mamba2::{Gate, Mamba2, StateSizes};
 pub use mlp::DenseParams;
 pub use model::Model;
 pub use modules::MODULES;
@@ -87,10 +90,11 @@ pub use portion::{Holding, Holdings, Misfit, Portion, Shard, Weight};
 pub use prune::{PrunePlan, prunable, prune};
 pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
+pub use short_conv::ShortConv;
 pub use spec::{
-    Adapter, AdapterMethod, Biases, Drops, EncoderParts, ExpertCapacity, Family, Latent, LayerSpec, Mlp, Moe,
-    Own, Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, Shared,
-    SharedExperts, Sharers, Size, Spec, Stack, StateProjections, StateSpec, SubLayer, SubLayerParams,
+    Adapter, AdapterMethod, Biases, Drops, EncoderParts, ExpertCapacity, Factors, Family, Latent, LayerSpec,
+    Mlp, Moe, Own, Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo,
+    Shared, SharedExperts, Sharers, Size, Spec, Stack, StateProjections, StateSpec, SubLayer, SubLayerParams,
     TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;

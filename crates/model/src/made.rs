@@ -2,9 +2,11 @@
 
 use fathom_tensor::{Activation, NormKind, RouterScores};
 
-use crate::rope::{RopeScaling, RopeSpec};
+use std::sync::Arc;
 
-use crate::spec::{Biases, Family, Latent, LayerSpec, Mlp, Moe, QkNorm, Spec};
+use crate::mamba2::{Mamba2, StateSizes};
+use crate::rope::{RopeScaling, RopeSpec};
+use crate::spec::{Biases, Family, Latent, LayerSpec, Mlp, Moe, PartKind, QkNorm, Spec};
 
 /// Sizes of a new Llama-style model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -180,11 +182,55 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// Turns it into a Mamba-2: mixers alone.
+    pub fn into_mamba2(self, sizes: StateSizes) -> Spec {
+        let mixer = Mamba2::new("mixer", sizes, self.norm.eps);
+        let layer = LayerSpec::new([PartKind::Own(Arc::new(mixer))]);
+        let (heads, kv_heads, head_dim) = (1, 1, 8usize);
+        Spec {
+            family: Family::named("mamba2"),
+            heads,
+            kv_heads,
+            head_dim,
+            attention_scale: (head_dim as f64).powf(-0.5) as f32,
+            ffn: self.hidden,
+            layers: vec![layer; self.layers.len()],
+            ropes: Vec::new(),
+            ..self
+        }
+    }
+
+    /// Turns it into a Granite 4 without experts: attention where `attends` says so, mixers elsewhere, and an MLP in every
+    /// layer. Attention rotates and has biases, or neither.
+    pub fn into_granite_hybrid(
+        mut self,
+        sizes: StateSizes,
+        attends: impl Fn(usize) -> bool,
+        (embed_scale, rotates): (f32, bool),
+    ) -> Spec {
+        let mixer = Arc::new(Mamba2::new("mamba", sizes, self.norm.eps));
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            match (attends(index), rotates) {
+                (false, _) => *layer = LayerSpec::new([PartKind::Own(mixer.clone()), PartKind::Mlp]),
+                (true, false) => layer.set_rope(None),
+                (true, true) => {}
+            }
+        }
+        if !rotates {
+            self.ropes.clear();
+        }
+        let bias = Biases { qkv: rotates, attn_out: rotates, ..Biases::default() };
+        Spec { family: Family::named("granitemoehybrid"), bias, embed_scale, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use crate::made::LlamaSizes;
+    use crate::mamba2::StateSizes;
     use crate::spec::{Family, Spec};
 
     /// A built family equals the one read from its configuration.
@@ -199,9 +245,13 @@ mod tests {
             tied: false,
             ..LlamaSizes::TINY
         });
-        let spec = llama.into_nemotron();
-        // Writing reads its result back, and refuses differences.
-        let config = Family::write(Path::new("config.json"), &spec).unwrap();
-        assert_eq!(Family::read(Path::new("config.json"), &config).unwrap(), spec);
+        let states = StateSizes { heads: 4, head_dim: 16, state: 8, groups: 2 };
+        let hybrid = |rotates| llama.clone().into_granite_hybrid(states, |layer| layer == 0, (3.0, rotates));
+        let [rotating, plain] = [true, false].map(hybrid);
+        for spec in [llama.clone().into_nemotron(), llama.clone().into_mamba2(states), rotating, plain] {
+            // Writing reads its result back, and refuses differences.
+            let config = Family::write(Path::new("config.json"), &spec).unwrap();
+            assert_eq!(Family::read(Path::new("config.json"), &config).unwrap(), spec);
+        }
     }
 }

@@ -35,10 +35,18 @@ impl DenseParams {
     }
 }
 
-/// One MLP for all tokens.
-pub(crate) fn mlp(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 3], p: &DenseParams, h_td: Val) -> Val {
+/// One MLP for all tokens; `factor` multiplies its gate.
+pub(crate) fn mlp(
+    cx: &mut Ctx<'_>,
+    s: &Spec,
+    names: [&'static str; 3],
+    (p, factor): (&DenseParams, f32),
+    h_td: Val,
+) -> Val {
     let u_tf = p.up.columns(cx, names[0], h_td);
     let m_tf = if s.mlp.gated {
+        let half = cx.desc(u_tf).cols / 2;
+        let u_tf = cx.scale_columns("mlp.up.scaled", u_tf, &[(half, factor), (half, 1.0)]);
         cx.gate(names[1], s.mlp.activation, u_tf)
     } else {
         cx.activate(names[1], s.mlp.activation, u_tf)

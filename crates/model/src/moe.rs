@@ -22,6 +22,8 @@ pub struct ExpertsParams {
     pub router: LinearParams,
     /// f32 [1, n]: added for the choice only.
     pub choice_bias: Option<ParamId>,
+    /// Projections to the width of the experts and back, if they have one of their own.
+    pub latent: Option<[LinearParams; 2]>,
     /// Gate and up of each expert on top of each other: [n x 2f, d]; its bias [n, 2f].
     pub up: LinearParams,
     /// [n x d, f]; its bias [n, d].
@@ -62,8 +64,10 @@ fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> 
     let i_tk = limit(cx, m, [i_tk, w_tk]);
     let (up, down) = (p.up.of_experts(), p.down.of_experts());
     let names = ["moe.up", "moe.act", "moe.down"];
-    let y_tkd = cx.expert_mlp(names, [h_td, i_tk], m.mlp(s.mlp.activation), up, down);
+    let x_td = p.latent.map_or(h_td, |[way_in, _]| way_in.whole(cx, "moe.latent", h_td));
+    let y_tkd = cx.expert_mlp(names, [x_td, i_tk], m.mlp(s.mlp), up, down);
     let y_td = cx.combine("moe.out", y_tkd, w_tk);
+    let y_td = p.latent.map_or(y_td, |[_, way_out]| way_out.whole(cx, "moe.latent.out", y_td));
     cx.all_rows("moe.rows", y_td)
 }
 
@@ -71,7 +75,7 @@ fn routed(cx: &mut Ctx<'_>, s: &Spec, m: &Moe, p: &ExpertsParams, h_td: Val) -> 
 fn shared(cx: &mut Ctx<'_>, s: &Spec, p: &SharedParams, h_td: Val) -> Val {
     const GATE: Routing =
         Routing { top_k: 1, scores: RouterScores::Sigmoid, groups: None, normalise: false, scale: 1.0 };
-    let s_td = mlp(cx, s, ["moe.shared.up", "moe.shared.act", "moe.shared.down"], &p.mlp, h_td);
+    let s_td = mlp(cx, s, ["moe.shared.up", "moe.shared.act", "moe.shared.down"], (&p.mlp, 1.0), h_td);
     let Some(gate) = p.gate else { return s_td };
     let l_t1 = cx.linear_wide("moe.shared.logit", h_td, gate, None);
     let [w_t1, _] = cx.route(["moe.shared.weight", "moe.shared.index"], l_t1, GATE, None);
@@ -102,6 +106,14 @@ impl ExpertsParams {
         // Tensor-parallel ranks each route some of the tokens, with or without sequence parallelism.
         let (kind, parallel, bias) = (Kind::Gate, Parallel::Whole(InputSharing::Own), m.router_bias);
         let router = Projection::new("router", module, &all, s.hidden, router);
+        let latent = |w: &mut Walk<'_>, at: usize| {
+            let sizes = m.latent.map_or([s.hidden; 2], |latent| [latent, s.hidden]);
+            let (out, inner) = ([sizes[at]], sizes[1 - at]);
+            let stored = of(&|names| InFiles::one(names.latent[at], out[0]));
+            let p =
+                Projection::new(["experts.latent", "experts.latent_out"][at], module, &out, inner, stored);
+            w.linear(Projection { bias: s.bias.mlp, parallel: Parallel::Whole(InputSharing::Own), ..p })
+        };
         let choice = of(&|names| InFiles::Whole(names.choice_bias.into(), vec![m.experts]));
         let (at, cut) = ((module, Kind::Wide), Cut::Whole(InputSharing::Same));
         let choice = WeightSpec::new("router.choice_bias", at, [1, m.experts], cut, choice);
@@ -110,6 +122,7 @@ impl ExpertsParams {
             layer: index,
             router: w.linear(Projection { kind, parallel, bias, ..router }),
             choice_bias: m.choice_bias.then(|| w.weight(WeightSpec { trainable: false, ..choice })),
+            latent: m.latent.map(|_| [0, 1].map(|at| latent(w, at))),
             up: LinearParams {
                 weight: expert_up(w, s, m, way_in),
                 bias: expert_bias(w, s, m, 0),
@@ -143,21 +156,20 @@ impl SharedParams {
 
 /// Input projection of all experts, stacked; a transposed one interleaves gate and up.
 fn expert_up(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
-    let halves = [m.ffn; 2];
-    let (rows, cols, inside) = if m.transposed {
-        (s.hidden, 2 * m.ffn, Inside::Cols)
-    } else {
-        (2 * m.ffn, s.hidden, Inside::Rows(&halves))
-    };
+    let (halves, width) = ([m.ffn; 2], m.width(s.hidden));
+    let groups = if s.mlp.gated { &halves[..] } else { &halves[..1] };
+    let wide = m.ffn * groups.len();
+    let (rows, cols, inside) =
+        if m.transposed { (width, wide, Inside::Cols) } else { (wide, width, Inside::Rows(groups)) };
     let (at, cut) = ((Module::Mlp, Kind::Experts(m.experts)), Cut::Experts(m.experts, inside));
     w.weight(WeightSpec::new("experts.up", at, [m.experts * rows, cols], cut, stored))
 }
 
 /// Output projection of all experts: ranks that share an expert compute terms of a sum.
 fn expert_down(w: &mut Walk<'_>, s: &Spec, m: &Moe, stored: InFiles) -> ParamId {
-    let all = [m.ffn];
+    let (all, width) = ([m.ffn], m.width(s.hidden));
     let (rows, cols, inside) =
-        if m.transposed { (m.ffn, s.hidden, Inside::Rows(&all)) } else { (s.hidden, m.ffn, Inside::Cols) };
+        if m.transposed { (m.ffn, width, Inside::Rows(&all)) } else { (width, m.ffn, Inside::Cols) };
     let (at, cut) = ((Module::Mlp, Kind::Experts(m.experts)), Cut::Experts(m.experts, inside));
     let down = WeightSpec::new("experts.down", at, [m.experts * rows, cols], cut, stored);
     w.weight(WeightSpec { begins: Begins::Ending, ..down })

@@ -153,14 +153,26 @@ class ModelTable(Table):
     from_: str | None
     """Hugging Face folder to start from; the sizes below are then ignored."""
 
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
     """Family of the model."""
 
     no_rope_layer_interval: int | str
     """For `smollm3`: one layer in this many has no rotary embedding. Allowed: from 1 to 65 536."""
 
     embedding_multiplier: float
-    """For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
+    """For `granite` and `granitemoehybrid`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
+
+    attention_interval: int | str
+    """For `granitemoehybrid`: one layer in this many has attention. Allowed: from 1 to 65 536."""
+
+    ssm_head_dim: int | str
+    """For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together. Allowed: from 1 to 1 048 576."""
+
+    ssm_state: int | str
+    """For these: columns of a head's state per column of the head. Allowed: from 1 to 1 024."""
+
+    ssm_groups: int | str
+    """For these: groups of heads that share the projections to and from the state; tensor parallel ranks divide them. Allowed: from 1 to 65 536."""
 
     precision: Literal["bf16", "f32"]
     """Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32."""
@@ -1177,6 +1189,7 @@ class Dials(TypedDict, total=False):
     ahead: int | str
     amax_history: int | str
     answers: int | str
+    attention_interval: int | str
     attributes: list[str]
     aux_loss: float
     behind: int | str
@@ -1277,7 +1290,7 @@ class Dials(TypedDict, total=False):
     f_alpha: float
     f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
     failed_reward: float | None
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
     fault: str | None
     final_share: float
     format: Literal["auto", "text", "lessons"]
@@ -1370,9 +1383,10 @@ class Dials(TypedDict, total=False):
     minutes: float | None
     minutes_share: float
     mismatched_rows: int | str
+    model_attention_interval: int | str
     model_double_quant: bool
     model_embedding_multiplier: float
-    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
     model_ffn: int | str
     model_from: str | None
     model_head_dim: int | str
@@ -1388,6 +1402,9 @@ class Dials(TypedDict, total=False):
     model_quantization: Literal["none", "nf4", "int8"]
     model_rope_dim: int | str
     model_rope_theta: float
+    model_ssm_groups: int | str
+    model_ssm_head_dim: int | str
+    model_ssm_state: int | str
     model_tied: bool
     model_trained: list[str]
     model_vocab: int | str
@@ -1569,6 +1586,9 @@ class Dials(TypedDict, total=False):
     shown: int | str
     shuffle: bool
     spill: str | None
+    ssm_groups: int | str
+    ssm_head_dim: int | str
+    ssm_state: int | str
     stage_blend_source: str
     stage_blend_weight: float
     stage_epochs: int | str | None
@@ -1674,6 +1694,7 @@ DIALS: Final[dict[str, str]] = {
     "ahead": "data.ahead",
     "amax_history": "precision.amax_history",
     "answers": "rl.answers",
+    "attention_interval": "model.attention_interval",
     "attributes": "objective.attributes",
     "aux_loss": "moe.aux_loss",
     "behind": "rl.behind",
@@ -1867,6 +1888,7 @@ DIALS: Final[dict[str, str]] = {
     "minutes": "run.minutes",
     "minutes_share": "stage.*.minutes_share",
     "mismatched_rows": "objective.mismatched_rows",
+    "model_attention_interval": "model.attention_interval",
     "model_double_quant": "model.double_quant",
     "model_embedding_multiplier": "model.embedding_multiplier",
     "model_family": "model.family",
@@ -1885,6 +1907,9 @@ DIALS: Final[dict[str, str]] = {
     "model_quantization": "model.quantization",
     "model_rope_dim": "model.rope_dim",
     "model_rope_theta": "model.rope_theta",
+    "model_ssm_groups": "model.ssm_groups",
+    "model_ssm_head_dim": "model.ssm_head_dim",
+    "model_ssm_state": "model.ssm_state",
     "model_tied": "model.tied",
     "model_trained": "model.trained",
     "model_vocab": "model.vocab",
@@ -2066,6 +2091,9 @@ DIALS: Final[dict[str, str]] = {
     "shown": "rl.shown",
     "shuffle": "data.shuffle",
     "spill": "machine.spill",
+    "ssm_groups": "model.ssm_groups",
+    "ssm_head_dim": "model.ssm_head_dim",
+    "ssm_state": "model.ssm_state",
     "stage_blend_source": "stage.*.blend.*.source",
     "stage_blend_weight": "stage.*.blend.*.weight",
     "stage_epochs": "stage.*.epochs",

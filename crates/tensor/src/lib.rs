@@ -15,6 +15,7 @@ mod clock;
 mod device;
 mod distance;
 mod divergence;
+mod documents;
 mod dropout;
 mod dtype;
 mod experts;
@@ -38,6 +39,7 @@ mod narrow_matmul;
 mod pack;
 mod pool;
 mod profile;
+mod scan;
 mod share;
 mod span;
 pub mod spill;
@@ -55,6 +57,7 @@ pub use clock::{Clock, Way};
 pub use device::Device;
 pub use distance::{Distance, RowDistance};
 pub use divergence::{CLOSEST, Divergence, DivergenceOutput, TeacherLogits};
+pub use documents::{DocumentRun, DocumentRuns};
 pub use dropout::Dropout;
 pub use dtype::DType;
 pub use experts::{
@@ -83,6 +86,10 @@ pub use pool::Arena;
 pub use pool::Pool;
 pub use profile::TERMS;
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
+pub use scan::{
+    Conv, ConvBackward, ConvOperands, GatedNorm, GatedNormBackward, GatedNormOperands, SCAN_CHUNK, SCAN_SPAN,
+    Ssd, SsdBackward, SsdOperands, ssd_flops, state_cols, state_slot,
+};
 pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};
 pub use summary::Summary;

@@ -23,6 +23,7 @@ use crate::matmul::{MatMul, PackedMatMul};
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
 use crate::pool::Arena;
+use crate::scan::{Conv, ConvBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
@@ -450,6 +451,31 @@ pub trait Machine: Send + Sync {
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
     /// See [`SinksBackward`].
     fn sinks_backward(&self, op: &SinksBackward<'_>);
+    /// A causal convolution over the rows of each document, on machines whose profile [scans](Profile::scans), as the
+    /// next five methods.
+    fn conv(&self, op: &Conv<'_>) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// Gradients of [`Machine::conv`].
+    fn conv_backward(&self, op: &ConvBackward<'_>) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// A norm with a gate.
+    fn gated_norm(&self, op: &GatedNorm<'_>) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// Gradients of [`Machine::gated_norm`].
+    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, _ws: &Tensor) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// The scan of a state-space layer.
+    fn ssd(&self, op: &Ssd<'_>, _ws: &Tensor) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// Gradients of [`Machine::ssd`].
+    fn ssd_backward(&self, op: &SsdBackward<'_>, _ws: &Tensor) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
     /// Cross-entropy of a tile.
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
     /// Divergence of a tile of logits from a teacher.

@@ -14,8 +14,9 @@ use crate::in_flight::InFlight;
 use crate::machine::*;
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
+use crate::scan::{Conv, ConvBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
 use crate::share::{Reader, Share};
-use crate::{Arena, Hardware, MatMul, PackedMatMul, Profile, Tensor};
+use crate::{Arena, DType, Hardware, MatMul, PackedMatMul, Profile, Tensor};
 
 /// Shapes without data, with another machine's profile. A profile with rates gives it a clock.
 pub struct Meta {
@@ -235,6 +236,28 @@ impl Machine for Meta {
     }
     fn sinks_backward(&self, op: &SinksBackward<'_>) {
         self.maps(&[op.out, op.dout, op.lse]);
+    }
+    fn conv(&self, op: &Conv<'_>) {
+        self.maps(&[op.of.u, op.out]);
+    }
+    fn conv_backward(&self, op: &ConvBackward<'_>) {
+        self.run(Work::Elementwise, bytes(&[op.of.u, op.dy]) + op.du.map_or(0, Tensor::bytes));
+    }
+    fn gated_norm(&self, op: &GatedNorm<'_>) {
+        self.maps(&[op.of.y, op.of.z, op.out]);
+    }
+    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, _: &Tensor) {
+        let written = [op.dy, op.dz].into_iter().flatten().map(Tensor::bytes).sum::<u64>();
+        self.run(Work::Elementwise, bytes(&[op.of.y, op.of.z, op.dout]) + written);
+    }
+    fn ssd(&self, op: &Ssd<'_>, _: &Tensor) {
+        let moved = bytes(&[op.of.u, op.of.dt, op.y, op.kept]);
+        self.run(Work::MatMul(op.of.flops(false) as f64, DType::F32), moved);
+    }
+    fn ssd_backward(&self, op: &SsdBackward<'_>, _: &Tensor) {
+        let written = [op.du, op.ddt].into_iter().flatten().map(Tensor::bytes).sum::<u64>();
+        let moved = bytes(&[op.of.u, op.of.dt, op.dy, op.kept]) + written;
+        self.run(Work::MatMul(op.of.flops(true) as f64, DType::F32), moved);
     }
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {
         self.maps(&[x, keys, scales]);

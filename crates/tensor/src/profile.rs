@@ -172,6 +172,28 @@ pub enum OpDesc {
         /// True if this is the backward pass.
         backward: bool,
     },
+    /// The backward pass of a gated norm.
+    GatedNorm {
+        /// Rows.
+        rows: usize,
+        /// Columns.
+        cols: usize,
+    },
+    /// Mamba-2's scan; the backward pass needs more.
+    Ssd {
+        /// Rows.
+        rows: usize,
+        /// Heads.
+        heads: usize,
+        /// Columns of a head.
+        width: usize,
+        /// Groups of heads.
+        groups: usize,
+        /// Columns of B and of C, per group.
+        state: usize,
+        /// True if this is the backward pass.
+        backward: bool,
+    },
 }
 
 /// Working-set sizes; the more of it a machine works on in parallel, the larger.
@@ -289,6 +311,11 @@ impl Profile {
                 BlockFormat::Ggml(kind) => kind.block() > 1,
                 BlockFormat::Grouped(_) | BlockFormat::Nf4 | BlockFormat::Int8 => true,
             }
+    }
+
+    /// True if such a machine has the convolutions and scans of state-space layers.
+    pub fn scans(&self) -> bool {
+        self.hardware == Hardware::Processor
     }
 
     /// The parts of the profile that a file can hold.

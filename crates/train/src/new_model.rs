@@ -1,10 +1,12 @@
 //! The specification of a new model from a recipe, and the training settings of experts.
 
 use fathom_grad::RouterCosts;
-use fathom_model::{Drops, ExpertCapacity, LlamaSizes, Moe, SharedExperts, Spec, lacks_for_induction};
+use fathom_model::{
+    Drops, ExpertCapacity, LlamaSizes, Moe, SharedExperts, Spec, StateSizes, lacks_for_induction,
+};
 
 use crate::error::{Error, Result};
-use crate::recipe::{DropPolicy, FamilyName, InitName, MoeTable, Recipe};
+use crate::recipe::{DropPolicy, FamilyName, InitName, ModelTable, MoeTable, Recipe};
 
 fn refuse(key: &str, message: impl Into<String>) -> Error {
     Error::Recipe { key: key.into(), message: message.into() }
@@ -36,6 +38,13 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         FamilyName::Qwen3 => llama.into_qwen3(),
         FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
         FamilyName::Nemotron => llama.into_nemotron(),
+        FamilyName::Mamba2 => llama.into_mamba2(sizes(table)?),
+        FamilyName::GraniteHybrid => {
+            let (induction, every) = (table.init == InitName::Induction, table.attention_interval);
+            let attends = |layer| if induction { layer < 2 } else { layer % every == every / 2 };
+            let scale = table.embedding_multiplier as f32;
+            llama.into_granite_hybrid(sizes(table)?, attends, (scale, induction))
+        }
         FamilyName::Mixtral => {
             let moe = moe()?;
             llama.into_mixtral(moe)
@@ -60,6 +69,21 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         }
         _ => Ok(spec),
     }
+}
+
+/// Sizes of the state-space layers.
+fn sizes(table: &ModelTable) -> Result<StateSizes> {
+    let (inner, head_dim, groups) = (2 * table.hidden, table.ssm_head_dim, table.ssm_groups);
+    if !inner.is_multiple_of(head_dim) {
+        let message =
+            format!("is {head_dim}; it must divide the {inner} columns of the heads (twice model.hidden)");
+        return Err(refuse("model.ssm_head_dim", message));
+    }
+    let heads = inner / head_dim;
+    if !heads.is_multiple_of(groups) {
+        return Err(refuse("model.ssm_groups", format!("is {groups}; it must divide the {heads} heads")));
+    }
+    Ok(StateSizes { heads, head_dim, state: table.ssm_state, groups })
 }
 
 fn experts(table: &MoeTable, family: FamilyName, llama: &Spec) -> Result<Moe> {

@@ -197,8 +197,16 @@ recipe! {
         pub family: FamilyName = FamilyName::Llama,
         /// For `smollm3`: one layer in this many has no rotary embedding.
         pub no_rope_layer_interval: usize [Whole(1, MANY)] = 4,
-        /// For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one.
+        /// For `granite` and `granitemoehybrid`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one.
         pub embedding_multiplier: f64 [Above0(NO_END)] = 12.0,
+        /// For `granitemoehybrid`: one layer in this many has attention.
+        pub attention_interval: usize [Whole(1, MANY)] = 8,
+        /// For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together.
+        pub ssm_head_dim: usize [Whole(1, COLUMNS)] = 64,
+        /// For these: columns of a head's state per column of the head.
+        pub ssm_state: usize [Whole(1, 1024)] = 128,
+        /// For these: groups of heads that share the projections to and from the state; tensor parallel ranks divide them.
+        pub ssm_groups: usize [Whole(1, MANY)] = 1,
         /// Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32.
         pub precision: Precision = Precision::Bf16,
         /// Columns of the residual stream.

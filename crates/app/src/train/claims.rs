@@ -3,6 +3,7 @@
 
 use fathom_base::human;
 use fathom_train::Stores;
+use fathom_train::recipe::{RopeType, Stage};
 
 use crate::error::Result;
 use crate::events::Events;
@@ -16,6 +17,11 @@ use crate::job::Job;
 pub fn say(job: &Job, stores: &Stores, events: &dyn Events) -> Result<()> {
     let (recipe, first) = (job.recipe(), &job.stages[0].spec);
     let asked = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
+    let stretches = |stage: &Stage| stage.rope_type != RopeType::Keep || stage.rope_theta.is_some();
+    let positions = !first.ropes.is_empty() || first.learned_positions.is_some();
+    if !positions && recipe.stage.iter().any(stretches) {
+        events.line("no layer of the model has positions, so rope_type and rope_theta stretch nothing; it claims the longer context");
+    }
     let (given, mut after) = (first.max_positions, job.trained.clone());
     let unasked = after.max_positions == given;
     stores.claim(recipe, &mut after)?;

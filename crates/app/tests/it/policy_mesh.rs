@@ -57,7 +57,9 @@ fn part(device: &Device, folder: &Path, dtype: DType) -> Option<Trainer> {
     let ranks = Ranks { grid: *device.mesh.grid(), rank: device.mesh.rank(), ..Ranks::default() };
     // Rotary embeddings that depend on the length use the current length in generation, and the whole length in
     // training.
-    if opened.spec.ropes.iter().any(RopeSpec::looks_at_length) || ranks.check(&opened.spec).is_err() {
+    // State-space layers are read in chunks in training, and token by token in generation: other bits.
+    let other = opened.spec.ropes.iter().any(RopeSpec::looks_at_length) || opened.spec.has_states();
+    if other || ranks.check(&opened.spec).is_err() {
         return None;
     }
     let (model, mut params) = Model::declare(device, &opened.spec, dtype);

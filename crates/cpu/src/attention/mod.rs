@@ -17,14 +17,14 @@ mod amx;
 mod backward;
 mod forward;
 mod mask;
-mod pack;
+pub(crate) mod pack;
 pub mod pages;
-mod product;
-mod simd;
+pub(crate) mod product;
+pub(crate) mod simd;
 mod softmax;
-mod unit;
+pub(crate) mod unit;
 mod wavefront;
-mod workspace;
+pub(crate) mod workspace;
 
 #[cfg(test)]
 mod tests;
@@ -167,7 +167,7 @@ pub struct Backward<'a> {
 
 /// `Options` in the units of the kernels.
 #[derive(Clone, Copy)]
-struct Scores {
+pub(crate) struct Scores {
     /// Raw score to log2 units.
     scale: f32,
     /// Raw score to the argument of tanh; 0 without a cap.

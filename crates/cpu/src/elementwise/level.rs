@@ -7,13 +7,13 @@ use half::bf16;
 use std::ops::Range;
 
 /// An instruction set as a type with constants for generic loops.
-pub(super) trait Level {
+pub(crate) trait Level {
     /// True if multiply-add is one instruction.
     const FUSED: bool;
 }
 
 /// Plain Rust.
-pub(super) struct Plain;
+pub(crate) struct Plain;
 
 impl Level for Plain {
     const FUSED: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
@@ -21,7 +21,7 @@ impl Level for Plain {
 
 /// AVX2 with FMA and everything above it.
 #[cfg(target_arch = "x86_64")]
-pub(super) struct Fma;
+pub(crate) struct Fma;
 
 #[cfg(target_arch = "x86_64")]
 impl Level for Fma {
@@ -30,7 +30,7 @@ impl Level for Fma {
 
 /// `a * b + c`, rounded once if the instruction set has that.
 #[inline(always)]
-pub(super) fn madd<L: Level>(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn madd<L: Level>(a: f32, b: f32, c: f32) -> f32 {
     if L::FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 

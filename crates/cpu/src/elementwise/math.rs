@@ -15,7 +15,7 @@ fn horner<L: Level, const N: usize>(x: f32, c: [f32; N]) -> f32 {
 
 /// e^x; 0 below -87, e^88 above 88, NaN stays NaN.
 #[inline(always)]
-pub(super) fn exp<L: Level>(x: f32) -> f32 {
+pub(crate) fn exp<L: Level>(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     // ln 2 in two parts; the first has 15 bits, so that its multiples are exact.
     const LN2_HIGH: f32 = 0.693_145_75;
@@ -34,7 +34,7 @@ pub(super) fn exp<L: Level>(x: f32) -> f32 {
 
 /// ln x of a normal number above 0, by `ln m = 2 artanh((m - 1) / (m + 1))` of its mantissa.
 #[inline(always)]
-pub(super) fn ln<L: Level>(x: f32) -> f32 {
+pub(crate) fn ln<L: Level>(x: f32) -> f32 {
     let bits = x.to_bits();
     let m = f32::from_bits((bits & 0x007f_ffff) | 1.0f32.to_bits());
     let up = m > std::f32::consts::SQRT_2;
@@ -46,7 +46,7 @@ pub(super) fn ln<L: Level>(x: f32) -> f32 {
 
 /// 1 / (1 + e^-x).
 #[inline(always)]
-pub(super) fn sigmoid<L: Level>(x: f32) -> f32 {
+pub(crate) fn sigmoid<L: Level>(x: f32) -> f32 {
     1.0 / (1.0 + exp::<L>(-x))
 }
 

@@ -15,6 +15,7 @@ mod narrow;
 mod operands;
 mod panels;
 mod products;
+mod scanning;
 mod share;
 mod sheet;
 #[cfg(test)]
@@ -26,11 +27,11 @@ use fathom_tensor::choice::{Choose, LeaveOut};
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
-    BlockFormat, Combine, CombineBackward, CrossEntropy, DType, Dispatch, Divergence, Dropout, Embed,
-    GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward,
-    Pack, PackPages, PackedMatMul, Packing, ProductTerm, Profile, Rates, Reader, Rope, RopeTable,
-    RoundWeights, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor,
-    Unpack, moments,
+    BlockFormat, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Dispatch, Divergence,
+    Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
+    Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul, Packing, ProductTerm,
+    Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, RowDistance,
+    Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack, moments,
 };
 
 pub use cpu::Cpu;
@@ -448,6 +449,30 @@ impl Machine for Cpu {
         };
         // SAFETY: see the module.
         unsafe { elementwise::sinks_backward(self.place(), &call) }
+    }
+
+    fn conv(&self, op: &Conv<'_>) {
+        scanning::conv(self, op);
+    }
+
+    fn conv_backward(&self, op: &ConvBackward<'_>) {
+        scanning::conv_backward(self, op);
+    }
+
+    fn gated_norm(&self, op: &GatedNorm<'_>) {
+        scanning::gated_norm(self, op);
+    }
+
+    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, ws: &Tensor) {
+        scanning::gated_norm_backward(self, op, ws);
+    }
+
+    fn ssd(&self, op: &Ssd<'_>, ws: &Tensor) {
+        scanning::ssd(self, op, ws);
+    }
+
+    fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
+        scanning::ssd_backward(self, op, ws);
     }
 
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {

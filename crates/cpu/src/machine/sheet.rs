@@ -5,7 +5,7 @@ use fathom_tensor::{Hardware, OpDesc, Portions, Profile};
 use super::operands::elem;
 use super::{experts, narrow};
 use crate::isa::Isa;
-use crate::{attention, gemm, packed};
+use crate::{attention, elementwise, gemm, packed, scan};
 
 /// Granularity of charges: a page.
 const GRANULE: u64 = 4096;
@@ -57,6 +57,15 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         }
         OpDesc::Narrow { .. } => narrow::workspace(isa, profile.threads, op),
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
+        OpDesc::GatedNorm { rows, cols } => elementwise::gated_norm_workspace(rows, cols),
+        OpDesc::Ssd { rows, heads, width, groups, state, backward } => {
+            let sizes = scan::Sizes { heads, width, groups, state };
+            if backward {
+                scan::bytes_backward(profile.threads, &sizes, rows)
+            } else {
+                scan::bytes_forward(profile.threads, &sizes)
+            }
+        }
         OpDesc::Attention {
             q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward, ..
         } => {

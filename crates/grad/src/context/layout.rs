@@ -10,10 +10,11 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
+use fathom_tensor::DocumentRun;
+
 use super::area::{LayoutSizes, area_of};
 use super::part::StreamPart;
 use super::{area, dynamic};
-use crate::documents::DocumentRun;
 
 /// Number of exchanges tried per rank.
 const EXCHANGES: usize = 16;

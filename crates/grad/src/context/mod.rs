@@ -18,7 +18,7 @@ use std::fmt;
 use std::ops::Range;
 
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Device, Mask, Tensor};
+use fathom_tensor::{Device, DocumentRuns, Mask, Tensor};
 
 pub use area::LayoutSizes;
 pub use area::causal_pairs;
@@ -26,8 +26,6 @@ pub(crate) use circle::{Circle, GatheredKeys, Ring, Run, Step};
 pub use layout::ContextLayout;
 use masks::Maker;
 pub use masks::mask;
-
-use crate::documents::DocumentRuns;
 
 /// Exchange of keys and values between the ranks of the context-parallel axis (Megatron's `cp_comm_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -29,15 +29,15 @@ pub(super) struct ExpertPart {
 
 /// The projections of the experts of a layer.
 pub(super) fn parts(s: &Spec, names: &MoeNames, m: &Moe) -> Vec<ExpertPart> {
-    let (d, f) = (s.hidden, m.ffn);
-    let stacked = STACKED.into_iter().zip([(ROLES[1], 2 * f, d), (ROLES[2], d, f)]);
+    let (d, f) = (m.width(s.hidden), m.ffn);
+    let stacked = STACKED.into_iter().zip([(ROLES[1], m.wide(s.mlp.gated), d), (ROLES[2], d, f)]);
     let mut all: Vec<ExpertPart> = stacked
         .map(|(name, (role, out, inner))| ExpertPart { name: name.into(), role, out, inner, stacked: true })
         .collect();
     if let Experts::Each(at, each) = names.experts {
         let sizes = [(f, d), (f, d), (d, f)];
         all.extend((0..m.experts).flat_map(|expert| {
-            let parts = each.into_iter().zip(ROLES).zip(sizes);
+            let parts = each.into_iter().zip(ROLES).zip(sizes).skip(usize::from(!s.mlp.gated));
             parts.map(move |((part, role), (out, inner))| ExpertPart {
                 name: format!("{at}.{expert}.{part}"),
                 role,
@@ -91,14 +91,14 @@ impl ExpertTerms<'_> {
 pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool) -> Option<AdapterParams> {
     let (adapter, names) = (s.adapter.as_deref()?, w.names.moe.as_ref()?);
     let at = w.names.prefix(w.layer(), Module::Mlp);
-    let (d, f) = (s.hidden, m.ffn);
+    let (d, f, wide) = (m.width(s.hidden), m.ffn, m.wide(s.mlp.gated));
     let inner = if way_in { d } else { f };
     let stacked = STACKED[usize::from(!way_in)];
     if let Some(size) = adapter.modules.get(&format!("{at}{stacked}")).copied() {
-        let (columns, halves) = (if way_in { 2 * f } else { d }, [f, f]);
+        let (columns, halves) = (if way_in { wide } else { d }, [f, f]);
         // Interleaved gate and up are split in pairs.
         let all = [columns];
-        let groups: &[usize] = if way_in && !m.transposed { &halves } else { &all };
+        let groups: &[usize] = if way_in && !m.transposed && wide > f { &halves } else { &all };
         let file =
             |end: &str, shape: [usize; 2]| InFiles::Whole(Cow::from(format!("{stacked}{end}")), shape.into());
         let (n, rank) = (m.experts, size.rank);
@@ -109,13 +109,17 @@ pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool)
         return Some(AdapterParams::Experts([Some(term), None]));
     }
     let Experts::Each(place, each) = names.experts else { return None };
-    let which: &[usize] = if way_in { &[0, 1] } else { &[2] };
+    let which: &[usize] = match (way_in, s.mlp.gated) {
+        (true, true) => &[0, 1],
+        (true, false) => &[1],
+        (false, _) => &[2],
+    };
     let mut terms = [None; 2];
     for (term, part) in terms.iter_mut().zip(which) {
         let name = each[*part];
         let Some(size) = adapter.modules.get(&format!("{at}{place}.0.{name}")).copied() else { continue };
         let out = if way_in { f } else { d };
-        let columns = (if *part == 1 { f } else { 0 }, out);
+        let columns = (if *part == 1 { wide - f } else { 0 }, out);
         let file = |rows| InFiles::Experts(place, vec![(name, rows)]);
         let (stored, role, groups) = ([file(size.rank), file(out)], ROLES[*part], [out]);
         let groups = &groups[..];

@@ -143,7 +143,11 @@ impl Stacks {
                     return Err(refuse(format!("`{key}` names one tensor, and {tensor} is of a second")));
                 }
             };
-            let (inner, out) = if which == 0 { (base.hidden, 2 * m.ffn) } else { (m.ffn, base.hidden) };
+            let (inner, out) = if which == 0 {
+                (m.width(base.hidden), m.wide(base.mlp.gated))
+            } else {
+                (m.ffn, m.width(base.hidden))
+            };
             let cols = tensors.shape(tensor).and_then(|shape| shape.last().copied()).unwrap_or_default();
             if inner != out && !m.transposed {
                 ways.insert(cols == out);

@@ -78,7 +78,11 @@ impl Spec {
             let both = STACKED.iter().all(|end| adapter.modules.contains_key(&format!("{at}{end}")));
             // PEFT wraps one parameter after the other, so the first is the inner one.
             let inside = if both && which == 0 { ".base_layer" } else { "" };
-            let [inner, out] = if which == 0 { [self.hidden, 2 * m.ffn] } else { [m.ffn, self.hidden] };
+            let [inner, out] = if which == 0 {
+                [m.width(self.hidden), m.wide(self.mlp.gated)]
+            } else {
+                [m.ffn, m.width(self.hidden)]
+            };
             for (term, width, of_b) in [(Term::LoraA, inner, false), (Term::LoraB, out, true)] {
                 // If swapped, the file's A applies to the output.
                 let file = if of_b == adapter.swapped { Term::LoraA } else { Term::LoraB };

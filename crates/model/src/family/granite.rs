@@ -1,6 +1,6 @@
 //! Granite: Llama with factors on embeddings, scores, sub-layers and logits.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::common;
 use super::common::Dialect;
@@ -16,28 +16,37 @@ pub(super) static FAMILY: Family = Family {
     architecture: "GraniteForCausalLM",
     read: |c, family| {
         let bias = common::read_biases(c, true)?;
-        Ok(Spec {
-            bias,
-            embed_scale: factor(c, "embedding_multiplier")? as f32,
-            residual_scale: factor(c, "residual_multiplier")? as f32,
-            attention_scale: factor(c, "attention_multiplier")? as f32,
-            logit_scale: (1.0 / factor(c, "logits_scaling")?) as f32,
-            ..common::read(c, family, &DIALECT)?
-        })
+        read_factors(c, Spec { bias, ..common::read(c, family, &DIALECT)? })
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
         common::write_biases(s, true, map);
-        let factors = [
-            ("embedding_multiplier", short(s.embed_scale)),
-            ("residual_multiplier", short(s.residual_scale)),
-            ("attention_multiplier", short(s.attention_scale)),
-            ("logits_scaling", divisor(s.logit_scale)),
-        ];
-        map.extend(factors.map(|(key, value)| (key.to_string(), json!(value))));
+        write_factors(s, map);
     },
     names: Names::LLAMA,
 };
+
+/// Reads the factors.
+pub(super) fn read_factors(c: &Config<'_>, spec: Spec) -> Result<Spec> {
+    Ok(Spec {
+        embed_scale: factor(c, "embedding_multiplier")? as f32,
+        residual_scale: factor(c, "residual_multiplier")? as f32,
+        attention_scale: factor(c, "attention_multiplier")? as f32,
+        logit_scale: (1.0 / factor(c, "logits_scaling")?) as f32,
+        ..spec
+    })
+}
+
+/// Writes the keys that [`read_factors`] reads.
+pub(super) fn write_factors(s: &Spec, map: &mut Map<String, Value>) {
+    let factors = [
+        ("embedding_multiplier", short(s.embed_scale)),
+        ("residual_multiplier", short(s.residual_scale)),
+        ("attention_multiplier", short(s.attention_scale)),
+        ("logits_scaling", divisor(s.logit_scale)),
+    ];
+    map.extend(factors.map(|(key, value)| (key.to_string(), json!(value))));
+}
 
 fn factor(c: &Config<'_>, key: &'static str) -> Result<f64> {
     let factor: f64 = c.or(key, 1.0)?;

@@ -1,12 +1,14 @@
 //! Families: conversion of a `config.json` to a [`Spec`] and back, and each family's weight names. Data only; the
 //! block that all of them share is in `block.rs`.
 
+mod bamba;
 mod cohere2;
 mod common;
 mod deepseek;
 mod deepseek_v2;
 mod deepseek_v3;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -16,11 +18,16 @@ mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
+mod lfm2;
 mod llama;
+mod mamba;
+mod mamba2;
 mod mistral;
 mod mixtral;
 mod moe;
 mod nemotron;
+mod nemotron_h;
 mod olmo2;
 mod phi;
 mod phi3;
@@ -44,11 +51,13 @@ use crate::spec::{Family, Moe, Spec};
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 26] = [
+pub static FAMILIES: [&Family; 32] = [
+    &bamba::FAMILY,
     &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
     &deepseek_v3::FAMILY,
     &falcon::FAMILY,
+    &falcon_h1::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
@@ -58,10 +67,14 @@ pub static FAMILIES: [&Family; 26] = [
     &gpt_neox::FAMILY,
     &gpt_oss::FAMILY,
     &granite::FAMILY,
+    &granite_hybrid::FAMILY,
+    &lfm2::FAMILY,
     &llama::FAMILY,
+    &mamba2::FAMILY,
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &nemotron::FAMILY,
+    &nemotron_h::FAMILY,
     &olmo2::FAMILY,
     &phi::FAMILY,
     &phi3::FAMILY,

@@ -14,7 +14,7 @@ use super::adapter::Adapter;
 use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
-use super::parts::{Biases, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};
+use super::parts::{Biases, Factors, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
@@ -110,6 +110,8 @@ pub struct Part {
     pub kind: PartKind,
     /// Its norms, and whether it reads the residual stream, the block's input, or what the part before it read.
     pub residual: Residual,
+    /// Constants that multiply its values.
+    pub factors: Factors,
 }
 
 /// A sub-layer, as named by a specification.
@@ -133,7 +135,7 @@ pub enum PartKind {
 impl LayerSpec {
     /// Sub-layers with a norm before each.
     pub fn new(kinds: impl IntoIterator<Item = PartKind>) -> LayerSpec {
-        let part = |kind| Part { kind, residual: Residual::Pre };
+        let part = |kind| Part { kind, residual: Residual::Pre, factors: Factors::NONE };
         LayerSpec { parts: kinds.into_iter().map(part).collect() }
     }
 
@@ -229,11 +231,17 @@ impl PartialEq for PartKind {
 pub trait SameValue: Any {
     /// Returns whether `other` has the same type and value.
     fn equals(&self, other: &dyn Any) -> bool;
+    /// Itself, to be recognised by its type.
+    fn as_any(&self) -> &dyn Any;
 }
 
 impl<T: PartialEq + 'static> SameValue for T {
     fn equals(&self, other: &dyn Any) -> bool {
         other.downcast_ref::<T>() == Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
     }
 }
 

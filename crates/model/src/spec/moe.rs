@@ -1,7 +1,9 @@
 //! Mixtures of experts in place of MLPs.
 
 use fathom_grad::{ExpertMlp, ExpertsUse, RouterCosts};
-use fathom_tensor::{Activation, RouterScores, Routing};
+use fathom_tensor::{RouterScores, Routing};
+
+use super::parts::Mlp;
 
 /// The experts of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,6 +14,9 @@ pub struct Moe {
     pub routing: Routing,
     /// Columns inside one expert.
     pub ffn: usize,
+    /// Columns that experts read and write, if not those of the residual stream: projections lead to them and back
+    /// (Nemotron 3).
+    pub latent: Option<usize>,
     /// Experts that every token goes through.
     pub shared: Option<SharedExperts>,
     /// Layers with an ordinary MLP instead, ascending.
@@ -45,6 +50,7 @@ impl Moe {
                 scale: 1.0,
             },
             ffn,
+            latent: None,
             shared: None,
             dense_layers: Vec::new(),
             router_bias: false,
@@ -62,9 +68,19 @@ impl Moe {
         Moe { costs: RouterCosts::default(), capacity: None, bias_rate: 0.0, ..self }
     }
 
-    /// Layout and activation of its experts.
-    pub(crate) fn mlp(&self, activation: Activation) -> ExpertMlp {
-        ExpertMlp { layout: ExpertsUse { experts: self.experts, trans: !self.transposed }, activation }
+    /// Layout and function of its experts.
+    pub(crate) fn mlp(&self, Mlp { activation, gated }: Mlp) -> ExpertMlp {
+        ExpertMlp { layout: ExpertsUse { experts: self.experts, trans: !self.transposed }, activation, gated }
+    }
+
+    /// Columns that its experts read and write, of a residual stream of `hidden`.
+    pub(crate) fn width(&self, hidden: usize) -> usize {
+        self.latent.unwrap_or(hidden)
+    }
+
+    /// Columns of an expert's input projection.
+    pub(crate) fn wide(&self, gated: bool) -> usize {
+        if gated { 2 * self.ffn } else { self.ffn }
     }
 }
 

@@ -92,6 +92,22 @@ impl Residual {
     }
 }
 
+/// Constants that multiply values of a sub-layer (Falcon-H1).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// What it reads.
+    pub input: f32,
+    /// An MLP's gate before its activation.
+    pub gate: f32,
+    /// Its residual contribution.
+    pub output: f32,
+}
+
+impl Factors {
+    /// Ones.
+    pub const NONE: Factors = Factors { input: 1.0, gate: 1.0, output: 1.0 };
+}
+
 /// Normalisation of q and k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {

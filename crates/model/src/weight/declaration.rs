@@ -139,6 +139,14 @@ pub enum Begins {
     Standard,
     /// Uniform within one over the root of this number (PyTorch's linear layers, by input columns).
     Within(usize),
+    /// Ones.
+    Ones,
+    /// Logarithms of 1, 2, .. (decays of Mamba-2's heads).
+    LogCount,
+    /// Logarithms of values uniform in 0.01 to 16 (decays of DeltaNet's heads).
+    LogUniform,
+    /// Inverse of softplus of values from 0.001 to 0.1, uniform in their logarithms (steps of Mamba-2's heads).
+    InverseSoftplus,
     /// Uniform within one over the root of its columns (an adapter's A in PEFT, after He et al., 2015).
     Uniform,
 }

@@ -83,6 +83,8 @@ pub struct MoeNames {
     pub shared: &'static str,
     /// The gate of the shared experts.
     pub shared_gate: &'static str,
+    /// Projections to the experts' own width and back.
+    pub latent: [&'static str; 2],
 }
 
 /// Storage of experts.
@@ -92,6 +94,8 @@ pub enum Experts {
     Each(&'static str, [&'static str; 3]),
     /// One tensor for all, [experts, in, out], with biases `{name}_bias`: interleaved gate and up, then down.
     Stacked([&'static str; 2]),
+    /// One tensor for all, [experts, out, in], without biases: gate and up, then down.
+    Joined([&'static str; 2]),
 }
 
 /// Storage of q, k and v.
@@ -204,5 +208,6 @@ impl MoeNames {
         experts: Experts::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
         shared: "mlp.shared_expert",
         shared_gate: "mlp.shared_expert_gate",
+        latent: [""; 2],
     };
 }

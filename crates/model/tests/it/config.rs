@@ -338,3 +338,55 @@ fn published_files_leave_sizes_out() {
     assert_eq!((spec.kv_heads, spec.head_dim, spec.ffn, spec.max_positions), (1, 64, 18_176, 2048));
     assert!(spec.tied && spec.has_residual(Residual::SharedNorm));
 }
+
+#[test]
+fn unsupported_state_space_layers_are_refused_by_name() {
+    let cases = [
+        ("mamba2", "n_groups", json!(3), "does not divide the 8 heads"),
+        ("mamba2", "chunk_size", json!(0), "1 to"),
+        ("mamba2", "conv_kernel", json!(9), "2 to 8"),
+        ("mamba2", "num_heads", json!(7), "times the hidden size"),
+        ("mamba2", "hidden_act", json!("gelu"), "only \"silu\""),
+        ("mamba2", "time_step_limit", json!([1.0, 0.5]), "ascending"),
+        ("bamba", "mamba_n_groups", json!(5), "does not divide the 8 heads"),
+        ("bamba", "mamba_chunk_size", json!(0), "1 to"),
+        ("bamba", "attn_layer_indices", json!([1, 9]), "holds 9"),
+        ("bamba", "attn_rotary_emb", json!(8), "half of each head"),
+        (
+            "granite_hybrid",
+            "layer_types",
+            json!(["mamba", "conv", "mamba"]),
+            "holds \"conv\"; supported: mamba, attention",
+        ),
+        ("granite_hybrid", "layer_types", json!(["mamba"]), "1 entries for 3 layers"),
+        ("granite_hybrid", "position_embedding_type", json!("alibi"), "supported: rope, nope"),
+        ("nemotron_h", "layers_block_type", json!(["mamba", "window"]), "holds \"window\""),
+        ("nemotron_h", "layers_block_type", json!([]), "0 layers"),
+        ("nemotron_h_latent", "moe_latent_size", json!(1), "2 to"),
+        ("nemotron_h_moe", "n_group", json!(3), "of which"),
+        ("falcon_h1", "ssm_multipliers", json!([1.0, 2.0]), "5 numbers"),
+        ("falcon_h1", "mamba_d_ssm", json!(60), "heads have 64 columns"),
+    ];
+    for (case, key, value, expected) in cases {
+        let mut map = object(&root().join(case).join("config.json"));
+        map.insert(key.into(), value);
+        let message = read(&map).unwrap_err().to_string();
+        assert!(message.contains(&format!("`{key}")) && message.contains(expected), "{case}: {message}");
+    }
+    let mut map = object(&root().join("nemotron_h/config.json"));
+    map.remove("layers_block_type");
+    for (pattern, expected) in [(json!("M-*X"), "'X'; supported"), (json!(null), "is missing")] {
+        map.insert("hybrid_override_pattern".into(), pattern);
+        let message = read(&map).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    // The published spellings, old and new.
+    map.insert("hybrid_override_pattern".into(), json!("M-*-M"));
+    let new = read(&object(&root().join("nemotron_h/config.json"))).unwrap();
+    assert_eq!(read(&map).unwrap(), new);
+    let mut map = object(&root().join("granite_hybrid/config.json"));
+    let new = read(&map).unwrap();
+    map.remove("layer_types");
+    map.insert("layers_block_type".into(), json!(["mamba", "attention", "mamba"]));
+    assert_eq!(read(&map).unwrap(), new);
+}

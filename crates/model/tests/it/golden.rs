@@ -162,13 +162,35 @@ fn logits_and_losses() {
             let run = Run::new(cpu(1, None), &case, &input);
             let golden = floats(&tensors, &format!("{which}.logits"));
             let wrong = error(&run.logits(), &golden, largest(&golden));
-            report.check(format!("{} {which} logits", name(&case)), wrong, 1e-4);
+            let tolerance = if run.model.spec.has_states() { 1e-5 } else { 1e-4 };
+            report.check(format!("{} {which} logits", name(&case)), wrong, tolerance);
             let mut grads = Grads::zeros(&run.device, &run.params);
             let losses = run.backward(&Places::none(), &mut grads);
             let mean = run.sum(&losses) / input.valid;
             report.check(format!("{} {which} loss", name(&case)), (mean / input.loss - 1.0).abs(), 1e-6);
         }
     }
+    report.finish();
+}
+
+/// Documents of several chunks of a state-space layer.
+#[test]
+fn long_documents() {
+    let (mut report, mut compared) = (Report::default(), 0);
+    for case in cases() {
+        let (figures, tensors) = golden(&case);
+        let Some(long) = figures.get("long") else { continue };
+        let ids: Vec<i32> = serde_json::from_value(long["input_ids"].clone()).unwrap();
+        let (docs, positions) = (vec![0..ids.len()], (0..ids.len() as i32).collect());
+        let input = Input { docs, positions, labels: ids.clone(), ids, ..long_input(96) };
+        let logits = Run::new(cpu(1, None), &case, &input).logits();
+        let step = long["step"].as_u64().unwrap() as usize;
+        let rows: Vec<f32> = logits.chunks(96).skip(step - 1).step_by(step).flatten().copied().collect();
+        let golden = floats(&tensors, "long.logits");
+        report.check(format!("{} long logits", name(&case)), error(&rows, &golden, largest(&golden)), 1e-5);
+        compared += 1;
+    }
+    assert!(compared >= 10, "{compared}");
     report.finish();
 }
 

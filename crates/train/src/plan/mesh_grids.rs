@@ -77,12 +77,14 @@ pub(super) fn state_bytes(work: &Workload<'_>, grid: &Grid) -> u64 {
     // Keys and values from latents have fewer weights.
     let attention =
         if spec.latent.is_some() { 0 } else { 2 * spec.hidden * (spec.q_cols() + spec.kv_cols()) / tp };
+    let attention = |layer: usize| if spec.layers[layer].reach().is_some() { attention } else { 0 };
     let mlp = |layer: usize| match spec.experts_of(layer) {
+        None if !spec.layers[layer].has_mlp() => 0,
         None => gate * spec.hidden * spec.ffn / tp,
-        Some(moe) => gate * spec.hidden * moe.ffn * moe.experts / ep,
+        Some(moe) => gate * moe.latent.unwrap_or(spec.hidden) * moe.ffn * moe.experts / ep,
     };
     let layers = spec.layers.len();
-    let params = ((0..layers).map(|layer| attention + mlp(layer)).sum::<usize>() / pp) as u64;
+    let params = ((0..layers).map(|layer| attention(layer) + mlp(layer)).sum::<usize>() / pp) as u64;
     let (on_disk, moments) = (how.on_disk, how.adamw.moments);
     let weights = if on_disk.weights { 0 } else { work.dtype.bytes() as u64 };
     let moment = (1 + u64::from(moments.second)) * moments.dtype.bytes() as u64;

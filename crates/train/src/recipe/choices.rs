@@ -37,6 +37,11 @@ choice! {
         DeepseekV3 = "deepseek_v3",
         /// Nemotron 3 and 4: LayerNorm, squared ReLU without a gate, rotary embedding in half of each head.
         Nemotron = "nemotron",
+        /// Mamba-2: state-space layers alone.
+        Mamba2 = "mamba2",
+        /// Granite 4: state-space layers with MLPs, and attention without positions in one layer of `model.attention_interval`. With
+        /// `model.init = "induction"` the first two layers attend instead, with rotary embedding and biases.
+        GraniteHybrid = "granitemoehybrid",
     }
 }
 
@@ -46,7 +51,7 @@ choice! {
         /// Normal with `model.init_std`, smaller where a sub-layer ends.
         Normal = "normal",
         /// The same with an induction circuit in the first two layers: heads that attend to the token before, and heads that attend
-        /// to what followed the same token and copy it, as trained models have. For `granite` and `qwen2`.
+        /// to what followed the same token and copy it, as trained models have. For `granite`, `granitemoehybrid` and `qwen2`.
         Induction = "induction",
     }
 }

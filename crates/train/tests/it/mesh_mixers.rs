@@ -1,6 +1,6 @@
 //! A family with a mixer of its own over ranks, compared with one rank as in `mesh.rs`.
 
-use fathom_model::Spec;
+use fathom_model::{LayerSpec, PartKind, Reach, Residual, Spec, StateSizes};
 use fathom_tensor::mesh::{Axis, Grid};
 use fathom_train::parallel::Ranks;
 use fathom_train::parallel::stages::Order;
@@ -28,6 +28,40 @@ fn ranks_share_a_recurrence_over_packed_documents() {
         check(Case { grid, tile_rows: Some(128), ..case }, false);
     }
     check(Case { grid: Grid { tp: 2, pp: 2, sequence_parallel: true, ..GRID }, ..case }, false);
+}
+
+/// Granite 4 and Falcon-H1 in small: mixers and attention in turn, and both in one layer.
+fn hybrid(tied: bool) -> Spec {
+    let sizes = StateSizes { heads: 8, head_dim: 16, state: 16, groups: 2 };
+    let plain = crate::mesh::spec(tied);
+    let mut spec = plain.into_granite_hybrid(sizes, |layer| layer == 1, (1.0, true));
+    let mixer = spec.layers[3].parts[0].clone();
+    let attention = PartKind::Attention { reach: Reach::Causal, rope: Some(0) };
+    spec.layers[3] = LayerSpec::new([mixer.kind, attention, PartKind::Mlp]);
+    spec.layers[3].parts[1].residual = Residual::SharedNorm;
+    spec
+}
+
+fn mamba2(tied: bool) -> Spec {
+    crate::mesh::spec(tied).into_mamba2(StateSizes { heads: 4, head_dim: 32, state: 8, groups: 2 })
+}
+
+#[test]
+fn ranks_share_state_space_layers() {
+    for spec in [hybrid as fn(bool) -> Spec, mamba2] {
+        let case = Case { spec, ..ONE };
+        check(Case { grid: Grid { pp: 2, ..GRID }, tile_rows: Some(128), ..case }, true);
+        for sequence_parallel in [false, true] {
+            check(Case { grid: Grid { tp: 2, sequence_parallel, ..GRID }, ..case }, false);
+        }
+        check(Case { grid: Grid { dp: 2, ..GRID }, ..case }, false);
+    }
+    let message = Ranks { grid: Grid { tp: 4, ..GRID }, ..Ranks::default() };
+    let message = message.check(&mamba2(false)).unwrap_err().to_string();
+    assert!(message.contains("4 does not divide the 2 groups") && message.contains("1, 2"), "{message}");
+    let message = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };
+    let message = message.check(&mamba2(false)).unwrap_err().to_string();
+    assert!(message.contains("reads in order"), "{message}");
 }
 
 /// Without a step in between, no bit changes from any mesh to any other.

@@ -36,6 +36,8 @@ pub struct ExpertMlp {
     pub layout: ExpertsUse,
     /// The function of `act(gate) up`.
     pub activation: Activation,
+    /// Whether it is that, or `act(up)` alone (Nemotron 3).
+    pub gated: bool,
 }
 
 struct Spreads {
@@ -58,7 +60,7 @@ struct Weights<'a> {
 }
 
 impl Ctx<'_> {
-    /// `W_down (act(gate) up) + b_down` with `[gate, up] = W_up x + b_up`, for each of a token's slots: x [t, d] and
+    /// `W_down (act(gate) up) + b_down` with `[gate, up] = W_up x + b_up`, or `W_down act(W_up x)`, for each of a token's slots: x [t, d] and
     /// index i32 [t, k] to [t, k x d]. Weights as in [`Ctx::experts`], both with biases or both without; of distributed
     /// weights, this rank's. `names` are those of the inner values, on one rank, and of the result.
     ///
@@ -78,7 +80,10 @@ impl Ctx<'_> {
         if spread.ep * spread.etp == 1 {
             let slots = self.desc(index).cols;
             let u = self.adapted_experts(up_name, [x, index], how.layout, up);
-            let a = self.gate_each(act, how.activation, u, slots);
+            let a = match how.gated {
+                true => self.gate_each(act, how.activation, u, slots),
+                false => self.activate(act, how.activation, u),
+            };
             return self.adapted_experts(name, [a, index], how.layout, down);
         }
         let biases = up.bias.into_iter().chain(down.bias);
@@ -171,8 +176,8 @@ impl Spreads {
         self.terms[0].add(x, w.all, [rows, index, &u]);
         add_bias(x, index, w.up_bias, &u);
         let a = scratch(x, rows.rows(), narrow, rows);
-        let kind = self.how.activation;
-        x.device.machine.activate(&Activate { kind, gated: true, x: &u, out: &a });
+        let ExpertMlp { activation: kind, gated, .. } = self.how;
+        x.device.machine.activate(&Activate { kind, gated, x: &u, out: &a });
         [u, a]
     }
 
@@ -204,14 +209,8 @@ impl Spreads {
             self.terms[1].input(x, w.all, [&dy, &at.index, &a]);
             drop(dy);
             let du = scratch(x, u.rows(), u.cols(), &u);
-            let kind = self.how.activation;
-            x.device.machine.activate_backward(&ActivateBackward {
-                kind,
-                gated: true,
-                x: &u,
-                dy: &a,
-                dx: &du,
-            });
+            let ExpertMlp { activation: kind, gated, .. } = self.how;
+            x.device.machine.activate_backward(&ActivateBackward { kind, gated, x: &u, dy: &a, dx: &du });
             drop((u, a));
             if let Some(dw) = grad(0) {
                 self.gradient(x, [&rows, &du, &at.index, dw]);
@@ -245,7 +244,7 @@ impl Op for Spreads {
         let down = if trans { [own * d, narrow] } else { [own * narrow, d] };
         let fits = ins[0].cols == d
             && ins[1].dtype == DType::I32
-            && wide == 2 * narrow
+            && wide == if self.how.gated { 2 * narrow } else { narrow }
             && params[1] == down
             && (!self.bias || params[2..4] == [[own, wide], [own, d]])
             && self.terms[0].fit(params, [d, wide])

@@ -128,7 +128,7 @@ fn run(device: &Device, case: &Case, seed: u64) -> Run {
     let mut tape = Tape::new(scope, &places).with_input_gradient();
     let (trans, activation) =
         (case.trans, if case.trans { Activation::Silu } else { Activation::ClampedSwiglu });
-    let how = ExpertMlp { layout: ExpertsUse { experts: EXPERTS, trans }, activation };
+    let how = ExpertMlp { layout: ExpertsUse { experts: EXPERTS, trans }, activation, gated: true };
     let body = |cx: &mut Ctx<'_>, x: Val| {
         cx.rows(|cx| {
             let x = cx.own_rows("own", x);

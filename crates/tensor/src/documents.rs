@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{Category, Device, Tensor};
+use crate::{Category, Device, Tensor};
 
 /// Rows of a batch that follow each other in one document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,8 @@ impl DocumentRuns {
         DocumentRuns { runs, table }
     }
 
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = u64> {
+    /// Everything on which work depends.
+    pub fn sizes(&self) -> impl Iterator<Item = u64> {
         self.runs.iter().flat_map(|run| [run.rows.end as u64, run.offset as u64])
     }
 }

@@ -1,0 +1,179 @@
+//! Conversion of the tensors of convolutions, gated norms and scans to operands of their kernels.
+#![allow(unsafe_code)]
+
+use fathom_tensor::{
+    Conv, ConvBackward, ConvOperands, DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward,
+    GatedNormOperands, Ssd, SsdBackward, SsdOperands, Tensor,
+};
+
+use super::cpu::Cpu;
+use super::operands::{self, expect, f32s, f32s_mut, mat, mat_mut};
+use crate::mat::MatMut;
+use crate::{elementwise, scan};
+
+/// The documents of an operand's rows.
+///
+/// # Panics
+/// If they are not those of the rows, or states are for another number of them.
+#[track_caller]
+fn runs<'a>(op: &str, documents: &'a DocumentRuns, x: &Tensor, states: &[Tensor]) -> &'a [DocumentRun] {
+    let end = documents.runs.last().map_or(0, |run| run.rows.end);
+    assert!(end == x.rows(), "{op}: documents of {end} rows, x {x:?}");
+    let fit = states.is_empty() || states.len() == documents.runs.len();
+    assert!(fit, "{op}: {} states of {} documents", states.len(), documents.runs.len());
+    &documents.runs
+}
+
+#[track_caller]
+fn conv_operands<'a>(of: &ConvOperands<'a>, states: &[Tensor]) -> elementwise::ConvOperands<'a> {
+    let [cols, taps] = of.weight.shape();
+    expect("conv", "u", of.u, [of.u.rows(), cols]);
+    of.bias.iter().for_each(|bias| expect("conv", "bias", bias, [1, cols]));
+    states.iter().for_each(|state| expect("conv", "a state", state, [taps - 1, cols]));
+    elementwise::ConvOperands {
+        runs: runs("conv", of.documents, of.u, states),
+        cols,
+        taps,
+        u: mat(of.u),
+        weight: mat(of.weight),
+        bias: of.bias.map(mat),
+        silu: of.silu,
+    }
+}
+
+/// See [`fathom_tensor::Machine::conv`].
+#[track_caller]
+pub fn conv(cpu: &Cpu, op: &Conv<'_>) {
+    expect("conv", "out", op.out, op.of.u.shape());
+    let states: Vec<MatMut> = op.states.iter().map(mat_mut).collect();
+    let of = conv_operands(&op.of, op.states);
+    let call = elementwise::Conv { of, states: &states, out: mat_mut(op.out) };
+    // SAFETY: see the module of the machine.
+    unsafe { elementwise::conv(cpu.place(), &call) }
+}
+
+/// See [`fathom_tensor::Machine::conv_backward`].
+#[track_caller]
+pub fn conv_backward(cpu: &Cpu, op: &ConvBackward<'_>) {
+    expect("conv_backward", "dy", op.dy, op.of.u.shape());
+    op.du.iter().for_each(|du| expect("conv_backward", "du", du, op.of.u.shape()));
+    op.dweight.iter().for_each(|dw| expect("conv_backward", "dweight", dw, op.of.weight.shape()));
+    op.dbias.iter().for_each(|db| expect("conv_backward", "dbias", db, [1, op.of.u.cols()]));
+    let call = elementwise::ConvBackward {
+        of: conv_operands(&op.of, &[]),
+        dy: mat(op.dy),
+        du: op.du.map(mat_mut),
+        dweight: op.dweight.map(mat_mut),
+        dbias: op.dbias.map(mat_mut),
+    };
+    // SAFETY: see the module of the machine.
+    unsafe { elementwise::conv_backward(cpu.place(), &call) }
+}
+
+#[track_caller]
+fn norm_operands(of: &GatedNormOperands<'_>) -> elementwise::GatedNormOperands {
+    expect("gated_norm", "z", of.z, of.y.shape());
+    of.weight.iter().for_each(|weight| expect("gated_norm", "weight", weight, [1, weight.cols()]));
+    elementwise::GatedNormOperands {
+        rows: of.y.rows(),
+        cols: of.y.cols(),
+        width: of.width,
+        y: mat(of.y),
+        z: mat(of.z),
+        weight: of.weight.map(|weight| (mat(weight), weight.cols())),
+        gate_first: of.gate_first,
+        eps: of.eps,
+    }
+}
+
+/// See [`fathom_tensor::Machine::gated_norm`].
+#[track_caller]
+pub fn gated_norm(cpu: &Cpu, op: &GatedNorm<'_>) {
+    expect("gated_norm", "out", op.out, op.of.y.shape());
+    // SAFETY: see the module of the machine.
+    unsafe { elementwise::gated_norm(cpu.place(), &norm_operands(&op.of), mat_mut(op.out)) }
+}
+
+/// See [`fathom_tensor::Machine::gated_norm_backward`].
+#[track_caller]
+pub fn gated_norm_backward(cpu: &Cpu, op: &GatedNormBackward<'_>, ws: &Tensor) {
+    let shape = op.of.y.shape();
+    for (what, tensor) in [("dout", Some(op.dout)), ("dy", op.dy), ("dz", op.dz)] {
+        tensor.iter().for_each(|tensor| expect("gated_norm_backward", what, tensor, shape));
+    }
+    if let (Some(dweight), Some(weight)) = (op.dweight, op.of.weight) {
+        expect("gated_norm_backward", "dweight", dweight, weight.shape());
+    }
+    let call = elementwise::GatedNormBackward {
+        of: norm_operands(&op.of),
+        dout: mat(op.dout),
+        dy: op.dy.map(mat_mut),
+        dz: op.dz.map(mat_mut),
+        dweight: op.dweight.map(mat_mut),
+    };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { elementwise::gated_norm_backward(cpu.place(), &call, operands::scratch(ws)) }
+}
+
+#[track_caller]
+fn ssd_operands<'a>(of: &SsdOperands<'a>, states: &[Tensor]) -> scan::Operands<'a> {
+    let (heads, state) = (of.heads(), of.state);
+    let sizes = scan::Sizes { heads, width: of.width(), groups: of.groups, state };
+    let cols = heads * sizes.width + 2 * of.groups * state;
+    assert!(
+        heads.is_multiple_of(of.groups) && of.u.cols() == cols && of.dt.rows() == of.u.rows(),
+        "ssd: u {:?}, dt {:?}, {} groups of {state}",
+        of.u,
+        of.dt,
+        of.groups
+    );
+    for (what, weight) in [("a_log", of.a_log), ("dt_bias", of.dt_bias), ("d", of.d)] {
+        expect("ssd", what, weight, [1, heads]);
+    }
+    states.iter().for_each(|kept| expect("ssd", "a state", kept, [heads, state * sizes.width]));
+    scan::Operands {
+        sizes,
+        u: mat(of.u),
+        dt: mat(of.dt),
+        a_log: f32s(of.a_log),
+        dt_bias: f32s(of.dt_bias),
+        d: f32s(of.d),
+        limit: of.limit,
+        runs: runs("ssd", of.documents, of.u, states),
+    }
+}
+
+/// See [`fathom_tensor::Machine::ssd`].
+#[track_caller]
+pub fn ssd(cpu: &Cpu, op: &Ssd<'_>, ws: &Tensor) {
+    let of = ssd_operands(&op.of, op.states);
+    expect("ssd", "y", op.y, [op.of.u.rows(), of.sizes.heads * of.sizes.width]);
+    let size = of.sizes.heads * of.sizes.state * of.sizes.width;
+    expect("ssd", "kept", op.kept, [op.of.u.rows(), fathom_tensor::state_cols(size)]);
+    let states: Vec<*mut f32> = op.states.iter().map(f32s_mut).collect();
+    let call = scan::Forward { of, states: &states, y: mat_mut(op.y), kept: f32s_mut(op.kept) };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::forward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+/// See [`fathom_tensor::Machine::ssd_backward`].
+#[track_caller]
+pub fn ssd_backward(cpu: &Cpu, op: &SsdBackward<'_>, ws: &Tensor) {
+    let of = ssd_operands(&op.of, &[]);
+    expect("ssd_backward", "dy", op.dy, [op.of.u.rows(), of.sizes.heads * of.sizes.width]);
+    op.du.iter().for_each(|du| expect("ssd_backward", "du", du, op.of.u.shape()));
+    op.ddt.iter().for_each(|ddt| expect("ssd_backward", "ddt", ddt, op.of.dt.shape()));
+    for dweight in op.dweights.iter().flatten() {
+        expect("ssd_backward", "the gradient of a weight", dweight, [1, of.sizes.heads]);
+    }
+    let call = scan::Backward {
+        of,
+        kept: f32s(op.kept).as_ptr(),
+        dy: mat(op.dy),
+        du: op.du.map(mat_mut),
+        ddt: op.ddt.map(mat_mut),
+        dweights: op.dweights.map(|dweight| dweight.map(mat_mut)),
+    };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}

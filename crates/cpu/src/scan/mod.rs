@@ -1,0 +1,164 @@
+//! Mamba-2's scan (Dao and Gu, "Transformers are SSMs", 2024) by chunks of a document's rows, forward and backward.
+//!
+//! With `L_i` the sum of the log decays of a chunk's rows up to i, `G_ij = e^(L_i - L_j)`, `d_j = delta_j x_j` and S the
+//! state before the chunk: `y_i = sum over j <= i of (C_i . B_j) G_ij d_j + e^(L_i) S C_i + D x_i`, and the state after
+//! the chunk is `e^(L_q) S + sum over j of e^(L_q - L_j) d_j B_j^T`. A state is kept as `state` rows of `width`.
+//!
+//! Chunks begin at multiples of 128 rows of the document, whatever comes before it in the stream, and a task is a block
+//! of heads of one document (backward: of 2,048 rows of one): no result depends on the number of threads or on which
+//! documents are packed together. Sums over rows continue in ascending chunks from what the output holds.
+//!
+//! Values are f32 or bf16; all products are of f32. The kernels allocate no more than lists of tasks: the caller
+//! provides the workspace.
+#![allow(unsafe_code)]
+
+mod backward;
+mod chunk;
+mod decays;
+mod family;
+mod forward;
+mod layout;
+mod reverse;
+mod step;
+
+use std::ops::Range;
+
+use fathom_tensor::{DocumentRun, SCAN_CHUNK};
+
+pub use backward::{Backward, backward, bytes_backward};
+pub use forward::{Forward, bytes_forward, forward};
+
+use crate::mat::Mat;
+
+/// Rows of a chunk.
+const CHUNK: usize = SCAN_CHUNK;
+/// Rows and columns of the blocks into which the triangle of a chunk's pairs is cut.
+const STRIP: usize = 16;
+/// Strips of a chunk.
+const STRIPS: usize = CHUNK / STRIP;
+/// Most heads of a task, which share the products of B and C.
+const MOST_HEADS: usize = 8;
+
+/// Extents of a scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Heads, a multiple of the groups.
+    pub heads: usize,
+    /// Columns of a head.
+    pub width: usize,
+    /// Groups of heads that share B and C.
+    pub groups: usize,
+    /// Columns of B and of C, per group.
+    pub state: usize,
+}
+
+impl Sizes {
+    /// Columns of x.
+    fn inner(&self) -> usize {
+        self.heads * self.width
+    }
+
+    /// Padded columns of a head.
+    fn wide(&self) -> usize {
+        self.width.next_multiple_of(STRIP)
+    }
+
+    /// Padded rows of a state.
+    fn tall(&self) -> usize {
+        self.state.next_multiple_of(STRIP)
+    }
+
+    /// Elements of a head's padded state.
+    fn square(&self) -> usize {
+        self.tall() * self.wide()
+    }
+
+    /// Blocks of heads of a group: as few as there can be, of nearly equal size.
+    fn blocks_of_group(&self) -> usize {
+        (self.heads / self.groups).div_ceil(MOST_HEADS)
+    }
+
+    /// Blocks of heads.
+    fn blocks(&self) -> usize {
+        self.groups * self.blocks_of_group()
+    }
+
+    /// Heads of a full block.
+    fn block_heads(&self) -> usize {
+        (self.heads / self.groups).div_ceil(self.blocks_of_group())
+    }
+
+    /// The group of a block, and its heads.
+    fn block(&self, block: usize) -> (usize, Range<usize>) {
+        let (group, index) = (block / self.blocks_of_group(), block % self.blocks_of_group());
+        let (each, size) = (self.heads / self.groups, self.block_heads());
+        let first = group * each + (index * size).min(each);
+        (group, first..(first + size).min((group + 1) * each))
+    }
+}
+
+/// What a scan reads; see [`fathom_tensor::SsdOperands`].
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    /// Extents.
+    pub sizes: Sizes,
+    /// `[rows, heads * width + 2 * groups * state]`.
+    pub u: Mat,
+    /// `[rows, heads]`.
+    pub dt: Mat,
+    /// `[heads]`: logarithms of the decays' rates.
+    pub a_log: &'a [f32],
+    /// `[heads]`.
+    pub dt_bias: &'a [f32],
+    /// `[heads]`.
+    pub d: &'a [f32],
+    /// Limits of delta.
+    pub limit: [f32; 2],
+    /// The documents of the rows.
+    pub runs: &'a [DocumentRun],
+}
+
+impl Operands<'_> {
+    fn rows(&self) -> usize {
+        self.runs.last().map_or(0, |run| run.rows.end)
+    }
+}
+
+/// The chunks of a run.
+fn chunks(run: &DocumentRun) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (rows, offset) = (run.rows.clone(), run.offset);
+    let mut start = rows.start;
+    std::iter::from_fn(move || {
+        let (from, within) = (start, (offset + start - rows.start) % CHUNK);
+        start = (from + CHUNK - within).min(rows.end);
+        (from < rows.end).then_some(from..start)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_begin_at_multiples_of_the_document() {
+        let run = |rows, offset| DocumentRun { rows, document: 0, offset };
+        let of = |rows, offset| chunks(&run(rows, offset)).collect::<Vec<_>>();
+        assert_eq!(of(5..300, 0), [5..133, 133..261, 261..300]);
+        assert_eq!(of(5..300, 100), [5..33, 33..161, 161..289, 289..300]);
+        assert_eq!(of(7..8, 128), vec![7..8; 1]);
+        assert_eq!(of(7..7, 0), []);
+    }
+
+    #[test]
+    fn blocks_have_every_head_once() {
+        for (heads, groups) in [(16, 1), (24, 1), (9, 1), (128, 8), (4, 4), (20, 2), (34, 2)] {
+            let sizes = Sizes { heads, width: 4, groups, state: 4 };
+            let all: Vec<usize> = (0..sizes.blocks()).flat_map(|block| sizes.block(block).1).collect();
+            assert_eq!(all, (0..heads).collect::<Vec<_>>(), "{sizes:?}");
+            for block in 0..sizes.blocks() {
+                let (group, own) = sizes.block(block);
+                assert!(own.clone().all(|head| head / (heads / groups) == group) && own.len() <= MOST_HEADS);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Arguments of operations that read the rows of each document in order: causal convolutions and the scans of
+//! state-space layers, and the gated norm after them.
+
+use crate::{DocumentRuns, OpDesc, Tensor};
+
+/// Rows of a document whose state is computed at once; the state between two such chunks is one product away. The value
+/// is no part of a model: any gives the same function.
+pub const SCAN_CHUNK: usize = crate::SUM_CHUNK;
+
+/// Rows of a document between two states that the forward pass keeps for the backward pass.
+pub const SCAN_SPAN: usize = 16 * SCAN_CHUNK;
+
+/// Columns of f32 per row in which the states of [`SCAN_SPAN`] rows fit.
+pub fn state_cols(state: usize) -> usize {
+    state.div_ceil(SCAN_SPAN)
+}
+
+/// Operands of a causal depthwise convolution over the rows of each document:
+/// `act(bias + sum over k of weight[c, k] u[t - W + 1 + k, c])`, where rows before the document are zero.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvOperands<'a> {
+    /// [t, c].
+    pub u: &'a Tensor,
+    /// [c, w].
+    pub weight: &'a Tensor,
+    /// [1, c], stored like the weight.
+    pub bias: Option<&'a Tensor>,
+    /// Whether act is `x sigmoid(x)` or nothing.
+    pub silu: bool,
+    /// The rows' documents.
+    pub documents: &'a DocumentRuns,
+}
+
+/// A causal convolution, forward.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv<'a> {
+    /// What is read.
+    pub of: ConvOperands<'a>,
+    /// In generation, for each run: f32 [w - 1, c], the rows of u before it, the oldest first. Replaced by the last
+    /// rows including the run's.
+    pub states: &'a [Tensor],
+    /// [t, c].
+    pub out: &'a Tensor,
+}
+
+/// The gradients of [`Conv`] that are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvBackward<'a> {
+    /// What was read.
+    pub of: ConvOperands<'a>,
+    /// [t, c].
+    pub dy: &'a Tensor,
+    /// [t, c]; overwritten.
+    pub du: Option<&'a Tensor>,
+    /// f32 [c, w]; added to.
+    pub dweight: Option<&'a Tensor>,
+    /// f32 [1, c]; added to.
+    pub dbias: Option<&'a Tensor>,
+}
+
+/// Operands of a gated norm: `y silu(z)` normalised, or y normalised and then times `silu(z)`. Norms are RMSNorms of
+/// each group of `width` columns.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedNormOperands<'a> {
+    /// [t, c].
+    pub y: &'a Tensor,
+    /// [t, c].
+    pub z: &'a Tensor,
+    /// [1, c], or [1, width] for all groups; `None` for the gate alone.
+    pub weight: Option<&'a Tensor>,
+    /// Columns that are normalised together.
+    pub width: usize,
+    /// Whether y is gated before it is normalised.
+    pub gate_first: bool,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+impl GatedNormOperands<'_> {
+    /// Shapes and types of the call.
+    pub fn desc(&self) -> OpDesc {
+        OpDesc::GatedNorm { rows: self.y.rows(), cols: self.y.cols() }
+    }
+}
+
+/// A gated norm, forward.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedNorm<'a> {
+    /// What is read.
+    pub of: GatedNormOperands<'a>,
+    /// [t, c].
+    pub out: &'a Tensor,
+}
+
+/// The gradients of [`GatedNorm`] that are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedNormBackward<'a> {
+    /// What was read.
+    pub of: GatedNormOperands<'a>,
+    /// [t, c].
+    pub dout: &'a Tensor,
+    /// [t, c]; overwritten.
+    pub dy: Option<&'a Tensor>,
+    /// [t, c]; overwritten.
+    pub dz: Option<&'a Tensor>,
+    /// f32, like the weight; added to.
+    pub dweight: Option<&'a Tensor>,
+}
+
+/// Operands of Mamba-2's scan (Dao and Gu, 2024): per head, with `a = -exp(a_log)` and
+/// `delta = clamp(softplus(dt + dt_bias))`, `S_t = e^(delta a) S_(t-1) + delta x_t B_t^T` and `y_t = S_t C_t + d x_t`,
+/// from nothing in each document. Groups of heads share B and C.
+#[derive(Clone, Copy, Debug)]
+pub struct SsdOperands<'a> {
+    /// [t, heads x width + 2 x groups x state]: x, B and C side by side.
+    pub u: &'a Tensor,
+    /// [t, heads].
+    pub dt: &'a Tensor,
+    /// f32 [1, heads].
+    pub a_log: &'a Tensor,
+    /// f32 [1, heads].
+    pub dt_bias: &'a Tensor,
+    /// f32 [1, heads].
+    pub d: &'a Tensor,
+    /// Groups of heads.
+    pub groups: usize,
+    /// Columns of B and of C, per group.
+    pub state: usize,
+    /// Limits of delta.
+    pub limit: [f32; 2],
+    /// The rows' documents.
+    pub documents: &'a DocumentRuns,
+}
+
+impl SsdOperands<'_> {
+    /// Heads.
+    pub fn heads(&self) -> usize {
+        self.dt.cols()
+    }
+
+    /// Columns of a head of x.
+    pub fn width(&self) -> usize {
+        (self.u.cols() - 2 * self.groups * self.state) / self.heads()
+    }
+
+    /// Shapes and types of the call.
+    pub fn desc(&self, backward: bool) -> OpDesc {
+        let (rows, heads, width) = (self.u.rows(), self.heads(), self.width());
+        OpDesc::Ssd { rows, heads, width, groups: self.groups, state: self.state, backward }
+    }
+
+    /// FLOPs of the products of a pass.
+    pub fn flops(&self, backward: bool) -> u64 {
+        ssd_flops(self.u.rows(), [self.heads(), self.width(), self.groups, self.state], backward)
+    }
+}
+
+/// FLOPs of a scan's products: `[heads, width, groups, state]`. Triangles count half.
+pub fn ssd_flops(rows: usize, [heads, width, groups, state]: [usize; 4], backward: bool) -> u64 {
+    let (chunk, inner) = (SCAN_CHUNK, heads * width);
+    let scores = chunk * groups * state;
+    let within = chunk * inner;
+    let between = 2 * state * inner;
+    let per_row =
+        if backward { 3 * scores + 2 * within + 5 * between } else { scores + within + 2 * between };
+    (rows * per_row) as u64
+}
+
+/// Mamba-2's scan, forward.
+#[derive(Clone, Copy, Debug)]
+pub struct Ssd<'a> {
+    /// What is read.
+    pub of: SsdOperands<'a>,
+    /// In generation, for each run: f32 [heads, state x width], the state before it, of each head `state` rows of
+    /// `width`. Replaced by the state after it.
+    pub states: &'a [Tensor],
+    /// [t, heads x width].
+    pub y: &'a Tensor,
+    /// f32 [t, [`state_cols`]]: states of documents at every [`SCAN_SPAN`] of their rows.
+    pub kept: &'a Tensor,
+}
+
+/// The gradients of [`Ssd`] that are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct SsdBackward<'a> {
+    /// What was read.
+    pub of: SsdOperands<'a>,
+    /// As the forward pass wrote it.
+    pub kept: &'a Tensor,
+    /// [t, heads x width].
+    pub dy: &'a Tensor,
+    /// Like u; overwritten.
+    pub du: Option<&'a Tensor>,
+    /// Like dt; overwritten.
+    pub ddt: Option<&'a Tensor>,
+    /// Of a_log, dt_bias and d: f32 [1, heads]; added to.
+    pub dweights: [Option<&'a Tensor>; 3],
+}
+
+/// Slots of kept states: the state before row `row` of the stream, which is [`SCAN_SPAN`] rows or more after the
+/// beginning of its run, has a slot of its own.
+pub fn state_slot(row: usize) -> usize {
+    row / SCAN_SPAN - 1
+}
