@@ -176,7 +176,9 @@ def greedy(model, generator, prompt_tokens=10, new_tokens=32):
         with torch.no_grad():
             # A length-dependent rotation remembers its longest sequence; one token makes it forget.
             model(input_ids=prompt[:, :1], use_cache=False)
-        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+        # With a cache, Transformers does not limit the steps of state-space layers.
+        cached = getattr(model.config, "time_step_limit", (0.0,))[0] == 0.0
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, use_cache=cached,
                              max_new_tokens=new_tokens, pad_token_id=0,
                              return_dict_in_generate=True, output_logits=True)
         top = torch.cat(out.logits).topk(2).values

@@ -76,7 +76,7 @@ impl<'a> Engine<'a> {
     pub fn drafting(self, draft: &'a Engine<'a>) -> Result<Engine<'a>, Error> {
         check_vocabulary(self.tokenizer, draft.tokenizer)?;
         for (engine, which) in [(&self, "this model"), (draft, "the draft model")] {
-            if !engine.shares_beginnings() {
+            if engine.has_states() {
                 return Err(Error::Unsupported(format!(
                     "layers of {which} remember more than keys and values, so guesses cannot be taken back; serve without a draft (--draft)"
                 )));
@@ -220,15 +220,15 @@ impl<'a> Engine<'a> {
         self.model.spec.virtual_tokens()
     }
 
-    /// True if sequences can share prefixes, because all layers store only keys and values.
-    pub(crate) fn shares_beginnings(&self) -> bool {
-        !self.model.spec.has_states()
+    /// True if layers remember more than keys and values: prefixes then end at checkpoints, and no token can be taken back.
+    pub(crate) fn has_states(&self) -> bool {
+        self.model.spec.has_states()
     }
 
     /// Limits of requests for a given capacity.
     pub fn bounds(&self, capacity: Capacity) -> Bounds {
         let (vocab, windows) = (self.model.spec.vocab, self.model.spec.windows());
-        let (lead, forks) = (self.lead(), self.shares_beginnings());
+        let (lead, forks) = (self.lead(), !self.has_states());
         Bounds { vocab, room: self.room(), lead, windows, forks, limits: self.limits, capacity }
     }
 

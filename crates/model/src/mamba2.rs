@@ -68,7 +68,7 @@ pub enum Gate {
 #[derive(Debug)]
 struct Mamba2Params {
     of: Mamba2,
-    /// z, x, B, C and the step on top of each other: [2i + c - i + h, d].
+    /// z, x, B, C and the step on top of each other: [i + c + h, d].
     way_in: LinearParams,
     /// f32 [c, width].
     conv: ParamId,

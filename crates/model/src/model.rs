@@ -71,6 +71,9 @@ impl Declare<'_> {
         let place = layer.map_or(-1, |layer| layer as i32);
         let blocked = self.given.blocked.get(&number).cloned();
         let base = self.given.of_base(layer, w, [rows, cols]);
+        // Weights that no update changes are small and stay in memory, as do f32 weights among others: buffers of a disk have
+        // one type.
+        let in_memory = if self.portion.parted { !w.trainable } else { dtype != self.dtype };
         let stays = packed.is_some() || blocked.is_some() || base.is_some();
         let value = if let Some(value) = base {
             value
@@ -78,10 +81,9 @@ impl Declare<'_> {
             self.params.blocked_room(self.device, packing, [rows, cols], dtype)
         } else if let Some((format, _)) = packed {
             self.params.packed_room(self.device, *format, [rows, cols], dtype, place)
-        } else if w.trainable || !self.portion.parted {
+        } else if !in_memory {
             self.params.room(self.device, [rows, cols], dtype, place)
         } else {
-            // Weights that no update changes are small and stay in memory.
             self.device.empty(rows, cols, dtype, Category::Params).into()
         };
         self.holdings.push(holding);

@@ -20,7 +20,7 @@ use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 pub(crate) use feed::{Feed, Feeding};
 use file::{PageFile, Side};
 use states::States;
-pub(crate) use states::state_bytes;
+pub(crate) use states::{Checkpoint, state_bytes};
 pub(crate) use tree::{Place, Root, Tree};
 
 /// Pages of all layers.
@@ -178,6 +178,16 @@ impl Pages {
         let layers = spec.layers.iter().enumerate().map(room).collect();
         let states = States::new(device, model, sequences);
         Pages { classes, of_layer, layers, format, head_dim: spec.head_dim, file: None, states }
+    }
+
+    /// The states of the sequence in a slot, of this rank's layers.
+    pub fn checkpoint(&self, device: &Device, slot: usize) -> Checkpoint {
+        self.states.save(device, slot)
+    }
+
+    /// Sets the states of the sequence in a slot.
+    pub fn restore(&self, device: &Device, slot: usize, checkpoint: &Checkpoint) {
+        self.states.load(device, slot, checkpoint);
     }
 
     /// The window of a class; `None` is unlimited.

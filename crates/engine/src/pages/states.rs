@@ -1,9 +1,13 @@
 //! Memory of layers for each sequence besides keys and values: named states of fixed sizes, in slots.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use fathom_model::{Model, StateSpec};
 use fathom_tensor::{Category, DType, Device, Tensor};
+
+/// The states of a sequence after some of its tokens, in host memory.
+pub(crate) type Checkpoint = Rc<Vec<Vec<u8>>>;
 
 /// States of all sequences.
 #[derive(Default)]
@@ -36,6 +40,22 @@ impl States {
             ((layer, name), (room, rows))
         };
         States { all: specs(model).map(room).collect() }
+    }
+
+    fn of(&self, slot: usize) -> impl Iterator<Item = Tensor> + '_ {
+        self.all.values().map(move |(room, rows)| room.view_rows(slot * rows..(slot + 1) * rows))
+    }
+
+    /// Copies the states of the sequence in a slot.
+    pub fn save(&self, device: &Device, slot: usize) -> Checkpoint {
+        Rc::new(self.of(slot).map(|state| device.machine.read(&state).wait()).collect())
+    }
+
+    /// Sets the states of the sequence in a slot.
+    pub fn load(&self, device: &Device, slot: usize, checkpoint: &Checkpoint) {
+        for (state, bytes) in self.of(slot).zip(checkpoint.iter()) {
+            device.machine.write(&state, bytes);
+        }
     }
 
     /// A state of the sequence in a slot.

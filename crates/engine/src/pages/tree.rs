@@ -3,13 +3,16 @@
 //! A node has up to [`PAGE_ROWS`] tokens and, for each class, the page with their keys and values, which never changes
 //! again. A sequence that begins with the tokens of a path shares its pages; where it diverges within a node, it copies
 //! the common rows of that page. The least recently used nodes are evicted first, leaves before their parents.
+//!
+//! Where layers remember more than keys and values, a prefix ends with a node that has a *checkpoint*: their states after its
+//! last token.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use fathom_tensor::{Device, PAGE_ROWS};
 
-use super::{Pages, Short, Table};
+use super::{Checkpoint, Pages, Short, Table};
 
 /// Everything besides tokens in which sequences must agree: the requests' scope, the adapter, the regime of rotary
 /// embeddings.
@@ -23,6 +26,8 @@ pub(crate) struct Tree {
     vacant: Vec<usize>,
     clock: u64,
     placed: u64,
+    /// Most checkpoints; `None` if layers remember only keys and values.
+    checkpoints: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -35,6 +40,8 @@ struct Node {
     used: u64,
     /// Number of earlier nodes, which identifies this one.
     number: u64,
+    /// States after its last token.
+    checkpoint: Option<Checkpoint>,
 }
 
 /// A cached prefix of a sequence.
@@ -59,6 +66,45 @@ impl CachedPrefix {
 }
 
 impl Tree {
+    /// A tree whose prefixes end at checkpoints, of which it keeps at most this many.
+    pub fn of_states(most: usize) -> Tree {
+        Tree { checkpoints: Some(most), ..Tree::default() }
+    }
+
+    /// The states after a prefix.
+    pub fn checkpoint(&self, found: &CachedPrefix) -> Option<Checkpoint> {
+        found.path.last().and_then(|node| self.node(*node).checkpoint.clone())
+    }
+
+    /// Caches the whole pages of a sequence's tokens with the states after them; gives up the checkpoints that were used least
+    /// recently if there are too many.
+    pub fn mark(
+        &mut self,
+        pages: &mut Pages,
+        root: &Root,
+        (ids, table): (&[u32], &Table),
+        checkpoint: Checkpoint,
+    ) {
+        self.insert(pages, root, (ids, table), false);
+        let mut at = self.root(root);
+        for page in ids.chunks_exact(PAGE_ROWS) {
+            let same = |child: &&usize| *self.node(**child).ids == *page;
+            let Some(child) = self.node(at).children.iter().find(same).copied() else { return };
+            at = child;
+        }
+        self.node_mut(at).checkpoint.get_or_insert(checkpoint);
+        let marked = self.live().filter(|(_, node)| node.checkpoint.is_some());
+        let mut marked: Vec<(u64, usize)> = marked.map(|(at, node)| (node.used, at)).collect();
+        let most = self.checkpoints.unwrap_or(0).max(1);
+        if marked.len() > most {
+            marked.sort_unstable();
+            for (_, old) in marked.iter().filter(|(_, old)| *old != at).take(marked.len() - most) {
+                self.node_mut(*old).checkpoint = None;
+            }
+            self.prune(pages);
+        }
+    }
+
     /// The longest cached prefix of `ids`, for a sequence in memory or for one on disk; pages in memory serve both.
     pub fn find(&self, pages: &Pages, root: &Root, ids: &[u32], on_disk: bool) -> CachedPrefix {
         let Some(root) = self.roots.get(root) else { return CachedPrefix::default() };
@@ -88,6 +134,11 @@ impl Tree {
             self.node(node).pages[class].is_some_and(|page| on_disk || !pages.is_on_disk(class, page))
         };
         loop {
+            if self.checkpoints.is_some() {
+                found.part = None;
+                let marked = |node: &usize| self.node(*node).checkpoint.is_some();
+                found.path.truncate(found.path.iter().rposition(marked).map_or(0, |last| last + 1));
+            }
             let whole = found.path.len();
             found.tokens = whole * PAGE_ROWS + found.part.map_or(0, |(_, rows)| rows);
             let has = |class: usize| {
@@ -310,7 +361,8 @@ impl Tree {
     /// Removes leaves without pages, and unused roots.
     fn prune(&mut self, pages: &mut Pages) {
         let bare = |node: &Node| {
-            node.parent.is_some() && node.children.is_empty() && node.pages.iter().all(Option::is_none)
+            let bare = node.children.is_empty() && node.checkpoint.is_none();
+            node.parent.is_some() && bare && node.pages.iter().all(Option::is_none)
         };
         let mut open: Vec<usize> = self.live().filter(|(_, node)| bare(node)).map(|(at, _)| at).collect();
         while let Some(at) = open.pop() {
@@ -375,7 +427,8 @@ impl Tree {
             })
             .collect();
         held.into_iter().for_each(|(class, page)| pages.release(class, page));
-        *self = Tree { clock: self.clock, placed: self.placed, ..Tree::default() };
+        let Tree { clock, placed, checkpoints, .. } = *self;
+        *self = Tree { clock, placed, checkpoints, ..Tree::default() };
     }
 
     /// Number of a class's pages in memory that only the tree uses.
@@ -415,7 +468,8 @@ impl Tree {
 
     fn place(&mut self, parent: Option<usize>, ids: &[u32], pages: Vec<Option<u32>>) -> usize {
         self.placed += 1;
-        let node = Node { parent, ids: ids.into(), pages, children: vec![], used: 0, number: self.placed };
+        let (number, ids) = (self.placed, ids.into());
+        let node = Node { parent, ids, pages, children: vec![], used: 0, number, checkpoint: None };
         let at = self.vacant.pop().unwrap_or_else(|| {
             self.nodes.push(None);
             self.nodes.len() - 1

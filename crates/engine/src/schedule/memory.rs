@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use fathom_base::Load;
-use fathom_model::Spec;
+use fathom_model::{LayerSpec, Sharers, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 
@@ -22,11 +22,34 @@ use crate::limits::Capacity;
 use crate::pages::{Pages, Root, Tree};
 use crate::store::{Beginnings, HeldReads, Part, PrefixStore};
 
+/// Tokens between checkpoints within a prompt.
+const CHECKPOINT_TOKENS: usize = 2048;
+/// Most bytes of checkpoints of a whole model, in host memory.
+const CHECKPOINT_BYTES: usize = 1 << 30;
+
+/// The next number of tokens at which a prompt's states are kept: multiples of [`CHECKPOINT_TOKENS`], and the last whole page
+/// before its last token.
+pub(super) fn next_mark(held: usize, prompt: usize) -> Option<usize> {
+    let last = prompt.saturating_sub(1) / PAGE_ROWS * PAGE_ROWS;
+    let next = (held / CHECKPOINT_TOKENS + 1) * CHECKPOINT_TOKENS;
+    Some(next.min(last)).filter(|mark| *mark > held)
+}
+
+fn is_mark(held: usize, prompt: usize) -> bool {
+    held > 0 && next_mark(held - 1, prompt) == Some(held)
+}
+
+/// Most checkpoints; the same on all ranks.
+fn most_checkpoints(spec: &Spec) -> usize {
+    let states = spec.layers.iter().flat_map(LayerSpec::own).flat_map(|own| own.states(&Sharers::NONE));
+    let bytes: usize = states.map(|state| 4 * state.shape.iter().product::<usize>()).sum();
+    (CHECKPOINT_BYTES / bytes.max(1)).clamp(1, 1 << 16)
+}
+
 /// Pages, cached prefixes and stored ones.
 pub(super) struct Memory {
     pub pages: Pages,
-    /// `None` for models whose layers store more than keys and values.
-    pub tree: Option<Tree>,
+    tree: Tree,
     store: Option<Beginnings>,
     /// Reads from the store in progress.
     reads: Vec<Reading>,
@@ -44,7 +67,10 @@ impl Memory {
         let room = (&capacity.pages[..], capacity.sequences);
         Memory {
             pages: Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room),
-            tree: engine.shares_beginnings().then(Tree::default),
+            tree: match engine.has_states() {
+                true => Tree::of_states(most_checkpoints(engine.spec())),
+                false => Tree::default(),
+            },
             store: None,
             reads: Vec::new(),
             late: LATE,
@@ -73,7 +99,7 @@ impl Memory {
     /// Adds its figures to a load.
     pub fn load(&self, load: Load) -> Load {
         let [pages, free] = self.pages.counts(0);
-        let pages_cached = self.tree.as_ref().map_or(0, |tree| tree.alone(&self.pages, 0));
+        let pages_cached = self.tree.alone(&self.pages, 0);
         let (stored_bytes, restored_tokens) = (self.stored_bytes, self.restored_tokens);
         let pages_used = pages - free - pages_cached;
         Load { pages, pages_used, pages_cached, stored_bytes, restored_tokens, ..load }
@@ -84,9 +110,13 @@ impl Memory {
         sequence.long = sequence.is_long_at(engine.spec(), sequence.ids.len());
         let root = sequence.root(engine.spec());
         self.begin_storing(sequence, &root);
-        let Some(tree) = self.tree.as_mut().filter(|_| !reads_all) else { return 0 };
+        if reads_all {
+            return 0;
+        }
+        let tree = &mut self.tree;
         let (ids, on_disk) = (&sequence.ids[..sequence.ids.len() - 1], sequence.on_disk);
         let found = tree.find(&self.pages, &root, ids, on_disk);
+        sequence.checkpoint = tree.checkpoint(&found);
         let shared = tree.share(engine.device, &mut self.pages, (found, on_disk));
         (sequence.table, sequence.held) = shared;
         sequence.held
@@ -105,26 +135,36 @@ impl Memory {
 
     /// Evicts cached pages of a class, in memory or on disk; false if there were too few.
     pub fn evict(&mut self, class: usize, (pages, on_disk): (usize, bool)) -> bool {
-        let Some(tree) = self.tree.as_mut() else { return false };
         let before = self.pages.free(class, on_disk);
-        tree.evict(&mut self.pages, class, (pages, on_disk));
+        self.tree.evict(&mut self.pages, class, (pages, on_disk));
         self.pages.free(class, on_disk) >= before + pages
     }
 
     /// Caches a prompt that is read as a prefix for others.
     pub fn share_prompt(&mut self, sequence: &Sequence<'_>, spec: &Spec) {
-        if let Some(tree) = &mut self.tree {
+        if !spec.has_states() {
             let root = sequence.root(spec);
-            tree.insert(&mut self.pages, &root, (&sequence.ids, &sequence.table), false);
+            self.tree.insert(&mut self.pages, &root, (&sequence.ids, &sequence.table), false);
         }
+    }
+
+    /// Caches what was read of a prompt with the states of its layers, if it ends where others may go on.
+    pub fn mark(&mut self, engine: &Engine<'_>, sequence: &Sequence<'_>) {
+        let Sequence { held, prompt, slot, ids, table, .. } = sequence;
+        if !engine.has_states() || !is_mark(*held, *prompt) {
+            return;
+        }
+        let (states, root) = (self.pages.checkpoint(engine.device, *slot), sequence.root(engine.spec()));
+        self.tree.mark(&mut self.pages, &root, (&ids[..*held], table), states);
     }
 
     /// Takes a sequence's pages and caches them as a prefix, for others or for itself.
     pub fn remember(&mut self, engine: &Engine<'_>, sequence: &mut Sequence<'_>) {
         self.keep_all(engine.device, sequence);
         let root = sequence.root(engine.spec());
-        if let Some(tree) = &mut self.tree {
-            tree.insert(&mut self.pages, &root, (&sequence.ids[..sequence.held], &sequence.table), true);
+        if !engine.has_states() {
+            let held = &sequence.ids[..sequence.held];
+            self.tree.insert(&mut self.pages, &root, (held, &sequence.table), true);
         }
         self.pages.clear(&mut sequence.table);
     }
@@ -132,9 +172,7 @@ impl Memory {
     /// Drops all prefixes in memory.
     pub fn clear(&mut self) {
         self.give_up_reads();
-        if let Some(tree) = &mut self.tree {
-            tree.clear(&mut self.pages);
-        }
+        self.tree.clear(&mut self.pages);
     }
 
     /// Stores the full pages of a running sequence.
@@ -161,7 +199,7 @@ impl Memory {
         sequence.long = sequence.is_long_at(spec, sequence.ids.len());
         let root = sequence.root(spec);
         let Sequence { request, answer, ids, fetched, on_disk, .. } = sequence;
-        let (Some(store), Some(tree)) = (&self.store, &mut self.tree) else { return Fetch::Nothing };
+        let (Some(store), tree) = (&self.store, &mut self.tree) else { return Fetch::Nothing };
         let (store, pages, most) = (store.lock(), &mut self.pages, ids.len() - 1);
         let found = tree.find(pages, &root, &ids[..most], *on_disk);
         let mut chains = Vec::new();
@@ -269,7 +307,7 @@ impl Memory {
 
     /// Copies the next page of a prefix to memory; false if there is no room, or its parent was evicted.
     fn graft(&mut self, device: &Device, read: &mut Reading) -> bool {
-        let (Some(bytes), Some(tree)) = (read.arrived.pop_front(), &mut self.tree) else { return false };
+        let (Some(bytes), tree) = (read.arrived.pop_front(), &mut self.tree) else { return false };
         let (pages, index) = (&mut self.pages, read.next);
         let own = &read.ids[index * PAGE_ROWS..(index + 1) * PAGE_ROWS];
         let Some(parts) = unpacked(pages, own, &bytes) else { return false };

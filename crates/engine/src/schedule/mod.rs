@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::{Event, GenerateRequest, Load, Stop, Usage};
 use fathom_grad::VIRTUAL;
-use fathom_tensor::Tensor;
+use fathom_tensor::{PAGE_ROWS, Tensor};
 
 use crate::answer::Writer;
 use crate::bounds::Bounds;
@@ -41,7 +41,7 @@ use clock::Clock;
 use draft::Drafting;
 use drafter::Drafter;
 pub(crate) use drafter::Guess;
-use memory::Memory;
+use memory::{Memory, next_mark};
 use reading::{Fetch, StoreProgress};
 pub(crate) use sequence::CheckedRequest;
 pub use sequence::Listener;
@@ -158,6 +158,7 @@ impl<'e> Scheduler<'e> {
             held: 0,
             table: self.memory.pages.table(),
             slot: 0,
+            checkpoint: None,
             long: false,
             sampler,
             writer,
@@ -197,7 +198,7 @@ impl<'e> Scheduler<'e> {
 
     /// Maximum guesses in a step: 0 if layers store more than keys and values, which cannot be rolled back.
     fn drafts(&self) -> usize {
-        if self.memory.tree.is_some() { self.engine.limits.draft_tokens } else { 0 }
+        if self.engine.has_states() { 0 } else { self.engine.limits.draft_tokens }
     }
 
     /// The sampler and the writer of an answer to a prompt.
@@ -303,10 +304,10 @@ impl<'e> Scheduler<'e> {
         let mut chosen = Vec::new();
         let mut index = 0;
         while index < self.batch.running.len() {
-            let unread = self.batch.running[index].ids.len() - self.batch.running[index].held;
             self.trim(index, left);
             let sequence = &self.batch.running[index];
-            let count = if sequence.answers() { 1 + sequence.drafts.len() } else { unread.min(left) };
+            let count =
+                if sequence.answers() { 1 + sequence.drafts.len() } else { self.chunk(sequence, left) };
             if count == 0 && left == 0 {
                 break;
             }
@@ -356,7 +357,6 @@ impl<'e> Scheduler<'e> {
         let mut sequence = self.batch.waiting.remove(best);
         let reads_all = self.answers.reads_all(&sequence);
         let cached = self.memory.begin(self.engine, &mut sequence, reads_all);
-        let unread = sequence.ids.len() - sequence.held;
         // A prompt is admitted only if all of it has room, unless it would be alone.
         let needed = pages_for(&self.bounds.windows, 1, sequence.ids.len(), self.bounds.limits.chunk_tokens);
         let (held, on_disk) = (pages_of(sequence.held), sequence.on_disk);
@@ -369,20 +369,38 @@ impl<'e> Scheduler<'e> {
         };
         if !self.batch.running.is_empty() && short(&mut self.memory) {
             self.memory.pages.clear(&mut sequence.table);
-            sequence.held = 0;
+            (sequence.held, sequence.checkpoint) = (0, None);
             self.batch.waiting.insert(best.min(self.batch.waiting.len()), sequence);
             return None;
         }
         self.memory.forget_read(&sequence);
         sequence.slot = self.batch.slots.pop()?;
+        if let Some(checkpoint) = sequence.checkpoint.take() {
+            self.memory.pages.restore(self.engine.device, sequence.slot, &checkpoint);
+        }
+        let count = self.chunk(&sequence, left);
         self.answers.start(&sequence, cached, self.bounds.lead);
         self.batch.running.push(sequence);
-        let (index, count) = (self.batch.running.len() - 1, unread.min(left));
+        let index = self.batch.running.len() - 1;
         if self.make_room(index, count) {
             return Some(count);
         }
         self.preempt(index);
         None
+    }
+
+    /// The number of unread tokens that a sequence reads next, of `left`. Where layers have states, it ends where these are kept,
+    /// and at whole pages of the sequence, so that their bits depend neither on other sequences nor on cached prefixes.
+    fn chunk(&self, sequence: &Sequence<'_>, left: usize) -> usize {
+        let unread = sequence.ids.len() - sequence.held;
+        let (held, end) = (sequence.held, sequence.held + unread.min(left));
+        if !self.engine.has_states() {
+            return end - held;
+        }
+        let mark = next_mark(held, sequence.prompt).filter(|mark| *mark <= end);
+        let whole = end / PAGE_ROWS * PAGE_ROWS;
+        let part = (end - held < unread && whole > held).then_some(whole);
+        mark.or(part).unwrap_or(end) - held
     }
 
     /// Makes room for a sequence's next tokens, evicting cached pages if need be, and then preempting lower-ranked

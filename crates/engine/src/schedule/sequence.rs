@@ -12,7 +12,7 @@ use super::draft::{Draft, Drafting};
 use super::reading::StoreProgress;
 use crate::adapted::AdaptedModel;
 use crate::answer::Writer;
-use crate::pages::{Root, Table};
+use crate::pages::{Checkpoint, Root, Table};
 use crate::sampler::Sampler;
 use crate::structure::Constraint;
 
@@ -68,6 +68,8 @@ pub(super) struct Sequence<'e> {
     pub held: usize,
     pub table: Table,
     pub slot: usize,
+    /// States after its cached prefix, until it has a slot for them.
+    pub checkpoint: Option<Checkpoint>,
     /// True if it uses the rotary embeddings of long sequences.
     pub long: bool,
     pub sampler: Sampler,
@@ -110,6 +112,7 @@ impl<'e> Sequence<'e> {
             held: 0,
             table,
             slot: 0,
+            checkpoint: None,
             long: self.long,
             sampler: self.sampler.again(answer),
             writer,

@@ -43,6 +43,7 @@ impl Scheduler<'_> {
             let known = sequence.held + 1..sequence.held + count + 1;
             sequence.held += count;
             self.memory.keep(self.engine.device, sequence);
+            self.memory.mark(self.engine, sequence);
             self.memory.pages.slide(&mut sequence.table, sequence.held);
             self.prompt_logprobs(*index, &hidden, rows.clone(), known);
             if self.batch.running[*index].held == self.batch.running[*index].ids.len() {

@@ -1,11 +1,13 @@
 //! Generation by a model whose layers remember more than keys and values.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_base::{GenerateRequest, Prompt};
+use fathom_base::{Event, Flow, GenerateRequest, Prompt};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
-use fathom_model::{Caps, Init, Model, ModelView, PackedTokens, Spec, initialise};
+use fathom_model::{Caps, Init, LlamaSizes, Model, ModelView, PackedTokens, Spec, StateSizes, initialise};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::Tokenizer;
 
@@ -23,6 +25,12 @@ fn bed_of(device: Device, spec: &Spec) -> Bed {
     Bed { device, model, params, tokenizer }
 }
 
+/// Mamba-2 in the first layer, attention in the second.
+fn hybrid() -> Spec {
+    let sizes = StateSizes { heads: 8, head_dim: 16, state: 16, groups: 2 };
+    Spec::llama(LlamaSizes::TINY).into_granite_hybrid(sizes, |layer| layer == 1, (1.0, false))
+}
+
 fn cpu() -> Device {
     Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
 }
@@ -36,7 +44,11 @@ fn states_make_answers_independent_of_others_and_of_chunks() {
 /// Text that is generated token by token is the likeliest by one pass over all of it.
 #[test]
 fn states_go_on_where_a_pass_over_the_whole_text_ends() {
-    let bed = bed(cpu());
+    goes_on(&bed(cpu()));
+    goes_on(&bed_of(cpu(), &hybrid()));
+}
+
+fn goes_on(bed: &Bed) {
     let prompt: Vec<u32> = (0..90u32).map(|at| at * 7919 % 131).collect();
     let answer = bed.engine(32).greedy(std::slice::from_ref(&prompt), 20).unwrap().swap_remove(0);
     assert_eq!(answer.len(), 20);
@@ -44,7 +56,7 @@ fn states_go_on_where_a_pass_over_the_whole_text_ends() {
     let positions: Vec<i32> = (0..all.len() as i32).collect();
     let docs = std::iter::once(0..all.len()).collect::<Vec<_>>();
     let packed = PackedTokens { ids: &all, positions: &positions, docs: &docs };
-    let Bed { device, model, params, .. } = &bed;
+    let Bed { device, model, params, .. } = bed;
     let batch = model.batch(device, packed, Caps { docs: 1, seq_tokens: all.len() });
     let counters = fathom_grad::Counters::default();
     let scope = fathom_grad::Scope { device, params, batch: (&batch).into(), counters: &counters };
@@ -84,6 +96,49 @@ fn states_are_planned_to_the_byte() {
     };
     let profile = Machine::profile(&Cpu::new(1, None)).clone();
     assert_eq!(peak(Device::new(Arc::new(Meta::new(profile)), 1 << 28)), peak(cpu()));
+}
+
+/// Answers to requests that follow one another, each with the number of tokens of its prompt that were cached.
+fn turns(bed: &Bed, chunk_tokens: usize, prompts: &[Vec<u32>]) -> Vec<(Vec<u32>, usize)> {
+    let engine = bed.engine(chunk_tokens);
+    let mut scheduler = Scheduler::new(&engine, engine.capacity(2, 1024));
+    let turn = |prompt: &Vec<u32>| {
+        let seen = Rc::new(RefCell::new((Vec::new(), 0)));
+        let into = seen.clone();
+        let listener = move |event: Event| {
+            match event {
+                Event::Started { cached_tokens, .. } => into.borrow_mut().1 = cached_tokens,
+                Event::Piece { ids, .. } => into.borrow_mut().0.extend(ids),
+                _ => {}
+            }
+            Flow::Continue
+        };
+        scheduler.submit(GenerateRequest::greedy(prompt.clone(), 12), Box::new(listener)).unwrap();
+        while scheduler.step() {}
+        seen.take()
+    };
+    prompts.iter().map(turn).collect()
+}
+
+/// A conversation goes on from the states after the last whole page of the prompt before, with the same tokens.
+#[test]
+fn a_conversation_goes_on_from_a_checkpoint() {
+    for spec in [recurrent::spec(64, 4), recurrent::without_attention(64, 4), hybrid()] {
+        let bed = bed_of(cpu(), &spec);
+        let first: Vec<u32> = (0..300u32).map(|at| at * 7919 % 131).collect();
+        let answer = turns(&bed, 64, std::slice::from_ref(&first)).swap_remove(0).0;
+        let second = [&first[..], &answer, &[5; 40]].concat();
+        // The same beginning, and then another text.
+        let other = [&first[..200], &[9; 40]].concat();
+        for chunk in [64, 512] {
+            let prompts = [first.clone(), second.clone(), second.clone(), other.clone()];
+            let found = turns(&bed, chunk, &prompts);
+            assert_eq!(found.iter().map(|(_, cached)| *cached).collect::<Vec<_>>(), [0, 256, 256, 0]);
+            for (prompt, (ids, _)) in prompts.iter().zip(&found) {
+                assert_eq!(*ids, turns(&bed, chunk, std::slice::from_ref(prompt))[0].0);
+            }
+        }
+    }
 }
 
 /// What cannot be taken back or shared is not tried.
