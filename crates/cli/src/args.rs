@@ -10,6 +10,7 @@ mod inspect;
 mod quality;
 mod retrieval;
 mod serve;
+mod tasks;
 mod track;
 
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardS
 pub use quality::TrainQuality;
 pub use retrieval::{Index, Ranking, Search};
 pub use serve::{Mesh, Prefixes, Serve};
+pub use tasks::Tasks;
 pub use track::{Board, RunOrder, Runs, Scale, Watch};
 
 use crate::{console, version};
@@ -477,7 +479,7 @@ pub struct Chat {
 #[derive(Group)]
 pub struct Eval {
     /// The folder of a run, or a Hugging Face folder.
-    #[arg(required_unless_present = "retrieval")]
+    #[arg(required_unless_present_any = ["retrieval", "compare"])]
     pub model: Option<PathBuf>,
     /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
@@ -505,6 +507,9 @@ pub struct Eval {
     /// How to rank.
     #[command(flatten)]
     pub ranking: Ranking,
+    /// Tasks of lm-evaluation-harness.
+    #[command(flatten)]
+    pub tasks: Tasks,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

@@ -33,6 +33,7 @@ mod score;
 mod serve;
 mod shell;
 mod supervise;
+mod tasks;
 mod train;
 mod watch;
 

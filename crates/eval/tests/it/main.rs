@@ -4,8 +4,10 @@
 
 mod bits;
 mod context;
+mod metrics;
 mod needle;
 mod position;
+mod tasks;
 
 use std::cell::RefCell;
 use std::sync::Arc;
