@@ -14,6 +14,7 @@ mod blend;
 mod checkpoint;
 pub mod claim;
 mod distill;
+pub mod encoder;
 mod error;
 pub mod fault;
 pub mod fuzz;

@@ -1,8 +1,11 @@
 //! Tokens on the host, as a source passes them to a step.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use fathom_text::pack::Facts;
+
+use crate::encoder::Compared;
 
 /// A packed stream of tokens on the host, with their targets.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +34,8 @@ pub struct MicroBatch {
     pub began: u64,
     /// Totals over all micro-batches of the step; `None` means this one alone.
     pub step: Option<StepTotals>,
+    /// Losses of its rows among all of the step, and their gradients by its documents' vectors.
+    pub compared: Option<Arc<Compared>>,
     /// Columns for labels that a policy wrote.
     pub rolled: RolloutColumns,
 }

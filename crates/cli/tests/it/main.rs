@@ -12,6 +12,7 @@ mod diff;
 #[cfg(target_os = "linux")]
 mod disk_full;
 mod distill;
+mod encoders;
 mod few_bits;
 mod folders;
 mod gguf;

@@ -1,0 +1,215 @@
+//! Training of encoders: each verb learns, its folder is read again, and what does not go together is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::run::write_text;
+use crate::{arg, fathom, good, refused, rows, text};
+
+/// A tiny BERT with its tokenizer, and positions for 64 tokens.
+fn bert() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders/embed_bert")
+}
+
+const SMALL: [&str; 6] = [
+    "stage.0.max_docs=64",
+    "stage.0.micro_batches=2",
+    "optimizer.lr=3e-3",
+    "data.held_out_share=0",
+    "model.precision=f32",
+    "schedule.warmup_share=none",
+];
+
+fn args(verb: &str, model: &Path, data: &Path, out: &Path, more: &[&str]) -> Vec<String> {
+    let mut args: Vec<String> = ["train", verb].map(String::from).to_vec();
+    args.push(format!("model.from={}", arg(model)));
+    args.push(format!("data.paths={}", arg(data)));
+    args.push(format!("run.out={}", arg(out)));
+    args.extend(SMALL.iter().chain(more).map(|arg| (*arg).to_string()));
+    args
+}
+
+fn lines(path: &Path, rows: impl IntoIterator<Item = Value>) {
+    fs::write(path, rows.into_iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
+}
+
+fn steps(out: &Path) -> Vec<Value> {
+    let all = rows(&fs::read_to_string(out.join("metrics.jsonl")).unwrap());
+    all.into_iter().filter(|event| event["event"] == "step").collect()
+}
+
+/// The losses fall.
+#[track_caller]
+fn learned(out: &Path) {
+    let losses: Vec<f64> = steps(out).iter().map(|step| step["loss"].as_f64().unwrap()).collect();
+    let third = (losses.len() / 3).max(1);
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    let (first, last) = (mean(&losses[..third]), mean(&losses[losses.len() - third..]));
+    assert!(last < 0.9 * first, "{losses:?}");
+}
+
+#[test]
+fn masked_tokens_are_learned_and_their_logits_inspected() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    let short = ["stage.0.seq_tokens=64", "stage.0.samples_per_micro_batch=4", "stage.0.steps=30"];
+    good(args("mlm", &bert(), &at("text"), &at("mlm"), &short));
+    learned(&at("mlm"));
+    let config: Value = serde_json::from_slice(&fs::read(at("mlm/model/config.json")).unwrap()).unwrap();
+    assert_eq!(config["architectures"], json!(["BertForMaskedLM"]));
+    let (model, out) = (at("mlm/model"), at("logits.safetensors"));
+    good(["inspect", "logits", arg(&model), "--ids", "2,9,30,3", "--out", arg(&out)]);
+    let bytes = fs::read(&out).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    assert_eq!(header["logits"]["shape"], json!([4, 160]));
+}
+
+#[test]
+fn an_embedder_learns_pairs_and_is_served_as_its_folder_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let words = ["sand", "salt", "sea", "wind", "river", "step", "plan", "data", "return", "add"];
+    let row = |n: usize| {
+        let (a, b, c) = (words[n % 10], words[(n / 10) % 10], words[(n * 7 + 3) % 10]);
+        json!({"anchor": format!("what of {a} and {b}"), "positive": format!("the {b} with {a}"), "negative": c})
+    };
+    lines(&at("pairs.jsonl"), (0..60).map(row));
+    let more = [
+        "stage.0.seq_tokens=192",
+        "stage.0.epochs=6",
+        "objective.negatives=1",
+        "objective.widths=[32, 8]",
+        "data.max_text_tokens=48",
+    ];
+    good(args("embed", &bert(), &at("pairs.jsonl"), &at("embed"), &more));
+    learned(&at("embed"));
+    let model = at("embed/model");
+    let modules = fs::read_to_string(model.join("modules.json")).unwrap();
+    assert!(modules.contains("1_Pooling") && modules.contains("Normalize"), "{modules}");
+    fs::create_dir(at("docs")).unwrap();
+    fs::write(at("docs/a.txt"), "the salt with sea").unwrap();
+    fs::write(at("docs/b.txt"), "the plan with data").unwrap();
+    let (docs, index) = (at("docs"), at("index"));
+    good(["index", arg(&docs), "--encoder", arg(&model), "--out", arg(&index)]);
+}
+
+#[test]
+fn rerankers_and_classifiers_learn_by_every_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (good_words, bad_words) = (["salt", "sea", "wind"], ["step", "plan", "data"]);
+    let text = |n: usize| {
+        let from = if n.is_multiple_of(2) { good_words } else { bad_words };
+        format!("{} {} {}", from[n % 3], from[(n / 2) % 3], from[(n / 3) % 3])
+    };
+    let ranked = (0..48).map(
+        |n| json!({"query": "of rivers", "documents": [text(2 * n), text(2 * n + 1)], "labels": [1, 0]}),
+    );
+    lines(&at("ranked.jsonl"), ranked);
+    lines(&at("labelled.jsonl"), (0..48).map(|n| json!({"text": text(n), "label": ["sea", "code"][n % 2]})));
+    let several =
+        (0..48).map(|n| json!({"text": text(n), "labels": if n % 2 == 0 { vec!["sea"] } else { vec![] }}));
+    lines(&at("several.jsonl"), several);
+    lines(&at("rated.jsonl"), (0..48).map(|n| json!({"text": text(n), "wet": 1.0 - (n % 2) as f64})));
+    let words = |n: usize| -> Vec<String> { text(n).split(' ').map(str::to_string).collect() };
+    let tagged = (0..48).map(|n| json!({"tokens": words(n), "labels": vec![n % 2; 3]}));
+    lines(&at("tagged.jsonl"), tagged);
+    let names = "objective.labels=[\"sea\", \"code\"]";
+    for (verb, name, file, more) in [
+        ("rerank", "pointwise", "ranked.jsonl", &["objective.loss=pointwise"][..]),
+        ("rerank", "pairs", "ranked.jsonl", &["objective.loss=pairs", "objective.negatives=1"]),
+        ("rerank", "margin", "ranked.jsonl", &["objective.loss=margin", "objective.negatives=1"]),
+        ("rerank", "listwise", "ranked.jsonl", &["objective.loss=listwise", "objective.negatives=1"]),
+        ("classify", "one", "labelled.jsonl", &[names]),
+        ("classify", "several", "several.jsonl", &[names, "objective.loss=multi_label"]),
+        (
+            "classify",
+            "numbers",
+            "rated.jsonl",
+            &["objective.attributes=[\"wet\"]", "objective.loss=regression"],
+        ),
+        ("classify", "words", "tagged.jsonl", &[names, "objective.loss=tokens"]),
+    ] {
+        let shared = ["stage.0.seq_tokens=128", "stage.0.epochs=8", "data.max_text_tokens=48"];
+        good(args(verb, &bert(), &at(file), &at(name), &[&shared[..], more].concat()));
+        learned(&at(name));
+    }
+    let config = fs::read_to_string(at("one/model/config.json")).unwrap();
+    assert!(
+        config.contains("\"0\": \"sea\"") && config.contains("BertForSequenceClassification"),
+        "{config}"
+    );
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write_text(&at("text"));
+    lines(&at("lessons.jsonl"), [json!({"prompt": "a", "completion": "b"})]);
+    let ask = |verb: &str, model: &Path, data: &str, more: &[&str], names: &[&str]| {
+        refused(args(verb, model, &at(data), &at("out"), more), names);
+    };
+    let decoder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/llama2");
+    ask(
+        "sft",
+        &bert(),
+        "lessons.jsonl",
+        &["stage.0.seq_tokens=64"],
+        &["objective.method", "is an encoder (bert)", "train mlm"],
+    );
+    ask(
+        "mlm",
+        &decoder,
+        "text",
+        &["stage.0.seq_tokens=64"],
+        &["objective.method", "is a decoder", "encoder's folder"],
+    );
+    ask(
+        "mlm",
+        &bert(),
+        "text",
+        &["stage.0.seq_tokens=128"],
+        &["stage.0.seq_tokens", "learned positions for 64"],
+    );
+    ask(
+        "mlm",
+        &bert(),
+        "text",
+        &["stage.0.seq_tokens=64", "eval.enabled=true"],
+        &["eval.enabled", "give false"],
+    );
+    ask(
+        "mlm",
+        &bert(),
+        "text",
+        &["stage.0.seq_tokens=64", "objective.mask_share=0"],
+        &["objective.mask_share"],
+    );
+    ask("embed", &bert(), "lessons.jsonl", &[], &["data.max_text_tokens", "give 64"]);
+    let short = &["data.max_text_tokens=48", "stage.0.seq_tokens=96"][..];
+    ask("embed", &bert(), "lessons.jsonl", short, &["lessons.jsonl:1", "has `anchor`, `positive`"]);
+    lines(&at("alone.jsonl"), [json!({"anchor": "a river"})]);
+    ask("embed", &bert(), "alone.jsonl", short, &["alone.jsonl:1", "no `positive`"]);
+    lines(&at("empty.jsonl"), [json!({"anchor": " ", "positive": "b"})]);
+    ask("embed", &bert(), "empty.jsonl", short, &["empty.jsonl:1", "has an empty `anchor`"]);
+    lines(&at("pair.jsonl"), [json!({"anchor": "a", "positive": "b"})]);
+    let negatives = [short, &["objective.negatives=2"]].concat();
+    ask("embed", &bert(), "pair.jsonl", &negatives, &["has 0 negatives", "objective.negatives=2"]);
+    lines(&at("unranked.jsonl"), [json!({"query": "a", "documents": ["b", "c"], "labels": [0, 0]})]);
+    let listwise = [short, &["objective.loss=listwise", "objective.negatives=1"]].concat();
+    ask("rerank", &bert(), "unranked.jsonl", &listwise, &["no text with a label above 0"]);
+    ask("classify", &bert(), "pair.jsonl", short, &["objective.labels", "at least 2"]);
+    lines(&at("label.jsonl"), [json!({"text": "a", "label": "x"})]);
+    let labels = [short, &["objective.labels=[\"y\", \"z\"]"]].concat();
+    ask("classify", &bert(), "label.jsonl", &labels, &["has the label \"x\"", "are y, z"]);
+    for verb in ["generate", "chat"] {
+        let output = fathom([verb, arg(&bert()), "--prompt", "a"]);
+        assert!(!output.status.success(), "{verb}: {}", text(&output.stderr));
+    }
+    refused(["inspect", "logits", arg(&bert()), "--ids", "2,3"], &["without a masked-language head"]);
+}
