@@ -33,6 +33,11 @@ def long_1m_cpu(**dials: Unpack[Dials]) -> TrainRecipe:
     return shipped("long-1m-cpu", dials)
 
 
+def ladder(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Scaling laws on two cores: a ladder of sizes and compute budgets over the quickstart's text (fathom scale)."""
+    return shipped("ladder", dials)
+
+
 def sft(**dials: Unpack[Dials]) -> TrainRecipe:
     """Teaches a Hugging Face model from lessons: model.from=DIR data.paths=F.jsonl."""
     return shipped("sft", dials)
@@ -448,6 +453,7 @@ __all__ = [
     "quickstart_128k",
     "extend",
     "long_1m_cpu",
+    "ladder",
     "sft",
     "lora",
     "qlora",
