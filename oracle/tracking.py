@@ -40,10 +40,10 @@ def trained(binary, out, address, steps):
     for at in range(8):
         with open(f"{text}/{at}.txt", "w") as file:
             file.write(" ".join(f"word{(at * 7 + i * i) % 97}" for i in range(4000)))
-    sizes = "model.hidden=64 model.layers=1 model.heads=1 model.kv_heads=1 model.ffn=128 model.vocab=384 model.family=llama model.init=normal"
-    keys = f"stages=64 stage.0.steps={steps} run.minutes=none eval.enabled=false data.recall_share=0 stage.0.blend=[] machine.kind=cpu"
+    sizes = "model.hidden=64 model.layers=1 model.heads=2 model.kv_heads=1 model.ffn=128 model.vocab=384"
+    keys = f"stage.0.seq_tokens=64 stage.0.samples_per_micro_batch=2 stage.0.steps={steps} eval.enabled=false machine.kind=cpu"
     sinks = f"run.wandb=true run.trackio=true run.tensorboard=true run.mlflow={address}"
-    command = [binary, "train", "quickstart", "--out", f"{out}/run", f"data.paths={text}", *sizes.split(), *keys.split(), *sinks.split()]
+    command = [binary, "train", "ladder", "--out", f"{out}/run", f"data.paths={text}", *sizes.split(), *keys.split(), *sinks.split()]
     subprocess.run(command, check=True)
     events = [json.loads(line) for line in open(f"{out}/run/metrics.jsonl")]
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}

@@ -32,7 +32,7 @@ fn request(folder: &Path, budget_s: f64, settings: &[&str]) -> Request {
         "stage.0.steps=1",
         "scale.widths=32,64,96,128",
         "scale.budgets=2",
-        "scale.flops=8e7",
+        "scale.flops=6e8",
         "scale.least_steps=2",
         "scale.resamples=40",
         "scale.gpu_hours=1e-9",
