@@ -30,6 +30,18 @@ class RunTable(Table):
     tensorboard: bool
     """Writes TensorBoard event files."""
 
+    wandb: bool
+    """Writes an offline run of Weights & Biases, for `wandb sync`."""
+
+    trackio: bool
+    """Writes `trackio.jsonl`, a JSON line of scalars a step."""
+
+    mlflow: str | None
+    """MLflow server to send scalars to, as `http://localhost:5000`."""
+
+    otlp: str | None
+    """OpenTelemetry collector to send metrics to (OTLP over HTTP), as `http://localhost:4318`."""
+
 
 class MachineTable(Table):
     """Keys of `machine`."""
@@ -153,26 +165,14 @@ class ModelTable(Table):
     from_: str | None
     """Hugging Face folder to start from; the sizes below are then ignored."""
 
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
     """Family of the model."""
 
     no_rope_layer_interval: int | str
     """For `smollm3`: one layer in this many has no rotary embedding. Allowed: from 1 to 65 536."""
 
     embedding_multiplier: float
-    """For `granite` and `granitemoehybrid`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
-
-    attention_interval: int | str
-    """For `granitemoehybrid`: one layer in this many has attention. Allowed: from 1 to 65 536."""
-
-    ssm_head_dim: int | str
-    """For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together. Allowed: from 1 to 1 048 576."""
-
-    ssm_state: int | str
-    """For these: columns of a head's state per column of the head. Allowed: from 1 to 1 024."""
-
-    ssm_groups: int | str
-    """For these: groups of heads that share the projections to and from the state; tensor parallel ranks divide them. Allowed: from 1 to 65 536."""
+    """For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
 
     precision: Literal["bf16", "f32"]
     """Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32."""
@@ -799,6 +799,42 @@ class RoundsTable(Table):
     """Divides the logits that answers are sampled from; 0 for the most likely tokens. Allowed: 0 or more."""
 
 
+class ScaleTable(Table):
+    """Keys of `scale`."""
+
+    __slots__ = ()
+
+    widths: list[int | str]
+    """Sizes, as ascending values of `model.hidden`. Heads, MLP columns and layers follow in the proportions of `model`. The last size is that of the held-out rung alone. Allowed: from 8 to 1 048 576."""
+
+    depth: bool
+    """Layers follow the width; if false, all sizes have `model.layers`."""
+
+    budgets: int | str
+    """Number of compute budgets. Every size but the last is trained once on each. Allowed: from 1 to 64."""
+
+    growth: float
+    """Ratio of each compute budget to the one before, and of the held-out rung's to the largest. Allowed: 1.01 or more and at most 1000."""
+
+    flops: float | None
+    """FLOPs of a run on the smallest compute budget; none: those for which all rungs fill the time of `--budget`. Allowed: above 0."""
+
+    least_steps: int | str
+    """Fewest steps of a rung; a ladder with a shorter one is refused. Allowed: from 1 to 65 536."""
+
+    lr_power: float
+    """The learning rate is `optimizer.lr` times the ratio of `model.hidden` to the width, to this power. Allowed: 0 or more and at most 2."""
+
+    resamples: int | str
+    """Resamples behind intervals. Allowed: from 0 to 65 536."""
+
+    gpu: str
+    """GPU for which the table of budgets is planned, as `machine.profile`."""
+
+    gpu_hours: list[float]
+    """Rows of that table: hours of one GPU. Allowed: above 0."""
+
+
 class OptimizerTable(Table):
     """Keys of `optimizer`."""
 
@@ -1089,6 +1125,9 @@ class TrainRecipe(Recipe):
     rounds: RoundsTable
     """Rounds over pairs that the model writes."""
 
+    scale: ScaleTable
+    """The ladder of `fathom scale`."""
+
     optimizer: OptimizerTable
     """The optimizer."""
 
@@ -1127,6 +1166,7 @@ TABLES: Final[dict[str, type[Table]]] = {
     "rl": RlTable,
     "environment": EnvironmentTable,
     "rounds": RoundsTable,
+    "scale": ScaleTable,
     "optimizer": OptimizerTable,
     "schedule": ScheduleTable,
     "activations.places.*": ActivationsPlacesTable,
@@ -1189,13 +1229,13 @@ class Dials(TypedDict, total=False):
     ahead: int | str
     amax_history: int | str
     answers: int | str
-    attention_interval: int | str
     attributes: list[str]
     aux_loss: float
     behind: int | str
     beta1: float
     beta2: float
     bias_update_rate: float
+    budgets: int | str
     capacity_factor: float | None
     center_rewards: float
     chaos: int | str | None
@@ -1253,6 +1293,7 @@ class Dials(TypedDict, total=False):
     decay_share: float
     delta: float | None
     dense_layers: int | str
+    depth: bool
     desirable_weight: float
     discopop_tau: float
     disk_bytes: int | str | None
@@ -1290,13 +1331,17 @@ class Dials(TypedDict, total=False):
     f_alpha: float
     f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
     failed_reward: float | None
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
     fault: str | None
     final_share: float
+    flops: float | None
     format: Literal["auto", "text", "lessons"]
     function: str | None
     gemm: Literal["bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"]
+    gpu: str
+    gpu_hours: list[float]
     graphs: bool
+    growth: float
     head_dim: int | str
     head_groups: int | str
     heads: int | str
@@ -1324,11 +1369,13 @@ class Dials(TypedDict, total=False):
     label_smoothing: float
     layout: list[int | str]
     ld_alpha: float | None
+    least_steps: int | str
     linears: Literal["all", "attention", "mlp"]
     local: str | None
     loss_weights: list[float]
     losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
     lr: float
+    lr_power: float
     lr_scale: float
     machine_chaos: int | str | None
     machine_chaos_faults: int | str
@@ -1383,10 +1430,10 @@ class Dials(TypedDict, total=False):
     minutes: float | None
     minutes_share: float
     mismatched_rows: int | str
-    model_attention_interval: int | str
+    mlflow: str | None
     model_double_quant: bool
     model_embedding_multiplier: float
-    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
+    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
     model_ffn: int | str
     model_from: str | None
     model_head_dim: int | str
@@ -1402,9 +1449,6 @@ class Dials(TypedDict, total=False):
     model_quantization: Literal["none", "nf4", "int8"]
     model_rope_dim: int | str
     model_rope_theta: float
-    model_ssm_groups: int | str
-    model_ssm_head_dim: int | str
-    model_ssm_state: int | str
     model_tied: bool
     model_trained: list[str]
     model_vocab: int | str
@@ -1481,6 +1525,7 @@ class Dials(TypedDict, total=False):
     optimizer_stays_percent: int | str
     optimizer_weight_decay: float
     optimizer_z_loss: float
+    otlp: str | None
     out: str
     overlong_penalty: float
     overlong_tokens: int | str
@@ -1506,6 +1551,7 @@ class Dials(TypedDict, total=False):
     ref_model_mixup_alpha: float | None
     ref_model_sync_steps: int | str | None
     rejected: str | None
+    resamples: int | str
     responses: int | str
     restarts: int | str
     reward_scale: float
@@ -1563,14 +1609,28 @@ class Dials(TypedDict, total=False):
     rounds_temperature: float
     rounds_write: Literal["none", "own", "revised"]
     run_minutes: float | None
+    run_mlflow: str | None
     run_name: str
+    run_otlp: str | None
     run_out: str
     run_profile: bool
     run_seed: int | str
     run_tensorboard: bool
+    run_trackio: bool
+    run_wandb: bool
     samples_per_micro_batch: int | str
     sapo_negative: float
     sapo_positive: float
+    scale_budgets: int | str
+    scale_depth: bool
+    scale_flops: float | None
+    scale_gpu: str
+    scale_gpu_hours: list[float]
+    scale_growth: float
+    scale_least_steps: int | str
+    scale_lr_power: float
+    scale_resamples: int | str
+    scale_widths: list[int | str]
     schedule_decay: Literal["cosine", "linear", "wsd", "constant"]
     schedule_decay_share: float
     schedule_final_share: float
@@ -1586,9 +1646,6 @@ class Dials(TypedDict, total=False):
     shown: int | str
     shuffle: bool
     spill: str | None
-    ssm_groups: int | str
-    ssm_head_dim: int | str
-    ssm_state: int | str
     stage_blend_source: str
     stage_blend_weight: float
     stage_epochs: int | str | None
@@ -1630,6 +1687,7 @@ class Dials(TypedDict, total=False):
     top_k_rest: bool
     top_p: float
     tp: int | str
+    trackio: bool
     trained: list[str]
     trained_only: bool
     truncation: Literal["keep_start", "keep_end", "error"]
@@ -1640,9 +1698,11 @@ class Dials(TypedDict, total=False):
     value_coefficient: float
     virtual_stages: int | str
     vocab: int | str
+    wandb: bool
     warmup_share: float | None
     weight_decay: float
     whiten: bool
+    widths: list[int | str]
     write: Literal["none", "own", "revised"]
 
 
@@ -1694,13 +1754,13 @@ DIALS: Final[dict[str, str]] = {
     "ahead": "data.ahead",
     "amax_history": "precision.amax_history",
     "answers": "rl.answers",
-    "attention_interval": "model.attention_interval",
     "attributes": "objective.attributes",
     "aux_loss": "moe.aux_loss",
     "behind": "rl.behind",
     "beta1": "optimizer.beta1",
     "beta2": "optimizer.beta2",
     "bias_update_rate": "moe.bias_update_rate",
+    "budgets": "scale.budgets",
     "capacity_factor": "moe.capacity_factor",
     "center_rewards": "objective.center_rewards",
     "chaos": "machine.chaos",
@@ -1758,6 +1818,7 @@ DIALS: Final[dict[str, str]] = {
     "decay_share": "schedule.decay_share",
     "delta": "rl.delta",
     "dense_layers": "moe.dense_layers",
+    "depth": "scale.depth",
     "desirable_weight": "objective.desirable_weight",
     "discopop_tau": "objective.discopop_tau",
     "disk_bytes": "machine.disk_bytes",
@@ -1798,10 +1859,14 @@ DIALS: Final[dict[str, str]] = {
     "family": "model.family",
     "fault": "machine.fault",
     "final_share": "schedule.final_share",
+    "flops": "scale.flops",
     "format": "data.format",
     "function": "environment.function",
     "gemm": "precision.gemm",
+    "gpu": "scale.gpu",
+    "gpu_hours": "scale.gpu_hours",
     "graphs": "machine.graphs",
+    "growth": "scale.growth",
     "head_dim": "model.head_dim",
     "head_groups": "activations.head_groups",
     "heads": "model.heads",
@@ -1829,11 +1894,13 @@ DIALS: Final[dict[str, str]] = {
     "label_smoothing": "objective.label_smoothing",
     "layout": "mesh.layout",
     "ld_alpha": "objective.ld_alpha",
+    "least_steps": "scale.least_steps",
     "linears": "precision.linears",
     "local": "checkpoint.local",
     "loss_weights": "objective.loss_weights",
     "losses": "objective.losses",
     "lr": "optimizer.lr",
+    "lr_power": "scale.lr_power",
     "lr_scale": "stage.*.lr_scale",
     "machine_chaos": "machine.chaos",
     "machine_chaos_faults": "machine.chaos_faults",
@@ -1888,7 +1955,7 @@ DIALS: Final[dict[str, str]] = {
     "minutes": "run.minutes",
     "minutes_share": "stage.*.minutes_share",
     "mismatched_rows": "objective.mismatched_rows",
-    "model_attention_interval": "model.attention_interval",
+    "mlflow": "run.mlflow",
     "model_double_quant": "model.double_quant",
     "model_embedding_multiplier": "model.embedding_multiplier",
     "model_family": "model.family",
@@ -1907,9 +1974,6 @@ DIALS: Final[dict[str, str]] = {
     "model_quantization": "model.quantization",
     "model_rope_dim": "model.rope_dim",
     "model_rope_theta": "model.rope_theta",
-    "model_ssm_groups": "model.ssm_groups",
-    "model_ssm_head_dim": "model.ssm_head_dim",
-    "model_ssm_state": "model.ssm_state",
     "model_tied": "model.tied",
     "model_trained": "model.trained",
     "model_vocab": "model.vocab",
@@ -1986,6 +2050,7 @@ DIALS: Final[dict[str, str]] = {
     "optimizer_stays_percent": "machine.optimizer_stays_percent",
     "optimizer_weight_decay": "optimizer.weight_decay",
     "optimizer_z_loss": "optimizer.z_loss",
+    "otlp": "run.otlp",
     "out": "run.out",
     "overlong_penalty": "rl.overlong_penalty",
     "overlong_tokens": "rl.overlong_tokens",
@@ -2011,6 +2076,7 @@ DIALS: Final[dict[str, str]] = {
     "ref_model_mixup_alpha": "objective.ref_model_mixup_alpha",
     "ref_model_sync_steps": "objective.ref_model_sync_steps",
     "rejected": "data.columns.rejected",
+    "resamples": "scale.resamples",
     "responses": "objective.responses",
     "restarts": "mesh.restarts",
     "reward_scale": "objective.reward_scale",
@@ -2068,14 +2134,28 @@ DIALS: Final[dict[str, str]] = {
     "rounds_temperature": "rounds.temperature",
     "rounds_write": "rounds.write",
     "run_minutes": "run.minutes",
+    "run_mlflow": "run.mlflow",
     "run_name": "run.name",
+    "run_otlp": "run.otlp",
     "run_out": "run.out",
     "run_profile": "run.profile",
     "run_seed": "run.seed",
     "run_tensorboard": "run.tensorboard",
+    "run_trackio": "run.trackio",
+    "run_wandb": "run.wandb",
     "samples_per_micro_batch": "stage.*.samples_per_micro_batch",
     "sapo_negative": "rl.sapo_negative",
     "sapo_positive": "rl.sapo_positive",
+    "scale_budgets": "scale.budgets",
+    "scale_depth": "scale.depth",
+    "scale_flops": "scale.flops",
+    "scale_gpu": "scale.gpu",
+    "scale_gpu_hours": "scale.gpu_hours",
+    "scale_growth": "scale.growth",
+    "scale_least_steps": "scale.least_steps",
+    "scale_lr_power": "scale.lr_power",
+    "scale_resamples": "scale.resamples",
+    "scale_widths": "scale.widths",
     "schedule_decay": "schedule.decay",
     "schedule_decay_share": "schedule.decay_share",
     "schedule_final_share": "schedule.final_share",
@@ -2091,9 +2171,6 @@ DIALS: Final[dict[str, str]] = {
     "shown": "rl.shown",
     "shuffle": "data.shuffle",
     "spill": "machine.spill",
-    "ssm_groups": "model.ssm_groups",
-    "ssm_head_dim": "model.ssm_head_dim",
-    "ssm_state": "model.ssm_state",
     "stage_blend_source": "stage.*.blend.*.source",
     "stage_blend_weight": "stage.*.blend.*.weight",
     "stage_epochs": "stage.*.epochs",
@@ -2135,6 +2212,7 @@ DIALS: Final[dict[str, str]] = {
     "top_k_rest": "objective.top_k_rest",
     "top_p": "rl.top_p",
     "tp": "mesh.tp",
+    "trackio": "run.trackio",
     "trained": "model.trained",
     "trained_only": "checkpoint.trained_only",
     "truncation": "data.truncation",
@@ -2145,8 +2223,10 @@ DIALS: Final[dict[str, str]] = {
     "value_coefficient": "rl.value_coefficient",
     "virtual_stages": "mesh.virtual_stages",
     "vocab": "model.vocab",
+    "wandb": "run.wandb",
     "warmup_share": "schedule.warmup_share",
     "weight_decay": "optimizer.weight_decay",
     "whiten": "rl.whiten",
+    "widths": "scale.widths",
     "write": "rounds.write",
 }

@@ -33,24 +33,9 @@ def long_1m_cpu(**dials: Unpack[Dials]) -> TrainRecipe:
     return shipped("long-1m-cpu", dials)
 
 
-def mamba2_56m(**dials: Unpack[Dials]) -> TrainRecipe:
-    """Mamba-2 of 56 million weights: 2K, then 16K, with the same memory per token."""
-    return shipped("mamba2-56m", dials)
-
-
-def hybrid_16k(**dials: Unpack[Dials]) -> TrainRecipe:
-    """A hybrid of seven state-space layers and one of attention: 2K, then 16K."""
-    return shipped("hybrid-16k", dials)
-
-
-def hybrid_64k(**dials: Unpack[Dials]) -> TrainRecipe:
-    """The same hybrid at 64K."""
-    return shipped("hybrid-64k", dials)
-
-
-def hybrid_256k(**dials: Unpack[Dials]) -> TrainRecipe:
-    """The same hybrid at 256K, on two cores and 4 GiB."""
-    return shipped("hybrid-256k", dials)
+def ladder(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Scaling laws on two cores: a ladder of sizes and compute budgets over the quickstart's text (fathom scale)."""
+    return shipped("ladder", dials)
 
 
 def sft(**dials: Unpack[Dials]) -> TrainRecipe:
@@ -468,10 +453,7 @@ __all__ = [
     "quickstart_128k",
     "extend",
     "long_1m_cpu",
-    "mamba2_56m",
-    "hybrid_16k",
-    "hybrid_64k",
-    "hybrid_256k",
+    "ladder",
     "sft",
     "lora",
     "qlora",

@@ -95,7 +95,7 @@ pub(super) fn table(
 /// Widths in the proportions of the recipe, from its smallest.
 fn widths(recipe: &Recipe) -> Vec<usize> {
     let step = (recipe.model.hidden / recipe.model.heads.max(1)).max(1);
-    let first = recipe.scale.hidden.first().copied().unwrap_or(step) as f64;
+    let first = recipe.scale.widths.first().copied().unwrap_or(step) as f64;
     let wide = |at: usize| (first * WIDER.powi(at as i32) / step as f64).round().max(1.0) as usize * step;
     let mut widths: Vec<usize> = (0..WIDTHS).map(wide).collect();
     widths.dedup();

@@ -76,7 +76,7 @@ pub(super) fn shape(recipe: &Recipe, hidden: usize) -> Result<Size> {
     let own = (heads * hidden).checked_rem(base).filter(|rest| *rest == 0).map(|_| heads * hidden / base);
     let Some(own_heads) = own.filter(|heads| *heads > 0) else {
         refuse!(
-            "scale.hidden: a width of {hidden} has no whole number of heads in the proportions of model.heads = {heads} at \
+            "scale.widths: a width of {hidden} has no whole number of heads in the proportions of model.heads = {heads} at \
              model.hidden = {base}; take multiples of {}",
             base / heads.max(1)
         );
@@ -113,7 +113,7 @@ pub(super) fn sizes(
     events: &dyn Events,
 ) -> Result<Vec<Size>> {
     let recipe = &loaded.value;
-    let hidden = recipe.scale.hidden.iter();
+    let hidden = recipe.scale.widths.iter();
     hidden.map(|hidden| planned(loaded, shape(recipe, *hidden)?, profile, events)).collect()
 }
 
@@ -153,7 +153,7 @@ pub(super) fn planned(
     let settled = crate::error::caught(|| Ok(draft.settle()?)).map_err(|error| job.placed(error))?;
     if let Some((resource, used, budget)) = draft.budgets.lack(&settled.plan) {
         refuse!(
-            "width {}: a step needs {} of {resource} and {} are there; leave the width out of scale.hidden, or lower \
+            "width {}: a step needs {} of {resource} and {} are there; leave the width out of scale.widths, or lower \
              stage.0.samples_per_micro_batch",
             size.hidden,
             human::bytes(used),

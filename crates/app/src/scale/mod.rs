@@ -97,9 +97,9 @@ fn check(request: &Request) -> Result<()> {
     let recipe = &request.loaded.value;
     let table = &recipe.scale;
     let refused = |key: &str, message: &str| Err(request.loaded.refuse(key, message).into());
-    if table.hidden.len() < 3 || table.hidden.windows(2).any(|pair| pair[1] <= pair[0]) {
+    if table.widths.len() < 3 || table.widths.windows(2).any(|pair| pair[1] <= pair[0]) {
         return refused(
-            "scale.hidden",
+            "scale.widths",
             "a ladder needs at least three ascending widths, the last for the held-out rung; `fathom recipes show ladder` has one",
         );
     }

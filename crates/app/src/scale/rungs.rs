@@ -83,7 +83,7 @@ pub(super) fn share_out(
         let has = (flops * shortest.map_or(0.0, |(at, _, compute)| compute / sizes[*at].step_flops)).max(0.0);
         refuse!(
             "in {} the rung of width {width} would have {} steps of the {} that scale.least_steps asks for: give --budget about {}, or \
-             fewer sizes (scale.hidden) or budgets (scale.budgets)",
+             fewer sizes (scale.widths) or budgets (scale.budgets)",
             human::seconds(budget_s),
             has as u64,
             table.least_steps,
@@ -119,7 +119,7 @@ mod tests {
     use crate::library::{LIBRARY, resolve};
 
     fn loaded(settings: &[&str]) -> Loaded<Recipe> {
-        let base = ["scale.hidden=64,128,192", "scale.budgets=2", "scale.growth=2", "eval.tokens=0"];
+        let base = ["scale.widths=64,128,192", "scale.budgets=2", "scale.growth=2", "eval.tokens=0"];
         let all: Vec<&str> = base.iter().chain(settings).copied().collect();
         resolve(Layers::with_library(LIBRARY).recipe("quickstart").sets(&all)).unwrap()
     }

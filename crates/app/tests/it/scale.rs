@@ -30,9 +30,9 @@ fn request(folder: &Path, budget_s: f64, settings: &[&str]) -> Request {
         "stage.0.seq_tokens=32",
         "stage.0.samples_per_micro_batch=2",
         "stage.0.steps=1",
-        "scale.hidden=32,64,96,128",
+        "scale.widths=32,64,96,128",
         "scale.budgets=2",
-        "scale.flops=8e7",
+        "scale.flops=6e8",
         "scale.least_steps=2",
         "scale.resamples=40",
         "scale.gpu_hours=1e-9",
@@ -110,9 +110,9 @@ fn another_ladder_in_the_same_folder_and_budgets_that_are_too_short_are_refused(
     );
 
     for (settings, name) in [
-        (&["scale.hidden=32,64"][..], "scale.hidden"),
-        (&["scale.hidden=64,32,96"], "scale.hidden"),
-        (&["scale.hidden=32,64,80"], "multiples of 32"),
+        (&["scale.widths=32,64"][..], "scale.widths"),
+        (&["scale.widths=64,32,96"], "scale.widths"),
+        (&["scale.widths=32,64,80"], "multiples of 32"),
         (&["eval.enabled=false"], "eval.enabled"),
         (&["machine.memory_bytes=100k"], "width 32"),
     ] {

@@ -50,12 +50,9 @@ pub(super) fn read(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
         let reach = [Reach::Full, Reach::Around(local)][kind];
         let first = if index == 0 { Residual::None } else { Residual::Pre };
         let attention = PartKind::Attention { reach, rope: Some(kind) };
-        LayerSpec {
-            parts: vec![
-                Part { kind: attention, residual: first },
-                Part { kind: PartKind::Mlp, residual: Residual::Pre },
-            ],
-        }
+        let mut layer = LayerSpec::new([attention, PartKind::Mlp]);
+        layer.parts[0].residual = first;
+        layer
     };
     spec.layers = known.into_iter().enumerate().map(layer).collect();
     let attention = c.or("attention_bias", false)?;

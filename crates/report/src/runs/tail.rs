@@ -42,7 +42,11 @@ impl Tail {
     pub fn read(&mut self, most: usize, each: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let failed = |error| Error::read(&self.path, error);
         let mut file = File::open(&self.path).map_err(failed)?;
-        self.inode = Some(file.metadata().map_err(failed)?.ino());
+        let of = file.metadata().map_err(failed)?;
+        self.inode = Some(of.ino());
+        if of.len() <= self.offset {
+            return Ok(false);
+        }
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
         let (mut block, mut left) = (vec![0; BLOCK.min(most.max(1))], most);
         while left > 0 {

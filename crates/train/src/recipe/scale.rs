@@ -9,7 +9,7 @@ recipe! {
     pub struct ScaleTable {
         /// Sizes, as ascending values of `model.hidden`. Heads, MLP columns and layers follow in the proportions of `model`. The last
         /// size is that of the held-out rung alone.
-        pub hidden: Vec<usize> [Whole(8, COLUMNS)],
+        pub widths: Vec<usize> [Whole(8, COLUMNS)],
         /// Layers follow the width; if false, all sizes have `model.layers`.
         pub depth: bool = true,
         /// Number of compute budgets. Every size but the last is trained once on each.
