@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
-use crate::spec::{LayerSpec, Part, PartKind, Reach, Residual, Spec};
+use crate::spec::{LayerSpec, PartKind, Reach, Residual, Spec};
 
 /// Bases of rotated positions, of layers that see all and of the others.
 const THETAS: [f64; 2] = [160_000.0, 10_000.0];
