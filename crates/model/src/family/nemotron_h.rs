@@ -224,6 +224,8 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
         ("mlp_hidden_act", json!(common::activation_name(s.mlp.activation))),
         ("mlp_bias", json!(s.bias.mlp)),
         ("tie_word_embeddings", json!(s.tied)),
+        // Transformers' class would limit steps by 0.001, its default.
+        ("time_step_min", json!(1e-30)),
     ];
     map.extend(keys.map(|(key, value)| (key.to_string(), value)));
     mamba::write(s, &KEYS, map);
