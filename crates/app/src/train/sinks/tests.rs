@@ -23,15 +23,12 @@ fn pretended(answer: fn(&str) -> &'static str) -> (String, Receiver<(String, Val
             stream.read_exact(&mut body).unwrap();
             let path = head.split(' ').nth(1).unwrap().to_string();
             let text = answer(&path);
-            write!(
-                stream,
-                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
-                text.len()
-            )
-            .unwrap();
             if send.send((path, serde_json::from_slice(&body).unwrap())).is_err() {
                 return;
             }
+            let length = text.len();
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}")
+                .unwrap();
         }
     });
     (address, receive)
