@@ -10,9 +10,13 @@ use fathom_cpu::Cpu;
 use fathom_cpu::isa::Isa;
 use fathom_tensor::*;
 
-mod common;
-
-use common::thread_seconds;
+/// CPU time of this thread.
+fn thread_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
 
 /// Extents and memory of a layer.
 struct Layer {
