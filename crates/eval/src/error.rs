@@ -16,9 +16,19 @@ pub enum Error {
     /// The requested measurement is not possible.
     #[error("{0}")]
     Impossible(String),
+    /// A task cannot be run.
+    #[error("task `{task}`: {reason}")]
+    Task { task: String, reason: String },
     /// The model violated the contract of [`fathom_base::Numbers::Logprobs`].
     #[error("the model gave {got} losses for {tokens} tokens; one less than tokens is the contract")]
     WrongCount { got: usize, tokens: usize },
+}
+
+impl Error {
+    /// A task cannot be run.
+    pub fn task(task: &str, reason: impl Into<String>) -> Error {
+        Error::Task { task: task.to_string(), reason: reason.into() }
+    }
 }
 
 /// The losses of `ids[1..]`, with their number checked.

@@ -6,14 +6,19 @@
 //! them and can be converted to an event for the metrics log. The results are functions of the model, the text and the
 //! seed; a deadline only limits how much is measured, and the counts record how much that was.
 //!
+//! [`tasks`] runs task files in the format of lm-evaluation-harness, with the figures of [`metrics`].
+//!
 //! This crate does not depend on engines, machines or training.
 
 mod bits;
 mod context;
 mod error;
 mod limits;
+pub mod metrics;
 mod needle;
 mod position;
+pub mod python;
+pub mod tasks;
 
 pub use bits::{Bits, HeldOut, bits_per_byte};
 pub use context::{Worth, worth_of_context};

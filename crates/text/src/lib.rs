@@ -12,6 +12,7 @@ pub mod chat;
 mod error;
 pub mod fuzz;
 pub mod gguf;
+pub mod jinja;
 pub mod lessons;
 pub mod loader;
 pub mod pack;

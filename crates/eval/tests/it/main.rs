@@ -4,8 +4,11 @@
 
 mod bits;
 mod context;
+mod metrics;
 mod needle;
 mod position;
+mod requests;
+mod tasks;
 
 use std::cell::RefCell;
 use std::sync::Arc;

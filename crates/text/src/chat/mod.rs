@@ -8,17 +8,18 @@
 
 mod concat;
 mod conversation;
+pub(crate) mod engine;
 mod follow;
 mod items;
 mod known;
-mod loops;
-mod numbers;
+pub(crate) mod loops;
+pub(crate) mod numbers;
 mod python;
 mod scan;
 mod spans;
 mod template;
 mod turns;
-mod values;
+pub(crate) mod values;
 
 use std::ops::Range;
 

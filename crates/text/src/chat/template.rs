@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::Value;
 use minijinja::{Environment, Error as Fault, ErrorKind};
-use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json, json};
 
 use super::conversation::Conversation;
 use super::known::{self, KnownTemplate};
-use super::{concat, loops, python, values};
+use super::{loops, python, values};
 use crate::Tokenizer;
 use crate::error::{Error, OrIo, Result};
 use crate::gguf::side_file;
@@ -147,43 +146,11 @@ impl Template {
         let nests = source.contains("namespace") || source.len() > MOST_FLAT;
         let asks_for_none = asks_for_none(given);
         let hash = blake3::hash(hashed.as_bytes()).to_hex().to_string();
-        let mut environment = Environment::new();
+        let mut environment = super::engine::environment();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| error.to_string())?);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(|state, value, method, args| {
-            if method == "format" {
-                python::check_widths(value.as_str().unwrap_or_default())?;
-                return unknown_method_callback(state, value, method, &concat::formatted(args)?);
-            }
-            if let ("join", Some(items)) = (method, args.first()) {
-                super::items::check_joined(items)?;
-            }
-            unknown_method_callback(state, value, method, args)
-        });
         environment.add_filter("tojson", |value: &Value, kwargs| python::to_json(value, kwargs));
-        environment.set_formatter(|out, _, value| {
-            // Print numbers, lists and objects as Python does; everything else with the default, without escaping.
-            let printed = match value.kind() {
-                ValueKind::Number => out.write_str(&python::number(value)),
-                ValueKind::Seq | ValueKind::Map => out.write_str(&python::repr(value)?),
-                _ => write!(out, "{value}"),
-            };
-            printed.map_err(|_| Fault::new(ErrorKind::WriteFailure, "the text is too long"))
-        });
-        // Python's rules: `none` is not iterable; undefined is iterable and a sequence.
-        environment.add_test("iterable", |value: &Value| {
-            use ValueKind::{Iterable, Map, Seq, String, Undefined};
-            matches!(value.kind(), Undefined | Seq | Map | Iterable | String)
-        });
-        environment.add_test("sequence", |value: &Value| {
-            use ValueKind::{Map, Seq, String, Undefined};
-            matches!(value.kind(), Undefined | Seq | Map | String)
-        });
-        environment.add_test("number", values::is_number);
-        environment.add_test("float", values::is_float);
-        environment.add_function(loops::LOOPED, |value: &Value| super::items::looped(value));
-        concat::register(&mut environment);
         environment.add_function("strftime_now", |format: &str| python::strftime_now(format));
         environment.add_function("raise_exception", |message: &str| -> std::result::Result<Value, Fault> {
             Err(Fault::new(ErrorKind::InvalidOperation, message.to_string()))

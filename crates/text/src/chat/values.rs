@@ -68,3 +68,17 @@ impl Serialize for TemplateJson<'_> {
 pub fn value(json: &Json) -> Value {
     Value::from(Serde(&TemplateJson(json)))
 }
+
+/// Serializes the members of an object for a template.
+struct TemplateMembers<'a>(&'a serde_json::Map<String, Json>);
+
+impl Serialize for TemplateMembers<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, member)| (name, TemplateJson(member))))
+    }
+}
+
+/// Converts an object's members to a value.
+pub fn members(members: &serde_json::Map<String, Json>) -> Value {
+    Value::from(Serde(&TemplateMembers(members)))
+}

@@ -1,0 +1,91 @@
+//! Task files that are part of the binary. Their sets are local, as all are.
+
+use serde_json::{Map, Value, json};
+
+use super::yaml;
+
+/// Names and texts of the files.
+pub const FILES: [(&str, &str); 12] = [
+    ("race.yaml", include_str!("../../tasks/race.yaml")),
+    ("piqa.yaml", include_str!("../../tasks/piqa.yaml")),
+    ("winogrande.yaml", include_str!("../../tasks/winogrande.yaml")),
+    ("hellaswag.yaml", include_str!("../../tasks/hellaswag.yaml")),
+    ("nemo_reasoning.yaml", include_str!("../../tasks/nemo_reasoning.yaml")),
+    ("arc_easy.yaml", include_str!("../../tasks/arc_easy.yaml")),
+    ("arc_challenge.yaml", include_str!("../../tasks/arc_challenge.yaml")),
+    ("boolq.yaml", include_str!("../../tasks/boolq.yaml")),
+    ("openbookqa.yaml", include_str!("../../tasks/openbookqa.yaml")),
+    ("sciq.yaml", include_str!("../../tasks/sciq.yaml")),
+    ("lambada_openai.yaml", include_str!("../../tasks/lambada_openai.yaml")),
+    ("gsm8k.yaml", include_str!("../../tasks/gsm8k.yaml")),
+];
+const MMLU: &str = include_str!("../../tasks/mmlu_base.yaml");
+
+/// Subjects of MMLU by the group that the harness puts them into.
+const SUBJECTS: [(&str, &str); 4] = [
+    (
+        "stem",
+        "abstract_algebra anatomy astronomy college_biology college_chemistry college_computer_science \
+         college_mathematics college_physics computer_security conceptual_physics electrical_engineering \
+         elementary_mathematics high_school_biology high_school_chemistry high_school_computer_science \
+         high_school_mathematics high_school_physics high_school_statistics machine_learning",
+    ),
+    (
+        "other",
+        "business_ethics clinical_knowledge college_medicine global_facts human_aging management marketing \
+         medical_genetics miscellaneous nutrition professional_accounting professional_medicine virology",
+    ),
+    (
+        "social_sciences",
+        "econometrics high_school_geography high_school_government_and_politics high_school_macroeconomics \
+         high_school_microeconomics high_school_psychology human_sexuality professional_psychology public_relations \
+         security_studies sociology us_foreign_policy",
+    ),
+    (
+        "humanities",
+        "formal_logic high_school_european_history high_school_us_history high_school_world_history \
+         international_law jurisprudence logical_fallacies moral_disputes moral_scenarios philosophy prehistory \
+         professional_law world_religions",
+    ),
+];
+
+/// A built-in file that another one includes.
+///
+/// # Errors
+/// There is none of this name.
+pub fn include(name: &str) -> Result<Map<String, Value>, String> {
+    let found = FILES.iter().find(|(known, _)| *known == name);
+    yaml::read(found.ok_or_else(|| format!("there is no built-in {name}"))?.1)
+}
+
+/// The tasks and groups of MMLU.
+///
+/// # Errors
+/// Their file cannot be read.
+pub fn mmlu() -> Result<Vec<Map<String, Value>>, String> {
+    let base = yaml::read(MMLU)?;
+    let mut all = Vec::new();
+    let mean = json!([{"metric": "acc", "weight_by_size": true}]);
+    let group = |name: &str, alias: &str, members: Vec<String>| {
+        let group =
+            json!({"group": name, "group_alias": alias, "task": members, "aggregate_metric_list": mean});
+        group.as_object().cloned().unwrap_or_default()
+    };
+    for (name, subjects) in SUBJECTS {
+        for subject in subjects.split_whitespace() {
+            let words = subject.replace('_', " ");
+            let mut task = base.clone();
+            task.insert("task".into(), format!("mmlu_{subject}").into());
+            task.insert("task_alias".into(), subject.into());
+            task.insert("dataset_name".into(), subject.into());
+            let said =
+                format!("The following are multiple choice questions (with answers) about {words}.\n\n");
+            task.insert("description".into(), said.into());
+            all.push(task);
+        }
+        let members = subjects.split_whitespace().map(|subject| format!("mmlu_{subject}")).collect();
+        all.push(group(&format!("mmlu_{name}"), &name.replace('_', " "), members));
+    }
+    all.push(group("mmlu", "mmlu", SUBJECTS.iter().map(|(name, _)| format!("mmlu_{name}")).collect()));
+    Ok(all)
+}

@@ -1,0 +1,275 @@
+//! The metrics of a task, and what each item is worth by them.
+
+use serde_json::{Map, Value};
+
+use super::config::{OutputType, TaskConfig};
+use super::filters::{Answers, said};
+use super::index::function;
+use super::prompt::{Doc, Writer, index_of};
+use crate::error::{Error, Result};
+use crate::metrics::aggregate::{Aggregation, ItemValue};
+use crate::metrics::exact::ExactMatch;
+use crate::metrics::rouge::rouge;
+use crate::python::is_space;
+
+/// A metric of a task.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// Its name.
+    pub name: String,
+    /// How items become one figure.
+    pub aggregation: Aggregation,
+    /// Whether more is better.
+    pub higher_is_better: bool,
+    options: Map<String, Value>,
+}
+
+/// Names that `rouge` stands for.
+const ROUGE: [&str; 4] = ["rouge1", "rouge2", "rougeL", "rougeLsum"];
+
+/// Aggregation and direction of a metric by its name.
+fn known(name: &str) -> Option<(Aggregation, bool)> {
+    use Aggregation as A;
+    Some(match name {
+        "acc" | "acc_norm" | "acc_bytes" | "acc_mutual_info" | "exact_match" | "rouge" => (A::Mean, true),
+        "brier_score" => (A::Brier, false),
+        "f1" => (A::F1, true),
+        "mcc" => (A::Mcc, true),
+        "perplexity" => (A::Perplexity, false),
+        "word_perplexity" | "byte_perplexity" => (A::WeightedPerplexity, false),
+        "bits_per_byte" => (A::BitsPerByte, false),
+        "bleu" => (A::Bleu, true),
+        "chrf" => (A::Chrf, true),
+        "chrf++" => (A::ChrfPlusPlus, true),
+        "ter" => (A::Ter, false),
+        "bypass" => (A::Bypass, true),
+        _ if ROUGE.contains(&name) => (A::Mean, true),
+        _ => return None,
+    })
+}
+
+impl Measure {
+    /// The metrics of `metric_list`, or those that are usual for the kind of requests.
+    ///
+    /// # Errors
+    /// A metric or an aggregation that is unknown or written in Python.
+    pub fn all(keys: &Map<String, Value>, output: OutputType) -> std::result::Result<Vec<Measure>, String> {
+        let usual = |names: &[&str]| names.iter().map(|name| serde_json::json!({ "metric": name })).collect();
+        let list: Vec<Value> = match keys.get("metric_list").and_then(Value::as_array) {
+            Some(list) => list.clone(),
+            None => match output {
+                OutputType::MultipleChoice => usual(&["acc", "acc_norm"]),
+                OutputType::LogLikelihood => usual(&["perplexity", "acc"]),
+                OutputType::Rolling => usual(&["word_perplexity", "byte_perplexity", "bits_per_byte"]),
+                OutputType::GenerateUntil => usual(&["exact_match"]),
+            },
+        };
+        list.iter().map(Measure::new).collect()
+    }
+
+    fn new(entry: &Value) -> std::result::Result<Measure, String> {
+        let python = |what: &Value| function(what).map(str::to_string);
+        if let Some(called) = python(&entry["metric"]).or(python(&entry["aggregation"])) {
+            return Err(format!(
+                "the metric `{called}` is written in Python, which Fathom does not run; `lm_eval run --model \
+                 local-completions` can, against `fathom serve`"
+            ));
+        }
+        let name = entry["metric"].as_str().ok_or("an entry of `metric_list` has no `metric`")?.to_string();
+        let (usual, direction) = known(&name).ok_or_else(|| format!("there is no metric `{name}`"))?;
+        let aggregation = match entry["aggregation"].as_str() {
+            Some(called) => {
+                Aggregation::named(called).ok_or_else(|| format!("there is no aggregation `{called}`"))?
+            }
+            None => usual,
+        };
+        const OWN: [&str; 4] = ["metric", "aggregation", "higher_is_better", "hf_evaluate"];
+        let options: Map<String, Value> =
+            entry.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let options: Map<String, Value> =
+            options.into_iter().filter(|(key, _)| !OWN.contains(&key.as_str())).collect();
+        if name == "exact_match" {
+            ExactMatch::new(&options)?;
+        }
+        Ok(Measure {
+            name,
+            aggregation,
+            higher_is_better: entry["higher_is_better"].as_bool().unwrap_or(direction),
+            options,
+        })
+    }
+}
+
+/// The values of an item for each metric, by the names that results have.
+///
+/// # Errors
+/// A label that names no choice; answers of the wrong kind.
+pub fn values(
+    config: &TaskConfig,
+    writer: &Writer<'_>,
+    doc: &Doc,
+    answers: &[Answers],
+) -> Result<Vec<(String, ItemValue)>> {
+    let wrong = |reason: String| Error::task(&config.name, reason);
+    let one = |answers: &Answers| match answers {
+        Answers::One(answer) => Ok(answer.clone()),
+        Answers::Many(_) => Err(wrong("the filters leave several answers; end them with take_first".into())),
+    };
+    let answers: Vec<Value> = answers.iter().map(one).collect::<Result<_>>()?;
+    let likelihood = |answer: &Value| (answer[0].as_f64().unwrap_or(f64::NAN), answer[1] == true);
+    match config.output {
+        OutputType::MultipleChoice => {
+            let found: Vec<(f64, bool)> = answers.iter().map(likelihood).collect();
+            choice_values(config, writer, doc, &found)
+        }
+        OutputType::LogLikelihood => {
+            let (sum, greedy) = likelihood(&answers[0]);
+            let of = |measure: &Measure| match measure.name.as_str() {
+                "perplexity" => Some(sum),
+                "acc" => Some(f64::from(u8::from(greedy))),
+                _ => None,
+            };
+            let named =
+                config.measures.iter().filter_map(|it| Some((it.name.clone(), ItemValue::Number(of(it)?))));
+            Ok(named.collect())
+        }
+        OutputType::Rolling => {
+            let text = said(&writer.target(doc)?);
+            let sum = answers[0].as_f64().unwrap_or(f64::NAN);
+            // As `len(re.split(r"\s+", text))`.
+            let is_start = |(at, c): (usize, char)| is_space(c) && !text[..at].ends_with(is_space);
+            let words = 1 + text.char_indices().filter(|it| is_start(*it)).count();
+            let of = |measure: &Measure| match measure.name.as_str() {
+                "word_perplexity" => Some(words),
+                "byte_perplexity" | "bits_per_byte" => Some(text.len()),
+                _ => None,
+            };
+            let value = |measure: &Measure| Some(ItemValue::Weighted(sum, of(measure)? as f64));
+            Ok(config.measures.iter().filter_map(|it| Some((it.name.clone(), value(it)?))).collect())
+        }
+        OutputType::GenerateUntil => text_values(config, writer, doc, &said(&answers[0])),
+    }
+}
+
+/// Indices of the right choices.
+fn golds(config: &TaskConfig, writer: &Writer<'_>, doc: &Doc, choices: &[String]) -> Result<Vec<usize>> {
+    let gold = if writer.many_inputs { writer.text(doc)? } else { writer.target(doc)? };
+    let all = gold.as_array().cloned().unwrap_or_else(|| vec![gold.clone()]);
+    let index = |value: &Value| match value {
+        Value::String(text) => choices.iter().position(|choice| choice == text),
+        other => index_of(other).and_then(|at| usize::try_from(at).ok()).filter(|at| *at < choices.len()),
+    };
+    let named = |value: &Value| {
+        index(value).ok_or_else(|| {
+            let row = Value::Object(doc.clone()).to_string();
+            let row: String = row.chars().take(200).collect();
+            Error::task(
+                &config.name,
+                format!("label {value} is none of the {} choices of the row {row}", choices.len()),
+            )
+        })
+    };
+    all.iter().map(named).collect()
+}
+
+/// Index of the largest number, the first of equals.
+fn best(numbers: impl Iterator<Item = f64>) -> usize {
+    let mut best = (0, f64::NEG_INFINITY);
+    for (at, number) in numbers.enumerate() {
+        if number > best.1 {
+            best = (at, number);
+        }
+    }
+    best.0
+}
+
+fn choice_values(
+    config: &TaskConfig,
+    writer: &Writer<'_>,
+    doc: &Doc,
+    found: &[(f64, bool)],
+) -> Result<Vec<(String, ItemValue)>> {
+    let choices = writer.choices(doc)?;
+    let golds = golds(config, writer, doc, &choices)?;
+    let (own, alone) = found.split_at(choices.len().min(found.len()));
+    let sums = || own.iter().map(|(sum, _)| *sum);
+    let by_length = |length: &dyn Fn(&String) -> usize| {
+        best(sums().zip(&choices).map(|(sum, choice)| sum / length(choice) as f64))
+    };
+    let right = |chosen: usize| ItemValue::Number(f64::from(u8::from(golds.contains(&chosen))));
+    let value = |measure: &Measure| {
+        Some(match measure.name.as_str() {
+            "acc" => right(best(sums())),
+            "acc_norm" => right(by_length(&|choice| choice.chars().count())),
+            "acc_bytes" => right(by_length(&|choice| choice.len())),
+            "exact_match" => {
+                let any = golds.iter().any(|gold| own.get(*gold).is_some_and(|it| it.1));
+                ItemValue::Number(f64::from(u8::from(any)))
+            }
+            "f1" | "mcc" => ItemValue::Classes(*golds.first()? as i64, best(sums()) as i64),
+            "brier_score" => {
+                let most = sums().fold(f64::NEG_INFINITY, f64::max);
+                let terms: Vec<f64> = sums().map(|sum| (sum - most).exp()).collect();
+                let all: f64 = terms.iter().sum();
+                ItemValue::Probabilities(
+                    *golds.first()? as i64,
+                    terms.iter().map(|term| term / all).collect(),
+                )
+            }
+            "acc_mutual_info" => right(best(sums().zip(alone).map(|(sum, (alone, _))| sum - alone))),
+            _ => return None,
+        })
+    };
+    Ok(config.measures.iter().filter_map(|it| Some((it.name.clone(), value(it)?))).collect())
+}
+
+fn text_values(
+    config: &TaskConfig,
+    writer: &Writer<'_>,
+    doc: &Doc,
+    answer: &str,
+) -> Result<Vec<(String, ItemValue)>> {
+    let gold = writer.target(doc)?;
+    let golds: Vec<String> = if config.keys.contains_key("doc_to_choice") {
+        vec![writer.choice(&writer.choices(doc)?, &gold)?]
+    } else if let (true, Some(all)) = (writer.many_targets, gold.as_array()) {
+        all.iter().map(said).collect()
+    } else {
+        vec![said(&gold)]
+    };
+    let mut values = Vec::new();
+    for measure in &config.measures {
+        let name = measure.name.as_str();
+        match name {
+            "exact_match" => {
+                let wrong = |reason| Error::task(&config.name, reason);
+                let rule = ExactMatch::new(&measure.options).map_err(wrong)?;
+                let mut same = false;
+                for gold in &golds {
+                    same |= rule.is_same(answer, gold).map_err(wrong)?;
+                }
+                values.push((name.to_string(), ItemValue::Number(f64::from(u8::from(same)))));
+            }
+            _ if name.starts_with("rouge") => {
+                let mut most = [0.0f64; 4];
+                for gold in &golds {
+                    let scores = rouge(gold, answer);
+                    most.iter_mut().zip(scores).for_each(|(most, score)| *most = most.max(score));
+                }
+                let wanted = ROUGE.iter().zip(most).filter(|(kind, _)| name == "rouge" || name == **kind);
+                values.extend(wanted.map(|(kind, score)| (kind.to_string(), ItemValue::Number(score))));
+            }
+            "bleu" | "chrf" | "chrf++" | "ter" => {
+                values.push((name.to_string(), ItemValue::Texts(golds.clone(), answer.to_string())));
+            }
+            "bypass" => values.push((name.to_string(), ItemValue::Number(f64::NAN))),
+            other => {
+                return Err(Error::task(
+                    &config.name,
+                    format!("the metric `{other}` is none of generated answers"),
+                ));
+            }
+        }
+    }
+    Ok(values)
+}

@@ -1,0 +1,22 @@
+//! Tasks in the format of lm-evaluation-harness (0.4.13), over local sets: the same requests, answers, figures and
+//! results. What a task file writes in Python is refused by name.
+
+mod builtin;
+pub mod compare;
+mod config;
+mod data;
+mod filters;
+mod index;
+mod measures;
+mod prompt;
+mod results;
+mod run;
+mod subject;
+mod yaml;
+
+pub use config::{OutputType, TaskConfig};
+pub use data::Data;
+pub use index::{GroupNode, Index, Node};
+pub use results::{Results, TaskResult, digest};
+pub use run::{Options, Render, prepare, run};
+pub use subject::{Cache, Subject};
