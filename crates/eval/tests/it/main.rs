@@ -7,6 +7,7 @@ mod context;
 mod metrics;
 mod needle;
 mod position;
+mod requests;
 mod tasks;
 
 use std::cell::RefCell;

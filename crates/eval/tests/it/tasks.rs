@@ -149,7 +149,7 @@ fn the_built_in_tasks_read_sets_in_their_published_columns() {
     write(
         "hellaswag/validation.jsonl",
         row(
-            r#"{"activity_label": "Cooking", "ctx_a": "A man [x] cooks.", "ctx_b": "he THEN", "endings": ["eats. [title] So", "b", "c", "d"], "label": "3"}"#,
+            r#"{"activity_label": "Cooking", "ctx_a": "A man [x] cooks.", "ctx_b": "he THEN", "endings": ["eats [title] So", "b", "c", "d"], "label": "3"}"#,
         ),
     );
     let results =
