@@ -8,10 +8,10 @@ use fathom_model::ModelView;
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Tensor};
 
-use crate::encoder::{Compares, encoder_keys};
+use crate::encoder::encoder_keys;
 use crate::in_step::InStep;
 use crate::micro_batch::{MicroBatch, StepTotals};
-use crate::objective::Answers;
+use crate::objective::{Answers, Compares};
 use crate::pass::Pass;
 use crate::reference::{Reference, Sync};
 use crate::step::Trainer;

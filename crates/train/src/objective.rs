@@ -17,9 +17,8 @@ use std::sync::Arc;
 use fathom_grad::{CrossEntropyLoss, TileLoss};
 use fathom_model::{Quantization, Spec, TrainableWeights, scored_at};
 
-use crate::encoder::Compares;
 use crate::hidden_loss::HiddenLoss;
-use crate::micro_batch::MicroBatch;
+use crate::micro_batch::{Compared, MicroBatch};
 use crate::reference::Refers;
 
 /// An objective of training.
@@ -201,6 +200,15 @@ pub trait Weigh {
     /// The objective's sum over a micro-batch, with its derivatives. Every rank that has the end of the model calls
     /// this with the same numbers.
     fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum;
+}
+
+/// An objective over the vectors of all documents of a step.
+pub trait Compares: fmt::Debug {
+    /// The vectors of a micro-batch's documents, one after the other, from the rows of hidden states.
+    fn vectors(&self, answers: &Answers<'_>) -> Vec<f32>;
+
+    /// Losses and gradients by the vectors of all documents of a step; documents with the same key have the same text.
+    fn compare(&self, vectors: &[f32], keys: &[u64]) -> Compared;
 }
 
 /// A micro-batch and the model's outputs for it.

@@ -7,11 +7,10 @@
 //! gradients by the vectors; the pass of a micro-batch then continues from its own (GradCache: Gao et al., arXiv
 //! 2101.06983). So a step of any number of rows takes the memory of one micro-batch, besides the vectors.
 
-use std::fmt;
 use std::ops::Range;
 
-use crate::micro_batch::MicroBatch;
-use crate::objective::{Answers, Objective, ObjectiveSum, Weigh, WeightedLoss};
+use crate::micro_batch::{Compared, MicroBatch};
+use crate::objective::{Answers, Compares, Objective, ObjectiveSum, Weigh, WeightedLoss};
 
 /// From the rows of a text to its vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,38 +35,6 @@ pub struct Contrast {
     /// Numbers of first columns that are compared, each with a loss of its own (Matryoshka: Kusupati et al., arXiv
     /// 2205.13147); empty for all columns.
     pub widths: Vec<usize>,
-}
-
-/// An objective over the vectors of all documents of a step.
-pub trait Compares: fmt::Debug {
-    /// The vectors of a micro-batch's documents, one after the other, from the rows of hidden states.
-    fn vectors(&self, answers: &Answers<'_>) -> Vec<f32>;
-
-    /// Losses and gradients by the vectors of all documents of a step; documents with the same key have the same text.
-    fn compare(&self, vectors: &[f32], keys: &[u64]) -> Compared;
-}
-
-/// Losses of a step's rows.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Compared {
-    /// The loss of each row.
-    pub losses: Vec<f64>,
-    /// Whether its positive comes first.
-    pub hits: Vec<bool>,
-    /// Derivative of the losses' sum by each number of each vector.
-    pub gradient: Vec<f32>,
-}
-
-impl Compared {
-    /// The part of some documents, of which `group` make a row.
-    pub(crate) fn part(&self, docs: Range<usize>, (group, columns): (usize, usize)) -> Compared {
-        let rows = docs.start / group..docs.end / group;
-        Compared {
-            losses: self.losses[rows.clone()].to_vec(),
-            hits: self.hits[rows].to_vec(),
-            gradient: self.gradient[docs.start * columns..docs.end * columns].to_vec(),
-        }
-    }
 }
 
 /// Keys of the documents with facts: equal for equal texts.

@@ -9,7 +9,7 @@ mod masking;
 
 pub use check::check_encoder;
 pub(crate) use contrast::keys as encoder_keys;
-pub use contrast::{Compared, Compares, Contrast, Pooling};
+pub use contrast::{Contrast, Pooling};
 pub use labels::{LabelLoss, Labelled};
 pub use masked::Masked;
 pub use masking::{Masking, MaskingUnit};

@@ -286,9 +286,9 @@ recipe! {
         pub widths: Vec<usize> [Whole(1, COLUMNS)],
         /// For `embed` and `rerank`: negatives of each row, besides its anchor and positive (`negative`, a text or a list).
         pub negatives: usize [Whole(0, 4096)] = 0,
-        /// For `embed`: text before each anchor, also of texts that the trained model is asked for.
+        /// For `embed`: text before each anchor; the folder's prompt `query`.
         pub query_prompt: String,
-        /// For `embed`: text before each positive and negative.
+        /// For `embed`: text before each positive and negative; the folder's prompt `document`.
         pub document_prompt: String,
         /// For `classify`: names of the labels, in order; the strings or numbers that rows have.
         pub labels: Vec<String>,
