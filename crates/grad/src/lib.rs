@@ -55,6 +55,7 @@ pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, OptGrads, Out, Sa
 pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
 pub use ops::conv::ConvUse;
+pub use ops::delta::DeltaUse;
 pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};
 pub use ops::gated_norm::GatedNormUse;

@@ -23,7 +23,7 @@ use crate::matmul::{MatMul, PackedMatMul};
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
 use crate::pool::Arena;
-use crate::scan::{Conv, ConvBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
+use crate::scan::{Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
 use crate::share::{Reader, Share};
 use crate::spill::Copies;
 use crate::tensor::floats;
@@ -452,7 +452,7 @@ pub trait Machine: Send + Sync {
     /// See [`SinksBackward`].
     fn sinks_backward(&self, op: &SinksBackward<'_>);
     /// A causal convolution over the rows of each document, on machines whose profile [scans](Profile::scans), as the
-    /// next five methods.
+    /// next seven methods.
     fn conv(&self, op: &Conv<'_>) {
         panic!("the machine {} has no kernel for {op:?}", self.profile().name);
     }
@@ -474,6 +474,14 @@ pub trait Machine: Send + Sync {
     }
     /// Gradients of [`Machine::ssd`].
     fn ssd_backward(&self, op: &SsdBackward<'_>, _ws: &Tensor) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// Gated DeltaNet.
+    fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {
+        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
+    }
+    /// Gradients of [`Machine::delta`].
+    fn delta_backward(&self, op: &DeltaBackward<'_>, _ws: &Tensor) {
         panic!("the machine {} has no kernel for {op:?}", self.profile().name);
     }
     /// Cross-entropy of a tile.

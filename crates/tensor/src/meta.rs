@@ -14,7 +14,7 @@ use crate::in_flight::InFlight;
 use crate::machine::*;
 use crate::narrow_matmul::NarrowMatMul;
 use crate::pack::{Pack, Unpack};
-use crate::scan::{Conv, ConvBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
+use crate::scan::{Conv, ConvBackward, Delta, DeltaBackward, GatedNorm, GatedNormBackward, Ssd, SsdBackward};
 use crate::share::{Reader, Share};
 use crate::{Arena, DType, Hardware, MatMul, PackedMatMul, Profile, Tensor};
 
@@ -257,6 +257,15 @@ impl Machine for Meta {
     fn ssd_backward(&self, op: &SsdBackward<'_>, _: &Tensor) {
         let written = [op.du, op.ddt].into_iter().flatten().map(Tensor::bytes).sum::<u64>();
         let moved = bytes(&[op.of.u, op.of.dt, op.dy, op.kept]) + written;
+        self.run(Work::MatMul(op.of.flops(true) as f64, DType::F32), moved);
+    }
+    fn delta(&self, op: &Delta<'_>, _: &Tensor) {
+        let moved = bytes(&[op.of.u, op.of.a, op.of.b, op.out, op.kept]);
+        self.run(Work::MatMul(op.of.flops(false) as f64, DType::F32), moved);
+    }
+    fn delta_backward(&self, op: &DeltaBackward<'_>, _: &Tensor) {
+        let written = [op.du, op.da, op.db].into_iter().flatten().map(Tensor::bytes).sum::<u64>();
+        let moved = bytes(&[op.of.u, op.of.a, op.of.b, op.dout, op.kept]) + written;
         self.run(Work::MatMul(op.of.flops(true) as f64, DType::F32), moved);
     }
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {

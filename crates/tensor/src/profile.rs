@@ -194,6 +194,21 @@ pub enum OpDesc {
         /// True if this is the backward pass.
         backward: bool,
     },
+    /// Gated DeltaNet; the backward pass needs more.
+    Delta {
+        /// Rows.
+        rows: usize,
+        /// Heads of q and of k.
+        key_heads: usize,
+        /// Heads of v.
+        heads: usize,
+        /// Columns of a head of q or of k.
+        key: usize,
+        /// Columns of a head of v.
+        value: usize,
+        /// True if this is the backward pass.
+        backward: bool,
+    },
 }
 
 /// Working-set sizes; the more of it a machine works on in parallel, the larger.

@@ -197,6 +197,98 @@ pub struct SsdBackward<'a> {
     pub dweights: [Option<&'a Tensor>; 3],
 }
 
+/// Operands of gated DeltaNet (Yang et al., 2024): per value head, with `g = -exp(a_log) softplus(a + dt_bias)`, a step
+/// size `beta sigmoid(b)`, q and k of its key head divided by their lengths, and q by the root of their columns:
+/// `S <- e^g S`, `S <- S + step k (v - S^T k)^T`, `out = S^T q`, from nothing in each document.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaOperands<'a> {
+    /// [t, 2 x key_heads x key + heads x value]: q, k and v side by side.
+    pub u: &'a Tensor,
+    /// [t, heads].
+    pub a: &'a Tensor,
+    /// [t, heads].
+    pub b: &'a Tensor,
+    /// f32 [1, heads].
+    pub a_log: &'a Tensor,
+    /// f32 [1, heads].
+    pub dt_bias: &'a Tensor,
+    /// Heads of q and of k.
+    pub key_heads: usize,
+    /// Columns of a head of q or of k.
+    pub key: usize,
+    /// Added to squares of lengths.
+    pub eps: f32,
+    /// Factor of step sizes.
+    pub beta: f32,
+    /// The rows' documents.
+    pub documents: &'a DocumentRuns,
+}
+
+impl DeltaOperands<'_> {
+    /// Value heads.
+    pub fn heads(&self) -> usize {
+        self.a.cols()
+    }
+
+    /// Columns of a head of v.
+    pub fn value(&self) -> usize {
+        (self.u.cols() - 2 * self.key_heads * self.key) / self.heads()
+    }
+
+    /// Shapes and types of the call.
+    pub fn desc(&self, backward: bool) -> OpDesc {
+        let (rows, heads, value) = (self.u.rows(), self.heads(), self.value());
+        OpDesc::Delta { rows, key_heads: self.key_heads, heads, key: self.key, value, backward }
+    }
+
+    /// FLOPs of the products of a pass.
+    pub fn flops(&self, backward: bool) -> u64 {
+        delta_flops(self.u.rows(), [self.key_heads, self.heads(), self.key, self.value()], backward)
+    }
+}
+
+/// FLOPs of gated DeltaNet's products: `[key_heads, heads, key, value]`. Triangles count half.
+pub fn delta_flops(rows: usize, [key_heads, heads, key, value]: [usize; 4], backward: bool) -> u64 {
+    let chunk = SCAN_CHUNK / 2;
+    let (scores, within, state) = (chunk * key_heads * key, chunk * heads * value, 2 * heads * key * value);
+    let per_row =
+        if backward { 5 * scores + 4 * within + 7 * state } else { 2 * scores + 2 * within + 3 * state };
+    (rows * per_row) as u64
+}
+
+/// Gated DeltaNet, forward.
+#[derive(Clone, Copy, Debug)]
+pub struct Delta<'a> {
+    /// What is read.
+    pub of: DeltaOperands<'a>,
+    /// In generation, for each run: f32 [heads, key x value], the state before it, of each head `key` rows of `value`.
+    /// Replaced by the state after it.
+    pub states: &'a [Tensor],
+    /// [t, heads x value].
+    pub out: &'a Tensor,
+    /// f32 [t, [`state_cols`]]: states of documents at every [`SCAN_SPAN`] of their rows.
+    pub kept: &'a Tensor,
+}
+
+/// The gradients of [`Delta`] that are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaBackward<'a> {
+    /// What was read.
+    pub of: DeltaOperands<'a>,
+    /// As the forward pass wrote it.
+    pub kept: &'a Tensor,
+    /// [t, heads x value].
+    pub dout: &'a Tensor,
+    /// Like u; overwritten.
+    pub du: Option<&'a Tensor>,
+    /// Like a; overwritten.
+    pub da: Option<&'a Tensor>,
+    /// Like b; overwritten.
+    pub db: Option<&'a Tensor>,
+    /// Of a_log and dt_bias: f32 [1, heads]; added to.
+    pub dweights: [Option<&'a Tensor>; 2],
+}
+
 /// Slots of kept states: the state before row `row` of the stream, which is [`SCAN_SPAN`] rows or more after the
 /// beginning of its run, has a slot of its own.
 pub fn state_slot(row: usize) -> usize {

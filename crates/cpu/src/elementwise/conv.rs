@@ -12,6 +12,8 @@ use std::ops::Range;
 
 /// Most rows that an output depends on.
 pub const MOST_TAPS: usize = 8;
+/// Taps of nearly all models.
+const FOUR: usize = 4;
 /// Columns processed at a time.
 const BLOCK: usize = 256;
 
@@ -145,6 +147,35 @@ fn tap<L: Level, T: Float>(sums: &mut [f32], weight: &[f32], row: &[T]) {
     }
 }
 
+/// `start` and four terms `weight row`, column by column, in the order of [`tap`]: nearly all rows of nearly all models.
+#[inline(always)]
+fn four<L: Level, T: Float>(sums: &mut [f32], start: &[f32], weights: [&[f32]; FOUR], rows: [&[T]; FOUR]) {
+    let n = sums.len();
+    let (start, [a, b, c, d]) = (&start[..n], weights.map(|weight| &weight[..n]));
+    let [p, q, r, s] = rows.map(|row| &row[..n]);
+    for i in 0..n {
+        let sum = madd::<L>(b[i], q[i].wide(), madd::<L>(a[i], p[i].wide(), start[i]));
+        sums[i] = madd::<L>(d[i], s[i].wide(), madd::<L>(c[i], r[i].wide(), sum));
+    }
+}
+
+/// The four rows up to one, some columns of each.
+///
+/// # Safety
+/// They are rows of u.
+#[inline(always)]
+unsafe fn four_rows<'a, T: Float>(u: &'a Mat, row: usize, cols: &Range<usize>) -> [&'a [T]; FOUR] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        [
+            &u.row::<T>(row - 3, cols.end)[cols.start..],
+            &u.row::<T>(row - 2, cols.end)[cols.start..],
+            &u.row::<T>(row - 1, cols.end)[cols.start..],
+            &u.row::<T>(row, cols.end)[cols.start..],
+        ]
+    }
+}
+
 /// The sums before the activation function of a row, from rows of u, of the state before the run, or zeros.
 ///
 /// # Safety
@@ -160,6 +191,11 @@ unsafe fn sums<L: Level, T: Float>(
 ) {
     let n = cols.len();
     let sums = &mut sums[..n];
+    if of.taps == FOUR && row >= run.rows.start + FOUR - 1 {
+        let [a, b, c, d, ..] = &taps.weights;
+        // SAFETY: rows of u.
+        return four::<L, T>(sums, &taps.bias, [a, b, c, d], unsafe { four_rows(&of.u, row, &cols) });
+    }
     sums.copy_from_slice(&taps.bias[..n]);
     for (at, weight) in taps.weights[..of.taps].iter().enumerate() {
         let back = of.taps - 1 - at;
@@ -267,10 +303,17 @@ impl<T: Float, W: Float> Backward<'_, T, W> {
         let (of, Some(du)) = (&self.0.of, &self.0.du) else { return };
         let mut sums = [0.0f32; BLOCK];
         let sums = &mut sums[..cols.len()];
-        for (at, weight) in taps.weights[..of.taps].iter().enumerate().rev() {
-            let later = row + of.taps - 1 - at;
-            if later < run.rows.end {
-                tap::<L, f32>(sums, weight, &ring[later % MOST_TAPS]);
+        if of.taps == FOUR && row + FOUR <= run.rows.end {
+            let [d, c, b, a, ..] = &taps.weights;
+            let later = |rows: usize| &ring[(row + rows) % MOST_TAPS][..];
+            let rows = [later(0), later(1), later(2), later(3)];
+            four::<L, f32>(sums, &[0.0; BLOCK], [a, b, c, d], rows);
+        } else {
+            for (at, weight) in taps.weights[..of.taps].iter().enumerate().rev() {
+                let later = row + of.taps - 1 - at;
+                if later < run.rows.end {
+                    tap::<L, f32>(sums, weight, &ring[later % MOST_TAPS]);
+                }
             }
         }
         // SAFETY: a row of du, in columns of this task.
@@ -308,6 +351,17 @@ impl<T: Float, W: Float> Backward<'_, T, W> {
                 return;
             }
             totals.bias[..n].iter_mut().zip(&to[..n]).for_each(|(sum, g)| *sum += *g);
+            if of.taps == FOUR && row >= run.rows.start + FOUR - 1 {
+                let [p, q, r, s] = four_rows::<T>(&of.u, row, &cols).map(|row| &row[..n]);
+                let [a, b, c, d, ..] = &mut totals.weights;
+                for i in 0..n {
+                    a[i] = madd::<L>(to[i], p[i].wide(), a[i]);
+                    b[i] = madd::<L>(to[i], q[i].wide(), b[i]);
+                    c[i] = madd::<L>(to[i], r[i].wide(), c[i]);
+                    d[i] = madd::<L>(to[i], s[i].wide(), d[i]);
+                }
+                return;
+            }
             for at in 0..of.taps {
                 let back = of.taps - 1 - at;
                 if row >= run.rows.start + back {

@@ -27,11 +27,11 @@ use fathom_tensor::choice::{Choose, LeaveOut};
 use fathom_tensor::spill::{Copies, HostMemory};
 use fathom_tensor::{
     Activate, ActivateBackward, Activation, AdamW, Arena, Attention, AttentionBackward, BalanceBias,
-    BlockFormat, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Dispatch, Divergence,
-    Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts,
-    Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul, Packing, ProductTerm,
-    Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward, RouterLosses, RowDistance,
-    Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack, moments,
+    BlockFormat, Combine, CombineBackward, Conv, ConvBackward, CrossEntropy, DType, Delta, DeltaBackward,
+    Dispatch, Divergence, Dropout, Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight,
+    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, PackPages, PackedMatMul,
+    Packing, ProductTerm, Profile, Rates, Reader, Rope, RopeTable, RoundWeights, Route, RouteBackward,
+    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack, moments,
 };
 
 pub use cpu::Cpu;
@@ -473,6 +473,14 @@ impl Machine for Cpu {
 
     fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
         scanning::ssd_backward(self, op, ws);
+    }
+
+    fn delta(&self, op: &Delta<'_>, ws: &Tensor) {
+        scanning::delta(self, op, ws);
+    }
+
+    fn delta_backward(&self, op: &DeltaBackward<'_>, ws: &Tensor) {
+        scanning::delta_backward(self, op, ws);
     }
 
     fn jitter(&self, x: &Tensor, keys: &Tensor, scales: &Tensor) {

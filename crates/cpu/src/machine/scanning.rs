@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use fathom_tensor::{
-    Conv, ConvBackward, ConvOperands, DocumentRun, DocumentRuns, GatedNorm, GatedNormBackward,
-    GatedNormOperands, Ssd, SsdBackward, SsdOperands, Tensor,
+    Conv, ConvBackward, ConvOperands, Delta, DeltaBackward, DeltaOperands, DocumentRun, DocumentRuns,
+    GatedNorm, GatedNormBackward, GatedNormOperands, Ssd, SsdBackward, SsdOperands, Tensor,
 };
 
 use super::cpu::Cpu;
@@ -118,7 +118,8 @@ pub fn gated_norm_backward(cpu: &Cpu, op: &GatedNormBackward<'_>, ws: &Tensor) {
 #[track_caller]
 fn ssd_operands<'a>(of: &SsdOperands<'a>, states: &[Tensor]) -> scan::Operands<'a> {
     let (heads, state) = (of.heads(), of.state);
-    let sizes = scan::Sizes { heads, width: of.width(), groups: of.groups, state };
+    let sizes =
+        scan::Sizes { heads, width: of.width(), groups: of.groups, state, task_heads: scan::TASK_HEADS };
     let cols = heads * sizes.width + 2 * of.groups * state;
     assert!(
         heads.is_multiple_of(of.groups) && of.u.cols() == cols && of.dt.rows() == of.u.rows(),
@@ -134,11 +135,13 @@ fn ssd_operands<'a>(of: &SsdOperands<'a>, states: &[Tensor]) -> scan::Operands<'
     scan::Operands {
         sizes,
         u: mat(of.u),
-        dt: mat(of.dt),
-        a_log: f32s(of.a_log),
-        dt_bias: f32s(of.dt_bias),
+        steps: scan::Steps {
+            raw: mat(of.dt),
+            a_log: f32s(of.a_log),
+            bias: f32s(of.dt_bias),
+            limit: of.limit,
+        },
         d: f32s(of.d),
-        limit: of.limit,
         runs: runs("ssd", of.documents, of.u, states),
     }
 }
@@ -176,4 +179,73 @@ pub fn ssd_backward(cpu: &Cpu, op: &SsdBackward<'_>, ws: &Tensor) {
     };
     // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
     unsafe { scan::backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+#[track_caller]
+fn delta_operands<'a>(of: &DeltaOperands<'a>, states: &[Tensor]) -> scan::DeltaOperands<'a> {
+    let (key_heads, heads, key, value) = (of.key_heads, of.heads(), of.key, of.value());
+    let cols = 2 * key_heads * key + heads * value;
+    let rows = of.u.rows();
+    assert!(
+        heads.is_multiple_of(key_heads) && of.u.cols() == cols && of.a.rows() == rows,
+        "delta: u {:?}, a {:?}, {key_heads} key heads of {key}",
+        of.u,
+        of.a
+    );
+    expect("delta", "b", of.b, [rows, heads]);
+    for (what, weight) in [("a_log", of.a_log), ("dt_bias", of.dt_bias)] {
+        expect("delta", what, weight, [1, heads]);
+    }
+    states.iter().for_each(|kept| expect("delta", "a state", kept, [heads, key * value]));
+    let limit = [0.0, f32::INFINITY];
+    let (raw, a_log, bias) = (mat(of.a), f32s(of.a_log), f32s(of.dt_bias));
+    scan::DeltaOperands {
+        sizes: scan::DeltaSizes { key_heads, heads, key, value },
+        u: mat(of.u),
+        steps: scan::Steps { raw, a_log, bias, limit },
+        b: mat(of.b),
+        eps: of.eps,
+        beta: of.beta,
+        runs: runs("delta", of.documents, of.u, states),
+    }
+}
+
+/// See [`fathom_tensor::Machine::delta`].
+#[track_caller]
+pub fn delta(cpu: &Cpu, op: &Delta<'_>, ws: &Tensor) {
+    let of = delta_operands(&op.of, op.states);
+    let scan::DeltaSizes { heads, key, value, .. } = of.sizes;
+    expect("delta", "out", op.out, [op.of.u.rows(), heads * value]);
+    let cols = fathom_tensor::state_cols(heads * key * value);
+    expect("delta", "kept", op.kept, [op.of.u.rows(), cols]);
+    let states: Vec<*mut f32> = op.states.iter().map(f32s_mut).collect();
+    let call = scan::DeltaForward { of, states: &states, out: mat_mut(op.out), kept: f32s_mut(op.kept) };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::delta_forward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
+}
+
+/// See [`fathom_tensor::Machine::delta_backward`].
+#[track_caller]
+pub fn delta_backward(cpu: &Cpu, op: &DeltaBackward<'_>, ws: &Tensor) {
+    let of = delta_operands(&op.of, &[]);
+    let scan::DeltaSizes { heads, value, .. } = of.sizes;
+    expect("delta_backward", "dout", op.dout, [op.of.u.rows(), heads * value]);
+    op.du.iter().for_each(|du| expect("delta_backward", "du", du, op.of.u.shape()));
+    for (what, tensor) in [("da", op.da), ("db", op.db)] {
+        tensor.iter().for_each(|tensor| expect("delta_backward", what, tensor, op.of.a.shape()));
+    }
+    for dweight in op.dweights.iter().flatten() {
+        expect("delta_backward", "the gradient of a weight", dweight, [1, heads]);
+    }
+    let call = scan::DeltaBackward {
+        of,
+        kept: f32s(op.kept).as_ptr(),
+        dout: mat(op.dout),
+        du: op.du.map(mat_mut),
+        da: op.da.map(mat_mut),
+        db: op.db.map(mat_mut),
+        dweights: op.dweights.map(|dweight| dweight.map(mat_mut)),
+    };
+    // SAFETY: see the module of the machine; the scratch has the bytes given by the profile.
+    unsafe { scan::delta_backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
 }

@@ -59,11 +59,19 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         OpDesc::Grouped { .. } => experts::workspace(isa, profile.threads, op),
         OpDesc::GatedNorm { rows, cols } => elementwise::gated_norm_workspace(rows, cols),
         OpDesc::Ssd { rows, heads, width, groups, state, backward } => {
-            let sizes = scan::Sizes { heads, width, groups, state };
+            let sizes = scan::Sizes { heads, width, groups, state, task_heads: scan::TASK_HEADS };
             if backward {
                 scan::bytes_backward(profile.threads, &sizes, rows)
             } else {
                 scan::bytes_forward(profile.threads, &sizes)
+            }
+        }
+        OpDesc::Delta { rows, key_heads, heads, key, value, backward } => {
+            let sizes = scan::DeltaSizes { key_heads, heads, key, value };
+            if backward {
+                scan::delta_bytes_backward(profile.threads, &sizes, rows)
+            } else {
+                scan::delta_bytes_forward(profile.threads, &sizes)
             }
         }
         OpDesc::Attention {

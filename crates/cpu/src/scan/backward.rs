@@ -1,5 +1,6 @@
-//! The backward pass, from the last rows to the first, in waves of at most 2,048 rows. A task is a block of heads of one
-//! unit: the rows of a document between two states that were kept, from which those between its chunks are rebuilt.
+//! The backward pass, from the last rows to the first, in waves of at most 2,048 rows: spans of documents, from one kept
+//! state to the next. First a task is a head of a span: it rebuilds the states between chunks, forwards, and folds the
+//! gradients of these, backwards. Then a task is a block of heads of one chunk, which has all it needs.
 #![allow(unsafe_op_in_unsafe_fn)] // the kernels of this folder, see `Family`
 
 use std::ops::Range;
@@ -9,9 +10,9 @@ use fathom_tensor::{DocumentRun, SCAN_SPAN};
 use super::chunk::{self, columns};
 use super::decays::Decays;
 use super::family::{Family, by_family};
-use super::layout::{BackwardLayout, SharedLayout};
+use super::layout::{BackwardLayout, SPAN, SharedLayout};
 use super::reverse::Reverse;
-use super::{Operands, Sizes, chunks, forward};
+use super::{CHUNK, Operands, Sizes, chunks, forward};
 use crate::attention::pack::{put, row_f32};
 use crate::attention::simd::portable::Portable;
 use crate::attention::simd::{LANES, Simd};
@@ -41,21 +42,31 @@ pub struct Backward<'a> {
 /// Rows of a run between two kept states.
 #[derive(Clone, Debug)]
 pub struct Span {
-    run: usize,
-    rows: Range<usize>,
+    pub run: usize,
+    pub rows: Range<usize>,
+    /// The first slot of its chunks' states in a wave.
+    slot: usize,
 }
 
-/// A task, with its memory.
-pub struct Unit<'a> {
+/// A wave, with the memory that tasks share.
+pub struct Pass<'a> {
     pub op: &'a Backward<'a>,
-    pub block: usize,
-    pub span: &'a Span,
+    pub layout: SharedLayout,
+    pub shared: *mut u8,
     /// The first of the wave's rows.
     pub first: usize,
-    /// Memory of all threads, and this one's.
-    pub shared: *mut u8,
-    pub base: *mut u8,
-    pub layout: SharedLayout,
+    /// The first block of those that are processed together.
+    block: usize,
+    wave: &'a [Span],
+}
+
+/// A task: a head of a span (then `block` is the head), or a block of heads of a chunk, with its thread's memory.
+pub struct Task<'a> {
+    pass: &'a Pass<'a>,
+    span: &'a Span,
+    rows: Range<usize>,
+    block: usize,
+    base: *mut u8,
 }
 
 /// Bytes of workspace that [`backward`] needs.
@@ -63,16 +74,31 @@ pub fn bytes_backward(threads: usize, sizes: &Sizes, rows: usize) -> usize {
     SharedLayout::new(sizes, rows, threads).bytes
 }
 
-/// Units in waves of neighbours, from the last to the first. At most one unit of a wave is continued by another.
-fn waves(runs: &[DocumentRun]) -> Vec<Vec<Span>> {
+impl Span {
+    /// Its chunks.
+    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        chunks(&DocumentRun { rows: self.rows.clone(), document: 0, offset: 0 })
+    }
+
+    /// Slots that its states need: one for each border of chunks inside the run. A wave has at most [`SPAN`] of them.
+    fn slots(&self, run: &DocumentRun) -> usize {
+        self.rows.len().div_ceil(CHUNK) - usize::from(self.rows == run.rows)
+    }
+}
+
+/// Spans in waves of neighbours, from the last to the first. At most one span of a wave is continued by another.
+pub fn waves(runs: &[DocumentRun]) -> Vec<Vec<Span>> {
     let mut waves: Vec<Vec<Span>> = Vec::new();
     for (index, run) in runs.iter().enumerate().rev() {
         let starts: Vec<usize> = run.rows.clone().step_by(SCAN_SPAN).collect();
         for start in starts.into_iter().rev() {
-            let span = Span { run: index, rows: start..run.rows.end.min(start + SCAN_SPAN) };
+            let rows = start..run.rows.end.min(start + SCAN_SPAN);
             match waves.last_mut() {
-                Some(wave) if wave[0].rows.end - span.rows.start <= SCAN_SPAN => wave.push(span),
-                _ => waves.push(vec![span]),
+                Some(wave) if wave[0].rows.end - rows.start <= SCAN_SPAN => {
+                    let slot = wave.last().map_or(0, |last| last.slot + last.slots(&runs[last.run]));
+                    wave.push(Span { run: index, rows, slot });
+                }
+                _ => waves.push(vec![Span { run: index, rows, slot: 0 }]),
             }
         }
     }
@@ -90,26 +116,26 @@ fn waves(runs: &[DocumentRun]) -> Vec<Vec<Span>> {
 pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace: *mut u8) {
     let (of, sizes) = (&op.of, &op.of.sizes);
     let stored = op.dy.elem == of.u.elem && op.du.is_none_or(|du| du.elem == of.u.elem);
-    assert!(stored && op.ddt.is_none_or(|ddt| ddt.elem == of.dt.elem), "ssd_backward: storage types differ");
+    assert!(
+        stored && op.ddt.is_none_or(|ddt| ddt.elem == of.steps.raw.elem),
+        "ssd_backward: storage types differ"
+    );
     assert!(of.runs.iter().all(|run| run.offset == 0), "ssd_backward: a document begins on another rank");
     let layout = SharedLayout::new(sizes, of.rows(), threads.count());
-    let (blocks, shared, own) = (sizes.blocks(), aligned(workspace), BackwardLayout::new(sizes).bytes);
+    let shared = aligned(workspace);
     for wave in waves(of.runs) {
         let first = wave.last().map_or(0, |span| span.rows.start);
-        let operands = SyncOperands::new((op, &wave, shared));
-        threads.run(blocks * wave.len(), &|task, thread| {
-            let (op, wave, shared) = *operands.get();
-            let base = shared.wrapping_add(layout.threads + thread * own);
-            let span = &wave[task / blocks];
-            let unit = Unit { op, block: task % blocks, span, first, shared, base, layout };
-            // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
-            unsafe { by_family!(isa, backward(&unit)) }
-        });
+        for block in (0..sizes.blocks()).step_by(layout.together) {
+            let pass = Pass { op, layout, shared, first, block, wave: &wave };
+            // SAFETY: passed on.
+            unsafe { pass.run(threads, isa) }
+        }
+        let operands = SyncOperands::new((op, shared));
         if sizes.blocks_of_group() > 1 && op.du.is_some() {
             let rows = first..wave[0].rows.end;
             let parts = rows.len().div_ceil(PART);
             threads.run(parts, &|part, _| {
-                let (op, _, shared) = *operands.get();
+                let (op, shared) = *operands.get();
                 let from = rows.start + part * PART;
                 // SAFETY: parts are rows of their own, whose gradients by blocks were written above.
                 unsafe { add_blocks(op, shared, &layout, (first, from..rows.end.min(from + PART))) }
@@ -157,72 +183,137 @@ unsafe fn add_blocks(
     }
 }
 
-/// One task.
+impl Pass<'_> {
+    /// The state before a chunk, or the gradient of that after one, by the chunk's slot.
+    fn slot(&self, offset: usize, (slot, head): (usize, usize)) -> *mut f32 {
+        let sizes = &self.op.of.sizes;
+        let number = head - sizes.block(self.block).1.start;
+        let base: *mut f32 = self.shared.wrapping_add(offset).cast();
+        base.wrapping_add((number * SPAN + slot) * sizes.square())
+    }
+
+    /// The state before the chunk of this number; the first of a run has none.
+    fn state(&self, span: &Span, chunk: usize, head: usize) -> Option<*mut f32> {
+        let begins = span.rows.start == self.op.of.runs[span.run].rows.start;
+        let slot = (span.slot + chunk).checked_sub(usize::from(begins)).filter(|_| !begins || chunk > 0);
+        slot.map(|slot| self.slot(self.layout.states, (slot, head)))
+    }
+
+    /// The gradient of the state after the chunk of this number; the last of a run has none.
+    fn gradient(&self, span: &Span, (chunk, end): (usize, usize), head: usize) -> Option<*mut f32> {
+        let inside = end < self.op.of.runs[span.run].rows.end;
+        inside.then(|| self.slot(self.layout.gradients, (span.slot + chunk, head)))
+    }
+
+    /// The gradient of the state between this wave's rows of a document and the rows before them.
+    fn carried(&self, head: usize) -> *mut f32 {
+        let base: *mut f32 = self.shared.wrapping_add(self.layout.carried).cast();
+        base.wrapping_add(head * self.op.of.sizes.square())
+    }
+
+    /// All tasks of some blocks.
+    ///
+    /// # Safety
+    /// See [`backward`].
+    unsafe fn run(&self, threads: &Threads, isa: Isa) {
+        let (sizes, own) = (&self.op.of.sizes, BackwardLayout::new(&self.op.of.sizes).bytes);
+        let blocks = self.block..sizes.blocks().min(self.block + self.layout.together);
+        let heads = sizes.block(blocks.start).1.start..sizes.block(blocks.end - 1).1.end;
+        let of_span = |span: usize| self.wave[span].chunks().map(move |rows| (span, rows));
+        let all: Vec<(usize, Range<usize>)> = (0..self.wave.len()).flat_map(of_span).collect();
+        let operands = SyncOperands::new((self, &all));
+        threads.run(heads.len() * self.wave.len(), &|task, thread| {
+            let (pass, _) = *operands.get();
+            let base = pass.shared.wrapping_add(pass.layout.threads + thread * own);
+            let (span, head) = (&pass.wave[task / heads.len()], heads.start + task % heads.len());
+            let task = Task { pass, span, rows: span.rows.clone(), block: head, base };
+            // SAFETY: tasks write states of their own, threads have memory of their own.
+            unsafe { by_family!(isa, sweep(&task)) }
+        });
+        threads.run(blocks.len() * all.len(), &|task, thread| {
+            let (pass, all) = *operands.get();
+            let base = pass.shared.wrapping_add(pass.layout.threads + thread * own);
+            let (block, (span, rows)) = (blocks.start + task % blocks.len(), &all[task / blocks.len()]);
+            let task = Task { pass, span: &pass.wave[*span], rows: rows.clone(), block, base };
+            // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
+            unsafe { by_family!(isa, backward(&task)) }
+        });
+    }
+}
+
+/// One head of a span: the states before its chunks, and the gradients of those after them.
 ///
 /// # Safety
 /// See [`backward`].
 #[inline(always)]
-pub unsafe fn unit<F: Family>(unit: &Unit<'_>) {
-    let (op, span) = (unit.op, unit.span);
-    let (of, sizes, run) = (&op.of, &op.of.sizes, &op.of.runs[span.run]);
-    let (group, heads) = sizes.block(unit.block);
-    let reverse = Reverse { unit, layout: BackwardLayout::new(sizes), group };
-    let within = DocumentRun { rows: span.rows.clone(), document: 0, offset: 0 };
-    let all: Vec<Range<usize>> = chunks(&within).collect();
-    let (begins, ends) = (span.rows.start == run.rows.start, span.rows.end == run.rows.end);
-    let square = sizes.square();
-    for (number, head) in heads.clone().enumerate().filter(|_| !ends) {
-        std::ptr::copy_nonoverlapping(reverse.carried(head), reverse.gradient(number), square);
+pub unsafe fn sweep<F: Family>(task: &Task<'_>) {
+    let (pass, span, head) = (task.pass, task.span, task.block);
+    let (op, run) = (pass.op, &pass.op.of.runs[span.run]);
+    let (sizes, layout) = (&op.of.sizes, BackwardLayout::new(&op.of.sizes));
+    let at = |offset: usize| -> *mut f32 { task.base.wrapping_add(offset).cast() };
+    let group = head / (sizes.heads / sizes.groups);
+    let [b, c] = columns(sizes, group);
+    let all: Vec<Range<usize>> = span.chunks().collect();
+    let (wide, cols) = (sizes.wide(), head * sizes.width..(head + 1) * sizes.width);
+    if let (Some(slot), Some(to)) = (forward::kept(run, span.rows.start), pass.state(span, 0, head)) {
+        let from = op.kept.add((slot * sizes.heads + head) * sizes.state * sizes.width).cast_mut();
+        forward::copy_state(sizes, to, from, false);
     }
-    if let Some(slot) = forward::kept(run, span.rows.start) {
-        let size = sizes.state * sizes.width;
-        for (number, head) in heads.clone().enumerate() {
-            let from = op.kept.add((slot * sizes.heads + head) * size).cast_mut();
-            forward::copy_state(sizes, reverse.state(0, number), from, false);
+    let mut decays = Decays::ZERO;
+    for (index, rows) in all.iter().enumerate().take(all.len() - 1) {
+        let Some(after) = pass.state(span, index + 1, head) else { continue };
+        let (count, turned) = (chunk::padded(rows), at(layout.group.b_turned));
+        chunk::turned_rows::<F>(&op.of, rows, b.clone(), [at(layout.group.b_across), turned]);
+        decays.read::<F>(&op.of.steps, rows.clone(), head);
+        let (x, last) = (at(layout.x), at(layout.last));
+        chunk::rows::<F>(&op.of.u, rows, cols.clone(), wide, x);
+        chunk::along_times::<F>(x, count, wide, &decays.delta, last);
+        chunk::panels_times::<F>(last, count, wide, &decays.leave, last);
+        let before = pass.state(span, index, head);
+        if let Some(before) = before {
+            std::ptr::copy_nonoverlapping(before, after, sizes.square());
         }
+        chunk::advance::<F>(sizes, count, &decays, [turned, last], (after, before.is_some()));
     }
-    for (index, chunk) in all.iter().enumerate().take(all.len() - 1) {
-        let at = &reverse.layout.group;
-        let turned = [reverse.at(at.b_across), reverse.at(at.b_turned)];
-        chunk::turned_rows::<F>(of, chunk, columns(sizes, group)[0].clone(), turned);
-        for (number, head) in heads.clone().enumerate() {
-            rebuild::<F>(&reverse, chunk, head, (index, number, begins && index == 0));
+    if let Some(to) = pass.gradient(span, (all.len() - 1, span.rows.end), head) {
+        std::ptr::copy_nonoverlapping(pass.carried(head), to, sizes.square());
+    }
+    for (index, rows) in all.iter().enumerate().rev() {
+        let to = match index.checked_sub(1) {
+            Some(before) => pass.gradient(span, (before, rows.start), head),
+            None => (span.rows.start > run.rows.start).then(|| pass.carried(head)),
+        };
+        let Some(to) = to else { continue };
+        let (count, turned) = (chunk::padded(rows), at(layout.c_turned));
+        chunk::turned_rows::<F>(&op.of, rows, c.clone(), [at(layout.c_across), turned]);
+        decays.read::<F>(&op.of.steps, rows.clone(), head);
+        let (dy, first) = (at(layout.dy), at(layout.dy_first_along));
+        chunk::rows::<F>(&op.dy, rows, cols.clone(), wide, dy);
+        chunk::along_times::<F>(dy, count, wide, &decays.enter, first);
+        let after = pass.gradient(span, (index, rows.end), head);
+        if let Some(after) = after {
+            std::ptr::copy_nonoverlapping(after, to, sizes.square());
         }
-    }
-    for (index, chunk) in all.iter().enumerate().rev() {
-        reverse.begin::<F>(chunk);
-        for (number, head) in heads.clone().enumerate() {
-            let known = [!(begins && index == 0), chunk.end < run.rows.end];
-            reverse.head::<F>(chunk, (head, number), index, known);
-        }
-        reverse.end::<F>(chunk);
-    }
-    for (number, head) in heads.enumerate().filter(|_| !begins) {
-        std::ptr::copy_nonoverlapping(reverse.gradient(number), reverse.carried(head), square);
+        chunk::advance::<F>(sizes, count, &decays, [turned, first], (to, after.is_some()));
     }
 }
 
-/// The state after a chunk, from that before it, as the forward pass computed it.
+/// A block of heads of one chunk.
+///
+/// # Safety
+/// See [`backward`].
 #[inline(always)]
-unsafe fn rebuild<F: Family>(
-    reverse: &Reverse<'_>,
-    chunk: &Range<usize>,
-    head: usize,
-    (index, number, begins): (usize, usize, bool),
-) {
-    let (of, layout) = (&reverse.unit.op.of, &reverse.layout);
-    let (sizes, count) = (&of.sizes, chunk::padded(chunk));
-    let (wide, width) = (sizes.wide(), sizes.width);
-    let mut decays = Decays::ZERO;
-    decays.read::<F>(of, chunk.clone(), head);
-    let (x, last) = (reverse.at(layout.x), reverse.at(layout.last));
-    chunk::rows::<F>(&of.u, chunk, head * width..(head + 1) * width, wide, x);
-    chunk::along_times::<F>(x, count, wide, &decays.delta, last);
-    chunk::panels_times::<F>(last, count, wide, &decays.leave, last);
-    let (before, after) = (reverse.state(index, number), reverse.state(index + 1, number));
-    if !begins {
-        std::ptr::copy_nonoverlapping(before, after, sizes.square());
+pub unsafe fn chunk_task<F: Family>(task: &Task<'_>) {
+    let (pass, span, rows) = (task.pass, task.span, &task.rows);
+    let (group, heads) = pass.op.of.sizes.block(task.block);
+    let layout = BackwardLayout::new(&pass.op.of.sizes);
+    let reverse = Reverse { pass, layout, base: task.base, block: task.block, group };
+    let index = (rows.start - span.rows.start) / CHUNK;
+    reverse.begin::<F>(rows);
+    for head in heads {
+        let (state, gradient) = (pass.state(span, index, head), pass.gradient(span, (index, rows.end), head));
+        let cast = |pointer: Option<*mut f32>| pointer.map(|pointer| pointer.cast_const());
+        reverse.head::<F>(rows, head, [cast(state), cast(gradient)]);
     }
-    let turned = reverse.at(layout.group.b_turned);
-    chunk::advance::<F>(sizes, count, &decays, [turned, last], (after, !begins));
+    reverse.end::<F>(rows);
 }

@@ -180,10 +180,65 @@ pub unsafe fn turned_rows<F: Family>(
         to: across.cast(),
         depth: tall,
     });
+    self::turned::<F>(across, count, tall, turned);
+}
+
+/// Rows across as a left operand that is summed over them.
+#[inline(always)]
+pub unsafe fn turned<F: Family>(across: *const f32, count: usize, tall: usize, to: *mut f32) {
     for panel in 0..count / STRIP {
         for n in 0..tall {
             let v = F::S::load(across.add((panel * tall + n) * STRIP));
-            F::S::store(turned.add(n * CHUNK + panel * STRIP), v);
+            F::S::store(to.add(n * CHUNK + panel * STRIP), v);
+        }
+    }
+}
+
+/// Words of an operand.
+pub trait Words {
+    /// The first of them.
+    fn words(self) -> *const u32;
+}
+
+impl Words for *const f32 {
+    #[inline(always)]
+    fn words(self) -> *const u32 {
+        self.cast()
+    }
+}
+
+impl Words for *mut f32 {
+    #[inline(always)]
+    fn words(self) -> *const u32 {
+        self.cast_const().cast()
+    }
+}
+
+/// `C (+)= A B` of `rows` rows and `panels` panels: A and B with the words between their rows and panels, C with those
+/// between its rows, and whether to add.
+#[inline(always)]
+pub unsafe fn multiply<F: Family>(
+    (a, lda): (impl Words, usize),
+    (b, ldb): (impl Words, usize),
+    depth: usize,
+    (c, ldc, add): (*mut f32, usize, bool),
+    (rows, panels): (usize, usize),
+) {
+    F::U::product(&Product { a: a.words(), lda, b: b.words(), ldb, depth, c, ldc, rows, panels, add });
+}
+
+/// Turns a strip of pairs of rows: from rows j, of i in the strip, to rows i of all j up to its end.
+#[inline(always)]
+pub unsafe fn turn<F: Family>(from: *const f32, to: *mut f32, strip: usize) {
+    for earlier in 0..strip + 1 {
+        let from = from.add(earlier * STRIP * CHUNK + strip * STRIP);
+        let mut block = [F::S::splat(0.0); STRIP];
+        for at in 0..STRIP {
+            block[at] = F::S::load(from.add(at * CHUNK));
+        }
+        F::S::transpose(&mut block);
+        for at in 0..STRIP {
+            F::S::store(to.add((strip * STRIP + at) * CHUNK + earlier * STRIP), block[at]);
         }
     }
 }

@@ -5,10 +5,23 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::family::Family;
-use super::{CHUNK, Operands, STRIP, STRIPS};
+use super::{CHUNK, STRIP, STRIPS};
 use crate::attention::simd::Simd;
 use crate::elementwise::math::{exp, ln, sigmoid};
 use crate::mat::{Elem, Mat};
+
+/// Raw step sizes of decays, with their weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    /// `[rows, heads]`.
+    pub raw: Mat,
+    /// `[heads]`: logarithms of the decays' rates.
+    pub a_log: &'a [f32],
+    /// `[heads]`: added to the raw step sizes.
+    pub bias: &'a [f32],
+    /// Limits of the step sizes.
+    pub limit: [f32; 2],
+}
 
 /// Factors of the rows of a chunk; zero for rows past its end. With L the sums of log decays, every exponent is a
 /// difference of f64 sums, not above zero, and rounded once: no precision is lost far from the chunk's beginning.
@@ -37,7 +50,7 @@ pub struct Decays {
 
 /// An element as f32.
 #[inline(always)]
-unsafe fn element(x: &Mat, row: usize, col: usize) -> f32 {
+pub unsafe fn element(x: &Mat, row: usize, col: usize) -> f32 {
     match x.elem {
         Elem::F32 => x.row::<f32>(row, col + 1)[col],
         Elem::Bf16 => f32::from_bits(u32::from(x.row::<u16>(row, col + 1)[col]) << 16),
@@ -84,13 +97,13 @@ impl Decays {
     /// # Safety
     /// The rows and the head exist.
     #[inline(always)]
-    pub unsafe fn read<F: Family>(&mut self, of: &Operands<'_>, rows: Range<usize>, head: usize) {
+    pub unsafe fn read<F: Family>(&mut self, of: &Steps<'_>, rows: Range<usize>, head: usize) {
         let count = rows.len();
-        let (bias, [least, most]) = (of.dt_bias[head], of.limit);
+        let (bias, [least, most]) = (of.bias[head], of.limit);
         self.rate = -exp::<F::L>(of.a_log[head]);
         let mut raw = [0.0f32; CHUNK];
         for (to, row) in raw.iter_mut().zip(rows) {
-            *to = element(&of.dt, row, head) + bias;
+            *to = element(&of.raw, row, head) + bias;
         }
         for ((x, delta), slope) in raw.iter().zip(&mut self.delta).zip(&mut self.slope) {
             let (soft, by_raw) = softplus::<F>(*x);

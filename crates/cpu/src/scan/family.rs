@@ -11,7 +11,8 @@ use crate::attention::unit::{PortableUnit, Unit};
 use crate::elementwise::level::Fma;
 use crate::elementwise::level::{Level, Plain};
 
-use super::backward::Unit as UnitTask;
+use super::backward::Task as BackwardTask;
+use super::delta;
 use super::forward::Task;
 
 /// A family of kernels.
@@ -28,8 +29,14 @@ pub(crate) unsafe trait Family: 'static {
     type L: Level;
     /// See [`super::forward::task`].
     unsafe fn forward(task: &Task<'_>);
-    /// See [`super::backward::unit`].
-    unsafe fn backward(task: &UnitTask<'_>);
+    /// See [`super::backward::chunk_task`].
+    unsafe fn backward(task: &BackwardTask<'_>);
+    /// See [`super::backward::sweep`].
+    unsafe fn sweep(task: &BackwardTask<'_>);
+    /// See [`super::delta::task`].
+    unsafe fn delta_forward(task: &delta::Task<'_>);
+    /// See [`super::delta::unit`].
+    unsafe fn delta_backward(task: &delta::Unit<'_>);
 }
 
 macro_rules! family {
@@ -47,9 +54,24 @@ macro_rules! family {
                 unsafe { super::forward::task::<$name>(task) }
             }
             # $attribute
-            unsafe fn backward(task: &UnitTask<'_>) {
+            unsafe fn backward(task: &BackwardTask<'_>) {
                 // SAFETY: passed on.
-                unsafe { super::backward::unit::<$name>(task) }
+                unsafe { super::backward::chunk_task::<$name>(task) }
+            }
+            # $attribute
+            unsafe fn sweep(task: &BackwardTask<'_>) {
+                // SAFETY: passed on.
+                unsafe { super::backward::sweep::<$name>(task) }
+            }
+            # $attribute
+            unsafe fn delta_forward(task: &delta::Task<'_>) {
+                // SAFETY: passed on.
+                unsafe { delta::task::<$name>(task) }
+            }
+            # $attribute
+            unsafe fn delta_backward(task: &delta::Unit<'_>) {
+                // SAFETY: passed on.
+                unsafe { delta::unit::<$name>(task) }
             }
         }
     };

@@ -59,10 +59,14 @@ pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: 
     assert!(op.states.is_empty() || op.states.len() == runs.len(), "ssd: states of {} runs", runs.len());
     let begin = !op.states.is_empty() || runs.iter().all(|run| run.offset == 0);
     assert!(begin, "ssd: a document that begins on another rank needs its state: {runs:?}");
+    let mut sizes = op.of.sizes;
+    // Results do not depend on which heads a task has: smaller tasks, if there are too few for the threads.
+    while sizes.task_heads > 1 && sizes.blocks() * runs.len() < threads.count() {
+        sizes.task_heads /= 2;
+    }
+    let op = &Forward { of: Operands { sizes, ..op.of }, ..*op };
     let layout = ForwardLayout::new(&op.of.sizes);
-    // The longest first, so that no thread begins one when the others end.
-    let mut order: Vec<usize> = (0..runs.len()).collect();
-    order.sort_by_key(|run| std::cmp::Reverse(runs[*run].rows.len()));
+    let order = order(runs);
     let (blocks, base) = (op.of.sizes.blocks(), aligned(workspace));
     let shared = SyncOperands::new((op, order, base));
     threads.run(blocks * runs.len(), &|task, thread| {
@@ -72,6 +76,13 @@ pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: 
         // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
         unsafe { by_family!(isa, forward(&task)) }
     });
+}
+
+/// Runs, the longest first, so that no thread begins one when the others end.
+pub fn order(runs: &[DocumentRun]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    order.sort_by_key(|run| std::cmp::Reverse(runs[*run].rows.len()));
+    order
 }
 
 /// What the heads of a task have in common.
@@ -194,7 +205,7 @@ unsafe fn head<F: Family>(
     let (of, layout, sizes) = (pass.of, &pass.layout, &pass.of.sizes);
     let (count, wide, width) = (chunk::padded(chunk), sizes.wide(), sizes.width);
     let mut decays = Decays::ZERO;
-    decays.read::<F>(of, chunk.clone(), head);
+    decays.read::<F>(&of.steps, chunk.clone(), head);
     let (x, y, steps) = (pass.at(layout.x), pass.at(layout.y), pass.at(layout.steps));
     chunk::rows::<F>(&of.u, chunk, head * width..(head + 1) * width, wide, x);
     chunk::along_times::<F>(x, count, wide, &decays.delta, steps);

@@ -108,10 +108,6 @@ pub struct BackwardLayout {
     /// Strips [STRIP, CHUNK].
     pub weights: usize,
     pub strip: usize,
-    /// States before the chunks of a span.
-    pub states: usize,
-    /// Gradients of the states after the rows that are processed.
-    pub gradients: usize,
     pub bytes: usize,
 }
 
@@ -147,8 +143,6 @@ impl BackwardLayout {
             v: f32s(tall),
             weights: f32s(strip),
             strip: f32s(strip),
-            states: f32s(SPAN * sizes.block_heads() * sizes.square()),
-            gradients: f32s(sizes.block_heads() * sizes.square()),
             bytes: 0,
         };
         layout.bytes = carve.bytes();
@@ -165,6 +159,11 @@ pub struct SharedLayout {
     pub parts: usize,
     /// The gradient of the state between the rows of a document in this wave and in the next [heads, square].
     pub carried: usize,
+    /// States before chunks of a wave and gradients of those after them, [heads of some blocks, SPAN, square].
+    pub states: usize,
+    pub gradients: usize,
+    /// Blocks whose states there are at a time.
+    pub together: usize,
     pub threads: usize,
     pub bytes: usize,
 }
@@ -173,11 +172,15 @@ impl SharedLayout {
     pub fn new(sizes: &Sizes, rows: usize, threads: usize) -> SharedLayout {
         let mut carve = Carve::default();
         let parts = if sizes.blocks_of_group() > 1 { sizes.blocks() * SPAN * CHUNK } else { 0 };
+        // A block has sixteen chunks to deal to threads.
+        let together = threads.div_ceil(4).min(sizes.blocks());
+        let states = together * sizes.block_heads() * SPAN * sizes.square();
         let mut f32s = |count: usize| carve.take::<f32>(count);
         let (terms, parts) = (f32s(rows * 3 * sizes.heads), f32s(parts * 2 * sizes.state));
         let carried = f32s(sizes.heads * sizes.square());
+        let [states, gradients] = [states, states].map(f32s);
         let own = carve.bytes();
         let bytes = padded(own + threads * BackwardLayout::new(sizes).bytes);
-        SharedLayout { terms, parts, carried, threads: own, bytes }
+        SharedLayout { terms, parts, carried, states, gradients, together, threads: own, bytes }
     }
 }

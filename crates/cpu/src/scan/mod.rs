@@ -15,6 +15,7 @@
 mod backward;
 mod chunk;
 mod decays;
+mod delta;
 mod family;
 mod forward;
 mod layout;
@@ -26,6 +27,11 @@ use std::ops::Range;
 use fathom_tensor::{DocumentRun, SCAN_CHUNK};
 
 pub use backward::{Backward, backward, bytes_backward};
+pub use decays::Steps;
+pub use delta::{
+    DeltaBackward, DeltaForward, DeltaOperands, DeltaSizes, delta_backward, delta_bytes_backward,
+    delta_bytes_forward, delta_forward,
+};
 pub use forward::{Forward, bytes_forward, forward};
 
 use crate::mat::Mat;
@@ -36,8 +42,8 @@ const CHUNK: usize = SCAN_CHUNK;
 const STRIP: usize = 16;
 /// Strips of a chunk.
 const STRIPS: usize = CHUNK / STRIP;
-/// Most heads of a task, which share the products of B and C.
-const MOST_HEADS: usize = 8;
+/// Most heads of a task, which share the products of B and C; with 8 these are a fifteenth of a backward pass.
+pub const TASK_HEADS: usize = 8;
 
 /// Extents of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,8 @@ pub struct Sizes {
     pub groups: usize,
     /// Columns of B and of C, per group.
     pub state: usize,
+    /// Most heads of a task: [`TASK_HEADS`]. Gradients of B and C are summed by tasks, so it decides on their bits.
+    pub task_heads: usize,
 }
 
 impl Sizes {
@@ -75,7 +83,7 @@ impl Sizes {
 
     /// Blocks of heads of a group: as few as there can be, of nearly equal size.
     fn blocks_of_group(&self) -> usize {
-        (self.heads / self.groups).div_ceil(MOST_HEADS)
+        (self.heads / self.groups).div_ceil(self.task_heads)
     }
 
     /// Blocks of heads.
@@ -104,16 +112,10 @@ pub struct Operands<'a> {
     pub sizes: Sizes,
     /// `[rows, heads * width + 2 * groups * state]`.
     pub u: Mat,
-    /// `[rows, heads]`.
-    pub dt: Mat,
-    /// `[heads]`: logarithms of the decays' rates.
-    pub a_log: &'a [f32],
-    /// `[heads]`.
-    pub dt_bias: &'a [f32],
+    /// Raw step sizes `[rows, heads]`, with their weights.
+    pub steps: Steps<'a>,
     /// `[heads]`.
     pub d: &'a [f32],
-    /// Limits of delta.
-    pub limit: [f32; 2],
     /// The documents of the rows.
     pub runs: &'a [DocumentRun],
 }
@@ -126,11 +128,16 @@ impl Operands<'_> {
 
 /// The chunks of a run.
 fn chunks(run: &DocumentRun) -> impl Iterator<Item = Range<usize>> + use<> {
+    pieces(run, CHUNK)
+}
+
+/// Parts of a run that begin at multiples of `most` rows of its document.
+fn pieces(run: &DocumentRun, most: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let (rows, offset) = (run.rows.clone(), run.offset);
     let mut start = rows.start;
     std::iter::from_fn(move || {
-        let (from, within) = (start, (offset + start - rows.start) % CHUNK);
-        start = (from + CHUNK - within).min(rows.end);
+        let (from, within) = (start, (offset + start - rows.start) % most);
+        start = (from + most - within).min(rows.end);
         (from < rows.end).then_some(from..start)
     })
 }
@@ -152,12 +159,12 @@ mod tests {
     #[test]
     fn blocks_have_every_head_once() {
         for (heads, groups) in [(16, 1), (24, 1), (9, 1), (128, 8), (4, 4), (20, 2), (34, 2)] {
-            let sizes = Sizes { heads, width: 4, groups, state: 4 };
+            let sizes = Sizes { heads, width: 4, groups, state: 4, task_heads: TASK_HEADS };
             let all: Vec<usize> = (0..sizes.blocks()).flat_map(|block| sizes.block(block).1).collect();
             assert_eq!(all, (0..heads).collect::<Vec<_>>(), "{sizes:?}");
             for block in 0..sizes.blocks() {
                 let (group, own) = sizes.block(block);
-                assert!(own.clone().all(|head| head / (heads / groups) == group) && own.len() <= MOST_HEADS);
+                assert!(own.clone().all(|head| head / (heads / groups) == group) && own.len() <= TASK_HEADS);
             }
         }
     }

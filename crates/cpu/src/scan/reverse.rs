@@ -14,22 +14,24 @@ use std::ops::Range;
 
 use fathom_tensor::SCAN_SPAN;
 
-use super::backward::Unit;
+use super::backward::Pass;
 use super::chunk::{self, PANEL, columns};
 use super::decays::Decays;
 use super::family::Family;
 use super::layout::BackwardLayout;
 use super::{CHUNK, STRIP};
-use crate::attention::pack::{put, row_f32};
+use crate::attention::pack::put;
 use crate::attention::product::Product;
 use crate::attention::simd::{LANES, Simd};
 use crate::attention::unit::Unit as _;
 use crate::mat::Elem;
 
-/// Gradients of a unit's chunks.
+/// Gradients of one chunk.
 pub struct Reverse<'a> {
-    pub unit: &'a Unit<'a>,
+    pub pass: &'a Pass<'a>,
     pub layout: BackwardLayout,
+    pub base: *mut u8,
+    pub block: usize,
     pub group: usize,
 }
 
@@ -48,34 +50,13 @@ struct Rows {
 impl Reverse<'_> {
     #[inline(always)]
     pub fn at(&self, offset: usize) -> *mut f32 {
-        self.unit.base.wrapping_add(offset).cast()
-    }
-
-    /// The state before a chunk of the unit, of a head of the block.
-    #[inline(always)]
-    pub fn state(&self, chunk: usize, number: usize) -> *mut f32 {
-        let sizes = &self.unit.op.of.sizes;
-        let index = chunk * sizes.block_heads() + number;
-        self.at(self.layout.states).wrapping_add(index * sizes.square())
-    }
-
-    /// The gradient of the state after the rows that are processed, of a head of the block.
-    #[inline(always)]
-    pub fn gradient(&self, number: usize) -> *mut f32 {
-        self.at(self.layout.gradients).wrapping_add(number * self.unit.op.of.sizes.square())
-    }
-
-    /// The same, between a unit and that before it.
-    #[inline(always)]
-    pub fn carried(&self, head: usize) -> *mut f32 {
-        let base: *mut f32 = self.unit.shared.wrapping_add(self.unit.layout.carried).cast();
-        base.wrapping_add(head * self.unit.op.of.sizes.square())
+        self.base.wrapping_add(offset).cast()
     }
 
     /// Prepares B and C of a chunk, and what is summed over its heads.
     #[inline(always)]
     pub unsafe fn begin<F: Family>(&self, rows: &Range<usize>) {
-        let (of, at, layout) = (&self.unit.op.of, &self.layout.group, &self.layout);
+        let (of, at, layout) = (&self.pass.op.of, &self.layout.group, &self.layout);
         let (tall, count) = (of.sizes.tall(), chunk::padded(rows));
         let [b, c] = columns(&of.sizes, self.group);
         chunk::rows::<F>(&of.u, rows, c.clone(), tall, self.at(at.c_rows));
@@ -102,21 +83,20 @@ impl Reverse<'_> {
         std::ptr::write_bytes(self.at(layout.dc), 0, count * tall);
     }
 
-    /// One head: the gradients of its columns of x and of dt, and its share of the rest. `known` says whether there is a
-    /// state before the chunk, and a gradient of that after it.
+    /// One head: the gradients of its columns of x and of dt, and its share of the rest, from the state before the chunk
+    /// and the gradient of that after it, if there are any.
     #[inline(always)]
     pub unsafe fn head<F: Family>(
         &self,
         rows: &Range<usize>,
-        (head, number): (usize, usize),
-        index: usize,
-        known: [bool; 2],
+        head: usize,
+        [state, gradient]: [Option<*const f32>; 2],
     ) {
-        let (op, layout) = (self.unit.op, &self.layout);
+        let (op, layout) = (self.pass.op, &self.layout);
         let (of, sizes, count) = (&op.of, &op.of.sizes, chunk::padded(rows));
         let (wide, width) = (sizes.wide(), sizes.width);
         let mut decays = Decays::ZERO;
-        decays.read::<F>(of, rows.clone(), head);
+        decays.read::<F>(&of.steps, rows.clone(), head);
         let (x, dy) = (self.at(layout.x), self.at(layout.dy));
         let cols = head * width..(head + 1) * width;
         chunk::rows::<F>(&of.u, rows, cols.clone(), wide, x);
@@ -126,34 +106,26 @@ impl Reverse<'_> {
         chunk::across::<F>(dy, count, wide, self.at(layout.dy_across));
         let mut terms =
             Rows { within: [0.0; CHUNK], entered: [0.0; CHUNK], left: [0.0; CHUNK], through: 0.0 };
-        let (state, carried) = (self.state(index, number), self.gradient(number));
-        if known[1] {
-            self.after::<F>(count, &decays, carried, &mut terms);
+        if let Some(gradient) = gradient {
+            self.after::<F>(count, &decays, gradient, &mut terms);
         }
-        if known[0] {
+        if let Some(state) = state {
             self.before::<F>(count, state, &mut terms);
-            if known[1] {
-                terms.through = decays.whole * chunk::dot::<F>(state, carried, sizes.square());
+            if let Some(gradient) = gradient {
+                terms.through = decays.whole * chunk::dot::<F>(state, gradient, sizes.square());
             }
         }
-        self.pairs::<F>(count, &decays, known[1], &mut terms);
+        self.pairs::<F>(count, &decays, gradient.is_some(), &mut terms);
         self.write::<F>(rows, head, &decays, &terms);
-        if known[0] {
-            // The gradient of the state before the chunk: decayed, and what the rows read of it.
-            let panels = self.at(layout.dy_first_along);
-            chunk::along::<F>(self.at(layout.dy_first), count, wide, (CHUNK, panels));
-            let turned = self.at(layout.c_turned);
-            chunk::advance::<F>(sizes, count, &decays, [turned, panels], (carried, known[1]));
-        }
     }
 
     /// What the gradient of the state after the chunk adds to r, to dB, and to log decays.
     #[inline(always)]
-    unsafe fn after<F: Family>(&self, count: usize, decays: &Decays, carried: *const f32, terms: &mut Rows) {
-        let (sizes, layout) = (&self.unit.op.of.sizes, &self.layout);
+    unsafe fn after<F: Family>(&self, count: usize, decays: &Decays, gradient: *const f32, terms: &mut Rows) {
+        let (sizes, layout) = (&self.pass.op.of.sizes, &self.layout);
         let (wide, tall) = (sizes.wide(), sizes.tall());
         let (x, r, last) = (self.at(layout.x), self.at(layout.r), self.at(layout.x_last));
-        chunk::along::<F>(carried, tall, wide, (tall, self.at(layout.along)));
+        chunk::along::<F>(gradient, tall, wide, (tall, self.at(layout.along)));
         F::U::product(&Product {
             a: self.at(layout.b_rows).cast(),
             lda: tall,
@@ -176,7 +148,7 @@ impl Reverse<'_> {
             *to = delta * leave;
         }
         chunk::rows_times::<F>(x, count, wide, &ends, last);
-        chunk::across::<F>(carried, tall, wide, self.at(layout.across));
+        chunk::across::<F>(gradient, tall, wide, self.at(layout.across));
         F::U::product(&Product {
             a: last.cast(),
             lda: wide,
@@ -194,7 +166,7 @@ impl Reverse<'_> {
     /// What the state before the chunk adds to dC, and to log decays.
     #[inline(always)]
     unsafe fn before<F: Family>(&self, count: usize, state: *const f32, terms: &mut Rows) {
-        let (sizes, layout) = (&self.unit.op.of.sizes, &self.layout);
+        let (sizes, layout) = (&self.pass.op.of.sizes, &self.layout);
         let (wide, tall) = (sizes.wide(), sizes.tall());
         let (v, dc, c) = (self.at(layout.v), self.at(layout.dc), self.at(layout.group.c_rows));
         chunk::across::<F>(state, tall, wide, self.at(layout.across));
@@ -225,7 +197,7 @@ impl Reverse<'_> {
     #[inline(always)]
     unsafe fn pairs<F: Family>(&self, count: usize, decays: &Decays, add: bool, terms: &mut Rows) {
         let layout = &self.layout;
-        let (wide, strips) = (self.unit.op.of.sizes.wide(), count / STRIP);
+        let (wide, strips) = (self.pass.op.of.sizes.wide(), count / STRIP);
         let (weights, products) = (self.at(layout.weights), self.at(layout.strip));
         let mut sums = [0.0f32; CHUNK];
         for strip in 0..strips {
@@ -294,12 +266,12 @@ impl Reverse<'_> {
     /// Writes the gradients of a head's columns of x and of dt, and the terms of those of weights.
     #[inline(always)]
     unsafe fn write<F: Family>(&self, rows: &Range<usize>, head: usize, decays: &Decays, terms: &Rows) {
-        let (op, layout) = (self.unit.op, &self.layout);
+        let (op, layout) = (self.pass.op, &self.layout);
         let (sizes, count) = (&op.of.sizes, rows.len());
         let (wide, width) = (sizes.wide(), sizes.width);
         let (x, dy, r) = (self.at(layout.x), self.at(layout.dy), self.at(layout.r));
         let factor = F::S::splat(op.of.d[head]);
-        let weights: *mut f32 = self.unit.shared.add(self.unit.layout.terms).cast();
+        let weights: *mut f32 = self.pass.shared.add(self.pass.layout.terms).cast();
         let mut entered = [0.0f64; CHUNK];
         let mut sum = 0.0;
         for at in (0..count).rev() {
@@ -335,12 +307,12 @@ impl Reverse<'_> {
     /// After all heads: the gradients of B and C.
     #[inline(always)]
     pub unsafe fn end<F: Family>(&self, rows: &Range<usize>) {
-        let (op, layout) = (self.unit.op, &self.layout);
+        let (op, layout) = (self.pass.op, &self.layout);
         let (sizes, count) = (&op.of.sizes, chunk::padded(rows));
         let (tall, n, strips) = (sizes.tall(), sizes.state, count / STRIP);
         let (turned, pairs) = (self.at(layout.turned), self.at(layout.pairs));
         for strip in 0..strips {
-            self.turn::<F>(strip, strips);
+            chunk::turn::<F>(turned, pairs, strip);
             let first = strip * STRIP;
             let product = |a, b, depth, c: *mut f32| Product {
                 a,
@@ -363,12 +335,12 @@ impl Reverse<'_> {
         }
         let Some(du) = &op.du else { return };
         let single = sizes.blocks_of_group() == 1;
-        let parts: *mut f32 = self.unit.shared.add(self.unit.layout.parts).cast();
+        let parts: *mut f32 = self.pass.shared.add(self.pass.layout.parts).cast();
         for (which, cols) in columns(sizes, self.group).into_iter().enumerate() {
             let from = self.at(if which == 0 { layout.db } else { layout.dc });
             for (at, row) in rows.clone().enumerate() {
                 let to = du.ptr.wrapping_add((row * du.stride + cols.start) * du.elem.bytes());
-                let index = (self.unit.block * SCAN_SPAN + row - self.unit.first) * 2 + which;
+                let index = (self.block * SCAN_SPAN + row - self.pass.first) * 2 + which;
                 for col in (0..n).step_by(LANES) {
                     let v = F::S::load(from.add(at * tall + col));
                     if single {
@@ -377,24 +349,6 @@ impl Reverse<'_> {
                         put::<F::S>(parts.add(index * n).cast(), Elem::F32, col, n, v);
                     }
                 }
-            }
-        }
-    }
-
-    /// Turns the pairs of a strip of rows i, of all j up to its end.
-    #[inline(always)]
-    unsafe fn turn<F: Family>(&self, strip: usize, strips: usize) {
-        debug_assert!(strip < strips);
-        let (turned, pairs) = (self.at(self.layout.turned), self.at(self.layout.pairs));
-        for earlier in 0..strip + 1 {
-            let from = turned.add(earlier * STRIP * CHUNK + strip * STRIP);
-            let mut block = [F::S::splat(0.0); LANES];
-            for at in 0..LANES {
-                block[at] = row_f32::<F::S>(from.add(at * CHUNK).cast(), Elem::F32, 0, LANES);
-            }
-            F::S::transpose(&mut block);
-            for at in 0..LANES {
-                F::S::store(pairs.add((strip * STRIP + at) * CHUNK + earlier * STRIP), block[at]);
             }
         }
     }

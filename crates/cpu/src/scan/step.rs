@@ -43,7 +43,7 @@ pub unsafe fn row<F: Family>(
     read::<F>(of, row, c_cols, c);
     let mut decays = Decays::ZERO;
     for head in heads {
-        decays.read::<F>(of, row..row + 1, head);
+        decays.read::<F>(&of.steps, row..row + 1, head);
         read::<F>(of, row, head * width..(head + 1) * width, x);
         std::ptr::write_bytes(y, 0, width);
         let (decay, delta) = (decays.enter[0], decays.delta[0]);

@@ -7,6 +7,7 @@ pub mod attention;
 pub mod balance;
 pub mod combine;
 pub mod conv;
+pub mod delta;
 pub mod embed;
 pub mod expert_mlp;
 pub mod experts;

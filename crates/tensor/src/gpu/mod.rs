@@ -171,7 +171,7 @@ pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
         OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
         // Not on GPUs yet (`Profile::scans`).
-        OpDesc::GatedNorm { .. } | OpDesc::Ssd { .. } => 0,
+        OpDesc::GatedNorm { .. } | OpDesc::Ssd { .. } | OpDesc::Delta { .. } => 0,
         OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
     }
 }

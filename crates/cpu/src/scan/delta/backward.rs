@@ -1,0 +1,161 @@
+//! The backward pass, in waves as that of scans; see [`super::super::backward`].
+#![allow(unsafe_op_in_unsafe_fn)] // the kernels of this folder, see `Family`
+
+use std::ops::Range;
+
+use fathom_tensor::DocumentRun;
+
+use super::super::CHUNK;
+use super::super::backward::{Span, waves};
+use super::super::chunk;
+use super::super::decays::Decays;
+use super::super::family::{Family, by_family};
+use super::super::forward::kept;
+use super::forward::{Beta, Pass, advance, copy_state};
+use super::layout::{BackwardLayout, SharedLayout};
+use super::reverse::Reverse;
+use super::{DeltaOperands, chunks};
+use crate::attention::workspace::{SyncOperands, aligned};
+use crate::elementwise::{self, Place};
+use crate::isa::Isa;
+use crate::mat::{Elem, Mat, MatMut};
+use crate::threads::Threads;
+
+/// One backward pass: the gradients that are wanted.
+#[derive(Clone, Copy)]
+pub struct DeltaBackward<'a> {
+    /// What was read.
+    pub of: DeltaOperands<'a>,
+    /// As the forward pass wrote it.
+    pub kept: *const f32,
+    /// `[rows, heads * value]`, stored like u.
+    pub dout: Mat,
+    /// Like u, overwritten.
+    pub du: Option<MatMut>,
+    /// Like a, overwritten.
+    pub da: Option<MatMut>,
+    /// Like b, overwritten.
+    pub db: Option<MatMut>,
+    /// f32 `[1, heads]`, of a_log and dt_bias; added to.
+    pub dweights: [Option<MatMut>; 2],
+}
+
+/// A task, with its memory.
+pub struct Unit<'a> {
+    pub op: &'a DeltaBackward<'a>,
+    pub key_head: usize,
+    pub span: &'a Span,
+    /// Memory of all threads, and this one's.
+    pub shared: *mut u8,
+    pub base: *mut u8,
+    pub layout: SharedLayout,
+}
+
+/// Computes the gradients.
+///
+/// # Safety
+/// As [`super::super::backward::backward`], with the workspace of this operation.
+///
+/// # Panics
+/// If storage types differ, or a document begins elsewhere.
+pub unsafe fn delta_backward(threads: &Threads, isa: Isa, op: &DeltaBackward<'_>, workspace: *mut u8) {
+    let (of, sizes) = (&op.of, &op.of.sizes);
+    let stored = op.dout.elem == of.u.elem && op.du.is_none_or(|du| du.elem == of.u.elem);
+    assert!(stored, "delta_backward: storage types differ");
+    assert!(of.runs.iter().all(|run| run.offset == 0), "delta_backward: a document begins on another rank");
+    let rows = of.runs.last().map_or(0, |run| run.rows.end);
+    let layout = SharedLayout::new(sizes, rows, threads.count());
+    let (heads, shared) = (sizes.key_heads, aligned(workspace));
+    let own = BackwardLayout::new(sizes).bytes;
+    for wave in waves(of.runs) {
+        let operands = SyncOperands::new((op, &wave, shared));
+        threads.run(heads * wave.len(), &|task, thread| {
+            let (op, wave, shared) = *operands.get();
+            let base = shared.wrapping_add(layout.threads + thread * own);
+            let (key_head, span) = (task % heads, &wave[task / heads]);
+            let unit = Unit { op, key_head, span, shared, base, layout };
+            // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
+            unsafe { by_family!(isa, delta_backward(&unit)) }
+        });
+    }
+    for (index, sums) in op.dweights.iter().enumerate() {
+        if let Some(sums) = sums {
+            let ptr = shared.wrapping_add(layout.terms + 4 * index * sizes.heads);
+            let terms = Mat { ptr, elem: Elem::F32, stride: 2 * sizes.heads };
+            // SAFETY: all terms were written above.
+            unsafe { elementwise::bias_backward(Place { threads, isa }, rows, sizes.heads, terms, *sums) }
+        }
+    }
+}
+
+/// One task.
+///
+/// # Safety
+/// See [`delta_backward`].
+#[inline(always)]
+pub unsafe fn unit<F: Family>(unit: &Unit<'_>) {
+    let (op, span) = (unit.op, unit.span);
+    let (of, sizes, run) = (&op.of, &op.of.sizes, &op.of.runs[span.run]);
+    let layout = BackwardLayout::new(sizes);
+    let pass = Pass { of, layout: layout.forward, base: unit.base, key_head: unit.key_head };
+    let reverse = Reverse { unit, layout, pass };
+    let each = sizes.each();
+    let heads = unit.key_head * each..(unit.key_head + 1) * each;
+    let within = DocumentRun { rows: span.rows.clone(), document: 0, offset: 0 };
+    let all: Vec<Range<usize>> = chunks(&within).collect();
+    let (begins, ends) = (span.rows.start == run.rows.start, span.rows.end == run.rows.end);
+    for (number, head) in heads.clone().enumerate().filter(|_| !ends) {
+        std::ptr::copy_nonoverlapping(reverse.carried(head), reverse.gradient(number), sizes.square());
+    }
+    if let Some(slot) = kept(run, span.rows.start) {
+        for (number, head) in heads.clone().enumerate() {
+            let from = op.kept.add((slot * sizes.heads + head) * sizes.state()).cast_mut();
+            copy_state(sizes, reverse.state(0, number), from, false);
+        }
+    }
+    for (index, rows) in all.iter().enumerate() {
+        reverse.pass.keys::<F>(rows, &mut [[0.0; CHUNK]; 2]);
+        for (number, head) in heads.clone().enumerate() {
+            let known = !(begins && index == 0);
+            rebuild::<F>(&reverse, rows, head, (index, number), (known, index + 1 < all.len()));
+        }
+    }
+    for (index, rows) in all.iter().enumerate().rev() {
+        let mut scales = [[0.0; CHUNK]; 2];
+        reverse.begin::<F>(rows, &mut scales);
+        for (number, head) in heads.clone().enumerate() {
+            let known = [!(begins && index == 0), rows.end < run.rows.end];
+            reverse.head::<F>(rows, (head, number), index, known);
+        }
+        reverse.end::<F>(rows, &scales);
+    }
+    for (number, head) in heads.enumerate().filter(|_| !begins) {
+        std::ptr::copy_nonoverlapping(reverse.gradient(number), reverse.carried(head), sizes.square());
+    }
+}
+
+/// The rows of w of a chunk and the state after it, from that before it, as the forward pass computed them.
+#[inline(always)]
+unsafe fn rebuild<F: Family>(
+    reverse: &Reverse<'_>,
+    rows: &Range<usize>,
+    head: usize,
+    (index, number): (usize, usize),
+    (known, next): (bool, bool),
+) {
+    let (of, pass) = (&reverse.unit.op.of, &reverse.pass);
+    let count = chunk::padded(rows);
+    let (mut decays, mut beta) = (Decays::ZERO, Beta::ZERO);
+    decays.read::<F>(&of.steps, rows.clone(), head);
+    beta.read::<F>(of, rows, head);
+    let before = reverse.state(index, number);
+    let state = known.then_some(before.cast_const());
+    pass.solve::<F>(rows, head, (&decays, &beta), state, reverse.w(index, number));
+    if next {
+        let after = reverse.state(index + 1, number);
+        if known {
+            std::ptr::copy_nonoverlapping(before, after, of.sizes.square());
+        }
+        advance::<F>(pass, count, &decays, (after, known));
+    }
+}

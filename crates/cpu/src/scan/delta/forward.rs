@@ -1,0 +1,274 @@
+//! The forward pass.
+#![allow(unsafe_op_in_unsafe_fn)] // the kernels of this folder, see `Family`
+
+use std::ops::Range;
+
+use fathom_tensor::{SCAN_SPAN, state_slot};
+
+use super::super::chunk::{self, PANEL, multiply};
+use super::super::decays::Decays;
+use super::super::family::{Family, by_family};
+use super::super::forward::order;
+use super::super::{CHUNK, STRIP};
+use super::inverse;
+use super::layout::ForwardLayout;
+use super::{DeltaOperands, chunks, normalised, step};
+use crate::attention::pack::put;
+use crate::attention::simd::Simd;
+use crate::attention::workspace::{SyncOperands, aligned};
+use crate::elementwise::math::sigmoid;
+use crate::isa::Isa;
+use crate::mat::MatMut;
+use crate::threads::Threads;
+
+/// One forward pass.
+#[derive(Clone, Copy)]
+pub struct DeltaForward<'a> {
+    /// What is read.
+    pub of: DeltaOperands<'a>,
+    /// f32 `[heads, key * value]` for each run, the state before it, replaced by that after it; or empty.
+    pub states: &'a [*mut f32],
+    /// `[rows, heads * value]`, stored like u.
+    pub out: MatMut,
+    /// Room for the states at every 2,048 rows of documents, each `[heads, key * value]`.
+    pub kept: *mut f32,
+}
+
+/// A task, with its thread's memory.
+pub struct Task<'a> {
+    op: &'a DeltaForward<'a>,
+    run: usize,
+    head: usize,
+    base: *mut u8,
+}
+
+/// Computes the result, and the states.
+///
+/// # Safety
+/// As [`super::super::forward::forward`], with the workspace of this operation.
+///
+/// # Panics
+/// If storage types differ, or a document begins elsewhere and there are no states.
+pub unsafe fn delta_forward(threads: &Threads, isa: Isa, op: &DeltaForward<'_>, workspace: *mut u8) {
+    let (runs, sizes) = (op.of.runs, &op.of.sizes);
+    assert!(op.of.u.elem == op.out.elem, "delta: u and the result are stored in different types");
+    assert!(op.states.is_empty() || op.states.len() == runs.len(), "delta: states of {} runs", runs.len());
+    let begin = !op.states.is_empty() || runs.iter().all(|run| run.offset == 0);
+    assert!(begin, "delta: a document that begins on another rank needs its state: {runs:?}");
+    let bytes = ForwardLayout::new(sizes).bytes;
+    let (heads, shared) = (sizes.key_heads, SyncOperands::new((op, order(runs), aligned(workspace))));
+    threads.run(heads * runs.len(), &|task, thread| {
+        let (op, order, base) = shared.get();
+        let (run, head) = (order[task / heads], task % heads);
+        let task = Task { op, run, head, base: base.wrapping_add(thread * bytes) };
+        // SAFETY: tasks write columns of rows of their own, threads have memory of their own.
+        unsafe { by_family!(isa, delta_forward(&task)) }
+    });
+}
+
+/// What the value heads of a key head have in common.
+pub struct Pass<'a> {
+    pub of: &'a DeltaOperands<'a>,
+    pub layout: ForwardLayout,
+    pub base: *mut u8,
+    pub key_head: usize,
+}
+
+/// Step sizes of a value head's rows, and their derivatives.
+pub struct Beta {
+    pub step: [f32; CHUNK],
+    pub slope: [f32; CHUNK],
+}
+
+impl Beta {
+    pub const ZERO: Beta = Beta { step: [0.0; CHUNK], slope: [0.0; CHUNK] };
+
+    #[inline(always)]
+    pub unsafe fn read<F: Family>(&mut self, of: &DeltaOperands<'_>, rows: &Range<usize>, head: usize) {
+        for (at, row) in rows.clone().enumerate() {
+            let s = sigmoid::<F::L>(super::super::decays::element(&of.b, row, head));
+            self.step[at] = of.beta * s;
+            self.slope[at] = of.beta * s * (1.0 - s);
+        }
+        self.step[rows.len()..].fill(0.0);
+        self.slope[rows.len()..].fill(0.0);
+    }
+}
+
+impl Pass<'_> {
+    #[inline(always)]
+    pub fn at(&self, offset: usize) -> *mut f32 {
+        self.base.wrapping_add(offset).cast()
+    }
+
+    /// Prepares q and k of a chunk; returns what they were multiplied by.
+    #[inline(always)]
+    pub unsafe fn keys<F: Family>(&self, rows: &Range<usize>, scales: &mut [[f32; CHUNK]; 2]) {
+        let (sizes, layout) = (&self.of.sizes, &self.layout);
+        let (tall, count) = (sizes.tall(), chunk::padded(rows));
+        let (q, k) = (self.at(layout.q), self.at(layout.k));
+        let [of_q, of_k] = scales;
+        let root = 1.0 / (sizes.key as f32).sqrt();
+        normalised::<F>(self.of, rows, sizes.q(self.key_head), (root, of_q), q);
+        normalised::<F>(self.of, rows, sizes.k(self.key_head), (1.0, of_k), k);
+        chunk::across::<F>(k, count, tall, self.at(layout.k_across));
+        chunk::turned::<F>(self.at(layout.k_across), count, tall, self.at(layout.k_turned));
+        let across = self.at(layout.k_across).cast_const();
+        for strip in 0..count / STRIP {
+            let at = strip * STRIP;
+            for (from, to) in [(k, layout.kk), (q, layout.qk)] {
+                let (a, c) = ((from.add(at * tall).cast_const(), tall), self.at(to).add(at * CHUNK));
+                multiply::<F>(a, (across, tall * STRIP), tall, (c, CHUNK, false), (STRIP, strip + 1));
+            }
+        }
+    }
+
+    /// Rows of w: `T^-1 beta (v - e^L K S)`, as rows and as panels.
+    #[inline(always)]
+    pub unsafe fn solve<F: Family>(
+        &self,
+        rows: &Range<usize>,
+        head: usize,
+        (decays, beta): (&Decays, &Beta),
+        state: Option<*const f32>,
+        w: *mut f32,
+    ) {
+        let (sizes, layout, count) = (&self.of.sizes, &self.layout, chunk::padded(rows));
+        let (wide, tall, out) = (sizes.wide(), sizes.tall(), self.at(layout.out));
+        chunk::rows::<F>(&self.of.u, rows, sizes.v(head), wide, w);
+        if let Some(state) = state {
+            let along = self.at(layout.state_along);
+            chunk::along::<F>(state, tall, wide, (tall, along));
+            let a = (self.at(layout.k).cast_const(), tall);
+            let c = (out, wide, false);
+            multiply::<F>(a, (along, tall * STRIP), tall, c, (count, wide / STRIP));
+        }
+        for row in 0..count {
+            let (beta, decay) = (F::S::splat(beta.step[row]), F::S::splat(-decays.enter[row]));
+            for at in (row * wide..(row + 1) * wide).step_by(STRIP) {
+                let mut v = F::S::load(w.add(at));
+                if state.is_some() {
+                    v = F::S::fma(decay, F::S::load(out.add(at)), v);
+                }
+                F::S::store(w.add(at), F::S::mul(beta, v));
+            }
+        }
+        inverse::solve::<F>(self, count, (decays, beta), w);
+    }
+}
+
+/// One task.
+///
+/// # Safety
+/// See [`delta_forward`].
+#[inline(always)]
+pub unsafe fn task<F: Family>(task: &Task<'_>) {
+    let (op, run) = (task.op, &task.op.of.runs[task.run]);
+    let (sizes, states) = (&op.of.sizes, op.states.get(task.run));
+    let pass = Pass { of: &op.of, layout: ForwardLayout::new(sizes), base: task.base, key_head: task.head };
+    let (each, size, square) = (sizes.each(), sizes.state(), sizes.square());
+    let heads = task.head * each..(task.head + 1) * each;
+    let state = |number: usize| pass.at(pass.layout.states).wrapping_add(number * square);
+    if let (Some(states), 1) = (states, run.rows.len()) {
+        return step::row::<F>(&pass, run.rows.start, heads, *states, &op.out);
+    }
+    if let Some(states) = states {
+        for (number, head) in heads.clone().enumerate() {
+            copy_state(sizes, state(number), states.add(head * size), false);
+        }
+    }
+    for rows in chunks(run) {
+        let (from, last) = (rows.start - run.rows.start, rows.end == run.rows.end);
+        if from > 0 && from % SCAN_SPAN == 0 && states.is_none() {
+            let slot = op.kept.add(state_slot(rows.start) * sizes.heads * size);
+            for (number, head) in heads.clone().enumerate() {
+                copy_state(sizes, state(number), slot.add(head * size), true);
+            }
+        }
+        pass.keys::<F>(&rows, &mut [[0.0; CHUNK]; 2]);
+        for (number, head) in heads.clone().enumerate() {
+            let known = from > 0 || states.is_some();
+            let next = !last || states.is_some();
+            self::head::<F>(&pass, &rows, head, (state(number), known, next), &op.out);
+        }
+    }
+    if let Some(states) = states {
+        for (number, head) in heads.enumerate() {
+            copy_state(sizes, state(number), states.add(head * size), true);
+        }
+    }
+}
+
+/// Copies a head's state between its padded form and rows without gaps.
+#[inline(always)]
+pub unsafe fn copy_state(sizes: &super::DeltaSizes, padded: *mut f32, plain: *mut f32, out: bool) {
+    let sizes =
+        super::super::Sizes { heads: 1, width: sizes.value, groups: 1, state: sizes.key, task_heads: 1 };
+    super::super::forward::copy_state(&sizes, padded, plain, out);
+}
+
+/// One value head of a chunk: its rows of the result, and its state if it is needed any more.
+#[inline(always)]
+unsafe fn head<F: Family>(
+    pass: &Pass<'_>,
+    rows: &Range<usize>,
+    head: usize,
+    (state, known, next): (*mut f32, bool, bool),
+    to: &MatMut,
+) {
+    let (of, layout, sizes) = (pass.of, &pass.layout, &pass.of.sizes);
+    let (count, wide, tall, value) = (chunk::padded(rows), sizes.wide(), sizes.tall(), sizes.value);
+    let (mut decays, mut beta) = (Decays::ZERO, Beta::ZERO);
+    decays.read::<F>(&of.steps, rows.clone(), head);
+    beta.read::<F>(of, rows, head);
+    let (w, out) = (pass.at(layout.w), pass.at(layout.out));
+    pass.solve::<F>(rows, head, (&decays, &beta), known.then_some(state.cast_const()), w);
+    if known {
+        let a = (pass.at(layout.q).cast_const(), tall);
+        let b = (pass.at(layout.state_along).cast_const(), tall * STRIP);
+        multiply::<F>(a, b, tall, (out, wide, false), (count, wide / STRIP));
+        chunk::rows_times::<F>(out, count, wide, &decays.enter, out);
+    }
+    let (strip, along) = (pass.at(layout.strip), pass.at(layout.w_along).cast_const());
+    for block in 0..count / STRIP {
+        for at in 0..STRIP {
+            let row = block * STRIP + at;
+            let scores = pass.at(layout.qk).add(row * CHUNK);
+            for earlier in 0..block + 1 {
+                let weight =
+                    F::S::mul(F::S::load(scores.add(earlier * STRIP)), decays.since::<F>(row, earlier));
+                F::S::store(strip.add(at * CHUNK + earlier * STRIP), weight);
+            }
+        }
+        let c = (out.add(block * STRIP * wide), wide, known);
+        let a = (strip.cast_const(), CHUNK);
+        multiply::<F>(a, (along, PANEL), (block + 1) * STRIP, c, (STRIP, wide / STRIP));
+    }
+    for (at, row) in rows.clone().enumerate() {
+        let to_row = to.ptr.add((row * to.stride + head * value) * to.elem.bytes());
+        for col in (0..value).step_by(STRIP) {
+            put::<F::S>(to_row, to.elem, col, value, F::S::load(out.add(at * wide + col)));
+        }
+    }
+    if next {
+        advance::<F>(pass, count, &decays, (state, known));
+    }
+}
+
+/// The state after a chunk: `whole S + K^T (leave w)`, of w in panels.
+#[inline(always)]
+pub unsafe fn advance<F: Family>(
+    pass: &Pass<'_>,
+    count: usize,
+    decays: &Decays,
+    (state, known): (*mut f32, bool),
+) {
+    let (layout, sizes) = (&pass.layout, &pass.of.sizes);
+    let (wide, tall, last) = (sizes.wide(), sizes.tall(), pass.at(layout.last));
+    chunk::panels_times::<F>(pass.at(layout.w_along), count, wide, &decays.leave, last);
+    if known {
+        chunk::times::<F>(state, tall * wide, decays.whole);
+    }
+    let a = (pass.at(layout.k_turned).cast_const(), CHUNK);
+    multiply::<F>(a, (last, PANEL), count, (state, wide, known), (tall, wide / STRIP));
+}

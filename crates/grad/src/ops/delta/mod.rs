@@ -1,0 +1,152 @@
+//! Gated DeltaNet (Yang et al., "Gated Delta Networks", 2024): a state per head that decays, and in which each row
+//! replaces what the state has for its key, from nothing in each document.
+
+use fathom_tensor::{
+    Category, DType, Delta as Call, DeltaBackward, DeltaOperands, DocumentRuns, Tensor, delta_flops,
+    state_cols,
+};
+
+use super::{documents, states};
+use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
+use crate::{Batch, Ctx, ParamId, Val};
+
+#[cfg(test)]
+pub(crate) mod reference;
+#[cfg(test)]
+mod tests;
+
+/// Sizes of gated DeltaNet on one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeltaUse {
+    /// Heads of q and of k.
+    pub key_heads: usize,
+    /// Columns of a head of q or of k.
+    pub key: usize,
+    /// Added to the squares of the lengths by which q and k are divided.
+    pub l2_eps: f32,
+    /// Factor of step sizes.
+    pub beta: f32,
+    /// Name of the state in generation, [heads, key x value]: of each head `key` rows of its columns.
+    pub memory: &'static str,
+}
+
+struct Delta {
+    names: [&'static str; 2],
+    how: DeltaUse,
+}
+
+impl Ctx<'_> {
+    /// Maps u [t, 2 x key_heads x key + heads x value], which is q, k and v side by side, with raw decays a and raw step
+    /// sizes b [t, heads], to [t, heads x value]. Per value head, `S <- e^g S`, `S <- S + step k (v - S^T k)^T` and
+    /// `S^T q`, with `g = -exp(a_log) softplus(a + dt_bias)` and `step = beta sigmoid(b)`; q and k are divided by their
+    /// lengths, and q by the root of their columns. The weights a_log and dt_bias are f32 [1, heads]. `names` are those
+    /// of the result and of the states that are kept for the backward pass. Rows are read in order, so this must be
+    /// outside rows regions.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    #[track_caller]
+    pub fn delta(
+        &mut self,
+        names: [&'static str; 2],
+        [u, a, b]: [Val; 3],
+        weights: [ParamId; 2],
+        how: DeltaUse,
+    ) -> Val {
+        self.apply(Delta { names, how }, &[u, a, b], &weights)[0]
+    }
+}
+
+impl Delta {
+    fn operands<'a>(
+        &self,
+        [u, a, b]: [&'a Tensor; 3],
+        params: &'a [Tensor],
+        documents: &'a DocumentRuns,
+    ) -> DeltaOperands<'a> {
+        let DeltaUse { key_heads, key, l2_eps: eps, beta, .. } = self.how;
+        let [a_log, dt_bias] = [0, 1].map(|index| &params[index]);
+        DeltaOperands { u, a, b, a_log, dt_bias, key_heads, key, eps, beta, documents }
+    }
+
+    fn scratch(x: &Exec<'_>, of: &DeltaOperands<'_>, backward: bool) -> Tensor {
+        let bytes = x.device.machine.profile().workspace(&of.desc(backward));
+        x.device.empty(1, bytes as usize, DType::U8, Category::Workspace)
+    }
+
+    /// The gradients that are wanted.
+    fn backward(
+        &self,
+        x: &Exec<'_>,
+        saved: &SavedValues,
+        (dout, [du, da, db]): (&Tensor, [Option<&Tensor>; 3]),
+        dw: OptGrads<'_>,
+    ) {
+        let ins = [0, 1, 2].map(|index| saved.input(index));
+        let of = self.operands(ins, &saved.params, documents(x, "delta"));
+        let dweights = [0, 1].map(|index| dw.get(index).and_then(Option::as_ref));
+        let (kept, ws) = (saved.output(1), Delta::scratch(x, &of, true));
+        x.device.machine.delta_backward(&DeltaBackward { of, kept, dout, du, da, db, dweights }, &ws);
+    }
+}
+
+impl Op for Delta {
+    fn name(&self) -> &'static str {
+        "delta"
+    }
+
+    #[track_caller]
+    fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
+        let ([name, kept], DeltaUse { key_heads, key, .. }) = (self.names, self.how);
+        let (cols, heads) = (ins[0].cols, ins[1].cols);
+        let values = cols.saturating_sub(2 * key_heads * key);
+        let fits = heads > 0 && values > 0 && values.is_multiple_of(heads) && ins[2] == ins[1];
+        assert!(
+            fits && params.iter().all(|weight| *weight == [1, heads]),
+            "delta {name}: u [t, {cols}], {key_heads} key heads of {key}, a [t, {heads}], weights {params:?}"
+        );
+        assert!(
+            key_heads > 0 && heads.is_multiple_of(key_heads),
+            "delta {name}: {key_heads} key heads do not divide {heads} value heads"
+        );
+        vec![Out::new(name, values, ins[0].dtype), Out::statistic(kept, state_cols(values * key))]
+    }
+
+    fn saves(&self, _: Want) -> Saves {
+        Saves { ins: vec![0, 1, 2], outs: vec![1] }
+    }
+
+    fn backward(&self) -> Backward {
+        Backward { together: true, ..Backward::PLAIN }
+    }
+
+    fn flops(&self, rows: usize, ins: &[Desc], _: &[[usize; 2]], _: &Batch) -> Flops {
+        let DeltaUse { key_heads, key, .. } = self.how;
+        let heads = ins[1].cols;
+        let value = (ins[0].cols - 2 * key_heads * key) / heads;
+        let [forward, input] =
+            [false, true].map(|backward| delta_flops(rows, [key_heads, heads, key, value], backward));
+        Flops { forward, input, weight: 0, extra: forward }
+    }
+
+    fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
+        let states = states(x, "delta", self.how.memory);
+        let of = self.operands([&ins[0], &ins[1], &ins[2]], params, documents(x, "delta"));
+        let ws = Delta::scratch(x, &of, false);
+        x.device.machine.delta(&Call { of, states: &states, out: &outs[0], kept: &outs[1] }, &ws);
+    }
+
+    fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
+        if let Some(dout) = &dy[0] {
+            let dw = std::mem::take(&mut x.dw);
+            let dx = [0, 1, 2].map(|index| dx[index].as_ref().map(|dx| &dx.tensor));
+            self.backward(x, saved, (dout, dx), &dw);
+        }
+    }
+
+    fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {
+        if let Some(dout) = &dy[0] {
+            self.backward(x, saved, (dout, [None; 3]), dw);
+        }
+    }
+}
