@@ -69,6 +69,7 @@ pub mod serve;
 pub mod several;
 pub mod spread;
 pub mod stored;
+pub mod tasks;
 pub mod text;
 pub mod train;
 mod writer;

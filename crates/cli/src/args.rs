@@ -10,6 +10,7 @@ mod inspect;
 mod quality;
 mod retrieval;
 mod serve;
+mod tasks;
 
 use std::path::PathBuf;
 
@@ -32,6 +33,7 @@ pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardS
 pub use quality::TrainQuality;
 pub use retrieval::{Index, Ranking, Search};
 pub use serve::{Mesh, Prefixes, Serve};
+pub use tasks::Tasks;
 
 use crate::{console, version};
 pub use curate::Curate;
@@ -466,7 +468,7 @@ pub struct Chat {
 #[derive(Group)]
 pub struct Eval {
     /// The folder of a run, or a Hugging Face folder.
-    #[arg(required_unless_present = "retrieval")]
+    #[arg(required_unless_present_any = ["retrieval", "compare"])]
     pub model: Option<PathBuf>,
     /// Folder of an adapter for the model, or of the run that trained it.
     #[arg(long, value_name = "DIR")]
@@ -494,6 +496,9 @@ pub struct Eval {
     /// How to rank.
     #[command(flatten)]
     pub ranking: Ranking,
+    /// Tasks of lm-evaluation-harness.
+    #[command(flatten)]
+    pub tasks: Tasks,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

@@ -20,9 +20,15 @@ pub fn run(args: &Eval) -> Result<()> {
     if let Some(folder) = &args.retrieval {
         return super::retrieval::eval(args, folder);
     }
+    if !args.tasks.compare.is_empty() {
+        return super::tasks::compare(args);
+    }
     let Some(model) = &args.model else {
         bail!("name a model: the folder of a run, or a Hugging Face folder")
     };
+    if !args.tasks.tasks.is_empty() {
+        return super::tasks::eval(args, model);
+    }
     let listener = Plain::default();
     if let Some(file) = &args.reward_bench {
         let machine = Machine::of_kind(args.machine.kind(), 0, &listener);

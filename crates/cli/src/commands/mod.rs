@@ -30,6 +30,7 @@ mod score;
 mod serve;
 mod shell;
 mod supervise;
+mod tasks;
 mod train;
 
 use anyhow::Result;
