@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_model::Spec;
+use fathom_model::{EncoderHead, Spec};
 
 use crate::error::{Context, Result};
 
@@ -15,12 +15,23 @@ pub fn write(folder: &Path, spec: &Spec, base: Option<&Path>) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    fathom_base::files::write(&path, text(spec.scores > 0, base).as_bytes())
+    fathom_base::files::write(&path, text(class(spec), base).as_bytes())
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn text(scores: bool, base: Option<&Path>) -> String {
-    let class = if scores { "AutoModelForSequenceClassification" } else { "AutoModelForCausalLM" };
+/// Transformers' class that reads a model.
+fn class(spec: &Spec) -> &'static str {
+    match spec.encoder.as_ref().map(|parts| parts.head) {
+        Some(EncoderHead::None) => "AutoModel",
+        Some(EncoderHead::Masked) => "AutoModelForMaskedLM",
+        Some(EncoderHead::Tokens(_)) => "AutoModelForTokenClassification",
+        Some(EncoderHead::Text(_)) => "AutoModelForSequenceClassification",
+        None if spec.scores > 0 => "AutoModelForSequenceClassification",
+        None => "AutoModelForCausalLM",
+    }
+}
+
+fn text(class: &str, base: Option<&Path>) -> String {
     let base = base.map_or(String::new(), |base| format!("base_model: {:?}\n", base.display().to_string()));
     format!(
         "---\n{base}library_name: transformers\n---\n\n# Model\n\nWritten by Fathom; Transformers reads it:\n\n```python\n\
@@ -35,13 +46,13 @@ mod tests {
 
     #[test]
     fn a_card_names_the_base_and_the_class_that_reads_the_folder() {
-        let card = text(false, Some(Path::new("models/base")));
+        let card = text("AutoModelForCausalLM", Some(Path::new("models/base")));
         assert!(
             card.starts_with("---\nbase_model: \"models/base\"\nlibrary_name: transformers\n---\n"),
             "{card}"
         );
         assert!(card.contains("AutoModelForCausalLM.from_pretrained"), "{card}");
-        let scores = text(true, None);
+        let scores = text("AutoModelForSequenceClassification", None);
         assert!(
             scores.starts_with("---\nlibrary_name") && scores.contains("ForSequenceClassification"),
             "{scores}"

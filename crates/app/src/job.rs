@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use fathom_base::recipe::Loaded;
-use fathom_model::{Spec, StateProjections, open_config};
-use fathom_train::recipe::Recipe;
+use fathom_model::{EncoderHead, Spec, StateProjections, open_any_config, open_config};
+use fathom_train::encoder::check_encoder;
+use fathom_train::recipe::{LossName, MethodName, Recipe};
 use fathom_train::stage::StagePlan;
 use fathom_train::{HiddenLoss, adapted, new_model, stage, train_experts};
 
@@ -114,7 +115,7 @@ impl Job {
 /// A model that cannot be read.
 pub fn first_spec(recipe: &Recipe) -> Result<Spec> {
     let mut spec = match &recipe.model.from {
-        Some(folder) => read_spec(folder)?,
+        Some(folder) => open_any_config(&model_folder(folder)?)?.0,
         None => new_model(recipe)?,
     };
     train_experts(recipe, &mut spec)?;
@@ -126,12 +127,36 @@ pub fn first_spec(recipe: &Recipe) -> Result<Spec> {
 /// # Errors
 /// A model with other heads; an adapter that does not fit.
 pub(crate) fn shaped(recipe: &Recipe, spec: Spec) -> Result<Spec> {
-    let mut spec = scoring(spec, recipe.objective.scores())?;
+    check_encoder(recipe, &spec)?;
+    let mut spec = if spec.encoder.is_some() {
+        headed(recipe, spec)?
+    } else {
+        scoring(spec, recipe.objective.scores())?
+    };
     if recipe.rl.has_values() {
         spec.scores = 1;
     }
     spec.projections = projections(recipe, &spec)?;
     Ok(adapted(recipe, spec)?)
+}
+
+/// Returns an encoder with the head that its objective trains.
+fn headed(recipe: &Recipe, spec: Spec) -> Result<Spec> {
+    let objective = &recipe.objective;
+    let head = match (objective.method, objective.scores()) {
+        (MethodName::Mlm, _) => EncoderHead::Masked,
+        (MethodName::Classify, labels) if objective.loss == LossName::Tokens => EncoderHead::Tokens(labels),
+        (_, 0) => EncoderHead::None,
+        (_, labels) => EncoderHead::Text(labels),
+    };
+    let has = spec.encoder.as_ref().map_or(0, |parts| parts.head.labels());
+    if has > 0 && head.labels() > 0 && has != head.labels() {
+        refuse!(
+            "the model has {has} labels and the objective {}; start from another model (model.from)",
+            head.labels()
+        );
+    }
+    Ok(spec.with_encoder_head(head))
 }
 
 /// Returns the projections that are trained to compare hidden states with those of a teacher of another width.

@@ -32,6 +32,7 @@ pub mod crew;
 pub mod curate;
 pub mod data;
 pub mod editors;
+pub mod encoder_eval;
 mod error;
 pub mod evaluate;
 mod events;

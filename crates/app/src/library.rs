@@ -40,6 +40,11 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "spin"
         "rlaif"
         "reward";
+    "Encoders (give model.from)":
+        "mlm"
+        "embed"
+        "rerank"
+        "classify";
     "Learning from rewards (give model.from and rl.reward)":
         "grpo"
         "dapo"

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
-    EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantization, SafeTensors, Source, Spec,
-    StateProjections, WithRandomTensor, load_scores, open_config,
+    EncoderHead, EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantization, SafeTensors,
+    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -124,7 +124,7 @@ fn load_adapted(
     events: &dyn Events,
 ) -> Result<LoadedModel> {
     exported::verify(folder)?;
-    let opened = fathom_model::open(folder)?;
+    let opened = fathom_model::open_any(folder)?;
     note_left_out(folder, &opened, events);
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let base = (folder, opened.spec, &opened.source);
@@ -157,7 +157,7 @@ pub(crate) fn load_part(
     events: &dyn Events,
 ) -> Result<LoadedModel> {
     exported::verify(folder)?;
-    let opened = fathom_model::open(folder)?;
+    let opened = fathom_model::open_any(folder)?;
     if device.mesh.rank() == 0 {
         note_left_out(folder, &opened, events);
     }
@@ -172,6 +172,9 @@ pub(crate) fn load_part(
     let (model, mut params) = Model::declare_quantized(device, &spec, dtype, disk, how);
     if needs_scores {
         fathom_model::load(device, &model, &mut params, &new_scores(&opened.source, &spec))?;
+    } else if spec.encoder.is_some() {
+        let source = WithRandomTensor::head(&opened.source, &spec, SEED);
+        fathom_model::load(device, &model, &mut params, &source)?;
     } else if let Some(StateProjections { count, columns }) = spec.projections {
         let shape = [count * columns, spec.hidden];
         let source = WithRandomTensor::named(&opened.source, PROJECTIONS, shape, SEED);
@@ -187,7 +190,7 @@ pub(crate) fn begin_scores(device: &Device, folder: &Path, model: &Model, params
     if model.spec.scores == 0 {
         return Ok(());
     }
-    let HfFolder { spec, source, .. } = fathom_model::open(folder)?;
+    let HfFolder { spec, source, .. } = fathom_model::open_any(folder)?;
     if spec.scores > 0 {
         return Ok(load_scores(device, model, params, &source)?);
     }
@@ -384,6 +387,12 @@ pub(crate) fn check_writes(path: &Path, spec: &Spec) -> Result<()> {
         refuse!(
             "{} is a reward model: it has a head of scores and none for tokens; ask it for rewards (fathom score, fathom eval --reward-bench, \
              /v1/rerank of fathom serve)",
+            path.display()
+        );
+    }
+    if spec.encoder.as_ref().is_some_and(|parts| parts.head != EncoderHead::Masked) {
+        refuse!(
+            "{} is an encoder without a masked-language head, so its tokens have no logits; ask it for vectors or labels (fathom serve)",
             path.display()
         );
     }

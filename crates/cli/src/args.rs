@@ -491,6 +491,13 @@ pub struct Eval {
     /// or with the encoder that MODEL names.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench"])]
     pub retrieval: Option<PathBuf>,
+    /// Of an encoder of vectors: how well cosines agree with the judged similarity of pairs, in JSON lines of `sentence1`, `sentence2`,
+    /// `score` (STS): Spearman's and Pearson's correlation.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench", "retrieval"])]
+    pub sts: Option<PathBuf>,
+    /// Of an encoder with labels: macro F1 and accuracy on JSON lines of `text` and `label`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench", "retrieval", "sts"])]
+    pub labels: Option<PathBuf>,
     /// How to rank.
     #[command(flatten)]
     pub ranking: Ranking,

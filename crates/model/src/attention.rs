@@ -7,7 +7,7 @@ use fathom_grad::{AttentionUse, Ctx, Keys, ParamId, RelativeUse, RopeUse, Val};
 use crate::adapter::{PrefixParams, declare_prefix, led};
 use crate::latent::{LatentParams, latent_heads};
 use crate::norm::norm;
-use crate::spec::{LayerSpec, QkNorm, Reach, Relative, Spec};
+use crate::spec::{LayerSpec, QkNorm, Relative, Spec};
 use crate::weight::{
     Cut, DistanceParams, InFiles, InputSharing, Kind, LinearParams, Module, NormParams, NormSpec, Parallel,
     Projection, Walk, WeightSpec,
@@ -155,7 +155,7 @@ fn attention_use(s: &Spec, layer: &LayerSpec) -> AttentionUse {
         head_dim: s.head_dim,
         scale: s.attention_scale,
         softcap: s.attention_softcap,
-        apart: layer.reach() == Some(Reach::Full),
+        apart: layer.reach().filter(|reach| reach.looks_ahead()).map(|_| s.reaches().len()),
     }
 }
 

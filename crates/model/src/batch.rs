@@ -113,14 +113,21 @@ impl Model {
     ) -> Batch {
         let own = |values: &[i32]| device.from_i32(&sharing.own(device, values), Category::Data);
         let text = self.text(device, &sharing.own(device, ids));
-        let (ids, own_positions) = (own(&self.looked_up(ids)), own(positions));
+        let first = spec.first_position() as i32;
+        let shifted: Vec<i32> = positions.iter().map(|position| position + first).collect();
+        let (ids, own_positions) = (own(&self.looked_up(ids)), own(&shifted));
         let reaches = spec.reaches();
-        let (masks, context) = if reaches.contains(&Reach::Full) {
-            assert!(
-                reaches.len() == 1 && sharing.layout.cp() == 1,
-                "batch: attention to all is all that a model has, on one rank of a context"
+        let (masks, context) = if reaches.iter().any(|reach| reach.looks_ahead()) {
+            assert_eq!(
+                sharing.layout.cp(),
+                1,
+                "batch: attention to later tokens is on one rank of a context"
             );
-            (docs.iter().map(|doc| whole(device, &own_positions, doc)).collect(), None)
+            let together = || reaches.iter().map(|reach| reach.mask(device, &own_positions, docs, caps.docs));
+            let apart = spec.relative().is_some();
+            let masks =
+                if apart { masks_apart(device, spec, &own_positions, docs) } else { together().collect() };
+            (masks, None)
         } else {
             Context::new(device, sharing, &spec.windows(), caps.docs, positions, &own_positions)
         };
@@ -173,10 +180,48 @@ impl Model {
     }
 }
 
-/// Mask of a document that attends to all of itself.
-fn whole(device: &Device, positions: &Tensor, doc: &Range<usize>) -> Mask {
-    let (own, all) = (positions.view_cols(doc.clone()), Slice::full(0..doc.len(), 0..doc.len()));
-    mask(device, &[all], 1, [&own, &own], (doc.len() * doc.len()) as u64)
+impl Reach {
+    /// Mask of documents that attend to themselves.
+    fn mask(self, device: &Device, positions: &Tensor, docs: &[Range<usize>], cap: usize) -> Mask {
+        let slice = |doc: &Range<usize>| match self {
+            Reach::Causal => Slice::causal(doc.clone(), doc.clone(), None),
+            Reach::Window(tokens) => Slice::causal(doc.clone(), doc.clone(), Some(tokens)),
+            Reach::Full => Slice::full(doc.clone(), doc.clone()),
+            Reach::Around(tokens) => {
+                let (lo, hi) = (-(tokens as i64), tokens as i64);
+                Slice { lo, hi, ..Slice::full(doc.clone(), doc.clone()) }
+            }
+        };
+        let slices: Vec<Slice> = docs.iter().map(slice).collect();
+        let pairs = docs.iter().map(|doc| self.pairs(doc.len() as u64)).sum();
+        mask(device, &slices, cap, [positions, positions], pairs)
+    }
+
+    /// Number of pairs of a document of so many tokens.
+    fn pairs(self, tokens: u64) -> u64 {
+        let causal = |window: u64| tokens * window - window * window.saturating_sub(1) / 2;
+        match self {
+            Reach::Causal => causal(tokens),
+            Reach::Window(window) => causal(tokens.min(window as u64)),
+            Reach::Full => tokens * tokens,
+            Reach::Around(far) => 2 * causal(tokens.min(far as u64 + 1)) - tokens,
+        }
+    }
+}
+
+/// Masks of each document alone, so that its results do not depend on the others.
+pub(crate) fn masks_apart(
+    device: &Device,
+    spec: &Spec,
+    positions: &Tensor,
+    docs: &[Range<usize>],
+) -> Vec<Mask> {
+    let reaches = spec.reaches();
+    let of_doc = |doc: &Range<usize>| -> Vec<Mask> {
+        let (own, rows) = (positions.view_cols(doc.clone()), 0..doc.len());
+        reaches.iter().map(|reach| reach.mask(device, &own, std::slice::from_ref(&rows), 1)).collect()
+    };
+    docs.iter().flat_map(of_doc).collect()
 }
 
 /// f32 [1, rot/2] radians per position, and the scale of cosines and sines.

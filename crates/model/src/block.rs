@@ -60,7 +60,7 @@ pub fn block(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &BlockParams, [x_
             h_td = match part.residual {
                 Residual::SharedNorm => h_td,
                 Residual::Parallel => x_td,
-                Residual::Pre | Residual::Post | Residual::Sandwich | Residual::Sum => y_td,
+                Residual::Pre | Residual::Post | Residual::Sandwich | Residual::Sum | Residual::None => y_td,
             };
             h_td = norm(cx, s, names.norm, h_td, p.norm);
             let a_td = p.sublayer.forward(cx, s, layer, [h_td, m_sd]);

@@ -47,7 +47,7 @@ pub(crate) fn cross(cx: &mut Ctx<'_>, s: &Spec, p: &CrossParams, h_td: Val, m_sd
         head_dim: s.head_dim,
         scale: s.attention_scale,
         softcap: s.attention_softcap,
-        apart: false,
+        apart: None,
     };
     let o_te = cx.whole(|cx| {
         let k_sk = p.k.whole(cx, "cross.k", m_sd);

@@ -210,7 +210,7 @@ impl Model {
         run.segment(alone(LAST), Some(x_td), &|cx, x_td| {
             cx.rows(|cx| {
                 let x_td = norm(cx, s, names, x_td, p.norm);
-                pool(cx, s, p.pool, x_td)
+                pool(cx, s, &p, x_td)
             })
         })
     }

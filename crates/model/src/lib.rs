@@ -64,8 +64,8 @@ pub use files::{
     GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, QuantisedSave, QuantizedTensor,
     SINGLE, SafeTensors, SaveOptions, Slot, Source, Stream, TensorEntry, TensorInfo, Wholes,
     WithRandomTensor, block_tensors, export_tensors, fuzz_safetensors, group_of, header_bytes, load,
-    load_slots, open, open_config, parse_header, rank_file, read_f32, save, save_gguf, save_hf,
-    save_hf_coded, save_hf_quantised, save_hf_rounded, write_file, write_private,
+    load_slots, open, open_any, open_any_config, open_config, parse_header, rank_file, read_f32, save,
+    save_gguf, save_hf, save_hf_coded, save_hf_quantised, save_hf_rounded, write_file, write_private,
 };
 pub use forward::{SourceStream, Streams};
 pub use grouped::{
@@ -88,10 +88,10 @@ pub use prune::{PrunePlan, prunable, prune};
 pub use rollout::{Rollout, RolloutAnswer, RolloutError, RolloutRequest};
 pub use rope::{Frequencies, RopeScaling, RopeSpec};
 pub use spec::{
-    Adapter, AdapterMethod, Biases, Drops, EncoderParts, ExpertCapacity, Family, Latent, LayerSpec, Mlp, Moe,
-    Own, Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual, RoundTo, Shared,
-    SharedExperts, Sharers, Size, Spec, Stack, StateProjections, StateSpec, SubLayer, SubLayerParams,
-    TrainableWeights, scored_at,
+    Adapter, AdapterMethod, Biases, Drops, EncoderHead, EncoderParts, ExpertCapacity, Family, Latent,
+    LayerSpec, Mlp, Moe, Own, Part, PartKind, PromptEncoder, QkNorm, Quantization, Reach, Relative, Residual,
+    RoundTo, Shared, SharedExperts, Sharers, Size, Spec, Stack, StateProjections, StateSpec, SubLayer,
+    SubLayerParams, TrainableWeights, scored_at,
 };
 pub use stages::StageLayers;
 pub use weight::{

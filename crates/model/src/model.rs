@@ -307,15 +307,17 @@ impl Model {
         experts.filter_map(|experts| experts.choice_bias.map(|bias| (experts.layer, bias)))
     }
 
-    /// The score head.
+    /// The score head, or an encoder's of labels.
     ///
     /// # Panics
     /// If the model has none, or this rank does not have the last layers.
     #[track_caller]
     pub fn scores(&self) -> Scores {
-        match self.last.and_then(|last| last.score) {
-            Some(weight) => Scores { weight, bias: None },
-            None => panic!("scores: this rank does not hold a head of scores"),
+        let labels = self.spec.encoder.as_ref().is_some_and(|parts| parts.head.labels() > 0);
+        match self.last {
+            Some(LastParams { score: Some(weight), .. }) => Scores { weight, bias: None },
+            Some(last) if labels => Scores { weight: last.head, bias: last.head_bias },
+            _ => panic!("scores: this rank does not hold a head of scores"),
         }
     }
 

@@ -73,7 +73,16 @@ impl Spec {
                 let bias = WeightSpec::new("head", at, [1, self.vocab], Cut::Rows(&vocab), stored);
                 let head_bias = self.head_bias.then(|| w.weight(bias));
                 let term = head_term(w, self);
-                LastParams { norm: None, pool: None, head, head_bias, term, score: None, projections: None }
+                LastParams {
+                    norm: None,
+                    pool: None,
+                    pool_norm: None,
+                    head,
+                    head_bias,
+                    term,
+                    score: None,
+                    projections: None,
+                }
             }
         };
         let score = (self.scores > 0).then(|| {

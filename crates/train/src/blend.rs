@@ -10,6 +10,7 @@ use fathom_text::store::{Column, Store};
 use fathom_text::{Tokenizer, recall};
 
 use crate::claim::claim;
+use crate::encoder::Masking;
 use crate::error::{Error, Result};
 use crate::held_out::held_out;
 use crate::recipe::{Blend, Recipe};
@@ -59,6 +60,8 @@ pub struct Stores {
     named: BTreeMap<String, Arc<Store>>,
     /// Documents kept out of training.
     held_out: HeldOut,
+    /// The rule that masks tokens, if the objective restores them.
+    masking: Option<Arc<Masking>>,
 }
 
 impl Stores {
@@ -71,7 +74,12 @@ impl Stores {
     pub fn open(recipe: &Recipe, corpus: Option<Arc<Store>>, vocab: usize) -> Result<Stores> {
         let mut named = BTreeMap::new();
         if recipe.rl.is_on() {
-            return Ok(Stores { corpus: None, named, held_out: recipe.data.held_out_share.into() });
+            return Ok(Stores {
+                corpus: None,
+                named,
+                held_out: recipe.data.held_out_share.into(),
+                masking: None,
+            });
         }
         for part in (0..recipe.stage.len()).flat_map(|index| blend(recipe, index)) {
             if OWN.contains(&part.source.as_str()) || named.contains_key(&part.source) {
@@ -81,7 +89,7 @@ impl Stores {
             store.check_ids(vocab as u64)?;
             named.insert(part.source.clone(), Arc::new(store));
         }
-        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share.into() };
+        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share.into(), masking: None };
         stores.held_out = held_out(recipe, &stores.measured())?;
         (0..recipe.stage.len()).try_for_each(|index| stores.check_stage(recipe, index))?;
         Ok(stores)
@@ -103,6 +111,14 @@ impl Stores {
             [source] if recipe.stage[index].masked => check_room(recipe, index, source, &spec),
             _ => Ok(()),
         }
+    }
+
+    /// The same, with the rule that masks tokens if the recipe's objective has one.
+    ///
+    /// # Errors
+    /// A tokenizer without a mask.
+    pub fn masked(self, recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Stores> {
+        Ok(Stores { masking: Masking::of(recipe, tokenizer)?.map(Arc::new), ..self })
     }
 
     /// Checks that every named store was written with this tokenizer.
@@ -256,7 +272,8 @@ impl Sources for Stores {
             Some(cursor) => Loader::resume(sources, spec, cursor)?,
             None => Loader::new(sources, spec)?,
         };
-        Ok(Box::new(Samples::new(loader, shape(recipe, index), share).in_passes(passes)))
+        let samples = Samples::new(loader, shape(recipe, index), share).in_passes(passes);
+        Ok(Box::new(samples.masked(self.masking.clone())))
     }
 
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {

@@ -14,6 +14,7 @@ mod blend;
 mod checkpoint;
 pub mod claim;
 mod distill;
+pub mod encoder;
 mod error;
 pub mod fault;
 pub mod fuzz;
@@ -60,11 +61,11 @@ pub use error::{Error, Result};
 pub use held_out::held_out;
 pub use hidden_loss::HiddenLoss;
 pub use in_step::InStep;
-pub use micro_batch::{MicroBatch, RolloutColumns, SourceTokens, StepTotals};
+pub use micro_batch::{Compared, MicroBatch, RolloutColumns, SourceTokens, StepTotals};
 pub use new_model::{new_model, train_experts};
 pub use objective::{
-    Answers, Best, CrossEntropy, Dft, Goal, LabelMetrics, Noise, Objective, ObjectiveSum, TeacherUse, Weigh,
-    WeightedLoss,
+    Answers, Best, Compares, CrossEntropy, Dft, Goal, LabelMetrics, Noise, Objective, ObjectiveSum,
+    TeacherUse, Weigh, WeightedLoss,
 };
 pub use picture::{Subject, longest_stage};
 pub use place_rules::check_places;

@@ -7,7 +7,7 @@ use fathom_grad::{Batch, ContextLayout, Head, Jitter, Labels, LayoutSizes, Scope
 use fathom_model::{LoadedModel, Model, ModelView, PackedTokens};
 use fathom_tensor::choice::kept_bytes;
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType, Device, Tensor};
+use fathom_tensor::{Category, DType, Device, Embed, Tensor};
 use fathom_text::Rng;
 
 use crate::in_step::InStep;
@@ -37,10 +37,77 @@ pub(crate) struct DeviceMicroBatch<'a> {
     pub(crate) known: Option<TeacherInputs>,
     /// Noise on this rank's rows of the embedding, if the run adds any.
     pub jitter: Option<Jitter>,
+    /// Rows of the tokens with labels, if the head runs for those alone.
+    pub(crate) chosen: Option<ChosenRows>,
+    /// A text's scores are at its first token.
+    pub(crate) at_first: bool,
     layout: ContextLayout,
     /// This rank's tokens in the order of the head, and by the rank that has their rows, if these differ from the
     /// stream's order.
     order: Option<[Vec<usize>; 2]>,
+}
+
+/// Tokens with labels, whose rows alone go through the head.
+pub(crate) struct ChosenRows {
+    /// i32 [1, n]: the tokens; those that fill up have no label.
+    tokens: Tensor,
+    /// i32 [1, t]: each token's row among them, -1 without one.
+    rows: Tensor,
+}
+
+impl ChosenRows {
+    /// Those of an objective that chooses tokens, if one rank has the whole stream, and their labels; else the labels
+    /// given.
+    fn of(device: &Device, labels: Vec<i32>, how: &InStep, alone: bool) -> (Option<ChosenRows>, Vec<i32>) {
+        let room = how.goal.objective.chosen(labels.len(), how.caps.docs);
+        match room.filter(|_| alone && !how.goal.weighted) {
+            Some(room) => {
+                let (chosen, own) = ChosenRows::new(device, &labels, room);
+                (Some(chosen), own)
+            }
+            None => (None, labels),
+        }
+    }
+
+    /// The tokens with labels of a stream, in `room` rows, and their labels.
+    fn new(device: &Device, labels: &[i32], room: usize) -> (ChosenRows, Vec<i32>) {
+        let (mut tokens, mut rows, mut own) = (Vec::new(), vec![-1; labels.len()], Vec::new());
+        if device.machine.has_data() {
+            for (token, label) in labels.iter().enumerate().filter(|(_, label)| **label >= 0) {
+                rows[token] = tokens.len() as i32;
+                tokens.push(token as i32);
+                own.push(*label);
+            }
+            assert!(tokens.len() <= room, "head: {} labels in {room} rows", tokens.len());
+        }
+        tokens.resize(room, 0);
+        own.resize(room, -100);
+        let [tokens, rows] = [&tokens, &rows].map(|ids| device.from_i32(ids, Category::Data));
+        (ChosenRows { tokens, rows }, own)
+    }
+
+    /// The chosen rows of y [t, d]: [n, d].
+    pub fn gather(&self, device: &Device, y: &Tensor) -> Tensor {
+        let out = device.empty(self.tokens.cols(), y.cols(), y.dtype(), Category::Activations);
+        let (ids, table, out_of) = (&self.tokens, y, &out);
+        device.machine.embed(&Embed { ids, table, scale: 1.0, out: out_of, accumulate: false, first: None });
+        out
+    }
+
+    /// Their gradients [n, d] in place, with zeros for the others: [t, d].
+    pub fn scatter(&self, device: &Device, dy: &Tensor) -> Tensor {
+        let out = device.empty(self.rows.cols(), dy.cols(), dy.dtype(), Category::Activations);
+        let (ids, table, out_of) = (&self.rows, dy, &out);
+        device.machine.embed(&Embed {
+            ids,
+            table,
+            scale: 1.0,
+            out: out_of,
+            accumulate: false,
+            first: Some(0),
+        });
+        out
+    }
 }
 
 /// The objective of a step, and its accumulators.
@@ -97,9 +164,15 @@ impl<'a> DeviceMicroBatch<'a> {
                 Head::by_rank(batch.tokens, spread, tile_rows),
             ]
         });
+        if model.spec.encoder.as_ref().is_some_and(|parts| parts.types > 1) {
+            let types = how.goal.objective.types(micro);
+            batch.types = types.map(|types| device.from_i32(&sharing.own(device, &types), Category::Data));
+        }
         let labels = own(device, &sharing, of_head(&order), &micro.labels);
+        let alone = order.is_none() && grid.cp == 1 && model.last.is_some();
+        let (chosen, labels) = ChosenRows::of(device, labels, how, alone);
         let ids = device.from_i32(&labels, Category::Data);
-        let losses = device.empty(1, batch.tokens, DType::F32, Category::Data);
+        let losses = device.empty(1, labels.len(), DType::F32, Category::Data);
         let weights = how.goal.weighted.then(|| {
             let ones = if micro.weights.is_empty() { vec![1.0; tokens] } else { Vec::new() };
             let weights = if micro.weights.is_empty() { &ones } else { &micro.weights };
@@ -113,7 +186,7 @@ impl<'a> DeviceMicroBatch<'a> {
         let keeps = how.goal.objective.weigh().is_some_and(Weigh::keeps) && model.last.is_some();
         let kept = keeps.then(|| kept(device, micro, &head_order, (batch.tokens, model.spec.vocab)));
         let (batch, labels) = (Rc::new(batch), Labels { kept, ..Labels::plain(ids) });
-        let padding = model.spec.padding;
+        let (padding, at_first) = (model.spec.padding, model.spec.encoder.is_some());
         DeviceMicroBatch {
             batch,
             source,
@@ -124,6 +197,8 @@ impl<'a> DeviceMicroBatch<'a> {
             padding,
             known,
             jitter,
+            chosen,
+            at_first,
             layout,
             order,
         }
@@ -177,13 +252,13 @@ impl<'a> DeviceMicroBatch<'a> {
     /// This rank's rows of `width` values per token of the stream, f32 [r, width].
     pub fn own_scores(&self, scope: &Scope<'_>, values: &[f32], width: usize) -> Tensor {
         let device = scope.device;
-        let rows = self.losses.cols() / scope.spread().share();
+        let rows = self.batch.tokens / scope.spread().share();
         if !device.machine.has_data() {
             return device.empty(rows, width, DType::F32, Category::Data);
         }
         let tokens: Vec<usize> = (0..self.layout.tokens()).collect();
         let own = Sharing { layout: &self.layout, comm: &[] }.own(device, &tokens).into_owned();
-        let first = if rows == self.losses.cols() { 0 } else { device.mesh.index(Axis::Tp) * rows };
+        let first = if rows == self.batch.tokens { 0 } else { device.mesh.index(Axis::Tp) * rows };
         let token = |at: usize| own[self.order.as_ref().map_or(at, |orders| orders[1][at])];
         let of_row = |row: usize| &values[token(first + row) * width..][..width];
         let own: Vec<f32> = (0..rows).flat_map(of_row).copied().collect();

@@ -1,15 +1,17 @@
 //! The pass of a step's reference over its micro-batches before the step learns, and its updates.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use fathom_grad::Value;
 use fathom_model::ModelView;
 use fathom_tensor::mesh::Axis;
-use fathom_tensor::{Category, DType};
+use fathom_tensor::{Category, DType, Tensor};
 
+use crate::encoder::encoder_keys;
 use crate::in_step::InStep;
 use crate::micro_batch::{MicroBatch, StepTotals};
-use crate::objective::Answers;
+use crate::objective::{Answers, Compares};
 use crate::pass::Pass;
 use crate::reference::{Reference, Sync};
 use crate::step::Trainer;
@@ -52,11 +54,14 @@ impl Trainer {
         how: &InStep,
     ) -> Option<Vec<MicroBatch>> {
         let weigh = how.goal.objective.weigh()?;
-        let terms = how.goal.objective.terms();
-        let first = &*terms.first()?.loss;
         let device = &self.device;
         // A single micro-batch of a step has all totals itself.
         let others = micro_batches.len() > 1 || device.mesh.size(Axis::Dp) > 1;
+        if let Some(compares) = weigh.compares() {
+            return others.then(|| self.compare(micro_batches, (compares, weigh.group()), how));
+        }
+        let terms = how.goal.objective.terms();
+        let first = &*terms.first()?.loss;
         let looks = weigh.looks_ahead() && others;
         let reference = self.reference.as_ref().filter(|_| weigh.asks_reference());
         if reference.is_none() && !looks {
@@ -89,6 +94,77 @@ impl Trainer {
             }
         }
         Some(all)
+    }
+
+    /// Compares the vectors of all documents of the step, over all ranks with other micro-batches.
+    fn compare(
+        &self,
+        micro_batches: &[impl Borrow<MicroBatch>],
+        (compares, group): (&dyn Compares, usize),
+        how: &InStep,
+    ) -> Vec<MicroBatch> {
+        let mut all: Vec<MicroBatch> = micro_batches.iter().map(|micro| micro.borrow().clone()).collect();
+        let (pass, columns) = (self.pass(how), self.model.spec.hidden);
+        let (mut vectors, mut keys, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        for micro in &all {
+            let states = pass.states(micro);
+            if !states.is_empty() {
+                vectors.extend(compares.vectors(&Answers { scores: &states, ..Answers::of(micro, &[]) }));
+                keys.extend(encoder_keys(micro));
+            }
+            counts.push(micro.facts.documents());
+        }
+        let room = (all.len() * how.caps.docs, columns);
+        let (from, vectors, keys) = self.gather_vectors((vectors, keys), room);
+        if keys.is_empty() {
+            return all;
+        }
+        let compared = compares.compare(&vectors, &keys);
+        let mut start = from;
+        for (micro, count) in all.iter_mut().zip(counts) {
+            micro.compared = Some(Arc::new(compared.part(start..start + count, (group, columns))));
+            start += count;
+        }
+        all
+    }
+
+    /// The vectors and keys of all ranks in their order, and the number of those before this rank's; each rank has
+    /// `room` rows for its own.
+    fn gather_vectors(
+        &self,
+        (vectors, keys): (Vec<f32>, Vec<u64>),
+        (room, columns): (usize, usize),
+    ) -> (usize, Vec<f32>, Vec<u64>) {
+        let device = &self.device;
+        let ranks = device.mesh.group(&[Axis::Dp]);
+        if ranks.size() == 1 {
+            return (0, vectors, keys);
+        }
+        device.pool.enter("objective", -1);
+        // Numbers of f32 are exact up to 2^24, so that a key is three of them; a row that is used begins with 1.
+        let width = columns + 4;
+        let rows = vectors.chunks_exact(columns).zip(&keys).flat_map(|(vector, key)| {
+            let part = |at: u32| ((key >> (22 * at)) & 0x3f_ffff) as f32;
+            [1.0, part(0), part(1), part(2)].into_iter().chain(vector.iter().copied())
+        });
+        let mut own: Vec<f32> = rows.collect();
+        own.resize(room * width, 0.0);
+        let own = device.from_f32(room, width, &own, Category::Comm);
+        let all = device.empty(ranks.size() * room, width, DType::F32, Category::Comm);
+        let part = |rank: usize| all.view_rows(rank * room..(rank + 1) * room);
+        let parts: Vec<Tensor> = (0..ranks.size()).map(part).collect();
+        ranks.all_gather(device, &own, &parts).wait();
+        let (mut from, mut found, mut found_keys) = (0, Vec::new(), Vec::new());
+        for (row, numbers) in device.to_f32(&all).chunks_exact(width).enumerate() {
+            if row == device.mesh.index(Axis::Dp) * room {
+                from = found_keys.len();
+            }
+            if numbers[0] == 1.0 {
+                found_keys.push((1..4).fold(0, |key, at| key | ((numbers[at] as u64) << (22 * (at - 1)))));
+                found.extend(&numbers[4..]);
+            }
+        }
+        (from, found, found_keys)
     }
 
     /// Updates the reference after `step` steps of a run, if that is due. Ranks with the same weights call this

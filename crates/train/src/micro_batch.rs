@@ -1,6 +1,7 @@
 //! Tokens on the host, as a source passes them to a step.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use fathom_text::pack::Facts;
 
@@ -31,6 +32,8 @@ pub struct MicroBatch {
     pub began: u64,
     /// Totals over all micro-batches of the step; `None` means this one alone.
     pub step: Option<StepTotals>,
+    /// Losses of its rows among all of the step, and their gradients by its documents' vectors.
+    pub compared: Option<Arc<Compared>>,
     /// Columns for labels that a policy wrote.
     pub rolled: RolloutColumns,
 }
@@ -78,6 +81,29 @@ pub struct RolloutColumns {
     /// No step on the rollout was taken yet, and log-probabilities are the sampler's: the difference between sampler
     /// and trainer is measured.
     pub fresh: bool,
+}
+
+/// Losses of a step's rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Compared {
+    /// The loss of each row.
+    pub losses: Vec<f64>,
+    /// Whether its positive comes first.
+    pub hits: Vec<bool>,
+    /// Derivative of the losses' sum by each number of each vector.
+    pub gradient: Vec<f32>,
+}
+
+impl Compared {
+    /// The part of some documents, of which `group` make a row.
+    pub(crate) fn part(&self, docs: Range<usize>, (group, columns): (usize, usize)) -> Compared {
+        let rows = docs.start / group..docs.end / group;
+        Compared {
+            losses: self.losses[rows.clone()].to_vec(),
+            hits: self.hits[rows].to_vec(),
+            gradient: self.gradient[docs.start * columns..docs.end * columns].to_vec(),
+        }
+    }
 }
 
 impl MicroBatch {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use fathom_tensor::Distance;
 
 use crate::distill::Distill;
+use crate::encoder::{Contrast, LabelLoss, Labelled, Masked, Pooling};
 use crate::hidden_loss::HiddenLoss;
 use crate::objective::{Best, CrossEntropy, Dft, Objective};
 use crate::preference::{Divergence, KtoObjective, PairLoss, Pairs, Responses, Reward, RewardLoss, Settings};
 use crate::recipe::{
-    DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, Recipe,
+    DivergenceName, HiddenLossName, KlOverName, LossName, MaskingName, MethodName, ObjectiveTable,
+    PoolingName, Recipe,
 };
 
 /// A key of the table and its fault.
@@ -40,6 +42,12 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         MethodName::Steerlm2 if table.loss != LossName::Auto => return Err(not_its_own(table)),
         MethodName::Steerlm2 => Arc::new(Responses { group: table.responses.max(2) }),
         MethodName::Reward => Arc::new(reward(table)?),
+        MethodName::Mlm if table.loss != LossName::Auto => return Err(not_its_own(table)),
+        MethodName::Mlm => Arc::new(Masked { share: table.mask_share }),
+        MethodName::Embed if table.loss != LossName::Auto => return Err(not_its_own(table)),
+        MethodName::Embed => Arc::new(contrast(table)),
+        MethodName::Rerank => Arc::new(rerank(table)?),
+        MethodName::Classify => Arc::new(classify(table)?),
         _ => Arc::new(Pairs(pairs(table)?)),
     })
 }
@@ -49,12 +57,24 @@ fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
     let plain = ObjectiveTable::default();
     let (distills, best) = (table.method == MethodName::Distill, table.top_k > 0);
     let pairs = distills && !table.hidden_pairs.is_empty();
+    let [masks, embeds, reranks, classifies] =
+        [MethodName::Mlm, MethodName::Embed, MethodName::Rerank, MethodName::Classify]
+            .map(|method| table.method == method);
     let set = [
         ("teacher", distills, table.teacher != plain.teacher),
         ("temperature", distills, table.temperature != plain.temperature),
         ("kd_ratio", distills, table.kd_ratio != plain.kd_ratio),
         ("top_k", distills, table.top_k != plain.top_k),
         ("jsd_beta", distills && table.loss == LossName::Jsd, table.jsd_beta != plain.jsd_beta),
+        ("mask_share", masks, table.mask_share != plain.mask_share),
+        ("masking", masks, table.masking != MaskingName::Tokens),
+        ("pooling", embeds, table.pooling != PoolingName::Mean),
+        ("contrast_temperature", embeds, table.contrast_temperature != plain.contrast_temperature),
+        ("widths", embeds, !table.widths.is_empty()),
+        ("query_prompt", embeds, !table.query_prompt.is_empty()),
+        ("document_prompt", embeds, !table.document_prompt.is_empty()),
+        ("negatives", embeds || reranks, table.negatives != 0),
+        ("labels", classifies, !table.labels.is_empty()),
         ("top_k_rest", distills && best, table.top_k_rest != plain.top_k_rest),
         ("hidden_pairs", distills && !best, !table.hidden_pairs.is_empty()),
         ("hidden_loss", pairs, table.hidden_loss != plain.hidden_loss),
@@ -68,6 +88,12 @@ fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
             "a teacher that runs in every step (objective.method = \"distill\", objective.top_k = 0)"
         }
         "hidden_loss" | "hidden_weight" => "objective.hidden_pairs",
+        "mask_share" | "masking" => "objective.method = \"mlm\"",
+        "pooling" | "contrast_temperature" | "widths" | "query_prompt" | "document_prompt" => {
+            "objective.method = \"embed\""
+        }
+        "negatives" => "objective.method = \"embed\" or \"rerank\"",
+        "labels" => "objective.method = \"classify\"",
         _ => "objective.method = \"distill\"",
     };
     Err((key, format!("has no effect here: it is of {needs}; leave it out")))
@@ -214,6 +240,59 @@ fn wanted(table: &ObjectiveTable) -> Result<KtoObjective, Wrong> {
         zero,
         of_step: table.kl_over == KlOverName::Step,
     })
+}
+
+/// Settings of vectors that are compared.
+fn contrast(table: &ObjectiveTable) -> Contrast {
+    let pooling = match table.pooling {
+        PoolingName::Mean => Pooling::Mean,
+        PoolingName::First => Pooling::First,
+        PoolingName::Last => Pooling::Last,
+    };
+    let (group, widths) = (2 + table.negatives, table.widths.clone());
+    Contrast { group, pooling, temperature: table.contrast_temperature, widths }
+}
+
+fn rerank(table: &ObjectiveTable) -> Result<Labelled, Wrong> {
+    let loss = match table.loss {
+        LossName::Auto | LossName::Pointwise => LabelLoss::EachOf,
+        LossName::Pairs => LabelLoss::Pairs,
+        LossName::Margin => LabelLoss::Margin,
+        LossName::Listwise => LabelLoss::Listwise,
+        _ => return Err(not_its_own(table)),
+    };
+    let alone = loss == LabelLoss::EachOf;
+    if !alone && table.negatives == 0 {
+        let message =
+            format!("is 0, and objective.loss = \"{}\" compares texts of a row; give at least 1", table.loss);
+        return Err(("negatives", message));
+    }
+    Ok(Labelled { name: "rerank", loss, group: if alone { 1 } else { 1 + table.negatives } })
+}
+
+fn classify(table: &ObjectiveTable) -> Result<Labelled, Wrong> {
+    let loss = match table.loss {
+        LossName::Auto => LabelLoss::OneOf,
+        LossName::MultiLabel => LabelLoss::EachOf,
+        LossName::Tokens => LabelLoss::Tokens,
+        LossName::Regression => LabelLoss::Number,
+        _ => return Err(not_its_own(table)),
+    };
+    if loss == LabelLoss::Number && table.attributes.is_empty() {
+        return Err((
+            "attributes",
+            "are none: give the names of the numbers that rows have, in order".into(),
+        ));
+    }
+    let least = if loss == LabelLoss::EachOf { 1 } else { 2 };
+    if loss != LabelLoss::Number && table.labels.len() < least {
+        let message = format!(
+            "are {}: give the names of at least {least} labels, as rows have them",
+            table.labels.len()
+        );
+        return Err(("labels", message));
+    }
+    Ok(Labelled { name: "classify", loss, group: 1 })
 }
 
 fn reward(table: &ObjectiveTable) -> Result<Reward, Wrong> {

@@ -15,10 +15,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fathom_grad::{CrossEntropyLoss, TileLoss};
-use fathom_model::{Quantization, Spec, TrainableWeights};
+use fathom_model::{Quantization, Spec, TrainableWeights, scored_at};
 
 use crate::hidden_loss::HiddenLoss;
-use crate::micro_batch::MicroBatch;
+use crate::micro_batch::{Compared, MicroBatch};
 use crate::reference::Refers;
 
 /// An objective of training.
@@ -36,6 +36,17 @@ pub trait Objective: fmt::Debug + Send + Sync {
 
     /// How weights of tokens follow from losses; `None` where they are constant: those of the micro batch, or one each.
     fn weigh(&self) -> Option<&dyn Weigh> {
+        None
+    }
+
+    /// Number of rows for which the head runs if that is of chosen tokens alone: at least as many as there are labels in a
+    /// stream of so many tokens and documents.
+    fn chosen(&self, _tokens: usize, _docs: usize) -> Option<usize> {
+        None
+    }
+
+    /// Type of each token, if texts of pairs have different ones; for a model that has types.
+    fn types(&self, _micro: &MicroBatch) -> Option<Vec<i32>> {
         None
     }
 
@@ -148,6 +159,21 @@ pub trait Weigh {
         false
     }
 
+    /// It reads hidden states in place of scores: all columns of each token.
+    fn states(&self) -> bool {
+        false
+    }
+
+    /// It compares the vectors of all documents of a step: those are computed before it weighs any micro-batch.
+    fn compares(&self) -> Option<&dyn Compares> {
+        None
+    }
+
+    /// Documents of a row of data.
+    fn group(&self) -> usize {
+        1
+    }
+
     /// Adds derived values to the means of a step.
     fn derive(&self, _means: &mut BTreeMap<String, f64>) {}
 
@@ -176,6 +202,15 @@ pub trait Weigh {
     fn weigh(&self, answers: &Answers<'_>) -> ObjectiveSum;
 }
 
+/// An objective over the vectors of all documents of a step.
+pub trait Compares: fmt::Debug {
+    /// The vectors of a micro-batch's documents, one after the other, from the rows of hidden states.
+    fn vectors(&self, answers: &Answers<'_>) -> Vec<f32>;
+
+    /// Losses and gradients by the vectors of all documents of a step; documents with the same key have the same text.
+    fn compare(&self, vectors: &[f32], keys: &[u64]) -> Compared;
+}
+
 /// A micro-batch and the model's outputs for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Answers<'a> {
@@ -190,12 +225,20 @@ pub struct Answers<'a> {
     pub scores: &'a [f32],
     /// The token with which the model pads its batches ([`fathom_model::scored_at`]).
     pub padding: Option<u32>,
+    /// A text's scores are those of its first token; else of the last that is not padding.
+    pub at_first: bool,
 }
 
 impl<'a> Answers<'a> {
     /// Outputs of the vocabulary head only.
     pub fn of(micro: &'a MicroBatch, losses: &'a [f32]) -> Answers<'a> {
-        Answers { micro, losses, others: &[], scores: &[], padding: None }
+        Answers { micro, losses, others: &[], scores: &[], padding: None, at_first: false }
+    }
+
+    /// The token of the stream with a document's scores.
+    pub fn scored_row(&self, doc: &Range<usize>) -> usize {
+        let ids = self.micro.ids[doc.clone()].iter().map(|id| i64::from(*id));
+        doc.start + if self.at_first { 0 } else { scored_at(self.padding, ids) }
     }
 
     /// Sum of the log-probabilities of a document's labels, added in token order.

@@ -7,6 +7,7 @@ use fathom_tensor::Tensor;
 use crate::in_step::InStep;
 use crate::loaded::DeviceMicroBatch;
 use crate::micro_batch::MicroBatch;
+use crate::terms::states;
 
 /// The model to run, and how its steps are run.
 #[derive(Clone, Copy)]
@@ -31,6 +32,13 @@ impl Pass<'_> {
         let loaded = DeviceMicroBatch::new(self.of, None, micro, self.how);
         let hidden = self.hidden(&loaded);
         hidden.map_or_else(Vec::new, |hidden| loaded.values(self.of.model, &self.scope(&loaded), &hidden))
+    }
+
+    /// Hidden states of all tokens of the stream; empty where [`Pass::losses`] is.
+    pub fn states(&self, micro: &MicroBatch) -> Vec<f32> {
+        let loaded = DeviceMicroBatch::new(self.of, None, micro, self.how);
+        let Some(hidden) = self.hidden(&loaded) else { return Vec::new() };
+        loaded.scores(&self.scope(&loaded), &states(self.of.device, &hidden))
     }
 
     fn scope(&self, loaded: &DeviceMicroBatch<'_>) -> Scope<'_> {

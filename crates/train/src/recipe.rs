@@ -26,7 +26,8 @@ pub use choices::{
 };
 pub use data::{Blend, ColumnsTable, Data, FormatName, LengthWeight, Packing, SuperviseName, TruncationName};
 pub use objective::{
-    DivergenceName, HiddenLossName, KlOverName, LossName, MethodName, ObjectiveTable, ReferenceName,
+    DivergenceName, HiddenLossName, KlOverName, LossName, MaskingName, MethodName, ObjectiveTable,
+    PoolingName, ReferenceName,
 };
 pub use precision::{
     GemmName, LinearsName, MomentType, OffloadTo, PrecisionTable, QatName, QuantizationName,

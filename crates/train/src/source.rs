@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use fathom_base::metrics::events;
 use fathom_text::loader::{Cursor, Loader};
 use fathom_text::pack::{IGNORE, PackedSample};
 
+use crate::encoder::Masking;
 use crate::error::{Error, Result};
 use crate::micro_batch::{MicroBatch, RolloutColumns, StepTotals};
 use crate::recipe::Recipe;
@@ -111,6 +113,8 @@ pub struct Samples {
     share: StepShare,
     /// Total number of samples up to the end of each pass; `None` is endless.
     passes: Option<Vec<u64>>,
+    /// The rule that masks tokens, if the objective restores them.
+    masking: Option<Arc<Masking>>,
 }
 
 /// Tokens of a micro-batch without samples, in the last step of a stage that ends with its data.
@@ -119,12 +123,17 @@ const NOTHING: usize = 2;
 impl Samples {
     /// Micro-batches of this shape, for one of the ranks.
     pub fn new(loader: Loader, shape: Shape, share: StepShare) -> Samples {
-        Samples { loader, shape, share, passes: None }
+        Samples { loader, shape, share, passes: None, masking: None }
     }
 
     /// Ends with the last of these passes. A step never spans two passes: the rest of a pass is its last step.
     pub fn in_passes(self, passes: Option<Vec<u64>>) -> Samples {
         Samples { passes, ..self }
+    }
+
+    /// Masks tokens of each micro-batch.
+    pub fn masked(self, masking: Option<Arc<Masking>>) -> Samples {
+        Samples { masking, ..self }
     }
 
     /// Sample at which the next step must end.
@@ -144,6 +153,9 @@ impl Samples {
             if self.loader.cursor().sample < end {
                 append(&mut micro, &self.loader.next()?.led(self.shape.lead));
             }
+        }
+        if let Some(masking) = &self.masking {
+            masking.apply(&mut micro)?;
         }
         let least = match micro.ids.len() {
             _ if self.shape.one_length => self.shape.samples * self.shape.seq_tokens,

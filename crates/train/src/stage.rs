@@ -175,7 +175,9 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             before: Vec::new(),
             after: Vec::new(),
             judges: judging(recipe),
-            measured: recipe.data.is_lessons() || recipe.rl.is_on(),
+            measured: recipe.data.is_lessons()
+                || recipe.rl.is_on()
+                || recipe.objective.method == MethodName::Mlm,
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })

@@ -14,6 +14,13 @@ fn in_head<'a>(term: &'a WeightedLoss, weights: Option<Tensor>, losses: Option<&
     LossTerm { loss: &*term.loss, weights, factor: term.weight as f32, losses: losses.cloned() }
 }
 
+/// Hidden states as f32.
+pub(crate) fn states(device: &Device, y: &Tensor) -> Tensor {
+    let states = device.empty(y.rows(), y.cols(), DType::F32, Category::Activations);
+    device.machine.copy(y, &states);
+    states
+}
+
 impl DeviceMicroBatch<'_> {
     /// The gradient of the objective with respect to the hidden states `y` of this rank's tokens, [t, d]. Adds the
     /// head's own gradients to `grads` and the objective to its sums; `asked` is the result of [`DeviceMicroBatch::ask`]. The
@@ -44,6 +51,9 @@ impl DeviceMicroBatch<'_> {
         let of_teacher = self.of_teacher(minimised, scope);
         let teacher = self.teacher(minimised, (of_teacher.as_ref(), asked));
         let terms = minimised.goal.objective.terms();
+        let chosen = self.chosen.as_ref();
+        let own = chosen.map(|chosen| chosen.gather(scope.device, y));
+        let y = own.as_ref().unwrap_or(y);
         let losses = self.rows(scope.device, terms.len());
         let measures = self.measures(scope.device, minimised);
         let labels = Labels { measures, teacher, ..self.labels.clone() };
@@ -55,7 +65,8 @@ impl DeviceMicroBatch<'_> {
             projections.learn(scope, &asked.projected.take(), grads);
         }
         self.add_up(scope.device, minimised, &terms, &losses);
-        dy
+        drop(own);
+        chosen.map_or_else(|| dy.clone(), |chosen| chosen.scatter(scope.device, &dy))
     }
 
     /// Adds the terms to the objective's sum, and to those that are reported.
@@ -105,7 +116,11 @@ impl DeviceMicroBatch<'_> {
     ) -> Tensor {
         let (device, head) = (scope.device, model.head(0.0));
         let terms = minimised.goal.objective.terms();
-        let values = weigh.scores().then(|| model.scores().values(scope, y));
+        let values = if weigh.states() {
+            Some(states(device, y))
+        } else {
+            weigh.scores().then(|| model.scores().values(scope, y))
+        };
         let losses = self.rows(device, terms.len());
         if !terms.is_empty() {
             let labels = Labels { measures: self.measures(device, minimised), ..self.labels.clone() };
@@ -127,6 +142,10 @@ impl DeviceMicroBatch<'_> {
         };
         if let Some(values) = values {
             let dvalues = self.own_scores(scope, &weighed.scores, values.cols());
+            if weigh.states() {
+                device.machine.copy(&dvalues, &dy);
+                return dy;
+            }
             model.scores().backward(scope, y, &dvalues, &dy, grads);
         }
         dy
@@ -180,8 +199,9 @@ impl DeviceMicroBatch<'_> {
         let mut weighed = ObjectiveSum::default();
         if device.machine.has_data() {
             let (first, others) = losses.split_first().map_or((&[][..], &[][..]), |(a, b)| (a, b));
-            let answers =
-                Answers { others, scores: &scores, padding: self.padding, ..Answers::of(self.micro, first) };
+            let (padding, at_first) = (self.padding, self.at_first);
+            let of = Answers::of(self.micro, first);
+            let answers = Answers { others, scores: &scores, padding, at_first, ..of };
             weighed = weigh.weigh(&answers);
             let mut learned = terms.iter().enumerate().filter(|(_, term)| term.weight != 0.0);
             let fit = weighed.scores.len() == scores.len()

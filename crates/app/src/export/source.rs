@@ -9,7 +9,7 @@ use fathom_curate::store_prefix;
 use fathom_model::Source;
 use fathom_model::{
     GenerationConfig, HfFolder, Quantization, RoundTo, SafeTensors, Spec, StateProjections, TrainableWeights,
-    open, open_config,
+    open, open_any_config,
 };
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -170,7 +170,7 @@ pub(super) fn stored_type(weights: &SafeTensors) -> DType {
 /// Returns an exported model's generation settings: those of the recipe's base, or the special tokens of a tokenizer.
 pub(crate) fn generation(recipe: &Recipe, tokenizer: &Path) -> Result<GenerationConfig> {
     if let Some(folder) = &recipe.model.from {
-        return Ok(open_config(&model_folder(folder)?)?.1);
+        return Ok(open_any_config(&model_folder(folder)?)?.1);
     }
     let tokenizer = Tokenizer::from_dir(tokenizer)?;
     let eos = tokenizer.eos().into_iter().collect();

@@ -101,6 +101,14 @@ impl EncoderHost {
         Ok(rows.into_iter().map(|row| row.first().copied().unwrap_or(0.0)).collect())
     }
 
+    /// Probabilities of the labels of texts or pairs.
+    ///
+    /// # Errors
+    /// The model has no labels.
+    pub fn classes(&self, texts: Vec<TextPair>) -> fathom_base::Result<Vec<Vec<f32>>> {
+        self.numbers(texts, Numbers::Classes)
+    }
+
     /// Requires a model with one score for a pair of texts.
     ///
     /// # Errors

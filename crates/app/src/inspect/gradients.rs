@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use fathom_grad::{Grads, Labels, LossTerm, ParamId, Places, Tape};
-use fathom_model::{SINGLE, SaveOptions, export_tensors};
+use fathom_model::{SINGLE, SaveOptions, Spec, export_tensors};
 use fathom_tensor::{Category, DType};
 
 use super::subject::Subject;
@@ -54,7 +54,8 @@ pub fn check_targets(ids: &[u32]) -> Result<()> {
 fn run(subject: &Subject) -> Gradients {
     let (device, model, ids) = (&subject.device, &subject.loaded.model, &subject.ids);
     let mut grads = Grads::zeros(device, &subject.loaded.params);
-    let targets: Vec<i32> = ids[1..].iter().map(|id| *id as i32).chain([-100]).collect();
+    let targets: Vec<i32> = targets(&model.spec, ids);
+    let counted = targets.iter().filter(|target| **target >= 0).count();
     let labels = Labels::plain(device.from_i32(&targets, Category::Data));
     let losses = device.empty(1, ids.len(), DType::F32, Category::Data);
     let places = Places::linear();
@@ -64,12 +65,18 @@ fn run(subject: &Subject) -> Gradients {
         model.head(0.0).loss(tape.scope(), &hidden, &labels, &[LossTerm::cross_entropy(&losses)], &mut grads);
     drop(hidden);
     tape.backward(dhidden, &mut grads);
-    let targets = ids.len() - 1;
+    let targets = counted;
     for (_, grad) in grads.iter() {
         device.machine.scale(grad, (1.0 / targets as f64) as f32, grad);
     }
     let sum: f64 = device.to_f32(&losses).iter().map(|loss| f64::from(*loss)).sum();
     Gradients { loss: sum / targets as f64, targets, grads }
+}
+
+/// Each id's target: the one after it; in an encoder the id itself.
+fn targets(spec: &Spec, ids: &[u32]) -> Vec<i32> {
+    let own = usize::from(spec.encoder.is_none());
+    ids[own..].iter().map(|id| *id as i32).chain((0..own).map(|_| -100)).collect()
 }
 
 impl Gradients {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fathom_grad::{Batch, Counters, Scope};
-use fathom_model::{Caps, PackedTokens, Spec, open_config};
+use fathom_model::{Caps, PackedTokens, Spec, open_any_config};
 use fathom_tensor::{DType, Device};
 
 use crate::error::{Result, caught, refuse};
@@ -34,7 +34,7 @@ impl Subject {
         events: &dyn Events,
     ) -> Result<Subject> {
         let folder = model_folder(model)?;
-        check_ids(&open_config(&folder)?.0, ids)?;
+        check_ids(&open_any_config(&folder)?.0, ids)?;
         caught(|| {
             let device = machine.open()?;
             let loaded = load_with(&device, &folder, adapter, Some(dtype), events)?;
@@ -66,7 +66,7 @@ fn check_ids(spec: &Spec, ids: &[u32]) -> Result<()> {
     if let Some(id) = ids.iter().find(|id| **id as usize >= spec.vocab) {
         refuse!("--ids: {id} is outside the vocabulary; this model has the ids 0 to {}", spec.vocab - 1);
     }
-    if let Some(rows) = spec.learned_positions.filter(|rows| *rows < ids.len()) {
+    if let Some(rows) = spec.position_room().filter(|rows| *rows < ids.len()) {
         refuse!("--ids: {} ids, but the model has learned positions for {rows}", ids.len());
     }
     Ok(())

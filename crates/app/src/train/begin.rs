@@ -99,7 +99,8 @@ pub(super) fn prepare<'a>(
         return Ok(None);
     };
     export::check(job)?;
-    let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?;
+    let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?
+        .masked(job.recipe(), &tokenizer)?;
     stores.check_tokenizer(&tokenizer)?;
     claims::say(job, &stores, &events)?;
     say_held_out(job, &stores, &events)?;
@@ -226,11 +227,13 @@ fn begin_log(job: &Job, command: &str, metrics: &mut MetricsWriter, events: &dyn
 /// size.
 pub(super) fn prepared(job: &Job) -> Result<(Stores, usize)> {
     let seen = || format!("{}: every machine has to see the run's folder", job.folder.display());
-    let vocab = Tokenizer::from_dir(text::tokenizer_dir(&job.data())).with_context(seen)?.vocab_size();
+    let tokenizer = Tokenizer::from_dir(text::tokenizer_dir(&job.data())).with_context(seen)?;
+    let vocab = tokenizer.vocab_size();
     let store = if needs_corpus(job.recipe()) {
         Some(Arc::new(Store::open(text::store_prefix(&job.data())).with_context(seen)?))
     } else {
         None
     };
-    Ok((Stores::open(job.recipe(), store, vocab)?, vocab))
+    let stores = Stores::open(job.recipe(), store, vocab)?;
+    Ok((stores.masked(job.recipe(), &tokenizer)?, vocab))
 }

@@ -4,6 +4,7 @@ use fathom_model::{Family, FolderOptions, ModelView, SaveOptions, Spec, save_hf}
 use fathom_text::Tokenizer;
 use fathom_train::Checkpoints;
 
+use super::encoder_files;
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::export::{generation, write_model};
@@ -49,6 +50,7 @@ pub fn whole(job: &Job, ModelView { device, model, params }: ModelView<'_>) -> R
     let options = FolderOptions { weights, generation, copy: &copy };
     exported::forget(&folder)?;
     save_hf(device, model, params, &folder, options)?;
+    encoder_files::write(job.recipe(), &model.spec, &folder)?;
     card::write(&folder, &model.spec, job.start()?.as_deref())?;
     exported::remember(&folder)
 }
@@ -59,5 +61,6 @@ pub fn of_ranks(job: &Job, step: u64, events: &dyn Events) -> Result<()> {
     if saved != Some(step) {
         refuse!("step {step} was not saved, so the model cannot be exported; run the same command again");
     }
-    write_model(&job.folder, &job.adapter(), events)
+    write_model(&job.folder, &job.adapter(), events)?;
+    encoder_files::write(job.recipe(), &job.trained, &job.model())
 }

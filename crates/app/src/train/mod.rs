@@ -6,6 +6,7 @@
 
 mod begin;
 mod claims;
+mod encoder_files;
 mod environment;
 mod export;
 mod first;

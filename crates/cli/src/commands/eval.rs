@@ -2,12 +2,13 @@
 //! model.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use fathom_app::evaluate::{Evaluated, Request};
 use fathom_app::figures::Figures;
 use fathom_app::reward_bench::{self, Found};
-use fathom_app::{Machine, evaluate};
+use fathom_app::{Machine, encoder_eval, evaluate};
 use fathom_base::human;
 use fathom_base::metrics::Event;
 use fathom_eval::Moment;
@@ -24,6 +25,9 @@ pub fn run(args: &Eval) -> Result<()> {
         bail!("name a model: the folder of a run, or a Hugging Face folder")
     };
     let listener = Plain::default();
+    if args.sts.is_some() || args.labels.is_some() {
+        return of_encoder(args, model, &listener);
+    }
     if let Some(file) = &args.reward_bench {
         let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
         let (model, adapter) = (model.clone(), args.adapter.clone());
@@ -48,6 +52,32 @@ pub fn run(args: &Eval) -> Result<()> {
         print(&figures, context_tokens);
         Ok(())
     }
+}
+
+/// Figures of an encoder.
+fn of_encoder(args: &Eval, model: &Path, listener: &Plain) -> Result<()> {
+    let machine = Machine::of_kind(args.machine.kind(), 0, listener);
+    if let Some(file) = &args.sts {
+        let found = encoder_eval::similarity(model, file, &machine, listener)?;
+        let (spearman, pearson, pairs) = (found.spearman, found.pearson, found.pairs);
+        if args.json {
+            outln!("{}", serde_json::json!({"spearman": spearman, "pearson": pearson, "pairs": pairs}));
+        } else {
+            let pairs = human::counted(pairs as u64, "pair");
+            outln!("{spearman:.4} Spearman, {pearson:.4} Pearson, {pairs}");
+        }
+    }
+    if let Some(file) = &args.labels {
+        let found = encoder_eval::labels(model, file, &machine, listener)?;
+        let (f1, accuracy, texts) = (found.macro_f1, found.accuracy, found.texts);
+        if args.json {
+            outln!("{}", serde_json::json!({"macro_f1": f1, "accuracy": accuracy, "texts": texts}));
+        } else {
+            let texts = human::counted(texts as u64, "text");
+            outln!("{f1:.4} macro F1, {:.1} % right, {texts}", 100.0 * accuracy);
+        }
+    }
+    Ok(())
 }
 
 /// Accuracy by subset, then over all rows.

@@ -136,7 +136,7 @@ impl Case {
             head_dim: HEAD_DIM,
             scale: 0.25,
             softcap: self.softcap,
-            apart: false,
+            apart: None,
         };
         let scope = Scope { device, params: &params, batch: (&batch).into(), counters: &counters };
         let mut tape = Tape::new(scope, &places).with_input_gradient();

@@ -1,18 +1,28 @@
 //! Encoder families: the names of their weights.
 
-use super::read;
+use super::{read, write};
 use crate::spec::Family;
 use crate::weight::{EncoderNames, Names, Qkv, Up};
 
 /// Unused weights in published folders: pretraining heads, and BERT's pooler, which a model without a classification
 /// head does not use.
 const LEFT_OVER: &[&str] =
-    &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "pooler.", "bert.pooler."];
+    &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "pooler.", "bert.pooler.", "classifier."];
 
 /// Maps TensorFlow's names of norm weights in early BERT folders to the current ones.
-pub(super) fn of_norms(name: &str) -> String {
+pub(crate) fn of_norms(name: &str) -> String {
     name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 }
+
+const BERT_PARTS: EncoderNames = EncoderNames {
+    types: "embeddings.token_type_embeddings",
+    norm: "embeddings.LayerNorm",
+    distances: ["encoder.rel_embeddings", "encoder.LayerNorm"],
+    positions: ["attention.self.pos_key_proj", "attention.self.pos_query_proj"],
+    pool: ["bert.pooler.dense", ""],
+    tokens: "classifier",
+    masked: ["cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions"],
+};
 
 const BERT_NAMES: Names = Names {
     base: "bert.",
@@ -26,30 +36,20 @@ const BERT_NAMES: Names = Names {
     attn_out: "attention.output.dense",
     up: Up::One("intermediate.dense"),
     down: "output.dense",
-    encoder: Some(EncoderNames {
-        types: "embeddings.token_type_embeddings",
-        norm: "embeddings.LayerNorm",
-        distances: ["encoder.rel_embeddings", "encoder.LayerNorm"],
-        positions: ["attention.self.pos_key_proj", "attention.self.pos_query_proj"],
-        pool: "bert.pooler.dense",
-    }),
+    encoder: Some(BERT_PARTS),
     ignored: &[".position_ids"],
     ignored_starts: LEFT_OVER,
     ..Names::LLAMA
 };
 
-/// The same, with another name for the projection before the head.
-const fn pooled(pool: &'static str) -> Option<EncoderNames> {
-    match BERT_NAMES.encoder {
-        Some(names) => Some(EncoderNames { pool, ..names }),
-        None => None,
-    }
-}
-
 const ROBERTA_NAMES: Names = Names {
     base: "roberta.",
     head: "classifier.out_proj",
-    encoder: pooled("classifier.dense"),
+    encoder: Some(EncoderNames {
+        pool: ["classifier.dense", ""],
+        masked: ["lm_head.dense", "lm_head.layer_norm", "lm_head"],
+        ..BERT_PARTS
+    }),
     // A folder may contain BERT's pooler without using it.
     ignored_starts: &[
         "cls.",
@@ -58,6 +58,7 @@ const ROBERTA_NAMES: Names = Names {
         "mask_predictions.",
         "pooler.",
         "roberta.pooler.",
+        "classifier.",
     ],
     ..BERT_NAMES
 };
@@ -65,16 +66,88 @@ const ROBERTA_NAMES: Names = Names {
 const DEBERTA_NAMES: Names = Names {
     base: "deberta.",
     qkv: Qkv::Separate(["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"]),
-    encoder: pooled("pooler.dense"),
-    ignored_starts: &["cls.", "lm_head.", "lm_predictions.", "mask_predictions.", "deberta.pooler."],
+    encoder: Some(EncoderNames { pool: ["pooler.dense", ""], ..BERT_PARTS }),
+    ignored_starts: &[
+        "cls.",
+        "lm_head.",
+        "lm_predictions.",
+        "mask_predictions.",
+        "deberta.pooler.",
+        "pooler.",
+        "classifier.",
+    ],
     ..BERT_NAMES
+};
+
+const ELECTRA_NAMES: Names = Names {
+    base: "electra.",
+    head: "classifier.out_proj",
+    encoder: Some(EncoderNames {
+        pool: ["classifier.dense", ""],
+        masked: ["generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"],
+        ..BERT_PARTS
+    }),
+    ignored_starts: &[
+        "discriminator_predictions.",
+        "generator_predictions.",
+        "generator_lm_head.",
+        "classifier.",
+    ],
+    ..BERT_NAMES
+};
+
+const DISTILBERT_NAMES: Names = Names {
+    base: "distilbert.",
+    layers: "transformer.layer",
+    attn_post_norm: "sa_layer_norm",
+    mlp_post_norm: "output_layer_norm",
+    qkv: Qkv::Separate(["attention.q_lin", "attention.k_lin", "attention.v_lin"]),
+    attn_out: "attention.out_lin",
+    up: Up::One("ffn.lin1"),
+    down: "ffn.lin2",
+    encoder: Some(EncoderNames {
+        pool: ["pre_classifier", ""],
+        masked: ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
+        ..BERT_PARTS
+    }),
+    ignored_starts: &[
+        "vocab_transform.",
+        "vocab_layer_norm.",
+        "vocab_projector.",
+        "pre_classifier.",
+        "classifier.",
+    ],
+    ..BERT_NAMES
+};
+
+const MODERNBERT_NAMES: Names = Names {
+    base: "model.",
+    embed: "embeddings.tok_embeddings",
+    layers: "layers",
+    final_norm: "final_norm",
+    head: "classifier",
+    attn_norm: "attn_norm",
+    mlp_norm: "mlp_norm",
+    qkv: Qkv::Fused("attn.Wqkv"),
+    attn_out: "attn.Wo",
+    up: Up::One("mlp.Wi"),
+    down: "mlp.Wo",
+    encoder: Some(EncoderNames {
+        norm: "embeddings.norm",
+        pool: ["head.dense", "head.norm"],
+        masked: ["head.dense", "head.norm", "decoder"],
+        ..BERT_PARTS
+    }),
+    ignored: &[],
+    ignored_starts: &["head.", "decoder.", "classifier."],
+    ..Names::LLAMA
 };
 
 /// Unused weights around the base model in folders of NVIDIA's classifiers.
 const CUSTOM_STARTS: &[&str] = &["cls.", "lm_predictions.", "mask_predictions.", "model.pooler.dense."];
 
 const fn family(model_type: &'static str, architecture: &'static str, names: Names) -> Family {
-    Family { model_type, architecture, read: read::blocks, write: |_, _| (), names }
+    Family { model_type, architecture, read: read::blocks, write: write::config, names }
 }
 
 pub(super) static BERT: Family = family("bert", "BertForSequenceClassification", BERT_NAMES);
@@ -84,9 +157,18 @@ pub(super) static ROBERTA: Family = family("roberta", "RobertaForSequenceClassif
 pub(super) static XLM: Family = family("xlm-roberta", "XLMRobertaForSequenceClassification", ROBERTA_NAMES);
 /// DeBERTa v2 and v3.
 pub(super) static DEBERTA: Family = family("deberta-v2", "DebertaV2ForSequenceClassification", DEBERTA_NAMES);
+/// ELECTRA.
+pub(super) static ELECTRA: Family = family("electra", "ElectraForSequenceClassification", ELECTRA_NAMES);
+/// DistilBERT.
+pub(super) static DISTILBERT: Family =
+    family("distilbert", "DistilBertForSequenceClassification", DISTILBERT_NAMES);
+/// ModernBERT.
+pub(super) static MODERNBERT: Family =
+    family("modernbert", "ModernBertForSequenceClassification", MODERNBERT_NAMES);
 
 /// All encoder families.
-pub(super) static ENCODERS: [&Family; 4] = [&BERT, &DEBERTA, &ROBERTA, &XLM];
+pub(super) static ENCODERS: [&Family; 7] =
+    [&BERT, &DEBERTA, &DISTILBERT, &ELECTRA, &MODERNBERT, &ROBERTA, &XLM];
 
 /// A base model with NVIDIA's head.
 pub(super) static CUSTOM_BERT: Family =

@@ -6,14 +6,18 @@
 //! A text's result does not depend on other texts in the batch.
 
 mod families;
+mod modernbert;
 mod read;
 mod sentence;
 mod spec;
 mod task;
 mod weights;
+mod write;
 
+pub(crate) use families::of_norms;
 pub use sentence::Sentence;
 pub use spec::EncoderSpec;
+pub(crate) use spec::whole;
 pub use task::{Task, ranks_by_sigmoid, sigmoid};
 pub use weights::EncoderInput;
 pub(crate) use weights::pool;
@@ -25,7 +29,7 @@ use fathom_base::TextIds;
 use fathom_grad::{Batch, Counters, Eval, Scope};
 use fathom_tensor::{Category, DType, Device, Tensor};
 
-use crate::batch::{Caps, PackedTokens};
+use crate::batch::{Caps, PackedTokens, masks_apart};
 use crate::error::Result;
 use crate::files::{SafeTensors, Source, load};
 use crate::loaded::LoadedModel;
@@ -70,14 +74,13 @@ impl Encoder {
             let start = docs.last().map_or(0, |doc| doc.end);
             docs.push(start..start + ids.len());
         }
-        let first = self.spec.first_position() as i32;
-        let positions: Vec<i32> =
-            texts.iter().flat_map(|text| first..first + text.ids.len() as i32).collect();
+        let positions: Vec<i32> = texts.iter().flat_map(|text| 0..text.ids.len() as i32).collect();
         let ids: Vec<i32> = texts.iter().flat_map(|text| &text.ids).map(|id| *id as i32).collect();
         let seq_tokens = docs.iter().map(Range::len).max().unwrap_or(0);
         let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
         let mut batch =
             self.loaded.model.batch(&self.loaded.device, packed, Caps { docs: docs.len(), seq_tokens });
+        batch.masks = masks_apart(&self.loaded.device, &self.loaded.model.spec, &batch.positions, &docs);
         if self.spec.types() > 1 && texts.iter().any(|text| text.first < text.ids.len()) {
             let types = |text: &TextIds| (0..text.ids.len()).map(|at| i32::from(at >= text.first)).collect();
             let types: Vec<i32> = texts.iter().flat_map(|text| -> Vec<i32> { types(text) }).collect();

@@ -4,10 +4,12 @@ use fathom_grad::Distances;
 use fathom_tensor::{Activation, NormKind};
 use serde_json::Value;
 
+use super::modernbert;
 use crate::config::{Config, MAX_SIZE};
 use crate::error::Result;
 use crate::spec::{
-    Biases, EncoderParts, Family, LayerSpec, Mlp, PartKind, QkNorm, Reach, Relative, Residual, Spec,
+    Biases, EncoderHead, EncoderParts, Family, LayerSpec, Mlp, PartKind, QkNorm, Reach, Relative, Residual,
+    Spec,
 };
 
 /// The architecture of a configuration.
@@ -15,31 +17,92 @@ pub(super) fn blocks(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     let mut spec = common(c, family)?;
     match family.model_type {
         "bert" => {}
+        "distilbert" => ["dropout", "qa_dropout", "seq_classif_dropout"].iter().for_each(|key| {
+            c.raw(key);
+        }),
+        "electra" => c.only("embedding_size", &spec.hidden.to_string())?,
         "deberta-v2" => deberta(c, &mut spec)?,
+        "modernbert" => modernbert::read(c, &mut spec)?,
         _ => roberta(c, &mut spec)?,
     }
     Ok(spec)
+}
+
+/// A family's names of the keys that all encoders have.
+pub(super) struct Keys {
+    pub hidden: &'static str,
+    pub layers: &'static str,
+    pub heads: &'static str,
+    pub ffn: &'static str,
+    pub activation: &'static str,
+    /// The epsilon of norms, with its default; the key is empty where it cannot be set.
+    pub eps: (&'static str, f64),
+    /// Default of `type_vocab_size`; `None` without that key.
+    pub types: Option<usize>,
+}
+
+impl Keys {
+    /// Those of a family.
+    pub fn of(family: &Family) -> Keys {
+        let bert = Keys {
+            hidden: "hidden_size",
+            layers: "num_hidden_layers",
+            heads: "num_attention_heads",
+            ffn: "intermediate_size",
+            activation: "hidden_act",
+            eps: ("layer_norm_eps", 1e-12),
+            types: Some(2),
+        };
+        match family.model_type {
+            "deberta-v2" => Keys { eps: (bert.eps.0, 1e-7), types: Some(0), ..bert },
+            "distilbert" => Keys {
+                hidden: "dim",
+                layers: "n_layers",
+                heads: "n_heads",
+                ffn: "hidden_dim",
+                activation: "activation",
+                eps: ("", 1e-12),
+                types: None,
+            },
+            "modernbert" => {
+                Keys { activation: "hidden_activation", eps: ("norm_eps", 1e-5), types: None, ..bert }
+            }
+            _ => bert,
+        }
+    }
 }
 
 /// Keys common to all encoders.
 fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     c.only("is_decoder", "false")?;
     c.only("position_embedding_type", "\"absolute\"")?;
-    let (hidden, heads) = (c.size("hidden_size")?, c.size("num_attention_heads")?);
+    c.only("sinusoidal_pos_embds", "false")?;
+    let keys = Keys::of(family);
+    let (hidden, heads) = (c.size(keys.hidden)?, c.size(keys.heads)?);
     if hidden % heads != 0 {
         let what = format!("is {heads}, which does not divide the hidden size {hidden}");
-        return Err(c.refuse("num_attention_heads", what));
+        return Err(c.refuse(keys.heads, what));
     }
-    let (head_dim, deberta) = (hidden / heads, family.model_type == "deberta-v2");
-    let eps = c.eps("layer_norm_eps", if deberta { 1e-7 } else { 1e-12 })?;
+    let head_dim = hidden / heads;
+    let eps = match keys.eps {
+        ("", fixed) => fixed as f32,
+        (key, default) => c.eps(key, default)?,
+    };
     let layer = LayerSpec::new([PartKind::Attention { reach: Reach::Full, rope: None }, PartKind::Mlp]);
-    let layers = vec![layer; c.layers("num_hidden_layers")?];
-    let (ffn, vocab) = (c.size("intermediate_size")?, c.size("vocab_size")?);
+    let layers = vec![layer; c.layers(keys.layers)?];
+    let (ffn, vocab) = (c.size(keys.ffn)?, c.size("vocab_size")?);
     let rows = c.size("max_position_embeddings")?;
-    let types = c.count("type_vocab_size", if deberta { 0 } else { 2 }, 0..=MAX_SIZE)?;
-    let activation = c.activation("hidden_act", "gelu")?;
-    let parts =
-        EncoderParts { first_position: 0, types, relative: None, pool: Some(Activation::Tanh), labels: 0 };
+    let types = keys.types.map_or(Ok(0), |default| c.count("type_vocab_size", default, 0..=MAX_SIZE))?;
+    let activation = c.activation(keys.activation, "gelu")?;
+    let parts = EncoderParts {
+        first_position: 0,
+        types,
+        relative: None,
+        pool: Some(Activation::Tanh),
+        pool_bias: true,
+        pool_norm: false,
+        head: EncoderHead::None,
+    };
     Ok(Spec {
         family,
         hidden,
@@ -142,4 +205,43 @@ fn terms(c: &Config<'_>) -> Result<Vec<String>> {
         Some(other) => Err(c.refuse("pos_att_type", format!("holds \"{other}\"; supported: c2p, p2c"))),
         None => Ok(terms),
     }
+}
+
+/// Activation of the projection before a text's labels.
+fn text_pool(spec: &Spec) -> Option<Activation> {
+    let parts = spec.encoder.as_ref();
+    let own = parts.filter(|parts| parts.head != EncoderHead::Masked).and_then(|parts| parts.pool);
+    match spec.family.model_type {
+        "distilbert" => Some(Activation::Relu),
+        // Their configurations name it.
+        "deberta-v2" | "modernbert" => own.or(Some(Activation::GeluErf)),
+        "electra" => Some(Activation::GeluErf),
+        _ => Some(Activation::Tanh),
+    }
+}
+
+impl Spec {
+    /// An encoder with this head, and the projection before it that its family has.
+    pub fn with_encoder_head(self, head: EncoderHead) -> Spec {
+        with_head(self, head)
+    }
+}
+
+/// A model with a head, and the projection before it that its family has.
+pub(crate) fn with_head(mut spec: Spec, head: EncoderHead) -> Spec {
+    let (kind, act, text) = (spec.family.model_type, spec.mlp.activation, text_pool(&spec));
+    let Some(parts) = &mut spec.encoder else { return spec };
+    let modern = kind == "modernbert";
+    parts.pool = match head {
+        EncoderHead::None => None,
+        EncoderHead::Masked if matches!(kind, "bert" | "deberta-v2" | "distilbert") => Some(act),
+        EncoderHead::Masked => Some(Activation::GeluErf),
+        EncoderHead::Text(_) => text,
+        EncoderHead::Tokens(_) => text.filter(|_| modern),
+    };
+    parts.pool_norm = parts.pool.is_some() && (modern || head == EncoderHead::Masked);
+    parts.pool_bias = !modern || parts.pool_bias;
+    parts.head = head;
+    spec.tied = head == EncoderHead::Masked;
+    spec
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::families::{CUSTOM_BERT, CUSTOM_DEBERTA, DEBERTA, ENCODERS};
-use super::read::blocks;
+use super::read::{blocks, with_head};
 use super::task::{Task, ranks_by_sigmoid};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::files::json::read_object;
-use crate::spec::{Family, Spec};
+use crate::spec::{EncoderHead, Family, Spec};
 
 /// Configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,12 +88,12 @@ impl EncoderSpec {
 
     /// Most tokens of a text; `None` if unlimited.
     pub fn max_tokens(&self) -> Option<usize> {
-        self.model.learned_positions.map(|rows| rows - self.first_position())
+        self.model.position_room()
     }
 
     /// The position of a text's first token.
     pub fn first_position(&self) -> usize {
-        self.model.encoder.as_ref().map_or(0, |parts| parts.first_position)
+        self.model.first_position()
     }
 
     /// Returns whether the ranking logit goes through a sigmoid: as configured, otherwise if it is the only one, as
@@ -112,39 +112,69 @@ impl EncoderSpec {
         if self.task.is_some() && self.labels.is_empty() {
             self.labels = (0..rows.unwrap_or(2)).map(|label| format!("LABEL_{label}")).collect();
         }
-        if let Some(parts) = &mut self.model.encoder {
-            parts.labels = self.labels.len();
+        if let (Some(_), Some(parts)) = (self.task, &mut self.model.encoder) {
+            parts.head = EncoderHead::Text(self.labels.len());
         }
     }
 
-    /// Reads the object of a `config.json`; labels come from `head` if that is given.
+    /// Reads the object of a `config.json`; labels come from `head` if that is given. Serving needs labels of texts or
+    /// none, and no masked-language head.
     fn read(file: &Path, map: &Map<String, Value>, head: Option<&Config<'_>>) -> Result<EncoderSpec> {
         let c = Config::new(file, map);
-        IGNORED.iter().for_each(|key| {
-            c.raw(key);
-        });
-        let kind: String = c.or("model_type", String::new())?;
-        let Some(family) = of_kind(&kind) else {
-            let known = ENCODERS.map(|family| family.model_type).join(", ");
-            return Err(c.refuse("model_type", format!("is \"{kind}\"; encoders are supported of: {known}")));
-        };
-        let mut model = blocks(&c, family)?;
+        let family = family(&c)?;
+        let model = blocks(&c, family)?;
+        let found = class(&c, family)?;
         let labels = labels(head.unwrap_or(&c))?;
         let task = Task::read(head.unwrap_or(&c), labels.len())?;
         let sigmoid = ranks_by_sigmoid(file, map)?;
-        let mut spec = if head.is_some() {
-            model.family = if family == &DEBERTA { &CUSTOM_DEBERTA } else { &CUSTOM_BERT };
-            EncoderSpec { model, labels, task: Some(task), sigmoid }
-        } else if has_head(&c, family)? {
-            c.finish(family.model_type)?;
-            return Ok(EncoderSpec { model, labels, task: Some(task), sigmoid });
-        } else {
-            EncoderSpec { model, labels: Vec::new(), task: None, sigmoid }
-        };
-        spec.model.encoder.iter_mut().for_each(|parts| parts.pool = None);
         c.finish(family.model_type)?;
-        Ok(spec)
+        if let Some(EncoderHead::Tokens(_)) = found {
+            let what = "names a class with labels of tokens, which is trained and not served; served are labels of texts, vectors and scores";
+            return Err(c.refuse("architectures", what));
+        }
+        let count = labels.len();
+        let (labels, task, wanted) = match (head, found) {
+            (None, Some(EncoderHead::None | EncoderHead::Masked)) => (Vec::new(), None, EncoderHead::None),
+            _ => (labels, Some(task), EncoderHead::Text(count)),
+        };
+        let mut model = with_head(model, wanted);
+        if head.is_some() {
+            model.family = if family == &DEBERTA { &CUSTOM_DEBERTA } else { &CUSTOM_BERT };
+            model.encoder.iter_mut().for_each(|parts| parts.pool = None);
+        }
+        Ok(EncoderSpec { model, labels, task, sigmoid })
     }
+}
+
+/// The architecture of a configuration with the head that it names, of labels by default.
+pub(crate) fn whole(c: &Config<'_>) -> Result<Spec> {
+    let family = family(c)?;
+    let model = blocks(c, family)?;
+    let (head, labels) = (class(c, family)?, labels(c)?.len());
+    Task::read(c, labels)?;
+    let counted = if labels == 0 { c.size_or("num_labels", Some(2))? } else { labels };
+    let head = match head {
+        None | Some(EncoderHead::Text(_)) => EncoderHead::Text(counted),
+        Some(EncoderHead::Tokens(_)) => EncoderHead::Tokens(counted),
+        Some(bare) => bare,
+    };
+    if head == EncoderHead::Masked {
+        c.only("tie_word_embeddings", "true")?;
+    }
+    c.finish(family.model_type)?;
+    Ok(with_head(model, head))
+}
+
+/// The family of a configuration, with the keys that change nothing marked as read.
+fn family(c: &Config<'_>) -> Result<&'static Family> {
+    IGNORED.iter().for_each(|key| {
+        c.raw(key);
+    });
+    let kind: String = c.or("model_type", String::new())?;
+    of_kind(&kind).ok_or_else(|| {
+        let known = ENCODERS.map(|family| family.model_type).join(", ");
+        c.refuse("model_type", format!("is \"{kind}\"; encoders are supported of: {known}"))
+    })
 }
 
 /// The family with this `model_type`.
@@ -152,17 +182,33 @@ fn of_kind(kind: &str) -> Option<&'static Family> {
     ENCODERS.into_iter().find(|family| family.model_type == kind)
 }
 
-/// Returns whether the architecture has a classification head; assumed if the configuration names no architecture.
-fn has_head(c: &Config<'_>, family: &Family) -> Result<bool> {
-    let classes: Vec<String> = c.or("architectures", Vec::new())?;
+/// Ends of Transformers' names of classes, and the heads that they have.
+const CLASSES: [(&str, EncoderHead); 5] = [
+    ("Model", EncoderHead::None),
+    ("ForMaskedLM", EncoderHead::Masked),
+    ("ForPreTraining", EncoderHead::Masked),
+    ("ForSequenceClassification", EncoderHead::Text(0)),
+    ("ForTokenClassification", EncoderHead::Tokens(0)),
+];
+
+/// The head of the first class that a configuration names; `None` if it names none.
+fn class(c: &Config<'_>, family: &Family) -> Result<Option<EncoderHead>> {
+    let named: Vec<String> = c.or("architectures", Vec::new())?;
     let stem = family.architecture.trim_end_matches("ForSequenceClassification");
-    let bare = ["Model", "ForMaskedLM", "ForPreTraining"].map(|end| format!("{stem}{end}"));
-    if let Some(other) = classes.iter().find(|name| *name != family.architecture && !bare.contains(name)) {
-        let (known, kind) = (bare.join(", "), family.model_type);
-        let what = format!("is {other}; supported for {kind}: {}, {known}", family.architecture);
-        return Err(c.refuse("architectures", what));
+    // ELECTRA's pretraining model tells words that were replaced.
+    let head = |name: &String| {
+        let (end, head) = CLASSES.into_iter().find(|(end, _)| *name == format!("{stem}{end}"))?;
+        let tells = family.model_type == "electra" && end == "ForPreTraining";
+        Some(if tells { EncoderHead::None } else { head })
+    };
+    match named.iter().find(|name| head(name).is_none()) {
+        Some(other) => {
+            let known = CLASSES.map(|(end, _)| format!("{stem}{end}")).join(", ");
+            let kind = family.model_type;
+            Err(c.refuse("architectures", format!("is {other}; supported for {kind}: {known}")))
+        }
+        None => Ok(named.first().and_then(head)),
     }
-    Ok(!classes.iter().any(|name| bare.contains(name)))
 }
 
 /// `id2label` in the order of ids; empty if absent.

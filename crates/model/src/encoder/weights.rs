@@ -2,10 +2,11 @@
 
 use fathom_grad::{Ctx, ParamId, Val};
 
-use crate::spec::{EncoderParts, Spec};
+use crate::norm::norm;
+use crate::spec::{EncoderHead, EncoderParts, Spec};
 use crate::weight::{
-    Begins, Cut, InFiles, InputSharing, Kind, LastParams, LinearParams, Module, NormParams, Parallel,
-    Projection, Walk, WeightSpec,
+    Begins, Cut, InFiles, InputSharing, Kind, LastParams, Module, NormParams, Parallel, Projection, Walk,
+    WeightSpec,
 };
 
 /// Weights before the first block of an encoder.
@@ -32,45 +33,57 @@ impl EncoderInput {
 }
 
 impl LastParams {
-    /// Declares the head, whole on every rank as it has few rows. Without labels, the embedding's table takes its
-    /// place.
+    /// Declares the head and the projection before it, whole on every rank as they have few rows; the masked-language
+    /// head is the embedding's table, which also takes the place of a head that is missing.
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts, tokens: ParamId) -> LastParams {
-        let none = LastParams {
+        let bare = LastParams {
             norm: None,
             pool: None,
+            pool_norm: None,
             term: None,
             score: None,
             projections: None,
             head: tokens,
             head_bias: None,
         };
-        if parts.labels == 0 {
-            return none;
+        let (Some(names), cols, seen) = (w.names.encoder, [s.hidden], InputSharing::Rows) else {
+            return bare;
+        };
+        let ([pool, norm], head) = match parts.head {
+            EncoderHead::None => return bare,
+            EncoderHead::Masked => ([names.masked[0], names.masked[1]], names.masked[2]),
+            EncoderHead::Text(_) => (names.pool, w.names.head),
+            EncoderHead::Tokens(_) => (names.pool, names.tokens),
+        };
+        let stored = InFiles::one(pool, s.hidden);
+        let pool = Projection::new("pool", Module::Head, &cols, s.hidden, stored);
+        let pool = Projection { bias: parts.pool_bias, parallel: Parallel::Whole(seen), ..pool };
+        let pool = parts.pool.map(|_| w.linear(pool));
+        let pool_norm = (pool.is_some() && parts.pool_norm)
+            .then(|| w.norm("pool_norm", Module::Head, s.hidden, s.normed(norm)));
+        let (labels, at) = (parts.head.labels(), (Module::Head, Kind::Bias));
+        if labels == 0 {
+            let (vocab, stored) = ([s.vocab], InFiles::one(head, s.vocab));
+            let bias = WeightSpec::new("head", at, [1, s.vocab], Cut::Rows(&vocab), stored);
+            return LastParams { pool, pool_norm, head_bias: Some(w.weight(bias)), ..bare };
         }
-        let pool = w.names.encoder.map_or("", |names| names.pool);
-        let (cols, name, seen) = ([s.hidden], w.names.head, InputSharing::Rows);
-        let pool = Projection::new("pool", Module::Head, &cols, s.hidden, InFiles::one(pool, s.hidden));
-        let shape = [parts.labels, s.hidden];
-        let stored = InFiles::Whole(format!("{name}.weight").into(), shape.into());
-        let head = WeightSpec::new("head", (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
-        let at = (Module::Head, Kind::Bias);
-        let bias = InFiles::one(name, parts.labels);
-        let bias = WeightSpec::new("head", at, [1, parts.labels], Cut::Whole(seen), bias);
-        LastParams {
-            pool: parts
-                .pool
-                .map(|_| w.linear(Projection { bias: true, parallel: Parallel::Whole(seen), ..pool })),
-            head: w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..head }),
-            head_bias: Some(w.weight(bias)),
-            ..none
-        }
+        let shape = [labels, s.hidden];
+        let stored = InFiles::Whole(format!("{head}.weight").into(), shape.into());
+        let weight = WeightSpec::new(HEAD, (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
+        let bias = WeightSpec::new(HEAD, at, [1, labels], Cut::Whole(seen), InFiles::one(head, labels));
+        let head = w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..weight });
+        LastParams { pool, pool_norm, head, head_bias: Some(w.weight(bias)), ..bare }
     }
 }
 
+/// Role of a head of labels.
+const HEAD: &str = "head";
+
 /// The input of an encoder's head.
-pub(crate) fn pool(cx: &mut Ctx<'_>, s: &Spec, p: Option<LinearParams>, x_td: Val) -> Val {
+pub(crate) fn pool(cx: &mut Ctx<'_>, s: &Spec, p: &LastParams, x_td: Val) -> Val {
     let kind = s.encoder.as_ref().and_then(|parts| parts.pool);
-    let (Some(p), Some(kind)) = (p, kind) else { return x_td };
-    let x_td = p.whole(cx, "pool", x_td);
-    cx.activate("pool.act", kind, x_td)
+    let (Some(pool), Some(kind)) = (p.pool, kind) else { return x_td };
+    let x_td = pool.whole(cx, "pool", x_td);
+    let x_td = cx.activate("pool.act", kind, x_td);
+    norm(cx, s, ["pool.norm", "pool.norm.stats"], x_td, p.pool_norm)
 }

@@ -147,7 +147,7 @@ pub(super) fn write(s: &Spec, d: &Dialect, map: &mut Map<String, Value>) {
 }
 
 /// Transformers' name of an activation function.
-pub(super) fn activation_name(activation: Activation) -> &'static str {
+pub(crate) fn activation_name(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_pytorch_tanh",

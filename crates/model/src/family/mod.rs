@@ -37,10 +37,11 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
-use crate::encoder::EncoderSpec;
+use crate::encoder::{self, EncoderSpec};
 use crate::error::{Error, Result};
 use crate::spec::{Family, Moe, Spec};
 
+pub(crate) use common::activation_name;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
@@ -104,8 +105,9 @@ impl Family {
         }
         let config = Config::new(file, map);
         if EncoderSpec::claims(map) {
-            let what = "is an encoder's: it gives labels and vectors of texts (fathom serve; the stages `classify` and `semantic` of a curation), and neither continues nor trains";
-            return Err(config.refuse("model_type", what));
+            let spec = encoder::whole(&config)?;
+            spec.check().map_err(|(keys, what)| config.refuse(config.present(keys), what))?;
+            return Ok(spec);
         }
         let model_type: String = config
             .nullable("model_type", None)?
@@ -166,18 +168,25 @@ impl Family {
         map.insert("architectures".into(), json!([family.architecture]));
         map.insert("model_type".into(), json!(family.model_type));
         (family.write)(spec, &mut map);
+        let labels = spec.scores.max(spec.encoder.as_ref().map_or(0, |parts| parts.head.labels()));
         if spec.scores > 0 {
             map.insert("architectures".into(), json!([family.classifier()]));
+        }
+        if labels > 0 {
             let name = |label: usize| format!("LABEL_{label}");
             let names: Map<String, Value> =
-                (0..spec.scores).map(|label| (label.to_string(), json!(name(label)))).collect();
-            let labels: Map<String, Value> =
-                (0..spec.scores).map(|label| (name(label), json!(label))).collect();
+                (0..labels).map(|label| (label.to_string(), json!(name(label)))).collect();
+            let labels: Map<String, Value> = (0..labels).map(|label| (name(label), json!(label))).collect();
             map.insert("id2label".into(), Value::Object(names));
             map.insert("label2id".into(), Value::Object(labels));
         }
-        let wanted = Spec { moe: spec.moe.clone().map(Moe::untrained), ..spec.clone() };
-        match family.parse(&Config::new(file, &map)) {
+        let wanted = Spec { moe: spec.moe.clone().map(Moe::untrained), padding: None, ..spec.clone() };
+        let read = if spec.encoder.is_some() {
+            Family::read(file, &map)
+        } else {
+            family.parse(&Config::new(file, &map))
+        };
+        match read {
             Ok(read) if read == wanted => Ok(map),
             Ok(read) => {
                 let what =

@@ -14,6 +14,7 @@ use super::save::{SaveOptions, save};
 use super::table::SafeTensors;
 use super::writer::write_file;
 use super::{bitsandbytes, few_bits, gguf};
+use crate::encoder::of_norms;
 use crate::error::{Error, Result};
 use crate::family::Wrapper;
 use crate::model::Model;
@@ -52,17 +53,50 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Opens a Hugging Face folder, or a GGUF file: reads the configuration and checks the headers of the weight files.
+/// Opens the Hugging Face folder of a decoder, or a GGUF file: reads the configuration and checks the headers of the
+/// weight files.
+///
+/// # Errors
+/// Those of [`open_any`], and an encoder.
+pub fn open(folder: &Path) -> Result<HfFolder> {
+    refuse_encoder(folder, &open_any_config(folder)?.0)?;
+    open_any(folder)
+}
+
+/// Reads a decoder's architecture and the generation settings, without weights.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
+    let (spec, generation) = open_any_config(folder)?;
+    refuse_encoder(folder, &spec)?;
+    Ok((spec, generation))
+}
+
+/// Refuses an encoder where a decoder is needed.
+fn refuse_encoder(folder: &Path, spec: &Spec) -> Result<()> {
+    if spec.encoder.is_none() {
+        return Ok(());
+    }
+    let what = "is an encoder's: it gives labels and vectors of texts (fathom serve; the stages `classify` and `semantic` of a \
+                curation), is trained by `fathom train mlm`, `embed`, `rerank` and `classify`, and never continues a text";
+    Err(Error::config(&folder.join("config.json"), "model_type", what))
+}
+
+/// Opens the Hugging Face folder of a decoder or an encoder, or a GGUF file.
 ///
 /// # Errors
 /// Names the file and the key or tensor that is missing, malformed or not supported.
-pub fn open(folder: &Path) -> Result<HfFolder> {
+pub fn open_any(folder: &Path) -> Result<HfFolder> {
     if fathom_base::gguf::is_file(folder) {
         let (spec, generation, source) = gguf::open(folder)?;
         return Ok(HfFolder { spec, generation, source, left_out: None });
     }
-    let (spec, generation) = open_config(folder)?;
+    let (spec, generation) = open_any_config(folder)?;
     let mut source = SafeTensors::open_folder(folder)?;
+    if spec.encoder.is_some() {
+        source.rename(&|name| Some(of_norms(name)))?;
+    }
     let left_out = match Wrapper::of(&read_object(&folder.join("config.json"))?) {
         Some(wrapper) => {
             let tensors = source.rename(&|name| wrapper.name(name))?;
@@ -73,11 +107,11 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
     Ok(HfFolder { spec, generation, source, left_out })
 }
 
-/// Reads the architecture and the generation settings, without weights.
+/// Reads the architecture and the generation settings, without weights, of a decoder or an encoder.
 ///
 /// # Errors
-/// Those of [`open`].
-pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
+/// Those of [`open_any`].
+pub fn open_any_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     if fathom_base::gguf::is_file(folder) {
         return gguf::open_config(folder);
     }
@@ -177,6 +211,10 @@ pub(super) fn write_folder(
     if spec.scores > 0 {
         let harmless = options.generation.pad.filter(|pad| !options.generation.eos.contains(pad));
         config.insert("pad_token_id".into(), json!(spec.padding.or(harmless)));
+    }
+    if let Some(parts) = spec.encoder.as_ref().filter(|parts| parts.first_position > 0) {
+        // Positions begin after the padding token's.
+        config.insert("pad_token_id".into(), json!(parts.first_position - 1));
     }
     weights()?;
     for from in options.copy {

@@ -1,6 +1,7 @@
 //! A model's weights with a randomly initialized tensor added: a reward model's score head, or a projection of hidden
 //! states.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -10,6 +11,8 @@ use super::area::Area;
 use super::quantized::QuantizedTensor;
 use super::source::{Source, Stream};
 use crate::error::Result;
+use crate::spec::Spec;
+use crate::weight::{Kind, Module, NOWHERE};
 
 /// Transformers' `initializer_range`.
 const DEVIATION: f64 = 0.02;
@@ -17,13 +20,37 @@ const DEVIATION: f64 = 0.02;
 /// Name of a score head in files.
 pub(crate) const SCORE: &str = "score.weight";
 
-/// A source's tensors, and a random one.
+/// A source's tensors, and others with first values: f32, little endian.
 pub struct WithRandomTensor<'a> {
     source: &'a dyn Source,
-    name: &'static str,
-    shape: [usize; 2],
-    /// f32, little endian.
-    bytes: Vec<u8>,
+    added: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
+}
+
+/// Normal numbers from a seed.
+struct Normals(u64);
+
+impl Normals {
+    fn new(seed: u64) -> Normals {
+        let mut normals = Normals(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1));
+        for _ in 0..8 {
+            normals.uniform();
+        }
+        normals
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Bytes of so many numbers.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        // The sum of twelve uniforms is nearly normal.
+        let mut normal = || DEVIATION * ((0..12).map(|_| self.uniform()).sum::<f64>() - 6.0);
+        (0..len).flat_map(|_| (normal() as f32).to_le_bytes()).collect()
+    }
 }
 
 impl<'a> WithRandomTensor<'a> {
@@ -33,56 +60,52 @@ impl<'a> WithRandomTensor<'a> {
     }
 
     /// The same for a tensor of another name.
-    pub fn named(
-        source: &'a dyn Source,
-        name: &'static str,
-        shape: [usize; 2],
-        seed: u64,
-    ) -> WithRandomTensor<'a> {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
-        let mut uniform = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
-        for _ in 0..8 {
-            uniform();
-        }
-        // The sum of twelve uniforms is nearly normal.
-        let mut normal = || DEVIATION * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0);
-        let bytes = (0..shape[0] * shape[1]).flat_map(|_| (normal() as f32).to_le_bytes()).collect();
-        WithRandomTensor { source, name, shape, bytes }
+    pub fn named(source: &'a dyn Source, name: &str, shape: [usize; 2], seed: u64) -> WithRandomTensor<'a> {
+        let bytes = Normals::new(seed).bytes(shape[0] * shape[1]);
+        WithRandomTensor { source, added: BTreeMap::from([(name.into(), (shape.into(), bytes))]) }
     }
 
-    /// Bytes of some elements.
-    fn part(&self, from: usize, len: usize) -> &[u8] {
-        &self.bytes[from..from + len]
+    /// Adds what a source lacks of an encoder's head: random projections, norms at the identity, and biases of zero.
+    pub fn head(source: &'a dyn Source, spec: &Spec, seed: u64) -> WithRandomTensor<'a> {
+        let (mut normals, mut added) = (Normals::new(seed), BTreeMap::new());
+        spec.walk(&mut |layer, weight| {
+            let pieces = if weight.module == Module::Head { spec.pieces(layer, weight) } else { Vec::new() };
+            for piece in pieces.into_iter().filter(|piece| source.shape(&piece.name).is_none()) {
+                let len = piece.shape.iter().product();
+                let bytes = match weight.kind {
+                    Kind::Norm => 1f32.to_le_bytes().repeat(len),
+                    Kind::Bias => vec![0; 4 * len],
+                    _ => normals.bytes(len),
+                };
+                added.insert(piece.name, (piece.shape, bytes));
+            }
+            NOWHERE
+        });
+        WithRandomTensor { source, added }
     }
 }
 
 impl Source for WithRandomTensor<'_> {
     fn names(&self) -> Vec<&str> {
-        let mut names = self.source.names();
-        names.push(self.name);
-        names
+        self.source.names().into_iter().chain(self.added.keys().map(String::as_str)).collect()
     }
 
     fn shape(&self, name: &str) -> Option<&[usize]> {
-        if name == self.name { Some(&self.shape) } else { self.source.shape(name) }
+        let own = self.added.get(name).map(|(shape, _)| shape.as_slice());
+        own.or_else(|| self.source.shape(name))
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {
-        if name == self.name { Some(DType::F32) } else { self.source.dtype(name) }
+        if self.added.contains_key(name) { Some(DType::F32) } else { self.source.dtype(name) }
     }
 
     fn read_rows(&self, name: &str, rows: Range<usize>, out: &mut Vec<u8>) -> Result<()> {
-        if name != self.name {
+        let Some((shape, bytes)) = self.added.get(name) else {
             return self.source.read_rows(name, rows, out);
-        }
-        let row = 4 * self.shape[1];
+        };
+        let row = 4 * shape[1..].iter().product::<usize>();
         out.clear();
-        out.extend(self.part(rows.start * row, rows.len() * row));
+        out.extend(&bytes[rows.start * row..rows.end * row]);
         Ok(())
     }
 
@@ -106,20 +129,19 @@ struct ScoredStream<'a> {
 
 impl Stream for ScoredStream<'_> {
     fn read(&mut self, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
-        if name != self.of.name {
-            return self.others.read(name, start, out);
-        }
-        out.copy_from_slice(self.of.part(start as usize, out.len()));
+        let Some((_, bytes)) = self.of.added.get(name) else { return self.others.read(name, start, out) };
+        out.copy_from_slice(&bytes[start as usize..][..out.len()]);
         Ok(())
     }
 
     fn read_area(&mut self, name: &str, area: &Area, out: &mut [u8]) -> Result<()> {
-        if name != self.of.name {
+        let Some((shape, bytes)) = self.of.added.get(name) else {
             return self.others.read_area(name, area, out);
-        }
+        };
+        let all = if shape.len() == 1 { 1 } else { shape[shape.len() - 1] };
         let width = 4 * area.cols.len();
         for (row, out) in area.rows.clone().zip(out.chunks_exact_mut(width)) {
-            out.copy_from_slice(self.of.part(4 * (row * self.of.shape[1] + area.cols.start), width));
+            out.copy_from_slice(&bytes[4 * (row * all + area.cols.start)..][..width]);
         }
         Ok(())
     }

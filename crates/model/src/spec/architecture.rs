@@ -365,6 +365,16 @@ impl Spec {
         }
     }
 
+    /// The position of a document's first token in the table of learned positions.
+    pub fn first_position(&self) -> usize {
+        self.encoder.as_ref().map_or(0, |parts| parts.first_position)
+    }
+
+    /// Most tokens of a document for which there are learned positions; `None` if there is no table of them.
+    pub fn position_room(&self) -> Option<usize> {
+        self.learned_positions.map(|rows| rows.saturating_sub(self.first_position()))
+    }
+
     /// Relative positions in attention scores, if any.
     pub(crate) fn relative(&self) -> Option<Relative> {
         self.encoder.as_ref().and_then(|parts| parts.relative)

@@ -12,10 +12,37 @@ pub struct EncoderParts {
     pub types: usize,
     /// Relative positions in attention scores.
     pub relative: Option<Relative>,
-    /// A projection before the head, and its activation.
+    /// Activation of the projection before the head, if there is one.
     pub pool: Option<Activation>,
-    /// Rows of the head; 0 without one.
-    pub labels: usize,
+    /// Whether that projection has a bias.
+    pub pool_bias: bool,
+    /// Whether a norm follows the activation.
+    pub pool_norm: bool,
+    /// The head.
+    pub head: EncoderHead,
+}
+
+/// Head of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncoderHead {
+    /// None: hidden states are the result.
+    None,
+    /// The vocabulary at each token, by the table of the embedding (masked-language modelling).
+    Masked,
+    /// This many labels of a text, read at its first token.
+    Text(usize),
+    /// This many labels of each token.
+    Tokens(usize),
+}
+
+impl EncoderHead {
+    /// Number of labels; 0 for other heads.
+    pub fn labels(self) -> usize {
+        match self {
+            EncoderHead::Text(labels) | EncoderHead::Tokens(labels) => labels,
+            EncoderHead::None | EncoderHead::Masked => 0,
+        }
+    }
 }
 
 /// Disentangled attention: scores have terms by distance (DeBERTa).

@@ -15,7 +15,7 @@ pub use adapter::{Adapter, AdapterMethod, PromptEncoder, Size};
 pub use architecture::{
     Family, LayerSpec, Own, Part, PartKind, Spec, Stack, StateSpec, SubLayer, SubLayerParams, scored_at,
 };
-pub use encoder::{EncoderParts, Relative};
+pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
 pub use parts::{Biases, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};

@@ -47,6 +47,8 @@ pub enum Reach {
     Window(usize),
     /// All of them.
     Full,
+    /// Those up to this many away, before and after it.
+    Around(usize),
 }
 
 impl Reach {
@@ -54,8 +56,13 @@ impl Reach {
     pub fn window(self) -> Option<usize> {
         match self {
             Reach::Window(tokens) => Some(tokens),
-            Reach::Causal | Reach::Full => None,
+            Reach::Causal | Reach::Full | Reach::Around(_) => None,
         }
+    }
+
+    /// Returns whether a token attends to tokens after it.
+    pub fn looks_ahead(self) -> bool {
+        matches!(self, Reach::Full | Reach::Around(_))
     }
 }
 
@@ -74,6 +81,8 @@ pub enum Residual {
     Parallel,
     /// The part before's: both read its result (Phi-2, Cohere 2). A block's first part has one before it.
     SharedNorm,
+    /// None: the stream is normalised already (ModernBERT's first layer).
+    None,
 }
 
 impl Residual {
@@ -82,7 +91,7 @@ impl Residual {
         match self {
             Residual::Pre | Residual::Sandwich | Residual::Parallel => true,
             Residual::SharedNorm => first,
-            Residual::Post | Residual::Sum => false,
+            Residual::Post | Residual::Sum | Residual::None => false,
         }
     }
 

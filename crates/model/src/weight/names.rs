@@ -138,8 +138,12 @@ pub struct EncoderNames {
     pub distances: [&'static str; 2],
     /// A block's own projections of distances to keys and queries.
     pub positions: [&'static str; 2],
-    /// Projection before the head; the full name.
-    pub pool: &'static str,
+    /// Projection before the head of labels, and the norm after it; the full names.
+    pub pool: [&'static str; 2],
+    /// Head of labels of tokens; the full name.
+    pub tokens: &'static str,
+    /// Projection before the masked-language head, the norm after it, and the head's bias; the full names.
+    pub masked: [&'static str; 3],
 }
 
 impl CrossNames {

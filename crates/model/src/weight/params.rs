@@ -77,6 +77,8 @@ pub struct LastParams {
     pub norm: Option<NormParams>,
     /// [d, d]: projection before an encoder's head.
     pub pool: Option<LinearParams>,
+    /// Norm after it.
+    pub pool_norm: Option<NormParams>,
     /// [vocab, d], or [labels, d]; the embedding if tied.
     pub head: ParamId,
     /// [1, vocab].

@@ -10,6 +10,7 @@ mod gguf;
 mod golden;
 mod golden_files;
 mod induction;
+mod masked;
 mod moe;
 mod multimodal;
 mod mxfp4;

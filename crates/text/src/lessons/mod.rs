@@ -13,6 +13,7 @@ mod prompts;
 mod responses;
 mod rows;
 mod teaching;
+mod texts;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -85,6 +86,9 @@ impl<'a> Lessons<'a> {
             return Ok(vec![lesson]);
         }
         let row = object(row)?;
+        if let Some(made) = texts::documents(row, self.tokenizer, teaching) {
+            return made;
+        }
         let mut documents = maker.documents(&match answers.judge {
             Judge::Ratings => feedback::rated(row, &answers.ratings, &keys)?,
             Judge::Steps => feedback::steps(row, &keys)?,

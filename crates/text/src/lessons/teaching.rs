@@ -83,6 +83,22 @@ pub enum Judge {
     Responses,
     /// A text with ratings: one document. Values: start of the answer, and the ratings.
     Ratings,
+    /// Texts that belong together: a document each of the anchor, its positive and the negatives. Value: the number of
+    /// tokens.
+    Related,
+    /// A query with texts: a document for each, of both. Values: where the text begins, and its label.
+    Ranked,
+    /// A text or a pair with labels: one document. Values: where the second text begins, and the label's number, or for
+    /// each label 1 if it is true.
+    Classes {
+        /// Whether labels are true or not each by itself.
+        several: bool,
+    },
+    /// A text or a pair with numbers: one document. Values: where the second text begins, and the numbers.
+    Numbers,
+    /// Words with a label each: one document. The first token of each word has the label's number plus one as its weight.
+    /// Value: the number of tokens.
+    Words,
     /// Steps that are right or wrong: one document. The last token of each step has weight 1 (wrong) or 2 (right),
     /// all others 0. Value: start of the answer.
     Steps,
@@ -107,8 +123,20 @@ pub struct Answers {
     /// For responses: number of answers per row.
     #[serde(default)]
     pub responses: usize,
-    /// Names of the ratings.
+    /// Names of the ratings, or of numbers.
     pub ratings: Vec<String>,
+    /// For related and ranked texts: negatives per row.
+    #[serde(default)]
+    pub negatives: usize,
+    /// For ranked texts: each is judged by itself, and rows may have any number.
+    #[serde(default)]
+    pub alone: bool,
+    /// Names of labels, in order.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// For related texts: text before anchors, and before the others.
+    #[serde(default)]
+    pub prefixes: [String; 2],
 }
 
 impl Answers {
@@ -117,6 +145,8 @@ impl Answers {
         match self.judge {
             Judge::Pairs | Judge::Labels => 2,
             Judge::Responses => self.responses.max(1),
+            Judge::Related => 2 + self.negatives,
+            Judge::Ranked if !self.alone => 1 + self.negatives,
             _ => 1,
         }
     }
@@ -127,8 +157,10 @@ impl Answers {
             Judge::None => 0,
             Judge::Pairs | Judge::Responses => 3,
             Judge::Labels => 2,
-            Judge::Ratings => 1 + self.ratings.len(),
-            Judge::Steps => 1,
+            Judge::Ratings | Judge::Numbers => 1 + self.ratings.len(),
+            Judge::Steps | Judge::Related | Judge::Words => 1,
+            Judge::Ranked | Judge::Classes { several: false } => 2,
+            Judge::Classes { several: true } => 1 + self.labels.len(),
         }
     }
 }

@@ -211,6 +211,11 @@ impl Tokenizer {
     }
 
     /// Tokens that the template puts before and after every text; `None` if they differ between two sample texts.
+    pub fn frame(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+        self.around.get_or_init(|| self.template()).clone()
+    }
+
+    /// [`Tokenizer::frame`], computed anew.
     fn template(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let encode = |text, template| foreign::encode(self.recognising(), self.growth, text, template).ok();
         let around = |text| {

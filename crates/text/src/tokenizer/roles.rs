@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Spellings of end-of-text tokens, tried in this order if no file names one.
-pub(super) const KNOWN_EOS: [&str; 6] =
-    ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|eot_id|>"];
+pub(super) const KNOWN_EOS: [&str; 7] =
+    ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|eot_id|>", "[SEP]"];
 /// Tokenizer classes without a beginning-of-text token unless their configuration names one.
 const WITHOUT_BOS: [&str; 4] =
     ["PreTrainedTokenizerFast", "TokenizersBackend", "Qwen2Tokenizer", "Qwen2TokenizerFast"];

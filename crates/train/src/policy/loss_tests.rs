@@ -64,7 +64,7 @@ fn micro() -> (MicroBatch, Vec<f32>, Vec<f32>) {
 
 fn weigh(policy: &Policy, losses: &[f32], scores: &[f32], micro: &MicroBatch) -> ObjectiveSum {
     let scores = if policy.values.is_some() { scores } else { &[] };
-    Weigh::weigh(policy, &Answers { micro, losses, others: &[], scores, padding: None })
+    Weigh::weigh(policy, &Answers { micro, losses, others: &[], scores, padding: None, at_first: false })
 }
 
 /// The loss by its formula: `term` maps (ratio, log-probability, reference, advantage) of each token, `reduce` the

@@ -147,7 +147,14 @@ mod tests {
             let (micro, losses) = group(losses);
             let weighed = Weigh::weigh(
                 &objective,
-                &Answers { micro: &micro, losses: &losses, others: &[], scores: &[], padding: None },
+                &Answers {
+                    micro: &micro,
+                    losses: &losses,
+                    others: &[],
+                    scores: &[],
+                    padding: None,
+                    at_first: false,
+                },
             );
             (weighed, Objective::count(&objective, &micro))
         };

@@ -70,7 +70,7 @@ fn every_pair_loss() -> Vec<Settings> {
 fn differences(weigh: &dyn Weigh, micro: &MicroBatch, given: &[f32], of_scores: bool) {
     let said = |given: &[f32]| {
         let (losses, scores): (&[f32], &[f32]) = if of_scores { (&[], given) } else { (given, &[]) };
-        weigh.weigh(&Answers { micro, losses, others: &[], scores, padding: None })
+        weigh.weigh(&Answers { micro, losses, others: &[], scores, padding: None, at_first: false })
     };
     let found = said(given);
     let slopes = if of_scores { &found.scores } else { &found.weights };
@@ -110,7 +110,8 @@ fn wanted_answers_have_their_formula() {
     let (yes, no): (&[f32], &[f32]) = (&[1.0], &[0.0]);
     let micro = stream(&[9, 7, 5, 11], &[4, 4, 2, 2], &[yes, &[f32::NAN], no, &[f32::NAN]], false);
     let given = losses(&micro);
-    let answers = Answers { micro: &micro, losses: &given, others: &[], scores: &[], padding: None };
+    let answers =
+        Answers { micro: &micro, losses: &given, others: &[], scores: &[], padding: None, at_first: false };
     let ratio = |doc: usize| answers.logp(&micro.docs[doc]) - answers.reference(&micro.docs[doc]);
     for zero in [false, true] {
         let wanted = KtoObjective { beta: 0.3, desirable: 1.5, undesirable: 0.5, zero, of_step: false };
@@ -167,7 +168,7 @@ fn reward_models_have_their_gradients() {
     differences(&process, &micro, &given, true);
     let found = Weigh::weigh(
         &process,
-        &Answers { micro: &micro, losses: &[], others: &[], scores: &given, padding: None },
+        &Answers { micro: &micro, losses: &[], others: &[], scores: &given, padding: None, at_first: false },
     );
     let judged: Vec<usize> = (0..given.len()).filter(|at| found.scores[*at] != 0.0).collect();
     assert_eq!(judged, [3, 5, 10]);
@@ -211,7 +212,7 @@ fn imitation_is_a_mean_over_the_step() {
     let given = losses(&one);
     let whole = Weigh::weigh(
         &objective,
-        &Answers { micro: &one, losses: &given, others: &[], scores: &[], padding: None },
+        &Answers { micro: &one, losses: &given, others: &[], scores: &[], padding: None, at_first: false },
     );
     let chosen = [0, 2, 4].map(|doc| one.docs[doc].clone());
     let sum: f64 = chosen.clone().into_iter().flatten().map(|at| f64::from(given[at])).sum();
@@ -222,7 +223,7 @@ fn imitation_is_a_mean_over_the_step() {
     let half = MicroBatch { step: Some(twice), ..one.clone() };
     let part = Weigh::weigh(
         &objective,
-        &Answers { micro: &half, losses: &given, others: &[], scores: &[], padding: None },
+        &Answers { micro: &half, losses: &given, others: &[], scores: &[], padding: None, at_first: false },
     );
     assert!((part.loss - whole.loss).abs() < 1e-12);
 }

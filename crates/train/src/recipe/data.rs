@@ -82,6 +82,8 @@ recipe! {
         pub truncation: TruncationName = TruncationName::KeepStart,
         /// For lessons: maximum number of unusable rows to skip.
         pub max_rows_dropped: u64 [Any] = 0,
+        /// For `embed`, `rerank` and `classify`: most tokens of a text or pair, of which the rest is cut off.
+        pub max_text_tokens: usize [Whole(2, u64::MAX)] = 256,
         /// Maximum bytes of text to read; unset for all of it. Unread text is reported.
         pub max_bytes: Option<u64> [Whole(1, BYTES)],
         /// Fraction of the bytes that is synthetic key-value recall, added to the text; 0 for none.

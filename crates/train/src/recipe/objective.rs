@@ -35,6 +35,14 @@ choice! {
         Steerlm2 = "steerlm2",
         /// A reward model: a head of scores.
         Reward = "reward",
+        /// Encoders: the cross-entropy of masked tokens (Devlin and others, 2019).
+        Mlm = "mlm",
+        /// Encoders: vectors of texts that belong together, against all others of the step.
+        Embed = "embed",
+        /// Scores of texts for a query.
+        Rerank = "rerank",
+        /// Labels of texts, of pairs of texts, or of tokens.
+        Classify = "classify",
     }
 }
 
@@ -94,6 +102,42 @@ choice! {
         Regression = "regression",
         /// For `reward`: steps that are right or wrong.
         Process = "process",
+        /// For `rerank`: the cross-entropy of each text's label, 0 to 1 (the default).
+        Pointwise = "pointwise",
+        /// For `rerank`: the logistic loss of each two texts of a query with different labels.
+        Pairs = "pairs",
+        /// For `rerank`: the squared error of the distances between the first text's score and the others'.
+        Margin = "margin",
+        /// For `rerank`: the cross-entropy of the labels as a distribution over a query's texts.
+        Listwise = "listwise",
+        /// For `classify`: labels that are true or not, each by itself.
+        MultiLabel = "multi_label",
+        /// For `classify`: a label of each word of `tokens`.
+        Tokens = "tokens",
+    }
+}
+
+choice! {
+    /// Tokens that `mlm` chooses together.
+    pub enum MaskingName {
+        /// Each token alone.
+        Tokens = "tokens",
+        /// All tokens of a word.
+        Words = "words",
+        /// Spans of words, of random lengths (SpanBERT).
+        Spans = "spans",
+    }
+}
+
+choice! {
+    /// From the hidden states of a text to its vector.
+    pub enum PoolingName {
+        /// Their mean.
+        Mean = "mean",
+        /// The first token's.
+        First = "cls",
+        /// The last token's.
+        Last = "lasttoken",
     }
 }
 
@@ -227,15 +271,40 @@ recipe! {
         pub hidden_loss: HiddenLossName = HiddenLossName::Mse,
         /// With `hidden_pairs`: weight of the mean over the pairs in the objective.
         pub hidden_weight: f64 [Real(0.0, NO_END)] = 1.0,
-        /// For `reward` with `regression`: names of the ratings, in order.
+        /// For `reward` and `classify` with `regression`: names of the ratings, in order.
         pub attributes: Vec<String>,
+        /// For `mlm`: share of the tokens that the model restores.
+        pub mask_share: f64 [Above0(1.0)] = 0.15,
+        /// For `mlm`: tokens that are chosen together.
+        pub masking: MaskingName = MaskingName::Tokens,
+        /// For `embed`: from the hidden states of a text to its vector.
+        pub pooling: PoolingName = PoolingName::Mean,
+        /// For `embed`: divides the cosines of vectors.
+        pub contrast_temperature: f64 [Above0(NO_END)] = 0.05,
+        /// For `embed`: numbers of first columns that are vectors too, each with a loss of its own (Matryoshka); none for all columns
+        /// alone.
+        pub widths: Vec<usize> [Whole(1, COLUMNS)],
+        /// For `embed` and `rerank`: negatives of each row, besides its anchor and positive (`negative`, a text or a list).
+        pub negatives: usize [Whole(0, 4096)] = 0,
+        /// For `embed`: text before each anchor; the folder's prompt `query`.
+        pub query_prompt: String,
+        /// For `embed`: text before each positive and negative; the folder's prompt `document`.
+        pub document_prompt: String,
+        /// For `classify`: names of the labels, in order; the strings or numbers that rows have.
+        pub labels: Vec<String>,
     }
 }
 
 impl MethodName {
     /// True if it learns from rows of compared or judged answers.
     pub fn judges(self) -> bool {
-        !matches!(self, MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill)
+        use MethodName::{CrossEntropy, Dft, Distill, Mlm};
+        !matches!(self, CrossEntropy | Dft | Distill | Mlm)
+    }
+
+    /// True if it trains an encoder.
+    pub fn encodes(self) -> bool {
+        matches!(self, MethodName::Mlm | MethodName::Embed | MethodName::Rerank | MethodName::Classify)
     }
 
     /// True if it uses a reference model.
@@ -260,7 +329,9 @@ impl ObjectiveTable {
     pub fn scores(&self) -> usize {
         match (self.method, self.loss) {
             (MethodName::Reward, LossName::Regression) => self.attributes.len(),
-            (MethodName::Reward, _) => 1,
+            (MethodName::Reward | MethodName::Rerank, _) => 1,
+            (MethodName::Classify, LossName::Regression) => self.attributes.len(),
+            (MethodName::Classify, _) => self.labels.len(),
             _ => 0,
         }
     }
@@ -268,7 +339,15 @@ impl ObjectiveTable {
     /// The form of documents made from rows.
     fn answers(&self) -> Answers {
         let judge = match (self.method, self.loss) {
-            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill, _) => Judge::None,
+            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill | MethodName::Mlm, _) => {
+                Judge::None
+            }
+            (MethodName::Embed, _) => Judge::Related,
+            (MethodName::Rerank, _) => Judge::Ranked,
+            (MethodName::Classify, LossName::Tokens) => Judge::Words,
+            (MethodName::Classify, LossName::MultiLabel) => Judge::Classes { several: true },
+            (MethodName::Classify, LossName::Regression) => Judge::Numbers,
+            (MethodName::Classify, _) => Judge::Classes { several: false },
             (MethodName::Kto, _) => Judge::Labels,
             (MethodName::Steerlm2, _) => Judge::Responses,
             (MethodName::Reward, LossName::Regression) => Judge::Ratings,
@@ -284,11 +363,21 @@ impl ObjectiveTable {
             block: self.mismatched_rows,
             responses: if self.method == MethodName::Steerlm2 { self.responses } else { 0 },
             ratings: self.attributes.clone(),
+            negatives: self.negatives,
+            alone: self.method == MethodName::Rerank
+                && matches!(self.loss, LossName::Auto | LossName::Pointwise),
+            labels: self.labels.clone(),
+            prefixes: [self.query_prompt.clone(), self.document_prompt.clone()],
         }
     }
 }
 
 impl Recipe {
+    /// Virtual tokens before each document: an adapter's, or the first token of an encoder's text.
+    pub fn leads(&self) -> usize {
+        self.adapter.leads() + usize::from(self.objective.method == MethodName::Mlm)
+    }
+
     /// The resolved source of the reference's log-probabilities: never `auto`, and `none` if none are needed.
     pub fn reference(&self) -> ReferenceName {
         let table = &self.objective;
@@ -331,6 +420,7 @@ impl Recipe {
         let whole = answers.whole || teaching.truncation == Truncation::Error;
         let shortest = self.stage.iter().filter(cuts).map(room).min().filter(|_| whole);
         let room = shortest.or(self.stage.iter().map(room).max()).unwrap_or(0);
-        Teaching { max_tokens: room / answers.group(), answers, ..teaching }
+        let most = if self.objective.method.encodes() { self.data.max_text_tokens } else { usize::MAX };
+        Teaching { max_tokens: (room / answers.group()).min(most), answers, ..teaching }
     }
 }

@@ -14,7 +14,7 @@ use crate::recipe::{RopeType, Stage};
 pub fn extend(spec: &Spec, stage: &Stage, index: usize) -> Result<Spec> {
     let mut spec = spec.clone();
     let old = spec.max_positions;
-    if spec.learned_positions.is_some_and(|rows| rows < stage.seq_tokens) {
+    if spec.encoder.is_none() && spec.learned_positions.is_some_and(|rows| rows < stage.seq_tokens) {
         return Err(refuse(
             index,
             "seq_tokens",

@@ -22,7 +22,7 @@ pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
         docs,
         one_length,
         alone,
-        lead: recipe.adapter.leads(),
+        lead: recipe.leads(),
     }
 }
 
@@ -45,7 +45,7 @@ pub fn loader_spec(recipe: &Recipe, index: usize, held_out: impl Into<loader::He
         min_doc_tokens: stage.min_doc_tokens as u64,
         length_weights: stage.length_weights.iter().map(length_weight).collect(),
         ahead: recipe.data.ahead,
-        lead: recipe.adapter.leads() as u32,
+        lead: recipe.leads() as u32,
         kept: recipe.data.is_lessons().then_some(kept),
         ..loader::Spec::new(stage.seq_tokens as u32)
     }

@@ -9,6 +9,7 @@ mod checkpoint;
 mod configs;
 mod distill;
 mod draft;
+mod encoders;
 mod experts;
 mod frozen;
 mod leading;

@@ -204,7 +204,7 @@ fn lead(
     let (table, profile) = (&recipe.stage[index], device.machine.profile());
     let samples = table.samples_per_micro_batch * table.micro_batches;
     let tokens = (table.seq_tokens * samples) as f64;
-    let labels = tokens - table.micro_batches as f64;
+    let labels = tokens * subject.labelled();
     let row = row(args, recipe, index)
         .with("scores", scores.name())
         .figure("tokens_per_s", tokens / timed.median_s)

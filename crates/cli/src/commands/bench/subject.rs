@@ -141,7 +141,12 @@ impl Subject {
         trainer.offload = offload::open(device, &how.places, Room::of(&plan, folder, None))?;
         let teacher = how.goal.teacher.as_deref().map(|spec| teacher(device, spec, work)).transpose()?;
         trainer.teacher = teacher.map(Rc::new);
-        let micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
+        let mut micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
+        if let Some(rows) = how.goal.objective.chosen(*tokens, how.caps.docs) {
+            // As many labels as the head has room for.
+            let (every, labels) = (tokens.div_ceil(rows), micro.labels.iter_mut().enumerate());
+            labels.filter(|(at, _)| !at.is_multiple_of(every)).for_each(|(_, label)| *label = -100);
+        }
         let batch = vec![micro; work.micro_batches / ranks.grid.dp];
         Ok(Subject { trainer, plan, model_flops: 0.0, how: how.clone(), batch, failed: None })
     }
@@ -184,6 +189,12 @@ impl Subject {
     /// The parts of a step, for running it other than by [`Subject::step`].
     pub fn parts(&mut self) -> (&mut Trainer, &[MicroBatch], &InStep) {
         (&mut self.trainer, &self.batch, &self.how)
+    }
+
+    /// Share of the tokens that have labels.
+    pub fn labelled(&self) -> f64 {
+        let all: usize = self.batch.iter().map(|micro| micro.ids.len()).sum();
+        self.batch.iter().map(MicroBatch::valid).sum::<u64>() as f64 / all as f64
     }
 
     fn run(&mut self) {

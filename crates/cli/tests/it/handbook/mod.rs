@@ -20,13 +20,14 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 29] = [
+const CHAPTERS: [&str; 30] = [
     "../README",
     "README",
     "quickstart",
     "recipes",
     "extending",
     "teaching",
+    "encoders",
     "alignment",
     "alignment-rl",
     "serving",
@@ -102,6 +103,10 @@ fn run(name: &str) {
     if name == "retrieval" {
         std::os::unix::fs::symlink(docs(), folder.path().join("docs")).unwrap();
     }
+    if name == "encoders" {
+        let bert = docs().join("../tests/encoders/embed_bert");
+        std::os::unix::fs::symlink(bert, folder.path().join("bert")).unwrap();
+    }
     // The handbook's sections, one document each: enough that some remain for training after holding out.
     let pages = CHAPTERS.map(chapter).join("\n## ");
     let line = |section: &str| serde_json::json!({ "text": section }).to_string() + "\n";
@@ -152,6 +157,11 @@ fn commands_of_mesh_and_launch_run() {
 #[test]
 fn commands_of_teaching_run() {
     run("teaching");
+}
+
+#[test]
+fn commands_of_encoders_run() {
+    run("encoders");
 }
 
 #[test]

@@ -22,7 +22,8 @@ pub struct AttentionUse {
     pub scale: f32,
     /// `cap tanh(s / cap)`; 0 for none.
     pub softcap: f32,
-    /// True if each document attends separately, under a mask of its own from `mask` on: its result does not depend on
-    /// concurrent documents.
-    pub apart: bool,
+    /// Set for attention to later tokens: the number of such masks in a model. A batch has this many for all documents
+    /// together, or this many for each document, which then attends separately: its result does not depend on concurrent
+    /// documents.
+    pub apart: Option<usize>,
 }

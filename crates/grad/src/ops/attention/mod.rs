@@ -25,10 +25,14 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// The rows of each separately attending document, with its mask, starting with mask `first`.
-pub(crate) fn documents(batch: &Batch, first: usize) -> impl Iterator<Item = (Range<usize>, &Mask)> {
+/// The rows of each separately attending document, with its mask: every `step`-th, starting with mask `first`.
+pub(crate) fn documents(
+    batch: &Batch,
+    first: usize,
+    step: usize,
+) -> impl Iterator<Item = (Range<usize>, &Mask)> {
     let mut end = 0;
-    batch.masks[first..].iter().map(move |mask| {
+    batch.masks[first..].iter().step_by(step).map(move |mask| {
         end += mask.pos_q.cols();
         (end - mask.pos_q.cols()..end, mask)
     })
@@ -101,8 +105,8 @@ impl Attention {
             let sinks = sinks.map(|sinks| part(sinks, &heads));
             let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
             match self.route(x) {
-                None if self.how.apart => {
-                    for (rows, mask) in documents(x.batch, self.how.mask) {
+                None if let Some(step) = self.how.apart => {
+                    for (rows, mask) in documents(x.batch, self.how.mask, step) {
                         group.rows(&rows, &mut |part| part.attend(x, mask, false));
                     }
                 }
@@ -133,8 +137,8 @@ impl Attention {
             let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
             let gradients = Gradients { dout, dqkv };
             match self.route(x) {
-                None if self.how.apart => {
-                    for (rows, mask) in documents(x.batch, self.how.mask) {
+                None if let Some(step) = self.how.apart => {
+                    for (rows, mask) in documents(x.batch, self.how.mask, step) {
                         let [dout, dq, dk, dv] =
                             [gradients.dout, gradients.dqkv[0], gradients.dqkv[1], gradients.dqkv[2]]
                                 .map(|tensor| tensor.view_rows(rows.clone()));
@@ -187,7 +191,9 @@ impl Op for Attention {
 
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
         // Two products per pair forward, four backward; the kernels recompute the scores.
-        let masks = self.how.mask..if self.how.apart { batch.masks.len() } else { self.how.mask + 1 };
+        let (first, all) = (self.how.mask, batch.masks.len());
+        let masks =
+            self.how.apart.map_or(first..first + 1, |_| first..all).step_by(self.how.apart.unwrap_or(1));
         let pairs_of = |mask| match self.how.keys {
             Keys::Own => batch.pairs(mask),
             Keys::Memory => batch.masks[mask].pairs,

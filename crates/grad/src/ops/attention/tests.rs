@@ -33,7 +33,7 @@ fn check(case: &Case) {
         head_dim,
         scale: 1.0 / (head_dim as f32).sqrt(),
         softcap,
-        apart: false,
+        apart: None,
     };
     let parts = |x: &Matrix| [x.columns(0..q), x.columns(q..q + k), x.columns(q + k..q + 2 * k)];
     testing::check(&testing::Case {

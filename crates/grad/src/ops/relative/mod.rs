@@ -202,7 +202,7 @@ impl Relative {
     /// Processes all heads of all documents.
     fn each(&self, x: &mut Exec<'_>, ins: &[Tensor], work: &mut dyn FnMut(&Exec<'_>, &Head<'_>)) {
         let (batch, how) = (x.batch, self.how);
-        for (rows, _) in documents(batch, how.mask) {
+        for (rows, _) in documents(batch, how.mask, 1) {
             for first in (0..ins[0].cols()).step_by(how.head_dim) {
                 work(x, &Head { how, rows: rows.clone(), cols: first..first + how.head_dim, ins });
             }
