@@ -21,6 +21,29 @@ pub struct Call {
     pub arguments: Value,
 }
 
+impl Call {
+    /// The text that rails judge: the arguments as JSON, and behind it each string that JSON writes with escapes, since
+    /// a rail looks for what the tool will read.
+    pub fn judged(&self) -> String {
+        fn escaped(value: &Value, text: &mut String) {
+            match value {
+                Value::String(string)
+                    if string.contains(|c: char| c.is_control() || c == '"' || c == '\\') =>
+                {
+                    text.push('\n');
+                    text.push_str(string);
+                }
+                Value::Array(items) => items.iter().for_each(|item| escaped(item, text)),
+                Value::Object(members) => members.values().for_each(|value| escaped(value, text)),
+                _ => {}
+            }
+        }
+        let mut text = self.arguments.to_string();
+        escaped(&self.arguments, &mut text);
+        text
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// Only white space so far.

@@ -10,8 +10,10 @@ use crate::engine::{Engine, Outcome, Selection, Subject};
 use crate::guard::Guard;
 use crate::guarded::Session;
 use crate::guards::Guards;
+use crate::journal::Shown;
+use crate::prompt::{answered_tool, note_result};
 use crate::rail::Context;
-use crate::stream::{judge_call, tool_use};
+use crate::stream::judge_call;
 use crate::threads::{MessageId, chained};
 use crate::verdict::{Decision, Direction, Verdict};
 
@@ -70,9 +72,11 @@ struct Request {
 pub fn check(guards: &Guards, session: &Session, body: &Value) -> CheckResult<Value> {
     let request = read(guards, body)?;
     let engine = request.guard.engine();
+    let thread = request.thread.clone().or_else(|| session.thread.clone());
     let context = Context {
         tools: request.tools.clone(),
-        thread: request.thread.clone().or_else(|| session.thread.clone()),
+        ledger: request.guard.ledgers.of(session.key.as_deref(), thread.as_deref()),
+        thread,
         key: session.key.clone(),
         model: request.model.clone(),
         ..Context::default()
@@ -112,7 +116,25 @@ pub fn session(
         return Err(CheckError::Unprocessable(what));
     }
     let thread = thread_id(options.get("thread_id"))?;
-    Ok((guard, Session { selection: Arc::new(selection), thread, key }))
+    let shown = (!options.is_empty()).then(|| shown(options.get("options"))).transpose()?;
+    let journal = Some(Arc::default());
+    Ok((guard, Session { selection: Arc::new(selection), thread, key, journal, shown }))
+}
+
+/// The parts of the log that `options.log` asks for.
+fn shown(options: Option<&Value>) -> CheckResult<Shown> {
+    let malformed = |what: &str| CheckError::Malformed(what.to_string());
+    let Some(options) = options.filter(|it| !it.is_null()) else { return Ok(Shown::default()) };
+    let options = options.as_object().ok_or_else(|| malformed("`options` should be an object"))?;
+    known(options, &["rails", "log"], "guardrails.options")?;
+    let Some(log) = options.get("log").filter(|it| !it.is_null()) else { return Ok(Shown::default()) };
+    let log = log.as_object().ok_or_else(|| malformed("`options.log` should be an object"))?;
+    known(log, &["activated_rails", "llm_calls"], "guardrails.options.log")?;
+    let is_on = |key: &str| match log.get(key) {
+        None | Some(Value::Null) => Ok(false),
+        Some(value) => value.as_bool().ok_or_else(|| malformed("`options.log` should have true or false")),
+    };
+    Ok(Shown { activated_rails: is_on("activated_rails")?, llm_calls: is_on("llm_calls")? })
 }
 
 /// The configuration that a request names.
@@ -320,7 +342,7 @@ impl Check<'_> {
                 continue;
             }
             let before = found.verdicts.len();
-            self.message(at, message, &mut found)?;
+            self.message(at, (message, &id), &mut found)?;
             let passes = |verdict: &Value| verdict["decision"] == "allow" && verdict["failed"] == false;
             if found.blocked.is_none() && found.verdicts[before..].iter().all(passes) {
                 self.request.guard.seen.insert(id);
@@ -351,7 +373,7 @@ impl Check<'_> {
         }))
     }
 
-    fn message(&self, at: usize, message: &Value, found: &mut Found) -> CheckResult<()> {
+    fn message(&self, at: usize, (message, id): (&Value, &MessageId), found: &mut Found) -> CheckResult<()> {
         let direction = match message["role"].as_str() {
             Some("assistant") => Direction::Output,
             Some("tool" | "function") => Direction::ToolResult,
@@ -376,7 +398,7 @@ impl Check<'_> {
             }
         }
         if self.judges(Direction::ToolCall) && found.blocked.is_none() {
-            self.calls(at, message, found)?;
+            self.calls(at, (message, id), found)?;
         }
         Ok(())
     }
@@ -395,10 +417,10 @@ impl Check<'_> {
     fn text(&self, at: usize, text: &str, direction: Direction, found: &mut Found) -> CheckResult<Outcome> {
         let mut subject = self.subject(at, direction);
         if direction == Direction::ToolResult {
-            let name = self.request.messages[at]["name"].as_str().unwrap_or("");
-            subject.tool = Some(Arc::new(tool_use(&self.context.tools, name, Value::Null)));
+            subject.tool = Some(Arc::new(answered_tool(&subject.context)));
         }
         let outcome = self.engine.judge(text, &subject);
+        note_result(&subject, text, &outcome);
         self.record(text, direction, &outcome.verdicts)?;
         found.judged += 1;
         for verdict in &outcome.verdicts {
@@ -407,10 +429,10 @@ impl Check<'_> {
         Ok(outcome)
     }
 
-    fn calls(&self, at: usize, message: &Value, found: &mut Found) -> CheckResult<()> {
+    fn calls(&self, at: usize, (message, id): (&Value, &MessageId), found: &mut Found) -> CheckResult<()> {
         let calls = message["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut earlier = Vec::new();
-        for call in calls {
+        for (which, call) in calls.iter().enumerate() {
             let function = &call["function"];
             let Some(name) = function["name"].as_str() else {
                 return Err(CheckError::Malformed(format!(
@@ -420,7 +442,8 @@ impl Check<'_> {
             let call = Call { name: name.to_string(), arguments: as_object(&function["arguments"]) };
             let before = if at > 0 { at - 1 } else { 0 };
             let subject = self.subject(before, Direction::Output);
-            let verdicts = match judge_call(self.engine, &subject, &call, &earlier) {
+            let id = chained(id, "call", &which.to_string());
+            let verdicts = match judge_call(self.engine, &subject, (&call, Some(id)), &earlier) {
                 Ok(verdicts) => verdicts,
                 Err(verdict) => vec![*verdict],
             };

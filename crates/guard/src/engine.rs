@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fathom_base::clock::Clock;
 use fathom_base::guard::guarded;
 
-use crate::config::{Config, ConfiguredRail, OnFailure};
+use crate::config::{Config, ConfiguredRail, OnFailure, Setting};
 use crate::metrics::Metrics;
 use crate::rail::{Action, Context, Cost, Failure, Opinion, RailInput, ToolUse, Until};
 use crate::verdict::{Decision, Direction, Edit, Reason, Verdict, edited};
@@ -305,11 +305,17 @@ impl Engine {
         if self.breakers[at].is_open(self.clock.now_s()) {
             return Err(Failure::BreakerOpen);
         }
-        let until = Until::within(&self.clock, rail.setting.timeout_ms as f64 / 1e3);
+        let until = self.until(&rail.setting, subject);
         let judged = subject.judged(view.text, view.from, view.whole);
         let opinion = guarded(|| rail.rail.judge(&judged, &until));
         let opinion = opinion.unwrap_or_else(|why| Err(Failure::Panicked(why)))?;
         if until.wanted() { Ok(opinion) } else { Err(Failure::TimedOut) }
+    }
+
+    /// The time limit of a rail for a text.
+    fn until(&self, setting: &Setting, subject: &Subject) -> Until {
+        let until = Until::within(&self.clock, setting.timeout_ms as f64 / 1e3);
+        until.noting(subject.context.journal.as_ref(), &setting.name)
     }
 
     /// Starts a rail on a thread of its own, which sends its opinion with the rail's index.
@@ -324,7 +330,7 @@ impl Engine {
         if self.breakers[at].is_open(self.clock.now_s()) {
             return Err(Failure::BreakerOpen);
         }
-        let until = Until::within(&self.clock, rail.setting.timeout_ms as f64 / 1e3);
+        let until = self.until(&rail.setting, subject);
         let send = send.clone();
         let (text, from, whole) = (view.text.to_string(), view.from, view.whole);
         let (subject, limit) = (subject.clone(), until.clone());
@@ -365,6 +371,9 @@ impl Engine {
             }
         };
         self.metrics.judged(&verdict);
+        if let Some(journal) = &subject.context.journal {
+            journal.ran(&verdict);
+        }
         MarkedVerdict { verdict, mark }
     }
 }

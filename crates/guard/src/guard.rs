@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
 use crate::engine::{Engine, Outcome, Subject};
+use crate::ledger::Ledgers;
 use crate::metrics::Metrics;
 use crate::needs::Needs;
 use crate::prompt::JudgedText;
@@ -20,6 +21,7 @@ pub struct Guard {
     metrics: Arc<Metrics>,
     audit: Option<Audit>,
     pub(crate) seen: JudgedMessages,
+    pub(crate) ledgers: Ledgers,
     needs: Needs,
 }
 
@@ -33,8 +35,15 @@ impl Guard {
         config.warnings.iter().for_each(|warning| log::warn!("guard {}: {warning}", config.id));
         let metrics = Arc::new(Metrics::default());
         let engine = Engine::new(Arc::new(config), needs.clock.clone(), metrics.clone());
-        let seen = JudgedMessages::new(needs.clock.clone());
-        Ok(Guard { state: RwLock::new(Arc::new(engine)), metrics, audit, seen, needs: needs.clone() })
+        let (seen, ledgers) = (JudgedMessages::new(needs.clock.clone()), Ledgers::new(needs.clock.clone()));
+        Ok(Guard {
+            state: RwLock::new(Arc::new(engine)),
+            metrics,
+            audit,
+            seen,
+            ledgers,
+            needs: needs.clone(),
+        })
     }
 
     /// Loads the configuration of a folder and puts it into force.

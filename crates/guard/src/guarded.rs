@@ -20,6 +20,7 @@ use crate::answers::{Answers, refused_text};
 use crate::config::Reasoning;
 use crate::engine::{Engine, Selection, Subject};
 use crate::guard::Guard;
+use crate::journal::{Journal, Shown};
 use crate::prompt::{JudgedPrompt, PromptJudge};
 use crate::rail::{Context, Cost};
 use crate::reasoning;
@@ -38,6 +39,10 @@ pub struct Session {
     pub thread: Option<String>,
     /// Hash or name of the client's key.
     pub key: Option<String>,
+    /// Where runs of rails are noted.
+    pub journal: Option<Arc<Journal>>,
+    /// Parts of the journal that the answer shows; `None` if the request says nothing about rails.
+    pub shown: Option<Shown>,
 }
 
 /// A service within rails. Clones share everything but the session.
@@ -69,6 +74,8 @@ impl GuardedService {
             thread: self.session.thread.clone(),
             key: self.session.key.clone(),
             model: self.inner.card().name,
+            ledger: self.guard.ledgers.of(self.session.key.as_deref(), self.session.thread.as_deref()),
+            journal: self.session.journal.clone(),
             ..Context::default()
         }
     }

@@ -11,7 +11,7 @@ use fathom_base::{Conversation, Prompt, PromptPart, Reading, Result, Tokenize};
 use serde_json::Value;
 
 use crate::engine::{Engine, Outcome, Selection, Subject};
-use crate::rail::Context;
+use crate::rail::{Context, ToolUse};
 use crate::stream::tool_use;
 use crate::threads::{JudgedMessages, MessageId, chained};
 use crate::verdict::{Decision, Direction, Verdict};
@@ -97,13 +97,10 @@ impl PromptJudge<'_> {
         let mut subject = Subject::new(direction, Arc::new(context));
         subject.selection = self.selected(direction, rails);
         if direction == Direction::ToolResult {
-            let message = subject.context.messages.last();
-            let name = message.and_then(|it| it["name"].as_str().or(it["tool_name"].as_str()));
-            let name = name.map(str::to_string).or_else(|| called(&subject.context.messages));
-            let tool = tool_use(&subject.context.tools, name.as_deref().unwrap_or(""), Value::Null);
-            subject.tool = Some(Arc::new(tool));
+            subject.tool = Some(Arc::new(answered_tool(&subject.context)));
         }
         let outcome = self.engine.judge(text, &subject);
+        note_result(&subject, text, &outcome);
         let rewritten = outcome.is_rewritten().then(|| outcome.text.clone());
         self.keep(text, direction, outcome, judged);
         rewritten
@@ -279,6 +276,22 @@ impl PromptJudge<'_> {
         if !blocked && texts.iter().flat_map(|text| &text.verdicts).all(passes) {
             self.seen.insert(id);
         }
+    }
+}
+
+/// The tool whose result the last message is, by its name or by the id of its call.
+pub(crate) fn answered_tool(context: &Context) -> ToolUse {
+    let message = context.messages.last();
+    let name = message.and_then(|it| it["name"].as_str().or(it["tool_name"].as_str()));
+    let name = name.map(str::to_string).or_else(|| called(&context.messages));
+    tool_use(&context.tools, name.as_deref().unwrap_or(""), Value::Null)
+}
+
+/// Notes a tool's result that passed in the ledger of its thread.
+pub(crate) fn note_result(subject: &Subject, text: &str, outcome: &Outcome) {
+    if let (Some(ledger), Some(tool), None) = (&subject.context.ledger, &subject.tool, outcome.blocked) {
+        let call = subject.context.messages.last().and_then(|it| it["tool_call_id"].as_str());
+        ledger.answered(&tool.name, call, text);
     }
 }
 

@@ -9,6 +9,8 @@ use fathom_base::clock::{Clock, Deadline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::journal::{Journal, ModelCall};
+use crate::ledger::Ledger;
 use crate::verdict::{Direction, Finding, Reason};
 
 /// Treatment of a text in which a rail found something.
@@ -94,6 +96,10 @@ pub struct Context {
     pub key: Option<String>,
     /// Name of the guarded model.
     pub model: String,
+    /// Uses of tools in the thread, if the client names one.
+    pub ledger: Option<Arc<Ledger>>,
+    /// Where runs of rails are noted, if they are.
+    pub journal: Option<Arc<Journal>>,
 }
 
 /// A call of a tool, or its result.
@@ -210,12 +216,31 @@ impl From<fathom_base::Error> for Failure {
 pub struct Until {
     deadline: Deadline,
     cancelled: Arc<AtomicBool>,
+    /// Where calls of models are noted, with the rail's name.
+    noted: Option<(Arc<Journal>, String)>,
 }
 
 impl Until {
     /// This many seconds from now.
     pub fn within(clock: &Clock, seconds: f64) -> Until {
-        Until { deadline: clock.within(seconds), cancelled: Arc::default() }
+        Until { deadline: clock.within(seconds), cancelled: Arc::default(), noted: None }
+    }
+
+    /// With a journal in which the calls of models by a rail are noted.
+    pub fn noting(self, journal: Option<&Arc<Journal>>, rail: &str) -> Until {
+        Until { noted: journal.map(|journal| (journal.clone(), rail.to_string())), ..self }
+    }
+
+    /// Notes a call of a model that began at `began`, with the tokens of its prompts and answers.
+    pub(crate) fn called(
+        &self,
+        model: &str,
+        began: std::time::SystemTime,
+        (prompt_tokens, answer_tokens): (usize, usize),
+    ) {
+        let Some((journal, rail)) = &self.noted else { return };
+        let (rail, model, took) = (rail.clone(), model.to_string(), began.elapsed().unwrap_or_default());
+        journal.called(ModelCall { rail, model, began, took, prompt_tokens, answer_tokens });
     }
 
     /// Returns whether a result is still wanted; for `generate_while` and loops.

@@ -14,6 +14,7 @@ use crate::calls::{Call, CallScanner};
 use crate::config::Hold;
 use crate::engine::{Engine, Subject, View};
 use crate::rail::{Action, Context, Horizon, ToolUse};
+use crate::threads::MessageId;
 use crate::verdict::{Decision, Direction, Finding, Reason, Verdict, edited};
 
 /// Bytes of released text that rails see as context.
@@ -338,7 +339,7 @@ impl Gate {
                 serde_json::from_str(&self.text).map_err(|_| Box::new(own("tools", Reason::Arguments)))?;
             for name in &self.forced {
                 let call = Call { name: name.clone(), arguments: arguments.clone() };
-                verdicts.extend(judge_call(engine, subject, &call, &[])?);
+                verdicts.extend(judge_call(engine, subject, (&call, None), &[])?);
             }
         }
         let parts = self.calls.as_mut().map(|scanner| scanner.advance(&self.text, ended)).unwrap_or_default();
@@ -346,7 +347,7 @@ impl Gate {
             match part.calls {
                 Some(calls) => {
                     for call in calls {
-                        verdicts.extend(judge_call(engine, subject, &call, &self.passed)?);
+                        verdicts.extend(judge_call(engine, subject, (&call, None), &self.passed)?);
                         self.passed.push(call);
                     }
                 }
@@ -359,14 +360,15 @@ impl Gate {
     }
 }
 
-/// Judges one call of a tool; `earlier` are the calls before it in the same answer.
+/// Judges one call of a tool, with its identity if it may be judged again, and notes it in the thread's ledger if it
+/// passes; `earlier` are the calls before it in the same answer.
 ///
 /// # Errors
 /// The verdict that blocks.
 pub(crate) fn judge_call(
     engine: &Engine,
     subject: &Subject,
-    call: &Call,
+    (call, id): (&Call, Option<MessageId>),
     earlier: &[Call],
 ) -> Result<Vec<Verdict>, Box<Verdict>> {
     let mut context = Context::clone(&subject.context);
@@ -381,10 +383,18 @@ pub(crate) fn judge_call(
         tool: Some(Arc::new(tool)),
         selection: subject.selection.clone(),
     };
-    let outcome = engine.judge(&call.arguments.to_string(), &subject);
+    if let (Some(ledger), Some(id)) = (&subject.context.ledger, &id) {
+        ledger.forget(id);
+    }
+    let outcome = engine.judge(&call.judged(), &subject);
     match outcome.block() {
         Some(verdict) => Err(Box::new(verdict.clone())),
-        None => Ok(outcome.verdicts),
+        None => {
+            if let Some(ledger) = &subject.context.ledger {
+                ledger.called(id, &call.name, &call.arguments);
+            }
+            Ok(outcome.verdicts)
+        }
     }
 }
 

@@ -58,6 +58,18 @@ pub enum Decision {
     Block,
 }
 
+impl Decision {
+    /// Name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Decision::Allow => "allow",
+            Decision::Flag => "flag",
+            Decision::Rewrite => "rewrite",
+            Decision::Block => "block",
+        }
+    }
+}
+
 /// Reason of a verdict: a closed list, so that no reason quotes a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

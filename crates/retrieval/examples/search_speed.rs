@@ -94,7 +94,7 @@ fn main() {
         std::fs::write(&source, text).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     }
     let began = Instant::now();
-    let report = index(&[source], &out, &IndexOptions::default(), Some(&encoder));
+    let report = index(&[source], &out, &IndexOptions::default(), Some(&encoder), &|_| ());
     println!("{report:?}\nindexed in {:.1} s", began.elapsed().as_secs_f64());
     let began = Instant::now();
     let index = Index::open(&out).unwrap_or_else(|error| panic!("{error}"));

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use fathom_base::lock::{Claim, claim};
@@ -70,6 +71,26 @@ pub struct IndexReport {
     pub ignored: BTreeMap<String, usize>,
 }
 
+/// A part of the work on an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexPhase {
+    /// Files are read into segments.
+    Reading,
+    /// Chunks are encoded.
+    Encoding,
+}
+
+/// Progress of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexProgress {
+    /// The current part.
+    pub phase: IndexPhase,
+    /// Files or chunks that are done.
+    pub done: u64,
+    /// Files or chunks in all.
+    pub all: u64,
+}
+
 /// A file that is indexed.
 struct Source {
     path: PathBuf,
@@ -83,7 +104,7 @@ struct Group {
     name: String,
 }
 
-/// Writes or updates the index of files and folders.
+/// Writes or updates the index of files and folders; `progress` hears what is done, in no particular order.
 ///
 /// # Errors
 /// A path that does not exist; an index of other options; another process that writes it; errors of the system.
@@ -92,6 +113,7 @@ pub fn index(
     out: &Path,
     options: &IndexOptions,
     encoder: Option<&dyn Encode>,
+    progress: &(dyn Fn(IndexProgress) + Sync),
 ) -> Result<IndexReport> {
     check_chunk_bytes(options.chunk_bytes)?;
     let settings =
@@ -113,7 +135,15 @@ pub fn index(
         old.iter().flat_map(|old| &old.files).map(|entry| (entry.path.as_str(), entry)).collect();
     let pii = options.personal_data_out.then(|| Pii::new(&PiiOptions::default())).transpose()?;
     let reader = Reader::new(options.chunk_bytes, pii);
-    let made = |group: &Group| made(out, group, &sources, &reader, &kept);
+    let read = AtomicU64::new(0);
+    let all = sources.len() as u64;
+    let made = |group: &Group| {
+        let made = made(out, group, &sources, &reader, &kept);
+        let files = group.files.len() as u64;
+        let done = read.fetch_add(files, Ordering::Relaxed) + files;
+        progress(IndexProgress { phase: IndexPhase::Reading, done, all });
+        made
+    };
     let made =
         groups.par_iter().map(made).collect::<Result<Vec<(SegmentEntry, Option<Vec<FileFacts>>)>>>()?;
     let mut segments = Vec::with_capacity(made.len());
@@ -146,7 +176,7 @@ pub fn index(
         duplicates: Vec::new(),
     };
     report.encoded = match encoder {
-        Some(encoder) => vectors::add(out, &mut manifest, old.as_ref(), encoder)?,
+        Some(encoder) => vectors::add(out, &mut manifest, old.as_ref(), (encoder, progress))?,
         None => 0,
     };
     let same = old.as_ref().is_some_and(|old| old.segments == manifest.segments);

@@ -28,7 +28,7 @@ mod segment;
 mod terms;
 mod vectors;
 
-pub use build::{CHUNK_BYTES, IndexOptions, IndexReport, index};
+pub use build::{CHUNK_BYTES, IndexOptions, IndexPhase, IndexProgress, IndexReport, index};
 pub use error::{Error, Result};
 pub use filter::Condition;
 pub use manifest::EncoderFacts;

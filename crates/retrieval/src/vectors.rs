@@ -10,6 +10,7 @@ use mmap_guard::FileData;
 use rayon::prelude::*;
 
 use crate::approximate::{self, Approximate};
+use crate::build::{IndexPhase, IndexProgress};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::manifest::{self, EncoderFacts, Manifest, SegmentEntry, VECTORS};
@@ -47,9 +48,10 @@ pub(crate) fn add(
     out: &Path,
     manifest: &mut Manifest,
     old: Option<&Manifest>,
-    encoder: &dyn Encode,
+    (encoder, progress): (&dyn Encode, &(dyn Fn(IndexProgress) + Sync)),
 ) -> Result<usize> {
     let facts = encoder.facts();
+    let (mut done, all) = (0, manifest.segments.iter().map(|entry| entry.chunks).sum());
     let mut computed = 0;
     let mut reusable = None;
     for entry in &mut manifest.segments {
@@ -65,6 +67,7 @@ pub(crate) fn add(
             })
             .collect();
         if missing.is_empty() {
+            done += entry.chunks;
             continue;
         }
         let reusable = match &mut reusable {
@@ -76,6 +79,8 @@ pub(crate) fn add(
             let rows = at * PART..((at + 1) * PART).min(segment.chunks());
             computed += write(&part(out, &name, at), (&segment, rows), reusable, encoder)?;
         }
+        done += entry.chunks;
+        progress(IndexProgress { phase: IndexPhase::Encoding, done, all });
         files::sync(&out.join(VECTORS))?;
     }
     add_approximate(out, manifest, &facts)?;

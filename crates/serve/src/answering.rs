@@ -15,7 +15,7 @@ use crate::drain::Phase;
 use crate::fault::Fault;
 use crate::metrics::State;
 use crate::shared::{Model, ServerState};
-use crate::traces::Span;
+use crate::traces::{Span, SpanSubject};
 
 /// Requests to one model, for the prompts of one HTTP request.
 pub struct Answering {
@@ -260,6 +260,11 @@ impl Answering {
 }
 
 impl Answering {
+    /// `guardrails` of the answer, if the request says something about rails.
+    pub fn guardrails(&self) -> Option<Value> {
+        self.model.record.as_ref()?.answer()
+    }
+
     /// Sends the request's span, if spans are wanted.
     fn trace(&mut self, failed: Option<&'static str>) {
         if !self.shared.traces.wanted() {
@@ -284,16 +289,20 @@ impl Answering {
             ("gen_ai.latency.time_in_model_decode", json!(decode_s)),
             ("gen_ai.request.id", json!(self.named.id)),
         ]);
-        self.shared.traces.take(Span {
+        let span = Span {
             traced: self.named.traced.clone(),
             unique: self.shared.unique(""),
-            operation: self.named.operation,
-            model,
+            subject: SpanSubject::Request { operation: self.named.operation, model },
             began: SystemTime::now() - took,
             took,
             attributes,
             failed,
-        });
+        };
+        let rails = self.model.record.as_ref().map(|record| record.runs()).unwrap_or_default();
+        for run in rails {
+            self.shared.traces.take(span.of_rail(self.shared.unique(""), run));
+        }
+        self.shared.traces.take(span);
     }
 
     /// Counts a request with an adapter in its current state; `None` when it has ended.

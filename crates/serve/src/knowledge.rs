@@ -167,6 +167,13 @@ impl Sources {
         CitationScanner { count: self.0.passages.len(), ..CitationScanner::default() }
     }
 
+    /// Removes citations of no source from a whole answer; returns the account of its citations.
+    pub fn checked(&self, words: &mut String) -> Value {
+        let mut scanner = self.scanner();
+        *words = scanner.push(words) + &scanner.finish();
+        scanner.json()
+    }
+
     /// The sources for clients.
     pub fn json(&self) -> Value {
         (1..).zip(&self.0.passages).map(|(number, passage)| passage_json(number, passage)).collect()

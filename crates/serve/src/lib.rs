@@ -41,7 +41,7 @@ pub use keys::ApiKeys;
 pub use knowledge::{
     Found, Knowledge, KnowledgeBase, Passage, Screen, ScreenVerdict, SearchRequest, Sources,
 };
-pub use rails::Rails;
+pub use rails::{RailRecord, RailSpan, RailedModel, Rails};
 pub use route::{Access, Route, Takes};
 pub use routes::{ADMIN, ROUTES, VIEW, router};
 pub use server::{Listening, check, is_loopback, serve};

@@ -1,11 +1,48 @@
 //! Guardrails as a server sees them: a wrapper of every model, and judgements of given messages.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use fathom_base::Service;
 use serde_json::Value;
 
 use crate::fault::Fault;
+
+/// A model with rails around it for one request.
+pub struct RailedModel {
+    /// The model.
+    pub service: Arc<dyn Service>,
+    /// What the rails do for the request.
+    pub record: Arc<dyn RailRecord>,
+}
+
+/// What rails did for one request.
+pub trait RailRecord: Send + Sync {
+    /// `guardrails` of the answer; `None` if the request says nothing about rails.
+    fn answer(&self) -> Option<Value>;
+
+    /// The rails that ran so far.
+    fn runs(&self) -> Vec<RailSpan>;
+}
+
+/// All runs of a rail in one direction, for a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RailSpan {
+    /// Name of the rail.
+    pub rail: String,
+    /// Direction, as configurations name it.
+    pub direction: &'static str,
+    /// Its decisions, as answers name them.
+    pub decisions: Vec<String>,
+    /// True if it ended the request.
+    pub stops: bool,
+    /// Calls of models.
+    pub model_calls: usize,
+    /// Start of the first run.
+    pub began: SystemTime,
+    /// Time of all runs together.
+    pub took: Duration,
+}
 
 /// Guardrails of a server.
 pub trait Rails: Send + Sync {
@@ -18,8 +55,7 @@ pub trait Rails: Send + Sync {
     ///
     /// # Errors
     /// 422 for a configuration or a rail that does not exist, 400 for malformed options.
-    fn for_request(&self, model: &str, options: Option<&Value>, key: &str)
-    -> Result<Arc<dyn Service>, Fault>;
+    fn for_request(&self, model: &str, options: Option<&Value>, key: &str) -> Result<RailedModel, Fault>;
 
     /// Judges the messages of a request of `/v1/checks`.
     ///

@@ -17,7 +17,7 @@ use crate::keys::{ApiKeys, Names};
 use crate::knowledge::KnowledgeBase;
 use crate::metrics::Metrics;
 use crate::now::now_s;
-use crate::rails::Rails;
+use crate::rails::{RailRecord, RailedModel, Rails};
 use crate::settings::Settings;
 use crate::traces::Traces;
 use crate::view::View;
@@ -37,6 +37,8 @@ pub struct Model {
     pub name: String,
     /// The model, with the server's guardrails around it.
     pub service: Arc<dyn Service>,
+    /// What the rails do, for the model of one request.
+    pub record: Option<Arc<dyn RailRecord>>,
     /// Its admission limits.
     pub admission: Arc<Admission>,
 }
@@ -168,7 +170,7 @@ impl ServerState {
         let pages = if load.pages > 0 { room } else { unknown };
         let tokens = self.settings.max_tokens.unwrap_or(pages);
         let admission = Arc::new(Admission::new(tokens, self.settings.max_first_token_s));
-        Arc::new(Model { name: name.to_string(), service, admission })
+        Arc::new(Model { name: name.to_string(), service, record: None, admission })
     }
 
     /// Loads a model again and uses it for new requests; running ones keep the old model, which is dropped with the
@@ -246,8 +248,9 @@ impl ServerState {
                 Err(Fault::field("guardrails", "selects rails, and this server has none (--guard DIR)"))
             }
             (Some(rails), _) => {
-                let service = rails.for_request(&model.name, selection, key)?;
-                Ok(Arc::new(Model { name: model.name.clone(), service, admission: model.admission.clone() }))
+                let RailedModel { service, record } = rails.for_request(&model.name, selection, key)?;
+                let (name, admission) = (model.name.clone(), model.admission.clone());
+                Ok(Arc::new(Model { name, service, record: Some(record), admission }))
             }
         }
     }

@@ -52,6 +52,8 @@ pub trait Protocol: Send + 'static {
         out.data(&fault.json(Words::OpenAi));
         out.done();
     }
+    /// What the rails did, if the request asks for it; comes before the end.
+    fn guardrails(&mut self, report: Value, out: &mut Frames);
     /// All answers have ended.
     fn end(&mut self, usage: &Usage, out: &mut Frames);
 }
@@ -96,7 +98,12 @@ impl<P: Protocol> Stream<P> {
     /// Processes an event; false at the end.
     fn take(&mut self, event: Option<Result<(usize, Event), Fault>>, out: &mut Frames) -> bool {
         match event {
-            None => self.protocol.end(&self.answering.usage, out),
+            None => {
+                if let Some(report) = self.answering.guardrails() {
+                    self.protocol.guardrails(report, out);
+                }
+                self.protocol.end(&self.answering.usage, out);
+            }
             Some(Err(fault)) => self.protocol.fault(&fault, out),
             Some(Ok((prompt, event))) => {
                 self.protocol.event(prompt, event, out);

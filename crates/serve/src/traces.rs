@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::bench::client::{Connection, Target};
 use crate::error::Error;
+use crate::rails::RailSpan;
 
 /// Maximum number of waiting spans; more are lost.
 const QUEUE: usize = 4096;
@@ -69,17 +70,29 @@ pub enum RequestTrace {
     Not,
 }
 
-/// A finished request.
+/// What a span is about.
+#[derive(Debug)]
+pub enum SpanSubject {
+    /// A request at a model.
+    Request {
+        /// The operation: `chat`, `text_completion`.
+        operation: &'static str,
+        /// The model.
+        model: String,
+    },
+    /// The runs of a rail for a request, by the rail's name.
+    Rail(String),
+}
+
+/// A finished request, or a part of one.
 #[derive(Debug)]
 pub struct Span {
     /// Its tracing.
     pub traced: RequestTrace,
     /// A unique id: 32 hexadecimal digits.
     pub unique: String,
-    /// The operation: `chat`, `text_completion`.
-    pub operation: &'static str,
-    /// The model.
-    pub model: String,
+    /// What was done.
+    pub subject: SpanSubject,
     /// Start time.
     pub began: SystemTime,
     /// Duration.
@@ -91,25 +104,57 @@ pub struct Span {
 }
 
 impl Span {
+    /// Its id.
+    fn own(&self) -> String {
+        self.unique.chars().rev().take(16).collect()
+    }
+
+    /// The span of a rail's runs for this request.
+    pub fn of_rail(&self, unique: String, run: RailSpan) -> Span {
+        let traced = match &self.traced {
+            RequestTrace::Below(parent) => {
+                RequestTrace::Below(Parent { trace: parent.trace.clone(), span: self.own() })
+            }
+            RequestTrace::Alone => {
+                RequestTrace::Below(Parent { trace: self.unique.clone(), span: self.own() })
+            }
+            RequestTrace::Not => RequestTrace::Not,
+        };
+        let attributes = vec![
+            ("rail.type", json!(run.direction)),
+            ("rail.name", json!(run.rail)),
+            ("rail.stop", json!(run.stops)),
+            ("rail.decisions", json!(run.decisions)),
+            ("rail.llm_calls", json!(run.model_calls)),
+        ];
+        let (began, took) = (run.began, run.took);
+        Span { traced, unique, subject: SpanSubject::Rail(run.rail), began, took, attributes, failed: None }
+    }
+
     /// The span in OTLP's JSON.
     fn json(self) -> Value {
         let nanos =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos()).to_string();
+        let own = self.own();
         let (trace, parent) = match self.traced {
             RequestTrace::Below(Parent { trace, span }) => (trace, span),
             RequestTrace::Alone | RequestTrace::Not => (self.unique.clone(), String::new()),
         };
-        let own: String = self.unique.chars().rev().take(16).collect();
-        let all =
-            [("gen_ai.operation.name", json!(self.operation)), ("gen_ai.provider.name", json!("fathom"))];
+        // The kinds of a server's span and of one within a process.
+        let (name, kind, operation, provider) = match self.subject {
+            SpanSubject::Request { operation, model } => {
+                (format!("{operation} {model}"), 2, json!(operation), json!("fathom"))
+            }
+            SpanSubject::Rail(rail) => (format!("rail {rail}"), 1, Value::Null, Value::Null),
+        };
+        let all = [("gen_ai.operation.name", operation), ("gen_ai.provider.name", provider)];
         let error = self.failed.map(|why| ("error.type", json!(why)));
         let all = all.into_iter().chain(self.attributes).chain(error).filter(|(_, value)| !value.is_null());
         let mut span = json!({
             "traceId": trace,
             "spanId": own,
-            "name": format!("{} {}", self.operation, self.model),
-            // The kind of a server span.
-            "kind": 2,
+            "name": name,
+            "kind": kind,
             "startTimeUnixNano": nanos(self.began),
             "endTimeUnixNano": nanos(self.began + self.took),
             "attributes": all.map(|(key, value)| json!({"key": key, "value": any(&value)})).collect::<Vec<_>>(),
@@ -300,6 +345,40 @@ mod tests {
             assert_eq!(of(&bad), RequestTrace::Alone, "{bad}");
         }
         assert_eq!(Parent::of(&HeaderMap::new()), RequestTrace::Alone);
+    }
+
+    #[test]
+    fn spans_of_rails_are_below_that_of_their_request() {
+        let request = |traced: RequestTrace| Span {
+            traced,
+            unique: "0123456789abcdef0123456789abcdef".into(),
+            subject: SpanSubject::Request { operation: "chat", model: "m".into() },
+            began: UNIX_EPOCH,
+            took: Duration::from_secs(1),
+            attributes: Vec::new(),
+            failed: None,
+        };
+        let run = RailSpan {
+            rail: "cards".into(),
+            direction: "output",
+            decisions: vec!["allow".into(), "block".into()],
+            stops: true,
+            model_calls: 2,
+            began: UNIX_EPOCH,
+            took: Duration::from_millis(5),
+        };
+        let below = RequestTrace::Below(Parent { trace: "t".repeat(32), span: "s".repeat(16) });
+        for traced in [RequestTrace::Alone, below] {
+            let request = request(traced);
+            let rail = request.of_rail("f".repeat(32), run.clone()).json();
+            let request = request.json();
+            assert_eq!(rail["traceId"], request["traceId"]);
+            assert_eq!((&rail["parentSpanId"], &rail["name"]), (&request["spanId"], &json!("rail cards")));
+            assert_eq!((&request["name"], &rail["kind"]), (&json!("chat m"), &json!(1)));
+            let stop = json!({"key": "rail.stop", "value": {"boolValue": true}});
+            assert!(rail["attributes"].as_array().unwrap().contains(&stop), "{rail}");
+        }
+        assert_eq!(request(RequestTrace::Not).of_rail("f".into(), run).traced, RequestTrace::Not);
     }
 
     #[test]

@@ -63,6 +63,8 @@ const TABLE: [Line; 24] = [
 const TESTED_ON_CPU: [&str; 6] = ["grad", "model", "train", "engine", "cuda", "mpi"];
 /// Crates whose tests may use the rehearsal GPU, which nothing else may depend on.
 const REHEARSED: [&str; 2] = ["cuda", "cli"];
+/// Crates whose tests may put services within rails.
+const GUARDED: [&str; 1] = ["serve"];
 
 fn find(name: &str) -> Option<&'static Line> {
     TABLE.iter().find(|line| line.name == name)
@@ -124,6 +126,7 @@ pub fn check(
             let tested: &[&str] = match to {
                 "cpu" => &TESTED_ON_CPU,
                 "rehearsal" => &REHEARSED,
+                "guard" => &GUARDED,
                 _ => &[],
             };
             let for_tests = dependency["kind"] == "dev" && tested.contains(&name);

@@ -1,5 +1,6 @@
 //! Guardrails: what rails need from other crates, their use by a server, and measurements with their pages.
 
+mod log_page;
 mod measure;
 mod models;
 mod page;
@@ -15,6 +16,7 @@ use fathom_guard::Needs;
 use crate::error::Result;
 use crate::machine::Machine;
 
+pub use log_page::log_page;
 pub use measure::{audit, audit_server, audited, calibrated, evaluate, interactions, open, probe_file};
 pub use models::GuardModels;
 pub use page::{audit_page, calibration_page, evaluation_page};

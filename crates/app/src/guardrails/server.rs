@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fathom_base::Service;
 use fathom_guard::checks::{self, CheckError};
-use fathom_guard::{Guard, GuardedService, Guards, Needs, Session};
-use fathom_serve::{Fault, Rails, Screen, ScreenVerdict};
-use serde_json::Value;
+use fathom_guard::{Guard, GuardedService, Guards, Needs, RailRun, Session, Shown};
+use fathom_serve::{Fault, RailRecord, RailSpan, RailedModel, Rails, Screen, ScreenVerdict};
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 
@@ -60,6 +60,38 @@ impl Guardrails {
     }
 }
 
+/// What the rails do for one request.
+struct Record {
+    config: String,
+    session: Session,
+}
+
+impl RailRecord for Record {
+    fn answer(&self) -> Option<Value> {
+        let shown = self.session.shown?;
+        let mut answer = json!({"config_id": self.config});
+        if shown != Shown::default() {
+            answer["log"] = self.session.journal.as_ref().map(|journal| journal.json(shown)).into();
+        }
+        Some(answer)
+    }
+
+    fn runs(&self) -> Vec<RailSpan> {
+        let Some(journal) = &self.session.journal else { return Vec::new() };
+        let calls = journal.calls();
+        let span = |run: RailRun| RailSpan {
+            direction: run.direction.name(),
+            decisions: run.decisions.iter().map(|it| it.name().to_string()).collect(),
+            stops: run.stops(),
+            model_calls: calls.iter().filter(|call| call.rail == run.rail).count(),
+            began: run.began,
+            took: run.took,
+            rail: run.rail,
+        };
+        journal.runs().into_iter().map(span).collect()
+    }
+}
+
 fn fault(error: CheckError) -> Fault {
     match error {
         CheckError::Malformed(what) => Fault::bad(what).of("guardrails"),
@@ -80,13 +112,15 @@ impl Rails for Guardrails {
         model: &str,
         options: Option<&Value>,
         key: &str,
-    ) -> std::result::Result<Arc<dyn Service>, Fault> {
+    ) -> std::result::Result<RailedModel, Fault> {
         let key = (!key.is_empty()).then(|| key.to_string());
         let (guard, session) = checks::session(&self.guards, options, key).map_err(fault)?;
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let service = models.get(model).cloned();
         let service = service.ok_or_else(|| Fault::ours(format!("no rails are around {model}")))?;
-        Ok(Arc::new(GuardedService::new(service, guard).of(session)))
+        let record = Record { config: guard.engine().config().id.clone(), session: session.clone() };
+        let service = Arc::new(GuardedService::new(service, guard).of(session));
+        Ok(RailedModel { service, record: Arc::new(record) })
     }
 
     fn check(&self, request: &Value, key: &str) -> std::result::Result<Value, Fault> {

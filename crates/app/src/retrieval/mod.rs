@@ -5,13 +5,15 @@ mod measured;
 use std::path::{Path, PathBuf};
 
 use fathom_retrieval::ranking::RankedChunk;
-use fathom_retrieval::{Condition, Encode, Hit, Index, IndexOptions, IndexReport, Mode, Query};
+use fathom_retrieval::{
+    Condition, Encode, Hit, Index, IndexOptions, IndexPhase, IndexProgress, IndexReport, Mode, Query,
+};
 use fathom_serve::{Knowledge, Passage, SearchRequest};
 use fathom_tensor::DType;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, refuse};
-use crate::events::Events;
+use crate::events::{Event, Events};
 use crate::host::EncoderHost;
 use crate::machine::Machine;
 
@@ -43,7 +45,14 @@ pub fn index(request: &IndexRequest, machine: &Machine, events: &dyn Events) -> 
         .map(|folder| EncoderHost::open(folder, Some(DType::F32), machine, events)?.embedding());
     let encoder = encoder.transpose()?;
     let encoder = encoder.as_ref().map(|encoder| encoder as &dyn Encode);
-    Ok(fathom_retrieval::index(&request.paths, &request.out, &request.options, encoder)?)
+    let progress = |IndexProgress { phase, done, all }: IndexProgress| {
+        let text = match phase {
+            IndexPhase::Reading => "reads files",
+            IndexPhase::Encoding => "encodes passages",
+        };
+        events.on(Event::Progress { text: text.into(), done, all });
+    };
+    Ok(fathom_retrieval::index(&request.paths, &request.out, &request.options, encoder, &progress)?)
 }
 
 /// What an index was made of, as JSON.

@@ -12,8 +12,9 @@ use fathom_base::{Numbers, Reading, Service};
 use fathom_guard::evaluation::{Probe, ProbeOutcome, probes};
 use fathom_guard::needs::Models;
 use fathom_guard::{Config, Context, Direction, Needs, Opinion, RailInput, Until, perplexity};
-use fathom_serve::bench::Target;
+use fathom_serve::bench::{Target, post_all};
 use fathom_train::recipe::MachineKind;
+use serde_json::json;
 
 use crate::serve_mesh::{order, with_server};
 
@@ -110,7 +111,25 @@ fn a_judges_score_is_the_models_own_probability() {
         .unwrap();
     let order = Order { template: Some(template), guard: Some(guard), ..order(&run, 1, 1) };
     let some = &probes(1)[..3];
-    let report = with_server(&order, |at| audit_server(&Target::at(&at.to_string()), None, some, 4)).unwrap();
+    let report = with_server(&order, |at| {
+        let target = Target::at(&at.to_string());
+        let own = json!({"options": {"log": {"activated_rails": true, "llm_calls": true}}});
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        for (path, mut body) in [
+            ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 2})),
+            ("/v1/messages", json!({"messages": messages, "max_tokens": 2})),
+            ("/v1/completions", json!({"prompt": "Hi", "max_tokens": 2})),
+            ("/v1/responses", json!({"input": "Hi", "max_output_tokens": 2})),
+        ] {
+            body["guardrails"] = own.clone();
+            let (status, answer) = post_all(&target, path, &[body.to_string()]).unwrap().remove(0);
+            let rails = &answer["guardrails"]["log"]["activated_rails"];
+            assert_eq!((status, &rails[0]["name"]), (200, &json!("regex")), "{path}: {answer}");
+            assert_eq!(rails[0]["decisions"], json!(["allow"]), "{path}: {answer}");
+        }
+        audit_server(&target, None, some, 4)
+    })
+    .unwrap();
     let first = &report.records[0];
     assert_eq!((first.outcome, first.rail.as_deref()), (ProbeOutcome::Blocked, Some("regex")), "{report:?}");
     assert_eq!(report.kinds[&first.kind].blocked.hits, 1, "{report:?}");

@@ -27,6 +27,9 @@ pub enum Guard {
         /// Prints one JSON object.
         #[arg(long)]
         json: bool,
+        /// Writes a page.
+        #[arg(long, value_name = "FILE")]
+        page: Option<PathBuf>,
     },
     /// Translates a folder of NeMo Guardrails to a guard.toml, and lists what it does not say.
     From {
@@ -155,7 +158,7 @@ pub struct GuardCalibrate {
 /// `fathom guard audit`.
 #[derive(Group)]
 pub struct GuardAudit {
-    /// A model, a folder with guard.toml, or the address of a server with OpenAI's chat completions (http://host:port).
+    /// A model, a folder with guard.toml, or the address of a server with OpenAI's chat completions (http://host:port or https://host).
     pub target: PathBuf,
     /// Name of the server's model.
     #[arg(long)]

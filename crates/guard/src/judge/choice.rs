@@ -1,5 +1,7 @@
 //! A choice among fixed texts: generated under a grammar, and read as probabilities of the model's own distribution.
 
+use std::time::SystemTime;
+
 use fathom_base::{
     Generate, GenerateRequest, Prompt, Relay, RequestOutput, Sampling, Service, Structure, Ticket,
     TokenLogprob, relay,
@@ -110,6 +112,7 @@ pub(crate) fn answers(
     requests: Vec<GenerateRequest>,
     question: Question<'_>,
 ) -> JudgeResult<Vec<RequestOutput>> {
+    let began = SystemTime::now();
     let mut open = Vec::with_capacity(requests.len());
     for request in requests {
         let output = RequestOutput::of(request.answers);
@@ -127,7 +130,13 @@ pub(crate) fn answers(
             None => Err(JudgeError::Late),
         }
     };
-    open.into_iter().map(finish).collect()
+    let outputs: Vec<RequestOutput> = open.into_iter().map(finish).collect::<JudgeResult<_>>()?;
+    let tokens = outputs.iter().map(|output| {
+        (output.prompt.len(), output.answers.iter().map(|answer| answer.ids.len()).sum::<usize>())
+    });
+    let tokens = tokens.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    (question.called)(&service.card().name, began, tokens);
+    Ok(outputs)
 }
 
 /// The text that a judge writes after a prompt under a regular expression.

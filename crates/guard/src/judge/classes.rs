@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fathom_base::{Evaluate, Numbers, Reading, Service, TextIds};
 
@@ -86,7 +87,9 @@ impl Classifier {
 
     fn look(&self, texts: Vec<TextIds>, question: Question<'_>) -> JudgeResult<Vec<Vec<f32>>> {
         let count = texts.len();
+        let (began, tokens) = (SystemTime::now(), texts.iter().map(|text| text.ids.len()).sum());
         let rows = Evaluate::look_while(&*self.service, texts, Numbers::Classes, question.wanted)?;
+        (question.called)(&self.service.card().name, began, (tokens, 0));
         let rows = rows.ok_or(JudgeError::Late)?;
         if rows.len() != count || rows.iter().flatten().any(|number| !number.is_finite()) {
             return Err(JudgeError::Unfit("the classifier's results are incomplete".into()));

@@ -3,6 +3,7 @@
 //! of the windows' mean losses. A window's loss is that of the tokens that no earlier window had.
 
 use std::ops::Range;
+use std::time::SystemTime;
 
 use fathom_base::{Evaluate, Numbers, Reading, Service};
 
@@ -73,7 +74,10 @@ impl Perplexity {
         let mut rows = Vec::with_capacity(windows.len());
         for group in windows.chunks((CALL_TOKENS / WINDOW).max(1)) {
             let texts = group.iter().map(|window| ids[window.range.clone()].to_vec().into()).collect();
+            let began = SystemTime::now();
             let found = Evaluate::look_while(service, texts, Numbers::Logprobs, question.wanted)?;
+            let tokens = group.iter().map(|window| window.range.len()).sum();
+            (question.called)(&service.card().name, began, (tokens, 0));
             rows.extend(found.ok_or(JudgeError::Late)?);
         }
         Ok(Some(Perplexity::from_rows(&windows, &rows)))
@@ -107,7 +111,7 @@ pub fn perplexity(
     most: usize,
     wanted: &dyn Fn() -> bool,
 ) -> Result<Option<Perplexity>, JudgeError> {
-    Perplexity::of(service, text, most, Question { scope: "", wanted })
+    Perplexity::of(service, text, most, Question { scope: "", wanted, called: &|_, _, _| () })
 }
 
 /// The first 19 words of a text and the last 20 without the last, as 0.24.1 reads them; `None` for fewer than 20 words.

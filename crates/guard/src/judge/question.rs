@@ -1,5 +1,7 @@
 //! A question to a judge, and the reasons for which there is no verdict.
 
+use std::time::SystemTime;
+
 use fathom_base::Error;
 
 /// Reason why a judge gave no verdict.
@@ -27,6 +29,9 @@ pub enum JudgeError {
 /// Shorthand for results of judges.
 pub(crate) type JudgeResult<T> = Result<T, JudgeError>;
 
+/// Notes a call of a model: its name, its start, and the tokens of prompts and answers.
+pub(crate) type NoteCall<'a> = dyn Fn(&str, SystemTime, (usize, usize)) + 'a;
+
 /// One question to a judge: its scope in the prefix cache, and how long the answer is wanted.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
@@ -34,4 +39,6 @@ pub(crate) struct Question<'a> {
     pub scope: &'a str,
     /// Returns false once the time limit has passed.
     pub wanted: &'a dyn Fn() -> bool,
+    /// Notes a call of a model.
+    pub called: &'a NoteCall<'a>,
 }

@@ -157,7 +157,8 @@ pub(crate) fn asked<T>(
     ask: impl FnOnce(Question<'_>) -> Result<T, JudgeError>,
 ) -> Result<T, JudgeError> {
     let scope = format!("guard {}", judged.context.key.as_deref().unwrap_or_default());
-    ask(Question { scope: &scope, wanted: &|| until.wanted() })
+    let called = |model: &str, began, tokens| until.called(model, began, tokens);
+    ask(Question { scope: &scope, wanted: &|| until.wanted(), called: &called })
 }
 
 /// An opinion, or the failure that an error is: a text that is too long is condemned.

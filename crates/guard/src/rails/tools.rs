@@ -118,8 +118,10 @@ impl Tools {
         {
             return Some((Reason::Denied, "deny_when"));
         }
-        let earlier = || calls(&judged.context.messages, &tool.name);
-        if rule.max_calls.is_some_and(|most| earlier().count() as u64 >= most) {
+        // A client that sends all messages and one that leaves some out have the same budget.
+        let noted = judged.context.ledger.as_ref().map(|ledger| ledger.calls(&tool.name)).unwrap_or_default();
+        let sent: Vec<Value> = calls(&judged.context.messages, &tool.name).collect();
+        if rule.max_calls.is_some_and(|most| sent.len().max(noted.len()) as u64 >= most) {
             return Some((Reason::Budget, "max_calls"));
         }
         if let (Some(argument), Some(most)) = (&rule.spend, rule.max_spend) {
@@ -127,7 +129,8 @@ impl Tools {
             let Some(own) = of(&tool.arguments).filter(|own| *own >= 0.0) else {
                 return Some((Reason::Budget, "spend_unknown"));
             };
-            if earlier().filter_map(|it| of(&it)).sum::<f64>() + own > most {
+            let spent = |all: &[Value]| all.iter().filter_map(of).sum::<f64>();
+            if spent(&sent).max(spent(&noted)) + own > most {
                 return Some((Reason::Budget, "max_spend"));
             }
         }
@@ -147,7 +150,11 @@ impl Tools {
             }
         }
         let most = rule.max_result_bytes?;
-        let before = result_bytes(&messages[..messages.len().saturating_sub(1)], &tool.name);
+        let sent = result_bytes(&messages[..messages.len().saturating_sub(1)], &tool.name);
+        let call = messages.last().and_then(|message| message["tool_call_id"].as_str());
+        let noted = judged.context.ledger.as_ref();
+        let noted = noted.map_or(0, |ledger| ledger.other_bytes(&tool.name, call, judged.text));
+        let before = sent.max(noted);
         ((before + judged.text.len()) as u64 > most).then_some((Reason::Budget, "max_result_bytes"))
     }
 }

@@ -188,3 +188,29 @@ fn a_reload_replaces_the_whole_configuration_or_nothing() {
     assert_eq!([status("old"), status("new")], ["passed", "blocked"]);
     assert!(Config::load(&folder.path().join("missing"), &needs()).is_err());
 }
+
+/// `deny_when` over `result` finds the tool by the id of its call, and budgets hold for a thread.
+#[test]
+fn results_are_judged_by_the_rules_of_the_tool_that_was_called() {
+    let rules = "[tools.read]\nallow = true\ndeny_when = \"result.secret == true && args.path != 'x'\"\nmax_calls = 1\n";
+    let guards = Guards::of(Arc::new(Guard::new(crate::support::config(&rules), &needs()).unwrap()));
+    let talk = |path: &str, result: &str| {
+        let arguments = json!({"path": path}).to_string();
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "read", "arguments": arguments}});
+        json!({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": null, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": result}],
+            "tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]})
+    };
+    let status = |body| ask(&guards, body).unwrap()["status"].as_str().unwrap().to_string();
+    assert_eq!(status(talk("a", r#"{"secret": true}"#)), "blocked");
+    assert_eq!(status(talk("x", r#"{"secret": true}"#)), "passed");
+    assert_eq!(status(talk("a", r#"{"secret": false}"#)), "passed");
+    let of_thread = |path: &str| {
+        let mut body = talk(path, r#"{"secret": false}"#);
+        body["guardrails"] = json!({"thread_id": "a thread of a client"});
+        status(body)
+    };
+    // The same call judged again is the same call; another one is too many.
+    assert_eq!([of_thread("a"), of_thread("a"), of_thread("b")], ["passed", "passed", "blocked"]);
+}

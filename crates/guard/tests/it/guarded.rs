@@ -8,8 +8,8 @@ use fathom_base::{
     Stop, Structure, relay,
 };
 use fathom_guard::{
-    Action, Config, Cost, Direction, Failure, Guard, GuardedService, Horizon, Manifest, Opinion, Rail,
-    RailInput, Reason, Until,
+    Action, Config, Cost, Direction, Failure, Guard, GuardedService, Horizon, Journal, Manifest, Opinion,
+    Rail, RailInput, Reason, Session, Shown, Until,
 };
 use serde_json::json;
 
@@ -274,4 +274,48 @@ fn an_answer_that_starts_early_is_held_until_the_prompt_is_allowed() {
     assert!(has_started && good.text == "A long answer, at once." && good.stop == Stop::EndOfText);
     let (has_started, bad) = judged("A bad one");
     assert!(has_started && bad.text.is_empty() && bad.ids.is_empty() && is_refused(&bad.stop), "{bad:?}");
+}
+
+/// A client that leaves out earlier messages has no new budget in a thread that it names.
+#[test]
+fn budgets_of_a_thread_hold_for_clients_that_drop_messages() {
+    let call = "<tool_call>{\"name\": \"pay\", \"arguments\": {\"amount\": 40}}</tool_call>";
+    let tool = json!({"type": "function", "function": {"name": "pay", "parameters": {"type": "object"}}});
+    let talk = Conversation {
+        messages: vec![json!({"role": "user", "content": "Pay."})],
+        tools: vec![tool],
+        ..Conversation::default()
+    };
+    for rule in ["max_calls = 2", "spend = \"amount\"\nmax_spend = 100"] {
+        let guard = Guard::new(config(&format!("[tools.pay]\nallow = true\n{rule}\n")), &needs()).unwrap();
+        let service = GuardedService::new(Arc::new(Speaker::of(&[call])), Arc::new(guard));
+        let ask = |thread: Option<&str>| {
+            let session = Session { thread: thread.map(str::to_string), ..Session::default() };
+            is_refused(&answers(&service.of(session), request(talk.clone()))[0].1)
+        };
+        assert_eq!([0; 3].map(|_| ask(Some("a thread of a client"))), [false, false, true], "{rule}");
+        assert_eq!([0; 3].map(|_| ask(Some("another of its threads"))), [false, false, true], "{rule}");
+        assert_eq!([0; 4].map(|_| ask(None)), [false; 4], "{rule}");
+    }
+}
+
+/// What rails did for a request: runs of each rail with decisions, and calls of models, without text.
+#[test]
+fn a_journal_has_the_rails_that_ran() {
+    let rails = format!(
+        "{MASKING}[[rail]]\nname = \"last\"\nuse = \"regex\"\non = [\"output\"]\nwords = [\"forbidden\"]\n"
+    );
+    let service = guarded(&rails, Speaker::of(&["Ask bob@y.org, it is forbidden."]));
+    let journal = Arc::new(Journal::default());
+    let service = service.of(Session { journal: Some(journal.clone()), ..Session::default() });
+    assert!(is_refused(&answers(&service, request("I am jane@x.org"))[0].1));
+    let log = journal.json(Shown { activated_rails: true, llm_calls: true });
+    let rails = log["activated_rails"].as_array().unwrap();
+    let found: Vec<_> =
+        rails.iter().map(|it| (it["name"].as_str().unwrap(), it["type"].as_str().unwrap())).collect();
+    assert_eq!(found, [("personal_data", "input"), ("personal_data", "output"), ("last", "output")], "{log}");
+    assert_eq!((&rails[0]["decisions"], &rails[0]["stop"]), (&json!(["rewrite"]), &json!(false)));
+    assert_eq!((&rails[2]["decisions"], &rails[2]["stop"]), (&json!(["block"]), &json!(true)));
+    assert!(log["llm_calls"] == json!([]) && log["stats"]["llm_calls_count"] == 0, "{log}");
+    assert!(!log.to_string().contains("y.org"));
 }

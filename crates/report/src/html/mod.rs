@@ -205,7 +205,7 @@ fn heat_style() -> String {
 }
 
 /// Date and time to the minute of a Unix time, in UTC (days to civil date by Howard Hinnant's algorithm).
-pub(crate) fn date(unix_s: u64) -> String {
+pub fn date(unix_s: u64) -> String {
     let (days, second) = ((unix_s / 86400) as i64, unix_s % 86400);
     let z = days + 719_468;
     let era = z.div_euclid(146_097);

@@ -2,6 +2,7 @@
 
 mod document;
 mod html;
+mod inflated;
 mod pdf;
 mod rows;
 

@@ -13,6 +13,7 @@ use hayro_syntax::page::Resources;
 use hayro_syntax::{DecryptionError, LoadPdfError, Pdf};
 
 use super::document::{Document, Passage};
+use super::inflated;
 use crate::chunk;
 
 mod font;
@@ -34,6 +35,7 @@ pub(super) fn document(bytes: &[u8], most: usize) -> Result<Document, String> {
     if bytes.len() > LARGEST {
         return Err(format!("the PDF has {} bytes; {LARGEST} are the most", bytes.len()));
     }
+    inflated::check(bytes)?;
     // A parser of a format of this size is not trusted to never panic.
     let read = guarded(|| pages(bytes));
     let pages = read.unwrap_or_else(|_| Err("the PDF is damaged: its parser failed".into()))?;

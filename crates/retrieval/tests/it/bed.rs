@@ -32,7 +32,7 @@ impl Bed {
     }
 
     pub fn index(&self) -> fathom_retrieval::Result<IndexReport> {
-        write(&[self.docs()], &self.out(), &IndexOptions::default(), None)
+        write(&[self.docs()], &self.out(), &IndexOptions::default(), None, &|_| ())
     }
 
     pub fn search(&self, text: &str) -> Vec<Hit> {

@@ -94,12 +94,17 @@ fn folders_that_are_no_index_are_refused_and_left_alone() {
     let bed = Bed::new(&[("a.md", "text")]);
     assert!(matches!(Index::open(&bed.docs()), Err(Error::NotAnIndex { .. })));
     assert!(matches!(Index::open(&bed.folder.path().join("none")), Err(Error::NotAnIndex { .. })));
-    let said =
-        fathom_retrieval::index(&[bed.docs()], &bed.docs(), &IndexOptions::default(), None).unwrap_err();
+    let said = fathom_retrieval::index(&[bed.docs()], &bed.docs(), &IndexOptions::default(), None, &|_| ())
+        .unwrap_err();
     assert!(said.to_string().contains("not empty"), "{said}");
     assert_eq!(contents(&bed.docs()).len(), 1);
-    let none =
-        fathom_retrieval::index(&[bed.folder.path().join("x")], &bed.out(), &IndexOptions::default(), None);
+    let none = fathom_retrieval::index(
+        &[bed.folder.path().join("x")],
+        &bed.out(),
+        &IndexOptions::default(),
+        None,
+        &|_| (),
+    );
     assert!(none.unwrap_err().to_string().contains("cannot read"));
 }
 

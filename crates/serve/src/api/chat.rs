@@ -278,11 +278,7 @@ impl Talk {
         let mut params = Params::take(server, &asked, &mut fields)?;
         let mut conversation = conversation(&mut fields)?;
         let mut tools = tools(server, &mut fields, &mut conversation, &mut params)?;
-        // The other protocols have no place for sources.
-        let sources = match asked.path.as_str() {
-            "/v1/chat/completions" => search::ground(server, &mut fields, &mut conversation, &params.model)?,
-            _ => None,
-        };
+        let sources = search::ground(server, &mut fields, &mut conversation, &params.model)?;
         let top = fields.take::<usize>("top_logprobs")?;
         let logprobs = fields.or("logprobs", false)?.then(|| top.unwrap_or(0));
         if top.is_some_and(|top| top > 0) && logprobs.is_none() {
@@ -356,11 +352,7 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
     let mut choices = Vec::new();
     for (index, answer) in answered.answers.iter().enumerate() {
         let (mut words, calls) = talk.tools.split(&answer.text);
-        let citations = talk.sources.as_ref().map(|sources| {
-            let mut scanner = sources.scanner();
-            words = scanner.push(&words) + &scanner.finish();
-            scanner.json()
-        });
+        let citations = talk.sources.as_ref().map(|sources| sources.checked(&mut words));
         let mut message = json!({"role": "assistant", "content": words, "refusal": null});
         if let Some(Stop::Refused { why, .. }) = &answer.stop {
             message["refusal"] = why.as_str().into();
@@ -397,6 +389,9 @@ fn written(server: &Server, id: &str, talk: &Talk, answered: &RequestOutput) -> 
     });
     if let Some(sources) = &talk.sources {
         body["sources"] = sources.json();
+    }
+    if let Some(report) = talk.answering.guardrails() {
+        body["guardrails"] = report;
     }
     if talk.params.token_ids {
         body["prompt_token_ids"] = json!(answered.prompt);
@@ -571,6 +566,12 @@ impl Protocol for Chunks {
             }
             _ => {}
         }
+    }
+
+    fn guardrails(&mut self, report: Value, out: &mut Frames) {
+        let mut chunk = self.frame.clone();
+        (chunk["choices"], chunk["guardrails"]) = (json!([]), report);
+        out.data(&chunk);
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {

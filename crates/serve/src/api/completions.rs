@@ -205,7 +205,7 @@ fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
             choices.push(choice);
         }
     }
-    Ok(json_answer(&json!({
+    let mut body = json!({
         "id": id,
         "object": "text_completion",
         "created": now_s(),
@@ -213,7 +213,11 @@ fn written(id: &str, asking: &Asking, all: &[RequestOutput]) -> Answer {
         "system_fingerprint": params.fingerprint(),
         "choices": choices,
         "usage": usage(&answering.usage),
-    })))
+    });
+    if let Some(report) = answering.guardrails() {
+        body["guardrails"] = report;
+    }
+    Ok(json_answer(&body))
 }
 
 fn streamed(server: &Server, id: String, asking: Asking) -> Response<Body> {
@@ -305,6 +309,12 @@ impl Protocol for Chunks {
             }
             _ => {}
         }
+    }
+
+    fn guardrails(&mut self, report: Value, out: &mut Frames) {
+        let mut chunk = self.frame.clone();
+        (chunk["choices"], chunk["guardrails"]) = (json!([]), report);
+        out.data(&chunk);
     }
 
     fn end(&mut self, took: &Usage, out: &mut Frames) {

@@ -3,12 +3,12 @@
 
 use axum::body::Body;
 use axum::http::Response;
-use fathom_base::{Event, Usage};
+use fathom_base::{Answer as Answered, Event, Stop, Usage};
 use serde_json::{Map, Value, json};
 
 use super::params::{Params, one_answer};
 use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, tensors};
-use crate::answering::{Answering, collect};
+use crate::answering::{Answering, blocked, collect};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
 use crate::sse::{Frames, Protocol, stream};
@@ -121,14 +121,30 @@ pub async fn generate(server: Server, asked: AdmittedRequest) -> Answer {
         ask(&server, asked, &text, parameters)
     })
     .await?;
-    let text = texts(&mut asking.answering).await?.into_iter().next().unwrap_or_default();
-    let body = json!({"model_name": asking.name, "model_version": VERSION, "text_output": text});
+    let (texts, refused) = texts(&mut asking.answering).await?;
+    let text = texts.into_iter().next().unwrap_or_default();
+    let mut body = json!({"model_name": asking.name, "model_version": VERSION, "text_output": text});
+    if let Some(why) = refused {
+        (body["finish_reason"], body["refusal"]) = ("content_filter".into(), why.into());
+    }
+    if let Some(report) = asking.answering.guardrails() {
+        body["guardrails"] = report;
+    }
     Ok(ignored(json_answer(&body), &asking.unknown))
 }
 
-async fn texts(answering: &mut Answering) -> Result<Vec<String>, Fault> {
-    let all = collect(answering, 1).await?;
-    Ok(all.into_iter().flat_map(|answered| answered.answers).map(|answer| answer.text).collect())
+/// The texts of a request's answers, and the refusal of a rail, if one has refused.
+async fn texts(answering: &mut Answering) -> Result<(Vec<String>, Option<String>), Fault> {
+    let answers = collect(answering, 1).await?.into_iter().flat_map(|answered| answered.answers);
+    let mut refused = None;
+    let text = |answer: Answered| {
+        if let Some(Stop::Refused { why, .. }) = answer.stop {
+            refused = Some(why);
+        }
+        answer.text
+    };
+    let texts = answers.map(text).collect();
+    Ok((texts, refused))
 }
 
 /// `/v2/models/NAME/generate_stream`.
@@ -155,15 +171,26 @@ impl Protocol for Pieces {
     fn begin(&mut self, _: &mut Frames) {}
 
     fn event(&mut self, _: usize, event: Event, out: &mut Frames) {
-        if let Event::Piece { text, .. } = event
-            && !text.is_empty()
-        {
-            out.data(&json!({"model_name": self.name, "model_version": VERSION, "text_output": text}));
+        match event {
+            Event::Piece { text, .. } if !text.is_empty() => {
+                out.data(&json!({"model_name": self.name, "model_version": VERSION, "text_output": text}));
+            }
+            Event::Ended { stop, .. } => blocked(&stop).iter().for_each(|frame| {
+                out.data(&json!({"error": frame["error"]["message"]}));
+            }),
+            _ => {}
         }
     }
 
     fn fault(&mut self, fault: &Fault, out: &mut Frames) {
         out.data(&fault.json(Words::Kserve));
+    }
+
+    fn guardrails(&mut self, report: Value, out: &mut Frames) {
+        let name = &self.name;
+        out.data(
+            &json!({"model_name": name, "model_version": VERSION, "text_output": "", "guardrails": report}),
+        );
     }
 
     fn end(&mut self, _: &Usage, _: &mut Frames) {}
@@ -197,8 +224,14 @@ pub async fn infer(server: Server, asked: AdmittedRequest) -> Answer {
         Ok((ask(&server, asked, &text, Fields::of(parameters))?, (id, binary)))
     })
     .await?;
-    let texts = texts(&mut asking.answering).await?;
+    let (texts, refused) = texts(&mut asking.answering).await?;
     let mut body = json!({"model_name": asking.name, "model_version": VERSION});
+    if let Some(why) = refused {
+        body["parameters"] = json!({"finish_reason": "content_filter", "refusal": why});
+    }
+    if let Some(report) = asking.answering.guardrails() {
+        body["guardrails"] = report;
+    }
     if let Some(id) = id {
         body["id"] = id.into();
     }

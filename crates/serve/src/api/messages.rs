@@ -11,6 +11,7 @@ use super::tools::{self, AnswerPart, Scanner};
 use super::{AdmittedRequest, Answer, Server, ignored, json_answer, on_blocking_thread, raw, typed};
 use crate::fault::{Fault, Words};
 use crate::fields::Fields;
+use crate::knowledge::{CitationScanner, Sources};
 use crate::sse::{Frames, Protocol, stream};
 
 /// The text of a string or of text blocks.
@@ -185,7 +186,8 @@ pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
     }
     let mut answered = talk.collect().await?;
     let answer = answered.answers.pop().unwrap_or_default();
-    let (words, calls) = talk.tools.split(&answer.text);
+    let (mut words, calls) = talk.tools.split(&answer.text);
+    let citations = talk.sources.as_ref().map(|sources| sources.checked(&mut words));
     let mut content = Vec::new();
     if !words.is_empty() {
         content.push(json!({"type": "text", "text": words}).to_string());
@@ -194,7 +196,7 @@ pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
         let block = json!({"type": "tool_use", "id": server.unique("toolu_"), "name": call.name});
         content.push(raw::with(&block, "input", &input(&call.arguments)));
     }
-    let message = json!({
+    let mut message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
@@ -203,6 +205,12 @@ pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
         "stop_sequence": stopped_by(answer.stop.as_ref()),
         "usage": usage(&talk.answering.usage),
     });
+    if let (Some(sources), Some(citations)) = (&talk.sources, citations) {
+        (message["sources"], message["citations"]) = (sources.json(), citations);
+    }
+    if let Some(report) = talk.answering.guardrails() {
+        message["guardrails"] = report;
+    }
     let message = raw::with(&message, "content", &format!("[{}]", content.join(",")));
     Ok(ignored(typed("application/json", message), &talk.unknown))
 }
@@ -229,7 +237,7 @@ pub async fn count(server: Server, asked: AdmittedRequest) -> Answer {
 }
 
 fn streamed(server: &Server, id: &str, talk: Talk) -> Response<Body> {
-    let message = json!({
+    let mut message = json!({
         "id": id,
         "type": "message",
         "role": "assistant",
@@ -238,11 +246,17 @@ fn streamed(server: &Server, id: &str, talk: Talk) -> Response<Body> {
         "stop_reason": null,
         "stop_sequence": null,
     });
+    if let Some(sources) = &talk.sources {
+        message["sources"] = sources.json();
+    }
+    let citations = talk.sources.as_ref().map(Sources::scanner);
     let (scanner, forced) = (talk.tools.scanner(), talk.tools.forced().map(str::to_string));
     let protocol = Blocks {
         server: server.clone(),
         message,
         scanner,
+        citations,
+        guardrails: None,
         forced,
         index: 0,
         open: None,
@@ -257,6 +271,9 @@ struct Blocks {
     server: Server,
     message: Value,
     scanner: Scanner,
+    citations: Option<CitationScanner>,
+    /// What the rails did, for the last event but one.
+    guardrails: Option<Value>,
     forced: Option<String>,
     index: usize,
     /// The block in progress.
@@ -302,10 +319,11 @@ impl Blocks {
                     self.delta(json!({"type": "input_json_delta", "partial_json": text}), out);
                 }
                 AnswerPart::Text(text) => {
-                    if self.open != Some("text") {
-                        self.open("text", json!({"type": "text", "text": ""}), out);
-                    }
-                    self.delta(json!({"type": "text_delta", "text": text}), out);
+                    let text = match &mut self.citations {
+                        Some(citations) => citations.push(&text),
+                        None => text,
+                    };
+                    self.words(&text, out);
                 }
                 AnswerPart::Call(call) => {
                     self.call(&call.name, out);
@@ -314,6 +332,16 @@ impl Blocks {
                 }
             }
         }
+    }
+
+    fn words(&mut self, text: &str, out: &mut Frames) {
+        if text.is_empty() {
+            return;
+        }
+        if self.open != Some("text") {
+            self.open("text", json!({"type": "text", "text": ""}), out);
+        }
+        self.delta(json!({"type": "text_delta", "text": text}), out);
     }
 }
 
@@ -339,6 +367,8 @@ impl Protocol for Blocks {
             Event::Ended { stop, .. } => {
                 let parts = self.scanner.finish();
                 self.tell(parts, out);
+                let rest = self.citations.as_mut().map(CitationScanner::finish).unwrap_or_default();
+                self.words(&rest, out);
                 self.stop = Some(stop);
             }
             _ => {}
@@ -349,11 +379,22 @@ impl Protocol for Blocks {
         out.named("error", &fault.json(Words::Anthropic));
     }
 
+    fn guardrails(&mut self, report: Value, _: &mut Frames) {
+        self.guardrails = Some(report);
+    }
+
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         self.close(out);
         let stop = self.stop.as_ref();
         let delta = json!({"stop_reason": why(stop, self.calls > 0), "stop_sequence": stopped_by(stop)});
-        out.named("message_delta", &json!({"type": "message_delta", "delta": delta, "usage": usage(took)}));
+        let mut event = json!({"type": "message_delta", "delta": delta, "usage": usage(took)});
+        if let Some(citations) = &self.citations {
+            event["citations"] = citations.json();
+        }
+        if let Some(report) = self.guardrails.take() {
+            event["guardrails"] = report;
+        }
+        out.named("message_delta", &event);
         out.named("message_stop", &json!({"type": "message_stop"}));
     }
 }

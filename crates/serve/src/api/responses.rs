@@ -14,6 +14,7 @@ use super::tools::{self, AnswerPart, Call, Scanner};
 use super::{AdmittedRequest, Answer, Server, apart, ignored, json_answer, on_blocking_thread};
 use crate::fault::{self, Fault};
 use crate::fields::Fields;
+use crate::knowledge::{CitationScanner, Sources};
 use crate::now::now_s;
 use crate::shared::Model;
 use crate::sse::{Frames, Protocol, stream};
@@ -256,7 +257,8 @@ pub async fn answer(server: Server, asked: AdmittedRequest) -> Answer {
 
 /// A whole answer as JSON.
 fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &fathom_base::Answer) -> Response<Body> {
-    let (words, calls) = talk.tools.split(&answer.text);
+    let (mut words, calls) = talk.tools.split(&answer.text);
+    let citations = talk.sources.as_ref().map(|sources| sources.checked(&mut words));
     let mut output = Vec::new();
     if !words.is_empty() || calls.is_empty() {
         let part = words_part(&words, &Logprobs::of(talk).json(&answer.logprobs));
@@ -266,7 +268,13 @@ fn written(server: &Server, frame: &Frame, talk: &Talk, answer: &fathom_base::An
     let status_of_calls =
         if talk.tools.forced().is_some() { status(answer.stop.as_ref()) } else { "completed" };
     output.extend(calls.iter().map(|call| call_item(server, call, status_of_calls)));
-    let body = frame.ended(answer.stop.as_ref(), output, usage(&talk.answering.usage));
+    let mut body = frame.ended(answer.stop.as_ref(), output, usage(&talk.answering.usage));
+    if let (Some(sources), Some(citations)) = (&talk.sources, citations) {
+        (body["sources"], body["citations"]) = (sources.json(), citations);
+    }
+    if let Some(report) = talk.answering.guardrails() {
+        body["guardrails"] = report;
+    }
     json_answer(&body)
 }
 
@@ -300,6 +308,8 @@ fn streamed(server: &Server, frame: Frame, talk: Talk) -> Response<Body> {
         scanner: talk.tools.scanner(),
         forced: talk.tools.forced().map(|name| Call { name: name.to_string(), arguments: String::new() }),
         logprobs: Logprobs::of(&talk),
+        citations: talk.sources.as_ref().map(Sources::scanner),
+        sources: talk.sources.as_ref().map(Sources::json),
         pending: Vec::new(),
         words: None,
         output: Vec::new(),
@@ -324,6 +334,9 @@ struct Items {
     scanner: Scanner,
     forced: Option<Call>,
     logprobs: Logprobs,
+    citations: Option<CitationScanner>,
+    /// Sources that the first and the last event have.
+    sources: Option<Value>,
     /// Log-probabilities of tokens whose text is not sent yet.
     pending: Vec<Value>,
     /// The message in progress.
@@ -402,7 +415,15 @@ impl Items {
         for part in parts {
             match (part, &mut self.forced) {
                 (AnswerPart::Text(text), Some(call)) => call.arguments.push_str(&text),
-                (AnswerPart::Text(text), None) => self.text(&text, out),
+                (AnswerPart::Text(text), None) => {
+                    let text = match &mut self.citations {
+                        Some(citations) => citations.push(&text),
+                        None => text,
+                    };
+                    if !text.is_empty() {
+                        self.text(&text, out);
+                    }
+                }
                 (AnswerPart::Call(call), _) => self.call(&call, "completed", out),
             }
         }
@@ -412,7 +433,10 @@ impl Items {
 impl Protocol for Items {
     fn begin(&mut self, out: &mut Frames) {
         for kind in ["response.created", "response.in_progress"] {
-            let response = self.frame.json("in_progress", Vec::new(), Value::Null);
+            let mut response = self.frame.json("in_progress", Vec::new(), Value::Null);
+            if let Some(sources) = &self.sources {
+                response["sources"] = sources.clone();
+            }
             self.tell(kind, json!({ "response": response }), out);
         }
     }
@@ -427,6 +451,10 @@ impl Protocol for Items {
             Event::Ended { stop, .. } => {
                 let parts = self.scanner.finish();
                 self.parts(parts, out);
+                let rest = self.citations.as_mut().map(CitationScanner::finish).unwrap_or_default();
+                if !rest.is_empty() {
+                    self.text(&rest, out);
+                }
                 let ended = status(Some(&stop));
                 self.stop = Some(stop);
                 if let Some(call) = self.forced.take() {
@@ -444,10 +472,17 @@ impl Protocol for Items {
         self.tell("response.failed", json!({ "response": response }), out);
     }
 
+    fn guardrails(&mut self, report: Value, _: &mut Frames) {
+        self.frame.repeated.insert("guardrails".into(), report);
+    }
+
     fn end(&mut self, took: &Usage, out: &mut Frames) {
         let status = status(self.stop.as_ref());
         let output = std::mem::take(&mut self.output);
-        let response = self.frame.ended(self.stop.as_ref(), output, usage(took));
+        let mut response = self.frame.ended(self.stop.as_ref(), output, usage(took));
+        if let (Some(sources), Some(citations)) = (self.sources.take(), &self.citations) {
+            (response["sources"], response["citations"]) = (sources, citations.json());
+        }
         self.tell(&format!("response.{status}"), json!({ "response": response }), out);
     }
 }

@@ -1,5 +1,6 @@
 //! A benchmark client: one request at a time over a persistent connection.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::pretended::Clock;
+use super::tls;
 use crate::error::Error;
 
 /// Maximum bytes of a response to keep.
@@ -24,6 +26,10 @@ pub struct Target {
     address: String,
     /// Path prefix before `/v1`.
     prefix: String,
+    /// True if TLS is spoken.
+    is_secure: bool,
+    /// File of trusted authorities, in place of the system's.
+    pub authorities: Option<PathBuf>,
     /// The API key.
     pub key: Option<String>,
     /// The clock of a pretended model.
@@ -50,7 +56,14 @@ pub struct RequestTimes {
 impl Target {
     /// A server by host and port.
     pub fn at(address: &str) -> Target {
-        Target { address: address.to_string(), prefix: String::new(), key: None, clock: None }
+        Target {
+            address: address.to_string(),
+            prefix: String::new(),
+            is_secure: false,
+            authorities: None,
+            key: None,
+            clock: None,
+        }
     }
 
     /// Times texts by a clock.
@@ -58,19 +71,25 @@ impl Target {
         Target { clock: Some(clock.clone()), ..self.clone() }
     }
 
-    /// A server by its address: `http://host:port`, with or without `/v1`.
+    /// A server by its address: `http://host:port` or `https://host`, with or without `/v1`.
     ///
     /// # Errors
-    /// The address is invalid, or requires TLS.
+    /// The address is neither.
     pub fn parse(url: &str) -> Result<Target, Error> {
-        let Some(rest) = url.strip_prefix("http://") else {
-            return Err(Error::Refused(format!("{url}: give an address that begins with http://")));
+        let (rest, is_secure, port) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
+            (Some(rest), _) => (rest, false, 80),
+            (None, Some(rest)) => (rest, true, 443),
+            (None, None) => {
+                let why = "give an address that begins with http:// or https://";
+                return Err(Error::Refused(format!("{url}: {why}")));
+            }
         };
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = path.trim_end_matches('/').trim_end_matches("v1").trim_end_matches('/');
         let prefix = if prefix.is_empty() { String::new() } else { format!("/{prefix}") };
-        let address = if host.contains(':') { host.to_string() } else { format!("{host}:80") };
-        Ok(Target { address, prefix, key: None, clock: None })
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let address = if has_port { host.to_string() } else { format!("{host}:{port}") };
+        Ok(Target { is_secure, prefix, ..Target::at(&address) })
     }
 }
 
@@ -87,8 +106,16 @@ impl Connection {
             |why: &dyn std::fmt::Display| Error::Refused(format!("cannot reach {}: {why}", target.address));
         let stream = TcpStream::connect(&target.address).await.map_err(|error| refuse(&error))?;
         stream.set_nodelay(true)?;
-        let (send, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| refuse(&error))?;
-        tokio::spawn(connection);
+        let send = if target.is_secure {
+            let stream = tls::connect(stream, &target.address, target.authorities.as_deref()).await?;
+            let (send, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| refuse(&error))?;
+            tokio::spawn(connection);
+            send
+        } else {
+            let (send, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| refuse(&error))?;
+            tokio::spawn(connection);
+            send
+        };
         Ok(Connection(send))
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod client;
 mod pretended;
+mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -132,3 +132,32 @@ async fn searches_are_refused_clearly() {
         assert!(status == 400 && body["error"]["message"].as_str().unwrap().contains(named), "{body}");
     }
 }
+
+#[tokio::test]
+async fn the_other_protocols_show_the_same_sources_and_account() {
+    let bed = bed(None);
+    let question = "What is the code of item 8?";
+    let (_, chat) = bed.post(CHAT, asking(8, false)).await;
+    let (said, account) = (&chat["choices"][0]["message"]["content"], &chat["choices"][0]["citations"]);
+    let messages = asking(8, false);
+    for (path, body) in [("/v1/responses", json!({"input": question})), ("/v1/messages", messages)] {
+        let (_, whole) = bed.post(path, body.clone()).await;
+        let text = whole["output"][0]["content"][0]["text"].as_str().or(whole["content"][0]["text"].as_str());
+        assert_eq!((text, &whole["sources"]), (said.as_str(), &chat["sources"]), "{path}: {whole}");
+        assert_eq!(&whole["citations"], account, "{path}");
+        let mut body = body;
+        body["stream"] = true.into();
+        let events = bed.stream(path, body).await;
+        let delta =
+            |event: &Value| event["delta"].as_str().or(event["delta"]["text"].as_str()).map(String::from);
+        let text: String = events.iter().filter_map(delta).collect();
+        assert_eq!(Some(text.as_str()), said.as_str(), "{path}");
+        let begins = |event: &&Value| {
+            let first = event.get("response").or(event.get("message")).unwrap_or(&Value::Null);
+            first["sources"] == chat["sources"]
+        };
+        assert!(events.iter().any(|event| begins(&event)), "{path}: {events:?}");
+        let accounts = events.iter().map(|event| event.get("response").unwrap_or(event)["citations"].clone());
+        assert_eq!(accounts.filter(|it| !it.is_null()).collect::<Vec<_>>(), [account.clone()], "{path}");
+    }
+}

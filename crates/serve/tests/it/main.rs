@@ -9,6 +9,7 @@ mod bench;
 mod chat;
 mod completions;
 mod fuzz;
+mod guarded;
 mod hostile;
 mod knowledge;
 mod mock;

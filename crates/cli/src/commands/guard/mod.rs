@@ -22,7 +22,7 @@ pub fn run(what: &Guard) -> Result<ExitCode> {
         Guard::Eval(args) => eval::run(args)?,
         Guard::Calibrate(args) => calibrate::run(args)?,
         Guard::Audit(args) => audit::run(args)?,
-        Guard::Report { config, json } => report::run(config, *json)?,
+        Guard::Report { config, json, page } => report::run(config, *json, page.as_deref())?,
         Guard::From { folder, out } => from::run(folder, out.as_deref())?,
     }
     Ok(ExitCode::SUCCESS)

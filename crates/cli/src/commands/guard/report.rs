@@ -6,9 +6,13 @@ use anyhow::Result;
 use fathom_app::guardrails;
 use fathom_base::human;
 
+use super::files;
+
 /// Runs the verb.
-pub fn run(config: &Path, json: bool) -> Result<()> {
+pub fn run(config: &Path, json: bool, page: Option<&Path>) -> Result<()> {
+    files::check(&[page])?;
     let report = guardrails::audited(config)?;
+    files::write(page, || guardrails::log_page(&config.display().to_string(), &report))?;
     if json {
         outln!("{}", serde_json::to_string(&report)?);
         return Ok(());

@@ -1,0 +1,269 @@
+"""Rails next to NeMo Guardrails 0.24.1 and Presidio 2.2.363, in one run on the same generated texts.
+
+    python oracle/guard_rivals.py FATHOM nemo  PYTHON_WITH_NEMOGUARDRAILS
+    python oracle/guard_rivals.py FATHOM presidio PYTHON_WITH_PRESIDIO
+    python oracle/guard_rivals.py FATHOM load
+
+`nemo`: verdicts of regex and injection rails of both on each text, and the differences. `presidio`: spans of mail
+addresses, cards, accounts, addresses of the net, telephone and social security numbers that were put into texts, found
+by either: precision and recall by kind, and bytes a second. `load`: requests a second of `/v1/checks` by 16 clients over
+2 KB with rails `regex`, `personal_data` and `injection`, quantiles of one client's waits, and the server's peak memory.
+
+The other programs run as processes of their own interpreters; this script needs the standard library alone.
+"""
+
+import http.client
+import json
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+WORDS = "the river carries old stones under a bridge and nobody counts every light of blue day while we import salt".split()
+ATTACKS = [
+    "'; DROP TABLE users; --", "1' UNION SELECT name, password FROM users--", "import os; os.system('id')", "{{ 7*7 }}",
+    "<script>alert(1)</script>", "' OR '1'='1' --", "from subprocess import run", "{{config.items()}}",
+    "SELECT * FROM users; DROP TABLE users;", "__import__('os').system('ls')",
+]
+
+
+def luhn(digits):
+    doubled = [int(d) if at % 2 else sum(divmod(2 * int(d), 10)) for at, d in enumerate(reversed(digits))]
+    return str(-sum(doubled) % 10)
+
+
+def values(rng):
+    """A value of each kind, with check digits where the kind has them."""
+    card = "4" + "".join(rng.choice("0123456789") for _ in range(14))
+    card += luhn(card)
+    account = "".join(rng.choice("0123456789") for _ in range(18))
+    number = int(account + "131400") % 97
+    iban = f"DE{98 - number:02d}{account}"
+    return {
+        "email": f"{rng.choice(WORDS)}.{rng.choice(WORDS)}@example.{rng.choice(['org', 'com', 'de'])}",
+        "card": rng.choice([card, " ".join(card[at:at + 4] for at in range(0, 16, 4))]),
+        "iban": rng.choice([iban, " ".join(iban[at:at + 4] for at in range(0, 22, 4))]),
+        "ip": ".".join(str(rng.randint(1, 254)) for _ in range(4)),
+        "phone": f"({rng.randint(201, 989)}) 555-{rng.randint(1000, 9999)}",
+        "ssn": f"{rng.randint(100, 665)}-{rng.randint(10, 99)}-{rng.randint(1000, 9999)}",
+    }
+
+
+def texts(count, seed):
+    """Texts with the spans of what was put into them, and numbers that are nothing."""
+    rng, all_texts = random.Random(seed), []
+    for _ in range(count):
+        text, spans = "", []
+        for _ in range(rng.randint(5, 40)):
+            roll = rng.random()
+            if roll < 0.12:
+                kind, value = rng.choice(list(values(rng).items()))
+                lead = {"ssn": "my SSN is ", "phone": "call ", "ip": "the server "}.get(kind, "")
+                spans.append([len(text) + len(lead), len(text) + len(lead) + len(value), kind])
+                text += lead + value
+            elif roll < 0.2:
+                text += rng.choice([str(rng.randint(1, 99999)), f"{rng.randint(1900, 2030)}-{rng.randint(10, 12)}-{rng.randint(10, 28)}", f"{rng.random():.4f}"])
+            else:
+                text += rng.choice(WORDS)
+            text += rng.choice([" ", " ", ", ", ". "])
+        all_texts.append({"text": text, "spans": spans})
+    return all_texts
+
+
+class Server:
+    """`fathom guard serve` with a configuration."""
+
+    def __init__(self, fathom, rails):
+        self.folder = tempfile.TemporaryDirectory()
+        (pathlib.Path(self.folder.name) / "guard.toml").write_text(rails)
+        args = [fathom, "guard", "serve", "--config", self.folder.name, "--port", "0"]
+        self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        line = ""
+        while "serving" not in line:
+            line = self.process.stdout.readline()
+            if not line:
+                raise SystemExit("the server did not start")
+        self.host = re.search(r"(\d+\.\d+\.\d+\.\d+:\d+)", line).group(1)
+
+    def connect(self):
+        return http.client.HTTPConnection(self.host)
+
+    def check(self, connection, text):
+        body = json.dumps({"messages": [{"role": "user", "content": text}]})
+        connection.request("POST", "/v1/checks", body, {"content-type": "application/json"})
+        return json.loads(connection.getresponse().read())
+
+    def peak_mib(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 1024
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+REGEX = ["(?i)\\bstones? under\\b", "\\d{5}", "nobody counts (?:every|each)"]
+
+NEMO = """
+import asyncio, json, sys, time
+from nemoguardrails.library.injection_detection.actions import injection_detection
+from nemoguardrails.library.regex.actions import detect_regex_pattern
+from nemoguardrails.rails.llm.config import RailsConfig
+job = json.load(sys.stdin)
+yaml = "models: []\\nrails:\\n  config:\\n    regex_detection:\\n      input:\\n        patterns: " + json.dumps(job["patterns"])
+yaml += "\\n    injection_detection:\\n      injections: [code, sqli, template, xss]\\n      action: reject\\n"
+config = RailsConfig.from_content(yaml_content=yaml)
+
+async def run():
+    began, regex, injected = time.perf_counter(), [], []
+    for text in job["texts"]:
+        regex.append((await detect_regex_pattern(source="input", text=text, config=config)).metadata["is_match"])
+    took = time.perf_counter() - began
+    for text in job["texts"]:
+        injected.append((await injection_detection(text=text, config=config)).metadata["is_injection"])
+    return {"regex": regex, "took_s": took, "injection": injected, "all_s": time.perf_counter() - began}
+
+json.dump(asyncio.run(run()), sys.stdout)
+"""
+
+PRESIDIO = """
+import json, sys, time
+from presidio_analyzer import predefined_recognizers as all_of
+job = json.load(sys.stdin)
+kinds = {"email": "EmailRecognizer", "card": "CreditCardRecognizer", "iban": "IbanRecognizer", "ip": "IpRecognizer",
+         "phone": "PhoneRecognizer", "ssn": "UsSsnRecognizer"}
+made = {kind: getattr(all_of, name)() for kind, name in kinds.items()}
+out, began = [], time.perf_counter()
+for text in job["texts"]:
+    found = []
+    for kind, recognizer in made.items():
+        for one in recognizer.analyze(text, recognizer.supported_entities, None) or []:
+            found.append([one.start, one.end, kind, one.score])
+    out.append(found)
+json.dump({"found": out, "took_s": time.perf_counter() - began}, sys.stdout)
+"""
+
+
+def other(python, program, job):
+    done = subprocess.run([python, "-c", program], input=json.dumps(job), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    return json.loads(done.stdout[done.stdout.index("{"):])
+
+
+def nemo(fathom, python):
+    rng, cases = random.Random(3), []
+    for at in range(400):
+        text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(5, 60)))
+        cases.append(f"{text} {rng.choice(ATTACKS)}" if at % 4 == 0 else text)
+    patterns = json.dumps(REGEX)
+    rails = f'[[rail]]\nuse = "regex"\non = ["input"]\naction = "flag"\npatterns = {patterns}\n'
+    rails += '[[rail]]\nuse = "injection"\non = ["input"]\naction = "flag"\n'
+    server = Server(fathom, rails)
+    connection = server.connect()
+    ours = []
+    for text in cases:
+        verdicts = server.check(connection, text)["verdicts"]
+        ours.append({verdict["rail"]: verdict["decision"] != "allow" for verdict in verdicts})
+    server.stop()
+    theirs = other(python, NEMO, {"texts": cases, "patterns": REGEX})
+    different = [text for text, own, it in zip(cases, ours, theirs["regex"]) if own["regex"] != it]
+    print(f"regex: {len(cases) - len(different)} of {len(cases)} verdicts are equal")
+    for text in different[:5]:
+        print("  ", text)
+    attacks = [at % 4 == 0 for at in range(len(cases))]
+    for name, found in (("fathom", [own["injection"] for own in ours]), ("0.24.1", theirs["injection"])):
+        hits = sum(it and attack for it, attack in zip(found, attacks))
+        false = sum(it and not attack for it, attack in zip(found, attacks))
+        print(f"injection, {name}: {hits} of {sum(attacks)} attacks, {false} of {len(cases) - sum(attacks)} others")
+    print(f"0.24.1 took {theirs['all_s'] / len(cases) * 1e6:.0f} us a text for both rails")
+
+
+def presidio(fathom, python):
+    cases = texts(1000, 5)
+    size = sum(len(case["text"].encode()) for case in cases)
+    rails = '[[rail]]\nuse = "personal_data"\non = ["input"]\naction = "flag"\n'
+    rails += 'kinds = ["email", "card", "iban", "ip", "phone", "ssn"]\n'
+    server = Server(fathom, rails)
+    connection = server.connect()
+    ours = []
+    for case in cases:
+        verdict = server.check(connection, case["text"])["verdicts"][0]
+        ours.append(verdict["spans"])
+    # One long message, so that the time is that of the rail.
+    long = " ".join(case["text"] for case in cases)
+    server.check(connection, long)
+    verdict = server.check(connection, long)["verdicts"][0]
+    speed = size / (verdict["took_us"] / 1e6)
+    server.stop()
+    theirs = other(python, PRESIDIO, {"texts": [case["text"] for case in cases]})
+    threshold = 0.4
+    rivals = [[it[:3] for it in found if it[3] >= threshold] for found in theirs["found"]]
+    print(f"bytes a second: fathom {speed:,.0f}, Presidio's recognisers {size / theirs['took_s']:,.0f}")
+    for kind in ("email", "card", "iban", "ip", "phone", "ssn"):
+        line = f"{kind:6}"
+        for name, found in (("fathom", ours), (f"Presidio, score {threshold}", rivals)):
+            wanted = {(at, *span[:2]) for at, case in enumerate(cases) for span in case["spans"] if span[2] == kind}
+            got = {(at, *span[:2]) for at, spans in enumerate(found) for span in spans if span[2] == kind}
+            both = len(wanted & got)
+            line += f"  {name}: recall {both / max(len(wanted), 1):.3f}, precision {both / max(len(got), 1):.3f};"
+        print(line)
+
+
+def load(fathom, _):
+    rails = '[[rail]]\nuse = "regex"\non = ["input"]\naction = "flag"\npatterns = ["(?i)\\\\bforbidden\\\\b", "\\\\d{9,12}"]\n'
+    rails += '[[rail]]\nuse = "personal_data"\non = ["input"]\naction = "flag"\nkinds = ["email", "card", "phone"]\n'
+    rails += '[[rail]]\nuse = "injection"\non = ["input"]\naction = "flag"\n'
+    server = Server(fathom, rails)
+    rng = random.Random(1)
+    text = " ".join(rng.choice(WORDS) for _ in range(400))[:2048]
+    server.check(server.connect(), text)
+    waits, connection = [], server.connect()
+    for _ in range(500):
+        began = time.perf_counter()
+        verdicts = server.check(connection, text)["verdicts"]
+        waits.append(time.perf_counter() - began)
+    waits.sort()
+    rail_us = sum(verdict["took_us"] for verdict in verdicts)
+    print(f"alone: p50 {1e3 * waits[250]:.2f} ms, p99 {1e3 * waits[494]:.2f} ms with this client; rails {rail_us} us")
+    body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+    request = b"POST /v1/checks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: "
+    request += str(len(body)).encode() + b"\r\n\r\n" + body
+    seconds, counts, slow = 5.0, [0] * 16, []
+
+    def client(at):
+        import socket
+        host, port = server.host.split(":")
+        line = socket.create_connection((host, int(port)))
+        end, held = time.perf_counter() + seconds, b""
+        while (began := time.perf_counter()) < end:
+            line.sendall(request)
+            while b"\r\n\r\n" not in held:
+                held += line.recv(65536)
+            head, _, rest = held.partition(b"\r\n\r\n")
+            length = int(re.search(rb"content-length: (\d+)", head.lower()).group(1))
+            while len(rest) < length:
+                rest += line.recv(65536)
+            held = rest[length:]
+            counts[at] += 1
+            slow.append(time.perf_counter() - began)
+
+    clients = [threading.Thread(target=client, args=(at,)) for at in range(16)]
+    before = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().split()
+    [it.start() for it in clients]
+    [it.join() for it in clients]
+    after = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().split()
+    used = sum(int(b) - int(a) for a, b in zip(before[13:15], after[13:15])) / 100
+    slow.sort()
+    print(f"16 clients of this process: {sum(counts) / seconds:,.0f} requests/s, p99 {1e3 * slow[len(slow) * 99 // 100]:.1f} ms")
+    print(f"the server's processor time per request: {1e6 * used / sum(counts):.0f} us, so {sum(counts) / used:,.0f} requests/s a core")
+    print(f"peak memory: {server.peak_mib():.0f} MiB")
+    server.stop()
+
+
+if __name__ == "__main__":
+    {"nemo": nemo, "presidio": presidio, "load": load}[sys.argv[2]](sys.argv[1], (sys.argv[3:] or [None])[0])
