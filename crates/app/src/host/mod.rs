@@ -3,6 +3,7 @@
 mod encoder;
 mod facts;
 pub(crate) mod fingerprint;
+mod likelihoods;
 mod thread;
 
 use std::path::PathBuf;
@@ -10,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use fathom_base::{
-    Error as BaseError, GenerateRequest, Generation, LanguageModel, Numbers, Relay, Ticket, relay,
+    Continuation, Error as BaseError, GenerateRequest, Generation, LanguageModel, LogLikelihood, Numbers,
+    Relay, Ticket, relay,
 };
 use fathom_engine::{Capacity, Engine, Handle, Limits, service};
 use fathom_model::{Sentence, Spec};
@@ -220,6 +222,10 @@ impl LanguageModel for Host {
 
     fn look(&self, texts: &[Vec<u32>], at: Numbers) -> fathom_base::Result<Vec<Vec<f32>>> {
         self.service().look(texts, at).map_err(|error| self.product(error))
+    }
+
+    fn log_likelihoods(&self, texts: &[Continuation]) -> fathom_base::Result<Vec<LogLikelihood>> {
+        likelihoods::of(self.service(), texts).map_err(|error| self.product(error))
     }
 }
 

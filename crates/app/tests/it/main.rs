@@ -23,6 +23,7 @@ mod serve_mesh;
 mod several;
 mod several_asked;
 mod stages;
+mod tasks;
 
 use std::fmt::Write;
 use std::path::Path;

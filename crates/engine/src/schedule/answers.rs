@@ -53,9 +53,15 @@ impl<'e> Answers<'e> {
         self.requests.iter().filter(|(_, it)| late(it)).map(|(id, _)| *id).collect()
     }
 
-    /// True if all tokens of a sequence must be read, for the log-probabilities of its prompt.
-    pub fn reads_all(&self, sequence: &Sequence<'_>) -> bool {
-        self.requests.get(&sequence.request).is_some_and(|it| it.asked.prompt_logprobs.is_some())
+    /// Number of leading tokens of a sequence that may be cached: those that precede the token before the first one
+    /// whose log-probability is reported. `lead` of them are virtual.
+    pub fn may_skip(&self, sequence: &Sequence<'_>, lead: usize) -> usize {
+        let request = self.requests.get(&sequence.request);
+        match request.filter(|it| it.asked.prompt_logprobs.is_some()).map(|it| it.reported_from) {
+            None => usize::MAX,
+            Some(0 | 1) => 0,
+            Some(from) => lead + from - 1,
+        }
     }
 
     /// Records that a sequence starts to run, with this many tokens of its prompt cached and `lead` virtual ones.

@@ -79,13 +79,13 @@ impl Memory {
         Load { pages, pages_used, pages_cached, stored_bytes, restored_tokens, ..load }
     }
 
-    /// Gives a sequence the pages of its cached prefix, unless it `reads_all`; returns their tokens.
-    pub fn begin(&mut self, engine: &Engine<'_>, sequence: &mut Sequence<'_>, reads_all: bool) -> usize {
+    /// Gives a sequence the pages of its cached prefix, of `most` tokens at most; returns their tokens.
+    pub fn begin(&mut self, engine: &Engine<'_>, sequence: &mut Sequence<'_>, most: usize) -> usize {
         sequence.long = sequence.is_long_at(engine.spec(), sequence.ids.len());
         let root = sequence.root(engine.spec());
         self.begin_storing(sequence, &root);
-        let Some(tree) = self.tree.as_mut().filter(|_| !reads_all) else { return 0 };
-        let (ids, on_disk) = (&sequence.ids[..sequence.ids.len() - 1], sequence.on_disk);
+        let Some(tree) = self.tree.as_mut().filter(|_| most > 0) else { return 0 };
+        let (ids, on_disk) = (&sequence.ids[..most.min(sequence.ids.len() - 1)], sequence.on_disk);
         let found = tree.find(&self.pages, &root, ids, on_disk);
         let shared = tree.share(engine.device, &mut self.pages, (found, on_disk));
         (sequence.table, sequence.held) = shared;

@@ -125,7 +125,7 @@ impl<'e> Scheduler<'e> {
         let compile = |structure| self.answers.structures.compile(self.engine.tokenizer, vocab, structure);
         let structure = asked.structure.as_ref().map(compile).transpose()?;
         let request = self.answers.number();
-        self.queue(request, CheckedRequest { ids, asked, structure }, listener)?;
+        self.queue(request, CheckedRequest { ids, asked, structure, reported_from: 0 }, listener)?;
         Ok(request)
     }
 
@@ -133,7 +133,7 @@ impl<'e> Scheduler<'e> {
     pub(crate) fn queue(
         &mut self,
         request: u64,
-        CheckedRequest { ids, asked, structure }: CheckedRequest,
+        CheckedRequest { ids, asked, structure, reported_from }: CheckedRequest,
         listener: Listener<'e>,
     ) -> Result<(), Error> {
         self.answers.clock.look();
@@ -178,6 +178,7 @@ impl<'e> Scheduler<'e> {
             listener,
             open: asked.answers,
             asked,
+            reported_from,
             usage: Usage { prompt_tokens, ..Usage::default() },
             arrived,
             submitted: Instant::now(),
@@ -340,7 +341,7 @@ impl<'e> Scheduler<'e> {
                 .filter(can)
                 .max_by_key(|index| (rank(&self.batch.waiting[*index], now), std::cmp::Reverse(*index)))?;
             let sequence = &mut self.batch.waiting[best];
-            let reads_all = self.answers.reads_all(sequence);
+            let reads_all = self.answers.may_skip(sequence, self.bounds.lead) < usize::MAX;
             match self.memory.fetches(sequence, self.engine.spec(), reads_all) {
                 Fetch::Nothing => return Some(best),
                 Fetch::Comes => {}
@@ -354,8 +355,8 @@ impl<'e> Scheduler<'e> {
     fn admit(&mut self, left: usize) -> Option<usize> {
         let best = self.best()?;
         let mut sequence = self.batch.waiting.remove(best);
-        let reads_all = self.answers.reads_all(&sequence);
-        let cached = self.memory.begin(self.engine, &mut sequence, reads_all);
+        let may_skip = self.answers.may_skip(&sequence, self.bounds.lead);
+        let cached = self.memory.begin(self.engine, &mut sequence, may_skip);
         let unread = sequence.ids.len() - sequence.held;
         // A prompt is admitted only if all of it has room, unless it would be alone.
         let needed = pages_for(&self.bounds.windows, 1, sequence.ids.len(), self.bounds.limits.chunk_tokens);

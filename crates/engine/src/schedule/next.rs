@@ -42,17 +42,18 @@ impl Scheduler<'_> {
     ) {
         let (sequence, lead) = (&self.batch.running[index], self.bounds.lead);
         let (first, end) = (known.start, known.end.min(sequence.prompt));
-        // The first token of text is reported as following nothing.
-        let known = first.max(lead + 1)..end;
         let Some(request) = self.answers.requests.get_mut(&sequence.request) else { return };
+        let from = request.reported_from;
+        // The first token of text is reported as following nothing.
+        let known = first.max(lead + from.max(1))..end;
         let (Some(top), true) = (request.asked.prompt_logprobs, known.start < end && sequence.answer == 0)
         else {
             return;
         };
-        if request.logprobs.len() >= end - lead {
+        if request.logprobs.len() + from >= end - lead {
             return;
         }
-        if request.logprobs.is_empty() {
+        if request.logprobs.is_empty() && from == 0 {
             let id = sequence.ids[lead];
             request.logprobs.push(TokenLogprob {
                 id,

@@ -28,13 +28,16 @@ pub(crate) struct CheckedRequest {
     pub ids: Vec<u32>,
     pub asked: GenerateRequest,
     pub structure: Option<Constraint>,
+    /// First token of the prompt that is reported, if log-probabilities of the prompt are.
+    pub reported_from: usize,
 }
 
 impl CheckedRequest {
     /// A copy for another rank.
     pub fn again(&mut self) -> CheckedRequest {
         let structure = self.structure.as_mut().map(Constraint::again);
-        CheckedRequest { ids: self.ids.clone(), asked: self.asked.clone(), structure }
+        let reported_from = self.reported_from;
+        CheckedRequest { ids: self.ids.clone(), asked: self.asked.clone(), structure, reported_from }
     }
 }
 
@@ -42,6 +45,8 @@ impl CheckedRequest {
 pub(super) struct Request<'e> {
     pub listener: Listener<'e>,
     pub asked: GenerateRequest,
+    /// First token of the prompt that is reported, if log-probabilities of the prompt are.
+    pub reported_from: usize,
     /// Number of answers that have not ended.
     pub open: usize,
     pub usage: Usage,

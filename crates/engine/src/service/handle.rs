@@ -107,6 +107,22 @@ impl Generate for Handle {
         sink: Sink,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Ticket> {
+        self.submit_from((request, 0), sink, wanted)
+    }
+}
+
+impl Handle {
+    /// [`Generate::submit_while`], where log-probabilities of the prompt are reported from a token on, and the prefix
+    /// before it may be cached.
+    ///
+    /// # Errors
+    /// Those of [`Generate::submit_while`].
+    pub fn submit_from(
+        &self,
+        (request, reported_from): (GenerateRequest, usize),
+        sink: Sink,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Ticket> {
         if !self.facts.card.generates {
             return Err(Error::Unsupported(format!("{} writes no text", self.facts.card.name)).into());
         }
@@ -128,7 +144,7 @@ impl Generate for Handle {
         let structure = request.structure.as_ref().map(compile).transpose()?;
         self.enter()?;
         let id = self.shared.requested.fetch_add(1, Ordering::Relaxed) + 1;
-        let request = Box::new(CheckedRequest { ids, asked: request, structure });
+        let request = Box::new(CheckedRequest { ids, asked: request, structure, reported_from });
         self.send(Command::Submit(id, request, sink))?;
         Ok(self.ticket(id))
     }
