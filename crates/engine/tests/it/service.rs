@@ -321,3 +321,34 @@ fn whole_answers_are_collected_and_a_caller_may_stop_waiting() {
     drop(handle);
     thread.join().unwrap();
 }
+
+#[test]
+fn the_end_of_a_prompt_is_reported_after_a_cached_beginning() {
+    let (handle, thread) = start(2, 8);
+    let prompt: Vec<u32> = (0..200).map(|at| (at * 7 + 3) % 90).collect();
+    let reported = |from: usize| {
+        let request =
+            GenerateRequest { prompt_logprobs: Some(0), ..GenerateRequest::greedy(prompt.clone(), 1) };
+        let (send, receive) = channel();
+        let sink = Box::new(move |event| _ = send.send(event));
+        let _ticket = handle.submit_from((request, from), sink, &|| true).unwrap();
+        let (mut found, mut cached) = (Vec::new(), 0);
+        for event in &receive {
+            match event {
+                Event::Started { logprobs, cached_tokens, .. } => (found, cached) = (logprobs, cached_tokens),
+                Event::Done(_) => break,
+                _ => {}
+            }
+        }
+        (found, cached)
+    };
+    let (whole, cached) = reported(0);
+    assert_eq!((whole.len(), cached, whole[0].logprob), (200, 0, None));
+    for from in [1, 130, 190, 199] {
+        let (end, cached) = reported(from);
+        assert_eq!(end, whole[from..], "from {from}");
+        assert_eq!(cached, if from == 1 { 0 } else { from - 1 }, "from {from}");
+    }
+    drop(handle);
+    thread.join().unwrap();
+}
