@@ -165,14 +165,26 @@ class ModelTable(Table):
     from_: str | None
     """Hugging Face folder to start from; the sizes below are then ignored."""
 
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
     """Family of the model."""
 
     no_rope_layer_interval: int | str
     """For `smollm3`: one layer in this many has no rotary embedding. Allowed: from 1 to 65 536."""
 
     embedding_multiplier: float
-    """For `granite`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
+    """For `granite` and `granitemoehybrid`: factor on embeddings. With one over `init_std` the residual stream begins at a deviation of one. Allowed: above 0."""
+
+    attention_interval: int | str
+    """For `granitemoehybrid`: one layer in this many has attention. Allowed: from 1 to 65 536."""
+
+    ssm_head_dim: int | str
+    """For `mamba2` and `granitemoehybrid`: columns of a head of the state-space layers, whose heads have twice `model.hidden` together. Allowed: from 1 to 1 048 576."""
+
+    ssm_state: int | str
+    """For these: columns of a head's state per column of the head. Allowed: from 1 to 1 024."""
+
+    ssm_groups: int | str
+    """For these: groups of heads that share the projections to and from the state; tensor parallel ranks divide them. Allowed: from 1 to 65 536."""
 
     precision: Literal["bf16", "f32"]
     """Type of weights and activations. Unless it is set, that of the weights of `model.from`, where most of them are f32."""
@@ -465,6 +477,9 @@ class DataTable(Table):
     max_rows_dropped: int | str
     """For lessons: maximum number of unusable rows to skip."""
 
+    max_text_tokens: int | str
+    """For `embed`, `rerank` and `classify`: most tokens of a text or pair, of which the rest is cut off. Allowed: 2 or more."""
+
     max_bytes: int | str | None
     """Maximum bytes of text to read; unset for all of it. Unread text is reported. Allowed: from 1 to 1 152 921 504 606 846 976."""
 
@@ -501,13 +516,13 @@ class ObjectiveTable(Table):
 
     __slots__ = ()
 
-    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward"]
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify"]
     """The method."""
 
-    loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]
+    loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]
     """The method's loss."""
 
-    losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
+    losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]]
     """For `dpo`: several losses instead of one, as in TRL."""
 
     loss_weights: list[float]
@@ -607,7 +622,34 @@ class ObjectiveTable(Table):
     """With `hidden_pairs`: weight of the mean over the pairs in the objective. Allowed: 0 or more."""
 
     attributes: list[str]
-    """For `reward` with `regression`: names of the ratings, in order."""
+    """For `reward` and `classify` with `regression`: names of the ratings, in order."""
+
+    mask_share: float
+    """For `mlm`: share of the tokens that the model restores. Allowed: above 0 and at most 1."""
+
+    masking: Literal["tokens", "words", "spans"]
+    """For `mlm`: tokens that are chosen together."""
+
+    pooling: Literal["mean", "cls", "lasttoken"]
+    """For `embed`: from the hidden states of a text to its vector."""
+
+    contrast_temperature: float
+    """For `embed`: divides the cosines of vectors. Allowed: above 0."""
+
+    widths: list[int | str]
+    """For `embed`: numbers of first columns that are vectors too, each with a loss of its own (Matryoshka); none for all columns alone. Allowed: from 1 to 1 048 576."""
+
+    negatives: int | str
+    """For `embed` and `rerank`: negatives of each row, besides its anchor and positive (`negative`, a text or a list). Allowed: from 0 to 4 096."""
+
+    query_prompt: str
+    """For `embed`: text before each anchor; the folder's prompt `query`."""
+
+    document_prompt: str
+    """For `embed`: text before each positive and negative; the folder's prompt `document`."""
+
+    labels: list[str]
+    """For `classify`: names of the labels, in order; the strings or numbers that rows have."""
 
 
 class RlTable(Table):
@@ -1229,6 +1271,7 @@ class Dials(TypedDict, total=False):
     ahead: int | str
     amax_history: int | str
     answers: int | str
+    attention_interval: int | str
     attributes: list[str]
     aux_loss: float
     behind: int | str
@@ -1253,6 +1296,7 @@ class Dials(TypedDict, total=False):
     command: list[str]
     completion: str | None
     content: str | None
+    contrast_temperature: float
     count: int | str
     cp: int | str
     cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"]
@@ -1281,6 +1325,7 @@ class Dials(TypedDict, total=False):
     data_held_out_share: float
     data_max_bytes: int | str | None
     data_max_rows_dropped: int | str
+    data_max_text_tokens: int | str
     data_paths: list[str]
     data_recall_share: float
     data_shuffle: bool
@@ -1298,6 +1343,7 @@ class Dials(TypedDict, total=False):
     discopop_tau: float
     disk_bytes: int | str | None
     document_bytes: int | str
+    document_prompt: str
     double_quant: bool
     dp: int | str
     drop_policy: Literal["probs", "position"]
@@ -1331,7 +1377,7 @@ class Dials(TypedDict, total=False):
     f_alpha: float
     f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
     failed_reward: float | None
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
     fault: str | None
     final_share: float
     flops: float | None
@@ -1367,13 +1413,14 @@ class Dials(TypedDict, total=False):
     kv_latent: int | str
     label: str | None
     label_smoothing: float
+    labels: list[str]
     layout: list[int | str]
     ld_alpha: float | None
     least_steps: int | str
     linears: Literal["all", "attention", "mlp"]
     local: str | None
     loss_weights: list[float]
-    losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
+    losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]]
     lr: float
     lr_power: float
     lr_scale: float
@@ -1393,12 +1440,15 @@ class Dials(TypedDict, total=False):
     machine_profile: str
     machine_spill: str | None
     machine_threads: int | str
+    mask_share: float
     mask_truncated: bool
     masked: bool
+    masking: Literal["tokens", "words", "spans"]
     master_weights: bool
     max_bytes: int | str | None
     max_docs: int | str
     max_rows_dropped: int | str
+    max_text_tokens: int | str
     memory: Literal["manual", "auto"]
     memory_bytes: int | str | None
     memory_every_steps: int | str | None
@@ -1421,7 +1471,7 @@ class Dials(TypedDict, total=False):
     mesh_tp: int | str
     mesh_virtual_stages: int | str
     messages: str | None
-    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward"]
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify"]
     micro_batches: int | str
     min_doc_tokens: int | str
     min_p: float
@@ -1431,9 +1481,10 @@ class Dials(TypedDict, total=False):
     minutes_share: float
     mismatched_rows: int | str
     mlflow: str | None
+    model_attention_interval: int | str
     model_double_quant: bool
     model_embedding_multiplier: float
-    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron"]
+    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
     model_ffn: int | str
     model_from: str | None
     model_head_dim: int | str
@@ -1449,6 +1500,9 @@ class Dials(TypedDict, total=False):
     model_quantization: Literal["none", "nf4", "int8"]
     model_rope_dim: int | str
     model_rope_theta: float
+    model_ssm_groups: int | str
+    model_ssm_head_dim: int | str
+    model_ssm_state: int | str
     model_tied: bool
     model_trained: list[str]
     model_vocab: int | str
@@ -1468,6 +1522,7 @@ class Dials(TypedDict, total=False):
     needle_depths: int | str
     needle_trials: int | str
     neftune_alpha: float
+    negatives: int | str
     no_rope_layer_interval: int | str
     num_layers_at_end_in_bf16: int | str
     num_layers_at_start_in_bf16: int | str
@@ -1475,8 +1530,10 @@ class Dials(TypedDict, total=False):
     objective_attributes: list[str]
     objective_beta: float
     objective_center_rewards: float
+    objective_contrast_temperature: float
     objective_desirable_weight: float
     objective_discopop_tau: float
+    objective_document_prompt: str
     objective_f_alpha: float
     objective_f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
     objective_gamma: float
@@ -1487,13 +1544,19 @@ class Dials(TypedDict, total=False):
     objective_kd_ratio: float
     objective_kl_over: Literal["step", "micro_batch"]
     objective_label_smoothing: float
+    objective_labels: list[str]
     objective_ld_alpha: float | None
-    objective_loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]
+    objective_loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]
     objective_loss_weights: list[float]
-    objective_losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process"]]
-    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward"]
+    objective_losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]]
+    objective_mask_share: float
+    objective_masking: Literal["tokens", "words", "spans"]
+    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify"]
     objective_mismatched_rows: int | str
     objective_neftune_alpha: float
+    objective_negatives: int | str
+    objective_pooling: Literal["mean", "cls", "lasttoken"]
+    objective_query_prompt: str
     objective_ref_model_mixup_alpha: float | None
     objective_ref_model_sync_steps: int | str | None
     objective_reference: Literal["auto", "column", "copy", "adapter_off", "none"]
@@ -1507,6 +1570,7 @@ class Dials(TypedDict, total=False):
     objective_top_k_rest: bool
     objective_undesirable_weight: float
     objective_use_weighting: bool
+    objective_widths: list[int | str]
     offload_codec: Literal["as_is", "fp8"]
     offload_fraction: float
     offload_modules: list[str]
@@ -1531,6 +1595,7 @@ class Dials(TypedDict, total=False):
     overlong_tokens: int | str
     packing: Literal["cut", "best_fit", "single"]
     place: Literal["keep", "recompute", "host", "disk"]
+    pooling: Literal["mean", "cls", "lasttoken"]
     pp: int | str
     precision_amax_history: int | str
     precision_gemm: Literal["bf16", "fp8_delayed", "fp8_current", "fp8_block", "mxfp8", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4"]
@@ -1544,6 +1609,7 @@ class Dials(TypedDict, total=False):
     prompts: int | str
     qat: Literal["none", "mxfp4", "nvfp4", "int4"]
     quantization: Literal["none", "nf4", "int8"]
+    query_prompt: str
     recall_share: float
     recompute_method: Literal["uniform", "block"]
     recompute_modules: list[str]
@@ -1646,6 +1712,9 @@ class Dials(TypedDict, total=False):
     shown: int | str
     shuffle: bool
     spill: str | None
+    ssm_groups: int | str
+    ssm_head_dim: int | str
+    ssm_state: int | str
     stage_blend_source: str
     stage_blend_weight: float
     stage_epochs: int | str | None
@@ -1702,7 +1771,6 @@ class Dials(TypedDict, total=False):
     warmup_share: float | None
     weight_decay: float
     whiten: bool
-    widths: list[int | str]
     write: Literal["none", "own", "revised"]
 
 
@@ -1754,6 +1822,7 @@ DIALS: Final[dict[str, str]] = {
     "ahead": "data.ahead",
     "amax_history": "precision.amax_history",
     "answers": "rl.answers",
+    "attention_interval": "model.attention_interval",
     "attributes": "objective.attributes",
     "aux_loss": "moe.aux_loss",
     "behind": "rl.behind",
@@ -1778,6 +1847,7 @@ DIALS: Final[dict[str, str]] = {
     "command": "environment.command",
     "completion": "data.columns.completion",
     "content": "data.columns.content",
+    "contrast_temperature": "objective.contrast_temperature",
     "count": "rounds.count",
     "cp": "mesh.cp",
     "cp_comm_type": "mesh.cp_comm_type",
@@ -1806,6 +1876,7 @@ DIALS: Final[dict[str, str]] = {
     "data_held_out_share": "data.held_out_share",
     "data_max_bytes": "data.max_bytes",
     "data_max_rows_dropped": "data.max_rows_dropped",
+    "data_max_text_tokens": "data.max_text_tokens",
     "data_paths": "data.paths",
     "data_recall_share": "data.recall_share",
     "data_shuffle": "data.shuffle",
@@ -1823,6 +1894,7 @@ DIALS: Final[dict[str, str]] = {
     "discopop_tau": "objective.discopop_tau",
     "disk_bytes": "machine.disk_bytes",
     "document_bytes": "data.document_bytes",
+    "document_prompt": "objective.document_prompt",
     "double_quant": "model.double_quant",
     "dp": "mesh.dp",
     "drop_policy": "moe.drop_policy",
@@ -1892,6 +1964,7 @@ DIALS: Final[dict[str, str]] = {
     "kv_latent": "model.kv_latent",
     "label": "data.columns.label",
     "label_smoothing": "objective.label_smoothing",
+    "labels": "objective.labels",
     "layout": "mesh.layout",
     "ld_alpha": "objective.ld_alpha",
     "least_steps": "scale.least_steps",
@@ -1918,12 +1991,15 @@ DIALS: Final[dict[str, str]] = {
     "machine_profile": "machine.profile",
     "machine_spill": "machine.spill",
     "machine_threads": "machine.threads",
+    "mask_share": "objective.mask_share",
     "mask_truncated": "rl.mask_truncated",
     "masked": "stage.*.masked",
+    "masking": "objective.masking",
     "master_weights": "optimizer.master_weights",
     "max_bytes": "data.max_bytes",
     "max_docs": "stage.*.max_docs",
     "max_rows_dropped": "data.max_rows_dropped",
+    "max_text_tokens": "data.max_text_tokens",
     "memory": "activations.memory",
     "memory_bytes": "machine.memory_bytes",
     "memory_every_steps": "checkpoint.memory_every_steps",
@@ -1956,6 +2032,7 @@ DIALS: Final[dict[str, str]] = {
     "minutes_share": "stage.*.minutes_share",
     "mismatched_rows": "objective.mismatched_rows",
     "mlflow": "run.mlflow",
+    "model_attention_interval": "model.attention_interval",
     "model_double_quant": "model.double_quant",
     "model_embedding_multiplier": "model.embedding_multiplier",
     "model_family": "model.family",
@@ -1974,6 +2051,9 @@ DIALS: Final[dict[str, str]] = {
     "model_quantization": "model.quantization",
     "model_rope_dim": "model.rope_dim",
     "model_rope_theta": "model.rope_theta",
+    "model_ssm_groups": "model.ssm_groups",
+    "model_ssm_head_dim": "model.ssm_head_dim",
+    "model_ssm_state": "model.ssm_state",
     "model_tied": "model.tied",
     "model_trained": "model.trained",
     "model_vocab": "model.vocab",
@@ -1993,6 +2073,7 @@ DIALS: Final[dict[str, str]] = {
     "needle_depths": "eval.needle_depths",
     "needle_trials": "eval.needle_trials",
     "neftune_alpha": "objective.neftune_alpha",
+    "negatives": "objective.negatives",
     "no_rope_layer_interval": "model.no_rope_layer_interval",
     "num_layers_at_end_in_bf16": "precision.num_layers_at_end_in_bf16",
     "num_layers_at_start_in_bf16": "precision.num_layers_at_start_in_bf16",
@@ -2000,8 +2081,10 @@ DIALS: Final[dict[str, str]] = {
     "objective_attributes": "objective.attributes",
     "objective_beta": "objective.beta",
     "objective_center_rewards": "objective.center_rewards",
+    "objective_contrast_temperature": "objective.contrast_temperature",
     "objective_desirable_weight": "objective.desirable_weight",
     "objective_discopop_tau": "objective.discopop_tau",
+    "objective_document_prompt": "objective.document_prompt",
     "objective_f_alpha": "objective.f_alpha",
     "objective_f_divergence": "objective.f_divergence",
     "objective_gamma": "objective.gamma",
@@ -2012,13 +2095,19 @@ DIALS: Final[dict[str, str]] = {
     "objective_kd_ratio": "objective.kd_ratio",
     "objective_kl_over": "objective.kl_over",
     "objective_label_smoothing": "objective.label_smoothing",
+    "objective_labels": "objective.labels",
     "objective_ld_alpha": "objective.ld_alpha",
     "objective_loss": "objective.loss",
     "objective_loss_weights": "objective.loss_weights",
     "objective_losses": "objective.losses",
+    "objective_mask_share": "objective.mask_share",
+    "objective_masking": "objective.masking",
     "objective_method": "objective.method",
     "objective_mismatched_rows": "objective.mismatched_rows",
     "objective_neftune_alpha": "objective.neftune_alpha",
+    "objective_negatives": "objective.negatives",
+    "objective_pooling": "objective.pooling",
+    "objective_query_prompt": "objective.query_prompt",
     "objective_ref_model_mixup_alpha": "objective.ref_model_mixup_alpha",
     "objective_ref_model_sync_steps": "objective.ref_model_sync_steps",
     "objective_reference": "objective.reference",
@@ -2032,6 +2121,7 @@ DIALS: Final[dict[str, str]] = {
     "objective_top_k_rest": "objective.top_k_rest",
     "objective_undesirable_weight": "objective.undesirable_weight",
     "objective_use_weighting": "objective.use_weighting",
+    "objective_widths": "objective.widths",
     "offload_codec": "activations.offload_codec",
     "offload_fraction": "activations.offload_fraction",
     "offload_modules": "activations.offload_modules",
@@ -2056,6 +2146,7 @@ DIALS: Final[dict[str, str]] = {
     "overlong_tokens": "rl.overlong_tokens",
     "packing": "stage.*.packing",
     "place": "activations.places.*.place",
+    "pooling": "objective.pooling",
     "pp": "mesh.pp",
     "precision_amax_history": "precision.amax_history",
     "precision_gemm": "precision.gemm",
@@ -2069,6 +2160,7 @@ DIALS: Final[dict[str, str]] = {
     "prompts": "rl.prompts",
     "qat": "precision.qat",
     "quantization": "model.quantization",
+    "query_prompt": "objective.query_prompt",
     "recall_share": "data.recall_share",
     "recompute_method": "activations.recompute_method",
     "recompute_modules": "activations.recompute_modules",
@@ -2171,6 +2263,9 @@ DIALS: Final[dict[str, str]] = {
     "shown": "rl.shown",
     "shuffle": "data.shuffle",
     "spill": "machine.spill",
+    "ssm_groups": "model.ssm_groups",
+    "ssm_head_dim": "model.ssm_head_dim",
+    "ssm_state": "model.ssm_state",
     "stage_blend_source": "stage.*.blend.*.source",
     "stage_blend_weight": "stage.*.blend.*.weight",
     "stage_epochs": "stage.*.epochs",
@@ -2227,6 +2322,5 @@ DIALS: Final[dict[str, str]] = {
     "warmup_share": "schedule.warmup_share",
     "weight_decay": "optimizer.weight_decay",
     "whiten": "rl.whiten",
-    "widths": "scale.widths",
     "write": "rounds.write",
 }

@@ -38,6 +38,26 @@ def ladder(**dials: Unpack[Dials]) -> TrainRecipe:
     return shipped("ladder", dials)
 
 
+def mamba2_56m(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Mamba-2 of 56 million weights: 2K, then 16K, with the same memory per token."""
+    return shipped("mamba2-56m", dials)
+
+
+def hybrid_16k(**dials: Unpack[Dials]) -> TrainRecipe:
+    """A hybrid of seven state-space layers and one of attention: 2K, then 16K."""
+    return shipped("hybrid-16k", dials)
+
+
+def hybrid_64k(**dials: Unpack[Dials]) -> TrainRecipe:
+    """The same hybrid at 64K."""
+    return shipped("hybrid-64k", dials)
+
+
+def hybrid_256k(**dials: Unpack[Dials]) -> TrainRecipe:
+    """The same hybrid at 256K, on two cores and 4 GiB."""
+    return shipped("hybrid-256k", dials)
+
+
 def sft(**dials: Unpack[Dials]) -> TrainRecipe:
     """Teaches a Hugging Face model from lessons: model.from=DIR data.paths=F.jsonl."""
     return shipped("sft", dials)
@@ -116,6 +136,26 @@ def rlaif(**dials: Unpack[Dials]) -> TrainRecipe:
 def reward(**dials: Unpack[Dials]) -> TrainRecipe:
     """Trains a reward model on pairs of answers: model.from=DIR data.paths=F.jsonl."""
     return shipped("reward", dials)
+
+
+def mlm(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Goes on with pretraining an encoder on new text: model.from=DIR data.paths=TEXT."""
+    return shipped("mlm", dials)
+
+
+def embed(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Trains an embedder on texts that belong together: model.from=DIR data.paths=F.jsonl."""
+    return shipped("embed", dials)
+
+
+def rerank(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Trains a model that scores texts for a query: model.from=DIR data.paths=F.jsonl."""
+    return shipped("rerank", dials)
+
+
+def classify(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Trains labels of texts: model.from=DIR data.paths=F.jsonl objective.labels=[..]."""
+    return shipped("classify", dials)
 
 
 def grpo(**dials: Unpack[Dials]) -> TrainRecipe:
@@ -454,6 +494,10 @@ __all__ = [
     "extend",
     "long_1m_cpu",
     "ladder",
+    "mamba2_56m",
+    "hybrid_16k",
+    "hybrid_64k",
+    "hybrid_256k",
     "sft",
     "lora",
     "qlora",
@@ -470,6 +514,10 @@ __all__ = [
     "spin",
     "rlaif",
     "reward",
+    "mlm",
+    "embed",
+    "rerank",
+    "classify",
     "grpo",
     "dapo",
     "rloo",

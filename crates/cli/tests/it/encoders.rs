@@ -110,7 +110,13 @@ fn rerankers_and_classifiers_learn_by_every_loss() {
         |n| json!({"query": "of rivers", "documents": [text(2 * n), text(2 * n + 1)], "labels": [1, 0]}),
     );
     lines(&at("ranked.jsonl"), ranked);
-    lines(&at("labelled.jsonl"), (0..48).map(|n| json!({"text": text(n), "label": ["sea", "code"][n % 2]})));
+    lines(
+        &at("labelled.jsonl"),
+        (0..48).map(|n| {
+            let label = ["sea", "code"][n % 2];
+            json!({"text": text(n), "label": label})
+        }),
+    );
     let true_of = |n: usize| -> Vec<&str> { ["sea"].into_iter().filter(|_| n.is_multiple_of(2)).collect() };
     let several = (0..48).map(|n| json!({"text": text(n), "labels": true_of(n)}));
     lines(&at("several.jsonl"), several);
