@@ -64,6 +64,7 @@ fn indexed(case: &Case) -> (Bed, Known) {
         &bed.out(),
         &IndexOptions { chunk_bytes: 1 << 20, ..IndexOptions::default() },
         Some(&known),
+        &|_| {},
     )
     .unwrap();
     (bed, known)
@@ -126,7 +127,7 @@ fn vectors_are_ranked_kept_and_refused_by_their_encoder() {
     let dense = Query { text: "x", mode: Mode::Dense, k: 1, ..Query::default() };
     assert!(index.ranked(&dense).unwrap_err().to_string().contains("--encoder"));
     let options = IndexOptions { chunk_bytes: 1 << 20, ..IndexOptions::default() };
-    let again = |encoder: Option<&dyn Encode>| write(&[bed.docs()], &bed.out(), &options, encoder);
+    let again = |encoder: Option<&dyn Encode>| write(&[bed.docs()], &bed.out(), &options, encoder, &|_| {});
     let other = Known(known.0.clone(), "another");
     for refused in [again(Some(&other)), again(None)] {
         let said = refused.unwrap_err().to_string();
@@ -139,7 +140,7 @@ fn vectors_are_ranked_kept_and_refused_by_their_encoder() {
     let rows = std::fs::read_to_string(&path).unwrap()
         + &serde_json::json!({"_id": "new", "text": more}).to_string();
     std::fs::write(&path, rows).unwrap();
-    let report = write(&[bed.docs()], &bed.out(), &options, Some(&grown)).unwrap();
+    let report = write(&[bed.docs()], &bed.out(), &options, Some(&grown), &|_| {}).unwrap();
     assert_eq!(report.encoded, 1);
     let index = Index::open(&bed.out()).unwrap();
     assert_eq!(index.hit(index.dense(&asked.vector, 1, &[], true).unwrap()[0].0, 0.0).unwrap().id, "new");
