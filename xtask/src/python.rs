@@ -69,17 +69,17 @@ pub fn wheel(out: &str) -> Result<Vec<String>, String> {
     let mut build = maturin("build");
     build.args(["--release", "--compatibility", PLATFORM, "--", "-C", "strip=symbols", "-C"]);
     run(build.arg(format!("linker={}", linker.display())), "maturin build")?;
-    beside_package(|| run(&mut maturin("sdist"), "maturin sdist"))?;
+    with_links(|| run(&mut maturin("sdist"), "maturin sdist"))?;
     audit(&tools, Path::new(out))
 }
 
 /// Files of the repository that the library's build reads and the sdist has at its root.
-const BESIDE: [&str; 2] = ["recipes", ".cargo"];
+const LINKED: [&str; 2] = ["recipes", ".cargo"];
 
 /// Works while those files are linked into the package's folder: maturin takes none from outside it.
-fn beside_package(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    let links = BESIDE.map(|name| Path::new(CRATE).join(name));
-    for (link, name) in links.iter().zip(BESIDE) {
+fn with_links(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    let links = LINKED.map(|name| Path::new(CRATE).join(name));
+    for (link, name) in links.iter().zip(LINKED) {
         let _ = std::fs::remove_file(link);
         std::os::unix::fs::symlink(Path::new("../..").join(name), link)
             .map_err(|error| format!("cannot link {}: {error}", link.display()))?;

@@ -1,6 +1,6 @@
 //! Rate of a Mamba-2 layer's convolution, scan and gated norm, forward and backward, and the share of each. Usage:
 //! `scan_bench [threads] [tokens,tokens,..] [f32|bf16] [heads] [width] [state] [groups]`; on one thread CPU time is
-//! measured, so other load on the machine does not matter. A rate of f32 matrix products is measured beside them.
+//! measured, so other load on the machine does not matter. A rate of f32 matrix products is measured next to them.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

@@ -162,21 +162,23 @@ impl SubLayer for Mamba2 {
     }
 
     fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
-        let (tp, cp) = (ranks.columns, ranks.tokens);
+        let (shared, documents) = (ranks.columns, ranks.tokens);
         for (what, number) in [("heads", self.heads), ("groups", self.groups)] {
-            if !number.is_multiple_of(tp) {
-                let fits = |tp: &usize| self.heads.is_multiple_of(*tp) && self.groups.is_multiple_of(*tp);
-                let good: Vec<String> = (1..=self.groups).filter(fits).map(|tp| tp.to_string()).collect();
+            if !number.is_multiple_of(shared) {
+                let fits =
+                    |ranks: &usize| self.heads.is_multiple_of(*ranks) && self.groups.is_multiple_of(*ranks);
+                let good: Vec<String> =
+                    (1..=self.groups).filter(fits).map(|ranks| ranks.to_string()).collect();
                 let what = format!(
-                    "{tp} does not divide the {number} {what} of the state-space layers; it may be {}",
+                    "{shared} does not divide the {number} {what} of the state-space layers; it may be {}",
                     good.join(", ")
                 );
                 return Err((Shared::Columns, what));
             }
         }
-        if cp > 1 {
+        if documents > 1 {
             let what = format!(
-                "{cp} ranks share a document, which a state-space layer reads in order; it must be 1"
+                "{documents} ranks share a document, which a state-space layer reads in order; it must be 1"
             );
             return Err((Shared::Tokens, what));
         }

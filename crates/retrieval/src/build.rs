@@ -18,6 +18,7 @@ use walkdir::WalkDir;
 use crate::error::{Error, Result};
 use crate::manifest::{self, FORMAT, FileEntry, Manifest, SEGMENTS, SegmentEntry, Settings, VECTORS};
 use crate::near;
+use crate::progress::{IndexPhase, IndexProgress};
 use crate::read::{Kind, Reader};
 use crate::segment::{FileFacts, Segment, SegmentWriter};
 use crate::vectors::{self, Encode};
@@ -69,26 +70,6 @@ pub struct IndexReport {
     pub skipped_rows: Vec<(String, u64, String)>,
     /// Files of a walk that are no documents by their names, by ending.
     pub ignored: BTreeMap<String, usize>,
-}
-
-/// A part of the work on an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IndexPhase {
-    /// Files are read into segments.
-    Reading,
-    /// Chunks are encoded.
-    Encoding,
-}
-
-/// Progress of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IndexProgress {
-    /// The current part.
-    pub phase: IndexPhase,
-    /// Files or chunks that are done.
-    pub done: u64,
-    /// Files or chunks in all.
-    pub all: u64,
 }
 
 /// A file that is indexed.
@@ -148,21 +129,7 @@ pub fn index(
         groups.par_iter().map(made).collect::<Result<Vec<(SegmentEntry, Option<Vec<FileFacts>>)>>>()?;
     let mut segments = Vec::with_capacity(made.len());
     for (group, (entry, facts)) in groups.iter().zip(made) {
-        for (at, source) in group.files.clone().zip(&mut sources[group.files.clone()]) {
-            match &facts {
-                None => {
-                    let before = skips.get(source.entry.path.as_str());
-                    source.entry.skipped = before.and_then(|entry| entry.skipped.clone());
-                    source.entry.rows = before.and_then(|entry| entry.rows.clone());
-                }
-                Some(facts) => {
-                    let facts = facts.get(at - group.files.start);
-                    source.entry.skipped = facts.and_then(|facts| facts.skipped.clone());
-                    source.entry.rows = facts
-                        .and_then(|facts| facts.first_skipped.clone().map(|why| (facts.skipped_rows, why)));
-                }
-            }
-        }
+        note(group, facts.as_deref(), &skips, &mut sources);
         report.read_files += if facts.is_some() { group.files.len() } else { 0 };
         segments.push(entry);
     }
@@ -191,6 +158,30 @@ pub fn index(
     clean(out, &manifest)?;
     account(&manifest, &mut report);
     Ok(report)
+}
+
+/// Notes in a group's files which of them, and which of their rows, were skipped, and why. Without facts the group was not
+/// read, and what an earlier run noted holds.
+fn note(
+    group: &Group,
+    facts: Option<&[FileFacts]>,
+    before: &HashMap<&str, &FileEntry>,
+    sources: &mut [Source],
+) {
+    for (at, source) in sources[group.files.clone()].iter_mut().enumerate() {
+        (source.entry.skipped, source.entry.rows) = match facts {
+            None => {
+                let before = before.get(source.entry.path.as_str());
+                before.map(|entry| (entry.skipped.clone(), entry.rows.clone())).unwrap_or_default()
+            }
+            Some(facts) => {
+                let facts = facts.get(at);
+                let rows =
+                    facts.and_then(|facts| facts.first_skipped.clone().map(|why| (facts.skipped_rows, why)));
+                (facts.and_then(|facts| facts.skipped.clone()), rows)
+            }
+        };
+    }
 }
 
 fn check_chunk_bytes(asked: usize) -> Result<()> {

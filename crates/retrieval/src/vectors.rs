@@ -10,12 +10,12 @@ use mmap_guard::FileData;
 use rayon::prelude::*;
 
 use crate::approximate::{self, Approximate};
-use crate::build::{IndexPhase, IndexProgress};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::manifest::{self, EncoderFacts, Manifest, SegmentEntry, VECTORS};
 use crate::map;
 use crate::products::product;
+use crate::progress::{IndexPhase, IndexProgress};
 use crate::ranking::{RankedChunk, best};
 use crate::segment::Segment;
 

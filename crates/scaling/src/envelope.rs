@@ -44,7 +44,7 @@ pub struct Frontier {
 }
 
 /// Returns the lowest loss at `count` values of compute, equally spaced in their logarithm, from where two curves of
-/// different sizes have begun to the end of the longest.
+/// different sizes have started to the end of the longest.
 pub fn envelope(curves: &[Curve], count: usize) -> Vec<Frontier> {
     let mut begins: Vec<(f64, f64)> =
         curves.iter().filter_map(|curve| Some((curve.flops()?.0, curve.params))).collect();

@@ -1,7 +1,7 @@
 //! The page at `/`: a single file that loads nothing from elsewhere.
 
+use crate::api::view::with_nonce;
 use crate::api::{AdmittedRequest, Answer, Server};
-use crate::view::with_nonce;
 
 const PAGE: &str = include_str!("page.html");
 

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodFilter, on};
 
+use crate::api::view;
 use crate::api::{
     AdmittedRequest, Answer, admin, chat, checks, completions, info, json_answer, kserve, messages,
     responses, search, tokens, vectors,
@@ -17,7 +18,6 @@ use crate::openapi;
 use crate::page;
 use crate::route::{Access, Route, Takes};
 use crate::shared::ServerState;
-use crate::view;
 
 macro_rules! routes {
     ($($method:ident $path:literal $access:ident $takes:ident $words:ident $call:path, $about:literal;)*) => {

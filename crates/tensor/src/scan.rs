@@ -3,7 +3,7 @@
 
 use crate::{DocumentRuns, OpDesc, Tensor};
 
-/// Rows of a document whose state is computed at once; the state between two such chunks is one product away. The value
+/// Rows of a document whose state is computed at once; a product takes the state from one such chunk to the next. The value
 /// is no part of a model: any gives the same function.
 pub const SCAN_CHUNK: usize = crate::SUM_CHUNK;
 

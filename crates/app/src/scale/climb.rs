@@ -10,9 +10,9 @@ use fathom_train::Outcome;
 
 use super::fits::{self, Expected, Trained};
 use super::ladder::{self, Size, folder, job};
-use super::record::{self, Ladder};
-use super::rungs::{Rung, share_out};
-use super::{Climbed, Request, Scaled, gpus, page};
+use super::outcome::{Climbed, Request, Scaled};
+use super::rungs::{Ladder, Rung, share_out};
+use super::{gpus, page, record};
 use crate::error::{Context, Result, refuse};
 use crate::events::Events;
 use crate::train::{Order, spent_s, train};

@@ -9,70 +9,20 @@ mod climb;
 mod fits;
 mod gpus;
 mod ladder;
+mod outcome;
 mod page;
 mod record;
 mod rungs;
 
-use std::path::PathBuf;
-
-use fathom_base::recipe::Loaded;
-use fathom_train::Outcome;
-use fathom_train::recipe::Recipe;
-use serde::Serialize;
-
 pub use fits::{Expected, Fits, Fitted, OfLaw, Trained};
 pub use gpus::OnGpu;
 pub use ladder::Size;
-pub use record::Ladder;
-pub use rungs::Rung;
+pub use outcome::{Climbed, Request, Scaled};
+pub use rungs::{Ladder, Rung};
 
 use crate::error::{Result, refuse};
 use crate::events::Events;
 use crate::train::Order;
-
-/// A ladder to climb.
-pub struct Request {
-    /// The recipe, whose `scale` table describes the ladder; `run.out` is the ladder's folder.
-    pub loaded: Loaded<Recipe>,
-    /// Seconds for all rungs together.
-    pub budget_s: f64,
-}
-
-/// Everything that a ladder has found, as `scale.json` has it.
-#[derive(Clone, Debug, Serialize)]
-pub struct Scaled {
-    /// The rungs, and what they were expected to cost.
-    pub ladder: Ladder,
-    /// Trained rungs, in the order of the ladder.
-    pub trained: Vec<Trained>,
-    /// Laws fitted to all rungs but the held-out one.
-    pub fits: Fits,
-    /// Prediction of the held-out rung, made before it was trained.
-    pub expected: Option<Expected>,
-    /// Budgets of a GPU; empty without a fit.
-    pub gpus: Vec<OnGpu>,
-    /// Path of the page.
-    #[serde(skip)]
-    pub page: PathBuf,
-}
-
-/// End of a call.
-pub enum Climbed {
-    /// All rungs are trained.
-    Finished(Box<Scaled>),
-    /// The ladder was asked to stop.
-    Interrupted,
-}
-
-impl Climbed {
-    /// Finished or interrupted.
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Climbed::Finished(_) => Outcome::Finished,
-            Climbed::Interrupted => Outcome::Interrupted,
-        }
-    }
-}
 
 /// Plans a ladder without training: sizes by the plan of their steps, tokens by predicted step times.
 ///

@@ -7,8 +7,9 @@ use fathom_report::plots::{Axis, AxisKind, LineChart, Series};
 use fathom_scaling::Interval;
 use fathom_train::recipe::Recipe;
 
-use super::Scaled;
 use super::fits::{Figure, Fits, Fitted, JOINT, OfLaw, POWER, SURFACE, Trained};
+use super::gpus::OnGpu;
+use super::outcome::Scaled;
 use crate::error::{Context, Result};
 use crate::output;
 
@@ -269,7 +270,7 @@ fn gpus(scaled: &Scaled, gpu: &str) -> String {
     if scaled.gpus.is_empty() {
         return String::new();
     }
-    let line = |of: &super::OnGpu| {
+    let line = |of: &OnGpu| {
         vec![
             figure(of.hours),
             human::grouped(of.hidden as u64),

@@ -9,8 +9,7 @@ use fathom_train::recipe::Recipe;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::ladder::Size;
-use super::rungs::Rung;
+use super::rungs::Ladder;
 use crate::error::{Context, Result, refuse};
 
 /// File of the recipe.
@@ -21,26 +20,6 @@ const LADDER: &str = "ladder.json";
 const EXPECTED: &str = "prediction.json";
 /// Keys that may change while a ladder goes on, as they shape no rung.
 const FREE: [&str; 4] = ["run.out", "scale.gpu", "scale.gpu_hours", "scale.resamples"];
-
-/// Sizes and rungs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ladder {
-    /// Sizes, ascending; the last is the held-out rung's.
-    pub sizes: Vec<Size>,
-    /// Rungs in the order in which they are trained; the held-out one is the last.
-    pub rungs: Vec<Rung>,
-    /// Seconds spent on the text and on measuring speeds.
-    pub prepared_s: f64,
-    /// Whether the seconds of a step are measured; else they are planned.
-    pub measured: bool,
-}
-
-impl Ladder {
-    /// Size of a rung.
-    pub fn size(&self, rung: &Rung) -> &Size {
-        &self.sizes[rung.size]
-    }
-}
 
 /// Reads the rungs of a ladder's folder; `None` if it has none yet. Writes the recipe into a new folder.
 ///

@@ -6,7 +6,6 @@ use fathom_train::recipe::Recipe;
 use serde::{Deserialize, Serialize};
 
 use super::ladder::Size;
-use super::record::Ladder;
 use crate::error::{Result, refuse};
 
 /// Part of the budget that the rungs are meant to fill.
@@ -33,6 +32,26 @@ pub struct Rung {
     pub flops: f64,
     /// Expected seconds.
     pub seconds: f64,
+}
+
+/// Sizes and rungs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ladder {
+    /// Sizes, ascending; the last is the held-out rung's.
+    pub sizes: Vec<Size>,
+    /// Rungs in the order in which they are trained; the held-out one is the last.
+    pub rungs: Vec<Rung>,
+    /// Seconds spent on the text and on measuring speeds.
+    pub prepared_s: f64,
+    /// Whether the seconds of a step are measured; else they are planned.
+    pub measured: bool,
+}
+
+impl Ladder {
+    /// Size of a rung.
+    pub fn size(&self, rung: &Rung) -> &Size {
+        &self.sizes[rung.size]
+    }
 }
 
 /// Shares the budget out, of which `spent_s` seconds are over.

@@ -77,7 +77,7 @@ pub struct Ran {
 /// # Errors
 /// A task or a set that cannot be used, before the model is opened; no model there; rows that cannot be used.
 pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Ran> {
-    let (begun, wall) = (Instant::now(), SystemTime::now());
+    let (started, wall) = (Instant::now(), SystemTime::now());
     let nodes = Index::open(request.tasks_dir.as_deref())?.find(&request.tasks)?;
     let mut options = Options {
         limit: request.limit,
@@ -126,7 +126,7 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     let mut json = results.json();
     describe(&mut json, request, &host, &results, max_length);
     json.insert("date".into(), json!(wall.duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_secs_f64())));
-    json.insert("total_evaluation_time_seconds".into(), begun.elapsed().as_secs_f64().to_string().into());
+    json.insert("total_evaluation_time_seconds".into(), started.elapsed().as_secs_f64().to_string().into());
     if let Some(out) = &request.out {
         write(out, &json, &results, request.log_samples)?;
     }
@@ -164,11 +164,11 @@ fn cache(request: &Request, host: &Host, max_length: usize) -> Result<Cache> {
     if let Some(folder) = out.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder)?;
     }
-    Ok(Cache::open(&beside(out, "_answers.jsonl"), &model)?)
+    Ok(Cache::open(&next_to(out, "_answers.jsonl"), &model)?)
 }
 
 /// The path of a file next to the results.
-fn beside(out: &Path, ending: &str) -> PathBuf {
+fn next_to(out: &Path, ending: &str) -> PathBuf {
     let stem = out.file_stem().map_or_else(|| "results".into(), |stem| stem.to_string_lossy().into_owned());
     out.with_file_name(stem + ending)
 }
@@ -231,7 +231,7 @@ fn write(out: &Path, json: &Map<String, Value>, results: &Results, log_samples: 
     for task in results.tasks.iter().filter(|_| log_samples) {
         let name = task.config.name.replace(['/', ':'], "_");
         let lines: String = task.samples.iter().map(|sample| format!("{sample}\n")).collect();
-        let path = beside(out, &format!("_samples_{name}.jsonl"));
+        let path = next_to(out, &format!("_samples_{name}.jsonl"));
         std::fs::write(&path, lines).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fathom_eval::tasks::compare::{Candidate, Compared, compare, shown, table};
 use serde_json::Value;
 
-use super::beside;
+use super::next_to;
 use crate::error::{Context, Result, refuse};
 
 /// Width of the page's bars in pixels.
@@ -43,7 +43,7 @@ fn candidate(file: &Path) -> Result<Candidate> {
     };
     let mut samples = BTreeMap::new();
     for task in tasks.keys() {
-        let log = beside(file, &format!("_samples_{}.jsonl", task.replace(['/', ':'], "_")));
+        let log = next_to(file, &format!("_samples_{}.jsonl", task.replace(['/', ':'], "_")));
         let Ok(text) = std::fs::read_to_string(&log) else { continue };
         let rows = text.lines().map(serde_json::from_str).collect::<serde_json::Result<Vec<Value>>>();
         samples.insert(task.clone(), rows.with_context(|| format!("cannot read {}", log.display()))?);

@@ -3,6 +3,7 @@
 //! A server gets its scalars from a thread of its own. A run never waits for one, nor fails because of one: what a
 //! server does not take in time is dropped, with one warning.
 
+mod delivery;
 mod mlflow;
 mod otlp;
 
@@ -13,8 +14,8 @@ use std::time::{Duration, Instant};
 use fathom_report::sinks::wandb::{Identity, OfflineRun};
 use fathom_report::sinks::{Lines, Sink, Sinks};
 use fathom_report::tensorboard::EventFile;
-use fathom_serve::bench::{Target, post_all};
-use serde_json::Value;
+
+use delivery::{Sample, Server};
 
 use crate::error::Result;
 use crate::job::Job;
@@ -52,29 +53,6 @@ pub(super) fn open(job: &Job, step: u64) -> Result<Sinks> {
         sinks.add(Remote::start("OpenTelemetry", otlp::Collector::new(job, address)?));
     }
     Ok(sinks)
-}
-
-/// Scalars of a step.
-struct Sample {
-    step: u64,
-    wall_s: f64,
-    scalars: Vec<(String, f64)>,
-}
-
-impl Sample {
-    /// Scalars that are finite.
-    fn finite(&self) -> impl Iterator<Item = &(String, f64)> {
-        self.scalars.iter().filter(|(_, value)| value.is_finite())
-    }
-}
-
-/// A server that takes scalars in batches.
-trait Server: Send {
-    /// Delivers a batch.
-    fn deliver(&mut self, batch: &[Sample]) -> std::result::Result<(), String>;
-
-    /// Tells the server that the run has come to its end.
-    fn finish(&mut self) -> std::result::Result<(), String>;
 }
 
 enum Message {
@@ -167,16 +145,6 @@ fn work(name: &str, mut server: impl Server, receive: &Receiver<Message>) {
     }
     if finished {
         tell(server.finish());
-    }
-}
-
-/// Posts a body to a server, and returns its answer.
-fn post(target: &Target, path: &str, body: &Value) -> std::result::Result<Value, String> {
-    let answers = post_all(target, path, &[body.to_string()]).map_err(|error| error.to_string())?;
-    match answers.into_iter().next() {
-        Some((200..300, answer)) => Ok(answer),
-        Some((status, answer)) => Err(format!("{path} answers with status {status}: {answer}")),
-        None => Err(format!("{path} gives no answer")),
     }
 }
 

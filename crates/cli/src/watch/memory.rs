@@ -9,8 +9,8 @@ use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph};
 
-use super::QUIET;
-
+/// Frames, and text that is not looked at first.
+pub const QUIET: Style = Style::new().fg(Color::DarkGray);
 /// Colours of categories, in the order of a timeline.
 const COLOURS: [Color; 10] = [
     Color::Blue,

@@ -12,12 +12,13 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Bar, BarChart, BarGroup, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
 
+use memory::QUIET;
+
 /// Points of a curve.
 const POINTS: usize = 400;
 /// Most ranks that are drawn.
 const RANKS: usize = 64;
 
-const QUIET: Style = Style::new().fg(Color::DarkGray);
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
 /// Settings that keys change.

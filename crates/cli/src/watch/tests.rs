@@ -1,3 +1,5 @@
+//! The view, drawn on a terminal in memory.
+
 use std::fs;
 
 use fathom_report::runs::glance;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::filters::Filters;
 use super::index::function;
-use super::measures::Measure;
+use super::measure::{Measure, OutputType};
 use crate::error::{Error, Result};
 
 /// Keys that a task may have, in the order in which the harness writes them.
@@ -50,19 +50,6 @@ const FOREIGN: [&str; 6] =
     ["custom_dataset", "doc_to_image", "doc_to_audio", "use_prompt", "process_results", "class"];
 /// Tokens of an answer, if a task does not say.
 const ANSWER_TOKENS: i64 = 256;
-
-/// What the model is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputType {
-    /// The likelihood of each choice.
-    MultipleChoice,
-    /// The likelihood of the target.
-    LogLikelihood,
-    /// The likelihood of a whole text.
-    Rolling,
-    /// A text.
-    GenerateUntil,
-}
 
 /// Where examples come from and how they are written.
 #[derive(Clone, Debug)]

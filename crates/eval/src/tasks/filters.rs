@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::doc::Doc;
 use super::index::function;
-use super::prompt::Doc;
 use crate::python::pattern::Pattern;
 use crate::python::{printed, strip};
 

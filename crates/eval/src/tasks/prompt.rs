@@ -4,11 +4,9 @@ use fathom_text::jinja::Templates;
 use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
+use super::doc::Doc;
 use crate::error::{Error, Result};
 use crate::python::{is_space, literal, pattern};
-
-/// A row.
-pub type Doc = Map<String, Value>;
 
 /// A part of a context, and what separates it from the next.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::config::TaskConfig;
+use super::doc::Doc;
 use super::filters::Answers;
 use super::index::GroupNode;
-use super::prompt::Doc;
-use super::run::logged;
+use super::measure::OutputType;
 use crate::metrics::aggregate::{ItemValue, pooled_error, unweighted_error};
 use crate::python::printed;
 
@@ -385,4 +385,13 @@ fn markdown(rows: &[Vec<String>]) -> String {
         }
     }
     out
+}
+
+/// Arguments of a request as the harness logs them.
+pub(super) fn logged(config: &TaskConfig, [first, second]: &[String; 2]) -> Vec<Value> {
+    match config.output {
+        OutputType::Rolling => vec![first.clone().into()],
+        OutputType::GenerateUntil => vec![first.clone().into(), config.keys["generation_kwargs"].clone()],
+        _ => vec![first.clone().into(), second.clone().into()],
+    }
 }

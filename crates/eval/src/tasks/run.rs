@@ -4,12 +4,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::config::{OutputType, TaskConfig};
+use super::config::TaskConfig;
 use super::data::{Data, Split, fewshot_split};
+use super::doc::Doc;
 use super::filters::Answers;
 use super::index::{GroupNode, Node};
+use super::measure::OutputType;
 use super::measures::values;
-use super::prompt::{Doc, Message, Writer, joined};
+use super::prompt::{Message, Writer, joined};
 use super::results::{Results, Sample, TaskResult};
 use super::subject::Subject;
 use crate::error::{Error, Result};
@@ -306,13 +308,4 @@ fn answer(config: &TaskConfig, asked: &[Asked], subject: &mut Subject<'_>) -> Re
     }
     let mut rest = answers.into_iter();
     Ok(asked.iter().map(|asked| rest.by_ref().take(asked.arguments.len()).collect()).collect())
-}
-
-/// Arguments of a request as the harness logs them.
-pub(super) fn logged(config: &TaskConfig, [first, second]: &[String; 2]) -> Vec<Value> {
-    match config.output {
-        OutputType::Rolling => vec![first.clone().into()],
-        OutputType::GenerateUntil => vec![first.clone().into(), config.keys["generation_kwargs"].clone()],
-        _ => vec![first.clone().into(), second.clone().into()],
-    }
 }

@@ -1,5 +1,5 @@
 //! Matches that a growing text may still complete. What lies before the first of them is final, so prose in which no
-//! pattern has begun is released at once, however long the patterns' matches may be.
+//! pattern has started is released at once, however long the patterns' matches may be.
 
 use std::sync::OnceLock;
 

@@ -47,7 +47,7 @@ pub enum Reach {
     Window(usize),
     /// All of them.
     Full,
-    /// Those up to this many away, before and after it.
+    /// Those at most this many tokens before and after it.
     Around(usize),
 }
 

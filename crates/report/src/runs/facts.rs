@@ -7,7 +7,7 @@ use fathom_base::recipe::Row;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::series::Series;
+use super::series::{Series, StepFacts};
 
 /// Samples of a run that are kept, the newest.
 const SAMPLES: usize = 6;
@@ -42,34 +42,6 @@ pub enum State {
     Finished,
     /// It has not, and its log does not grow.
     Stopped,
-}
-
-/// The fields of a step that curves and tables show.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct StepFacts {
-    /// Completed updates.
-    pub step: u64,
-    /// Tokens trained on so far.
-    pub tokens_total: u64,
-    /// Seconds spent training so far.
-    pub time_s: Option<f64>,
-    /// Mean loss.
-    pub loss: Option<f64>,
-    /// Learning rate.
-    pub lr: Option<f64>,
-    /// Global gradient norm.
-    pub grad_norm: Option<f64>,
-    /// Tokens per second.
-    pub tokens_per_s: Option<f64>,
-    /// TFLOP/s of the model.
-    pub model_tflops: Option<f64>,
-    /// Seconds of the step.
-    pub step_s: Option<f64>,
-    /// Peak bytes of the pool.
-    pub pool_peak_bytes: u64,
-    /// Metrics of the objective.
-    pub metrics: BTreeMap<String, Option<f64>>,
 }
 
 /// Facts of a run.

@@ -15,8 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-pub use facts::{Facts, State, StepFacts};
-pub use series::{Along, Curve, Series};
+pub use facts::{Facts, State};
+pub use series::{Along, Curve, Series, StepFacts};
 pub use tags::{tags, write_tags};
 pub use tail::Tail;
 

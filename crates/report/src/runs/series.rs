@@ -4,7 +4,33 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::StepFacts;
+/// The fields of a step that curves and tables show.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct StepFacts {
+    /// Completed updates.
+    pub step: u64,
+    /// Tokens trained on so far.
+    pub tokens_total: u64,
+    /// Seconds spent training so far.
+    pub time_s: Option<f64>,
+    /// Mean loss.
+    pub loss: Option<f64>,
+    /// Learning rate.
+    pub lr: Option<f64>,
+    /// Global gradient norm.
+    pub grad_norm: Option<f64>,
+    /// Tokens per second.
+    pub tokens_per_s: Option<f64>,
+    /// TFLOP/s of the model.
+    pub model_tflops: Option<f64>,
+    /// Seconds of the step.
+    pub step_s: Option<f64>,
+    /// Peak bytes of the pool.
+    pub pool_peak_bytes: u64,
+    /// Metrics of the objective.
+    pub metrics: BTreeMap<String, Option<f64>>,
+}
 
 /// Most stretches of a series. With more, neighbours are merged.
 const MOST: usize = 4096;

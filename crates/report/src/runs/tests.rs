@@ -1,3 +1,5 @@
+//! Logs of runs that are written line by line.
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 

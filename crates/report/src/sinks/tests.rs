@@ -1,3 +1,5 @@
+//! Files of the sinks, as their tools read them.
+
 use std::fs;
 
 use fathom_base::recipe::Row;

@@ -17,6 +17,7 @@ pub mod tensors;
 pub mod tokens;
 pub mod tools;
 pub mod vectors;
+pub mod view;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

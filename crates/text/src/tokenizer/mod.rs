@@ -215,7 +215,7 @@ impl Tokenizer {
         self.around.get_or_init(|| self.template()).clone()
     }
 
-    /// [`Tokenizer::frame`], computed anew.
+    /// [`Tokenizer::frame`], computed again.
     fn template(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         let encode = |text, template| foreign::encode(self.recognising(), self.growth, text, template).ok();
         let around = |text| {

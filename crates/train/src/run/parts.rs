@@ -80,7 +80,7 @@ pub struct RunParts<'a> {
     pub disk_sharers: usize,
     /// Flag set from outside to save and stop.
     pub stop: &'a AtomicBool,
-    /// Number of checkpoints asked for from outside so far; `None` if nobody asks.
+    /// Number of checkpoints asked for from outside so far; `None` if no one asks.
     pub save_requests: Option<&'a AtomicU64>,
     /// Recreates the trainer of a failed rank; `None`: a failure ends the run.
     pub rebuild: Option<Rebuild<'a>>,

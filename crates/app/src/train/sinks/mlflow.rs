@@ -6,7 +6,7 @@ use fathom_base::recipe::Row;
 use fathom_serve::bench::Target;
 use serde_json::{Value, json};
 
-use super::{Sample, Server as Delivers, post};
+use super::delivery::{Sample, Server as Delivers, post};
 use crate::error::Result;
 use crate::job::Job;
 use crate::report::unix_s;

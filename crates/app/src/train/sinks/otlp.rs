@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fathom_serve::bench::Target;
 use serde_json::{Value, json};
 
-use super::{Sample, Server, post};
+use super::delivery::{Sample, Server, post};
 use crate::error::Result;
 use crate::job::Job;
 

@@ -1,6 +1,10 @@
+//! Servers of MLflow and OpenTelemetry that only take notes.
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
+
+use serde_json::Value;
 
 use super::*;
 

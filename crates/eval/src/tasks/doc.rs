@@ -1,0 +1,6 @@
+//! Rows of sets.
+
+use serde_json::{Map, Value};
+
+/// A row.
+pub type Doc = Map<String, Value>;
