@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::ladder::Size;
-use super::record::Ladder;
+use super::rungs::Ladder;
 use super::rungs::Rung;
 
 /// Level of intervals.

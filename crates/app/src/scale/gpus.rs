@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::fits::Fits;
 use super::ladder::{Size, planned, shape};
-use super::record::Ladder;
+use super::rungs::Ladder;
 use crate::error::Result;
 use crate::events::Events;
 
