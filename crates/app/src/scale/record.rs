@@ -7,7 +7,7 @@ use fathom_base::files;
 use fathom_base::recipe::{Layers, Loaded, diff};
 use fathom_train::recipe::Recipe;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::rungs::Ladder;
 use crate::error::{Context, Result, refuse};

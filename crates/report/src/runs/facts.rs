@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_base::metrics::{Event, events as ev};
 use fathom_base::recipe::Row;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::series::{Series, StepFacts};
