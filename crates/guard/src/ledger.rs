@@ -138,7 +138,7 @@ mod tests {
         assert!(ledgers.of(None, None).is_none());
         *now.lock().unwrap() = EXPIRES_S;
         assert!(of(None, "a").calls("pay").is_empty());
-        (0..MOST_THREADS + 5).for_each(|at| _ = of(None, &at.to_string()));
+        (0..MOST_THREADS + 5).for_each(|at| _ = ledgers.of(None, Some(&at.to_string())).unwrap());
         assert!(ledgers.threads.lock().unwrap().len() <= MOST_THREADS);
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use fathom_base::files;
 use fathom_base::recipe::{Layers, Loaded, diff};
 use fathom_train::recipe::Recipe;
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::rungs::Ladder;
 use crate::error::{Context, Result, refuse};
