@@ -112,12 +112,12 @@ def write_model(to, kind, texts):
     to.mkdir(parents=True, exist_ok=True)
     tokenizer = write_tokenizer(to, texts, bos=kind == "llama")
     sizes = dict(vocab_size=len(tokenizer), bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
-    block = dict(hidden_size=48, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    block = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                  tie_word_embeddings=True)
     model = {
         "llama": lambda: LlamaForCausalLM(LlamaConfig(max_position_embeddings=320, **block, **sizes)),
         "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(max_position_embeddings=256, **block, **sizes)),
-        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_positions=288, n_embd=48, n_layer=2, n_head=4, resid_pdrop=0,
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config(n_positions=288, n_embd=64, n_layer=2, n_head=4, resid_pdrop=0,
                                                    embd_pdrop=0, attn_pdrop=0, **sizes)),
     }[kind]()
     ids = torch.tensor([id for text in texts for id in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])

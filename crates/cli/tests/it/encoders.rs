@@ -94,7 +94,7 @@ fn an_embedder_learns_pairs_and_is_served_as_its_folder_says() {
     fs::write(at("docs/a.txt"), "the salt with sea").unwrap();
     fs::write(at("docs/b.txt"), "the plan with data").unwrap();
     let (docs, index) = (at("docs"), at("index"));
-    good(["index", arg(&docs), "--encoder", arg(&model), "--out", arg(&index)]);
+    good(["index", arg(&docs), arg(&index), "--encoder", arg(&model)]);
 }
 
 #[test]

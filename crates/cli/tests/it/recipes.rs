@@ -74,6 +74,10 @@ fn every_one_is_planned() {
         "reinforce",
         "ppo",
         "rejection",
+        "mlm",
+        "embed",
+        "rerank",
+        "classify",
     ];
     for name in names.filter(|name| !started.contains(name)) {
         let stages = rows(&good(["plan", name, "--json"]));

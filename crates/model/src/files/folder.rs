@@ -14,7 +14,7 @@ use super::save::{SaveOptions, save};
 use super::table::SafeTensors;
 use super::writer::write_file;
 use super::{bitsandbytes, few_bits, gguf};
-use crate::encoder::of_norms;
+use crate::encoder::{EncoderSpec, of_norms};
 use crate::error::{Error, Result};
 use crate::family::Wrapper;
 use crate::model::Model;
@@ -59,7 +59,7 @@ impl fmt::Display for LeftOut {
 /// # Errors
 /// Those of [`open_any`], and an encoder.
 pub fn open(folder: &Path) -> Result<HfFolder> {
-    refuse_encoder(folder, &open_any_config(folder)?.0)?;
+    refuse_encoder(folder)?;
     open_any(folder)
 }
 
@@ -68,14 +68,13 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
 /// # Errors
 /// Those of [`open`].
 pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
-    let (spec, generation) = open_any_config(folder)?;
-    refuse_encoder(folder, &spec)?;
-    Ok((spec, generation))
+    refuse_encoder(folder)?;
+    open_any_config(folder)
 }
 
 /// Refuses an encoder where a decoder is needed.
-fn refuse_encoder(folder: &Path, spec: &Spec) -> Result<()> {
-    if spec.encoder.is_none() {
+fn refuse_encoder(folder: &Path) -> Result<()> {
+    if !EncoderSpec::is_of(folder) {
         return Ok(());
     }
     let what = "is an encoder's: it gives labels and vectors of texts (fathom serve; the stages `classify` and `semantic` of a \

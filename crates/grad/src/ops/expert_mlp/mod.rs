@@ -80,9 +80,10 @@ impl Ctx<'_> {
         if spread.ep * spread.etp == 1 {
             let slots = self.desc(index).cols;
             let u = self.adapted_experts(up_name, [x, index], how.layout, up);
-            let a = match how.gated {
-                true => self.gate_each(act, how.activation, u, slots),
-                false => self.activate(act, how.activation, u),
+            let a = if how.gated {
+                self.gate_each(act, how.activation, u, slots)
+            } else {
+                self.activate(act, how.activation, u)
             };
             return self.adapted_experts(name, [a, index], how.layout, down);
         }
