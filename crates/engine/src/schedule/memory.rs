@@ -67,9 +67,10 @@ impl Memory {
         let room = (&capacity.pages[..], capacity.sequences);
         Memory {
             pages: Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room),
-            tree: match engine.has_states() {
-                true => Tree::of_states(most_checkpoints(engine.spec())),
-                false => Tree::default(),
+            tree: if engine.has_states() {
+                Tree::of_states(most_checkpoints(engine.spec()))
+            } else {
+                Tree::default()
             },
             store: None,
             reads: Vec::new(),
