@@ -158,6 +158,10 @@ async fn the_other_protocols_show_the_same_sources_and_account() {
         };
         assert!(events.iter().any(|event| begins(&event)), "{path}: {events:?}");
         let accounts = events.iter().map(|event| event.get("response").unwrap_or(event)["citations"].clone());
-        assert_eq!(accounts.filter(|it| !it.is_null()).collect::<Vec<_>>(), [account.clone()], "{path}");
+        assert_eq!(
+            accounts.filter(|it| !it.is_null()).collect::<Vec<_>>(),
+            std::slice::from_ref(account),
+            "{path}"
+        );
     }
 }
