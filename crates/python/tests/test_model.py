@@ -153,6 +153,7 @@ def test_memory_returns(path: str) -> None:
 
 CTRL_C = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell may have started the tests without it.
 import fathom
 model = fathom.Model.from_pretrained(sys.argv[1], threads=1)
 sent = []

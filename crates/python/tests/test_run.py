@@ -253,6 +253,7 @@ def test_a_killed_run_with_rewards_goes_on_with_the_same_bits(path: str, tmp_pat
 def test_ctrl_c_saves_and_the_same_call_goes_on(text: Path, tmp_path: Path) -> None:
     script = (
         "import sys, threading, time, os, signal; sys.path.insert(0, sys.argv[3]); from pathlib import Path; import fathom; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from conftest import tiny_recipe\n"
         "class Send(fathom.Callback):\n"
         "    def on_step(self, step, control):\n"

@@ -193,7 +193,7 @@ fn a_reload_replaces_the_whole_configuration_or_nothing() {
 #[test]
 fn results_are_judged_by_the_rules_of_the_tool_that_was_called() {
     let rules = "[tools.read]\nallow = true\ndeny_when = \"result.secret == true && args.path != 'x'\"\nmax_calls = 1\n";
-    let guards = Guards::of(Arc::new(Guard::new(crate::support::config(&rules), &needs()).unwrap()));
+    let guards = Guards::of(Arc::new(Guard::new(crate::support::config(rules), &needs()).unwrap()));
     let talk = |path: &str, result: &str| {
         let arguments = json!({"path": path}).to_string();
         let call =
