@@ -204,10 +204,13 @@ impl Tokenize for Mock {
 impl Generate for Mock {
     fn submit_while(
         &self,
-        request: GenerateRequest,
+        mut request: GenerateRequest,
         mut sink: Sink,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Ticket> {
+        if request.ids.is_none() {
+            request.ids = Some(self.ids(&request.prompt)?);
+        }
         while request.structure.is_some() && self.compiles && wanted() {
             thread::sleep(Duration::from_millis(1));
         }
