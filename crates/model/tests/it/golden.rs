@@ -181,7 +181,7 @@ fn long_documents() {
         let (figures, tensors) = golden(&case);
         let Some(long) = figures.get("long") else { continue };
         let ids: Vec<i32> = serde_json::from_value(long["input_ids"].clone()).unwrap();
-        let (docs, positions) = (vec![0..ids.len()], (0..ids.len() as i32).collect());
+        let (docs, positions) = (std::iter::once(0..ids.len()).collect(), (0..ids.len() as i32).collect());
         let input = Input { docs, positions, labels: ids.clone(), ids, ..long_input(96) };
         let logits = Run::new(cpu(1, None), &case, &input).logits();
         let step = long["step"].as_u64().unwrap() as usize;
