@@ -293,7 +293,11 @@ async fn no_prompt_gets_around_a_rail_on_any_route() {
                     "block" => {
                         assert!(!reached && !said.contains("Fine.Fine.Fine") && is_refused(&text), "{what}")
                     }
-                    "flag" => assert!(reached && said.contains("Fine."), "{what} {asked:?}"),
+                    // Answers of one stream take turns, letter by letter.
+                    "flag" => assert!(
+                        reached && ["Fine.", "FFiinnee.."].iter().any(|it| said.contains(it)),
+                        "{what} {asked:?}"
+                    ),
                     "mask" => {
                         assert!(!reached && asked.iter().any(|it| it.contains(case.mask)), "{what} {asked:?}")
                     }
