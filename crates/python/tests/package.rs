@@ -41,7 +41,7 @@ fn python_package_passes_its_tests() {
         std::os::unix::fs::symlink(&library, &place).expect("a link to the library");
     }
     let mut command = Command::new(python);
-    command.args(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]).current_dir(package);
+    command.args(["-m", "pytest", "-x", "-p", "no:cacheprovider"]).current_dir(package);
     command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     // Tests next to the binary are skipped where it has not been built.
     let binary = built.join("fathom");
