@@ -19,9 +19,10 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// The folder of what cargo built: this program is in its `deps`.
-fn built() -> Option<PathBuf> {
-    Some(std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf())
+/// The folder of this program, `deps`: a test's own library is linked here, and copied to the folder above only by a
+/// build that names it.
+fn dependencies() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.to_path_buf())
 }
 
 #[test]
@@ -32,8 +33,8 @@ fn python_package_passes_its_tests() {
             "SKIPPED: the tests of the Python package; no Python of 3.11 with pytest (FATHOM_PYTHON names one)",
         );
     };
-    let built = built().expect("a folder of built files");
-    let library = built.join("lib_fathom.so");
+    let dependencies = dependencies().expect("a folder of built files");
+    let library = dependencies.join("lib_fathom.so");
     assert!(library.exists(), "{} is not there", library.display());
     let place = package.join("fathom/_fathom.abi3.so");
     if std::fs::read_link(&place).ok().as_deref() != Some(&library) {
@@ -44,7 +45,7 @@ fn python_package_passes_its_tests() {
     command.args(["-m", "pytest", "-x", "-p", "no:cacheprovider"]).current_dir(package);
     command.env("PYTHONPATH", package).env("PYTHONDONTWRITEBYTECODE", "1");
     // Tests next to the binary are skipped where it has not been built.
-    let binary = built.join("fathom");
+    let binary = dependencies.with_file_name("fathom");
     if binary.exists() {
         command.env("FATHOM_BINARY", binary);
     }
