@@ -14,7 +14,7 @@ const RECORD: CheckRecord = CheckRecord {
 /// Unless these very sources passed before, lints them ([`run`]).
 ///
 /// # Errors
-/// As [`run`].
+/// Those of [`run`].
 pub fn run_if_changed() -> Result<Vec<String>, String> {
     RECORD.unless_passed(run)
 }

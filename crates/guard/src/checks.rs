@@ -309,7 +309,7 @@ struct Check<'a> {
     selection: Arc<Selection>,
 }
 
-/// What was found so far.
+/// Findings so far.
 #[derive(Default)]
 struct Found {
     verdicts: Vec<Value>,

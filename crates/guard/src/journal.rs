@@ -1,4 +1,4 @@
-//! What rails did for one request, for its answer and its trace: decisions and times, never text. Runs of a rail in one
+//! The rails' account of one request, for its answer and its trace: decisions and times, never text. Runs of a rail in one
 //! direction, such as those of a stream's windows, are one entry.
 
 use std::sync::{Mutex, PoisonError};
@@ -66,7 +66,7 @@ struct Entries {
     calls: Vec<ModelCall>,
 }
 
-/// What rails did for one request.
+/// Account of one request: runs of rails and calls of models.
 #[derive(Debug, Default)]
 pub struct Journal(Mutex<Entries>);
 

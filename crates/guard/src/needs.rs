@@ -1,4 +1,4 @@
-//! What rails need from outside this crate, as traits that the caller implements.
+//! Traits for the needs of rails from outside this crate; the caller implements them.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Prompts on their way to the model: every text that reaches it is judged, and a rewritten one is what it gets.
 //!
-//! Of a conversation these are the messages of users (input), of tools (results), earlier answers (output), documents
+//! In a conversation these are the messages of users (input), of tools (results), earlier answers (output), documents
 //! (retrieval), and in every message all strings that a template may read. System messages, tools' declarations and
 //! variables of templates are written by operators: rails of patterns judge them, rails that judge what users want do
 //! not. Messages of a thread that passed unchanged are not judged again.

@@ -41,7 +41,7 @@ struct RunOptions {
     allow_processes: bool,
 }
 
-/// What a run is given besides its recipe.
+/// A run's arguments besides its recipe.
 struct Given {
     command: String,
     functions: Functions,

@@ -42,7 +42,7 @@ pub struct Server {
     done: Mutex<Arc<Pending<Result<()>>>>,
 }
 
-/// What a server's thread reports first.
+/// First report of a server's thread.
 enum First {
     Listening(String),
     Ended,

@@ -54,7 +54,7 @@ pub(crate) fn drop(connection: &Connection, tables: &[String]) -> Result<(), Err
 
 /// Whether a virtual table stands in an inner loop of the plan.
 fn scans_again(connection: &Connection, sql: &str) -> Result<bool, Error> {
-    // What has no plan, such as a plan itself, has no loops.
+    // Statements without a plan, such as a plan itself, have no loops.
     let Ok(mut plan) = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")) else { return Ok(false) };
     let mut steps = plan.query([])?;
     let mut loops: BTreeSet<i64> = BTreeSet::new();

@@ -29,7 +29,7 @@ pub use error::Error;
 /// Takes a row of the answer under the names of its columns; false ends the query.
 pub type Visit<'a> = dyn FnMut(&[String], &[Value]) -> bool + 'a;
 
-/// What the authorizer lets pass and notes.
+/// Access that the authorizer lets pass and notes.
 #[derive(Default)]
 struct Watch {
     /// While this crate prepares its own statements.

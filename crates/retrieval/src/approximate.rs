@@ -173,7 +173,7 @@ impl Approximate {
     /// Maps the file of so many rows.
     ///
     /// # Errors
-    /// It cannot be read, or is not that of these rows.
+    /// Unreadable, or that of other rows.
     pub fn open(path: &Path, (rows, dimensions): (usize, usize), check: bool) -> Result<Approximate> {
         let bytes = map::open(path)?;
         let [own, of, lists] = [40, 44, 48].map(|at| small(&bytes, at) as usize);

@@ -92,7 +92,7 @@ impl Manifest {
     /// Reads the manifest of a folder; `None` if there is none.
     ///
     /// # Errors
-    /// It is damaged, or of another version.
+    /// Damaged, or of another version.
     pub fn read(folder: &Path) -> Result<Option<Manifest>> {
         let path = folder.join(NAME);
         let text = match std::fs::read_to_string(&path) {

@@ -51,11 +51,11 @@ pub trait Knowledge: Send + Sync {
 /// Verdict of a screen on a passage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScreenVerdict {
-    /// It may be read.
+    /// The passage may be read.
     Passed,
     /// This text is read in its place.
     Rewritten(String),
-    /// It is left out, for the reason.
+    /// The passage is left out, for the reason.
     Omitted(String),
 }
 

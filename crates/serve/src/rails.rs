@@ -12,11 +12,11 @@ use crate::fault::Fault;
 pub struct RailedModel {
     /// The model.
     pub service: Arc<dyn Service>,
-    /// What the rails do for the request.
+    /// The request's course through the rails.
     pub record: Arc<dyn RailRecord>,
 }
 
-/// What rails did for one request.
+/// The rails' account of one request.
 pub trait RailRecord: Send + Sync {
     /// `guardrails` of the answer; `None` if the request says nothing about rails.
     fn answer(&self) -> Option<Value>;

@@ -37,7 +37,7 @@ pub struct Model {
     pub name: String,
     /// The model, with the server's guardrails around it.
     pub service: Arc<dyn Service>,
-    /// What the rails do, for the model of one request.
+    /// The rails around the model of one request.
     pub record: Option<Arc<dyn RailRecord>>,
     /// Its admission limits.
     pub admission: Arc<Admission>,

@@ -52,7 +52,7 @@ pub trait Protocol: Send + 'static {
         out.data(&fault.json(Words::OpenAi));
         out.done();
     }
-    /// What the rails did, if the request asks for it; comes before the end.
+    /// The rails' account, if the request asks for it; comes before the end.
     fn guardrails(&mut self, report: Value, out: &mut Frames);
     /// All answers have ended.
     fn end(&mut self, usage: &Usage, out: &mut Frames);

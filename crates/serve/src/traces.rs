@@ -70,7 +70,7 @@ pub enum RequestTrace {
     Not,
 }
 
-/// What a span is about.
+/// Subject of a span.
 #[derive(Debug)]
 pub enum SpanSubject {
     /// A request at a model.
@@ -91,7 +91,7 @@ pub struct Span {
     pub traced: RequestTrace,
     /// A unique id: 32 hexadecimal digits.
     pub unique: String,
-    /// What was done.
+    /// Subject of the span.
     pub subject: SpanSubject,
     /// Start time.
     pub began: SystemTime,

@@ -1,4 +1,4 @@
-//! What a server of one page shows, such as a board over many runs.
+//! Contents of a server of one page, such as a board over many runs.
 
 use serde_json::Value;
 

@@ -34,7 +34,7 @@ pub struct ConvOperands<'a> {
 /// A causal convolution, forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv<'a> {
-    /// What is read.
+    /// Operands.
     pub of: ConvOperands<'a>,
     /// In generation, for each run: f32 [w - 1, c], the rows of u before it, the oldest first. Replaced by the last
     /// rows including the run's.
@@ -46,7 +46,7 @@ pub struct Conv<'a> {
 /// The gradients of [`Conv`] that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvBackward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: ConvOperands<'a>,
     /// [t, c].
     pub dy: &'a Tensor,
@@ -86,7 +86,7 @@ impl GatedNormOperands<'_> {
 /// A gated norm, forward.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedNorm<'a> {
-    /// What is read.
+    /// Operands.
     pub of: GatedNormOperands<'a>,
     /// [t, c].
     pub out: &'a Tensor,
@@ -95,7 +95,7 @@ pub struct GatedNorm<'a> {
 /// The gradients of [`GatedNorm`] that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedNormBackward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: GatedNormOperands<'a>,
     /// [t, c].
     pub dout: &'a Tensor,
@@ -169,7 +169,7 @@ pub fn ssd_flops(rows: usize, [heads, width, groups, state]: [usize; 4], backwar
 /// Mamba-2's scan, forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Ssd<'a> {
-    /// What is read.
+    /// Operands.
     pub of: SsdOperands<'a>,
     /// In generation, for each run: f32 [heads, state x width], the state before it, of each head `state` rows of
     /// `width`. Replaced by the state after it.
@@ -183,9 +183,9 @@ pub struct Ssd<'a> {
 /// The gradients of [`Ssd`] that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct SsdBackward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: SsdOperands<'a>,
-    /// As the forward pass wrote it.
+    /// The states that the forward pass wrote.
     pub kept: &'a Tensor,
     /// [t, heads x width].
     pub dy: &'a Tensor,
@@ -193,7 +193,7 @@ pub struct SsdBackward<'a> {
     pub du: Option<&'a Tensor>,
     /// Like dt; overwritten.
     pub ddt: Option<&'a Tensor>,
-    /// Of a_log, dt_bias and d: f32 [1, heads]; added to.
+    /// Gradients of a_log, dt_bias and d: f32 [1, heads]; added to.
     pub dweights: [Option<&'a Tensor>; 3],
 }
 
@@ -259,7 +259,7 @@ pub fn delta_flops(rows: usize, [key_heads, heads, key, value]: [usize; 4], back
 /// Gated DeltaNet, forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Delta<'a> {
-    /// What is read.
+    /// Operands.
     pub of: DeltaOperands<'a>,
     /// In generation, for each run: f32 [heads, key x value], the state before it, of each head `key` rows of `value`.
     /// Replaced by the state after it.
@@ -273,9 +273,9 @@ pub struct Delta<'a> {
 /// The gradients of [`Delta`] that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaBackward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: DeltaOperands<'a>,
-    /// As the forward pass wrote it.
+    /// The states that the forward pass wrote.
     pub kept: &'a Tensor,
     /// [t, heads x value].
     pub dout: &'a Tensor,
@@ -285,7 +285,7 @@ pub struct DeltaBackward<'a> {
     pub da: Option<&'a Tensor>,
     /// Like b; overwritten.
     pub db: Option<&'a Tensor>,
-    /// Of a_log and dt_bias: f32 [1, heads]; added to.
+    /// Gradients of a_log and dt_bias: f32 [1, heads]; added to.
     pub dweights: [Option<&'a Tensor>; 2],
 }
 

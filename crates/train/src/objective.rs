@@ -154,17 +154,17 @@ pub trait Weigh {
     /// Names of the entries of [`ObjectiveSum::metrics`], in order.
     fn metrics(&self) -> &[&'static str];
 
-    /// It asks the model's second head, of a few numbers a token: a reward, a value.
+    /// Asks the model's second head, of a few numbers a token: a reward, a value.
     fn scores(&self) -> bool {
         false
     }
 
-    /// It reads hidden states in place of scores: all columns of each token.
+    /// Reads hidden states in place of scores: all columns of each token.
     fn states(&self) -> bool {
         false
     }
 
-    /// It compares the vectors of all documents of a step: those are computed before it weighs any micro-batch.
+    /// Compares the vectors of all documents of a step: those are computed before it weighs any micro-batch.
     fn compares(&self) -> Option<&dyn Compares> {
         None
     }

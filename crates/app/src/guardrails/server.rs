@@ -60,7 +60,7 @@ impl Guardrails {
     }
 }
 
-/// What the rails do for one request.
+/// Course of one request through the rails.
 struct Record {
     config: String,
     session: Session,

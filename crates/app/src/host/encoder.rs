@@ -74,7 +74,7 @@ impl EncoderHost {
     /// The encoder as a service.
     ///
     /// # Errors
-    /// It has been closed.
+    /// Closed.
     pub fn service(&self) -> fathom_base::Result<&Arc<Handle>> {
         self.service.as_ref().ok_or_else(|| BaseError::product("the encoder has been closed"))
     }

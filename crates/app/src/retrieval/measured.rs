@@ -57,7 +57,7 @@ impl TemporaryFolder {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // It may not have been made.
+        // Its creation may have failed.
         _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -55,7 +55,7 @@ pub fn index(request: &IndexRequest, machine: &Machine, events: &dyn Events) -> 
     Ok(fathom_retrieval::index(&request.paths, &request.out, &request.options, encoder, &progress)?)
 }
 
-/// What an index was made of, as JSON.
+/// The contents of an index, as JSON.
 pub fn account(report: &IndexReport) -> Value {
     let skipped = |(path, why): &(String, String)| json!({"path": path, "why": why});
     let rows =

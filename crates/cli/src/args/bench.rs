@@ -110,7 +110,7 @@ pub struct Gemm {
 pub enum Scores {
     /// Random operands: a row's scores lie within a few units, and no probability is small.
     Flat,
-    /// As in a trained model: a row's scores span 200, and most probabilities are zero.
+    /// Scores like a trained model's: a row's span 200, and most probabilities are zero.
     Peaked,
 }
 

@@ -50,7 +50,7 @@ fn an_index_killed_anywhere_and_resumed_has_the_same_bytes() {
         fs::remove_dir_all(&out).unwrap();
         let mut child = program().args(["index", docs, out.to_str().unwrap()]).spawn().unwrap();
         std::thread::sleep(took.mul_f64(f64::from(kill) / f64::from(kills + 1)).min(Duration::from_secs(5)));
-        // It may have ended.
+        // The process may have ended.
         _ = child.kill();
         child.wait().unwrap();
         good(["index", docs, out.to_str().unwrap()]);

@@ -17,7 +17,7 @@ const FOUR: usize = 4;
 /// Columns processed at a time.
 const BLOCK: usize = 256;
 
-/// What a convolution reads; see [`fathom_tensor::ConvOperands`].
+/// Operands of a convolution; see [`fathom_tensor::ConvOperands`].
 #[derive(Clone, Copy, Debug)]
 pub struct ConvOperands<'a> {
     /// The documents of the rows.
@@ -39,7 +39,7 @@ pub struct ConvOperands<'a> {
 /// A convolution.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv<'a> {
-    /// What is read.
+    /// Operands.
     pub of: ConvOperands<'a>,
     /// f32 `[taps - 1, cols]` for each run, the rows before it, replaced by its last; or empty.
     pub states: &'a [MatMut],
@@ -50,7 +50,7 @@ pub struct Conv<'a> {
 /// The gradients of a convolution that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvBackward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: ConvOperands<'a>,
     /// Like u.
     pub dy: Mat,

@@ -15,7 +15,7 @@ pub const MOST_WIDTH: usize = 16384;
 /// Chunks of rows whose sums are in scratch memory at a time.
 const CHUNKS: usize = 64;
 
-/// What a gated norm reads; see [`fathom_tensor::GatedNormOperands`].
+/// Operands of a gated norm; see [`fathom_tensor::GatedNormOperands`].
 #[derive(Clone, Copy, Debug)]
 pub struct GatedNormOperands {
     /// Rows.
@@ -68,7 +68,7 @@ impl GatedNormOperands {
 /// The gradients that are wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedNormBackward {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: GatedNormOperands,
     /// Like y.
     pub dout: Mat,
@@ -100,7 +100,7 @@ pub unsafe fn gated_norm(place: Place<'_>, of: &GatedNormOperands, out: MatMut) 
     }));
 }
 
-/// What a norm multiplies by, from the values that it normalises.
+/// The factor of a norm: one over the root mean square of the values that it normalises.
 #[inline(always)]
 fn inverse(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum_one(x, |x| x * x) / x.len() as f32 + eps).sqrt()
@@ -189,7 +189,7 @@ pub unsafe fn gated_norm_backward(place: Place<'_>, op: &GatedNormBackward, ws: 
 
 /// A group's values between the passes over it.
 struct Buffers {
-    /// What is normalised.
+    /// The values that are normalised.
     x: [f32; MOST_WIDTH],
     /// `silu(z)`.
     gate: [f32; MOST_WIDTH],

@@ -25,9 +25,9 @@ use crate::threads::Threads;
 /// One backward pass: the gradients that are wanted.
 #[derive(Clone, Copy)]
 pub struct Backward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: Operands<'a>,
-    /// As the forward pass wrote it.
+    /// The states that the forward pass wrote.
     pub kept: *const f32,
     /// `[rows, heads * width]`, stored like u.
     pub dy: Mat,

@@ -22,7 +22,7 @@ use crate::threads::Threads;
 /// One forward pass.
 #[derive(Clone, Copy)]
 pub struct Forward<'a> {
-    /// What is read.
+    /// Operands.
     pub of: Operands<'a>,
     /// f32 `[heads, state * width]` for each run, the state before it, replaced by that after it; or empty.
     pub states: &'a [*mut f32],
@@ -85,7 +85,7 @@ pub fn order(runs: &[DocumentRun]) -> Vec<usize> {
     order
 }
 
-/// What the heads of a task have in common.
+/// Operands that the heads of a task share.
 struct Pass<'a> {
     of: &'a Operands<'a>,
     layout: ForwardLayout,
@@ -252,7 +252,7 @@ unsafe fn head<F: Family>(
     }
 }
 
-/// What the state adds to the rows of y.
+/// Adds the state's part to the rows of y.
 #[inline(always)]
 unsafe fn from_state<F: Family>(pass: &Pass<'_>, count: usize, state: *const f32, decays: &Decays) {
     let (layout, sizes) = (&pass.layout, &pass.of.sizes);

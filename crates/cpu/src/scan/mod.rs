@@ -105,7 +105,7 @@ impl Sizes {
     }
 }
 
-/// What a scan reads; see [`fathom_tensor::SsdOperands`].
+/// Operands of a scan; see [`fathom_tensor::SsdOperands`].
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
     /// Extents.

@@ -119,7 +119,7 @@ impl Reverse<'_> {
         self.write::<F>(rows, head, &decays, &terms);
     }
 
-    /// What the gradient of the state after the chunk adds to r, to dB, and to log decays.
+    /// Adds the part of the state's gradient after the chunk to r, dB and log decays.
     #[inline(always)]
     unsafe fn after<F: Family>(&self, count: usize, decays: &Decays, gradient: *const f32, terms: &mut Rows) {
         let (sizes, layout) = (&self.pass.op.of.sizes, &self.layout);
@@ -163,7 +163,7 @@ impl Reverse<'_> {
         });
     }
 
-    /// What the state before the chunk adds to dC, and to log decays.
+    /// Adds the part of the state before the chunk to dC and log decays.
     #[inline(always)]
     unsafe fn before<F: Family>(&self, count: usize, state: *const f32, terms: &mut Rows) {
         let (sizes, layout) = (&self.pass.op.of.sizes, &self.layout);

@@ -47,7 +47,7 @@ impl Engine {
     /// The same with sorts at `place`.
     ///
     /// # Errors
-    /// As [`Engine::new`], and where the place cannot be reached.
+    /// Those of [`Engine::new`], and where the place cannot be reached.
     pub fn on(place: &TableEngine, memory_bytes: u64, threads: usize, spill: &Path) -> Result<Engine, Error> {
         Ok(Engine { sorter: place.key_sorter(memory_bytes, threads, spill)?, memory_bytes })
     }

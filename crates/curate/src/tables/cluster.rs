@@ -77,7 +77,7 @@ impl Listen {
     }
 }
 
-/// What an executor works with.
+/// Resources of an executor.
 #[derive(Clone, Debug)]
 pub struct ExecutorOptions {
     /// Where it listens; the port after the one given is used as well.

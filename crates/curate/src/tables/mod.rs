@@ -90,7 +90,7 @@ impl Tables {
     /// Runs a query and gives all its rows.
     ///
     /// # Errors
-    /// As [`Tables::stream`].
+    /// Those of [`Tables::stream`].
     pub fn query(&self, sql: &str) -> Result<Answer, Error> {
         let mut answer = Answer::default();
         self.stream(sql, &mut |names, row| {

@@ -141,7 +141,7 @@ fn a_conversation_goes_on_from_a_checkpoint() {
     }
 }
 
-/// What cannot be taken back or shared is not tried.
+/// Drafts and shared prefixes that cannot be taken back are not tried.
 #[test]
 fn states_are_neither_drafted_nor_stored() {
     let bed = bed(cpu());

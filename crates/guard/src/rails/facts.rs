@@ -54,10 +54,10 @@ pub enum Method {
 #[derive(Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WithoutEvidence {
-    /// It is condemned.
+    /// The answer is condemned.
     #[default]
     Block,
-    /// It passes: there is nothing that it has to agree with.
+    /// The answer passes: there is nothing that it has to agree with.
     Allow,
 }
 

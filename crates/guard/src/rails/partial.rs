@@ -23,7 +23,7 @@ pub(crate) struct PartialMatches {
 }
 
 impl PartialMatches {
-    /// Of these patterns, whose matches have at most `longest` bytes. Word boundaries in them are of ASCII.
+    /// A matcher of these patterns, whose matches have at most `longest` bytes. Word boundaries in them are of ASCII.
     pub fn new(patterns: Vec<Hir>, longest: usize) -> PartialMatches {
         PartialMatches { patterns, longest, built: OnceLock::new() }
     }

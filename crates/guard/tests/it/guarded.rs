@@ -299,7 +299,7 @@ fn budgets_of_a_thread_hold_for_clients_that_drop_messages() {
     }
 }
 
-/// What rails did for a request: runs of each rail with decisions, and calls of models, without text.
+/// The rails' account of a request: runs of each rail with decisions, and calls of models, without text.
 #[test]
 fn a_journal_has_the_rails_that_ran() {
     let rails = format!(

@@ -248,7 +248,7 @@ fn patterns_that_are_many_or_nested_are_linear_or_refused() {
     {
         assert!(parse(&[nested.to_string()]).is_err(), "{nested}");
     }
-    // What a backtracking engine needs years for.
+    // A backtracking engine would need years.
     let engine = crate::support::engine(
         "[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = ['^(?:a+)+$', '(?:a|aa)+b', '(?:.*.*.*=.*)']\n",
     );

@@ -247,7 +247,7 @@ impl<T: PartialEq + 'static> SameValue for T {
 
 /// A family's own sub-layer with its sizes: layers may have sub-layers of one type and different sizes.
 ///
-/// It names its activations `mixer.*` or `mlp.*`, by its module, so that the modules and units of recipes and plans
+/// Its activations are named `mixer.*` or `mlp.*`, by its module, so that the modules and units of recipes and plans
 /// cover them; results of passes over all tokens are called `mixer.out*`, which `linear` recompute keeps.
 pub trait SubLayer: SameValue + fmt::Debug + Send + Sync {
     /// [`Module::Attention`] if it exchanges information between tokens, [`Module::Mlp`] if not. It decides the names

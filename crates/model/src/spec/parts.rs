@@ -104,7 +104,7 @@ impl Residual {
 /// Constants that multiply values of a sub-layer (Falcon-H1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
-    /// What it reads.
+    /// Factor of its input.
     pub input: f32,
     /// An MLP's gate before its activation.
     pub gate: f32,

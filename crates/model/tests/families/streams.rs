@@ -26,7 +26,7 @@ pub static FAMILY: Family = Family {
     },
 };
 
-/// As many layers in each stack.
+/// Layers of each stack.
 pub fn spec(hidden: usize, layers: usize) -> Spec {
     let plain = Spec::llama(LlamaSizes { hidden, layers, ..SIZES });
     let attention = |reach| PartKind::Attention { reach, rope: Some(0) };

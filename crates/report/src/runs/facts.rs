@@ -38,9 +38,9 @@ const READ: [&str; 15] = [
 pub enum State {
     /// Its log has grown lately.
     Running,
-    /// It has come to its end.
+    /// Finished.
     Finished,
-    /// It has not, and its log does not grow.
+    /// Unfinished, and its log does not grow.
     Stopped,
 }
 

@@ -109,7 +109,7 @@ struct Exit {
     exit_code: i32,
 }
 
-/// What an offline run is called, and its settings.
+/// Name and settings of an offline run.
 #[derive(Clone, Debug, Default)]
 pub struct Identity<'a> {
     /// Name of the run.

@@ -65,7 +65,7 @@ fn is_larger(stream: &[u8], filters: usize, most: u64) -> bool {
     if filters == 1 && (stream.len() as u64).saturating_mul(FACTOR) <= most {
         return false;
     }
-    // What each filter leaves is held in memory before the next one.
+    // Each filter's result is held in memory before the next one.
     (1..=filters.min(4)).any(|filters| {
         let mut reader: Box<dyn Read + '_> = Box::new(stream);
         for _ in 0..filters {

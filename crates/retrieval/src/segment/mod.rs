@@ -40,9 +40,9 @@ const TERM_AT: usize = 6;
 const TERMS: usize = 7;
 /// Offsets of terms in [`POSTINGS`].
 const POSTINGS_AT: usize = 8;
-/// Of each term: the number of chunks, then for each chunk the distance to the one before it and the count, as varints.
+/// For each term: the number of chunks, then for each chunk the distance to the one before it and the count, as varints.
 const POSTINGS: usize = 9;
-/// Of each chunk: the keys of its bands ([`crate::near`]).
+/// For each chunk: the keys of its bands ([`crate::near`]).
 const BANDS: usize = 10;
 
 /// Bytes of a chunk's record: document, terms (u32); first and last byte (u64); first line, last line, page, bytes of

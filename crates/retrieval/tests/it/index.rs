@@ -57,7 +57,7 @@ fn what_an_interrupted_run_left_is_used_and_repaired() {
     let bed = bed(60);
     bed.index().unwrap();
     let whole = contents(&bed.out());
-    // As a kill leaves it: no manifest, some segments, one of them torn by a crash of the machine, one being written.
+    // The remains of a kill: no manifest, some segments, one of them torn by a crash of the machine, one being written.
     fs::remove_file(bed.out().join("manifest")).unwrap();
     let mut segments: Vec<_> =
         fs::read_dir(bed.out().join("segments")).unwrap().map(|it| it.unwrap().path()).collect();

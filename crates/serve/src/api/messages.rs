@@ -272,7 +272,7 @@ struct Blocks {
     message: Value,
     scanner: Scanner,
     citations: Option<CitationScanner>,
-    /// What the rails did, for the last event but one.
+    /// The rails' account, for the last event but one.
     guardrails: Option<Value>,
     forced: Option<String>,
     index: usize,

@@ -141,7 +141,7 @@ fn a_collector_that_answers_without_end_takes_the_spans_and_no_memory() {
         _ = stream.read(&mut some).unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n").unwrap();
         let (piece, mut bytes) = (vec![b' '; 1 << 20], 0u64);
-        // It ends when its reader leaves.
+        // The stream ends when its reader leaves.
         while stream.write_all(&piece).is_ok() {
             bytes += piece.len() as u64;
         }

@@ -87,7 +87,7 @@ fn join(
 /// The arguments of `str.format`, in which lists and objects, and numbers that Python prints with an exponent, are texts.
 ///
 /// # Errors
-/// As [`text`].
+/// Those of [`text`].
 pub fn formatted(args: &[Value]) -> Result<Vec<Value>, Error> {
     let is_text = |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map) && !value.is_kwargs()

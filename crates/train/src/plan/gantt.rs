@@ -1,6 +1,6 @@
 //! A simulation of all stages of a pipeline: when each runs which pass, and how long it waits.
 //!
-//! It is an event simulation over the order in which ranks run ([`crate::parallel::stages::Order::acts`]), with the
+//! An event simulation over the order in which ranks run ([`crate::parallel::stages::Order::acts`]), with the
 //! times of each pass from each rank's plan. A pass begins when the rank has finished the previous one and its inputs
 //! have arrived; its output arrives after the time of the transfer, which blocks nothing else.
 

@@ -41,7 +41,7 @@ impl Draft<'_> {
     /// least, then the solver's choice at that length.
     ///
     /// # Errors
-    /// As [`Draft::longest`].
+    /// Those of [`Draft::longest`].
     pub fn longest_of_all(&self) -> Result<Option<Longest>> {
         let Some((tokens, settled)) = self.longest_thrifty()? else { return Ok(None) };
         let mut own = self.with_tokens(tokens);
@@ -54,7 +54,7 @@ impl Draft<'_> {
     /// best table of places. The solver is not asked: it chooses the places of a length, never the length.
     ///
     /// # Errors
-    /// As [`Draft::longest`].
+    /// Those of [`Draft::longest`].
     pub fn longest_with_state_offloaded(&self) -> Result<Vec<(String, usize)>> {
         let (mut draft, mut found) = (self.clone(), Vec::new());
         let levers = [
@@ -70,7 +70,7 @@ impl Draft<'_> {
             }
             settings.push(setting);
             match draft.longest_thrifty() {
-                // What ranks share is not offloaded.
+                // Tensors that ranks share are not offloaded.
                 Err(Error::Recipe { .. }) => break,
                 longest => found.extend(longest?.map(|(tokens, _)| (settings.join(" "), tokens))),
             }

@@ -1,7 +1,7 @@
 //! The solver behind `activations.memory = "auto"`: which activations to keep, recompute and offload, and the height of
 //! tiles, such that a step fits and is predicted to be fastest.
 //!
-//! It runs the plan itself and has no model of its own. Starting from several tables of choices for all layers, it
+//! The solver runs the plan itself and has no model of its own. Starting from several tables of choices for all layers, it
 //! applies the best single change repeatedly, then pairs of changes; finally the layers are divided between the best
 //! table and faster ones that do not fit for all layers.
 

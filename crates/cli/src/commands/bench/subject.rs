@@ -143,7 +143,7 @@ impl Subject {
         trainer.teacher = teacher.map(Rc::new);
         let mut micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
         if let Some(rows) = how.goal.objective.chosen(*tokens, how.caps.docs) {
-            // As many labels as the head has room for.
+            // The head's number of labels.
             let (every, labels) = (tokens.div_ceil(rows), micro.labels.iter_mut().enumerate());
             labels.filter(|(at, _)| !at.is_multiple_of(every)).for_each(|(_, label)| *label = -100);
         }

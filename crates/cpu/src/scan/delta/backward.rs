@@ -24,9 +24,9 @@ use crate::threads::Threads;
 /// One backward pass: the gradients that are wanted.
 #[derive(Clone, Copy)]
 pub struct DeltaBackward<'a> {
-    /// What was read.
+    /// Operands of the forward pass.
     pub of: DeltaOperands<'a>,
-    /// As the forward pass wrote it.
+    /// The states that the forward pass wrote.
     pub kept: *const f32,
     /// `[rows, heads * value]`, stored like u.
     pub dout: Mat,
@@ -54,7 +54,7 @@ pub struct Unit<'a> {
 /// Computes the gradients.
 ///
 /// # Safety
-/// As [`super::super::backward::backward`], with the workspace of this operation.
+/// Runs the backward pass; the same as [`super::super::backward::backward`] over this operation's workspace.
 ///
 /// # Panics
 /// If storage types differ, or a document begins elsewhere.

@@ -24,7 +24,7 @@ use crate::threads::Threads;
 /// One forward pass.
 #[derive(Clone, Copy)]
 pub struct DeltaForward<'a> {
-    /// What is read.
+    /// Operands.
     pub of: DeltaOperands<'a>,
     /// f32 `[heads, key * value]` for each run, the state before it, replaced by that after it; or empty.
     pub states: &'a [*mut f32],
@@ -45,7 +45,7 @@ pub struct Task<'a> {
 /// Computes the result, and the states.
 ///
 /// # Safety
-/// As [`super::super::forward::forward`], with the workspace of this operation.
+/// Runs the forward pass; the same as [`super::super::forward::forward`] over this operation's workspace.
 ///
 /// # Panics
 /// If storage types differ, or a document begins elsewhere and there are no states.
@@ -66,7 +66,7 @@ pub unsafe fn delta_forward(threads: &Threads, isa: Isa, op: &DeltaForward<'_>, 
     });
 }
 
-/// What the value heads of a key head have in common.
+/// Products that the value heads of a key head share.
 pub struct Pass<'a> {
     pub of: &'a DeltaOperands<'a>,
     pub layout: ForwardLayout,

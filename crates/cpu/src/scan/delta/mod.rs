@@ -88,7 +88,7 @@ impl DeltaSizes {
     }
 }
 
-/// What is read; see [`fathom_tensor::DeltaOperands`].
+/// Operands; see [`fathom_tensor::DeltaOperands`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaOperands<'a> {
     /// Extents.

@@ -27,12 +27,12 @@ pub struct Reverse<'a> {
 
 /// Terms of a value head's gradients by row.
 struct Rows {
-    /// Of log decays: pairs of rows around it; what the row reads of the state; what it leaves in it.
+    /// Gradients of log decays: from pairs of rows around it, from the row's read of the state, from its write.
     within: [f32; CHUNK],
     entered: [f32; CHUNK],
     left: [f32; CHUNK],
     through: f32,
-    /// Of step sizes.
+    /// Gradients of step sizes.
     beta: [f32; CHUNK],
 }
 
@@ -150,7 +150,7 @@ impl Reverse<'_> {
         }
     }
 
-    /// What the gradient of the state after the chunk adds to those of w and of k, and to log decays.
+    /// Adds the part of the state's gradient after the chunk to the gradients of w, k and log decays.
     #[inline(always)]
     unsafe fn after<F: Family>(
         &self,
@@ -268,7 +268,7 @@ impl Reverse<'_> {
         F::S::sum(before)
     }
 
-    /// What the state before the chunk adds to the gradients of q and k, to step sizes, and to log decays.
+    /// Adds the part of the state before the chunk to the gradients of q, k, step sizes and log decays.
     #[inline(always)]
     unsafe fn before<F: Family>(
         &self,
