@@ -134,7 +134,11 @@ class Told:
 
 
 def bytes_of(size: int | str | None) -> int | None:
-    """A number of bytes from `80GiB`."""
+    """A number of bytes from `80GiB`.
+
+    >>> bytes_of("80GiB") == 80 << 30, bytes_of("1.5k")
+    (True, 1500)
+    """
     if size is None or isinstance(size, int):
         return size
     text = size.strip().lower().removesuffix("b")
@@ -142,5 +146,9 @@ def bytes_of(size: int | str | None) -> int | None:
     base = 1024 if text.endswith("i") else 1000
     text = text.removesuffix("i")
     power = powers.get(text[-1:], 0)
-    number = float(text[:-1] if power else text)
-    return int(number * base**power)
+    try:
+        return int(float(text[:-1] if power else text) * base**power)
+    except ValueError:
+        from fathom.errors import Error
+
+        raise Error(f"{size!r} is no size: write bytes, or 80GiB, 512MiB, 24GB") from None

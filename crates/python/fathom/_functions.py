@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,9 @@ def rewards_of(rewards: Any) -> list[Reward]:
     """Rewards from functions, decorated or not."""
     if callable(rewards):
         rewards = [rewards]
+    wrong = [rewards] if not isinstance(rewards, Iterable) else [of for of in rewards if not callable(of)]
+    if wrong:
+        raise Error(f"a reward is a function of answers (@fathom.reward), or the path of a file, not {wrong[0]!r:.80}")
     found = [of if isinstance(of, Reward) else Reward(of) for of in rewards]
     names = [of.name for of in found]
     if len(set(names)) < len(names):

@@ -150,12 +150,15 @@ def _request(prompt: dict[str, Any], settings: dict[str, Any]) -> str:
 def _prompt(prompt: Prompt) -> dict[str, Any]:
     if isinstance(prompt, str):
         return {"text": prompt}
-    return {"ids": [int(token) for token in prompt]}
+    try:
+        return {"ids": [int(token) for token in prompt]}
+    except (TypeError, ValueError):
+        raise Error(f"a prompt is a text, token ids or a list of them, not {prompt!r:.80}") from None
 
 
 def _is_many(prompt: Any) -> bool:
     """Whether this is a list of prompts rather than one."""
-    return not isinstance(prompt, str) and len(prompt) > 0 and not hasattr(prompt[0], "__index__")
+    return hasattr(prompt, "__getitem__") and not isinstance(prompt, str) and len(prompt) > 0 and not hasattr(prompt[0], "__index__")
 
 
 def _conversation(

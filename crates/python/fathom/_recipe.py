@@ -56,7 +56,11 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(_toml(of) for of in value) + "]"
     if hasattr(value, "__iter__"):
         return "[" + ", ".join(_toml(of) for of in value) + "]"
-    raise TypeError(f"a recipe holds numbers, texts and lists, not {type(value).__name__}")
+    raise _NoValue(type(value).__name__)
+
+
+class _NoValue(Exception):
+    """A type that has no form in TOML."""
 
 
 def _key(name: str) -> str:
@@ -140,7 +144,16 @@ class Tables(_Node, Generic[T]):
 
 
 class Recipe:
-    """A recipe: where it begins, and the settings over it. It pickles and copies as these."""
+    """A recipe: where it begins, and the settings over it. It pickles and copies as these.
+
+    >>> from fathom import recipes
+    >>> recipe = recipes.quickstart()
+    >>> recipe.optimizer.lr = 1e-3
+    >>> recipe.optimizer.lr
+    0.001
+    >>> recipe.diff(recipes.quickstart())
+    []
+    """
 
     __slots__ = ("_base", "_cached", "_settings")
     _base: Base
@@ -206,7 +219,12 @@ class Recipe:
         ):
             self._blend(value)
             return
-        settings = [*self._settings, (_place(), path, _toml(value))]
+        try:
+            text = _toml(value)
+        except _NoValue as error:
+            hint = "a recipe holds numbers, texts and lists"
+            raise RecipeError(f"{_place()}: `{path}`: {hint}, not {error}", key=path, place=_place(), hint=hint) from None
+        settings = [*self._settings, (_place(), path, text)]
         object.__setattr__(self, "_cached", self._load(settings))
         object.__setattr__(self, "_settings", settings)
 
@@ -380,6 +398,9 @@ def of(recipe: Recipe | str | os.PathLike[str]) -> Recipe:
     """A recipe from an object, a shipped name, or a file."""
     if isinstance(recipe, Recipe):
         return recipe
+    if not isinstance(recipe, (str, os.PathLike)):
+        hint = "give a recipe, a shipped recipe's name, or a file"
+        raise RecipeError(f"{_place()}: no recipe is of type {type(recipe).__name__}; {hint}", place=_place(), hint=hint)
     from fathom._keys import TrainRecipe
 
     text = os.fspath(recipe)

@@ -463,6 +463,9 @@ def train(
         of._set("data.paths", _rows.paths(rows, folder))
     run = Run(folder)
     run._callbacks = [of() if isinstance(of, type) else of for of in callbacks]
+    for callback in run._callbacks:
+        if not isinstance(callback, Callback):
+            raise Error(f"a callback is a class or an object of fathom.Callback, not {callback!r:.80}")
     named: list[tuple[str, Any]] = []
     replies = None
     if isinstance(rewards, (str, os.PathLike)):
@@ -475,6 +478,8 @@ def train(
             run._callers.append(caller)
             named.append((reward.name, caller.calls))
     if environment is not None:
+        if not callable(environment):
+            raise Error(f"an environment is a function of answers (@fathom.environment), not {environment!r:.80}")
         player = environment if isinstance(environment, _functions.Environment) else _functions.Environment(environment, None, "", True)
         of._set("environment.function", f"{player.name}@{player.version}" if player.version else player.name)
         caller = _functions.call_environment(player)

@@ -9,7 +9,14 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """Columns of numbers and texts. `polars.DataFrame(table)`, `pyarrow.table(table)` and `table.to_pandas()` are frames of it."""
+    """Columns of numbers and texts. `polars.DataFrame(table)`, `pyarrow.table(table)` and `table.to_pandas()` are frames of it.
+
+    >>> table = Table({"step": [1, 2], "loss": [5.5, 5.25]})
+    >>> table["loss"], len(table)
+    ([5.5, 5.25], 2)
+    >>> table
+    <fathom.Table of 2 rows: step, loss>
+    """
 
     __slots__ = ("_columns",)
 
@@ -18,7 +25,11 @@ class Table:
 
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Table:
-        """A table of rows; cells that a row lacks are empty. Tables in rows are columns with a dot."""
+        """A table of rows; cells that a row lacks are empty. Tables in rows are columns with a dot.
+
+        >>> Table.of_rows([{"a": 1, "b": {"c": 2}}, {"a": 3}]).to_dict()
+        {'a': [1, 3], 'b.c': [2, None]}
+        """
         flat = [dict(_flat(row)) for row in rows]
         names = list(dict.fromkeys(name for row in flat for name in row))
         return cls({name: [row.get(name) for row in flat] for name in names})

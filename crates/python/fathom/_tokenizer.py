@@ -43,7 +43,12 @@ class Tokenizer:
     def train(
         cls, texts: Iterable[str], vocab_size: int = 32_000, special_tokens: Sequence[str] = ("<s>", "</s>")
     ) -> Tokenizer:
-        """Trains a byte-level BPE."""
+        """Trains a byte-level BPE.
+
+        >>> tokenizer = Tokenizer.train(["the old river " * 20], vocab_size=300)
+        >>> tokenizer.decode(tokenizer.encode("old river", add_special_tokens=False))
+        'old river'
+        """
         return cls(_fathom.Tokenizer.train(list(texts), vocab_size, list(special_tokens)))
 
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:

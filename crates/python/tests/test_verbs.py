@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -11,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import fathom
+from fathom import _fathom
+
+PACKAGE = Path(fathom.__file__).parent
 
 
 def test_a_model_is_measured(path: str) -> None:
@@ -107,4 +115,35 @@ def test_jobs_are_scripts(tmp_path: Path) -> None:
 
 def test_every_name_is_there_and_documented() -> None:
     for name in fathom.__all__:
-        assert getattr(fathom, name).__doc__, name
+        of = getattr(fathom, name)
+        assert of.__doc__, name
+        for member, value in vars(of).items() if isinstance(of, type) else ():
+            if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, (property, classmethod))):
+                assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_every_native_name_is_wrapped() -> None:
+    package = "".join(file.read_text() for file in PACKAGE.glob("*.py"))
+    for name in dir(_fathom):
+        if not name.startswith("_"):
+            assert re.search(rf"\b_fathom\.{name}\b", package), name
+
+
+def test_every_verb_of_the_command_has_a_name() -> None:
+    done = subprocess.run([sys.executable, "-m", "fathom", "--help"], capture_output=True, text=True, timeout=60)
+    verbs = re.findall(r"^  ([a-z][a-z-]+)  ", done.stdout, re.M)
+    # Verbs over the shell, the machine, or what a notebook shows by itself.
+    of_shell = {"bench", "board", "completions", "data", "doctor", "editor", "help", "import", "man", "quickstart", "runs", "sql", "watch"}
+    others = {"chat": "Model", "generate": "Model", "embed": "Model", "search": "Index", "guard": "Guard", "report": "Run", "tokenizer": "Tokenizer"}
+    missing = [verb for verb in verbs if verb not in of_shell and not hasattr(fathom, others.get(verb, verb))]
+    assert verbs and not missing, missing
+
+
+def test_examples_of_docstrings_hold() -> None:
+    tried = 0
+    for file in sorted(PACKAGE.glob("*.py")):
+        if file.stem not in ("__init__", "__main__"):
+            found = doctest.testmod(importlib.import_module(f"fathom.{file.stem}"))
+            tried += found.attempted
+            assert found.failed == 0, file
+    assert tried >= 10
