@@ -49,6 +49,24 @@ def test_tables_are_read_by_polars_and_pyarrow(run: Any) -> None:
     assert fathom.Table({})._repr_html_()
 
 
+def test_buffers_of_a_table_are_not_copied(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from fathom import _arrow
+
+    made: list[Any] = []
+
+    class Column(_arrow._Column):
+        def __init__(self, name: str, values: Any) -> None:
+            super().__init__(name, values)
+            made.append(self)
+
+    monkeypatch.setattr(_arrow, "_Column", Column)
+    read = pyarrow.table(run.metrics)
+    own = {column.name.decode(): column.buffers[-1].buffer_info()[0] for column in made}
+    for name in ("step", "loss", "lr"):
+        assert read.column(name).chunk(0).buffers()[-1].address == own[name]
+
+
 def test_losses_are_those_of_the_binary(run: Any, text: Path, tmp_path: Path) -> None:
     binary = os.environ.get("FATHOM_BINARY")
     if binary is None:
