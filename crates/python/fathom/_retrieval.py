@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fathom import _edge, _fathom
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     Path = str | os.PathLike[str]
 
@@ -86,7 +87,7 @@ class Index:
         """The `k` passages that answer a query best. `where` are conditions on fields of documents (`{"year": 2026}`, or
         texts as `fathom search --where` has them); `mode` is `auto`, `bm25` or `dense`; `exact` compares with every
         vector."""
-        conditions = [f"{name}={value}" for name, value in where.items()] if hasattr(where, "items") else list(where)
+        conditions = [f"{name}={value}" for name, value in where.items()] if isinstance(where, Mapping) else list(where)
         return [Hit(json.loads(hit)) for hit in self._inner.search(query, k, conditions, mode, exact)]
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from fathom.errors import Error
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
 _IGNORED = {"device_map", "low_cpu_mem_usage", "trust_remote_code", "attn_implementation", "use_safetensors"}
 _TYPES = {"bfloat16": "bf16", "bf16": "bf16", "float32": "f32", "f32": "f32", "auto": None}
@@ -33,7 +32,7 @@ class CausalLM:
     def __init__(self, model: Model) -> None:
         self.model = model
 
-    def generate(self, input_ids: Sequence[Any], **settings: Any) -> list[list[int]]:
+    def generate(self, input_ids: Any, **settings: Any) -> list[list[int]]:
         """Continues token ids; returns them with what follows, a list for each."""
         settings.pop("attention_mask", None)
         settings.pop("pad_token_id", None)
