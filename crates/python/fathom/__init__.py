@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fathom._recipe import CurationRecipe, Recipe
     from fathom._retrieval import Guard, Hit, Index, Verdict, index
     from fathom._run import Callback, Control, Happening, Run, Step, train
+    from fathom._scale import Scaling, scale
     from fathom._serve import Server, serve
     from fathom._table import Table
     from fathom._teach import (
@@ -79,6 +80,7 @@ _WHERE = {
     "_recipe": "CurationRecipe Recipe",
     "_retrieval": "Guard Hit Index Verdict index",
     "_run": "Callback Control Happening Run Step train",
+    "_scale": "Scaling scale",
     "_serve": "Server serve",
     "_table": "Table",
     "_teach": "dapo distill dora dpo environment extend grpo kto lora orpo ppo qlora reward rloo rpo sft simpo",

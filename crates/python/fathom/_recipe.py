@@ -151,7 +151,7 @@ class Recipe:
     >>> recipe.optimizer.lr = 1e-3
     >>> recipe.optimizer.lr
     0.001
-    >>> recipe.diff(recipes.quickstart())
+    >>> recipe.diff(recipe.copy())
     []
     """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fathom import _edge, _fathom, _rows
 from fathom._model import Card, Model, _base_of, resolved
 from fathom._table import Table
+from fathom.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,6 +176,8 @@ def export(
 def merge(model: Path, to: Path, *, adapters: Sequence[Path | tuple[Path, float]] = ()) -> Written:
     """Writes a model with its adapter merged into it: a run that trained one, or a folder with `adapters` and their
     weights."""
+    if not adapters and _base_of(os.fspath(model))[1] is None:
+        raise Error(f"{os.fspath(model)} has no adapter to merge; name some (adapters=[..]), or write it as it is (fathom.export)")
     weighted = [of if isinstance(of, tuple) else (of, 1.0) for of in adapters]
     return export(model, to, adapters=weighted)
 

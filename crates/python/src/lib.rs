@@ -15,6 +15,7 @@ mod plan;
 mod recipe;
 mod retrieval;
 mod run;
+mod scale;
 mod serve;
 mod tokenizer;
 mod verbs;
@@ -51,6 +52,8 @@ mod _fathom {
     use crate::retrieval::{Guard, Index, index};
     #[pymodule_export]
     use crate::run::Run;
+    #[pymodule_export]
+    use crate::scale::scale;
     #[pymodule_export]
     use crate::serve::Server;
     #[pymodule_export]

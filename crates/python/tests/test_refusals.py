@@ -1,4 +1,4 @@
-"""Forty wrong programs: each error is of the package, and names the thing, its place and a remedy."""
+"""Fifty wrong programs: each error is of the package, and names the thing, its place and a remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fathom import nemo, recipes, trl
 RECIPES = {
     "a dial that is none": ("recipes.sft(learning_rte=1e-4)", r"test_refusals.py:\d+|learning_rte"),
     "a key with a slip": ("recipes.sft().optimizer.__setattr__('lrr', 1)", r"lrr.*lr\b"),
-    "a value out of range": ("recipes.sft().optimizer.__setattr__('lr', 2)", r"optimizer.lr"),
+    "a value out of range": ("recipes.sft().optimizer.__setattr__('lr', -1)", r"optimizer.lr"),
     "a negative count": ("recipes.sft().set('stage.0.steps', -1)", r"steps"),
     "a text for a number": ("recipes.quickstart().set('model.layers', 'many')", r"model.layers"),
     "an object for a value": ("recipes.sft().set('optimizer.lr', object())", r"optimizer.lr.*object"),
@@ -26,7 +26,7 @@ RECIPES = {
     "a recipe that is none": ("fathom.plan('no-such-recipe')", r"no-such-recipe"),
     "a number for a recipe": ("fathom.plan(3)", r"recipe"),
     "memory in words": ("fathom.plan('llama3-8b-64k', memory='lots')", r"lots"),
-    "an unknown stage of a curation": ("fathom.CurationRecipe.from_toml('[[stage]]\\nuse = \"cleen\"\\n')", r"cleen"),
+    "an unknown stage of a curation": ("fathom.curate(fathom.CurationRecipe.from_toml('[[stage]]\\nuse = \"cleen\"\\n'), input=__file__, out='none')", r"line 2.*cleen.*clean"),
 }
 
 TRAINING = {
@@ -41,7 +41,7 @@ TRAINING = {
     "a reward in words": ("fathom.grpo(path, rows=rows, rewards=words, out=folder, steps=1)", r"words"),
     "a number for an environment": ("fathom.grpo(path, rows=rows, rewards=one, environment=3, out=folder)", r"environment"),
     "a number for a callback": ("fathom.sft(path, rows=rows, out=folder, steps=1, callbacks=[3])", r"callback"),
-    "a run that is none": ("fathom.Run.open(folder)", r"none|log"),
+    "a run that is none": ("fathom.Run.open(folder)", r"no run"),
 }
 
 MODELS = {
@@ -53,16 +53,16 @@ MODELS = {
     "a share above one": ("model.generate('the', top_p=2.0)", r"top_p"),
     "an id beyond the vocabulary": ("model.generate([999999])", r"999999"),
     "a prompt longer than the context": ("model.generate('the ' * 5000)", r"context|tokens"),
-    "a message without a role": ("model.chat([{'content': 'the'}])", r"role"),
+    "a conversation without a template": ("model.chat([{'role': 'user', 'content': 'the'}])", r"no chat template"),
     "a decoder as a reranker": ("model.rerank('the', ['old'])", r"rerank|head"),
-    "an id that is no token": ("model.tokenizer.decode([10**9])", r"1000000000"),
+    "a tokenizer that is none": ("fathom.Tokenizer.from_pretrained('./none')", r"none"),
     "a vocabulary below bytes": ("fathom.Tokenizer.train(['the'], vocab_size=3)", r"vocab|3"),
 }
 
 VERBS = {
     "a format that is none": ("fathom.quantize(path, folder, format='q3')", r"q8_0"),
     "an export in another precision": ("fathom.export(path, folder, precision='f1')", r"f1"),
-    "more layers than there are": ("fathom.prune(path, folder, layers=99)", r"layers|99"),
+    "more layers than there are": ("fathom.prune(path, folder, layers=99, data=path)", r"layers|99"),
     "a model without an adapter": ("fathom.merge(path, folder)", r"adapter"),
     "texts that are not there": ("fathom.evaluate(path, data=['./none'])", r"none"),
     "rows to score that are none": ("fathom.score(path, [])", r"rows"),
@@ -70,7 +70,7 @@ VERBS = {
     "documents that are not there": ("fathom.index('./nothing', folder)", r"nothing"),
     "rails that are not there": ("fathom.Guard('./nothing')", r"nothing"),
     "a script that is not there": ("fathom.launch('none.py')", r"none.py"),
-    "a setting that TRL has": ("trl.SFTConfig(output_dir=folder, use_liger_kernel=True)", r"use_liger_kernel"),
+    "a setting that TRL has": ("trl.SFTTrainer(model=path, args=trl.SFTConfig(deepspeed='x.json'), train_dataset=rows)", r"deepspeed"),
     "a dial that NeMo has not": ("nemo.llm.nemotron3_4b.pretrain_recipe(dir=folder, name='a', tensor_paralelism=2)", r"tensor_paralelism"),
 }
 
@@ -88,7 +88,7 @@ def words(answers: list[str], **_: Any) -> Any:
 
 
 def check(program: str, pattern: str, **names: Any) -> None:
-    given = {"fathom": fathom, "recipes": recipes, "trl": trl, "nemo": nemo, "rows": ROWS, "one": one, "words": words, **names}
+    given = {"fathom": fathom, "recipes": recipes, "trl": trl, "nemo": nemo, "rows": ROWS, "one": one, "words": words, "__file__": __file__, **names}
     with pytest.raises((fathom.Error, AttributeError)) as caught:
         eval(program, given)
     assert isinstance(caught.value, fathom.Error), f"{type(caught.value).__name__}: {caught.value}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import tiny_recipe
 
 import fathom
 from fathom import _fathom
@@ -103,6 +104,17 @@ def test_the_command_of_the_package_is_the_binary(path: str) -> None:
     assert done.returncode == 2 and "nothing" in done.stderr
 
 
+def test_a_ladder_is_planned(text: Path, tmp_path: Path) -> None:
+    recipe = tiny_recipe(text, tmp_path / "ladder")
+    found = fathom.scale(recipe, budget="20m", train=False)
+    assert len(found.ladder) >= 4 and found.ladder["name"][-1] and "not trained" in repr(found)
+    assert found.ladder["params"][-1] == max(found.ladder["params"])
+    with pytest.raises(fathom.Error, match="no time"):
+        fathom.scale(recipe, budget="soon")
+    with pytest.raises(fathom.Error, match="steps"):
+        fathom.scale(recipe, budget="1s", train=False)
+
+
 def test_jobs_are_scripts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")
@@ -123,18 +135,20 @@ def test_every_name_is_there_and_documented() -> None:
 
 
 def test_every_native_name_is_wrapped() -> None:
-    package = "".join(file.read_text() for file in PACKAGE.glob("*.py"))
+    package = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
+    stub = (PACKAGE / "_fathom.pyi").read_text()
     for name in dir(_fathom):
-        if not name.startswith("_"):
-            assert re.search(rf"\b_fathom\.{name}\b", package), name
+        # Some classes are seen as results alone.
+        if not name.startswith("_") and not re.search(rf"\b_fathom\.{name}\b", package):
+            assert re.search(rf"-> .*\b{name}\b", stub), name
 
 
 def test_every_verb_of_the_command_has_a_name() -> None:
     done = subprocess.run([sys.executable, "-m", "fathom", "--help"], capture_output=True, text=True, timeout=60)
     verbs = re.findall(r"^  ([a-z][a-z-]+)  ", done.stdout, re.M)
     # Verbs over the shell, the machine, or what a notebook shows by itself.
-    of_shell = {"bench", "board", "completions", "data", "doctor", "editor", "help", "import", "man", "quickstart", "runs", "sql", "watch"}
-    others = {"chat": "Model", "generate": "Model", "embed": "Model", "search": "Index", "guard": "Guard", "report": "Run", "tokenizer": "Tokenizer"}
+    of_shell = {"bench", "board", "completions", "data", "doctor", "editor", "help", "import", "man", "prefixes", "quickstart", "runs", "sql", "supervise", "watch"}
+    others = {"chat": "Model", "diff": "Recipe", "eval": "evaluate", "generate": "Model", "embed": "Model", "search": "Index", "guard": "Guard", "report": "Run", "tokenizer": "Tokenizer"}
     missing = [verb for verb in verbs if verb not in of_shell and not hasattr(fathom, others.get(verb, verb))]
     assert verbs and not missing, missing
 
