@@ -78,7 +78,7 @@ def _seconds(budget: float | str) -> float:
 
 
 def scale(
-    recipe: Recipe | str | os.PathLike[str] = "scale",
+    recipe: Recipe | str | os.PathLike[str] = "ladder",
     *,
     budget: float | str,
     out: str | os.PathLike[str] | None = None,
