@@ -139,6 +139,11 @@ fn a_llama_has_the_results_of_the_harness() {
 }
 
 #[test]
+fn a_qwen_without_begin_of_text_has_the_results_of_the_harness() {
+    agrees("qwen2");
+}
+
+#[test]
 fn a_gpt2_with_learned_positions_has_the_results_of_the_harness() {
     agrees("gpt2");
 }
