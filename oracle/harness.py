@@ -25,7 +25,7 @@ import pyarrow
 import pyarrow.parquet
 import torch
 from lm_eval.tasks import TaskManager
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config,
                           Qwen2ForCausalLM)
 
@@ -91,9 +91,20 @@ def corpus(data):
     return own + [sentences(rng, 200) for _ in range(6)] + pages
 
 
-def write_tokenizer(to, texts, bos):
+# Transformers 5 gives every `qwen2` folder this split, whatever its tokenizer.json says.
+QWEN2_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+               r"\s+(?!\S)|\s+")
+
+
+def write_tokenizer(to, texts, kind):
+    bos = kind == "llama"
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if kind == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+            pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "</s>"] if bos else ["<|endoftext|>"]
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
@@ -110,7 +121,7 @@ def write_model(to, kind, texts):
     torch.manual_seed(3)
     torch.use_deterministic_algorithms(True)
     to.mkdir(parents=True, exist_ok=True)
-    tokenizer = write_tokenizer(to, texts, bos=kind == "llama")
+    tokenizer = write_tokenizer(to, texts, kind)
     sizes = dict(vocab_size=len(tokenizer), bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
     block = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                  tie_word_embeddings=True)

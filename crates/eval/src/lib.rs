@@ -6,7 +6,8 @@
 //! them and can be converted to an event for the metrics log. The results are functions of the model, the text and the
 //! seed; a deadline only limits how much is measured, and the counts record how much that was.
 //!
-//! [`tasks`] runs task files in the format of lm-evaluation-harness, with the figures of [`metrics`].
+//! [`tasks`] runs task files in the format of lm-evaluation-harness, with the figures of [`metrics`]; sets of [`ruler`]
+//! are drawn for them.
 //!
 //! This crate does not depend on engines, machines or training.
 
@@ -18,6 +19,7 @@ pub mod metrics;
 mod needle;
 mod position;
 pub mod python;
+pub mod ruler;
 pub mod tasks;
 
 pub use bits::{Bits, HeldOut, bits_per_byte};

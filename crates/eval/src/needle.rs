@@ -111,7 +111,7 @@ pub fn find_needles(model: &dyn LanguageModel, tokenizer: &Tokenizer, spec: &Nee
     let of = |tokens: &usize| Length { tokens: *tokens, right: vec![0; depths.len()], trials: 0 };
     let mut lengths: Vec<Length> = tokens.iter().map(of).collect();
     let pace = Pace::new(spec.deadline.as_ref());
-    let mut asking = Asking { model, tokenizer, spec, generator, depths: &depths, pace };
+    let mut asking = Questions { model, tokenizer, spec, generator, depths: &depths, pace };
     if asking.pace.is_timed() {
         let probes = PROBES.map(|below| (lengths.len() - 1).saturating_sub(below));
         for length in probes {
@@ -138,7 +138,7 @@ const PROBES: [usize; 3] = [usize::MAX, 5, 3];
 const LONGEST_SHARE: f64 = 0.9;
 
 /// State of a run over the prompts.
-struct Asking<'a> {
+struct Questions<'a> {
     model: &'a dyn LanguageModel,
     tokenizer: &'a Tokenizer,
     spec: &'a NeedleSpec,
@@ -147,7 +147,7 @@ struct Asking<'a> {
     pace: Pace<'a>,
 }
 
-impl Asking<'_> {
+impl Questions<'_> {
     /// Runs one more trial of every depth at a length with fewer than `most` trials; returns false if there was no time
     /// for it.
     fn trial(&mut self, length: &mut Length, most: usize) -> Result<bool> {
@@ -161,7 +161,7 @@ impl Asking<'_> {
                 return Ok(false);
             }
             let index = Rng::keyed(&[tokens as u64, depth.to_bits(), length.trials as u64]).next_u64();
-            let Asking { model, tokenizer, spec, generator, .. } = self;
+            let Questions { model, tokenizer, spec, generator, .. } = self;
             let needle = generator.needle_prompt(index, tokens, *depth, tokenizer, &spec.filler)?;
             let tokens = tokenizer.encode(&needle.prompt)?.len();
             *right = self.pace.time(tokens, || Ok(usize::from(answers(*model, tokenizer, &needle)?)))?;

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         sft,
         simpo,
     )
+    from fathom._tasks import TaskResults
     from fathom._tokenizer import Tokenizer
     from fathom._verbs import Evaluation, Written, evaluate, export, inspect, merge, prune, quantize, score
     from fathom.errors import (
@@ -83,6 +84,7 @@ _WHERE = {
     "_scale": "Scaling scale",
     "_serve": "Server serve",
     "_table": "Table",
+    "_tasks": "TaskResults",
     "_teach": "dapo distill dora dpo environment extend grpo kto lora orpo ppo qlora reward rloo rpo sft simpo",
     "_tokenizer": "Tokenizer",
     "_verbs": "Evaluation Written evaluate export inspect merge prune quantize score",

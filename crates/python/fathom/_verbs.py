@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from fathom import _edge, _fathom, _rows
 from fathom._model import Card, Model, _base_of, resolved
 from fathom._table import Table
+from fathom._tasks import TaskResults
 from fathom.errors import Error
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _rows_of(of: Any) -> Table:
     return Table({})
 
 
+@overload
 def evaluate(
     model: Path | Written,
     *,
@@ -123,12 +125,79 @@ def evaluate(
     needle_trials: int = 0,
     device: str = "auto",
     threads: int = 0,
-) -> Evaluation:
+) -> Evaluation: ...
+
+
+@overload
+def evaluate(
+    model: Path | Written,
+    *,
+    tasks: Sequence[str] | str,
+    tasks_dir: Path | None = None,
+    data_dir: Path | None = None,
+    lengths: Sequence[int] = (),
+    precision: str | None = None,
+    limit: float | None = None,
+    num_fewshot: int | None = None,
+    bootstrap_iters: int = 100_000,
+    apply_chat_template: bool = False,
+    out: Path | None = None,
+    adapter: Path | None = None,
+    tokens: int | None = None,
+    device: str = "auto",
+    threads: int = 0,
+) -> TaskResults: ...
+
+
+def evaluate(
+    model: Path | Written,
+    *,
+    tasks: Sequence[str] | str = (),
+    tasks_dir: Path | None = None,
+    data_dir: Path | None = None,
+    lengths: Sequence[int] = (),
+    precision: str | None = None,
+    limit: float | None = None,
+    num_fewshot: int | None = None,
+    bootstrap_iters: int = 100_000,
+    apply_chat_template: bool = False,
+    out: Path | None = None,
+    adapter: Path | None = None,
+    data: Sequence[Path] | Path = (),
+    tokens: int | None = None,
+    seconds: float | None = None,
+    needle_trials: int = 0,
+    device: str = "auto",
+    threads: int = 0,
+) -> Evaluation | TaskResults:
     """Measures bits per byte, loss by position and, with `needle_trials`, needles; on `data`, or on the documents that
-    the model's run held out."""
+    the model's run held out. With `tasks`, runs tasks in lm-evaluation-harness's format over local sets instead."""
     where = resolved(os.fspath(model))
     if adapter is None:
         where, adapter = _base_of(where)
+    if tasks:
+        if data or seconds is not None or needle_trials:
+            raise TypeError("data, seconds and needle_trials are of an evaluation without tasks")
+        path = lambda it: None if it is None else os.fspath(it)  # noqa: E731
+        options = {
+            "adapter": path(adapter),
+            "tasks": [tasks] if isinstance(tasks, str) else list(tasks),
+            "tasks_dir": path(tasks_dir),
+            "data_dir": path(data_dir),
+            "lengths": list(lengths),
+            "precision": precision,
+            "limit": limit,
+            "num_fewshot": num_fewshot,
+            "bootstrap_iters": bootstrap_iters,
+            "tokens": tokens,
+            "apply_chat_template": apply_chat_template,
+            "out": path(out),
+            "device": device,
+            "threads": threads,
+        }
+        with _edge.Told("evaluate") as channel:
+            found = _fathom.evaluate_tasks(where, options, channel)
+        return TaskResults(os.fspath(model), json.loads(found))
     texts = [data] if isinstance(data, (str, os.PathLike)) else list(data)
     with _edge.Told("evaluate") as channel:
         found = _fathom.evaluate(

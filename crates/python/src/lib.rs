@@ -59,5 +59,5 @@ mod _fathom {
     #[pymodule_export]
     use crate::tokenizer::Tokenizer;
     #[pymodule_export]
-    use crate::verbs::{evaluate, export, forked, prune, quantize, report, score};
+    use crate::verbs::{evaluate, evaluate_tasks, export, forked, prune, quantize, report, score};
 }

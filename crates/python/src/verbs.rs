@@ -9,6 +9,7 @@ use fathom_app::export::{Conversion, Format, GgufName, Target};
 use fathom_app::prune::{Request as Pruning, Sizes, run as run_prune};
 use fathom_app::quantize::{Experts, Request as Quantization, run as run_quantize};
 use fathom_app::score::{Request as Scoring, score as run_score};
+use fathom_app::tasks::{Request as TaskRun, tasks as run_tasks};
 use fathom_app::{Error, Machine, Result, evaluate as run_evaluate, export as run_export, report as reports};
 use fathom_train::recipe::{MachineKind, Precision, QuantizationName};
 use pyo3::prelude::*;
@@ -67,6 +68,59 @@ pub fn evaluate(
             "figures": found.figures, "context_tokens": found.context_tokens, "trained_tokens": found.trained_tokens,
         })
         .to_string())
+    })
+}
+
+/// Options of [`evaluate_tasks`], as Python gives them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct TaskOptions {
+    adapter: Option<PathBuf>,
+    tasks: Vec<String>,
+    tasks_dir: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
+    lengths: Vec<usize>,
+    precision: Option<String>,
+    limit: Option<f64>,
+    num_fewshot: Option<usize>,
+    bootstrap_iters: usize,
+    tokens: Option<usize>,
+    apply_chat_template: bool,
+    out: Option<PathBuf>,
+    device: String,
+    threads: usize,
+}
+
+/// Runs tasks over a model; returns the harness's object and its table.
+#[pyfunction]
+pub fn evaluate_tasks(
+    py: Python<'_>,
+    model: PathBuf,
+    options: TaskOptions,
+    channel: &Channel,
+) -> PyResult<String> {
+    let events = channel.0.clone();
+    interruptible(py, "evaluate", move |stop| {
+        let machine = machine(&options.device, options.threads, &events, stop)?;
+        let precision = options.precision.as_deref().map(|name| choice::<Precision, _>("precision", name));
+        let request = TaskRun {
+            model,
+            adapter: options.adapter,
+            tasks: options.tasks,
+            tasks_dir: options.tasks_dir,
+            data_dir: options.data_dir,
+            lengths: options.lengths,
+            dtype: precision.transpose()?.map(Precision::dtype),
+            limit: options.limit,
+            num_fewshot: options.num_fewshot,
+            resamples: options.bootstrap_iters,
+            tokens: options.tokens,
+            chat_template: options.apply_chat_template,
+            out: options.out,
+            ..TaskRun::default()
+        };
+        let ran = run_tasks(&request, &machine, &events)?;
+        Ok(json!({"found": ran.json, "table": ran.results.table()}).to_string())
     })
 }
 

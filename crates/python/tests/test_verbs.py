@@ -28,6 +28,21 @@ def test_a_model_is_measured(path: str) -> None:
     assert "bits per byte" in repr(found) and found.to_dict()["model"] == path
 
 
+def test_tasks_have_the_figures_of_the_harness(path: str, tmp_path: Path) -> None:
+    (tmp_path / "last.yaml").write_text(
+        "task: last\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n"
+        "output_type: loglikelihood\ndoc_to_text: '{{text}}'\ndoc_to_target: '{{word}}'\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"text": "the old", "word": "river"}\n{"text": "every", "word": "stone"}\n')
+    found = fathom.evaluate(path, tasks=["last"], tasks_dir=tmp_path, data_dir=tmp_path, precision="f32", threads=1)
+    assert found["last"]["perplexity,none"] > 1 and found.figures["n-samples"]["last"]["effective"] == 2
+    assert [row["metric"] for row in found.table] == ["perplexity", "acc"] and "last" in repr(found)
+    with pytest.raises(fathom.Error, match="no task, group or tag"):
+        fathom.evaluate(path, tasks="none")
+    with pytest.raises(TypeError, match="without tasks"):
+        fathom.evaluate(path, tasks="last", seconds=1.0)  # type: ignore[call-overload]
+
+
 def test_models_are_converted_and_compressed(path: str, tmp_path: Path) -> None:
     folder = fathom.export(path, tmp_path / "hf", precision="f32")
     assert os.path.exists(tmp_path / "hf" / "config.json") and folder.figures["weights"] > 0

@@ -37,14 +37,14 @@ impl Interval {
 
 /// Laws fitted to resamples, and an error for a new run with each.
 #[derive(Clone, Debug)]
-pub struct Resampled<T> {
+pub struct Resamples<T> {
     /// The laws.
     pub laws: Vec<T>,
     /// A drawn residual for each law: what a new run adds to its predicted log loss.
     pub errors: Vec<f64>,
 }
 
-impl<T> Resampled<T> {
+impl<T> Resamples<T> {
     /// Interval of a figure of the law.
     pub fn interval(&self, level: f64, figure: impl Fn(&T) -> f64) -> Option<Interval> {
         Interval::of(self.laws.iter().map(figure), level)
@@ -59,10 +59,10 @@ impl<T> Resampled<T> {
 
 /// Fits a law to `count` resamples of its residuals. Without more points than unknowns there is nothing to resample, and
 /// the result is empty.
-pub fn resample<T>(fit: &Law<T>, count: usize, seed: u64) -> Resampled<T> {
+pub fn resample<T>(fit: &Law<T>, count: usize, seed: u64) -> Resamples<T> {
     let (points, unknowns) = (fit.residuals.len(), fit.unknowns());
     if points <= unknowns {
-        return Resampled { laws: Vec::new(), errors: Vec::new() };
+        return Resamples { laws: Vec::new(), errors: Vec::new() };
     }
     let factor = (points as f64 / (points - unknowns) as f64).sqrt();
     let mean = fit.residuals.iter().sum::<f64>() / points as f64;
@@ -70,7 +70,7 @@ pub fn resample<T>(fit: &Law<T>, count: usize, seed: u64) -> Resampled<T> {
     let fitted: Vec<f64> =
         fit.problem.rows.iter().zip(&fit.residuals).map(|(row, r)| row.log_loss - r).collect();
     let mut random = Random::new(seed);
-    let mut resampled = Resampled { laws: Vec::with_capacity(count), errors: Vec::with_capacity(count) };
+    let mut resampled = Resamples { laws: Vec::with_capacity(count), errors: Vec::with_capacity(count) };
     for _ in 0..count {
         let losses: Vec<f64> = fitted.iter().map(|y| y + random.of(&residuals)).collect();
         resampled.laws.push(fit.again(&losses));

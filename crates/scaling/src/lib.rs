@@ -20,7 +20,7 @@ mod newton;
 mod profiles;
 mod random;
 
-pub use bootstrap::{Interval, Resampled, resample};
+pub use bootstrap::{Interval, Resamples, resample};
 pub use envelope::{Curve, Frontier, envelope};
 pub use laws::{Joint, Law, PowerLaw, Surface, fit_joint, fit_power, fit_surface};
 pub use newton::HUBER_DELTA;

@@ -8,9 +8,9 @@ use fathom_base::human;
 use fathom_report::RunLog;
 use fathom_train::Outcome;
 
-use super::fits::{self, Expected, Trained};
+use super::fits::{self, Prediction, RungResult};
 use super::ladder::{self, Size, folder, job};
-use super::outcome::{Climbed, Request, Scaled};
+use super::outcome::{LadderOutcome, LadderResult, Request};
 use super::rungs::{Ladder, Rung, share_out};
 use super::{gpus, page, record};
 use crate::error::{Context, Result, refuse};
@@ -29,13 +29,13 @@ const RESULTS: &str = "scale.json";
 ///
 /// # Errors
 /// Those of training; a budget that the rungs to come would overrun.
-pub(super) fn climb(request: &Request, order: &Order, events: &dyn Events) -> Result<Climbed> {
+pub(super) fn climb(request: &Request, order: &Order, events: &dyn Events) -> Result<LadderOutcome> {
     let (loaded, out) = (&request.loaded, &request.loaded.value.run.out);
     let ladder = match record::open(out, loaded)? {
         Some(ladder) => ladder,
         None => {
             let Some((sizes, spent)) = measured(request, order, events)? else {
-                return Ok(Climbed::Interrupted);
+                return Ok(LadderOutcome::Interrupted);
             };
             let ladder = Ladder { measured: true, ..share_out(&sizes, loaded, request.budget_s, spent)? };
             record::keep_ladder(out, &ladder)?;
@@ -48,27 +48,27 @@ pub(super) fn climb(request: &Request, order: &Order, events: &dyn Events) -> Re
     for rung in fitted {
         match climber.rung(rung)? {
             Some(result) => trained.push(result),
-            None => return Ok(Climbed::Interrupted),
+            None => return Ok(LadderOutcome::Interrupted),
         }
     }
     let table = &loaded.value.scale;
     let fits = fits::fit(&trained, &ladder, table.resamples, loaded.value.run.seed);
     let expected = fits::expect(&fits, held_out, ladder.size(held_out));
-    let expected: Option<Expected> =
+    let expected: Option<Prediction> =
         expected.map(|expected| record::keep_expected(out, expected)).transpose()?;
     if let Some(expected) = &expected {
         events.line(&expected.words(held_out));
     }
-    let Some(result) = climber.rung(held_out)? else { return Ok(Climbed::Interrupted) };
+    let Some(result) = climber.rung(held_out)? else { return Ok(LadderOutcome::Interrupted) };
     if let Some(expected) = &expected {
         events.line(&expected.judged(result.loss));
     }
     trained.push(result);
     let gpus = gpus::table(loaded, &fits, &ladder, events)?;
-    let scaled = Scaled { ladder, trained, fits, expected, gpus, page: out.join("scale.html") };
+    let scaled = LadderResult { ladder, trained, fits, expected, gpus, page: out.join("scale.html") };
     record::keep(&out.join(RESULTS), &scaled)?;
     page::write(&scaled, loaded)?;
-    Ok(Climbed::Finished(Box::new(scaled)))
+    Ok(LadderOutcome::Finished(Box::new(scaled)))
 }
 
 /// A ladder being climbed.
@@ -89,7 +89,7 @@ impl Climber<'_> {
     }
 
     /// Trains a rung unless it is trained; `None` if it was asked to stop.
-    fn rung(&self, rung: &Rung) -> Result<Option<Trained>> {
+    fn rung(&self, rung: &Rung) -> Result<Option<RungResult>> {
         let run = folder(self.out(), &rung.name);
         let settings = [
             format!("stage.0.steps={}", rung.steps),
@@ -118,7 +118,7 @@ impl Climber<'_> {
     }
 
     /// Reads the result of a rung that is trained.
-    fn finished(&self, rung: &Rung) -> Result<Option<Trained>> {
+    fn finished(&self, rung: &Rung) -> Result<Option<RungResult>> {
         let run = folder(self.out(), &rung.name);
         if !run.join("metrics.jsonl").is_file() {
             return Ok(None);

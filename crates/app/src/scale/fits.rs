@@ -24,7 +24,7 @@ const SMOOTHING: f64 = 0.05;
 
 /// A trained rung.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trained {
+pub struct RungResult {
     /// Name of the rung.
     pub name: String,
     /// Index of its compute budget; none for the held-out rung.
@@ -48,7 +48,7 @@ pub struct Trained {
     pub curve: Vec<(f64, f64)>,
 }
 
-impl Trained {
+impl RungResult {
     fn point(&self) -> Point {
         Point { params: self.params, tokens: self.tokens, flops: self.flops, loss: self.loss }
     }
@@ -56,16 +56,16 @@ impl Trained {
 
 /// A law with intervals of its figures.
 #[derive(Clone, Debug)]
-pub struct Fitted<T> {
+pub struct LawFit<T> {
     /// The fit.
     pub fit: Law<T>,
     /// Laws fitted to resamples.
-    pub again: fathom_scaling::Resampled<T>,
+    pub again: fathom_scaling::Resamples<T>,
 }
 
-impl<T> Fitted<T> {
-    fn of(fit: Option<Law<T>>, resamples: usize, seed: u64) -> Option<Fitted<T>> {
-        fit.map(|fit| Fitted { again: resample(&fit, resamples, seed), fit })
+impl<T> LawFit<T> {
+    fn of(fit: Option<Law<T>>, resamples: usize, seed: u64) -> Option<LawFit<T>> {
+        fit.map(|fit| LawFit { again: resample(&fit, resamples, seed), fit })
     }
 
     /// Interval of a figure.
@@ -78,17 +78,17 @@ impl<T> Fitted<T> {
 #[derive(Clone, Debug, Default)]
 pub struct Fits {
     /// Chinchilla's approach 3: `E + A / N^alpha + B / D^beta`.
-    pub surface: Option<Fitted<Surface>>,
+    pub surface: Option<LawFit<Surface>>,
     /// Kaplan's law of parameters outside the embedding and tokens.
-    pub joint: Option<Fitted<Joint>>,
+    pub joint: Option<LawFit<Joint>>,
     /// Loss over compute, along the lowest loss of each budget.
-    pub over_compute: Option<Fitted<PowerLaw>>,
+    pub over_compute: Option<LawFit<PowerLaw>>,
     /// The same without an irreducible term, which needs fewer budgets.
-    pub over_compute_alone: Option<Fitted<PowerLaw>>,
+    pub over_compute_alone: Option<LawFit<PowerLaw>>,
     /// Loss over parameters, each size at its most tokens.
-    pub over_params: Option<Fitted<PowerLaw>>,
+    pub over_params: Option<LawFit<PowerLaw>>,
     /// Training loss over tokens, along the lowest of all curves.
-    pub over_tokens: Option<Fitted<PowerLaw>>,
+    pub over_tokens: Option<LawFit<PowerLaw>>,
     /// Chinchilla's approach 2: a parabola of each budget.
     pub profiles: Vec<Profile>,
     /// Best size over compute by the parabolas.
@@ -102,7 +102,7 @@ pub struct Fits {
 }
 
 /// Reads the result of a rung from its log; `None` unless it has ended with a held-out loss.
-pub(super) fn read(log: &RunLog, rung: &Rung, size: &Size) -> Option<Trained> {
+pub(super) fn read(log: &RunLog, rung: &Rung, size: &Size) -> Option<RungResult> {
     let done = log.done.as_ref()?;
     let last = log.positions.last()?;
     let (mut sum, mut tokens) = (0.0, 0.0);
@@ -111,7 +111,7 @@ pub(super) fn read(log: &RunLog, rung: &Rung, size: &Size) -> Option<Trained> {
         tokens += bucket.tokens as f64;
     }
     let text = log.data.as_ref().map_or(0, |data| data.tokens);
-    (tokens > 0.0).then(|| Trained {
+    (tokens > 0.0).then(|| RungResult {
         name: rung.name.clone(),
         budget: rung.budget,
         params: size.params as f64,
@@ -139,8 +139,8 @@ fn curve(log: &RunLog) -> Vec<(f64, f64)> {
 }
 
 /// Fits all laws to the rungs trained so far, the held-out one not among them.
-pub(super) fn fit(trained: &[Trained], ladder: &Ladder, resamples: usize, seed: u64) -> Fits {
-    let points: Vec<Point> = trained.iter().map(Trained::point).collect();
+pub(super) fn fit(trained: &[RungResult], ladder: &Ladder, resamples: usize, seed: u64) -> Fits {
+    let points: Vec<Point> = trained.iter().map(RungResult::point).collect();
     if points.is_empty() {
         return Fits::default();
     }
@@ -154,7 +154,7 @@ pub(super) fn fit(trained: &[Trained], ladder: &Ladder, resamples: usize, seed: 
         .collect();
     let count = trained.iter().filter_map(|rung| rung.budget).max().map_or(0, |last| last + 1);
     let of_budget = |budget: usize| -> Vec<Point> {
-        trained.iter().filter(|rung| rung.budget == Some(budget)).map(Trained::point).collect()
+        trained.iter().filter(|rung| rung.budget == Some(budget)).map(RungResult::point).collect()
     };
     let budgets: Vec<Vec<Point>> = (0..count).map(of_budget).filter(|points| !points.is_empty()).collect();
     let lowest = |points: &Vec<Point>| {
@@ -170,12 +170,12 @@ pub(super) fn fit(trained: &[Trained], ladder: &Ladder, resamples: usize, seed: 
     let one = |points: &[(f64, f64)], irreducible: bool| {
         let enough = points.len() >= if irreducible { LEAST_POINTS } else { 2 };
         let fit = enough.then(|| fit_power(points, irreducible)).flatten();
-        Fitted::of(fit, resamples, seed)
+        LawFit::of(fit, resamples, seed)
     };
     let ratio = |point: &Point| point.flops / (point.params * point.tokens);
     Fits {
-        surface: Fitted::of(fit_surface(&points), resamples, seed),
-        joint: Fitted::of(fit_joint(&of_blocks), resamples, seed),
+        surface: LawFit::of(fit_surface(&points), resamples, seed),
+        joint: LawFit::of(fit_joint(&of_blocks), resamples, seed),
         over_compute: one(&best, true),
         over_compute_alone: one(&best, false),
         over_params: one(&longest(&points), true),
@@ -201,8 +201,8 @@ fn longest(points: &[Point]) -> Vec<(f64, f64)> {
     found.iter().map(|point| (point.params, point.loss)).collect()
 }
 
-fn frontier(trained: &[Trained], ladder: &Ladder) -> Vec<Frontier> {
-    let curve = |rung: &Trained| {
+fn frontier(trained: &[RungResult], ladder: &Ladder) -> Vec<Frontier> {
+    let curve = |rung: &RungResult| {
         let named = ladder.rungs.iter().find(|known| known.name == rung.name)?;
         let flops_per_token = ladder.size(named).token_flops();
         Some(Curve { params: rung.params, flops_per_token, points: rung.curve.clone() })
@@ -223,7 +223,7 @@ pub struct OfLaw {
 
 /// Predictions of the held-out rung, made before it is trained.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Expected {
+pub struct Prediction {
     /// Name of the rung.
     pub rung: String,
     /// Prediction by Chinchilla's law, or Kaplan's where there are too few rungs.
@@ -233,10 +233,10 @@ pub struct Expected {
 }
 
 /// Predicts the held-out rung; `None` without any law of both parameters and tokens.
-pub(super) fn expect(fits: &Fits, rung: &Rung, size: &Size) -> Option<Expected> {
+pub(super) fn expect(fits: &Fits, rung: &Rung, size: &Size) -> Option<Prediction> {
     let (params, blocks) = (size.params as f64, size.block_params.max(1) as f64);
     let (tokens, flops) = (rung.tokens as f64, rung.flops);
-    fn of<T>(law: &str, fitted: &Option<Fitted<T>>, loss: impl Fn(&T) -> f64) -> Option<OfLaw> {
+    fn of<T>(law: &str, fitted: &Option<LawFit<T>>, loss: impl Fn(&T) -> f64) -> Option<OfLaw> {
         let fitted = fitted.as_ref()?;
         let interval = fitted.again.prediction(LEVEL, &loss).map(|within| [within.low, within.high]);
         Some(OfLaw { law: law.into(), loss: loss(&fitted.fit.law), interval })
@@ -249,10 +249,10 @@ pub(super) fn expect(fits: &Fits, rung: &Rung, size: &Size) -> Option<Expected> 
     ];
     let mut laws = all.into_iter().flatten().filter(|of| of.loss.is_finite());
     let main = laws.next().filter(|_| fits.surface.is_some() || fits.joint.is_some())?;
-    Some(Expected { rung: rung.name.clone(), main, others: laws.collect() })
+    Some(Prediction { rung: rung.name.clone(), main, others: laws.collect() })
 }
 
-impl Expected {
+impl Prediction {
     /// The prediction in a line.
     pub fn words(&self, rung: &Rung) -> String {
         let within =
@@ -312,7 +312,7 @@ pub(super) const POWER: [Figure<PowerLaw>; 3] =
 impl Fits {
     /// The laws as JSON: each figure with the ends of its interval.
     fn json(&self) -> Value {
-        fn of<T>(fitted: &Option<Fitted<T>>, figures: &[Figure<T>]) -> Value {
+        fn of<T>(fitted: &Option<LawFit<T>>, figures: &[Figure<T>]) -> Value {
             let Some(fitted) = fitted else { return Value::Null };
             let figure = |(name, read): &Figure<T>| {
                 let within = fitted.interval(read).map(|within| [within.low, within.high]);

@@ -1,4 +1,4 @@
-//! What hours of a GPU would buy: for each budget the size of lowest predicted loss, with its tokens at the planned speed.
+//! Models that hours of a GPU would buy: for each budget the size of lowest predicted loss, with its tokens at the planned speed.
 
 use fathom_base::recipe::Loaded;
 use fathom_train::recipe::Recipe;

@@ -14,10 +14,10 @@ mod page;
 mod record;
 mod rungs;
 
-pub use fits::{Expected, Fits, Fitted, OfLaw, Trained};
+pub use fits::{Fits, LawFit, OfLaw, Prediction, RungResult};
 pub use gpus::OnGpu;
 pub use ladder::Size;
-pub use outcome::{Climbed, Request, Scaled};
+pub use outcome::{LadderOutcome, LadderResult, Request};
 pub use rungs::{Ladder, Rung};
 
 use crate::error::{Result, refuse};
@@ -38,7 +38,7 @@ pub fn dry_run(request: &Request, events: &dyn Events) -> Result<Ladder> {
 ///
 /// # Errors
 /// Those of [`dry_run`] and of training; a budget that the rungs to come would overrun.
-pub fn climb(request: &Request, order: &Order, events: &dyn Events) -> Result<Climbed> {
+pub fn climb(request: &Request, order: &Order, events: &dyn Events) -> Result<LadderOutcome> {
     check(request)?;
     climb::climb(request, order, events)
 }

@@ -1,4 +1,4 @@
-//! What a ladder is asked for, and what it has found.
+//! A request for a ladder, and its result.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use fathom_train::Outcome;
 use fathom_train::recipe::Recipe;
 use serde::Serialize;
 
-use super::fits::{Expected, Fits, Trained};
+use super::fits::{Fits, Prediction, RungResult};
 use super::gpus::OnGpu;
 use super::rungs::Ladder;
 
@@ -21,15 +21,15 @@ pub struct Request {
 
 /// Everything that a ladder has found, as `scale.json` has it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Scaled {
+pub struct LadderResult {
     /// The rungs, and what they were expected to cost.
     pub ladder: Ladder,
     /// Trained rungs, in the order of the ladder.
-    pub trained: Vec<Trained>,
+    pub trained: Vec<RungResult>,
     /// Laws fitted to all rungs but the held-out one.
     pub fits: Fits,
     /// Prediction of the held-out rung, made before it was trained.
-    pub expected: Option<Expected>,
+    pub expected: Option<Prediction>,
     /// Budgets of a GPU; empty without a fit.
     pub gpus: Vec<OnGpu>,
     /// Path of the page.
@@ -38,19 +38,19 @@ pub struct Scaled {
 }
 
 /// End of a call.
-pub enum Climbed {
+pub enum LadderOutcome {
     /// All rungs are trained.
-    Finished(Box<Scaled>),
+    Finished(Box<LadderResult>),
     /// The ladder was asked to stop.
     Interrupted,
 }
 
-impl Climbed {
+impl LadderOutcome {
     /// Finished or interrupted.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Climbed::Finished(_) => Outcome::Finished,
-            Climbed::Interrupted => Outcome::Interrupted,
+            LadderOutcome::Finished(_) => Outcome::Finished,
+            LadderOutcome::Interrupted => Outcome::Interrupted,
         }
     }
 }

@@ -7,9 +7,9 @@ use fathom_report::plots::{Axis, AxisKind, LineChart, Series};
 use fathom_scaling::Interval;
 use fathom_train::recipe::Recipe;
 
-use super::fits::{Figure, Fits, Fitted, JOINT, OfLaw, POWER, SURFACE, Trained};
+use super::fits::{Figure, Fits, JOINT, LawFit, OfLaw, POWER, RungResult, SURFACE};
 use super::gpus::OnGpu;
-use super::outcome::Scaled;
+use super::outcome::LadderResult;
 use crate::error::{Context, Result};
 use crate::output;
 
@@ -22,7 +22,7 @@ const DRAWN: usize = 60;
 ///
 /// # Errors
 /// A page that cannot be written.
-pub(super) fn write(scaled: &Scaled, loaded: &Loaded<Recipe>) -> Result<()> {
+pub(super) fn write(scaled: &LadderResult, loaded: &Loaded<Recipe>) -> Result<()> {
     output::regular(&scaled.page)?;
     let text = page(scaled, &loaded.value.run.name, &loaded.value.scale.gpu);
     let part = scaled.page.with_extension("part");
@@ -30,7 +30,7 @@ pub(super) fn write(scaled: &Scaled, loaded: &Loaded<Recipe>) -> Result<()> {
     written.with_context(|| format!("cannot write {}", scaled.page.display()))
 }
 
-fn page(scaled: &Scaled, name: &str, gpu: &str) -> String {
+fn page(scaled: &LadderResult, name: &str, gpu: &str) -> String {
     let seconds: f64 = scaled.trained.iter().map(|rung| rung.seconds).sum();
     let flops: f64 = scaled.trained.iter().map(|rung| rung.flops).sum();
     let heading = Heading {
@@ -71,7 +71,7 @@ fn note(text: &str) -> String {
     format!("<p class=\"note\">{text}</p>\n")
 }
 
-fn prediction(scaled: &Scaled) -> String {
+fn prediction(scaled: &LadderResult) -> String {
     let Some(expected) = &scaled.expected else {
         return note("Too few rungs for a law of both parameters and tokens.");
     };
@@ -101,7 +101,7 @@ fn prediction(scaled: &Scaled) -> String {
 }
 
 /// Rungs of each budget over their size, with the parabola.
-fn profiles(scaled: &Scaled) -> LineChart {
+fn profiles(scaled: &LadderResult) -> LineChart {
     let mut series = Vec::new();
     for (at, profile) in scaled.fits.profiles.iter().enumerate() {
         let class = CLASSES[at % CLASSES.len()];
@@ -134,10 +134,10 @@ fn spaced(low: f64, high: f64) -> impl Iterator<Item = f64> {
 }
 
 /// All rungs over compute, with the law's lowest loss and the held-out rung.
-fn compute(scaled: &Scaled) -> LineChart {
-    let (fitted, held_out): (Vec<&Trained>, Vec<&Trained>) =
+fn compute(scaled: &LadderResult) -> LineChart {
+    let (fitted, held_out): (Vec<&RungResult>, Vec<&RungResult>) =
         scaled.trained.iter().partition(|rung| rung.budget.is_some());
-    let dots = |name: &str, class: &str, rungs: &[&Trained]| Series {
+    let dots = |name: &str, class: &str, rungs: &[&RungResult]| Series {
         name: name.into(),
         class: format!("{class} dots bare"),
         points: rungs.iter().map(|rung| (rung.flops, rung.loss)).collect(),
@@ -169,8 +169,8 @@ fn compute(scaled: &Scaled) -> LineChart {
 }
 
 /// Smoothed training losses over compute: the longest run of each size.
-fn curves(scaled: &Scaled) -> LineChart {
-    let mut longest: Vec<&Trained> = Vec::new();
+fn curves(scaled: &LadderResult) -> LineChart {
+    let mut longest: Vec<&RungResult> = Vec::new();
     for rung in &scaled.trained {
         match longest.iter_mut().find(|known| known.params == rung.params) {
             Some(known) if known.tokens < rung.tokens => *known = rung,
@@ -178,7 +178,7 @@ fn curves(scaled: &Scaled) -> LineChart {
             None => longest.push(rung),
         }
     }
-    let line = |(at, rung): (usize, &&Trained)| Series {
+    let line = |(at, rung): (usize, &&RungResult)| Series {
         name: format!("{} parameters", human::count(rung.params as u64)),
         class: CLASSES[at % CLASSES.len()].into(),
         points: rung.curve.iter().map(|(tokens, loss)| (tokens * rung.flops / rung.tokens, *loss)).collect(),
@@ -252,7 +252,7 @@ fn laws(fits: &Fits) -> String {
         + &table(&["law", "figure", "value", "95 % interval", "error of the fit"], &rows)
 }
 
-fn add<T>(rows: &mut Vec<Vec<String>>, law: &str, fitted: &Option<Fitted<T>>, figures: &[Figure<T>]) {
+fn add<T>(rows: &mut Vec<Vec<String>>, law: &str, fitted: &Option<LawFit<T>>, figures: &[Figure<T>]) {
     let Some(fitted) = fitted else { return };
     for (at, (name, read)) in figures.iter().enumerate() {
         let first = |text: String| if at == 0 { text } else { String::new() };
@@ -266,7 +266,7 @@ fn add<T>(rows: &mut Vec<Vec<String>>, law: &str, fitted: &Option<Fitted<T>>, fi
     }
 }
 
-fn gpus(scaled: &Scaled, gpu: &str) -> String {
+fn gpus(scaled: &LadderResult, gpu: &str) -> String {
     if scaled.gpus.is_empty() {
         return String::new();
     }
@@ -292,8 +292,8 @@ fn gpus(scaled: &Scaled, gpu: &str) -> String {
     )
 }
 
-fn rungs(scaled: &Scaled) -> String {
-    let line = |rung: &Trained| {
+fn rungs(scaled: &LadderResult) -> String {
+    let line = |rung: &RungResult| {
         vec![
             rung.name.clone(),
             human::count(rung.params as u64),

@@ -1,17 +1,21 @@
 //! Tasks in the format of lm-evaluation-harness, run over a model in a folder.
 
 mod page;
+mod programs;
 
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fathom_base::{Conversation, Describe, Tokenize};
-use fathom_eval::tasks::{Cache, Index, Options, Results, Subject, digest, prepare, run};
+use fathom_eval::ruler::{DATASET, Scores};
+use fathom_eval::tasks::{Cache, Index, Options, Results, Sets, Subject, TaskConfig, digest, prepare, run};
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;
+use fathom_text::Tokenizer;
+use fathom_text::chat::Template;
 use serde_json::{Map, Value, json};
 
-use crate::error::{Context, Result, refuse};
+use crate::error::{Context, Error, Result, refuse};
 use crate::events::Events;
 use crate::host::fingerprint::fingerprint;
 use crate::host::{Host, HostOptions};
@@ -39,6 +43,10 @@ pub struct Request {
     pub tasks_dir: Option<PathBuf>,
     /// Folder of sets.
     pub data_dir: Option<PathBuf>,
+    /// Runs generated programs of tasks, in a jail.
+    pub run_programs: bool,
+    /// Lengths of RULER's tasks; empty for 4096.
+    pub lengths: Vec<usize>,
     /// Type of the weights; `None` keeps the stored one.
     pub dtype: Option<DType>,
     /// Items per task, at most; below 1 a share of them.
@@ -66,7 +74,7 @@ pub struct Request {
 pub struct Ran {
     /// The figures.
     pub results: Results,
-    /// What the file of the results holds.
+    /// Content of the file of the results.
     pub json: Map<String, Value>,
     /// Number of answers that an earlier run had got.
     pub kept: usize,
@@ -78,7 +86,11 @@ pub struct Ran {
 /// A task or a set that cannot be used, before the model is opened; no model there; rows that cannot be used.
 pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Ran> {
     let (started, wall) = (Instant::now(), SystemTime::now());
-    let nodes = Index::open(request.tasks_dir.as_deref())?.find(&request.tasks)?;
+    let mut index = Index::open(request.tasks_dir.as_deref())?;
+    if !request.lengths.is_empty() {
+        index.draw(&request.lengths);
+    }
+    let nodes = index.find(&request.tasks)?;
     let mut options = Options {
         limit: request.limit,
         num_fewshot: request.num_fewshot,
@@ -87,10 +99,18 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         system: request.system.clone(),
         ..Options::default()
     };
-    let prepared = prepare(&nodes, request.data_dir.as_deref(), &options)?;
+    let passed = |all: &[String]| programs::passed(all).map_err(fathom_eval::Error::Impossible);
+    if request.run_programs {
+        programs::check()?;
+        options.run_programs = Some(&passed);
+    }
     let folder = crate::models::model_folder(&request.model)?;
     let spec = fathom_model::open_config(&folder)?.0;
-    let max_length = request.tokens.unwrap_or(spec.max_positions.min(LONGEST));
+    let tokenizer = crate::models::tokenizer(&folder)?;
+    let template_tokens = if request.chat_template { template_tokens(&folder, &tokenizer)? } else { 0 };
+    let sets = Sets { folder: request.data_dir.as_deref(), tokenizer: Some(&tokenizer), template_tokens };
+    let prepared = prepare(&nodes, &sets, &options)?;
+    let max_length = context(request, &spec, prepared.iter().map(|(config, _)| config))?;
     let host = Host::open_writer(
         HostOptions {
             adapter: request.adapter.clone(),
@@ -109,8 +129,7 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     }
     let cache = cache(request, &host, max_length)?;
     let kept = cache.found;
-    let tokenizer = &*host.facts().tokenizer;
-    let mut subject = Subject { model: &host, tokenizer, max_length, cache, cut: 0, asked: 0 };
+    let mut subject = Subject { model: &host, tokenizer: &tokenizer, max_length, cache, cut: 0, asked: 0 };
     let results = run(&nodes, &prepared, &mut subject, &options)?;
     for task in results.tasks.iter().filter(|task| task.cut > 0) {
         events.warn(&format!(
@@ -125,12 +144,51 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     }
     let mut json = results.json();
     describe(&mut json, request, &host, &results, max_length);
+    if let Some(scores) = Scores::of(&results) {
+        let mut scores = scores.json();
+        scores["tokenizer"] = tokenizer.hash()?.into();
+        scores["template_tokens"] = template_tokens.into();
+        json.insert("ruler".into(), scores);
+    }
     json.insert("date".into(), json!(wall.duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_secs_f64())));
     json.insert("total_evaluation_time_seconds".into(), started.elapsed().as_secs_f64().to_string().into());
     if let Some(out) = &request.out {
         write(out, &json, &results, request.log_samples)?;
     }
     Ok(Ran { results, json, kept })
+}
+
+/// Tokens that the chat template puts around a prompt.
+fn template_tokens(folder: &Path, tokenizer: &Tokenizer) -> Result<usize> {
+    let Some(template) = Template::from_dir(folder, tokenizer)? else { return Ok(0) };
+    let message = json!({"role": "user", "content": ""});
+    let around = template.render_with(&[&message], &[], true, &Map::new());
+    Ok(tokenizer.encode_special(&around.map_err(Error::Refused)?.text)?.len())
+}
+
+/// Tokens of the context: those asked for, or the model's own, and at least those of RULER's lengths.
+fn context<'t>(
+    request: &Request,
+    spec: &Spec,
+    configs: impl Iterator<Item = &'t TaskConfig>,
+) -> Result<usize> {
+    let of_set = |config: &TaskConfig| config.keys.get("dataset_kwargs")?["tokens"].as_u64();
+    let drawn = configs.filter(|config| config.text("dataset_path") == Some(DATASET));
+    // RULER does not count the token that begins a text.
+    let longest = drawn.filter_map(of_set).max().map_or(0, |tokens| tokens as usize + 1);
+    let own = spec.max_positions;
+    if longest > own + 1 {
+        refuse!(
+            "RULER at {} tokens is beyond the model's context of {own}; name shorter --lengths",
+            longest - 1
+        );
+    }
+    match request.tokens {
+        Some(tokens) if tokens + 1 < longest => {
+            refuse!("RULER at {} tokens does not fit --tokens {tokens}; leave it out", longest - 1)
+        }
+        tokens => Ok(tokens.unwrap_or(own.min(LONGEST)).max(longest)),
+    }
 }
 
 /// True if a sequence may be one token longer than the context without any change to the others: the last one is a

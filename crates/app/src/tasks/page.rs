@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use fathom_eval::tasks::compare::{Candidate, Compared, compare, shown, table};
+use fathom_eval::tasks::compare::{Candidate, Comparison, compare, shown, table};
 use serde_json::Value;
 
 use super::next_to;
@@ -54,7 +54,7 @@ fn candidate(file: &Path) -> Result<Candidate> {
     Ok(Candidate { name, results, samples })
 }
 
-fn page(candidates: &[Candidate], all: &[Compared]) -> String {
+fn page(candidates: &[Candidate], all: &[Comparison]) -> String {
     let mut body = String::new();
     let limit = candidates[0].results.get("config").and_then(|config| config["limit"].as_f64());
     if let Some(limit) = limit {
@@ -93,7 +93,7 @@ fn page(candidates: &[Candidate], all: &[Compared]) -> String {
 }
 
 /// A bar per candidate, from 0 or the lowest figure to the highest end of an error bar.
-fn bars(candidates: &[Candidate], row: &Compared) -> String {
+fn bars(candidates: &[Candidate], row: &Comparison) -> String {
     let ends = row.figures.iter().flatten().map(|(value, error)| value + error.unwrap_or(0.0));
     let most = ends.fold(f64::MIN_POSITIVE, f64::max);
     let x = |value: f64| (value / most).clamp(0.0, 1.0) * WIDTH;

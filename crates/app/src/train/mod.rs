@@ -13,7 +13,7 @@ mod first;
 mod folder;
 mod functions;
 mod gap;
-mod jail;
+pub(crate) mod jail;
 mod moments;
 mod named;
 mod process;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use fathom_app::scale::{Climbed, Request, Scaled, climb, dry_run};
+use fathom_app::scale::{LadderOutcome, LadderResult, Request, climb, dry_run};
 use fathom_app::train::Order;
 use fathom_app::{Silent, library};
 
@@ -46,10 +46,10 @@ fn request(folder: &Path, budget_s: f64, settings: &[&str]) -> Request {
 }
 
 #[track_caller]
-fn climbed(request: &Request, heard: &Heard) -> Scaled {
+fn climbed(request: &Request, heard: &Heard) -> LadderResult {
     match climb(request, &Order::default(), heard).unwrap() {
-        Climbed::Finished(scaled) => *scaled,
-        Climbed::Interrupted => panic!("interrupted"),
+        LadderOutcome::Finished(scaled) => *scaled,
+        LadderOutcome::Interrupted => panic!("interrupted"),
     }
 }
 
@@ -88,7 +88,7 @@ fn a_ladder_predicts_a_larger_rung_before_it_is_trained_and_goes_on_after_a_kill
     let read = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
     let (before, after) = (read(&results), read(&fs::read(ladder.join("scale.json")).unwrap()));
     assert_eq!((&before["fits"], &before["expected"]["rung"]), (&after["fits"], &after["expected"]["rung"]));
-    let main = |scaled: &Scaled| scaled.expected.as_ref().unwrap().main.loss;
+    let main = |scaled: &LadderResult| scaled.expected.as_ref().unwrap().main.loss;
     assert!((main(&first) / main(&again) - 1.0).abs() < 1e-12, "the prediction is the one made at first");
 }
 

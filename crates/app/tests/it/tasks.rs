@@ -139,6 +139,11 @@ fn a_llama_has_the_results_of_the_harness() {
 }
 
 #[test]
+fn a_qwen_without_begin_of_text_has_the_results_of_the_harness() {
+    agrees("qwen2");
+}
+
+#[test]
 fn a_gpt2_with_learned_positions_has_the_results_of_the_harness() {
     agrees("gpt2");
 }
@@ -174,4 +179,42 @@ fn limited_results_say_so_and_a_killed_run_goes_on() {
     let written: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
     assert_eq!(written["results"], second.json["results"]);
     assert!(second.results.table().contains("|yes_no|"), "{}", second.results.table());
+}
+
+#[test]
+fn ruler_is_asked_at_lengths_within_the_context() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = golden().join("models/llama");
+    for file in fs::read_dir(&from).unwrap() {
+        let file = file.unwrap().path();
+        fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
+    }
+    let config = folder.path().join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(text.contains("\"max_position_embeddings\": 320"));
+    fs::write(&config, text.replace("\"max_position_embeddings\": 320", "\"max_position_embeddings\": 1024"))
+        .unwrap();
+    let mut request = Request {
+        model: folder.path().to_path_buf(),
+        tasks: vec!["ruler_768_niah_multikey_3".into(), "ruler_1024_fwe".into()],
+        lengths: vec![768, 1024],
+        limit: Some(2.0),
+        ..Request::default()
+    };
+    let found = ran(&request).unwrap();
+    let lengths = found.json["ruler"]["lengths"].as_array().unwrap();
+    assert_eq!((&lengths[0]["tokens"], &lengths[1]["tokens"]), (&json!(768), &json!(1024)));
+    assert_eq!(
+        (&found.json["ruler"]["effective_length"], &found.json["ruler"]["all_tasks"]),
+        (&json!(null), &json!(false))
+    );
+    // The prompt, its first token and the answer fit, so that nothing is cut.
+    assert!(found.results.tasks.iter().all(|task| task.cut == 0 && task.effective == 2));
+    request.lengths = vec![768, 1024, 2048];
+    request.tasks = vec!["ruler_2048_fwe".into()];
+    let error = ran(&request).unwrap_err();
+    assert!(error.contains("beyond the model's context of 1024"), "{error}");
+    request.tasks = vec!["humaneval".into()];
+    let error = ran(&request).unwrap_err();
+    assert!(error.contains("--run-programs"), "{error}");
 }

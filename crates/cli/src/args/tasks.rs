@@ -20,6 +20,13 @@ pub struct Tasks {
     /// Folder of sets: `OWNER__SET/NAME/SPLIT.jsonl` (or .csv, .parquet), or copies of their repositories.
     #[arg(long, requires = "tasks", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// Runs generated programs of tasks (`humaneval`, `mbpp`, metric `pass_at_k`), each in a jail without a network.
+    #[arg(long, requires = "tasks")]
+    pub run_programs: bool,
+    /// Lengths of RULER's tasks in tokens, prompt and answer together, for `--tasks ruler` and `ruler_offline`; default:
+    /// 4096.
+    #[arg(long, requires = "tasks", value_delimiter = ',', value_name = "TOKENS")]
+    pub lengths: Vec<usize>,
     /// Type of the weights; default: as stored.
     #[arg(long, requires = "tasks")]
     pub precision: Option<Precision>,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Result;
 use fathom_app::library::{layers, load};
-use fathom_app::scale::{Climbed, Ladder, OnGpu, Request, Scaled, climb, dry_run};
+use fathom_app::scale::{Ladder, LadderOutcome, LadderResult, OnGpu, Request, climb, dry_run};
 use fathom_app::train::Order;
 use fathom_base::human;
 use fathom_train::Outcome;
@@ -38,9 +38,9 @@ pub fn run(args: &args::Scale) -> Result<ExitCode> {
     let command = format!("fathom {}", program::words().join(" ")).trim().to_string();
     let climbed = climb(&request, &Order { command, stop, ..Order::default() }, &live::Run::new())?;
     match &climbed {
-        Climbed::Finished(scaled) if args.json => outln!("{}", serde_json::to_string(scaled)?),
-        Climbed::Finished(scaled) => print(scaled),
-        Climbed::Interrupted => {}
+        LadderOutcome::Finished(scaled) if args.json => outln!("{}", serde_json::to_string(scaled)?),
+        LadderOutcome::Finished(scaled) => print(scaled),
+        LadderOutcome::Interrupted => {}
     }
     Ok(match climbed.outcome() {
         Outcome::Finished => ExitCode::SUCCESS,
@@ -71,7 +71,7 @@ fn print_ladder(ladder: &Ladder) {
     outln!("  all rungs: {}", human::seconds(seconds));
 }
 
-fn print(scaled: &Scaled) {
+fn print(scaled: &LadderResult) {
     outln!("  rung            parameters      tokens       FLOPs        loss");
     for rung in &scaled.trained {
         let (params, tokens) = (human::count(rung.params as u64), human::count(rung.tokens as u64));

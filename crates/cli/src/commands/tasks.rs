@@ -6,6 +6,7 @@ use anyhow::Result;
 use fathom_app::Machine;
 use fathom_app::tasks::{Request, compared, tasks};
 use fathom_base::human;
+use fathom_eval::ruler::Scores;
 use fathom_train::recipe::Precision;
 
 use crate::args::Eval;
@@ -21,6 +22,8 @@ pub fn eval(args: &Eval, model: &Path) -> Result<()> {
         tasks: flags.tasks.clone(),
         tasks_dir: flags.tasks_dir.clone(),
         data_dir: flags.data_dir.clone(),
+        lengths: flags.lengths.clone(),
+        run_programs: flags.run_programs,
         dtype: flags.precision.map(Precision::dtype),
         limit: flags.limit,
         num_fewshot: flags.num_fewshot,
@@ -39,6 +42,9 @@ pub fn eval(args: &Eval, model: &Path) -> Result<()> {
         return Ok(());
     }
     out!("{}", ran.results.table());
+    if let Some(scores) = Scores::of(&ran.results) {
+        out!("\n{}\n", scores.table());
+    }
     let count = |items: usize| human::counted(items as u64, "item");
     let sum =
         |of: fn(&fathom_eval::tasks::TaskResult) -> usize| ran.results.tasks.iter().map(of).sum::<usize>();

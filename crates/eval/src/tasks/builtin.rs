@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::yaml;
 
 /// Names and texts of the files.
-pub const FILES: [(&str, &str); 12] = [
+pub const FILES: [(&str, &str); 15] = [
     ("race.yaml", include_str!("../../tasks/race.yaml")),
     ("piqa.yaml", include_str!("../../tasks/piqa.yaml")),
     ("winogrande.yaml", include_str!("../../tasks/winogrande.yaml")),
@@ -18,6 +18,9 @@ pub const FILES: [(&str, &str); 12] = [
     ("sciq.yaml", include_str!("../../tasks/sciq.yaml")),
     ("lambada_openai.yaml", include_str!("../../tasks/lambada_openai.yaml")),
     ("gsm8k.yaml", include_str!("../../tasks/gsm8k.yaml")),
+    ("gsm8k_maj8.yaml", include_str!("../../tasks/gsm8k_maj8.yaml")),
+    ("humaneval.yaml", include_str!("../../tasks/humaneval.yaml")),
+    ("mbpp.yaml", include_str!("../../tasks/mbpp.yaml")),
 ];
 const MMLU: &str = include_str!("../../tasks/mmlu_base.yaml");
 

@@ -20,7 +20,7 @@ pub struct Candidate {
 
 /// A figure of all candidates.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
+pub struct Comparison {
     /// Task or group.
     pub task: String,
     /// Metric, and the filter if it is not the usual one.
@@ -50,7 +50,7 @@ pub struct Difference {
 ///
 /// # Errors
 /// Fewer than two candidates; results of other items, or of another limit.
-pub fn compare(candidates: &[Candidate]) -> Result<Vec<Compared>> {
+pub fn compare(candidates: &[Candidate]) -> Result<Vec<Comparison>> {
     let Some((first, others)) = candidates.split_first().filter(|(_, others)| !others.is_empty()) else {
         return Err(Error::Impossible("a comparison needs the results of at least two models".into()));
     };
@@ -76,7 +76,7 @@ pub fn compare(candidates: &[Candidate]) -> Result<Vec<Compared>> {
             let better =
                 first.results.get("higher_is_better").and_then(|all| all.get(task)?.get(metric)?.as_bool());
             let shown = if filter == "none" { metric.to_string() } else { format!("{metric} ({filter})") };
-            all.push(Compared {
+            all.push(Comparison {
                 task: task.clone(),
                 metric: shown,
                 higher_is_better: better,
@@ -182,7 +182,7 @@ fn erfc(x: f64) -> f64 {
 }
 
 /// The comparison as a table in Markdown.
-pub fn table(candidates: &[Candidate], all: &[Compared]) -> String {
+pub fn table(candidates: &[Candidate], all: &[Comparison]) -> String {
     let mut out = String::from("| task | metric |");
     candidates.iter().for_each(|it| out += &format!(" {} |", it.name));
     candidates[1..].iter().for_each(|it| out += &format!(" {} against {} |", it.name, candidates[0].name));

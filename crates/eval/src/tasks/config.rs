@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::filters::Filters;
 use super::index::function;
 use super::measure::{Measure, OutputType};
+use super::programs::PassAtK;
 use crate::error::{Error, Result};
 
 /// Keys that a task may have, in the order in which the harness writes them.
@@ -117,9 +118,6 @@ impl TaskConfig {
                 return Err(wrong(format!("`{key}` is no key of a task")));
             }
         }
-        if config.get("unsafe_code").and_then(Value::as_bool) == Some(true) {
-            return Err(wrong("runs generated programs (`unsafe_code: true`), which is refused".into()));
-        }
         let mut keys = with_defaults(config);
         let output = match keys["output_type"].as_str() {
             Some("multiple_choice") => OutputType::MultipleChoice,
@@ -154,6 +152,17 @@ impl TaskConfig {
         };
         keys.insert("fewshot_config".into(), Value::Object(own));
         let measures = Measure::all(&keys, output).map_err(wrong)?;
+        let programs = PassAtK::of(&measures, repeats).map_err(wrong)?;
+        if programs.is_some() && output != OutputType::GenerateUntil {
+            return Err(wrong("pass_at_k is of generated answers (`output_type: generate_until`)".into()));
+        }
+        if programs.is_none() && config.get("unsafe_code") == Some(&Value::Bool(true)) {
+            return Err(wrong(
+                "runs generated programs (`unsafe_code: true`) by code of its own; the metric `pass_at_k` runs them in a \
+                 jail"
+                    .into(),
+            ));
+        }
         let filters = Filters::all(keys.get("filter_list")).map_err(wrong)?;
         // The harness writes its keys in their own order.
         let keys = KEYS.iter().filter_map(|key| Some((key.to_string(), keys.get(*key)?.clone())));

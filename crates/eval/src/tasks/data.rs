@@ -3,11 +3,24 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use fathom_text::Tokenizer;
 use fathom_text::lessons::Rows;
 use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
 use crate::error::{Error, Result};
+use crate::ruler;
+
+/// Where sets come from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sets<'s> {
+    /// Folder of sets.
+    pub folder: Option<&'s Path>,
+    /// The model's tokenizer, by which RULER's sets are drawn.
+    pub tokenizer: Option<&'s Tokenizer>,
+    /// Tokens that the chat template adds to a prompt.
+    pub template_tokens: usize,
+}
 
 /// Rows of a split; all have the same columns.
 #[derive(Clone, Debug, Default)]
@@ -25,11 +38,11 @@ pub struct Data {
 }
 
 impl Data {
-    /// Reads the splits that a task uses. `folder` is that of `--data-dir`.
+    /// Reads the splits that a task uses; of a set that is drawn, `most` rows at most.
     ///
     /// # Errors
     /// Files that are missing, with where people get them; rows that cannot be read; a split without rows.
-    pub fn open(config: &TaskConfig, folder: Option<&Path>) -> Result<Data> {
+    pub fn open(config: &TaskConfig, sets: &Sets<'_>, most: &dyn Fn(usize) -> usize) -> Result<Data> {
         let eval = config.split()?.to_string();
         let mut wanted = vec![eval];
         if config.num_fewshot > 0 && config.fewshot.samples.is_none() {
@@ -40,7 +53,11 @@ impl Data {
             if data.splits.contains_key(&name) {
                 continue;
             }
-            let files = files(config, folder, &name)?;
+            if config.text("dataset_path") == Some(ruler::DATASET) {
+                data.splits.insert(name, drawn(config, sets, most)?);
+                continue;
+            }
+            let files = files(config, sets.folder, &name)?;
             let split = read(config, &files)?;
             if split.rows.is_empty() {
                 let shown: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
@@ -67,6 +84,29 @@ impl Data {
 pub fn fewshot_split(config: &TaskConfig) -> Option<String> {
     let named = ["training_split", "validation_split", "test_split"].iter().find_map(|key| config.text(key));
     config.fewshot.split.clone().or(named.map(str::to_string))
+}
+
+/// Rows of a set of RULER's.
+fn drawn(config: &TaskConfig, sets: &Sets<'_>, most: &dyn Fn(usize) -> usize) -> Result<Split> {
+    let wrong = |reason: &str| Error::task(&config.name, reason);
+    let kwargs = &config.keys["dataset_kwargs"];
+    let number = |key: &str| kwargs[key].as_u64();
+    let (Some(task), Some(tokens)) = (kwargs["task"].as_str(), number("tokens")) else {
+        return Err(wrong(
+            "`dataset_path: ruler` needs `dataset_kwargs` with a `task` and a number of `tokens`",
+        ));
+    };
+    let tokenizer = sets.tokenizer.ok_or_else(|| wrong("is drawn by a tokenizer, and there is none"))?;
+    let request = ruler::Request {
+        task,
+        tokens: tokens as usize,
+        template_tokens: sets.template_tokens,
+        rows: most(number("rows").map_or(ruler::ITEMS, |rows| rows as usize)).max(1),
+        seed: number("seed").unwrap_or(ruler::SEED),
+        folder: sets.folder,
+    };
+    let rows = ruler::rows(&request, tokenizer)?;
+    Ok(Split { columns: rows[0].keys().cloned().collect(), rows })
 }
 
 /// The files of a split.

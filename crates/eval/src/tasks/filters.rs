@@ -17,7 +17,7 @@ pub enum Answers {
 }
 
 impl Answers {
-    /// As JSON: a list, or the answer itself.
+    /// JSON of the answers: a list, or the answer itself.
     pub fn json(&self) -> Value {
         match self {
             Answers::Many(all) => all.clone().into(),
@@ -55,7 +55,7 @@ struct Select {
     fallback: String,
 }
 
-/// What a search for the texts of choices ignores.
+/// Differences that a search for the texts of choices ignores.
 #[derive(Debug, Clone, Default)]
 struct Ignore {
     case: bool,

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::builtin;
 use super::yaml::{self, FUNCTION};
 use crate::error::{Error, Result};
+use crate::ruler;
 
 /// Names that a message lists, at most.
 const LISTED: usize = 40;
@@ -74,6 +75,7 @@ impl Index {
         for task in builtin::mmlu().map_err(Error::Impossible)? {
             index.add("built in: mmlu_base.yaml".into(), Ok(task));
         }
+        index.draw(&[ruler::LENGTH]);
         let Some(folder) = folder else { return Ok(index) };
         if !folder.is_dir() {
             return Err(Error::Impossible(format!("--tasks-dir {}: is no folder", folder.display())));
@@ -91,6 +93,13 @@ impl Index {
             }
         }
         Ok(index)
+    }
+
+    /// Adds RULER's tasks at lengths in place of its usual one.
+    pub fn draw(&mut self, lengths: &[usize]) {
+        for file in ruler::task_files(lengths) {
+            self.add("built in: ruler".into(), Ok(file));
+        }
     }
 
     /// Adds a file; returns the name it defines.

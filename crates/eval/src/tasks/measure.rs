@@ -6,7 +6,7 @@ use super::index::function;
 use crate::metrics::aggregate::Aggregation;
 use crate::metrics::exact::ExactMatch;
 
-/// What the model is asked for.
+/// Kind of request to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputType {
     /// The likelihood of each choice.
@@ -39,7 +39,8 @@ pub const ROUGE: [&str; 4] = ["rouge1", "rouge2", "rougeL", "rougeLsum"];
 fn known(name: &str) -> Option<(Aggregation, bool)> {
     use Aggregation as A;
     Some(match name {
-        "acc" | "acc_norm" | "acc_bytes" | "acc_mutual_info" | "exact_match" | "rouge" => (A::Mean, true),
+        "acc" | "acc_norm" | "acc_bytes" | "acc_mutual_info" | "exact_match" | "rouge" | "string_match"
+        | "pass_at_k" => (A::Mean, true),
         "brier_score" => (A::Brier, false),
         "f1" => (A::F1, true),
         "mcc" => (A::Mcc, true),

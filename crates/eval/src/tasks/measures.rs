@@ -1,4 +1,4 @@
-//! What an item is worth by the metrics of its task.
+//! Values of an item by the metrics of its task.
 
 use serde_json::Value;
 
@@ -6,12 +6,14 @@ use super::config::TaskConfig;
 use super::doc::Doc;
 use super::filters::{Answers, said};
 use super::measure::{Measure, OutputType, ROUGE};
+use super::programs::PASS_AT_K;
 use super::prompt::{Writer, index_of};
 use crate::error::{Error, Result};
 use crate::metrics::aggregate::ItemValue;
 use crate::metrics::exact::ExactMatch;
 use crate::metrics::rouge::rouge;
 use crate::python::is_space;
+use crate::ruler::string_match;
 
 /// The values of an item for each metric, by the names that results have.
 ///
@@ -24,6 +26,9 @@ pub fn values(
     answers: &[Answers],
 ) -> Result<Vec<(String, ItemValue)>> {
     let wrong = |reason: String| Error::task(&config.name, reason);
+    if config.measures.iter().all(|measure| measure.name == PASS_AT_K) {
+        return Ok(Vec::new());
+    }
     let one = |answers: &Answers| match answers {
         Answers::One(answer) => Ok(answer.clone()),
         Answers::Many(_) => Err(wrong("the filters leave several answers; end them with take_first".into())),
@@ -49,7 +54,7 @@ pub fn values(
         OutputType::Rolling => {
             let text = said(&writer.target(doc)?);
             let sum = answers[0].as_f64().unwrap_or(f64::NAN);
-            // As `len(re.split(r"\s+", text))`.
+            // Equal to `len(re.split(r"\s+", text))`.
             let is_start = |(at, c): (usize, char)| is_space(c) && !text[..at].ends_with(is_space);
             let words = 1 + text.char_indices().filter(|it| is_start(*it)).count();
             let of = |measure: &Measure| match measure.name.as_str() {
@@ -163,6 +168,10 @@ fn text_values(
                 }
                 values.push((name.to_string(), ItemValue::Number(f64::from(u8::from(same)))));
             }
+            "string_match" => {
+                let any = measure.options.get("any") == Some(&Value::Bool(true));
+                values.push((name.to_string(), ItemValue::Number(string_match(answer, &golds, any))));
+            }
             _ if name.starts_with("rouge") => {
                 let mut most = [0.0f64; 4];
                 for gold in &golds {
@@ -175,6 +184,7 @@ fn text_values(
             "bleu" | "chrf" | "chrf++" | "ter" => {
                 values.push((name.to_string(), ItemValue::Texts(golds.clone(), answer.to_string())));
             }
+            PASS_AT_K => {}
             "bypass" => values.push((name.to_string(), ItemValue::Number(f64::NAN))),
             other => {
                 return Err(Error::task(

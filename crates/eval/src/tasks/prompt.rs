@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
 use super::doc::Doc;
+use super::programs::PassAtK;
 use crate::error::{Error, Result};
 use crate::python::{is_space, literal, pattern};
 
@@ -45,6 +46,10 @@ impl<'c> Writer<'c> {
                     templates.add(source).map_err(wrong)?;
                 }
             }
+        }
+        if let Some(metric) = PassAtK::of(&config.measures, config.repeats).ok().flatten() {
+            let wrong = |reason| Error::task(&config.name, format!("`program`: {reason}"));
+            templates.add(&metric.program).map_err(wrong)?;
         }
         let columns = columns.to_vec();
         let mut writer = Writer { config, columns, templates, many_inputs: false, many_targets: false };
@@ -152,6 +157,14 @@ impl<'c> Writer<'c> {
     /// The template fails.
     pub fn prefix(&self, doc: &Doc) -> Result<String> {
         self.field(doc, "gen_prefix", self.config.keys.get("gen_prefix"))
+    }
+
+    /// The program of an answer, which is in the row as `answer`.
+    ///
+    /// # Errors
+    /// The template fails.
+    pub fn program(&self, source: &str, row: &Doc) -> Result<String> {
+        self.render("program", source, row)
     }
 
     fn render(&self, key: &str, source: &str, doc: &Doc) -> Result<String> {

@@ -41,7 +41,7 @@ pub struct Sample<'s> {
     pub doc: &'s Doc,
     /// Its target.
     pub target: Value,
-    /// What was asked.
+    /// Texts of the requests.
     pub arguments: &'s [[String; 2]],
     /// The answers, per request and repeat.
     pub answers: &'s [Vec<Value>],

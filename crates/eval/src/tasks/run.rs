@@ -1,16 +1,15 @@
 //! A run over tasks: contexts with examples, requests, filters, metrics.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
 use super::config::TaskConfig;
-use super::data::{Data, Split, fewshot_split};
+use super::data::{Data, Sets, Split, fewshot_split};
 use super::doc::Doc;
-use super::filters::Answers;
+use super::filters::{Answers, Filters};
 use super::index::{GroupNode, Node};
 use super::measure::OutputType;
 use super::measures::values;
+use super::programs::{self, PASS_AT_K, RunPrograms};
 use super::prompt::{Message, Writer, joined};
 use super::results::{Results, Sample, TaskResult};
 use super::subject::Subject;
@@ -37,6 +36,8 @@ pub struct Options<'r> {
     pub multiturn: bool,
     /// Text before the descriptions of tasks.
     pub system: Option<String>,
+    /// Runs generated programs; without it, tasks that need it are refused.
+    pub run_programs: Option<RunPrograms<'r>>,
     /// Called with what is being done.
     pub doing: Option<&'r dyn Fn(&str)>,
 }
@@ -47,6 +48,16 @@ impl std::fmt::Debug for Options<'_> {
     }
 }
 
+impl Options<'_> {
+    /// Number of items that are asked, of `all`.
+    fn items(&self, all: usize) -> usize {
+        match self.limit.map(|limit| if limit < 1.0 { (all as f64 * limit).ceil() } else { limit }) {
+            Some(limit) if limit >= 1.0 => all.min(limit as usize),
+            _ => all,
+        }
+    }
+}
+
 /// Seed of the examples, that of the harness.
 const SEED: u64 = 1234;
 
@@ -54,15 +65,14 @@ const SEED: u64 = 1234;
 ///
 /// # Errors
 /// A configuration or a set that cannot be used.
-pub fn prepare(
-    nodes: &[Node],
-    data_dir: Option<&Path>,
-    options: &Options<'_>,
-) -> Result<Vec<(TaskConfig, Data)>> {
+pub fn prepare(nodes: &[Node], sets: &Sets<'_>, options: &Options<'_>) -> Result<Vec<(TaskConfig, Data)>> {
     let configs = nodes.iter().flat_map(Node::tasks);
     let one = |config: &Map<String, Value>| {
         let config = TaskConfig::new(config, options.num_fewshot)?;
-        let data = Data::open(&config, data_dir)?;
+        if options.run_programs.is_none() && config.measures.iter().any(|measure| measure.name == PASS_AT_K) {
+            return Err(programs::not_allowed(&config.name));
+        }
+        let data = Data::open(&config, sets, &|rows| options.items(rows))?;
         Ok((config, data))
     };
     configs.map(one).collect()
@@ -90,7 +100,7 @@ pub fn run(
 }
 
 /// Requests of an item: pairs, a text, or a prompt.
-struct Asked {
+struct Requests {
     arguments: Vec<[String; 2]>,
 }
 
@@ -103,12 +113,7 @@ fn run_task(
     let split = data.split(config.split()?);
     let writer = Writer::new(config, &split.columns, &split.rows[0])?;
     let original = split.rows.len();
-    let limit = match options.limit {
-        Some(limit) if limit < 1.0 => (original as f64 * limit).ceil() as usize,
-        Some(limit) => limit as usize,
-        None => original,
-    };
-    let docs = &split.rows[..original.min(if limit == 0 { original } else { limit })];
+    let docs = &split.rows[..options.items(original)];
     let mut examples = Examples::new(config, data);
     let mut asked = Vec::with_capacity(docs.len());
     for doc in docs {
@@ -117,7 +122,7 @@ fn run_task(
         let prefix = writer.prefix(doc)?;
         let contexts: Vec<String> =
             messages.into_iter().map(|it| contextual(it, &prefix, options)).collect::<Result<_>>()?;
-        asked.push(Asked { arguments: arguments(config, &writer, doc, contexts, options)? });
+        asked.push(Requests { arguments: arguments(config, &writer, doc, contexts, options)? });
     }
     let (cut, before) = (subject.cut, subject.asked);
     let answers = answer(config, &asked, subject).map_err(|error| match error {
@@ -135,15 +140,12 @@ fn run_task(
     };
     for filters in &config.filters {
         let mut raw: Vec<(String, Vec<ItemValue>)> = Vec::new();
-        for (at, (doc, (asked, answers))) in docs.iter().zip(asked.iter().zip(&answers)).enumerate() {
-            let filter = |answers: &Vec<Value>| {
-                let filtered = filters.apply(Answers::Many(answers.clone()), doc);
-                filtered.map_err(|reason| {
-                    Error::task(&config.name, format!("filter `{}`: {reason}", filters.name))
-                })
-            };
-            let filtered: Vec<Answers> = answers.iter().map(filter).collect::<Result<_>>()?;
-            let found = values(config, &writer, doc, &filtered)?;
+        let filtered: Vec<Vec<Answers>> = filtered(config, filters, docs, &answers)?;
+        let programs = programs::values((config, &writer), docs, &filtered, options)?;
+        let items = docs.iter().zip(asked.iter().zip(&answers)).zip(filtered.iter().zip(programs));
+        for (at, ((doc, (asked, answers)), (filtered, of_programs))) in items.enumerate() {
+            let mut found = values(config, &writer, doc, filtered)?;
+            found.extend(of_programs);
             for (name, value) in &found {
                 match raw.iter_mut().find(|(known, _)| known == name) {
                     Some((_, all)) => all.push(value.clone()),
@@ -151,8 +153,7 @@ fn run_task(
                 }
             }
             let target = writer.target(doc)?;
-            let kept =
-                Sample { id: at, doc, target, arguments: &asked.arguments, answers, filtered: &filtered };
+            let kept = Sample { id: at, doc, target, arguments: &asked.arguments, answers, filtered };
             result.samples.push(kept.json(config, &filters.name, &found));
         }
         for (name, items) in raw {
@@ -163,6 +164,24 @@ fn run_task(
         }
     }
     Ok(result)
+}
+
+/// The answers of all items after a pipeline of filters.
+fn filtered(
+    config: &TaskConfig,
+    filters: &Filters,
+    docs: &[Doc],
+    answers: &[Vec<Vec<Value>>],
+) -> Result<Vec<Vec<Answers>>> {
+    let one = |(doc, answers): (&Doc, &Vec<Vec<Value>>)| {
+        let filter = |answers: &Vec<Value>| {
+            let filtered = filters.apply(Answers::Many(answers.clone()), doc);
+            filtered
+                .map_err(|reason| Error::task(&config.name, format!("filter `{}`: {reason}", filters.name)))
+        };
+        answers.iter().map(filter).collect()
+    };
+    docs.iter().zip(answers).map(one).collect()
 }
 
 /// The examples of items, drawn in the order of the items.
@@ -240,7 +259,7 @@ fn contextual(messages: Vec<Message>, prefix: &str, options: &Options<'_>) -> Re
     render(&turns, prefix.is_empty())
 }
 
-/// What is asked about an item: context and continuation, or a text, or a prompt and its settings.
+/// Requests about an item: context and continuation, or a text, or a prompt and its settings.
 fn arguments(
     config: &TaskConfig,
     writer: &Writer<'_>,
@@ -276,7 +295,11 @@ fn arguments(
 }
 
 /// The answers to all requests: per item and request one for each repeat.
-fn answer(config: &TaskConfig, asked: &[Asked], subject: &mut Subject<'_>) -> Result<Vec<Vec<Vec<Value>>>> {
+fn answer(
+    config: &TaskConfig,
+    asked: &[Requests],
+    subject: &mut Subject<'_>,
+) -> Result<Vec<Vec<Vec<Value>>>> {
     let all: Vec<&[String; 2]> = asked.iter().flat_map(|asked| &asked.arguments).collect();
     let first = |it: &&[String; 2]| it[0].clone();
     let mut answers: Vec<Vec<Value>> = vec![Vec::new(); all.len()];

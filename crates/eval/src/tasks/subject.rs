@@ -44,7 +44,7 @@ impl std::fmt::Debug for Subject<'_> {
 }
 
 /// A sequence to score: its ids, and the number of ids at its end that count.
-struct Scored {
+struct Sequence {
     ids: Vec<u32>,
     counted: usize,
 }
@@ -55,7 +55,7 @@ impl Subject<'_> {
     /// # Errors
     /// A continuation that is empty or longer than the context; the model fails.
     pub fn likelihoods(&mut self, pairs: &[(String, String)]) -> Result<Vec<(f64, bool)>> {
-        let wanted: Vec<Scored> = pairs.iter().map(|pair| self.pair(pair)).collect::<Result<_>>()?;
+        let wanted: Vec<Sequence> = pairs.iter().map(|pair| self.pair(pair)).collect::<Result<_>>()?;
         self.scored(&wanted)
     }
 
@@ -77,7 +77,7 @@ impl Subject<'_> {
                     Some(start) => ids[start..end].to_vec(),
                     None => [&[self.prefix()?], &ids[..end]].concat(),
                 };
-                windows.push(Scored { ids, counted });
+                windows.push(Sequence { ids, counted });
                 done = end;
             }
             counts.push(windows.len() - before);
@@ -105,7 +105,7 @@ impl Subject<'_> {
         })
     }
 
-    fn pair(&mut self, (context, continuation): &(String, String)) -> Result<Scored> {
+    fn pair(&mut self, (context, continuation): &(String, String)) -> Result<Sequence> {
         let prefix = self.prefix()?;
         let (mut ids, from) = if context.is_empty() {
             let ids = self.tokenizer.encode_special(continuation)?;
@@ -135,10 +135,10 @@ impl Subject<'_> {
             self.cut += 1;
             ids.drain(..ids.len() - self.max_length - 1);
         }
-        Ok(Scored { ids, counted })
+        Ok(Sequence { ids, counted })
     }
 
-    fn scored(&mut self, wanted: &[Scored]) -> Result<Vec<(f64, bool)>> {
+    fn scored(&mut self, wanted: &[Sequence]) -> Result<Vec<(f64, bool)>> {
         self.asked += wanted.len();
         let keys: Vec<String> =
             wanted.iter().map(|one| key("score", &json!([one.ids, one.counted]))).collect();
@@ -169,7 +169,7 @@ impl Subject<'_> {
                 (count, tokens) = (count + 1, tokens + own);
             }
             let (batch, after) = rest.split_at(count);
-            let batch_of: Vec<&Scored> = batch.iter().map(|at| &wanted[*at]).collect();
+            let batch_of: Vec<&Sequence> = batch.iter().map(|at| &wanted[*at]).collect();
             for (at, (sum, greedy)) in batch.iter().zip(self.score(&batch_of)?) {
                 self.cache.put(&keys[*at], json!([sum, greedy]))?;
             }
@@ -185,7 +185,7 @@ impl Subject<'_> {
 
     /// Scores sequences in one pass. One that is a token longer than the model takes is a context whose last token is a
     /// label alone: its probability is read from the logits.
-    fn score(&self, batch: &[&Scored]) -> Result<Vec<(f64, bool)>> {
+    fn score(&self, batch: &[&Sequence]) -> Result<Vec<(f64, bool)>> {
         let most = self.model.max_tokens().min(self.max_length + 1);
         let texts: Vec<Vec<u32>> =
             batch.iter().map(|one| one.ids[..one.ids.len().min(most)].to_vec()).collect();
@@ -217,7 +217,7 @@ impl Subject<'_> {
     /// Settings that are unknown, or leave no context; the model fails.
     pub fn generate(&mut self, asks: &[(String, Map<String, Value>)], repeat: usize) -> Result<Vec<String>> {
         self.asked += asks.len();
-        let mut made: Vec<(String, Generating)> = Vec::with_capacity(asks.len());
+        let mut made: Vec<(String, AnswerRequest)> = Vec::with_capacity(asks.len());
         for (prompt, settings) in asks {
             let mut one = self.generating(prompt, settings)?;
             one.request.sampling.seed = SEED + repeat as u64;
@@ -241,13 +241,13 @@ impl Subject<'_> {
             }
             self.cache.flush()?;
         }
-        let said = |(key, _): &(String, Generating)| {
+        let said = |(key, _): &(String, AnswerRequest)| {
             self.cache.get(key).and_then(Value::as_str).unwrap_or_default().to_string()
         };
         Ok(made.iter().map(said).collect())
     }
 
-    fn generating(&mut self, prompt: &str, settings: &Map<String, Value>) -> Result<Generating> {
+    fn generating(&mut self, prompt: &str, settings: &Map<String, Value>) -> Result<AnswerRequest> {
         let number = |key: &str| settings.get(key).and_then(Value::as_f64);
         let most = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
         let most =
@@ -293,12 +293,12 @@ impl Subject<'_> {
             ids.drain(..ids.len() - room);
         }
         let request = GenerateRequest::new(ids.clone(), sampling);
-        Ok(Generating { ids, request, until })
+        Ok(AnswerRequest { ids, request, until })
     }
 }
 
 /// An answer to generate.
-struct Generating {
+struct AnswerRequest {
     ids: Vec<u32>,
     request: GenerateRequest,
     until: Vec<String>,

@@ -8,6 +8,7 @@ mod metrics;
 mod needle;
 mod position;
 mod requests;
+mod ruler;
 mod tasks;
 
 use std::cell::RefCell;
@@ -35,8 +36,9 @@ impl<F: FnMut(&[u32], u32) -> f64> LanguageModel for Rule<F> {
         self.max_tokens
     }
 
-    fn generate_all(&self, _: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>> {
-        Err(fathom_base::Error::product("writes nothing"))
+    /// Answers have no tokens.
+    fn generate_all(&self, requests: Vec<GenerateRequest>) -> Result<Vec<Vec<Generation>>> {
+        Ok(vec![Vec::new(); requests.len()])
     }
 
     fn look(&self, texts: &[Vec<u32>], _: Numbers) -> Result<Vec<Vec<f32>>> {

@@ -1,10 +1,10 @@
-//! What is asked of a model is, to the byte, what lm-evaluation-harness asks (`oracle/harness.py`).
+//! Requests to a model are, to the byte, those of lm-evaluation-harness (`oracle/harness.py`).
 
 use std::fs;
 use std::path::Path;
 
 use fathom_eval::python::printed;
-use fathom_eval::tasks::{Cache, Index, Options, Subject, digest, prepare, run};
+use fathom_eval::tasks::{Cache, Index, Options, Sets, Subject, digest, prepare, run};
 use serde_json::Value;
 
 use crate::Rule;
@@ -27,7 +27,7 @@ fn requests_are_those_of_the_harness_to_the_byte() {
         serde_json::from_slice(&fs::read(golden.join("expected/llama.json")).unwrap()).unwrap();
     let nodes = Index::open(Some(folder.path())).unwrap().find(&SCORED.map(str::to_string)).unwrap();
     let options = Options::default();
-    let prepared = prepare(&nodes, None, &options).unwrap();
+    let prepared = prepare(&nodes, &Sets::default(), &options).unwrap();
     let (model, tokenizer) = (Rule::new(|_, _| 2.0, 321), crate::tokenizer());
     let mut subject = Subject {
         model: &model,

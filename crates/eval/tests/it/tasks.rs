@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use fathom_eval::tasks::{Cache, Index, Options, Results, Subject, prepare, run};
+use fathom_eval::tasks::{Cache, Index, Options, Results, Sets, Subject, prepare, run};
 use fathom_eval::{Error, Result};
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ const CHOICES: &str = "task: choices\ndataset_path: some/set\ntest_split: test\n
 fn ran(folder: &Path, names: &[&str], max_length: usize, options: &Options<'_>) -> Result<Results> {
     let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
     let nodes = Index::open(Some(folder))?.find(&names)?;
-    let prepared = prepare(&nodes, Some(folder), options)?;
+    let prepared = prepare(&nodes, &Sets { folder: Some(folder), ..Sets::default() }, options)?;
     let (model, tokenizer) = (Rule::new(|_, _| 2.0, max_length + 1), tokenizer());
     let mut subject = Subject {
         model: &model,
@@ -37,6 +37,38 @@ fn refused(text: &str, rows: &str) -> String {
     fs::create_dir(folder.path().join("choices")).unwrap();
     fs::write(folder.path().join("choices/test.jsonl"), rows).unwrap();
     ran(folder.path(), &["choices"], 64, &Options::default()).unwrap_err().to_string()
+}
+
+/// A task of programs over two rows, of which a fake runner passes those that ask for 1.
+const PROGRAMS: &str = "task: programs\ndataset_path: x\ntest_split: test\noutput_type: generate_until\n\
+                        doc_to_text: '{{q}}'\ndoc_to_target: ''\nrepeats: 3\n\
+                        generation_kwargs: {do_sample: true, temperature: 1.0, max_gen_toks: 2}\n\
+                        metric_list: [{metric: pass_at_k, k: [1, 2], program: '{{answer}}|assert {{q}}'}]\n\
+                        filter_list: [{name: all, filter: [{function: take_first_k, k: 3}]}]\n";
+
+#[test]
+fn programs_of_answers_run_only_if_allowed_and_give_pass_at_k() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("programs.yaml"), PROGRAMS).unwrap();
+    fs::create_dir(folder.path().join("programs")).unwrap();
+    fs::write(folder.path().join("programs/test.jsonl"), "{\"q\": \"1\"}\n{\"q\": \"0\"}\n").unwrap();
+    let error = ran(folder.path(), &["programs"], 64, &Options::default()).unwrap_err().to_string();
+    assert!(error.contains("--run-programs"), "{error}");
+    let runner = |all: &[String]| Ok(all.iter().map(|program| program.ends_with("|assert 1")).collect());
+    let options = Options { run_programs: Some(&runner), ..Options::default() };
+    let results = ran(folder.path(), &["programs"], 64, &options).unwrap().json();
+    let found = &results["results"]["programs"];
+    assert_eq!((&found["pass@1,all"], &found["pass@2,all"]), (&0.5.into(), &0.5.into()), "{found}");
+    for (change, part) in [
+        (("k: [1, 2]", "k: [4]"), "pass@4 needs as many answers, and `repeats` is 3"),
+        (("k: [1, 2]", "k: 0"), "no number from 1 on"),
+        (("program: ", "programme: "), "needs a `program`"),
+        (("{{q}}'}]", "{{r}}'}]"), "undefined"),
+    ] {
+        fs::write(folder.path().join("programs.yaml"), PROGRAMS.replace(change.0, change.1)).unwrap();
+        let error = ran(folder.path(), &["programs"], 64, &options).unwrap_err().to_string();
+        assert!(error.contains(part), "{part}: {error}");
+    }
 }
 
 #[test]
