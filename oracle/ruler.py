@@ -126,8 +126,10 @@ def main():
         found = []
         for task in yaml.safe_load((scripts / "synthetic.yaml").read_text()):
             for tokens, seed, rows in DRAWS:
-                # Ten documents, or 500 words of an essay, are longer than the shortest length.
-                tokens = 2048 if tokens == SHORT and task.startswith(("qa", "niah")) else tokens
+                # Ten documents, 500 words of an essay or thirty listed words are longer than the shortest length.
+                tokens = 2048 if tokens == SHORT and task.startswith(("qa", "niah", "cwe")) else tokens
+                # So are the common words at a length of 4096, where each is listed thirty times.
+                tokens = tokens + 2500 if task == "cwe" and 4000 < tokens < 5000 else tokens
                 text = draw(scripts, task, tokens, seed, rows)
                 one = {"task": task, "tokens": tokens, "seed": seed, "rows": rows, "sha256": hashlib.sha256(text).hexdigest()}
                 if tokens <= 2048:

@@ -192,28 +192,28 @@ fn ruler_is_asked_at_lengths_within_the_context() {
     let config = folder.path().join("config.json");
     let text = fs::read_to_string(&config).unwrap();
     assert!(text.contains("\"max_position_embeddings\": 320"));
-    fs::write(&config, text.replace("\"max_position_embeddings\": 320", "\"max_position_embeddings\": 1024"))
+    fs::write(&config, text.replace("\"max_position_embeddings\": 320", "\"max_position_embeddings\": 1280"))
         .unwrap();
     let mut request = Request {
         model: folder.path().to_path_buf(),
-        tasks: vec!["ruler_768_niah_multikey_3".into(), "ruler_1024_fwe".into()],
-        lengths: vec![768, 1024],
+        tasks: vec!["ruler_1024_niah_multikey_3".into(), "ruler_1280_fwe".into()],
+        lengths: vec![1024, 1280],
         limit: Some(2.0),
         ..Request::default()
     };
     let found = ran(&request).unwrap();
     let lengths = found.json["ruler"]["lengths"].as_array().unwrap();
-    assert_eq!((&lengths[0]["tokens"], &lengths[1]["tokens"]), (&json!(768), &json!(1024)));
+    assert_eq!((&lengths[0]["tokens"], &lengths[1]["tokens"]), (&json!(1024), &json!(1280)));
     assert_eq!(
         (&found.json["ruler"]["effective_length"], &found.json["ruler"]["all_tasks"]),
         (&json!(null), &json!(false))
     );
     // The prompt, its first token and the answer fit, so that nothing is cut.
     assert!(found.results.tasks.iter().all(|task| task.cut == 0 && task.effective == 2));
-    request.lengths = vec![768, 1024, 2048];
+    request.lengths = vec![1024, 1280, 2048];
     request.tasks = vec!["ruler_2048_fwe".into()];
     let error = ran(&request).unwrap_err();
-    assert!(error.contains("beyond the model's context of 1024"), "{error}");
+    assert!(error.contains("beyond the model's context of 1280"), "{error}");
     request.tasks = vec!["humaneval".into()];
     let error = ran(&request).unwrap_err();
     assert!(error.contains("--run-programs"), "{error}");
