@@ -19,6 +19,18 @@ const MAX_DISTANCE: &str = "relative_attention_max_distance";
 const TIED: &str = "tie_word_embeddings";
 const SCALED: &str = "scale_decoder_outputs";
 
+const CROSS: CrossNames = CrossNames {
+    embed: "",
+    source_norm: "encoder.final_layer_norm",
+    norms: ["layer.1.layer_norm", ""],
+    projections: [
+        "layer.1.EncDecAttention.q",
+        "layer.1.EncDecAttention.k",
+        "layer.1.EncDecAttention.v",
+        "layer.1.EncDecAttention.o",
+    ],
+};
+
 /// Names of the encoder's blocks.
 const SOURCE: Names = Names {
     base: "",
@@ -26,6 +38,7 @@ const SOURCE: Names = Names {
     attn_norm: "layer.0.layer_norm",
     qkv: Qkv::Separate(["layer.0.SelfAttention.q", "layer.0.SelfAttention.k", "layer.0.SelfAttention.v"]),
     attn_out: "layer.0.SelfAttention.o",
+    cross: Some(CROSS),
     distances: "layer.0.SelfAttention.relative_attention_bias.weight",
     mlp_norm: "layer.1.layer_norm",
     up: Up::Either(
@@ -40,17 +53,6 @@ const NAMES: Names = Names {
     layers: "decoder.block",
     embed: "shared",
     final_norm: "decoder.final_layer_norm",
-    cross: Some(CrossNames {
-        embed: "",
-        source_norm: "encoder.final_layer_norm",
-        norms: ["layer.1.layer_norm", ""],
-        projections: [
-            "layer.1.EncDecAttention.q",
-            "layer.1.EncDecAttention.k",
-            "layer.1.EncDecAttention.v",
-            "layer.1.EncDecAttention.o",
-        ],
-    }),
     source: Some(&SOURCE),
     mlp_norm: "layer.2.layer_norm",
     up: Up::Either(

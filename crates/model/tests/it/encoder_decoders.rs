@@ -8,8 +8,8 @@ use fathom_grad::{
     Batch, Counters, Eval, Grads, Labels, LossTerm, Memory, Params, Places, Scope, Segments, Tape,
 };
 use fathom_model::{
-    Caps, Model, PackedTokens, SafeTensors, SaveOptions, Source, SourceStream, Streams, export_tensors, load,
-    open, open_any, save_hf,
+    Caps, FolderOptions, Model, PackedTokens, SafeTensors, SaveOptions, Source, SourceStream, Streams,
+    export_tensors, load, open, open_any, save_hf,
 };
 use fathom_tensor::{Category, DType, Device, Tensor};
 use serde_json::Value;
@@ -189,7 +189,15 @@ fn folders_of_encoder_decoders_go_both_ways() {
         let folder = tempfile::tempdir().unwrap();
         let Run { device, model, params, .. } = &run;
         let generation = open_any(&case).unwrap().generation;
-        save_hf(device, model, params, folder.path(), SaveOptions::new(DType::F32), &generation).unwrap();
+        let weights = SaveOptions::new(DType::F32);
+        save_hf(
+            device,
+            model,
+            params,
+            folder.path(),
+            FolderOptions { weights, generation: &generation, copy: &[] },
+        )
+        .unwrap();
         let [before, after] = [case.as_path(), folder.path()].map(|at| SafeTensors::open_folder(at).unwrap());
         assert_eq!(before.names(), after.names(), "{}", name(&case));
         assert!(Run::new(folder.path(), &pairs, 1).logits() == run.logits(), "{}", name(&case));
