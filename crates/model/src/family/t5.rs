@@ -103,7 +103,8 @@ fn read(c: &Config<'_>, family: &'static Family, each_layer: bool) -> Result<Spe
         c.raw(key);
     }
     let tied = c.or(TIED, true)?;
-    let scaled = !each_layer && c.or(SCALED, tied)?;
+    // Transformers 5 scales UMT5's hidden states whether or not the head is tied; 4 did if it was.
+    let scaled = each_layer || c.or(SCALED, tied)?;
     let max_distance = c.count(MAX_DISTANCE, 128, 2..=1 << 16)?;
     let buckets = c.count(BUCKETS, 32, 4..=1 << 16)?;
     if !buckets.is_multiple_of(2) || max_distance <= buckets / 2 {

@@ -113,9 +113,9 @@ pub fn open_any(folder: &Path) -> Result<HfFolder> {
     if spec.encoder.is_some() {
         source.rename(&|name| Some(of_norms(name)))?;
     }
-    // Transformers 5 writes that a head is tied even if it is not; without a scale, the folder's own decides.
+    // Transformers 5 writes that a head is tied even if it is not, and reads the folder's own head if there is one.
     let head = format!("{}.weight", spec.family.names.head);
-    if spec.source > 0 && spec.logit_scale == 1.0 && source.stored(&head).is_some() {
+    if spec.source > 0 && source.stored(&head).is_some() {
         spec.tied = false;
     }
     let left_out = match Wrapper::of(&read_object(&folder.join("config.json"))?) {

@@ -14,7 +14,7 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
     let method = recipe.objective.method;
     if spec.source > 0 {
         let message = format!(
-            "has an encoder-decoder ({}), whose rows are pairs of texts: no recipe trains one yet; give a decoder or an encoder",
+            "has an encoder-decoder ({}), whose rows are pairs of texts: no recipe trains one; give a decoder or an encoder",
             spec.family
         );
         return refuse("model.from", message);
