@@ -26,6 +26,7 @@ fn class(spec: &Spec) -> &'static str {
         Some(EncoderHead::Masked) => "AutoModelForMaskedLM",
         Some(EncoderHead::Tokens(_)) => "AutoModelForTokenClassification",
         Some(EncoderHead::Text(_)) => "AutoModelForSequenceClassification",
+        None if spec.source > 0 => "AutoModelForSeq2SeqLM",
         None if spec.scores > 0 => "AutoModelForSequenceClassification",
         None => "AutoModelForCausalLM",
     }

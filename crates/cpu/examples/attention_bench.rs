@@ -71,7 +71,8 @@ fn main() {
     let (docs, rounds, window) = (arg(3, 1), arg(4, 5), arg(5, 0));
     let isa = Isa::select(None);
     let (pos, slices, pairs) = documents(tokens, docs, window);
-    let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim };
+    let shape =
+        Shape { q_tokens: tokens, k_tokens: tokens, heads: HEADS, kv_heads: HEADS, head_dim: dim, span: 0 };
     let width = HEADS * dim;
     let [q, k, v, out, dout, dq, dk, dv] = std::array::from_fn(|i| filled(tokens * width, i as u64));
     let rows = |data: *mut u8| Rows { data, stride: width };
@@ -81,7 +82,8 @@ fn main() {
     let (mask, elem) = (Masking { slices: &slices, pos_q: &pos, pos_k: &pos, pages: None }, Elem::Bf16);
     let [q, k, v, dout, o] = [q, k, v, dout, out].map(rows);
     let [out, dq, dk, dv] = [out, dq, dk, dv].map(rows_mut);
-    let there = Forward { shape, elem, options, mask, q, k, v, sinks: None, out, lse, resume: false };
+    let there =
+        Forward { shape, elem, options, mask, q, k, v, sinks: None, bias: None, out, lse, resume: false };
     let accumulate = false;
     let back = Backward { shape, elem, options, mask, q, k, v, out: o, lse, dout, dq, dk, dv, accumulate };
     let count = threads.count();

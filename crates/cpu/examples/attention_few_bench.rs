@@ -75,7 +75,7 @@ fn main() {
     let isa = Isa::select(None);
     let blocks = tokens.div_ceil(PAGE_ROWS);
     let keys = sequences * blocks * PAGE_ROWS;
-    let shape = Shape { q_tokens: sequences, k_tokens: keys, heads, kv_heads, head_dim: dim };
+    let shape = Shape { q_tokens: sequences, k_tokens: keys, heads, kv_heads, head_dim: dim, span: 0 };
     // A sequence's pages are scattered.
     let pages: Vec<i32> =
         (0..sequences * blocks).map(|at| (at * 7919 % (sequences * blocks)) as i32).collect();
@@ -113,6 +113,7 @@ fn main() {
                 k: Rows { data: k.as_ptr(), stride },
                 v: Rows { data: v.as_ptr(), stride },
                 sinks: None,
+                bias: None,
                 out: RowsMut { data: out.as_mut_ptr(), stride: heads * dim, elem },
                 lse: lse.as_mut_ptr(),
                 resume: false,

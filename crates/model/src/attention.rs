@@ -7,10 +7,10 @@ use fathom_grad::{AttentionUse, Ctx, Keys, ParamId, RelativeUse, RopeUse, Val};
 use crate::adapter::{PrefixParams, declare_prefix, led};
 use crate::latent::{LatentParams, latent_heads};
 use crate::norm::norm;
-use crate::spec::{LayerSpec, QkNorm, Relative, Spec};
+use crate::spec::{LayerSpec, PositionBias, QkNorm, Relative, Spec};
 use crate::weight::{
-    Cut, DistanceParams, InFiles, InputSharing, Kind, LinearParams, Module, NormParams, NormSpec, Parallel,
-    Projection, Walk, WeightSpec,
+    Begins, Cut, DistanceParams, InFiles, InputSharing, Kind, LinearParams, Module, NOWHERE, NormParams,
+    NormSpec, Parallel, Projection, Walk, WeightSpec,
 };
 
 /// Weights of attention.
@@ -24,6 +24,8 @@ pub struct AttentionParams {
     pub k_norm: Option<NormParams>,
     /// f32 [1, heads]: logits that join each row's denominator (gpt-oss).
     pub sinks: Option<ParamId>,
+    /// f32 [buckets, heads]: terms of scores by distance, if any.
+    pub biases: Option<ParamId>,
     /// Relative positions in the scores, if any.
     pub relative: Option<RelativeParams>,
     /// [d, e].
@@ -67,7 +69,13 @@ pub(crate) fn attention(
         let [k_tk, v_tk] = led(cx, p.prefix.as_ref(), [k_tk, v_tk]);
         match (&p.relative, s.relative()) {
             (Some(r), Some(relative)) => disentangled(cx, s, (p, r, &relative), how.mask, [q_te, k_tk, v_tk]),
-            _ => cx.attention(q_te, k_tk, v_tk, how, p.sinks),
+            _ => match (p.biases, s.position_bias, layer.reach()) {
+                (Some(table), Some(bias), Some(reach)) => {
+                    let table = cx.table("attn.bias", table);
+                    cx.biased_attention([q_te, k_tk, v_tk], (table, bias.rows(reach)), how)
+                }
+                _ => cx.attention(q_te, k_tk, v_tk, how, p.sinks),
+            },
         }
     });
     let o_te = values(cx, s, o_te);
@@ -184,11 +192,24 @@ impl AttentionParams {
             q_norm: qk.then(|| w.norm("q_norm", module, widths[0], of_heads(names.q_norm))),
             k_norm: qk.then(|| w.norm("k_norm", module, widths[1], of_heads(names.k_norm))),
             sinks: s.sinks.then(|| w.weight(sinks)),
+            biases: declare_biases(w, s, index),
             relative: s.relative().map(|relative| RelativeParams::declare(w, s, &relative)),
             out: w.linear(Projection { bias: s.bias.attn_out, parallel: Parallel::Rows, ..proj }),
             prefix: declare_prefix(w, s),
         }
     }
+}
+
+/// Declares a layer's table of biases by distance, or finds that of its stack.
+fn declare_biases(w: &mut Walk<'_>, s: &Spec, index: usize) -> Option<ParamId> {
+    let PositionBias { buckets, .. } = s.position_bias?;
+    if s.has_biases(index) {
+        let (shape, stored) = ([buckets, s.heads], InFiles::one(w.names.distances, buckets));
+        let at = (Module::Attention, Kind::Wide);
+        let table = WeightSpec::new("biases", at, shape, Cut::Cols, stored);
+        w.biases = Some(w.weight(WeightSpec { begins: Begins::Normal, ..table }));
+    }
+    Some(w.biases.unwrap_or(NOWHERE))
 }
 
 impl DistanceParams {

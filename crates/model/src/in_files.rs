@@ -39,6 +39,10 @@ impl Names {
     pub(crate) fn up(&self, s: &Spec, ffn: usize, inside: Option<&str>) -> InFiles {
         match self.up {
             Up::Pair(names) => InFiles::Stack(names.map(|name| (within(name, inside), ffn)).into()),
+            Up::Either(names, _) if s.mlp.gated => {
+                InFiles::Stack(names.map(|name| (within(name, inside), ffn)).into())
+            }
+            Up::Either(_, name) => InFiles::one(within(name, inside), ffn),
             Up::One(name) => InFiles::one(within(name, inside), if s.mlp.gated { 2 * ffn } else { ffn }),
         }
     }

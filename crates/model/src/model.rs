@@ -98,7 +98,7 @@ impl Declare<'_> {
 
     /// Weights of each segment of each chunk of layers, in forward order: those of the source's stream come first; `head`
     /// is the table of a tied head.
-    fn segments(&self, split: usize, head: Option<ParamId>) -> Vec<Vec<Vec<ParamId>>> {
+    fn segments(&self, split: usize, [head, head_of]: [Option<ParamId>; 2]) -> Vec<Vec<Vec<ParamId>>> {
         let of = |wanted: &dyn Fn(Option<usize>, Module) -> bool| -> Vec<ParamId> {
             let made = self.made.iter().filter(|(layer, module, _)| wanted(*layer, *module));
             made.map(|(.., id)| *id).collect()
@@ -112,7 +112,10 @@ impl Declare<'_> {
         let mut runs: Vec<Vec<Vec<ParamId>>> = chunks
             .map(|(run, chunk)| {
                 let (mut run, begins) = (Vec::new(), self.portion.first && run == 0);
-                run.extend((begins && split > 0).then(|| of_source(None)));
+                let shared = head_of.filter(|_| of_source(None).is_empty());
+                run.extend(
+                    (begins && split > 0).then(|| of_source(None).into_iter().chain(shared).collect()),
+                );
                 for index in chunk.start..chunk.end.min(split) {
                     run.push(block(index));
                     run.extend((index + 1 == split).then(|| of_source(Some(index))));
@@ -225,10 +228,10 @@ impl Model {
             let made = declare.made.iter().find(|(layer, ..)| *layer == Some(index));
             (spec.first_like(index), made.map_or(ParamId(0), |(.., id)| *id))
         };
-        let shares = spec.relative().is_some() || spec.encodes_prefix();
+        let shares = spec.relative().is_some() || spec.encodes_prefix() || spec.shares_biases();
         let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
-        let runs = declare.segments(spec.source, tied_to);
+        let runs = declare.segments(spec.source, [tied_to, embed.map(|embed| embed.tokens)]);
         declare.params.set_walk(runs, tied_to);
         let holdings = &declare.holdings;
         declare.params.part(device, &|id| {

@@ -162,8 +162,8 @@ impl Spec {
 
     /// Pieces of a whole weight in Hugging Face's tensors.
     pub(crate) fn pieces(&self, layer: Option<usize>, weight: &WeightSpec<'_>) -> Vec<Piece> {
-        let names = &self.family.names;
-        let (at, end) = (names.prefix(layer, weight.module), weight.term.end());
+        let (names, at) = self.family.names.of(self.source, layer, weight.module);
+        let end = weight.term.end();
         let [rows, inner] = weight.shape;
         let mut collect =
             Collect { names, at, end, inner, vector: rows == 1, transpose: false, list: Vec::new() };

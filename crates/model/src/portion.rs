@@ -151,6 +151,13 @@ impl Portion {
                 format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
             return Err(Misfit { axis: Axis::Cp, message });
         }
+        if spec.shares_biases() && self.pp > 1 {
+            let message = format!(
+                "{} stages would each need the table of distances that all layers of a stack share; it must be 1",
+                self.pp
+            );
+            return Err(Misfit { axis: Axis::Pp, message });
+        }
         if let Some(name) = spec.adapted_memory().filter(|_| tp > 1) {
             let message = format!(
                 "{tp} ranks would each have a part of {name}, whose adapter reads a source and is not split; it must be 1, or \

@@ -28,7 +28,7 @@ impl Spec {
     /// A walk over this specification's weights.
     pub(crate) fn walking<'a>(&'a self, visit: Visit<'a>) -> Walk<'a> {
         let adapter = self.adapter.as_deref().map(|adapter| adapter as &dyn Adapts);
-        Walk::new(&self.family.names, adapter, visit)
+        Walk::new((&self.family.names, self.source), adapter, visit)
     }
 
     /// Declares all weights on a walk.
@@ -46,6 +46,9 @@ impl Spec {
         });
         let source = (self.source > 0).then(|| {
             let name = names.cross.unwrap_or(CrossNames::NONE).embed;
+            if name.is_empty() {
+                return tokens;
+            }
             w.weight(table("source_embed", Module::Source, Cut::Rows(&vocab), name))
         });
         let encoder = self.encoder.as_ref().map(|parts| EncoderInput::declare(w, self, parts));

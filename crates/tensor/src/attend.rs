@@ -2,6 +2,48 @@
 
 use crate::{Mask, PageFormat, Tensor};
 
+/// Buckets of the distances of keys from their queries (Raffel et al., 2020, section 2.1): small distances have one
+/// each, larger ones share them by their logarithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// Number of buckets; half of them are for keys after the query if `two_sided`.
+    pub count: usize,
+    /// Whether keys after the query have buckets of their own; otherwise they share that of distance 0.
+    pub two_sided: bool,
+    /// Distance from which on all keys share a bucket.
+    pub max_distance: usize,
+}
+
+impl Buckets {
+    /// The bucket of a key at this position minus that of its query. Logarithms are in f32, as in Transformers:
+    /// truncation decides borders.
+    pub fn of(self, distance: i64) -> usize {
+        let (count, base, far) = if self.two_sided {
+            let half = self.count / 2;
+            (half, if distance > 0 { half } else { 0 }, distance.unsigned_abs())
+        } else {
+            (self.count, 0, (-distance).max(0) as u64)
+        };
+        let exact = count / 2;
+        if far < exact as u64 {
+            return base + far as usize;
+        }
+        let log = (far as f32 / exact as f32).ln() / (self.max_distance as f64 / exact as f64).ln() as f32;
+        base + (exact + (log * (count - exact) as f32) as usize).min(count - 1)
+    }
+}
+
+/// Terms of scores by the distance of a key from its query, for each head.
+#[derive(Clone, Copy, Debug)]
+pub struct DistanceBias<'a> {
+    /// f32 [buckets, heads].
+    pub table: &'a Tensor,
+    /// The rows of distances.
+    pub buckets: Buckets,
+    /// Like `table`: the backward pass adds the table's gradient to it, if there is one.
+    pub gradient: Option<&'a Tensor>,
+}
+
 /// Softmax attention under a mask; never forms the score matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
@@ -26,6 +68,8 @@ pub struct Attention<'a> {
     pub softcap: f32,
     /// f32 [1, heads]: a logit that joins each row's denominator.
     pub sinks: Option<&'a Tensor>,
+    /// Terms that are added to scores; not with a `softcap`.
+    pub bias: Option<DistanceBias<'a>>,
     /// Continues from `out` and `lse`, which hold the results over other keys, without sinks.
     pub resume: bool,
 }
@@ -39,7 +83,8 @@ impl<'a> Attention<'a> {
         head_dim: usize,
     ) -> Attention<'a> {
         let ([q, k, v], [out, lse], scale) = (qkv, to, (head_dim as f32).powf(-0.5));
-        Attention { q, k, v, out, lse, mask, head_dim, scale, softcap: 0.0, sinks: None, resume: false }
+        let (softcap, sinks, bias, resume) = (0.0, None, None, false);
+        Attention { q, k, v, out, lse, mask, head_dim, scale, softcap, sinks, bias, resume }
     }
 
     /// Key and value heads.
@@ -63,6 +108,7 @@ impl<'a> Attention<'a> {
             dtype: self.q.dtype(),
             slices: self.mask.slices.cap(),
             partial: self.mask.partial && self.sinks.is_none() && self.softcap == 0.0,
+            span: self.bias.map_or(0, |bias| bias.buckets.max_distance),
             backward,
         }
     }
@@ -101,4 +147,22 @@ pub struct SinksBackward<'a> {
     pub sinks: &'a Tensor,
     /// f32 [1, heads]; added to.
     pub dsinks: &'a Tensor,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of Transformers' `T5Attention._relative_position_bucket`.
+    #[test]
+    fn far_distances_share_buckets() {
+        let two_sided = Buckets { count: 32, two_sided: true, max_distance: 128 };
+        let causal = Buckets { two_sided: false, ..two_sided };
+        let distances = [0, 1, -1, 7, -7, 8, -11, 12, -16, 31, -64, 90, -91, 127, -128, 5000];
+        assert_eq!(
+            distances.map(|at| two_sided.of(at)),
+            [0, 17, 1, 23, 7, 24, 8, 25, 10, 27, 14, 30, 15, 31, 15, 31]
+        );
+        assert_eq!(distances.map(|at| causal.of(at)), [0, 0, 1, 0, 7, 0, 11, 0, 16, 0, 26, 0, 29, 0, 31, 0]);
+    }
 }

@@ -169,6 +169,8 @@ pub enum OpDesc {
         /// True if a library makes results separately, which are then merged with those of other keys
         /// ([`crate::Mask::partial`]).
         partial: bool,
+        /// Distance from which on all keys have the same bias; 0 without biases.
+        span: usize,
         /// True if this is the backward pass.
         backward: bool,
     },
@@ -330,6 +332,11 @@ impl Profile {
 
     /// True if such a machine has the convolutions and scans of state-space layers.
     pub fn scans(&self) -> bool {
+        self.hardware == Hardware::Processor
+    }
+
+    /// True if such a machine's attention takes biases by distance ([`crate::DistanceBias`]).
+    pub fn biases(&self) -> bool {
         self.hardware == Hardware::Processor
     }
 

@@ -36,6 +36,7 @@ pub struct Gradient {
 /// # Errors
 /// Fewer than two ids; out of memory.
 pub fn gradients(subject: &Subject) -> Result<Gradients> {
+    subject.one_stream()?;
     check_targets(&subject.ids)?;
     caught(|| Ok(run(subject)))
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fathom_grad::{Eval, Head};
+use fathom_grad::Head;
 use fathom_model::{FileWriter, TensorInfo};
 use fathom_tensor::DType;
 
@@ -29,7 +29,7 @@ pub fn logits(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
 fn run(subject: &Subject, out: Option<&Path>) -> Result<Logits> {
     let (model, device) = (&subject.loaded.model, &subject.device);
     let (tokens, vocab) = (subject.ids.len(), model.spec.vocab);
-    let hidden = model.forward(&mut Eval::new(subject.scope(), None, None));
+    let hidden = subject.hidden();
     let info = TensorInfo { name: "logits".into(), dtype: DType::F32, shape: vec![tokens, vocab] };
     let mut out = out.map(|path| FileWriter::create(path, &[info])).transpose()?;
     let (mut best, mut last) = (Vec::new(), Vec::new());

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use fathom_grad::{Batch, Counters, Scope};
+use fathom_grad::{Batch, Counters, Eval, Memory, Scope};
 use fathom_model::{Caps, PackedTokens, Spec, open_any_config};
-use fathom_tensor::{DType, Device};
+use fathom_tensor::{DType, Device, Tensor};
 
 use crate::error::{Result, caught, refuse};
 use crate::events::Events;
@@ -16,25 +16,31 @@ use fathom_model::LoadedModel;
 pub struct Subject {
     pub(super) device: Device,
     pub(super) loaded: LoadedModel,
+    /// Ids whose logits are computed: the document, or the decoder's of a model with a source.
     pub(super) ids: Vec<u32>,
     batch: Batch,
+    /// The document, if the model has a source.
+    source: Option<Batch>,
     counters: Counters,
 }
 
 impl Subject {
-    /// Loads a model as `dtype`, and a document of ids.
+    /// Loads a model as `dtype`, and a document of ids; for an encoder-decoder also those that its decoder reads.
     ///
     /// # Errors
-    /// No model there; ids outside its vocabulary; out of memory.
+    /// No model there; ids for a decoder of a model without a source, or none; ids outside its vocabulary; out of memory.
     pub fn new(
         (model, adapter): (&Path, Option<&Path>),
-        ids: &[u32],
+        (ids, decoder): (&[u32], &[u32]),
         dtype: DType,
         machine: &Machine,
         events: &dyn Events,
     ) -> Result<Subject> {
         let folder = model_folder(model)?;
-        check_ids(&open_any_config(&folder)?.0, ids)?;
+        let spec = open_any_config(&folder)?.0;
+        check_ids(&spec, "--ids", ids)?;
+        check_ids(&spec, "--decoder-ids", decoder)?;
+        check_streams(&spec, decoder)?;
         caught(|| {
             let device = machine.open()?;
             let loaded = load_with(&device, &folder, adapter, Some(dtype), events)?;
@@ -47,14 +53,48 @@ impl Subject {
             let whole = 0..ids.len();
             let packed =
                 PackedTokens { ids: &document, positions: &positions, docs: std::slice::from_ref(&whole) };
-            let batch = loaded.model.batch(&device, packed, Caps { docs: 1, seq_tokens: ids.len() });
-            Ok(Subject { device, loaded, ids: ids.to_vec(), batch, counters: Counters::default() })
+            let caps = Caps { docs: 1, seq_tokens: ids.len().max(decoder.len()) };
+            let counters = Counters::default();
+            if loaded.model.spec.source == 0 {
+                let batch = loaded.model.batch(&device, packed, caps);
+                return Ok(Subject { device, loaded, ids: ids.to_vec(), batch, source: None, counters });
+            }
+            let document: Vec<i32> = decoder.iter().map(|id| *id as i32).collect();
+            let positions: Vec<i32> = (0..decoder.len() as i32).collect();
+            let whole = 0..decoder.len();
+            let main =
+                PackedTokens { ids: &document, positions: &positions, docs: std::slice::from_ref(&whole) };
+            let [source, batch] = loaded.model.batches(&device, [packed, main], caps);
+            Ok(Subject { device, loaded, ids: decoder.to_vec(), batch, source: Some(source), counters })
         })
     }
 
     pub(super) fn scope(&self) -> Scope<'_> {
+        self.scope_of(&self.batch)
+    }
+
+    fn scope_of<'a>(&'a self, batch: &'a Batch) -> Scope<'a> {
         let params = &self.loaded.params;
-        Scope { device: &self.device, params, batch: (&self.batch).into(), counters: &self.counters }
+        Scope { device: &self.device, params, batch: batch.into(), counters: &self.counters }
+    }
+
+    /// Hidden states before the head.
+    pub(super) fn hidden(&self) -> Tensor {
+        let (model, run) = (&self.loaded.model, |batch| Eval::new(self.scope_of(batch), None, None));
+        let Some(source) = &self.source else { return model.forward(&mut run(&self.batch)) };
+        let runs = [&mut run(source), &mut run(&self.batch)];
+        model.forward_streams(runs, 0, None, &|value| Memory { value, gradient: None }).main
+    }
+
+    /// Refuses a model with a source.
+    ///
+    /// # Errors
+    /// One.
+    pub(super) fn one_stream(&self) -> Result<()> {
+        if self.source.is_some() {
+            refuse!("the model has a source: only its logits can be inspected");
+        }
+        Ok(())
     }
 }
 
@@ -62,12 +102,29 @@ impl Subject {
 ///
 /// # Errors
 /// An id outside the vocabulary, or more ids than learned positions.
-fn check_ids(spec: &Spec, ids: &[u32]) -> Result<()> {
+fn check_ids(spec: &Spec, option: &str, ids: &[u32]) -> Result<()> {
     if let Some(id) = ids.iter().find(|id| **id as usize >= spec.vocab) {
-        refuse!("--ids: {id} is outside the vocabulary; this model has the ids 0 to {}", spec.vocab - 1);
+        refuse!("{option}: {id} is outside the vocabulary; this model has the ids 0 to {}", spec.vocab - 1);
     }
     if let Some(rows) = spec.position_room().filter(|rows| *rows < ids.len()) {
-        refuse!("--ids: {} ids, but the model has learned positions for {rows}", ids.len());
+        refuse!("{option}: {} ids, but the model has learned positions for {rows}", ids.len());
     }
     Ok(())
+}
+
+/// Checks that a decoder's ids are given if, and only if, the model has a source.
+///
+/// # Errors
+/// They are not.
+fn check_streams(spec: &Spec, decoder: &[u32]) -> Result<()> {
+    match (spec.source > 0, decoder.is_empty()) {
+        (true, true) => {
+            let family = spec.family;
+            refuse!(
+                "--decoder-ids is missing: {family} is an encoder-decoder; give what its decoder reads, such as 0"
+            )
+        }
+        (false, false) => refuse!("--decoder-ids: {} is no encoder-decoder", spec.family),
+        _ => Ok(()),
+    }
 }

@@ -42,6 +42,9 @@ pub struct InspectModel {
     /// Token ids, separated by commas.
     #[arg(long, value_delimiter = ',', required = true)]
     pub ids: Vec<u32>,
+    /// Token ids that the decoder of an encoder-decoder reads.
+    #[arg(long, value_delimiter = ',')]
+    pub decoder_ids: Vec<u32>,
     /// File to write (safetensors).
     #[arg(long)]
     pub out: Option<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fathom_model::{SafeTensors, Source};
 
-use crate::{arg, golden, good};
+use crate::{arg, golden, good, refused};
 
 fn tensor(file: &Path, name: &str) -> (Vec<usize>, Vec<f32>) {
     let source = SafeTensors::open_file(file).unwrap();
@@ -87,4 +87,45 @@ fn gradients_have_hugging_face_names_and_are_of_the_mean() {
     assert!(table.contains("transformer.h.0.attn.c_attn.weight"), "{table}");
     let loss: f64 = table.split_whitespace().nth(2).unwrap().parse().unwrap();
     assert!((loss - single["loss"].as_f64().unwrap()).abs() < 1e-5, "{table}");
+}
+
+/// A pair of a golden encoder-decoder, with the rows of its logits.
+fn pair(case: &Path, at: usize) -> ([String; 2], std::ops::Range<usize>) {
+    let text = std::fs::read_to_string(case.join("golden.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let pairs = golden["pairs"].as_array().unwrap();
+    let list = |key: &str| pairs[at][key].to_string().trim_matches(['[', ']']).to_string();
+    let rows = |at: usize| pairs[at]["decoder"].as_array().unwrap().len();
+    let first = (0..at).map(rows).sum();
+    (["source", "decoder"].map(list), first..first + rows(at))
+}
+
+#[test]
+fn logits_of_encoder_decoders_are_those_of_transformers() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("logits.safetensors");
+    for case in ["t5_v10", "t5_v11", "flan", "umt5", "t5_few_buckets"] {
+        let path = golden("").join("../golden_t5").join(case);
+        let ([source, decoder], rows) = pair(&path, 2);
+        let ids = ["--ids", &source, "--decoder-ids", &decoder, "--out", arg(&out)];
+        good(["inspect", "logits", arg(&path)].into_iter().chain(ids));
+        let (shape, ours) = tensor(&out, "logits");
+        let (_, theirs) = tensor(&path.join("golden.safetensors"), "logits");
+        assert_eq!(shape, [rows.len(), 96], "{case}");
+        let error = error(&ours, &theirs[rows.start * 96..rows.end * 96]);
+        assert!(error < 1e-5, "{case}: {error}");
+    }
+}
+
+#[test]
+fn decoder_ids_are_of_encoder_decoders() {
+    let t5 = golden("").join("../golden_t5/t5_v10");
+    refused(["inspect", "logits", arg(&t5), "--ids", "1"], &["--decoder-ids", "encoder-decoder"]);
+    refused(["inspect", "logits", arg(&t5), "--ids", "1", "--decoder-ids", "96"], &["--decoder-ids", "95"]);
+    let llama = golden("llama2");
+    refused(["inspect", "logits", arg(&llama), "--ids", "1", "--decoder-ids", "1"], &["no encoder-decoder"]);
+    refused(["generate", arg(&t5), "--prompt", "a"], &["encoder-decoder"]);
+    refused(["inspect", "gradients", arg(&t5), "--ids", "1,2", "--decoder-ids", "1,2"], &["logits"]);
+    let train = ["train", "continue", &format!("model.from={}", arg(&t5)), "data.paths=x"];
+    refused(train, &["model.from", "encoder-decoder"]);
 }

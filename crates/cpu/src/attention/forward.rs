@@ -5,6 +5,7 @@ mod alone;
 
 use fathom_tensor::DType;
 
+use super::bias::{Biased, Lines};
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
@@ -105,6 +106,7 @@ impl Tiling {
 /// Offsets into the workspace.
 struct Layout {
     spans: usize,
+    lines: usize,
     threads: usize,
     slot: usize,
     q: usize,
@@ -124,10 +126,12 @@ impl Layout {
     fn new(shape: &Shape, tiling: &Tiling, threads: usize, slices: usize) -> Layout {
         let mut shared = Carve::default();
         let spans = shared.take::<Span>(shape.k_tokens.div_ceil(KEYS));
+        let lines = shared.take::<f32>(shape.heads * Lines::len(shape.span));
         let mut own = Carve::default();
         let state = tiling.rows() * tiling.columns;
         let mut layout = Layout {
             spans,
+            lines,
             threads: shared.bytes(),
             slot: 0,
             q: own.take::<u32>(state * tiling.depth),
@@ -170,8 +174,14 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
         let start = block * KEYS;
         spans.add(block).write(Span::of(op.mask.pos_k, start, (start + KEYS).min(shape.k_tokens)));
     }
+    let lines = Lines { data: base.add(layout.lines).cast(), span: shape.span };
+    if let Some(bias) = &op.bias {
+        // Scores are scaled with their biases.
+        lines.fill((bias, shape.heads), 1.0 / op.options.scale, false);
+    }
     let pass = SyncOperands::new(Pass {
         op: *op,
+        lines,
         tiling,
         spans: std::slice::from_raw_parts(spans, blocks),
         base: base.add(layout.threads),
@@ -193,6 +203,7 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Forward<'_>, workspace:
 
 struct Pass<'a> {
     pub(crate) op: Forward<'a>,
+    lines: Lines,
     tiling: Tiling,
     spans: &'a [Span],
     pub(super) base: *mut u8,
@@ -225,6 +236,8 @@ struct Strip {
     cols: (usize, usize),
     /// Mask bits of the rows; null if every pair attends.
     mask: *const u16,
+    /// First key of the block, and one past its last.
+    keys: (usize, usize),
 }
 
 impl<'a, U: Unit> Tile<'a, U> {
@@ -432,7 +445,8 @@ impl<'a, U: Unit> Tile<'a, U> {
         match mask::cover(op.mask.slices, self.list, &self.span(index), key) {
             Cover::None => return None,
             Cover::All if whole => {
-                return Some(Strip { first, rows, cols: (0, KEYS), mask: std::ptr::null() });
+                let (cols, keys) = ((0, KEYS), (key.start, key.end));
+                return Some(Strip { first, rows, cols, mask: std::ptr::null(), keys });
             }
             Cover::All | Cover::Some => {}
         }
@@ -451,7 +465,8 @@ impl<'a, U: Unit> Tile<'a, U> {
         let seeing = mask::attending(to, rows);
         let skipped = seeing.start / U::ROWS * U::ROWS;
         let (first, rows) = (first + skipped, rows.min(seeing.end.next_multiple_of(U::ROWS)) - skipped);
-        (cols.0 < cols.1).then(|| Strip { first, rows, cols, mask: to.add(skipped * MASK_WORDS) })
+        let (mask, keys) = (to.wrapping_add(skipped * MASK_WORDS), (key.start, key.end));
+        (cols.0 < cols.1).then_some(Strip { first, rows, cols, mask, keys })
     }
 
     unsafe fn pack_keys(&self, key: &Span) {
@@ -536,6 +551,9 @@ impl<'a, U: Unit> Tile<'a, U> {
 
     unsafe fn softmax(&self, strip: &Strip) {
         let (layout, width) = (&self.pass.layout, self.pass.tiling.width);
+        if self.pass.op.bias.is_some() {
+            self.bias(strip);
+        }
         U::softmax(&Softmax {
             s: self.at(layout.s),
             p: self.at(layout.p),
@@ -548,6 +566,19 @@ impl<'a, U: Unit> Tile<'a, U> {
             ldo: width,
             scores: Scores::of(&self.pass.op.options),
             mask: strip.mask,
+        });
+    }
+
+    /// Adds biases to a strip's scores.
+    unsafe fn bias(&self, strip: &Strip) {
+        let (mask, lines) = (&self.pass.op.mask, self.pass.lines);
+        let first = self.first_row() + strip.first;
+        U::add_bias(&Biased {
+            s: self.at(self.pass.layout.s),
+            rows: Edge { first, rows: strip.rows, group: self.heads, pos: mask.pos_q },
+            cols: Edge { first: strip.keys.0, rows: strip.keys.1 - strip.keys.0, group: 1, pos: mask.pos_k },
+            range: strip.cols,
+            lines: Lines { data: lines.data.add(self.head * Lines::len(lines.span)), ..lines },
         });
     }
 

@@ -123,7 +123,7 @@ pub struct Edge<'a> {
 impl Edge<'_> {
     /// The position of every row; zeros past the last.
     #[inline(always)]
-    fn positions(&self) -> [i32; KEYS] {
+    pub fn positions(&self) -> [i32; KEYS] {
         let mut positions = [0i32; KEYS];
         if self.group == 1 {
             positions[..self.rows].copy_from_slice(&self.pos[self.first..self.first + self.rows]);

@@ -15,6 +15,7 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod backward;
+mod bias;
 mod forward;
 mod mask;
 pub(crate) mod pack;
@@ -28,6 +29,8 @@ pub(crate) mod workspace;
 
 #[cfg(test)]
 mod tests;
+
+pub use bias::Bias;
 
 use crate::isa::Isa;
 pub use crate::mat::Elem;
@@ -53,6 +56,8 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Elements of a head: a multiple of 8 up to 512.
     pub head_dim: usize,
+    /// Distance from which on all keys have the same bias; 0 without biases.
+    pub span: usize,
 }
 
 /// Conversion of scores to logits.
@@ -134,6 +139,8 @@ pub struct Forward<'a> {
     pub v: Rows,
     /// Logits `[heads]` that join each row's denominator and carry no value.
     pub sinks: Option<&'a [f32]>,
+    /// Terms of scores by distance; not with a cap.
+    pub bias: Option<Bias>,
     /// `[q_tokens, heads * head_dim]`.
     pub out: RowsMut,
     /// `[q_tokens, heads]`, natural logarithm, sinks included; null if not wanted.
@@ -163,6 +170,8 @@ pub struct Backward<'a> {
     pub dv: RowsMut,
     /// Adds to `dq`.
     pub accumulate: bool,
+    /// As in the forward pass; its gradient is added to.
+    pub bias: Option<Bias>,
 }
 
 /// `Options` in the units of the kernels.
@@ -193,7 +202,8 @@ impl Shape {
         self.heads / self.kv_heads
     }
 
-    fn check(&self, mask: &Masking<'_>, options: &Options, sinks: Option<&[f32]>) {
+    fn check(&self, mask: &Masking<'_>, options: &Options, bias: Option<&Bias>) {
+        self.check_bias(options, bias);
         assert!(
             self.kv_heads > 0 && self.heads.is_multiple_of(self.kv_heads),
             "attention: {} heads do not share {} key heads evenly",
@@ -214,7 +224,15 @@ impl Shape {
             self.k_tokens
         );
         assert!(options.scale > 0.0, "attention: scale {} is not positive", options.scale);
-        assert!(sinks.is_none_or(|s| s.len() == self.heads), "attention: one sink a head");
+    }
+
+    fn check_bias(&self, options: &Options, bias: Option<&Bias>) {
+        assert_eq!(
+            self.span,
+            bias.map_or(0, |bias| bias.buckets.max_distance),
+            "attention: distances of biases"
+        );
+        assert!(bias.is_none() || options.softcap == 0.0, "attention: biases of capped scores");
     }
 
     /// Heads `first..first + group` of each token as rows.
@@ -265,7 +283,8 @@ pub fn workspace_bytes_backward(isa: Isa, threads: usize, shape: &Shape, elem: E
 /// # Panics
 /// If the shape, positions, scale or sinks disagree.
 pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: *mut u8) {
-    op.shape.check(&op.mask, &op.options, op.sinks);
+    op.shape.check(&op.mask, &op.options, op.bias.as_ref());
+    assert!(op.sinks.is_none_or(|s| s.len() == op.shape.heads), "attention: one sink a head");
     // SAFETY: this function's contract.
     unsafe { dispatch!(isa, op.elem, forward::run, (threads, op, workspace)) }
 }
@@ -279,7 +298,7 @@ pub unsafe fn forward(threads: &Threads, isa: Isa, op: &Forward<'_>, workspace: 
 /// # Panics
 /// If the shape, positions or scale disagree.
 pub unsafe fn backward(threads: &Threads, isa: Isa, op: &Backward<'_>, workspace: *mut u8) {
-    op.shape.check(&op.mask, &op.options, None);
+    op.shape.check(&op.mask, &op.options, op.bias.as_ref());
     // SAFETY: this function's contract.
     unsafe { dispatch!(isa, op.elem, backward::run, (threads, op, workspace)) }
 }

@@ -256,7 +256,9 @@ pub unsafe fn finish<S: Simd>(f: &Finish) {
 pub struct Gradient {
     /// `K Q^T` and `V dO^T`, rows of `KEYS`.
     pub s: *const f32,
-    pub dp: *const f32,
+    pub dp: *mut f32,
+    /// Stores the score gradients in `dp`.
+    pub store: bool,
     pub rows: usize,
     /// Range of columns, multiples of 32.
     pub cols: (usize, usize),
@@ -329,7 +331,11 @@ unsafe fn gradient_lanes<S: Simd>(g: &Gradient, r: usize, c: usize) -> (S::V, S:
     if !g.mask.is_null() {
         p = S::select(*g.mask.add(r * MASK_WORDS + c / LANES), p, S::splat(0.0));
     }
-    (p, S::mul(p, slope))
+    let slope = S::mul(p, slope);
+    if g.store {
+        S::store(g.dp.add(r * KEYS + c), slope);
+    }
+    (p, slope)
 }
 
 /// Rows of `rowsum(dO o)`.

@@ -1,7 +1,7 @@
 //! Conversion of attention's tensors to operands of its kernels.
 #![allow(unsafe_code)]
 
-use fathom_tensor::{Attention, AttentionBackward, Tensor};
+use fathom_tensor::{Attention, AttentionBackward, DType, DistanceBias, Tensor};
 
 use super::cpu::Cpu;
 use super::operands::{self, elem, expect, f32s, f32s_mut};
@@ -22,6 +22,7 @@ pub fn forward(cpu: &Cpu, op: &Attention<'_>, ws: &Tensor) {
         k: operands::rows(op.k),
         v: operands::rows(op.v),
         sinks: op.sinks.map(f32s),
+        bias: bias(op),
         out: operands::rows_mut(op.out),
         lse: f32s_mut(op.lse),
         resume: op.resume,
@@ -53,6 +54,7 @@ pub fn backward(cpu: &Cpu, op: &AttentionBackward<'_>, ws: &Tensor) {
         dk: operands::rows_mut(op.dk),
         dv: operands::rows_mut(op.dv),
         accumulate: op.accumulate,
+        bias: bias(forward),
     };
     // SAFETY: see the module; `ws` has the bytes given by the profile for this shape.
     unsafe { attention::backward(&cpu.threads, cpu.isa, &call, operands::scratch(ws)) }
@@ -65,5 +67,17 @@ fn shape(op: &Attention<'_>) -> attention::Shape {
         heads: op.q.cols() / op.head_dim,
         kv_heads: op.kv_heads(),
         head_dim: op.head_dim,
+        span: op.bias.map_or(0, |bias| bias.buckets.max_distance),
     }
+}
+
+fn bias(op: &Attention<'_>) -> Option<attention::Bias> {
+    let DistanceBias { table, buckets, gradient } = op.bias?;
+    for tensor in [Some(table), gradient].into_iter().flatten() {
+        expect("attention", "bias", tensor, [buckets.count, op.q.cols() / op.head_dim]);
+        assert_eq!(tensor.dtype(), DType::F32, "attention: type of biases");
+    }
+    let strides = [table.stride(), gradient.map_or(0, Tensor::stride)];
+    let gradient = gradient.map_or(std::ptr::null_mut(), |tensor| operands::start_mut(tensor).cast());
+    Some(attention::Bias { table: operands::start(table).cast(), gradient, strides, buckets })
 }

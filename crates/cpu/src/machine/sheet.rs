@@ -75,9 +75,18 @@ pub(super) fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
             }
         }
         OpDesc::Attention {
-            q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, backward, ..
+            q_tokens,
+            k_tokens,
+            heads,
+            kv_heads,
+            head_dim,
+            dtype,
+            slices,
+            span,
+            backward,
+            ..
         } => {
-            let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim };
+            let shape = attention::Shape { q_tokens, k_tokens, heads, kv_heads, head_dim, span };
             let dtype = elem(dtype);
             if backward {
                 attention::workspace_bytes_backward(isa, profile.threads, &shape, dtype, slices)

@@ -184,6 +184,7 @@ fn allowed(case: &Case, backward: bool) -> u64 {
         dtype: DType::Bf16,
         slices: case.sequences as usize,
         partial: false,
+        span: 0,
         backward,
     };
     let allowed = |scratch: AttentionScratch| {

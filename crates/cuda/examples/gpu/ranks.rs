@@ -218,6 +218,7 @@ fn graphs(found: &Probe) -> Result<(bool, String)> {
                 scale: 0.1,
                 softcap: 0.0,
                 sinks: None,
+                bias: None,
                 resume: false,
             };
             let bytes = cuda.profile().workspace(&op.desc(false)).max(1) as usize;

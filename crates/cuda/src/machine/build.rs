@@ -241,6 +241,7 @@ mod tests {
                     dtype,
                     slices,
                     partial: backward,
+                    span: 0,
                     backward,
                 };
                 let taken = kernels::attention_scratch_bytes(&op);

@@ -215,6 +215,7 @@ impl Machine for Cuda {
     }
 
     fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
+        assert!(op.bias.is_none(), "attention: biases by distance have no kernels on GPUs");
         let taken = self.attended(op, ws);
         self.counters.attention(taken);
         if !taken {

@@ -202,7 +202,7 @@ fn compose(weights: &RefCell<Vec<Matrix>>, residual: Residual, mut x: Matrix, st
     let mut composed = Composed { weights, next: 0, stream };
     for _ in 0..2 {
         let ([q, k, v], h) = heads(&mut composed, residual, &x);
-        let attended = attention::attention([&q, &k, &v], stream, ATTENTION, None);
+        let attended = attention::attention([&q, &k, &v], stream, ATTENTION, None, None);
         x = rest(&mut composed, residual, [&x, &h], &attended);
     }
     x

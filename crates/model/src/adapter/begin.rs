@@ -180,7 +180,7 @@ impl Model {
         let Some(adapter) = self.spec.adapter.as_deref() else { return all };
         self.see_projections(&mut |layer, p: &Projection<'_>, params| {
             if params.adapter.is_some() && self.portion.has(layer, p.module, self.spec.tied) {
-                let at = self.spec.family.names.prefix(layer, p.module);
+                let at = self.spec.prefix(layer, p.module);
                 let names = super::declare::parts(p).into_iter().map(|part| format!("{at}{}", part.name));
                 let names = names.filter(|name| adapter.modules.contains_key(name)).collect();
                 let cut = p.parallel == Parallel::Rows && self.portion.cuts_projections();

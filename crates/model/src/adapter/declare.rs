@@ -45,7 +45,7 @@ impl Spec {
     /// Layers with equal weight shapes can still differ in these.
     pub(crate) fn adapted_in(&self, layer: usize) -> BTreeMap<&str, (Size, bool)> {
         let Some(adapter) = self.adapter.as_deref() else { return BTreeMap::new() };
-        let at = self.family.names.prefix(Some(layer), Module::Attention);
+        let at = self.prefix(Some(layer), Module::Attention);
         let own = adapter.modules.iter().filter_map(|(name, size)| {
             name.strip_prefix(&at).map(|rest| (rest, (*size, adapter.inputs.contains(name))))
         });

@@ -90,7 +90,7 @@ impl ExpertTerms<'_> {
 /// Terms of the input or output projections of a layer's experts, if the adapter has any.
 pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool) -> Option<AdapterParams> {
     let (adapter, names) = (s.adapter.as_deref()?, w.names.moe.as_ref()?);
-    let at = w.names.prefix(w.layer(), Module::Mlp);
+    let at = w.prefix(Module::Mlp);
     let (d, f, wide) = (m.width(s.hidden), m.ffn, m.wide(s.mlp.gated));
     let inner = if way_in { d } else { f };
     let stacked = STACKED[usize::from(!way_in)];

@@ -237,7 +237,7 @@ impl Model {
         let mut biases = BTreeSet::new();
         self.see_projections(&mut |layer, p, projection| {
             if p.bias && p.kind == Kind::Linear {
-                let at = self.spec.family.names.prefix(layer, p.module);
+                let at = self.spec.prefix(layer, p.module);
                 biases.extend(parts(p).into_iter().map(|part| format!("{at}{}.bias", part.name)));
             }
             used += match projection.adapter {

@@ -89,7 +89,7 @@ impl Spec {
         let names = &self.family.names;
         let mut see = |layer: Option<usize>, p: &Projection<'_>, _| {
             let Some(index) = layer.filter(|_| p.kind == Kind::Linear) else { return };
-            let (at, parts) = (names.prefix(layer, p.module), parts(p));
+            let (at, parts) = (self.prefix(layer, p.module), parts(p));
             let fused = parts.len() > 1;
             let way_out = p.module == Module::Mlp && p.parallel == Parallel::Rows;
             for part in parts {
@@ -102,7 +102,7 @@ impl Spec {
         if let Some(moe) = names.moe.as_ref() {
             for index in 0..self.layers.len() {
                 let Some(m) = self.experts_of(index) else { continue };
-                let at = names.prefix(Some(index), Module::Mlp);
+                let at = self.prefix(Some(index), Module::Mlp);
                 for ExpertPart { name, role, out, inner, stacked } in super::experts::parts(self, moe, m) {
                     let kind = if stacked { Kinds::Stacked } else { Kinds::Expert(m.experts) };
                     let size = Sizes { out, inner, kind, fused: false, at: (index, role), way_out: false };

@@ -97,9 +97,9 @@ impl Spec {
 
     /// Terms of projections fused with others of a higher rank.
     fn filled_up(&self, adapter: &Adapter) -> RearrangedTensors {
-        let (mut all, names) = (RearrangedTensors::new(), &self.family.names);
+        let mut all = RearrangedTensors::new();
         self.walk_projections(&mut |layer, p: &Projection<'_>, _| {
-            let at = names.prefix(layer, p.module);
+            let at = self.prefix(layer, p.module);
             let size = |name: &str| adapter.modules.get(&format!("{at}{name}")).copied();
             let parts = parts(p);
             let wide = parts.iter().filter_map(|part| size(&part.name)).map(|size| size.rank).max();

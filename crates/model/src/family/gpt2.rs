@@ -25,6 +25,8 @@ pub(super) static FAMILY: Family = Family {
         attn_norm: "ln_1",
         attn_post_norm: "",
         cross: None,
+        source: None,
+        distances: "",
         mlp_norm: "ln_2",
         mlp_post_norm: "",
         parallel_norms: None,

@@ -37,6 +37,7 @@ mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 mod starcoder2;
+mod t5;
 mod wrapper;
 
 use std::path::Path;
@@ -52,7 +53,7 @@ pub(crate) use common::activation_name;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 32] = [
+pub static FAMILIES: [&Family; 34] = [
     &bamba::FAMILY,
     &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
@@ -85,6 +86,8 @@ pub static FAMILIES: [&Family; 32] = [
     &qwen3_moe::FAMILY,
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
+    &t5::FAMILY,
+    &t5::UMT5,
 ];
 
 /// All wrappers around a family's model.

@@ -60,7 +60,9 @@ impl fmt::Display for LeftOut {
 /// Those of [`open_any`], and an encoder.
 pub fn open(folder: &Path) -> Result<HfFolder> {
     refuse_encoder(folder)?;
-    open_any(folder)
+    let opened = open_any(folder)?;
+    refuse_source(folder, &opened.spec)?;
+    Ok(opened)
 }
 
 /// Reads a decoder's architecture and the generation settings, without weights.
@@ -69,7 +71,22 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
 /// Those of [`open`].
 pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
     refuse_encoder(folder)?;
-    open_any_config(folder)
+    let (spec, generation) = open_any_config(folder)?;
+    refuse_source(folder, &spec)?;
+    Ok((spec, generation))
+}
+
+/// Refuses an encoder-decoder where a decoder is needed.
+fn refuse_source(folder: &Path, spec: &Spec) -> Result<()> {
+    if spec.source == 0 {
+        return Ok(());
+    }
+    let what = format!(
+        "is {}, an encoder-decoder: it answers a text of another stream (fathom inspect logits --decoder-ids), and has no \
+         decoder that goes on alone",
+        spec.family
+    );
+    Err(Error::config(&folder.join("config.json"), "model_type", what))
 }
 
 /// Refuses an encoder where a decoder is needed.
@@ -91,10 +108,15 @@ pub fn open_any(folder: &Path) -> Result<HfFolder> {
         let (spec, generation, source) = gguf::open(folder)?;
         return Ok(HfFolder { spec, generation, source, left_out: None });
     }
-    let (spec, generation) = open_any_config(folder)?;
+    let (mut spec, generation) = open_any_config(folder)?;
     let mut source = SafeTensors::open_folder(folder)?;
     if spec.encoder.is_some() {
         source.rename(&|name| Some(of_norms(name)))?;
+    }
+    // Transformers 5 writes that a head is tied even if it is not, and reads the folder's own head if there is one.
+    let head = format!("{}.weight", spec.family.names.head);
+    if spec.source > 0 && source.stored(&head).is_some() {
+        spec.tied = false;
     }
     let left_out = match Wrapper::of(&read_object(&folder.join("config.json"))?) {
         Some(wrapper) => {

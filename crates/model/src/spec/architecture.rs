@@ -14,7 +14,9 @@ use super::adapter::Adapter;
 use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
-use super::parts::{Biases, Factors, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};
+use super::parts::{
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
+};
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
@@ -62,6 +64,8 @@ pub struct Spec {
     /// Number of the first layers that are the source: they run over a stream of their own, to whose result parts of the
     /// others attend; 0 without one.
     pub source: usize,
+    /// Terms of scores by distance, if there are any.
+    pub position_bias: Option<PositionBias>,
     /// Rotary settings that layers refer to.
     pub ropes: Vec<RopeSpec>,
     /// Whether keys are recomputed beyond the length at which the first setting switches to its long factors, as in
@@ -397,6 +401,22 @@ impl Spec {
     /// Returns whether all blocks have this placement of norms.
     pub fn has_residual(&self, residual: Residual) -> bool {
         self.layers.iter().flat_map(|layer| &layer.parts).all(|part| part.residual == residual)
+    }
+
+    /// Prefix of the names of a layer's tensors, or of those outside the layers.
+    pub(crate) fn prefix(&self, layer: Option<usize>, module: Module) -> String {
+        self.family.names.of(self.source, layer, module).1
+    }
+
+    /// Returns whether a layer declares a table of biases, which the others of its stack may share.
+    pub(crate) fn has_biases(&self, layer: usize) -> bool {
+        let first = layer == 0 || layer == self.source;
+        self.position_bias.is_some_and(|bias| bias.each_layer || first)
+    }
+
+    /// Returns whether layers share a table of biases.
+    pub fn shares_biases(&self) -> bool {
+        self.position_bias.is_some_and(|bias| !bias.each_layer)
     }
 
     /// Returns whether the last block ends with a norm, so that none follows it.

@@ -18,7 +18,9 @@ pub use architecture::{
 pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
-pub use parts::{Biases, Factors, Mlp, QkNorm, Reach, Residual, Shared, Sharers, StateProjections};
+pub use parts::{
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
+};
 pub use quantized::Quantization;
 pub use rounding::RoundTo;
 pub use trained::TrainableWeights;

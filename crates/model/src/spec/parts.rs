@@ -1,6 +1,6 @@
 //! Choices within a specification.
 
-use fathom_tensor::Activation;
+use fathom_tensor::{Activation, Buckets};
 
 /// Projections of a student's hidden states to the width of its teacher's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,24 @@ pub enum QkNorm {
     PerHead,
     /// All heads together (OLMo 2).
     Full,
+}
+
+/// Terms of attention scores by the distance of a key from its query (T5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionBias {
+    /// Rows of the table.
+    pub buckets: usize,
+    /// Distance from which on all keys share a row.
+    pub max_distance: usize,
+    /// Whether each layer has a table (UMT5), or each stack one for all of its layers (T5).
+    pub each_layer: bool,
+}
+
+impl PositionBias {
+    /// The rows of distances for attention of this reach.
+    pub fn rows(self, reach: Reach) -> Buckets {
+        Buckets { count: self.buckets, two_sided: reach.looks_ahead(), max_distance: self.max_distance }
+    }
 }
 
 /// Projections with biases.

@@ -23,6 +23,10 @@ pub struct Names {
     pub attn_post_norm: &'static str,
     /// A source and attention to it, in families that have them.
     pub cross: Option<CrossNames>,
+    /// Names of the source's blocks, if they have others.
+    pub source: Option<&'static Names>,
+    /// Table of biases by distance, in each block or in a stack's first; the full name.
+    pub distances: &'static str,
     /// Norm before the MLP.
     pub mlp_norm: &'static str,
     /// Norm after the MLP.
@@ -60,9 +64,9 @@ pub struct Names {
 /// Names of a source and of attention to it.
 #[derive(Clone, Copy, Debug)]
 pub struct CrossNames {
-    /// The source's token embedding.
+    /// The source's token embedding; empty if both streams have one.
     pub embed: &'static str,
-    /// The norm after the source's last block, in that block.
+    /// The norm after the source's last block, outside the blocks.
     pub source_norm: &'static str,
     /// Norms before and after attention to the source.
     pub norms: [&'static str; 2],
@@ -129,6 +133,8 @@ pub enum Up {
     Pair([&'static str; 2]),
     /// One tensor: up alone, or gate then up.
     One(&'static str),
+    /// Gate and up, or up alone under a name of its own if there is no gate.
+    Either([&'static str; 2], &'static str),
 }
 
 /// Names specific to encoders.
@@ -168,6 +174,8 @@ impl Names {
         attn_norm: "input_layernorm",
         attn_post_norm: "",
         cross: None,
+        source: None,
+        distances: "",
         mlp_norm: "post_attention_layernorm",
         mlp_post_norm: "",
         parallel_norms: None,
@@ -194,12 +202,24 @@ impl Names {
         ..Names::LLAMA
     };
 
-    /// Prefix of the names of a layer's tensors, or of those outside the layers.
-    pub(crate) fn prefix(&self, layer: Option<usize>, module: Module) -> String {
+    /// Prefix of the names of the tensors of a stack's layer, or of those outside the layers.
+    fn prefix(&self, layer: Option<usize>, module: Module) -> String {
         match (layer, module) {
-            (Some(layer), _) => format!("{}{}.{layer}.", self.base, self.layers),
-            (None, Module::Head) => String::new(),
-            (None, _) => self.base.to_string(),
+            (Some(layer), module) if module != Module::Source => {
+                format!("{}{}.{layer}.", self.base, self.layers)
+            }
+            (_, Module::Head) => String::new(),
+            _ => self.base.to_string(),
+        }
+    }
+
+    /// Names of a layer's tensors and their prefix, or those outside the layers, of a model whose first `source` layers are
+    /// the source.
+    pub(crate) fn of(&self, source: usize, layer: Option<usize>, module: Module) -> (&Names, String) {
+        match (layer, self.source) {
+            (Some(layer), Some(names)) if layer < source => (names, names.prefix(Some(layer), module)),
+            (Some(layer), Some(_)) => (self, self.prefix(Some(layer - source), module)),
+            _ => (self, self.prefix(layer, module)),
         }
     }
 }

@@ -23,6 +23,8 @@ pub(crate) type See<'a> = &'a mut dyn FnMut(Option<usize>, &Projection<'_>, Line
 /// computes with.
 pub struct Walk<'a> {
     pub(crate) names: &'a Names,
+    /// Names of the family, and the layers of its source.
+    family: (&'a Names, usize),
     layer: Option<usize>,
     visit: Visit<'a>,
     adapter: Option<&'a dyn Adapts>,
@@ -32,20 +34,28 @@ pub struct Walk<'a> {
     pub(crate) adapted: Vec<ParamId>,
     /// Weights of an encoder's input that its blocks read.
     pub(crate) distances: Option<DistanceParams>,
+    /// Table of biases that the blocks of a stack share.
+    pub(crate) biases: Option<ParamId>,
     /// Shared encoder of an adapter's prefix.
     pub(crate) prefix: Option<PrefixEncoder>,
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(names: &'a Names, adapter: Option<&'a dyn Adapts>, visit: Visit<'a>) -> Walk<'a> {
+    pub(crate) fn new(
+        (names, source): (&'a Names, usize),
+        adapter: Option<&'a dyn Adapts>,
+        visit: Visit<'a>,
+    ) -> Walk<'a> {
         Walk {
             names,
+            family: (names, source),
             layer: None,
             visit,
             adapter,
             see: None,
             adapted: Vec::new(),
             distances: None,
+            biases: None,
             prefix: None,
         }
     }
@@ -58,6 +68,14 @@ impl<'a> Walk<'a> {
     /// Moves the walk to a layer.
     pub(crate) fn enter(&mut self, layer: Option<usize>) {
         self.layer = layer;
+        let (names, source) = self.family;
+        (self.names, _) = names.of(source, layer, Module::Attention);
+    }
+
+    /// Prefix of the names of a module's tensors here.
+    pub(crate) fn prefix(&self, module: Module) -> String {
+        let (names, source) = self.family;
+        names.of(source, self.layer, module).1
     }
 
     /// The current layer.
@@ -82,7 +100,7 @@ impl<'a> Walk<'a> {
             self.weight(WeightSpec::new(p.role, (p.module, Kind::Bias), [1, shape[0]], bias_cut, stored))
         });
         let adapter = self.adapter.and_then(|adapter| {
-            let at = self.names.prefix(self.layer, p.module);
+            let at = self.prefix(p.module);
             adapter.declare(self, &at, &p)
         });
         self.adapted.extend(adapter.as_ref().and_then(AdapterParams::first));

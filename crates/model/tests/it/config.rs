@@ -5,6 +5,7 @@ use std::path::Path;
 use fathom_model::{FAMILIES, Family, Residual, RopeScaling, Spec};
 use serde_json::{Map, Value, json};
 
+use crate::encoder_decoders;
 use crate::golden_files::{cases, name, object, root};
 
 fn read(map: &Map<String, Value>) -> fathom_model::Result<Spec> {
@@ -28,7 +29,7 @@ fn old_and_new_spellings_mean_the_same() {
 #[test]
 fn what_is_written_is_read_back() {
     let mut families = std::collections::BTreeSet::new();
-    for case in cases() {
+    for case in cases().into_iter().chain(encoder_decoders::cases()) {
         let spec = read(&object(&case.join("config.json"))).unwrap();
         let written = Family::write(Path::new("out/config.json"), &spec).unwrap();
         assert_eq!(read(&written).unwrap(), spec, "{}: {written:?}", name(&case));

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod config;
+mod encoder_decoders;
 mod encoders;
 mod few_bits;
 mod gguf;

@@ -91,6 +91,7 @@ impl AttentionScratch {
             slices,
             partial,
             backward,
+            ..
         } = *op
         else {
             return None;
@@ -179,7 +180,18 @@ mod tests {
         [partial, backward]: [bool; 2],
     ) -> OpDesc {
         let (head_dim, dtype) = (128, DType::Bf16);
-        OpDesc::Attention { q_tokens, k_tokens, heads, kv_heads, head_dim, dtype, slices, partial, backward }
+        OpDesc::Attention {
+            q_tokens,
+            k_tokens,
+            heads,
+            kv_heads,
+            head_dim,
+            dtype,
+            slices,
+            partial,
+            span: 0,
+            backward,
+        }
     }
 
     #[test]

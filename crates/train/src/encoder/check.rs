@@ -12,6 +12,13 @@ use crate::recipe::{MethodName, Recipe};
 pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
     let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
     let method = recipe.objective.method;
+    if spec.source > 0 {
+        let message = format!(
+            "has an encoder-decoder ({}), whose rows are pairs of texts: no recipe trains one; give a decoder or an encoder",
+            spec.family
+        );
+        return refuse("model.from", message);
+    }
     if spec.encoder.is_none() {
         return match method {
             MethodName::Mlm | MethodName::Embed => refuse(

@@ -22,7 +22,8 @@ pub fn run(args: &InspectModel) -> Result<()> {
 fn print(args: &InspectModel, best: &[(usize, f32)], last: &[f32]) {
     let tokenizer = models::model_folder(&args.model).and_then(|folder| models::tokenizer(&folder)).ok();
     outln!("{:>8} {:>8} {:>8} {:>10}", "position", "id", "next", "logit");
-    for (position, (id, (next, logit))) in args.ids.iter().zip(best).enumerate() {
+    let ids = if args.decoder_ids.is_empty() { &args.ids } else { &args.decoder_ids };
+    for (position, (id, (next, logit))) in ids.iter().zip(best).enumerate() {
         let text = shown(tokenizer.as_ref(), *next);
         outln!("{}", format!("{position:>8} {id:>8} {next:>8} {logit:>10.4}  {text}").trim_end());
     }

@@ -13,5 +13,5 @@ pub(super) fn subject(args: &InspectModel) -> Result<Subject> {
     let listener = Plain::default();
     let machine = Machine::of_kind(args.machine.kind(), 0, &listener);
     let model = (args.model.as_path(), args.adapter.as_deref());
-    Ok(Subject::new(model, &args.ids, args.precision.dtype(), &machine, &listener)?)
+    Ok(Subject::new(model, (&args.ids, &args.decoder_ids), args.precision.dtype(), &machine, &listener)?)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU32;
 
+use super::super::bias::Lines;
 use super::super::mask::Span;
 use super::super::simd::LANES;
 use super::super::softmax::MASK_WORDS;
@@ -32,6 +33,9 @@ pub struct Layout {
     pub lse2: usize,
     pub delta: usize,
     pub dq: usize,
+    /// Lines of biases, and those of their gradients for each key block of each key head.
+    pub lines: usize,
+    pub sums: usize,
     pub threads: usize,
     pub slot: usize,
     pub own: Own,
@@ -91,6 +95,8 @@ impl Layout {
             lse2: all.take::<f32>(query_blocks * QUERIES * shape.kv_heads),
             delta: all.take::<f32>(query_blocks * QUERIES * shape.kv_heads),
             dq: all.take::<f32>(lanes * query_blocks * QUERIES * turned),
+            lines: all.take::<f32>(shape.heads * Lines::len(shape.span)),
+            sums: all.take::<f32>(key_blocks * shape.heads * Lines::len(shape.span)),
             threads: all.bytes(),
             own: Own {
                 k: own.take::<u32>(blocks * KEYS * depth),

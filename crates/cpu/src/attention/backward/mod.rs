@@ -11,6 +11,7 @@ mod task;
 
 use std::sync::atomic::AtomicU32;
 
+use super::bias::Lines;
 use super::mask::{self, Cover, Span};
 use super::pack::View;
 use super::softmax::Delta;
@@ -38,6 +39,9 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace
     let layout = Layout::new::<U>(&op.shape, threads.count(), op.mask.slices.len());
     let pass = Pass { op: *op, layout, base: aligned(workspace), wavefront: Wavefront::default() };
     pass.spans();
+    if let Some(bias) = &op.bias {
+        pass.lines(0).fill((bias, op.shape.heads), 1.0 / op.options.scale, true);
+    }
     let shared = SyncOperands::new(&pass);
     threads.run(layout.query_blocks, &|block, _| {
         // SAFETY: each task writes its own hull.
@@ -58,11 +62,38 @@ pub unsafe fn run<U: Unit>(_: U, threads: &Threads, op: &Backward<'_>, workspace
             U::end();
         }
     });
+    pass.collect();
 }
 
 impl Pass<'_> {
     unsafe fn at<T>(&self, offset: usize) -> *mut T {
         self.base.add(offset).cast()
+    }
+
+    /// Lines of biases from a head on.
+    unsafe fn lines(&self, head: usize) -> Lines {
+        let span = self.op.shape.span;
+        Lines { data: self.at::<f32>(self.layout.lines).add(head * Lines::len(span)), span }
+    }
+
+    /// Sums of score gradients by distance, of a key head's heads over a key block.
+    unsafe fn sums(&self, head: usize, block: usize) -> Lines {
+        let span = self.op.shape.span;
+        let line = (head * self.layout.key_blocks + block) * self.layout.group;
+        Lines { data: self.at::<f32>(self.layout.sums).add(line * Lines::len(span)), span }
+    }
+
+    /// Adds the sums of all key blocks, ascending, to the gradient of biases.
+    unsafe fn collect(&self) {
+        let Some(bias) = self.op.bias.filter(|bias| !bias.gradient.is_null()) else { return };
+        for head in 0..self.op.shape.heads {
+            let (key_head, inner) = (head / self.layout.group, head % self.layout.group);
+            for block in 0..self.layout.key_blocks {
+                let sums = self.sums(key_head, block);
+                let data = sums.data.add(inner * Lines::len(sums.span));
+                Lines { data, ..sums }.collect(&bias, head);
+            }
+        }
     }
 
     /// Query rows of a key head.

@@ -1,6 +1,7 @@
 //! One task of the backward pass: the key blocks of a step against ascending query blocks.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout
 
+use super::super::bias::{Biased, Lines};
 use super::super::mask::{self, Bits, Cover, Edge, Span};
 use super::super::pack::{self, Both, Pack, Turn, Unpack};
 use super::super::product::Product;
@@ -67,6 +68,8 @@ impl<'a, U: Unit> Task<'a, U> {
             self.pass.wavefront.wait(done, layout.order.steps as u32);
         }
         self.pack_keys();
+        let sums = self.pass.sums(self.head, self.step * layout.blocks);
+        std::ptr::write_bytes(sums.data, 0, self.keys.len() * layout.group * Lines::len(sums.span));
         let gradients = layout.blocks * KEYS * layout.width;
         std::ptr::write_bytes(self.at::<f32>(layout.own.dk), 0, gradients);
         std::ptr::write_bytes(self.at::<f32>(layout.own.dv), 0, gradients);
@@ -255,6 +258,12 @@ impl<'a, U: Unit> Task<'a, U> {
                 add: false,
             });
         }
+        let bias = self.pass.op.bias;
+        let store = bias.is_some_and(|bias| !bias.gradient.is_null());
+        if bias.is_some() {
+            let lines = self.pass.lines(self.head * layout.group);
+            U::add_bias(&self.biased(block, (index, strip), cols, (own.s, lines)));
+        }
         let rows_at = (self.head * layout.query_blocks + block) * QUERIES;
         let p = self.at::<u32>(own.p);
         let ds = self.at::<u32>(own.ds);
@@ -262,6 +271,7 @@ impl<'a, U: Unit> Task<'a, U> {
         U::gradient(&Gradient {
             s: self.at(own.s),
             dp: self.at(own.dp),
+            store,
             rows: SUB,
             cols,
             lse2: self.pass.at::<f32>(layout.lse2).add(rows_at),
@@ -274,6 +284,10 @@ impl<'a, U: Unit> Task<'a, U> {
             turned: turned.add(index * QUERIES * layout.words + strip * SUB / U::STEP * LANES),
             ldb: layout.words * LANES,
         });
+        if store {
+            let sums = self.pass.sums(self.head, self.step * layout.blocks + index);
+            U::sum_bias(&self.biased(block, (index, strip), cols, (own.dp, sums)));
+        }
         for (a, b, c) in [(p, own.dout_along, own.dv), (ds, own.q_along, own.dk)] {
             U::product(&Product {
                 a: a.add(start / U::STEP),
@@ -287,6 +301,27 @@ impl<'a, U: Unit> Task<'a, U> {
                 panels: layout.width / LANES,
                 add: true,
             });
+        }
+    }
+
+    /// A strip of scores or their gradients, with lines of the key head's heads.
+    fn biased(
+        &self,
+        block: usize,
+        (index, strip): (usize, usize),
+        range: (usize, usize),
+        (s, lines): (usize, Lines),
+    ) -> Biased<'a> {
+        let (mask, group, key) = (self.pass.op.mask, self.pass.layout.group, &self.keys[index]);
+        let first = (key.start + strip * SUB).min(key.end);
+        let (queries, rows) = (self.pass.block_rows(block), SUB.min(key.end - first));
+        Biased {
+            // SAFETY: an offset of this thread's slot.
+            s: unsafe { self.at(s) },
+            rows: Edge { first, rows, group: 1, pos: mask.pos_k },
+            cols: Edge { first: block * QUERIES, rows: queries, group, pos: mask.pos_q },
+            range,
+            lines,
         }
     }
 

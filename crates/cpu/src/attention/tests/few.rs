@@ -28,6 +28,7 @@ fn step(p: &Problem, rows: &[usize]) -> Problem {
         v: p.v.clone(),
         dout: picked(&p.dout),
         sinks: p.sinks.clone(),
+        bias: p.bias.clone(),
         ..*p
     }
 }

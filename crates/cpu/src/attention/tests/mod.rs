@@ -1,6 +1,7 @@
 //! Compares attention with a naive f64 reference on every kernel family of this processor, and checks the order rules
 //! bit by bit.
 
+mod bias;
 mod few;
 #[cfg(target_arch = "x86_64")]
 mod granules;
@@ -12,6 +13,7 @@ use super::*;
 use crate::elementwise::{Place, SinksBackward, sinks_backward};
 use crate::isa::Isa;
 use crate::mat::Mat;
+use fathom_tensor::Buckets;
 use reference::{Reference, reference};
 
 /// Inputs and parameters of a run, in f32; the kernels see them as `elem`.
@@ -27,6 +29,8 @@ pub struct Problem {
     pub v: Vec<f32>,
     pub dout: Vec<f32>,
     pub sinks: Option<Vec<f32>>,
+    /// Table of biases, and its columns.
+    pub bias: Option<(Vec<f32>, Buckets)>,
 }
 
 /// Results of the kernels.
@@ -38,6 +42,7 @@ pub struct Results {
     pub dk: Vec<f32>,
     pub dv: Vec<f32>,
     pub d_sinks: Vec<f32>,
+    pub d_bias: Vec<f32>,
 }
 
 /// Roughly normal numbers, the same on every machine; exact in bf16.
@@ -55,7 +60,7 @@ pub fn noise(seed: u64, count: usize) -> Vec<f32> {
 
 /// A causal problem over `tokens` tokens.
 pub fn problem(elem: Elem, tokens: usize, heads: usize, kv_heads: usize, head_dim: usize) -> Problem {
-    let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads, kv_heads, head_dim };
+    let shape = Shape { q_tokens: tokens, k_tokens: tokens, heads, kv_heads, head_dim, span: 0 };
     Problem {
         shape,
         elem,
@@ -68,6 +73,7 @@ pub fn problem(elem: Elem, tokens: usize, heads: usize, kv_heads: usize, head_di
         v: noise(3, tokens * kv_heads * head_dim),
         dout: noise(4, tokens * heads * head_dim),
         sinks: None,
+        bias: None,
     }
 }
 
@@ -162,9 +168,17 @@ impl Problem {
         let intact = |work: &[u8]| work[work.len() - 256..].iter().all(|byte| *byte == 0xa5);
         let mut work = workspace(bytes_forward);
         let (options, mask, [q, k, v]) = (self.options, self.mask(), [q.rows(), k.rows(), v.rows()]);
+        let mut d_bias = self.bias.as_ref().map_or(Vec::new(), |(table, _)| vec![0.0; table.len()]);
+        let bias = self.bias.as_ref().map(|(table, buckets)| Bias {
+            table: table.as_ptr(),
+            gradient: d_bias.as_mut_ptr(),
+            strides: [self.shape.heads; 2],
+            buckets: *buckets,
+        });
         let (sinks, to, sums) = (self.sinks.as_deref(), out.rows_mut(), lse.as_mut_ptr());
         let resume = false;
-        let forward_pass = Forward { shape, elem, options, mask, q, k, v, sinks, out: to, lse: sums, resume };
+        let forward_pass =
+            Forward { shape, elem, options, mask, q, k, v, sinks, bias, out: to, lse: sums, resume };
         forward(&pool, &forward_pass, work.as_mut_ptr());
         assert!(intact(&work), "forward wrote behind its workspace: {shape:?}");
         let mut dq = Strided::new(&vec![7.0; self.q.len()], qw, elem);
@@ -185,12 +199,13 @@ impl Problem {
             dk: dk.rows_mut(),
             dv: dv.rows_mut(),
             accumulate: false,
+            bias,
         };
         backward(&pool, &backward_pass, work.as_mut_ptr());
         assert!(intact(&work), "backward wrote behind its workspace: {shape:?}");
         let d_sinks = self.sink_gradients(&pool, &out, &dout, &lse);
         let [out, dq, dk, dv] = [out, dq, dk, dv].map(|x| x.values());
-        Results { out, lse, dq, dk, dv, d_sinks }
+        Results { out, lse, dq, dk, dv, d_sinks, d_bias }
     }
 
     /// The gradients of the sinks; zeros without sinks.
@@ -258,7 +273,7 @@ fn distance(a: &[f32], b: &[f64]) -> f64 {
 }
 
 fn check(name: &str, problem: &Problem) {
-    let Reference { out, lse, dq, dk, dv, d_sinks } = reference(problem);
+    let Reference { out, lse, dq, dk, dv, d_sinks, d_bias } = reference(problem);
     for isa in families() {
         let got = problem.run(isa, 2);
         // bf16: inputs and outputs have 8 bits, as do probabilities before they are multiplied by V.
@@ -279,6 +294,9 @@ fn check(name: &str, problem: &Problem) {
         compare("dv", &got.dv, &dv, value);
         if problem.sinks.is_some() {
             compare("d_sinks", &got.d_sinks, &d_sinks, value);
+        }
+        if problem.bias.is_some() {
+            compare("d_bias", &got.d_bias, &d_bias, value);
         }
     }
 }

@@ -43,6 +43,7 @@ fn part(p: &Problem, from: usize, count: usize) -> Problem {
         v: p.v.clone(),
         dout: p.dout[rows].to_vec(),
         sinks: p.sinks.clone(),
+        bias: p.bias.clone(),
     }
 }
 
@@ -172,6 +173,7 @@ pub fn run_in_pages(p: &Problem, isa: Isa, threads: usize, format: PageFormat) -
         k,
         v,
         sinks: p.sinks.as_deref(),
+        bias: None,
         out: out.rows_mut(),
         lse: lse.as_mut_ptr(),
         resume: false,

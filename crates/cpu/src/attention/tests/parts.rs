@@ -29,7 +29,8 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
         let (options, [q, k, v]) = (p.options, [q.rows(), k.rows(), v.rows()]);
         let (sinks, to) = (p.sinks.as_deref().filter(|_| last), out.rows_mut());
         let (sums, resume) = (lse.as_mut_ptr(), index > 0);
-        let op = Forward { shape, elem, options, mask, q, k, v, sinks, out: to, lse: sums, resume };
+        let op =
+            Forward { shape, elem, options, mask, q, k, v, sinks, bias: None, out: to, lse: sums, resume };
         // SAFETY: the buffers have the extents.
         unsafe { forward(&pool, isa, &op, work.as_mut_ptr()) }
     }
@@ -56,6 +57,7 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
             dk: dk_part.rows_mut(),
             dv: dv_part.rows_mut(),
             accumulate: index > 0,
+            bias: None,
         };
         // SAFETY: the buffers have the extents.
         unsafe { backward(&pool, isa, &op, work.as_mut_ptr()) }
@@ -64,7 +66,7 @@ fn run_in_parts(p: &Problem, isa: Isa, parts: &[Range<usize>]) -> Results {
         }
     }
     let d_sinks = p.sink_gradients(&pool, &narrow, &dout, &lse);
-    Results { out: out.values(), lse, dq: dq.values(), dk, dv, d_sinks }
+    Results { out: out.values(), lse, dq: dq.values(), dk, dv, d_sinks, d_bias: Vec::new() }
 }
 
 /// Values rounded to the element type.
@@ -76,7 +78,7 @@ fn rounded(values: &[f32], elem: Elem) -> Vec<f32> {
 fn check(name: &str, make: impl Fn(Elem) -> Problem, parts: &[Range<usize>]) {
     for elem in [Elem::F32, Elem::Bf16] {
         let p = make(elem);
-        let Reference { out, lse, dq, dk, dv, d_sinks } = reference(&p);
+        let Reference { out, lse, dq, dk, dv, d_sinks, .. } = reference(&p);
         let limit = if elem == Elem::F32 { 2e-5 } else { 1.2e-2 };
         for isa in families() {
             let (got, once) = (run_in_parts(&p, isa, parts), p.run(isa, 2));

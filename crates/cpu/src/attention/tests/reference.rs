@@ -10,6 +10,7 @@ pub struct Reference {
     pub dk: Vec<f64>,
     pub dv: Vec<f64>,
     pub d_sinks: Vec<f64>,
+    pub d_bias: Vec<f64>,
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
@@ -37,6 +38,7 @@ pub fn reference(p: &Problem) -> Reference {
         dk: vec![0.0; p.k.len()],
         dv: vec![0.0; p.v.len()],
         d_sinks: vec![0.0; s.heads],
+        d_bias: p.bias.as_ref().map_or(Vec::new(), |(table, _)| vec![0.0; table.len()]),
     };
     for i in 0..s.q_tokens {
         for head in 0..s.heads {
@@ -56,6 +58,12 @@ fn row(p: &Problem, r: &mut Reference, (i, head): (usize, usize), at: usize, key
         return;
     }
     let q = &p.q[at..at + d];
+    let of_bias = |j: usize| {
+        let (table, buckets) = p.bias.as_ref()?;
+        let distance = i64::from(p.pos_k[j]) - i64::from(p.pos_q[i]);
+        let at = buckets.of(distance) * p.shape.heads + head;
+        Some((at, f64::from(table[at])))
+    };
     // Logits, and their derivatives with respect to the raw score.
     let logits: Vec<(f64, f64)> = seen
         .iter()
@@ -64,7 +72,7 @@ fn row(p: &Problem, r: &mut Reference, (i, head): (usize, usize), at: usize, key
             if cap > 0.0 {
                 (cap * (raw / cap).tanh(), scale * (1.0 - (raw / cap).tanh().powi(2)))
             } else {
-                (raw, scale)
+                (raw + of_bias(j).map_or(0.0, |(_, bias)| bias), scale)
             }
         })
         .collect();
@@ -83,7 +91,11 @@ fn row(p: &Problem, r: &mut Reference, (i, head): (usize, usize), at: usize, key
     }
     let delta: f64 = (0..d).map(|c| r.out[at + c] * f64::from(dout[c])).sum();
     for ((&j, &w), &(_, slope)) in seen.iter().zip(&weights).zip(&logits) {
-        let ds = w * (dot(dout, &p.v[key(j)..key(j) + d]) - delta) * slope;
+        let d_score = w * (dot(dout, &p.v[key(j)..key(j) + d]) - delta);
+        if let Some((at, _)) = of_bias(j) {
+            r.d_bias[at] += d_score;
+        }
+        let ds = d_score * slope;
         for c in 0..d {
             r.dq[at + c] += ds * f64::from(p.k[key(j) + c]);
             r.dk[key(j) + c] += ds * f64::from(q[c]);

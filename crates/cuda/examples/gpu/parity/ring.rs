@@ -161,7 +161,7 @@ impl Rank<'_> {
     ) -> Attention<'a> {
         let (scale, head_dim) = ((self.dim as f32).powf(-0.5), self.dim);
         let (q, lse) = (&self.q, &self.lse);
-        Attention { q, k, v, out, lse, mask, head_dim, scale, softcap: 0.0, sinks: None, resume }
+        Attention { q, k, v, out, lse, mask, head_dim, scale, softcap: 0.0, sinks: None, bias: None, resume }
     }
 
     fn forward(&self, keys: [&Tensor; 2], mask: &Mask, resume: bool) {

@@ -181,6 +181,7 @@ fn going_on_with_other_keys() {
                 scale: 0.5,
                 softcap: 0.0,
                 sinks: None,
+                bias: None,
                 resume: part == 1,
             };
             let bytes = device.machine.profile().workspace(&op.desc(false)) as usize;

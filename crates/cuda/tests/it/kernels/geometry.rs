@@ -67,6 +67,7 @@ fn ten_million_tokens_fit_in_grids() {
         scale: 1.0,
         softcap: 0.0,
         sinks: None,
+        bias: None,
         resume: false,
     };
     assert_eq!(blocks(kernels::attention(&op)), (TOKENS / 64 * 64) as u64);

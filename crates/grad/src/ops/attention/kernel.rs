@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{Attention as Call, AttentionBackward, Mask, OpDesc, Tensor};
+use fathom_tensor::{Attention as Call, AttentionBackward, DistanceBias, Mask, OpDesc, Tensor};
 
 use super::call::AttentionUse;
 use crate::op::Exec;
@@ -17,6 +17,8 @@ pub(super) struct Heads<'a> {
     pub results: [&'a Tensor; 2],
     /// [1, heads].
     pub sinks: Option<&'a Tensor>,
+    /// Terms by distance, f32 [buckets, heads].
+    pub bias: Option<DistanceBias<'a>>,
     /// Minimum number of keys for which scratch is allocated, so that memory does not depend on the masks.
     pub least_keys: usize,
 }
@@ -32,8 +34,9 @@ impl<'a> Heads<'a> {
 
     fn call(&self, mask: &'a Mask, resume: bool) -> Call<'a> {
         let AttentionUse { head_dim, scale, softcap, .. } = self.how;
-        let ([q, k, v], [out, lse], sinks) = (self.qkv, self.results, self.sinks);
-        Call { q, k, v, out, lse, mask, head_dim, scale, softcap, sinks, resume }
+        let ([q, k, v], [out, lse]) = (self.qkv, self.results);
+        let (sinks, bias) = (self.sinks, self.bias);
+        Call { q, k, v, out, lse, mask, head_dim, scale, softcap, sinks, bias, resume }
     }
 
     /// Computes the results, or continues those of other keys.

@@ -11,7 +11,7 @@ mod ring;
 
 use std::ops::Range;
 
-use fathom_tensor::{Category, Mask, SinksBackward, Tensor};
+use fathom_tensor::{Buckets, Category, DType, DistanceBias, Mask, SinksBackward, Tensor};
 
 pub use call::{AttentionUse, Keys};
 use kernel::{Gradients, Heads};
@@ -40,6 +40,8 @@ pub(crate) fn documents(
 
 struct Attention {
     how: AttentionUse,
+    /// Rows of the fourth input, a table of biases.
+    buckets: Option<Buckets>,
 }
 
 impl Ctx<'_> {
@@ -52,7 +54,22 @@ impl Ctx<'_> {
     #[track_caller]
     pub fn attention(&mut self, q: Val, k: Val, v: Val, how: AttentionUse, sinks: Option<ParamId>) -> Val {
         let params: Vec<ParamId> = sinks.into_iter().collect();
-        self.apply(Attention { how }, &[q, k, v], &params)[0]
+        self.apply(Attention { how, buckets: None }, &[q, k, v], &params)[0]
+    }
+
+    /// [`Ctx::attention`] with terms of the scores by the distance of a key from its query, from a table f32
+    /// [buckets, heads].
+    ///
+    /// # Panics
+    /// If the heads do not divide, or the table has other sizes.
+    #[track_caller]
+    pub fn biased_attention(
+        &mut self,
+        [q, k, v]: [Val; 3],
+        (table, buckets): (Val, Buckets),
+        how: AttentionUse,
+    ) -> Val {
+        self.apply(Attention { how, buckets: Some(buckets) }, &[q, k, v, table], &[])[0]
     }
 }
 
@@ -90,11 +107,18 @@ impl Attention {
         (0..groups).map(move |group| widths.map(|width| group * width..(group + 1) * width))
     }
 
-    fn attend(&self, x: &Exec<'_>, qkv: [&Tensor; 3], results: [&Tensor; 2], sinks: Option<&Tensor>) {
+    fn attend(
+        &self,
+        x: &Exec<'_>,
+        qkv: [&Tensor; 3],
+        results: [&Tensor; 2],
+        [sinks, table]: [Option<&Tensor>; 2],
+    ) {
         let ([q, k, v], [out, lse]) = (qkv, results);
         if x.batch.masks.get(self.how.mask).is_some_and(|mask| mask.pages.is_some()) {
             // Keys in pages may have another width than their heads.
-            let group = Heads { how: self.how, qkv, results, sinks, least_keys: 0 };
+            let bias = self.bias([table, None]);
+            let group = Heads { how: self.how, qkv, results, sinks, bias, least_keys: 0 };
             return group.attend(x, &x.batch.masks[self.how.mask], false);
         }
         for [wide, narrow, heads] in self.groups(x, q, k) {
@@ -103,7 +127,9 @@ impl Attention {
             let own_lse = own(x, lse, &heads);
             let results = [&part(out, &wide), &own_lse];
             let sinks = sinks.map(|sinks| part(sinks, &heads));
-            let group = Heads { how: self.how, qkv, results, sinks: sinks.as_ref(), least_keys: 0 };
+            let table = table.map(|table| table.view_cols(heads.clone()));
+            let (sinks, bias) = (sinks.as_ref(), self.bias([table.as_ref(), None]));
+            let group = Heads { how: self.how, qkv, results, sinks, bias, least_keys: 0 };
             match self.route(x) {
                 None if let Some(step) = self.how.apart => {
                     for (rows, mask) in documents(x.batch, self.how.mask, step) {
@@ -120,8 +146,20 @@ impl Attention {
         }
     }
 
+    /// Some heads' rows of the table of biases, and of its gradient if that is wanted.
+    fn bias<'a>(&self, [table, gradient]: [Option<&'a Tensor>; 2]) -> Option<DistanceBias<'a>> {
+        Some(DistanceBias { table: table?, buckets: self.buckets?, gradient })
+    }
+
     /// The gradients of the inputs, from all keys. Sinks are included in the statistics.
-    fn backward(&self, x: &Exec<'_>, saved: &SavedValues, dout: &Tensor, dqkv: [&Tensor; 3]) {
+    fn backward(
+        &self,
+        x: &Exec<'_>,
+        saved: &SavedValues,
+        dout: &Tensor,
+        (dqkv, dtable): ([&Tensor; 3], Option<&Tensor>),
+    ) {
+        let table = self.buckets.map(|_| saved.input(3));
         let [q, k, v] = [0, 1, 2].map(|index| saved.input(index));
         for [wide, narrow, heads] in self.groups(x, q, k) {
             let part = |tensor: &Tensor, cols: &Range<usize>| tensor.view_cols(cols.clone());
@@ -132,7 +170,9 @@ impl Attention {
                 x.device.machine.copy(&part(lse, &heads), &own_lse);
             }
             let results = [&part(out, &wide), &own_lse];
-            let group = Heads { how: self.how, qkv, results, sinks: None, least_keys: 0 };
+            let rows = [table, dtable].map(|table| table.map(|table| table.view_cols(heads.clone())));
+            let bias = self.bias(rows.each_ref().map(Option::as_ref));
+            let group = Heads { how: self.how, qkv, results, sinks: None, bias, least_keys: 0 };
             let dout = &part(dout, &wide);
             let dqkv = [&part(dqkv[0], &wide), &part(dqkv[1], &narrow), &part(dqkv[2], &narrow)];
             let gradients = Gradients { dout, dqkv };
@@ -181,12 +221,16 @@ impl Op for Attention {
             && k % head_dim == 0
             && q % k == 0
             && params.iter().all(|shape| *shape == [1, q / head_dim]);
+        let table = ins.get(3).map(|desc| (desc.cols, desc.dtype));
+        let wanted = self.buckets.map(|_| (q / head_dim, DType::F32));
+        assert_eq!(table, wanted, "attention: heads and type of biases");
         assert!(fits, "attention: q [t, {q}], k [t, {k}], v [t, {v}], heads of {head_dim}, sinks {params:?}");
         vec![Out::new("attn.out", q, ins[0].dtype), Out::statistic("attn.lse", q / head_dim)]
     }
 
     fn saves(&self, want: Want) -> Saves {
-        Saves { ins: if want.inputs { vec![0, 1, 2] } else { Vec::new() }, outs: vec![0, 1] }
+        let ins = 3 + usize::from(self.buckets.is_some());
+        Saves { ins: if want.inputs { (0..ins).collect() } else { Vec::new() }, outs: vec![0, 1] }
     }
 
     fn flops(&self, _: usize, ins: &[Desc], _: &[[usize; 2]], batch: &Batch) -> Flops {
@@ -214,7 +258,7 @@ impl Op for Attention {
             Some(kv) => kv.append(device, layer, &ins[1], &ins[2]),
             None => (ins[1].clone(), ins[2].clone()),
         };
-        self.attend(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], params.first());
+        self.attend(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], [params.first(), ins.get(3)]);
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {
@@ -225,7 +269,9 @@ impl Op for Attention {
             None => scratch(x, saved.input(index)),
         };
         let [dq, dk, dv] = [0, 1, 2].map(target);
-        self.backward(x, saved, dout, [&dq, &dk, &dv]);
+        let own = dx.get(3).and_then(Option::as_ref).map(|dx| &dx.tensor);
+        own.inspect(|table| x.device.machine.zero(table));
+        self.backward(x, saved, dout, ([&dq, &dk, &dv], own));
     }
 
     fn backward_weight(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dw: OptGrads<'_>) {

@@ -1,6 +1,6 @@
 //! Heads, windows, packed documents, caps and sinks against the reference.
 
-use fathom_tensor::Slice;
+use fathom_tensor::{Buckets, Slice};
 
 use super::call::{AttentionUse, Keys};
 use super::reference::attention;
@@ -51,7 +51,7 @@ fn check(case: &Case) {
         },
         reference: &|x, p| {
             let [q, k, v] = parts(x);
-            attention([&q, &k, &v], stream, how, p.first())
+            attention([&q, &k, &v], stream, how, p.first(), None)
         },
         penalty: None,
     });
@@ -105,4 +105,39 @@ fn softcap_and_sinks() {
         check(&Case { softcap, sinks, ..Case::new(4, 2, 16, documents(&[11, 30], None)) });
         check(&Case { softcap, sinks, ..Case::new(2, 2, 32, documents(&[40], Some(6))) });
     }
+}
+
+/// Unscaled scores with biases by distance.
+#[track_caller]
+fn check_biased(heads: usize, kv_heads: usize, buckets: Buckets, stream: &Stream) {
+    let (head_dim, q, k) = (16, heads * 16, kv_heads * 16);
+    let how = AttentionUse { keys: Keys::Own, mask: 0, head_dim, scale: 0.5, softcap: 0.0, apart: None };
+    testing::check(&testing::Case {
+        what: format!("{heads} heads on {kv_heads}, {buckets:?}, {:?}", stream.slices),
+        cols: q + 2 * k,
+        params: vec![Matrix::random(buckets.count, heads, 5)],
+        wide_params: true,
+        stream: stream.clone(),
+        record: &|cx, x, p| {
+            let qkv = cx.split(["q", "k", "v"], x, [q, k, k], None);
+            let table = cx.table("bias", p[0]);
+            cx.biased_attention(qkv, (table, buckets), how)
+        },
+        reference: &|x, p| {
+            let [q, k, v] = [x.columns(0..q), x.columns(q..q + k), x.columns(q + k..q + 2 * k)];
+            attention([&q, &k, &v], stream, how, None, Some((&p[0], buckets)))
+        },
+        penalty: None,
+    });
+}
+
+#[test]
+fn biases_by_distance() {
+    let causal = Buckets { count: 8, two_sided: false, max_distance: 20 };
+    let both = Buckets { two_sided: true, ..causal };
+    check_biased(2, 2, causal, &documents(&[45], None));
+    check_biased(4, 2, causal, &documents(&[20, 1, 17], None));
+    let mut stream = documents(&[40], None);
+    stream.slices = vec![Slice::full(0..40, 0..40)];
+    check_biased(2, 2, both, &stream);
 }

@@ -29,7 +29,9 @@ pub(super) fn block(names: &Names) -> Vec<Pair> {
     }
     pairs.push(("ffn_norm", names.mlp_norm));
     match names.up {
-        Up::Pair([gate, up]) => pairs.extend([("ffn_gate", gate), ("ffn_up", up)]),
+        Up::Pair([gate, up]) | Up::Either([gate, up], _) => {
+            pairs.extend([("ffn_gate", gate), ("ffn_up", up)])
+        }
         Up::One(name) => pairs.push(("ffn_up", name)),
     }
     pairs.push(("ffn_down", names.down));

@@ -77,6 +77,7 @@ impl Problem {
             scale: 0.125,
             softcap,
             sinks: None,
+            bias: None,
             resume: false,
         };
         let ws = |backward| {
@@ -150,6 +151,7 @@ fn attention_of_packed_documents_tells_where_they_lie() {
         dtype: DType::Bf16,
         slices: 8,
         partial: false,
+        span: 0,
         backward: true,
     });
     assert_eq!(backward.workspace.1, scratch.unwrap().own);
