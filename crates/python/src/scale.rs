@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_app::scale::{Climbed, Request, climb, dry_run};
+use fathom_app::scale::{LadderOutcome, Request, climb, dry_run};
 use fathom_app::train::Order;
 use fathom_app::{Error, library};
 use pyo3::prelude::*;
@@ -41,8 +41,8 @@ pub fn scale(
         }
         let order = Order { command, stop: Arc::clone(stop), ..Order::default() };
         match climb(&request, &order, &events)? {
-            Climbed::Finished(found) => Ok(serde_json::to_string(&found)?),
-            Climbed::Interrupted => Err(Error::Stopped),
+            LadderOutcome::Finished(found) => Ok(serde_json::to_string(&found)?),
+            LadderOutcome::Interrupted => Err(Error::Stopped),
         }
     })
 }
