@@ -2,10 +2,11 @@
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout below
 
 mod alone;
+mod biased;
 
 use fathom_tensor::DType;
 
-use super::bias::{Biased, Lines};
+use super::bias::Lines;
 use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
@@ -400,18 +401,6 @@ impl<'a, U: Unit> Tile<'a, U> {
         }
     }
 
-    /// Touches the adjacent keys of all columns in memory order.
-    unsafe fn touch(&self, key: &Span) {
-        let (first, end) = self.columns;
-        if end - first > 1 {
-            let heads = (end - 1) / self.pass.tiling.splits + 1 - first / self.pass.tiling.splits;
-            for rows in [self.pass.op.k, self.pass.op.v] {
-                let view = self.keys(rows);
-                pack::touch(&view, self.pass.op.mask.row(key.start), key.end - key.start, view.head * heads);
-            }
-        }
-    }
-
     /// Prefetches a share of the next key block while one strip of many computes.
     unsafe fn prefetch(&self, key: &Span, strip: usize, strips: usize) {
         let op = &self.pass.op;
@@ -566,19 +555,6 @@ impl<'a, U: Unit> Tile<'a, U> {
             ldo: width,
             scores: Scores::of(&self.pass.op.options),
             mask: strip.mask,
-        });
-    }
-
-    /// Adds biases to a strip's scores.
-    unsafe fn bias(&self, strip: &Strip) {
-        let (mask, lines) = (&self.pass.op.mask, self.pass.lines);
-        let first = self.first_row() + strip.first;
-        U::add_bias(&Biased {
-            s: self.at(self.pass.layout.s),
-            rows: Edge { first, rows: strip.rows, group: self.heads, pos: mask.pos_q },
-            cols: Edge { first: strip.keys.0, rows: strip.keys.1 - strip.keys.0, group: 1, pos: mask.pos_k },
-            range: strip.cols,
-            lines: Lines { data: lines.data.add(self.head * Lines::len(lines.span)), ..lines },
         });
     }
 

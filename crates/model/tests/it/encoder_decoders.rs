@@ -210,7 +210,7 @@ fn folders_of_encoder_decoders_go_both_ways() {
 }
 
 #[test]
-fn encoder_decoders_and_decoders_are_told_apart() {
+fn encoder_decoders_and_decoders_are_no_substitutes() {
     let case = &cases()[0];
     let refused = open(case).err().unwrap().to_string();
     assert!(refused.contains("an encoder-decoder"), "{refused}");

@@ -75,6 +75,18 @@ impl<U: Unit> Tile<'_, U> {
         pack
     }
 
+    /// Touches the adjacent keys of all columns in memory order.
+    pub(super) unsafe fn touch(&self, key: &Span) {
+        let (first, end) = self.columns;
+        if end - first > 1 {
+            let heads = (end - 1) / self.pass.tiling.splits + 1 - first / self.pass.tiling.splits;
+            for rows in [self.pass.op.k, self.pass.op.v] {
+                let view = self.keys(rows);
+                pack::touch(&view, self.pass.op.mask.row(key.start), key.end - key.start, view.head * heads);
+            }
+        }
+    }
+
     /// Prefetches a share of the next key block for all columns of the task.
     unsafe fn ahead(&self, rows: Rows, key: &Span, (part, parts): (usize, usize)) {
         let op = &self.pass.op;
