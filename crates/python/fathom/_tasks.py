@@ -20,7 +20,8 @@ class TaskResults:
 
     def __getitem__(self, task: str) -> dict[str, Any]:
         """Figures of a task or group: `results["hellaswag"]["acc,none"]`."""
-        return self.figures["results"][task]
+        found: dict[str, Any] = self.figures["results"][task]
+        return found
 
     @property
     def table(self) -> Table:

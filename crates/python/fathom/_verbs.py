@@ -115,6 +115,10 @@ def _rows_of(of: Any) -> Table:
 
 
 @overload
+def _path(of: Path | None) -> str | None:
+    return None if of is None else os.fspath(of)
+
+
 def evaluate(
     model: Path | Written,
     *,
@@ -177,13 +181,12 @@ def evaluate(
         where, adapter = _base_of(where)
     if tasks:
         if data or seconds is not None or needle_trials:
-            raise TypeError("data, seconds and needle_trials are of an evaluation without tasks")
-        path = lambda it: None if it is None else os.fspath(it)  # noqa: E731
+            raise Error("data, seconds and needle_trials are of an evaluation without tasks")
         options = {
-            "adapter": path(adapter),
+            "adapter": _path(adapter),
             "tasks": [tasks] if isinstance(tasks, str) else list(tasks),
-            "tasks_dir": path(tasks_dir),
-            "data_dir": path(data_dir),
+            "tasks_dir": _path(tasks_dir),
+            "data_dir": _path(data_dir),
             "lengths": list(lengths),
             "precision": precision,
             "limit": limit,
@@ -191,7 +194,7 @@ def evaluate(
             "bootstrap_iters": bootstrap_iters,
             "tokens": tokens,
             "apply_chat_template": apply_chat_template,
-            "out": path(out),
+            "out": _path(out),
             "device": device,
             "threads": threads,
         }

@@ -303,3 +303,14 @@ def test_a_folder_of_another_recipe_is_refused(run: Any, text: Path) -> None:
     with pytest.raises(fathom.RecipeError, match="optimizer.lr"):
         fathom.train(recipe)
     assert json.dumps(fathom.Run.open(run.folder).outcome) == '"finished"'
+
+
+def test_an_embedder_learns_from_a_table(tmp_path: Path) -> None:
+    base = Path(__file__).parents[3] / "tests" / "encoders" / "embed_bert"
+    rows = [{"anchor": f"the {word}", "positive": f"{word} old"} for word in ("river", "stone", "light", "bridge")] * 8
+    recipe = fathom.recipes.embed(model_from=str(base), out=str(tmp_path / "embed"), steps=3, epochs=None, threads=1)
+    for key, value in {"stage.0.max_docs": 64, "data.held_out_share": 0.0, "data.max_text_tokens": 64, "model.precision": "f32", "machine.kind": "cpu"}.items():
+        recipe.set(key, value)
+    run = fathom.train(recipe, rows=rows)
+    assert run.outcome == "finished" and len(run.metrics) == 3
+    assert os.path.exists(tmp_path / "embed" / "model" / "modules.json")
