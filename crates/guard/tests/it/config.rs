@@ -64,7 +64,7 @@ fn one_text_stands_for_a_list_of_one() {
         ("secrets", &[("except", "vault")]),
         ("injection", &[("families", "sqli")]),
         ("hidden_text", &[("kinds", "tag")]),
-        ("encodings", &[("then", "regex"), ("patterns", "a")]),
+        ("encodings", &[("then", "personal_data"), ("patterns", "a"), ("kinds", "email")]),
     ];
     let tools = "[tools.pay]\nallow = true\n";
     for (kind, lists) in rails {
