@@ -134,6 +134,7 @@ pub struct ToolRule {
     pub max_spend: Option<f64>,
     /// Keys that may call the tool; all if empty.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     pub keys: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::config::{
 };
 use crate::needs::Needs;
 use crate::rail::{Action, Cost, Horizon, Manifest};
-use crate::registry::{self, BuildError, OptionTable, fields};
+use crate::registry::{self, BuildError, List, OptionTable, fields};
 use crate::verdict::Direction;
 
 /// Options that are lists; one text stands for a list of one.
@@ -259,7 +259,7 @@ impl<'a> Reader<'a> {
             );
         };
         let on_at = on.span().start;
-        let on = on.into_inner();
+        let List(on) = on.into_inner();
         if on.is_empty() || on.iter().collect::<BTreeSet<_>>().len() < on.len() {
             return Err(self.wrong(on_at, "`on` should name each direction once, and at least one"));
         }
@@ -422,7 +422,7 @@ impl<'a> Reader<'a> {
 struct CommonOptions {
     #[serde(rename = "use")]
     kind: Spanned<String>,
-    on: Option<Spanned<Vec<Direction>>>,
+    on: Option<Spanned<List<Direction>>>,
     name: Option<Spanned<String>>,
     action: Option<Spanned<Action>>,
     #[serde(default)]
@@ -432,5 +432,6 @@ struct CommonOptions {
     hold: Option<Spanned<Hold>>,
     message: Option<String>,
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     tools: Vec<String>,
 }

@@ -1,6 +1,9 @@
 //! All kinds of rails by name. A kind is one file in `rails/` with its options as a serde struct, and one line here.
 
-use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::config::Setting;
@@ -83,6 +86,41 @@ pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     // The struct hands its names to the deserializer, which then refuses.
     _ = T::deserialize(Names(&mut names));
     names
+}
+
+/// A list of a configuration; one text stands for a list of one.
+pub struct List<T>(pub Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<List<T>, D::Error> {
+        list(from).map(List)
+    }
+}
+
+/// Reads a [`List`].
+///
+/// # Errors
+/// Neither a text nor a list; an element that cannot be read.
+pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    from.deserialize_any(Elements(PhantomData))
+}
+
+struct Elements<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Elements<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a text or a list")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+        Ok(vec![T::deserialize(text.into_deserializer())?])
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, elements: A) -> Result<Vec<T>, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(elements))
+    }
 }
 
 /// A deserializer that only records the names of a struct's fields.

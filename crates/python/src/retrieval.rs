@@ -49,7 +49,7 @@ pub fn index(
         let request = IndexRequest {
             paths,
             out,
-            options: IndexOptions { chunk_bytes, personal_data_out: options.personal_data_out },
+            options: IndexOptions { chunk_bytes, personal_data_out: options.personal_data_out, ..plain },
             encoder: options.encoder,
         };
         Ok(account(&run_index(&request, &machine, &events)?).to_string())

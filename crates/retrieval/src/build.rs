@@ -21,6 +21,7 @@ use crate::near;
 use crate::progress::{IndexPhase, IndexProgress};
 use crate::read::{Kind, Reader};
 use crate::segment::{FileFacts, Segment, SegmentWriter};
+use crate::store::{self, StoreAddress, StoreEntry};
 use crate::vectors::{self, Encode};
 use crate::{files, map};
 
@@ -38,6 +39,8 @@ pub struct IndexOptions {
     pub chunk_bytes: usize,
     /// Replaces personal data in chunks by marks.
     pub personal_data_out: bool,
+    /// The store outside that searches ask for vectors; `None` for that of the index, if it has one.
+    pub store: Option<StoreAddress>,
 }
 
 /// Smallest and largest size of a chunk, in bytes.
@@ -45,7 +48,7 @@ pub const CHUNK_BYTES: std::ops::RangeInclusive<usize> = 64..=1 << 20;
 
 impl Default for IndexOptions {
     fn default() -> IndexOptions {
-        IndexOptions { chunk_bytes: 1200, personal_data_out: false }
+        IndexOptions { chunk_bytes: 1200, personal_data_out: false, store: None }
     }
 }
 
@@ -64,6 +67,8 @@ pub struct IndexReport {
     pub duplicates: usize,
     /// Vectors that were computed in this run.
     pub encoded: usize,
+    /// Vectors that were written to a store outside in this run.
+    pub stored: u64,
     /// Files without chunks, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Files with rows that were left out: their number, and the first with its reason.
@@ -137,6 +142,7 @@ pub fn index(
         format: FORMAT,
         settings,
         encoder: encoder.map(Encode::facts),
+        store: StoreEntry::of(out, options.store.as_ref(), old.as_ref()),
         approximate: None,
         files: sources.into_iter().map(|source| source.entry).collect(),
         segments,
@@ -152,10 +158,15 @@ pub fn index(
         _ => duplicates(out, &manifest.segments)?,
     };
     files::sync(&out.join(SEGMENTS))?;
+    let stored = store::update(out, &manifest, progress)?;
     if old.as_ref() != Some(&manifest) {
         manifest.write(out)?;
     }
     clean(out, &manifest)?;
+    if let Some(stored) = stored {
+        report.stored = stored.written;
+        stored.end()?;
+    }
     account(&manifest, &mut report);
     Ok(report)
 }

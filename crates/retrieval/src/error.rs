@@ -55,6 +55,14 @@ pub enum Error {
         /// Difference, and the remedy.
         why: String,
     },
+    /// A store of vectors outside the folder of an index.
+    #[error("{store}: {why}")]
+    Store {
+        /// Its address.
+        store: String,
+        /// Problem, and the remedy.
+        why: String,
+    },
     /// From an encoder or a reranker.
     #[error(transparent)]
     Base(#[from] fathom_base::Error),

@@ -11,7 +11,7 @@ use crate::segment::DocumentFacts;
 
 /// How a field is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
+pub(crate) enum Comparison {
     Equal,
     NotEqual,
     Less,
@@ -33,9 +33,9 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 /// A condition on a document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
-    key: String,
-    comparison: Comparison,
-    value: String,
+    pub(crate) key: String,
+    pub(crate) comparison: Comparison,
+    pub(crate) value: String,
 }
 
 impl FromStr for Condition {
@@ -62,16 +62,7 @@ impl FromStr for Condition {
 impl Condition {
     /// Returns whether a document fulfils it; a document without the field fulfils `!=` alone.
     pub fn holds(&self, document: &DocumentFacts) -> bool {
-        let kind = serde_json::to_value(document.kind).unwrap_or_default();
-        let of = |text: &str| Some(Value::from(text));
-        let field = match self.key.as_str() {
-            "path" => of(&document.path),
-            "kind" => Some(kind),
-            "id" => of(&document.id),
-            "title" => of(&document.title),
-            key => document.metadata.get(key).cloned(),
-        };
-        let Some(field) = field else { return self.comparison == Comparison::NotEqual };
+        let Some(field) = field(document, &self.key) else { return self.comparison == Comparison::NotEqual };
         let text = field.as_str().map_or_else(|| field.to_string(), str::to_string);
         let numbers = field.as_f64().zip(self.value.parse::<f64>().ok());
         let order = match numbers {
@@ -90,6 +81,17 @@ impl Condition {
             Comparison::Greater => order.is_some_and(Ordering::is_gt),
             Comparison::AtLeast => order.is_some_and(Ordering::is_ge),
         }
+    }
+}
+
+/// A field of a document.
+pub(crate) fn field(document: &DocumentFacts, key: &str) -> Option<Value> {
+    match key {
+        "path" => Some(document.path.as_str().into()),
+        "kind" => serde_json::to_value(document.kind).ok(),
+        "id" => Some(document.id.as_str().into()),
+        "title" => Some(document.title.as_str().into()),
+        key => document.metadata.get(key).cloned(),
     }
 }
 

@@ -8,7 +8,8 @@
 //! manifest that is published last. So an interrupted run goes on where it was and ends with the same bytes, and an update
 //! writes only what changed.
 //!
-//! This crate knows nothing of models, HTTP and tensors: vectors come through [`Encode`].
+//! This crate knows nothing of models and tensors: vectors come through [`Encode`]. They are searched in the folder, or in
+//! a store outside that has a copy of them ([`StoreAddress`]).
 
 mod approximate;
 mod build;
@@ -26,6 +27,7 @@ pub mod ranking;
 mod read;
 mod search;
 mod segment;
+mod store;
 mod terms;
 mod vectors;
 
@@ -37,5 +39,6 @@ pub use progress::{IndexPhase, IndexProgress};
 pub use read::Kind;
 pub use search::{Hit, Index, Mode, Query};
 pub use segment::DocumentFacts;
+pub use store::StoreAddress;
 pub use terms::terms;
 pub use vectors::Encode;

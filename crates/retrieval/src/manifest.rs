@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::files;
+use crate::store::StoreEntry;
 
 /// Version of the format.
 pub(crate) const FORMAT: u32 = 1;
@@ -78,6 +79,9 @@ pub(crate) struct Manifest {
     pub settings: Settings,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoder: Option<EncoderFacts>,
+    /// The store outside that searches ask for vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreEntry>,
     /// Name of the file for approximate search, if there are many vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approximate: Option<String>,

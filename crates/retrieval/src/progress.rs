@@ -7,6 +7,8 @@ pub enum IndexPhase {
     Reading,
     /// Chunks are encoded.
     Encoding,
+    /// Vectors are written to a store outside.
+    Storing,
 }
 
 /// Progress of a run.

@@ -5,6 +5,7 @@
 //! b = 0.75; `N` chunks, `n` of them with the term. A term that the query repeats counts as often. Sums are in f64, in the
 //! order of the query's terms, so that scores are the same on every machine.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,9 @@ use crate::manifest::{self, EncoderFacts, Manifest, NAME};
 use crate::ranking::{RankedChunk, best, fused, order};
 use crate::read::Kind;
 use crate::segment::{DocumentFacts, Segment};
+use crate::store::StoredVectors;
 use crate::terms::terms;
-use crate::vectors::Vectors;
+use crate::vectors::{Dense, NearestQuery, Vectors};
 
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
@@ -34,7 +36,7 @@ pub struct Index {
     /// First chunk of each segment, and the number of chunks.
     starts: Vec<u32>,
     terms: u64,
-    vectors: Option<Vectors>,
+    vectors: Option<Box<dyn Dense>>,
     /// Originals of near-duplicate chunks.
     originals: HashMap<u32, u32>,
 }
@@ -168,11 +170,15 @@ impl Index {
         for segment in &segments {
             starts.push(starts[starts.len() - 1] + segment.chunks() as u32);
         }
-        let vectors = match &manifest.encoder {
-            Some(encoder) => {
-                Some(Vectors::open(folder, encoder, &manifest.segments, manifest.approximate.as_deref())?)
+        let vectors: Option<Box<dyn Dense>> = match (&manifest.encoder, &manifest.store) {
+            (Some(encoder), Some(store)) => {
+                Some(Box::new(StoredVectors::new(&manifest, store, encoder.dimensions)))
             }
-            None => None,
+            (Some(encoder), None) => {
+                let approximate = manifest.approximate.as_deref();
+                Some(Box::new(Vectors::open(folder, encoder, &manifest.segments, approximate)?))
+            }
+            (None, _) => None,
         };
         Ok(Index {
             folder: folder.to_path_buf(),
@@ -270,7 +276,7 @@ impl Index {
     /// Chunks by the cosine of their vectors with a unit vector, at most `k` that fulfil the conditions, the best first.
     ///
     /// # Errors
-    /// The index has no vectors, or vectors of another size.
+    /// The index has no vectors, or vectors of another size; its store outside cannot be reached.
     pub fn dense(
         &self,
         vector: &[f32],
@@ -288,11 +294,10 @@ impl Index {
             let (own, asked) = (vectors.dimensions(), vector.len());
             return Err(refused(format!("its vectors have {own} numbers, and that of the query {asked}")));
         }
-        if conditions.is_empty() {
-            return Ok(vectors.nearest(vector, k, exact));
-        }
-        // A filter may leave few of the nearest; all are compared.
-        Ok(self.filtered(vectors.all(vector), k, conditions))
+        let known = RefCell::default();
+        let fulfils =
+            |chunk: u32| conditions.is_empty() || self.fulfils(chunk, conditions, &mut known.borrow_mut());
+        vectors.nearest(&NearestQuery { vector, k, conditions, fulfils: &fulfils, exact })
     }
 
     /// Answers a query: hits without near-duplicates of better ones.

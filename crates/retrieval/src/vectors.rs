@@ -12,11 +12,12 @@ use rayon::prelude::*;
 use crate::approximate::{self, Approximate};
 use crate::error::{Error, Result};
 use crate::files;
+use crate::filter::Condition;
 use crate::manifest::{self, EncoderFacts, Manifest, SegmentEntry, VECTORS};
 use crate::map;
 use crate::products::product;
 use crate::progress::{IndexPhase, IndexProgress};
-use crate::ranking::{RankedChunk, best};
+use crate::ranking::{RankedChunk, best, order};
 use crate::segment::Segment;
 
 /// First bytes of a part, with the version of the format.
@@ -40,6 +41,30 @@ pub trait Encode: Sync {
     /// # Errors
     /// Those of the encoder.
     fn encode(&self, texts: &[String]) -> fathom_base::Result<Vec<Vec<f32>>>;
+}
+
+/// Vectors of an index's chunks, in its folder or in a store outside.
+pub(crate) trait Dense: Send + Sync {
+    /// Numbers of a vector.
+    fn dimensions(&self) -> usize;
+
+    /// The chunks with the largest product with a vector, the best first.
+    ///
+    /// # Errors
+    /// Those of a store outside.
+    fn nearest(&self, query: &NearestQuery<'_>) -> Result<Vec<RankedChunk>>;
+}
+
+/// A question to vectors.
+pub(crate) struct NearestQuery<'a> {
+    pub vector: &'a [f32],
+    /// Chunks, at most.
+    pub k: usize,
+    /// Conditions that their documents fulfil, and the check of all of them.
+    pub conditions: &'a [Condition],
+    pub fulfils: &'a dyn Fn(u32) -> bool,
+    /// Compares with every vector.
+    pub exact: bool,
 }
 
 /// Adds the vectors that a manifest lacks; returns the number that were computed. Chunks whose text an older manifest has
@@ -90,7 +115,8 @@ pub(crate) fn add(
 /// Adds the file for approximate search, if there are many vectors.
 fn add_approximate(out: &Path, manifest: &mut Manifest, facts: &EncoderFacts) -> Result<()> {
     let rows: u64 = manifest.segments.iter().map(|entry| entry.chunks).sum();
-    if rows < approximate::FROM_ROWS as u64 {
+    // A store outside has an approximate index of its own.
+    if rows < approximate::FROM_ROWS as u64 || manifest.store.is_some() {
         return Ok(());
     }
     let of: Vec<&str> = manifest.segments.iter().filter_map(|entry| entry.vectors.as_deref()).collect();
@@ -122,6 +148,16 @@ fn encoded_text(segment: &Segment, chunk: usize) -> String {
         .filter(|it| !it.is_empty())
         .collect();
     if lead.is_empty() { stored.text.to_string() } else { format!("{}\n{}", lead.join(" > "), stored.text) }
+}
+
+/// The vectors of a segment, one after the other.
+pub(crate) fn rows(out: &Path, entry: &SegmentEntry, dimensions: usize) -> Result<Vec<f32>> {
+    let name = entry.vectors.as_deref().unwrap_or_default();
+    let mut all = Vec::with_capacity(entry.chunks as usize * dimensions);
+    for at in 0..(entry.chunks as usize).div_ceil(PART) {
+        all.extend(floats(Part::open(&part(out, name, at), dimensions, true)?.rows()));
+    }
+    Ok(all)
 }
 
 type Key = [u8; 32];
@@ -250,13 +286,8 @@ impl Vectors {
         Ok(Vectors { dimensions: encoder.dimensions, parts, approximate: approximate.transpose()? })
     }
 
-    /// Numbers of a vector.
-    pub fn dimensions(&self) -> usize {
-        self.dimensions
-    }
-
     /// The `k` chunks with the largest product with a vector.
-    pub fn nearest(&self, vector: &[f32], k: usize, exact: bool) -> Vec<RankedChunk> {
+    fn best(&self, vector: &[f32], k: usize, exact: bool) -> Vec<RankedChunk> {
         if let Some(approximate) = self.approximate.as_ref().filter(|_| !exact) {
             let product = |row: u32| f64::from(product(self.stored(row), vector));
             return approximate.nearest(vector, k, product);
@@ -283,8 +314,25 @@ impl Vectors {
     }
 
     /// All chunks with their product with a vector.
-    pub fn all(&self, vector: &[f32]) -> Vec<RankedChunk> {
+    fn all(&self, vector: &[f32]) -> Vec<RankedChunk> {
         self.parts.par_iter().flat_map_iter(|(start, part)| scores(*start, part.rows(), vector)).collect()
+    }
+}
+
+impl Dense for Vectors {
+    fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
+    fn nearest(&self, query: &NearestQuery<'_>) -> Result<Vec<RankedChunk>> {
+        let NearestQuery { vector, k, .. } = *query;
+        if query.conditions.is_empty() {
+            return Ok(self.best(vector, k, query.exact));
+        }
+        // A filter may leave few of the nearest; all are compared.
+        let mut all = self.all(vector);
+        all.sort_unstable_by(order);
+        Ok(all.into_iter().filter(|(chunk, _)| (query.fulfils)(*chunk)).take(k).collect())
     }
 }
 

@@ -49,6 +49,7 @@ pub fn index(request: &IndexRequest, machine: &Machine, events: &dyn Events) -> 
         let text = match phase {
             IndexPhase::Reading => "reads files",
             IndexPhase::Encoding => "encodes passages",
+            IndexPhase::Storing => "writes vectors to the store",
         };
         events.on(Event::Progress { text: text.into(), done, all });
     };
@@ -67,6 +68,7 @@ pub fn account(report: &IndexReport) -> Value {
         "chunks": report.chunks,
         "near_duplicates": report.duplicates,
         "encoded": report.encoded,
+        "stored": report.stored,
         "skipped": report.skipped.iter().map(skipped).collect::<Value>(),
         "skipped_rows": report.skipped_rows.iter().map(rows).collect::<Value>(),
         "ignored": report.ignored,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Args as Group, ValueEnum};
-use fathom_retrieval::Mode;
+use fathom_retrieval::{Mode, StoreAddress};
 
 use super::{On, threads};
 
@@ -51,6 +51,11 @@ pub struct Index {
     /// The folder of an encoder (a Hugging Face folder), which adds a vector for each passage.
     #[arg(long, value_name = "DIR")]
     pub encoder: Option<PathBuf>,
+    /// A store for the vectors, which searches ask: qdrant://HOST:PORT/COLLECTION, qdrants://.. over TLS, or
+    /// postgres://USER@HOST:PORT/DATABASE?table=NAME with pgvector. Keys come from QDRANT_API_KEY and PGPASSWORD. An index
+    /// stays with its store.
+    #[arg(long, value_name = "ADDRESS", requires = "encoder")]
+    pub store: Option<StoreAddress>,
     /// Bytes of a passage, at most.
     #[arg(long, default_value_t = 1200, value_parser = RangedU64ValueParser::<usize>::new().range(64..=1 << 20))]
     pub chunk_bytes: usize,

@@ -28,7 +28,11 @@ pub fn index(args: &Index) -> Result<()> {
     let request = IndexRequest {
         paths: paths.to_vec(),
         out: out.clone(),
-        options: IndexOptions { chunk_bytes: args.chunk_bytes, personal_data_out: args.no_personal_data },
+        options: IndexOptions {
+            chunk_bytes: args.chunk_bytes,
+            personal_data_out: args.no_personal_data,
+            store: args.store.clone(),
+        },
         encoder: args.encoder.clone(),
     };
     let report = write(&request, &machine, &listener)?;
@@ -51,6 +55,9 @@ fn print(report: &IndexReport, out: &Path) {
     outln!("{files}, {documents}, {chunks}, {near}; {read} read; {}", out.display());
     if report.encoded > 0 {
         outln!("{} computed", human::counted(report.encoded as u64, "vector"));
+    }
+    if report.stored > 0 {
+        outln!("{} written to the store", human::counted(report.stored, "vector"));
     }
     let named = if console::is_verbose() { usize::MAX } else { NAMED };
     for (path, why) in report.skipped.iter().take(named) {

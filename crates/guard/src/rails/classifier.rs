@@ -10,6 +10,7 @@ use crate::verdict::{Direction, Reason};
 
 judge_options!(Options, 512, 64, {
     /// Labels that condemn a text.
+    #[serde(deserialize_with = "crate::registry::list")]
     blocked_labels: Vec<String>,
 });
 

@@ -15,6 +15,7 @@ judge_options!(Options, 1024, 128, {
     format: Format,
     /// Codes of the categories that are judged; all of the model's if empty.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     categories: Vec<String>,
 });
 

@@ -32,6 +32,7 @@ pub struct CanonicalForm {
     /// Name, such as `ask about politics`.
     name: String,
     /// Messages of this form.
+    #[serde(deserialize_with = "crate::registry::list")]
     examples: Vec<String>,
     /// Fixed answer; none lets the model answer.
     #[serde(default)]

@@ -27,12 +27,15 @@ const THEN: [&str; 4] = ["injection", "secrets", "hidden_text", "personal_data"]
 pub struct Options {
     /// Rails that judge decoded text, with their default options.
     #[serde(default = "then")]
+    #[serde(deserialize_with = "crate::registry::list")]
     then: Vec<String>,
     /// Patterns that decoded text must not match.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     patterns: Vec<String>,
     /// Kinds of personal data that decoded text must not contain.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     kinds: Vec<String>,
     /// Encodings within encodings that are decoded.
     #[serde(default = "depth")]

@@ -16,6 +16,7 @@ use crate::verdict::{Direction, Finding, Reason};
 pub struct Options {
     /// Kinds that are looked for; all but `homoglyph` by default.
     #[serde(default = "kinds")]
+    #[serde(deserialize_with = "crate::registry::list")]
     kinds: Vec<Kind>,
 }
 

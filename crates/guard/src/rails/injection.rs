@@ -171,6 +171,7 @@ const RULES: &[(Family, &str, &str)] = &[
 pub struct Options {
     /// Families that are looked for; all by default.
     #[serde(default = "families")]
+    #[serde(deserialize_with = "crate::registry::list")]
     families: Vec<Family>,
 }
 

@@ -19,6 +19,7 @@ judge_options!(Options, 512, 64, {
     method: Method,
     /// Labels of the classifier that condemn a text.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     blocked_labels: Vec<String>,
     /// Formula of the perplexity.
     #[serde(default)]

@@ -17,9 +17,11 @@ use crate::verdict::{Direction, Reason};
 pub struct Options {
     /// Languages that pass, by ISO 639-1 codes; `["en"]` if neither list is given.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     allowed_languages: Vec<String>,
     /// Languages that do not pass.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     blocked_languages: Vec<String>,
     /// Lets texts pass whose language is unknown or uncertain.
     #[serde(default = "yes")]

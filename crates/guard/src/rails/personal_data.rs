@@ -31,9 +31,11 @@ const NAMES: [(&str, &str, &str); 7] = [
 #[serde(deny_unknown_fields)]
 pub struct Options {
     /// Kinds that are looked for.
+    #[serde(deserialize_with = "crate::registry::list")]
     kinds: Vec<String>,
     /// Countries (ISO 3166, two letters) whose telephone numbers are found in their national form.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     phone_countries: Vec<String>,
 }
 

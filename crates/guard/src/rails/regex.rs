@@ -30,9 +30,11 @@ const LOOK_AROUND: usize = 4;
 pub struct Options {
     /// Patterns in the syntax of the regex crate. With several, the one that begins first wins, then the first named.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     patterns: Vec<String>,
     /// Plain texts, found wherever they occur as whole words.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     words: Vec<String>,
     /// Ignores case.
     #[serde(default)]

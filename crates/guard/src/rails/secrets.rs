@@ -115,6 +115,7 @@ const FORMATS: &[(&str, &str)] = &[
 pub struct Options {
     /// Kinds that are not looked for.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     except: Vec<String>,
 }
 

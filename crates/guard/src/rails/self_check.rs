@@ -29,6 +29,7 @@ const ANSWER_PROMPT: &str = "An answer of an assistant has to comply with this p
 judge_options!(Options, 2048, 128, {
     /// Rules, one a line of the prompt.
     #[serde(default)]
+    #[serde(deserialize_with = "crate::registry::list")]
     policy: Vec<String>,
     /// The whole prompt, with places such as `{{ text }}`; it asks for yes or no.
     #[serde(default)]

@@ -36,6 +36,8 @@ fn what_is_wrong_is_refused_with_its_line_and_the_nearest_name() {
         ("[[rail]]\nuse = \"personal_data\"\non = [\"input\"]\nkinds = [\"emial\"]\n".into(), "guard.toml:4:", "`email`"),
         ("[tools.pay]\nallow = true\ndeny_when = \"arg.amount > 1\"\n".into(), "tools.pay", "`args`"),
         ("[tools.pay]\nallow = true\nmax_spend = 3.0\n".into(), "tools.pay", "belong together"),
+        ("[[rail]]\nuse = \"regex\"\non = \"inputs\"\npatterns = \"a\"\n".into(), "guard.toml:3:", "input"),
+        ("[[rail]]\nuse = \"regex\"\non = 3\npatterns = \"a\"\n".into(), "guard.toml:3:", "a text or a list"),
         (format!("{regex}{regex}"), "guard.toml:5:", "two rails"),
         (format!("[guard]\nstream_first = true\n{}action = \"mask\"\n", regex), "guard.toml:2:", "stream_first"),
         (format!("{regex}hold = \"all\"\nwindow = 3\n"), "guard.toml:6:", "no effect"),
@@ -51,6 +53,37 @@ fn what_is_wrong_is_refused_with_its_line_and_the_nearest_name() {
         &Needs::default(),
     );
     assert!(message.contains("personal_data") && message.contains("guard.toml:4:"), "{message}");
+}
+
+/// A rail's table with its lists; each key is written as a list of one and as a text.
+#[test]
+fn one_text_stands_for_a_list_of_one() {
+    let rails: [(&str, &[(&str, &str)]); 6] = [
+        ("regex", &[("patterns", "a"), ("words", "b"), ("tools", "pay")]),
+        ("personal_data", &[("kinds", "email"), ("phone_countries", "DE")]),
+        ("secrets", &[("except", "vault")]),
+        ("injection", &[("families", "sqli")]),
+        ("hidden_text", &[("kinds", "tag")]),
+        ("encodings", &[("then", "personal_data"), ("patterns", "a"), ("kinds", "email")]),
+    ];
+    let tools = "[tools.pay]\nallow = true\n";
+    for (kind, lists) in rails {
+        let written = |open: &str, close: &str| {
+            let on = if lists.iter().any(|(key, _)| *key == "tools") { "tool_call" } else { "input" };
+            let lists: Vec<(&str, &str)> = [("on", on)].into_iter().chain(lists.iter().copied()).collect();
+            let line = |(key, value): &(&str, &str)| format!("{key} = {open}\"{value}\"{close}\n");
+            format!("{tools}[[rail]]\nuse = \"{kind}\"\n{}", lists.iter().map(line).collect::<String>())
+        };
+        let load = |text: String| {
+            let needs = crate::support::needs();
+            Config::parse(&text, Path::new("guard.toml"), &needs)
+                .map(|config| config.rails[0].setting.on.clone())
+                .map_err(|error| error.to_string())
+        };
+        let list = load(written("[", "]"));
+        assert_eq!(load(written("", "")), list, "{kind}");
+        assert!(list.is_ok(), "{kind}: {list:?}");
+    }
 }
 
 #[test]

@@ -4,3 +4,5 @@
 mod bed;
 mod index;
 mod ranking;
+mod servers;
+mod stores;
