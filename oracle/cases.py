@@ -173,6 +173,15 @@ def hybrids():
         **nemotron, **moe, n_groups=2, moe_latent_size=20, layers_block_type=[M, E, A, M, E]), LONG
     yield "lfm2", tf.Lfm2Config(**SMALL | dict(num_hidden_layers=3), layer_types=["conv", "full_attention", "conv"],
                                 block_auto_adjust_ff_dim=False, rope_parameters=rope(theta=1e6)), LONG
+    linear = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+                  linear_value_head_dim=12, rope_parameters=rope(partial_rotary_factor=0.25))
+    experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24)
+    yield "qwen3_next", tf.Qwen3NextConfig(**SMALL | linear | experts, layer_types=[M, A], mlp_only_layers=[1]), LONG
+    yield "qwen3_5", tf.Qwen3_5TextConfig(
+        **SMALL | linear, layer_types=[M, A], attention_bias=True), LONG
+    yield "qwen3_5_moe", tf.Qwen3_5MoeTextConfig(
+        **{k: v for k, v in SMALL.items() if k != "intermediate_size"} | linear | experts | dict(
+            linear_num_value_heads=2), layer_types=[A, M], tie_word_embeddings=True), LONG
     falcon = SMALL | MAMBA | dict(
         mamba_d_ssm=64, embedding_multiplier=3.0, lm_head_multiplier=0.5, mlp_multipliers=[0.7, 1.5], key_multiplier=0.6,
         attention_in_multiplier=1.3, attention_out_multiplier=0.8, ssm_in_multiplier=0.9, ssm_out_multiplier=1.2,

@@ -46,7 +46,7 @@ def randomise(model, generator, plus_one):
             elif name.endswith("bias"):
                 weight.copy_(0.1 * noise)
             elif is_norm(name):
-                weight.copy_(0.1 * noise + (0.0 if plus_one else 1.0))
+                weight.copy_(0.1 * noise + (0.0 if plus_one and ".linear_attn." not in name else 1.0))
             else:
                 weight.copy_(0.2 * noise)
         for name, buffer in model.named_buffers():
@@ -89,7 +89,8 @@ def build(config, seed):
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
-    plus_one = config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron")
+    plus_one = config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron") or config.model_type.startswith(
+        ("qwen3_next", "qwen3_5"))
     randomise(model, generator, plus_one)
     return model.eval(), generator
 

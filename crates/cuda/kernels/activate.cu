@@ -1,7 +1,7 @@
 // Activation functions, plain and gated, with their gradients.
 #include "math.cuh"
 
-enum { SILU = 0, GELU_TANH = 1, GELU_ERF = 2, RELU = 3, RELU2 = 4, TANH = 5 };
+enum { SILU = 0, GELU_TANH = 1, GELU_ERF = 2, RELU = 3, RELU2 = 4, TANH = 5, SIGMOID = 6 };
 
 // A function and its derivative.
 template <int kind> FN float both(float x, float& slope) {
@@ -27,6 +27,11 @@ template <int kind> FN float both(float x, float& slope) {
     slope = fmaf(-t, t, 1.f);
     return t;
   }
+  if (kind == SIGMOID) {
+    const float s = sigmoid(x);
+    slope = s * (1.f - s);
+    return s;
+  }
   if (x <= 0.f) { slope = 0.f; return 0.f; }
   slope = kind == RELU ? 1.f : 2.f * x;
   return kind == RELU ? x : x * x;
@@ -43,7 +48,8 @@ FN void both8(int kind, float (&x)[8], float (&slope)[8]) {
   else if (kind == GELU_ERF) each<GELU_ERF>(x, slope);
   else if (kind == RELU) each<RELU>(x, slope);
   else if (kind == RELU2) each<RELU2>(x, slope);
-  else each<TANH>(x, slope);
+  else if (kind == TANH) each<TANH>(x, slope);
+  else each<SIGMOID>(x, slope);
 }
 
 FN void forward(Mat gate, Mat up, Mat out, Cell c, i64 left, i32 kind) {

@@ -18,22 +18,6 @@ use crate::rail::{Action, Cost, Horizon, Manifest};
 use crate::registry::{self, BuildError, List, OptionTable, fields};
 use crate::verdict::Direction;
 
-/// Options that are lists; one text stands for a list of one.
-const LISTS: &[&str] = &[
-    "on",
-    "tools",
-    "patterns",
-    "words",
-    "kinds",
-    "except",
-    "families",
-    "categories",
-    "allowed_languages",
-    "blocked_languages",
-    "blocked_labels",
-    "phone_countries",
-];
-
 /// Rules of tools by name.
 type Rules = Arc<BTreeMap<String, ToolRule>>;
 
@@ -74,15 +58,6 @@ fn text_of(folder: &Path) -> Result<(PathBuf, String), ConfigError> {
     let text =
         std::fs::read_to_string(&file).map_err(|error| fathom_base::Error::io("read", &file, error))?;
     Ok((file, text))
-}
-
-/// A text as a list of one; other values as they are.
-fn listed(value: Spanned<DeValue<'_>>) -> Spanned<DeValue<'_>> {
-    if !value.get_ref().is_str() {
-        return value;
-    }
-    let span = value.span();
-    Spanned::new(span, DeValue::Array([value].into_iter().collect()))
 }
 
 /// Reads a text, whose file is named in errors.
@@ -203,13 +178,7 @@ impl<'a> Reader<'a> {
             table.get_ref().iter().map(|(key, _)| (key.get_ref().to_string(), key.span().start)).collect();
         let names = fields::<CommonOptions>();
         let (common, own): (DeTable<'_>, DeTable<'_>) =
-            table
-                .into_inner()
-                .into_iter()
-                .map(|(key, value)| {
-                    if LISTS.contains(&key.get_ref().as_ref()) { (key, listed(value)) } else { (key, value) }
-                })
-                .partition(|(key, _)| names.contains(&key.get_ref().as_ref()));
+            table.into_inner().into_iter().partition(|(key, _)| names.contains(&key.get_ref().as_ref()));
         let common: CommonOptions = self.typed(Spanned::new(span.clone(), common), "a rail has")?;
         let kind = common.kind.get_ref();
         let Some(entry) = registry::find(kind) else {

@@ -3,6 +3,7 @@
 //! Legend of shapes: t tokens, d hidden, e query heads x head size, k key heads x head size.
 
 use fathom_grad::{AttentionUse, Ctx, Keys, ParamId, RelativeUse, RopeUse, Val};
+use fathom_tensor::Activation;
 
 use crate::adapter::{PrefixParams, declare_prefix, led};
 use crate::latent::{LatentParams, latent_heads};
@@ -49,7 +50,7 @@ pub struct RelativeParams {
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant)] // One per layer, and the large variant is the usual one.
 pub enum QkvParams {
-    /// q, k and v on top of each other: [e + 2k, d].
+    /// q, k and v on top of each other: [e + 2k, d]; with gates, q, gates, k and v: [2e + 2k, d].
     Fused(LinearParams),
     /// Through latents.
     Latent(LatentParams),
@@ -63,7 +64,7 @@ pub(crate) fn attention(
     p: &AttentionParams,
     h_td: Val,
 ) -> Val {
-    let [q_te, k_tk, v_tk] = heads(cx, s, layer, p, h_td);
+    let ([q_te, k_tk, v_tk], gate_te) = heads(cx, s, layer, p, h_td);
     let how = attention_use(s, layer);
     let o_te = cx.whole(|cx| {
         let [k_tk, v_tk] = led(cx, p.prefix.as_ref(), [k_tk, v_tk]);
@@ -79,6 +80,7 @@ pub(crate) fn attention(
         }
     });
     let o_te = values(cx, s, o_te);
+    let o_te = gated(cx, o_te, gate_te);
     p.out.rows(cx, "attn.proj", o_te)
 }
 
@@ -108,11 +110,19 @@ fn disentangled(
     cx.relative_attention(qkv, keys, queries, how)
 }
 
-/// q, k and v of the block's normalised input, normalised and rotated as the specification says.
-fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &AttentionParams, h_td: Val) -> [Val; 3] {
+/// q, k and v of the block's normalised input, normalised and rotated as the specification says, and their gates.
+fn heads(
+    cx: &mut Ctx<'_>,
+    s: &Spec,
+    layer: &LayerSpec,
+    p: &AttentionParams,
+    h_td: Val,
+) -> ([Val; 3], Option<Val>) {
     let qkv = match (&p.qkv, &s.latent) {
         (QkvParams::Fused(qkv), _) => qkv,
-        (QkvParams::Latent(p), Some(l)) => return latent_heads(cx, s, l.layout(s, layer), p, h_td),
+        (QkvParams::Latent(p), Some(l)) => {
+            return (latent_heads(cx, s, l.layout(s, layer), p, h_td), None);
+        }
         (QkvParams::Latent(_), None) => panic!("weights of latents, and a specification without"),
     };
     let rope = layer.rope().map(|table| RopeUse {
@@ -120,26 +130,40 @@ fn heads(cx: &mut Ctx<'_>, s: &Spec, layer: &LayerSpec, p: &AttentionParams, h_t
         head_dim: s.head_dim,
         interleaved: s.ropes[table].interleaved,
     });
-    let widths = [s.q_cols(), s.kv_cols(), s.kv_cols()];
+    let [q, kv] = [s.q_cols(), s.kv_cols()];
     let qkv = qkv.columns(cx, "attn.qkv", h_td);
-    if s.qk_norm == QkNorm::None {
-        return cx.split(["attn.q", "attn.k", "attn.v"], qkv, widths, rope);
+    if s.qk_norm == QkNorm::None && !s.attention_gate {
+        return (cx.split(["attn.q", "attn.k", "attn.v"], qkv, [q, kv, kv], rope), None);
     }
-    let [q_te, k_tk, v_tk] = cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, widths, None);
+    let ([q_te, k_tk, v_tk], gate_te) = if s.attention_gate {
+        let names = ["attn.q.raw", "attn.gate.raw", "attn.k.raw", "attn.v"];
+        let [q_te, gate_te, k_tk, v_tk] = cx.split(names, qkv, [q, q, kv, kv], None);
+        ([q_te, k_tk, v_tk], Some(gate_te))
+    } else {
+        (cx.split(["attn.q.raw", "attn.k.raw", "attn.v"], qkv, [q, kv, kv], None), None)
+    };
     let q_names = ["attn.q.all", "attn.q.norm", "attn.q.norm.stats", "attn.q.own"];
     let q_te = heads_norm(cx, s, q_names, q_te, p.q_norm);
     let k_names = ["attn.k.all", "attn.k.norm", "attn.k.norm.stats", "attn.k.own"];
     let k_tk = heads_norm(cx, s, k_names, k_tk, p.k_norm);
-    match rope {
+    let qkv = match rope {
         Some(rope) => [cx.rope("attn.q", q_te, rope), cx.rope("attn.k", k_tk, rope), v_tk],
         None => [q_te, k_tk, v_tk],
-    }
+    };
+    (qkv, gate_te)
+}
+
+/// Attention's result times the sigmoid of its gates, if it has any.
+fn gated(cx: &mut Ctx<'_>, o_te: Val, gate_te: Option<Val>) -> Val {
+    let Some(gate_te) = gate_te else { return o_te };
+    let gate_te = cx.activate("attn.gate", Activation::Sigmoid, gate_te);
+    cx.product("attn.gated", o_te, gate_te)
 }
 
 /// Normalises each head, or all heads together, which tensor-parallel ranks gather first.
 fn heads_norm(cx: &mut Ctx<'_>, s: &Spec, names: [&'static str; 4], x: Val, p: Option<NormParams>) -> Val {
     let [all, out, stats, own] = names;
-    if s.qk_norm == QkNorm::PerHead {
+    if s.qk_norm != QkNorm::Full {
         return norm(cx, s, [out, stats], x, p);
     }
     let x = cx.all_cols(all, x);
@@ -176,9 +200,10 @@ impl AttentionParams {
             QkNorm::Full => ([q, kv], InputSharing::Same),
             _ => ([s.head_dim; 2], InputSharing::Own),
         };
-        let (module, groups, out) = (Module::Attention, [q, kv, kv], [s.hidden]);
+        let (module, all, out) = (Module::Attention, [q, q, kv, kv], [s.hidden]);
+        let groups = if s.attention_gate { &all[..] } else { &all[1..] };
         let of_heads = |name: &'static str| NormSpec { name, bias: false, seen };
-        let qkv = Projection::new("qkv", module, &groups, s.hidden, names.qkv(s));
+        let qkv = Projection::new("qkv", module, groups, s.hidden, names.qkv(s));
         let proj = InFiles::one(names.attn_out, s.hidden);
         let proj = Projection::new("attn_out", module, &out, s.attention_cols(), proj);
         let (heads, stored) = ([s.heads], InFiles::Whole(names.sinks.into(), vec![s.heads]));

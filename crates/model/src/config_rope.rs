@@ -77,6 +77,10 @@ pub(crate) fn read_parameters(
         let key = format!("{key}.partial_rotary_factor");
         return Err(c.refuse(key, format!("is {partial}; this family rotates all columns of a head")));
     }
+    // Positions of images have three parts; those of text are equal.
+    for name in ["mrope_section", "mrope_interleaved"] {
+        map.remove(name);
+    }
     let scaling = read_scaling(c, key, map, outside.sizes)?;
     finish(c, key, scaling, &Outside { theta, partial: Some(partial), ..*outside })
 }

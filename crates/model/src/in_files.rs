@@ -6,7 +6,9 @@ use std::ops::Range;
 use fathom_grad::LatentUse;
 
 use crate::spec::{Moe, Residual, Spec};
-use crate::weight::{CrossNames, Experts, InFiles, LatentNames, Module, MoeNames, Names, Qkv, Up};
+use crate::weight::{
+    CrossNames, Experts, InFiles, LatentNames, Module, MoeNames, Names, Qkv, StoredRows, Up,
+};
 
 impl Names {
     /// The norm before a sub-layer.
@@ -26,11 +28,16 @@ impl Names {
     pub(crate) fn qkv(&self, s: &Spec) -> InFiles {
         let (q, kv) = (s.q_cols(), s.kv_cols());
         match self.qkv {
+            Qkv::Separate([q_name, k_name, v_name]) if s.attention_gate => {
+                let whole = |name, row| StoredRows { name, all: kv, runs: vec![(0..kv, row)] };
+                let q = StoredRows { name: q_name, all: 2 * q, runs: with_gates(s) };
+                InFiles::Rows(vec![q, whole(k_name, 2 * s.q_cols()), whole(v_name, 2 * s.q_cols() + kv)])
+            }
             Qkv::Separate([q_name, k_name, v_name]) => {
                 InFiles::Stack(vec![(q_name.into(), q), (k_name.into(), kv), (v_name.into(), kv)])
             }
             Qkv::Fused(name) => InFiles::one(name, q + 2 * kv),
-            Qkv::Grouped(name) => InFiles::Rows(name, q + 2 * kv, grouped(s)),
+            Qkv::Grouped(name) => InFiles::rows(name, q + 2 * kv, grouped(s)),
             Qkv::Latent(_) => InFiles::Unnamed,
         }
     }
@@ -71,6 +78,15 @@ fn grouped(s: &Spec) -> Vec<(Range<usize>, usize)> {
         [0, 1, 2].map(|part| (cuts[part]..cuts[part + 1], rows[part]))
     };
     (0..s.kv_heads).flat_map(of_head).collect()
+}
+
+/// Rows of a tensor that has each head's query and gate together; the weight has all queries, then all gates.
+fn with_gates(s: &Spec) -> Vec<(Range<usize>, usize)> {
+    let of_part = |part: usize| {
+        let (row, gate) = (part * s.head_dim, part % 2);
+        (row..row + s.head_dim, gate * s.q_cols() + part / 2 * s.head_dim)
+    };
+    (0..2 * s.heads).map(of_part).collect()
 }
 
 impl MoeNames {
@@ -116,11 +132,11 @@ impl LatentNames {
             [(head..cut, head + how.rotated), (cut..head + s.head_dim, head)]
         };
         let name = if latent { self.q_latent[2] } else { self.q };
-        InFiles::Rows(name, s.q_cols(), (0..s.q_cols()).step_by(s.head_dim).flat_map(runs).collect())
+        InFiles::rows(name, s.q_cols(), (0..s.q_cols()).step_by(s.head_dim).flat_map(runs).collect())
     }
 
     /// Some rows of the tensor that projects to the key/value latent and the shared key part.
     pub(crate) fn key_value(&self, all: usize, rows: Range<usize>) -> InFiles {
-        InFiles::Rows(self.kv_latent[0], all, vec![(rows, 0)])
+        InFiles::rows(self.kv_latent[0], all, vec![(rows, 0)])
     }
 }

@@ -18,6 +18,7 @@ mod error;
 mod family;
 mod files;
 mod forward;
+mod gated_delta;
 mod given;
 mod grouped;
 mod in_files;
@@ -70,6 +71,7 @@ pub use files::{
     save_gguf, save_hf, save_hf_coded, save_hf_quantised, save_hf_rounded, write_file, write_private,
 };
 pub use forward::{SourceStream, Streams};
+pub use gated_delta::{DeltaNames, GatedDelta};
 pub use grouped::{
     GroupedSave, GroupedTensor, InputMoments, InputSizes, Packing4, ScaledColumns, Zero, gptq,
     scales as awq_scales,
@@ -101,6 +103,6 @@ pub use stages::StageLayers;
 pub use weight::{
     AdapterParams, Begins, CrossNames, Cut, DistanceParams, EncoderNames, Experts, InFiles, InputSharing,
     Inside, Kind, LastParams, LatentNames, LinearParams, Module, MoeNames, Names, NormParams, NormSpec,
-    Parallel, PrefixEncoder, Projection, Qkv, Term, Up, Walk, WeightSpec,
+    Parallel, PrefixEncoder, Projection, Qkv, StoredRows, Term, Up, Walk, WeightSpec,
 };
 pub use whole::{EmbedParams, PROJECTIONS};

@@ -83,6 +83,7 @@ impl Spec {
             norm_bias: false,
             qk_norm: QkNorm::None,
             latent: None,
+            attention_gate: false,
             sinks: false,
             bias: Biases::default(),
             mlp: Mlp { activation: Activation::Silu, gated: true },

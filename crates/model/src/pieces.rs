@@ -10,7 +10,7 @@ use fathom_tensor::Tensor;
 use crate::model::Model;
 use crate::portion::Shard;
 use crate::spec::Spec;
-use crate::weight::{InFiles, Kind, LinearParams, Module, Names, Term, WeightSpec};
+use crate::weight::{InFiles, Kind, LinearParams, Module, Names, StoredRows, Term, WeightSpec};
 
 /// Rows of a Hugging Face tensor that are rows of a weight. A row runs along the last dimension; a vector's is one
 /// element.
@@ -131,8 +131,10 @@ impl Collect<'_> {
                 self.transpose = (self.names.transposed && linear) || weight.term == Term::EmbedA;
                 self.stack("", parts.iter().map(|(name, rows)| (name.as_ref(), *rows)), 0);
             }
-            InFiles::Rows(name, all, runs) => {
-                runs.iter().for_each(|(rows, param_row)| self.rows(name, *all, rows.clone(), *param_row));
+            InFiles::Rows(tensors) => {
+                for StoredRows { name, all, runs } in tensors {
+                    runs.iter().for_each(|(rows, param_row)| self.rows(name, *all, rows.clone(), *param_row));
+                }
             }
             InFiles::Whole(name, shape) => {
                 let rows = 0..shape[..shape.len().max(2) - 1].iter().product();

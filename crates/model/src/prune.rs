@@ -70,6 +70,7 @@ pub fn prunable(spec: &Spec) -> Result<(), String> {
         (spec.moe.is_some(), "experts"),
         (spec.latent.is_some(), "attention through latents"),
         (spec.sinks, "sinks of attention"),
+        (spec.attention_gate, "gates of attention"),
         (spec.encoder.is_some(), "the head of an encoder"),
         (spec.adapter.is_some(), "an adapter; merge it first (fathom export)"),
         (spec.qk_norm == QkNorm::Full, "a norm over all heads"),

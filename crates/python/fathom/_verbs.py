@@ -46,6 +46,10 @@ class Written:
         return f"<fathom.Written {self.path}>"
 
 
+def _path(of: Path | None) -> str | None:
+    return None if of is None else os.fspath(of)
+
+
 class Evaluation:
     """What a model was measured to be."""
 
@@ -115,10 +119,6 @@ def _rows_of(of: Any) -> Table:
 
 
 @overload
-def _path(of: Path | None) -> str | None:
-    return None if of is None else os.fspath(of)
-
-
 def evaluate(
     model: Path | Written,
     *,

@@ -105,6 +105,8 @@ pub enum Activation {
     Relu2,
     /// The hyperbolic tangent.
     Tanh,
+    /// 1 / (1 + e^-x).
+    Sigmoid,
     /// gpt-oss's activation, only gated: `(up + 1) gate sigmoid(1.702 gate)` with gate at most 7 and up within -7 and
     /// 7; x holds gate and up interleaved, not in halves.
     ClampedSwiglu,

@@ -58,6 +58,7 @@ struct GeluErf;
 struct Relu;
 struct Relu2;
 struct Tanh;
+struct Sigmoid;
 
 impl Function for Silu {
     #[inline(always)]
@@ -110,6 +111,14 @@ impl Function for Tanh {
     }
 }
 
+impl Function for Sigmoid {
+    #[inline(always)]
+    fn both<L: Level>(x: f32) -> (f32, f32) {
+        let s = sigmoid::<L>(x);
+        (s, s * (1.0 - s))
+    }
+}
+
 /// Runs `$body` with `$f` standing for the function `$kind`.
 macro_rules! by_function {
     ($kind:expr, $f:ident => $body:expr) => {
@@ -136,6 +145,10 @@ macro_rules! by_function {
             }
             Activation::Tanh => {
                 type $f = Tanh;
+                $body
+            }
+            Activation::Sigmoid => {
+                type $f = Sigmoid;
                 $body
             }
             Activation::ClampedSwiglu => panic!("activate: the clamped SwiGLU is gated, by pairs"),

@@ -13,6 +13,7 @@ fn number(kind: Activation) -> usize {
         Activation::Relu => 3,
         Activation::Relu2 => 4,
         Activation::Tanh => 5,
+        Activation::Sigmoid => 6,
         Activation::ClampedSwiglu => panic!("activate: the clamped SwiGLU is gated, by pairs"),
     }
 }

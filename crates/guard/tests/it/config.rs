@@ -92,18 +92,3 @@ fn what_weakens_the_guard_is_allowed_by_name_with_a_warning() {
     let config = Config::parse(text, Path::new("guard.toml"), &needs()).unwrap();
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
 }
-
-#[test]
-fn one_text_stands_for_a_list_of_one() {
-    let parse = |text: &str| Config::parse(text, Path::new("guard.toml"), &needs()).unwrap();
-    let one = parse("[[rail]]\nuse = \"regex\"\non = \"input\"\npatterns = \"gold\"\ntools = \"search\"\n");
-    let list =
-        parse("[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = [\"gold\"]\ntools = [\"search\"]\n");
-    assert_eq!(one.rails[0].setting, list.rails[0].setting);
-    let error = Config::parse(
-        "[[rail]]\nuse = \"regex\"\non = \"inputs\"\npatterns = \"gold\"\n",
-        Path::new("guard.toml"),
-        &needs(),
-    );
-    assert!(error.err().unwrap().to_string().starts_with("guard.toml:3:"));
-}

@@ -7,31 +7,33 @@ use fathom_grad::{Drops, LoraUse, ParamId, Runs};
 
 use crate::spec::{Adapter, AdapterMethod, Size, Spec};
 use crate::weight::{
-    AdapterParams, Adapts, Begins, Cut, InFiles, InputSharing, Kind, Module, Parallel, Projection, Term,
-    Walk, WeightSpec,
+    AdapterParams, Adapts, Begins, Cut, InFiles, InputSharing, Kind, Module, Parallel, Projection,
+    StoredRows, Term, Walk, WeightSpec,
 };
 
 /// A tensor in files to which an adapter can apply.
-pub(super) struct StoredRows {
+pub(super) struct Part {
     pub name: std::borrow::Cow<'static, str>,
     /// Its rows within the weight.
     pub rows: Range<usize>,
 }
 
 /// The tensors in files that together make up a projection's weight.
-pub(super) fn parts(p: &Projection<'_>) -> Vec<StoredRows> {
-    let out: usize = p.out.iter().sum();
+pub(super) fn parts(p: &Projection<'_>) -> Vec<Part> {
     match &p.stored {
         InFiles::Stack(list) => {
             let mut first = 0;
             let part = |(name, rows): &(std::borrow::Cow<'static, str>, usize)| {
                 first += rows;
-                StoredRows { name: name.clone(), rows: first - rows..first }
+                Part { name: name.clone(), rows: first - rows..first }
             };
             list.iter().map(part).collect()
         }
-        InFiles::Rows(name, all, _) if *all == out => vec![StoredRows { name: (*name).into(), rows: 0..out }],
-        InFiles::Rows(..) | InFiles::Whole(..) | InFiles::Experts(..) | InFiles::Unnamed => Vec::new(),
+        InFiles::Rows(tensors) => {
+            let part = |tensor: &StoredRows| Some(Part { name: tensor.name.into(), rows: tensor.within()? });
+            tensors.iter().map(part).collect::<Option<_>>().unwrap_or_default()
+        }
+        InFiles::Whole(..) | InFiles::Experts(..) | InFiles::Unnamed => Vec::new(),
     }
 }
 
@@ -58,8 +60,8 @@ impl Adapts for Adapter {
         if p.kind != Kind::Linear {
             return None;
         }
-        let size = |part: &StoredRows| self.modules.get(&format!("{at}{}", part.name)).copied();
-        let chosen: Vec<StoredRows> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
+        let size = |part: &Part| self.modules.get(&format!("{at}{}", part.name)).copied();
+        let chosen: Vec<Part> = parts(p).into_iter().filter(|part| size(part).is_some()).collect();
         let sizes: Vec<Size> = chosen.iter().filter_map(size).collect();
         // Terms of lower rank are padded with zeros that stay zero.
         let rank = sizes.iter().map(|size| size.rank).max()?;
@@ -80,7 +82,7 @@ impl Adapts for Adapter {
 struct ProjectionTerms<'a, 'w, 'p> {
     w: &'a mut Walk<'w>,
     p: &'a Projection<'p>,
-    chosen: &'a [StoredRows],
+    chosen: &'a [Part],
     of: &'a Adapter,
 }
 
@@ -122,7 +124,15 @@ impl ProjectionTerms<'_, '_, '_> {
     /// Names in files of a per-column part of the adapter.
     fn by_columns(&self) -> InFiles {
         match &self.p.stored {
-            rows @ InFiles::Rows(..) => rows.clone(),
+            InFiles::Rows(tensors) => {
+                let mut end = 0;
+                let part = |part: &Part| {
+                    let tensor = tensors.iter().find(|tensor| tensor.name == part.name)?;
+                    end += part.rows.len();
+                    Some(tensor.moved(part.rows.start, end - part.rows.len()))
+                };
+                InFiles::Rows(self.chosen.iter().filter_map(part).collect())
+            }
             _ => self.stack(Range::len),
         }
     }

@@ -115,6 +115,7 @@ fn common(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         norm_bias: true,
         qk_norm: QkNorm::None,
         latent: None,
+        attention_gate: false,
         sinks: false,
         bias: Biases { qkv: true, attn_out: true, mlp: true },
         mlp: Mlp { activation, gated: false },

@@ -28,6 +28,8 @@ pub(super) struct Dialect {
     pub original: Option<(&'static str, usize)>,
     /// Whether the MLP is `act(gate) up` rather than plain.
     pub gated: bool,
+    /// Default of `intermediate_size`, in families whose layers may all have experts.
+    pub ffn: Option<usize>,
     /// The norm, without its epsilon.
     pub norm: NormKind,
 }
@@ -69,6 +71,7 @@ pub(super) const LLAMA: Dialect = Dialect {
     rope: RopeKeys { theta: ("rope_theta", 10_000.0), partial: None, nested: None },
     original: None,
     gated: true,
+    ffn: None,
     norm: RMS,
 };
 
@@ -107,7 +110,7 @@ pub(super) fn read(c: &Config<'_>, family: &'static Family, d: &Dialect) -> Resu
         heads,
         kv_heads,
         head_dim,
-        ffn: c.size("intermediate_size")?,
+        ffn: c.size_or("intermediate_size", d.ffn)?,
         vocab: c.size("vocab_size")?,
         rope_theta: rope.theta,
         max_positions,
@@ -155,6 +158,7 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
         Activation::Relu => "relu",
         Activation::Relu2 => "relu2",
         Activation::Tanh => "tanh",
+        Activation::Sigmoid => "sigmoid",
         // gpt-oss names it after the function that it modifies.
         Activation::ClampedSwiglu => "silu",
     }

@@ -78,6 +78,7 @@ pub(super) const WRAPPER: Wrapper = Wrapper {
         ("num_attention_heads", 8),
         ("max_position_embeddings", 131_072),
     ],
+    tied: true,
     outer_keys: &[
         "vision_config",
         "mm_tokens_per_image",

@@ -7,6 +7,7 @@ mod common;
 mod deepseek;
 mod deepseek_v2;
 mod deepseek_v3;
+mod delta;
 mod falcon;
 mod falcon_h1;
 mod gemma;
@@ -34,7 +35,9 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 mod smollm3;
 mod starcoder2;
 mod t5;
@@ -53,7 +56,7 @@ pub(crate) use common::activation_name;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 34] = [
+pub static FAMILIES: [&Family; 37] = [
     &bamba::FAMILY,
     &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
@@ -83,7 +86,10 @@ pub static FAMILIES: [&Family; 34] = [
     &qwen2::FAMILY,
     &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_5::DENSE,
+    &qwen3_5::EXPERTS,
     &qwen3_moe::FAMILY,
+    &qwen3_next::FAMILY,
     &smollm3::FAMILY,
     &starcoder2::FAMILY,
     &t5::FAMILY,
@@ -91,7 +97,7 @@ pub static FAMILIES: [&Family; 34] = [
 ];
 
 /// All wrappers around a family's model.
-static WRAPPERS: [&Wrapper; 1] = [&gemma3::WRAPPER];
+static WRAPPERS: [&Wrapper; 3] = [&gemma3::WRAPPER, &qwen3_5::DENSE_WRAPPER, &qwen3_5::EXPERTS_WRAPPER];
 
 /// Largest head size that attention supports.
 const MOST_HEAD_COLUMNS: usize = 512;

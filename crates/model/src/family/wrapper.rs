@@ -22,6 +22,8 @@ pub struct Wrapper {
     pub text: &'static str,
     /// Sizes omitted from published files, with Transformers' defaults.
     pub defaults: &'static [(&'static str, usize)],
+    /// Default of `tie_word_embeddings`.
+    pub tied: bool,
     /// Keys next to the text part's that do not affect it.
     pub outer_keys: &'static [&'static str],
     /// Prefixes of the text part's tensor names, and their replacements in a folder of the text part alone.
@@ -51,7 +53,7 @@ impl Wrapper {
         // Written by some versions; they name no class with a head.
         text.remove("architectures");
         // The outer key takes precedence.
-        text.insert("tie_word_embeddings".into(), json!(config.or("tie_word_embeddings", true)?));
+        text.insert("tie_word_embeddings".into(), json!(config.or("tie_word_embeddings", self.tied)?));
         for (key, size) in self.defaults {
             text.entry(*key).or_insert(json!(size));
         }

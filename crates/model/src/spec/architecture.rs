@@ -47,6 +47,8 @@ pub struct Spec {
     pub qk_norm: QkNorm,
     /// Latents of queries, keys and values, if any.
     pub latent: Option<Latent>,
+    /// Whether each head's result is multiplied by the sigmoid of a gate, projected with its query.
+    pub attention_gate: bool,
     /// Whether heads have sinks: logits that join each row's denominator.
     pub sinks: bool,
     /// Biases of projections.

@@ -83,7 +83,8 @@ impl Spec {
         let [hidden, heads, kv, ffn] =
             [self.hidden, self.q_cols(), self.kv_cols(), self.ffn].map(|size| size as u128);
         let experts = self.moe.as_ref().map_or(0, |moe| (moe.experts * moe.ffn) as u128);
-        let layer = hidden * (2 * heads + 2 * kv + 3 * (ffn + experts));
+        let gates = u128::from(self.attention_gate);
+        let layer = hidden * ((2 + gates) * heads + 2 * kv + 3 * (ffn + experts));
         layer * self.layers.len() as u128 + 2 * hidden * self.vocab as u128
     }
 }

@@ -157,8 +157,8 @@ pub enum InFiles {
     /// Stacked tensors, with the rows (for a vector: elements) of each. In files of families that transpose them,
     /// projections are [in, out].
     Stack(Vec<(Cow<'static, str>, usize)>),
-    /// Runs of rows of one tensor with this many rows, each with its row in the weight.
-    Rows(&'static str, usize, Vec<(Range<usize>, usize)>),
+    /// Runs of rows of tensors, each with its row in the weight.
+    Rows(Vec<StoredRows>),
     /// One tensor of this shape, under this full name.
     Whole(Cow<'static, str>, Vec<usize>),
     /// Stacked tensors for each expert: `{at}.{expert}.{name}`.
@@ -167,7 +167,39 @@ pub enum InFiles {
     Unnamed,
 }
 
+/// Rows of a tensor in files, in a weight.
+#[derive(Clone, Debug)]
+pub struct StoredRows {
+    /// The tensor's name.
+    pub name: &'static str,
+    /// Rows of all of it.
+    pub all: usize,
+    /// Runs of them, each with its row in the weight.
+    pub runs: Vec<(Range<usize>, usize)>,
+}
+
+impl StoredRows {
+    /// The weight's rows from the first of these on, if they are all rows of the tensor and without gaps in the weight.
+    pub(crate) fn within(&self) -> Option<Range<usize>> {
+        let first = self.runs.iter().map(|(_, row)| *row).min()?;
+        let end = self.runs.iter().map(|(rows, row)| row + rows.len()).max()?;
+        let held: usize = self.runs.iter().map(|(rows, _)| rows.len()).sum();
+        (held == self.all && end - first == held).then_some(first..end)
+    }
+
+    /// The same with the weight's row `from` as its row `to`.
+    pub(crate) fn moved(&self, from: usize, to: usize) -> StoredRows {
+        let runs = self.runs.iter().map(|(rows, row)| (rows.clone(), row - from + to)).collect();
+        StoredRows { runs, ..*self }
+    }
+}
+
 impl InFiles {
+    /// Some rows of one tensor with `all` rows.
+    pub fn rows(name: &'static str, all: usize, runs: Vec<(Range<usize>, usize)>) -> InFiles {
+        InFiles::Rows(vec![StoredRows { name, all, runs }])
+    }
+
     /// One tensor.
     pub fn one(name: impl Into<Cow<'static, str>>, rows: usize) -> InFiles {
         InFiles::Stack(vec![(name.into(), rows)])

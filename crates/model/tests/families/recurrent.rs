@@ -59,7 +59,7 @@ impl SubLayer for Recurrence {
             (Module::Attention, [[self.state], [self.factors]], [s.hidden]);
         let all = self.state + self.factors;
         // Both are rows of one tensor; a rank needs all factors.
-        let rows = |rows| InFiles::Rows("mixer.in_proj", all, vec![(rows, 0)]);
+        let rows = |rows| InFiles::rows("mixer.in_proj", all, vec![(rows, 0)]);
         let u = Projection::new("mixer.u", module, &state, s.hidden, rows(0..self.state));
         let c = Projection::new("mixer.c", module, &factors, s.hidden, rows(self.state..all));
         let out = InFiles::one("mixer.out_proj", s.hidden);

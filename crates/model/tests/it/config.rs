@@ -367,6 +367,12 @@ fn unsupported_state_space_layers_are_refused_by_name() {
         ("nemotron_h_moe", "n_group", json!(3), "of which"),
         ("falcon_h1", "ssm_multipliers", json!([1.0, 2.0]), "5 numbers"),
         ("falcon_h1", "mamba_d_ssm", json!(60), "heads have 64 columns"),
+        ("qwen3_next", "linear_num_key_heads", json!(3), "does not divide the 4 value heads"),
+        ("qwen3_next", "linear_conv_kernel_dim", json!(9), "2 to 8"),
+        ("qwen3_next", "layer_types", json!(["mamba", "full_attention"]), "holds \"mamba\"; supported"),
+        ("qwen3_5", "linear_key_head_dim", json!(0), "1 to"),
+        ("qwen3_5", "attn_output_gate", json!(false), "only true"),
+        ("qwen3_5_moe", "norm_topk_prob", json!(false), "only true"),
     ];
     for (case, key, value, expected) in cases {
         let mut map = object(&root().join(case).join("config.json"));

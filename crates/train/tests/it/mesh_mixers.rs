@@ -1,6 +1,10 @@
 //! A family with a mixer of its own over ranks, compared with one rank as in `mesh.rs`.
 
-use fathom_model::{LayerSpec, PartKind, Reach, Residual, Spec, StateSizes};
+use std::sync::Arc;
+
+use fathom_model::{
+    DeltaNames, Family, GatedDelta, LayerSpec, PartKind, QkNorm, Reach, Residual, Spec, StateSizes,
+};
 use fathom_tensor::mesh::{Axis, Grid};
 use fathom_train::parallel::Ranks;
 use fathom_train::parallel::stages::Order;
@@ -46,9 +50,23 @@ fn mamba2(tied: bool) -> Spec {
     crate::mesh::spec(tied).into_mamba2(StateSizes { heads: 4, head_dim: 32, state: 8, groups: 2 })
 }
 
+/// Qwen3.5 in small: gated DeltaNet, and attention with gates in the second layer.
+fn gated_delta(tied: bool) -> Spec {
+    let names = DeltaNames::Apart;
+    let sizes =
+        GatedDelta { names, key_heads: 2, value_heads: 4, key: 16, value: 8, width: 4, beta: 1.0, eps: 1e-6 };
+    let mut spec = crate::mesh::spec(tied);
+    for index in [0, 2, 3] {
+        spec.layers[index] = LayerSpec::new([PartKind::Own(Arc::new(sizes.clone())), PartKind::Mlp]);
+    }
+    let (family, qk_norm) = (Family::named("qwen3_5_text"), QkNorm::PerHead);
+    Spec { family, attention_gate: true, qk_norm, ..spec }
+}
+
 #[test]
 fn ranks_share_state_space_layers() {
-    for (spec, sequence_parallel) in [(hybrid as fn(bool) -> Spec, true), (mamba2, false)] {
+    let cases = [(hybrid as fn(bool) -> Spec, true), (mamba2, false), (gated_delta, true)];
+    for (spec, sequence_parallel) in cases {
         let case = Case { spec, ..ONE };
         check(Case { grid: Grid { pp: 2, ..GRID }, tile_rows: Some(128), ..case }, true);
         check(Case { grid: Grid { tp: 2, sequence_parallel, ..GRID }, ..case }, false);
@@ -56,9 +74,15 @@ fn ranks_share_state_space_layers() {
     let message = Ranks { grid: Grid { tp: 4, ..GRID }, ..Ranks::default() };
     let message = message.check(&mamba2(false)).unwrap_err().to_string();
     assert!(message.contains("4 does not divide the 2 groups") && message.contains("1, 2"), "{message}");
-    let message = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };
-    let message = message.check(&mamba2(false)).unwrap_err().to_string();
-    assert!(message.contains("reads in order"), "{message}");
+    let message = Ranks { grid: Grid { tp: 4, ..GRID }, ..Ranks::default() };
+    let spec = Spec { heads: 4, kv_heads: 4, ..gated_delta(false) };
+    let message = message.check(&spec).unwrap_err().to_string();
+    assert!(message.contains("4 does not divide the 2 key heads"), "{message}");
+    for spec in [mamba2(false), gated_delta(false)] {
+        let message = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };
+        let message = message.check(&spec).unwrap_err().to_string();
+        assert!(message.contains("reads in order"), "{message}");
+    }
 }
 
 /// Without a step in between, no bit changes from any mesh to any other.

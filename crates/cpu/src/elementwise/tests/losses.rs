@@ -11,6 +11,7 @@ fn function(kind: Activation, x: f64) -> f64 {
         Activation::Relu => x.max(0.0),
         Activation::Relu2 => x.max(0.0) * x.max(0.0),
         Activation::Tanh => x.tanh(),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::ClampedSwiglu => unreachable!("gated by pairs"),
     }
 }
@@ -39,7 +40,7 @@ fn slope(kind: Activation, x: f64) -> f64 {
 fn activations_and_their_gradients_agree_with_f64() {
     use Activation::*;
     let (rows, cols) = (7, 77);
-    for kind in [Silu, GeluTanh, GeluErf, Relu, Relu2, Tanh] {
+    for kind in [Silu, GeluTanh, GeluErf, Relu, Relu2, Tanh, Sigmoid] {
         for (elem, gated) in [(Elem::F32, false), (Elem::F32, true), (Elem::Bf16, false), (Elem::Bf16, true)]
         {
             // Covers the functions' curved range, and avoids the kink of relu.

@@ -94,6 +94,7 @@ fn activations_agree_with_the_cpu() {
             (Relu, false),
             (Relu2, true),
             (Tanh, false),
+            (Sigmoid, true),
             (ClampedSwiglu, true),
         ] {
             same("activation", |device| {

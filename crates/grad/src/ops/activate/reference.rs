@@ -28,6 +28,7 @@ fn act(kind: Activation, x: f64) -> f64 {
         Activation::Relu => x.max(0.0),
         Activation::Relu2 => x.max(0.0).powi(2),
         Activation::Tanh => x.tanh(),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Activation::ClampedSwiglu => panic!("gated alone, and by pairs"),
     }
 }

@@ -5,13 +5,14 @@ use fathom_tensor::Activation;
 use super::reference;
 use crate::testing::{self, Stream};
 
-const KINDS: [Activation; 6] = [
+const KINDS: [Activation; 7] = [
     Activation::Silu,
     Activation::GeluTanh,
     Activation::GeluErf,
     Activation::Relu,
     Activation::Relu2,
     Activation::Tanh,
+    Activation::Sigmoid,
 ];
 
 #[track_caller]

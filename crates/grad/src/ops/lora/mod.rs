@@ -40,10 +40,13 @@ pub enum LinearCut {
     Rows,
 }
 
+/// Most runs: tensors in files that make up one projection.
+pub(crate) const MOST_RUNS: usize = 4;
+
 /// Runs of the columns of a projection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
-    list: [(usize, usize); 3],
+    list: [(usize, usize); MOST_RUNS],
     len: usize,
 }
 
@@ -51,10 +54,10 @@ impl Runs {
     /// The runs with these first columns and lengths.
     ///
     /// # Panics
-    /// If there are more than three.
+    /// If there are more than four.
     #[track_caller]
     pub fn new(runs: &[(usize, usize)]) -> Runs {
-        let mut list = [(0, 0); 3];
+        let mut list = [(0, 0); MOST_RUNS];
         list[..runs.len()].copy_from_slice(runs);
         Runs { list, len: runs.len() }
     }
@@ -95,7 +98,7 @@ pub struct LoraUse {
     /// [columns of all runs, rank].
     pub b: ParamId,
     /// Factor of A and B together, for each run.
-    pub scales: [f32; 3],
+    pub scales: [f32; MOST_RUNS],
     /// The columns of the whole projection to which each adapter is added.
     pub runs: Runs,
     /// [1, columns of all runs]: added too, times the scale of its run.
@@ -137,7 +140,7 @@ impl LoraUse {
     #[track_caller]
     pub fn new(a: ParamId, b: ParamId, of_runs: &[f32], runs: Runs) -> LoraUse {
         assert_eq!(of_runs.len(), runs.len(), "lora: scales of runs");
-        let mut scales = [1.0; 3];
+        let mut scales = [1.0; MOST_RUNS];
         scales[..of_runs.len()].copy_from_slice(of_runs);
         LoraUse { a, b, scales, runs, bias: None, drops: None, fixed: false }
     }
@@ -186,7 +189,7 @@ struct Lora {
     name: &'static str,
     cut: LinearCut,
     spread: Spread,
-    scales: [f32; 3],
+    scales: [f32; MOST_RUNS],
     /// The columns on this rank.
     runs: Runs,
     /// True if the projection has a bias.

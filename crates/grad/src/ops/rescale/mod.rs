@@ -7,7 +7,7 @@
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, MatMul, Tensor};
 
-use super::lora::{LinearCut, LoraUse, Runs};
+use super::lora::{LinearCut, LoraUse, MOST_RUNS, Runs};
 use super::{like, only};
 use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::packed::copy_rows;
@@ -51,7 +51,7 @@ impl Ctx<'_> {
 
 struct Rescale {
     name: &'static str,
-    scales: [f32; 3],
+    scales: [f32; MOST_RUNS],
     runs: Runs,
     /// True if ranks have some columns of the weight each.
     sums: bool,
@@ -86,7 +86,7 @@ impl Rescale {
 /// be packed; with `sums`, ranks have some columns of W and A each, and all of them call this.
 pub(super) fn inverse_lengths(
     device: &Device,
-    (runs, scales, sums): (Runs, [f32; 3], bool),
+    (runs, scales, sums): (Runs, [f32; MOST_RUNS], bool),
     [a, b, weight]: [&Tensor; 3],
 ) -> Tensor {
     let (rank, inner) = (b.cols(), a.cols());

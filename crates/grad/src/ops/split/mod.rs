@@ -13,34 +13,37 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-struct Split {
-    names: [&'static str; 3],
-    widths: [usize; 3],
+struct Split<const N: usize> {
+    names: [&'static str; N],
+    widths: [usize; N],
     rope: Option<RopeUse>,
 }
 
 impl Ctx<'_> {
-    /// `[q | k | v]` of `widths` columns to three tensors; q and k are rotated if `rope` is given.
+    /// Columns of these `widths` to a tensor each, such as `[q | k | v]`; the first two are rotated if `rope` is given.
     ///
     /// # Panics
     /// If the widths do not add up to x's columns.
     #[track_caller]
-    pub fn split(
+    pub fn split<const N: usize>(
         &mut self,
-        names: [&'static str; 3],
+        names: [&'static str; N],
         x: Val,
-        widths: [usize; 3],
+        widths: [usize; N],
         rope: Option<RopeUse>,
-    ) -> [Val; 3] {
+    ) -> [Val; N] {
         let outs = self.apply(Split { names, widths, rope }, &[x], &[]);
-        [outs[0], outs[1], outs[2]]
+        std::array::from_fn(|part| outs[part])
     }
 }
 
-impl Split {
-    fn columns(&self) -> [Range<usize>; 3] {
-        let [q, k, v] = self.widths;
-        [0..q, q..q + k, q + k..q + k + v]
+impl<const N: usize> Split<N> {
+    fn columns(&self) -> [Range<usize>; N] {
+        let mut end = 0;
+        self.widths.map(|width| {
+            end += width;
+            end - width..end
+        })
     }
 
     fn rope_of(&self, part: usize) -> Option<RopeUse> {
@@ -48,7 +51,7 @@ impl Split {
     }
 }
 
-impl Op for Split {
+impl<const N: usize> Op for Split<N> {
     fn name(&self) -> &'static str {
         "split"
     }
@@ -62,7 +65,7 @@ impl Op for Split {
             self.names, ins[0].cols, self.widths
         );
         let out = |part: usize| Out::new(self.names[part], self.widths[part], ins[0].dtype);
-        (0..3).map(out).collect()
+        (0..N).map(out).collect()
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], _: &[Tensor], outs: &[Tensor]) {
