@@ -21,7 +21,8 @@ use crate::near;
 use crate::progress::{IndexPhase, IndexProgress};
 use crate::read::{Kind, Reader};
 use crate::segment::{FileFacts, Segment, SegmentWriter};
-use crate::store::{self, StoreAddress, StoreEntry};
+use crate::store::address::StoreEntry;
+use crate::store::{self, StoreAddress};
 use crate::vectors::{self, Encode};
 use crate::{files, map};
 
@@ -142,7 +143,7 @@ pub fn index(
         format: FORMAT,
         settings,
         encoder: encoder.map(Encode::facts),
-        store: StoreEntry::of(out, options.store.as_ref(), old.as_ref()),
+        store: StoreEntry::of(out, options.store.as_ref(), old.as_ref().and_then(|old| old.store.as_ref())),
         approximate: None,
         files: sources.into_iter().map(|source| source.entry).collect(),
         segments,

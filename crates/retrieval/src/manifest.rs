@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::files;
-use crate::store::StoreEntry;
+use crate::store::address::StoreEntry;
 
 /// Version of the format.
 pub(crate) const FORMAT: u32 = 1;

@@ -7,7 +7,8 @@ use postgres::error::SqlState;
 use postgres::types::ToSql;
 use postgres::{Client, Config, NoTls};
 
-use super::{Found, Point, StoreAddress, VectorStore};
+use super::address::StoreAddress;
+use super::backend::{Found, Point, VectorStore};
 use crate::approximate::FROM_ROWS;
 use crate::error::{Error, Result};
 use crate::filter::{Comparison, Condition};

@@ -7,7 +7,8 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Found, Point, StoreAddress, VectorStore};
+use super::address::StoreAddress;
+use super::backend::{Found, Point, VectorStore};
 use crate::error::Result;
 use crate::filter::{Comparison, Condition};
 

@@ -51,7 +51,7 @@ pub fn postgres() -> Option<Server> {
         let mut command = Command::new(programs.join(name));
         command.current_dir("/").env("LC_ALL", "C");
         if is_root {
-            // PostgreSQL refuses to run as root; 65534 is `nobody`.
+            // PostgreSQL refuses to run as root; 65534 is the user without files.
             command.gid(65534).uid(65534);
         }
         command
