@@ -85,7 +85,23 @@ fn main() {
     let there =
         Forward { shape, elem, options, mask, q, k, v, sinks: None, bias: None, out, lse, resume: false };
     let accumulate = false;
-    let back = Backward { shape, elem, options, mask, q, k, v, out: o, lse, dout, dq, dk, dv, accumulate };
+    let back = Backward {
+        shape,
+        elem,
+        options,
+        mask,
+        q,
+        k,
+        v,
+        out: o,
+        lse,
+        dout,
+        dq,
+        dk,
+        dv,
+        accumulate,
+        bias: None,
+    };
     let count = threads.count();
     let most = workspace_bytes_forward(isa, count, &shape, elem, docs);
     let workspace = memory(most.max(workspace_bytes_backward(isa, count, &shape, elem, docs)));
