@@ -30,10 +30,11 @@ fn dumped(row: Map<String, Value>) -> String {
     let mut out = String::new();
     for c in text.chars() {
         let mut units = [0; 2];
-        match c.is_ascii() {
-            true => out.push(c),
-            false => c.encode_utf16(&mut units).iter().for_each(|unit| out += &format!("\\u{unit:04x}")),
+        if c.is_ascii() {
+            out.push(c);
+            continue;
         }
+        c.encode_utf16(&mut units).iter().for_each(|unit| out += &format!("\\u{unit:04x}"));
     }
     out + "\n"
 }
