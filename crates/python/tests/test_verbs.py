@@ -39,7 +39,7 @@ def test_tasks_have_the_figures_of_the_harness(path: str, tmp_path: Path) -> Non
     assert [row["metric"] for row in found.table] == ["perplexity", "acc"] and "last" in repr(found)
     with pytest.raises(fathom.Error, match="no task, group or tag"):
         fathom.evaluate(path, tasks="none")
-    with pytest.raises(TypeError, match="without tasks"):
+    with pytest.raises(fathom.Error, match="without tasks"):
         fathom.evaluate(path, tasks="last", seconds=1.0)  # type: ignore[call-overload]
 
 
