@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fathom_base::{Conversation, Describe, Tokenize};
-use fathom_eval::ruler::{DATASET, Scores};
+use fathom_eval::lengths::Scores;
+use fathom_eval::ruler::DATASET;
 use fathom_eval::tasks::{Cache, Index, Options, Results, Sets, Subject, TaskConfig, digest, prepare, run};
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use fathom_app::Machine;
 use fathom_app::tasks::{Request, compared, tasks};
 use fathom_base::human;
-use fathom_eval::ruler::Scores;
+use fathom_eval::lengths::Scores;
 use fathom_train::recipe::Precision;
 
 use crate::args::Eval;

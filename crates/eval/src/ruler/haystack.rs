@@ -199,7 +199,7 @@ impl<'t> Drawing<'t> {
             match (is_space(c), spaced) {
                 (true, false) => words.push(String::new()),
                 (true, true) => {}
-                (false, _) => words.last_mut().expect("there is a word").push(c),
+                (false, _) => words.last_mut().into_iter().for_each(|word| word.push(c)),
             }
             spaced = is_space(c);
         }

@@ -24,7 +24,6 @@ use needles::{Hay, Kind, Needles};
 use questions::Set;
 
 pub(crate) use score::string_match;
-pub use score::{Scores, THRESHOLD};
 
 /// Name of the data path of its sets in task files.
 pub const DATASET: &str = "ruler";

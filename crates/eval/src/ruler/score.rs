@@ -1,15 +1,6 @@
-//! RULER's figures: an answer's score, means by length, and the effective length.
+//! RULER's score of an answer.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Value, json};
-
-use super::{DATASET, TASKS};
 use crate::python::strip;
-use crate::tasks::Results;
-
-/// Mean that a length has to reach: that of Llama-2-7B at 4096 tokens.
-pub const THRESHOLD: f64 = 85.6;
 
 /// Share of the texts that are in an answer, without regard to case; with `any`, whether one of them is.
 pub fn string_match(answer: &str, golds: &[String], any: bool) -> f64 {
@@ -18,88 +9,6 @@ pub fn string_match(answer: &str, golds: &[String], any: bool) -> f64 {
     let answer = strip(&plain);
     let found = golds.iter().filter(|gold| answer.contains(&gold.to_lowercase())).count();
     if any { f64::from(u8::from(found > 0)) } else { found as f64 / golds.len().max(1) as f64 }
-}
-
-/// Scores by length and task, in percent.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Scores {
-    /// Per length, the scores of tasks in RULER's order.
-    pub lengths: BTreeMap<usize, Vec<(&'static str, f64)>>,
-}
-
-impl Scores {
-    /// The scores among results; `None` if none is RULER's.
-    pub fn of(results: &Results) -> Option<Scores> {
-        let mut scores = Scores::default();
-        for task in &results.tasks {
-            let kwargs = task.config.keys.get("dataset_kwargs");
-            let own = kwargs.filter(|_| task.config.text("dataset_path") == Some(DATASET));
-            let Some(kwargs) = own else { continue };
-            let name = TASKS.iter().find(|known| kwargs["task"] == known.0).map(|known| known.0);
-            let figure = task.figures.iter().find(|figure| figure.0 == "string_match");
-            let tokens = kwargs["tokens"].as_u64();
-            if let (Some(name), Some(figure), Some(tokens)) = (name, figure, tokens) {
-                let score = (figure.2 * 1e4).round_ties_even() / 100.0;
-                scores.lengths.entry(tokens as usize).or_default().push((name, score));
-            }
-        }
-        for tasks in scores.lengths.values_mut() {
-            tasks.sort_by_key(|(name, _)| TASKS.iter().position(|known| known.0 == *name));
-        }
-        (!scores.lengths.is_empty()).then_some(scores)
-    }
-
-    /// Mean over the tasks of each length.
-    pub fn means(&self) -> impl Iterator<Item = (usize, f64)> {
-        self.lengths.iter().map(|(tokens, tasks)| {
-            (*tokens, tasks.iter().map(|task| task.1).sum::<f64>() / tasks.len() as f64)
-        })
-    }
-
-    /// The longest length whose mean reaches [`THRESHOLD`].
-    pub fn effective(&self) -> Option<usize> {
-        self.means().filter(|(_, mean)| *mean >= THRESHOLD).map(|(tokens, _)| tokens).max()
-    }
-
-    /// True if every length has all of RULER's tasks, without which means are not those of its table.
-    pub fn is_whole(&self) -> bool {
-        self.lengths.values().all(|tasks| tasks.len() == TASKS.len())
-    }
-
-    /// The object of the results' file.
-    pub fn json(&self) -> Value {
-        let of = |(tokens, mean): (usize, f64)| {
-            let tasks: serde_json::Map<String, Value> =
-                self.lengths[&tokens].iter().map(|(name, score)| (name.to_string(), json!(score))).collect();
-            json!({"tokens": tokens, "mean": mean, "tasks": tasks})
-        };
-        json!({
-            "lengths": self.means().map(of).collect::<Vec<_>>(), "threshold": THRESHOLD, "effective_length": self.effective(),
-            "all_tasks": self.is_whole(),
-        })
-    }
-
-    /// A table with a column per length, as Markdown.
-    pub fn table(&self) -> String {
-        let row = |name: &str, cells: Vec<String>| format!("|{name:<15}|{}|\n", cells.join("|"));
-        let lengths: Vec<String> = self.lengths.keys().map(|tokens| format!("{tokens:>8}")).collect();
-        let mut table = row("RULER", lengths.clone());
-        table += &row("---------------", vec!["-------:".into(); lengths.len()]);
-        for (name, ..) in &TASKS {
-            let score =
-                |tasks: &Vec<(&str, f64)>| tasks.iter().find(|task| task.0 == *name).map(|task| task.1);
-            let found: Vec<Option<f64>> = self.lengths.values().map(score).collect();
-            if found.iter().any(Option::is_some) {
-                let cell = |it: Option<f64>| it.map_or(" ".repeat(8), |it| format!("{it:>8.2}"));
-                table += &row(name, found.into_iter().map(cell).collect());
-            }
-        }
-        table += &row("mean", self.means().map(|(_, mean)| format!("{mean:>8.2}")).collect());
-        let effective = self.effective().map_or_else(|| "none of these".into(), |it| format!("{it} tokens"));
-        table += &format!("effective length: {effective} (mean of at least {THRESHOLD}");
-        table += if self.is_whole() { ")\n" } else { "; not RULER's, which is over all thirteen tasks)\n" };
-        table
-    }
 }
 
 #[cfg(test)]
@@ -113,19 +22,5 @@ mod tests {
         {
             assert_eq!((string_match(answer, &golds, false), string_match(answer, &golds, true)), (all, any));
         }
-    }
-
-    #[test]
-    fn the_effective_length_is_the_longest_that_reaches_the_threshold() {
-        let of = |scores: &[(usize, f64)]| Scores {
-            lengths: scores.iter().map(|(tokens, score)| (*tokens, vec![("vt", *score)])).collect(),
-        };
-        let llama =
-            of(&[(4096, 95.5), (8192, 93.8), (16384, 91.6), (32768, 87.4), (65536, 84.7), (131072, 77.0)]);
-        assert_eq!((llama.effective(), llama.is_whole()), (Some(32768), false));
-        assert_eq!(of(&[(4096, 85.5)]).effective(), None);
-        assert!(
-            llama.table().contains("|mean           |   95.50|") && llama.table().contains("not RULER's")
-        );
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::filters::Filters;
 use super::index::function;
 use super::measure::{Measure, OutputType};
-use super::programs::PassAtK;
+use super::pass_at_k::PassAtK;
 use crate::error::{Error, Result};
 
 /// Keys that a task may have, in the order in which the harness writes them.

@@ -6,7 +6,7 @@ use super::config::TaskConfig;
 use super::doc::Doc;
 use super::filters::{Answers, said};
 use super::measure::{Measure, OutputType, ROUGE};
-use super::programs::PASS_AT_K;
+use super::pass_at_k::PASS_AT_K;
 use super::prompt::{Writer, index_of};
 use crate::error::{Error, Result};
 use crate::metrics::aggregate::ItemValue;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
 use super::doc::Doc;
-use super::programs::PassAtK;
+use super::pass_at_k::PassAtK;
 use crate::error::{Error, Result};
 use crate::python::{is_space, literal, pattern};
 

@@ -9,7 +9,8 @@ use super::filters::{Answers, Filters};
 use super::index::{GroupNode, Node};
 use super::measure::OutputType;
 use super::measures::values;
-use super::programs::{self, PASS_AT_K, RunPrograms};
+use super::pass_at_k::PASS_AT_K;
+use super::programs::{self, RunPrograms};
 use super::prompt::{Message, Writer, joined};
 use super::results::{Results, Sample, TaskResult};
 use super::subject::Subject;
@@ -141,7 +142,7 @@ fn run_task(
     for filters in &config.filters {
         let mut raw: Vec<(String, Vec<ItemValue>)> = Vec::new();
         let filtered: Vec<Vec<Answers>> = filtered(config, filters, docs, &answers)?;
-        let programs = programs::values((config, &writer), docs, &filtered, options)?;
+        let programs = programs::values((config, &writer), docs, &filtered, options.run_programs)?;
         let items = docs.iter().zip(asked.iter().zip(&answers)).zip(filtered.iter().zip(programs));
         for (at, ((doc, (asked, answers)), (filtered, of_programs))) in items.enumerate() {
             let mut found = values(config, &writer, doc, filtered)?;
