@@ -22,8 +22,10 @@ impl Drop for Server {
     }
 }
 
+/// Says what is skipped, past the test harness, which keeps the output of tests that pass.
 fn skipped(what: &str) {
-    eprintln!("SKIPPED: {what}");
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {what}");
 }
 
 /// The programs of a PostgreSQL that has pgvector: those that `FATHOM_POSTGRES` names, or of Debian.
