@@ -82,7 +82,7 @@ impl Lines {
 }
 
 /// A block of scores, or of their gradients, with the lines of its heads.
-pub struct Biased<'a> {
+pub struct BiasBlock<'a> {
     /// Rows of `KEYS`.
     pub s: *mut f32,
     pub rows: Edge<'a>,
@@ -98,7 +98,7 @@ pub struct Biased<'a> {
 /// # Safety
 /// The pointers cover the extents.
 #[inline(always)]
-pub unsafe fn add<S: Simd>(b: &Biased<'_>) {
+pub unsafe fn add<S: Simd>(b: &BiasBlock<'_>) {
     each::<S>(
         b,
         |score, bias| S::store(score, S::add(S::load(score), S::load(bias))),
@@ -113,7 +113,7 @@ pub unsafe fn add<S: Simd>(b: &Biased<'_>) {
 /// # Safety
 /// The pointers cover the extents.
 #[inline(always)]
-pub unsafe fn sum<S: Simd>(b: &Biased<'_>) {
+pub unsafe fn sum<S: Simd>(b: &BiasBlock<'_>) {
     each::<S>(
         b,
         |slope, sum| S::store(sum, S::add(S::load(sum), S::load(slope))),
@@ -126,7 +126,7 @@ pub unsafe fn sum<S: Simd>(b: &Biased<'_>) {
 /// Calls `vector` or `number` with the block's elements and those of their distances, in a fixed order.
 #[inline(always)]
 unsafe fn each<S: Simd>(
-    b: &Biased<'_>,
+    b: &BiasBlock<'_>,
     vector: impl Fn(*mut f32, *mut f32),
     number: impl Fn(*mut f32, *mut f32),
 ) {

@@ -170,7 +170,7 @@ pub struct Backward<'a> {
     pub dv: RowsMut,
     /// Adds to `dq`.
     pub accumulate: bool,
-    /// As in the forward pass; its gradient is added to.
+    /// The bias of the forward pass, to whose gradient is added.
     pub bias: Option<Bias>,
 }
 

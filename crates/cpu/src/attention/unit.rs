@@ -1,6 +1,6 @@
 //! The kernel families: each is the same set of functions compiled for its instruction set.
 
-use super::bias::{self, Biased};
+use super::bias::{self, BiasBlock};
 use super::mask::{self, Bits};
 use super::pack::{self, Both, Pack, Turn, Unpack};
 use super::pages::{self, Unpacking};
@@ -44,8 +44,8 @@ pub unsafe trait Unit: 'static {
     unsafe fn delta(p: &Delta);
     unsafe fn bits(p: &Bits<'_>);
     unsafe fn unpack_pages(p: &Unpacking);
-    unsafe fn add_bias(p: &Biased<'_>);
-    unsafe fn sum_bias(p: &Biased<'_>);
+    unsafe fn add_bias(p: &BiasBlock<'_>);
+    unsafe fn sum_bias(p: &BiasBlock<'_>);
 }
 
 /// Defines functions that call the generic ones under an attribute, `[inline]` or `[target_feature(..)]`.
@@ -87,8 +87,8 @@ macro_rules! unit {
                 delta(Delta) = softmax::delta::<$simd>;
                 bits(Bits<'_>) = mask::bits::<$simd>;
                 unpack_pages(Unpacking) = pages::unpack::<$simd>;
-                add_bias(Biased<'_>) = bias::add::<$simd>;
-                sum_bias(Biased<'_>) = bias::sum::<$simd>;
+                add_bias(BiasBlock<'_>) = bias::add::<$simd>;
+                sum_bias(BiasBlock<'_>) = bias::sum::<$simd>;
             }
         }
     };

@@ -26,17 +26,17 @@ pub fn cases() -> Vec<PathBuf> {
     all
 }
 
-/// Packed documents of one stream.
+/// Documents documents of one stream.
 #[derive(Default)]
-struct Packed {
+struct Documents {
     ids: Vec<i32>,
     positions: Vec<i32>,
     docs: Vec<Range<usize>>,
 }
 
-impl Packed {
-    fn of(pairs: &[Value], key: &str) -> Packed {
-        let mut all = Packed::default();
+impl Documents {
+    fn of(pairs: &[Value], key: &str) -> Documents {
+        let mut all = Documents::default();
         for pair in pairs {
             let ids: Vec<i32> = serde_json::from_value(pair[key].clone()).unwrap();
             let start = all.ids.len();
@@ -66,9 +66,9 @@ impl Run {
         let opened = open_any(folder).unwrap();
         let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
         load(&device, &model, &mut params, &opened.source).unwrap();
-        let streams = ["source", "decoder"].map(|key| Packed::of(pairs, key));
+        let streams = ["source", "decoder"].map(|key| Documents::of(pairs, key));
         let caps = Caps { docs: 4, seq_tokens: 256 };
-        let batches = model.batches(&device, streams.each_ref().map(Packed::tokens), caps);
+        let batches = model.batches(&device, streams.each_ref().map(Documents::tokens), caps);
         Run { device, model, params, batches, counters: Counters::default() }
     }
 

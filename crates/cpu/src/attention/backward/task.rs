@@ -1,7 +1,7 @@
 //! One task of the backward pass: the key blocks of a step against ascending query blocks.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over the workspace layout
 
-use super::super::bias::{Biased, Lines};
+use super::super::bias::{BiasBlock, Lines};
 use super::super::mask::{self, Bits, Cover, Edge, Span};
 use super::super::pack::{self, Both, Pack, Turn, Unpack};
 use super::super::product::Product;
@@ -311,11 +311,11 @@ impl<'a, U: Unit> Task<'a, U> {
         (index, strip): (usize, usize),
         range: (usize, usize),
         (s, lines): (usize, Lines),
-    ) -> Biased<'a> {
+    ) -> BiasBlock<'a> {
         let (mask, group, key) = (self.pass.op.mask, self.pass.layout.group, &self.keys[index]);
         let first = (key.start + strip * SUB).min(key.end);
         let (queries, rows) = (self.pass.block_rows(block), SUB.min(key.end - first));
-        Biased {
+        BiasBlock {
             // SAFETY: an offset of this thread's slot.
             s: unsafe { self.at(s) },
             rows: Edge { first, rows, group: 1, pos: mask.pos_k },

@@ -1,6 +1,6 @@
 //! Biases of a strip's scores.
 
-use super::super::bias::{Biased, Lines};
+use super::super::bias::{BiasBlock, Lines};
 use super::super::mask::Edge;
 use super::super::unit::Unit;
 use super::{Strip, Tile};
@@ -10,7 +10,7 @@ impl<U: Unit> Tile<'_, U> {
     pub(super) unsafe fn bias(&self, strip: &Strip) {
         let (mask, lines) = (&self.pass.op.mask, self.pass.lines);
         let first = self.first_row() + strip.first;
-        U::add_bias(&Biased {
+        U::add_bias(&BiasBlock {
             s: self.at(self.pass.layout.s),
             rows: Edge { first, rows: strip.rows, group: self.heads, pos: mask.pos_q },
             cols: Edge { first: strip.keys.0, rows: strip.keys.1 - strip.keys.0, group: 1, pos: mask.pos_k },
