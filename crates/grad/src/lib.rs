@@ -38,7 +38,7 @@ pub mod ops;
 pub mod schedule;
 
 pub use batch::{Batch, Rotation, Tables, VIRTUAL};
-pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, mask};
+pub use context::{Context, ContextLayout, CpComm, LayoutSizes, Sharing, causal_pairs, dealable, mask};
 pub use counters::{Counters, Counts, Span};
 pub use disk::{CHUNK, OnDisk, StateDisk};
 pub use fathom_tensor::{DocumentRun, DocumentRuns};
@@ -55,6 +55,7 @@ pub use op::{Backward, Desc, Dx, Exec, Flops, LayerMemory, Op, OptGrads, Out, Sa
 pub use ops::attention::{AttentionUse, Keys};
 pub use ops::balance::RouterCosts;
 pub use ops::conv::ConvUse;
+pub use ops::deal::HeadColumns;
 pub use ops::delta::DeltaUse;
 pub use ops::expert_mlp::ExpertMlp;
 pub use ops::experts::{ExpertTerm, ExpertWeights, ExpertsUse};

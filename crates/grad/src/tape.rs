@@ -37,7 +37,8 @@ pub struct Scope<'a> {
 impl Scope<'_> {
     /// Distribution of the work over ranks.
     pub fn spread(&self) -> Spread {
-        Spread::of(&self.device.mesh)
+        let cp = self.batch.context.as_ref().map_or(1, Context::cp);
+        Spread { cp, ..Spread::of(&self.device.mesh) }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use fathom_grad::{ConvUse, Ctx, DeltaUse, GatedNormUse, ParamId, Val};
+use fathom_grad::{ConvUse, Ctx, DeltaUse, GatedNormUse, HeadColumns, ParamId, Val};
 
 use crate::spec::{LayerSpec, Own, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
 use crate::weight::{
@@ -150,14 +150,8 @@ impl SubLayer for GatedDelta {
             );
             return Err((Shared::Columns, what));
         }
-        if ranks.tokens > 1 {
-            let what = format!(
-                "{} ranks share a document, which a linear attention layer reads in order; it must be 1",
-                ranks.tokens
-            );
-            return Err((Shared::Tokens, what));
-        }
-        Ok(())
+        let own = [self.value_heads, self.key_heads].map(|heads| heads / ranks.columns);
+        ranks.check_deal(own, "value heads of a linear attention layer")
     }
 
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {
@@ -177,12 +171,17 @@ impl SubLayerParams for GatedDeltaParams {
         let [q, k, v, z, b, a] = all.map(|columns| columns / ranks);
         let names = ["mixer.columns", "mixer.gate", "mixer.step", "mixer.decay"];
         let [u_tc, z_tv, b_th, a_th] = cx.split(names, p_t, [q + k + v, z, b, a], None);
+        let part = |columns, width| HeadColumns { columns, width };
+        let (parts, heads) = ([part(q, of.key), part(k, of.key), part(v, of.value)], [part(a, 1)]);
         let o_tv = cx.whole(|cx| {
-            let how = ConvUse { silu: true, state: CONV };
+            let names = ["mixer.columns.dealt", "mixer.decay.dealt", "mixer.step.dealt"];
+            let [u_tc, a_th, b_th] = cx.to_heads(names, [u_tc, a_th, b_th], [&parts, &heads, &heads]);
+            let how = ConvUse { silu: true, state: CONV, parts: &parts };
             let u_tc = cx.conv("mixer.out.conv", u_tc, self.conv, None, how);
-            let (key_heads, key) = (of.key_heads / ranks, of.key);
+            let (key_heads, key) = ((of.key_heads / ranks).max(cx.sharers()), of.key);
             let how = DeltaUse { key_heads, key, l2_eps: LENGTH_EPS, beta: of.beta, memory: MEMORY };
-            cx.delta(["mixer.out", "mixer.out.states"], [u_tc, a_th, b_th], self.of_heads, how)
+            let o_tv = cx.delta(["mixer.out", "mixer.out.states"], [u_tc, a_th, b_th], self.of_heads, how);
+            cx.to_tokens("mixer.out.own", o_tv, of.value)
         });
         let how = GatedNormUse { gate_first: false, width: of.value, eps: of.eps };
         let o_tv = cx.gated_norm("mixer.norm", o_tv, z_tv, Some(self.norm), how);

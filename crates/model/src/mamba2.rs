@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use fathom_grad::{ConvUse, Ctx, GatedNormUse, ParamId, SsdUse, Val};
+use fathom_grad::{ConvUse, Ctx, GatedNormUse, HeadColumns, ParamId, SsdUse, Val};
 
 use crate::spec::{LayerSpec, Own, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
 use crate::weight::{
@@ -162,7 +162,7 @@ impl SubLayer for Mamba2 {
     }
 
     fn check(&self, ranks: &Sharers) -> Result<(), (Shared, String)> {
-        let (shared, documents) = (ranks.columns, ranks.tokens);
+        let shared = ranks.columns;
         for (what, number) in [("heads", self.heads), ("groups", self.groups)] {
             if !number.is_multiple_of(shared) {
                 let fits =
@@ -176,13 +176,7 @@ impl SubLayer for Mamba2 {
                 return Err((Shared::Columns, what));
             }
         }
-        if documents > 1 {
-            let what = format!(
-                "{documents} ranks share a document, which a state-space layer reads in order; it must be 1"
-            );
-            return Err((Shared::Tokens, what));
-        }
-        Ok(())
+        ranks.check_deal([self.heads / shared, self.groups / shared], "heads of a state-space layer")
     }
 
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {
@@ -209,11 +203,17 @@ impl SubLayerParams for Mamba2Params {
         let names = ["mixer.gate", "mixer.columns", "mixer.step"];
         let [z_ti, u_tc, dt_th] = cx.split(names, p_t, [z, x + b + c, heads], None);
         let groups = of.groups / ranks;
+        let part = |columns, width| HeadColumns { columns, width };
+        let parts = [part(x, of.head_dim), part(b, of.state), part(c, of.state)];
         let y_ti = cx.whole(|cx| {
-            let how = ConvUse { silu: true, state: CONV };
+            let names = ["mixer.columns.dealt", "mixer.step.dealt"];
+            let [u_tc, dt_th] = cx.to_heads(names, [u_tc, dt_th], [&parts, &[part(heads, 1)]]);
+            let how = ConvUse { silu: true, state: CONV, parts: &parts };
             let u_tc = cx.conv("mixer.out.conv", u_tc, self.conv, self.conv_bias, how);
+            let groups = groups.max(cx.sharers());
             let how = SsdUse { groups, state: of.state, limit: of.limit, memory: MEMORY };
-            cx.ssd(["mixer.out", "mixer.out.states"], u_tc, dt_th, self.of_heads, how)
+            let y_ti = cx.ssd(["mixer.out", "mixer.out.states"], u_tc, dt_th, self.of_heads, how);
+            cx.to_tokens("mixer.out.own", y_ti, of.head_dim)
         });
         let how = GatedNormUse { gate_first: of.gate == Gate::First, width: z / groups, eps: of.eps };
         let y_ti = cx.gated_norm("mixer.norm", y_ti, z_ti, self.norm, how);

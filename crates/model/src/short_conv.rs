@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use fathom_grad::{ConvUse, Ctx, ParamId, Val};
+use fathom_grad::{ConvUse, Ctx, HeadColumns, ParamId, Val};
 
 use crate::spec::{LayerSpec, Own, Shared, Sharers, Spec, StateSpec, SubLayer, SubLayerParams};
 use crate::weight::{
@@ -67,14 +67,8 @@ impl SubLayer for ShortConv {
                 format!("{} does not divide the {} columns of a convolution", ranks.columns, self.hidden);
             return Err((Shared::Columns, what));
         }
-        match ranks.tokens {
-            1 => Ok(()),
-            cp => {
-                let what =
-                    format!("{cp} ranks share a document, which a convolution reads in order; it must be 1");
-                Err((Shared::Tokens, what))
-            }
-        }
+        let own = self.hidden / ranks.columns;
+        ranks.check_deal([own, own], "columns of a convolution")
     }
 
     fn states(&self, ranks: &Sharers) -> Vec<StateSpec> {
@@ -88,8 +82,13 @@ impl SubLayerParams for ShortConvParams {
         let own = cx.desc(p_t).cols / 3;
         let [b_td, c_td, x_td] = cx.split(["mixer.b", "mixer.c", "mixer.x"], p_t, [own; 3], None);
         let u_td = cx.product("mixer.gated", b_td, x_td);
-        let how = ConvUse { silu: false, state: STATE };
-        let y_td = cx.whole(|cx| cx.conv("mixer.out", u_td, self.conv, self.conv_bias, how));
+        let parts = [HeadColumns { columns: own, width: 1 }];
+        let y_td = cx.whole(|cx| {
+            let [u_td] = cx.to_heads(["mixer.gated.dealt"], [u_td], [&parts]);
+            let how = ConvUse { silu: false, state: STATE, parts: &parts };
+            let y_td = cx.conv("mixer.out", u_td, self.conv, self.conv_bias, how);
+            cx.to_tokens("mixer.out.own", y_td, 1)
+        });
         let y_td = cx.product("mixer.result", c_td, y_td);
         self.way_out.rows(cx, "mixer.proj", y_td)
     }

@@ -30,8 +30,6 @@ pub struct ContextLayout {
     docs: Vec<Range<usize>>,
     ranks: Vec<Vec<Range<usize>>>,
     dynamic: bool,
-    /// Least tokens of a chunk, unless a rank has fewer.
-    least: usize,
 }
 
 /// A range of tokens with the mask area of their queries.
@@ -69,8 +67,7 @@ impl ContextLayout {
             }
             None => balance(docs, cut),
         };
-        let (dynamic, least) = (cut.dynamic.is_some(), cut.chunk.clamp(1, SMALLEST));
-        Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic, least })
+        Ok(ContextLayout { tokens, docs: docs.to_vec(), ranks, dynamic: cut.dynamic.is_some() })
     }
 
     /// Number of tokens of the stream.
@@ -115,26 +112,14 @@ impl ContextLayout {
         own
     }
 
-    /// A rank's rows by document.
-    pub fn documents(&self, rank: usize) -> Vec<DocumentRun> {
-        let part = self.part(&[rank]);
-        let runs = |(document, doc): (usize, &Range<usize>)| -> Vec<DocumentRun> {
-            let run = |tokens: Range<usize>| {
-                let (rows, offset) = (part.rows(&tokens), tokens.start - doc.start);
-                DocumentRun { rows, document, offset }
-            };
-            part.within(doc).filter(|tokens| !tokens.is_empty()).map(run).collect()
+    /// The documents as rows of the stream.
+    pub fn document_runs(&self) -> Vec<DocumentRun> {
+        let run = |(document, rows): (usize, &Range<usize>)| DocumentRun {
+            rows: rows.clone(),
+            document,
+            offset: 0,
         };
-        self.docs.iter().enumerate().flat_map(runs).collect()
-    }
-
-    /// Most runs of a rank's rows among `docs` documents.
-    pub fn most_runs(&self, docs: usize) -> usize {
-        match self.cp() {
-            1 => docs,
-            // Each chunk may cut a document; if documents stay on few ranks, each has a front and a back.
-            _ => 2 * docs + self.rank_tokens().div_ceil(self.least),
-        }
+        self.docs.iter().enumerate().filter(|(_, rows)| !rows.is_empty()).map(run).collect()
     }
 
     /// Pairs that a rank's queries attend to, within a window if given.

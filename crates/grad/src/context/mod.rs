@@ -90,8 +90,8 @@ impl fmt::Display for CpComm {
     }
 }
 
-/// True if each of `ranks` ranks gets equally many query heads, and the key heads that they read.
-pub(crate) fn dealable(heads: usize, kv_heads: usize, ranks: usize) -> bool {
+/// Returns whether each of `ranks` ranks can have equally many heads, and the key heads or groups that they read.
+pub fn dealable(heads: usize, kv_heads: usize, ranks: usize) -> bool {
     heads.is_multiple_of(ranks) && (kv_heads.is_multiple_of(ranks) || ranks.is_multiple_of(kv_heads))
 }
 
@@ -105,10 +105,9 @@ pub struct Sharing<'a> {
 }
 
 impl Sharing<'_> {
-    /// The documents of this rank's rows, charged for streams of up to `docs` documents.
+    /// The documents of the stream, for operations that read its rows in order, charged at `docs`.
     pub fn documents(&self, device: &Device, docs: usize) -> DocumentRuns {
-        let runs = self.layout.documents(device.mesh.index(Axis::Cp));
-        DocumentRuns::new(device, runs, self.layout.most_runs(docs))
+        DocumentRuns::new(device, self.layout.document_runs(), docs)
     }
 
     /// This rank's part of one value per token of the stream: ids, positions, labels.
@@ -134,6 +133,8 @@ pub struct Context {
     /// Rings by size of the inner circles.
     rings: Vec<(usize, Ring)>,
     gathered: Option<GatheredKeys>,
+    /// All ranks, for operations that read rows in order.
+    whole: Circle,
     cp: usize,
     /// By window: pairs of this rank's queries with keys on any rank.
     pairs: Vec<u64>,
@@ -198,7 +199,18 @@ impl Context {
             None => windows.iter().map(own_mask).collect(),
         };
         let pairs = windows.iter().map(|window| layout.area(index, *window)).collect();
-        (masks, Some(Context { comm: comm.to_vec(), rings, gathered, cp, pairs }))
+        let whole = Circle::new(axis.clone(), layout, &(0..cp).collect::<Vec<_>>());
+        (masks, Some(Context { comm: comm.to_vec(), rings, gathered, whole, cp, pairs }))
+    }
+
+    /// Number of ranks that share the stream.
+    pub(crate) fn cp(&self) -> usize {
+        self.cp
+    }
+
+    /// All of them.
+    pub(crate) fn whole(&self) -> &Circle {
+        &self.whole
     }
 
     /// True if all layers exchange keys alike.
@@ -230,6 +242,7 @@ impl Context {
             sizes.extend(circle(&gathered.circle));
             sizes.extend(gathered.masks.iter().map(|mask| mask.pairs));
         }
+        sizes.extend(circle(&self.whole));
         sizes.extend(&self.pairs);
         sizes
     }

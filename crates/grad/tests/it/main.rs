@@ -4,6 +4,7 @@ mod chaos;
 mod codec;
 mod context;
 mod context_layout;
+mod deal;
 mod frozen;
 mod memory;
 mod micro_batches;

@@ -1,5 +1,6 @@
 //! Choices within a specification.
 
+use fathom_grad::dealable;
 use fathom_tensor::{Activation, Buckets};
 
 /// Projections of a student's hidden states to the width of its teacher's.
@@ -25,6 +26,27 @@ pub struct Sharers {
 impl Sharers {
     /// One rank.
     pub const NONE: Sharers = Sharers { columns: 1, tokens: 1, layers: 1 };
+
+    /// Checks that ranks with some tokens of each document can instead have all tokens of some heads. `shared` of them,
+    /// per column share, are read by several of the `heads`.
+    ///
+    /// # Errors
+    /// The numbers that can.
+    pub fn check_deal(&self, [heads, shared]: [usize; 2], what: &str) -> Result<(), (Shared, String)> {
+        if dealable(heads, shared, self.tokens) {
+            return Ok(());
+        }
+        let good: Vec<String> = (1..=heads)
+            .filter(|ranks| dealable(heads, shared, *ranks))
+            .map(|ranks| ranks.to_string())
+            .collect();
+        let message = format!(
+            "the {heads} {what} cannot be dealt to {} ranks that share a document; it may be {}",
+            self.tokens,
+            good.join(", ")
+        );
+        Err((Shared::Tokens, message))
+    }
 }
 
 /// Dimension of a model along which ranks share it.

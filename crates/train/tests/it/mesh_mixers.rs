@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom_model::{
-    DeltaNames, Family, GatedDelta, LayerSpec, PartKind, QkNorm, Reach, Residual, Spec, StateSizes,
+    DeltaNames, Family, GatedDelta, LayerSpec, PartKind, QkNorm, Reach, Residual, ShortConv, Spec, StateSizes,
 };
 use fathom_tensor::mesh::{Axis, Grid};
 use fathom_train::parallel::Ranks;
@@ -63,6 +63,16 @@ fn gated_delta(tied: bool) -> Spec {
     Spec { family, attention_gate: true, qk_norm, ..spec }
 }
 
+/// LFM2 in small: short convolutions, and attention in the second layer.
+fn short_convolutions(tied: bool) -> Spec {
+    let mut spec = crate::mesh::spec(tied);
+    for index in [0, 2, 3] {
+        let conv = ShortConv { hidden: spec.hidden, width: 3, bias: true };
+        spec.layers[index] = LayerSpec::new([PartKind::Own(Arc::new(conv)), PartKind::Mlp]);
+    }
+    Spec { family: Family::named("lfm2"), qk_norm: QkNorm::PerHead, ..spec }
+}
+
 #[test]
 fn ranks_share_state_space_layers() {
     let cases = [(hybrid as fn(bool) -> Spec, true), (mamba2, false), (gated_delta, true)];
@@ -78,10 +88,30 @@ fn ranks_share_state_space_layers() {
     let spec = Spec { heads: 4, kv_heads: 4, ..gated_delta(false) };
     let message = message.check(&spec).unwrap_err().to_string();
     assert!(message.contains("4 does not divide the 2 key heads"), "{message}");
-    for spec in [mamba2(false), gated_delta(false)] {
-        let message = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };
-        let message = message.check(&spec).unwrap_err().to_string();
-        assert!(message.contains("reads in order"), "{message}");
+}
+
+#[test]
+fn ranks_share_the_documents_of_state_space_layers() {
+    for spec in [hybrid as fn(bool) -> Spec, mamba2, gated_delta, short_convolutions] {
+        let case = Case { spec, ..ONE };
+        check(Case { grid: Grid { cp: 2, ..GRID }, ..case }, false);
+    }
+    // Four ranks have the two groups, and the two key heads, twice.
+    for spec in [mamba2 as fn(bool) -> Spec, gated_delta] {
+        check(Case { spec, grid: Grid { cp: 4, ..GRID }, ..ONE }, false);
+    }
+    check(Case { spec: hybrid, grid: Grid { tp: 2, cp: 2, sequence_parallel: true, ..GRID }, ..ONE }, false);
+    for (spec, cp, why) in [
+        (
+            mamba2 as fn(bool) -> Spec,
+            3,
+            "the 4 heads of a state-space layer cannot be dealt to 3 ranks that share a document; it may be 1, 2, 4",
+        ),
+        (gated_delta, 8, "the 4 value heads of a linear attention layer cannot be dealt to 8 ranks"),
+    ] {
+        let message = Ranks { grid: Grid { cp, ..GRID }, ..Ranks::default() };
+        let message = message.check(&spec(false)).unwrap_err().to_string();
+        assert!(message.contains("mesh.cp") && message.contains(why), "{message}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use fathom_tensor::{Category, Tensor};
 
-use super::circle::{Columns, Return, assemble, deliver};
+use super::super::circle::{Columns, Return, assemble, deliver};
 use super::kernel::{Gradients, Heads};
 use crate::context::GatheredKeys;
 use crate::op::Exec;

@@ -4,7 +4,6 @@
 //! around a ring (`ring.rs`) or gathered on all ranks (`gathered.rs`).
 
 mod call;
-mod circle;
 mod gathered;
 mod kernel;
 mod ring;

@@ -12,7 +12,7 @@ use std::ops::Range;
 use fathom_tensor::mesh::Flying;
 use fathom_tensor::{Category, DType, Tensor};
 
-use super::circle::{Columns, Return, assemble, deliver};
+use super::super::circle::{Columns, Return, assemble, deliver};
 use super::kernel::{Gradients, Heads};
 use crate::context::{Ring, Step};
 use crate::op::Exec;

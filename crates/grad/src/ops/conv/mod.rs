@@ -1,9 +1,13 @@
 //! Causal depthwise convolution over the rows of each document, as before a state-space layer's scan (Gu and Dao,
 //! "Mamba", 2023), with or without a SiLU.
 
-use fathom_tensor::{Conv as Call, ConvBackward, ConvOperands, DocumentRuns, Tensor};
+use std::ops::Range;
 
-use super::{documents, like, only};
+use fathom_tensor::{Conv as Call, ConvBackward, ConvOperands, Tensor};
+
+use super::circle::Columns;
+use super::deal::{HeadColumns, ranges};
+use super::{documents, in_order, like, only};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -14,16 +18,27 @@ mod tests;
 
 /// Variant of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvUse {
+pub struct ConvUse<'a> {
     /// Whether the result is `x sigmoid(x)` of the sum.
     pub silu: bool,
     /// Name of its state in generation, [taps - 1, c]: the last rows of the input.
     pub state: &'static str,
+    /// The columns as heads, as ranks that share documents have dealt them ([`Ctx::to_heads`]).
+    pub parts: &'a [HeadColumns],
 }
 
 struct Conv {
     name: &'static str,
-    how: ConvUse,
+    silu: bool,
+    state: &'static str,
+    parts: Vec<HeadColumns>,
+    cp: usize,
+}
+
+/// One call's columns of a value, and its rows of the weight.
+struct Part {
+    columns: Range<usize>,
+    rows: Range<usize>,
 }
 
 impl Ctx<'_> {
@@ -39,21 +54,27 @@ impl Ctx<'_> {
         u: Val,
         weight: ParamId,
         bias: Option<ParamId>,
-        how: ConvUse,
+        how: ConvUse<'_>,
     ) -> Val {
         let params: Vec<ParamId> = [weight].into_iter().chain(bias).collect();
-        only(self.apply(Conv { name, how }, &[u], &params))
+        let (ConvUse { silu, state, parts }, cp) = (how, self.sharers());
+        only(self.apply(Conv { name, silu, state, parts: parts.to_vec(), cp }, &[u], &params))
     }
 }
 
 impl Conv {
-    fn operands<'a>(
-        &self,
-        u: &'a Tensor,
-        params: &'a [Tensor],
-        documents: &'a DocumentRuns,
-    ) -> ConvOperands<'a> {
-        ConvOperands { u, weight: &params[0], bias: params.get(1), silu: self.how.silu, documents }
+    /// The calls of this rank: one, or one for each part of a weight of which it has some rows.
+    fn calls(&self, x: &Exec<'_>, channels: usize) -> Vec<Part> {
+        let Some(context) = &x.batch.context else {
+            return vec![Part { columns: 0..channels, rows: 0..channels }];
+        };
+        let columns = ranges(self.parts.iter().map(|part| part.own(self.cp)));
+        let all = ranges(self.parts.iter().map(|part| part.columns));
+        let call = |((part, columns), all): ((&HeadColumns, Range<usize>), Range<usize>)| {
+            let own = Columns::Heads(part.width).of_member(part.columns, context.whole());
+            Part { columns, rows: all.start + own.start..all.start + own.end }
+        };
+        self.parts.iter().zip(columns).zip(all).map(call).collect()
     }
 
     /// The gradients that are wanted.
@@ -64,9 +85,21 @@ impl Conv {
         (dy, du): (&Tensor, Option<&Tensor>),
         dw: OptGrads<'_>,
     ) {
-        let of = self.operands(saved.input(0), &saved.params, documents(x, "conv"));
+        let [u, dy] = [saved.input(0), dy].map(|value| in_order(x, value));
+        let du = du.map(|du| in_order(x, du));
         let [dweight, dbias] = [0, 1].map(|index| dw.get(index).and_then(Option::as_ref));
-        x.device.machine.conv_backward(&ConvBackward { of, dy, du, dweight, dbias });
+        for Part { columns, rows } in self.calls(x, saved.params[0].rows()) {
+            let [u, dy] = [&u, &dy].map(|value| value.view_cols(columns.clone()));
+            let du = du.as_ref().map(|du| du.view_cols(columns));
+            let weight = saved.params[0].view_rows(rows.clone());
+            let bias = saved.params.get(1).map(|bias| bias.view_cols(rows.clone()));
+            let dweight = dweight.map(|dweight| dweight.view_rows(rows.clone()));
+            let dbias = dbias.map(|dbias| dbias.view_cols(rows));
+            let (silu, documents) = (self.silu, documents(x, "conv"));
+            let of = ConvOperands { u: &u, weight: &weight, bias: bias.as_ref(), silu, documents };
+            let (du, dweight, dbias) = (du.as_ref(), dweight.as_ref(), dbias.as_ref());
+            x.device.machine.conv_backward(&ConvBackward { of, dy: &dy, du, dweight, dbias });
+        }
     }
 }
 
@@ -78,7 +111,9 @@ impl Op for Conv {
     #[track_caller]
     fn outputs(&self, ins: &[Desc], params: &[[usize; 2]]) -> Vec<Out> {
         let ([cols, taps], name) = (params[0], self.name);
-        let fits = ins[0].cols == cols && params[1..].iter().all(|bias| *bias == [1, cols]);
+        let dealt = self.cp * self.parts.iter().map(|part| part.own(self.cp)).sum::<usize>();
+        let fits = ins[0].cols == if self.cp == 1 { cols } else { dealt };
+        let fits = fits && params[1..].iter().all(|bias| *bias == [1, cols]);
         assert!(fits, "conv {name}: u [t, {}], weights {params:?}", ins[0].cols);
         assert!((2..=8).contains(&taps), "conv {name}: {taps} taps; there can be 2 to 8");
         like(name, ins[0])
@@ -92,15 +127,22 @@ impl Op for Conv {
         Backward { together: true, ..Backward::PLAIN }
     }
 
-    fn flops(&self, rows: usize, _: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
-        let product = 2 * (rows * params[0][0] * params[0][1]) as u64;
+    fn flops(&self, rows: usize, ins: &[Desc], params: &[[usize; 2]], _: &Batch) -> Flops {
+        let product = 2 * (rows * ins[0].cols * params[0][1]) as u64;
         Flops { forward: product, input: product, weight: product, extra: product }
     }
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
-        let states = super::states(x, "conv", self.how.state);
-        let of = self.operands(&ins[0], params, documents(x, "conv"));
-        x.device.machine.conv(&Call { of, states: &states, out: &outs[0] });
+        let states = super::states(x, "conv", self.state);
+        let [u, out] = [&ins[0], &outs[0]].map(|value| in_order(x, value));
+        for Part { columns, rows } in self.calls(x, params[0].rows()) {
+            let [u, out] = [&u, &out].map(|value| value.view_cols(columns.clone()));
+            let weight = params[0].view_rows(rows.clone());
+            let bias = params.get(1).map(|bias| bias.view_cols(rows));
+            let (silu, documents) = (self.silu, documents(x, "conv"));
+            let of = ConvOperands { u: &u, weight: &weight, bias: bias.as_ref(), silu, documents };
+            x.device.machine.conv(&Call { of, states: &states, out: &out });
+        }
     }
 
     fn backward_input(&self, x: &mut Exec<'_>, saved: &SavedValues, dy: OptGrads<'_>, dx: &[Option<Dx>]) {

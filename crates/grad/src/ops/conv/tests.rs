@@ -27,7 +27,9 @@ fn every_form_against_the_reference() {
             params: weights(cols, taps, biased),
             wide_params: cols % 2 == 0,
             stream: stream.clone(),
-            record: &|cx, x, p| cx.conv("y", x, p[0], p.get(1).copied(), ConvUse { silu, state: "conv" }),
+            record: &|cx, x, p| {
+                cx.conv("y", x, p[0], p.get(1).copied(), ConvUse { silu, state: "conv", parts: &[] })
+            },
             reference: &|x, p| conv(x, &p[0], p.get(1), silu, &stream),
             penalty: None,
         });
@@ -40,7 +42,9 @@ fn layer() -> Layer<'static> {
         cols: 24,
         params: weights(24, 4, true),
         states: &[("conv", [3, 24])],
-        record: &|cx, x, p| cx.conv("y", x, p[0], Some(p[1]), ConvUse { silu: true, state: "conv" }),
+        record: &|cx, x, p| {
+            cx.conv("y", x, p[0], Some(p[1]), ConvUse { silu: true, state: "conv", parts: &[] })
+        },
     }
 }
 

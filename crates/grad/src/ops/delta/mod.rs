@@ -6,7 +6,7 @@ use fathom_tensor::{
     state_cols,
 };
 
-use super::{documents, states};
+use super::{documents, in_order, own_heads, states};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -33,6 +33,7 @@ pub struct DeltaUse {
 struct Delta {
     names: [&'static str; 2],
     how: DeltaUse,
+    cp: usize,
 }
 
 impl Ctx<'_> {
@@ -53,19 +54,21 @@ impl Ctx<'_> {
         weights: [ParamId; 2],
         how: DeltaUse,
     ) -> Val {
-        self.apply(Delta { names, how }, &[u, a, b], &weights)[0]
+        let cp = self.sharers();
+        self.apply(Delta { names, how, cp }, &[u, a, b], &weights)[0]
     }
 }
 
 impl Delta {
     fn operands<'a>(
         &self,
-        [u, a, b]: [&'a Tensor; 3],
+        [u, a, b]: &'a [Tensor; 3],
         params: &'a [Tensor],
         documents: &'a DocumentRuns,
     ) -> DeltaOperands<'a> {
         let DeltaUse { key_heads, key, l2_eps: eps, beta, .. } = self.how;
         let [a_log, dt_bias] = [0, 1].map(|index| &params[index]);
+        let key_heads = key_heads / self.cp;
         DeltaOperands { u, a, b, a_log, dt_bias, key_heads, key, eps, beta, documents }
     }
 
@@ -82,11 +85,17 @@ impl Delta {
         (dout, [du, da, db]): (&Tensor, [Option<&Tensor>; 3]),
         dw: OptGrads<'_>,
     ) {
-        let ins = [0, 1, 2].map(|index| saved.input(index));
-        let of = self.operands(ins, &saved.params, documents(x, "delta"));
-        let dweights = [0, 1].map(|index| dw.get(index).and_then(Option::as_ref));
-        let (kept, ws) = (saved.output(1), Delta::scratch(x, &of, true));
-        x.device.machine.delta_backward(&DeltaBackward { of, kept, dout, du, da, db, dweights }, &ws);
+        let ins = [0, 1, 2].map(|index| in_order(x, saved.input(index)));
+        let [dout, kept] = [dout, saved.output(1)].map(|value| in_order(x, value));
+        let dx = [du, da, db].map(|dx| dx.map(|dx| in_order(x, dx)));
+        let params: Vec<Tensor> = saved.params.iter().map(|weight| own_heads(x, weight)).collect();
+        let dweights = [0, 1].map(|index| Some(own_heads(x, dw.get(index)?.as_ref()?)));
+        let of = self.operands(&ins, &params, documents(x, "delta"));
+        let ws = Delta::scratch(x, &of, true);
+        let ([du, da, db], dweights) =
+            (dx.each_ref().map(Option::as_ref), dweights.each_ref().map(Option::as_ref));
+        let op = DeltaBackward { of, kept: &kept, dout: &dout, du, da, db, dweights };
+        x.device.machine.delta_backward(&op, &ws);
     }
 }
 
@@ -106,10 +115,12 @@ impl Op for Delta {
             "delta {name}: u [t, {cols}], {key_heads} key heads of {key}, a [t, {heads}], weights {params:?}"
         );
         assert!(
-            key_heads > 0 && heads.is_multiple_of(key_heads),
-            "delta {name}: {key_heads} key heads do not divide {heads} value heads"
+            key_heads > 0 && heads.is_multiple_of(key_heads) && key_heads.is_multiple_of(self.cp),
+            "delta {name}: {key_heads} key heads do not divide {heads} value heads on {} ranks",
+            self.cp
         );
-        vec![Out::new(name, values, ins[0].dtype), Out::statistic(kept, state_cols(values * key))]
+        let kept = Out::statistic(kept, self.cp * state_cols(values / self.cp * key));
+        vec![Out::new(name, values, ins[0].dtype), kept]
     }
 
     fn saves(&self, _: Want) -> Saves {
@@ -131,7 +142,10 @@ impl Op for Delta {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let states = states(x, "delta", self.how.memory);
-        let of = self.operands([&ins[0], &ins[1], &ins[2]], params, documents(x, "delta"));
+        let (ins, outs) =
+            ([0, 1, 2].map(|index| in_order(x, &ins[index])), [0, 1].map(|index| in_order(x, &outs[index])));
+        let params: Vec<Tensor> = params.iter().map(|weight| own_heads(x, weight)).collect();
+        let of = self.operands(&ins, &params, documents(x, "delta"));
         let ws = Delta::scratch(x, &of, false);
         x.device.machine.delta(&Call { of, states: &states, out: &outs[0], kept: &outs[1] }, &ws);
     }

@@ -5,7 +5,7 @@ use fathom_tensor::{
     Category, DType, DocumentRuns, Ssd as Call, SsdBackward, SsdOperands, Tensor, ssd_flops, state_cols,
 };
 
-use super::{documents, states};
+use super::{documents, in_order, own_heads, states};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 
@@ -14,7 +14,7 @@ pub(crate) mod reference;
 #[cfg(test)]
 mod tests;
 
-/// Sizes of a scan on one rank.
+/// Sizes of a scan on one rank; of all ranks, where they share documents ([`Ctx::to_heads`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SsdUse {
     /// Groups of heads that share B and C.
@@ -30,6 +30,7 @@ pub struct SsdUse {
 struct Ssd {
     names: [&'static str; 2],
     how: SsdUse,
+    cp: usize,
 }
 
 impl Ctx<'_> {
@@ -50,19 +51,21 @@ impl Ctx<'_> {
         weights: [ParamId; 3],
         how: SsdUse,
     ) -> Val {
-        self.apply(Ssd { names, how }, &[u, dt], &weights)[0]
+        let cp = self.sharers();
+        self.apply(Ssd { names, how, cp }, &[u, dt], &weights)[0]
     }
 }
 
 impl Ssd {
     fn operands<'a>(
         &self,
-        [u, dt]: [&'a Tensor; 2],
+        [u, dt]: &'a [Tensor; 2],
         params: &'a [Tensor],
         documents: &'a DocumentRuns,
     ) -> SsdOperands<'a> {
         let SsdUse { groups, state, limit, .. } = self.how;
         let [a_log, dt_bias, d] = [0, 1, 2].map(|index| &params[index]);
+        let groups = groups / self.cp;
         SsdOperands { u, dt, a_log, dt_bias, d, groups, state, limit, documents }
     }
 
@@ -79,11 +82,15 @@ impl Ssd {
         (dy, [du, ddt]): (&Tensor, [Option<&Tensor>; 2]),
         dw: OptGrads<'_>,
     ) {
-        let ins = [0, 1].map(|index| saved.input(index));
-        let of = self.operands(ins, &saved.params, documents(x, "ssd"));
-        let dweights = [0, 1, 2].map(|index| dw.get(index).and_then(Option::as_ref));
-        let (kept, ws) = (saved.output(1), Ssd::scratch(x, &of, true));
-        x.device.machine.ssd_backward(&SsdBackward { of, kept, dy, du, ddt, dweights }, &ws);
+        let ins = [0, 1].map(|index| in_order(x, saved.input(index)));
+        let [dy, kept] = [dy, saved.output(1)].map(|value| in_order(x, value));
+        let [du, ddt] = [du, ddt].map(|dx| dx.map(|dx| in_order(x, dx)));
+        let params: Vec<Tensor> = saved.params.iter().map(|weight| own_heads(x, weight)).collect();
+        let dweights = [0, 1, 2].map(|index| Some(own_heads(x, dw.get(index)?.as_ref()?)));
+        let of = self.operands(&ins, &params, documents(x, "ssd"));
+        let ws = Ssd::scratch(x, &of, true);
+        let (du, ddt, dweights) = (du.as_ref(), ddt.as_ref(), dweights.each_ref().map(Option::as_ref));
+        x.device.machine.ssd_backward(&SsdBackward { of, kept: &kept, dy: &dy, du, ddt, dweights }, &ws);
     }
 }
 
@@ -103,10 +110,12 @@ impl Op for Ssd {
             "ssd {name}: u [t, {cols}], {groups} groups of {state}, dt [t, {heads}], weights {params:?}"
         );
         assert!(
-            groups > 0 && heads.is_multiple_of(groups),
-            "ssd {name}: {groups} groups do not divide {heads} heads"
+            groups > 0 && heads.is_multiple_of(groups) && groups.is_multiple_of(self.cp),
+            "ssd {name}: {groups} groups do not divide {heads} heads on {} ranks",
+            self.cp
         );
-        vec![Out::new(name, inner, ins[0].dtype), Out::statistic(kept, state_cols(inner * state))]
+        let kept = Out::statistic(kept, self.cp * state_cols(inner / self.cp * state));
+        vec![Out::new(name, inner, ins[0].dtype), kept]
     }
 
     fn saves(&self, _: Want) -> Saves {
@@ -128,7 +137,10 @@ impl Op for Ssd {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let states = states(x, "ssd", self.how.memory);
-        let of = self.operands([&ins[0], &ins[1]], params, documents(x, "ssd"));
+        let (ins, outs) =
+            ([0, 1].map(|index| in_order(x, &ins[index])), [0, 1].map(|index| in_order(x, &outs[index])));
+        let params: Vec<Tensor> = params.iter().map(|weight| own_heads(x, weight)).collect();
+        let of = self.operands(&ins, &params, documents(x, "ssd"));
         let ws = Ssd::scratch(x, &of, false);
         x.device.machine.ssd(&Call { of, states: &states, y: &outs[0], kept: &outs[1] }, &ws);
     }

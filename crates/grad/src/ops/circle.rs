@@ -29,6 +29,11 @@ impl Columns {
             }
         }
     }
+
+    /// The columns of this rank.
+    pub fn of_member(self, cols: usize, circle: &Circle) -> Range<usize> {
+        self.of(cols, circle.group.size(), circle.group.index())
+    }
 }
 
 /// Both locations of some rows.
