@@ -15,6 +15,7 @@ use crate::weight::{Begins, Kind, Term};
 
 mod induction;
 mod values;
+mod width;
 
 pub use induction::lacks_for_induction;
 use induction::{Circuit, Place};
@@ -82,14 +83,15 @@ fn begins(model: &Model, params: &Params, init: Init, circuit: Option<Circuit>) 
     let mut all = Vec::with_capacity(params.len());
     let ending = (2.0 * model.spec.layers.len() as f64).sqrt();
     model.visit(&mut |id, layer, weight| {
+        let deviation = init.deviation * width::deviation(weight, model.width_ratio);
         let held = &model.holdings[id.index()];
         let key = mix(mix(init.seed) ^ u64::from(held.number));
         let values = match weight.begins {
             Begins::Zeros => Values::Constant(0.0),
             Begins::Identity if weight.kind == Kind::Adapter => Values::Constant(1.0),
             Begins::Identity => Values::Constant(if model.spec.norm.plus_one { 0.0 } else { 1.0 }),
-            Begins::Normal => Values::Normal { deviation: init.deviation, key },
-            Begins::Ending => Values::Normal { deviation: init.deviation / ending, key },
+            Begins::Normal => Values::Normal { deviation, key },
+            Begins::Ending => Values::Normal { deviation: deviation / ending, key },
             Begins::Standard => Values::Normal { deviation: 1.0, key },
             Begins::Ones => Values::Constant(1.0),
             Begins::LogCount => Values::LogCount,

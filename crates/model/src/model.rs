@@ -39,6 +39,8 @@ pub struct Model {
     pub own_biases: BTreeSet<String>,
     /// [`Spec::embed_scale`] rounded to the weights' type, as Gemma's code does.
     pub embed_scale: f32,
+    /// Its width over the one for which learning rate and initial deviation were chosen, by muP; 1 without it.
+    pub width_ratio: f64,
 }
 
 /// Allocates the portion's weights, and counts the others.
@@ -255,6 +257,7 @@ impl Model {
             quantized,
             own_biases,
             embed_scale,
+            width_ratio: 1.0,
         };
         if model.spec.adapter.is_some() {
             model.tell_apart(&params);

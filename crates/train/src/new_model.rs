@@ -30,6 +30,10 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         max_positions: recipe.stage.first().map_or(2048, |stage| stage.seq_tokens),
         tied: table.tied,
     });
+    if table.mup_width.is_some() && table.tied {
+        let message = "needs a head whose learning rate is not the embedding's; give model.tied=false";
+        return Err(refuse("model.mup_width", message));
+    }
     let moe = || experts(&recipe.moe, table.family, &llama);
     let spec = match table.family {
         FamilyName::Llama => llama,

@@ -234,6 +234,10 @@ recipe! {
         pub kv_latent: usize [Whole(1, COLUMNS)] = 128,
         /// Standard deviation of the initial weights.
         pub init_std: f64 [Above0(NO_END)] = 0.02,
+        /// muP (Yang and others, 2022): the width for which `init_std` and `optimizer.lr` were chosen. At another `hidden`, initial
+        /// values and learning rates of matrices follow it, so that the best learning rate stays; `head_dim` stays too, and the head is
+        /// not tied. Unset: `init_std` and one learning rate for all.
+        pub mup_width: Option<usize> [Whole(1, COLUMNS)],
         /// Additional initialisation.
         pub init: InitName = InitName::Normal,
         /// Train only weights whose names in files contain a match of one of these regular expressions, as `layers\\.3[01]\\.` or

@@ -99,7 +99,10 @@ pub(super) fn shape(recipe: &Recipe, hidden: usize) -> Result<Size> {
         step_flops: 0.0,
         peak_bytes: 0,
         step_s: 0.0,
-        lr: recipe.optimizer.lr * ratio.powf(-recipe.scale.lr_power),
+        lr: match recipe.model.mup_width {
+            Some(_) => recipe.optimizer.lr,
+            None => recipe.optimizer.lr * ratio.powf(-recipe.scale.lr_power),
+        },
     })
 }
 

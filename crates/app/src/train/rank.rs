@@ -11,7 +11,7 @@ use fathom_model::{
 };
 use fathom_tensor::Device;
 use fathom_text::Tokenizer;
-use fathom_train::recipe::{AdapterName, InitName, QuantizationName};
+use fathom_train::recipe::{AdapterName, InitName, QuantizationName, Recipe};
 use fathom_train::stage::StagePlan;
 use fathom_train::{
     Base, Hooks, InStep, Outcome, Rebuild, Reference, Refers, Run, RunParts, Sources, StageTime, Stores,
@@ -157,9 +157,10 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     let (model, mut params) = match job.start()? {
         Some(folder) => {
             let part = How { disk: &disk, ranks, quantized, adapt: &adapt };
-            let LoadedModel { mut model, params, .. } =
+            let LoadedModel { mut model, mut params, .. } =
                 load_part(device, &folder, Some(*dtype), &part, events)?;
             train_experts(recipe, &mut model.spec)?;
+            follow_width(recipe, &mut model, &mut params);
             (model, params)
         }
         None => {
@@ -167,8 +168,9 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
             let portion = portion(device, &spec, ranks)?;
             quantizes(quantized, &spec, &portion)?;
             let disk = disk(&spec, *dtype)?;
-            let (model, mut params) =
+            let (mut model, mut params) =
                 Model::declare_quantized(device, &spec, *dtype, disk, (portion, quantized));
+            follow_width(recipe, &mut model, &mut params);
             let init = Init { deviation: recipe.model.init_std, seed: recipe.run.seed };
             match recipe.model.init {
                 InitName::Normal => initialise(device, &model, &mut params, init),
@@ -187,6 +189,13 @@ fn trainer_of(job: &Job, device: &Device, vocab: usize, events: &dyn Events) -> 
     trainer.teacher = teacher(job, device)?.map(Rc::new);
     trainer.make_sums(how);
     Ok(trainer)
+}
+
+/// Follows muP if the recipe has its width.
+fn follow_width(recipe: &Recipe, model: &mut Model, params: &mut Params) {
+    if let Some(width) = recipe.model.mup_width {
+        model.follow_width(params, model.spec.hidden as f64 / width as f64);
+    }
 }
 
 /// A trainer of a model's part, by the settings of the first stage.

@@ -20,7 +20,8 @@ recipe! {
         pub flops: Option<f64> [Above0(NO_END)],
         /// Fewest steps of a rung; a ladder with a shorter one is refused.
         pub least_steps: u64 [Whole(1, MANY)] = 32,
-        /// The learning rate is `optimizer.lr` times the ratio of `model.hidden` to the width, to this power.
+        /// The learning rate is `optimizer.lr` times the ratio of `model.hidden` to the width, to this power; with `model.mup_width` it is
+        /// `optimizer.lr`, which muP scales itself.
         pub lr_power: f64 [Real(0.0, 2.0)] = 0.5,
         /// Resamples behind intervals.
         pub resamples: usize [Whole(0, MANY)] = 500,
