@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fathom_grad::{ContextLayout, DocumentRun, LayoutSizes, causal_pairs};
+use fathom_grad::{ContextLayout, LayoutSizes, causal_pairs};
 use proptest::prelude::*;
 
 const TOKENS: usize = 128 << 10;
@@ -49,17 +49,14 @@ fn check(docs: &[Range<usize>], cut: &LayoutSizes<'_>) -> ContextLayout {
         let tokens: Vec<usize> = (0..cut.tokens).collect();
         let own = ranges.iter().cloned().flatten().collect::<Vec<_>>();
         assert_eq!(layout.take(rank, &tokens), own);
-        if docs.iter().map(Range::len).sum::<usize>() == cut.tokens {
-            let runs = layout.documents(rank);
-            let first = |run: &DocumentRun| docs[run.document].start + run.offset;
-            let tokens = runs.iter().flat_map(|run| first(run)..first(run) + run.rows.len());
-            assert!(tokens.eq(own), "documents of rank {rank}");
-            assert!(runs.iter().flat_map(|run| run.rows.clone()).eq(0..layout.rank_tokens()));
-            assert!(runs.len() <= layout.most_runs(docs.len()), "{} runs", runs.len());
-        }
         assert_eq!(layout.take(rank, &tokens).len(), cut.tokens / cut.cp);
     }
     assert!(owners.iter().all(|owners| *owners == 1));
+    if docs.iter().map(Range::len).sum::<usize>() == cut.tokens {
+        let runs = layout.document_runs();
+        assert!(runs.iter().flat_map(|run| run.rows.clone()).eq(0..cut.tokens));
+        assert!(runs.iter().all(|run| docs[run.document] == run.rows && run.offset == 0));
+    }
     for window in cut.windows.iter().copied().chain([None]) {
         let all: u64 = docs.iter().map(|doc| causal_pairs(doc.len(), window)).sum();
         assert_eq!((0..cut.cp).map(|rank| layout.area(rank, window)).sum::<u64>(), all);

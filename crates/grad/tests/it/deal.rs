@@ -9,7 +9,7 @@ use fathom_grad::{
     Param, ParamId, Params, Places, Scope, Segments, Sharing, SsdUse, Tape, Val,
 };
 use fathom_tensor::mesh::{Grid, Imagined, Mesh, Seat, ThreadsOptions, Wires, threads};
-use fathom_tensor::{Category, DType, Device, Machine, Meta, PoolUsage};
+use fathom_tensor::{Category, Device, Machine, Meta, PoolUsage};
 
 const HEADS: usize = 4;
 const WIDTH: usize = 8;

@@ -53,7 +53,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use fathom_cpu::Cpu;
-    use fathom_grad::Params;
     use fathom_tensor::{DType, Device};
 
     use super::*;
