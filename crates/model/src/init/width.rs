@@ -88,8 +88,8 @@ mod tests {
         for (name, (deviation, rate)) in &wide {
             let ratio = deviation / base[name].0;
             let (expected, of_rate) = match name.as_str() {
-                "embed" => (1.0, 1.0),
-                "head" => (1.0 / 16.0, 1.0 / 16.0),
+                "embed.weight" => (1.0, 1.0),
+                "head.weight" => (1.0 / 16.0, 1.0 / 16.0),
                 name if name.contains("norm") => (1.0, 1.0),
                 _ => (0.25, 1.0 / 16.0),
             };
