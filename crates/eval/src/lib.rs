@@ -16,6 +16,7 @@ mod context;
 mod error;
 pub mod lengths;
 mod limits;
+pub mod long;
 pub mod metrics;
 mod needle;
 mod position;

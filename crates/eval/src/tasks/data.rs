@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
 use crate::error::{Error, Result};
-use crate::ruler;
+use crate::{long, ruler};
 
 /// Where sets come from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,6 +55,11 @@ impl Data {
             }
             if config.text("dataset_path") == Some(ruler::DATASET) {
                 data.splits.insert(name, drawn(config, sets, most)?);
+                continue;
+            }
+            if let Some(rows) = long::rows(config, sets, most)? {
+                let columns = rows[0].keys().cloned().collect();
+                data.splits.insert(name, Split { columns, rows });
                 continue;
             }
             let files = files(config, sets.folder, &name)?;
@@ -151,10 +156,12 @@ fn files(config: &TaskConfig, folder: Option<&Path>, split: &str) -> Result<Vec<
     let set = name.map_or_else(|| path.to_string(), |name| format!("{path}, configuration `{name}`"));
     let place = folder.unwrap_or_else(|| Path::new("DIR")).join(path.replace('/', "__"));
     let place = place.join(name.unwrap_or_default()).join(format!("{split}.jsonl"));
+    let one_file = name.filter(|_| is_only_split(config, split));
+    let one_file = one_file.map_or_else(String::new, |name| format!(", from DIR/{name}.jsonl"));
     Err(wrong(format!(
         "the split `{split}` of {set} is not there, and nothing is downloaded. People get it from \
-         https://huggingface.co/datasets/{path}; with --data-dir DIR it is read from {} (or .json, .csv, .parquet), or \
-         from a copy of that repository in DIR/{path}",
+         https://huggingface.co/datasets/{path}; with --data-dir DIR it is read from {} (or .json, .csv, .parquet)\
+         {one_file}, or from a copy of that repository in DIR/{path}",
         place.display()
     )))
 }
@@ -167,6 +174,16 @@ fn in_folder(folder: &Path, config: &TaskConfig, [path, name]: [&str; 2], split:
     let mut roots: Vec<PathBuf> =
         [flat.as_str(), path, last].iter().map(|at| folder.join(at).join(name)).collect();
     roots.push(folder.join(&config.name));
+    if !name.is_empty() && is_only_split(config, split) {
+        for root in [folder.join(&flat), folder.join(path), folder.join(last), folder.to_path_buf()] {
+            for file in [root.join(format!("{name}.jsonl")), root.join("data").join(format!("{name}.jsonl"))]
+            {
+                if file.is_file() {
+                    return vec![file];
+                }
+            }
+        }
+    }
     if name.is_empty() {
         let plain: Vec<PathBuf> = roots.iter().map(|root| root.join("data")).collect();
         roots.extend(plain);
@@ -191,6 +208,11 @@ fn in_folder(folder: &Path, config: &TaskConfig, [path, name]: [&str; 2], split:
         }
     }
     Vec::new()
+}
+
+/// True if a task uses no other split, so that a file of the configuration's name can only be this one.
+fn is_only_split(config: &TaskConfig, split: &str) -> bool {
+    config.num_fewshot == 0 || fewshot_split(config).is_none_or(|name| name == split)
 }
 
 fn read(config: &TaskConfig, files: &[PathBuf]) -> Result<Split> {

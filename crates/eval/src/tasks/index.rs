@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::builtin;
 use super::yaml::{self, FUNCTION};
 use crate::error::{Error, Result};
-use crate::ruler;
+use crate::{long, ruler};
 
 /// Names that a message lists, at most.
 const LISTED: usize = 40;
@@ -75,6 +75,12 @@ impl Index {
         for task in builtin::mmlu().map_err(Error::Impossible)? {
             index.add("built in: mmlu_base.yaml".into(), Ok(task));
         }
+        for task in builtin::longbench().map_err(Error::Impossible)? {
+            index.add("built in: longbench.jsonl".into(), Ok(task));
+        }
+        for file in long::helmet_files() {
+            index.add("built in: helmet.jsonl".into(), Ok(file));
+        }
         index.draw(&[ruler::LENGTH]);
         let Some(folder) = folder else { return Ok(index) };
         if !folder.is_dir() {
@@ -95,10 +101,13 @@ impl Index {
         Ok(index)
     }
 
-    /// Adds RULER's tasks at lengths in place of its usual one.
+    /// Adds RULER's and NoLiMa's tasks at lengths in place of its usual one.
     pub fn draw(&mut self, lengths: &[usize]) {
         for file in ruler::task_files(lengths) {
             self.add("built in: ruler".into(), Ok(file));
+        }
+        for file in long::nolima_files(lengths) {
+            self.add("built in: nolima".into(), Ok(file));
         }
     }
 

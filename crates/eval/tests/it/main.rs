@@ -4,6 +4,7 @@
 
 mod bits;
 mod context;
+mod long;
 mod metrics;
 mod needle;
 mod position;
