@@ -14,6 +14,7 @@
 mod bits;
 mod context;
 mod error;
+pub mod judged;
 pub mod lengths;
 mod limits;
 pub mod long;

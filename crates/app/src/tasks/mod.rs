@@ -8,7 +8,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fathom_base::{Conversation, Describe, Tokenize};
 use fathom_eval::lengths::Scores;
-use fathom_eval::tasks::{Cache, Index, Options, Results, Sets, Subject, TaskConfig, digest, prepare, run};
+use fathom_eval::tasks::{
+    Cache, Index, Languages, Options, Results, Sets, Subject, TaskConfig, digest, prepare, run,
+};
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -90,6 +92,9 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     if !request.lengths.is_empty() {
         index.draw(&request.lengths);
     }
+    if let Some(folder) = &request.data_dir {
+        index.add_languages(folder)?;
+    }
     let nodes = index.find(&request.tasks)?;
     let mut options = Options {
         limit: request.limit,
@@ -149,6 +154,9 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         scores["tokenizer"] = tokenizer.hash()?.into();
         scores["template_tokens"] = template_tokens.into();
         json.insert("ruler".into(), scores);
+    }
+    if let Some(languages) = Languages::of(&results) {
+        json.insert("languages".into(), languages.json());
     }
     json.insert("date".into(), json!(wall.duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_secs_f64())));
     json.insert("total_evaluation_time_seconds".into(), started.elapsed().as_secs_f64().to_string().into());

@@ -38,17 +38,13 @@ impl Pcg {
         drawn as u32
     }
 
-    /// Uniform in `0..=most` (Lemire's rule).
+    /// Uniform in `0..=most`, by bits that are drawn until they are within.
     fn up_to(&mut self, most: u32) -> u32 {
-        if most == 0 || most == u32::MAX {
-            return if most == 0 { 0 } else { self.next_u32() };
-        }
-        let count = most + 1;
-        let threshold = (u32::MAX - most) % count;
+        let mask = u32::MAX.checked_shr(most.leading_zeros()).unwrap_or(0);
         loop {
-            let product = u64::from(self.next_u32()) * u64::from(count);
-            if product as u32 >= threshold {
-                return (product >> 32) as u32;
+            let drawn = self.next_u32() & mask;
+            if drawn <= most {
+                return drawn;
             }
         }
     }

@@ -24,6 +24,20 @@ pub const FILES: [(&str, &str); 15] = [
 ];
 const MMLU: &str = include_str!("../../tasks/mmlu_base.yaml");
 
+/// Names of MATH's subjects in tasks and in the set.
+const MATH_SUBJECTS: [(&str, &str); 7] = [
+    ("algebra", "algebra"),
+    ("counting_and_prob", "counting_and_probability"),
+    ("geometry", "geometry"),
+    ("intermediate_algebra", "intermediate_algebra"),
+    ("num_theory", "number_theory"),
+    ("prealgebra", "prealgebra"),
+    ("precalc", "precalculus"),
+];
+const MATH: [(&str, &str); 2] = [
+    ("hendrycks_math", include_str!("../../tasks/hendrycks_math_base.yaml")),
+    ("minerva_math", include_str!("../../tasks/minerva_math_base.yaml")),
+];
 /// Tasks of LongBench (MIT licence): name, group, rule of its score, tokens of an answer, prompt in Python's notation.
 const LONGBENCH: &str = include_str!("../../tasks/longbench.jsonl");
 /// Tasks of LongBench whose prompts are no questions, and go through no chat template.
@@ -97,6 +111,28 @@ pub fn mmlu() -> Result<Vec<Map<String, Value>>, String> {
         all.push(group(&format!("mmlu_{name}"), &name.replace('_', " "), members));
     }
     all.push(group("mmlu", "mmlu", SUBJECTS.iter().map(|(name, _)| format!("mmlu_{name}")).collect()));
+    Ok(all)
+}
+
+/// The tasks and groups of MATH, with answers compared by the harness's rules and by Minerva's.
+///
+/// # Errors
+/// Their files cannot be read.
+pub fn mathematics() -> Result<Vec<Map<String, Value>>, String> {
+    let mean = json!([{"metric": "exact_match", "weight_by_size": true}]);
+    let mut all = Vec::new();
+    for (group, base) in MATH {
+        let base = yaml::read(base)?;
+        let names = MATH_SUBJECTS.map(|(subject, _)| format!("{group}_{subject}"));
+        for (name, (_, set)) in names.iter().zip(MATH_SUBJECTS) {
+            let mut task = base.clone();
+            task.insert("task".into(), name.as_str().into());
+            task.insert("dataset_name".into(), set.into());
+            all.push(task);
+        }
+        let whole = json!({"group": group, "task": names, "aggregate_metric_list": mean});
+        all.extend(whole.as_object().cloned());
+    }
     Ok(all)
 }
 

@@ -8,6 +8,7 @@ use fathom_text::lessons::Rows;
 use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
+use super::languages;
 use crate::error::{Error, Result};
 use crate::{long, ruler};
 
@@ -55,6 +56,10 @@ impl Data {
             }
             if config.text("dataset_path") == Some(ruler::DATASET) {
                 data.splits.insert(name, drawn(config, sets, most)?);
+                continue;
+            }
+            if let Some(split) = languages::pairs(config, sets, &name)? {
+                data.splits.insert(name, split);
                 continue;
             }
             if let Some(rows) = long::rows(config, sets, most)? {

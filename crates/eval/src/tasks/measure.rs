@@ -33,7 +33,7 @@ pub struct Measure {
     pub higher_is_better: bool,
     /// Other options.
     pub options: Map<String, Value>,
-    /// Rule of `score`.
+    /// Rule of `score`, and of an `exact_match` that has one.
     pub score: Option<Arc<Score>>,
 }
 
@@ -102,10 +102,12 @@ impl Measure {
             entry.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let options: Map<String, Value> =
             options.into_iter().filter(|(key, _)| !OWN.contains(&key.as_str())).collect();
-        if name == "exact_match" {
+        // `exact_match` with a rule is that of tasks whose answers are compared by code of their own.
+        let is_scored = name == SCORE || (name == "exact_match" && options.contains_key("rule"));
+        let score = if is_scored { Some(Arc::new(Score::new(&options)?)) } else { None };
+        if name == "exact_match" && !is_scored {
             ExactMatch::new(&options)?;
         }
-        let score = if name == SCORE { Some(Arc::new(Score::new(&options)?)) } else { None };
         Ok(Measure {
             name,
             aggregation,

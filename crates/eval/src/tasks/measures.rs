@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::metrics::aggregate::ItemValue;
 use crate::metrics::exact::ExactMatch;
 use crate::metrics::rouge::rouge;
-use crate::metrics::score::SCORE;
 use crate::python::is_space;
 use crate::ruler::string_match;
 
@@ -159,6 +158,12 @@ fn text_values(
     let mut values = Vec::new();
     for measure in &config.measures {
         let name = measure.name.as_str();
+        if let Some(rule) = &measure.score {
+            let value =
+                rule.value(answer, &golds, doc).map_err(|reason| Error::task(&config.name, reason))?;
+            values.push((name.to_string(), ItemValue::Number(value)));
+            continue;
+        }
         match name {
             "exact_match" => {
                 let wrong = |reason| Error::task(&config.name, reason);
@@ -172,11 +177,6 @@ fn text_values(
             "string_match" => {
                 let any = measure.options.get("any") == Some(&Value::Bool(true));
                 values.push((name.to_string(), ItemValue::Number(string_match(answer, &golds, any))));
-            }
-            SCORE => {
-                let rule = measure.score.as_ref().map(|rule| rule.value(answer, &golds, doc));
-                let value = rule.transpose().map_err(|reason| Error::task(&config.name, reason))?;
-                values.push((name.to_string(), ItemValue::Number(value.unwrap_or(f64::NAN))));
             }
             _ if name.starts_with("rouge") => {
                 let mut most = [0.0f64; 4];

@@ -4,6 +4,8 @@
 
 mod bits;
 mod context;
+mod judged;
+mod languages;
 mod long;
 mod metrics;
 mod needle;
