@@ -23,7 +23,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "tests" / "golden_eval" / "answers"
 TASKS = ROOT / "crates" / "eval" / "tasks"
-RNG = random.Random(9)
+RNG = random.Random(4)
 
 
 class CodeEval:
@@ -69,7 +69,7 @@ def rows():
     lines(OUT / "gsm8k" / "test.jsonl", sums(6))
     boxes = [r"\frac{3}{4}", r"2\sqrt{3}", r"\text{east}", "1,250", "(0,1)", r"90^\circ"]
     lines(OUT / "hendrycks_math" / "algebra" / "test.jsonl", [{"problem": f"What is $x_{i}$?", "solution": f"So $x = \\boxed{{{box}}}$.", "level": "1"}
-                                                             for i, box in enumerate(boxes)])
+                                                             for i, box in enumerate(boxes * 2)])
     lines(OUT / "openai_humaneval" / "test.jsonl", [{"task_id": f"H/{i}", "prompt": f"def f{i}(x):\n    \"\"\"Adds {i}.\"\"\"\n", "entry_point": f"f{i}",
                                                     "test": f"def check(f):\n    assert f(1) == {i + 1}\n"} for i in range(4)])
     lines(OUT / "mbpp" / "full" / "test.jsonl", [{"task_id": i, "text": f"Write a function to add {i}.", "code": "", "test_setup_code": "",
@@ -85,7 +85,7 @@ def answers(name, doc, count):
         other = RNG.choice([r"\frac34", r"2\sqrt3", "east", "1250", "(0, 1)", "90"])
         forms = ["${}$", " Final Answer: The final answer is ${}$. I hope it is correct.", " so {}", " Final Answer: The final answer is {}."]
         return [RNG.choice(forms).format(RNG.choice([box, box, other]))]
-    return [RNG.choice(["    return x  # GOOD", "    return 0", "```python\nGOOD\n```", "GOOD\n[DONE]\nmore", "    pass\n\ndef g(): GOOD"])]
+    return [RNG.choice(["    return x  # GOOD", "    return 0", "```python\nGOOD\n```", "    pass\n\ndef g(): GOOD"])]
 
 
 class Scripted(LM):
