@@ -55,7 +55,7 @@ pub struct Request {
 
 /// Result of judged answers.
 #[derive(Debug)]
-pub struct Judged {
+pub struct Verdicts {
     /// Rates of comparisons.
     pub rates: Option<Rates>,
     /// Mean rating from 1 to 10.
@@ -81,7 +81,7 @@ struct Item {
 ///
 /// # Errors
 /// Files without instructions or answers; a server that refuses; no verdict that can be read.
-pub fn judged(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Judged> {
+pub fn judged(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Verdicts> {
     let (against, file) = (request.against.as_deref(), request.instructions.as_deref());
     let is_file = request.model.is_file();
     let source = match against.or(file).or(is_file.then_some(request.model.as_path())) {
@@ -140,7 +140,7 @@ pub fn judged(request: &Request, machine: &Machine, events: &dyn Events) -> Resu
 }
 
 /// Preferences over both orders; a pair counts if both of its texts hold a verdict.
-fn compared(items: &[Item], answers: &[String], texts: &[Option<String>]) -> Judged {
+fn compared(items: &[Item], answers: &[String], texts: &[Option<String>]) -> Verdicts {
     let read = |text: &Option<String>, order| text.as_deref().and_then(|text| verdict(text, order));
     let (mut all, mut unread) = (Vec::new(), 0);
     for ((item, answer), texts) in items.iter().zip(answers).zip(texts.chunks_exact(2)) {
@@ -160,10 +160,10 @@ fn compared(items: &[Item], answers: &[String], texts: &[Option<String>]) -> Jud
     json["instructions"] = items.len().into();
     json["asked"] = texts.len().into();
     json["unread"] = unread.into();
-    Judged { rates, rating: None, items: items.len(), asked: texts.len(), unread, json }
+    Verdicts { rates, rating: None, items: items.len(), asked: texts.len(), unread, json }
 }
 
-fn rated(items: &[Item], texts: &[Option<String>]) -> Judged {
+fn rated(items: &[Item], texts: &[Option<String>]) -> Verdicts {
     let found: Vec<f64> = texts.iter().filter_map(|text| rating(text.as_deref()?)).collect();
     let unread = texts.len() - found.len();
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
@@ -173,7 +173,7 @@ fn rated(items: &[Item], texts: &[Option<String>]) -> Judged {
         "rating": rating.map(|it| it.value), "rating_interval": rating.map(|it| it.interval), "items": found.len(),
         "instructions": items.len(), "asked": texts.len(), "unread": unread,
     });
-    Judged { rates: None, rating, items: items.len(), asked: texts.len(), unread, json }
+    Verdicts { rates: None, rating, items: items.len(), asked: texts.len(), unread, json }
 }
 
 /// The rows of a file.

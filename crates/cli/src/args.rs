@@ -31,7 +31,7 @@ pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
-pub use judged::Judged;
+pub use judged::Judge;
 #[cfg(feature = "curate")]
 pub use quality::TrainQuality;
 pub use retrieval::{Index, Ranking, Search};
@@ -521,7 +521,7 @@ pub struct Eval {
     pub tasks: Tasks,
     /// Answers that another model judges.
     #[command(flatten)]
-    pub judged: Judged,
+    pub judged: Judge,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-use fathom_app::judged::{Judge, Judged, Request, judged};
+use fathom_app::judged::{Judge, Request, Verdicts, judged};
 use fathom_app::{Machine, Silent};
 use fathom_serve::bench::Target;
 use fathom_train::recipe::MachineKind;
@@ -80,7 +80,7 @@ fn request(folder: &Path, judge: Judge) -> Request {
     }
 }
 
-fn ran(request: &Request) -> Result<Judged, String> {
+fn ran(request: &Request) -> Result<Verdicts, String> {
     let machine = Machine::of_kind(MachineKind::Cpu, 2, &Silent);
     judged(request, &machine, &Silent).map_err(|error| error.to_string())
 }

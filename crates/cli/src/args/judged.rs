@@ -7,7 +7,7 @@ use clap::Args as Group;
 /// Answers that another model judges.
 #[derive(Group)]
 #[command(next_help_heading = "Judged answers")]
-pub struct Judged {
+pub struct Judge {
     /// Has MODEL's answers judged by the model of a folder, or of a server that speaks OpenAI's chat completions
     /// (`http://host:port`). MODEL may be a file of answers.
     #[arg(long, value_name = "DIR|URL", conflicts_with_all = ["tasks", "data", "reward_bench", "retrieval"])]

@@ -34,7 +34,14 @@ impl LanguageModel for Scripted<'_> {
             let text = &given[(request.sampling.seed - SEED) as usize];
             let ids = self.tokenizer.encode(text).unwrap();
             let text = text.clone();
-            vec![Generation { text, ids, stop: Stop::EndOfText, prompt_tokens: 0, prefill_s: 0.0, decode_s: 0.0 }]
+            vec![Generation {
+                text,
+                ids,
+                stop: Stop::EndOfText,
+                prompt_tokens: 0,
+                prefill_s: 0.0,
+                decode_s: 0.0,
+            }]
         };
         Ok(requests.into_iter().map(one).collect())
     }

@@ -1,10 +1,12 @@
 //! Sets of NoLiMa and HELMET are those of their own code (`oracle/long_sets.py`); LongBench's prompts and cuts.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fathom_base::{GenerateRequest, Generation, LanguageModel, Numbers, Prompt};
 use fathom_eval::Result;
-use fathom_eval::tasks::{Data, Index, Sets, TaskConfig, digest};
+use fathom_eval::tasks::{Cache, Data, Index, Options, Sets, Subject, TaskConfig, digest, prepare, run};
 use fathom_text::Tokenizer;
 use serde_json::{Map, Value, json};
 
@@ -98,4 +100,61 @@ fn tasks_of_longbench_nolima_and_helmet_have_valid_configurations() {
     let counts = ["longbench", "longbench_code", "nolima", "nolima_hard", "helmet_131072", "helmet_8192_rag"]
         .map(count);
     assert_eq!(counts, [21, 2, 1, 1, 14, 4]);
+}
+
+/// A model that keeps the prompts it gets, and answers nothing.
+#[derive(Default)]
+struct Listener(RefCell<Vec<Vec<u32>>>);
+
+impl LanguageModel for Listener {
+    fn max_tokens(&self) -> usize {
+        1 << 20
+    }
+
+    fn generate_all(&self, requests: Vec<GenerateRequest>) -> fathom_base::Result<Vec<Vec<Generation>>> {
+        let ids = |request: &GenerateRequest| match &request.prompt {
+            Prompt::Ids(ids) => ids.clone(),
+            other => unreachable!("a prompt of ids, not {other:?}"),
+        };
+        self.0.borrow_mut().extend(requests.iter().map(ids));
+        Ok(vec![Vec::new(); requests.len()])
+    }
+
+    fn look(&self, _: &[Vec<u32>], _: Numbers) -> fathom_base::Result<Vec<Vec<f32>>> {
+        unreachable!("nothing is scored")
+    }
+}
+
+#[test]
+fn prompts_of_longbench_that_are_too_long_lose_their_middle() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines: String = (0..400).map(|i| format!("line {i}\n")).collect();
+    let row = |context: &str| json!({"context": context, "input": "", "answers": ["x"], "all_classes": null, "length": 1});
+    fs::write(folder.path().join("lcc.jsonl"), format!("{}\n{}\n", row(&lines), row("int y;\n"))).unwrap();
+    let tokenizer = Tokenizer::from_dir(golden().join("../golden_ruler")).unwrap();
+    let nodes = Index::open(None).unwrap().find(&["longbench_lcc".to_string()]).unwrap();
+    // Code is no question: a chat template would wrap it.
+    let wrap = |_: &[Value], _: bool| unreachable!("no template is asked");
+    let options = Options { chat: Some(&wrap), ..Options::default() };
+    let prepared =
+        prepare(&nodes, &Sets { folder: Some(folder.path()), ..Sets::default() }, &options).unwrap();
+    let model = Listener::default();
+    let (max_length, answer) = (264, 64);
+    let mut subject = Subject {
+        model: &model,
+        tokenizer: &tokenizer,
+        max_length,
+        cache: Cache::default(),
+        cut: 0,
+        asked: 0,
+    };
+    let results = run(&nodes, &prepared, &mut subject, &options).unwrap();
+    assert_eq!((results.tasks[0].cut, results.tasks[0].effective), (1, 2));
+    let prompts: Vec<String> = model.0.borrow().iter().map(|ids| tokenizer.decode_text(ids)).collect();
+    assert_eq!(prompts[1], "Please complete the code given below. \nint y;\nNext line of code:\n");
+    let whole = format!("Please complete the code given below. \n{lines}Next line of code:\n");
+    let ids = tokenizer.encode_prompt(&whole).unwrap();
+    let half = (max_length - answer) / 2;
+    let ends = [&ids[..half], &ids[ids.len() - half..]].map(|part| tokenizer.decode_text(part));
+    assert_eq!(prompts[0], ends.concat());
 }
