@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fathom_base::{Conversation, Describe, GenerateRequest, LanguageModel, Sampling};
+use fathom_base::{Conversation, Describe, GenerateRequest, LanguageModel, Prompt, Sampling, Tokenize};
 use fathom_eval::judged::{
     Judgement, Order, RESAMPLES, Rate, Rates, compare, interval, rate, rating, verdict,
 };
@@ -304,17 +304,12 @@ impl Writer<'_> {
             let mut requests = Vec::new();
             let mut fits = Vec::with_capacity(batch.len());
             for prompt in batch {
-                let ids = if converses {
-                    let conversation = Conversation {
-                        messages: vec![json!({"role": "user", "content": prompt})],
-                        add_generation_prompt: true,
-                        ..Conversation::default()
-                    };
-                    let text = host.service().render(&conversation).map_err(|error| host.cause(error))?;
-                    tokenizer.encode_special(&text)?
-                } else {
-                    tokenizer.encode_prompt(prompt)?
-                };
+                let messages = vec![json!({"role": "user", "content": prompt})];
+                let conversation =
+                    Conversation { messages, add_generation_prompt: true, ..Conversation::default() };
+                let prompt =
+                    if converses { Prompt::Conversation(conversation) } else { Prompt::Text(prompt.clone()) };
+                let ids = host.service().ids(&prompt).map_err(|error| host.cause(error))?;
                 fits.push(ids.len() <= room);
                 if ids.len() <= room {
                     let sampling =

@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use fathom_base::{Conversation, Describe, Tokenize};
 use fathom_eval::lengths::Scores;
 use fathom_eval::tasks::{
-    Cache, Index, Languages, Options, Results, Sets, Subject, TaskConfig, digest, prepare, run,
+    Cache, Index, Languages, Options, Results, Sets, Subject, TaskConfig, digest, prepare, room, run,
 };
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;
@@ -180,8 +180,7 @@ fn context<'t>(
     spec: &Spec,
     configs: impl Iterator<Item = &'t TaskConfig>,
 ) -> Result<usize> {
-    let needed =
-        configs.filter_map(|config| fathom_eval::long::room(config).map(|room| (room, config.name.clone())));
+    let needed = configs.filter_map(|config| room(config).map(|room| (room, config.name.clone())));
     let (longest, name) = needed.max().unwrap_or_default();
     let own = spec.max_positions;
     if longest > own + 1 {

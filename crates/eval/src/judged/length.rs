@@ -6,7 +6,6 @@
 //! comparisons of two models that game its own 805 instructions; here the optimum is exact, and all instructions are the
 //! user's.
 
-use super::Judgement;
 use crate::metrics::aggregate::{deviation, mean};
 
 /// Folds of the choice of the penalty.
@@ -21,6 +20,19 @@ const EPSILON: f64 = 1e-15;
 const FEATURES: usize = 3;
 
 type Vector = [f64; FEATURES];
+
+/// An answer that was compared with another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judgement {
+    /// Preference for the answer, from 0 to 1, as the mean over both orders.
+    pub preference: f64,
+    /// True if both orders say the same.
+    pub agrees: bool,
+    /// Characters of the answer and of the other one.
+    pub lengths: [usize; 2],
+    /// Difficulty of the instruction, if it is known.
+    pub difficulty: Option<f64>,
+}
 
 /// A regression: the weights of length, difficulty and the constant, and how much the data weighs against the penalty.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Row, filled, member};
+use super::files::{Row, filled, member};
 use crate::python::pcg::Pcg;
 use crate::python::printed;
 use crate::python::random::Random;

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use super::examples::{Demonstrations, Pick};
-use super::{Files, HELMET, Row, filled, labels, member};
+use super::files::{Files, Row, filled, member};
+use super::labels;
 use crate::error::Result;
 
+/// Name of its data path in task files.
+pub const DATASET: &str = "helmet";
 /// Where people get its files.
 pub const SOURCE: &str = "https://huggingface.co/datasets/princeton-nlp/HELMET (data.tar.gz)";
 /// Seed of its runs.
@@ -101,7 +104,7 @@ pub fn task_files() -> Vec<Map<String, Value>> {
         }
         let until = if row["line"] == true { json!(["\n"]) } else { json!([]) };
         files.push(json!({
-            "task": task, "task_alias": alias, "dataset_path": HELMET, "test_split": "test",
+            "task": task, "task_alias": alias, "dataset_path": DATASET, "test_split": "test",
             "dataset_kwargs": {
                 "dataset": dataset, "file": row["file"], "demos": row["demos"], "shots": row["shots"], "samples": row["samples"],
             },

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Row;
 use super::examples::{Pick, seed_of};
+use super::files::Row;
 use crate::python::pcg::Pcg;
 use crate::python::random::Random;
 

@@ -6,10 +6,12 @@
 use fathom_text::Tokenizer;
 use serde_json::{Map, Value, json};
 
-use super::{Files, NOLIMA, Row, filled};
+use super::files::{Files, Row, filled};
 use crate::error::Result;
 use crate::python::random::Random;
 
+/// Name of its data path in task files.
+pub const DATASET: &str = "nolima";
 /// Where people get its files.
 const SOURCE: &str = "https://huggingface.co/datasets/amodaresi/NoLiMa";
 /// Depths of a needle, from the beginning to the end.
@@ -42,7 +44,7 @@ pub fn task_files(lengths: &[usize]) -> Vec<Map<String, Value>> {
     for (name, set) in SETS {
         for tokens in lengths {
             files.push(json!({
-                "task": format!("{name}_{tokens}"), "dataset_path": NOLIMA, "test_split": "test",
+                "task": format!("{name}_{tokens}"), "dataset_path": DATASET, "test_split": "test",
                 "dataset_kwargs": {"set": set, "tokens": tokens, "room": tokens + AROUND + ANSWER_TOKENS},
                 "output_type": "generate_until", "num_fewshot": 0,
                 "description": "{{system_prompt}}", "fewshot_delimiter": "\n\n",

@@ -54,17 +54,8 @@ impl Data {
             if data.splits.contains_key(&name) {
                 continue;
             }
-            if config.text("dataset_path") == Some(ruler::DATASET) {
-                data.splits.insert(name, drawn(config, sets, most)?);
-                continue;
-            }
-            if let Some(split) = languages::pairs(config, sets, &name)? {
+            if let Some(split) = made(config, sets, &name, most)? {
                 data.splits.insert(name, split);
-                continue;
-            }
-            if let Some(rows) = long::rows(config, sets, most)? {
-                let columns = rows[0].keys().cloned().collect();
-                data.splits.insert(name, Split { columns, rows });
                 continue;
             }
             let files = files(config, sets.folder, &name)?;
@@ -94,6 +85,40 @@ impl Data {
 pub fn fewshot_split(config: &TaskConfig) -> Option<String> {
     let named = ["training_split", "validation_split", "test_split"].iter().find_map(|key| config.text(key));
     config.fewshot.split.clone().or(named.map(str::to_string))
+}
+
+/// Rows of a set that is not read as it is: drawn, or made of other files.
+fn made(
+    config: &TaskConfig,
+    sets: &Sets<'_>,
+    split: &str,
+    most: &dyn Fn(usize) -> usize,
+) -> Result<Option<Split>> {
+    let kwargs = config.keys.get("dataset_kwargs").cloned().unwrap_or_default();
+    let (task, folder) = (config.name.as_str(), sets.folder);
+    let rows = match config.text("dataset_path") {
+        Some(ruler::DATASET) => return drawn(config, sets, most).map(Some),
+        Some(languages::FLORES) => languages::pairs(task, &kwargs, folder, split)?,
+        Some(path) => {
+            let kwargs = &kwargs.as_object().cloned().unwrap_or_default();
+            let request = long::Request { task, path, kwargs, folder, tokenizer: sets.tokenizer };
+            let Some(rows) = long::rows(&request, most)? else { return Ok(None) };
+            rows
+        }
+        None => return Ok(None),
+    };
+    Ok(Some(Split { columns: rows[0].keys().cloned().collect(), rows }))
+}
+
+/// Tokens of the context that the rows of a set are made for, with one that begins the text; `None` for other sets.
+pub fn room(config: &TaskConfig) -> Option<usize> {
+    let kwargs = config.keys.get("dataset_kwargs")?;
+    let tokens = match config.text("dataset_path") {
+        Some(ruler::DATASET) => kwargs["tokens"].as_u64(),
+        Some(long::NOLIMA) => kwargs["room"].as_u64(),
+        _ => None,
+    };
+    tokens.map(|tokens| tokens as usize + 1)
 }
 
 /// Rows of a set of RULER's.

@@ -2,6 +2,7 @@
 //! results. What a task file writes in Python is refused by name.
 
 mod builtin;
+mod by_language;
 pub mod compare;
 mod config;
 mod data;
@@ -19,10 +20,10 @@ mod run;
 mod subject;
 mod yaml;
 
+pub use by_language::Languages;
 pub use config::TaskConfig;
-pub use data::{Data, Sets};
+pub use data::{Data, Sets, room};
 pub use index::{GroupNode, Index, Node};
-pub use languages::Languages;
 pub use measure::OutputType;
 pub use pass_at_k::pass_at_k;
 pub use programs::RunPrograms;
