@@ -22,7 +22,7 @@ const SEED: u64 = 42;
 const FREE_ZONE: f64 = 0.2;
 /// Tokens of an answer.
 const ANSWER_TOKENS: usize = 192;
-/// Tokens of a prompt beside the book, at most.
+/// Tokens of a prompt without the book, at most.
 const AROUND: usize = 320;
 /// Length of contexts in which distractors stand at fixed depths.
 const SHORT: usize = 500;

@@ -5,7 +5,7 @@ use jieba_rs::Jieba;
 use super::{counted, shared};
 use crate::python::pattern;
 
-/// Punctuation of Chinese text that LongBench removes beside that of ASCII.
+/// Punctuation of Chinese text that LongBench removes, with that of ASCII.
 const CHINESE: &str = "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏.";
 
 /// A text in lower case without ASCII punctuation, articles and repeated white space.
