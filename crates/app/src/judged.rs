@@ -83,7 +83,7 @@ struct Item {
 /// Files without instructions or answers; a server that refuses; no verdict that can be read.
 pub fn judged(request: &Request, machine: &Machine, events: &dyn Events) -> Result<Verdicts> {
     let (against, file) = (request.against.as_deref(), request.instructions.as_deref());
-    let is_file = request.model.is_file();
+    let is_file = is_answers(&request.model);
     let source = match against.or(file).or(is_file.then_some(request.model.as_path())) {
         Some(source) => source,
         None => refuse!(
@@ -174,6 +174,11 @@ fn rated(items: &[Item], texts: &[Option<String>]) -> Verdicts {
         "instructions": items.len(), "asked": texts.len(), "unread": unread,
     });
     Verdicts { rates: None, rating, items: items.len(), asked: texts.len(), unread, json }
+}
+
+/// True for a file of answers; a GGUF file is a model.
+fn is_answers(path: &Path) -> bool {
+    path.is_file() && path.extension().is_none_or(|it| it != "gguf")
 }
 
 /// The rows of a file.
