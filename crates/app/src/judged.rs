@@ -210,7 +210,7 @@ fn answers(
 ) -> Result<Vec<String>> {
     let missing =
         |instruction: &str| format!("{} has no answer to `{instruction:.60}`", request.model.display());
-    if request.model.is_file() {
+    if is_answers(&request.model) {
         let found =
             items(&request.model)?.into_iter().filter_map(|item| Some((item.instruction, item.output?)));
         let found: HashMap<String, String> = found.collect();

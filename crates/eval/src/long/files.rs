@@ -12,6 +12,7 @@ use crate::python::printed;
 pub type Row = Map<String, Value>;
 
 /// The files of a set.
+#[derive(Debug)]
 pub struct Files<'f> {
     /// Name of the task.
     pub task: &'f str,

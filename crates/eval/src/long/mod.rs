@@ -18,7 +18,7 @@ pub use helmet::{DATASET as HELMET, task_files as helmet_files};
 pub use nolima::{DATASET as NOLIMA, task_files as nolima_files};
 
 /// A set to make.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {
     /// Name of the task.
     pub task: &'r str,
