@@ -46,6 +46,7 @@ pub mod guardrails;
 pub mod host;
 pub mod inspect;
 pub mod job;
+pub mod judged;
 mod judges;
 pub mod lesson;
 pub mod library;

@@ -7,6 +7,7 @@ mod curate;
 mod dist;
 mod guard;
 mod inspect;
+mod judged;
 mod quality;
 mod retrieval;
 mod serve;
@@ -30,6 +31,7 @@ pub use cluster::{Executor, Scheduler};
 pub use convert::{Convert, Prune, Quantize, Score};
 pub use dist::{Doctor, Job, Kubernetes, Launch, Local, Machines, Manifest, Rank, Slurm, Supervise};
 pub use guard::{Guard, GuardAudit, GuardCalibrate, GuardCheck, GuardEval, GuardServe};
+pub use judged::Judge;
 #[cfg(feature = "curate")]
 pub use quality::TrainQuality;
 pub use retrieval::{Index, Ranking, Search};
@@ -517,6 +519,9 @@ pub struct Eval {
     /// Tasks of lm-evaluation-harness.
     #[command(flatten)]
     pub tasks: Tasks,
+    /// Answers that another model judges.
+    #[command(flatten)]
+    pub judged: Judge,
     /// The machine that computes.
     #[arg(long, value_enum, default_value = "auto")]
     pub machine: On,

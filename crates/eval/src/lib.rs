@@ -14,8 +14,10 @@
 mod bits;
 mod context;
 mod error;
+pub mod judged;
 pub mod lengths;
 mod limits;
+pub mod long;
 pub mod metrics;
 mod needle;
 mod position;

@@ -8,8 +8,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fathom_base::{Conversation, Describe, Tokenize};
 use fathom_eval::lengths::Scores;
-use fathom_eval::ruler::DATASET;
-use fathom_eval::tasks::{Cache, Index, Options, Results, Sets, Subject, TaskConfig, digest, prepare, run};
+use fathom_eval::tasks::{
+    Cache, Index, Languages, Options, Results, Sets, Subject, TaskConfig, digest, prepare, room, run,
+};
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -91,6 +92,9 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     if !request.lengths.is_empty() {
         index.draw(&request.lengths);
     }
+    if let Some(folder) = &request.data_dir {
+        index.add_languages(folder)?;
+    }
     let nodes = index.find(&request.tasks)?;
     let mut options = Options {
         limit: request.limit,
@@ -151,6 +155,9 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         scores["template_tokens"] = template_tokens.into();
         json.insert("ruler".into(), scores);
     }
+    if let Some(languages) = Languages::of(&results) {
+        json.insert("languages".into(), languages.json());
+    }
     json.insert("date".into(), json!(wall.duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_secs_f64())));
     json.insert("total_evaluation_time_seconds".into(), started.elapsed().as_secs_f64().to_string().into());
     if let Some(out) = &request.out {
@@ -167,26 +174,24 @@ fn template_tokens(folder: &Path, tokenizer: &Tokenizer) -> Result<usize> {
     Ok(tokenizer.encode_special(&around.map_err(Error::Refused)?.text)?.len())
 }
 
-/// Tokens of the context: those asked for, or the model's own, and at least those of RULER's lengths.
+/// Tokens of the context: those asked for, or the model's own, and at least those of sets that are made for a length.
 fn context<'t>(
     request: &Request,
     spec: &Spec,
     configs: impl Iterator<Item = &'t TaskConfig>,
 ) -> Result<usize> {
-    let of_set = |config: &TaskConfig| config.keys.get("dataset_kwargs")?["tokens"].as_u64();
-    let drawn = configs.filter(|config| config.text("dataset_path") == Some(DATASET));
-    // RULER does not count the token that begins a text.
-    let longest = drawn.filter_map(of_set).max().map_or(0, |tokens| tokens as usize + 1);
+    let needed = configs.filter_map(|config| room(config).map(|room| (room, config.name.clone())));
+    let (longest, name) = needed.max().unwrap_or_default();
     let own = spec.max_positions;
     if longest > own + 1 {
         refuse!(
-            "RULER at {} tokens is beyond the model's context of {own}; name shorter --lengths",
+            "{name} needs {} tokens, beyond the model's context of {own}; name shorter --lengths",
             longest - 1
         );
     }
     match request.tokens {
         Some(tokens) if tokens + 1 < longest => {
-            refuse!("RULER at {} tokens does not fit --tokens {tokens}; leave it out", longest - 1)
+            refuse!("{name} needs {} tokens and does not fit --tokens {tokens}; leave it out", longest - 1)
         }
         tokens => Ok(tokens.unwrap_or(own.min(LONGEST)).max(longest)),
     }

@@ -1,11 +1,11 @@
 //! Comparison of results: a table, and a page with error bars.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use fathom_eval::tasks::compare::{Candidate, Comparison, compare, shown, table};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::next_to;
 use crate::error::{Context, Result, refuse};
@@ -86,10 +86,53 @@ fn page(candidates: &[Candidate], all: &[Comparison]) -> String {
         }
         body += "</table></div>";
     }
+    body += &by_language(candidates);
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Comparison</title><style>{STYLE}</style><h1>Comparison</h1>{body}</html>\n"
     )
+}
+
+/// A table of each set with a row for each language and a column for each candidate; empty without languages.
+fn by_language(candidates: &[Candidate]) -> String {
+    let of = |candidate: &Candidate| candidate.results.get("languages").and_then(Value::as_object).cloned();
+    let all: Vec<Map<String, Value>> = candidates.iter().map(|it| of(it).unwrap_or_default()).collect();
+    let members =
+        |value: &Value| value.as_object().into_iter().flatten().map(|it| it.0.clone()).collect::<Vec<_>>();
+    let sets: BTreeSet<String> =
+        all.iter().flat_map(|languages| languages.values().flat_map(members)).collect();
+    let mut body = String::new();
+    for set in sets {
+        let of_set = |languages: &Map<String, Value>| {
+            languages
+                .iter()
+                .filter(|(_, sets)| sets.get(&set).is_some())
+                .map(|(name, _)| name.clone())
+                .collect::<Vec<_>>()
+        };
+        let names: BTreeSet<String> = all.iter().flat_map(of_set).collect();
+        let heads: String = candidates.iter().map(|it| format!("<th>{}", escaped(&it.name))).collect();
+        _ = write!(
+            body,
+            "<h2>{} <small>by language</small></h2><div class=wide><table><tr><th>language{heads}</tr>",
+            escaped(&set)
+        );
+        for name in &names {
+            _ = write!(body, "<tr><td>{}", escaped(name));
+            for languages in &all {
+                // The first metric is the one that the set is known by.
+                let figures = languages.get(name).and_then(|sets| sets.get(&set)).and_then(Value::as_object);
+                let first = figures.and_then(|figures| figures.iter().next());
+                let value = first.and_then(|(metric, value)| {
+                    Some((value.as_f64()?, figures?.get(&format!("{metric}_stderr")).and_then(Value::as_f64)))
+                });
+                _ = write!(body, "<td>{}", shown(value));
+            }
+            body += "</tr>";
+        }
+        body += "</table></div>";
+    }
+    body
 }
 
 /// A bar per candidate, from 0 or the lowest figure to the highest end of an error bar.

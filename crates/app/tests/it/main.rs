@@ -7,6 +7,7 @@ mod foreign;
 mod guardrails;
 mod host;
 mod job;
+mod judged;
 mod layers;
 mod panics;
 mod policy;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fathom_app::tasks::{Ran, Request, tasks};
+use fathom_app::tasks::{Ran, Request, compared, tasks};
 use fathom_app::{Machine, Silent};
 use fathom_tensor::DType;
 use fathom_train::recipe::MachineKind;
@@ -217,4 +217,36 @@ fn ruler_is_asked_at_lengths_within_the_context() {
     request.tasks = vec!["humaneval".into()];
     let error = ran(&request).unwrap_err();
     assert!(error.contains("--run-programs"), "{error}");
+}
+
+#[test]
+fn results_and_the_page_have_figures_by_language() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("facebook/belebele/data");
+    fs::create_dir_all(&data).unwrap();
+    for language in ["eng_Latn", "fra_Latn"] {
+        let row = json!({
+            "flores_passage": "The river.", "question": "What?", "mc_answer1": "a", "mc_answer2": "b", "mc_answer3": "c",
+            "mc_answer4": "d", "correct_answer_num": "2",
+        });
+        fs::write(data.join(format!("{language}.jsonl")), format!("{row}\n{row}\n")).unwrap();
+    }
+    let out = folder.path().join("one.json");
+    let own = Request {
+        tasks: vec!["belebele".into()],
+        data_dir: Some(folder.path().to_path_buf()),
+        out: Some(out.clone()),
+        ..request("llama", folder.path(), "")
+    };
+    let found = ran(&own).unwrap();
+    let languages = &found.json["languages"];
+    assert_eq!(languages["fra_Latn"]["belebele"]["items"], 2);
+    assert!(languages["eng_Latn"]["belebele"]["acc_stderr"].is_f64());
+    let page = folder.path().join("page.html");
+    compared(&[out.clone(), out], Some(&page)).unwrap();
+    let page = fs::read_to_string(page).unwrap();
+    assert!(
+        page.contains("belebele <small>by language</small>") && page.contains("<tr><td>fra_Latn<td>"),
+        "{page}"
+    );
 }

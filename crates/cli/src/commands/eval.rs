@@ -27,6 +27,9 @@ pub fn run(args: &Eval) -> Result<()> {
     let Some(model) = &args.model else {
         bail!("name a model: the folder of a run, or a Hugging Face folder")
     };
+    if let Some(judge) = &args.judged.judge {
+        return super::judged::eval(args, model, judge);
+    }
     if !args.tasks.tasks.is_empty() {
         return super::tasks::eval(args, model);
     }

@@ -18,6 +18,7 @@ mod eval;
 mod generate;
 mod guard;
 mod inspect;
+mod judged;
 mod launch;
 mod plan;
 mod plan_mesh;

@@ -7,6 +7,7 @@ use fathom_app::Machine;
 use fathom_app::tasks::{Request, compared, tasks};
 use fathom_base::human;
 use fathom_eval::lengths::Scores;
+use fathom_eval::tasks::Languages;
 use fathom_train::recipe::Precision;
 
 use crate::args::Eval;
@@ -44,6 +45,9 @@ pub fn eval(args: &Eval, model: &Path) -> Result<()> {
     out!("{}", ran.results.table());
     if let Some(scores) = Scores::of(&ran.results) {
         out!("\n{}\n", scores.table());
+    }
+    if let Some(languages) = Languages::of(&ran.results) {
+        out!("\n{}\n", languages.table());
     }
     let count = |items: usize| human::counted(items as u64, "item");
     let sum =

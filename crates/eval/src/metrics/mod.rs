@@ -5,7 +5,13 @@ pub mod bleu;
 pub mod chrf;
 pub mod classes;
 pub mod exact;
+pub mod mathematics;
+pub mod overlap;
+pub mod rankings;
 pub mod rouge;
+pub mod score;
+pub mod similar;
+pub mod summary;
 pub mod ter;
 
 use std::collections::HashMap;

@@ -3,6 +3,7 @@
 
 pub mod literal;
 pub mod pattern;
+pub mod pcg;
 pub mod printed;
 pub mod random;
 

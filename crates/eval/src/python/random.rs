@@ -104,6 +104,18 @@ impl Random {
         }
     }
 
+    /// Uniform below `n`, as NumPy's `RandomState.randint(n)` and `choice` draw; 0 if `n` is 0.
+    pub fn numpy_below(&mut self, n: usize) -> usize {
+        let Some(most) = n.checked_sub(1).filter(|most| *most > 0) else { return 0 };
+        let mask = u32::MAX >> (most as u32).leading_zeros();
+        loop {
+            let drawn = (self.next_u32() & mask) as usize;
+            if drawn <= most {
+                return drawn;
+            }
+        }
+    }
+
     /// Uniform in `from..=to`, as `randint(from, to)`.
     pub fn int(&mut self, from: i64, to: i64) -> i64 {
         from + self.below((to - from + 1).max(0) as usize) as i64

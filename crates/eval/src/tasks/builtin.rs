@@ -24,6 +24,27 @@ pub const FILES: [(&str, &str); 15] = [
 ];
 const MMLU: &str = include_str!("../../tasks/mmlu_base.yaml");
 
+/// Names of MATH's subjects in tasks and in the set.
+const MATH_SUBJECTS: [(&str, &str); 7] = [
+    ("algebra", "algebra"),
+    ("counting_and_prob", "counting_and_probability"),
+    ("geometry", "geometry"),
+    ("intermediate_algebra", "intermediate_algebra"),
+    ("num_theory", "number_theory"),
+    ("prealgebra", "prealgebra"),
+    ("precalc", "precalculus"),
+];
+const MATH: [(&str, &str); 2] = [
+    ("hendrycks_math", include_str!("../../tasks/hendrycks_math_base.yaml")),
+    ("minerva_math", include_str!("../../tasks/minerva_math_base.yaml")),
+];
+/// Tasks of LongBench (MIT licence): name, group, rule of its score, tokens of an answer, prompt in Python's notation.
+const LONGBENCH: &str = include_str!("../../tasks/longbench.jsonl");
+/// Tasks of LongBench whose prompts are no questions, and go through no chat template.
+const UNASKED: [&str; 6] = ["trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"];
+/// Tasks of LongBench of whose answers the first line counts.
+const FIRST_LINE: [&str; 4] = ["trec", "triviaqa", "samsum", "lsht"];
+
 /// Subjects of MMLU by the group that the harness puts them into.
 const SUBJECTS: [(&str, &str); 4] = [
     (
@@ -91,4 +112,64 @@ pub fn mmlu() -> Result<Vec<Map<String, Value>>, String> {
     }
     all.push(group("mmlu", "mmlu", SUBJECTS.iter().map(|(name, _)| format!("mmlu_{name}")).collect()));
     Ok(all)
+}
+
+/// The tasks and groups of MATH, with answers compared by the harness's rules and by Minerva's.
+///
+/// # Errors
+/// Their files cannot be read.
+pub fn mathematics() -> Result<Vec<Map<String, Value>>, String> {
+    let mean = json!([{"metric": "exact_match", "weight_by_size": true}]);
+    let mut all = Vec::new();
+    for (group, base) in MATH {
+        let base = yaml::read(base)?;
+        let names = MATH_SUBJECTS.map(|(subject, _)| format!("{group}_{subject}"));
+        for (name, (_, set)) in names.iter().zip(MATH_SUBJECTS) {
+            let mut task = base.clone();
+            task.insert("task".into(), name.as_str().into());
+            task.insert("dataset_name".into(), set.into());
+            all.push(task);
+        }
+        let whole = json!({"group": group, "task": names, "aggregate_metric_list": mean});
+        all.extend(whole.as_object().cloned());
+    }
+    Ok(all)
+}
+
+/// The tasks and groups of LongBench.
+///
+/// # Errors
+/// Their file cannot be read.
+pub fn longbench() -> Result<Vec<Map<String, Value>>, String> {
+    let mean = json!([{"metric": "score", "weight_by_size": false}]);
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    let mut all = Vec::new();
+    for line in LONGBENCH.lines() {
+        let row: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let text = |key: &str| row[key].as_str().unwrap_or_default();
+        let (name, group) = (text("name"), format!("longbench_{}", text("group")));
+        let task = format!("longbench_{name}");
+        match groups.iter_mut().find(|known| known.0 == group) {
+            Some((_, members)) => members.push(task.clone()),
+            None => groups.push((group, vec![task.clone()])),
+        }
+        all.push(json!({
+            "task": task, "task_alias": name, "dataset_path": "THUDM/LongBench", "dataset_name": name,
+            "test_split": "test", "output_type": "generate_until",
+            "doc_to_text": text("prompt").replace('{', "{{").replace('}', "}}"),
+            "doc_to_target": "answers", "target_delimiter": "", "num_fewshot": 0,
+            "generation_kwargs": {
+                "until": [], "do_sample": false, "temperature": 0.0, "max_gen_toks": row["tokens"], "truncation": "middle",
+            },
+            "metric_list":
+                [{"metric": "score", "rule": row["rule"], "first_line": FIRST_LINE.contains(&name)}],
+            "metadata": {"version": 1.0, "chat_template": !UNASKED.contains(&name)},
+        }));
+    }
+    let names: Vec<String> = groups.iter().map(|group| group.0.clone()).collect();
+    for (name, members) in groups {
+        all.push(json!({"group": name, "task": members, "aggregate_metric_list": mean}));
+    }
+    all.push(json!({"group": "longbench", "task": names, "aggregate_metric_list": mean}));
+    Ok(all.into_iter().filter_map(|file| file.as_object().cloned()).collect())
 }

@@ -8,8 +8,9 @@ use fathom_text::lessons::Rows;
 use serde_json::{Map, Value};
 
 use super::config::TaskConfig;
+use super::languages;
 use crate::error::{Error, Result};
-use crate::ruler;
+use crate::{long, ruler};
 
 /// Where sets come from.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,8 +54,8 @@ impl Data {
             if data.splits.contains_key(&name) {
                 continue;
             }
-            if config.text("dataset_path") == Some(ruler::DATASET) {
-                data.splits.insert(name, drawn(config, sets, most)?);
+            if let Some(split) = made(config, sets, &name, most)? {
+                data.splits.insert(name, split);
                 continue;
             }
             let files = files(config, sets.folder, &name)?;
@@ -84,6 +85,40 @@ impl Data {
 pub fn fewshot_split(config: &TaskConfig) -> Option<String> {
     let named = ["training_split", "validation_split", "test_split"].iter().find_map(|key| config.text(key));
     config.fewshot.split.clone().or(named.map(str::to_string))
+}
+
+/// Rows of a set that is not read as it is: drawn, or made of other files.
+fn made(
+    config: &TaskConfig,
+    sets: &Sets<'_>,
+    split: &str,
+    most: &dyn Fn(usize) -> usize,
+) -> Result<Option<Split>> {
+    let kwargs = config.keys.get("dataset_kwargs").cloned().unwrap_or_default();
+    let (task, folder) = (config.name.as_str(), sets.folder);
+    let rows = match config.text("dataset_path") {
+        Some(ruler::DATASET) => return drawn(config, sets, most).map(Some),
+        Some(languages::FLORES) => languages::pairs(task, &kwargs, folder, split)?,
+        Some(path) => {
+            let kwargs = &kwargs.as_object().cloned().unwrap_or_default();
+            let request = long::Request { task, path, kwargs, folder, tokenizer: sets.tokenizer };
+            let Some(rows) = long::rows(&request, most)? else { return Ok(None) };
+            rows
+        }
+        None => return Ok(None),
+    };
+    Ok(Some(Split { columns: rows[0].keys().cloned().collect(), rows }))
+}
+
+/// Tokens of the context that the rows of a set are made for, with one that begins the text; `None` for other sets.
+pub fn room(config: &TaskConfig) -> Option<usize> {
+    let kwargs = config.keys.get("dataset_kwargs")?;
+    let tokens = match config.text("dataset_path") {
+        Some(ruler::DATASET) => kwargs["tokens"].as_u64(),
+        Some(long::NOLIMA) => kwargs["room"].as_u64(),
+        _ => None,
+    };
+    tokens.map(|tokens| tokens as usize + 1)
 }
 
 /// Rows of a set of RULER's.
@@ -151,10 +186,12 @@ fn files(config: &TaskConfig, folder: Option<&Path>, split: &str) -> Result<Vec<
     let set = name.map_or_else(|| path.to_string(), |name| format!("{path}, configuration `{name}`"));
     let place = folder.unwrap_or_else(|| Path::new("DIR")).join(path.replace('/', "__"));
     let place = place.join(name.unwrap_or_default()).join(format!("{split}.jsonl"));
+    let one_file = name.filter(|_| is_only_split(config, split));
+    let one_file = one_file.map_or_else(String::new, |name| format!(", from DIR/{name}.jsonl"));
     Err(wrong(format!(
         "the split `{split}` of {set} is not there, and nothing is downloaded. People get it from \
-         https://huggingface.co/datasets/{path}; with --data-dir DIR it is read from {} (or .json, .csv, .parquet), or \
-         from a copy of that repository in DIR/{path}",
+         https://huggingface.co/datasets/{path}; with --data-dir DIR it is read from {} (or .json, .csv, .parquet)\
+         {one_file}, or from a copy of that repository in DIR/{path}",
         place.display()
     )))
 }
@@ -167,6 +204,16 @@ fn in_folder(folder: &Path, config: &TaskConfig, [path, name]: [&str; 2], split:
     let mut roots: Vec<PathBuf> =
         [flat.as_str(), path, last].iter().map(|at| folder.join(at).join(name)).collect();
     roots.push(folder.join(&config.name));
+    if !name.is_empty() && is_only_split(config, split) {
+        for root in [folder.join(&flat), folder.join(path), folder.join(last), folder.to_path_buf()] {
+            for file in [root.join(format!("{name}.jsonl")), root.join("data").join(format!("{name}.jsonl"))]
+            {
+                if file.is_file() {
+                    return vec![file];
+                }
+            }
+        }
+    }
     if name.is_empty() {
         let plain: Vec<PathBuf> = roots.iter().map(|root| root.join("data")).collect();
         roots.extend(plain);
@@ -191,6 +238,11 @@ fn in_folder(folder: &Path, config: &TaskConfig, [path, name]: [&str; 2], split:
         }
     }
     Vec::new()
+}
+
+/// True if a task uses no other split, so that a file of the configuration's name can only be this one.
+fn is_only_split(config: &TaskConfig, split: &str) -> bool {
+    config.num_fewshot == 0 || fewshot_split(config).is_none_or(|name| name == split)
 }
 
 fn read(config: &TaskConfig, files: &[PathBuf]) -> Result<Split> {

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::builtin;
+use super::languages;
 use super::yaml::{self, FUNCTION};
 use crate::error::{Error, Result};
-use crate::ruler;
+use crate::{long, ruler};
 
 /// Names that a message lists, at most.
 const LISTED: usize = 40;
@@ -72,8 +73,17 @@ impl Index {
             let found = yaml::read(text).and_then(|config| included(config, &mut builtin::include));
             index.add(format!("built in: {name}"), found);
         }
-        for task in builtin::mmlu().map_err(Error::Impossible)? {
-            index.add("built in: mmlu_base.yaml".into(), Ok(task));
+        for (source, files) in [
+            ("mmlu_base.yaml", builtin::mmlu()),
+            ("math_base.yaml", builtin::mathematics()),
+            ("longbench.jsonl", builtin::longbench()),
+        ] {
+            for task in files.map_err(Error::Impossible)? {
+                index.add(format!("built in: {source}"), Ok(task));
+            }
+        }
+        for file in long::helmet_files() {
+            index.add("built in: helmet.jsonl".into(), Ok(file));
         }
         index.draw(&[ruler::LENGTH]);
         let Some(folder) = folder else { return Ok(index) };
@@ -95,11 +105,25 @@ impl Index {
         Ok(index)
     }
 
-    /// Adds RULER's tasks at lengths in place of its usual one.
+    /// Adds RULER's and NoLiMa's tasks at lengths in place of its usual one.
     pub fn draw(&mut self, lengths: &[usize]) {
         for file in ruler::task_files(lengths) {
             self.add("built in: ruler".into(), Ok(file));
         }
+        for file in long::nolima_files(lengths) {
+            self.add("built in: nolima".into(), Ok(file));
+        }
+    }
+
+    /// Adds the tasks of sets with a part for each language, for the languages whose files are in a folder of sets.
+    ///
+    /// # Errors
+    /// A built-in file cannot be read.
+    pub fn add_languages(&mut self, folder: &Path) -> Result<()> {
+        for file in languages::task_files(folder).map_err(Error::Impossible)? {
+            self.add("built in: by language".into(), Ok(file));
+        }
+        Ok(())
     }
 
     /// Adds a file; returns the name it defines.
@@ -193,6 +217,16 @@ impl Index {
 
     fn unknown(&self, name: &str) -> Error {
         let mut message = format!("no task, group or tag is named `{name}`");
+        if let Some(source) = languages::source(name) {
+            message += &format!(
+                "; it has a task for each language whose files --data-dir has, and none of them is there. People get them from {source}"
+            );
+            return Error::Impossible(message);
+        }
+        if name.starts_with(long::HELMET) {
+            message += "; HELMET's tasks are of plain files: its summaries, citations, NarrativeQA and ∞Bench need a judge or \
+                        other models, and are not here";
+        }
         for (source, reason) in self.broken.iter().take(LISTED) {
             message += &format!("\n  {source}: {reason}");
         }

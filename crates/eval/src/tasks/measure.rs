@@ -1,10 +1,13 @@
 //! Kinds of requests, and the metrics of a task by its configuration.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::index::function;
 use crate::metrics::aggregate::Aggregation;
 use crate::metrics::exact::ExactMatch;
+use crate::metrics::score::{SCORE, Score};
 
 /// Kind of request to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub struct Measure {
     pub higher_is_better: bool,
     /// Other options.
     pub options: Map<String, Value>,
+    /// Rule of `score`, and of an `exact_match` that has one.
+    pub score: Option<Arc<Score>>,
 }
 
 /// Names that `rouge` stands for.
@@ -40,7 +45,7 @@ fn known(name: &str) -> Option<(Aggregation, bool)> {
     use Aggregation as A;
     Some(match name {
         "acc" | "acc_norm" | "acc_bytes" | "acc_mutual_info" | "exact_match" | "rouge" | "string_match"
-        | "pass_at_k" => (A::Mean, true),
+        | "pass_at_k" | SCORE => (A::Mean, true),
         "brier_score" => (A::Brier, false),
         "f1" => (A::F1, true),
         "mcc" => (A::Mcc, true),
@@ -97,7 +102,10 @@ impl Measure {
             entry.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let options: Map<String, Value> =
             options.into_iter().filter(|(key, _)| !OWN.contains(&key.as_str())).collect();
-        if name == "exact_match" {
+        // `exact_match` with a rule is that of tasks whose answers are compared by code of their own.
+        let is_scored = name == SCORE || (name == "exact_match" && options.contains_key("rule"));
+        let score = if is_scored { Some(Arc::new(Score::new(&options)?)) } else { None };
+        if name == "exact_match" && !is_scored {
             ExactMatch::new(&options)?;
         }
         Ok(Measure {
@@ -105,6 +113,7 @@ impl Measure {
             aggregation,
             higher_is_better: entry["higher_is_better"].as_bool().unwrap_or(direction),
             options,
+            score,
         })
     }
 }

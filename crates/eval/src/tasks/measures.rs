@@ -158,6 +158,12 @@ fn text_values(
     let mut values = Vec::new();
     for measure in &config.measures {
         let name = measure.name.as_str();
+        if let Some(rule) = &measure.score {
+            let value =
+                rule.value(answer, &golds, doc).map_err(|reason| Error::task(&config.name, reason))?;
+            values.push((name.to_string(), ItemValue::Number(value)));
+            continue;
+        }
         match name {
             "exact_match" => {
                 let wrong = |reason| Error::task(&config.name, reason);

@@ -2,12 +2,14 @@
 //! results. What a task file writes in Python is refused by name.
 
 mod builtin;
+mod by_language;
 pub mod compare;
 mod config;
 mod data;
 mod doc;
 mod filters;
 mod index;
+mod languages;
 mod measure;
 mod measures;
 mod pass_at_k;
@@ -18,8 +20,9 @@ mod run;
 mod subject;
 mod yaml;
 
+pub use by_language::Languages;
 pub use config::TaskConfig;
-pub use data::{Data, Sets};
+pub use data::{Data, Sets, room};
 pub use index::{GroupNode, Index, Node};
 pub use measure::OutputType;
 pub use pass_at_k::pass_at_k;

@@ -116,6 +116,9 @@ fn run_task(
     let original = split.rows.len();
     let docs = &split.rows[..options.items(original)];
     let mut examples = Examples::new(config, data);
+    // Prompts of some tasks are no questions, and stay as they are.
+    let is_plain = config.keys.get("metadata").is_some_and(|metadata| metadata["chat_template"] == false);
+    let options = &Options { chat: options.chat.filter(|_| !is_plain), ..options.clone() };
     let mut asked = Vec::with_capacity(docs.len());
     for doc in docs {
         let shown = examples.draw(doc)?;

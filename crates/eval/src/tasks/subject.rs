@@ -18,6 +18,8 @@ const BATCH_TOKENS: usize = 4096;
 const BATCH_ANSWERS: usize = 16;
 /// Tokens of an answer, if a task does not say.
 const ANSWER_TOKENS: u64 = 256;
+/// Value of `generation_kwargs.truncation` for which long prompts lose their middle, by LongBench's rule.
+const MIDDLE: &str = "middle";
 /// Seed of sampled answers.
 const SEED: u64 = 1234;
 
@@ -266,6 +268,7 @@ impl Subject<'_> {
         for (name, value) in settings {
             match (name.as_str(), value.as_f64()) {
                 ("until" | "do_sample" | "temperature" | "use_cache" | "num_beams", _) => {}
+                ("truncation", _) if value == MIDDLE => {}
                 (name, _) if name.starts_with("max_") => {}
                 ("top_p", Some(p)) if samples => sampling.top_p = p,
                 ("top_k", Some(k)) if samples => sampling.top_k = k as usize,
@@ -290,7 +293,13 @@ impl Subject<'_> {
         let mut ids = self.encode(prompt)?;
         if ids.len() > room {
             self.cut += 1;
-            ids.drain(..ids.len() - room);
+            if settings.get("truncation").is_some_and(|it| it == MIDDLE) {
+                let half = room / 2;
+                let [first, last] =
+                    [&ids[..half], &ids[ids.len() - half..]].map(|part| self.tokenizer.decode_text(part));
+                ids = self.encode(&(first + &last))?;
+            }
+            ids.drain(..ids.len().saturating_sub(room));
         }
         let request = GenerateRequest::new(ids.clone(), sampling);
         Ok(AnswerRequest { ids, request, until })

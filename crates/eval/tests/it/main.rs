@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod answers;
 mod bits;
 mod context;
+mod judged;
+mod languages;
+mod long;
 mod metrics;
 mod needle;
 mod position;
