@@ -143,7 +143,7 @@ class Model:
         """Seconds to the first text and to the end, and the calls of models by rails."""
         line = http.client.HTTPConnection(self.host)
         body = {"model": model, "messages": [{"role": "user", "content": question}], "max_tokens": tokens,
-                "min_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True}
+                "min_tokens": tokens, "temperature": 1.0, "seed": 7, "stream": True, "ignore_eos": True}
         if self.railed:
             body["guardrails"] = {"options": {"log": {"llm_calls": True}}}
         began, first, calls = time.perf_counter(), None, []
