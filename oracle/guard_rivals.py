@@ -82,12 +82,13 @@ class Server:
         (pathlib.Path(self.folder.name) / "guard.toml").write_text(rails)
         args = [fathom, "guard", "serve", "--config", self.folder.name, "--port", "0"]
         self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        line = ""
-        while "serving" not in line:
+        found = None
+        while not found:
             line = self.process.stdout.readline()
             if not line:
                 raise SystemExit("the server did not start")
-        self.host = re.search(r"(\d+\.\d+\.\d+\.\d+:\d+)", line).group(1)
+            found = re.search(r"(\d+\.\d+\.\d+\.\d+:\d+)", line)
+        self.host = found.group(1)
 
     def connect(self):
         return http.client.HTTPConnection(self.host)

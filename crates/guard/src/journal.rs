@@ -4,6 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fathom_base::Usage;
 use serde_json::{Value, json};
 
 use crate::verdict::{Decision, Direction, Verdict};
@@ -54,10 +55,8 @@ pub struct ModelCall {
     pub began: SystemTime,
     /// Duration.
     pub took: Duration,
-    /// Tokens of the prompts.
-    pub prompt_tokens: usize,
-    /// Tokens of the answers.
-    pub answer_tokens: usize,
+    /// Its tokens.
+    pub usage: Usage,
 }
 
 #[derive(Debug, Default)]
@@ -154,9 +153,10 @@ fn call_json(call: &ModelCall) -> Value {
         "started_at": seconds(call.began),
         "finished_at": seconds(call.began + call.took),
         "duration": call.took.as_secs_f64(),
-        "prompt_tokens": call.prompt_tokens,
-        "completion_tokens": call.answer_tokens,
-        "total_tokens": call.prompt_tokens + call.answer_tokens,
+        "prompt_tokens": call.usage.prompt_tokens,
+        "cached_tokens": call.usage.cached_tokens,
+        "completion_tokens": call.usage.answer_tokens,
+        "total_tokens": call.usage.prompt_tokens + call.usage.answer_tokens,
     })
 }
 
@@ -164,8 +164,8 @@ fn stats(runs: &[RailRun], calls: &[ModelCall]) -> Value {
     let mut stats = json!({
         "llm_calls_count": calls.len(),
         "llm_calls_duration": calls.iter().map(|call| call.took.as_secs_f64()).sum::<f64>(),
-        "llm_calls_total_prompt_tokens": calls.iter().map(|call| call.prompt_tokens).sum::<usize>(),
-        "llm_calls_total_completion_tokens": calls.iter().map(|call| call.answer_tokens).sum::<usize>(),
+        "llm_calls_total_prompt_tokens": calls.iter().map(|call| call.usage.prompt_tokens).sum::<usize>(),
+        "llm_calls_total_completion_tokens": calls.iter().map(|call| call.usage.answer_tokens).sum::<usize>(),
     });
     for direction in Direction::ALL {
         let of = runs.iter().filter(|run| run.direction == direction);

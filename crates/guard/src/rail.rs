@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fathom_base::Usage;
 use fathom_base::clock::{Clock, Deadline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -231,16 +232,11 @@ impl Until {
         Until { noted: journal.map(|journal| (journal.clone(), rail.to_string())), ..self }
     }
 
-    /// Notes a call of a model that began at `began`, with the tokens of its prompts and answers.
-    pub(crate) fn called(
-        &self,
-        model: &str,
-        began: std::time::SystemTime,
-        (prompt_tokens, answer_tokens): (usize, usize),
-    ) {
+    /// Notes a call of a model that began at `began`, with its tokens.
+    pub(crate) fn called(&self, model: &str, began: std::time::SystemTime, usage: Usage) {
         let Some((journal, rail)) = &self.noted else { return };
         let (rail, model, took) = (rail.clone(), model.to_string(), began.elapsed().unwrap_or_default());
-        journal.called(ModelCall { rail, model, began, took, prompt_tokens, answer_tokens });
+        journal.called(ModelCall { rail, model, began, took, usage });
     }
 
     /// Returns whether a result is still wanted; for `generate_while` and loops.

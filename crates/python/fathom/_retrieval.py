@@ -137,17 +137,19 @@ def index(
     encoder: Path | None = None,
     chunk_bytes: int | None = None,
     personal_data_out: bool = False,
+    store: str | None = None,
     device: str = "auto",
     threads: int = 0,
 ) -> Index:
     """Writes an index of files and folders (Markdown, text, HTML, PDF, JSON lines, source code), or updates what changed,
     and opens it. `encoder` is the folder of a sentence encoder, for vectors; `personal_data_out` masks personal data in
-    what is indexed."""
+    what is indexed; `store` is the address of a store that searches ask for vectors (`qdrant://..`, `postgres://..`)."""
     texts = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     options = {
         "encoder": None if encoder is None else os.fspath(encoder),
         "chunk_bytes": chunk_bytes,
         "personal_data_out": personal_data_out,
+        "store": store,
         "device": device,
         "threads": threads,
     }

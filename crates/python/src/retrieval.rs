@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fathom_app::guardrails::{Guardrails, needs};
 use fathom_app::retrieval::{IndexRequest, Library, LibraryOptions, Question, account, index as run_index};
 use fathom_app::{Error, Machine, Result, Silent};
-use fathom_retrieval::{Condition, IndexOptions, Mode};
+use fathom_retrieval::{Condition, IndexOptions, Mode, StoreAddress};
 use fathom_train::recipe::MachineKind;
 use pyo3::prelude::*;
 
@@ -28,6 +28,7 @@ pub struct IndexSettings {
     encoder: Option<PathBuf>,
     chunk_bytes: Option<usize>,
     personal_data_out: bool,
+    store: Option<String>,
     device: String,
     threads: usize,
 }
@@ -46,10 +47,11 @@ pub fn index(
         let machine = machine(&options.device, options.threads)?.stopped_by(stop);
         let plain = IndexOptions::default();
         let chunk_bytes = options.chunk_bytes.unwrap_or(plain.chunk_bytes);
+        let store = options.store.as_deref().map(StoreAddress::from_str).transpose()?;
         let request = IndexRequest {
             paths,
             out,
-            options: IndexOptions { chunk_bytes, personal_data_out: options.personal_data_out, ..plain },
+            options: IndexOptions { chunk_bytes, personal_data_out: options.personal_data_out, store },
             encoder: options.encoder,
         };
         Ok(account(&run_index(&request, &machine, &events)?).to_string())

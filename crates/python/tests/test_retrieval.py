@@ -40,6 +40,12 @@ def test_what_is_not_an_index_is_refused(tmp_path: Path) -> None:
         fathom.index(tmp_path / "nothing", tmp_path / "index")
 
 
+def test_a_store_needs_vectors_and_an_address_of_a_store(documents: Path, tmp_path: Path) -> None:
+    for store, why in [("qdrant://127.0.0.1:1/docs", "encoder"), ("mysql://host/db", "another scheme")]:
+        with pytest.raises(fathom.Error, match=why):
+            fathom.index(documents, tmp_path / "stored", store=store)
+
+
 def test_rails_judge_texts(tmp_path: Path) -> None:
     (tmp_path / "guard.toml").write_text(
         '[[rail]]\nuse = "personal_data"\non = ["input"]\naction = "mask"\nkinds = ["email"]\n'

@@ -30,7 +30,7 @@ const LIST_ROWS: usize = 512;
 const SAMPLE: usize = 32;
 const ROUNDS: usize = 6;
 /// Share of the lists that a query reads, and lists at least.
-const PROBED: (f64, usize) = (1.0 / 8.0, 64);
+const PROBED: (f64, usize) = (1.0 / 32.0, 64);
 /// Candidates that are compared exactly, per row that is wanted, and at least.
 const CANDIDATES: (usize, usize) = (10, 100);
 /// Numbers of a vector of the processor.
@@ -199,13 +199,15 @@ impl Approximate {
         let of_list = |(list, _): &RankedChunk| {
             let at = |list: usize| (small(&self.bytes, starts + 4 * list) as usize).min(self.rows);
             let range = at(*list as usize)..at(*list as usize + 1);
-            let of_entry = |entry: usize| {
+            let codes = &self.bytes[codes + range.start * self.dimensions..];
+            let codes = &codes[..range.len() * self.dimensions];
+            let products = dispatch!(Level::new(), simd => whole_products(simd, codes, &query));
+            let of_entry = |(entry, product): (usize, i32)| {
                 let row = small(&self.bytes, entries + 4 * entry);
                 let own = f32::from_bits(small(&self.bytes, scales + 4 * entry));
-                let code = &self.bytes[codes + entry * self.dimensions..][..self.dimensions];
-                (row, f64::from(whole_product(code, &query) as f32 * own * scale))
+                (row, f64::from(product as f32 * own * scale))
             };
-            best(range.map(of_entry).collect(), most)
+            best(range.zip(products).map(of_entry).collect(), most)
         };
         let lists = best(scored, probed);
         let candidates: Vec<RankedChunk> = lists.par_iter().flat_map_iter(of_list).collect();
@@ -226,10 +228,14 @@ fn small(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// Product of 8-bit numbers, which a 32-bit sum holds for rows of up to 2^17 numbers.
-fn whole_product(code: &[u8], query: &[i8]) -> i32 {
-    let pairs = code.iter().zip(query);
-    pairs.fold(0i32, |sum, (a, b)| sum.wrapping_add(i32::from(*a as i8).wrapping_mul(i32::from(*b))))
+/// Products of rows of 8-bit numbers with another, which a 32-bit sum holds for rows of up to 2^17 numbers.
+#[inline(always)]
+fn whole_products<S: Simd>(_: S, codes: &[u8], query: &[i8]) -> Vec<i32> {
+    let product = |code: &[u8]| {
+        let pairs = code.iter().zip(query);
+        pairs.fold(0i32, |sum, (a, b)| sum.wrapping_add(i32::from(i16::from(*a as i8) * i16::from(*b))))
+    };
+    codes.chunks_exact(query.len().max(1)).map(product).collect()
 }
 
 #[cfg(test)]

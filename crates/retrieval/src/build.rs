@@ -1,7 +1,7 @@
 //! Writes an index: walks the files, groups them, and makes the segments of the groups that are not there yet.
 //!
 //! Groups are consecutive files in the order of their paths; a group ends at a file whose path has a hash that ends in
-//! zeros, so that a change touches the groups around it only. A segment is named by the hash of what it is made from, so
+//! zeros, or where it is large, so that a change touches the groups around it only. A segment is named by the hash of what it is made from, so
 //! that an interrupted run goes on where it was, and ends with the same bytes.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use walkdir::WalkDir;
 
 use crate::error::{Error, Result};
 use crate::manifest::{self, FORMAT, FileEntry, Manifest, SEGMENTS, SegmentEntry, Settings, VECTORS};
-use crate::near;
+use crate::near::{self, Keys};
 use crate::progress::{IndexPhase, IndexProgress};
 use crate::read::{Kind, Reader};
 use crate::segment::{FileFacts, Segment, SegmentWriter};
@@ -26,7 +26,8 @@ use crate::store::{self, StoreAddress};
 use crate::vectors::{self, Encode};
 use crate::{files, map};
 
-/// Groups of an index, about: more would make a search open more files, fewer would make a change touch more.
+/// Groups of an index, at least, where there are as many files, and at most about twice as many: more would make a search
+/// open more files, fewer would make a change touch more.
 const GROUPS: usize = 256;
 /// Bytes of files after which a group ends.
 const GROUP_BYTES: u64 = 16 << 20;
@@ -105,14 +106,14 @@ pub fn index(
     check_chunk_bytes(options.chunk_bytes)?;
     let settings =
         Settings { chunk_bytes: options.chunk_bytes, personal_data_out: options.personal_data_out };
-    occupied(out)?;
+    vacant(out)?;
     let mut report = IndexReport::default();
     let found = walk(paths, out, &mut report.ignored)?;
     for folder in [out.to_path_buf(), out.join(SEGMENTS), out.join(VECTORS)] {
         fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, error))?;
     }
     let _lock = locked(out)?;
-    let old = occupied(out)?;
+    let old = Manifest::read(out)?;
     check_encoder(out, old.as_ref(), encoder)?;
     let mut sources = described(found, old.as_ref())?;
     let groups = grouped(&sources, &settings);
@@ -153,10 +154,10 @@ pub fn index(
         Some(encoder) => vectors::add(out, &mut manifest, old.as_ref(), (encoder, progress))?,
         None => 0,
     };
-    let same = old.as_ref().is_some_and(|old| old.segments == manifest.segments);
+    let keys = Keys::path(out, &manifest.segments);
     manifest.duplicates = match &old {
-        Some(old) if same => old.duplicates.clone(),
-        _ => duplicates(out, &manifest.segments)?,
+        Some(old) if keys.exists() && same_segments(old, &manifest) => old.duplicates.clone(),
+        old => near::update(out, &manifest.segments, old.as_ref())?,
     };
     files::sync(&out.join(SEGMENTS))?;
     let stored = store::update(out, &manifest, progress)?;
@@ -204,27 +205,20 @@ fn check_chunk_bytes(asked: usize) -> Result<()> {
     Err(Error::Refused(format!("a chunk has {least} to {most} bytes, not {asked}")))
 }
 
-/// The manifest of a folder that is an index, or `None` for one that may become one.
-///
-/// # Errors
-/// The folder has other contents, or a damaged manifest.
-fn occupied(out: &Path) -> Result<Option<Manifest>> {
-    if let Some(manifest) = Manifest::read(out)? {
-        return Ok(Some(manifest));
-    }
-    let Ok(entries) = fs::read_dir(out) else { return Ok(None) };
+/// Refuses a folder that is no index and has other contents.
+fn vacant(out: &Path) -> Result<()> {
+    let Ok(entries) = fs::read_dir(out) else { return Ok(()) };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
     let ours = [SEGMENTS, VECTORS, LOCK, "manifest.tmp"];
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if !ours.iter().any(|own| name == **own) {
-            let why = format!("it contains `{}`", name.to_string_lossy());
-            return Err(Error::Refused(format!(
-                "{}: no index, and not empty: {why}; name another folder",
-                out.display()
-            )));
+    let is_other = |name: &&std::ffi::OsString| !ours.iter().any(|own| *name == *own);
+    match names.iter().find(is_other) {
+        Some(other) if !names.iter().any(|name| name == manifest::NAME) => {
+            let why = format!("it contains `{}`", other.to_string_lossy());
+            let remedy = "name another folder";
+            Err(Error::Refused(format!("{}: no index, and not empty: {why}; {remedy}", out.display())))
         }
+        _ => Ok(()),
     }
-    Ok(None)
 }
 
 /// Refuses an encoder other than that of the index.
@@ -325,13 +319,14 @@ fn described(found: Vec<(PathBuf, Kind)>, old: Option<&Manifest>) -> Result<Vec<
 
 /// Groups of files.
 fn grouped(sources: &[Source], settings: &Settings) -> Vec<Group> {
-    let each = (sources.len() / GROUPS).next_power_of_two() as u64;
+    let each = (sources.len() / GROUPS).next_power_of_two();
     let mut groups = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, source) in sources.iter().enumerate() {
         bytes += source.entry.bytes;
-        let ends = near::hash(source.entry.path.as_bytes()).is_multiple_of(each);
-        if ends || bytes >= GROUP_BYTES || at + 1 == sources.len() {
+        let ends = near::hash(source.entry.path.as_bytes()).is_multiple_of(each as u64);
+        let is_full = bytes >= GROUP_BYTES || at + 1 - start >= 2 * each;
+        if ends || is_full || at + 1 == sources.len() {
             let files = start..at + 1;
             groups.push(Group { name: name(&sources[files.clone()], settings), files });
             (start, bytes) = (at + 1, 0);
@@ -392,22 +387,8 @@ fn made(
     Ok((entry, Some(facts)))
 }
 
-/// Near-duplicate chunks over all segments.
-fn duplicates(out: &Path, entries: &[SegmentEntry]) -> Result<Vec<(u32, u32)>> {
-    let open = |entry: &SegmentEntry| Segment::reopen(&manifest::segment(out, &entry.name));
-    let segments = entries.par_iter().map(open).collect::<Result<Vec<_>>>()?;
-    let mut starts = Vec::with_capacity(segments.len());
-    let mut all = 0u32;
-    for segment in &segments {
-        starts.push(all);
-        all += segment.chunks() as u32;
-    }
-    let bands = segments.iter().flat_map(|segment| (0..segment.chunks()).map(|chunk| segment.bands(chunk)));
-    let text = |chunk: u32| {
-        let at = starts.partition_point(|start| *start <= chunk) - 1;
-        Some(segments[at].chunk((chunk - starts[at]) as usize)?.text)
-    };
-    Ok(near::duplicates(bands, text))
+fn same_segments(a: &Manifest, b: &Manifest) -> bool {
+    a.segments.iter().map(|entry| &entry.name).eq(b.segments.iter().map(|entry| &entry.name))
 }
 
 /// Removes files that the manifest does not name.
@@ -419,7 +400,10 @@ fn clean(out: &Path, manifest: &Manifest) -> Result<()> {
         .chain([manifest.approximate.as_deref()])
         .flatten()
         .collect();
-    files::clean(&out.join(SEGMENTS), |name| named.contains(name))?;
+    let keys = Keys::path(out, &manifest.segments);
+    files::clean(&out.join(SEGMENTS), |name| {
+        named.contains(name) || keys.file_name().is_some_and(|it| it == name)
+    })?;
     let part =
         |name: &str| name.rsplit_once('.').is_some_and(|(of, part)| part != "tmp" && named.contains(of));
     files::clean(&out.join(VECTORS), part)?;

@@ -11,11 +11,20 @@ const TEMPORARY: &str = "tmp";
 
 /// Publishes a file by rename, after its bytes are on the disk.
 pub(crate) fn publish(path: &Path, bytes: &[&[u8]]) -> Result<()> {
+    written(path, bytes, File::sync_data)
+}
+
+/// Replaces a file by rename. After a crash of the machine it may lack some of its bytes, which its hash reveals.
+pub(crate) fn replace(path: &Path, bytes: &[&[u8]]) -> Result<()> {
+    written(path, bytes, |_| Ok(()))
+}
+
+fn written(path: &Path, bytes: &[&[u8]], sync: fn(&File) -> io::Result<()>) -> Result<()> {
     let temporary = temporary(path);
     let write = || -> io::Result<()> {
         let mut file = fathom_base::files::create_replacing(&temporary)?;
         bytes.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_data()
+        sync(&file)
     };
     write().map_err(|error| Error::io("write", &temporary, error))?;
     fs::rename(&temporary, path).map_err(|error| Error::io("rename", &temporary, error))

@@ -57,6 +57,10 @@ pub trait Rails: Send + Sync {
     /// 422 for a configuration or a rail that does not exist, 400 for malformed options.
     fn for_request(&self, model: &str, options: Option<&Value>, key: &str) -> Result<RailedModel, Fault>;
 
+    /// Returns whether a check may wait for a model. Other checks compute only, and no more of them run at once than there
+    /// are cores, so that they share memory.
+    fn asks_models(&self) -> bool;
+
     /// Judges the messages of a request of `/v1/checks`.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use fathom_base::{Load, Service};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::admission::{Admission, Room};
 use crate::drain::Drain;
@@ -57,6 +58,8 @@ pub struct ServerState {
     pub requests: Arc<Room>,
     /// Bytes of the bodies being read and prepared.
     pub(crate) bodies: Arc<Room>,
+    /// Turns of checks that only compute.
+    pub(crate) turns: Semaphore,
     /// Documents that answers cite, if it has any.
     pub knowledge: Option<KnowledgeBase>,
     /// The page of a server that has one of its own.
@@ -119,6 +122,7 @@ impl ServerState {
             models: RwLock::default(),
             requests: Room::new(settings.max_requests),
             bodies: Room::new(settings.body_bytes.saturating_mul(BODIES)),
+            turns: Semaphore::new(std::thread::available_parallelism().map_or(2, usize::from)),
             settings,
             keys,
             names,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fathom_base::Service;
 use fathom_guard::checks::{self, CheckError};
-use fathom_guard::{Guard, GuardedService, Guards, Needs, RailRun, Session, Shown};
+use fathom_guard::{Cost, Guard, GuardedService, Guards, Needs, RailRun, Session, Shown};
 use fathom_serve::{Fault, RailRecord, RailSpan, RailedModel, Rails, Screen, ScreenVerdict};
 use serde_json::{Value, json};
 
@@ -121,6 +121,13 @@ impl Rails for Guardrails {
         let record = Record { config: guard.engine().config().id.clone(), session: session.clone() };
         let service = Arc::new(GuardedService::new(service, guard).of(session));
         Ok(RailedModel { service, record: Arc::new(record) })
+    }
+
+    fn asks_models(&self) -> bool {
+        let asks = |guard: &Arc<Guard>| {
+            guard.engine().config().rails.iter().any(|rail| rail.manifest.cost == Cost::Model)
+        };
+        self.all().any(asks)
     }
 
     fn check(&self, request: &Value, key: &str) -> std::result::Result<Value, Fault> {

@@ -195,7 +195,7 @@ impl Maker<'_, '_> {
             .model(kind)
             .ok_or_else(|| format!("needs a model of the type `{kind}` or `main`"))?;
         let (_, file, line) = self.place;
-        let why = "is a folder or a served model here: put the weights next to guard.toml, or change `model`";
+        let why = "is a folder here: put the weights next to guard.toml, or change `model`";
         self.draft.unsaid(file, line, format!("models: {name}"), why);
         Ok(name)
     }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use fathom_base::{
     Generate, GenerateRequest, Prompt, Relay, RequestOutput, Sampling, Service, Structure, Ticket,
-    TokenLogprob, relay,
+    TokenLogprob, Usage, relay,
 };
 
 use super::question::{JudgeError, JudgeResult, Question};
@@ -131,11 +131,13 @@ pub(crate) fn answers(
         }
     };
     let outputs: Vec<RequestOutput> = open.into_iter().map(finish).collect::<JudgeResult<_>>()?;
-    let tokens = outputs.iter().map(|output| {
-        (output.prompt.len(), output.answers.iter().map(|answer| answer.ids.len()).sum::<usize>())
-    });
-    let tokens = tokens.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-    (question.called)(&service.card().name, began, tokens);
+    let mut usage = Usage::default();
+    for output in &outputs {
+        usage.prompt_tokens += output.prompt.len();
+        usage.cached_tokens += output.usage.as_ref().map_or(0, |usage| usage.cached_tokens);
+        usage.answer_tokens += output.answers.iter().map(|answer| answer.ids.len()).sum::<usize>();
+    }
+    (question.called)(&service.card().name, began, usage);
     Ok(outputs)
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fathom_base::{Evaluate, Numbers, Reading, Service, TextIds};
+use fathom_base::{Evaluate, Numbers, Reading, Service, TextIds, Usage};
 
 use super::question::{JudgeError, JudgeResult, Question};
 use super::windows::{Windows, spans_of};
@@ -89,7 +89,11 @@ impl Classifier {
         let count = texts.len();
         let (began, tokens) = (SystemTime::now(), texts.iter().map(|text| text.ids.len()).sum());
         let rows = Evaluate::look_while(&*self.service, texts, Numbers::Classes, question.wanted)?;
-        (question.called)(&self.service.card().name, began, (tokens, 0));
+        (question.called)(
+            &self.service.card().name,
+            began,
+            Usage { prompt_tokens: tokens, ..Usage::default() },
+        );
         let rows = rows.ok_or(JudgeError::Late)?;
         if rows.len() != count || rows.iter().flatten().any(|number| !number.is_finite()) {
             return Err(JudgeError::Unfit("the classifier's results are incomplete".into()));

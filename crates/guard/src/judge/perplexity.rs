@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::SystemTime;
 
-use fathom_base::{Evaluate, Numbers, Reading, Service};
+use fathom_base::{Evaluate, Numbers, Reading, Service, Usage};
 
 use super::question::{JudgeError, JudgeResult, Question};
 
@@ -77,7 +77,11 @@ impl Perplexity {
             let began = SystemTime::now();
             let found = Evaluate::look_while(service, texts, Numbers::Logprobs, question.wanted)?;
             let tokens = group.iter().map(|window| window.range.len()).sum();
-            (question.called)(&service.card().name, began, (tokens, 0));
+            (question.called)(
+                &service.card().name,
+                began,
+                Usage { prompt_tokens: tokens, ..Usage::default() },
+            );
             rows.extend(found.ok_or(JudgeError::Late)?);
         }
         Ok(Some(Perplexity::from_rows(&windows, &rows)))

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use fathom_base::Error;
+use fathom_base::{Error, Usage};
 
 /// Reason why a judge gave no verdict.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +29,8 @@ pub enum JudgeError {
 /// Shorthand for results of judges.
 pub(crate) type JudgeResult<T> = Result<T, JudgeError>;
 
-/// Notes a call of a model: its name, its start, and the tokens of prompts and answers.
-pub(crate) type NoteCall<'a> = dyn Fn(&str, SystemTime, (usize, usize)) + 'a;
+/// Notes a call of a model: its name, its start, and its tokens.
+pub(crate) type NoteCall<'a> = dyn Fn(&str, SystemTime, Usage) + 'a;
 
 /// One question to a judge: its scope in the prefix cache, and how long the answer is wanted.
 #[derive(Clone, Copy)]

@@ -21,7 +21,7 @@ macro_rules! judge_options {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($(#[$meta])* $field: $type,)*
-            /// Model: a folder, or the name of a served model.
+            /// Model: a folder, or a name that the caller knows.
             model: String,
             /// Score from which a text is condemned.
             #[serde(default = "judge_defaults::threshold")]

@@ -231,12 +231,12 @@ static SLOW: Manifest = Manifest {
     cost: Cost::Model,
 };
 
-/// A judge that takes a while and condemns `bad`.
-struct SlowJudge;
+/// A judge that takes some milliseconds and condemns `bad`.
+struct SlowJudge(u64);
 
 impl Rail for SlowJudge {
     fn judge(&self, judged: &RailInput<'_>, _: &Until) -> Result<Opinion, Failure> {
-        std::thread::sleep(std::time::Duration::from_millis(60));
+        std::thread::sleep(std::time::Duration::from_millis(self.0));
         let is_bad = judged.text.contains("bad");
         Ok(if is_bad { Opinion::whole(judged, Reason::Unsafe, "S1") } else { Opinion::clean() })
     }
@@ -246,22 +246,26 @@ impl Rail for SlowJudge {
     }
 }
 
-/// G13, but for its time.
-#[test]
-fn an_answer_that_starts_early_is_held_until_the_prompt_is_allowed() {
+/// A model whose prompts are judged for some milliseconds while it answers.
+fn judged_meanwhile(speaker: Speaker, judge_ms: u64) -> GuardedService {
     let text =
         "[guard]\nspeculative = true\n[[rail]]\nuse = \"regex\"\non = [\"input\"]\npatterns = [\"x\"]\n";
+    let mut config: Config = config(text);
+    let judge = fathom_guard::ConfiguredRail {
+        manifest: &SLOW,
+        rail: Arc::new(SlowJudge(judge_ms)),
+        setting: fathom_guard::Setting { name: "slow".into(), ..config.rails[0].setting.clone() },
+    };
+    config.rails.push(judge);
+    GuardedService::new(Arc::new(speaker), Arc::new(Guard::new(config, &needs()).unwrap()))
+}
+
+#[test]
+fn an_answer_that_starts_early_is_held_until_the_prompt_is_allowed() {
     let judged = |prompt: &str| {
-        let mut config: Config = config(text);
-        let judge = fathom_guard::ConfiguredRail {
-            manifest: &SLOW,
-            rail: Arc::new(SlowJudge),
-            setting: fathom_guard::Setting { name: "slow".into(), ..config.rails[0].setting.clone() },
-        };
-        config.rails.push(judge);
         let speaker = Speaker::of(&["A long answer, at once."]);
         let prompts = speaker.prompts.clone();
-        let service = GuardedService::new(Arc::new(speaker), Arc::new(Guard::new(config, &needs()).unwrap()));
+        let service = judged_meanwhile(speaker, 60);
         let (sink, events) = relay(8);
         let _ticket = service.submit(request(prompt), sink).unwrap();
         // Generation has started, whatever the judge will say.
@@ -274,6 +278,22 @@ fn an_answer_that_starts_early_is_held_until_the_prompt_is_allowed() {
     assert!(has_started && good.text == "A long answer, at once." && good.stop == Stop::EndOfText);
     let (has_started, bad) = judged("A bad one");
     assert!(has_started && bad.text.is_empty() && bad.ids.is_empty() && is_refused(&bad.stop), "{bad:?}");
+}
+
+/// G13: a judge of 200 ms costs nothing next to a first token after 150 ms or 230 ms but the longer of both.
+#[test]
+fn a_first_token_waits_for_the_slower_of_judge_and_model_and_no_longer() {
+    for token_ms in [150, 230] {
+        let run = || {
+            let service = judged_meanwhile(Speaker { slow_ms: token_ms, ..Speaker::of(&["A"]) }, 200);
+            let began = std::time::Instant::now();
+            assert_eq!(answers(&service, request("Hi"))[0].0, "A");
+            began.elapsed().as_secs_f64() * 1e3 - token_ms.max(200) as f64
+        };
+        // The least of some runs: other processes may take the cores.
+        let over_ms = (0..4).map(|_| run()).fold(f64::MAX, f64::min);
+        assert!(over_ms <= 5.0, "{over_ms} ms over the longer of 200 ms and {token_ms} ms");
+    }
 }
 
 /// A client that leaves out earlier messages has no new budget in a thread that it names.

@@ -3,6 +3,7 @@
 
 mod evaluation;
 mod faults;
+mod formats;
 mod import;
 mod perplexity;
 mod rails;

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use postgres::config::SslMode;
 use postgres::error::SqlState;
 use postgres::types::ToSql;
 use postgres::{Client, Config, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::address::StoreAddress;
 use super::backend::{Found, Point, VectorStore};
@@ -41,16 +43,18 @@ impl Postgres {
         }
         let mut config: Config =
             url.as_str().parse().map_err(|error| address.error(format!("{error}: {}", cause(&error))))?;
-        if config.get_ssl_mode() == postgres::config::SslMode::Require {
-            return Err(
-                address.error("TLS to PostgreSQL is not there; reach it over a tunnel, or a Unix socket")
-            );
-        }
         if let Some(password) = std::env::var_os("PGPASSWORD").filter(|it| !it.is_empty()) {
             config.password(password.to_string_lossy().as_bytes());
         }
         config.connect_timeout(PATIENCE).application_name("fathom");
-        let client = config.connect(NoTls).map_err(|error| match error.as_db_error() {
+        let client = if config.get_ssl_mode() == SslMode::Require {
+            let (tls, _) = MakeRustlsConnect::with_native_certs()
+                .map_err(|errors| address.error(format!("no certificates of authorities: {errors:?}")))?;
+            config.connect(tls)
+        } else {
+            config.connect(NoTls)
+        };
+        let client = client.map_err(|error| match error.as_db_error() {
             Some(_) => address.error(format!("{}; PGPASSWORD has the password", cause(&error))),
             None => address.unreachable(cause(&error)),
         })?;

@@ -1,6 +1,7 @@
 //! Writing and updating an index.
 
 use std::fs;
+use std::path::PathBuf;
 
 use fathom_retrieval::{Condition, Error, Index, IndexOptions, Query};
 
@@ -74,7 +75,10 @@ fn what_an_interrupted_run_left_is_used_and_repaired() {
 fn damage_anywhere_is_refused_by_name() {
     let bed = bed(12);
     bed.index().unwrap();
-    for (path, bytes) in contents(&bed.out()).into_iter().filter(|(_, bytes)| !bytes.is_empty()) {
+    let is_read = |(path, bytes): &(PathBuf, Vec<u8>)| {
+        !bytes.is_empty() && path.extension().is_none_or(|it| it != "keys")
+    };
+    for (path, bytes) in contents(&bed.out()).into_iter().filter(is_read) {
         for at in [0, bytes.len() / 2, bytes.len() - 1] {
             let mut damaged = bytes.clone();
             damaged[at] ^= 4;
@@ -87,6 +91,30 @@ fn damage_anywhere_is_refused_by_name() {
         fs::write(&path, &bytes).unwrap();
     }
     assert!(Index::open(&bed.out()).is_ok());
+}
+
+#[test]
+fn an_update_without_its_file_of_keys_or_with_a_damaged_one_gives_the_same_bytes() {
+    let bed = bed(40);
+    bed.index().unwrap();
+    let keys = || {
+        let mut all = contents(&bed.out()).into_iter().map(|(path, _)| path);
+        all.find(|path| path.extension().is_some_and(|it| it == "keys")).unwrap()
+    };
+    for (at, spoil) in [fs::remove_file as fn(PathBuf) -> _, |path| fs::write(path, "FATHOMK1 and so on")]
+        .into_iter()
+        .enumerate()
+    {
+        spoil(keys()).unwrap();
+        // A copy of another file.
+        let copied = fs::read(bed.docs().join(format!("d{at}/f{at}.md"))).unwrap();
+        bed.put("d9/copy.md", &copied);
+        assert!(bed.index().unwrap().duplicates > 0);
+        let updated = contents(&bed.out());
+        fs::remove_dir_all(bed.out()).unwrap();
+        bed.index().unwrap();
+        assert!(contents(&bed.out()) == updated, "updated and new indexes differ");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod bed;
 mod index;
+mod killed;
 mod ranking;
 mod servers;
 mod stores;

@@ -28,13 +28,15 @@ fn skipped(what: &str) {
     let _ = writeln!(std::io::stderr().lock(), "SKIPPED: {what}");
 }
 
+/// The programs of a PostgreSQL of Debian that has this file.
+fn debians(file: &str) -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    versions.map(|it| it.path()).find(|it| it.join(file).exists()).map(|it| it.join("bin"))
+}
+
 /// The programs of a PostgreSQL that has pgvector: those that `FATHOM_POSTGRES` names, or of Debian.
 fn programs() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("FATHOM_POSTGRES") {
-        return Some(named.into());
-    }
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
-    versions.map(|it| it.path()).find(|it| it.join("lib/vector.so").exists()).map(|it| it.join("bin"))
+    std::env::var_os("FATHOM_POSTGRES").map(PathBuf::from).or_else(|| debians("lib/vector.so"))
 }
 
 /// PostgreSQL with pgvector on a port of this machine, run by an ordinary user.
@@ -45,7 +47,60 @@ pub fn postgres() -> Option<Server> {
         );
         return None;
     };
+    Some(started(&programs, tempfile::tempdir().unwrap(), &[]))
+}
+
+/// PostgreSQL of Debian over TLS, with a folder of two authorities, of which `ca.pem` vouches for it.
+pub fn postgres_over_tls() -> Option<(Server, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
+    let Some(programs) = debians("bin/postgres").filter(|_| certificates(folder.path())) else {
+        skipped("no PostgreSQL of Debian, or no openssl; apt install postgresql openssl");
+        return None;
+    };
+    let path = folder.path().to_path_buf();
+    let file = |name: &str| path.join(name).to_str().unwrap().to_string();
+    let (certificate, key) = (file("cert.pem"), file("key.pem"));
+    let options = ["ssl=on".into(), format!("ssl_cert_file={certificate}"), format!("ssl_key_file={key}")];
+    Some((started(&programs, folder, &options), path))
+}
+
+/// Writes two authorities, and a certificate of the first for 127.0.0.1.
+fn certificates(folder: &Path) -> bool {
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout"];
+    let run = |arguments: &[&str]| {
+        let done = Command::new("openssl").args(arguments).current_dir(folder).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    let authority = |name: &str| {
+        let (file, out, subject) = (format!("{name}.key"), format!("{name}.pem"), format!("/CN={name}"));
+        let rest = [file.as_str(), "-out", &out, "-subj", &subject, "-days", "2"];
+        run(&[&["req", "-x509"], &key[..], &rest].concat())
+    };
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost").unwrap();
+    authority("ca")
+        && authority("other")
+        && run(&[&["req"], &key[..], &["key.pem", "-out", "request.pem", "-subj", "/CN=localhost"]].concat())
+        && run(&[
+            "x509",
+            "-req",
+            "-in",
+            "request.pem",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            "names",
+            "-out",
+            "cert.pem",
+        ])
+}
+
+/// Starts PostgreSQL with further settings, as an ordinary user.
+fn started(programs: &Path, folder: tempfile::TempDir, settings: &[String]) -> Server {
     let data = folder.path().join("data");
     let is_root =
         std::fs::metadata(folder.path()).map(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0).unwrap();
@@ -60,6 +115,9 @@ pub fn postgres() -> Option<Server> {
     };
     if is_root {
         std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
+        for entry in std::fs::read_dir(folder.path()).unwrap().flatten() {
+            std::os::unix::fs::chown(entry.path(), Some(65534), Some(65534)).unwrap();
+        }
     }
     let made =
         command("initdb").arg("-D").arg(&data).args(["-U", "fathom", "--auth=trust", "-N"]).output().unwrap();
@@ -74,6 +132,7 @@ pub fn postgres() -> Option<Server> {
         "-c",
         "fsync=off",
     ]);
+    settings.iter().for_each(|setting| _ = server.args(["-c", setting]));
     let child =
         server.arg("-p").arg(port.to_string()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let server =
@@ -83,7 +142,7 @@ pub fn postgres() -> Option<Server> {
         assert!(Instant::now() < end, "PostgreSQL does not start");
         std::thread::sleep(Duration::from_millis(50));
     }
-    Some(server)
+    server
 }
 
 /// A Qdrant that `FATHOM_QDRANT` names (`qdrant://HOST:PORT`), or its Python client behind its interface.

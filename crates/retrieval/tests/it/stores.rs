@@ -11,12 +11,12 @@ use crate::bed::Bed;
 use crate::servers::{postgres, qdrant};
 
 /// Unit vectors that depend on a text's letters.
-struct Letters {
+pub struct Letters {
     name: &'static str,
     dimensions: usize,
 }
 
-const LETTERS: Letters = Letters { name: "letters", dimensions: 24 };
+pub const LETTERS: Letters = Letters { name: "letters", dimensions: 24 };
 
 impl Encode for Letters {
     fn facts(&self) -> EncoderFacts {
@@ -36,18 +36,27 @@ impl Encode for Letters {
     }
 }
 
-fn write(
+pub fn write(
     bed: &Bed,
+    out: &Path,
+    store: Option<&str>,
+    encoder: &Letters,
+) -> fathom_retrieval::Result<IndexReport> {
+    write_in(&bed.docs(), out, store, encoder)
+}
+
+pub fn write_in(
+    docs: &Path,
     out: &Path,
     store: Option<&str>,
     encoder: &Letters,
 ) -> fathom_retrieval::Result<IndexReport> {
     let store = store.map(|it| it.parse::<StoreAddress>().unwrap());
     let options = IndexOptions { store, ..IndexOptions::default() };
-    index(&[bed.docs()], out, &options, Some(encoder), &|_| ())
+    index(&[docs.to_path_buf()], out, &options, Some(encoder), &|_| ())
 }
 
-fn hits(out: &Path, text: &str, mode: Mode, conditions: &[&str]) -> fathom_retrieval::Result<Vec<Hit>> {
+pub fn hits(out: &Path, text: &str, mode: Mode, conditions: &[&str]) -> fathom_retrieval::Result<Vec<Hit>> {
     let index = Index::open(out)?;
     let vector = LETTERS.encode(&[text.to_string()]).unwrap().remove(0);
     let conditions: Vec<Condition> = conditions.iter().map(|it| it.parse().unwrap()).collect();
@@ -56,7 +65,7 @@ fn hits(out: &Path, text: &str, mode: Mode, conditions: &[&str]) -> fathom_retri
 }
 
 /// Documents of all kinds of fields: numbers, texts, numbers as texts, lists, nothing.
-fn documents() -> Bed {
+pub fn documents() -> Bed {
     let rows: String = (0..300)
         .map(|at| {
             let year = match at % 5 {

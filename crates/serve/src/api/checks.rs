@@ -20,6 +20,8 @@ pub fn without() -> Fault {
 /// The server has no guardrails; those of [`check`](crate::Rails::check).
 pub async fn checks(server: Server, asked: AdmittedRequest) -> Answer {
     let rails = server.rails.clone().ok_or_else(without)?;
+    let computes = !rails.asks_models();
+    let _turn = if computes { server.turns.acquire().await.ok() } else { None };
     let judged = on_blocking_thread(asked, move |asked| {
         let request: Value = serde_json::from_slice(&asked.body)
             .map_err(|error| Fault::bad(format!("the body is not JSON: {error}")))?;

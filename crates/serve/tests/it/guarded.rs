@@ -41,17 +41,17 @@ impl Languages for Ann {
 }
 
 /// A kind of rail: its options, a text that it finds, a part of it that must not pass, and its mask.
-struct Case {
-    rail: &'static str,
-    text: &'static str,
-    part: &'static str,
-    mask: &'static str,
-    actions: &'static [&'static str],
+pub struct Case {
+    pub rail: &'static str,
+    pub text: &'static str,
+    pub part: &'static str,
+    pub mask: &'static str,
+    pub actions: &'static [&'static str],
 }
 
 const REWRITES: &[&str] = &["block", "mask", "omit", "flag"];
 
-const CASES: &[Case] = &[
+pub const CASES: &[Case] = &[
     Case {
         rail: "use = 'regex'\nwords = ['forbidden']",
         text: "It is forbidden here.",
@@ -117,33 +117,59 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// A server of one model within one rail.
-fn bed(rail: &str, on: &str, action: &str, answer: &str) -> Bed {
-    struct One;
-    impl fathom_guard::needs::Models for One {
-        fn service(&self, _: &str) -> fathom_base::Result<Arc<dyn fathom_base::Service>> {
-            Ok(Arc::new(Mock { labels: vec!["good".into(), "bad".into()], ..Mock::default() }))
-        }
+/// Models of rails: a classifier that finds all texts bad, and judges that condemn texts with `POISON`, each in the words
+/// that its name says.
+struct Judges;
+
+impl fathom_guard::needs::Models for Judges {
+    fn service(&self, name: &str) -> fathom_base::Result<Arc<dyn fathom_base::Service>> {
+        let answers: Option<fn(&str) -> String> = match name {
+            "yes" => Some(|prompt| if prompt.contains("POISON") { "yes" } else { "no" }.into()),
+            "no" => Some(|prompt| if prompt.contains("POISON") { "no" } else { "yes" }.into()),
+            "off-topic" => {
+                Some(|prompt| if prompt.contains("POISON") { "off-topic" } else { "on-topic" }.into())
+            }
+            "unsafe" => Some(|prompt| match prompt {
+                _ if prompt.ends_with("unsafe\n") => "S1".into(),
+                _ => if prompt.contains("POISON") { "unsafe" } else { "safe" }.into(),
+            }),
+            _ => None,
+        };
+        let labels = if answers.is_none() { vec!["good".into(), "bad".into()] } else { Vec::new() };
+        Ok(Arc::new(Mock { labels, answers, context_tokens: 100_000, ..Mock::default() }))
     }
+}
+
+/// Guardrails of this configuration.
+pub fn guard(text: &str) -> Arc<Guard> {
     let needs = Needs {
         personal_data: Some(Arc::new(Ann)),
         languages: Some(Arc::new(Ann)),
-        models: Some(Arc::new(One)),
+        models: Some(Arc::new(Judges)),
         ..Needs::default()
     };
-    let hold = if action == "truncate" && on == "output" { "hold = 'all'\n" } else { "" };
-    let text = format!("[[rail]]\n{rail}\non = ['{on}']\naction = '{action}'\n{hold}");
-    let config = Config::parse(&text, Path::new("guard.toml"), &needs)
-        .unwrap_or_else(|error| panic!("{text}: {error}"));
-    let guard = Arc::new(Guard::new(config, &needs).unwrap());
-    let (mock, server) = (Arc::new(Mock::saying(answer)), Arc::new(ServerState::new(Opening::default())));
+    let config = Config::parse(text, Path::new("guard.toml"), &needs);
+    let config = config.unwrap_or_else(|error| panic!("{text}: {error}"));
+    Arc::new(Guard::new(config, &needs).unwrap())
+}
+
+/// A server of one model within guardrails.
+pub fn around(guard: Arc<Guard>, mock: Mock, opening: Opening) -> Bed {
+    let (mock, server) = (Arc::new(mock), Arc::new(ServerState::new(opening)));
     server.add("mock", Arc::new(GuardedService::new(mock.clone(), guard))).unwrap();
     let router = router(&server, ROUTES);
     Bed { mock, server, router }
 }
 
+/// A server of one model within one rail.
+pub fn bed(rail: &str, on: &str, action: &str, answer: &str) -> Bed {
+    let hold = if action == "truncate" && on == "output" { "hold = 'all'\n" } else { "" };
+    let text = format!("[[rail]]\n{rail}\non = ['{on}']\naction = '{action}'\n{hold}");
+    around(guard(&text), Mock::saying(answer), Opening::default())
+}
+
 /// Every way to ask for an answer: a path and a body, given the messages of a conversation.
-fn ways(prompt: &str) -> Vec<(&'static str, Value)> {
+pub fn ways(prompt: &str) -> Vec<(&'static str, Value)> {
     let messages = json!([{"role": "user", "content": prompt}]);
     let of = |path: &'static str, mut body: Value, more: Value| {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -188,7 +214,7 @@ fn ways(prompt: &str) -> Vec<(&'static str, Value)> {
 }
 
 /// All texts that a response says, with the pieces of a stream joined by answer.
-fn said(text: &str) -> String {
+pub fn said(text: &str) -> String {
     fn collect(value: &Value, key: &str, index: u64, all: &mut Vec<(u64, String)>) {
         match value {
             Value::String(text)
@@ -224,14 +250,14 @@ fn said(text: &str) -> String {
     all.into_iter().map(|(_, text)| text).collect()
 }
 
-async fn ask(bed: &Bed, (path, body): &(&'static str, Value)) -> (u16, String, String) {
+pub async fn ask(bed: &Bed, (path, body): &(&'static str, Value)) -> (u16, String, String) {
     let (status, _, text) = bed.send(post(path, &body.to_string())).await;
     let said = said(&text);
     (status, text, said)
 }
 
 /// Whether a response says that a rail refused, in the words of its protocol.
-fn is_refused(text: &str) -> bool {
+pub fn is_refused(text: &str) -> bool {
     [
         "content_filter",
         "guardrails_violation",
@@ -242,6 +268,12 @@ fn is_refused(text: &str) -> bool {
     ]
     .iter()
     .any(|mark| text.contains(mark))
+}
+
+/// The prompts that reached the model.
+pub fn prompts(bed: &Bed) -> Vec<String> {
+    let asked = bed.mock.asked.lock().unwrap();
+    asked.iter().map(|it| it.ids.iter().flatten().map(|id| *id as u8 as char).collect()).collect()
 }
 
 #[tokio::test]
@@ -281,13 +313,7 @@ async fn no_prompt_gets_around_a_rail_on_any_route() {
                 bed.mock.asked.lock().unwrap().clear();
                 let (status, text, said) = ask(&bed, &way).await;
                 let what = format!("{} {action} {} {}: {status} {text}", case.rail, way.0, way.1);
-                let asked: Vec<String> = {
-                    let asked = bed.mock.asked.lock().unwrap();
-                    asked
-                        .iter()
-                        .map(|it| it.ids.iter().flatten().map(|id| *id as u8 as char).collect())
-                        .collect()
-                };
+                let asked = prompts(&bed);
                 let reached = asked.iter().any(|prompt: &String| prompt.contains(case.part));
                 match *action {
                     "block" => {

@@ -10,6 +10,8 @@ mod chat;
 mod completions;
 mod fuzz;
 mod guarded;
+mod guarded_models;
+mod guarded_passages;
 mod hostile;
 mod knowledge;
 mod mock;

@@ -44,6 +44,8 @@ pub struct Mock {
     pub sampling: PartialSampling,
     /// Its labels.
     pub labels: Vec<String>,
+    /// Its context; 1,000 if it is 0.
+    pub context_tokens: usize,
     /// Its reported tokens per second.
     pub per_s: f64,
     /// Number of open requests.
@@ -145,7 +147,7 @@ impl Describe for Mock {
         ModelCard {
             name: "mock".into(),
             fingerprint: "fp_mock".into(),
-            context_tokens: 1000,
+            context_tokens: if self.context_tokens == 0 { 1000 } else { self.context_tokens },
             vocabulary: 256,
             generates: true,
             converses: true,
