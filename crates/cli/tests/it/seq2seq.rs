@@ -118,6 +118,7 @@ fn answers_to_prompts_are_learned() {
         "objective.method=seq2seq",
         "stage.0.seq_tokens=64",
         "stage.0.epochs=12",
+        "stage.0.max_docs=32",
         "stage.0.micro_batches=1",
         "stage.0.samples_per_micro_batch=1",
         "model.precision=f32",
@@ -171,6 +172,8 @@ fn what_does_not_go_together_is_refused_by_name() {
         &with(&["stage.0.seq_tokens=4096"]),
         &["stage.0.seq_tokens", "205 dropped spans"],
     );
+    let rows = with(&["objective.method=seq2seq"]);
+    ask("t5-small", "rows.jsonl", &rows, &["stage.0.masked", "give true"]);
     ask("t5-small", "rows.jsonl", &small, &["objective.method", "take seq2seq"]);
     // A folder without a decoder.
     let copy = at("no_decoder");

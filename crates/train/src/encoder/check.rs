@@ -112,5 +112,11 @@ fn check_source(recipe: &Recipe, spec: &Spec) -> Result<()> {
         };
         return refuse("objective.method", message.into());
     }
+    let joined = recipe.stage.iter().position(|stage| method == MethodName::Seq2seq && !stage.masked);
+    if let Some(index) = joined {
+        let message =
+            "is false, which joins the rows of a sample to one, and each answers its own prompt; give true";
+        return refuse(&format!("stage.{index}.masked"), message.into());
+    }
     of_decoders(recipe, "an encoder-decoder")
 }

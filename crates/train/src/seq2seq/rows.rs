@@ -102,3 +102,88 @@ fn answered(text: &[i32], labels: &[i32]) -> [Vec<i32>; 2] {
     let (prompt, answer) = text.split_at(learned.min(text.len()));
     [prompt.to_vec(), answer.to_vec()]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        stage: 0,
+        samples: 2,
+        seq_tokens: 100,
+        docs: 9,
+        one_length: false,
+        alone: true,
+        lead: 0,
+        fills: true,
+    };
+    const END: i32 = 1;
+
+    fn rule(spans: Option<SpanSizes>) -> Streams {
+        let sentinels = (0..20).map(|at| 999 - at).collect();
+        Streams { objective: Seq2seq { spans }, seed: 7, sentinels, end: END }
+    }
+
+    /// Documents of these lengths, each with the end of texts; a row's answer begins at half of it.
+    fn micro(number: u64, lengths: &[usize]) -> MicroBatch {
+        let mut micro = MicroBatch { number, ..MicroBatch::default() };
+        for length in lengths {
+            let start = micro.ids.len();
+            micro.ids.extend((1..*length).map(|at| 10 + at as i32));
+            micro.ids.push(END);
+            let label = |at: usize| if at + 1 < *length { micro.ids[start + at + 1] } else { -100 };
+            let labels = (0..*length).map(|at| if at < length / 2 { -100 } else { label(at) });
+            micro.labels.extend(labels.collect::<Vec<_>>());
+            micro.positions.extend(0..*length as i32);
+            micro.docs.push(start..start + length);
+        }
+        micro
+    }
+
+    #[test]
+    fn both_streams_have_each_document_and_one_that_fills_up() {
+        let spans = Some(SpanSizes { share: 0.15, mean: 3.0 });
+        let mut made = micro(3, &[60, 20, 2, 1]);
+        rule(spans).apply(&mut made, &SHAPE).unwrap();
+        let source = made.source.as_ref().unwrap();
+        let rooms = Seq2seq { spans }.streams(200, 9).unwrap();
+        assert_eq!([source.ids.len(), made.ids.len()], rooms);
+        assert_eq!([source.docs.len(), made.docs.len()], [5, 5]);
+        assert_eq!((made.docs[4].end, source.docs[4].end), (rooms[1], rooms[0]));
+        for (index, doc) in made.docs[..4].iter().enumerate() {
+            let (from, labels) = (&source.docs[index], &made.labels[doc.clone()]);
+            assert_eq!((made.ids[doc.start], source.ids[from.end - 1]), (TARGET_START, END));
+            assert_eq!(made.positions[doc.clone()], (0..doc.len() as i32).collect::<Vec<_>>());
+            assert_eq!(made.ids[doc.start + 1..doc.end], labels[..doc.len() - 1]);
+            // Texts of one token and of none have nothing to drop.
+            assert_eq!(*labels.last().unwrap(), if index < 2 { END } else { -100 });
+        }
+        assert!(made.labels[made.docs[4].clone()].iter().all(|label| *label < 0));
+        let again = |number| {
+            let mut made = micro(number, &[60, 20, 2, 1]);
+            rule(spans).apply(&mut made, &SHAPE).unwrap();
+            made
+        };
+        assert_eq!(again(3), made);
+        assert_ne!(again(4).labels, made.labels);
+    }
+
+    #[test]
+    fn rows_are_cut_where_learning_begins() {
+        let mut made = micro(1, &[8, 6]);
+        rule(None).apply(&mut made, &SHAPE).unwrap();
+        let source = made.source.unwrap();
+        assert_eq!(source.ids[source.docs[0].clone()], [11, 12, 13, 14, 15, END]);
+        assert_eq!(made.labels[made.docs[0].clone()], [16, 17, END]);
+        assert_eq!(made.ids[made.docs[1].clone()], [TARGET_START, 15]);
+    }
+
+    #[test]
+    fn texts_without_two_tokens_and_too_many_documents_are_refused() {
+        let spans = Some(SpanSizes { share: 0.15, mean: 3.0 });
+        let message = rule(spans).apply(&mut micro(4, &[2, 1]), &SHAPE).unwrap_err().to_string();
+        assert!(message.contains("objective.mask_share") && message.contains("chose no token"), "{message}");
+        let message = rule(spans).apply(&mut micro(4, &[5; 9]), &SHAPE).unwrap_err().to_string();
+        assert!(message.contains("stage.0.max_docs") && message.contains("10 documents"), "{message}");
+    }
+}
