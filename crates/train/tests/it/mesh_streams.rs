@@ -69,11 +69,11 @@ fn golden(name: &str) -> Spec {
 }
 
 fn t5(tied: bool) -> Spec {
-    Spec { tied, ..golden("t5_v11") }
+    Spec { tied, hidden: 128, ..golden("t5_v11") }
 }
 
 fn umt5(tied: bool) -> Spec {
-    Spec { tied, ..golden("umt5") }
+    Spec { tied, hidden: 128, logit_scale: 1.0, ..golden("umt5") }
 }
 
 #[test]
