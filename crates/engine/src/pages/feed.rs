@@ -74,7 +74,7 @@ impl<'a> Feeding<'a> {
         let [ids, positions] =
             [&model.looked_up(&ids)[..], &positions].map(|row| device.from_i32(row, Category::Data));
         let ropes = model.rope_tables(device, &positions, &sequences);
-        let sources = BatchSources::new(model, feeds);
+        let sources = BatchSources::new(model, feeds.iter().filter_map(|feed| feed.source));
         let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new(), sources };
         feeding.on_disk = (0..pages.classes()).map(|class| feeding.sees_disk(class)).collect();
         feeding.read_ahead(0);

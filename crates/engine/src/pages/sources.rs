@@ -9,8 +9,6 @@ use fathom_grad::Batch;
 use fathom_model::{Caps, Model, PackedTokens, mask};
 use fathom_tensor::{Category, Device, Mask, Slice, Tensor};
 
-use super::Feed;
-
 /// A text with its keys and values.
 pub(crate) struct SourceText {
     /// Its tokens.
@@ -38,9 +36,10 @@ pub(crate) struct BatchSources {
 }
 
 impl BatchSources {
-    pub fn new(model: &Model, feeds: &[Feed<'_>]) -> BatchSources {
+    /// Those of a batch's feeds, in order.
+    pub fn new<'a>(model: &Model, of_feeds: impl Iterator<Item = &'a Rc<SourceText>>) -> BatchSources {
         let mut sources = BatchSources { first: model.spec.source, ..BatchSources::default() };
-        for source in feeds.iter().filter_map(|feed| feed.source) {
+        for source in of_feeds {
             let known = sources.all.iter().position(|known| Rc::ptr_eq(known, source));
             sources.of_feed.push(known.unwrap_or(sources.all.len()));
             if known.is_none() {

@@ -3,7 +3,7 @@
 //!
 //! Both streams are filled up to sizes that depend on the stage alone, so that a plan has them too.
 
-mod rows;
+mod pairing;
 mod spans;
 mod streams;
 
@@ -12,7 +12,7 @@ use fathom_tensor::SUM_CHUNK;
 use crate::micro_batch::MicroBatch;
 use crate::objective::{LabelMetrics, Objective};
 
-pub use rows::Streams;
+pub use pairing::Pairing;
 pub use spans::SpanSizes;
 
 /// The objective.
