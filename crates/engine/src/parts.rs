@@ -36,7 +36,8 @@ impl Engine<'_> {
             // Its keys and values are not used.
             None => device.zeros(1, model.spec.hidden, model.dtype(self.params), Category::Activations),
         };
-        model.target(&mut Eval::new(scope.clone(), None, Some(memory)), Memory { value, gradient: None })
+        model
+            .target(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), Memory { value, gradient: None })
     }
 
     /// f32 logits of some rows of hidden states, [rows, vocab], on every rank.
