@@ -78,7 +78,7 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
         "--out",
         arg(&out),
     ]);
-    good(["generate", arg(&model), "--prompt", "river stone", "--max-tokens", "4", "--ids"]);
+    good(["generate", arg(&model), "river stone", "--max-tokens", "4", "--ids"]);
     refused(["serve", arg(&model), "--port", "0"], &["an encoder-decoder"]);
     refused(["eval", arg(&model), "--data", arg(&at("text"))], &["an encoder-decoder"]);
     let from = format!("model.from={}", arg(&model));
