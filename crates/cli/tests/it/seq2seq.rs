@@ -178,9 +178,10 @@ fn what_does_not_go_together_is_refused_by_name() {
         &with(&["stage.0.seq_tokens=4096"]),
         &["stage.0.seq_tokens", "205 dropped spans"],
     );
-    let rows = with(&["objective.method=seq2seq"]);
-    ask("t5-small", "rows.jsonl", &rows, &["stage.0.masked", "give true"]);
-    ask("t5-small", "rows.jsonl", &small, &["objective.method", "take seq2seq"]);
+    ask("t5", "rows.jsonl", &[&t5], &["objective.method", "take seq2seq"]);
+    ask("t5", "text", &[&t5, "objective.method=seq2seq"], &["objective.method", "take span_corruption"]);
+    let joined = [t5.as_str(), "objective.method=seq2seq", "stage.0.masked=false"];
+    ask("t5", "rows.jsonl", &joined, &["stage.0.masked", "give true"]);
     // A folder without a decoder.
     let copy = at("no_decoder");
     fs::create_dir(&copy).unwrap();
