@@ -139,7 +139,7 @@ fn the_plan_of_a_step_of_two_streams_is_its_peak() {
     let bench = |more: &[&str]| {
         let step = ["bench", "step", "t5-small", "stages=300", "--repeat", "1"];
         let sizes = &TINY[..7];
-        rows(&good([&step, sizes, &["activations.tile_rows=128"], more].concat()))[0].clone()
+        rows(&good([&step[..], sizes, &["activations.tile_rows=128"], more].concat()))[0].clone()
     };
     let (ran, planned) = (bench(&[]), bench(&["machine.kind=meta"]));
     assert!(ran["peak_pool_bytes"].as_u64() > Some(0));
