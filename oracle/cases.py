@@ -173,6 +173,17 @@ def hybrids():
         **nemotron, **moe, n_groups=2, moe_latent_size=20, layers_block_type=[M, E, A, M, E]), LONG
     yield "lfm2", tf.Lfm2Config(**SMALL | dict(num_hidden_layers=3), layer_types=["conv", "full_attention", "conv"],
                                 block_auto_adjust_ff_dim=False, rope_parameters=rope(theta=1e6)), LONG
+    yield "lfm2_moe", tf.Lfm2MoeConfig(
+        **SMALL | dict(num_hidden_layers=3, intermediate_size=24), layer_types=["conv", "full_attention", "conv"],
+        num_dense_layers=1, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=16, routed_scaling_factor=1.5, conv_bias=True,
+        rope_parameters=rope(theta=1e6)), LONG
+    # As published: no rotation. Every sub-layer has a norm, before it in linear layers and after it in those of attention.
+    olmo = SMALL | dict(layer_types=[M, A], linear_num_key_heads=2, linear_num_value_heads=4,
+                        linear_key_head_dim=8, linear_value_head_dim=12)
+    yield "olmo_hybrid", tf.OlmoHybridConfig(**olmo, rope_parameters=rope(theta=None)), LONG
+    yield "olmo_hybrid_rope", tf.OlmoHybridConfig(
+        **olmo | dict(layer_types=[A, M], linear_num_key_heads=4, linear_conv_kernel_dim=3),
+        rope_parameters=rope(), linear_allow_neg_eigval=False, attention_bias=True), LONG
     linear = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
                   linear_value_head_dim=12, rope_parameters=rope(partial_rotary_factor=0.25))
     experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24)

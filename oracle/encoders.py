@@ -23,6 +23,9 @@ from transformers import (
     DebertaV2Config,
     DebertaV2ForSequenceClassification,
     DebertaV2Model,
+    MPNetConfig,
+    MPNetForSequenceClassification,
+    MPNetModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -113,6 +116,7 @@ def cases():
         "bert": (BertForSequenceClassification, bert, words),
         "bert_number": (BertForSequenceClassification, number, words),
         "roberta": (RobertaForSequenceClassification, roberta, words),
+        "mpnet": (MPNetForSequenceClassification, MPNetConfig(vocab_size=of_words, num_labels=3, **SIZES), words),
         "xlm_roberta": (XLMRobertaForSequenceClassification, multilingual, pieces),
         "deberta": (DebertaV2ForSequenceClassification, deberta, pieces),
         "deberta_own_keys": (DebertaV2ForSequenceClassification, DebertaV2Config(num_labels=2, **own), pieces),
@@ -198,6 +202,9 @@ def embedders():
     dense = lambda: [Pooling(32, ("mean", "max")), Dense(64, 24), Normalize()]
     yield "embed_xlm_roberta", XLMRobertaModel, xlm, pieces, dense, prompts
     yield "embed_deberta", DebertaV2Model, deberta, pieces, None, {}
+    # As all-mpnet-base-v2.
+    mpnet = MPNetConfig(vocab_size=words.get_vocab_size(), layer_norm_eps=1e-5, **SIZES)
+    yield "embed_mpnet", MPNetModel, mpnet, words, lambda: [Pooling(32, "mean"), Normalize()], {}
 
 
 def write_embedder(name, make, config, tokenizer, modules, prompts):

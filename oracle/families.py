@@ -50,7 +50,7 @@ def randomise(model, generator, plus_one):
             else:
                 weight.copy_(0.2 * noise)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
 
 
@@ -67,21 +67,43 @@ def in_files(name, tensor, kind):
         for memory, files in (("experts.gate_up_proj", "input_linear.weight"), ("router.weight", "router.layer.weight"),
                               ("experts.down_proj", "output_linear.weight")):
             name = name.replace(f".block_sparse_moe.{memory}", f".block_sparse_moe.{files}")
+    if kind == "lfm2_moe":
+        name = name.replace(".feed_forward.experts.", ".mlp.experts.")
     prefix, found, part = name.partition(".mlp.experts.")
     if kind == "gpt_oss" or not (found or ".mlp.gate." in name):
         yield name, tensor
     elif not found:
         yield name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if kind == "mixtral" else name, tensor
     else:
-        at = f"{prefix}.block_sparse_moe.experts" if kind == "mixtral" else f"{prefix}.mlp.experts"
-        gate, up, down = ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        inside = {"mixtral": "block_sparse_moe", "lfm2_moe": "feed_forward"}.get(kind, "mlp")
+        at = f"{prefix}.{inside}.experts"
+        gate, up, down = ("gate_proj", "up_proj", "down_proj") if inside == "mlp" else ("w1", "w3", "w2")
         for index, of in enumerate(tensor):
             parts = zip((gate, up), of.chunk(2)) if part == "gate_up_proj" else [(down, of)]
             for called, weight in parts:
                 yield f"{at}.{index}.{called}.weight", weight.contiguous()
 
 
+def olmo_hybrid_in_files(tensors):
+    """The published layout: norms of linear layers by their own names, a convolution each for q, k and v. (What
+    Transformers 5.23 itself saves renames norms of attention too, and cuts convolutions evenly.)"""
+    for name, tensor in tensors.items():
+        at, _, part = name.rpartition("layers.")[2].partition(".")
+        linear = f"model.layers.{at}.linear_attn."
+        if name == f"{linear}conv1d.weight":
+            rows = [tensors[f"{linear}{part}_proj.weight"].shape[0] for part in "qkv"]
+            for part, of in zip("qkv", tensor.split(rows)):
+                yield f"{linear}{part}_conv1d.weight", of.contiguous()
+        elif f"{linear}q_proj.weight" in tensors and "norm" in name and "linear_attn" not in name:
+            yield name.replace("input_layernorm", "attention_layer_norm").replace(
+                "post_attention_layernorm", "feedforward_layer_norm"), tensor
+        else:
+            yield name, tensor
+
+
 def all_in_files(tensors, kind):
+    if kind == "olmo_hybrid":
+        return dict(olmo_hybrid_in_files(tensors))
     return {n: t for name, tensor in tensors.items() for n, t in in_files(name, tensor, kind)}
 
 
@@ -221,6 +243,16 @@ def write_sharded(name, source, shard_size="32KB"):
     print(name, sorted(f.name for f in folder.iterdir()))
 
 
+def write_resaved(name, source):
+    """The same weights as Transformers 5.23 itself saves an OLMo-hybrid; golden.json names its source."""
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    AutoModelForCausalLM.from_pretrained(OUT / source, dtype=torch.float32).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    write_json(folder / "golden.json", dict(case=name, same_as=source))
+    print(name, sorted(n for n in load_file(folder / "model.safetensors") if "conv" in n or "layer_norm" in n))
+
+
 def write_multimodal(name, source, as_in_memory=False):
     """The same text model inside one that sees pictures, with tensors called as in published files or as in Transformers 5's
     memory; golden.json names its source."""
@@ -298,6 +330,9 @@ def save_model(model, folder, options):
     if options.get("bf16"):
         model = copy.deepcopy(model).bfloat16()
     model.save_pretrained(folder)
+    if model.config.model_type == "olmo_hybrid":
+        tensors = all_in_files(dict(model.state_dict()), "olmo_hybrid")
+        save_file(tensors, folder / "model.safetensors", metadata=dict(format="pt"))
     (folder / "generation_config.json").unlink(missing_ok=True)
 
 
@@ -324,6 +359,8 @@ def main():
             write_case(name, config, options)
     if not wanted or "llama2_sharded" in wanted:
         write_sharded("llama2_sharded", "llama2")
+    if not wanted or "olmo_hybrid_resaved" in wanted:
+        write_resaved("olmo_hybrid_resaved", "olmo_hybrid")
     for name, as_in_memory in (("gemma3_multimodal", False), ("gemma3_multimodal_v5", True)):
         if not wanted or name in wanted:
             write_multimodal(name, "gemma3", as_in_memory)

@@ -29,6 +29,7 @@ def cases():
         "bert_pretraining": (t.BertForPreTraining, t.BertConfig(hidden_act="gelu_new", layer_norm_eps=1e-5, **SIZES, **DROPS)),
         "roberta": (t.RobertaForMaskedLM, t.RobertaConfig(**SIZES, **DROPS)),
         "xlm_roberta": (t.XLMRobertaForMaskedLM, t.XLMRobertaConfig(**dict(SIZES, type_vocab_size=1), **DROPS)),
+        "mpnet": (t.MPNetForMaskedLM, t.MPNetConfig(**SIZES, **DROPS)),
         "distilbert": (t.DistilBertForMaskedLM, t.DistilBertConfig(**distil)),
         "electra": (t.ElectraForMaskedLM, t.ElectraConfig(embedding_size=32, **SIZES, **DROPS)),
         "deberta": (t.DebertaV2ForMaskedLM, t.DebertaV2Config(**SIZES, **DROPS, **deberta)),

@@ -206,7 +206,7 @@ impl AttentionParams {
         let qkv = Projection::new("qkv", module, groups, s.hidden, names.qkv(s));
         let proj = InFiles::one(names.attn_out, s.hidden);
         let proj = Projection::new("attn_out", module, &out, s.attention_cols(), proj);
-        let (heads, stored) = ([s.heads], InFiles::Whole(names.sinks.into(), vec![s.heads]));
+        let (heads, stored) = ([s.heads], InFiles::whole(names.sinks, vec![s.heads]));
         let sinks = (module, Kind::Wide);
         let sinks = WeightSpec::new("sinks", sinks, [1, s.heads], Cut::Rows(&heads), stored);
         AttentionParams {
@@ -230,7 +230,9 @@ fn declare_biases(w: &mut Walk<'_>, s: &Spec, index: usize) -> Option<ParamId> {
     let PositionBias { buckets, .. } = s.position_bias?;
     if s.has_biases(index) {
         let (shape, stored) = ([buckets, s.heads], InFiles::one(w.names.distances, buckets));
-        let at = (Module::Attention, Kind::Wide);
+        // An encoder's is outside the layers in files.
+        let module = if s.encoder.is_some() { Module::Input } else { Module::Attention };
+        let at = (module, Kind::Wide);
         let table = WeightSpec::new("biases", at, shape, Cut::Cols, stored);
         w.biases = Some(w.weight(WeightSpec { begins: Begins::Normal, ..table }));
     }

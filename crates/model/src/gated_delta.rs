@@ -43,6 +43,8 @@ pub enum DeltaNames {
     Interleaved,
     /// `in_proj_qkv`, `in_proj_z`, `in_proj_b` and `in_proj_a` (Qwen3.5).
     Apart,
+    /// One projection, and of queries, keys and values one convolution, for each part (OLMo-hybrid).
+    Each,
 }
 
 /// Its weights.
@@ -63,6 +65,8 @@ struct GatedDeltaParams {
 
 /// Prefix of its names in files.
 const AT: &str = "linear_attn";
+/// Its parts in names of files that have each apart.
+const EACH: [&str; 6] = ["q", "k", "v", "g", "b", "a"];
 /// Names of its states.
 const CONV: &str = "conv";
 const MEMORY: &str = "memory";
@@ -88,6 +92,22 @@ impl GatedDelta {
                 let parts = [("qkv", 2 * keys + values), ("z", values), ("b", heads), ("a", heads)];
                 InFiles::Stack(parts.map(|(name, rows)| (format!("{AT}.in_proj_{name}").into(), rows)).into())
             }
+            DeltaNames::Each => {
+                let named = |(name, rows)| (format!("{AT}.{name}_proj").into(), rows);
+                InFiles::Stack(EACH.into_iter().zip(self.parts()).map(named).collect())
+            }
+        }
+    }
+
+    /// The convolution in files.
+    fn stored_conv(&self) -> InFiles {
+        let convolved = &self.parts()[..3];
+        let shape = |columns| vec![columns, 1, self.width];
+        let named =
+            |(name, columns): (&str, &usize)| (format!("{AT}.{name}_conv1d.weight").into(), shape(*columns));
+        match self.names {
+            DeltaNames::Each => InFiles::Whole(EACH.into_iter().zip(convolved).map(named).collect()),
+            _ => InFiles::whole(format!("{AT}.conv1d.weight"), shape(convolved.iter().sum())),
         }
     }
 
@@ -116,18 +136,21 @@ impl SubLayer for GatedDelta {
         let (convolved, heads) = (&parts[..3], [self.value_heads]);
         let columns: usize = convolved.iter().sum();
         let wide = (module, Kind::Wide);
-        let whole =
-            |name: &str, shape: &[usize]| InFiles::Whole(format!("{AT}.{name}").into(), shape.to_vec());
-        let conv = whole("conv1d.weight", &[columns, 1, self.width]);
-        let conv = WeightSpec::new("mixer.conv", wide, [columns, self.width], Cut::Rows(convolved), conv);
+        let whole = |name: &str, shape: &[usize]| InFiles::whole(format!("{AT}.{name}"), shape);
+        let cut = Cut::Rows(convolved);
+        let conv = WeightSpec::new("mixer.conv", wide, [columns, self.width], cut, self.stored_conv());
         let of_head = |w: &mut Walk<'_>, role, name, begins| {
             let spec = WeightSpec::new(role, wide, [1, heads[0]], Cut::Rows(&heads), whole(name, &heads));
             w.weight(WeightSpec { begins, ..spec })
         };
-        let norm = InFiles::one(format!("{AT}.norm"), self.value);
+        let ([norm, way_out], dt_bias) = match self.names {
+            DeltaNames::Each => (["o_norm", "o_proj"], Begins::InverseSoftplus),
+            _ => (["norm", "out_proj"], Begins::Ones),
+        };
+        let norm = InFiles::one(format!("{AT}.{norm}"), self.value);
         let (of_norm, cut) = ((module, Kind::Norm), Cut::Whole(InputSharing::Own));
         let norm = WeightSpec::new("mixer.norm", of_norm, [1, self.value], cut, norm);
-        let way_out = InFiles::one(format!("{AT}.out_proj"), s.hidden);
+        let way_out = InFiles::one(format!("{AT}.{way_out}"), s.hidden);
         let way_out = Projection::new("mixer.out", module, &out, parts[3], way_out);
         Rc::new(GatedDeltaParams {
             of: self.clone(),
@@ -135,7 +158,7 @@ impl SubLayer for GatedDelta {
             conv: w.weight(WeightSpec { begins: Begins::Within(self.width), decays: true, ..conv }),
             of_heads: [
                 of_head(w, "mixer.a_log", "A_log", Begins::LogUniform),
-                of_head(w, "mixer.dt_bias", "dt_bias", Begins::Ones),
+                of_head(w, "mixer.dt_bias", "dt_bias", dt_bias),
             ],
             norm: w.weight(WeightSpec { begins: Begins::Ones, ..norm }),
             way_out: w.linear(Projection { parallel: Parallel::Rows, ..way_out }),

@@ -97,9 +97,9 @@ impl MoeNames {
                 InFiles::Experts(at, vec![(gate, m.ffn), (up, m.ffn)])
             }
             Experts::Each(at, [_, up, _]) => InFiles::Experts(at, vec![(up, m.ffn)]),
-            Experts::Stacked([name, _]) => InFiles::Whole(name.into(), vec![m.experts, s.hidden, 2 * m.ffn]),
+            Experts::Stacked([name, _]) => InFiles::whole(name, vec![m.experts, s.hidden, 2 * m.ffn]),
             Experts::Joined([name, _]) => {
-                InFiles::Whole(name.into(), vec![m.experts, m.wide(s.mlp.gated), m.width(s.hidden)])
+                InFiles::whole(name, vec![m.experts, m.wide(s.mlp.gated), m.width(s.hidden)])
             }
         }
     }
@@ -108,17 +108,15 @@ impl MoeNames {
     pub(crate) fn down(&self, s: &Spec, m: &Moe) -> InFiles {
         match self.experts {
             Experts::Each(at, [.., down]) => InFiles::Experts(at, vec![(down, m.width(s.hidden))]),
-            Experts::Stacked([_, name]) => InFiles::Whole(name.into(), vec![m.experts, m.ffn, s.hidden]),
-            Experts::Joined([_, name]) => {
-                InFiles::Whole(name.into(), vec![m.experts, m.width(s.hidden), m.ffn])
-            }
+            Experts::Stacked([_, name]) => InFiles::whole(name, vec![m.experts, m.ffn, s.hidden]),
+            Experts::Joined([_, name]) => InFiles::whole(name, vec![m.experts, m.width(s.hidden), m.ffn]),
         }
     }
 
     /// The tensors of the input (0) or output (1) projections' biases.
     pub(crate) fn bias(&self, part: usize, shape: [usize; 2]) -> InFiles {
         match self.experts {
-            Experts::Stacked(names) => InFiles::Whole(format!("{}_bias", names[part]).into(), shape.into()),
+            Experts::Stacked(names) => InFiles::whole(format!("{}_bias", names[part]), shape),
             Experts::Each(..) | Experts::Joined(_) => InFiles::Unnamed,
         }
     }

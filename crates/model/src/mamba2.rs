@@ -120,7 +120,7 @@ impl SubLayer for Mamba2 {
         let (module, parts, out) = (Module::Attention, self.parts(), [s.hidden]);
         let (inner, heads, [way_in, conv_bias, way_out]) = ([parts[0]], [self.heads], self.biases);
         let named = |name: &str| format!("{}.{name}", self.at);
-        let whole = |name: &str, shape: &[usize]| InFiles::Whole(named(name).into(), shape.to_vec());
+        let whole = |name: &str, shape: &[usize]| InFiles::whole(named(name), shape.to_vec());
         let columns = &parts[1..4];
         let all: usize = columns.iter().sum();
         let (wide, cut) = ((module, Kind::Wide), Cut::Rows(columns));

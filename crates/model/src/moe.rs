@@ -114,7 +114,7 @@ impl ExpertsParams {
                 Projection::new(["experts.latent", "experts.latent_out"][at], module, &out, inner, stored);
             w.linear(Projection { bias: s.bias.mlp, parallel: Parallel::Whole(InputSharing::Own), ..p })
         };
-        let choice = of(&|names| InFiles::Whole(names.choice_bias.into(), vec![m.experts]));
+        let choice = of(&|names| InFiles::whole(names.choice_bias, vec![m.experts]));
         let (at, cut) = ((module, Kind::Wide), Cut::Whole(InputSharing::Same));
         let choice = WeightSpec::new("router.choice_bias", at, [1, m.experts], cut, choice);
         let [way_in, way_out] = [of(&|names| names.up(s, m)), of(&|names| names.down(s, m))];
@@ -145,7 +145,7 @@ impl SharedParams {
         let mlp = DenseParams::declare(w, s, ["shared.up", "shared.down"], shared.ffn, inside);
         // A matrix of one row.
         let gate = names.map_or(InFiles::Unnamed, |names| {
-            InFiles::Whole(format!("{}.weight", names.shared_gate).into(), vec![1, s.hidden])
+            InFiles::whole(format!("{}.weight", names.shared_gate), vec![1, s.hidden])
         });
         let (at, cut) = ((Module::Mlp, Kind::Gate), Cut::Whole(InputSharing::Rows));
         let gate = WeightSpec::new("shared.gate", at, [1, s.hidden], cut, gate);

@@ -136,9 +136,12 @@ impl Collect<'_> {
                     runs.iter().for_each(|(rows, param_row)| self.rows(name, *all, rows.clone(), *param_row));
                 }
             }
-            InFiles::Whole(name, shape) => {
-                let rows = 0..shape[..shape.len().max(2) - 1].iter().product();
-                self.add(format!("{}{name}", self.at), shape.clone(), rows, 0);
+            InFiles::Whole(tensors) => {
+                tensors.iter().fold(0, |row, (name, shape)| {
+                    let rows = shape[..shape.len().max(2) - 1].iter().product();
+                    self.add(format!("{}{name}", self.at), shape.clone(), 0..rows, row);
+                    row + rows
+                });
             }
             InFiles::Experts(at, parts) => {
                 let experts = spec.moe.as_ref().map_or(0, |moe| moe.experts);

@@ -48,9 +48,9 @@ impl SubLayer for ShortConv {
         let (parts, all, wide) = ([d; 3], [d], (module, Kind::Wide));
         let way_in = Projection::new("mixer.in", module, &parts, d, InFiles::one("conv.in_proj", 3 * d));
         let way_out = Projection::new("mixer.out", module, &all, d, InFiles::one("conv.out_proj", d));
-        let conv = InFiles::Whole("conv.conv.weight".into(), vec![d, 1, self.width]);
+        let conv = InFiles::whole("conv.conv.weight", vec![d, 1, self.width]);
         let conv = WeightSpec::new("mixer.conv", wide, [d, self.width], Cut::Rows(&all), conv);
-        let of_bias = InFiles::Whole("conv.conv.bias".into(), vec![d]);
+        let of_bias = InFiles::whole("conv.conv.bias", vec![d]);
         let of_bias = WeightSpec::new("mixer.conv_bias", wide, [1, d], Cut::Rows(&all), of_bias);
         let begins = Begins::Within(self.width);
         Rc::new(ShortConvParams {

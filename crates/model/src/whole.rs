@@ -90,8 +90,7 @@ impl Spec {
         };
         let score = (self.scores > 0).then(|| {
             let shape = [self.scores, self.hidden];
-            let (at, stored) =
-                ((Module::Head, Kind::Gate), InFiles::Whole("score.weight".into(), shape.into()));
+            let (at, stored) = ((Module::Head, Kind::Gate), InFiles::whole("score.weight", shape));
             let score = WeightSpec::new(SCORE, at, shape, Cut::Whole(InputSharing::Rows), stored);
             // A single score is a matrix too, with one row.
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..score })
@@ -99,7 +98,7 @@ impl Spec {
         // Last, so that the numbers of all other weights do not depend on them.
         let projections = self.projections.map(|StateProjections { count, columns }| {
             let shape = [count * columns, self.hidden];
-            let (at, stored) = ((Module::Head, Kind::Gate), InFiles::Whole(PROJECTIONS.into(), shape.into()));
+            let (at, stored) = ((Module::Head, Kind::Gate), InFiles::whole(PROJECTIONS, shape));
             let all = WeightSpec::new("projections", at, shape, Cut::Whole(InputSharing::Rows), stored);
             w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..all })
         });

@@ -45,6 +45,13 @@ fn a_copy_is_a_recipe_and_is_not_written_over() {
 }
 
 #[test]
+fn the_hybrid_at_256k_takes_at_most_four_gib() {
+    let stages = rows(&good(["plan", "hybrid-256k", "--json"]));
+    let reserved = stages.iter().map(|stage| stage["peak_reserved_bytes"].as_u64().unwrap()).max().unwrap();
+    assert!(reserved <= 4 << 30, "{reserved}");
+}
+
+#[test]
 fn every_one_is_planned() {
     let all = good(["recipes", "ls"]);
     let (trained, _) = all.split_once("\nCuration ").unwrap();

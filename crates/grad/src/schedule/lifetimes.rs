@@ -21,12 +21,28 @@ fn slots(graph: &Graph, step: &Step, out: &mut BTreeSet<Slot>) {
             out.extend(route.dx.iter().flatten().map(|(grad, _)| Slot::Grad(*grad)));
         }
         Step::Add(from, into, _, _) => out.extend([Slot::Grad(*from), Slot::Grad(*into)]),
-        Step::Loop(body) => body.iter().for_each(|step| slots(graph, step, out)),
+        Step::Loop(body) => {
+            let mut all = BTreeSet::new();
+            body.iter().for_each(|step| slots(graph, step, &mut all));
+            out.extend(all.into_iter().filter(|slot| !overwritten(graph, body, *slot)));
+        }
         Step::Fetch(val) | Step::Await(val) => {
             out.insert(Slot::Value(*val));
         }
         Step::Below | Step::Settle => {}
     }
+}
+
+/// True if a loop's operations only write a value again, next to others that are wanted. It then needs no storage for
+/// all rows on account of the loop; whoever reads it later holds it until then.
+fn overwritten(graph: &Graph, body: &[Step], slot: Slot) -> bool {
+    let Slot::Value(val) = slot else { return false };
+    !graph.values[val.index()].total
+        && body.iter().all(|step| match step {
+            Step::Forward(node) => !graph.nodes[*node].ins.contains(&val),
+            Step::Backward(_, route) => !route.reads.contains(&val),
+            _ => true,
+        })
 }
 
 /// True if any of the steps reads or writes the slot.

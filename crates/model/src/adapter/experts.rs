@@ -99,8 +99,7 @@ pub(crate) fn declare_experts(w: &mut Walk<'_>, s: &Spec, m: &Moe, way_in: bool)
         // Interleaved gate and up are split in pairs.
         let all = [columns];
         let groups: &[usize] = if way_in && !m.transposed && wide > f { &halves } else { &all };
-        let file =
-            |end: &str, shape: [usize; 2]| InFiles::Whole(Cow::from(format!("{stacked}{end}")), shape.into());
+        let file = |end: &str, shape: [usize; 2]| InFiles::whole(Cow::from(format!("{stacked}{end}")), shape);
         let (n, rank) = (m.experts, size.rank);
         let stored =
             [file(Term::LoraA.end(), [n * rank, inner]), file(Term::LoraB.end(), [n * columns, rank])];

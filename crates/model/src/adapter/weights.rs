@@ -16,7 +16,7 @@ pub(super) fn weight(
     begins: Begins,
 ) -> ParamId {
     let in_file = if term == Term::Bias { vec![shape[1]] } else { shape.to_vec() };
-    let stored = InFiles::Whole(name.into(), in_file);
+    let stored = InFiles::whole(name, in_file);
     let spec = WeightSpec::new(role, (module, Kind::Adapter), shape, Cut::Whole(InputSharing::Rows), stored);
     w.weight(WeightSpec { term, begins, decays: term != Term::Bias, ..spec })
 }

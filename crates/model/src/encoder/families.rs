@@ -63,6 +63,16 @@ const ROBERTA_NAMES: Names = Names {
     ..BERT_NAMES
 };
 
+const MPNET_NAMES: Names = Names {
+    base: "mpnet.",
+    distances: "encoder.relative_attention_bias",
+    attn_post_norm: "attention.LayerNorm",
+    qkv: Qkv::Separate(["attention.attn.q", "attention.attn.k", "attention.attn.v"]),
+    attn_out: "attention.attn.o",
+    ignored_starts: &["lm_head.", "pooler.", "mpnet.pooler.", "classifier."],
+    ..ROBERTA_NAMES
+};
+
 const DEBERTA_NAMES: Names = Names {
     base: "deberta.",
     qkv: Qkv::Separate(["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"]),
@@ -155,6 +165,8 @@ pub(super) static BERT: Family = family("bert", "BertForSequenceClassification",
 pub(super) static ROBERTA: Family = family("roberta", "RobertaForSequenceClassification", ROBERTA_NAMES);
 /// Multilingual RoBERTa.
 pub(super) static XLM: Family = family("xlm-roberta", "XLMRobertaForSequenceClassification", ROBERTA_NAMES);
+/// MPNet.
+pub(super) static MPNET: Family = family("mpnet", "MPNetForSequenceClassification", MPNET_NAMES);
 /// DeBERTa v2 and v3.
 pub(super) static DEBERTA: Family = family("deberta-v2", "DebertaV2ForSequenceClassification", DEBERTA_NAMES);
 /// ELECTRA.
@@ -167,8 +179,8 @@ pub(super) static MODERNBERT: Family =
     family("modernbert", "ModernBertForSequenceClassification", MODERNBERT_NAMES);
 
 /// All encoder families.
-pub(super) static ENCODERS: [&Family; 7] =
-    [&BERT, &DEBERTA, &DISTILBERT, &ELECTRA, &MODERNBERT, &ROBERTA, &XLM];
+pub(super) static ENCODERS: [&Family; 8] =
+    [&BERT, &DEBERTA, &DISTILBERT, &ELECTRA, &MODERNBERT, &MPNET, &ROBERTA, &XLM];
 
 /// A base model with NVIDIA's head.
 pub(super) static CUSTOM_BERT: Family =

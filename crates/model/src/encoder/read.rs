@@ -8,8 +8,8 @@ use super::modernbert;
 use crate::config::{Config, MAX_SIZE};
 use crate::error::Result;
 use crate::spec::{
-    Biases, EncoderHead, EncoderParts, Family, LayerSpec, Mlp, PartKind, QkNorm, Reach, Relative, Residual,
-    Spec,
+    Biases, EncoderHead, EncoderParts, Family, LayerSpec, Mlp, PartKind, PositionBias, QkNorm, Reach,
+    Relative, Residual, Spec,
 };
 
 /// The architecture of a configuration.
@@ -23,6 +23,7 @@ pub(super) fn blocks(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
         "electra" => c.only("embedding_size", &spec.hidden.to_string())?,
         "deberta-v2" => deberta(c, &mut spec)?,
         "modernbert" => modernbert::read(c, &mut spec)?,
+        "mpnet" => mpnet(c, &mut spec)?,
         _ => roberta(c, &mut spec)?,
     }
     Ok(spec)
@@ -64,6 +65,7 @@ impl Keys {
                 eps: ("", 1e-12),
                 types: None,
             },
+            "mpnet" => Keys { types: None, ..bert },
             "modernbert" => {
                 Keys { activation: "hidden_activation", eps: ("norm_eps", 1e-5), types: None, ..bert }
             }
@@ -154,6 +156,19 @@ fn roberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     spec.encoder.iter_mut().for_each(|parts| parts.first_position = first);
     Ok(())
 }
+
+/// MPNet: RoBERTa's positions, whatever the padding, and one table of biases by distance for all layers.
+fn mpnet(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
+    c.raw("pad_token_id");
+    c.only(BUCKETS, &MPNET_BIAS.buckets.to_string())?;
+    spec.position_bias = Some(MPNET_BIAS);
+    spec.encoder.iter_mut().for_each(|parts| parts.first_position = 2);
+    Ok(())
+}
+
+/// Transformers' class has no other distances.
+const MPNET_BIAS: PositionBias = PositionBias { buckets: 32, max_distance: 128, each_layer: false };
+pub(super) const BUCKETS: &str = "relative_attention_num_buckets";
 
 fn deberta(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
     c.only("conv_kernel_size", "0")?;

@@ -22,7 +22,7 @@ impl EncoderInput {
     pub(crate) fn declare(w: &mut Walk<'_>, s: &Spec, parts: &EncoderParts) -> EncoderInput {
         let (types, norm) = w.names.encoder.map_or(("", ""), |names| (names.types, names.norm));
         let (at, shape) = ((Module::Input, Kind::Table), [parts.types, s.hidden]);
-        let stored = InFiles::Whole(format!("{types}.weight").into(), shape.into());
+        let stored = InFiles::whole(format!("{types}.weight"), shape);
         let types = WeightSpec::new("types", at, shape, Cut::Whole(InputSharing::Own), stored);
         EncoderInput {
             types: (parts.types > 0)
@@ -68,7 +68,7 @@ impl LastParams {
             return LastParams { pool, pool_norm, head_bias: Some(w.weight(bias)), ..bare };
         }
         let shape = [labels, s.hidden];
-        let stored = InFiles::Whole(format!("{head}.weight").into(), shape.into());
+        let stored = InFiles::whole(format!("{head}.weight"), shape);
         let weight = WeightSpec::new(HEAD, (Module::Head, Kind::Table), shape, Cut::Whole(seen), stored);
         let bias = WeightSpec::new(HEAD, at, [1, labels], Cut::Whole(seen), InFiles::one(head, labels));
         let head = w.weight(WeightSpec { decays: true, begins: Begins::Normal, ..weight });

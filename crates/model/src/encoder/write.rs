@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::modernbert;
-use super::read::Keys;
+use super::read::{BUCKETS, Keys};
 use crate::config::short;
 use crate::family::activation_name;
 use crate::spec::{EncoderHead, EncoderParts, Relative, Spec};
@@ -41,6 +41,7 @@ pub(super) fn config(s: &Spec, map: &mut Map<String, Value>) {
         "electra" => drop(put("embedding_size", json!(s.hidden))),
         "deberta-v2" => deberta(s, parts, map),
         "modernbert" => modernbert::write(s, map),
+        "mpnet" => drop(put(BUCKETS, json!(s.position_bias.map(|bias| bias.buckets)))),
         _ => {}
     }
 }

@@ -45,30 +45,43 @@ pub(super) fn read(
     let bias = common::read_biases(c, false)?;
     let mut spec =
         Spec { bias, qk_norm: QkNorm::PerHead, attention_gate: true, ..common::read(c, family, dialect)? };
-    c.only("hidden_act", "\"silu\"")?;
-    let key_heads = c.size_or("linear_num_key_heads", Some(16))?;
-    let value_heads = c.size_or("linear_num_value_heads", Some(32))?;
-    if !value_heads.is_multiple_of(key_heads) {
-        let what = format!("is {key_heads}, which does not divide the {value_heads} value heads");
-        return Err(c.refuse("linear_num_key_heads", what));
-    }
-    let [key, value] =
-        ["linear_key_head_dim", "linear_value_head_dim"].map(|key| c.count(key, 128, 1..=1024));
-    let (key, value) = (key?, value?);
-    if value_heads.saturating_mul(key.max(value)) > MOST_COLUMNS {
-        let what = format!("is {value_heads}; all heads may have {MOST_COLUMNS} columns together");
-        return Err(c.refuse("linear_num_value_heads", what));
-    }
-    let width = c.count("linear_conv_kernel_dim", 4, 2..=8)?;
-    let eps = spec.norm.eps;
-    let mixer = GatedDelta { names, key_heads, value_heads, key, value, width, beta: 1.0, eps };
-    let mixer = Arc::new(mixer);
+    let sizes = [16, 32, 128, 128];
+    let mixer = Arc::new(read_mixer(c, names, sizes, spec.norm.eps)?);
     for (layer, attends) in spec.layers.iter_mut().zip(attention(c)?) {
         if !attends {
             *layer = LayerSpec::new([PartKind::Own(mixer.clone()), PartKind::Mlp]);
         }
     }
     Ok(spec)
+}
+
+/// Reads the mixer; `sizes` are defaults of key heads, value heads, and the columns of a key and of a value.
+pub(super) fn read_mixer(
+    c: &Config<'_>,
+    names: DeltaNames,
+    sizes: [usize; 4],
+    eps: f32,
+) -> Result<GatedDelta> {
+    c.only("hidden_act", "\"silu\"")?;
+    let key_heads = c.size_or("linear_num_key_heads", Some(sizes[0]))?;
+    let value_heads = c.size_or("linear_num_value_heads", Some(sizes[1]))?;
+    if !value_heads.is_multiple_of(key_heads) {
+        let what = format!("is {key_heads}, which does not divide the {value_heads} value heads");
+        return Err(c.refuse("linear_num_key_heads", what));
+    }
+    let key = c.count("linear_key_head_dim", sizes[2], 1..=1024)?;
+    let value = c.count("linear_value_head_dim", sizes[3], 1..=1024)?;
+    if value_heads.saturating_mul(key.max(value)) > MOST_COLUMNS {
+        let what = format!("is {value_heads}; all heads may have {MOST_COLUMNS} columns together");
+        return Err(c.refuse("linear_num_value_heads", what));
+    }
+    let width = c.count("linear_conv_kernel_dim", 4, 2..=8)?;
+    Ok(GatedDelta { names, key_heads, value_heads, key, value, width, beta: 1.0, eps })
+}
+
+/// The mixer of a model's layers.
+pub(super) fn mixer(s: &Spec) -> Option<&GatedDelta> {
+    s.layers.iter().flat_map(LayerSpec::own).find_map(|own| own.as_any().downcast_ref())
 }
 
 /// Writes the keys that [`read`] reads.
@@ -79,10 +92,7 @@ pub(super) fn write(s: &Spec, dialect: &Dialect, map: &mut Map<String, Value>) {
         |layer: &LayerSpec| if layer.reach().is_some() { "full_attention" } else { "linear_attention" };
     let kinds: Vec<&str> = s.layers.iter().map(kind).collect();
     map.insert(TYPES.into(), json!(kinds));
-    let mixers = s.layers.iter().flat_map(LayerSpec::own);
-    let Some(mixer) = mixers.filter_map(|own| own.as_any().downcast_ref::<GatedDelta>()).next() else {
-        return;
-    };
+    let Some(mixer) = mixer(s) else { return };
     let keys = [
         ("linear_num_key_heads", mixer.key_heads),
         ("linear_num_value_heads", mixer.value_heads),
@@ -112,7 +122,7 @@ pub(super) fn write_experts(s: &Spec, map: &mut Map<String, Value>) {
 }
 
 /// For each layer, whether it has attention; by default each fourth has.
-fn attention(c: &Config<'_>) -> Result<Vec<bool>> {
+pub(super) fn attention(c: &Config<'_>) -> Result<Vec<bool>> {
     let layers = c.layers("num_hidden_layers")?;
     let interval = c.size_or("full_attention_interval", Some(4))?;
     let Some(kinds): Option<Vec<String>> = c.nullable(TYPES, None)? else {

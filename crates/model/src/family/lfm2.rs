@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::common;
 use super::common::Dialect;
@@ -13,7 +13,7 @@ use crate::short_conv::ShortConv;
 use crate::spec::{Family, LayerSpec, PartKind, QkNorm, Spec};
 use crate::weight::{Names, Up};
 
-const DIALECT: Dialect = Dialect {
+pub(super) const DIALECT: Dialect = Dialect {
     eps: ("norm_eps", 1e-5),
     kv_heads: common::KvHeads::Fixed(8),
     rope: RopeKeys { theta: ("rope_theta", 1_000_000.0), partial: None, nested: None },
@@ -53,47 +53,60 @@ pub(super) static FAMILY: Family = Family {
         if c.nullable::<f64>("block_norm_eps", None)?.is_some_and(|eps| eps as f32 != spec.norm.eps) {
             return Err(c.refuse("block_norm_eps", "and `norm_eps` disagree"));
         }
-        spec.tied = c.or("tie_embedding", spec.tied)?;
         spec.ffn = ffn(c, spec.ffn)?;
-        let conv = ShortConv {
-            hidden: spec.hidden,
-            width: c.count("conv_L_cache", 3, 2..=8)?,
-            bias: c.or("conv_bias", false)?,
-        };
-        let conv = Arc::new(conv);
-        for (layer, attends) in spec.layers.iter_mut().zip(attention(c)?) {
-            if !attends {
-                *layer = LayerSpec::new([PartKind::Own(conv.clone()), PartKind::Mlp]);
-            }
-        }
+        read_layers(c, &mut spec)?;
         Ok(spec)
     },
     write: |s, map| {
         common::write(s, &DIALECT, map);
-        let conv =
-            s.layers.iter().flat_map(LayerSpec::own).find_map(|own| own.as_any().downcast_ref::<ShortConv>());
-        let kind = |layer: &LayerSpec| if layer.reach().is_some() { "full_attention" } else { "conv" };
-        let kinds: Vec<&str> = s.layers.iter().map(kind).collect();
-        let keys = [
-            (ADJUSTS, json!(false)),
-            (TYPES, json!(kinds)),
-            ("conv_L_cache", json!(conv.map_or(3, |conv| conv.width))),
-            ("conv_bias", json!(conv.is_some_and(|conv| conv.bias))),
-        ];
-        map.extend(keys.map(|(key, value)| (key.to_string(), value)));
+        write_layers(s, map);
+        map.insert(ADJUSTS.into(), json!(false));
     },
-    names: Names {
-        final_norm: "embedding_norm",
-        attn_norm: "operator_norm",
-        mlp_norm: "ffn_norm",
-        q_norm: "self_attn.q_layernorm",
-        k_norm: "self_attn.k_layernorm",
-        attn_out: "self_attn.out_proj",
-        up: Up::Pair(["feed_forward.w1", "feed_forward.w3"]),
-        down: "feed_forward.w2",
-        ..Names::LLAMA
-    },
+    names: NAMES,
 };
+
+pub(super) const NAMES: Names = Names {
+    final_norm: "embedding_norm",
+    attn_norm: "operator_norm",
+    mlp_norm: "ffn_norm",
+    q_norm: "self_attn.q_layernorm",
+    k_norm: "self_attn.k_layernorm",
+    attn_out: "self_attn.out_proj",
+    up: Up::Pair(["feed_forward.w1", "feed_forward.w3"]),
+    down: "feed_forward.w2",
+    ..Names::LLAMA
+};
+
+/// Reads which layers are convolutions, and whether the head is the embedding, under either of its keys.
+pub(super) fn read_layers(c: &Config<'_>, spec: &mut Spec) -> Result<()> {
+    spec.tied = c.or("tie_embedding", spec.tied)?;
+    let conv = ShortConv {
+        hidden: spec.hidden,
+        width: c.count("conv_L_cache", 3, 2..=8)?,
+        bias: c.or("conv_bias", false)?,
+    };
+    let conv = Arc::new(conv);
+    for (layer, attends) in spec.layers.iter_mut().zip(attention(c)?) {
+        if !attends {
+            *layer = LayerSpec::new([PartKind::Own(conv.clone()), PartKind::Mlp]);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the keys of layers that [`read_layers`] reads.
+pub(super) fn write_layers(s: &Spec, map: &mut Map<String, Value>) {
+    let conv =
+        s.layers.iter().flat_map(LayerSpec::own).find_map(|own| own.as_any().downcast_ref::<ShortConv>());
+    let kind = |layer: &LayerSpec| if layer.reach().is_some() { "full_attention" } else { "conv" };
+    let kinds: Vec<&str> = s.layers.iter().map(kind).collect();
+    let keys = [
+        (TYPES, json!(kinds)),
+        ("conv_L_cache", json!(conv.map_or(3, |conv| conv.width))),
+        ("conv_bias", json!(conv.is_some_and(|conv| conv.bias))),
+    ];
+    map.extend(keys.map(|(key, value)| (key.to_string(), value)));
+}
 
 /// Columns inside the MLP: two thirds of the configured ones times a factor, rounded up, unless that is switched off.
 fn ffn(c: &Config<'_>, size: usize) -> Result<usize> {

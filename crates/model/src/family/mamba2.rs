@@ -37,6 +37,8 @@ pub(super) static FAMILY: Family = Family {
         let hidden = c.size("hidden_size")?;
         let eps = c.eps(KEYS.eps, 1e-5)?;
         c.only("hidden_act", "\"silu\"")?;
+        // A key of Transformers 4.
+        c.only("rms_norm", "true")?;
         let mixer = mamba::read(c, &KEYS, hidden, eps)?;
         // Initial values, and the type of the residual stream.
         for key in ["time_step_rank", "time_step_min", "time_step_max", "time_step_floor"] {

@@ -21,6 +21,7 @@ mod gpt_oss;
 mod granite;
 mod granite_hybrid;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod mamba;
 mod mamba2;
@@ -30,6 +31,7 @@ mod moe;
 mod nemotron;
 mod nemotron_h;
 mod olmo2;
+mod olmo_hybrid;
 mod phi;
 mod phi3;
 mod qwen2;
@@ -57,7 +59,7 @@ pub use t5::TARGET_START;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.
-pub static FAMILIES: [&Family; 37] = [
+pub static FAMILIES: [&Family; 39] = [
     &bamba::FAMILY,
     &cohere2::FAMILY,
     &deepseek_v2::FAMILY,
@@ -75,6 +77,7 @@ pub static FAMILIES: [&Family; 37] = [
     &granite::FAMILY,
     &granite_hybrid::FAMILY,
     &lfm2::FAMILY,
+    &lfm2_moe::FAMILY,
     &llama::FAMILY,
     &mamba2::FAMILY,
     &mistral::FAMILY,
@@ -82,6 +85,7 @@ pub static FAMILIES: [&Family; 37] = [
     &nemotron::FAMILY,
     &nemotron_h::FAMILY,
     &olmo2::FAMILY,
+    &olmo_hybrid::FAMILY,
     &phi::FAMILY,
     &phi3::FAMILY,
     &qwen2::FAMILY,

@@ -113,6 +113,7 @@ pub fn open_any(folder: &Path) -> Result<HfFolder> {
     if spec.encoder.is_some() {
         source.rename(&|name| Some(of_norms(name)))?;
     }
+    source.as_published(&spec)?;
     // Transformers 5 writes that a head is tied even if it is not, and reads the folder's own head if there is one.
     let head = format!("{}.weight", spec.family.names.head);
     if spec.source > 0 && source.stored(&head).is_some() {

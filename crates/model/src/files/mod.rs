@@ -20,6 +20,7 @@ mod load_packed;
 mod nested;
 mod parts;
 mod quantized;
+mod resaved;
 mod safetensors;
 mod save;
 mod save_quantised;

@@ -61,6 +61,11 @@ impl TensorParts {
         self.size
     }
 
+    /// The parts.
+    pub fn all(&self) -> &[TensorPart] {
+        &self.parts
+    }
+
     /// The part that comes first.
     pub fn first(&self) -> &TensorPart {
         &self.parts[0]

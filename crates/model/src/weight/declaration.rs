@@ -159,8 +159,8 @@ pub enum InFiles {
     Stack(Vec<(Cow<'static, str>, usize)>),
     /// Runs of rows of tensors, each with its row in the weight.
     Rows(Vec<StoredRows>),
-    /// One tensor of this shape, under this full name.
-    Whole(Cow<'static, str>, Vec<usize>),
+    /// Tensors of these shapes, under these full names, one after the other ([`InFiles::whole`]).
+    Whole(Vec<(Cow<'static, str>, Vec<usize>)>),
     /// Stacked tensors for each expert: `{at}.{expert}.{name}`.
     Experts(&'static str, Vec<(&'static str, usize)>),
     /// The family has no such weight.
@@ -198,6 +198,11 @@ impl InFiles {
     /// Some rows of one tensor with `all` rows.
     pub fn rows(name: &'static str, all: usize, runs: Vec<(Range<usize>, usize)>) -> InFiles {
         InFiles::Rows(vec![StoredRows { name, all, runs }])
+    }
+
+    /// One tensor of this shape, under this full name.
+    pub fn whole(name: impl Into<Cow<'static, str>>, shape: impl Into<Vec<usize>>) -> InFiles {
+        InFiles::Whole(vec![(name.into(), shape.into())])
     }
 
     /// One tensor.

@@ -205,7 +205,7 @@ impl Names {
     /// Prefix of the names of the tensors of a stack's layer, or of those outside the layers.
     fn prefix(&self, layer: Option<usize>, module: Module) -> String {
         match (layer, module) {
-            (Some(layer), module) if module != Module::Source => {
+            (Some(layer), module) if !matches!(module, Module::Source | Module::Input) => {
                 format!("{}{}.{layer}.", self.base, self.layers)
             }
             (_, Module::Head) => String::new(),

@@ -64,7 +64,7 @@ impl SubLayer for Recurrence {
         let c = Projection::new("mixer.c", module, &factors, s.hidden, rows(self.state..all));
         let out = InFiles::one("mixer.out_proj", s.hidden);
         let out = Projection::new("mixer.out", module, &hidden, self.state, out);
-        let decay = InFiles::Whole("mixer.decay".into(), vec![self.state]);
+        let decay = InFiles::whole("mixer.decay", vec![self.state]);
         let kind = (module, Kind::Wide);
         Rc::new(RecurrenceParams {
             u: w.linear(u),

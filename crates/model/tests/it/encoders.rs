@@ -30,10 +30,11 @@ fn device() -> Device {
 }
 
 /// Each case with its task and number of labels.
-const CASES: [(&str, Task, usize); 7] = [
+const CASES: [(&str, Task, usize); 8] = [
     ("bert", Task::OneOf, 3),
     ("bert_number", Task::Number, 1),
     ("roberta", Task::EachOf, 2),
+    ("mpnet", Task::OneOf, 3),
     ("xlm_roberta", Task::OneOf, 5),
     ("deberta", Task::OneOf, 4),
     ("deberta_own_keys", Task::OneOf, 2),
@@ -95,6 +96,7 @@ fn what_is_not_known_is_refused_by_name() {
         ("deberta", "relative_attention", false.into(), "`pos_att_type` names terms"),
         ("deberta", "position_buckets", 1.into(), "half of them"),
         ("roberta", "pad_token_id", 64.into(), "position table"),
+        ("mpnet", "relative_attention_num_buckets", 16.into(), "only 32"),
     ] {
         let message = refused(name, key, value);
         assert!(message.contains(key) && message.contains(part), "{message}");
@@ -229,7 +231,7 @@ fn pass(encoder: &Encoder, texts: &[TextIds], places: &Places) -> (f64, Grads) {
 /// A step along the gradient changes the loss by the gradient's square.
 #[test]
 fn encoders_have_gradients() {
-    for name in ["bert", "roberta", "deberta", "deberta_own_keys"] {
+    for name in ["bert", "roberta", "mpnet", "deberta", "deberta_own_keys"] {
         let golden = std::fs::read(case(name).join("golden.json")).unwrap();
         let golden: Golden = serde_json::from_slice(&golden).unwrap();
         // A second text from the third token on, of another type.

@@ -19,7 +19,7 @@ struct Golden {
     loss: f64,
 }
 
-const CASES: [&str; 9] = [
+const CASES: [&str; 10] = [
     "bert",
     "bert_pretraining",
     "deberta",
@@ -27,6 +27,7 @@ const CASES: [&str; 9] = [
     "electra",
     "modernbert",
     "modernbert_biased",
+    "mpnet",
     "roberta",
     "xlm_roberta",
 ];
