@@ -244,7 +244,6 @@ impl Model {
             _ => spec.embed_scale,
         };
         let (spec, Declare { params, holdings, weights, .. }) = (spec.clone(), declare);
-        let (own_biases, quantized) = (BTreeSet::new(), quantized.cloned());
         let mut model = Model {
             spec,
             portion,
@@ -254,8 +253,8 @@ impl Model {
             last,
             holdings,
             weights,
-            quantized,
-            own_biases,
+            quantized: quantized.cloned(),
+            own_biases: BTreeSet::new(),
             embed_scale,
             width_ratio: 1.0,
         };

@@ -6,8 +6,8 @@
 
 use fathom_tensor::Buckets;
 
-use super::KEYS;
 use super::mask::Edge;
+use super::shape::KEYS;
 use super::simd::{LANES, Simd};
 
 /// The operand: a table, and where its gradient is added.

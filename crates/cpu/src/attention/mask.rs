@@ -3,9 +3,9 @@
 //! Rows may be heads of tokens (`group` rows per token); slices and positions refer to tokens.
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
+use super::shape::{KEYS, SUB};
 use super::simd::{LANES, Simd};
 use super::softmax::MASK_WORDS;
-use super::{KEYS, SUB};
 use fathom_tensor::Slice;
 
 /// Tokens `start..end` and the least and greatest of their positions.

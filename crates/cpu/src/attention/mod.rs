@@ -21,6 +21,7 @@ mod mask;
 pub(crate) mod pack;
 pub mod pages;
 pub(crate) mod product;
+mod shape;
 pub(crate) mod simd;
 mod softmax;
 pub(crate) mod unit;
@@ -37,28 +38,8 @@ pub use crate::mat::Elem;
 use crate::threads::Threads;
 pub use fathom_tensor::{PageFormat, Slice};
 use pack::View;
-
-/// Keys per block; blocks start at absolute multiples of it.
-const KEYS: usize = fathom_tensor::PAGE_ROWS;
-/// Rows that pass through the score block at a time, and the granule to which masked blocks are cut.
-const SUB: usize = 32;
-
-/// Extents of one attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Rows of q.
-    pub q_tokens: usize,
-    /// Rows of k and v.
-    pub k_tokens: usize,
-    /// Query heads, a multiple of `kv_heads`; head h reads key head `h / (heads / kv_heads)`.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Elements of a head: a multiple of 8 up to 512.
-    pub head_dim: usize,
-    /// Distance from which on all keys have the same bias; 0 without biases.
-    pub span: usize,
-}
+pub use shape::Shape;
+use shape::{KEYS, SUB};
 
 /// Conversion of scores to logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,11 +178,6 @@ impl Scores {
 }
 
 impl Shape {
-    /// Query heads that share a key head.
-    fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-
     fn check(&self, mask: &Masking<'_>, options: &Options, bias: Option<&Bias>) {
         self.check_bias(options, bias);
         assert!(

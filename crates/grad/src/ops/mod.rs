@@ -49,23 +49,6 @@ fn like(name: &'static str, desc: crate::Desc) -> Vec<Out> {
     vec![Out::new(name, desc.cols, desc.dtype)]
 }
 
-/// A value as an operation that reads rows in order has it: where ranks share documents, all rows of the stream and this
-/// rank's heads ([`crate::Ctx::to_heads`]).
-fn in_order(x: &Exec<'_>, value: &Tensor) -> Tensor {
-    let cp = x.batch.context.as_ref().map_or(1, crate::Context::cp);
-    if cp == 1 { value.clone() } else { value.reshape(value.rows() * cp, value.cols() / cp) }
-}
-
-/// This rank's columns of a weight with one for each head.
-fn own_heads(x: &Exec<'_>, weight: &Tensor) -> Tensor {
-    match &x.batch.context {
-        Some(context) => {
-            weight.view_cols(circle::Columns::Heads(1).of_member(weight.cols(), context.whole()))
-        }
-        None => weight.clone(),
-    }
-}
-
 /// The documents of the rows that an operation reads in order.
 ///
 /// # Panics

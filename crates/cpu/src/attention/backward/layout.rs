@@ -4,12 +4,12 @@ use std::sync::atomic::AtomicU32;
 
 use super::super::bias::Lines;
 use super::super::mask::Span;
+use super::super::shape::{KEYS, SUB, Shape};
 use super::super::simd::LANES;
 use super::super::softmax::MASK_WORDS;
 use super::super::unit::Unit;
 use super::super::wavefront::Order;
 use super::super::workspace::Carve;
-use super::super::{KEYS, SUB, Shape};
 
 /// Sizes and offsets; `own` offsets are within a thread's slot.
 #[derive(Clone, Copy)]

@@ -2,11 +2,11 @@
 
 use super::super::bias::Lines;
 use super::super::mask::Span;
+use super::super::shape::{KEYS, SUB, Shape};
 use super::super::simd::LANES;
 use super::super::softmax::MASK_WORDS;
 use super::super::unit::Unit;
 use super::super::workspace::Carve;
-use super::super::{KEYS, SUB, Shape};
 
 /// Largest number of rows (heads of tokens) in a tile.
 const TILE_ROWS: usize = 512;

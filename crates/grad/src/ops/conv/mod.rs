@@ -6,8 +6,8 @@ use std::ops::Range;
 use fathom_tensor::{Conv as Call, ConvBackward, ConvOperands, Tensor};
 
 use super::circle::Columns;
-use super::deal::{HeadColumns, ranges};
-use super::{documents, in_order, like, only};
+use super::deal::{HeadColumns, in_order, ranges};
+use super::{documents, like, only};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 

@@ -6,7 +6,8 @@ use fathom_tensor::{
     state_cols,
 };
 
-use super::{documents, in_order, own_heads, states};
+use super::deal::{in_order, own_heads};
+use super::{documents, states};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 

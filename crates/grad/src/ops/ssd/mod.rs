@@ -5,7 +5,8 @@ use fathom_tensor::{
     Category, DType, DocumentRuns, Ssd as Call, SsdBackward, SsdOperands, Tensor, ssd_flops, state_cols,
 };
 
-use super::{documents, in_order, own_heads, states};
+use super::deal::{in_order, own_heads};
+use super::{documents, states};
 use crate::op::{Backward, Desc, Dx, Exec, Flops, Op, OptGrads, Out, SavedValues, Saves, Want};
 use crate::{Batch, Ctx, ParamId, Val};
 

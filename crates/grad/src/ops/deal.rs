@@ -6,7 +6,7 @@ use std::ops::Range;
 use fathom_tensor::Tensor;
 
 use super::circle::{Columns, Return, assemble, deliver};
-use super::{in_order, only};
+use super::only;
 use crate::op::{Desc, Dx, Exec, Op, OptGrads, Out, SavedValues};
 use crate::{Ctx, Val};
 
@@ -34,6 +34,21 @@ pub(crate) fn ranges(columns: impl IntoIterator<Item = usize>) -> Vec<Range<usiz
         end - columns..end
     };
     columns.into_iter().map(range).collect()
+}
+
+/// A value as an operation that reads rows in order has it: where ranks share documents, all rows of the stream and this
+/// rank's heads ([`crate::Ctx::to_heads`]).
+pub(super) fn in_order(x: &Exec<'_>, value: &Tensor) -> Tensor {
+    let cp = x.batch.context.as_ref().map_or(1, crate::Context::cp);
+    if cp == 1 { value.clone() } else { value.reshape(value.rows() * cp, value.cols() / cp) }
+}
+
+/// This rank's columns of a weight with one for each head.
+pub(super) fn own_heads(x: &Exec<'_>, weight: &Tensor) -> Tensor {
+    match &x.batch.context {
+        Some(context) => weight.view_cols(Columns::Heads(1).of_member(weight.cols(), context.whole())),
+        None => weight.clone(),
+    }
 }
 
 struct ToHeads {
