@@ -12,11 +12,12 @@ use super::mask::{self, Bits, Cover, Edge, Span};
 use super::pack::{self, Pack, View};
 use super::pages::Unpacking;
 use super::product::Product;
+use super::scores::Scores;
 use super::simd::LANES;
 use super::softmax::{Finish, MASK_WORDS, NONE, Resume, Softmax};
 use super::unit::Unit;
 use super::workspace::{SyncOperands, aligned, padded};
-use super::{Forward, KEYS, PageFormat, SUB, Scores, Shape};
+use super::{Forward, KEYS, PageFormat, SUB, Shape};
 use crate::threads::Threads;
 use tiling::{Layout, Tiling};
 

@@ -21,6 +21,7 @@ mod mask;
 pub(crate) mod pack;
 pub mod pages;
 pub(crate) mod product;
+mod scores;
 mod shape;
 pub(crate) mod simd;
 mod softmax;
@@ -38,17 +39,9 @@ pub use crate::mat::Elem;
 use crate::threads::Threads;
 pub use fathom_tensor::{PageFormat, Slice};
 use pack::View;
+pub use scores::Options;
 pub use shape::Shape;
 use shape::{KEYS, SUB};
-
-/// Conversion of scores to logits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
-    /// Factor of `q . k`, positive.
-    pub scale: f32,
-    /// 0 for none; otherwise the logit is `softcap * tanh(scale q.k / softcap)`.
-    pub softcap: f32,
-}
 
 /// Rows to read: the first element, and elements between rows.
 #[derive(Clone, Copy, Debug)]
@@ -153,28 +146,6 @@ pub struct Backward<'a> {
     pub accumulate: bool,
     /// The bias of the forward pass, to whose gradient is added.
     pub bias: Option<Bias>,
-}
-
-/// `Options` in the units of the kernels.
-#[derive(Clone, Copy)]
-pub(crate) struct Scores {
-    /// Raw score to log2 units.
-    scale: f32,
-    /// Raw score to the argument of tanh; 0 without a cap.
-    cap_in: f32,
-    /// tanh to log2 units.
-    cap_out: f32,
-}
-
-impl Scores {
-    fn of(o: &Options) -> Scores {
-        let log2e = std::f32::consts::LOG2_E;
-        if o.softcap > 0.0 {
-            Scores { scale: o.scale * log2e, cap_in: o.scale / o.softcap, cap_out: o.softcap * log2e }
-        } else {
-            Scores { scale: o.scale * log2e, cap_in: 0.0, cap_out: 0.0 }
-        }
-    }
 }
 
 impl Shape {

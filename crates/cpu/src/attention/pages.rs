@@ -3,12 +3,12 @@
 
 use std::marker::PhantomData;
 
+use fathom_tensor::PageFormat;
 use fathom_tensor::spill::{E4M3, encode_e4m3};
 
 use super::pack::{View, put};
 use super::simd::{LANES, Simd};
-use super::{Elem, PageFormat};
-use crate::mat::Mat;
+use crate::mat::{Elem, Mat};
 use crate::threads::Threads;
 
 /// Rows of heads to quantize.

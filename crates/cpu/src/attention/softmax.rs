@@ -6,8 +6,9 @@
 #![allow(unsafe_op_in_unsafe_fn)] // pointer walks over caller-checked extents, see each `# Safety`
 
 use super::pack::{View, ask, put, row_f32};
+use super::scores::Scores;
+use super::shape::KEYS;
 use super::simd::{LANES, Simd};
-use super::{KEYS, Scores};
 
 /// Reference of a row that has seen no key.
 pub const NONE: f32 = -1e20;

@@ -5,10 +5,11 @@ use super::super::bias::{BiasBlock, Lines};
 use super::super::mask::{self, Bits, Cover, Edge, Span};
 use super::super::pack::{self, Both, Pack, Turn, Unpack};
 use super::super::product::Product;
+use super::super::scores::Scores;
 use super::super::simd::LANES;
 use super::super::softmax::{Gradient, MASK_WORDS};
 use super::super::unit::Unit;
-use super::super::{KEYS, Rows, SUB, Scores};
+use super::super::{KEYS, Rows, SUB};
 use super::layout::{BLOCKS, QUERIES};
 
 use super::layout::Layout;
