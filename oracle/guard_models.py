@@ -161,34 +161,35 @@ class Model:
         self.process.wait()
 
 
-def folders(scratch, hidden, layers):
+def folders(scratch, hidden, layers, part=1):
+    """A model, a judge of the same shape or of a part of its width and depth, and a folder of guardrails."""
     main, judge, guard = (pathlib.Path(scratch) / name for name in ("main", "judge", "guard"))
     llama(main, 1, hidden, layers)
-    llama(judge, 2, hidden, layers)
+    llama(judge, 2, hidden // part, layers // part)
     guard.mkdir()
     return main, judge, guard
 
 
 def stream(fathom):
-    for window in (32, 64, 128):
+    for window, part in ((64, 1), (64, 2)):
         with tempfile.TemporaryDirectory() as scratch:
-            main, judge, guard = folders(scratch, 768, 12)
+            main, judge, guard = folders(scratch, 768, 12, part)
             (guard / "guard.toml").write_text(
                 '[[rail]]\nuse = "content_safety"\non = ["output"]\naction = "flag"\nformat = "llama_guard"\n'
                 f'model = "../judge"\nwindow = {window}\ntimeout_ms = 60000\n'
             )
             bare, railed = Model(fathom, [main]), Model(fathom, [main], guard)
             times = {bare: [], railed: []}
-            for turn in range(4):
+            for turn in range(3):
                 for server in (bare, railed):
                     times[server].append(server.answer("main", f"Question {turn}: " + " ".join(WORDS), 512))
             [server.stop() for server in times]
             own, other = (statistics.median(took[1] for took in times[server][1:]) for server in (railed, bare))
             calls = [call for took in times[railed][1:] for call in took[2]]
             tokens, cached = (sum(call.get(name, 0) for call in calls) for name in ("prompt_tokens", "cached_tokens"))
-            say(f"512 tokens, window {window}: {own:.2f} s with content_safety, {other:.2f} s without: {own / other:.2f} x; first text"
-                f" {times[railed][-1][0]:.3f} s; {len(calls) / 3:.0f} calls of {sum(call['duration'] for call in calls) / len(calls):.3f} s;"
-                f" of {tokens / 3:.0f} tokens of the judge's prompts {cached / tokens:.1%} cached")
+            say(f"512 tokens, window {window}, judge 1/{part ** 3} of the model: {own:.2f} s with content_safety, {other:.2f} s without: {own / other:.2f} x; first text"
+                f" {times[railed][-1][0]:.3f} s; {len(calls) / 2:.0f} calls of {sum(call['duration'] for call in calls) / len(calls):.3f} s;"
+                f" of {tokens / 2:.0f} tokens of the judge's prompts {cached / tokens:.1%} cached")
 
 
 def early(fathom):
