@@ -51,6 +51,9 @@ shipped!(TRAIN_ENTRIES, TRAIN_GROUPS, "":
         "embed"
         "rerank"
         "classify";
+    "Encoder-decoders":
+        "t5"
+        "t5-small";
     "Learning from rewards (give model.from and rl.reward)":
         "grpo"
         "dapo"

@@ -7,7 +7,7 @@ use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
     EncoderHead, EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantization, SafeTensors,
-    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_config,
+    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_any_config, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -385,9 +385,27 @@ pub fn open_writer(
     machine: &Machine,
     events: &dyn Events,
 ) -> Result<TextModel> {
-    let ready = open_with(path, adapter, dtype, machine, events)?;
+    let ready = match adapter {
+        None if answers_source(path)? => open_pair(path, dtype, machine, events)?,
+        _ => open_with(path, adapter, dtype, machine, events)?,
+    };
     check_writes(adapter.unwrap_or(path), &ready.loaded.model.spec)?;
     Ok(ready)
+}
+
+/// Returns whether a folder has an encoder-decoder, which answers the text that its source reads.
+fn answers_source(path: &Path) -> Result<bool> {
+    Ok(open_any_config(&model_folder(path)?)?.0.source > 0)
+}
+
+/// [`open`], for an encoder-decoder.
+fn open_pair(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<TextModel> {
+    caught(|| {
+        let folder = model_folder(path)?;
+        let (tokenizer, device) = (tokenizer(&folder)?, machine.open()?);
+        let loaded = load(&device, &folder, dtype, events)?;
+        Ok(TextModel { folder, tokenizer, loaded })
+    })
 }
 
 /// Checks that a model has a head for the vocabulary.

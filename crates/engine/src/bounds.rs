@@ -23,6 +23,8 @@ pub struct Bounds {
     pub windows: Vec<Option<usize>>,
     /// True if answers to one prompt can share its pages, because all layers store only keys and values.
     pub forks: bool,
+    /// True if a prompt is the text that the model's source reads.
+    pub source: bool,
     /// Sizes of the engine.
     pub limits: Limits,
     /// Capacity for concurrent sequences.
@@ -39,6 +41,10 @@ impl Bounds {
             Prompt::Ids(ids) => Ok(ids.clone()),
             Prompt::Text(text) => {
                 let ids = tokenizer.encode_prompt(text)?;
+                if self.source {
+                    let end = tokenizer.eos().filter(|end| ids.last() != Some(end));
+                    return Ok(ids.into_iter().chain(end).collect());
+                }
                 Ok(if ids.is_empty() { tokenizer.bos().into_iter().collect() } else { ids })
             }
             Prompt::Conversation(_) | Prompt::Parts(_) => Err(Error::Unsupported(

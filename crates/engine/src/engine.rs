@@ -229,7 +229,8 @@ impl<'a> Engine<'a> {
     pub fn bounds(&self, capacity: Capacity) -> Bounds {
         let (vocab, windows) = (self.model.spec.vocab, self.model.spec.windows());
         let (lead, forks) = (self.lead(), !self.has_states());
-        Bounds { vocab, room: self.room(), lead, windows, forks, limits: self.limits, capacity }
+        let source = self.model.spec.source > 0;
+        Bounds { vocab, room: self.room(), lead, windows, forks, source, limits: self.limits, capacity }
     }
 
     pub(crate) fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {

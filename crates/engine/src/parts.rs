@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use fathom_grad::{Eval, Scope};
+use fathom_grad::{Eval, Memory, Scope};
 use fathom_tensor::mesh::{Among, Axis, Flight, Grid, Link, LinkError, Mesh, Traffic, What};
 use fathom_tensor::{Category, CrossEntropy, DType, Device, Tensor, VocabularyShare};
 
@@ -17,9 +17,27 @@ use crate::store::Part;
 impl Engine<'_> {
     /// The hidden states of a batch after all pipeline stages; on stages other than the last they are meaningless.
     pub(crate) fn through(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
+        if self.model.spec.source > 0 {
+            return self.answers_of_sources(scope, memory);
+        }
         self.view().forward_stages(scope.batch.tokens, &mut |chunk, x| {
             self.model.forward_chunk(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), chunk, x)
         })
+    }
+
+    /// The same of an encoder-decoder, whose first stack reads the sources that the batch sees first.
+    fn answers_of_sources(&self, scope: &Scope<'_>, memory: &mut Feeding<'_>) -> Tensor {
+        let (device, model) = (self.device, self.model);
+        let value = match memory.sources.batch(device, model) {
+            Some(batch) => {
+                let scope = Scope { batch: (&batch).into(), ..scope.clone() };
+                model.source(&mut Eval::new(scope, None, None))
+            }
+            // Its keys and values are not used.
+            None => device.zeros(1, model.spec.hidden, model.dtype(self.params), Category::Activations),
+        };
+        model
+            .target(&mut Eval::new(scope.clone(), None, Some(&mut *memory)), Memory { value, gradient: None })
     }
 
     /// f32 logits of some rows of hidden states, [rows, vocab], on every rank.

@@ -165,6 +165,11 @@ pub struct Dx {
 pub trait LayerMemory {
     /// For attention: appends the rows of `k` and `v` for a layer and returns all rows that the batch's masks refer to.
     fn append(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor);
+    /// For attention to a source: takes `k` and `v` of the sources whose result the batch computed, and returns those of all sources
+    /// that its masks refer to.
+    fn source(&mut self, _device: &Device, _layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
+        (k.clone(), v.clone())
+    }
     /// For recurrences: a named state of a layer before the rows of one of the batch's sequences
     /// ([`DocumentRun::document`](crate::DocumentRun)), in f32. It is zero at a sequence's beginning and is to be
     /// overwritten with the new state.

@@ -88,19 +88,40 @@ impl Model {
             "batch: documents of the source and of the main stream"
         );
         device.pool.enter("batch", -1);
-        let [below, mut above] = [(Stack::Source, source), (Stack::Main, main)].map(|(stack, packed)| {
-            let (tokens, windows) = (packed.ids.len(), &[]);
-            let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
-            let layout =
-                ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
-            let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p] };
-            self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
-        });
+        let [below, mut above] = [(Stack::Source, source), (Stack::Main, main)]
+            .map(|(stack, packed)| self.whole_stack_batch(device, stack, packed, caps));
         let pairs = main.docs.iter().zip(source.docs);
         let slices: Vec<Slice> = pairs.clone().map(|(q, k)| Slice::full(q.clone(), k.clone())).collect();
         let pairs = pairs.map(|(q, k)| (q.len() * k.len()) as u64).sum();
         above.masks.push(mask(device, &slices, caps.docs, [&above.positions, &below.positions], pairs));
         [below, above]
+    }
+
+    /// A micro-batch of a model's source alone, on one rank of a context.
+    ///
+    /// # Panics
+    /// If lengths differ or there are more documents than the cap.
+    #[track_caller]
+    pub fn source_batch(&self, device: &Device, packed: PackedTokens<'_>, caps: Caps) -> Batch {
+        device.pool.enter("batch", -1);
+        self.whole_stack_batch(device, Stack::Source, packed, caps)
+    }
+
+    /// A micro-batch of a stack on one rank of a context.
+    #[track_caller]
+    fn whole_stack_batch(
+        &self,
+        device: &Device,
+        stack: Stack,
+        packed: PackedTokens<'_>,
+        caps: Caps,
+    ) -> Batch {
+        let (tokens, windows) = (packed.ids.len(), &[]);
+        let cut = LayoutSizes { tokens, cp: 1, chunk: tokens, windows, dynamic: None };
+        let layout =
+            ContextLayout::new(packed.docs, &cut).unwrap_or_else(|message| panic!("batch: {message}"));
+        let sharing = Sharing { layout: &layout, comm: &[CpComm::P2p] };
+        self.stack_batch(device, &self.spec.stack(stack), packed, caps, &sharing)
     }
 
     fn stack_batch(

@@ -108,11 +108,7 @@ impl Model {
         let Streams { main, source } = match streams {
             Some(streams) => streams,
             None => {
-                let of_source = |cx: &mut Ctx<'a>, p: &'a EmbedParams| {
-                    let Some(table) = p.source else { panic!("forward: no embedding of a source") };
-                    cx.embed_parallel(table, None, (self.embed_scale, false), self.own_rows(table))
-                };
-                let source = self.begin(below, chunk, alone(SOURCE), &of_source);
+                let source = self.begin_source(below, chunk);
                 let main = self.begin(above, chunk, alone(EMBED), &|cx, p| self.embed(cx, p));
                 Streams { main, source: SourceStream::Rows(source) }
             }
@@ -137,6 +133,40 @@ impl Model {
             SourceStream::Rows(_) => main,
         };
         Streams { main: self.end(above, &upper, chunk, main), source }
+    }
+
+    /// The result of a source, on a rank with all layers: [s, hidden].
+    ///
+    /// # Panics
+    /// If this rank has only some of the layers.
+    #[track_caller]
+    pub fn source<'a>(&'a self, run: &mut impl Segments<'a>) -> Tensor {
+        let lower = self.portion.local(&self.spec).stack(Stack::Source);
+        let x_sd = self.begin_source(run, 0);
+        let x_sd = self.through(run, &lower, 0..self.spec.source, x_sd, &[]);
+        self.result(run, &lower, x_sd)
+    }
+
+    /// Hidden states before the head of a stream that attends to the result of its source, on a rank with all layers: [t, hidden].
+    ///
+    /// # Panics
+    /// If this rank has only some of the layers.
+    #[track_caller]
+    pub fn target<'a>(&'a self, run: &mut impl Segments<'a>, result: Memory) -> Tensor {
+        let upper = self.portion.local(&self.spec).stack(Stack::Main);
+        let x_td = self.begin(run, 0, alone(EMBED), &|cx, p| self.embed(cx, p));
+        let layers = self.spec.source..self.spec.layers.len();
+        let x_td = self.through(run, &upper, layers, x_td, &[result]);
+        self.end(run, &upper, 0, x_td)
+    }
+
+    /// Runs the segment of a source's embedding.
+    #[track_caller]
+    fn begin_source<'a>(&'a self, run: &mut impl Segments<'a>, chunk: usize) -> Tensor {
+        self.begin(run, chunk, alone(SOURCE), &|cx, p| {
+            let Some(table) = p.source else { panic!("forward: no embedding of a source") };
+            cx.embed_parallel(table, None, (self.embed_scale, false), self.own_rows(table))
+        })
     }
 
     /// The source's result, with all of its rows on each of the ranks that share the layers.

@@ -61,7 +61,7 @@ pub use config::Config;
 pub use cross::CrossParams;
 pub use encoder::{Encoder, EncoderInput, EncoderSpec, Sentence, Task, ranks_by_sigmoid, sigmoid};
 pub use error::{Error, Result};
-pub use family::{FAMILIES, Wrapper};
+pub use family::{FAMILIES, TARGET_START, Wrapper};
 pub use files::{
     Area, BlockTensor, CodeScales, Coder, Export, FileWriter, FolderOptions, FolderWriter, Fp8Save,
     GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, QuantisedSave, QuantizedTensor,

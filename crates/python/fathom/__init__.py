@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         rpo,
         sft,
         simpo,
+        t5,
     )
     from fathom._tasks import TaskResults
     from fathom._tokenizer import Tokenizer
@@ -89,7 +90,7 @@ _WHERE = {
     "_serve": "Server serve",
     "_table": "Table",
     "_tasks": "TaskResults",
-    "_teach": "classify dapo distill dora dpo embed environment extend grpo kto lora mlm orpo ppo qlora rerank reward rloo rpo sft simpo",
+    "_teach": "classify dapo distill dora dpo embed environment extend grpo kto lora mlm orpo ppo qlora rerank reward rloo rpo sft simpo t5",
     "_tokenizer": "Tokenizer",
     "_verbs": "Evaluation Written evaluate export inspect merge prune quantize score",
     "errors": "Bug Error FileError ForkedError InUse NotBuilt NotFinite OutOfMemory RecipeError RewardError",

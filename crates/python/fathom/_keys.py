@@ -165,7 +165,7 @@ class ModelTable(Table):
     from_: str | None
     """Hugging Face folder to start from; the sizes below are then ignored."""
 
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5"]
     """Family of the model."""
 
     no_rope_layer_interval: int | str
@@ -516,7 +516,7 @@ class ObjectiveTable(Table):
 
     __slots__ = ()
 
-    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify"]
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq"]
     """The method."""
 
     loss: Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]
@@ -625,10 +625,13 @@ class ObjectiveTable(Table):
     """For `reward` and `classify` with `regression`: names of the ratings, in order."""
 
     mask_share: float
-    """For `mlm`: share of the tokens that the model restores. Allowed: above 0 and at most 1."""
+    """For `mlm` and `span_corruption`: share of the tokens that the model restores. Allowed: above 0 and at most 1."""
 
     masking: Literal["tokens", "words", "spans"]
     """For `mlm`: tokens that are chosen together."""
+
+    span_tokens: float
+    """For `span_corruption`: mean number of tokens of a span. Allowed: from 1 to 1 000 000."""
 
     pooling: Literal["mean", "cls", "lasttoken"]
     """For `embed`: from the hidden states of a text to its vector."""
@@ -1377,7 +1380,7 @@ class Dials(TypedDict, total=False):
     f_alpha: float
     f_divergence: Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
     failed_reward: float | None
-    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
+    family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5"]
     fault: str | None
     final_share: float
     flops: float | None
@@ -1471,7 +1474,7 @@ class Dials(TypedDict, total=False):
     mesh_tp: int | str
     mesh_virtual_stages: int | str
     messages: str | None
-    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify"]
+    method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq"]
     micro_batches: int | str
     min_doc_tokens: int | str
     min_p: float
@@ -1484,7 +1487,7 @@ class Dials(TypedDict, total=False):
     model_attention_interval: int | str
     model_double_quant: bool
     model_embedding_multiplier: float
-    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid"]
+    model_family: Literal["llama", "qwen2", "qwen3", "granite", "smollm3", "mixtral", "qwen3_moe", "deepseek_v3", "nemotron", "mamba2", "granitemoehybrid", "t5"]
     model_ffn: int | str
     model_from: str | None
     model_head_dim: int | str
@@ -1551,7 +1554,7 @@ class Dials(TypedDict, total=False):
     objective_losses: list[Literal["auto", "sigmoid", "sigmoid_norm", "hinge", "ipo", "ipo_sum", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "apo_zero_unpaired", "bwd_kl", "fwd_kl", "jsd", "sq", "bt", "scaled_bt", "regression", "process", "pointwise", "pairs", "margin", "listwise", "multi_label", "tokens"]]
     objective_mask_share: float
     objective_masking: Literal["tokens", "words", "spans"]
-    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify"]
+    objective_method: Literal["cross_entropy", "dft", "distill", "dpo", "kto", "orpo", "simpo", "cpo", "rpo", "steerlm2", "reward", "mlm", "embed", "rerank", "classify", "span_corruption", "seq2seq"]
     objective_mismatched_rows: int | str
     objective_neftune_alpha: float
     objective_negatives: int | str
@@ -1563,6 +1566,7 @@ class Dials(TypedDict, total=False):
     objective_responses: int | str
     objective_reward_scale: float
     objective_sft_weight: float | None
+    objective_span_tokens: float
     objective_sync_ref_model: bool
     objective_teacher: str | None
     objective_temperature: float
@@ -1711,6 +1715,7 @@ class Dials(TypedDict, total=False):
     shared: int | str
     shown: int | str
     shuffle: bool
+    span_tokens: float
     spill: str | None
     ssm_groups: int | str
     ssm_head_dim: int | str
@@ -2114,6 +2119,7 @@ DIALS: Final[dict[str, str]] = {
     "objective_responses": "objective.responses",
     "objective_reward_scale": "objective.reward_scale",
     "objective_sft_weight": "objective.sft_weight",
+    "objective_span_tokens": "objective.span_tokens",
     "objective_sync_ref_model": "objective.sync_ref_model",
     "objective_teacher": "objective.teacher",
     "objective_temperature": "objective.temperature",
@@ -2262,6 +2268,7 @@ DIALS: Final[dict[str, str]] = {
     "shared": "moe.shared",
     "shown": "rl.shown",
     "shuffle": "data.shuffle",
+    "span_tokens": "objective.span_tokens",
     "spill": "machine.spill",
     "ssm_groups": "model.ssm_groups",
     "ssm_head_dim": "model.ssm_head_dim",

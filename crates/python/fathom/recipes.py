@@ -158,6 +158,16 @@ def classify(**dials: Unpack[Dials]) -> TrainRecipe:
     return shipped("classify", dials)
 
 
+def t5(**dials: Unpack[Dials]) -> TrainRecipe:
+    """Goes on with pretraining an encoder-decoder on new text, by its dropped spans: model.from=DIR data.paths=TEXT."""
+    return shipped("t5", dials)
+
+
+def t5_small(**dials: Unpack[Dials]) -> TrainRecipe:
+    """T5 1.1 small, 77 million weights: spans of texts of 568 tokens (sources of 512), then of 2K."""
+    return shipped("t5-small", dials)
+
+
 def grpo(**dials: Unpack[Dials]) -> TrainRecipe:
     """A Hugging Face model learns from rewards by GRPO: model.from=DIR data.paths=F.jsonl rl.reward=FILE.toml."""
     return shipped("grpo", dials)
@@ -518,6 +528,8 @@ __all__ = [
     "embed",
     "rerank",
     "classify",
+    "t5",
+    "t5_small",
     "grpo",
     "dapo",
     "rloo",

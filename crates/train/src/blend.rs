@@ -10,11 +10,11 @@ use fathom_text::store::{Column, Store};
 use fathom_text::{Tokenizer, recall};
 
 use crate::claim::claim;
-use crate::encoder::Masking;
 use crate::error::{Error, Result};
 use crate::held_out::held_out;
 use crate::recipe::{Blend, Recipe};
-use crate::source::{OpenedSource, Samples, Sources, StepShare};
+use crate::rules::rule;
+use crate::source::{OpenedSource, Rule, Samples, Sources, StepShare};
 use crate::stage::{loader_spec, shape};
 
 /// Names of the parts of the run's own corpus in a blend.
@@ -60,8 +60,8 @@ pub struct Stores {
     named: BTreeMap<String, Arc<Store>>,
     /// Documents kept out of training.
     held_out: HeldOut,
-    /// The rule that masks tokens, if the objective restores them.
-    masking: Option<Arc<Masking>>,
+    /// The objective's rule, if it has one.
+    rule: Option<Arc<dyn Rule>>,
 }
 
 impl Stores {
@@ -78,7 +78,7 @@ impl Stores {
                 corpus: None,
                 named,
                 held_out: recipe.data.held_out_share.into(),
-                masking: None,
+                rule: None,
             });
         }
         for part in (0..recipe.stage.len()).flat_map(|index| blend(recipe, index)) {
@@ -89,7 +89,7 @@ impl Stores {
             store.check_ids(vocab as u64)?;
             named.insert(part.source.clone(), Arc::new(store));
         }
-        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share.into(), masking: None };
+        let mut stores = Stores { corpus, named, held_out: recipe.data.held_out_share.into(), rule: None };
         stores.held_out = held_out(recipe, &stores.measured())?;
         (0..recipe.stage.len()).try_for_each(|index| stores.check_stage(recipe, index))?;
         Ok(stores)
@@ -113,12 +113,12 @@ impl Stores {
         }
     }
 
-    /// The same, with the rule that masks tokens if the recipe's objective has one.
+    /// The same, with the rule of the recipe's objective, if it has one.
     ///
     /// # Errors
-    /// A tokenizer without a mask.
-    pub fn masked(self, recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Stores> {
-        Ok(Stores { masking: Masking::of(recipe, tokenizer)?.map(Arc::new), ..self })
+    /// A tokenizer without a mask or sentinels.
+    pub fn with_rule(self, recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Stores> {
+        Ok(Stores { rule: rule(recipe, tokenizer)?, ..self })
     }
 
     /// Checks that every named store was written with this tokenizer.
@@ -249,7 +249,7 @@ fn check_room(recipe: &Recipe, index: usize, source: &loader::Source, spec: &Spe
         for micro in samples.chunks(shape.samples) {
             let spans = || micro.iter().flatten();
             let tokens: usize = spans().map(|span| span.len as usize + shape.lead).sum();
-            let fills = shape.one_length && tokens < shape.samples * shape.seq_tokens;
+            let fills = shape.fills || (shape.one_length && tokens < shape.samples * shape.seq_tokens);
             shape.check_docs(spans().count() * source.store.group() + usize::from(fills))?;
         }
     }
@@ -273,7 +273,7 @@ impl Sources for Stores {
             None => Loader::new(sources, spec)?,
         };
         let samples = Samples::new(loader, shape(recipe, index), share).in_passes(passes);
-        Ok(Box::new(samples.masked(self.masking.clone())))
+        Ok(Box::new(samples.by(self.rule.clone())))
     }
 
     fn steps(&self, recipe: &Recipe, index: usize) -> Result<Option<u64>> {

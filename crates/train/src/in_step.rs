@@ -3,6 +3,7 @@
 use fathom_grad::{AdamWSettings, OnDisk, Places};
 use fathom_model::{Caps, NarrowLayers, RoundTo};
 
+use crate::micro_batch::MicroBatch;
 use crate::objective::Goal;
 use crate::parallel::Ranks;
 
@@ -42,6 +43,15 @@ impl InStep {
             z_loss: 0.0,
             goal: Goal::default(),
             adamw: AdamWSettings::default(),
+        }
+    }
+
+    /// A micro-batch without contents of texts with `tokens` tokens, for a machine without data.
+    pub fn shape(&self, tokens: usize) -> MicroBatch {
+        let document = self.caps.seq_tokens;
+        match self.goal.objective.streams(tokens, self.caps.docs) {
+            None => MicroBatch::shape(tokens, document),
+            Some(streams) => MicroBatch::shape_of_two(streams, tokens.div_ceil(document.max(1))),
         }
     }
 }

@@ -107,6 +107,11 @@ impl Compared {
 }
 
 impl MicroBatch {
+    /// Number of tokens of all streams.
+    pub fn tokens(&self) -> usize {
+        self.ids.len() + self.source.as_ref().map_or(0, |source| source.ids.len())
+    }
+
     /// Number of tokens that are trained on.
     pub fn valid(&self) -> u64 {
         self.labels.iter().filter(|label| **label >= 0).count() as u64
@@ -137,5 +142,14 @@ impl MicroBatch {
         let docs = (0..tokens).step_by(document).map(|start| start..tokens.min(start + document)).collect();
         let zeros = || vec![0; tokens];
         MicroBatch { ids: zeros(), labels: zeros(), positions: zeros(), docs, ..MicroBatch::default() }
+    }
+
+    /// The same of a source and a main stream, each in `docs` documents of even lengths.
+    pub fn shape_of_two([source, main]: [usize; 2], docs: usize) -> MicroBatch {
+        let cut =
+            |tokens: usize| (0..docs).map(|doc| doc * tokens / docs..(doc + 1) * tokens / docs).collect();
+        let zeros = || vec![0; source];
+        let source = SourceTokens { ids: zeros(), positions: zeros(), docs: cut(source) };
+        MicroBatch { docs: cut(main), source: Some(source), ..MicroBatch::shape(main, main) }
     }
 }

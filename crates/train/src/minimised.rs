@@ -31,6 +31,9 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         }
         return Ok(Arc::new(policy));
     }
+    if let Some(objective) = table.seq2seq().filter(|_| table.loss == LossName::Auto) {
+        return Ok(Arc::new(objective));
+    }
     Ok(match table.method {
         MethodName::CrossEntropy | MethodName::Dft if table.loss != LossName::Auto => {
             return Err(not_its_own(table));
@@ -44,6 +47,9 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         MethodName::Reward => Arc::new(reward(table)?),
         MethodName::Mlm if table.loss != LossName::Auto => return Err(not_its_own(table)),
         MethodName::Mlm => Arc::new(Masked { share: table.mask_share }),
+        MethodName::SpanCorruption | MethodName::Seq2seq if table.loss != LossName::Auto => {
+            return Err(not_its_own(table));
+        }
         MethodName::Embed if table.loss != LossName::Auto => return Err(not_its_own(table)),
         MethodName::Embed => Arc::new(contrast(table)),
         MethodName::Rerank => Arc::new(rerank(table)?),
@@ -60,14 +66,16 @@ fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
     let [masks, embeds, reranks, classifies] =
         [MethodName::Mlm, MethodName::Embed, MethodName::Rerank, MethodName::Classify]
             .map(|method| table.method == method);
+    let spans = table.method == MethodName::SpanCorruption;
     let set = [
         ("teacher", distills, table.teacher != plain.teacher),
         ("temperature", distills, table.temperature != plain.temperature),
         ("kd_ratio", distills, table.kd_ratio != plain.kd_ratio),
         ("top_k", distills, table.top_k != plain.top_k),
         ("jsd_beta", distills && table.loss == LossName::Jsd, table.jsd_beta != plain.jsd_beta),
-        ("mask_share", masks, table.mask_share != plain.mask_share),
+        ("mask_share", masks || spans, table.mask_share != plain.mask_share),
         ("masking", masks, table.masking != MaskingName::Tokens),
+        ("span_tokens", spans, table.span_tokens != plain.span_tokens),
         ("pooling", embeds, table.pooling != PoolingName::Mean),
         ("contrast_temperature", embeds, table.contrast_temperature != plain.contrast_temperature),
         ("widths", embeds, !table.widths.is_empty()),
@@ -88,7 +96,9 @@ fn without_effect(table: &ObjectiveTable) -> Result<(), Wrong> {
             "a teacher that runs in every step (objective.method = \"distill\", objective.top_k = 0)"
         }
         "hidden_loss" | "hidden_weight" => "objective.hidden_pairs",
-        "mask_share" | "masking" => "objective.method = \"mlm\"",
+        "mask_share" => "objective.method = \"mlm\" or \"span_corruption\"",
+        "masking" => "objective.method = \"mlm\"",
+        "span_tokens" => "objective.method = \"span_corruption\"",
         "pooling" | "contrast_temperature" | "widths" | "query_prompt" | "document_prompt" => {
             "objective.method = \"embed\""
         }

@@ -38,6 +38,7 @@ pub fn new_model(recipe: &Recipe) -> Result<Spec> {
         FamilyName::Qwen3 => llama.into_qwen3(),
         FamilyName::Smollm3 => llama.into_smollm3(table.no_rope_layer_interval),
         FamilyName::Nemotron => llama.into_nemotron(),
+        FamilyName::T5 => llama.into_t5(),
         FamilyName::Mamba2 => llama.into_mamba2(sizes(table)?),
         FamilyName::GraniteHybrid => {
             let (induction, every) = (table.init == InitName::Induction, table.attention_interval);

@@ -45,6 +45,12 @@ pub trait Objective: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Tokens of the source and of the main stream that a micro-batch is filled up to, if it has both: of texts with this many tokens
+    /// and documents.
+    fn streams(&self, _tokens: usize, _docs: usize) -> Option<[usize; 2]> {
+        None
+    }
+
     /// Type of each token, if texts of pairs have different ones; for a model that has types.
     fn types(&self, _micro: &MicroBatch) -> Option<Vec<i32>> {
         None

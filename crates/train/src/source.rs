@@ -1,6 +1,7 @@
 //! Sources of a run's micro-batches.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +9,6 @@ use fathom_base::metrics::events;
 use fathom_text::loader::{Cursor, Loader};
 use fathom_text::pack::{IGNORE, PackedSample};
 
-use crate::encoder::Masking;
 use crate::error::{Error, Result};
 use crate::micro_batch::{MicroBatch, RolloutColumns, StepTotals};
 use crate::recipe::Recipe;
@@ -104,6 +104,17 @@ pub struct Shape {
     pub alone: bool,
     /// Virtual tokens before each document.
     pub lead: usize,
+    /// A document without a loss fills up each micro-batch.
+    pub fills: bool,
+}
+
+/// A rule that makes inputs and labels of packed texts.
+pub trait Rule: fmt::Debug + Send + Sync {
+    /// Changes a micro-batch of a stage, in place.
+    ///
+    /// # Errors
+    /// A text that it cannot be applied to.
+    fn apply(&self, micro: &mut MicroBatch, shape: &Shape) -> Result<()>;
 }
 
 /// Samples of token stores, a fixed number in each micro-batch: endless, from a position that can be saved.
@@ -113,8 +124,8 @@ pub struct Samples {
     share: StepShare,
     /// Total number of samples up to the end of each pass; `None` is endless.
     passes: Option<Vec<u64>>,
-    /// The rule that masks tokens, if the objective restores them.
-    masking: Option<Arc<Masking>>,
+    /// The objective's rule, if it does not predict the next token of a text.
+    rule: Option<Arc<dyn Rule>>,
 }
 
 /// Tokens of a micro-batch without samples, in the last step of a stage that ends with its data.
@@ -123,7 +134,7 @@ const NOTHING: usize = 2;
 impl Samples {
     /// Micro-batches of this shape, for one of the ranks.
     pub fn new(loader: Loader, shape: Shape, share: StepShare) -> Samples {
-        Samples { loader, shape, share, passes: None, masking: None }
+        Samples { loader, shape, share, passes: None, rule: None }
     }
 
     /// Ends with the last of these passes. A step never spans two passes: the rest of a pass is its last step.
@@ -131,9 +142,9 @@ impl Samples {
         Samples { passes, ..self }
     }
 
-    /// Masks tokens of each micro-batch.
-    pub fn masked(self, masking: Option<Arc<Masking>>) -> Samples {
-        Samples { masking, ..self }
+    /// Applies a rule to each micro-batch.
+    pub fn by(self, rule: Option<Arc<dyn Rule>>) -> Samples {
+        Samples { rule, ..self }
     }
 
     /// Sample at which the next step must end.
@@ -154,8 +165,12 @@ impl Samples {
                 append(&mut micro, &self.loader.next()?.led(self.shape.lead));
             }
         }
-        if let Some(masking) = &self.masking {
-            masking.apply(&mut micro)?;
+        if let Some(rule) = &self.rule {
+            rule.apply(&mut micro, &self.shape)?;
+        }
+        if micro.source.is_some() {
+            // Both streams are full.
+            return self.shape.check(micro);
         }
         let least = match micro.ids.len() {
             _ if self.shape.one_length => self.shape.samples * self.shape.seq_tokens,

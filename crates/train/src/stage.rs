@@ -177,7 +177,8 @@ pub fn in_step(recipe: &Recipe, index: usize) -> Result<InStep> {
             judges: judging(recipe),
             measured: recipe.data.is_lessons()
                 || recipe.rl.is_on()
-                || recipe.objective.method == MethodName::Mlm,
+                || recipe.objective.method == MethodName::Mlm
+                || recipe.objective.seq2seq().is_some(),
         },
         adamw: AdamWSettings { lr: 0.0, ..adamw(recipe) },
     })

@@ -208,7 +208,7 @@ impl Trainer {
             None => self.run(micro_batches, how),
         }
         self.grads.settle(&self.device);
-        let tokens: u64 = micro_batches.iter().map(|micro| micro.borrow().ids.len() as u64).sum();
+        let tokens: u64 = micro_batches.iter().map(|micro| micro.borrow().tokens() as u64).sum();
         // Only the first rank of those that share a stream counts it, and none on a machine without data.
         let counts = self.device.mesh.index(Axis::Cp) == 0 && self.device.machine.has_data();
         let ours = micro_batches.iter().filter(|_| counts);

@@ -230,7 +230,8 @@ fn corpus_spec(job: &Job, (input, curation): (Input, Option<Curation>)) -> Resul
         (None, Some(folder)) => TokenizerFrom::File(folder),
         (None, None) => {
             let sample_bytes = data.tokenizer_bytes as usize;
-            TokenizerFrom::Train { vocab: job.recipe().model.vocab, sample_bytes }
+            let special = job.recipe().special_tokens();
+            TokenizerFrom::Train { vocab: job.recipe().model.vocab, sample_bytes, special }
         }
     };
     Ok(CorpusSpec {

@@ -102,7 +102,7 @@ pub(super) fn prepare<'a>(
     };
     export::check(job)?;
     let stores = Stores::open(job.recipe(), corpus.map(Arc::new), tokenizer.vocab_size())?
-        .masked(job.recipe(), &tokenizer)?;
+        .with_rule(job.recipe(), &tokenizer)?;
     stores.check_tokenizer(&tokenizer)?;
     claims::say(job, &stores, &events)?;
     say_held_out(job, &stores, &events)?;
@@ -237,5 +237,5 @@ pub(super) fn prepared(job: &Job) -> Result<(Stores, usize)> {
         None
     };
     let stores = Stores::open(job.recipe(), store, vocab)?;
-    Ok((stores.masked(job.recipe(), &tokenizer)?, vocab))
+    Ok((stores.with_rule(job.recipe(), &tokenizer)?, vocab))
 }

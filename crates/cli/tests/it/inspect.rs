@@ -131,9 +131,8 @@ fn decoder_ids_are_of_encoder_decoders() {
     }
     let tokenizer = golden("").join("../golden_harness/models/qwen2/tokenizer.json");
     std::fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
-    refused(["generate", arg(folder.path()), "a"], &["encoder-decoder"]);
     refused(["serve", arg(folder.path())], &["encoder-decoder"]);
     refused(["inspect", "gradients", arg(&t5), "--ids", "1,2", "--decoder-ids", "1,2"], &["logits"]);
     let train = ["train", "continue", &format!("model.from={}", arg(&t5)), "data.paths=x"];
-    refused(train, &["model.from", "encoder-decoder"]);
+    refused(train, &["objective.method", "encoder-decoder"]);
 }

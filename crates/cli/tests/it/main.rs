@@ -30,6 +30,7 @@ mod rehearsal;
 mod resume;
 mod rounds;
 mod run;
+mod seq2seq;
 mod sft;
 mod shell;
 mod supervise;

@@ -78,6 +78,7 @@ fn every_one_is_planned() {
         "embed",
         "rerank",
         "classify",
+        "t5",
     ];
     for name in names.filter(|name| !started.contains(name)) {
         let stages = rows(&good(["plan", name, "--json"]));

@@ -128,11 +128,12 @@ fn make_tokenizer(
     let tokenizer = match &spec.tokenizer {
         TokenizerFrom::File(path) if path.is_dir() => Tokenizer::from_dir(path)?,
         TokenizerFrom::File(path) => Tokenizer::from_file(path)?,
-        TokenizerFrom::Train { vocab, .. } => {
+        TokenizerFrom::Train { vocab, special, .. } => {
             // The sample includes its share of synthetic text; words that occur only there would otherwise be split
             // into small pieces.
             let synthetic = Synthetic::new(spec, &sample.filler).up_to(total_bytes);
-            Tokenizer::train_bpe(sample.texts.iter().cloned().chain(synthetic), *vocab, &[END_OF_TEXT])?
+            let special: Vec<&str> = special.iter().map(String::as_str).chain([END_OF_TEXT]).collect();
+            Tokenizer::train_bpe(sample.texts.iter().cloned().chain(synthetic), *vocab, &special)?
         }
     };
     tokenizer.require_eos()?;

@@ -28,12 +28,15 @@ pub enum Input {
 pub enum TokenizerFrom {
     /// A `tokenizer.json`, or a model folder that holds one.
     File(PathBuf),
-    /// Byte-level BPE trained on a sample of the text, with `<|endoftext|>` as its end-of-text token (id 0).
+    /// Byte-level BPE trained on a sample of the text, with `<|endoftext|>` as its end-of-text token, the last special token.
     Train {
         /// Maximum vocabulary size, including the 256 bytes and the special token.
         vocab: usize,
         /// Maximum bytes of text to train on.
         sample_bytes: usize,
+        /// Further special tokens, which have the first ids.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        special: Vec<String>,
     },
 }
 
@@ -79,7 +82,7 @@ impl CorpusSpec {
             max_bytes: Some(48_000_000),
             document_bytes: 256 << 10,
             recall_share: 0.1,
-            tokenizer: TokenizerFrom::Train { vocab: 4096, sample_bytes: 8 << 20 },
+            tokenizer: TokenizerFrom::Train { vocab: 4096, sample_bytes: 8 << 20, special: Vec::new() },
             held_out: 0.05,
             seed: 0,
             out,

@@ -39,7 +39,7 @@ fn spec_of(library: &TempDir, out: &TempDir) -> CorpusSpec {
     let input = Input::Paths(vec![library.path().to_path_buf()]);
     CorpusSpec {
         document_bytes: 8 << 10,
-        tokenizer: TokenizerFrom::Train { vocab: 400, sample_bytes: 60_000 },
+        tokenizer: TokenizerFrom::Train { vocab: 400, sample_bytes: 60_000, special: Vec::new() },
         held_out: 0.2,
         ..CorpusSpec::new(input, out.path().join("corpus"))
     }
@@ -204,7 +204,7 @@ fn the_default_corpus_names_its_crates_and_keeps_the_budget() {
     let input = Input::Default { roots: vec![root.path().to_path_buf()], fallback: None };
     let spec = CorpusSpec {
         recall_share: 0.0,
-        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 5000 },
+        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 5000, special: Vec::new() },
         ..CorpusSpec::new(input, out.path().join("corpus"))
     };
     let report = make(&spec);
@@ -230,7 +230,7 @@ fn what_is_not_read_is_reported() {
     let spec = CorpusSpec {
         recall_share: 0.0,
         max_bytes: None,
-        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 5000 },
+        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 5000, special: Vec::new() },
         ..CorpusSpec::new(Input::Paths(vec![folder.path().to_path_buf()]), out.path().join("all"))
     };
     let mut read = Vec::new();
@@ -290,7 +290,7 @@ fn impossible_corpora_are_refused_with_the_reason() {
     assert!(refusal(CorpusSpec { recall_share: 1.0, ..spec.clone() }).contains("`recall_share` is 1"));
     assert!(refusal(CorpusSpec { held_out: f64::NAN, ..spec.clone() }).contains("`held_out` is NaN"));
     assert!(refusal(CorpusSpec { max_bytes: Some(0), ..spec.clone() }).contains("`max_bytes`"));
-    let tokenizer = TokenizerFrom::Train { vocab: 100, sample_bytes: 1000 };
+    let tokenizer = TokenizerFrom::Train { vocab: 100, sample_bytes: 1000, special: Vec::new() };
     assert!(refusal(CorpusSpec { tokenizer, ..spec.clone() }).contains("257"));
     let missing = Input::Paths(vec![out.path().join("nowhere.txt")]);
     assert!(refusal(CorpusSpec { input: missing, ..spec.clone() }).contains("nowhere.txt"));

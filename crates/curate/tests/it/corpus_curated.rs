@@ -45,7 +45,7 @@ fn spec_of(input: Input, out: &std::path::Path, recipe: &str) -> CorpusSpec {
     CorpusSpec {
         recall_share: 0.0,
         document_bytes: 64 << 10,
-        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 50_000 },
+        tokenizer: TokenizerFrom::Train { vocab: 300, sample_bytes: 50_000, special: Vec::new() },
         curation: Some(Curation::of(loaded).unwrap()),
         ..CorpusSpec::new(input, out.join("corpus"))
     }

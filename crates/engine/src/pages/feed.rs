@@ -7,6 +7,7 @@ use fathom_grad::{Batch, DocumentRun, DocumentRuns, LayerMemory, RowTerms, Terms
 use fathom_model::{Model, mask};
 use fathom_tensor::{Category, Device, Mask, PAGE_ROWS, PackPages, PageFormat, PageTable, Slice, Tensor};
 
+use super::sources::{BatchSources, SourceText};
 use super::{Pages, Side, Table, row_bytes};
 
 /// New tokens of one sequence.
@@ -25,6 +26,8 @@ pub(crate) struct Feed<'a> {
     pub slot: usize,
     /// The adapter's terms for its rows.
     pub terms: Option<&'a Rc<Terms>>,
+    /// The text that it answers, if the model has a source.
+    pub source: Option<&'a Rc<SourceText>>,
 }
 
 impl Feed<'_> {
@@ -44,6 +47,8 @@ pub(crate) struct Feeding<'a> {
     rows: Vec<Range<usize>>,
     /// By class, whether a feed reads pages on disk.
     on_disk: Vec<bool>,
+    /// The texts that the feeds answer.
+    pub sources: BatchSources,
 }
 
 impl<'a> Feeding<'a> {
@@ -69,10 +74,15 @@ impl<'a> Feeding<'a> {
         let [ids, positions] =
             [&model.looked_up(&ids)[..], &positions].map(|row| device.from_i32(row, Category::Data));
         let ropes = model.rope_tables(device, &positions, &sequences);
-        let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new() };
+        let sources = BatchSources::new(model, feeds.iter().filter_map(|feed| feed.source));
+        let mut feeding = Feeding { pages, feeds, rows, on_disk: Vec::new(), sources };
         feeding.on_disk = (0..pages.classes()).map(|class| feeding.sees_disk(class)).collect();
         feeding.read_ahead(0);
-        let masks = (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
+        let mut masks: Vec<Mask> =
+            (0..pages.classes()).map(|class| feeding.mask(device, &positions, class)).collect();
+        if model.spec.source > 0 {
+            masks.push(feeding.sources.mask(device, &positions, &feeding.rows));
+        }
         let documents = model.spec.mixes_by_document().then(|| feeding.documents(device));
         let terms = feeding.terms();
         (Batch { documents, masks, ropes, text, terms, ..Batch::new(ids, positions) }, feeding)
@@ -310,6 +320,10 @@ impl LayerMemory for Feeding<'_> {
             self.read_ahead(layer + 1);
         }
         (keys, values)
+    }
+
+    fn source(&mut self, device: &Device, layer: usize, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
+        self.sources.keys(device, layer, [k, v]).into()
     }
 
     fn state(&mut self, device: &Device, layer: usize, name: &str, sequence: usize) -> Tensor {

@@ -8,6 +8,7 @@
 mod ahead;
 mod feed;
 mod file;
+mod sources;
 mod states;
 mod tree;
 
@@ -19,6 +20,7 @@ use fathom_tensor::{Category, DType, Device, PAGE_ROWS, PageFormat, Tensor};
 
 pub(crate) use feed::{Feed, Feeding};
 use file::{PageFile, Side};
+pub(crate) use sources::SourceText;
 use states::States;
 pub(crate) use states::{Checkpoint, state_bytes};
 pub(crate) use tree::{Place, Root, Tree};
@@ -135,7 +137,13 @@ pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
     let layers = |window: &Option<usize>| {
         let alike =
             |layer: &&fathom_model::LayerSpec| layer.reach().map(|reach| reach.window()) == Some(*window);
-        model.portion.layers().map(|layer| &spec.layers[layer]).filter(alike).count() as u64
+        model
+            .portion
+            .layers()
+            .filter(|layer| *layer >= spec.source)
+            .map(|layer| &spec.layers[layer])
+            .filter(alike)
+            .count() as u64
     };
     windows.iter().map(|window| bytes * layers(window)).collect()
 }
@@ -151,7 +159,8 @@ impl Pages {
         device.pool.enter("kv", -1);
         // A rank has the heads and layers of its part of the model.
         let (spec, here) = (&model.portion.local(&model.spec), |index: usize| {
-            model.portion.layers().any(|layer| layer == index)
+            // A source has no later tokens.
+            index >= model.spec.source && model.portion.layers().any(|layer| layer == index)
         });
         let windows = spec.windows();
         let class = |(window, count): (&Option<usize>, &usize)| Class {

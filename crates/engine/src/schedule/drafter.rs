@@ -192,7 +192,15 @@ impl<'e> Drafter<'e> {
         let mut feeds = Vec::with_capacity(open.len());
         for Guessing { index, ids, .. } in open {
             let Some(Draft { table, held }) = &running[*index].draft else { continue };
-            feeds.push(Feed { ids, held: *held, table, known: held + ids.len(), slot: 0, terms: None });
+            feeds.push(Feed {
+                ids,
+                held: *held,
+                table,
+                known: held + ids.len(),
+                slot: 0,
+                terms: None,
+                source: None,
+            });
         }
         self.engine.forward(&self.pages, &feeds)
     }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use fathom_base::{Event, GenerateRequest, Load, Stop, Usage};
 use fathom_grad::VIRTUAL;
+use fathom_model::TARGET_START;
 use fathom_tensor::{PAGE_ROWS, Tensor};
 
 use crate::answer::Writer;
@@ -31,7 +32,7 @@ use crate::bounds::Bounds;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::limits::Capacity;
-use crate::pages::{Feed, Short, pages_for, pages_of};
+use crate::pages::{Feed, Short, SourceText, pages_for, pages_of};
 use crate::sampler::Sampler;
 use crate::store::{Beginnings, HeldReads, StoreLocation};
 use answers::Answers;
@@ -143,6 +144,11 @@ impl<'e> Scheduler<'e> {
             ));
         }
         let (how, arrived, prompt_tokens) = (&asked.sampling, self.answers.clock.now(), ids.len());
+        let (source, ids) = if self.bounds.source {
+            (Some(SourceText::new(ids)), vec![TARGET_START.cast_unsigned()])
+        } else {
+            (None, ids)
+        };
         let (sampler, writer) = self.answerer(&asked, &ids)?;
         let search = Search::of(&asked, &ids, sampler.ends());
         let ids: Vec<u32> = self.led().chain(ids).collect();
@@ -152,6 +158,7 @@ impl<'e> Scheduler<'e> {
             request,
             scope: asked.scope.clone(),
             adapter,
+            source,
             answer: 0,
             prompt: ids.len(),
             ids,
@@ -463,10 +470,11 @@ impl<'e> Scheduler<'e> {
         let mut feeds = Vec::with_capacity(chosen.len());
         for ((index, count), drafted) in chosen.iter().zip(&drafted) {
             let sequence = &self.batch.running[*index];
-            let Sequence { ids, held, table, prompt, slot, long, .. } = sequence;
+            let Sequence { ids, held, table, prompt, slot, long, source, .. } = sequence;
+            let source = source.as_ref();
             let known = if *long { ids.len() } else { *prompt };
             let ids = if drafted.is_empty() { &ids[*held..held + count] } else { drafted };
-            feeds.push(Feed { ids, held: *held, table, known, slot: *slot, terms: sequence.terms() });
+            feeds.push(Feed { ids, held: *held, table, known, slot: *slot, terms: sequence.terms(), source });
         }
         let pass = |(index, _): &(usize, usize)| {
             (self.batch.running[*index].on_disk, self.batch.running[*index].pass())

@@ -12,7 +12,7 @@ use super::draft::{Draft, Drafting};
 use super::reading::StoreProgress;
 use crate::adapted::AdaptedModel;
 use crate::answer::Writer;
-use crate::pages::{Checkpoint, Root, Table};
+use crate::pages::{Checkpoint, Root, SourceText, Table};
 use crate::sampler::Sampler;
 use crate::structure::Constraint;
 
@@ -66,6 +66,8 @@ pub(super) struct Sequence<'e> {
     /// The request's scope.
     pub scope: String,
     pub adapter: Option<Rc<AdaptedModel>>,
+    /// The text that it answers, if the model has a source.
+    pub source: Option<Rc<SourceText>>,
     pub answer: usize,
     pub ids: Vec<u32>,
     /// Number of tokens of the prompt.
@@ -111,6 +113,7 @@ impl<'e> Sequence<'e> {
             request: self.request,
             scope: self.scope.clone(),
             adapter: self.adapter.clone(),
+            source: self.source.clone(),
             answer,
             ids: self.ids.clone(),
             prompt: self.prompt,
@@ -161,7 +164,9 @@ impl<'e> Sequence<'e> {
         // If rotary embeddings depend on every length, only prompts of one length share prefixes.
         let changes = spec.rereads_beyond().is_none() && spec.ropes.iter().any(RopeSpec::looks_at_length);
         let regime = if changes { self.prompt } else { usize::from(self.long) };
-        (self.scope.clone(), self.identity().to_string(), regime)
+        // Answers to different texts share nothing.
+        let of_source = self.source.as_ref().map_or(String::new(), |source| format!(" {:?}", source.ids));
+        (self.scope.clone(), self.identity().to_string() + &of_source, regime)
     }
 
     /// True if it uses the rotary embeddings of long ones at this length.

@@ -17,6 +17,7 @@ mod ranks;
 mod recurrent;
 mod scarce;
 mod service;
+mod sources;
 mod stored;
 mod structure;
 

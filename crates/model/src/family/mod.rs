@@ -53,6 +53,7 @@ use crate::error::{Error, Result};
 use crate::spec::{Family, Moe, Spec};
 
 pub(crate) use common::activation_name;
+pub use t5::TARGET_START;
 pub use wrapper::Wrapper;
 
 /// All families, by `model_type`.

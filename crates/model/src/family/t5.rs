@@ -11,6 +11,8 @@ use crate::made::LlamaSizes;
 use crate::spec::{Family, LayerSpec, Mlp, PartKind, PositionBias, Reach, Spec};
 use crate::weight::{CrossNames, Names, Qkv, Up};
 
+/// Id before a target's first token: that of the padding.
+pub const TARGET_START: i32 = 0;
 /// Longest sequence: distances have no end.
 const POSITIONS: usize = 1 << 20;
 const FEED_FORWARD: &str = "feed_forward_proj";
@@ -96,6 +98,7 @@ fn read(c: &Config<'_>, family: &'static Family, each_layer: bool) -> Result<Spe
         return Err(c.refuse("num_decoder_layers", what));
     }
     c.only("is_encoder_decoder", "true")?;
+    c.only("decoder_start_token_id", "0")?;
     // Alternative spellings of the activation, positions that no layer reads, and the scale of first values.
     for key in
         ["is_gated_act", "dense_act_fn", "n_positions", "output_past", "initializer_factor", "dropout_rate"]
@@ -124,12 +127,9 @@ fn read(c: &Config<'_>, family: &'static Family, each_layer: bool) -> Result<Spe
         max_positions: POSITIONS,
         tied,
     };
-    let attention = |reach| PartKind::Attention { reach, rope: None };
-    let encoder = LayerSpec::new([attention(Reach::Full), PartKind::Mlp]);
-    let decoder = LayerSpec::new([attention(Reach::Causal), PartKind::Cross, PartKind::Mlp]);
     Ok(Spec {
         family,
-        layers: [vec![encoder; source], vec![decoder; decoders]].concat(),
+        layers: layers(source, decoders),
         source,
         ropes: Vec::new(),
         position_bias: Some(PositionBias { buckets, max_distance, each_layer }),
@@ -139,6 +139,36 @@ fn read(c: &Config<'_>, family: &'static Family, each_layer: bool) -> Result<Spe
         logit_scale: if scaled { (hidden as f64).powf(-0.5) as f32 } else { 1.0 },
         ..Spec::llama(sizes)
     })
+}
+
+/// Layers of both stacks.
+fn layers(source: usize, decoders: usize) -> Vec<LayerSpec> {
+    let attention = |reach| PartKind::Attention { reach, rope: None };
+    let encoder = LayerSpec::new([attention(Reach::Full), PartKind::Mlp]);
+    let decoder = LayerSpec::new([attention(Reach::Causal), PartKind::Cross, PartKind::Mlp]);
+    [vec![encoder; source], vec![decoder; decoders]].concat()
+}
+
+impl Spec {
+    /// Turns a Llama into a T5 1.1 with as many layers in each stack: biases by distance, a gated GELU and, unless it is tied, a head
+    /// of its own.
+    pub fn into_t5(self) -> Spec {
+        let source = self.layers.len();
+        Spec {
+            family: &FAMILY,
+            kv_heads: self.heads,
+            layers: layers(source, source),
+            source,
+            ropes: Vec::new(),
+            position_bias: Some(PositionBias { buckets: 32, max_distance: 128, each_layer: false }),
+            norm: NormKind { eps: 1e-6, ..common::RMS },
+            mlp: Mlp { activation: Activation::GeluTanh, gated: true },
+            attention_scale: 1.0,
+            logit_scale: if self.tied { (self.hidden as f64).powf(-0.5) as f32 } else { 1.0 },
+            max_positions: POSITIONS,
+            ..self
+        }
+    }
 }
 
 /// `relu`, or `gated-` and a name; Transformers' `gated-gelu` is the one by a hyperbolic tangent.
@@ -180,7 +210,7 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
         (FEED_FORWARD, json!(format!("{}{activation}", if s.mlp.gated { "gated-" } else { "" }))),
         ("layer_norm_epsilon", json!(short(s.norm.eps))),
         ("is_encoder_decoder", json!(true)),
-        ("decoder_start_token_id", json!(0)),
+        ("decoder_start_token_id", json!(TARGET_START)),
         (TIED, json!(s.tied)),
     ];
     map.extend(keys.map(|(key, value)| (key.to_string(), value)));

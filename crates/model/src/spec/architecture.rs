@@ -507,19 +507,24 @@ impl Spec {
 
     /// Distinct reaches of attention, in order of first use; a layer's mask is its reach's index here.
     pub fn reaches(&self) -> Vec<Reach> {
-        let mut reaches = Vec::new();
-        for reach in self.layers.iter().filter_map(LayerSpec::reach) {
-            if !reaches.contains(&reach) {
-                reaches.push(reach);
-            }
-        }
-        reaches
+        reaches(&self.layers)
     }
 
-    /// The windows of [`Spec::reaches`].
+    /// The windows of [`Spec::reaches`] in the main stack.
     pub fn windows(&self) -> Vec<Option<usize>> {
-        self.reaches().into_iter().map(Reach::window).collect()
+        reaches(&self.layers[self.source..]).into_iter().map(Reach::window).collect()
     }
+}
+
+/// The kinds of reach of some layers, in the order in which they first occur.
+fn reaches(layers: &[LayerSpec]) -> Vec<Reach> {
+    let mut reaches = Vec::new();
+    for reach in layers.iter().filter_map(LayerSpec::reach) {
+        if !reaches.contains(&reach) {
+            reaches.push(reach);
+        }
+    }
+    reaches
 }
 
 #[cfg(test)]

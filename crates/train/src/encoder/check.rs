@@ -3,7 +3,7 @@
 use fathom_model::Spec;
 
 use crate::error::{Error, Result};
-use crate::recipe::{MethodName, Recipe};
+use crate::recipe::{AdapterName, MethodName, Recipe};
 
 /// Refuses an objective that the model cannot have, and settings that an encoder does not support.
 ///
@@ -12,12 +12,8 @@ use crate::recipe::{MethodName, Recipe};
 pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
     let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
     let method = recipe.objective.method;
-    if spec.source > 0 {
-        let message = format!(
-            "has an encoder-decoder ({}), whose rows are pairs of texts: no recipe trains one; give a decoder or an encoder",
-            spec.family
-        );
-        return refuse("model.from", message);
+    if spec.source > 0 || method.has_source() {
+        return check_source(recipe, spec);
     }
     if spec.encoder.is_none() {
         return match method {
@@ -39,27 +35,7 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
         );
         return refuse("objective.method", message);
     }
-    for (is, key, message) in [
-        (
-            recipe.eval.enabled,
-            "eval.enabled",
-            "is true: it measures how a model continues text, and an encoder does not; give false",
-        ),
-        (
-            recipe.mesh.cp > 1,
-            "mesh.cp",
-            "cuts documents over ranks, and an encoder's tokens attend to all of theirs; give 1",
-        ),
-        (
-            recipe.adapter.method != crate::recipe::AdapterName::None,
-            "adapter.method",
-            "is of decoders; an encoder is trained as a whole, or some of its weights (model.trained)",
-        ),
-    ] {
-        if is {
-            return refuse(key, message.into());
-        }
-    }
+    of_decoders(recipe, "an encoder")?;
     let Some(room) = spec.position_room() else { return Ok(()) };
     let most = recipe.data.max_text_tokens;
     if method.judges() && most > room {
@@ -81,4 +57,66 @@ pub fn check_encoder(recipe: &Recipe, spec: &Spec) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses settings that only decoders support.
+fn of_decoders(recipe: &Recipe, model: &str) -> Result<()> {
+    for (is, key, message) in [
+        (
+            recipe.eval.enabled,
+            "eval.enabled",
+            format!("is true: it measures how a model continues text, and {model} does not; give false"),
+        ),
+        (
+            recipe.mesh.cp > 1,
+            "mesh.cp",
+            format!("cuts documents over ranks, and tokens of {model} attend to all of theirs; give 1"),
+        ),
+        (
+            recipe.adapter.method != AdapterName::None,
+            "adapter.method",
+            format!("is of decoders; {model} is trained as a whole, or some of its weights (model.trained)"),
+        ),
+    ] {
+        if is {
+            return Err(Error::Recipe { key: key.into(), message });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses an encoder-decoder without its objectives, and those without one.
+fn check_source(recipe: &Recipe, spec: &Spec) -> Result<()> {
+    let refuse = |key: &str, message: String| Err(Error::Recipe { key: key.into(), message });
+    let (method, family) = (recipe.objective.method, spec.family);
+    if spec.source == 0 {
+        let message = format!(
+            "is \"{method}\", which is of encoder-decoders, and the model is none ({family}); give the folder of a T5 (model.from), or \
+             model.family=t5"
+        );
+        return refuse("objective.method", message);
+    }
+    if !method.has_source() || recipe.rl.is_on() {
+        let message = format!(
+            "is \"{method}\", and the model is an encoder-decoder ({family}), whose texts are pairs; take span_corruption or seq2seq \
+             (`fathom train t5 ..`)"
+        );
+        return refuse("objective.method", message);
+    }
+    if recipe.data.is_lessons() != (method == MethodName::Seq2seq) {
+        let message = if method == MethodName::Seq2seq {
+            "is \"seq2seq\", which reads rows of prompts with answers, and the data are texts; give a file of rows (data.paths), or take \
+             span_corruption"
+        } else {
+            "is \"span_corruption\", which reads texts, and the data are rows; take seq2seq"
+        };
+        return refuse("objective.method", message.into());
+    }
+    let joined = recipe.stage.iter().position(|stage| method == MethodName::Seq2seq && !stage.masked);
+    if let Some(index) = joined {
+        let message =
+            "is false, which joins the rows of a sample to one, and each answers its own prompt; give true";
+        return refuse(&format!("stage.{index}.masked"), message.into());
+    }
+    of_decoders(recipe, "an encoder-decoder")
 }

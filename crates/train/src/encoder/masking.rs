@@ -6,7 +6,8 @@ use fathom_text::{Rng, Tokenizer};
 
 use crate::error::{Error, Result};
 use crate::micro_batch::MicroBatch;
-use crate::recipe::{MaskingName, MethodName, Recipe};
+use crate::recipe::{MaskingName, Recipe};
+use crate::source::{Rule, Shape};
 
 /// Shares of the chosen tokens that become the mask, and another token; the others stay (Devlin et al., section 3.1).
 const REPLACED: [f64; 2] = [0.8, 0.1];
@@ -43,15 +44,12 @@ pub struct Masking {
 }
 
 impl Masking {
-    /// The rule of a recipe, if its objective masks tokens.
+    /// The rule of a recipe whose objective masks tokens.
     ///
     /// # Errors
     /// A tokenizer without a mask.
-    pub fn of(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Option<Masking>> {
+    pub fn new(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Masking> {
         let table = &recipe.objective;
-        if table.method != MethodName::Mlm {
-            return Ok(None);
-        }
         let named = tokenizer.named().find(|(key, _)| *key == "mask_token").map(|(_, token)| token);
         let mask = named.into_iter().chain(MASKS).find_map(|token| tokenizer.token_id(token));
         let Some(mask) = mask else {
@@ -82,7 +80,7 @@ impl Masking {
         let before = tokenizer.frame().and_then(|(before, _)| before.last().copied());
         let first = before.or(tokenizer.bos()).or(tokenizer.eos()).unwrap_or(mask);
         let (share, seed) = (table.mask_share, recipe.run.seed);
-        Ok(Some(Masking { unit, share, seed, mask, first, kinds, ordinary }))
+        Ok(Masking { unit, share, seed, mask, first, kinds, ordinary })
     }
 
     fn kind(&self, id: i32) -> (bool, bool) {
@@ -93,7 +91,7 @@ impl Masking {
     ///
     /// # Errors
     /// There is none to choose.
-    pub fn apply(&self, micro: &mut MicroBatch) -> Result<()> {
+    fn mask(&self, micro: &mut MicroBatch) -> Result<()> {
         micro.labels.fill(IGNORE);
         for doc in micro.docs.clone() {
             if let Some(id) = micro.ids.get_mut(doc.start).filter(|id| id.cast_unsigned() >= VIRTUAL) {
@@ -156,6 +154,12 @@ impl Masking {
     }
 }
 
+impl Rule for Masking {
+    fn apply(&self, micro: &mut MicroBatch, _shape: &Shape) -> Result<()> {
+        self.mask(micro)
+    }
+}
+
 /// Spans of words until there are enough tokens.
 fn spans(words: &[Vec<usize>], wanted: usize, rng: &mut Rng) -> Vec<usize> {
     let mut taken = vec![false; words.len()];
@@ -206,7 +210,7 @@ mod tests {
         let (rule, mut counts) = (masking(MaskingUnit::Token, 0.15), [0usize; 3]);
         for number in 0..200 {
             let (before, mut micro) = (micro(number, 100), micro(number, 100));
-            rule.apply(&mut micro).unwrap();
+            rule.mask(&mut micro).unwrap();
             assert_eq!((micro.valid(), micro.ids[0], micro.ids[101]), (15, 1, 2));
             for (at, label) in micro.labels.iter().enumerate() {
                 if *label < 0 {
@@ -228,7 +232,7 @@ mod tests {
         let rule = masking(MaskingUnit::Token, 0.15);
         let masked = |number| {
             let mut micro = micro(number, 60);
-            rule.apply(&mut micro).unwrap();
+            rule.mask(&mut micro).unwrap();
             micro
         };
         assert_eq!(masked(5), masked(5));
@@ -240,7 +244,7 @@ mod tests {
         let rule = masking(MaskingUnit::Word, 0.3);
         let (mut before, mut after) = (micro(1, 80), micro(1, 80));
         before.ids[0] = 1;
-        rule.apply(&mut after).unwrap();
+        rule.mask(&mut after).unwrap();
         for at in 2..81 {
             if before.ids[at] % 2 == 1 {
                 assert_eq!(after.labels[at] >= 0, after.labels[at - 1] >= 0, "{at}");
@@ -248,7 +252,7 @@ mod tests {
         }
         let runs = |unit| {
             let mut micro = micro(2, 400);
-            masking(unit, 0.15).apply(&mut micro).unwrap();
+            masking(unit, 0.15).mask(&mut micro).unwrap();
             assert_eq!(micro.valid(), 60);
             (1..micro.labels.len()).filter(|at| micro.labels[*at] >= 0 && micro.labels[at - 1] < 0).count()
         };
@@ -258,7 +262,7 @@ mod tests {
     #[test]
     fn a_text_of_special_tokens_is_refused() {
         let mut micro = micro(4, 0);
-        let message = masking(MaskingUnit::Token, 0.15).apply(&mut micro).unwrap_err().to_string();
+        let message = masking(MaskingUnit::Token, 0.15).mask(&mut micro).unwrap_err().to_string();
         assert!(message.contains("objective.mask_share") && message.contains("chose no token"), "{message}");
     }
 }

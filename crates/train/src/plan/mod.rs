@@ -173,7 +173,7 @@ impl Workload<'_> {
         if way == Way::Glance {
             (micro_batches, repeats) = (run, 0);
         }
-        let blank = MicroBatch::shape(self.tokens, self.how.caps.seq_tokens);
+        let blank = self.how.shape(self.tokens);
         // Micro-batches of a pipeline are in memory together, and their addresses keep changing when nothing else does.
         let reserves = ranks.grid.pp > 1 && repeats > 0 && matches!(way, Way::Plan | Way::Whole);
         let blank = vec![&blank; if reserves { micro_batches } else { run }];

@@ -42,6 +42,8 @@ choice! {
         /// Granite 4: state-space layers with MLPs, and attention without positions in one layer of `model.attention_interval`. With
         /// `model.init = "induction"` the first two layers attend instead, with rotary embedding and biases.
         GraniteHybrid = "granitemoehybrid",
+        /// T5 1.1: an encoder and a decoder of `model.layers` blocks each, with as many key and value heads as query heads.
+        T5 = "t5",
     }
 }
 

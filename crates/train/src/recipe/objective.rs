@@ -8,6 +8,7 @@ use fathom_text::lessons::{Answers, Judge, Teaching, Truncation};
 use super::limits::{Above0, Any, COLUMNS, NO_END, Real, Whole};
 use super::{AdapterName, GemmName, Packing, Recipe, Stage};
 use crate::reference::Sync;
+use crate::seq2seq::{Seq2seq, SpanSizes};
 
 choice! {
     /// The training objective.
@@ -43,6 +44,10 @@ choice! {
         Rerank = "rerank",
         /// Labels of texts, of pairs of texts, or of tokens.
         Classify = "classify",
+        /// Encoder-decoders: spans that were dropped from a text (Raffel and others, 2020).
+        SpanCorruption = "span_corruption",
+        /// Encoder-decoders: answers to prompts.
+        Seq2seq = "seq2seq",
     }
 }
 
@@ -273,10 +278,12 @@ recipe! {
         pub hidden_weight: f64 [Real(0.0, NO_END)] = 1.0,
         /// For `reward` and `classify` with `regression`: names of the ratings, in order.
         pub attributes: Vec<String>,
-        /// For `mlm`: share of the tokens that the model restores.
+        /// For `mlm` and `span_corruption`: share of the tokens that the model restores.
         pub mask_share: f64 [Above0(1.0)] = 0.15,
         /// For `mlm`: tokens that are chosen together.
         pub masking: MaskingName = MaskingName::Tokens,
+        /// For `span_corruption`: mean number of tokens of a span.
+        pub span_tokens: f64 [Real(1.0, 1e6)] = 3.0,
         /// For `embed`: from the hidden states of a text to its vector.
         pub pooling: PoolingName = PoolingName::Mean,
         /// For `embed`: divides the cosines of vectors.
@@ -298,13 +305,18 @@ recipe! {
 impl MethodName {
     /// True if it learns from rows of compared or judged answers.
     pub fn judges(self) -> bool {
-        use MethodName::{CrossEntropy, Dft, Distill, Mlm};
-        !matches!(self, CrossEntropy | Dft | Distill | Mlm)
+        use MethodName::{CrossEntropy, Dft, Distill, Mlm, Seq2seq, SpanCorruption};
+        !matches!(self, CrossEntropy | Dft | Distill | Mlm | Seq2seq | SpanCorruption)
     }
 
     /// True if it trains an encoder.
     pub fn encodes(self) -> bool {
         matches!(self, MethodName::Mlm | MethodName::Embed | MethodName::Rerank | MethodName::Classify)
+    }
+
+    /// True if it trains an encoder-decoder.
+    pub fn has_source(self) -> bool {
+        matches!(self, MethodName::SpanCorruption | MethodName::Seq2seq)
     }
 
     /// True if it uses a reference model.
@@ -318,6 +330,13 @@ impl ObjectiveTable {
     fn refers(&self) -> bool {
         let needs = self.loss != LossName::Sft || self.method != MethodName::Dpo;
         self.method.has_reference() && self.reference != ReferenceName::None && needs
+    }
+
+    /// The objective of an encoder-decoder, if it is one.
+    pub(crate) fn seq2seq(&self) -> Option<Seq2seq> {
+        let spans = SpanSizes { share: self.mask_share, mean: self.span_tokens };
+        let spans = Some(spans).filter(|_| self.method == MethodName::SpanCorruption);
+        self.method.has_source().then_some(Seq2seq { spans })
     }
 
     /// The teacher that runs in every step.
@@ -339,9 +358,7 @@ impl ObjectiveTable {
     /// The form of documents made from rows.
     fn answers(&self) -> Answers {
         let judge = match (self.method, self.loss) {
-            (MethodName::CrossEntropy | MethodName::Dft | MethodName::Distill | MethodName::Mlm, _) => {
-                Judge::None
-            }
+            (method, _) if !method.judges() => Judge::None,
             (MethodName::Embed, _) => Judge::Related,
             (MethodName::Rerank, _) => Judge::Ranked,
             (MethodName::Classify, LossName::Tokens) => Judge::Words,
@@ -376,6 +393,14 @@ impl Recipe {
     /// Virtual tokens before each document: an adapter's, or the first token of an encoder's text.
     pub fn leads(&self) -> usize {
         self.adapter.leads() + usize::from(self.objective.method == MethodName::Mlm)
+    }
+
+    /// Special tokens of a tokenizer that the run trains, besides the end of texts: for an encoder-decoder the padding, with which
+    /// targets begin, and the 100 sentinels of T5.
+    pub fn special_tokens(&self) -> Vec<String> {
+        let sentinels = (0..100).map(|number| format!("<extra_id_{number}>"));
+        let all = std::iter::once("<pad>".into()).chain(sentinels);
+        all.filter(|_| self.objective.method.has_source()).collect()
     }
 
     /// The resolved source of the reference's log-probabilities: never `auto`, and `none` if none are needed.

@@ -14,7 +14,9 @@ pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
     let samples = stage.samples_per_micro_batch.max(1);
     // Ranks that share a micro-batch's tokens, or exchange rows, rely on known lengths.
     let one_length = mesh.tp * mesh.cp * mesh.ep * mesh.etp > 1;
-    let (docs, alone) = (stage.max_docs * samples, !one_length && mesh.dp * mesh.pp == 1);
+    let fills = recipe.objective.seq2seq().is_some();
+    let docs = stage.max_docs * samples + usize::from(fills);
+    let alone = !one_length && mesh.dp * mesh.pp == 1;
     Shape {
         stage: index,
         samples,
@@ -23,6 +25,7 @@ pub(crate) fn shape(recipe: &Recipe, index: usize) -> Shape {
         one_length,
         alone,
         lead: recipe.leads(),
+        fills,
     }
 }
 

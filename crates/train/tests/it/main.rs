@@ -33,6 +33,7 @@ mod quantised;
 mod recurrent;
 mod rewards;
 mod rounded;
+mod seq2seq;
 mod several;
 mod sft;
 mod solve_mesh;

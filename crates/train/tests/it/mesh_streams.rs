@@ -62,6 +62,29 @@ fn two_stacks_are_the_same_from_mesh_to_mesh() {
     moves(case, grids, 60);
 }
 
+/// A tiny encoder-decoder with random weights.
+fn golden(name: &str) -> Spec {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_t5").join(name);
+    fathom_model::open_any_config(&folder).unwrap().0
+}
+
+fn t5(tied: bool) -> Spec {
+    Spec { tied, hidden: 128, ..golden("t5_v11") }
+}
+
+fn umt5(tied: bool) -> Spec {
+    Spec { tied, hidden: 128, logit_scale: 1.0, ..golden("umt5") }
+}
+
+#[test]
+fn encoder_decoders_have_the_losses_of_one_rank() {
+    let case = Case { spec: t5, tile_rows: Some(128), ..ONE };
+    for sequence_parallel in [false, true] {
+        check(Case { grid: Grid { tp: 2, sequence_parallel, ..GRID }, ..case }, false);
+    }
+    check(Case { spec: umt5, grid: Grid { pp: 2, ..GRID }, ..ONE }, true);
+}
+
 #[test]
 fn a_context_does_not_share_two_streams() {
     let ranks = Ranks { grid: Grid { cp: 2, ..GRID }, ..Ranks::default() };

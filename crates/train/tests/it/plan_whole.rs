@@ -11,8 +11,8 @@ use fathom_train::{Budgets, Draft, Plan, adapted, distinct, new_model, stage, tr
 /// Maximum of layers times micro-batches in the suite; the test of the giants has no limit.
 const SOME: usize = 6000;
 
-/// Recipes that go on from an encoder, which is read from its folder.
-const OF_ENCODERS: [&str; 4] = ["mlm", "embed", "rerank", "classify"];
+/// Recipes that go on from an encoder or an encoder-decoder, which is read from its folder.
+const OF_ENCODERS: [&str; 5] = ["mlm", "embed", "rerank", "classify", "t5"];
 
 fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(path)).unwrap()

@@ -1,5 +1,6 @@
 //! Subject of the training benchmarks: a stage of a recipe, with random weights and tokens.
 
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -13,8 +14,8 @@ use fathom_tensor::{Category, Device, Profile};
 use fathom_train::offload::{self, Room};
 use fathom_train::recipe::{MachineKind, Memory, Recipe};
 use fathom_train::{
-    Budgets, Draft, InStep, MicroBatch, Plan, StageSettings, Trainer, Workload, check_places, frozen,
-    open_state_disk,
+    Budgets, Draft, InStep, MicroBatch, Plan, SourceTokens, StageSettings, Trainer, Workload, check_places,
+    frozen, open_state_disk,
 };
 
 use super::peaks::scored;
@@ -141,7 +142,7 @@ impl Subject {
         trainer.offload = offload::open(device, &how.places, Room::of(&plan, folder, None))?;
         let teacher = how.goal.teacher.as_deref().map(|spec| teacher(device, spec, work)).transpose()?;
         trainer.teacher = teacher.map(Rc::new);
-        let mut micro = random_batch(*tokens, how.caps.seq_tokens, spec.vocab);
+        let mut micro = random_batch(how.shape(*tokens), spec.vocab);
         if let Some(rows) = how.goal.objective.chosen(*tokens, how.caps.docs) {
             // The head's number of labels.
             let (every, labels) = (tokens.div_ceil(rows), micro.labels.iter_mut().enumerate());
@@ -222,12 +223,19 @@ impl Subject {
     }
 }
 
-fn random_batch(tokens: usize, document: usize, vocab: usize) -> MicroBatch {
-    let mut random = Random::new(tokens as u64);
-    let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab) as i32).collect();
+/// Random tokens in the shape of a micro-batch.
+fn random_batch(shape: MicroBatch, vocab: usize) -> MicroBatch {
+    let mut random = Random::new(shape.ids.len() as u64);
+    let mut tokens = |ids: &[i32]| -> Vec<i32> { ids.iter().map(|_| random.below(vocab) as i32).collect() };
+    let places = |docs: &[Range<usize>]| docs.iter().flat_map(|doc| 0..doc.len() as i32).collect();
+    let (ids, positions) = (tokens(&shape.ids), places(&shape.docs));
     let labels = ids[1..].iter().copied().chain([-100]).collect();
-    let positions = (0..tokens).map(|at| (at % document) as i32).collect();
-    MicroBatch { ids, labels, positions, ..MicroBatch::shape(tokens, document) }
+    let source = shape.source.map(|source| SourceTokens {
+        ids: tokens(&source.ids),
+        positions: places(&source.docs),
+        docs: source.docs,
+    });
+    MicroBatch { ids, labels, positions, source, docs: shape.docs, ..MicroBatch::default() }
 }
 
 /// A teacher of this architecture with random weights.

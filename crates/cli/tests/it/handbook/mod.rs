@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 32] = [
+const CHAPTERS: [&str; 33] = [
     "../README",
     "README",
     "quickstart",
@@ -28,6 +28,7 @@ const CHAPTERS: [&str; 32] = [
     "extending",
     "teaching",
     "encoders",
+    "encoder-decoders",
     "alignment",
     "alignment-rl",
     "serving",
@@ -164,6 +165,11 @@ fn commands_of_teaching_run() {
 #[test]
 fn commands_of_encoders_run() {
     run("encoders");
+}
+
+#[test]
+fn commands_of_encoder_decoders_run() {
+    run("encoder-decoders");
 }
 
 #[test]

@@ -249,14 +249,14 @@ impl Op for Attention {
 
     fn forward(&self, x: &mut Exec<'_>, ins: &[Tensor], params: &[Tensor], outs: &[Tensor]) {
         let (device, layer) = (x.device, x.layer as usize);
-        let own = self.how.keys == Keys::Own;
         assert!(
             x.kv.is_none() || x.batch.context.is_none(),
             "attention: generation is for one rank of a context"
         );
-        let (k, v) = match x.kv.as_deref_mut().filter(|_| own) {
-            Some(kv) => kv.append(device, layer, &ins[1], &ins[2]),
-            None => (ins[1].clone(), ins[2].clone()),
+        let (k, v) = match (x.kv.as_deref_mut(), self.how.keys) {
+            (Some(kv), Keys::Own) => kv.append(device, layer, &ins[1], &ins[2]),
+            (Some(kv), Keys::Memory) => kv.source(device, layer, &ins[1], &ins[2]),
+            (None, _) => (ins[1].clone(), ins[2].clone()),
         };
         self.attend(x, [&ins[0], &k, &v], [&outs[0], &outs[1]], [params.first(), ins.get(3)]);
     }

@@ -1,0 +1,23 @@
+//! The rule by which an objective makes its inputs of texts.
+
+use std::sync::Arc;
+
+use fathom_text::Tokenizer;
+
+use crate::encoder::Masking;
+use crate::error::Result;
+use crate::recipe::{MethodName, Recipe};
+use crate::seq2seq::Pairing;
+use crate::source::Rule;
+
+/// The rule of a recipe; `None` if it predicts the next token of a text as it is.
+///
+/// # Errors
+/// A tokenizer without the tokens that the rule puts into a text.
+pub(crate) fn rule(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Option<Arc<dyn Rule>>> {
+    Ok(match (recipe.objective.method, recipe.objective.seq2seq()) {
+        (MethodName::Mlm, _) => Some(Arc::new(Masking::new(recipe, tokenizer)?)),
+        (_, Some(objective)) => Some(Arc::new(Pairing::new(recipe, objective, tokenizer)?)),
+        _ => None,
+    })
+}
