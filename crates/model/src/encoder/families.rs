@@ -65,7 +65,7 @@ const ROBERTA_NAMES: Names = Names {
 
 const MPNET_NAMES: Names = Names {
     base: "mpnet.",
-    distances: "encoder.relative_attention_bias",
+    distances: "encoder.relative_attention_bias.weight",
     attn_post_norm: "attention.LayerNorm",
     qkv: Qkv::Separate(["attention.attn.q", "attention.attn.k", "attention.attn.v"]),
     attn_out: "attention.attn.o",

@@ -14,7 +14,7 @@ use super::{common, deepseek, mamba, moe};
 use crate::config::{Config, short};
 use crate::error::Result;
 use crate::made::LlamaSizes;
-use crate::spec::{Family, LayerSpec, Mlp, Moe, PartKind, Reach, SharedExperts, Spec};
+use crate::spec::{Biases, Family, LayerSpec, Mlp, Moe, PartKind, Reach, SharedExperts, Spec};
 use crate::weight::{Experts, MoeNames, Names, Qkv, Up};
 
 const KEYS: MixerKeys = MixerKeys {
@@ -83,6 +83,7 @@ pub(super) static FAMILY: Family = Family {
             tied: c.or("tie_word_embeddings", false)?,
         };
         c.only("mamba_hidden_act", "\"silu\"")?;
+        c.only("attention_bias", "false")?;
         c.only("mamba_proj_bias", "false")?;
         UNUSED.into_iter().for_each(|key| _ = c.raw(key));
         let mixer = Arc::new(mamba::read(c, &KEYS, hidden, eps)?);
@@ -99,7 +100,7 @@ pub(super) static FAMILY: Family = Family {
             layers: kinds.iter().map(layer).collect(),
             norm: NormKind { eps, round_first: false, ..common::RMS },
             mlp: Mlp { activation: c.activation("mlp_hidden_act", "relu2")?, gated: false },
-            bias: common::read_biases(c, true)?,
+            bias: Biases { mlp: c.or("mlp_bias", false)?, ..Biases::default() },
             moe: experts.filter(|_| kinds.contains(&LayerKind::Experts)),
             ropes: Vec::new(),
             ..Spec::llama(sizes)
@@ -221,12 +222,12 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
         ("max_position_embeddings", json!(s.max_positions)),
         (KEYS.eps, json!(short(s.norm.eps))),
         ("mlp_hidden_act", json!(common::activation_name(s.mlp.activation))),
+        ("mlp_bias", json!(s.bias.mlp)),
         ("tie_word_embeddings", json!(s.tied)),
         // Transformers' class would limit steps by 0.001, its default.
         ("time_step_min", json!(1e-30)),
     ];
     map.extend(keys.map(|(key, value)| (key.to_string(), value)));
-    common::write_biases(s, true, map);
     mamba::write(s, &KEYS, map);
     let Some(moe) = &s.moe else { return };
     let groups = moe.routing.groups.map_or([1, 1], |groups| [groups.count, groups.top]);

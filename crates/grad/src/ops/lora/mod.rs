@@ -41,7 +41,7 @@ pub enum LinearCut {
 }
 
 /// Most runs: tensors in files that make up one projection.
-pub(crate) const MOST_RUNS: usize = 4;
+pub(crate) const MOST_RUNS: usize = 6;
 
 /// Runs of the columns of a projection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Runs {
     /// The runs with these first columns and lengths.
     ///
     /// # Panics
-    /// If there are more than four.
+    /// If there are more than six.
     #[track_caller]
     pub fn new(runs: &[(usize, usize)]) -> Runs {
         let mut list = [(0, 0); MOST_RUNS];
