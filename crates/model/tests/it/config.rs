@@ -372,7 +372,6 @@ fn unsupported_state_space_layers_are_refused_by_name() {
         ("qwen3_next", "layer_types", json!(["mamba", "full_attention"]), "holds \"mamba\"; supported"),
         ("olmo_hybrid", "layer_types", json!(["full_attention", "full_attention"]), "must hold both"),
         ("olmo_hybrid", "linear_num_key_heads", json!(3), "does not divide the 4 value heads"),
-        ("lfm2_moe", "num_experts_per_tok", json!(9), "of 3 experts"),
         ("qwen3_5", "linear_key_head_dim", json!(0), "1 to"),
         ("qwen3_5", "attn_output_gate", json!(false), "only true"),
         ("qwen3_5_moe", "norm_topk_prob", json!(false), "only true"),
