@@ -38,6 +38,12 @@ BASES = {
                                 rope_parameters=rope()),
     "tied": tf.LlamaConfig(**SMALL | dict(tie_word_embeddings=True), rope_parameters=rope()),
     "qwen2": tf.Qwen2Config(**SMALL, rope_parameters=rope()),
+    "qwen3_next": tf.Qwen3NextConfig(
+        **SMALL | dict(intermediate_size=24), head_dim=16, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1,
+        moe_intermediate_size=8, shared_expert_intermediate_size=8, mlp_only_layers=[0], rope_parameters=rope(partial_rotary_factor=0.25)),
+    "mamba2": tf.Mamba2Config(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8, expand=2,
+                              n_groups=2, chunk_size=8, pad_token_id=None, bos_token_id=None, eos_token_id=None),
 }
 # Cases whose virtual tokens a network computes, which PEFT's folders do not have.
 ENCODED = ["p_tuning", "p_tuning_lstm", "prefix_projection"]
@@ -92,15 +98,20 @@ def cases():
     yield "qwen2_all", "qwen2", lora(["q_proj", "o_proj"], bias="all")
     yield "gpt2_ia3", "gpt2", IA3Config(task_type="CAUSAL_LM", target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True,
                                         feedforward_modules=["mlp.c_proj"])
+    # Files have the rows of each key head together; and all parts of Mamba-2 in one projection, whose `out_proj` PEFT refuses.
+    yield "qwen3_next_lora", "qwen3_next", lora(["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj"])
+    yield "mamba2_lora", "mamba2", lora(["in_proj"])
     yield "experts_each", "mixtral", lora(["q_proj", "w1", "w2", "w3"])
     yield "experts_stacked", "mixtral", lora(["q_proj"], target_parameters=EXPERTS)
 
 
-def write_bases():
+def write_bases(wanted=()):
     for index, (name, config) in enumerate(BASES.items()):
+        if wanted and name not in wanted:
+            continue
         torch.manual_seed(index)
         model = tf.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
-        randomise(model, torch.Generator().manual_seed(index), False)
+        randomise(model, torch.Generator().manual_seed(index), config.model_type == "qwen3_next")
         model.save_pretrained(OUT / name)
         (OUT / name / "generation_config.json").unlink(missing_ok=True)
 
@@ -317,8 +328,8 @@ def main():
     wanted = set(sys.argv[1:])
     if peft.__version__ == "0.18.1":
         return write_case("experts_stacked_018", "mixtral", lora(["q_proj"], target_parameters=EXPERTS))
-    if not wanted:
-        write_bases()
+    if not wanted or wanted & set(BASES):
+        write_bases(wanted)
     for name, base, config in cases():
         if not wanted or name in wanted:
             write_case(name, base, config)

@@ -25,6 +25,7 @@ from transformers import (
     DebertaV2Model,
     MPNetConfig,
     MPNetForSequenceClassification,
+    MPNetModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -201,6 +202,9 @@ def embedders():
     dense = lambda: [Pooling(32, ("mean", "max")), Dense(64, 24), Normalize()]
     yield "embed_xlm_roberta", XLMRobertaModel, xlm, pieces, dense, prompts
     yield "embed_deberta", DebertaV2Model, deberta, pieces, None, {}
+    # As all-mpnet-base-v2.
+    mpnet = MPNetConfig(vocab_size=words.get_vocab_size(), layer_norm_eps=1e-5, **SIZES)
+    yield "embed_mpnet", MPNetModel, mpnet, words, lambda: [Pooling(32, "mean"), Normalize()], {}
 
 
 def write_embedder(name, make, config, tokenizer, modules, prompts):

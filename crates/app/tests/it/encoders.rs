@@ -39,7 +39,7 @@ fn near(found: &Value, wanted: &Value, what: &str) {
 
 #[test]
 fn vectors_are_those_of_sentence_transformers() {
-    for name in ["embed_bert", "embed_xlm_roberta", "embed_deberta"] {
+    for name in ["embed_bert", "embed_mpnet", "embed_xlm_roberta", "embed_deberta"] {
         let (golden, order) = (golden(name), served(name));
         let texts = golden["texts"].as_array().unwrap();
         with_server(&order, |at| {

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use fathom_base::{Event, Flow, GenerateRequest, Prompt};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
-use fathom_model::{Caps, Init, LlamaSizes, Model, ModelView, PackedTokens, Spec, StateSizes, initialise};
+use fathom_model::{
+    Caps, DeltaNames, Family, GatedDelta, Init, LayerSpec, LlamaSizes, Model, ModelView, PackedTokens,
+    PartKind, QkNorm, Spec, StateSizes, initialise,
+};
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::Tokenizer;
 
@@ -31,6 +34,16 @@ fn hybrid() -> Spec {
     Spec::llama(LlamaSizes::TINY).into_granite_hybrid(sizes, |layer| layer == 1, (1.0, false))
 }
 
+/// Qwen3.5 in small: gated DeltaNet in the first layer, attention with gates in the second.
+fn gated_delta() -> Spec {
+    let names = DeltaNames::Apart;
+    let mixer =
+        GatedDelta { names, key_heads: 2, value_heads: 4, key: 16, value: 8, width: 4, beta: 1.0, eps: 1e-6 };
+    let mut spec = Spec::llama(LlamaSizes::TINY);
+    spec.layers[0] = LayerSpec::new([PartKind::Own(Arc::new(mixer)), PartKind::Mlp]);
+    Spec { family: Family::named("qwen3_5_text"), attention_gate: true, qk_norm: QkNorm::PerHead, ..spec }
+}
+
 fn cpu() -> Device {
     Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
 }
@@ -39,6 +52,7 @@ fn cpu() -> Device {
 fn states_make_answers_independent_of_others_and_of_chunks() {
     steady(&bed(cpu()), "recurrence", &WAYS[1..2]);
     steady(&bed_of(cpu(), &recurrent::without_attention(64, 4)), "recurrence alone", &WAYS[1..2]);
+    steady(&bed_of(cpu(), &gated_delta()), "gated DeltaNet", &WAYS[1..2]);
 }
 
 /// Text that is generated token by token is the likeliest by one pass over all of it.
@@ -46,6 +60,7 @@ fn states_make_answers_independent_of_others_and_of_chunks() {
 fn states_go_on_where_a_pass_over_the_whole_text_ends() {
     goes_on(&bed(cpu()));
     goes_on(&bed_of(cpu(), &hybrid()));
+    goes_on(&bed_of(cpu(), &gated_delta()));
 }
 
 fn goes_on(bed: &Bed) {
@@ -72,16 +87,22 @@ fn goes_on(bed: &Bed) {
 /// A machine without data has the same peak, with states of all sequences from the beginning.
 #[test]
 fn states_are_planned_to_the_byte() {
+    // Two states in each of three layers, of 32, 16 and 16 columns.
+    planned(&recurrent::spec(64, 4), 2 * (32 + 16 + 16));
+    // The last three rows of the convolution's columns, and of each value head its keys by its values.
+    planned(&gated_delta(), 3 * (2 * 2 * 16 + 4 * 8) + 4 * 16 * 8);
+}
+
+fn planned(spec: &Spec, numbers: u64) {
     let peak = |device: Device| {
-        let bed = bed(device);
+        let bed = bed_of(device, spec);
         let engine = bed.engine(64);
         let capacity = |sequences| Capacity { sequences, ..engine.capacity(2, 128) };
         let live = |sequences| {
             let _scheduler = Scheduler::new(&engine, capacity(sequences));
             bed.device.pool.usage().live
         };
-        // Two states in each of three layers, of 32, 16 and 16 columns.
-        assert_eq!(engine.state_bytes(5), 5 * 2 * 4 * (32 + 16 + 16));
+        assert_eq!(engine.state_bytes(5), 5 * 4 * numbers);
         let (more, bytes) = (live(8192) - live(4096), engine.state_bytes(4096));
         assert_eq!(more, bytes);
         let mut scheduler = Scheduler::new(&engine, capacity(5));
@@ -123,7 +144,7 @@ fn turns(bed: &Bed, chunk_tokens: usize, prompts: &[Vec<u32>]) -> Vec<(Vec<u32>,
 /// A conversation goes on from the states after the last whole page of the prompt before, with the same tokens.
 #[test]
 fn a_conversation_goes_on_from_a_checkpoint() {
-    for spec in [recurrent::spec(64, 4), recurrent::without_attention(64, 4), hybrid()] {
+    for spec in [recurrent::spec(64, 4), recurrent::without_attention(64, 4), hybrid(), gated_delta()] {
         let bed = bed_of(cpu(), &spec);
         let first: Vec<u32> = (0..300u32).map(|at| at * 7919 % 131).collect();
         let answer = turns(&bed, 64, std::slice::from_ref(&first)).swap_remove(0).0;

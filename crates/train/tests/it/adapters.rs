@@ -251,7 +251,7 @@ impl Peft {
 pub const CAPS: Caps = Caps { docs: 4, seq_tokens: 33 };
 
 /// The cases whose folders PEFT wrote.
-const READ: [&str; 34] = [
+const READ: [&str; 36] = [
     "lora_attention",
     "lora_all_linear",
     "lora_regex",
@@ -277,6 +277,8 @@ const READ: [&str; 34] = [
     "lora_head",
     "token_rows",
     "gpt2_bias",
+    "qwen3_next_lora",
+    "mamba2_lora",
     "qwen2_lora_only",
     "qwen2_all",
     "experts_each",

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
+use fathom_cpu::Cpu;
+use fathom_grad::Places;
 use fathom_model::{
-    DeltaNames, Family, GatedDelta, LayerSpec, PartKind, QkNorm, Reach, Residual, ShortConv, Spec, StateSizes,
+    Adapter, DeltaNames, Family, GatedDelta, LayerSpec, PartKind, QkNorm, Reach, Residual, ShortConv, Size,
+    Spec, StateSizes, Targets,
 };
 use fathom_tensor::mesh::{Axis, Grid};
+use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_train::parallel::Ranks;
 use fathom_train::parallel::stages::Order;
 
-use crate::mesh::{Case, ONE, check, moves};
+use crate::adapters::{LORA, train_spec};
+use crate::mesh::{Case, ONE, check, every_rank, moves};
 use crate::recurrent;
 
 const GRID: Grid = ONE.grid;
@@ -132,5 +137,38 @@ fn axes_that_cannot_share_a_recurrence_are_refused() {
     ] {
         let message = check(grid);
         assert!(message.contains(&format!("mesh.{}", axis.name())) && message.contains(why), "{message}");
+    }
+}
+
+/// Low-rank terms of the projections, over weights in f32 and in NF4: they learn, places change no bit, and a plan has
+/// the peak of the run.
+#[test]
+fn projections_of_mixers_are_adapted_and_kept_in_few_bits() {
+    let cases =
+        [(gated_delta as fn(bool) -> Spec, ["in_proj_qkv", "out_proj"]), (mamba2, ["in_proj", "out_proj"])];
+    for (spec, ends) in cases {
+        let adapted = || {
+            let names = spec(false).targeted(&Targets::Ends(ends.map(String::from).to_vec())).unwrap();
+            let modules = names.into_iter().map(|name| (name, Size { rank: 4, alpha: 6.0 })).collect();
+            spec(false).with_adapter(Adapter::of(LORA, modules, Default::default())).unwrap()
+        };
+        for dtype in [DType::F32, DType::Bf16] {
+            let case = Case { dtype, spec, ..ONE };
+            let run = |case: Case, places: &(dyn Fn() -> Places + Sync)| {
+                let train = |device: &Device| train_spec(device, &case, adapted(), places());
+                let seen = every_rank(case, &train).remove(0);
+                let machine = Meta::new(Cpu::new(1, None).profile().clone());
+                assert_eq!(
+                    train(&Device::new(Arc::new(machine), 1 << 28)).peak,
+                    seen.peak,
+                    "{ends:?} {dtype:?}"
+                );
+                seen.losses
+            };
+            let kept = run(case, &Places::none);
+            assert!(kept[0][0] - kept[3][0] > 0.005, "{ends:?} {dtype:?}: {kept:?}");
+            assert_eq!(run(case, &Places::linear), kept, "{ends:?} {dtype:?}");
+            assert_eq!(run(Case { tile_rows: Some(128), ..case }, &Places::full), kept, "{ends:?} {dtype:?}");
+        }
     }
 }
