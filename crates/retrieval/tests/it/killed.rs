@@ -17,7 +17,6 @@ const ADDRESS: &str = "FATHOM_TEST_ADDRESS";
 
 /// Writes an index in a process of its own, and says how it ended.
 #[test]
-#[ignore = "a part of the other tests"]
 fn child() {
     let (Ok(folder), Ok(address)) = (std::env::var(FOLDER), std::env::var(ADDRESS)) else { return };
     let folder = Path::new(&folder);
@@ -28,7 +27,7 @@ fn child() {
 
 fn spawn(bed: &Bed, address: &str, authorities: Option<&Path>) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["killed::child", "--exact", "--ignored", "--nocapture"]);
+    command.args(["killed::child", "--exact", "--nocapture"]);
     command.env(FOLDER, bed.folder.path()).env(ADDRESS, address).stdout(Stdio::piped());
     authorities.into_iter().for_each(|file| _ = command.env("SSL_CERT_FILE", file));
     command.spawn().unwrap()
