@@ -107,3 +107,16 @@ async fn a_judge_on_the_stream_lets_a_window_pass_and_stops_at_the_one_that_it_c
         assert!(!said.contains("POISON") && said.len() < fine.len() + 200, "{path}: {said}");
     }
 }
+
+#[tokio::test]
+async fn text_of_windows_that_a_judge_flags_is_not_held_back() {
+    let rail = "use = 'content_safety'\nmodel = 'unsafe'\nformat = 'llama_guard'\nwindow = 32";
+    let text = format!("[[rail]]\n{rail}\non = ['output']\naction = 'flag'\n");
+    let answer = "POISON lives at the sea. ".repeat(32);
+    let bed = around(guard(&text), Mock::saying(&answer), Opening::default());
+    let body = json!({"prompt": "Hi", "stream": true, "max_tokens": 900});
+    let (status, text, said) = ask(&bed, &("/v1/completions", body)).await;
+    assert!(status == 200 && said == answer, "{text}");
+    let parts = text.lines().filter(|line| line.contains("POISON")).count();
+    assert!(parts >= 4, "{parts} parts: {text}");
+}
