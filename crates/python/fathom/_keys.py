@@ -225,6 +225,9 @@ class ModelTable(Table):
     init_std: float
     """Standard deviation of the initial weights. Allowed: above 0."""
 
+    mup_width: int | str | None
+    """muP (Yang and others, 2022): the width for which `init_std` and `optimizer.lr` were chosen. At another `hidden`, initial values and learning rates of matrices follow it, so that the best learning rate stays; `head_dim` stays too, and the head is not tied. Unset: `init_std` and one learning rate for all. Allowed: from 1 to 1 048 576."""
+
     init: Literal["normal", "induction"]
     """Additional initialisation."""
 
@@ -631,7 +634,7 @@ class ObjectiveTable(Table):
     """For `mlm`: tokens that are chosen together."""
 
     span_tokens: float
-    """For `span_corruption`: mean number of tokens of a span. Allowed: from 1 to 1 000 000."""
+    """For `span_corruption`: mean number of tokens of a span. Allowed: 1 or more and at most 1000000."""
 
     pooling: Literal["mean", "cls", "lasttoken"]
     """For `embed`: from the hidden states of a text to its vector."""
@@ -868,7 +871,7 @@ class ScaleTable(Table):
     """Fewest steps of a rung; a ladder with a shorter one is refused. Allowed: from 1 to 65 536."""
 
     lr_power: float
-    """The learning rate is `optimizer.lr` times the ratio of `model.hidden` to the width, to this power. Allowed: 0 or more and at most 2."""
+    """The learning rate is `optimizer.lr` times the ratio of `model.hidden` to the width, to this power; with `model.mup_width` it is `optimizer.lr`, which muP scales itself. Allowed: 0 or more and at most 2."""
 
     resamples: int | str
     """Resamples behind intervals. Allowed: from 0 to 65 536."""
@@ -1498,6 +1501,7 @@ class Dials(TypedDict, total=False):
     model_kv_heads: int | str
     model_kv_latent: int | str
     model_layers: int | str
+    model_mup_width: int | str | None
     model_no_rope_layer_interval: int | str
     model_precision: Literal["bf16", "f32"]
     model_quantization: Literal["none", "nf4", "int8"]
@@ -1520,6 +1524,7 @@ class Dials(TypedDict, total=False):
     moe_top_k: int | str
     moe_z_loss: float
     moments: Literal["bf16", "f32", "fp8"]
+    mup_width: int | str | None
     name: str
     nan_rewards: Literal["refuse", "mask"]
     needle_depths: int | str
@@ -2051,6 +2056,7 @@ DIALS: Final[dict[str, str]] = {
     "model_kv_heads": "model.kv_heads",
     "model_kv_latent": "model.kv_latent",
     "model_layers": "model.layers",
+    "model_mup_width": "model.mup_width",
     "model_no_rope_layer_interval": "model.no_rope_layer_interval",
     "model_precision": "model.precision",
     "model_quantization": "model.quantization",
@@ -2073,6 +2079,7 @@ DIALS: Final[dict[str, str]] = {
     "moe_top_k": "moe.top_k",
     "moe_z_loss": "moe.z_loss",
     "moments": "optimizer.moments",
+    "mup_width": "model.mup_width",
     "name": "run.name",
     "nan_rewards": "rl.nan_rewards",
     "needle_depths": "eval.needle_depths",

@@ -1,6 +1,7 @@
 //! Finds the near-duplicates of an index, from those of the manifest before it.
 
 use std::cell::OnceCell;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -149,10 +150,10 @@ fn first_similar(
     set: &impl Fn(u32) -> Result<HashSet<u64>>,
 ) -> Result<Option<u32>> {
     for original in candidates {
-        if !sets.contains_key(&original) {
-            sets.insert(original, set(original)?);
-        }
-        let other = &sets[&original];
+        let other: &HashSet<u64> = match sets.entry(original) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(set(original)?),
+        };
         let both = own.intersection(other).count() as f64;
         let all = (own.len() + other.len()) as f64 - both;
         if all > 0.0 && both / all >= SIMILAR {
