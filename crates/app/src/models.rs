@@ -386,16 +386,18 @@ pub fn open_writer(
     events: &dyn Events,
 ) -> Result<TextModel> {
     let ready = match adapter {
-        None if answers_source(path)? => open_pair(path, dtype, machine, events)?,
+        None if answers_source(path) => open_pair(path, dtype, machine, events)?,
         _ => open_with(path, adapter, dtype, machine, events)?,
     };
     check_writes(adapter.unwrap_or(path), &ready.loaded.model.spec)?;
     Ok(ready)
 }
 
-/// Returns whether a folder has an encoder-decoder, which answers the text that its source reads.
-fn answers_source(path: &Path) -> Result<bool> {
-    Ok(open_any_config(&model_folder(path)?)?.0.source > 0)
+/// Returns whether a folder has an encoder-decoder, which answers the text that its source reads. Others, and what is no
+/// model, are for [`open_with`] to name.
+fn answers_source(path: &Path) -> bool {
+    let config = model_folder(path).ok().and_then(|folder| open_any_config(&folder).ok());
+    config.is_some_and(|config| config.0.source > 0)
 }
 
 /// [`open`], for an encoder-decoder.

@@ -61,7 +61,7 @@ pub fn activations(
     places: &Places,
     tokens: usize,
 ) -> Vec<Segment> {
-    on_mesh(Mesh::alone(), profile, (spec, dtype), places, tokens)
+    on_mesh(Mesh::alone(), profile, (spec, dtype), places, [tokens; 2])
 }
 
 impl Workload<'_> {
@@ -69,24 +69,34 @@ impl Workload<'_> {
     pub fn activations(&self) -> Vec<Segment> {
         let grid = Grid { pp: 1, ..self.how.ranks.grid };
         let stage = Ranks { grid, rank: 0, ..self.how.ranks };
-        let tokens = self.tokens / grid.cp;
+        let one = [self.tokens / grid.cp; 2];
+        let tokens = self.how.goal.objective.streams(self.tokens, self.how.caps.docs).unwrap_or(one);
         on_mesh(stage.imagined(), self.profile, (&self.spec, self.dtype), &self.how.places, tokens)
     }
 }
 
+/// The activations of a model over its tokens, or over those of its source and of its main stream.
 fn on_mesh(
     mesh: Mesh,
     profile: &Profile,
     (spec, dtype): (&Spec, DType),
     places: &Places,
-    tokens: usize,
+    [source, tokens]: [usize; 2],
 ) -> Vec<Segment> {
     let device = Device::on_mesh(Arc::new(Meta::new(profile.clone())), u64::MAX, mesh);
     let portion = Portion::of(spec, &device.mesh, 1);
     let (model, params) = Model::declare_part(&device, spec, dtype, None, portion);
     let mut recorder =
         Recorder { device: &device, params: &params, places, tokens, grads: false, segments: Vec::new() };
-    model.forward(&mut recorder);
+    if spec.source == 0 {
+        model.forward(&mut recorder);
+        return recorder.segments;
+    }
+    recorder.tokens = source;
+    let value = model.source(&mut recorder);
+    (recorder.tokens, recorder.grads) = (tokens, false);
+    let gradient = device.zeros(value.rows(), value.cols(), DType::F32, Category::Grads);
+    model.target(&mut recorder, Memory { value, gradient: Some(gradient) });
     recorder.segments
 }
 
