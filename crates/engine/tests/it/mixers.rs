@@ -52,7 +52,6 @@ fn cpu() -> Device {
 fn states_make_answers_independent_of_others_and_of_chunks() {
     steady(&bed(cpu()), "recurrence", &WAYS[1..2]);
     steady(&bed_of(cpu(), &recurrent::without_attention(64, 4)), "recurrence alone", &WAYS[1..2]);
-    steady(&bed_of(cpu(), &gated_delta()), "gated DeltaNet", &WAYS[1..2]);
 }
 
 /// Text that is generated token by token is the likeliest by one pass over all of it.

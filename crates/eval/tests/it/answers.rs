@@ -63,8 +63,8 @@ fn contexts_and_figures_of_generated_answers_are_those_of_the_harness() {
         let nodes = Index::open(None).unwrap().find(std::slice::from_ref(name)).unwrap();
         let options = Options { run_programs: Some(&passed), ..Options::default() };
         let prepared = prepare(&nodes, &Sets { folder: Some(&folder), ..Sets::default() }, &options).unwrap();
-        let given = serde_json::from_value(expected["given"].clone()).unwrap();
-        let model = Scripted { tokenizer: &tokenizer, given };
+        let given: Vec<(String, Vec<String>)> = serde_json::from_value(expected["given"].clone()).unwrap();
+        let model = Scripted { tokenizer: &tokenizer, given: given.into_iter().collect() };
         let mut subject = Subject {
             model: &model,
             tokenizer: &tokenizer,

@@ -135,7 +135,7 @@ fn layout(cp: usize, dynamic: bool) -> ContextLayout {
     let tokens = DOCUMENTS.iter().sum();
     let docs: Vec<Range<usize>> = ends.collect();
     let cut = LayoutSizes { tokens, cp, chunk: 16, windows: &[None], dynamic: dynamic.then_some(20) };
-    ContextLayout::new(&docs, &cut).unwrap()
+    ContextLayout::new(&docs, &cut).unwrap_or_else(|message| panic!("{message}"))
 }
 
 fn run(scan: Scan, layout: &ContextLayout) -> Vec<Outcome> {
@@ -148,7 +148,7 @@ fn run(scan: Scan, layout: &ContextLayout) -> Vec<Outcome> {
             })
         };
         let ranks: Vec<_> = threads(cp, ThreadsOptions::default()).into_iter().map(rank).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|_| panic!("{scan:?}"))).collect()
     })
 }
 
@@ -157,9 +157,9 @@ fn together(layout: &ContextLayout, ranks: &[Outcome], of: impl Fn(&Outcome) -> 
     let cols = of(&ranks[0]).len() / layout.rank_tokens();
     let mut whole = vec![f32::NAN; layout.tokens() * cols];
     for (rank, outcome) in ranks.iter().enumerate() {
-        let mut rows = of(outcome).chunks(cols);
-        for token in layout.ranges(rank).iter().cloned().flatten() {
-            whole[token * cols..][..cols].copy_from_slice(rows.next().unwrap());
+        let rows = of(outcome).chunks(cols);
+        for (token, row) in layout.ranges(rank).iter().cloned().flatten().zip(rows) {
+            whole[token * cols..][..cols].copy_from_slice(row);
         }
     }
     whole

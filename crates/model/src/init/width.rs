@@ -75,7 +75,7 @@ mod tests {
         model.follow_width(&mut params, hidden as f64 / base as f64);
         initialise(&device, &model, &mut params, Init::new(1));
         let seen = |(id, param): (_, &fathom_grad::Param)| {
-            let values = device.to_f32(&param.value.resident().unwrap());
+            let values = device.to_f32(param.value.resident().unwrap());
             let squares: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
             (param.name.clone(), ((squares / values.len() as f64).sqrt(), params.rate(id)))
         };

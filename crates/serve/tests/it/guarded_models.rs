@@ -117,6 +117,7 @@ async fn text_of_windows_that_a_judge_flags_is_not_held_back() {
     let body = json!({"prompt": "Hi", "stream": true, "max_tokens": 900});
     let (status, text, said) = ask(&bed, &("/v1/completions", body)).await;
     assert!(status == 200 && said == answer, "{text}");
+    // The first window goes out before the end.
     let parts = text.lines().filter(|line| line.contains("POISON")).count();
-    assert!(parts >= 4, "{parts} parts: {text}");
+    assert!(parts >= 2, "{parts} parts: {text}");
 }
