@@ -65,14 +65,14 @@ def lines(path, rows):
 def rows():
     sums = lambda n: [{"question": f"Ann has {a} pens and gets {b:,} more. How many?", "answer": f"{a}+{b}=<<{a}+{b}={a + b}>>{a + b}\n#### {a + b:,}"}
                       for a, b in [(RNG.randint(1, 99), RNG.randint(800, 1900)) for _ in range(n)]]
-    lines(OUT / "gsm8k" / "train.jsonl", sums(8))
-    lines(OUT / "gsm8k" / "test.jsonl", sums(6))
+    lines(OUT / "openai__gsm8k" / "main" / "train.jsonl", sums(8))
+    lines(OUT / "openai__gsm8k" / "main" / "test.jsonl", sums(6))
     boxes = [r"\frac{3}{4}", r"2\sqrt{3}", r"\text{east}", "1,250", "(0,1)", r"90^\circ"]
-    lines(OUT / "hendrycks_math" / "algebra" / "test.jsonl", [{"problem": f"What is $x_{i}$?", "solution": f"So $x = \\boxed{{{box}}}$.", "level": "1"}
+    lines(OUT / "EleutherAI__hendrycks_math" / "algebra" / "test.jsonl", [{"problem": f"What is $x_{i}$?", "solution": f"So $x = \\boxed{{{box}}}$.", "level": "1"}
                                                              for i, box in enumerate(boxes * 2)])
-    lines(OUT / "openai_humaneval" / "test.jsonl", [{"task_id": f"H/{i}", "prompt": f"def f{i}(x):\n    \"\"\"Adds {i}.\"\"\"\n", "entry_point": f"f{i}",
+    lines(OUT / "openai__openai_humaneval" / "test.jsonl", [{"task_id": f"H/{i}", "prompt": f"def f{i}(x):\n    \"\"\"Adds {i}.\"\"\"\n", "entry_point": f"f{i}",
                                                     "test": f"def check(f):\n    assert f(1) == {i + 1}\n"} for i in range(4)])
-    lines(OUT / "mbpp" / "full" / "test.jsonl", [{"task_id": i, "text": f"Write a function to add {i}.", "code": "", "test_setup_code": "",
+    lines(OUT / "google-research-datasets__mbpp" / "full" / "test.jsonl", [{"task_id": i, "text": f"Write a function to add {i}.", "code": "", "test_setup_code": "",
                                                  "test_list": [f"assert f(1) == {i + k}" for k in range(3)]} for i in range(4)])
 
 
@@ -123,15 +123,15 @@ def main():
     maj8 = Path(tempfile.mkdtemp()) / "maj8.yaml"
     maj8.write_text(yaml.safe_dump(gsm8k))
     cases = {
-        "gsm8k": (own / "gsm8k" / "gsm8k.yaml", files("gsm8k", ["train", "test"])),
-        "gsm8k_maj8": (maj8, files("gsm8k", ["train", "test"])),
-        "hendrycks_math_algebra": (own / "hendrycks_math" / "hendrycks_math_algebra.yaml", {**files("hendrycks_math/algebra", ["test"]), "training_split": None}),
-        "minerva_math_algebra": (own / "minerva_math" / "minerva_math_algebra.yaml", {**files("hendrycks_math/algebra", ["test"]), "training_split": None}),
-        "humaneval": (own / "humaneval" / "humaneval.yaml", files("openai_humaneval", ["test"])),
-        "mbpp": (own / "mbpp" / "mbpp.yaml", files("mbpp/full", ["test"])),
+        "gsm8k": (own / "gsm8k" / "gsm8k.yaml", files("openai__gsm8k/main", ["train", "test"])),
+        "gsm8k_maj8": (maj8, files("openai__gsm8k/main", ["train", "test"])),
+        "hendrycks_math_algebra": (own / "hendrycks_math" / "hendrycks_math_algebra.yaml", {**files("EleutherAI__hendrycks_math/algebra", ["test"]), "training_split": None}),
+        "minerva_math_algebra": (own / "minerva_math" / "minerva_math_algebra.yaml", {**files("EleutherAI__hendrycks_math/algebra", ["test"]), "training_split": None}),
+        "humaneval": (own / "humaneval" / "humaneval.yaml", files("openai__openai_humaneval", ["test"])),
+        "mbpp": (own / "mbpp" / "mbpp.yaml", files("google-research-datasets__mbpp/full", ["test"])),
     }
     from lm_eval.tasks.mbpp import utils as mbpp
-    lines(OUT / "mbpp" / "full" / "prompt.jsonl", [{k: v for k, v in row.items() if k != "is_fewshot"} | {"test_setup_code": ""} for row in mbpp.list_fewshot_samples()])
+    lines(OUT / "google-research-datasets__mbpp" / "full" / "prompt.jsonl", [{k: v for k, v in row.items() if k != "is_fewshot"} | {"test_setup_code": ""} for row in mbpp.list_fewshot_samples()])
     expected = {}
     for name, (file, keys) in cases.items():
         model = Scripted(name)

@@ -87,7 +87,7 @@ mlm = _of_rows("mlm", "Trains an encoder by masked language modelling on texts (
 embed = _of_rows("embed", "Trains an encoder of vectors: rows with `anchor`, `positive` and optionally `negative`.")
 rerank = _of_rows("rerank", "Trains a reranker: rows with `query` and passages.")
 classify = _of_rows("classify", "Trains a classifier: rows with `text` and `label`.")
-t5 = _of_rows("t5", "Trains an encoder-decoder on texts by span corruption, or on rows (`objective_method="seq2seq"`).")
+t5 = _of_rows("t5", "Trains an encoder-decoder on texts by span corruption, or on rows (`objective_method='seq2seq'`).")
 grpo = _of_rewards("grpo", "Learns from rewards by GRPO.")
 dapo = _of_rewards("dapo", "Learns from rewards by DAPO.")
 rloo = _of_rewards("rloo", "Learns from rewards by RLOO.")

@@ -102,7 +102,7 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
         losses(&at(out)).iter().take(3).map(|(_, bits)| f32::from_bits(*bits as u32)).collect()
     };
     for (one, two) in of("new").iter().zip(of("two")) {
-        assert!((one / two - 1.0).abs() < 1e-5, "{one} {two}");
+        assert!((one / two - 1.0).abs() < 1e-4, "{one} {two}");
     }
 }
 
