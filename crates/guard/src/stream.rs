@@ -288,7 +288,7 @@ impl Gate {
                 if marked.verdict.decision == Decision::Block {
                     return Err(Box::new(moved(marked.verdict, begin)));
                 }
-                // What a reader finds and lets pass is sent as it is, so no finding holds its text back.
+                // Findings of a reader that lets the text pass hold nothing back: the text is sent unchanged.
                 let mark = begin + settled(view.text, marked.mark, &[]);
                 if let Some(reader) = self.readers.iter_mut().find(|reader| reader.rail == rail) {
                     reader.since = 0;

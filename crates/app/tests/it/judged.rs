@@ -63,7 +63,7 @@ fn rows(path: &Path, output: impl Fn(usize) -> String) -> PathBuf {
 
 fn request(folder: &Path, judge: Judge) -> Request {
     Request {
-        // Of twenty answers of the model fifteen hold a fact; all are longer than those of the file.
+        // Fifteen of twenty answers of the model hold a fact; all are longer than those of the file.
         model: rows(&folder.join("own.jsonl"), |i| {
             format!("{} {}", if i % 4 > 0 { "fact" } else { "guess" }, "word ".repeat(i + 2))
         }),

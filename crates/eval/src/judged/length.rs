@@ -49,7 +49,7 @@ pub fn fit(all: &[Judgement]) -> Option<Fit> {
         return None;
     }
     let rows = rows(all);
-    // As `GroupKFold` deals groups of one size: from the last to the first.
+    // The fold that `GroupKFold` gives a group of one size: it deals them from the last to the first.
     let fold = |at: usize| (rows.len() - 1 - at) % FOLDS;
     let mut best = (f64::INFINITY, 0.0);
     for step in 0..STRENGTHS {

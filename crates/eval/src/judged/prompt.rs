@@ -1,4 +1,4 @@
-//! What a judge is asked, and the verdicts in its answers.
+//! Prompts of judges, and the verdicts in their answers.
 
 use crate::python::pattern::Pattern;
 

@@ -166,7 +166,7 @@ pub fn rows(files: &Files<'_>, kwargs: &Row) -> Result<Vec<Row>> {
         let of = |name: &str| Some(member(&row, name).unwrap_or_default());
         let prompt = filled(&format!("{}\n{}", kind.prompt, kind.prefix), &of);
         row.insert("prompt".into(), prompt.into());
-        // What the prompt holds is not kept twice.
+        // Texts that the prompt holds are not kept twice.
         ["context", "demos"].iter().for_each(|key| _ = row.shift_remove(*key));
         if let Some(documents) = row.get_mut("ctxs").and_then(Value::as_array_mut) {
             documents.iter_mut().filter_map(Value::as_object_mut).for_each(|it| _ = it.shift_remove("text"));

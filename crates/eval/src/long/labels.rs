@@ -60,7 +60,7 @@ pub fn rows(
     asked.iter().map(one).collect()
 }
 
-/// As many rows of each label, in rounds that have each label once in a drawn order.
+/// Equally many rows of each label, in rounds that have each label once in a drawn order.
 fn balanced(data: &[Row], count: usize, seed: u64) -> Result<Vec<&Row>, String> {
     let mut random = Random::new(seed);
     let mut by_label: Vec<(usize, Vec<&Row>)> = Vec::new();

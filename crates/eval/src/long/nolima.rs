@@ -170,7 +170,7 @@ fn of_experiment(entry: &Row) -> std::result::Result<Vec<Needle>, String> {
             for (at, argument) in test["input_args"].as_array().into_iter().flatten().enumerate() {
                 let (place, argument) = (format!("{{{}}}", at + 1), argument.as_str().unwrap_or_default());
                 made.text = made.text.replace(&place, argument);
-                // Of several arguments in a question the last one is put in, as in its scripts.
+                // The last one of several arguments in a question is put in, as by its scripts.
                 if question.contains(&place) {
                     made.question = question.replace(&place, argument);
                 }

@@ -28,8 +28,8 @@ fn measure(hits: usize, targets: usize, answers: usize) -> f64 {
     if precision + recall > 0.0 { 2.0 * precision * recall / (precision + recall) } else { 0.0 }
 }
 
-/// Indices in `a` of a longest common subsequence, by the package's rules for ties.
-fn common(a: &[String], b: &[String]) -> Vec<usize> {
+/// Lengths of longest common subsequences of each beginning of `a` with each of `b`.
+pub(super) fn subsequences(a: &[String], b: &[String]) -> Vec<Vec<u32>> {
     let mut table = vec![vec![0u32; b.len() + 1]; a.len() + 1];
     for i in 1..=a.len() {
         for j in 1..=b.len() {
@@ -40,6 +40,12 @@ fn common(a: &[String], b: &[String]) -> Vec<usize> {
             };
         }
     }
+    table
+}
+
+/// Indices in `a` of a longest common subsequence, by the package's rules for ties.
+fn common(a: &[String], b: &[String]) -> Vec<usize> {
+    let table = subsequences(a, b);
     let (mut i, mut j, mut found) = (a.len(), b.len(), Vec::new());
     while i > 0 && j > 0 {
         if a[i - 1] == b[j - 1] {

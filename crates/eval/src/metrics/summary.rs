@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use super::rouge::subsequences;
+
 /// Keeps the package from dividing by zero.
 const EPSILON: f64 = 1e-8;
 
@@ -32,16 +34,7 @@ fn sentences(text: &str) -> Vec<Vec<String>> {
 
 /// The words of a longest common subsequence, by the package's rules for ties.
 fn common<'a>(a: &'a [String], b: &[String]) -> Vec<&'a String> {
-    let mut table = vec![vec![0u32; b.len() + 1]; a.len() + 1];
-    for i in 1..=a.len() {
-        for j in 1..=b.len() {
-            table[i][j] = if a[i - 1] == b[j - 1] {
-                table[i - 1][j - 1] + 1
-            } else {
-                table[i - 1][j].max(table[i][j - 1])
-            };
-        }
-    }
+    let table = subsequences(a, b);
     let (mut i, mut j, mut found) = (a.len(), b.len(), Vec::new());
     while i > 0 && j > 0 {
         if a[i - 1] == b[j - 1] {

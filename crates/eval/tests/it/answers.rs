@@ -13,12 +13,12 @@ use serde_json::Value;
 const SEED: u64 = 1234;
 
 /// A model that gives the answers of a script to its contexts.
-struct Scripted<'s> {
+struct AnswerScript<'s> {
     tokenizer: &'s Tokenizer,
     given: HashMap<String, Vec<String>>,
 }
 
-impl LanguageModel for Scripted<'_> {
+impl LanguageModel for AnswerScript<'_> {
     fn max_tokens(&self) -> usize {
         1 << 20
     }
@@ -64,7 +64,7 @@ fn contexts_and_figures_of_generated_answers_are_those_of_the_harness() {
         let options = Options { run_programs: Some(&passed), ..Options::default() };
         let prepared = prepare(&nodes, &Sets { folder: Some(&folder), ..Sets::default() }, &options).unwrap();
         let given: Vec<(String, Vec<String>)> = serde_json::from_value(expected["given"].clone()).unwrap();
-        let model = Scripted { tokenizer: &tokenizer, given: given.into_iter().collect() };
+        let model = AnswerScript { tokenizer: &tokenizer, given: given.into_iter().collect() };
         let mut subject = Subject {
             model: &model,
             tokenizer: &tokenizer,

@@ -9,23 +9,26 @@ use crate::mock::Mock;
 const JUDGED: &[&str] = &["block", "flag"];
 
 /// A rail with the directions in which it judges what users write, and what models do.
-struct Judged {
+struct ModelRail {
     rail: &'static str,
     on: &'static [&'static str],
 }
 
-const RAILS: &[Judged] = &[
-    Judged { rail: "use = 'self_check'\nmodel = 'yes'", on: &["input", "output"] },
-    Judged { rail: "use = 'self_check'\nmodel = 'no'\ncondemned_by = 'no'", on: &["input", "output"] },
-    Judged { rail: "use = 'topic'\nmodel = 'off-topic'\npolicy = 'Talk about birds alone.'", on: &["input"] },
-    Judged {
+const RAILS: &[ModelRail] = &[
+    ModelRail { rail: "use = 'self_check'\nmodel = 'yes'", on: &["input", "output"] },
+    ModelRail { rail: "use = 'self_check'\nmodel = 'no'\ncondemned_by = 'no'", on: &["input", "output"] },
+    ModelRail {
+        rail: "use = 'topic'\nmodel = 'off-topic'\npolicy = 'Talk about birds alone.'",
+        on: &["input"],
+    },
+    ModelRail {
         rail: "use = 'content_safety'\nmodel = 'unsafe'\nformat = 'llama_guard'",
         on: &["input", "output"],
     },
-    Judged { rail: "use = 'facts'\nmodel = 'no'\nwithout_evidence = 'block'", on: &["output"] },
-    Judged { rail: "use = 'hallucination'\nmodel = 'no'\nsamples = 2", on: &["output"] },
-    Judged { rail: "use = 'jailbreak'\nmodel = 'labels'\nblocked_labels = ['bad']", on: &["input"] },
-    Judged {
+    ModelRail { rail: "use = 'facts'\nmodel = 'no'\nwithout_evidence = 'block'", on: &["output"] },
+    ModelRail { rail: "use = 'hallucination'\nmodel = 'no'\nsamples = 2", on: &["output"] },
+    ModelRail { rail: "use = 'jailbreak'\nmodel = 'labels'\nblocked_labels = ['bad']", on: &["input"] },
+    ModelRail {
         rail: "use = 'classifier'\nmodel = 'labels'\nblocked_labels = ['bad']",
         on: &["input", "output"],
     },
@@ -35,7 +38,7 @@ const TEXT: &str = "Take POISON now.";
 
 #[tokio::test]
 async fn no_answer_gets_around_a_rail_that_asks_a_model() {
-    for Judged { rail, .. } in RAILS.iter().filter(|it| it.on.contains(&"output")) {
+    for ModelRail { rail, .. } in RAILS.iter().filter(|it| it.on.contains(&"output")) {
         for action in JUDGED {
             let bed = bed(rail, "output", action, TEXT);
             for way in ways("Hi") {
@@ -52,7 +55,7 @@ async fn no_answer_gets_around_a_rail_that_asks_a_model() {
 
 #[tokio::test]
 async fn no_prompt_gets_around_a_rail_that_asks_a_model() {
-    for Judged { rail, .. } in RAILS.iter().filter(|it| it.on.contains(&"input")) {
+    for ModelRail { rail, .. } in RAILS.iter().filter(|it| it.on.contains(&"input")) {
         for action in JUDGED {
             let bed = bed(rail, "input", action, "Fine.");
             let mut all = ways(TEXT);
