@@ -1,4 +1,5 @@
-//! Models of rails: each opened once, on a thread of its own, when a configuration first names it.
+//! Models of rails: those of the server, and others, each opened once, on a thread of its own, when a configuration first
+//! names it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fathom_base::{Error as BaseError, Service};
 use fathom_guard::needs::Models;
 
+use super::served::ServedModels;
 use crate::error::Result;
 use crate::events::Silent;
 use crate::host::{EncoderHost, Host, HostOptions};
@@ -16,8 +18,9 @@ use crate::models;
 /// Texts that a judge is asked about at once.
 const SEQUENCES: usize = 16;
 
-/// Opens models by their folders.
+/// Opens models by the names that a server has them under, or by their folders.
 pub struct GuardModels {
+    served: Arc<ServedModels>,
     machine: Mutex<Machine>,
     open: Mutex<BTreeMap<PathBuf, OpenModel>>,
 }
@@ -38,9 +41,9 @@ impl OpenModel {
 }
 
 impl GuardModels {
-    /// Models on a machine.
-    pub fn new(machine: &Machine) -> GuardModels {
-        GuardModels { machine: Mutex::new(machine.again()), open: Mutex::default() }
+    /// Models of a server, and others on a machine.
+    pub fn new(machine: &Machine, served: Arc<ServedModels>) -> GuardModels {
+        GuardModels { served, machine: Mutex::new(machine.again()), open: Mutex::default() }
     }
 
     fn opened(&self, path: &Path) -> Result<OpenModel> {
@@ -55,6 +58,9 @@ impl GuardModels {
 
 impl Models for GuardModels {
     fn service(&self, name: &str) -> fathom_base::Result<Arc<dyn Service>> {
+        if let Some(served) = self.served.service(name) {
+            return served;
+        }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = open.get(Path::new(name)) {
             return opened.service();

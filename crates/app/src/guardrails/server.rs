@@ -1,8 +1,7 @@
 //! Guardrails of a server: the configurations of a folder around every model, and judgements without one.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use fathom_base::Service;
 use fathom_guard::checks::{self, CheckError};
@@ -10,13 +9,14 @@ use fathom_guard::{Cost, Guard, GuardedService, Guards, Needs, RailRun, Session,
 use fathom_serve::{Fault, RailRecord, RailSpan, RailedModel, Rails, Screen, ScreenVerdict};
 use serde_json::{Value, json};
 
+use super::served::ServedModels;
 use crate::error::{Error, Result};
 
 /// The guardrails of a folder, and the models that they are around.
 pub struct Guardrails {
     guards: Guards,
-    /// Models by name, as they are without rails.
-    models: Mutex<BTreeMap<String, Arc<dyn Service>>>,
+    /// Models as they are without rails.
+    served: Arc<ServedModels>,
 }
 
 impl Guardrails {
@@ -26,7 +26,12 @@ impl Guardrails {
     /// No configuration there, or one that is refused, with file and line.
     pub fn load(folder: &Path, needs: &Needs) -> Result<Guardrails> {
         let guards = Guards::load(folder, needs).map_err(|error| Error::Refused(error.to_string()))?;
-        Ok(Guardrails { guards, models: Mutex::default() })
+        Ok(Guardrails { guards, served: Arc::default() })
+    }
+
+    /// These guardrails around the models of a server, which their rails may ask.
+    pub(super) fn beside(self, served: Arc<ServedModels>) -> Guardrails {
+        Guardrails { served, ..self }
     }
 
     /// Judges messages, as `/v1/checks` does.
@@ -102,8 +107,7 @@ fn fault(error: CheckError) -> Fault {
 
 impl Rails for Guardrails {
     fn around(&self, model: &str, service: Arc<dyn Service>) -> Arc<dyn Service> {
-        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        models.insert(model.to_string(), service.clone());
+        self.served.put(model, service.clone());
         Arc::new(GuardedService::new(service, self.guards.default().clone()))
     }
 
@@ -115,9 +119,8 @@ impl Rails for Guardrails {
     ) -> std::result::Result<RailedModel, Fault> {
         let key = (!key.is_empty()).then(|| key.to_string());
         let (guard, session) = checks::session(&self.guards, options, key).map_err(fault)?;
-        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let service = models.get(model).cloned();
-        let service = service.ok_or_else(|| Fault::ours(format!("no rails are around {model}")))?;
+        let service =
+            self.served.get(model).ok_or_else(|| Fault::ours(format!("no rails are around {model}")))?;
         let record = Record { config: guard.engine().config().id.clone(), session: session.clone() };
         let service = Arc::new(GuardedService::new(service, guard).of(session));
         Ok(RailedModel { service, record: Arc::new(record) })

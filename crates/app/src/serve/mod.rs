@@ -5,26 +5,26 @@ mod encoder;
 mod hosted;
 mod order;
 mod ranks;
+mod roster;
 mod sizes;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, sleep};
+use std::sync::{Arc, PoisonError};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fathom_base::recipe::{Layers, Loaded};
-use fathom_base::{Administer, Service};
 use fathom_serve::{
-    ApiKeys, KnowledgeBase, Listening, Opening, Rails, Recipe, Reload, ServerState, Settings, is_loopback,
+    ApiKeys, KnowledgeBase, Listening, Opening, Rails, Recipe, ServerState, Settings, is_loopback,
 };
 use fathom_train::recipe::Precision;
-use hosted::{Serving, Watch};
+use hosted::Watch;
+use roster::{Roster, StartedModel};
 
 use crate::adapters::held_otherwise;
 use crate::error::{Result, refuse};
 use crate::events::Events;
-use crate::guardrails::{self, Guardrails};
-use crate::host::ModelThread;
+use crate::guardrails::{self, Guardrails, ServedModels};
 use crate::machine::Machine;
 use crate::models;
 use crate::retrieval::{Library, LibraryOptions};
@@ -54,56 +54,6 @@ const RANGES: [(&str, u64, u64); 10] = [
     ("adapter_bytes", 0, 1 << 50),
     ("page_file_bytes", 0, 1 << 60),
 ];
-
-/// Threads of the engines.
-type Threads = Mutex<Vec<JoinHandle<Result<()>>>>;
-
-/// A served model, with its path and options.
-#[derive(Clone)]
-struct Served {
-    name: String,
-    path: PathBuf,
-    order: Order,
-}
-
-impl Served {
-    /// Starts the engine and loads its adapters.
-    fn start(&self, watch: &Watch, threads: &Threads) -> Result<(Arc<dyn Service>, Sizes)> {
-        let serving: Serving = if models::is_encoder(&self.path) {
-            encoder::run
-        } else if self.order.mesh.is_spread() {
-            ranks::run
-        } else {
-            hosted::run
-        };
-        let ModelThread { service, found: sizes, thread } =
-            hosted::start(&self.name, &self.path, &self.order, watch, serving)?;
-        threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
-        for (adapter, folder) in &self.order.adapters {
-            service.load_adapter(adapter, folder)?;
-        }
-        Ok((Arc::new(service), sizes))
-    }
-}
-
-/// Returns the function that reloads models, each within the memory that it has now.
-fn reloading(models: Vec<(Served, u64)>, watch: Watch, threads: Arc<Threads>) -> Reload {
-    Arc::new(move |name| {
-        let found = models.iter().find(|(served, _)| served.name == name);
-        let (served, bytes) =
-            found.ok_or_else(|| fathom_base::Error::product(format!("no model is called {name}")))?;
-        let mut again = served.clone();
-        again.order.again = true;
-        again.order.memory_bytes = again.order.memory_bytes.or(Some(*bytes));
-        threads.lock().unwrap_or_else(PoisonError::into_inner).retain(|thread| !thread.is_finished());
-        let (service, _) = again.start(&watch, &threads).map_err(fathom_base::Error::product)?;
-        Ok(service)
-    })
-}
-
-fn ended(threads: &Threads) -> bool {
-    threads.lock().unwrap_or_else(PoisonError::into_inner).iter().all(JoinHandle::is_finished)
-}
 
 /// Loads the keys of a server: those of a file, if given, overridden by `settings`.
 ///
@@ -140,7 +90,7 @@ pub fn serve_checks(
     version: &str,
     around: &Around<'_>,
 ) -> Result<()> {
-    let rails = guardrails::rails(folder, machine)?;
+    let rails = guardrails::rails(folder, machine, Arc::default())?;
     let keys = keys.map_or_else(|| Ok(ApiKeys::none()), ApiKeys::read)?;
     fathom_serve::check(at, &keys)?;
     let opening = Opening {
@@ -222,19 +172,19 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
             order.at.host
         ));
     }
-    // Before the models, which take long to load.
-    let rails = order.guard.as_deref().map(|folder| guardrails::rails(folder, &order.machine(around.events)));
-    let rails = rails.transpose()?;
-    let models: Vec<Served> = named
-        .into_iter()
-        .enumerate()
-        .map(|(at, (name, path))| Served { name, path, order: order.of(at) })
-        .collect();
-    let (log, threads) = (around.log.clone(), Arc::new(Threads::default()));
-    let watch = Watch { log: log.clone(), stop: around.stop.clone(), failed: Arc::default() };
+    let watch = Watch { log: around.log.clone(), stop: around.stop.clone(), failed: Arc::default() };
+    let roster = Arc::new(Roster::new(order, named, watch.clone()));
+    // Before the models, which take long to load; but for those that a rail names.
+    let rails = match &order.guard {
+        Some(folder) => {
+            let served = Arc::new(ServedModels::new(roster.clone().starter()));
+            Some(guardrails::rails(folder, &order.machine(around.events), served)?)
+        }
+        None => None,
+    };
     let mut started = Vec::new();
-    for served in models {
-        let (service, sizes) = served.start(&watch, &threads)?;
+    for served in roster.models() {
+        let StartedModel { service, sizes } = roster.start(&served.name)?;
         let over = if sizes.grid.ranks() > 1 { format!(" over {}", sizes.grid) } else { String::new() };
         around.events.note(&format!("{}{over}: {}", served.name, sizes.said()));
         let held = served.order.held();
@@ -248,30 +198,28 @@ pub fn serve(order: &Order, around: &Around<'_>) -> Result<()> {
         let adapters = served.order.adapters.iter();
         let otherwise = |(_, folder): &(String, PathBuf)| held_otherwise(folder, held.as_ref());
         adapters.filter_map(otherwise).for_each(|said| around.events.warn(&said));
-        started.push((served, service, sizes));
+        started.push((served.name.clone(), service));
     }
-    let again: Vec<(Served, u64)> =
-        started.iter().map(|(served, _, sizes)| (served.clone(), sizes.bytes())).collect();
     let opening = Opening {
         settings: order.settings.clone(),
         keys,
         open,
-        log: log.clone(),
+        log: around.log.clone(),
         version: order.version.clone(),
-        reload: Some(reloading(again, watch.clone(), threads.clone())),
+        reload: Some(roster.clone().reload()),
         knowledge: knowledge(order, rails.as_ref(), around.events)?,
         rails: rails.map(|rails| rails as Arc<dyn Rails>),
         view: None,
     };
     let server = Arc::new(ServerState::new(opening));
-    for (served, service, _) in started {
-        server.add(&served.name, service)?;
+    for (name, service) in started {
+        server.add(&name, service)?;
     }
     fathom_serve::serve(&server, &order.at, around.stop, around.heard)?;
     drop(server);
     // An engine ends with its last handle; one that a request still holds is not awaited.
     let began = Instant::now();
-    while !ended(&threads) && began.elapsed() < LAST {
+    while !roster.is_over() && began.elapsed() < LAST {
         sleep(Duration::from_millis(5));
     }
     // An engine may have failed, which stops the server.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_app::guardrails::{GuardModels, audit, audit_server, needs};
+use fathom_app::guardrails::{GuardModels, ServedModels, audit, audit_server, needs};
 use fathom_app::serve::Order;
 use fathom_app::{Machine, Silent, train};
 use fathom_base::clock::Clock;
@@ -65,7 +65,7 @@ fn a_judges_score_is_the_models_own_probability() {
     train(&crate::small(folder.path(), &keys), &train::Order::default(), &Silent).unwrap();
     let run = folder.path().join("run");
     let machine = Machine::of_kind(MachineKind::Cpu, 1, &Silent);
-    let models = Arc::new(GuardModels::new(&machine));
+    let models = Arc::new(GuardModels::new(&machine, Arc::default()));
     let needs = Needs { models: Some(models.clone()), ..Needs::default() };
     let service = models.service(run.to_str().unwrap()).unwrap();
     let rail = |more: &str| {
@@ -105,8 +105,10 @@ fn a_judges_score_is_the_models_own_probability() {
     // Over HTTP, to a server with a rail.
     let (guard, template) = (folder.path().join("guard"), folder.path().join("talk.jinja"));
     fs::create_dir(&guard).unwrap();
-    let rail = "[[rail]]\nuse = 'regex'\non = ['input']\npatterns = ['Ignore all previous']\n";
-    fs::write(guard.join("guard.toml"), rail).unwrap();
+    let rails = "[[rail]]\nuse = 'regex'\non = ['input']\npatterns = ['Ignore all previous']\n\
+                 [[rail]]\nname = 'own'\nuse = 'self_check'\non = ['input']\naction = 'flag'\nmodel = 'small'\n\
+                 prompt = 'Is {{ text }} bad?'\n";
+    fs::write(guard.join("guard.toml"), rails).unwrap();
     fs::write(&template, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
         .unwrap();
     let order = Order { template: Some(template), guard: Some(guard), ..order(&run, 1, 1) };
@@ -126,6 +128,13 @@ fn a_judges_score_is_the_models_own_probability() {
             let rails = &answer["guardrails"]["log"]["activated_rails"];
             assert_eq!((status, &rails[0]["name"]), (200, &json!("regex")), "{path}: {answer}");
             assert_eq!(rails[0]["decisions"], json!(["allow"]), "{path}: {answer}");
+            // The model that answers, by the name that it is served under.
+            assert_eq!(rails[1]["name"], json!("own"), "{path}: {answer}");
+            let calls = answer["guardrails"]["log"]["llm_calls"].as_array().unwrap();
+            assert!(
+                calls.iter().any(|call| call["task"] == "own" && call["llm_model_name"] == "small"),
+                "{path}: {answer}"
+            );
         }
         audit_server(&target, None, some, 4)
     })
@@ -154,4 +163,23 @@ fn an_encoders_label_condemns_in_windows_over_all_of_a_text() {
     assert!((found.score.unwrap() - f64::from(expected)).abs() < 1e-6, "{found:?} {expected}");
     let long = opinion(&rail, &needs, &format!("{text} ").repeat(20));
     assert!((0.0..=1.0).contains(&long.score.unwrap()));
+}
+
+#[test]
+fn a_rail_that_names_a_served_model_asks_the_one_that_a_reload_brought() {
+    let machine = Machine::of_kind(MachineKind::Cpu, 1, &Silent);
+    let models = GuardModels::new(&machine, Arc::default());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/encoders");
+    let [old, new] =
+        ["bert", "roberta"].map(|name| models.service(folder.join(name).to_str().unwrap()).unwrap());
+    let started = old.clone();
+    let served =
+        Arc::new(ServedModels::new(Box::new(move |name| (name == "judge").then(|| Ok(started.clone())))));
+    let of_rails = GuardModels::new(&machine, served.clone());
+    let judge = of_rails.service("judge").unwrap();
+    assert_eq!(judge.card().name, old.card().name);
+    served.put("judge", new.clone());
+    assert_ne!(old.card().name, new.card().name);
+    assert_eq!(judge.card().name, new.card().name);
+    assert!(of_rails.service("nobody").is_err());
 }
