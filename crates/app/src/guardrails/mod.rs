@@ -26,11 +26,11 @@ pub use server::Guardrails;
 
 /// Needs of rails, whose models are opened on this machine.
 pub fn needs(machine: &Machine) -> Needs {
-    needs_beside(machine, Arc::default())
+    needs_with(machine, Arc::default())
 }
 
 /// Needs of rails, whose models are those of a server, or opened on this machine.
-fn needs_beside(machine: &Machine, served: Arc<ServedModels>) -> Needs {
+fn needs_with(machine: &Machine, served: Arc<ServedModels>) -> Needs {
     Needs {
         models: Some(Arc::new(GuardModels::new(machine, served))),
         personal_data: Some(Arc::new(prose::Detectors)),
@@ -45,6 +45,6 @@ fn needs_beside(machine: &Machine, served: Arc<ServedModels>) -> Needs {
 /// # Errors
 /// A configuration that is refused, with file and line.
 pub(crate) fn rails(folder: &Path, machine: &Machine, served: Arc<ServedModels>) -> Result<Arc<Guardrails>> {
-    let needs = needs_beside(machine, served.clone());
-    Ok(Arc::new(Guardrails::load(folder, &needs)?.beside(served)))
+    let needs = needs_with(machine, served.clone());
+    Ok(Arc::new(Guardrails::load(folder, &needs)?.serving(served)))
 }

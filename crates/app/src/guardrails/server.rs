@@ -30,7 +30,7 @@ impl Guardrails {
     }
 
     /// These guardrails around the models of a server, which their rails may ask.
-    pub(super) fn beside(self, served: Arc<ServedModels>) -> Guardrails {
+    pub(super) fn serving(self, served: Arc<ServedModels>) -> Guardrails {
         Guardrails { served, ..self }
     }
 

@@ -101,8 +101,14 @@ fn a_judges_score_is_the_models_own_probability() {
     let short: Vec<Probe> = probes(1).into_iter().filter(fits).collect();
     let report = audit(&run, &short, 4, (&machine, &Silent)).unwrap();
     assert!(!short.is_empty() && report.records.len() == short.len());
+}
 
-    // Over HTTP, to a server with a rail.
+#[test]
+fn a_server_asks_its_own_model_for_a_rail_and_logs_each_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = ["eval.enabled=false", "model.precision=f32"];
+    train(&crate::small(folder.path(), &keys), &train::Order::default(), &Silent).unwrap();
+    let run = folder.path().join("run");
     let (guard, template) = (folder.path().join("guard"), folder.path().join("talk.jinja"));
     fs::create_dir(&guard).unwrap();
     let rails = "[[rail]]\nuse = 'regex'\non = ['input']\npatterns = ['Ignore all previous']\n\
