@@ -3,11 +3,15 @@
     python oracle/guard_rivals.py FATHOM nemo  PYTHON_WITH_NEMOGUARDRAILS
     python oracle/guard_rivals.py FATHOM presidio PYTHON_WITH_PRESIDIO
     python oracle/guard_rivals.py FATHOM load
+    python oracle/guard_rivals.py FATHOM sizes
+    python oracle/guard_rivals.py FATHOM stream MODEL
 
 `nemo`: verdicts of regex and injection rails of both on each text, and the differences. `presidio`: spans of mail
 addresses, cards, accounts, addresses of the net, telephone and social security numbers that were put into texts, found
 by either: precision and recall by kind, and bytes a second. `load`: requests a second of `/v1/checks` by 16 clients over
 2 KB with rails `regex`, `personal_data` and `injection`, quantiles of one client's waits, and the server's peak memory.
+`sizes`: the same rails' own time over texts of 2 KB to 1 MiB, and that of 10 and of 10,000 literals over one text. `stream`:
+time a token and until the first piece of a streamed answer of a small model, with those rails on the answer and without.
 
 The other programs run as processes of their own interpreters; this script needs the standard library alone.
 """
@@ -17,6 +21,7 @@ import json
 import pathlib
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,12 +80,15 @@ def texts(count, seed):
 
 
 class Server:
-    """`fathom guard serve` with a configuration."""
+    """`fathom guard serve` with a configuration, or `fathom serve` of a model with one or without."""
 
-    def __init__(self, fathom, rails):
+    def __init__(self, fathom, rails, model=None):
         self.folder = tempfile.TemporaryDirectory()
-        (pathlib.Path(self.folder.name) / "guard.toml").write_text(rails)
+        if rails:
+            (pathlib.Path(self.folder.name) / "guard.toml").write_text(rails)
         args = [fathom, "guard", "serve", "--config", self.folder.name, "--port", "0"]
+        if model:
+            args = [fathom, "serve", model, "--port", "0", *(["--guard", self.folder.name] if rails else [])]
         self.process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         found = None
         while not found:
@@ -106,6 +114,12 @@ class Server:
         self.process.terminate()
         self.process.wait()
 
+
+THREE = (
+    '[[rail]]\nuse = "regex"\non = ["SIDE"]\naction = "flag"\npatterns = ["(?i)\\\\bforbidden\\\\b", "\\\\d{9,12}"]\n'
+    '[[rail]]\nuse = "personal_data"\non = ["SIDE"]\naction = "flag"\nkinds = ["email", "card", "phone"]\n'
+    '[[rail]]\nuse = "injection"\non = ["SIDE"]\naction = "flag"\n'
+)
 
 REGEX = ["(?i)\\bstones? under\\b", "\\d{5}", "nobody counts (?:every|each)"]
 
@@ -216,10 +230,7 @@ def presidio(fathom, python):
 
 
 def load(fathom, _):
-    rails = '[[rail]]\nuse = "regex"\non = ["input"]\naction = "flag"\npatterns = ["(?i)\\\\bforbidden\\\\b", "\\\\d{9,12}"]\n'
-    rails += '[[rail]]\nuse = "personal_data"\non = ["input"]\naction = "flag"\nkinds = ["email", "card", "phone"]\n'
-    rails += '[[rail]]\nuse = "injection"\non = ["input"]\naction = "flag"\n'
-    server = Server(fathom, rails)
+    server = Server(fathom, THREE.replace("SIDE", "input"))
     rng = random.Random(1)
     text = " ".join(rng.choice(WORDS) for _ in range(400))[:2048]
     server.check(server.connect(), text)
@@ -266,5 +277,48 @@ def load(fathom, _):
     server.stop()
 
 
+def sizes(fathom, _):
+    server, rng = Server(fathom, THREE.replace("SIDE", "input")), random.Random(2)
+    connection = server.connect()
+    words = " ".join(rng.choice(WORDS) for _ in range(1 << 18))
+    for size in (2 << 10, 32 << 10, 256 << 10, 1 << 20):
+        runs = []
+        for _ in range(max(5, (8 << 20) // size if size > 4096 else 200)):
+            runs.append(sum(verdict["took_us"] for verdict in server.check(connection, words[:size])["verdicts"]))
+        took = statistics.median(runs)
+        print(f"{size >> 10:5} KiB: {took:9,.0f} us, {1e3 * took / size:.2f} ns a byte")
+    server.stop()
+    alphabet = "bcdfghjklmnpqrtvwxyz"
+    for count in (10, 10_000):
+        literals = {"".join(rng.choice(alphabet) for _ in range(8)) for _ in range(count)}
+        server = Server(fathom, f'[[rail]]\nuse = "regex"\non = ["input"]\naction = "flag"\nwords = {json.dumps(sorted(literals))}\n')
+        connection = server.connect()
+        runs = [server.check(connection, words[:64 << 10])["verdicts"][0]["took_us"] for _ in range(60)]
+        print(f"{count:6} literals over 64 KiB: {statistics.median(runs):,.0f} us")
+        server.stop()
+
+
+def stream(fathom, model):
+    asked = {"prompt": "The river", "max_tokens": 512, "ignore_eos": True, "temperature": 1.0, "seed": 1, "stream": True}
+    servers = {"without rails": Server(fathom, None, model), "with rails": Server(fathom, THREE.replace("SIDE", "output"), model)}
+    times = {name: [] for name in servers}
+    for _ in range(15):
+        for name, server in servers.items():
+            connection, began, first = server.connect(), time.perf_counter(), None
+            connection.request("POST", "/v1/completions", json.dumps(asked), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            while line := answer.readline():
+                if line.startswith(b"data:") and b'"text":""' not in line and first is None:
+                    first = time.perf_counter() - began
+            times[name].append((first, time.perf_counter() - began))
+    token_us = {}
+    for name, runs in times.items():
+        first, whole = (statistics.median(run[at] for run in runs) for at in (0, 1))
+        token_us[name] = 1e6 * whole / 512
+        print(f"{name}: first piece after {1e3 * first:.1f} ms, {token_us[name]:.1f} us a token of 512")
+    print(f"added: {token_us['with rails'] - token_us['without rails']:.1f} us a token")
+    [server.stop() for server in servers.values()]
+
+
 if __name__ == "__main__":
-    {"nemo": nemo, "presidio": presidio, "load": load}[sys.argv[2]](sys.argv[1], (sys.argv[3:] or [None])[0])
+    {"nemo": nemo, "presidio": presidio, "load": load, "sizes": sizes, "stream": stream}[sys.argv[2]](sys.argv[1], (sys.argv[3:] or [None])[0])
