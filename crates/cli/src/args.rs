@@ -93,7 +93,7 @@ pub enum Verb {
     Serve(Serve),
     /// Measures guardrails, and translates those of NeMo.
     Guard {
-        /// What to do.
+        /// The verb.
         #[command(subcommand)]
         what: Guard,
     },
@@ -131,7 +131,7 @@ pub enum Verb {
     Import(Convert),
     /// Prints a model's logits, gradients or activations.
     Inspect {
-        /// What to print.
+        /// Part that is printed.
         #[command(subcommand)]
         what: Inspect,
     },
@@ -502,15 +502,15 @@ pub struct Eval {
     /// `subset`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials"])]
     pub reward_bench: Option<PathBuf>,
-    /// Of a search: nDCG, MRR and recall on a folder in the layout of BEIR (`corpus.jsonl`, `queries.jsonl`, `qrels/test.tsv`), by BM25,
+    /// Measures a search: nDCG, MRR and recall on a folder in the layout of BEIR (`corpus.jsonl`, `queries.jsonl`, `qrels/test.tsv`), by BM25,
     /// or with the encoder that MODEL names.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench"])]
     pub retrieval: Option<PathBuf>,
-    /// Of an encoder of vectors: how well cosines agree with the judged similarity of pairs, in JSON lines of `sentence1`, `sentence2`,
+    /// Measures an encoder of vectors: how well cosines agree with the judged similarity of pairs, in JSON lines of `sentence1`, `sentence2`,
     /// `score` (STS): Spearman's and Pearson's correlation.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench", "retrieval"])]
     pub sts: Option<PathBuf>,
-    /// Of an encoder with labels: macro F1 and accuracy on JSON lines of `text` and `label`.
+    /// Measures an encoder with labels: macro F1 and accuracy on JSON lines of `text` and `label`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["adapter", "data", "tokens", "seconds", "needle_trials", "reward_bench", "retrieval", "sts"])]
     pub labels: Option<PathBuf>,
     /// How to rank.

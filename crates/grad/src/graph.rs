@@ -91,7 +91,7 @@ impl Info {
 /// Position of a rank's rows among all of its rows, for tokens of a stream whose ranks share the rows of each tile.
 /// Shares of tokens, of tiles and of the stream, differ by at most one.
 pub fn own_rows(tokens: &Range<usize>, ranks: usize, index: usize) -> Range<usize> {
-    // Of the tokens before `end`, the rank has every `ranks`-th, as if distributed round-robin. Rows that are not
+    // The rank has every `ranks`-th of the tokens before `end`, as if distributed round-robin. Rows that are not
     // shared are on all ranks.
     let before = |end: usize| (end + ranks - 1 - index % ranks) / ranks;
     before(tokens.start)..before(tokens.end)

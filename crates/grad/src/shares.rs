@@ -15,7 +15,7 @@ use crate::params::Params;
 /// Elements whose squares are added into one slot; weights are divided among ranks at multiples of it.
 pub const SLOT: usize = 1 << 18;
 
-/// What is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`).
+/// State that is sharded over ranks with the same weights (named as in Megatron-FSDP's `data_parallel_sharding_strategy`).
 /// Each variant includes those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharding {

@@ -170,7 +170,7 @@ fn settled(client: Client, canary: &[u64]) -> Vec<String> {
     if token_ids(client).as_deref() != Some(canary) {
         complaints.push("the canary's answer is another".to_string());
     }
-    // As many sequences as run concurrently, each as long as the context: they need all pages.
+    // One sequence for each that runs concurrently, each as long as the context: they need all pages.
     let body = format!(
         r#"{{"model":"m","prompt":{:?},"n":16,"max_tokens":{},"ignore_eos":true,"temperature":1}}"#,
         vec![5; 64],

@@ -30,7 +30,7 @@ pub struct Conversion {
 }
 
 fathom_base::choice! {
-    /// What a model is written as.
+    /// Format that a model is written in.
     pub enum Format {
         /// A Hugging Face folder.
         Huggingface = "huggingface",

@@ -14,11 +14,11 @@ use crate::error::{Result, refuse};
 choice! {
     /// Which likelihood of a row's answers.
     pub enum Likelihood {
-        /// Of the row's label, given an answer, by a reward model: `log(P(a|x,y))`.
+        /// Log-probability of the row's label, given an answer, by a reward model: `log(P(a|x,y))`.
         Attributes = "attributes",
-        /// Of an answer without the label, by a language model: `log(P(y|x))`.
+        /// Log-probability of an answer without the label, by a language model: `log(P(y|x))`.
         Answer = "answer",
-        /// Of an answer behind the label, by the language model that wrote it: `log(Q(y|a,x))`.
+        /// Log-probability of an answer behind the label, by the language model that wrote it: `log(Q(y|a,x))`.
         Labelled = "labelled",
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::permutation::Permutation;
 use crate::error::Error;
 
-/// What weights and the target count.
+/// Unit of the weights and of the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {

@@ -38,7 +38,7 @@ pub struct DecontaminateOptions {
     pub max_matches: u64,
     /// Characters that go on each side of a match; the cut goes on to the end of a sentence (NeMo Curator: 200).
     pub remove_chars: usize,
-    /// What is left before or after a match is dropped unless it has more characters than this (NeMo Curator: 200).
+    /// Text before or after a match is dropped unless it has more characters than this (NeMo Curator: 200).
     pub min_chars: usize,
     /// A document that falls into more pieces is dropped (NeMo Curator: 10).
     pub max_splits: usize,

@@ -27,7 +27,7 @@ pub enum Preset {
 pub struct FuzzyOptions {
     /// Whose parameters those options have that a recipe does not set.
     pub preset: Preset,
-    /// What a text is a set of (NeMo Curator: 24 characters; datatrove: 5 words).
+    /// Elements of a text's set (NeMo Curator: 24 characters; datatrove: 5 words).
     pub shingles: Shingles,
     /// Bands of a signature (NeMo Curator: 20; datatrove: 14).
     #[schemars(range(min = 1, max = 1024))]

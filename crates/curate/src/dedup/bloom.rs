@@ -21,7 +21,7 @@ use crate::dedup::bloom_layer::{Layer, layer_bytes};
 use crate::dedup::words::each_word;
 use crate::error::Error;
 
-/// What is dropped.
+/// Unit that is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BloomUnit {
@@ -51,7 +51,7 @@ pub struct BloomOptions {
     /// Different n-grams that the filter is sized for; more make it grow within `memory`. 0 takes a sixth of the bytes of
     /// text, about its words.
     pub expected_ngrams: u64,
-    /// What is dropped.
+    /// Unit that is dropped.
     pub unit: BloomUnit,
 }
 

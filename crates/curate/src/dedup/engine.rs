@@ -52,7 +52,7 @@ impl Engine {
         Ok(Engine { sorter: place.key_sorter(memory_bytes, threads, spill)?, memory_bytes })
     }
 
-    /// What sorts may take.
+    /// Memory that sorts may take.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes
     }

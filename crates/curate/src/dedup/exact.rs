@@ -15,7 +15,7 @@ use crate::dedup::fuzzy::{Batches, Duplicates, Needs, TableShape, connect};
 use crate::dedup::numbering::Numbering;
 use crate::error::Error;
 
-/// What stands for a text when texts are compared.
+/// Digest that stands for a text when texts are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Digest {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::dedup::murmur::{WindowScratch, murmur3, windows};
 use crate::dedup::words::Words;
 
-/// What a text is a set of.
+/// Elements of a text's set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Shingles {

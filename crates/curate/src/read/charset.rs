@@ -9,11 +9,11 @@ use super::records::Loss;
 use crate::counters::Reason;
 
 fathom_base::choice! {
-    /// What becomes of text that is not UTF-8.
+    /// Treatment of text that is not UTF-8.
     pub enum Charset {
         /// Its charset is detected, as that of pages; the column `charset` has its name.
         Detect = "detect",
-        /// It is dropped and counted.
+        /// The text is dropped and counted.
         Utf8 = "utf-8",
     }
 }

@@ -143,7 +143,7 @@ fn repeated(batch: &Batch, rows: &[(u32, Cow<'_, str>, Option<String>)]) -> Resu
 pub struct BlendStageOptions {
     /// Weight by source, of each source of the table; 0 leaves one out.
     pub weights: BTreeMap<String, f64>,
-    /// What weights and `target` count.
+    /// Unit of the weights and of `target`.
     pub unit: Unit,
     /// Size of the blend in that unit; the document that reaches it is the last. 0 takes each source once; its weights are
     /// then equal or 0.

@@ -26,7 +26,7 @@ const SHOWN_CLUSTERS: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExactOptions {
-    /// What stands for a text when texts are compared.
+    /// Digest that stands for a text when texts are compared.
     pub digest: Digest,
 }
 

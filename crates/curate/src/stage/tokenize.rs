@@ -41,7 +41,7 @@ pub struct TokenizeOptions {
     pub vocab: u64,
     /// Bytes of text that a tokenizer is trained on: whole documents, chosen by a hash.
     pub sample_bytes: u64,
-    /// What the names of the stores begin with, of letters, digits, `_` and `-`: `web` makes `web.bin`, or `web-train.bin`
+    /// First part of the stores' names, of letters, digits, `_` and `-`: `web` makes `web.bin`, or `web-train.bin`
     /// and so on where the table is split; none makes `train.bin` and so on.
     pub prefix: Option<String>,
     /// The column that names the store of each document, where the table has it: the stage `split` adds one. None makes one

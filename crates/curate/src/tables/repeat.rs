@@ -27,7 +27,7 @@ pub(super) fn repeated(
             rows.push(batch.slice(known, batch.num_rows() - known), visit)
         });
         match done {
-            // What `visit` says is no error of the query.
+            // An error of `visit` is none of the query.
             Err(Error::Query { .. }) if left > 0 => {}
             other => return other.and_then(|()| rows.finish(visit)),
         }
@@ -82,7 +82,7 @@ mod tests {
         RecordBatch::try_from_iter([("n", column)]).unwrap()
     }
 
-    /// What is handed out when each attempt gives rows cut at the given places; all but the last break off at their end.
+    /// Rows that are handed out when each attempt gives rows cut at the given places; all but the last break off at their end.
     fn handed_out(attempts: &[&[u64]]) -> Vec<RecordBatch> {
         let mut out = Vec::new();
         let mut next = attempts.iter();

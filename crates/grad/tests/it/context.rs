@@ -343,7 +343,7 @@ fn a_circle_of_four_in_a_ring_of_two() {
 fn chunks_that_do_not_divide_and_documents_of_one_rank() {
     for comm in kinds(4) {
         check(&Case { chunk: 40, docs: vec![130, 200, 54], ..Case::new(comm, 4) });
-        // As many documents as ranks, one chunk each: most pairs of ranks exchange nothing.
+        // One document of one chunk for each rank: most pairs of ranks exchange nothing.
         check(&Case { chunk: 64, docs: vec![32; 4], ..Case::new(comm, 4) });
     }
 }

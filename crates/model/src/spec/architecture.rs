@@ -112,7 +112,7 @@ pub struct LayerSpec {
 /// A part of a layer: a sub-layer, with the norms around it and what it reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// What it computes.
+    /// Its computation.
     pub kind: PartKind,
     /// Its norms, and whether it reads the residual stream, the block's input, or what the part before it read.
     pub residual: Residual,

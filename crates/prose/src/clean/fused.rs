@@ -14,7 +14,7 @@ use std::borrow::Cow;
 pub struct CleanOptions {
     /// Repairs Unicode as ftfy does, see `unicode_options`.
     pub unicode: bool,
-    /// What is repaired; the defaults are those of NeMo Curator's reformatter.
+    /// Repairs that are made; the defaults are those of NeMo Curator's reformatter.
     pub unicode_options: UnicodeOptions,
     /// Removes quotation marks around the whole text.
     pub quotation: bool,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommentStyle {
-    /// As the extension of each file says; files of other extensions are not measured.
+    /// The language that each file's extension names; files of other extensions are not measured.
     Auto,
     /// `#` and docstrings.
     Python,

@@ -136,7 +136,7 @@ pub struct FilterOptions {
     /// Highest share of lines that begin with a bullet such as `•` (Gopher: 0.9).
     #[schemars(range(min = 0))]
     pub bullet_ratio: f64,
-    /// What the filter `substring` looks for; `with = ["substring"]` switches it on.
+    /// Texts that the filter `substring` looks for; `with = ["substring"]` switches it on.
     pub substring: SubstringOptions,
     /// Thresholds of the sets `gopher_quality` and `gopher_repetition`.
     pub gopher: GopherOptions,
@@ -200,7 +200,7 @@ pub enum Position {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubstringOptions {
-    /// What a text must hold to stay.
+    /// Conditions for a text to stay.
     pub text: String,
     /// Where it must be.
     pub position: Position,

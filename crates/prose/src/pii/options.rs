@@ -73,7 +73,7 @@ impl Entity {
     }
 }
 
-/// What becomes of a detection.
+/// Treatment of a detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -91,10 +91,10 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PiiOptions {
-    /// What is looked for. NeMo Curator 0.x also took dates, URLs and places, of which text is full without their being
+    /// Kinds that are looked for. NeMo Curator 0.x also took dates, URLs and places, of which text is full without their being
     /// personal.
     pub entities: Vec<Entity>,
-    /// What becomes of what was found.
+    /// Treatment of detections.
     pub action: Action,
     /// Secret text that decides invented values and hashes: the same salt gives the same values. `hash` needs one.
     pub salt: String,

@@ -334,7 +334,7 @@ fn a_run_is_judged_by_the_tokens_that_it_trained_on() {
     let stages = [(0, 2048), (1, 4096)].map(|(index, seq_len_tokens)| {
         Event::Stage(ev::Stage { index, seq_len_tokens, ..ev::Stage::default() })
     });
-    // Of 360 steps of 16,384 tokens.
+    // 360 steps of 16,384 tokens.
     for (least_tokens, share, expected) in [
         (0, 0.2, Some(false)),
         (5_898_240, 0.2, Some(false)),

@@ -50,7 +50,7 @@ impl Draft<'_> {
         Ok(Some((tokens, if self.budgets.hold(&solved.plan) { solved } else { settled })))
     }
 
-    /// What places beyond those of activations give: settings, each with those before it, and the longest sequence with them under the
+    /// Gains from places beyond those of activations: settings, each with those before it, and the longest sequence with them under the
     /// best table of places. The solver is not asked: it chooses the places of a length, never the length.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 use fathom_base::choice;
 
 choice! {
-    /// What is subtracted from an answer's reward and what that is divided by. Deviations are unbiased.
+    /// Baseline that is subtracted from an answer's reward, and the scale that the rest is divided by. Deviations are unbiased.
     pub enum AdvantageName {
         /// The group's mean; its deviation + 1e-4 (TRL `scale_rewards=group`; Shao and others, 2024).
         Trl = "trl",
@@ -21,7 +21,7 @@ choice! {
         LeaveOneOut = "leave_one_out",
         /// The mean over all tokens of the rollout, each with its answer's reward; their deviation (REINFORCE++: Hu, 2025).
         ReinforcePp = "reinforce_pp",
-        /// As `reinforce_pp`, after the group's mean was subtracted (REINFORCE++ with baseline).
+        /// `reinforce_pp` after the group's mean was subtracted (REINFORCE++ with baseline).
         ReinforcePpBaseline = "reinforce_pp_baseline",
         /// Each reward by its group's mean and deviation + 1e-4, then their weighted sum by mean and deviation of all (GDPO; TRL
         /// `normalize_then_sum`).

@@ -28,7 +28,7 @@ choice! {
     pub(super) enum End {
         /// The environment said so.
         Environment = "environment",
-        /// It has had all its turns (`rl.turns`).
+        /// All its turns are used (`rl.turns`).
         Turns = "turns",
         /// There is no room for another answer.
         Room = "room",

@@ -27,12 +27,12 @@ choice! {
         Length = "length",
         /// 1 if the answer ended by itself; else 0.
         Ended = "ended",
-        /// What a process says: one JSON object a line each way. Needs `--allow-processes`.
+        /// A number from a process: one JSON object a line each way. Needs `--allow-processes`.
         Process = "process",
         /// 1 if the tests in the row's `key` pass on the code of the answer, run by `command` in a jail; else 0. Needs
         /// `--allow-processes`.
         Tests = "tests",
-        /// What a function of the program around the run says, which calls it by `name` (`@fathom.reward` of Python).
+        /// A number from a function of the program around the run, called by `name` (`@fathom.reward` of Python).
         Function = "function",
         /// The score that a trained reward model gives the prompt with the answer.
         Model = "model",
@@ -42,13 +42,13 @@ choice! {
 }
 
 recipe! {
-    /// What an answer is worth.
+    /// Reward of an answer.
     pub struct RewardFile {
         /// The parts.
         pub reward: Vec<RewardTable>,
     }
 
-    /// A part of what an answer is worth.
+    /// A part of an answer's reward.
     pub struct RewardTable {
         /// Its name in logs.
         pub name: String,

@@ -90,7 +90,7 @@ impl Weigh for KtoObjective {
             let loss = (-gain.sigmoid() + 1.0) * weight;
             weighed.loss += loss.value;
             answer(micro, doc).for_each(|at| weighed.weights[at] = -loss.by[0] as f32);
-            // Of the answers alone: those that were mismatched are not the rows'.
+            // The answers alone: those that were mismatched are not the rows'.
             let entropies = answers.others.first().map_or(&[][..], Vec::as_slice);
             for entropy in answer(micro, doc).filter_map(|at| entropies.get(at)) {
                 metrics[5] = [metrics[5][0] + f64::from(*entropy), metrics[5][1] + 1.0];

@@ -13,7 +13,7 @@ pub enum RewardLoss {
     /// 0.
     #[default]
     BradleyTerry,
-    /// As `BradleyTerry` without the margin inside, multiplied by the margin (NeMo-Aligner's `scaled_bt`); without one
+    /// `BradleyTerry` without the margin inside, multiplied by the margin (NeMo-Aligner's `scaled_bt`); without one
     /// it is 1.
     Scaled,
     /// Squared error of known ratings.

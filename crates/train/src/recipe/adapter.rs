@@ -112,31 +112,31 @@ recipe! {
         pub paths: Vec<PathBuf>,
         /// Its reward file, in place of `rl.reward`.
         pub reward: Option<PathBuf>,
-        /// As `adapter.method`, except `pissa`, which changes the base.
+        /// `adapter.method` of this adapter, except `pissa`, which changes the base.
         pub method: Option<AdapterName>,
-        /// As `adapter.rank`.
+        /// `adapter.rank` of this adapter.
         pub rank: Option<usize> [Whole(1, COLUMNS)],
-        /// As `adapter.alpha`.
+        /// `adapter.alpha` of this adapter.
         pub alpha: Option<f64> [Above0(NO_END)],
-        /// As `adapter.targets`.
+        /// `adapter.targets` of this adapter.
         pub targets: Option<Value>,
-        /// As `adapter.token_rows`.
+        /// `adapter.token_rows` of this adapter.
         pub token_rows: Vec<usize> [Whole(0, COLUMNS)],
-        /// As `adapter.dropout`.
+        /// `adapter.dropout` of this adapter.
         pub dropout: Option<f64> [Below1],
-        /// As `adapter.lr_ratio`.
+        /// `adapter.lr_ratio` of this adapter.
         pub lr_ratio: Option<f64> [Above0(NO_END)],
-        /// As `adapter.embedding_lr_ratio`.
+        /// `adapter.embedding_lr_ratio` of this adapter.
         pub embedding_lr_ratio: Option<f64> [Above0(NO_END)],
-        /// As `adapter.virtual_tokens`.
+        /// `adapter.virtual_tokens` of this adapter.
         pub virtual_tokens: Option<usize> [Whole(1, COLUMNS)],
-        /// As `adapter.prompt_text`.
+        /// `adapter.prompt_text` of this adapter.
         pub prompt_text: Option<String>,
-        /// As `adapter.encoder_reparameterization_type`.
+        /// `adapter.encoder_reparameterization_type` of this adapter.
         pub encoder_reparameterization_type: Option<EncoderName>,
-        /// As `adapter.prefix_projection`.
+        /// `adapter.prefix_projection` of this adapter.
         pub prefix_projection: Option<bool>,
-        /// As `adapter.encoder_hidden_size`.
+        /// `adapter.encoder_hidden_size` of this adapter.
         pub encoder_hidden_size: Option<usize> [Whole(2, COLUMNS)],
     }
 }

@@ -155,7 +155,7 @@ fn a_checkpoint_of_the_trained_part_goes_on_over_its_base() {
     assert_eq!(over(home.path()).load_latest(&mut again).unwrap().unwrap().step, 2);
     assert_eq!(losses(&mut again), expected);
 
-    // It refuses another base, and to load as a whole model.
+    // The folder refuses another base, and to load as a whole model.
     let message = over(other.path()).load_latest(&mut trainer(device, &ONE)).unwrap_err().to_string();
     assert!(message.contains("holds the trained weights alone"), "{message}");
     let message =

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unescape {
-    /// As far as no line has a `<`; from there on the text is HTML and keeps its entities.
+    /// Entities are decoded up to the first line with a `<`; from there on the text is HTML and keeps them.
     #[default]
     Auto,
     /// Everywhere.
