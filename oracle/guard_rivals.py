@@ -2,13 +2,16 @@
 
     python oracle/guard_rivals.py FATHOM nemo  PYTHON_WITH_NEMOGUARDRAILS
     python oracle/guard_rivals.py FATHOM presidio PYTHON_WITH_PRESIDIO
+    python oracle/guard_rivals.py FATHOM cases    FOLDER_OF_PRESIDIOS_TESTS
     python oracle/guard_rivals.py FATHOM load
     python oracle/guard_rivals.py FATHOM sizes
     python oracle/guard_rivals.py FATHOM stream MODEL
 
 `nemo`: verdicts of regex and injection rails of both on each text, and the differences. `presidio`: spans of mail
 addresses, cards, accounts, addresses of the net, telephone and social security numbers that were put into texts, found
-by either: precision and recall by kind, and bytes a second. `load`: requests a second of `/v1/checks` by 16 clients over
+by either: precision and recall by kind, and bytes a second. `cases`: the literal cases of Presidio's own tests of its
+recognisers (a checkout of its repository), each kind alone and `without_context`, as its tests ask a recogniser: cases with
+the same spans, and the others. `load`: requests a second of `/v1/checks` by 16 clients over
 2 KB with rails `regex`, `personal_data` and `injection`, quantiles of one client's waits, and the server's peak memory.
 `sizes`: the same rails' own time over texts of 2 KB to 1 MiB, and that of 10 and of 10,000 literals over one text. `stream`:
 time a token and until the first piece of a streamed answer of a small model, with those rails on the answer and without.
@@ -16,6 +19,7 @@ time a token and until the first piece of a streamed answer of a small model, wi
 The other programs run as processes of their own interpreters; this script needs the standard library alone.
 """
 
+import ast
 import http.client
 import json
 import pathlib
@@ -229,6 +233,73 @@ def presidio(fathom, python):
         print(line)
 
 
+# Entities of Presidio that have another name here.
+OTHER = {"CREDIT_CARD": "card", "EMAIL_ADDRESS": "email", "IBAN_CODE": "iban", "IP_ADDRESS": "ip", "PHONE_NUMBER": "phone",
+         "US_SSN": "ssn", "DATE_TIME": "date", "MEDICAL_LICENSE": "us_medical_license", "ABA_ROUTING_NUMBER": "us_aba_routing"}
+
+
+def literal_cases(file):
+    """The texts with expected spans of a test file's tables, and the entity that it is about."""
+    tree = ast.parse(file.read_text())
+    entity = next((node.elts[0].value for node in ast.walk(tree) if isinstance(node, ast.List) and len(node.elts) == 1
+                   and isinstance(node.elts[0], ast.Constant) and re.fullmatch("[A-Z][A-Z_]+", str(node.elts[0].value))), None)
+
+    def spans(value, text):
+        if isinstance(value, (tuple, list)):
+            if len(value) == 2 and all(type(it) is int for it in value) and 0 <= value[0] < value[1] <= len(text):
+                return [tuple(value)]
+            return [span for it in value for span in spans(it, text)]
+        return []
+
+    found = []
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and ast.unparse(call.func).endswith("parametrize") and len(call.args) > 1):
+            continue
+        names = [it.strip() for it in str(getattr(call.args[0], "value", "")).split(",")]
+        if not names or names[0] not in ("text", "txt"):
+            continue
+        for row in getattr(call.args[1], "elts", []):
+            try:
+                row = ast.literal_eval(row)
+            except ValueError:
+                continue
+            if isinstance(row, tuple) and len(row) > 1 and isinstance(row[0], str) and type(row[1]) is int:
+                rest = row[2:]
+                own = spans(rest, row[0])
+                if not own and len(rest) > 1 and all(type(it) is int for it in rest[:2]):
+                    own = spans(tuple(rest[:2]), row[0])
+                if len(own) == row[1]:
+                    found.append((row[0], sorted(own)))
+    return entity, found
+
+
+def cases(fathom, folder):
+    same, all_of = 0, 0
+    for file in sorted(pathlib.Path(folder).glob("test_*_recognizer.py")):
+        entity, rows = literal_cases(file)
+        if not rows or entity is None:
+            continue
+        kind = OTHER.get(entity, entity.lower())
+        rail = f'[[rail]]\nuse = "personal_data"\non = ["input"]\naction = "flag"\nkinds = ["{kind}"]\nwithout_context = true\n'
+        try:
+            server = Server(fathom, rail)
+        except SystemExit:
+            print(f"{entity}: is no kind here ({len(rows)} cases)")
+            continue
+        connection, equal = server.connect(), 0
+        for text, wanted in rows:
+            found = server.check(connection, text).get("verdicts", [{}])[0].get("findings", []) if text else []
+            offsets = lambda at: len(text.encode()[:at].decode())
+            got = sorted((offsets(it["start"]), offsets(it["end"])) for it in found)
+            equal += got == wanted
+            if got != wanted:
+                print(f"  {kind}: {text!r}: Presidio {wanted}, here {got}")
+        server.stop()
+        print(f"{kind}: {equal} of {len(rows)}")
+        same, all_of = same + equal, all_of + len(rows)
+    print(f"all: {same} of {all_of} ({100 * same / max(all_of, 1):.1f} %)")
+
+
 def load(fathom, _):
     server = Server(fathom, THREE.replace("SIDE", "input"))
     rng = random.Random(1)
@@ -321,4 +392,4 @@ def stream(fathom, model):
 
 
 if __name__ == "__main__":
-    {"nemo": nemo, "presidio": presidio, "load": load, "sizes": sizes, "stream": stream}[sys.argv[2]](sys.argv[1], (sys.argv[3:] or [None])[0])
+    {"nemo": nemo, "presidio": presidio, "cases": cases, "load": load, "sizes": sizes, "stream": stream}[sys.argv[2]](sys.argv[1], (sys.argv[3:] or [None])[0])

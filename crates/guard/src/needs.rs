@@ -27,16 +27,27 @@ pub trait PersonalDataFinder: Send + Sync {
     fn first_open(&self, text: &str) -> usize;
 }
 
+/// Options of a finder of personal data.
+#[derive(Clone, Debug, Default)]
+pub struct PersonalDataOptions {
+    /// Kinds, by the names of [`PersonalData::kinds`].
+    pub kinds: Vec<String>,
+    /// Countries (ISO 3166, two letters) whose telephone numbers are found in their national form.
+    pub phone_countries: Vec<String>,
+    /// Numbers count that have the form of their kind, without a word near them that names it.
+    pub without_context: bool,
+}
+
 /// Detectors of personal data.
 pub trait PersonalData: Send + Sync {
     /// Names of all kinds, as written in configurations.
     fn kinds(&self) -> Vec<&'static str>;
 
-    /// A finder of some kinds, with national forms of telephone numbers of these countries.
+    /// A finder of some kinds.
     ///
     /// # Errors
     /// An unknown kind or country.
-    fn finder(&self, kinds: &[String], phone_countries: &[String]) -> Result<Box<dyn PersonalDataFinder>>;
+    fn finder(&self, options: &PersonalDataOptions) -> Result<Box<dyn PersonalDataFinder>>;
 }
 
 /// Identification of languages.

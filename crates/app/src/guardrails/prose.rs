@@ -2,46 +2,28 @@
 
 use fathom_base::{Error, Result};
 use fathom_guard::Finding;
-use fathom_guard::needs::{Languages, PersonalData, PersonalDataFinder};
+use fathom_guard::needs::{Languages, PersonalData, PersonalDataFinder, PersonalDataOptions};
 use fathom_prose::language::{LanguageDetector, LanguageOptions};
 use fathom_prose::pii::{Action, Entity, Pii, PiiOptions};
 
 /// Personal data of the kinds of `prose`.
 pub struct Detectors;
 
-/// Name of a kind, as recipes of curations have it.
-fn kind(entity: Entity) -> &'static str {
-    match entity {
-        Entity::Email => "email",
-        Entity::Iban => "iban",
-        Entity::CreditCard => "credit_card",
-        Entity::UsSsn => "us_ssn",
-        Entity::Ip => "ip",
-        Entity::Phone => "phone",
-        Entity::UsPassport => "us_passport",
-        Entity::UsDriverLicense => "us_driver_license",
-        Entity::Address => "address",
-        Entity::Url => "url",
-        Entity::DateTime => "date_time",
-        Entity::Person => "person",
-        Entity::Location => "location",
-    }
-}
-
 impl PersonalData for Detectors {
     fn kinds(&self) -> Vec<&'static str> {
-        Entity::ALL.map(kind).to_vec()
+        Entity::ALL.iter().map(|entity| entity.name()).collect()
     }
 
-    fn finder(&self, kinds: &[String], phone_countries: &[String]) -> Result<Box<dyn PersonalDataFinder>> {
+    fn finder(&self, options: &PersonalDataOptions) -> Result<Box<dyn PersonalDataFinder>> {
         let entity = |name: &String| {
-            let found = Entity::ALL.into_iter().find(|entity| kind(*entity) == name);
+            let found = Entity::ALL.iter().copied().find(|entity| entity.name() == name);
             found.ok_or_else(|| Error::product(format!("`{name}` is no kind of personal data")))
         };
         let options = PiiOptions {
-            entities: kinds.iter().map(entity).collect::<Result<_>>()?,
+            entities: options.kinds.iter().map(entity).collect::<Result<_>>()?,
             action: Action::Redact,
-            phone_countries: phone_countries.to_vec(),
+            without_context: options.without_context,
+            phone_countries: options.phone_countries.clone(),
             ..PiiOptions::default()
         };
         Ok(Box::new(Finder(Pii::new(&options).map_err(Error::product)?)))
@@ -53,7 +35,7 @@ struct Finder(Pii);
 impl PersonalDataFinder for Finder {
     fn find(&self, text: &str) -> Vec<Finding> {
         let found = self.0.find(text).into_iter();
-        found.map(|it| Finding::new(it.start..it.end, kind(it.entity))).collect()
+        found.map(|it| Finding::new(it.start..it.end, it.entity.name())).collect()
     }
 
     fn first_open(&self, text: &str) -> usize {

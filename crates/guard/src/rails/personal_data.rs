@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::config::Setting;
-use crate::needs::{Needs, PersonalDataFinder};
+use crate::needs::{Needs, PersonalDataFinder, PersonalDataOptions};
 use crate::rail::{Action, Cost, Failure, Horizon, Manifest, Opinion, Rail, RailInput, Until};
 use crate::registry::{RailKind, Refused};
 use crate::verdict::{Direction, Finding, Reason};
@@ -37,6 +37,9 @@ pub struct Options {
     #[serde(default)]
     #[serde(deserialize_with = "crate::registry::list")]
     phone_countries: Vec<String>,
+    /// Numbers of countries, banks and registries count without a word near them that names their kind.
+    #[serde(default)]
+    without_context: bool,
 }
 
 /// The rail.
@@ -78,8 +81,11 @@ impl RailKind for PersonalData {
         if names.is_empty() {
             return Err(Refused::new("kinds", "is empty; name at least one kind"));
         }
-        let kinds: Vec<String> = names.iter().map(|(kind, _)| kind.clone()).collect();
-        let finder = detectors.finder(&kinds, &options.phone_countries);
+        let finder = detectors.finder(&PersonalDataOptions {
+            kinds: names.iter().map(|(kind, _)| kind.clone()).collect(),
+            phone_countries: options.phone_countries,
+            without_context: options.without_context,
+        });
         let finder = finder.map_err(|error| Refused::new("phone_countries", error.to_string()))?;
         Ok(Box::new(PersonalData { finder, names }))
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fathom_base::clock::Clock;
-use fathom_guard::needs::{PersonalData, PersonalDataFinder};
+use fathom_guard::needs::{PersonalData, PersonalDataFinder, PersonalDataOptions};
 use fathom_guard::{Config, Context, Direction, Engine, Finding, Metrics, Needs, Subject};
 
 /// Numbers of a fixed sequence.
@@ -33,8 +33,8 @@ impl PersonalData for Detectors {
         vec!["email", "credit_card"]
     }
 
-    fn finder(&self, kinds: &[String], _: &[String]) -> fathom_base::Result<Box<dyn PersonalDataFinder>> {
-        Ok(Box::new(Finder(kinds.to_vec())))
+    fn finder(&self, options: &PersonalDataOptions) -> fathom_base::Result<Box<dyn PersonalDataFinder>> {
+        Ok(Box::new(Finder(options.kinds.clone())))
     }
 }
 

@@ -78,7 +78,6 @@ fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
         Entity::UsSsn => {
             format!("9{:02}-{:02}-{:04}", draws.below(100), 1 + draws.below(99), 1 + draws.below(9999))
         }
-        Entity::UsPassport | Entity::UsDriverLicense => draws.like(value),
         Entity::Address => format!("{} Example Street, Springfield", 1 + draws.below(999)),
         Entity::DateTime => date(value, &mut draws),
         Entity::Location => places::any(draws.below(u32::MAX)).to_owned(),
@@ -86,6 +85,8 @@ fn invented(entity: Entity, value: &str, key: &[u8; 32]) -> String {
             let given = draws.word(gazetteer::GIVEN).to_string();
             if value.contains(' ') { format!("{given} {}", draws.word(gazetteer::SURNAMES)) } else { given }
         }
+        // Numbers of passports, licences, countries and registries.
+        _ => draws.like(value),
     }
 }
 

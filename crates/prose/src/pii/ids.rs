@@ -10,6 +10,8 @@ use super::digits::{Group, is_single};
 #[derive(Clone, Debug)]
 pub(super) struct Ids {
     ssn: Regex,
+    /// Numbers count without a word that names their kind.
+    without_context: bool,
 }
 
 const SSN_WORDS: [&str; 5] = ["ssn", "social security", "social security number", "soc sec", "ss#"];
@@ -27,8 +29,8 @@ const LICENSE_WORDS: [&str; 9] = [
 ];
 
 impl Ids {
-    pub(super) fn new() -> Ids {
-        Ids { ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}") }
+    pub(super) fn new(without_context: bool) -> Ids {
+        Ids { ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"), without_context }
     }
 
     /// Finds identity numbers; `groups` are the digit groups of `text`.
@@ -42,7 +44,7 @@ impl Ids {
         if wanted(Entity::UsSsn) {
             for m in self.ssn.find_iter(text) {
                 let bare = m.len() == 9;
-                let context = || has_context(text, m.start(), 40, &SSN_WORDS);
+                let context = || self.without_context || has_context(text, m.start(), 40, &SSN_WORDS);
                 if lone(text, m.start(), m.end()) && is_ssn(m.as_str()) && (!bare || context()) {
                     found.push(Detection { entity: Entity::UsSsn, start: m.start(), end: m.end() });
                 }
@@ -50,28 +52,34 @@ impl Ids {
         }
         let (passport, license) = (wanted(Entity::UsPassport), wanted(Entity::UsDriverLicense));
         if passport || license {
-            numbers(text, groups, (passport, license), found);
+            self.numbers(text, groups, (passport, license), found);
         }
     }
-}
 
-/// Finds passport and licence numbers: up to two letters, then digits.
-fn numbers(text: &str, groups: &[Group], (passport, license): (bool, bool), found: &mut Vec<Detection>) {
-    let mut at = 0;
-    while at < groups.len() {
-        let before = text.as_bytes()[..groups[at].start].iter().rev();
-        let letters = before.take(2).take_while(|b| b.is_ascii_uppercase()).count();
-        let start = groups[at].start - letters;
-        let near = |words: &[&str]| has_context(text, start, 40, words);
-        let count = match number(text, groups, at, letters) {
-            (Some(count), _) if passport && near(&PASSPORT_WORDS) => Some((Entity::UsPassport, count)),
-            (_, Some(count)) if license && near(&LICENSE_WORDS) => Some((Entity::UsDriverLicense, count)),
-            _ => None,
-        };
-        if let Some((entity, count)) = count {
-            found.push(Detection { entity, start, end: groups[at + count - 1].end });
+    /// Finds passport and licence numbers: up to two letters, then digits.
+    fn numbers(
+        &self,
+        text: &str,
+        groups: &[Group],
+        (passport, license): (bool, bool),
+        found: &mut Vec<Detection>,
+    ) {
+        let mut at = 0;
+        while at < groups.len() {
+            let before = text.as_bytes()[..groups[at].start].iter().rev();
+            let letters = before.take(2).take_while(|b| b.is_ascii_uppercase()).count();
+            let start = groups[at].start - letters;
+            let near = |words: &[&str]| self.without_context || has_context(text, start, 40, words);
+            let count = match number(text, groups, at, letters) {
+                (Some(count), _) if passport && near(&PASSPORT_WORDS) => Some((Entity::UsPassport, count)),
+                (_, Some(count)) if license && near(&LICENSE_WORDS) => Some((Entity::UsDriverLicense, count)),
+                _ => None,
+            };
+            if let Some((entity, count)) = count {
+                found.push(Detection { entity, start, end: groups[at + count - 1].end });
+            }
+            at += count.map_or(1, |(_, count)| count);
         }
-        at += count.map_or(1, |(_, count)| count);
     }
 }
 

@@ -12,6 +12,7 @@ mod digits;
 mod gazetteer;
 mod ids;
 mod names;
+mod national;
 mod net;
 mod numbers;
 mod open;
@@ -34,6 +35,7 @@ pub struct Pii {
     net: net::Net,
     numbers: numbers::Numbers,
     ids: ids::Ids,
+    national: national::NationalNumbers,
     addresses: addresses::Addresses,
     names: names::Names,
     places: places::Places,
@@ -86,7 +88,8 @@ impl Pii {
             options: options.clone(),
             net: net::Net::new(),
             numbers: numbers::Numbers::new(),
-            ids: ids::Ids::new(),
+            ids: ids::Ids::new(options.without_context),
+            national: national::NationalNumbers::new(&options.entities, options.without_context),
             addresses: addresses::Addresses::new(),
             names: names::Names::new(),
             places: places::Places::new(),
@@ -111,6 +114,7 @@ impl Pii {
                 self.addresses.find(text, &groups, &mut found);
             }
         }
+        self.national.find(text, &mut found);
         self.names.find(text, &wanted, &mut found);
         self.places.find(text, &wanted, &mut found);
         without_overlaps(found)

@@ -1,10 +1,12 @@
 //! The end of a growing text about which later text decides.
 
 use super::options::Entity;
-use super::{Pii, digits};
+use super::{Pii, digits, national};
 
 /// Bytes of the longest detection of words, such as an address, with its surroundings.
 const WORDS: usize = 128;
+/// Letters of the longest part of a word in a number of a country.
+const SHORT: usize = 3;
 
 impl Pii {
     /// Offset before which later text changes no detection in a growing text. Mail addresses, addresses of the net and
@@ -15,11 +17,14 @@ impl Pii {
         if self.options.entities.iter().any(|it| matches!(it, Address | DateTime | Location | Person)) {
             return text.floor_char_boundary(text.len().saturating_sub(WORDS));
         }
+        // Numbers such as `ab 12 34 56 c` have words of letters, in either case.
+        let short = self.options.entities.iter().any(|it| national::is_national(*it));
         let mut open = last_word(text, text.len());
         loop {
             let before = text[..open].trim_end();
             let start = last_word(text, before.len());
-            if start == open || !belongs_to_number(&text[start..before.len()]) {
+            let word = &text[start..before.len()];
+            if start == open || !belongs_to_number(word) && !(short && is_short(word)) {
                 return open;
             }
             open = start;
@@ -37,6 +42,11 @@ fn belongs_to_number(word: &str) -> bool {
     !digits::groups(word).is_empty()
         || word.chars().all(|c| !c.is_alphanumeric())
         || word.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+/// Returns whether all parts of a word, as of `B-MW`, may belong to a number of a country.
+fn is_short(word: &str) -> bool {
+    word.split(|c: char| !c.is_alphanumeric()).all(|part| part.chars().count() <= SHORT)
 }
 
 #[cfg(test)]

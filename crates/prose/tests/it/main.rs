@@ -7,6 +7,7 @@ mod filters;
 mod hostile_pages;
 mod language;
 mod mutated;
+mod national;
 mod news;
 mod pages;
 mod pii;

@@ -188,6 +188,7 @@ fn planted(entity: Entity, r: &mut Random) -> (String, String) {
             let value = format!("{} {}", r.of(&GIVEN), r.of(&SURNAMES));
             (value, r.of(&["Yesterday {} came by.", "said {}, who knew.", "the work of {} in Rome"]))
         }
+        other => unreachable!("{other:?} is not a common kind"),
     };
     (template.replace("{}", &value), value)
 }
@@ -228,14 +229,14 @@ const INNOCENT: [&str; 30] = [
 
 #[test]
 fn planted_values_are_found_and_innocent_text_is_left() {
-    let options = PiiOptions { entities: Entity::ALL.to_vec(), ..PiiOptions::default() };
+    let options = PiiOptions { entities: Entity::COMMON.to_vec(), ..PiiOptions::default() };
     let pii = Pii::new(&options).unwrap();
     let mut random = Random(11);
     // Per kind: planted, found exactly, and false detections.
     let mut table: BTreeMap<Entity, (u32, u32, u32)> = BTreeMap::new();
     let mut misses = BTreeMap::new();
     for round in 0..300 {
-        for entity in Entity::ALL {
+        for &entity in Entity::COMMON {
             let innocent = INNOCENT[(round * 7 + entity as usize) % INNOCENT.len()];
             let (sentence, value) = planted(entity, &mut random);
             let text = format!("{innocent} {sentence}");
@@ -510,7 +511,7 @@ fn phones_of_other_countries() {
 proptest::proptest! {
     #[test]
     fn any_text_is_searched(text in ".{0,200}", salt in "[a-z]{1,4}") {
-        let options = PiiOptions { entities: Entity::ALL.to_vec(), action: Action::Replace, salt, ..PiiOptions::default() };
+        let options = PiiOptions { entities: Entity::COMMON.to_vec(), action: Action::Replace, salt, ..PiiOptions::default() };
         let pii = Pii::new(&options).unwrap();
         let found = pii.find(&text);
         proptest::prop_assert!(found.windows(2).all(|w| w[0].end <= w[1].start));

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fathom_guard::needs::{Languages, PersonalData, PersonalDataFinder};
+use fathom_guard::needs::{Languages, PersonalData, PersonalDataFinder, PersonalDataOptions};
 use fathom_guard::{Config, Finding, Guard, GuardedService, Needs};
 use fathom_serve::{Opening, ROUTES, ServerState, router};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ impl PersonalData for Ann {
         vec!["email"]
     }
 
-    fn finder(&self, _: &[String], _: &[String]) -> fathom_base::Result<Box<dyn PersonalDataFinder>> {
+    fn finder(&self, _: &PersonalDataOptions) -> fathom_base::Result<Box<dyn PersonalDataFinder>> {
         Ok(Box::new(Ann))
     }
 }
