@@ -288,9 +288,9 @@ def cases(fathom, folder):
             continue
         connection, equal = server.connect(), 0
         for text, wanted in rows:
-            found = server.check(connection, text).get("verdicts", [{}])[0].get("findings", []) if text else []
+            found = server.check(connection, text).get("verdicts", [{}])[0].get("spans", []) if text else []
             offsets = lambda at: len(text.encode()[:at].decode())
-            got = sorted((offsets(it["start"]), offsets(it["end"])) for it in found)
+            got = sorted((offsets(it[0]), offsets(it[1])) for it in found)
             equal += got == wanted
             if got != wanted:
                 print(f"  {kind}: {text!r}: Presidio {wanted}, here {got}")
