@@ -121,8 +121,8 @@ type Figures = Vec<Vec<Option<f64>>>;
 fn of_size(claim: &Claim, size: &Variant, trial: &Trial<'_>) -> Result<Figures, String> {
     let mut all = Vec::new();
     for arm in &claim.arm {
-        let out = format!("{}-{}", size.name, arm.name).replace([' ', '.'], "-");
-        let from = arm.from.as_ref().map(|from| format!("{}-{from}", size.name).replace([' ', '.'], "-"));
+        let folder = |arm: &String| format!("runs/{} {arm}", size.name).replace([' ', ',', '.'], "-");
+        let (out, from) = (folder(&arm.name), arm.from.as_ref().map(folder));
         train(claim, (size, arm), (&out, from), trial)?;
         let row = measured(claim, &out, trial)?;
         eprintln!("seed {}: {out}: {row:?}", trial.seed);
@@ -147,6 +147,7 @@ fn train(
                 format!("model.from={from}"),
                 "machine.threads=1".into(),
                 "data.held_out_share=0.01".into(),
+                "data.max_bytes=2097152".into(),
             ]);
             "extend"
         }
@@ -164,7 +165,7 @@ fn train(
 fn measured(claim: &Claim, out: &str, trial: &Trial<'_>) -> Result<Vec<Option<f64>>, String> {
     let needles = claim.figures.iter().any(|figure| matches!(figure, Figure::Needle));
     let tokens = claim.tokens.to_string();
-    let words = ["eval", out, "--data", "held", "--tokens", &tokens, "--threads", "1", "--json"];
+    let words = ["eval", out, "--data", "held", "--tokens", &tokens, "--json"];
     let trials = ["--needle-trials", if needles { "10" } else { "0" }];
     let events = rows(&trial.fathom(&[&words[..], &trials].concat())?);
     let tasks: Vec<&str> = claim
@@ -176,7 +177,7 @@ fn measured(claim: &Claim, out: &str, trial: &Trial<'_>) -> Result<Vec<Option<f6
     if !tasks.is_empty() {
         let tasks = tasks.join(",");
         let words = ["eval", out, "--tasks", &tasks, "--tasks-dir", "tasks", "--out", "results.json"];
-        trial.fathom(&[&words[..], &["--threads", "1", "--bootstrap-iters", "0"]].concat())?;
+        trial.fathom(&[&words[..], &["--bootstrap-iters", "0"]].concat())?;
         let text = fs::read_to_string(trial.path("results.json")).map_err(|error| error.to_string())?;
         results = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     }
