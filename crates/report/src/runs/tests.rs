@@ -60,14 +60,12 @@ fn a_growing_log_is_read_once_and_one_that_was_cut_again() {
     run(&folder, &(HEAD.to_string() + &steps(1..=20) + "{\"event\":\"step\",\"st"));
     let mut run_of = glance(&folder).unwrap();
     assert_eq!(run_of.facts.last.as_ref().unwrap().step, 20);
-    assert!(!run_of.is_whole);
-    // Pieces that end inside lines.
-    while run_of.follow(100).unwrap() {}
     assert!(run_of.is_whole && run_of.facts.params == 1000 && run_of.series.len() == 20);
     let mut log = OpenOptions::new().append(true).open(folder.join(LOG)).unwrap();
     let rest = step(21, 4.0);
     log.write_all(&rest.as_bytes()["{\"event\":\"step\",\"st".len()..]).unwrap();
-    assert!(!run_of.follow(1 << 20).unwrap());
+    // Pieces that end inside lines.
+    while run_of.follow(10).unwrap() {}
     assert_eq!(run_of.facts.last.as_ref().unwrap().loss, Some(4.0));
     assert_eq!((run_of.state(), run_of.facts.recipe_value("optimizer.lr")), (State::Running, Some("0.001")));
 

@@ -405,7 +405,7 @@ pub fn run(seed: u64) -> Vec<Event> {
         let (when, trained) = if long { ("after_extension", 32_768) } else { ("before_extension", 2048) };
         events.push(positions(when, last, trained, 0.8));
         events.push(needle(when, last, trained));
-        events.push(ruler(when, trained, if long { [91.5, 86.25] } else { [93.0, 4.0] }));
+        events.push(ruler(when, trained, if long { [91.5, 86.5] } else { [93.0, 4.0] }));
     }
     events.push(context("after_extension", 0.05));
     for (name, ours, gzip) in [("rust", 1.41, 1.98), ("markdown", 1.93, 2.61), ("held-out", 1.58, 2.17)] {
