@@ -88,7 +88,7 @@ fn ruler(log: &RunLog) -> String {
 fn within(eval: &EvalPosition, tokens: u64) -> Option<f64> {
     let inside = eval.buckets.iter().filter(|bucket| bucket.to <= tokens && bucket.tokens > 0);
     let (sum, positions) = inside.fold((0.0, 0.0), |(sum, positions), bucket| {
-        let own = (bucket.to - bucket.from) as f64;
+        let own = bucket.to.saturating_sub(bucket.from) as f64;
         (sum + bucket.loss * own, positions + own)
     });
     (positions > 0.0).then(|| sum / positions)
