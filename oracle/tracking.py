@@ -1,7 +1,7 @@
 """Do W&B and MLflow read what a run gives them: tracking.py BINARY OUT
 
 Starts MLflow's tracking server as a process, trains a tiny model with all sinks on, and compares what each has with the run's log.
-Needs `mlflow` and `wandb` (PyPI), which nothing else here does.
+Needs `mlflow` (3.17 was tried) and `wandb` 0.21.4 (PyPI), which nothing else here does; later versions of `wandb` have no reader of these files in Python.
 """
 import glob
 import json
@@ -24,7 +24,8 @@ def server(folder):
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", address.rsplit(":", 1)[1], "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", f"{folder}/artifacts"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(240):
+    # Its first start takes minutes on a busy machine.
+    for _ in range(1200):
         try:
             urllib.request.urlopen(address + "/health", timeout=1)
             return process, address

@@ -9,14 +9,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::ops::Deref;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::kill_test::build;
 use crate::random::Random;
+use crate::trial::{Trial, over_seeds};
 
 /// The forms of an answer; the first is the wanted one.
 const FORMS: [&str; 4] = ["{}!", "{}.", "{};", "{}?"];
@@ -27,24 +27,25 @@ const MANY: u64 = 16;
 
 /// Runs everything; returns complaints about what did not hold.
 pub fn run() -> Result<Vec<String>, String> {
-    // The runs use folders of their own, so the path must be absolute.
-    let binary = build()?.canonicalize().map_err(|error| error.to_string())?;
-    let mut complaints = Vec::new();
-    for seed in 1..=3 {
-        let folder = std::env::temp_dir().join(format!("fathom-lessons-{}-{seed}", std::process::id()));
-        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        let lesson = Lesson { binary: &binary, folder: &folder, seed };
-        complaints.extend(lesson.all()?.into_iter().map(|complaint| format!("seed {seed}: {complaint}")));
-        let _ = fs::remove_dir_all(&folder);
-    }
-    Ok(complaints)
+    let complaints = over_seeds("lessons", &build()?, |trial| {
+        let complaints = Lesson(trial).all()?;
+        Ok(complaints
+            .into_iter()
+            .map(|complaint| format!("seed {}: {complaint}", trial.seed))
+            .collect::<Vec<_>>())
+    })?;
+    Ok(complaints.concat())
 }
 
 /// The runs of one seed.
-struct Lesson<'a> {
-    binary: &'a Path,
-    folder: &'a Path,
-    seed: u64,
+struct Lesson<'a>(&'a Trial<'a>);
+
+impl<'a> Deref for Lesson<'a> {
+    type Target = Trial<'a>;
+
+    fn deref(&self) -> &Trial<'a> {
+        self.0
+    }
 }
 
 /// Random key-value pairs.
@@ -116,15 +117,6 @@ impl Lesson<'_> {
         Ok(complaints)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    fn write(&self, name: &str, rows: impl Iterator<Item = Value>) -> Result<(), String> {
-        let text: String = rows.map(|row| format!("{row}\n")).collect();
-        fs::write(self.path(name), text).map_err(|error| error.to_string())
-    }
-
     /// Writes all files of rows.
     fn rows(&self) -> Result<(), String> {
         let mut random = Random(self.seed << 32);
@@ -192,22 +184,6 @@ impl Lesson<'_> {
                     precision = \"f32\"\n[data]\npaths = [\"text.txt\"]\n[eval]\nenabled = false\n[[stage]]\nseq_tokens = 256\n\
                     steps = 2\n";
         fs::write(self.path("base.toml"), base).map_err(|error| error.to_string())
-    }
-
-    fn lines(&self, name: &str) -> Result<Vec<Value>, String> {
-        let path = self.path(name);
-        let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-    }
-
-    fn fathom(&self, words: &[&str]) -> Result<String, String> {
-        let mut command = Command::new(self.binary);
-        command.args(words).current_dir(self.folder).stdin(Stdio::null());
-        let output = command.output().map_err(|error| error.to_string())?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(format!("fathom {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)))
     }
 
     /// Trains from the model `from`; `words` are the additional arguments of the method.

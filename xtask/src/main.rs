@@ -2,6 +2,7 @@
 //! crates compute.
 
 mod ci;
+mod claims;
 mod gpu_check;
 mod gpu_plans;
 mod gpu_run;
@@ -15,6 +16,7 @@ mod random;
 mod record;
 mod soak;
 mod tidy;
+mod trial;
 
 use std::process::ExitCode;
 
@@ -29,6 +31,7 @@ usage: cargo xtask <command>
   check-quickstart DIR   check the results that `fathom quickstart --out DIR` left
   kill-test N            kill a small quickstart N times at random moments, resume it, compare every loss
   lessons                what rewards, preferences and a reward model teach a small model, over three seeds
+  claims NAME BINARY     train the arms of a claim (xtask/claims/NAME.toml) with a binary over three seeds, and print its tables
   soak MODEL ABORTS MINUTES
                          `fathom serve MODEL`: so many requests that are left at random moments, then a mixture of clients that
                          ask, leave, stall and send garbage; no page may be lost, memory may grow by 32 MiB
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         ["gpu-run", ref words @ ..] => gpu_run::Args::parse(words).and_then(|args| gpu_run::run(&args)),
         ["lint"] => lint::run(),
         ["lint", "--if-changed"] => lint::run_if_changed(),
+        ["claims", name, binary] => claims::run(name, binary.as_ref()),
         ["lessons"] => lessons::run(),
         ["python"] => python::generate(),
         ["wheel", out] => python::wheel(out),

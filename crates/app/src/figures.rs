@@ -15,4 +15,6 @@ pub struct Figures {
     pub answers: Option<fathom_base::metrics::events::EvalAnswers>,
     /// Needles.
     pub needles: Option<fathom_eval::Needles>,
+    /// RULER's tasks.
+    pub ruler: Option<fathom_eval::lengths::Scores>,
 }

@@ -5,6 +5,7 @@ use fathom_base::metrics::{Event, MetricsWriter, events};
 use fathom_base::{LanguageModel, Numbers};
 use fathom_curate::held_out_documents;
 use fathom_engine::{Engine, Limits as EngineLimits};
+use fathom_eval::lengths::Ruler;
 use fathom_eval::{
     HeldOut, Limits, Moment, NeedleSpec, bits_per_byte, find_needles, loss_of_sequences, worth_of_context,
 };
@@ -59,6 +60,18 @@ pub struct Extent {
     pub parts: Parts,
 }
 
+/// RULER's tasks at the lengths of `eval.ruler`; `None` without any.
+///
+/// # Errors
+/// A file of `eval.ruler_data` that is missing; a length that is too short for a task.
+pub fn ruler(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Option<Ruler>> {
+    let eval = &recipe.eval;
+    if !eval.enabled || eval.ruler.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Ruler::draw(tokenizer, &eval.ruler, eval.ruler_rows, eval.ruler_data.as_deref())?))
+}
+
 /// Parts of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
@@ -68,11 +81,12 @@ pub enum Parts {
     Needles,
 }
 
-/// Measures a model and logs the results.
+/// Measures a model and logs the results. `ruler` has RULER's tasks, and whom to tell of each.
 pub fn measure(
     subject: &Subject<'_>,
     recipe: &Recipe,
     extent: &Extent,
+    ruler: Option<(&Ruler, &dyn Fn(&str))>,
     metrics: &mut MetricsWriter,
 ) -> Result<Figures> {
     let engine = subject.engine(extent.tokens + ANSWER_TOKENS, CHUNK_TOKENS);
@@ -99,13 +113,16 @@ pub fn measure(
     figures.needles = needles(&engine, subject, &documents, recipe, (extent, trials, part(share)))?;
     if extent.parts == Parts::All {
         figures.bits = bits(&engine, subject, &documents, extent)?;
+        if let Some((ruler, doing)) = ruler {
+            figures.ruler = ruler.ask(&engine, subject.tokenizer, doing)?;
+        }
     }
     log(&figures, of, metrics)?;
     Ok(figures)
 }
 
 fn log(figures: &Figures, of: &Moment, metrics: &mut MetricsWriter) -> Result<()> {
-    let Figures { position, context, bits, answers, needles } = figures;
+    let Figures { position, context, bits, answers, needles, ruler } = figures;
     let bits = bits.as_ref().map(|bits| bits.to_event(&format!("held-out, {}", of.when), of));
     let events = [
         position.as_ref().map(|position| Event::EvalPosition(position.to_event(of))),
@@ -113,6 +130,7 @@ fn log(figures: &Figures, of: &Moment, metrics: &mut MetricsWriter) -> Result<()
         bits.map(Event::EvalBits),
         answers.clone().map(Event::EvalAnswers),
         needles.as_ref().map(|needles| Event::Needle(needles.to_event(of))),
+        ruler.as_ref().map(|scores| Event::EvalRuler(scores.to_event(of))),
     ];
     events.iter().flatten().try_for_each(|event| metrics.write(event))?;
     Ok(())

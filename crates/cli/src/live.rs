@@ -225,6 +225,11 @@ fn in_a_line(figures: &Figures, short: usize) -> String {
             worth.standard_error
         ));
     }
+    if let Some(scores) = &figures.ruler {
+        let means =
+            scores.means().map(|(tokens, mean)| format!("{mean:.1} at {}", human::grouped(tokens as u64)));
+        parts.push(format!("RULER {}", means.collect::<Vec<_>>().join(", ")));
+    }
     let needles = figures.needles.iter();
     for (longest, within) in
         needles.filter_map(|needles| Some((needles.lengths.last()?, needles.accuracy(short))))

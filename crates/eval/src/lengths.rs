@@ -2,17 +2,88 @@
 
 use std::collections::BTreeMap;
 
+use std::path::Path;
+
+use fathom_base::LanguageModel;
+use fathom_base::metrics::events::{EvalRuler, RulerLength};
+use fathom_text::Tokenizer;
+use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::Moment;
+use crate::error::{Error, Result};
 use crate::ruler::{DATASET, names};
-use crate::tasks::Results;
+use crate::tasks::{Cache, Data, Index, Node, Options, Results, Sets, Subject, TaskConfig, prepare, run};
 
 /// Mean that a length has to reach: that of Llama-2-7B at 4096 tokens.
 pub const THRESHOLD: f64 = 85.6;
 
+/// RULER's tasks at lengths, drawn once, so that models of several moments answer the same rows.
+pub struct Ruler {
+    nodes: Vec<Node>,
+    prepared: Vec<(TaskConfig, Data)>,
+    longest: usize,
+    rows: usize,
+}
+
+impl Ruler {
+    /// Draws `rows` rows of each task at each length: of all tasks with a folder of RULER's files, else of the six that need
+    /// none.
+    ///
+    /// # Errors
+    /// A missing file; a length that is too short for a task.
+    pub fn draw(
+        tokenizer: &Tokenizer,
+        lengths: &[usize],
+        rows: usize,
+        folder: Option<&Path>,
+    ) -> Result<Ruler> {
+        let mut index = Index::open(None)?;
+        index.draw(lengths);
+        let group = if folder.is_some() { "ruler" } else { "ruler_offline" };
+        let names: std::collections::BTreeSet<String> =
+            lengths.iter().map(|tokens| format!("{group}_{tokens}")).collect();
+        let nodes = index.find(&Vec::from_iter(names))?;
+        let sets = Sets { folder, tokenizer: Some(tokenizer), template_tokens: 0 };
+        let prepared = prepare(&nodes, &sets, &limited(rows))?;
+        Ok(Ruler { nodes, prepared, longest: lengths.iter().copied().max().unwrap_or(0), rows })
+    }
+
+    /// Asks a model all rows; `doing` is called with each task's name.
+    ///
+    /// # Errors
+    /// A model that reads fewer tokens than the longest length; the model fails.
+    pub fn ask(
+        &self,
+        model: &dyn LanguageModel,
+        tokenizer: &Tokenizer,
+        doing: &dyn Fn(&str),
+    ) -> Result<Option<Scores>> {
+        let max_length = model.max_tokens();
+        if self.longest > max_length {
+            let Ruler { longest, .. } = self;
+            return Err(Error::Impossible(format!(
+                "RULER's tasks of {longest} tokens cannot be asked: the model reads {max_length}"
+            )));
+        }
+        let cache = Cache::default();
+        let mut subject = Subject { model, tokenizer, max_length, cache, cut: 0, asked: 0 };
+        let options = Options { doing: Some(doing), ..limited(self.rows) };
+        let results = run(&self.nodes, &self.prepared, &mut subject, &options)?;
+        Ok(Scores::of(&results).map(|scores| Scores { rows: self.rows, ..scores }))
+    }
+}
+
+/// Options for this many rows.
+fn limited(rows: usize) -> Options<'static> {
+    Options { limit: Some(rows as f64), ..Options::default() }
+}
+
 /// Scores by length and task, in percent.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Scores {
+    /// Rows of a task at a length; 0 if tasks differ.
+    pub rows: usize,
     /// Per length, the scores of tasks in RULER's order.
     pub lengths: BTreeMap<usize, Vec<(&'static str, f64)>>,
 }
@@ -54,6 +125,25 @@ impl Scores {
     /// True if every length has all of RULER's tasks, without which means are not those of its table.
     pub fn is_whole(&self) -> bool {
         self.lengths.values().all(|tasks| tasks.len() == names().count())
+    }
+
+    /// The event for the metrics log.
+    pub fn to_event(&self, moment: &Moment) -> EvalRuler {
+        let length = |(tokens, mean): (usize, f64)| RulerLength {
+            tokens: tokens as u64,
+            mean,
+            tasks: self.lengths[&tokens].iter().map(|(name, score)| (name.to_string(), *score)).collect(),
+        };
+        EvalRuler {
+            when: moment.when.clone(),
+            step: moment.step,
+            trained_tokens: moment.trained_tokens,
+            threshold: THRESHOLD,
+            effective_tokens: self.effective().unwrap_or(0) as u64,
+            all_tasks: self.is_whole(),
+            rows: self.rows as u64,
+            lengths: self.means().map(length).collect(),
+        }
     }
 
     /// The object of the results' file.
@@ -100,6 +190,7 @@ mod tests {
     fn the_effective_length_is_the_longest_that_reaches_the_threshold() {
         let of = |scores: &[(usize, f64)]| Scores {
             lengths: scores.iter().map(|(tokens, score)| (*tokens, vec![("vt", *score)])).collect(),
+            ..Scores::default()
         };
         let llama =
             of(&[(4096, 95.5), (8192, 93.8), (16384, 91.6), (32768, 87.4), (65536, 84.7), (131072, 77.0)]);

@@ -1128,6 +1128,15 @@ class EvalTable(Table):
     enabled: bool
     """Evaluates before and after context extension."""
 
+    ruler: list[int | str]
+    """Lengths in tokens at which RULER's tasks are asked before and after context extension; none of them without a length. Allowed: from 1 to 16 777 216."""
+
+    ruler_rows: int | str
+    """Rows of each of RULER's tasks at each length; RULER has 500. Allowed: from 1 to 65 536."""
+
+    ruler_data: str | None
+    """Folder with RULER's files (`ruler/PaulGrahamEssays.json` and the others); none: the six tasks that need no file."""
+
 
 class TrainRecipe(Recipe):
     """A recipe of a run."""
@@ -1376,6 +1385,9 @@ class Dials(TypedDict, total=False):
     eval_enabled: bool
     eval_needle_depths: int | str
     eval_needle_trials: int | str
+    eval_ruler: list[int | str]
+    eval_ruler_data: str | None
+    eval_ruler_rows: int | str
     eval_tokens: int | str
     every_s: float | None
     every_steps: int | str | None
@@ -1683,6 +1695,9 @@ class Dials(TypedDict, total=False):
     rounds_principles: str | None
     rounds_temperature: float
     rounds_write: Literal["none", "own", "revised"]
+    ruler: list[int | str]
+    ruler_data: str | None
+    ruler_rows: int | str
     run_minutes: float | None
     run_mlflow: str | None
     run_name: str
@@ -1931,6 +1946,9 @@ DIALS: Final[dict[str, str]] = {
     "eval_enabled": "eval.enabled",
     "eval_needle_depths": "eval.needle_depths",
     "eval_needle_trials": "eval.needle_trials",
+    "eval_ruler": "eval.ruler",
+    "eval_ruler_data": "eval.ruler_data",
+    "eval_ruler_rows": "eval.ruler_rows",
     "eval_tokens": "eval.tokens",
     "every_s": "checkpoint.every_s",
     "every_steps": "checkpoint.every_steps",
@@ -2238,6 +2256,9 @@ DIALS: Final[dict[str, str]] = {
     "rounds_principles": "rounds.principles",
     "rounds_temperature": "rounds.temperature",
     "rounds_write": "rounds.write",
+    "ruler": "eval.ruler",
+    "ruler_data": "eval.ruler_data",
+    "ruler_rows": "eval.ruler_rows",
     "run_minutes": "run.minutes",
     "run_mlflow": "run.mlflow",
     "run_name": "run.name",

@@ -41,6 +41,8 @@ pub struct RunLog {
     pub bits: Vec<ev::EvalBits>,
     /// Needle grids, one per evaluation and task.
     pub needles: Vec<ev::Needle>,
+    /// RULER's tasks, one table per evaluation.
+    pub rulers: Vec<ev::EvalRuler>,
     /// Samples, one per step and prompt.
     pub samples: Vec<ev::Sample>,
     /// Answers of a policy, one list per rollout.
@@ -124,6 +126,7 @@ impl RunLog {
             Event::Needle(needle) => {
                 put(&mut self.needles, needle, |a, b| a.when == b.when && a.task == b.task)
             }
+            Event::EvalRuler(eval) => put(&mut self.rulers, eval, |a, b| a.when == b.when),
             Event::Rollout(rollout) => put(&mut self.rollouts, rollout, |a, b| a.step == b.step),
             Event::Lesson(lesson) => self.lesson = Some(lesson),
             Event::EvalAnswers(eval) => put(&mut self.answers, eval, |a, b| a.when == b.when),
@@ -191,9 +194,13 @@ impl RunLog {
         [self.needles.iter().find(is_first), self.needles.iter().rev().find(|needle| !is_first(needle))]
     }
 
-    /// Returns the sequence length before the last stage (the extension), in tokens; that of the only stage if there
-    /// is just one.
+    /// Returns the length before the extension, in tokens: that of the model as it was measured then, or of the stage before the
+    /// last; that of the only stage if there is just one.
     pub fn short_tokens(&self) -> Option<u64> {
+        let extended = self.positions.first().filter(|eval| eval.when == "before_extension");
+        if let Some(eval) = extended.filter(|eval| eval.trained_tokens > 0) {
+            return Some(eval.trained_tokens);
+        }
         self.stages
             .iter()
             .rev()

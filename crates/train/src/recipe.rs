@@ -424,5 +424,11 @@ recipe! {
         pub needle_depths: usize [Whole(1, MANY)] = 5,
         /// Evaluates before and after context extension.
         pub enabled: bool = true,
+        /// Lengths in tokens at which RULER's tasks are asked before and after context extension; none of them without a length.
+        pub ruler: Vec<usize> [Whole(1, MOST_TOKENS)],
+        /// Rows of each of RULER's tasks at each length; RULER has 500.
+        pub ruler_rows: usize [Whole(1, MANY)] = 20,
+        /// Folder with RULER's files (`ruler/PaulGrahamEssays.json` and the others); none: the six tasks that need no file.
+        pub ruler_data: Option<PathBuf>,
     }
 }

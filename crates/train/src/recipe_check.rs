@@ -54,7 +54,7 @@ const CHECKS: [Check; 10] = [
 ];
 
 /// Checks of [`check_training`].
-const TRAINING: [Check; 6] = [given, lengths, rows::check, of_policy, z_loss, extended];
+const TRAINING: [Check; 7] = [given, lengths, rows::check, of_policy, z_loss, extended, ruler];
 
 /// Checks that numbers are within the ranges of their keys, and nothing else.
 ///
@@ -212,6 +212,27 @@ fn extended(loaded: &Loaded<Recipe>) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// RULER's tasks take as long as they take, at lengths that the run trains.
+fn ruler(loaded: &Loaded<Recipe>) -> Result<()> {
+    let recipe = &loaded.value;
+    let Some(most) = recipe.eval.ruler.iter().max() else { return Ok(()) };
+    if !recipe.eval.enabled {
+        let message = "names lengths, and nothing is evaluated; give eval.enabled=true";
+        return Err(loaded.refuse_with("eval.ruler", "eval.enabled", message).into());
+    }
+    if recipe.run.minutes.is_some() {
+        let message = "asks every row, whatever time is left; give run.minutes=none and steps";
+        return Err(loaded.refuse_with("eval.ruler", "run.minutes", message).into());
+    }
+    let longest = recipe.stage.iter().map(|stage| stage.seq_tokens).max().unwrap_or(0);
+    if *most > longest {
+        let message =
+            format!("asks at {most} tokens, and the longest stage has {longest}; name lengths up to that");
+        return refuse(loaded, "eval.ruler", message);
+    }
+    Ok(())
 }
 
 /// Only one length of warm-up. Zero steps do not conflict with a share, so recipes without warm-up can set them. A

@@ -22,7 +22,7 @@ use crate::events::{self as heard, Events};
 use crate::export::load_checkpoint;
 use crate::job::Job;
 use crate::judges::Judges;
-use crate::measure::Subject;
+use crate::measure::{Subject, ruler};
 use crate::opening::sample;
 use crate::{models, report};
 use fathom_model::LoadedModel;
@@ -90,8 +90,11 @@ pub(super) fn first(
     }
     // The runs keep those that they use.
     drop(judges);
-    let mut watches: Vec<Watch<'_>> =
-        firsts.iter().zip(&mut all_sinks).map(|(one, sinks)| one.watch(alone, sinks)).collect();
+    let mut watches: Vec<Watch<'_>> = firsts
+        .iter()
+        .zip(&mut all_sinks)
+        .map(|(one, sinks)| one.watch(alone, sinks))
+        .collect::<Result<_>>()?;
     for ((run, watch), gap) in runs.iter_mut().zip(&mut watches).zip(&mut gaps) {
         measure_before(run, watch, gap.as_mut())?;
     }
@@ -252,7 +255,7 @@ impl<'a> First<'a> {
         metrics: &mut MetricsWriter,
     ) -> Result<Option<LoadedModel>> {
         let (job, events) = (self.shared.job, self.events);
-        let mut watch = self.watch(true, sinks);
+        let mut watch = self.watch(true, sinks)?;
         if job.recipe().eval.enabled {
             let before = self.aside().attempt(device, || self.saved_before(device))?;
             if let Some((step, whole)) = before.flatten() {
@@ -286,15 +289,19 @@ impl<'a> First<'a> {
     }
 
     /// Returns the observer of a run; it measures if a whole model is available.
-    fn watch<'b>(&'b self, whole: bool, sinks: &'b mut Sinks) -> Watch<'b> {
+    ///
+    /// # Errors
+    /// Those of [`ruler`].
+    fn watch<'b>(&'b self, whole: bool, sinks: &'b mut Sinks) -> Result<Watch<'b>> {
         let RankInputs { job, stores, time, .. } = *self.shared;
         let recipe = job.recipe();
         let measures = whole && recipe.eval.enabled;
-        Watch {
+        Ok(Watch {
             recipe,
             tokenizer: self.tokenizer,
             stores,
             measures,
+            ruler: ruler(recipe, self.tokenizer)?,
             time,
             clock: self.clock.0,
             trained_tokens: trained_tokens(job),
@@ -302,7 +309,7 @@ impl<'a> First<'a> {
             turns: self.turns,
             aside: self.aside(),
             sinks,
-        }
+        })
     }
 
     /// Writes the last event and the report.

@@ -9,6 +9,7 @@ use fathom_base::clock::Clock;
 use fathom_base::metrics::{MetricsWriter, events};
 use fathom_engine::Error as Engine;
 use fathom_eval::Moment;
+use fathom_eval::lengths::Ruler;
 use fathom_model::ModelView;
 use fathom_report::sinks::Sinks;
 use fathom_tensor::{Device, GivenUp, OutOfMemory};
@@ -76,6 +77,8 @@ pub(super) struct Watch<'a> {
     pub stores: &'a Stores,
     /// Set if a whole model is available and is to be measured.
     pub measures: bool,
+    /// RULER's tasks.
+    pub ruler: Option<Ruler>,
     /// Timetable of a timed run.
     pub time: Option<&'a Timetable>,
     /// Clock of the run.
@@ -123,9 +126,11 @@ impl Watch<'_> {
         let subject = Subject { of, tokenizer: self.tokenizer, stores: self.stores };
         self.aside.events.doing(&format!("measuring {}", name.replace('_', " ")));
         let began_s = self.clock.now_s();
+        let doing = |task: &str| self.aside.events.doing(&format!("measuring {task}"));
+        let ruler = self.ruler.as_ref().map(|ruler| (ruler, &doing as &dyn Fn(&str)));
         let measured = self
             .aside
-            .attempt(of.device, || measure(&subject, self.recipe, &extent, metrics))
+            .attempt(of.device, || measure(&subject, self.recipe, &extent, ruler, metrics))
             .map_err(|error| fathom_train::Error::Hook(error.into()))?;
         self.ahead.measure_s = self.clock.now_s() - began_s;
         let stopped = self.aside.stop.load(Ordering::Relaxed);

@@ -17,6 +17,7 @@ mod policy_values;
 mod quantised;
 mod responses;
 mod reward_adapters;
+mod ruler;
 mod scale;
 mod scores;
 mod serve_adapters;

@@ -83,7 +83,12 @@ impl Board {
     pub fn follow(&self) -> bool {
         let mut more = false;
         for (_, run) in self.known() {
-            more |= lock(&run).follow(PIECE).unwrap_or(false);
+            let mut run = lock(&run);
+            match run.follow(PIECE) {
+                Ok(true) => more = true,
+                Ok(false) => run.index(),
+                Err(_) => {}
+            }
         }
         more
     }

@@ -1,6 +1,6 @@
 //! Section on context: loss by position before and after extension, needle maps and bits per byte.
 
-use fathom_base::metrics::events::{EvalContext, EvalPosition, Needle};
+use fathom_base::metrics::events::{EvalContext, EvalPosition, EvalRuler, Needle};
 use fathom_base::{human, tokens};
 
 use super::table::row;
@@ -15,9 +15,83 @@ pub fn section(log: &RunLog) -> String {
         html.push_str(&positions(log).draw().html());
         html.push_str(&regression(log));
     }
+    html.push_str(&ruler(log));
     html.push_str(&worth(log));
     let maps: Vec<Figure> = log.needles.iter().map(|needle| needle_map(needle).draw()).collect();
     html + &row(&maps)
+}
+
+/// Tables of RULER's tasks, with the loss within the short context as the price: figures before and after, and tasks by
+/// length; empty if none was asked.
+fn ruler(log: &RunLog) -> String {
+    let Some(last) = log.rulers.last() else { return String::new() };
+    let columns = |first: &str| {
+        let mut head = vec![first.to_string()];
+        head.extend(log.rulers.iter().map(|eval| words(&eval.when)));
+        head
+    };
+    let row = |name: String, cell: &dyn Fn(&EvalRuler) -> Option<String>| {
+        let cells = log.rulers.iter().map(|eval| cell(eval).unwrap_or_else(|| "-".into()));
+        std::iter::once(name).chain(cells).collect::<Vec<String>>()
+    };
+    let score = |eval: &EvalRuler, tokens: u64, task: Option<&str>| {
+        let length = eval.lengths.iter().find(|length| length.tokens == tokens)?;
+        let of_task = |name: &str| length.tasks.iter().find(|(task, _)| task == name).map(|task| task.1);
+        Some(format!("{:.1}", task.map_or(Some(length.mean), of_task)?))
+    };
+    let effective = |eval: &EvalRuler| Some(eval.effective_tokens).filter(|it| *it > 0).map(tokens::format);
+    let mut rows = vec![row("effective length".into(), &effective)];
+    for length in &last.lengths {
+        let at = tokens::format(length.tokens);
+        rows.push(row(format!("mean at {at}, %"), &|eval| score(eval, length.tokens, None)));
+    }
+    let before = log.positions.first().filter(|eval| eval.when.starts_with("before_"));
+    let measured = |eval: &EvalPosition| eval.buckets.iter().map(|bucket| bucket.to).max();
+    if let Some(short) =
+        before.and_then(|eval| Some(eval.trained_tokens.min(measured(eval)?))).filter(|it| *it > 0)
+    {
+        let loss = |eval: &EvalRuler| {
+            let position = log.positions.iter().find(|position| position.when == eval.when)?;
+            Some(format!("{:.4}", within(position, short)?))
+        };
+        let name = format!("loss within {}, nats per token", tokens::format(short));
+        rows.push(row(name, &loss));
+    }
+    let mut tasks = Vec::new();
+    for length in &last.lengths {
+        for (task, _) in &length.tasks {
+            let name = format!("{task} at {}", tokens::format(length.tokens));
+            tasks.push(row(name, &|eval| score(eval, length.tokens, Some(task))));
+        }
+    }
+    let table = |first: &str, rows: &[Vec<String>]| {
+        let head = columns(first);
+        super::table::table(&Vec::from_iter(head.iter().map(String::as_str)), rows)
+    };
+    let rule = if last.all_tasks {
+        "over its thirteen tasks"
+    } else {
+        "over the six tasks that need no file, so that it is not RULER's own, which is over thirteen"
+    };
+    format!(
+        "<h3>RULER</h3><p class=\"note\">The effective length is the longest whose mean reaches {}, {rule}. {} of each task at each \
+         length. The loss within the length before the extension is what the short context pays.</p>{}\
+         <details><summary>RULER by task</summary>{}</details>",
+        last.threshold,
+        human::counted(last.rows, "row"),
+        table("", &rows),
+        table("task, %", &tasks)
+    )
+}
+
+/// Mean loss of the positions up to a length, each with the same weight; `None` if buckets are missing.
+fn within(eval: &EvalPosition, tokens: u64) -> Option<f64> {
+    let inside = eval.buckets.iter().filter(|bucket| bucket.to <= tokens && bucket.tokens > 0);
+    let (sum, positions) = inside.fold((0.0, 0.0), |(sum, positions), bucket| {
+        let own = bucket.to.saturating_sub(bucket.from) as f64;
+        (sum + bucket.loss * own, positions + own)
+    });
+    (positions > 0.0).then(|| sum / positions)
 }
 
 /// Table of the benefit of context, one row per evaluation; empty if none was compared.

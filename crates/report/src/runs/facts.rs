@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_base::metrics::{Event, events as ev};
 use fathom_base::recipe::Row;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::series::{Series, StepFacts};
@@ -45,7 +45,7 @@ pub enum State {
 }
 
 /// Facts of a run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
     /// Name in the log.
     pub name: String,

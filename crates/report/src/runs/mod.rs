@@ -2,9 +2,11 @@
 //!
 //! A log of 100,000 steps has 60 MB, so a run is first [`glance`]d at: the beginning of its log, its end, and samples
 //! between. [`Run::follow`] then reads the whole log once, piece by piece, and later only what was added; of steps it
-//! keeps [`Series`] of bounded size.
+//! keeps [`Series`] of bounded size. What it has read is kept in an index next to the log, from which the next glance
+//! goes on.
 
 mod facts;
+mod index;
 mod sample;
 mod series;
 mod tags;
@@ -20,7 +22,7 @@ pub use series::{Along, Curve, Series, StepFacts};
 pub use tags::{tags, write_tags};
 pub use tail::Tail;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Name of a run's log.
 const LOG: &str = "metrics.jsonl";
@@ -28,6 +30,10 @@ const LOG: &str = "metrics.jsonl";
 const DEPTH: usize = 6;
 /// Most runs of a folder.
 const MOST_RUNS: usize = 5000;
+/// Logs of which no more than this is unread are read to their end at a glance.
+const SMALL: u64 = 1 << 20;
+/// Bytes of a log for which its index is written again.
+const INDEXED: u64 = 4 << 20;
 /// A log that has not grown for this long belongs to a run that has stopped.
 const QUIET: Duration = Duration::from_secs(180);
 
@@ -82,26 +88,36 @@ pub struct Run {
     /// Whether the whole log has been read; if not, `series` is a sample.
     pub is_whole: bool,
     tail: Tail,
+    /// Bytes of the log that its index is about.
+    indexed: u64,
     /// Facts and steps of the part read so far, until the whole log has been read.
     partial: Option<(Facts, Series)>,
 }
 
-/// Reads the beginning, the end and samples of a run's log.
+/// Reads a run's log, after its index; of a log of which much is unread the beginning, the end and samples.
 ///
 /// # Errors
 /// A log that cannot be read.
 pub fn glance(folder: &Path) -> Result<Run> {
     let log = folder.join(LOG);
-    let (facts, series) = sample::glance(&log)?;
-    Ok(Run {
+    let bytes = fs::metadata(&log).map_err(|error| Error::read(&log, error))?.len();
+    let (facts, series, indexed) = index::load(folder, &log).unwrap_or_default();
+    let mut run = Run {
         folder: folder.to_path_buf(),
-        facts,
-        series,
+        facts: Facts::default(),
+        series: Series::default(),
         tags: tags(folder),
         is_whole: false,
-        tail: Tail::new(&log),
-        partial: Some(Default::default()),
-    })
+        tail: Tail::from(&log, indexed),
+        indexed,
+        partial: Some((facts, series)),
+    };
+    if bytes - indexed <= SMALL {
+        while run.follow(usize::MAX)? {}
+    } else {
+        (run.facts, run.series) = sample::glance(&log)?;
+    }
+    Ok(run)
 }
 
 impl Run {
@@ -114,6 +130,7 @@ impl Run {
         if self.tail.is_replaced() {
             self.tail = Tail::new(&self.folder.join(LOG));
             self.partial = Some(Default::default());
+            self.indexed = 0;
         }
         let (facts, series) = match &mut self.partial {
             Some((facts, series)) => (facts, series),
@@ -124,6 +141,15 @@ impl Run {
             (self.facts, self.series, self.is_whole) = (facts, series, true);
         }
         Ok(more)
+    }
+
+    /// Writes the index of a log that was read to its end, if it is long and much was added since the last time.
+    pub fn index(&mut self) {
+        let bytes = self.tail.bytes();
+        if self.is_whole && bytes - self.indexed > INDEXED.min(bytes / 2).max(SMALL) {
+            index::save(&self.folder, &self.folder.join(LOG), (&self.facts, &self.series), bytes);
+            self.indexed = bytes;
+        }
     }
 
     /// Whether the run goes on, has finished, or has stopped.

@@ -9,8 +9,6 @@ use super::series::Series;
 use super::tail::Tail;
 use crate::error::{Error, Result};
 
-/// Logs up to this many bytes are read as a whole.
-const SMALL: u64 = 1 << 20;
 /// Bytes of the beginning, which has the recipe and the model, and of the end, which has measurements.
 const HEAD: usize = 256 << 10;
 const END: u64 = 64 << 10;
@@ -18,7 +16,7 @@ const END: u64 = 64 << 10;
 const LINES: u64 = 160;
 const BLOCK: usize = 4096;
 
-/// Reads enough of a log for a table and a first curve.
+/// Reads enough of a log of more than a mebibyte for a table and a first curve.
 ///
 /// # Errors
 /// A log that cannot be read.
@@ -27,10 +25,6 @@ pub(super) fn glance(log: &Path) -> Result<(Facts, Series)> {
     let file = File::open(log).map_err(failed)?;
     let length = file.metadata().map_err(failed)?.len();
     let (mut facts, mut series) = (Facts::default(), Series::default());
-    if length <= SMALL {
-        Tail::new(log).read(usize::MAX, &mut |line| facts.read(line, &mut series))?;
-        return Ok((facts, series));
-    }
     Tail::new(log).read(HEAD, &mut |line| facts.read(line, &mut series))?;
     let (from, to) = (HEAD as u64, length - END);
     let mut block = vec![0; BLOCK];

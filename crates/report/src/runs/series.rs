@@ -109,7 +109,78 @@ pub struct Curve {
     pub high: Vec<f32>,
 }
 
+impl Stretch {
+    const BYTES: usize = 28;
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.step.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.tokens.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.time_s.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.steps.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Stretch> {
+        let long = |at: usize| Some(bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)?);
+        let steps = bytes.get(24..28)?.try_into().ok().map(u32::from_le_bytes)?;
+        Some(Stretch { step: long(0)?, tokens: long(8)?, time_s: f64::from_bits(long(16)?), steps })
+    }
+}
+
+impl Values {
+    const BYTES: usize = 28;
+
+    fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        for (at, number) in [self.sum, self.low, self.high].into_iter().enumerate() {
+            bytes[8 * at..8 * at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        bytes[24..].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Values> {
+        let number = |at: usize| Some(bytes.get(at..at + 8)?.try_into().ok().map(f64::from_le_bytes)?);
+        let count = bytes.get(24..28)?.try_into().ok().map(u32::from_le_bytes)?;
+        Some(Values { sum: number(0)?, low: number(8)?, high: number(16)?, count })
+    }
+}
+
 impl Series {
+    /// Names of its metrics, the steps of a whole stretch, and all numbers: the stretches, then the values of each metric.
+    pub(super) fn to_bytes(&self) -> (Vec<String>, u32, Vec<u8>) {
+        let count = self.stretches.len();
+        let mut bytes: Vec<u8> = self.stretches.iter().flat_map(|stretch| stretch.to_bytes()).collect();
+        for values in self.values.values() {
+            let missing = std::iter::repeat_n(Values::NONE, count - values.len());
+            bytes.extend(values.iter().copied().chain(missing).flat_map(Values::to_bytes));
+        }
+        (self.values.keys().cloned().collect(), self.width, bytes)
+    }
+
+    /// Reads what [`Series::to_bytes`] wrote; `None` if it is damaged.
+    pub(super) fn from_bytes(bytes: &[u8], names: Vec<String>, width: u32) -> Option<Series> {
+        let row = Stretch::BYTES + names.len() * Values::BYTES;
+        let count = bytes.len() / row;
+        if count * row != bytes.len() || count > MOST || names.len() > MOST_NAMES {
+            return None;
+        }
+        let (stretches, mut rest) = bytes.split_at(count * Stretch::BYTES);
+        let stretches =
+            stretches.chunks_exact(Stretch::BYTES).map(Stretch::from_bytes).collect::<Option<_>>()?;
+        let mut values = BTreeMap::new();
+        for name in names {
+            let (own, after) = rest.split_at(count * Values::BYTES);
+            values.insert(
+                name,
+                own.chunks_exact(Values::BYTES).map(Values::from_bytes).collect::<Option<_>>()?,
+            );
+            rest = after;
+        }
+        Some(Series { stretches, values, width })
+    }
+
     /// Adds a step. Steps from its number on that were added before are dropped: a resumed run repeats them.
     pub fn push(&mut self, step: &StepFacts) {
         while self.stretches.last().is_some_and(|last| last.step >= step.step) {

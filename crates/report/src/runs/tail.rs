@@ -25,7 +25,17 @@ pub struct Tail {
 impl Tail {
     /// Starts at the beginning of a file.
     pub fn new(path: &Path) -> Tail {
-        Tail { path: path.to_path_buf(), offset: 0, torn: Vec::new(), inode: None }
+        Tail::from(path, 0)
+    }
+
+    /// Starts after this many bytes, at the end of a line.
+    pub fn from(path: &Path, offset: u64) -> Tail {
+        Tail { path: path.to_path_buf(), offset, torn: Vec::new(), inode: None }
+    }
+
+    /// Bytes of the whole lines that it has passed.
+    pub fn bytes(&self) -> u64 {
+        self.offset - self.torn.len() as u64
     }
 
     /// Whether the file was replaced or cut since the last reading.

@@ -60,14 +60,12 @@ fn a_growing_log_is_read_once_and_one_that_was_cut_again() {
     run(&folder, &(HEAD.to_string() + &steps(1..=20) + "{\"event\":\"step\",\"st"));
     let mut run_of = glance(&folder).unwrap();
     assert_eq!(run_of.facts.last.as_ref().unwrap().step, 20);
-    assert!(!run_of.is_whole);
-    // Pieces that end inside lines.
-    while run_of.follow(100).unwrap() {}
     assert!(run_of.is_whole && run_of.facts.params == 1000 && run_of.series.len() == 20);
     let mut log = OpenOptions::new().append(true).open(folder.join(LOG)).unwrap();
     let rest = step(21, 4.0);
     log.write_all(&rest.as_bytes()["{\"event\":\"step\",\"st".len()..]).unwrap();
-    assert!(!run_of.follow(1 << 20).unwrap());
+    // Pieces that end inside lines.
+    while run_of.follow(10).unwrap() {}
     assert_eq!(run_of.facts.last.as_ref().unwrap().loss, Some(4.0));
     assert_eq!((run_of.state(), run_of.facts.recipe_value("optimizer.lr")), (State::Running, Some("0.001")));
 
@@ -103,4 +101,58 @@ fn tags_are_kept_and_damaged_ones_are_none() {
     assert_eq!(tags(root.path()), own);
     fs::write(root.path().join("tags.json"), "{").unwrap();
     assert!(tags(root.path()).is_empty());
+}
+
+/// The first log that is opened is read to its end; the index gives the same facts and curves, and what was added is read
+/// after it.
+#[test]
+fn an_index_gives_what_the_whole_log_gives_and_goes_on_where_it_ends() {
+    let root = tempfile::tempdir().unwrap();
+    let rest =
+        "{\"event\":\"eval_bits\",\"name\":\"t\",\"step\":30000,\"bits_per_byte\":1.5}\n{\"event\":\"st";
+    run(root.path(), &(HEAD.to_string() + &steps(1..=30_000) + rest));
+    let read = || {
+        let mut run = glance(root.path()).unwrap();
+        let at_once = run.is_whole;
+        while run.follow(1 << 20).unwrap() {}
+        (run, at_once)
+    };
+    let same = |a: &Run, b: &Run| {
+        assert_eq!(a.facts, b.facts);
+        for name in ["loss", "learning rate"] {
+            assert_eq!(a.series.curve(name, Along::Time, 9999), b.series.curve(name, Along::Time, 9999));
+        }
+    };
+    let (mut first, at_once) = read();
+    assert!(!at_once && !root.path().join(index::NAME).exists());
+    first.index();
+    let (second, at_once) = read();
+    assert!(at_once);
+    same(&first, &second);
+
+    // The torn line ends, and more steps follow.
+    let mut log = OpenOptions::new().append(true).open(root.path().join(LOG)).unwrap();
+    write!(log, "ep\",\"step\":30001,\"loss\":3.0}}\n{}", steps(30_002..=30_100)).unwrap();
+    let (third, at_once) = read();
+    assert!(at_once && third.facts.last.as_ref().unwrap().step == 30_100);
+    fs::remove_file(root.path().join(index::NAME)).unwrap();
+    let (whole, at_once) = read();
+    assert!(!at_once);
+    same(&third, &whole);
+
+    // A log that was written again, and an index that is damaged, are of no use.
+    first.index();
+    assert!(!root.path().join(index::NAME).exists(), "nothing was added since");
+    let mut whole = whole;
+    whole.index();
+    let good = fs::read(root.path().join(index::NAME)).unwrap();
+    for bad in [&good[..good.len() - 1], &good[..50], b"{}\n", b""] {
+        fs::write(root.path().join(index::NAME), bad).unwrap();
+        assert!(!read().1);
+    }
+    fs::write(root.path().join(index::NAME), &good).unwrap();
+    assert!(read().1);
+    run(root.path(), &(HEAD.to_string() + &steps(2..=40_000)));
+    let (again, at_once) = read();
+    assert!(!at_once && again.facts.figures.is_empty() && again.facts.last.as_ref().unwrap().step == 40_000);
 }

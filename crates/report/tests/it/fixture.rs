@@ -343,6 +343,27 @@ pub fn context(when: &str, gain: f64) -> Event {
     })
 }
 
+/// RULER's tasks at the short and the long length.
+fn ruler(when: &str, trained_tokens: u64, means: [f64; 2]) -> Event {
+    let length = |(tokens, mean): (u64, f64)| ev::RulerLength {
+        tokens,
+        mean,
+        tasks: vec![("niah_single_1".into(), mean + 4.0), ("vt".into(), mean - 4.0)],
+    };
+    let lengths: Vec<ev::RulerLength> = [2048, 32_768].into_iter().zip(means).map(length).collect();
+    let reached = lengths.iter().filter(|length| length.mean >= 85.6).map(|length| length.tokens).max();
+    Event::EvalRuler(ev::EvalRuler {
+        when: when.into(),
+        step: STEPS,
+        trained_tokens,
+        threshold: 85.6,
+        effective_tokens: reached.unwrap_or(0),
+        all_tasks: false,
+        rows: 20,
+        lengths,
+    })
+}
+
 /// All events of the run.
 pub fn run(seed: u64) -> Vec<Event> {
     let mut events = start();
@@ -384,6 +405,7 @@ pub fn run(seed: u64) -> Vec<Event> {
         let (when, trained) = if long { ("after_extension", 32_768) } else { ("before_extension", 2048) };
         events.push(positions(when, last, trained, 0.8));
         events.push(needle(when, last, trained));
+        events.push(ruler(when, trained, if long { [91.5, 86.5] } else { [93.0, 4.0] }));
     }
     events.push(context("after_extension", 0.05));
     for (name, ours, gzip) in [("rust", 1.41, 1.98), ("markdown", 1.93, 2.61), ("held-out", 1.58, 2.17)] {

@@ -99,6 +99,22 @@ fn the_page_of_a_whole_run_holds_everything_and_loads_nothing() {
 }
 
 #[test]
+fn rulers_figures_stand_side_by_side_with_the_price_that_the_short_context_pays() {
+    let (page, _) = page_of(&fixture::run(1));
+    let row = |cells: [&str; 3]| {
+        let [name, before, after] = cells;
+        let row =
+            format!("<tr><td>{name}</td><td class=\"num\">{before}</td><td class=\"num\">{after}</td></tr>");
+        assert!(page.contains(&row), "{row}");
+    };
+    row(["effective length", "2k", "32k"]);
+    row(["mean at 2k, %", "93.0", "91.5"]);
+    row(["mean at 32k, %", "4.0", "86.5"]);
+    row(["vt at 2k", "89.0", "87.5"]);
+    assert!(page.contains("loss within 2k, nats per token") && page.contains("not RULER's own"));
+}
+
+#[test]
 fn a_page_can_be_made_at_any_moment() {
     let events = fixture::run(1);
     let (empty, _) = page_of(&[]);
@@ -120,6 +136,7 @@ fn a_page_can_be_made_at_any_moment() {
         Event::EvalPosition(ev::EvalPosition::default()),
         Event::EvalBits(ev::EvalBits::default()),
         Event::EvalContext(ev::EvalContext::default()),
+        Event::EvalRuler(ev::EvalRuler::default()),
         Event::Data(ev::Data::default()),
         Event::Plan(ev::Plan::default()),
         Event::PlanTimeline(ev::MemoryTimeline::default()),

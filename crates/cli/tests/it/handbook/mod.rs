@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 33] = [
+const CHAPTERS: [&str; 34] = [
     "../README",
     "README",
     "quickstart",
@@ -52,6 +52,7 @@ const CHAPTERS: [&str; 33] = [
     "speed",
     "evaluation",
     "scaling",
+    "claims",
     "tracking",
     "real-models",
 ];
@@ -218,6 +219,7 @@ fn commands_of_speed_and_evaluation_run() {
 #[test]
 fn commands_of_scaling_and_tracking_run() {
     run("scaling");
+    run("claims");
     run("tracking");
 }
 
