@@ -30,7 +30,7 @@ const LICENSE_WORDS: [&str; 9] = [
 
 impl Ids {
     pub(super) fn new(without_context: bool) -> Ids {
-        Ids { ssn: compile(r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"), without_context }
+        Ids { ssn: compile(r"[0-9]{3}[- .]?[0-9]{2}[- .]?[0-9]{4}"), without_context }
     }
 
     /// Finds identity numbers; `groups` are the digit groups of `text`.
@@ -43,7 +43,7 @@ impl Ids {
     ) {
         if wanted(Entity::UsSsn) {
             for m in self.ssn.find_iter(text) {
-                let bare = m.len() == 9;
+                let bare = m.len() < 11 || m.as_str().contains('.');
                 let context = || self.without_context || has_context(text, m.start(), 40, &SSN_WORDS);
                 if lone(text, m.start(), m.end()) && is_ssn(m.as_str()) && (!bare || context()) {
                     found.push(Detection { entity: Entity::UsSsn, start: m.start(), end: m.end() });
@@ -110,17 +110,19 @@ fn lone(text: &str, start: usize, end: usize) -> bool {
     stands_alone(text, start, end) && !text[..start].ends_with(['-', '.']) && !text[end..].starts_with('-')
 }
 
-/// Areas 000, 666 and from 900, groups 00 and serials 0000 are never assigned; both separators must be the same.
+/// Areas 000, 666 and from 900, groups 00 and serials 0000 are never assigned, nor is 078-05-1120, which a printed card
+/// made known; both separators must be the same.
 fn is_ssn(value: &str) -> bool {
     let digits: String = value.chars().filter(char::is_ascii_digit).collect();
     let separators: Vec<char> = value.chars().filter(|c| !c.is_ascii_digit()).collect();
     let area = &digits[..3];
     let even = match separators.as_slice() {
-        [] => true,
+        [] | [_] => true,
         [a, b] => a == b,
         _ => false,
     };
-    even && area != "000"
+    even && digits != "078051120"
+        && area != "000"
         && area != "666"
         && !area.starts_with('9')
         && &digits[3..5] != "00"

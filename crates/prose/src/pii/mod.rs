@@ -86,14 +86,14 @@ impl Pii {
             plans,
             key: blake3::derive_key("fathom curate pii", options.salt.as_bytes()),
             options: options.clone(),
-            net: net::Net::new(),
+            net: net::Net::new(options.without_context),
             numbers: numbers::Numbers::new(),
             ids: ids::Ids::new(options.without_context),
             national: national::NationalNumbers::new(&options.entities, options.without_context),
             addresses: addresses::Addresses::new(),
             names: names::Names::new(),
             places: places::Places::new(),
-            dates: dates::Dates::new(),
+            dates: dates::Dates::new(options.without_context),
         })
     }
 

@@ -15,11 +15,14 @@ pub(super) struct Net {
     v4: Regex,
     v6: Regex,
     bare: Regex,
+    /// Addresses of no host or of this one count, such as `::` and `0.0.0.0`.
+    without_context: bool,
 }
 
 impl Net {
-    pub(super) fn new() -> Net {
+    pub(super) fn new(without_context: bool) -> Net {
         Net {
+            without_context,
             v4: compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}"),
             v6: compile(r"[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}"),
             bare: compile(r"(?i)\bwww\.[a-z0-9.-]+\.[a-z]{2,24}(?:/[^\s<>\x22']*)?"),
@@ -48,7 +51,8 @@ impl Net {
                     .strip_prefix('.')
                     .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
             let version = has_context(text, start, 12, &["version", "release", "v", "section", "chapter"]);
-            if whole && !version && m.as_str().parse::<Ipv4Addr>().is_ok_and(|ip| !ip.is_unspecified()) {
+            let counts = |ip: Ipv4Addr| self.without_context || !version && !ip.is_unspecified();
+            if whole && m.as_str().parse::<Ipv4Addr>().is_ok_and(counts) {
                 found.push(Detection { entity, start, end: end + prefix_len(&text[end..], 32) });
             }
         }
@@ -58,7 +62,7 @@ impl Net {
         let mut done = 0;
         for m in self.v6.find_iter(text) {
             if m.start() >= done
-                && let Some((start, end)) = v6(text, m.start())
+                && let Some((start, end)) = v6(text, m.start(), self.without_context)
             {
                 found.push(Detection { entity, start, end });
                 done = end;
@@ -68,8 +72,8 @@ impl Net {
 }
 
 /// Complete IPv6 address at `at`, including an embedded IPv4 address (`::ffff:192.0.2.1`), the zone and the prefix
-/// length.
-fn v6(text: &str, at: usize) -> Option<(usize, usize)> {
+/// length; `short` ones count too.
+fn v6(text: &str, at: usize, short: bool) -> Option<(usize, usize)> {
     let inner = |b: &u8| b.is_ascii_hexdigit() || matches!(b, b':' | b'.');
     // The longest address has 45 bytes.
     let len = text.as_bytes()[at..].iter().take(48).take_while(|b| inner(b)).count();
@@ -96,7 +100,8 @@ fn v6(text: &str, at: usize) -> Option<(usize, usize)> {
     // The last number of an IPv4 address does not begin an IPv6 address.
     let cut =
         text[..start].strip_suffix('.').is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit()));
-    let proper = digits >= 3 && groups >= 2 && certain && !cut && stands_alone(text, start, end);
+    let long = digits >= 3 && groups >= 2 && certain;
+    let proper = (long || short) && !cut && stands_alone(text, start, end);
     (proper && value.parse::<Ipv6Addr>().is_ok()).then_some((start, end + more))
 }
 

@@ -89,7 +89,7 @@ pub(super) const KINDS: &[Kind] = &[
         "personnummer|samordningsnummer|svensk id|personal identity number|ssn"),
     kind!(SgNricFin, r"[STFGM]\d{7}[A-Z]", r"[A-Z]\d{7}[A-Z]", checks::any, "nric|fin"),
     kind!(SgUen, r"[TSR]\d{2}[A-Z]{2}\d{4}[A-Z]", r"\d{8,9}[A-Z]", checks::sg_uen, "uen|unique entity number|business registration|acra"),
-    kind!(ThTnin, r"[1-9]\d{12}", "", checks::th_tnin, ""),
+    kind!(ThTnin, r"[1-9](?:[134]\d|2[0-7]|5[0-8]|[67][0-7]|[89][0-6])\d{10}", "", checks::th_tnin, ""),
     kind!(TrLicensePlate, "", r"(?:0[1-9]|[1-7]\d|8[01])(?:\s?[A-PR-VY-Z]{1,3}\s?|-[A-PR-VY-Z]{1,3}-)\d{2,4}", checks::any,
         "plaka|plakası|plate|license plate|number plate|kayıt"),
     kind!(TrNationalId, r"[1-9]\d{10}", "", checks::tr_national_id, ""),
