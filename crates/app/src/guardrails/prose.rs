@@ -71,7 +71,7 @@ mod tests {
         AnswerStream, Beginning, Config, Context, Direction, Engine, Metrics, Needs, Subject,
     };
 
-    use super::Detectors;
+    use super::{Detectors, Entity};
 
     /// Numbers of a fixed sequence.
     struct Random(u64);
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    const VALUES: [&str; 16] = [
+    const VALUES: [&str; 22] = [
         "4111 1111 1111 1111",
         "378282246310005",
         "GB82 WEST 1234 5698 7654 32",
@@ -106,6 +106,12 @@ mod tests {
         "+33 1 23 45 67 89 12",
         "https://example.org/a?b=c.",
         "passport 123456789",
+        "ab 12 34 56 C",
+        "Kennzeichen B-MW 1234",
+        "DE 136 695 976",
+        "123 456 782",
+        "00:1A:2b:3C:4d:5E",
+        "900101-1234567입니다",
     ];
     const WORDS: [&str; 14] = [
         "the",
@@ -129,8 +135,17 @@ mod tests {
     fn a_stream_is_the_masked_whole_for_every_chunking() {
         let (texts, chunkings) =
             if std::env::var_os("FATHOM_TEST_STREAMS").is_some() { (1000, 100) } else { (60, 8) };
+        let common = ["email", "card", "iban", "ssn", "ip", "phone", "url", "us_passport"];
+        let national: Vec<&str> = Entity::ALL[Entity::COMMON.len()..].iter().map(|it| it.name()).collect();
+        for (kinds, more) in [(&common[..], ""), (&national, ""), (&national, "without_context = true")] {
+            let rail =
+                format!("[[rail]]\nuse = \"personal_data\"\non = [\"output\"]\nkinds = {kinds:?}\n{more}\n");
+            streams_equal_wholes(&rail, texts, chunkings);
+        }
+    }
+
+    fn streams_equal_wholes(rail: &str, texts: usize, chunkings: usize) {
         let needs = Needs { personal_data: Some(Arc::new(Detectors)), ..Needs::default() };
-        let rail = "[[rail]]\nuse = \"personal_data\"\non = [\"output\"]\nkinds = [\"email\", \"card\", \"iban\", \"ssn\", \"ip\", \"phone\", \"url\", \"us_passport\"]\n";
         let config = Arc::new(Config::parse(rail, Path::new("guard.toml"), &needs).unwrap());
         let engine = Arc::new(Engine::new(config, Clock::start(), Arc::new(Metrics::default())));
         let subject = || Subject::new(Direction::Output, Arc::new(Context::default()));
