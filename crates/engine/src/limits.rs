@@ -1,6 +1,7 @@
 //! Sizes of an engine, and room for sequences.
 
-use fathom_tensor::PageFormat;
+use fathom_model::Spec;
+use fathom_tensor::{PAGE_ROWS, PageFormat};
 
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,15 @@ pub struct Limits {
     pub draft_tokens: usize,
     /// Format of keys and values. Quantized formats save memory and change answers a little.
     pub kv: PageFormat,
+}
+
+impl Limits {
+    /// The limits of an engine over a model. Where layers have states, prompts are read by whole pages, so that no bit depends
+    /// on other sequences: half of the least chunk is for them.
+    pub fn over(self, spec: &Spec) -> Limits {
+        let least = if spec.has_states() { 2 * PAGE_ROWS } else { 0 };
+        Limits { chunk_tokens: self.chunk_tokens.max(least), ..self }
+    }
 }
 
 impl Default for Limits {

@@ -285,19 +285,20 @@ pub(super) fn of(
         let ((folder, HfFolder { spec, source, .. }, dtype), settings) = (model, &order.settings);
         let asked = settings.context_tokens.map(|tokens| tokens as usize);
         let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
-        let mut limits = Limits {
+        let sequences = (settings.sequences as usize).max(1);
+        let limits = Limits {
             context_tokens,
             // The context has room for a chunk and the tokens after it.
             chunk_tokens: (settings.chunk_tokens as usize).min(context_tokens / 2).max(1),
             draft_tokens: settings.draft_tokens as usize,
             kv: order.kv,
         };
+        let mut limits = with_prompts(limits.over(spec), spec, sequences);
         let meta = imagined(device);
         let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
         let view = ModelView { device: &meta, model: &declared, params: &params };
         let mut engine = Engine::new(view, tokenizer, limits);
-        let sequences = (settings.sequences as usize).max(1);
         let alone = whole(&meta);
         let draft = if meta.mesh.rank() == 0 { Draft::planned(&alone, order)? } else { None };
         let draft_bytes = meta.pool.usage().live - weights_bytes;
@@ -362,6 +363,10 @@ fn with_adapters(
     (limits, sequences): (Limits, usize),
 ) -> Result<(u64, u64)> {
     let ModelView { device: meta, model, params } = view;
+    // Where layers have states, a chunk may be longer than the context; a step has that many rows of several sequences.
+    let context_tokens =
+        limits.context_tokens.max(if model.spec.has_states() { limits.chunk_tokens + 2 } else { 0 });
+    let limits = Limits { context_tokens, ..limits };
     let engine = Engine::new(view, tokenizer, limits);
     let mut workspace_bytes = workspace(meta, &engine, None, (limits, sequences))?;
     let before = meta.pool.usage().live;
@@ -391,6 +396,12 @@ fn with_adapters(
 fn guessing(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, usize)) -> Result<u64> {
     let context_tokens = limits.context_tokens.min(engine.spec().max_positions);
     workspace(meta, engine, None, (Limits { context_tokens, draft_tokens: 0, ..limits }, sequences))
+}
+
+/// Returns limits with which all sequences can be answered while a prompt is read by whole pages, if layers have states.
+fn with_prompts(limits: Limits, spec: &Spec, sequences: usize) -> Limits {
+    let least = if spec.has_states() { sequences + PAGE_ROWS } else { 0 };
+    Limits { chunk_tokens: limits.chunk_tokens.max(least), ..limits }
 }
 
 /// Returns the bytes of a step that reads a chunk of a prompt with an adapter or the base, and of the logits of all

@@ -71,7 +71,7 @@ impl<'e> Drafter<'e> {
     pub fn new(engine: &'e Engine<'e>, capacity: &Capacity) -> Drafter<'e> {
         let dtype = engine.model.dtype(engine.params);
         let capacity = engine.alongside(capacity);
-        let room = (&capacity.pages[..], capacity.sequences);
+        let room = (&capacity.pages[..], capacity.sequences, false);
         let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room);
         Drafter { engine, pages, worth: Worth::default(), answering: 0, behind: false }
     }
