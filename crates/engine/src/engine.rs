@@ -15,7 +15,7 @@ use fathom_text::Tokenizer;
 use crate::adapted::AdaptedModel;
 use crate::bounds::Bounds;
 use crate::error::Error;
-use crate::limits::{Capacity, Limits};
+use crate::limits::{CHECKPOINT_TOKENS, Capacity, Limits};
 use crate::pages::{Feed, Feeding, Pages, pages_for, state_bytes};
 
 /// Generates with a borrowed model.
@@ -49,7 +49,7 @@ impl<'a> Engine<'a> {
             model,
             params,
             tokenizer,
-            limits: limits.over(&model.spec),
+            limits: limits.over(&model.spec, 1),
             counters: Counters::default(),
             temperature: 1.0,
             adapters: RefCell::default(),
@@ -106,6 +106,12 @@ impl<'a> Engine<'a> {
     pub fn capacity(&self, sequences: usize, tokens: usize) -> Capacity {
         let pages = pages_for(&self.model.spec.windows(), sequences, tokens, self.limits.chunk_tokens);
         Capacity { sequences, pages, on_disk: 0 }
+    }
+
+    /// Most tokens of one prompt that a step reads.
+    pub fn piece_tokens(&self) -> usize {
+        let most = if self.has_states() { CHECKPOINT_TOKENS } else { usize::MAX };
+        self.limits.chunk_tokens.min(most)
     }
 
     /// Bytes of the states of this many sequences, besides keys and values.

@@ -3,6 +3,9 @@
 use fathom_model::Spec;
 use fathom_tensor::{PAGE_ROWS, PageFormat};
 
+/// Tokens between checkpoints of states within a prompt.
+pub(crate) const CHECKPOINT_TOKENS: usize = 2048;
+
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -18,11 +21,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of an engine over a model. Where layers have states, prompts are read by whole pages, so that no bit depends
-    /// on other sequences: half of the least chunk is for them.
-    pub fn over(self, spec: &Spec) -> Limits {
-        let least = if spec.has_states() { 2 * PAGE_ROWS } else { 0 };
-        Limits { chunk_tokens: self.chunk_tokens.max(least), ..self }
+    /// The limits of an engine over a model that answers this many sequences at once. Where layers have states, prompts are read
+    /// by whole pages, so that no bit depends on other sequences, and a step has room for one page next to all answers.
+    pub fn over(self, spec: &Spec, sequences: usize) -> Limits {
+        if !spec.has_states() {
+            return self;
+        }
+        let least = (sequences + PAGE_ROWS).max(self.chunk_tokens);
+        Limits { chunk_tokens: least.next_multiple_of(PAGE_ROWS), ..self }
     }
 }
 

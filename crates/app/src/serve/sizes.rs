@@ -293,7 +293,7 @@ pub(super) fn of(
             draft_tokens: settings.draft_tokens as usize,
             kv: order.kv,
         };
-        let mut limits = with_prompts(limits.over(spec), spec, sequences);
+        let mut limits = limits.over(spec, sequences);
         let meta = imagined(device);
         let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
@@ -398,12 +398,6 @@ fn guessing(meta: &Device, engine: &Engine<'_>, (limits, sequences): (Limits, us
     workspace(meta, engine, None, (Limits { context_tokens, draft_tokens: 0, ..limits }, sequences))
 }
 
-/// Returns limits with which all sequences can be answered while a prompt is read by whole pages, if layers have states.
-fn with_prompts(limits: Limits, spec: &Spec, sequences: usize) -> Limits {
-    let least = if spec.has_states() { sequences + PAGE_ROWS } else { 0 };
-    Limits { chunk_tokens: limits.chunk_tokens.max(least), ..limits }
-}
-
 /// Returns the bytes of a step that reads a chunk of a prompt with an adapter or the base, and of the logits of all
 /// sequences.
 fn workspace(
@@ -414,14 +408,18 @@ fn workspace(
 ) -> Result<u64> {
     let spec = engine.spec();
     // One prompt token is left unread, so that no token is sampled, which would need data.
-    let prompt = limits.context_tokens.saturating_sub(1).min(limits.chunk_tokens + 1).max(1);
-    let mut scheduler = Scheduler::new(engine, engine.capacity(1, prompt + 1));
+    let (piece, chunk) = (engine.piece_tokens(), limits.chunk_tokens);
+    let (prompt, prompts) =
+        (limits.context_tokens.saturating_sub(1).min(piece + 1).max(1), chunk.div_ceil(piece));
+    let mut scheduler = Scheduler::new(engine, engine.capacity(prompts, prompt + 1));
     let before = meta.pool.usage().live;
-    if prompt > limits.chunk_tokens {
+    if prompt > piece {
         // Log-probabilities of a prompt's tokens need logits of many rows.
         let mut request = GenerateRequest::greedy(vec![0; prompt], 1);
         (request.adapter, request.prompt_logprobs) = (adapter.cloned(), Some(0));
-        scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue))?;
+        for _ in 0..prompts {
+            scheduler.submit(request.clone(), Box::new(|_| fathom_base::Flow::Continue))?;
+        }
         scheduler.step();
     }
     // Up to the peak of reserved memory, which includes gaps between allocations.

@@ -135,7 +135,7 @@ impl<'e> Drafter<'e> {
         (lead, left): (usize, usize),
     ) -> Option<Guessing> {
         let sequence = &mut running[index];
-        if left == 0 || !sequence.answers() || !sequence.drafts.is_empty() || sequence.beam.is_some() {
+        if left == 0 || !sequence.guesses() || !sequence.drafts.is_empty() {
             return None;
         }
         let tokens = sequence.ids.len() - lead;

@@ -17,7 +17,7 @@ impl Scheduler<'_> {
         for sequence in &mut self.batch.running {
             sequence.drafts.clear();
             sequence.guessed = false;
-            if sequence.answers() && sequence.beam.is_none() {
+            if sequence.guesses() {
                 let room = sequence.writer.left().saturating_sub(1);
                 let least = if small && sequence.guessing.is_right() { LONG_MATCH } else { LEAST_MATCH };
                 sequence.drafts = sequence.drafting.draft(&sequence.ids, room, least);

@@ -20,12 +20,10 @@ use super::reading::{
 use super::sequence::Sequence;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::limits::Capacity;
+use crate::limits::{CHECKPOINT_TOKENS, Capacity};
 use crate::pages::{Pages, Root, Tree};
 use crate::store::{Beginnings, Chain, HeldReads, Part, PrefixStore};
 
-/// Tokens between checkpoints within a prompt.
-const CHECKPOINT_TOKENS: usize = 2048;
 /// Most bytes of checkpoints of a whole model, in host memory.
 const CHECKPOINT_BYTES: usize = 1 << 30;
 

@@ -207,10 +207,10 @@ impl<'e> Scheduler<'e> {
         (VIRTUAL..VIRTUAL + self.bounds.lead).map(|id| id as u32)
     }
 
-    /// Maximum guesses in a step. Where layers have states, these and the tokens that are read again after wrong ones are
-    /// taken one after the other.
+    /// Maximum guesses in a step. Where layers have states, they are taken one after the other with the token before them, and
+    /// so are the right ones that are read again after a wrong one.
     fn drafts(&self) -> usize {
-        let most = if self.engine.has_states() { SCAN_STEPS / 2 - 1 } else { usize::MAX };
+        let most = if self.engine.has_states() { SCAN_STEPS - 1 } else { usize::MAX };
         self.engine.limits.draft_tokens.min(most)
     }
 

@@ -185,6 +185,11 @@ impl<'e> Sequence<'e> {
         self.ids.len() - self.held
     }
 
+    /// True if its next tokens may be guessed: not in a step that reads tokens again, so that one of the two goes on.
+    pub fn guesses(&self) -> bool {
+        self.answers() && self.again == 0 && self.beam.is_none()
+    }
+
     /// True if its prompt is read and only its last token was never read.
     pub fn answers(&self) -> bool {
         self.unread() == 1 + self.again && self.held >= self.prompt
