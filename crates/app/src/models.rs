@@ -234,18 +234,6 @@ pub(crate) fn note_left_out(folder: &Path, opened: &HfFolder, events: &dyn Event
 pub fn portion(device: &Device, spec: &Spec, ranks: &Ranks) -> Result<Portion> {
     let portion = ranks.portion(spec, &device.mesh);
     portion.check(spec).map_err(|misfit| Error::Refused(misfit.to_string()))?;
-    if spec.position_bias.is_some() && !device.machine.profile().biases() {
-        let family = spec.family;
-        refuse!(
-            "attention of {family} has biases by distance, which have no kernels for GPUs yet; take --machine cpu"
-        );
-    }
-    if spec.mixes_by_document() && !device.machine.profile().scans() {
-        let family = spec.family;
-        refuse!(
-            "layers of {family} need convolutions and scans, which have no kernels for GPUs yet; take --machine cpu"
-        );
-    }
     Ok(portion)
 }
 

@@ -7,6 +7,18 @@
 struct Masking { const i64* table; const i32* count; i64 fixed; const i32* pos_q; const i32* pos_k; };
 struct Scoring { float scale, cap; };
 
+// Terms of scores by distance: f32 [buckets, heads] with rows `stride` apart, or null. Of `count` buckets of a side `exact` have one
+// distance each; `borders` are the least distances of those after the next.
+struct Biasing { const float* table; i64 stride; i32 count, exact, two_sided, unused; i32 borders[32]; };
+FN int bucket_of(const Biasing& b, i64 apart) {
+  const i64 far = b.two_sided ? (apart < 0 ? -apart : apart) : apart < 0 ? -apart : 0;
+  const int base = b.two_sided && apart > 0 ? b.count : 0;
+  if (far < b.exact) return base + (int)far;
+  int bucket = b.exact;
+  while (bucket < b.count - 1 && far >= b.borders[bucket - b.exact]) bucket++;
+  return base + bucket;
+}
+
 FN i64 slices_of(Masking m) { return m.count ? max((i64)0, min((i64)*m.count, m.fixed)) : m.fixed; }
 FN bool attends(const i64* s, i64 q, i64 k, Masking m) {
   const i64 apart = (i64)m.pos_k[k] - m.pos_q[q];
@@ -20,6 +32,9 @@ FN float logit(float x, Scoring how, float& slope) {
   const float t = tanh_(x / how.cap);
   slope = 1.f - t * t;
   return how.cap * t;
+}
+FN float bias_of(const Biasing& b, i64 q, i64 k, int h, Masking m) {
+  return b.table ? b.table[bucket_of(b, (i64)m.pos_k[k] - m.pos_q[q]) * b.stride + h] : 0.f;
 }
 FN float dot(const float* a, Mat m, i64 row, i64 col, int dim) {
   float sum = 0.f, v[8];
@@ -38,7 +53,7 @@ FN void keep(float* to, Mat m, i64 row, i64 col, int dim, int lane) {
 #define COLUMNS for (int c = 0; c < 16; c++) if (c * 32 + lane < dim)
 
 // out and lse; sinks may be null. Four warps in a block; shared memory: 4 x dim floats.
-ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scoring how, const float* sinks, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 resume) {
+ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scoring how, const float* sinks, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 resume, Biasing bias) {
   DYNAMIC_SHARED(bytes);
   const int lane = threadIdx.x & 31;
   const i64 id = (i64)blockIdx.x * 4 + (threadIdx.x >> 5), row = id / heads;
@@ -66,7 +81,7 @@ ENTRY(128) attention(Mat q, Mat k, Mat v, Mat out, Mat lse, Masking mask, Scorin
       const bool in = key >= s[2] && key < s[3] && attends(s, row, key, mask);
       u32 bits = __ballot_sync(~0u, in);
       if (bits == 0) continue;
-      const float x = in ? logit(dot(mine, k, key, kat, dim), how, slope) : -infinity();
+      const float x = in ? logit(dot(mine, k, key, kat, dim), how, slope) + bias_of(bias, row, key, h, mask) : -infinity();
       const float next = fmaxf(top, warp_max(x)), fade = exp_(top - next), p = in ? exp_(x - next) : 0.f;
       sum = sum * fade + warp_sum(p);
       #pragma unroll
@@ -146,7 +161,7 @@ ENTRY(256) attention_delta(Mat out, Mat dout, float* delta, i64 rows, i32 heads,
 }
 
 // dq (+)=. Shared memory: 8 x dim floats.
-ENTRY(128) attention_dq(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, Mat dq, Masking mask, Scoring how, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 accumulate) {
+ENTRY(128) attention_dq(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, Mat dq, Masking mask, Scoring how, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 accumulate, Biasing bias) {
   DYNAMIC_SHARED(bytes);
   const int lane = threadIdx.x & 31;
   const i64 id = (i64)blockIdx.x * 4 + (threadIdx.x >> 5), row = id / heads;
@@ -175,7 +190,7 @@ ENTRY(128) attention_dq(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* del
       u32 bits = __ballot_sync(~0u, in);
       float ds = 0.f;
       if (in) {
-        const float p = exp_(logit(dot(mine, k, key, kat, dim), how, slope) - total);
+        const float p = exp_(logit(dot(mine, k, key, kat, dim), how, slope) + bias_of(bias, row, key, h, mask) - total);
         ds = p * (dot(gradient, v, key, kat, dim) - d) * slope * how.scale;
       }
       for (; bits; bits &= bits - 1) {
@@ -191,7 +206,7 @@ ENTRY(128) attention_dq(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* del
 }
 
 // dk and dv; rows here are keys. A lane has a query and a head of the group, heads ascending within a query.
-ENTRY(128) attention_dkv(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, Mat dk, Mat dv, Masking mask, Scoring how, i64 rows, i32 heads, i32 kv_heads, i32 dim) {
+ENTRY(128) attention_dkv(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, Mat dk, Mat dv, Masking mask, Scoring how, i64 rows, i32 heads, i32 kv_heads, i32 dim, Biasing bias) {
   DYNAMIC_SHARED(bytes);
   const int lane = threadIdx.x & 31, group = heads / kv_heads;
   const i64 id = (i64)blockIdx.x * 4 + (threadIdx.x >> 5), row = id / kv_heads;
@@ -216,7 +231,8 @@ ENTRY(128) attention_dkv(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* de
       u32 bits = __ballot_sync(~0u, in);
       float p = 0.f, ds = 0.f;
       if (in) {
-        p = exp_(logit(dot(key, q, query, (i64)h * dim, dim), how, slope) - load_at(lse, query, h));
+        const float x = logit(dot(key, q, query, (i64)h * dim, dim), how, slope) + bias_of(bias, query, row, h, mask);
+        p = exp_(x - load_at(lse, query, h));
         ds = p * (dot(value, dout, query, (i64)h * dim, dim) - delta[query * heads + h]) * slope * how.scale;
       }
       for (; bits; bits &= bits - 1) {
@@ -256,4 +272,51 @@ ENTRY(128) sink_chunks(Mat out, Mat dout, Mat lse, const float* sinks, float* su
   float sum = 0.f;
   for (int r = 0; r < count; r++) sum -= shares[r];
   sums[blockIdx.x] = sum;
+}
+
+// Of the gradient of biases, what each chunk of 128 query rows from `first_row` on gives: f32 [chunks, buckets, heads], a block for each
+// chunk and head. A warp has every fourth row, a lane every 32nd bucket, at most 64 in all. Shared memory: 8 x dim floats.
+ENTRY(128) bias_chunks(Mat q, Mat k, Mat v, Mat dout, Mat lse, const float* delta, float* sums, Masking mask, Scoring how, i64 first_row, i64 rows, i32 heads, i32 kv_heads, i32 dim, i32 buckets, Biasing bias) {
+  DYNAMIC_SHARED(bytes);
+  __shared__ float part[4][64];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, h = (int)(blockIdx.x % heads), kh = h / (heads / kv_heads);
+  const i64 start = first_row + (i64)blockIdx.x / heads * 128, end = min(start + 128, rows), at = (i64)h * dim, kat = (i64)kh * dim;
+  float *mine = (float*)bytes + warp * 2 * dim, *gradient = mine + dim, low = 0.f, high = 0.f, slope;
+  for (i64 row = start + warp; row < end; row += 4) {
+    __syncwarp();
+    keep(mine, q, row, at, dim, lane);
+    keep(gradient, dout, row, at, dim, lane);
+    __syncwarp();
+    const float total = load_at(lse, row, h), d = delta[row * heads + h];
+    const i64 slices = total == -infinity() ? 0 : slices_of(mask);
+    for (i64 index = 0; index < slices; index++) {
+      const i64* s = mask.table + index * 6;
+      if (row < s[0] || row >= s[1]) continue;
+      for (i64 from = s[2] & ~31ll; from < s[3]; from += 32) {
+        const i64 key = from + lane;
+        const bool in = key >= s[2] && key < s[3] && attends(s, row, key, mask);
+        u32 bits = __ballot_sync(~0u, in);
+        float ds = 0.f;
+        int bucket = -1;
+        if (in) {
+          const float p = exp_(logit(dot(mine, k, key, kat, dim), how, slope) + bias_of(bias, row, key, h, mask) - total);
+          ds = p * (dot(gradient, v, key, kat, dim) - d);
+          bucket = bucket_of(bias, (i64)mask.pos_k[key] - mask.pos_q[row]);
+        }
+        for (; bits; bits &= bits - 1) {
+          const int from_lane = __ffs((int)bits) - 1, of_lane = __shfl_sync(~0u, bucket, from_lane);
+          const float share = __shfl_sync(~0u, ds, from_lane);
+          if (of_lane == lane) low += share;
+          if (of_lane == lane + 32) high += share;
+        }
+      }
+    }
+  }
+  part[warp][lane] = low;
+  part[warp][lane + 32] = high;
+  __syncthreads();
+  for (int bucket = threadIdx.x; bucket < buckets; bucket += 128) {
+    const float sum = part[0][bucket] + part[1][bucket] + part[2][bucket] + part[3][bucket];
+    sums[((i64)blockIdx.x / heads * buckets + bucket) * heads + h] = sum;
+  }
 }

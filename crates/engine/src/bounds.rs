@@ -21,8 +21,6 @@ pub struct Bounds {
     pub lead: usize,
     /// The model's windows.
     pub windows: Vec<Option<usize>>,
-    /// True if answers to one prompt can share its pages, because all layers store only keys and values.
-    pub forks: bool,
     /// True if a prompt is the text that the model's source reads.
     pub source: bool,
     /// Sizes of the engine.
@@ -125,11 +123,6 @@ impl Bounds {
                 "length_penalty",
                 "must be a number; 1 gives the mean log-probability of a token".into(),
             );
-        }
-        if !self.forks {
-            return Err(Error::Unsupported(
-                "layers of this model remember more than keys and values, which beams cannot share; ask without use_beam_search".into(),
-            ));
         }
         let Sampling { top_k, top_p, min_p, typical_p, repetition_penalty, .. } = asked.sampling;
         let Sampling { frequency_penalty, presence_penalty, ref logit_bias, ref stop, .. } = asked.sampling;

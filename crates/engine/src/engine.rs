@@ -15,7 +15,7 @@ use fathom_text::Tokenizer;
 use crate::adapted::AdaptedModel;
 use crate::bounds::Bounds;
 use crate::error::Error;
-use crate::limits::{Capacity, Limits};
+use crate::limits::{CHECKPOINT_TOKENS, Capacity, Limits};
 use crate::pages::{Feed, Feeding, Pages, pages_for, state_bytes};
 
 /// Generates with a borrowed model.
@@ -49,7 +49,7 @@ impl<'a> Engine<'a> {
             model,
             params,
             tokenizer,
-            limits,
+            limits: limits.over(&model.spec, 1),
             counters: Counters::default(),
             temperature: 1.0,
             adapters: RefCell::default(),
@@ -71,16 +71,15 @@ impl<'a> Engine<'a> {
     /// Adds a small draft model, whose guesses the model verifies. Answers do not change.
     ///
     /// # Errors
-    /// The draft model has another vocabulary; layers of either store more than keys and values, which cannot be rolled
-    /// back.
+    /// The draft model has another vocabulary; its layers store more than keys and values.
     pub fn drafting(self, draft: &'a Engine<'a>) -> Result<Engine<'a>, Error> {
         check_vocabulary(self.tokenizer, draft.tokenizer)?;
-        for (engine, which) in [(&self, "this model"), (draft, "the draft model")] {
-            if engine.has_states() {
-                return Err(Error::Unsupported(format!(
-                    "layers of {which} remember more than keys and values, so guesses cannot be taken back; serve without a draft (--draft)"
-                )));
-            }
+        if draft.has_states() {
+            return Err(Error::Unsupported(
+                "layers of the draft model remember more than keys and values, so its guesses cannot be taken back; serve without a draft \
+                 (--draft)"
+                    .into(),
+            ));
         }
         Ok(Engine { draft: Some(draft), ..self })
     }
@@ -109,9 +108,15 @@ impl<'a> Engine<'a> {
         Capacity { sequences, pages, on_disk: 0 }
     }
 
+    /// Most tokens of one prompt that a step reads.
+    pub fn piece_tokens(&self) -> usize {
+        let most = if self.has_states() { CHECKPOINT_TOKENS } else { usize::MAX };
+        self.limits.chunk_tokens.min(most)
+    }
+
     /// Bytes of the states of this many sequences, besides keys and values.
     pub fn state_bytes(&self, sequences: usize) -> u64 {
-        state_bytes(self.model, sequences)
+        state_bytes(self.model, sequences, self.guesses())
     }
 
     /// Reads new tokens of several sequences; returns the hidden states of all of them, [tokens, hidden].
@@ -220,7 +225,12 @@ impl<'a> Engine<'a> {
         self.model.spec.virtual_tokens()
     }
 
-    /// True if layers remember more than keys and values: prefixes then end at checkpoints, and no token can be taken back.
+    /// True if next tokens are guessed, so that states may have to be taken back.
+    pub(crate) fn guesses(&self) -> bool {
+        self.limits.draft_tokens > 0 || self.draft.is_some()
+    }
+
+    /// True if layers remember more than keys and values: prefixes then end at checkpoints.
     pub(crate) fn has_states(&self) -> bool {
         self.model.spec.has_states()
     }
@@ -228,9 +238,9 @@ impl<'a> Engine<'a> {
     /// Limits of requests for a given capacity.
     pub fn bounds(&self, capacity: Capacity) -> Bounds {
         let (vocab, windows) = (self.model.spec.vocab, self.model.spec.windows());
-        let (lead, forks) = (self.lead(), !self.has_states());
+        let lead = self.lead();
         let source = self.model.spec.source > 0;
-        Bounds { vocab, room: self.room(), lead, windows, forks, source, limits: self.limits, capacity }
+        Bounds { vocab, room: self.room(), lead, windows, source, limits: self.limits, capacity }
     }
 
     pub(crate) fn check(&self, prompt: &[u32], new: usize) -> Result<(), Error> {

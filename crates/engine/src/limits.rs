@@ -1,6 +1,10 @@
 //! Sizes of an engine, and room for sequences.
 
-use fathom_tensor::PageFormat;
+use fathom_model::Spec;
+use fathom_tensor::{PAGE_ROWS, PageFormat};
+
+/// Tokens between checkpoints of states within a prompt.
+pub(crate) const CHECKPOINT_TOKENS: usize = 2048;
 
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +18,18 @@ pub struct Limits {
     pub draft_tokens: usize,
     /// Format of keys and values. Quantized formats save memory and change answers a little.
     pub kv: PageFormat,
+}
+
+impl Limits {
+    /// The limits of an engine over a model that answers this many sequences at once. Where layers have states, prompts are read
+    /// by whole pages, so that no bit depends on other sequences, and a step has room for one page next to all answers.
+    pub fn over(self, spec: &Spec, sequences: usize) -> Limits {
+        if !spec.has_states() {
+            return self;
+        }
+        let least = (sequences + PAGE_ROWS).max(self.chunk_tokens);
+        Limits { chunk_tokens: least.next_multiple_of(PAGE_ROWS), ..self }
+    }
 }
 
 impl Default for Limits {

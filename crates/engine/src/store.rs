@@ -4,7 +4,8 @@
 //! A page's name is the hash of the previous page's name and its own tokens. The first page's depends on the scope of
 //! sharing, the adapter, the regime of the rotary embeddings and, if ranks have parts of the model, the rank's part: it
 //! is not found under another mesh. `FOLDER/MODEL/SCOPE/INDEX-NAME` holds its tokens, its keys and values as in memory,
-//! and the hash of both, which is verified when it is read. A thread writes the files (0600, published by rename) while
+//! and the hash of both, which is verified when it is read. Where layers have states, those after some of its pages are
+//! files of the same kind, with the model's name in place of tokens. A thread writes the files (0600, published by rename) while
 //! the engine continues; pending bytes are bounded, and pages without room are offered again later. Separate threads
 //! read them, a bounded number of bytes ahead. The least recently used pages are removed first, ends of sequences
 //! before their beginnings. Ranks of one process share the index of the folder, and its limit. Only a folder that is a
@@ -26,8 +27,6 @@ use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 use blake3::{Hash, Hasher};
-
-use fathom_model::Spec;
 
 use crate::error::Error;
 use crate::pages::Root;
@@ -71,6 +70,12 @@ impl Chain {
         Chain { folder: self.folder.clone(), hash: hasher.finalize(), pages: self.pages + 1 }
     }
 
+    /// The file of the states after its last page, which is no page of any chain.
+    pub fn states(&self) -> Chain {
+        let hash = Hasher::new().update(self.hash.as_bytes()).update(b"states").finalize();
+        Chain { hash, ..self.clone() }
+    }
+
     /// The file of its last page, relative to the store's folder.
     fn name(&self) -> String {
         format!("{}/{:08}-{}", self.folder, self.pages, &self.hash.to_hex()[..32])
@@ -91,14 +96,8 @@ impl Beginnings {
     /// Opens a folder for the prefixes of a model's sequences, creating it if needed.
     ///
     /// # Errors
-    /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
-    pub fn open(at: &StoreLocation, spec: &Spec) -> Result<Beginnings, Error> {
-        if spec.has_states() {
-            return Err(Error::Unsupported(
-                "layers of this model remember more than keys and values, so beginnings of prompts cannot be kept (--prefix-store)"
-                    .into(),
-            ));
-        }
+    /// The folder has files and is not a store; errors of the system.
+    pub fn open(at: &StoreLocation) -> Result<Beginnings, Error> {
         let why = |error: std::io::Error| Error::Store { folder: at.folder.clone(), why: error.to_string() };
         Ok(Beginnings(Arc::new(Mutex::new(PrefixStore::open(at).map_err(why)?))))
     }
@@ -129,7 +128,7 @@ pub struct KeptModel {
     pub model: String,
     /// Number of scopes: keys and salts with stored pages.
     pub scopes: usize,
-    /// Number of pages.
+    /// Number of pages, and of states after them.
     pub pages: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -231,6 +230,11 @@ impl PrefixStore {
     /// The store's folder.
     pub fn root(&self) -> &Path {
         &self.at.folder
+    }
+
+    /// The model's name in the folder.
+    pub fn model(&self) -> &str {
+        &self.at.model
     }
 
     /// Bytes in the folder.

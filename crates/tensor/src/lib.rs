@@ -88,8 +88,8 @@ pub use profile::TERMS;
 pub use profile::{Hardware, OpDesc, Portions, Profile, Rates, Sheet, host_share};
 pub use scan::{
     Conv, ConvBackward, ConvOperands, Delta, DeltaBackward, DeltaOperands, GatedNorm, GatedNormBackward,
-    GatedNormOperands, SCAN_CHUNK, SCAN_SPAN, Ssd, SsdBackward, SsdOperands, delta_flops, ssd_flops,
-    state_cols, state_slot,
+    GatedNormOperands, SCAN_CHUNK, SCAN_SPAN, SCAN_STEPS, Ssd, SsdBackward, SsdOperands, delta_flops,
+    ssd_flops, state_cols, state_slot,
 };
 pub use share::{Pass, Reader, Share};
 pub use stop::{GivenUp, Revocable};

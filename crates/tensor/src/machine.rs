@@ -453,39 +453,22 @@ pub trait Machine: Send + Sync {
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor);
     /// See [`SinksBackward`].
     fn sinks_backward(&self, op: &SinksBackward<'_>);
-    /// A causal convolution over the rows of each document, on machines whose profile [scans](Profile::scans), as the
-    /// next seven methods.
-    fn conv(&self, op: &Conv<'_>) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    /// A causal convolution over the rows of each document.
+    fn conv(&self, op: &Conv<'_>);
     /// Gradients of [`Machine::conv`].
-    fn conv_backward(&self, op: &ConvBackward<'_>) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn conv_backward(&self, op: &ConvBackward<'_>);
     /// A norm with a gate.
-    fn gated_norm(&self, op: &GatedNorm<'_>) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn gated_norm(&self, op: &GatedNorm<'_>);
     /// Gradients of [`Machine::gated_norm`].
-    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, _ws: &Tensor) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, ws: &Tensor);
     /// The scan of a state-space layer.
-    fn ssd(&self, op: &Ssd<'_>, _ws: &Tensor) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn ssd(&self, op: &Ssd<'_>, ws: &Tensor);
     /// Gradients of [`Machine::ssd`].
-    fn ssd_backward(&self, op: &SsdBackward<'_>, _ws: &Tensor) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor);
     /// Gated DeltaNet.
-    fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn delta(&self, op: &Delta<'_>, ws: &Tensor);
     /// Gradients of [`Machine::delta`].
-    fn delta_backward(&self, op: &DeltaBackward<'_>, _ws: &Tensor) {
-        panic!("the machine {} has no kernel for {op:?}", self.profile().name);
-    }
+    fn delta_backward(&self, op: &DeltaBackward<'_>, ws: &Tensor);
     /// Cross-entropy of a tile.
     fn cross_entropy(&self, op: &CrossEntropy<'_>);
     /// Divergence of a tile of logits from a teacher.

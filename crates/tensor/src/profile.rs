@@ -330,16 +330,6 @@ impl Profile {
             }
     }
 
-    /// True if such a machine has the convolutions and scans of state-space layers.
-    pub fn scans(&self) -> bool {
-        self.hardware == Hardware::Processor
-    }
-
-    /// True if such a machine's attention takes biases by distance ([`crate::DistanceBias`]).
-    pub fn biases(&self) -> bool {
-        self.hardware == Hardware::Processor
-    }
-
     /// The parts of the profile that a file can hold.
     pub fn sheet(&self) -> Sheet {
         let Profile { threads, granule, memory_bytes, host_bytes, outside_pool_bytes, rates, fabric, .. } =

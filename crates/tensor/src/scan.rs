@@ -10,6 +10,10 @@ pub const SCAN_CHUNK: usize = crate::SUM_CHUNK;
 /// Rows of a document between two states that the forward pass keeps for the backward pass.
 pub const SCAN_SPAN: usize = 16 * SCAN_CHUNK;
 
+/// In generation, most rows of a document that a scan takes one after the other, each by itself: so the state after some
+/// tokens of an answer has the same bits however many of them a step reads. More rows are taken by chunks.
+pub const SCAN_STEPS: usize = 32;
+
 /// Columns of f32 per row in which the states of [`SCAN_SPAN`] rows fit.
 pub fn state_cols(state: usize) -> usize {
     state.div_ceil(SCAN_SPAN)

@@ -191,7 +191,7 @@ pub(crate) fn encoder_facts(
     Ok(Facts {
         card,
         tokenizer: tokenizer.clone(),
-        bounds: Bounds { vocab, room, lead: 0, windows, forks: false, source: false, limits, capacity },
+        bounds: Bounds { vocab, room, lead: 0, windows, source: false, limits, capacity },
         render: None,
         adapters: None,
         queue,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fathom_base::human;
 use fathom_base::memory::Memory;
 use fathom_engine::{Accept, Beginnings, Capacity, Engine, Facts, StoreLocation, service};
-use fathom_model::{Sentence, Spec};
+use fathom_model::Sentence;
 use fathom_serve::Log;
 use fathom_tensor::DType;
 use fathom_text::Tokenizer;
@@ -108,7 +108,7 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Open
     }
     engine = engine.pooling(Sentence::open(&folder, loaded.model.spec.hidden)?);
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
-    let beginnings = named.beginnings(engine.spec(), &device.machine.profile().isa, order)?;
+    let beginnings = named.beginnings(&device.machine.profile().isa, order)?;
     let capacity = sizes.capacity.clone();
     let (handle, commands) = service(named.facts(&engine, &capacity, order)?);
     if !opening.ready(handle, sizes) {
@@ -139,14 +139,14 @@ impl Named<'_> {
     /// Opens the store of prefixes on disk, if there is one; it is keyed by everything that keys and values depend on.
     ///
     /// # Errors
-    /// A model whose prefixes cannot be stored; a folder that cannot be used.
-    pub fn beginnings(&self, spec: &Spec, isa: &str, order: &Order) -> Result<Option<Beginnings>> {
+    /// A folder that cannot be used.
+    pub fn beginnings(&self, isa: &str, order: &Order) -> Result<Option<Beginnings>> {
         let Some(root) = &order.prefixes else { return Ok(None) };
         let mut how = self.how(order);
         how.extend([isa.into(), order.version.clone()]);
         let model = fingerprint::identity(self.folder, self.tokenizer, &how)?;
         let at = StoreLocation { folder: root.clone(), model, most_bytes: order.settings.prefix_bytes };
-        Ok(Some(Beginnings::open(&at, spec)?))
+        Ok(Some(Beginnings::open(&at)?))
     }
 
     /// Returns the facts about the model that its handle needs.

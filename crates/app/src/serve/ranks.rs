@@ -70,7 +70,7 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, _): Opener<'
     let (each, sizes) = planned(&machine, (&folder, &opened, dtype), &tokenizer, order)?;
     let held = order.held();
     let named = Named { name, folder: &folder, tokenizer: &tokenizer, dtype, held: held.as_ref() };
-    let beginnings = named.beginnings(&opened.spec, &machine.profile()?.isa, order)?;
+    let beginnings = named.beginnings(&machine.profile()?.isa, order)?;
     drop(opened);
     fits_next_to_served(name, &sizes, order)?;
     let (grid, limits, capacity) = (sizes.grid, sizes.limits, sizes.capacity.clone());

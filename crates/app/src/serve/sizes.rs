@@ -285,19 +285,20 @@ pub(super) fn of(
         let ((folder, HfFolder { spec, source, .. }, dtype), settings) = (model, &order.settings);
         let asked = settings.context_tokens.map(|tokens| tokens as usize);
         let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
-        let mut limits = Limits {
+        let sequences = (settings.sequences as usize).max(1);
+        let limits = Limits {
             context_tokens,
             // The context has room for a chunk and the tokens after it.
             chunk_tokens: (settings.chunk_tokens as usize).min(context_tokens / 2).max(1),
             draft_tokens: settings.draft_tokens as usize,
             kv: order.kv,
         };
+        let mut limits = limits.over(spec, sequences);
         let meta = imagined(device);
         let (declared, params) = declare(&meta, (spec, dtype, source), order)?;
         let weights_bytes = meta.pool.usage().live;
         let view = ModelView { device: &meta, model: &declared, params: &params };
         let mut engine = Engine::new(view, tokenizer, limits);
-        let sequences = (settings.sequences as usize).max(1);
         let alone = whole(&meta);
         let draft = if meta.mesh.rank() == 0 { Draft::planned(&alone, order)? } else { None };
         let draft_bytes = meta.pool.usage().live - weights_bytes;
@@ -362,6 +363,10 @@ fn with_adapters(
     (limits, sequences): (Limits, usize),
 ) -> Result<(u64, u64)> {
     let ModelView { device: meta, model, params } = view;
+    // Where layers have states, a chunk may be longer than the context; a step has that many rows of several sequences.
+    let context_tokens =
+        limits.context_tokens.max(if model.spec.has_states() { limits.chunk_tokens + 2 } else { 0 });
+    let limits = Limits { context_tokens, ..limits };
     let engine = Engine::new(view, tokenizer, limits);
     let mut workspace_bytes = workspace(meta, &engine, None, (limits, sequences))?;
     let before = meta.pool.usage().live;
@@ -403,14 +408,18 @@ fn workspace(
 ) -> Result<u64> {
     let spec = engine.spec();
     // One prompt token is left unread, so that no token is sampled, which would need data.
-    let prompt = limits.context_tokens.saturating_sub(1).min(limits.chunk_tokens + 1).max(1);
-    let mut scheduler = Scheduler::new(engine, engine.capacity(1, prompt + 1));
+    let (piece, chunk) = (engine.piece_tokens(), limits.chunk_tokens);
+    let (prompt, prompts) =
+        (limits.context_tokens.saturating_sub(1).min(piece + 1).max(1), chunk.div_ceil(piece));
+    let mut scheduler = Scheduler::new(engine, engine.capacity(prompts, prompt + 1));
     let before = meta.pool.usage().live;
-    if prompt > limits.chunk_tokens {
+    if prompt > piece {
         // Log-probabilities of a prompt's tokens need logits of many rows.
         let mut request = GenerateRequest::greedy(vec![0; prompt], 1);
         (request.adapter, request.prompt_logprobs) = (adapter.cloned(), Some(0));
-        scheduler.submit(request, Box::new(|_| fathom_base::Flow::Continue))?;
+        for _ in 0..prompts {
+            scheduler.submit(request.clone(), Box::new(|_| fathom_base::Flow::Continue))?;
+        }
         scheduler.step();
     }
     // Up to the peak of reserved memory, which includes gaps between allocations.

@@ -132,6 +132,20 @@ fn training_on_the_pretended_gpu_is_training() {
             &["late", "7"],
             &["model.precision=bf16", "model.family=mixtral", "model.init=normal", "moe.experts=4"],
         ),
+        (
+            "states",
+            F32,
+            &["7"],
+            &[
+                "model.precision=f32",
+                "model.family=granitemoehybrid",
+                "model.init=normal",
+                "model.attention_interval=2",
+                packed,
+                "model.ssm_head_dim=16",
+                "model.ssm_state=8",
+            ],
+        ),
     ] {
         bench.check(name, bounds, schedules, keys);
     }

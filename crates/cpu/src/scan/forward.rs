@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{DocumentRun, SCAN_SPAN, state_slot};
+use fathom_tensor::{DocumentRun, SCAN_SPAN, SCAN_STEPS, state_slot};
 
 use super::chunk::{self, PANEL};
 use super::decays::Decays;
@@ -134,9 +134,12 @@ pub unsafe fn task<F: Family>(task: &Task<'_>) {
     let (group, heads) = sizes.block(task.block);
     let size = sizes.state * sizes.width;
     let pass = Pass { of: &op.of, layout: ForwardLayout::new(sizes), base: task.base };
-    if let (Some(states), 1) = (states, run.rows.len()) {
-        let row = run.rows.start;
-        return step::row::<F>(&op.of, (row, group, heads), (*states, pass.at(pass.layout.x)), &op.y);
+    if let Some(states) = states.filter(|_| run.rows.len() <= SCAN_STEPS) {
+        for row in run.rows.clone() {
+            let memory = (*states, pass.at(pass.layout.x));
+            step::row::<F>(&op.of, (row, group, heads.clone()), memory, &op.y);
+        }
+        return;
     }
     if let Some(states) = states {
         for (number, head) in heads.clone().enumerate() {

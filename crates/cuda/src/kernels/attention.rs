@@ -2,7 +2,7 @@
 //! cores; others use one warp per row.
 
 use fathom_tensor::{
-    Attention, AttentionBackward, DType, Extent, Mask, OpDesc, SUM_CHUNK, SinksBackward, Tensor,
+    Attention, AttentionBackward, DType, DistanceBias, Extent, Mask, OpDesc, SUM_CHUNK, SinksBackward, Tensor,
 };
 
 use super::SCRATCH_BYTES;
@@ -36,6 +36,44 @@ fn scoring(args: Args, op: &Attention<'_>) -> Args {
     args.structure(&[u64::from(op.scale.to_bits()) | u64::from(op.softcap.to_bits()) << 32])
 }
 
+/// Most buckets of distances, as in `attention.cu`; half of them may share distances on one side.
+const MOST_BUCKETS: usize = 64;
+const MOST_BORDERS: usize = 32;
+
+/// The structure of biases by distance: their table, or null, and where buckets begin.
+#[track_caller]
+fn biasing(args: Args, op: &Attention<'_>) -> Args {
+    let mut words = [0u64; 20];
+    if let Some(DistanceBias { table, buckets, .. }) = &op.bias {
+        let count = if buckets.two_sided { buckets.count / 2 } else { buckets.count };
+        let exact = count / 2;
+        let fits = table.dtype() == DType::F32
+            && table.shape() == [buckets.count, op.q.cols() / op.head_dim]
+            && op.softcap == 0.0
+            && buckets.count <= MOST_BUCKETS
+            && (1..=MOST_BORDERS).contains(&(count - exact));
+        assert!(fits, "attention: biases {:?}", op.bias);
+        let pair = |low: usize, high: usize| low as u64 | (high as u64) << 32;
+        words[..4].copy_from_slice(&[
+            table.address(),
+            table.stride() as u64,
+            pair(count, exact),
+            pair(usize::from(buckets.two_sided), 0),
+        ]);
+        // Keys before the query have buckets on either kind of sides.
+        let mut borders = [u32::MAX as usize >> 1; MOST_BORDERS];
+        for distance in (exact..=buckets.max_distance).rev() {
+            for border in &mut borders[..buckets.of(-(distance as i64)) - exact] {
+                *border = distance;
+            }
+        }
+        for (word, two) in words[4..].iter_mut().zip(borders.chunks_exact(2)) {
+            *word = pair(two[0], two[1]);
+        }
+    }
+    args.structure(&words)
+}
+
 /// Numbers of query heads and key heads.
 #[track_caller]
 fn heads(op: &Attention<'_>) -> [usize; 2] {
@@ -62,7 +100,7 @@ const ROWS: usize = 64;
 fn on_tensor_cores(op: &Attention<'_>, dout: Option<&Tensor>) -> Option<[Entry; 3]> {
     let (dtype, dim) = (op.q.dtype(), op.head_dim);
     let alike = [op.k, op.v].into_iter().chain(dout).all(|operand| operand.dtype() == dtype);
-    if !alike || dim > 128 || !dim.is_multiple_of(8) {
+    if !alike || dim > 128 || !dim.is_multiple_of(8) || op.bias.is_some() {
         return None;
     }
     match (dtype, dim <= 64) {
@@ -99,7 +137,7 @@ pub fn attention(op: &Attention<'_>) -> Launch {
         return Launch::new(entry, rows.div_ceil(ROWS) * heads, args);
     }
     let blocks = (rows * heads).div_ceil(WARPS);
-    Launch::on(entries::attention, [blocks, 1], WARPS * dim * 4, args)
+    Launch::on(entries::attention, [blocks, 1], WARPS * dim * 4, biasing(args, op))
 }
 
 /// Largest number of columns per head in [`attention_join`]: a warp has one row.
@@ -139,9 +177,9 @@ pub fn attention_scratch_bytes(op: &OpDesc) -> u64 {
     }
 }
 
-/// Gradient of attention.
+/// Gradient of attention, and of biases in ascending chunks of [`SUM_CHUNK`] rows.
 #[track_caller]
-pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch> {
+pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor, scratch: Scratch) -> Vec<Launch> {
     let forward = &op.forward;
     let ([heads, kv_heads], dim) = (heads(forward), forward.head_dim);
     let (rows, keys) = (forward.q.rows(), forward.k.rows());
@@ -162,7 +200,7 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch
     let shared = WARPS * 2 * dim * 4;
     let pass = |plain: Entry, at: usize, rows: usize, heads: usize, args: Args| match fast {
         Some(entries) => Launch::new(entries[at], rows.div_ceil(ROWS) * heads, args),
-        None => Launch::on(plain, [(rows * heads).div_ceil(WARPS), 1], shared, args),
+        None => Launch::on(plain, [(rows * heads).div_ceil(WARPS), 1], shared, biasing(args, forward)),
     };
     let inputs = || {
         let args = Args::new().mat(forward.q).mat(forward.k).mat(forward.v).mat(op.dout);
@@ -174,6 +212,23 @@ pub fn attention_backward(op: &AttentionBackward<'_>, ws: &Tensor) -> Vec<Launch
     let args = scoring(masking(inputs().out(op.dk).out(op.dv), forward.mask), forward).long(keys);
     let args = args.int(heads).int(kv_heads).int(dim);
     launches.push(pass(entries::attention_dkv, 2, keys, kv_heads, args));
+    let Some((gradient, buckets)) = forward.bias.and_then(|bias| Some((bias.gradient?, bias.buckets.count)))
+    else {
+        return launches;
+    };
+    expect("attention_backward", "the gradient of biases", gradient, [buckets, heads]);
+    assert!(gradient.is_contiguous(), "attention_backward: {gradient:?} has gaps");
+    let (chunks, width) = (rows.div_ceil(SUM_CHUNK), buckets * heads);
+    let most = SCRATCH_BYTES as usize / 4 / width;
+    for first in (0..chunks).step_by(most) {
+        let count = most.min(chunks - first);
+        let args =
+            scoring(masking(inputs().address(scratch.0), forward.mask), forward).long(first * SUM_CHUNK);
+        let args = args.long(rows).int(heads).int(kv_heads).int(dim).int(buckets);
+        let args = biasing(args, forward);
+        launches.push(Launch::on(entries::bias_chunks, [count * heads, 1], shared, args));
+        launches.push(add_chunks(start_mut(gradient), scratch.0, width, count, width));
+    }
     launches
 }
 

@@ -22,7 +22,7 @@ pub struct Grid {
 pub struct Scratch(pub u64);
 
 /// Largest number of words and of parameters of a kernel.
-const WORDS: usize = 40;
+const WORDS: usize = 64;
 const PARAMETERS: usize = 24;
 
 /// Arguments, each in its own words of eight bytes; a structure has several.

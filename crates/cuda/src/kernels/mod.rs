@@ -12,10 +12,12 @@
 mod activate;
 mod attention;
 mod blocks;
+mod conv;
 mod distance;
 mod divergence;
 mod embed;
 mod experts;
+mod gated;
 mod gemm;
 mod group;
 mod launch;
@@ -28,18 +30,21 @@ mod optimizer;
 mod plain;
 mod rope;
 mod sample;
+mod scan;
 mod sums;
 mod table;
 
 pub use activate::{activate, activate_backward};
 pub use attention::{attention, attention_backward, attention_join, attention_scratch_bytes, sinks_backward};
 pub use blocks::{pack, unpack};
+pub use conv::{conv, conv_backward};
 pub use distance::row_distance;
 pub use divergence::divergence;
 pub use embed::{embed, embed_backward};
 pub use experts::{
     combine, combine_backward, grouped_matmul, grouped_weight, route, route_backward, router_losses,
 };
+pub use gated::{gated_norm, gated_norm_backward};
 pub use gemm::matmul;
 pub(crate) use group::{GroupPlan, groups_matmul, groups_weight};
 pub use launch::{Args, Grid, Launch, Scratch};
@@ -51,6 +56,7 @@ pub use optimizer::{adamw, step_scale};
 pub use plain::{add, add_bias, copy, multiply, rsqrt, scale, softcap, transpose, zero};
 pub use rope::{rope, rope_table};
 pub use sample::{choose, dropout, jitter, leave_out, random_uniform};
+pub use scan::{delta, delta_backward, ssd, ssd_backward};
 pub use sums::{bias_backward, sum, sum_squares, sum_squares_slots};
 pub use table::{Entry, HEADERS, SOURCES, Source};
 

@@ -72,6 +72,12 @@ kernels! {
         column_chunks 256, add_chunks 256, sum 1024, squares 1024, step_scale 32,
     }
     norm { norm_forward 256, norm_backward_input 256, norm_weight_chunks 256 }
+    conv { conv 256, conv_state 256, conv_backward 256, conv_chunks 256 }
+    gated { gated_norm 256, gated_norm_backward 256, gated_norm_chunks 256 }
+    scan {
+        ssd_forward 256 may_spill, ssd_reverse 256 may_spill, ssd_gradients 256 may_spill, ssd_keys 256,
+        delta_forward 256 may_spill, delta_reverse 256 may_spill, delta_gradients 256 may_spill, delta_keys 256,
+    }
     activate { activate 256, activate_backward 256, clamped 256, clamped_backward 256 }
     rope { rope_table 256, rope 256 }
     embed { embed 256, embed_backward 256 }
@@ -97,8 +103,8 @@ kernels! {
     flash_f16_64 { flash_f16_64 128, flash_dq_f16_64 128, flash_dkv_f16_64 128 }
     flash_f16_128 { flash_f16_128 128, flash_dq_f16_128 128, flash_dkv_f16_128 128 }
     attention {
-        attention 128 may_spill, attention_join 256, attention_delta 256, attention_dq 128,
-        attention_dkv 128 may_spill, sink_chunks 128,
+        attention 128 may_spill, attention_join 256, attention_delta 256, attention_dq 128 may_spill,
+        attention_dkv 128 may_spill, sink_chunks 128, bias_chunks 128 may_spill,
     }
 }
 

@@ -7,10 +7,10 @@ use fathom_tensor::choice::{self, Choose, LeaveOut};
 use fathom_tensor::spill::Copies;
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, Dispatch, Divergence, Dropout, Embed, GroupedMatMul, GroupedWeight,
-    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope,
-    RopeTable, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale, Tensor,
-    Unpack,
+    CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaBackward, Dispatch, Divergence, Dropout,
+    Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine,
+    MatMul, NarrowMatMul, Norm, NormBackward, Pack, Profile, Reader, Rope, RopeTable, Route, RouteBackward,
+    RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor, Unpack,
 };
 
 use super::Cuda;
@@ -215,8 +215,7 @@ impl Machine for Cuda {
     }
 
     fn attention(&self, op: &Attention<'_>, ws: &Tensor) {
-        assert!(op.bias.is_none(), "attention: biases by distance have no kernels on GPUs");
-        let taken = self.attended(op, ws);
+        let taken = op.bias.is_none() && self.attended(op, ws);
         self.counters.attention(taken);
         if !taken {
             self.run(&kernels::attention(op));
@@ -224,15 +223,47 @@ impl Machine for Cuda {
     }
 
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
-        let taken = self.attended_backward(op, ws);
+        let taken = op.forward.bias.is_none() && self.attended_backward(op, ws);
         self.counters.attention(taken);
         if !taken {
-            self.run_all(&kernels::attention_backward(op, ws));
+            self.run_all(&kernels::attention_backward(op, ws, self.scratch()));
         }
     }
 
     fn sinks_backward(&self, op: &SinksBackward<'_>) {
         self.run_all(&kernels::sinks_backward(op, self.scratch()));
+    }
+
+    fn conv(&self, op: &Conv<'_>) {
+        self.run_all(&kernels::conv(op));
+    }
+
+    fn conv_backward(&self, op: &ConvBackward<'_>) {
+        self.run_all(&kernels::conv_backward(op, self.scratch()));
+    }
+
+    fn gated_norm(&self, op: &GatedNorm<'_>) {
+        self.run(&kernels::gated_norm(op));
+    }
+
+    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::gated_norm_backward(op, self.scratch()));
+    }
+
+    fn ssd(&self, op: &Ssd<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::ssd(op));
+    }
+
+    fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
+        self.run_all(&kernels::ssd_backward(op, ws, self.scratch()));
+    }
+
+    fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {
+        self.run_all(&kernels::delta(op));
+    }
+
+    fn delta_backward(&self, op: &DeltaBackward<'_>, ws: &Tensor) {
+        self.run_all(&kernels::delta_backward(op, ws, self.scratch()));
     }
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {

@@ -149,12 +149,12 @@ pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
 }
 
 impl Pages {
-    /// Allocates the pages of each class, and the states of all sequences.
+    /// Allocates the pages of each class, and the states of all sequences; with spare ones if tokens are guessed.
     pub fn new(
         device: &Device,
         model: &Model,
         (dtype, format): (DType, PageFormat),
-        (counts, sequences): (&[usize], usize),
+        (counts, sequences, guesses): (&[usize], usize, bool),
     ) -> Pages {
         device.pool.enter("kv", -1);
         // A rank has the heads and layers of its part of the model.
@@ -185,7 +185,7 @@ impl Pages {
         };
         let of_layer = spec.layers.iter().map(|layer| class_of(layer).unwrap_or(0)).collect();
         let layers = spec.layers.iter().enumerate().map(room).collect();
-        let states = States::new(device, model, sequences);
+        let states = States::new(device, model, sequences, guesses);
         Pages { classes, of_layer, layers, format, head_dim: spec.head_dim, file: None, states }
     }
 
@@ -197,6 +197,31 @@ impl Pages {
     /// Sets the states of the sequence in a slot.
     pub fn restore(&self, device: &Device, slot: usize, checkpoint: &Checkpoint) {
         self.states.load(device, slot, checkpoint);
+    }
+
+    /// Copies the states of the sequence in a slot to that in another.
+    pub fn copy_states(&self, device: &Device, slots: [usize; 2]) {
+        self.states.copy(device, slots);
+    }
+
+    /// Copies the states of the sequence in a slot to its spare ones.
+    pub fn save_states(&self, device: &Device, slot: usize) {
+        self.states.copy(device, [slot, self.states.spare(slot)]);
+    }
+
+    /// Takes the states of the sequence in a slot back to its spare ones.
+    pub fn step_back(&self, device: &Device, slot: usize) {
+        self.states.copy(device, [self.states.spare(slot), slot]);
+    }
+
+    /// Bytes of a checkpoint.
+    pub fn checkpoint_bytes(&self) -> usize {
+        self.states.bytes()
+    }
+
+    /// A checkpoint from its bytes; `None` if they are of other states.
+    pub fn split_states(&self, bytes: &[u8]) -> Option<Checkpoint> {
+        self.states.split(bytes)
     }
 
     /// The window of a class; `None` is unlimited.

@@ -92,6 +92,19 @@ impl Tree {
             let Some(child) = self.node(at).children.iter().find(same).copied() else { return };
             at = child;
         }
+        self.set_checkpoint(pages, at, checkpoint);
+    }
+
+    /// Sets the states after a place; false if that prefix was evicted.
+    pub fn mark_at(&mut self, pages: &mut Pages, Place(at, number): Place, checkpoint: Checkpoint) -> bool {
+        let there = self.nodes.get(at).and_then(Option::as_ref).is_some_and(|node| node.number == number);
+        if there {
+            self.set_checkpoint(pages, at, checkpoint);
+        }
+        there
+    }
+
+    fn set_checkpoint(&mut self, pages: &mut Pages, at: usize, checkpoint: Checkpoint) {
         self.node_mut(at).checkpoint.get_or_insert(checkpoint);
         let marked = self.live().filter(|(_, node)| node.checkpoint.is_some());
         let mut marked: Vec<(u64, usize)> = marked.map(|(at, node)| (node.used, at)).collect();

@@ -71,7 +71,7 @@ impl<'e> Drafter<'e> {
     pub fn new(engine: &'e Engine<'e>, capacity: &Capacity) -> Drafter<'e> {
         let dtype = engine.model.dtype(engine.params);
         let capacity = engine.alongside(capacity);
-        let room = (&capacity.pages[..], capacity.sequences);
+        let room = (&capacity.pages[..], capacity.sequences, false);
         let pages = Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room);
         Drafter { engine, pages, worth: Worth::default(), answering: 0, behind: false }
     }
@@ -135,7 +135,7 @@ impl<'e> Drafter<'e> {
         (lead, left): (usize, usize),
     ) -> Option<Guessing> {
         let sequence = &mut running[index];
-        if left == 0 || !sequence.answers() || !sequence.drafts.is_empty() || sequence.beam.is_some() {
+        if left == 0 || !sequence.guesses() || !sequence.drafts.is_empty() {
             return None;
         }
         let tokens = sequence.ids.len() - lead;

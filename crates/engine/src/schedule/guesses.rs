@@ -17,7 +17,7 @@ impl Scheduler<'_> {
         for sequence in &mut self.batch.running {
             sequence.drafts.clear();
             sequence.guessed = false;
-            if sequence.answers() && sequence.beam.is_none() {
+            if sequence.guesses() {
                 let room = sequence.writer.left().saturating_sub(1);
                 let least = if small && sequence.guessing.is_right() { LONG_MATCH } else { LEAST_MATCH };
                 sequence.drafts = sequence.drafting.draft(&sequence.ids, room, least);
@@ -52,13 +52,13 @@ impl Scheduler<'_> {
 
     /// Drops the guesses that do not fit into a step of `left` tokens, or into the sequence's pages and free ones.
     pub(super) fn trim(&mut self, index: usize, left: usize) {
-        let held = self.batch.running[index].held;
+        let (held, unread) = (self.batch.running[index].held, self.batch.running[index].unread());
         let free = (0..self.memory.pages.classes())
             .map(|class| self.memory.pages.counts(class)[1])
             .min()
             .unwrap_or(0);
-        let room = (pages_of(held + 1) + free) * PAGE_ROWS - held - 1;
-        self.batch.running[index].drafts.truncate(left.saturating_sub(1).min(room));
+        let room = (pages_of(held + unread) + free) * PAGE_ROWS - held - unread;
+        self.batch.running[index].drafts.truncate(left.saturating_sub(unread).min(room));
         // A sequence that becomes a long one is read again.
         let sequence = &self.batch.running[index];
         if !sequence.long

@@ -14,25 +14,29 @@ use fathom_model::{LayerSpec, Sharers, Spec};
 use fathom_tensor::mesh::Axis;
 use fathom_tensor::{Category, DType, Device, PAGE_ROWS, Tensor};
 
-use super::reading::{AT_ONCE, Fetch, LATE, Reading, StoreProgress, packed, unpacked};
+use super::reading::{
+    AT_ONCE, Fetch, LATE, Reading, StoreProgress, packed, packed_states, unpacked, unpacked_states,
+};
 use super::sequence::Sequence;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::limits::Capacity;
+use crate::limits::{CHECKPOINT_TOKENS, Capacity};
 use crate::pages::{Pages, Root, Tree};
-use crate::store::{Beginnings, HeldReads, Part, PrefixStore};
+use crate::store::{Beginnings, Chain, HeldReads, Part, PrefixStore};
 
-/// Tokens between checkpoints within a prompt.
-const CHECKPOINT_TOKENS: usize = 2048;
 /// Most bytes of checkpoints of a whole model, in host memory.
 const CHECKPOINT_BYTES: usize = 1 << 30;
 
 /// The next number of tokens at which a prompt's states are kept: multiples of [`CHECKPOINT_TOKENS`], and the last whole page
 /// before its last token.
 pub(super) fn next_mark(held: usize, prompt: usize) -> Option<usize> {
-    let last = prompt.saturating_sub(1) / PAGE_ROWS * PAGE_ROWS;
     let next = (held / CHECKPOINT_TOKENS + 1) * CHECKPOINT_TOKENS;
-    Some(next.min(last)).filter(|mark| *mark > held)
+    Some(next.min(last_mark(prompt))).filter(|mark| *mark > held)
+}
+
+/// The last whole page of a prompt before its last token.
+fn last_mark(prompt: usize) -> usize {
+    prompt.saturating_sub(1) / PAGE_ROWS * PAGE_ROWS
 }
 
 fn is_mark(held: usize, prompt: usize) -> bool {
@@ -64,7 +68,7 @@ pub(super) struct Memory {
 impl Memory {
     pub fn new(engine: &Engine<'_>, capacity: &Capacity) -> Memory {
         let dtype = engine.model.dtype(engine.params);
-        let room = (&capacity.pages[..], capacity.sequences);
+        let room = (&capacity.pages[..], capacity.sequences, engine.guesses());
         Memory {
             pages: Pages::new(engine.device, engine.model, (dtype, engine.limits.kv), room),
             tree: if engine.has_states() {
@@ -150,13 +154,16 @@ impl Memory {
     }
 
     /// Caches what was read of a prompt with the states of its layers, if it ends where others may go on.
-    pub fn mark(&mut self, engine: &Engine<'_>, sequence: &Sequence<'_>) {
-        let Sequence { held, prompt, slot, ids, table, .. } = sequence;
+    pub fn mark(&mut self, engine: &Engine<'_>, sequence: &mut Sequence<'_>) {
+        let Sequence { held, prompt, slot, ids, table, .. } = &*sequence;
         if !engine.has_states() || !is_mark(*held, *prompt) {
             return;
         }
         let (states, root) = (self.pages.checkpoint(engine.device, *slot), sequence.root(engine.spec()));
-        self.tree.mark(&mut self.pages, &root, (&ids[..*held], table), states);
+        self.tree.mark(&mut self.pages, &root, (&ids[..*held], table), states.clone());
+        if !sequence.kept.chain.is_empty() {
+            sequence.kept.states.push((*held / PAGE_ROWS, states));
+        }
     }
 
     /// Takes a sequence's pages and caches them as a prefix, for others or for itself.
@@ -176,7 +183,7 @@ impl Memory {
         self.tree.clear(&mut self.pages);
     }
 
-    /// Stores the full pages of a running sequence.
+    /// Stores the full pages of a running sequence, and states after them.
     pub fn keep(&mut self, device: &Device, sequence: &mut Sequence<'_>) {
         let Some(store) = &self.store else { return };
         keep(&mut store.lock(), (device, &self.pages), sequence, false);
@@ -187,7 +194,7 @@ impl Memory {
         let Some(store) = &self.store else { return };
         let mut store = store.lock();
         keep(&mut store, (device, &self.pages), sequence, true);
-        store.touch(sequence.kept.chain.get(1..).unwrap_or_default());
+        store.touch(&with_states(&self.pages, sequence.kept.chain.get(1..).unwrap_or_default()));
         self.stored_bytes = store.bytes();
     }
 
@@ -212,6 +219,11 @@ impl Memory {
             }
             chains.push(chain.clone());
         }
+        let ends_in_states = pages.checkpoint_bytes() > 0;
+        if ends_in_states {
+            let stored = |chain: &Chain| store.has(&chain.states());
+            chains.truncate(chains.iter().rposition(stored).map_or(0, |last| last + 1));
+        }
         // Ranks may have evicted different pages, so all of them check.
         let last = if self.part.is_none() { chains.len() } else { most / PAGE_ROWS };
         if last <= found.pages() {
@@ -231,6 +243,7 @@ impl Memory {
             next: found.pages(),
             root,
             chains,
+            ends_in_states,
             started: false,
             first: Vec::new(),
             heard: Instant::now(),
@@ -268,8 +281,9 @@ impl Memory {
             let short = (0..count).any(|_| !self.graft(device, read));
             read.done = short || ended > 0;
             if read.done {
-                let grafted = read.chains.get(..read.next).unwrap_or_default();
-                self.store.iter().for_each(|store| store.lock().touch(grafted));
+                let grafted = &read.chains[..read.next.min(read.chains.len())];
+                let grafted = with_states(&self.pages, grafted);
+                self.store.iter().for_each(|store| store.lock().touch(&grafted));
                 (read.coming, read.arrived) = (None, VecDeque::new());
             }
         }
@@ -310,6 +324,14 @@ impl Memory {
     fn graft(&mut self, device: &Device, read: &mut Reading) -> bool {
         let (Some(bytes), tree) = (read.arrived.pop_front(), &mut self.tree) else { return false };
         let (pages, index) = (&mut self.pages, read.next);
+        if index == read.chains.len() {
+            let model = self.store.as_ref().map_or(String::new(), |store| store.lock().model().into());
+            let (Ok(states), Some(place)) = (unpacked_states(pages, &model, &bytes), read.place) else {
+                return false;
+            };
+            read.next += 1;
+            return tree.mark_at(pages, place, states);
+        }
         let own = &read.ids[index * PAGE_ROWS..(index + 1) * PAGE_ROWS];
         let Some(parts) = unpacked(pages, own, &bytes) else { return false };
         let mut there = vec![None; pages.classes()];
@@ -391,18 +413,32 @@ fn keep(
     sequence: &mut Sequence<'_>,
     wait: bool,
 ) {
-    let Sequence { kept, ids, held, table, .. } = sequence;
+    let Sequence { kept, ids, held, prompt, table, .. } = sequence;
     let Some(mut last) = kept.chain.last().cloned() else { return };
-    while (last.pages() + 1) * PAGE_ROWS <= *held {
+    // Where layers have states, rows of an answer have other bits than the same rows of a prompt.
+    let held = if pages.checkpoint_bytes() > 0 { last_mark(*prompt).min(*held) } else { *held };
+    while (last.pages() + 1) * PAGE_ROWS <= held {
         let index = last.pages();
         let own = &ids[index * PAGE_ROWS..(index + 1) * PAGE_ROWS];
         let chain = last.with(own);
         if !store.has(&chain)
             && !store.put(&chain, || packed(device, pages, (own, table), index), (kept.since, wait))
         {
-            return;
+            break;
         }
         kept.chain.push(chain.clone());
         last = chain;
     }
+    let StoreProgress { chain, since, states } = kept;
+    states.retain(|(pages, states)| {
+        let Some(chain) = chain.get(*pages).map(Chain::states) else { return true };
+        let model = store.model().to_string();
+        !store.has(&chain) && !store.put(&chain, || packed_states(&model, states), (*since, wait))
+    });
+}
+
+/// The files of pages and, where layers have states, of those after them.
+fn with_states(pages: &Pages, chains: &[Chain]) -> Vec<Chain> {
+    let states = |chain: &Chain| (pages.checkpoint_bytes() > 0).then(|| chain.states());
+    chains.iter().flat_map(|chain| [Some(chain.clone()), states(chain)]).flatten().collect()
 }

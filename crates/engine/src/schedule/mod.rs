@@ -8,6 +8,7 @@
 mod answers;
 mod batch;
 mod beams;
+mod choice;
 mod clock;
 mod draft;
 mod drafter;
@@ -25,14 +26,14 @@ use std::time::{Duration, Instant};
 use fathom_base::{Event, GenerateRequest, Load, Stop, Usage};
 use fathom_grad::VIRTUAL;
 use fathom_model::TARGET_START;
-use fathom_tensor::{PAGE_ROWS, Tensor};
+use fathom_tensor::{SCAN_STEPS, Tensor};
 
 use crate::answer::Writer;
 use crate::bounds::Bounds;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::limits::Capacity;
-use crate::pages::{Feed, Short, SourceText, pages_for, pages_of};
+use crate::pages::{Feed, SourceText};
 use crate::sampler::Sampler;
 use crate::store::{Beginnings, HeldReads, StoreLocation};
 use answers::Answers;
@@ -42,11 +43,11 @@ use clock::Clock;
 use draft::Drafting;
 use drafter::Drafter;
 pub(crate) use drafter::Guess;
-use memory::{Memory, next_mark};
-use reading::{Fetch, StoreProgress};
+use memory::Memory;
+use reading::StoreProgress;
 pub(crate) use sequence::CheckedRequest;
 pub use sequence::Listener;
-use sequence::{Request, Sequence, rank};
+use sequence::{Request, Sequence};
 
 /// A sequence whose tokens were all read in this step: its index, and the rows of hidden states after its last token
 /// and after each guess.
@@ -97,9 +98,9 @@ impl<'e> Scheduler<'e> {
     /// Stores prefixes on disk.
     ///
     /// # Errors
-    /// The model's layers store more than keys and values, so prefixes cannot be shared; errors of the system.
+    /// The folder has files and is not a store; errors of the system.
     pub fn keeping(self, at: &StoreLocation) -> Result<Scheduler<'e>, Error> {
-        let beginnings = Beginnings::open(at, self.engine.spec())?;
+        let beginnings = Beginnings::open(at)?;
         self.sharing(&beginnings)
     }
 
@@ -174,6 +175,8 @@ impl<'e> Scheduler<'e> {
             guessing: Drafting::new(self.drafts()),
             draft: None,
             drafts: Vec::new(),
+            saved: None,
+            again: 0,
             guessed: false,
             beam: search.as_ref().map(|_| Beam::default()),
             kept: StoreProgress::default(),
@@ -204,9 +207,11 @@ impl<'e> Scheduler<'e> {
         (VIRTUAL..VIRTUAL + self.bounds.lead).map(|id| id as u32)
     }
 
-    /// Maximum guesses in a step: 0 if layers store more than keys and values, which cannot be rolled back.
+    /// Maximum guesses in a step. Where layers have states, they are taken one after the other with the token before them, and
+    /// so are the right ones that are read again after a wrong one.
     fn drafts(&self) -> usize {
-        if self.engine.has_states() { 0 } else { self.engine.limits.draft_tokens }
+        let most = if self.engine.has_states() { SCAN_STEPS - 1 } else { usize::MAX };
+        self.engine.limits.draft_tokens.min(most)
     }
 
     /// The sampler and the writer of an answer to a prompt.
@@ -262,11 +267,10 @@ impl<'e> Scheduler<'e> {
 
     /// The current load.
     pub fn load(&self) -> Load {
-        let unread = |sequence: &Sequence<'_>| sequence.ids.len() - sequence.held;
         self.memory.load(Load {
             running: self.batch.running.len(),
             waiting: self.batch.waiting.len(),
-            waiting_tokens: self.batch.waiting.iter().map(unread).sum(),
+            waiting_tokens: self.batch.waiting.iter().map(Sequence::unread).sum(),
             draft_pages_used: self.drafter.as_ref().map_or(0, Drafter::used),
             prefill_tokens_per_s: self.answers.prefill_tokens_per_s(),
             ..self.answers.totals.clone()
@@ -288,158 +292,12 @@ impl<'e> Scheduler<'e> {
         }
     }
 
-    /// The sequences of this step, with the number of tokens that each reads; rows of a pass, and within it those of an
-    /// adapter, are adjacent.
-    fn choose(&mut self) -> Vec<(usize, usize)> {
-        let mut chosen = self.that_have_room();
-        while chosen.is_empty() {
-            // Beams that wait for one without room give up their pages.
-            let Some(index) = self.batch.running.iter().rposition(Sequence::waits) else { break };
-            self.preempt(index);
-            chosen = self.that_have_room();
-        }
-        let place = |(index, _): &(usize, usize)| {
-            let sequence = &self.batch.running[*index];
-            (sequence.on_disk, sequence.pass(), sequence.identity())
-        };
-        chosen.sort_by(|a, b| place(a).cmp(&place(b)));
-        chosen
-    }
-
-    /// Answered sequences, then prompts within the budget, as far as there are pages.
-    fn that_have_room(&mut self) -> Vec<(usize, usize)> {
-        let mut left = self.engine.limits.chunk_tokens.max(1);
-        let mut chosen = Vec::new();
-        let mut index = 0;
-        while index < self.batch.running.len() {
-            self.trim(index, left);
-            let sequence = &self.batch.running[index];
-            let count =
-                if sequence.answers() { 1 + sequence.drafts.len() } else { self.chunk(sequence, left) };
-            if count == 0 && left == 0 {
-                break;
-            }
-            // A beam that is read waits for the others.
-            if count > 0 && self.make_room(index, count) {
-                chosen.push((index, count));
-                left = left.saturating_sub(count);
-            }
-            index += 1;
-        }
-        while left > 0 && self.batch.running.len() < self.bounds.capacity.sequences {
-            let Some(count) = self.admit(left) else { break };
-            chosen.push((self.batch.running.len() - 1, count));
-            left -= count;
-        }
-        chosen
-    }
-
-    /// The next sequence to admit, for which nothing remains to be read from disk.
-    fn best(&mut self) -> Option<usize> {
-        let (now, mut later) = (self.answers.clock.now(), Vec::new());
-        // A step gathers pages from disk for only one sequence.
-        let reads_disk = self.batch.running.iter().any(|it| it.on_disk);
-        loop {
-            let can = |index: &usize| {
-                let sequence = &self.batch.waiting[*index];
-                let busy = sequence.waits() || self.memory.is_fetching(sequence) || later.contains(index);
-                !(busy || (sequence.on_disk && reads_disk))
-            };
-            let best = (0..self.batch.waiting.len())
-                .filter(can)
-                .max_by_key(|index| (rank(&self.batch.waiting[*index], now), std::cmp::Reverse(*index)))?;
-            let sequence = &mut self.batch.waiting[best];
-            let reads_all = self.answers.may_skip(sequence, self.bounds.lead) < usize::MAX;
-            match self.memory.fetches(sequence, self.engine.spec(), reads_all) {
-                Fetch::Nothing => return Some(best),
-                Fetch::Comes => {}
-                Fetch::Later => later.push(best),
-            }
-        }
-    }
-
-    /// Admits the next waiting sequence; returns the number of tokens that it reads. `None` if none waits, or there are
-    /// too few pages.
-    fn admit(&mut self, left: usize) -> Option<usize> {
-        let best = self.best()?;
-        let mut sequence = self.batch.waiting.remove(best);
-        let may_skip = self.answers.may_skip(&sequence, self.bounds.lead);
-        let cached = self.memory.begin(self.engine, &mut sequence, may_skip);
-        // A prompt is admitted only if all of it has room, unless it would be alone.
-        let needed = pages_for(&self.bounds.windows, 1, sequence.ids.len(), self.bounds.limits.chunk_tokens);
-        let (held, on_disk) = (pages_of(sequence.held), sequence.on_disk);
-        let short = |memory: &mut Memory| {
-            needed.iter().enumerate().any(|(class, needed)| {
-                let free = memory.pages.free(class, on_disk);
-                let missing = needed.saturating_sub(held).saturating_sub(free);
-                missing > 0 && !memory.evict(class, (missing, on_disk))
-            })
-        };
-        if !self.batch.running.is_empty() && short(&mut self.memory) {
-            self.memory.pages.clear(&mut sequence.table);
-            (sequence.held, sequence.checkpoint) = (0, None);
-            self.batch.waiting.insert(best.min(self.batch.waiting.len()), sequence);
-            return None;
-        }
-        self.memory.forget_read(&sequence);
-        sequence.slot = self.batch.slots.pop()?;
-        if let Some(checkpoint) = sequence.checkpoint.take() {
-            self.memory.pages.restore(self.engine.device, sequence.slot, &checkpoint);
-        }
-        let count = self.chunk(&sequence, left);
-        self.answers.start(&sequence, cached, self.bounds.lead);
-        self.batch.running.push(sequence);
-        let index = self.batch.running.len() - 1;
-        if self.make_room(index, count) {
-            return Some(count);
-        }
-        self.preempt(index);
-        None
-    }
-
-    /// The number of unread tokens that a sequence reads next, of `left`. Where layers have states, it ends where these are kept,
-    /// and at whole pages of the sequence, so that their bits depend neither on other sequences nor on cached prefixes.
-    fn chunk(&self, sequence: &Sequence<'_>, left: usize) -> usize {
-        let unread = sequence.ids.len() - sequence.held;
-        let (held, end) = (sequence.held, sequence.held + unread.min(left));
-        if !self.engine.has_states() {
-            return end - held;
-        }
-        let mark = next_mark(held, sequence.prompt).filter(|mark| *mark <= end);
-        let whole = end / PAGE_ROWS * PAGE_ROWS;
-        let part = (end - held < unread && whole > held).then_some(whole);
-        mark.or(part).unwrap_or(end) - held
-    }
-
-    /// Makes room for a sequence's next tokens, evicting cached pages if need be, and then preempting lower-ranked
-    /// sequences. A sequence that becomes a long one is read again.
-    fn make_room(&mut self, index: usize, count: usize) -> bool {
-        let sequence = &mut self.batch.running[index];
-        if !sequence.long && sequence.is_long_at(self.engine.spec(), sequence.held + count) {
-            self.memory.restart(sequence, self.engine.spec());
-        }
-        loop {
-            let Sequence { table, held, on_disk, .. } = &mut self.batch.running[index];
-            let on_disk = *on_disk;
-            let Err(Short { class, pages }) = self.memory.pages.grow(table, *held + count, on_disk) else {
-                return true;
-            };
-            if self.memory.evict(class, (pages, on_disk)) || self.memory.give_up_reads() {
-                continue;
-            }
-            if index + 1 == self.batch.running.len() {
-                return false;
-            }
-            self.preempt(self.batch.running.len() - 1);
-        }
-    }
-
     /// Preempts a running sequence's pages; it is read again when there is room.
     fn preempt(&mut self, index: usize) {
         let mut sequence = self.batch.running.remove(index);
         self.remember(&mut sequence);
         self.batch.slots.push(sequence.slot);
-        (sequence.held, sequence.fetched) = (0, false);
+        (sequence.held, sequence.fetched, sequence.again) = (0, false, 0);
         // The sequence may be admitted again in this step, and then reads its tokens without guesses.
         sequence.drafts.clear();
         self.answers.totals.preemptions += 1;
@@ -462,6 +320,15 @@ impl<'e> Scheduler<'e> {
 
     /// The hidden states of the chosen tokens.
     fn read(&mut self, chosen: &[(usize, usize)]) -> Tensor {
+        if self.engine.has_states() {
+            for (index, _) in chosen {
+                let sequence = &mut self.batch.running[*index];
+                sequence.saved = (!sequence.drafts.is_empty()).then_some(sequence.held);
+                if sequence.saved.is_some() {
+                    self.memory.pages.save_states(self.engine.device, sequence.slot);
+                }
+            }
+        }
         let with_drafts = |(index, _): &(usize, usize)| {
             let Sequence { ids, held, drafts, .. } = &self.batch.running[*index];
             if drafts.is_empty() { Vec::new() } else { [&ids[*held..], drafts].concat() }

@@ -176,6 +176,7 @@ impl Scheduler<'_> {
         }
         self.fork(index, logits, ended);
         let drafts = std::mem::take(&mut self.batch.running[index].drafts);
+        let saved = self.batch.running[index].saved.take();
         let mut right = 0;
         for (guess, row) in of.iter().enumerate() {
             let chosen = self.next(index, row, ended);
@@ -188,6 +189,12 @@ impl Scheduler<'_> {
             self.batch.running[index].held += 1;
         }
         self.judge(index, drafts.len(), right);
+        if let Some(held) = saved.filter(|_| right < drafts.len()) {
+            // States have taken in wrong guesses: the right ones are read again with the next token.
+            self.memory.pages.step_back(self.engine.device, self.batch.running[index].slot);
+            let sequence = &mut self.batch.running[index];
+            sequence.again = std::mem::replace(&mut sequence.held, held) - held;
+        }
     }
 
     /// Handles a prompt that is completely read for the first time: it is cached as a prefix, and the request has
@@ -225,11 +232,11 @@ impl Scheduler<'_> {
             let sequence = &self.batch.running[index];
             // Only one sequence on disk runs at a time.
             let room = self.batch.running.len() < self.bounds.capacity.sequences && !sequence.on_disk;
-            let free = room && self.bounds.forks;
             let table =
-                free.then(|| self.memory.pages.fork(self.engine.device, &sequence.table, sequence.held));
-            match (table, free.then(|| self.batch.slots.pop()).flatten()) {
+                room.then(|| self.memory.pages.fork(self.engine.device, &sequence.table, sequence.held));
+            match (table, room.then(|| self.batch.slots.pop()).flatten()) {
                 (Some(Ok(table)), Some(slot)) => {
+                    self.memory.pages.copy_states(self.engine.device, [sequence.slot, slot]);
                     let (held, pick) = (sequence.held, self.pick_kept(&other, logits));
                     self.batch.running.push(Sequence { table, held, slot, ..other });
                     let row = Row { logits: logits.clone(), pick };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fathom_tensor::{Device, PAGE_ROWS};
 
-use crate::pages::{Pages, Place, Root, Table};
+use crate::pages::{Checkpoint, Pages, Place, Root, Table};
 use crate::store::{Beginnings, Chain, Part};
 
 /// Storing state of a sequence.
@@ -16,13 +16,15 @@ pub(super) struct StoreProgress {
     pub chain: Vec<Chain>,
     /// Pages used after this time are not evicted for this sequence.
     pub since: u64,
+    /// States that are not stored yet, each with the number of pages before it.
+    pub states: Vec<(usize, Checkpoint)>,
 }
 
 impl StoreProgress {
     /// The initial state of a sequence that is to be stored.
     pub fn none((store, part): (Option<&Beginnings>, Part), root: &Root) -> StoreProgress {
         let Some(store) = store.map(Beginnings::lock) else { return StoreProgress::default() };
-        StoreProgress { chain: vec![store.chain(root, part)], since: store.now() }
+        StoreProgress { chain: vec![store.chain(root, part)], since: store.now(), states: Vec::new() }
     }
 }
 
@@ -55,6 +57,8 @@ pub(super) struct Reading {
     pub on_disk: bool,
     /// One chain per page, from the first.
     pub chains: Vec<Chain>,
+    /// True if states follow the last page.
+    pub ends_in_states: bool,
     /// True if the number of pages that all ranks have is known.
     pub started: bool,
     /// Number of pages in memory, and their end in the tree.
@@ -91,7 +95,10 @@ impl Reading {
         let first = |class| pages.window(class).map_or(0, |window| (all * PAGE_ROWS).saturating_sub(window));
         self.first = (0..pages.classes()).map(|class| first(class) / PAGE_ROWS).collect();
         if let (Some(rest), Some(store)) = (self.chains.get(self.next..).filter(|it| !it.is_empty()), store) {
-            let (coming, ahead) = store.lock().read(rest, most_bytes(pages));
+            let states = rest.last().filter(|_| self.ends_in_states).map(Chain::states);
+            let rest: Vec<Chain> = rest.iter().cloned().chain(states).collect();
+            let store = store.lock();
+            let (coming, ahead) = store.read(&rest, most_bytes(pages, store.model()));
             (self.coming, self.ahead, self.heard) = (Some(coming), ahead, Instant::now());
         }
     }
@@ -112,19 +119,36 @@ impl Reading {
                 }
             };
             self.heard = Instant::now();
-            let own = &self.ids[at * PAGE_ROWS..(at + 1) * PAGE_ROWS];
             let needed = |parts: &Vec<Option<&[u8]>>| {
                 parts.iter().zip(&self.first).all(|(part, first)| part.is_some() || at < *first)
             };
-            let whole = page.filter(|bytes| unpacked(pages, own, bytes).as_ref().is_some_and(needed));
+            let is_whole = |bytes: &Vec<u8>| match self.ids.get(at * PAGE_ROWS..(at + 1) * PAGE_ROWS) {
+                Some(own) if at < self.chains.len() => {
+                    unpacked(pages, own, bytes).as_ref().is_some_and(needed)
+                }
+                _ => self.has_states(pages, store, bytes),
+            };
+            let whole = page.filter(is_whole);
             match whole {
                 Some(bytes) => self.arrived.push_back(bytes),
                 None => {
                     self.coming = None;
-                    store.iter().for_each(|store| store.lock().remove(&self.chains[at]));
+                    let last = || self.chains.last().map(Chain::states);
+                    let chain = self.chains.get(at).cloned().or_else(last);
+                    store.iter().zip(&chain).for_each(|(store, chain)| store.lock().remove(chain));
                 }
             }
         }
+    }
+
+    /// True if these are states of the model after the last page; those of another are reported.
+    fn has_states(&self, pages: &Pages, store: Option<&Beginnings>, bytes: &[u8]) -> bool {
+        let Some(store) = store.map(Beginnings::lock) else { return false };
+        let found = unpacked_states(pages, store.model(), bytes);
+        if let Err(why) = &found {
+            log::warn!("{}: {why}; the prompt is read again", store.root().display());
+        }
+        found.is_ok()
     }
 
     pub fn release(&mut self, pages: &mut Pages) {
@@ -132,10 +156,40 @@ impl Reading {
     }
 }
 
-/// Maximum bytes of a stored page, with the keys and values of all classes.
-pub(super) fn most_bytes(pages: &Pages) -> u64 {
+/// Maximum bytes of a stored page, with the keys and values of all classes, or of stored states.
+fn most_bytes(pages: &Pages, model: &str) -> u64 {
     let classes: usize = (0..pages.classes()).map(|class| 1 + pages.bytes(class)).sum();
-    (4 * PAGE_ROWS + classes) as u64
+    (4 * PAGE_ROWS + classes).max(4 + model.len() + pages.checkpoint_bytes()) as u64
+}
+
+/// Serializes states: the length of the model's name, the name, and one state after the other.
+pub(super) fn packed_states(model: &str, checkpoint: &Checkpoint) -> Vec<u8> {
+    let length = (model.len() as u32).to_le_bytes();
+    [&length, model.as_bytes()]
+        .into_iter()
+        .chain(checkpoint.iter().map(Vec::as_slice))
+        .flatten()
+        .copied()
+        .collect()
+}
+
+/// The states in serialized ones.
+///
+/// # Errors
+/// They are another model's, or have another size.
+pub(super) fn unpacked_states(pages: &Pages, model: &str, bytes: &[u8]) -> Result<Checkpoint, String> {
+    let named = bytes
+        .split_first_chunk()
+        .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
+    let Some((name, states)) = named else { return Err("stored states without a model's name".into()) };
+    if name != model.as_bytes() {
+        let name = String::from_utf8_lossy(name);
+        return Err(format!("stored states of the model {name}, and this is {model}"));
+    }
+    pages.split_states(states).ok_or_else(|| {
+        let there = pages.checkpoint_bytes();
+        format!("stored states of {} bytes, and the model {model} has {there}", states.len())
+    })
 }
 
 /// Serializes a page: its tokens and, for each class, a flag and its keys and values.

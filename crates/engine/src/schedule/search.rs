@@ -119,7 +119,10 @@ impl<'e> Scheduler<'e> {
         let slot = self.batch.slots.pop()?;
         loop {
             match self.memory.pages.fork(self.engine.device, &of.table, of.held) {
-                Ok(table) => return Some((table, slot)),
+                Ok(table) => {
+                    self.memory.pages.copy_states(self.engine.device, [of.slot, slot]);
+                    return Some((table, slot));
+                }
                 Err(short) if self.memory.evict(short.class, (short.pages, false)) => {}
                 Err(_) => {
                     self.batch.slots.push(slot);

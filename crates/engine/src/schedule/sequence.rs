@@ -90,6 +90,10 @@ pub(super) struct Sequence<'e> {
     pub draft: Option<Draft>,
     /// Guesses of this step.
     pub drafts: Vec<u32>,
+    /// Number of tokens before guesses of this step, if layers have states: those from there may be taken back.
+    pub saved: Option<usize>,
+    /// Number of tokens that were read already and are read again, as states were taken back.
+    pub again: usize,
     /// True if the draft model made the guesses.
     pub guessed: bool,
     /// Present if it is a beam.
@@ -129,6 +133,8 @@ impl<'e> Sequence<'e> {
             guessing: self.guessing.fresh(),
             draft: None,
             drafts: Vec::new(),
+            saved: None,
+            again: 0,
             guessed: false,
             beam: None,
             kept: self.kept.clone(),
@@ -174,9 +180,19 @@ impl<'e> Sequence<'e> {
         spec.rereads_beyond().is_some_and(|beyond| tokens.max(self.prompt) > beyond)
     }
 
-    /// True if its prompt is read and only its last token is not.
+    /// Number of tokens that are not read.
+    pub fn unread(&self) -> usize {
+        self.ids.len() - self.held
+    }
+
+    /// True if its next tokens may be guessed: not in a step that reads tokens again, so that one of the two goes on.
+    pub fn guesses(&self) -> bool {
+        self.answers() && self.again == 0 && self.beam.is_none()
+    }
+
+    /// True if its prompt is read and only its last token was never read.
     pub fn answers(&self) -> bool {
-        self.ids.len() - self.held == 1 && self.held >= self.prompt
+        self.unread() == 1 + self.again && self.held >= self.prompt
     }
 }
 

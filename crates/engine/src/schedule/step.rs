@@ -41,10 +41,10 @@ impl Scheduler<'_> {
             (row, read) = (row + count, read + count);
             let count = count - sequence.drafts.len();
             let known = sequence.held + 1..sequence.held + count + 1;
-            sequence.held += count;
-            self.memory.keep(self.engine.device, sequence);
+            (sequence.held, sequence.again) = (sequence.held + count, 0);
             self.memory.mark(self.engine, sequence);
-            self.memory.pages.slide(&mut sequence.table, sequence.held);
+            self.memory.keep(self.engine.device, sequence);
+            self.memory.pages.slide(&mut sequence.table, sequence.saved.unwrap_or(sequence.held));
             self.prompt_logprobs(*index, &hidden, rows.clone(), known);
             if self.batch.running[*index].held == self.batch.running[*index].ids.len() {
                 ready.push(Ready { index: *index, rows: rows.start + count - 1..rows.end });

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use fathom_base::{Event, Flow, GenerateRequest, Prompt};
+use fathom_base::{Beams, EarlyStopping, Event, Flow, GenerateRequest, Prompt};
 use fathom_cpu::Cpu;
 use fathom_engine::{Capacity, Engine, Limits, Scheduler};
 use fathom_model::{
@@ -14,14 +14,14 @@ use fathom_model::{
 use fathom_tensor::{DType, Device, Machine, Meta};
 use fathom_text::Tokenizer;
 
-use crate::batch::{Bed, WAYS, steady};
+use crate::batch::{Bed, Heard, WAYS, requests, steady, together};
 use crate::recurrent;
 
 fn bed(device: Device) -> Bed {
     bed_of(device, &recurrent::spec(64, 4))
 }
 
-fn bed_of(device: Device, spec: &Spec) -> Bed {
+pub fn bed_of(device: Device, spec: &Spec) -> Bed {
     let (model, mut params) = Model::declare(&device, spec, DType::F32);
     initialise(&device, &model, &mut params, Init { deviation: 0.1, seed: 3 });
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
@@ -44,14 +44,15 @@ fn gated_delta() -> Spec {
     Spec { family: Family::named("qwen3_5_text"), attention_gate: true, qk_norm: QkNorm::PerHead, ..spec }
 }
 
-fn cpu() -> Device {
+pub fn cpu() -> Device {
     Device::new(Arc::new(Cpu::new(1, None)), 1 << 28)
 }
 
 #[test]
 fn states_make_answers_independent_of_others_and_of_chunks() {
-    steady(&bed(cpu()), "recurrence", &WAYS[1..2]);
-    steady(&bed_of(cpu(), &recurrent::without_attention(64, 4)), "recurrence alone", &WAYS[1..2]);
+    for (what, spec) in all() {
+        steady(&bed_of(cpu(), &spec), what, &WAYS);
+    }
 }
 
 /// Text that is generated token by token is the likeliest by one pass over all of it.
@@ -102,6 +103,10 @@ fn planned(spec: &Spec, numbers: u64) {
             bed.device.pool.usage().live
         };
         assert_eq!(engine.state_bytes(5), 5 * 4 * numbers);
+        let limits = Limits { draft_tokens: 3, ..Limits::default() };
+        let view = ModelView { device: &bed.device, model: &bed.model, params: &bed.params };
+        // Guesses need the states from before them.
+        assert_eq!(Engine::new(view, &bed.tokenizer, limits).state_bytes(5), 2 * 5 * 4 * numbers);
         let (more, bytes) = (live(8192) - live(4096), engine.state_bytes(4096));
         assert_eq!(more, bytes);
         let mut scheduler = Scheduler::new(&engine, capacity(5));
@@ -161,15 +166,112 @@ fn a_conversation_goes_on_from_a_checkpoint() {
     }
 }
 
-/// Drafts and shared prefixes that cannot be taken back are not tried.
+/// Hybrids and models without attention; layers of all kinds that remember more than keys and values.
+pub fn all() -> [(&'static str, Spec); 4] {
+    [
+        ("recurrence", recurrent::spec(64, 4)),
+        ("recurrence alone", recurrent::without_attention(64, 4)),
+        ("mamba-2 and attention", hybrid()),
+        ("gated deltanet and attention", gated_delta()),
+    ]
+}
+
+fn engine(bed: &Bed, chunk_tokens: usize, draft_tokens: usize) -> Engine<'_> {
+    let limits = Limits { context_tokens: 4096, chunk_tokens, draft_tokens, ..Limits::default() };
+    let view = ModelView { device: &bed.device, model: &bed.model, params: &bed.params };
+    Engine::new(view, &bed.tokenizer, limits)
+}
+
+/// Answers that repeat themselves, and several to one prompt, sampled.
+fn repeating(bed: &Bed) -> Vec<GenerateRequest> {
+    let mut requests = requests(bed);
+    requests[1].answers = 3;
+    for (period, request) in (5..).zip(&mut requests[2..5]) {
+        request.prompt = Prompt::Ids((0..200).map(|at| at % period).collect());
+        request.sampling.temperature = 0.0;
+        request.sampling.max_tokens = 60;
+    }
+    requests
+}
+
+/// Wrong guesses are taken back, and several answers to a prompt share it: each answer has the bits that it has alone, without
+/// guesses and without cached prefixes.
 #[test]
-fn states_are_neither_drafted_nor_stored() {
-    let bed = bed(cpu());
-    let limits = Limits::default();
-    let view = || ModelView { device: &bed.device, model: &bed.model, params: &bed.params };
-    let draft = Engine::new(view(), &bed.tokenizer, limits);
-    let refused = Engine::new(view(), &bed.tokenizer, limits).drafting(&draft).err().unwrap().to_string();
-    assert!(refused.contains("remember more than keys and values"), "{refused}");
-    let bounds = draft.bounds(Capacity::default());
-    assert!(!bounds.forks);
+fn guesses_and_several_answers_change_no_bit_of_models_with_states() {
+    let (mut right, mut wrong) = (0, 0);
+    for (what, spec) in all() {
+        let bed = bed_of(cpu(), &spec);
+        let requests = repeating(&bed);
+        let plain = engine(&bed, 512, 0);
+        let one = |request: &GenerateRequest| {
+            together(&plain, plain.capacity(3, 600), std::slice::from_ref(request), 0).swap_remove(0)
+        };
+        let alone: Vec<Heard> = requests.iter().map(one).collect();
+        assert_eq!(alone[1].len(), 3);
+        for (chunk_tokens, sequences, apart) in WAYS.into_iter().take(2) {
+            let guessing = engine(&bed, chunk_tokens, 6);
+            let what = format!("{what}, chunks of {chunk_tokens}");
+            assert_eq!(together(&guessing, guessing.capacity(8, 600), &requests, apart), alone, "{what}");
+            let few = Capacity { sequences, ..guessing.capacity(2, 600) };
+            assert_eq!(together(&guessing, few, &requests, apart), alone, "{what}, few pages");
+        }
+        let guessing = engine(&bed, 512, 6);
+        let mut scheduler = Scheduler::new(&guessing, guessing.capacity(3, 600));
+        for request in &requests {
+            scheduler.submit(request.clone(), Box::new(|_| Flow::Continue)).unwrap();
+        }
+        while scheduler.step() {}
+        let load = scheduler.load();
+        right += load.accepted_tokens;
+        wrong += load.drafted_tokens - load.accepted_tokens;
+    }
+    assert!(right > 20 && wrong > 20, "{right} right guesses, {wrong} wrong ones");
+}
+
+/// A prompt's first answer costs its tokens, and the second none of them.
+#[test]
+fn several_answers_read_a_prompt_with_states_once() {
+    let bed = bed_of(cpu(), &hybrid());
+    let (engine, prompt) =
+        (engine(&bed, 512, 0), (0..300u32).map(|at| at * 7919 % 131).collect::<Vec<u32>>());
+    let steps = |answers: usize| {
+        let mut scheduler = Scheduler::new(&engine, engine.capacity(4, 600));
+        let mut request = GenerateRequest { answers, ..GenerateRequest::greedy(prompt.clone(), 8) };
+        request.sampling.ignore_eos = true;
+        scheduler.submit(request, Box::new(|_| Flow::Continue)).unwrap();
+        (0..).take_while(|_| scheduler.step()).count()
+    };
+    assert_eq!(steps(1), steps(4));
+}
+
+/// A draft model guesses for a hybrid; a hybrid guesses for none, as its own guesses cannot be taken back.
+#[test]
+fn a_draft_model_without_states_guesses_for_one_with_them() {
+    let bed = bed_of(cpu(), &hybrid());
+    let small = bed_of(cpu(), &Spec::llama(LlamaSizes::TINY));
+    let requests = repeating(&bed);
+    let plain = engine(&bed, 512, 0);
+    let want = together(&plain, plain.capacity(8, 600), &requests, 0);
+    let draft = engine(&small, 512, 4);
+    let guessing = engine(&bed, 512, 4).drafting(&draft).unwrap();
+    assert_eq!(together(&guessing, guessing.capacity(8, 600), &requests, 1), want);
+    let refused = engine(&small, 512, 4).drafting(&plain).err().unwrap().to_string();
+    assert!(refused.contains("layers of the draft model remember more than keys and values"), "{refused}");
+}
+
+/// Beams that go on from one take over its states.
+#[test]
+fn beams_share_states() {
+    for (what, spec) in all() {
+        let bed = bed_of(cpu(), &spec);
+        let mut request = requests(&bed).swap_remove(4);
+        request.beams = Some(Beams { width: 3, length_penalty: 1.0, early_stopping: EarlyStopping::Never });
+        request.sampling.temperature = 1.0;
+        let requests = [request];
+        let engine = engine(&bed, 512, 0);
+        let want = together(&engine, engine.capacity(3, 600), &requests, 0);
+        // Pages for one of them: others are preempted, and read again.
+        let few = Capacity { sequences: 3, ..engine.capacity(1, 600) };
+        assert_eq!(together(&engine, few, &requests, 0), want, "{what}");
+    }
 }

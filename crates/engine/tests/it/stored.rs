@@ -13,6 +13,7 @@ use fathom_model::ModelView;
 use fathom_tensor::{DType, PageFormat};
 
 use crate::batch::{Bed, Heard, listen};
+use crate::mixers;
 
 const PROMPT: usize = 600;
 const MARK: &str = ".fathom-prefixes";
@@ -360,7 +361,6 @@ fn text_of(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn a_folder_that_is_no_store_is_neither_opened_nor_erased() {
-    let bed = Bed::new("llama2", DType::F32);
     let hash = "0123456789abcdef0123456789abcdef";
     for path in [
         "notes.txt",
@@ -375,7 +375,7 @@ fn a_folder_that_is_no_store_is_neither_opened_nor_erased() {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, "mine, and no page").unwrap();
         let at = StoreLocation { most_bytes: 0, ..stored(folder.path()) };
-        let error = Beginnings::open(&at, &bed.model.spec).err().unwrap().to_string();
+        let error = Beginnings::open(&at).err().unwrap().to_string();
         assert!(error.contains("has no .fathom-prefixes") && error.contains("--prefix-store"), "{error}");
         assert!(StoreLocation::kept(folder.path()).is_err(), "{path}");
         let kept = KeptModel { model: path.split('/').next().unwrap().into(), scopes: 1, pages: 1, bytes: 1 };
@@ -406,12 +406,12 @@ fn in_a_store_only_its_own_pages_are_counted_and_removed() {
     // The remains of a page from a killed server are removed.
     let cut = scope.join(format!("00000002-{hash}.part"));
     fs::write(&cut, "FTHMPG01ke").unwrap();
-    drop(Beginnings::open(&at, &bed.model.spec).unwrap());
+    drop(Beginnings::open(&at).unwrap());
     assert!(!cut.exists());
     let kept = StoreLocation::kept(folder.path()).unwrap();
     assert_eq!((kept.len(), kept[0].pages), (1, 5));
     // No room: all pages are removed when it is opened.
-    drop(Beginnings::open(&StoreLocation { most_bytes: 0, ..at.clone() }, &bed.model.spec).unwrap());
+    drop(Beginnings::open(&StoreLocation { most_bytes: 0, ..at.clone() }).unwrap());
     let mut left = foreign.to_vec();
     left.sort();
     assert_eq!(files(folder.path()), left);
@@ -436,4 +436,66 @@ fn a_store_of_a_version_without_the_mark_is_read_and_erased() {
     let kept = StoreLocation::kept(folder.path()).unwrap();
     StoreLocation::erase(folder.path(), &kept[0]).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// States after pages are stored with them: the next turn of a conversation goes on from there in another process.
+#[test]
+fn a_conversation_with_a_hybrid_goes_on_from_disk_with_the_same_bits() {
+    for (what, spec) in mixers::all() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bed, at) = (mixers::bed_of(mixers::cpu(), &spec), stored(folder.path()));
+        let first = request(&bed, 1);
+        let plain = ask(&bed, PageFormat::Plain, None, &first).0;
+        let (kept, load) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+        assert_eq!((kept == plain, load.restored_tokens), (true, 0), "{what}");
+        // Four whole pages of the prompt, and the states after the last.
+        assert_eq!(files(folder.path()).len(), 5, "{what}");
+        let mut turn = first.clone();
+        let Prompt::Ids(ids) = &mut turn.prompt else { panic!() };
+        ids.extend(&plain[0].0);
+        ids.extend([3, 4, 5]);
+        turn.sampling.max_tokens = 20;
+        let (again, load) = ask(&bed, PageFormat::Plain, Some(&at), &turn);
+        assert_eq!((load.restored_tokens, load.prefix_hits), (512, 512), "{what}: {load:?}");
+        assert!(again == ask(&bed, PageFormat::Plain, None, &turn).0, "{what}");
+        // Now the states after the later prompt are there too.
+        let (again, load) = ask(&bed, PageFormat::Plain, Some(&at), &turn);
+        assert_eq!(load.restored_tokens, 640, "{what}: {load:?}");
+        assert!(again == ask(&bed, PageFormat::Plain, None, &turn).0, "{what}");
+    }
+}
+
+/// States of another model under this one's name, and damaged ones: they are not used, and stored again.
+#[test]
+fn states_of_another_model_are_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (name, spec) = mixers::all().into_iter().nth(2).unwrap();
+    let (bed, at) = (mixers::bed_of(mixers::cpu(), &spec), stored(folder.path()));
+    let first = request(&bed, 1);
+    let (plain, _) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+    let other = StoreLocation { model: "another".into(), ..at.clone() };
+    ask(&bed, PageFormat::Plain, Some(&other), &first);
+    // Pages have the same names in both models' folders.
+    let states = |model: &str| {
+        let own = files(&folder.path().join(model));
+        let holds = |file: &&PathBuf| fs::read(file).unwrap()[12..].starts_with(model.as_bytes());
+        own.iter().find(holds).unwrap().clone()
+    };
+    let (from, to) = (states("another"), states("m"));
+    fs::copy(from, &to).unwrap();
+    for (restored, again) in [(0, "another model"), (512, "its own")] {
+        let (heard, load) = ask(&bed, PageFormat::Plain, Some(&at), &first);
+        assert!(heard == plain, "{name}");
+        assert_eq!(load.prefix_hits, restored, "{name}, {again}: {load:?}");
+    }
+}
+
+/// Names of files as they were before layers with states had any.
+#[test]
+fn a_store_of_an_earlier_version_has_the_same_names() {
+    let (folder, bed, at) = on_disk();
+    ask(&bed, PageFormat::Plain, Some(&at), &request(&bed, 1));
+    let first = files(folder.path()).swap_remove(0);
+    let name = first.strip_prefix(folder.path()).unwrap().to_str().unwrap();
+    assert_eq!(name, "m/af1349b9f5f9a1a6/00000001-9c735c8821dc8492f771af25ade80e67");
 }

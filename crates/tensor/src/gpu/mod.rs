@@ -19,10 +19,12 @@
 
 mod attention;
 mod experts;
+mod scans;
 mod sizes;
 
 pub use attention::{AttentionParts, AttentionScratch, attention_list};
 pub use experts::{GROUP_ROWS, GroupedScratch};
+pub use scans::ScanScratch;
 pub use sizes::{GRANULE, MATMUL_SCRATCH};
 
 use crate::profile::{Hardware, OpDesc, Portions, Profile, Rates};
@@ -170,8 +172,8 @@ pub fn workspace(profile: &Profile, op: &OpDesc) -> u64 {
         OpDesc::Packed { .. } | OpDesc::PackedGrouped { .. } => 0,
         OpDesc::Narrow { .. } => NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
         OpDesc::Grouped { .. } => experts::scratch(&profile.isa, op),
-        // Not on GPUs yet (`Profile::scans`).
-        OpDesc::GatedNorm { .. } | OpDesc::Ssd { .. } | OpDesc::Delta { .. } => 0,
+        OpDesc::GatedNorm { .. } => 0,
+        OpDesc::Ssd { .. } | OpDesc::Delta { .. } => ScanScratch::of(op).map_or(0, |scratch| scratch.bytes),
         OpDesc::Attention { .. } => AttentionScratch::of(op).map_or(0, |scratch| scratch.bytes()),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use fathom_tensor::{SCAN_SPAN, state_slot};
+use fathom_tensor::{SCAN_SPAN, SCAN_STEPS, state_slot};
 
 use super::super::chunk::{self, PANEL, multiply};
 use super::super::decays::Decays;
@@ -169,8 +169,11 @@ pub unsafe fn task<F: Family>(task: &Task<'_>) {
     let (each, size, square) = (sizes.each(), sizes.state(), sizes.square());
     let heads = task.head * each..(task.head + 1) * each;
     let state = |number: usize| pass.at(pass.layout.states).wrapping_add(number * square);
-    if let (Some(states), 1) = (states, run.rows.len()) {
-        return step::row::<F>(&pass, run.rows.start, heads, *states, &op.out);
+    if let Some(states) = states.filter(|_| run.rows.len() <= SCAN_STEPS) {
+        for row in run.rows.clone() {
+            step::row::<F>(&pass, row, heads.clone(), *states, &op.out);
+        }
+        return;
     }
     if let Some(states) = states {
         for (number, head) in heads.clone().enumerate() {

@@ -1,7 +1,8 @@
 //! Attention under masks of slices.
 
 use fathom_tensor::{
-    Attention, AttentionBackward, Category, DType, Device, Extent, Mask, SinksBackward, Slice, Tensor,
+    Attention, AttentionBackward, Buckets, Category, DType, Device, DistanceBias, Extent, Mask,
+    SinksBackward, Slice, Tensor,
 };
 
 use fathom_cuda::kernels;
@@ -42,6 +43,7 @@ struct Case {
     first: i32,
     softcap: f32,
     sinks: bool,
+    buckets: Option<Buckets>,
     types: [DType; 2],
 }
 
@@ -59,6 +61,7 @@ const CASE: Case = Case {
     first: 0,
     softcap: 0.0,
     sinks: false,
+    buckets: None,
     types: [DType::F32; 2],
 };
 
@@ -76,7 +79,12 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     let sinks = device.from_f32(1, heads, &super::numbers(heads, 4), Category::Data);
     let plain = Attention::plain([&q, &k, &v], [&out, &lse], &mask, dim);
     let (scale, softcap) = (1.6 / (dim as f32).sqrt(), case.softcap);
-    let forward = Attention { scale, softcap, sinks: case.sinks.then_some(&sinks), ..plain };
+    let rows = case.buckets.map_or(1, |buckets| buckets.count);
+    let [table, dbias] =
+        [7, 8].map(|seed| device.from_f32(rows, heads, &numbers(rows * heads, seed), Category::Data));
+    let bias = |gradient| case.buckets.map(|buckets| DistanceBias { table: &table, buckets, gradient });
+    let forward =
+        Attention { scale, softcap, sinks: case.sinks.then_some(&sinks), bias: bias(None), ..plain };
     let scratch = |backward| {
         let bytes = device.machine.profile().workspace(&forward.desc(backward)) as usize;
         device.empty(1, bytes.max(1), DType::U8, Category::Workspace)
@@ -90,7 +98,7 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     let stored = blank(device, shapes[0], of);
     device.machine.copy(&out, &stored);
     let backward = AttentionBackward {
-        forward: Attention { out: &stored, ..forward },
+        forward: Attention { out: &stored, bias: bias(Some(&dbias)), ..forward },
         dout: &dout,
         dq: &dq,
         dk: &dk,
@@ -106,7 +114,7 @@ fn call(device: &Device, case: Case, slices: &[Slice], counted: bool) -> Vec<Ten
     device
         .machine
         .attention_backward(&AttentionBackward { dq: &more, accumulate: true, ..backward }, &scratch(true));
-    vec![out, lse.clone(), dq, dk, dv, dsinks, more]
+    vec![out, lse.clone(), dq, dk, dv, dsinks, more, dbias]
 }
 
 #[test]
@@ -124,6 +132,26 @@ fn masks_of_every_kind() {
         for types in [[DType::F32; 2], [DType::Bf16; 2]] {
             let case = Case { first, types, ..CASE };
             same_within("attention", case.rounding(), |device| call(device, case, &slices, false));
+        }
+    }
+}
+
+#[test]
+fn biases_by_distance() {
+    let two_sided = Buckets { count: 32, two_sided: true, max_distance: 128 };
+    for (buckets, tokens, first, slices) in [
+        (two_sided, [45, 200], 100, vec![Slice::full(0..45, 0..200)]),
+        (Buckets { two_sided: false, ..two_sided }, [150, 150], 0, vec![Slice::causal(0..150, 0..150, None)]),
+        (
+            Buckets { count: 8, two_sided: true, max_distance: 20 },
+            [45, 45],
+            0,
+            vec![Slice::full(0..30, 0..45)],
+        ),
+    ] {
+        for types in [[DType::F32; 2], [DType::Bf16; 2]] {
+            let case = Case { buckets: Some(buckets), tokens, first, types, heads: [4, 4], ..CASE };
+            same_within("biases", case.rounding(), |device| call(device, case, &slices, false));
         }
     }
 }

@@ -6,10 +6,11 @@ use fathom_cpu::Cpu;
 use fathom_cuda::kernels::{self, Launch, SCRATCH_BYTES, Scratch};
 use fathom_tensor::{
     Activate, ActivateBackward, AdamW, Arena, Attention, AttentionBackward, BalanceBias, Combine,
-    CombineBackward, CrossEntropy, Dispatch, Divergence, Dropout, Embed, GroupedMatMul, GroupedWeight,
-    InFlight, LimitExperts, Machine, MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader,
-    Rope, RopeTable, Route, RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, StepScale,
-    Tensor, Unpack, gpu,
+    CombineBackward, Conv, ConvBackward, CrossEntropy, Delta, DeltaBackward, Dispatch, Divergence, Dropout,
+    Embed, GatedNorm, GatedNormBackward, GroupedMatMul, GroupedWeight, InFlight, LimitExperts, Machine,
+    MatMul, NarrowMatMul, Norm, NormBackward, OpDesc, Pack, Profile, Reader, Rope, RopeTable, Route,
+    RouteBackward, RouterLosses, RowDistance, Share, SinksBackward, Ssd, SsdBackward, StepScale, Tensor,
+    Unpack, gpu,
 };
 
 use super::emulator;
@@ -27,6 +28,9 @@ impl Emulated {
         let workspace = |_: &Profile, op: &OpDesc| match *op {
             OpDesc::Grouped { tokens, slots, weight, .. } => {
                 kernels::grouped_scratch_bytes(tokens, slots, fathom_tensor::MOST_EXPERTS, weight)
+            }
+            OpDesc::Ssd { .. } | OpDesc::Delta { .. } => {
+                gpu::ScanScratch::of(op).map_or(0, |scratch| scratch.bytes)
             }
             OpDesc::Narrow { .. } => gpu::NarrowScratch::of(op).map_or(0, |scratch| scratch.bytes()),
             _ => kernels::attention_scratch_bytes(op),
@@ -212,11 +216,43 @@ impl Machine for Emulated {
     }
 
     fn attention_backward(&self, op: &AttentionBackward<'_>, ws: &Tensor) {
-        run(kernels::attention_backward(op, ws));
+        run(kernels::attention_backward(op, ws, self.scratch()));
     }
 
     fn sinks_backward(&self, op: &SinksBackward<'_>) {
         run(kernels::sinks_backward(op, self.scratch()));
+    }
+
+    fn conv(&self, op: &Conv<'_>) {
+        run(kernels::conv(op));
+    }
+
+    fn conv_backward(&self, op: &ConvBackward<'_>) {
+        run(kernels::conv_backward(op, self.scratch()));
+    }
+
+    fn gated_norm(&self, op: &GatedNorm<'_>) {
+        one(kernels::gated_norm(op));
+    }
+
+    fn gated_norm_backward(&self, op: &GatedNormBackward<'_>, _ws: &Tensor) {
+        run(kernels::gated_norm_backward(op, self.scratch()));
+    }
+
+    fn ssd(&self, op: &Ssd<'_>, _ws: &Tensor) {
+        run(kernels::ssd(op));
+    }
+
+    fn ssd_backward(&self, op: &SsdBackward<'_>, ws: &Tensor) {
+        run(kernels::ssd_backward(op, ws, self.scratch()));
+    }
+
+    fn delta(&self, op: &Delta<'_>, _ws: &Tensor) {
+        run(kernels::delta(op));
+    }
+
+    fn delta_backward(&self, op: &DeltaBackward<'_>, ws: &Tensor) {
+        run(kernels::delta_backward(op, ws, self.scratch()));
     }
 
     fn cross_entropy(&self, op: &CrossEntropy<'_>) {

@@ -14,6 +14,7 @@ mod norms;
 mod optimizer;
 mod products;
 mod sample;
+mod scans;
 mod types;
 
 use std::sync::Arc;

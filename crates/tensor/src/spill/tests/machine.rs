@@ -10,6 +10,7 @@ use crate::experts::*;
 use crate::in_flight::InFlight;
 use crate::machine::*;
 use crate::narrow_matmul::NarrowMatMul;
+use crate::scan::*;
 use crate::share::{Reader, Share};
 use crate::spill::{Copies, HostMemory, Options, PAGE, Region};
 use crate::{Arena, Device, Dropout, MatMul, Meta, Profile, Tensor};
@@ -172,6 +173,14 @@ impl Machine for Plain {
     fn attention(&self, _: &Attention<'_>, _: &Tensor) {}
     fn attention_backward(&self, _: &AttentionBackward<'_>, _: &Tensor) {}
     fn sinks_backward(&self, _: &SinksBackward<'_>) {}
+    fn conv(&self, _: &Conv<'_>) {}
+    fn conv_backward(&self, _: &ConvBackward<'_>) {}
+    fn gated_norm(&self, _: &GatedNorm<'_>) {}
+    fn gated_norm_backward(&self, _: &GatedNormBackward<'_>, _: &Tensor) {}
+    fn ssd(&self, _: &Ssd<'_>, _: &Tensor) {}
+    fn ssd_backward(&self, _: &SsdBackward<'_>, _: &Tensor) {}
+    fn delta(&self, _: &Delta<'_>, _: &Tensor) {}
+    fn delta_backward(&self, _: &DeltaBackward<'_>, _: &Tensor) {}
     fn jitter(&self, _: &Tensor, _: &Tensor, _: &Tensor) {}
     fn dropout(&self, _: &Tensor, _: &Tensor, _: Dropout) {}
     fn cross_entropy(&self, _: &CrossEntropy<'_>) {}
