@@ -1,4 +1,4 @@
-//! Claims of the handbook, each shown on small models: arms that differ in a few keys of one recipe, trained on the same
+//! Claims of the handbook, each tried on small models: arms that differ in a few keys of one recipe, trained on the same
 //! text and measured on the same held-out text, over three seeds. A claim is a file in `xtask/claims`.
 
 mod cloze;
