@@ -74,6 +74,11 @@ impl<'a> Engine<'a> {
     /// The draft model has another vocabulary; layers of either store more than keys and values, which cannot be rolled
     /// back.
     pub fn drafting(self, draft: &'a Engine<'a>) -> Result<Engine<'a>, Error> {
+        if self.model.spec.source > 0 {
+            return Err(Error::Unsupported(
+                "a draft goes on with a text of one stream, and this model is an encoder-decoder; serve it without a draft (--draft)".into(),
+            ));
+        }
         check_vocabulary(self.tokenizer, draft.tokenizer)?;
         for (engine, which) in [(&self, "this model"), (draft, "the draft model")] {
             if engine.has_states() {

@@ -262,7 +262,7 @@ impl<'e> Scheduler<'e> {
 
     /// The current load.
     pub fn load(&self) -> Load {
-        let unread = |sequence: &Sequence<'_>| sequence.ids.len() - sequence.held;
+        let unread = |sequence: &Sequence<'_>| sequence.ids.len() - sequence.held + sequence.unread_source();
         self.memory.load(Load {
             running: self.batch.running.len(),
             waiting: self.batch.waiting.len(),
@@ -362,6 +362,9 @@ impl<'e> Scheduler<'e> {
     /// too few pages.
     fn admit(&mut self, left: usize) -> Option<usize> {
         let best = self.best()?;
+        if !self.has_room_for_source(best) {
+            return None;
+        }
         let mut sequence = self.batch.waiting.remove(best);
         let may_skip = self.answers.may_skip(&sequence, self.bounds.lead);
         let cached = self.memory.begin(self.engine, &mut sequence, may_skip);
@@ -395,6 +398,20 @@ impl<'e> Scheduler<'e> {
         }
         self.preempt(index);
         None
+    }
+
+    /// True if the source of a waiting sequence can be read now: a step reads sources of up to a chunk's tokens, or one, and
+    /// those of running sequences are in memory.
+    fn has_room_for_source(&self, waiting: usize) -> bool {
+        let (sequence, running) = (&self.batch.waiting[waiting], &self.batch.running);
+        let Some(source) = &sequence.source else { return true };
+        if running.is_empty() || running.iter().any(|it| it.answers_to(source)) {
+            return true;
+        }
+        let held = self.batch.source_tokens() + source.ids.len();
+        let reading: usize = running.iter().map(Sequence::unread_source).sum();
+        held <= self.bounds.source_tokens()
+            && (reading == 0 || reading + source.unread() <= self.engine.limits.chunk_tokens)
     }
 
     /// The number of unread tokens that a sequence reads next, of `left`. Where layers have states, it ends where these are kept,
@@ -439,6 +456,7 @@ impl<'e> Scheduler<'e> {
         let mut sequence = self.batch.running.remove(index);
         self.remember(&mut sequence);
         self.batch.slots.push(sequence.slot);
+        self.batch.release(&sequence);
         (sequence.held, sequence.fetched) = (0, false);
         // The sequence may be admitted again in this step, and then reads its tokens without guesses.
         sequence.drafts.clear();
@@ -458,6 +476,7 @@ impl<'e> Scheduler<'e> {
     fn retire(&mut self, mut sequence: Sequence<'e>) {
         self.remember(&mut sequence);
         self.batch.slots.push(sequence.slot);
+        self.batch.release(&sequence);
     }
 
     /// The hidden states of the chosen tokens.
