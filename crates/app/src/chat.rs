@@ -84,7 +84,8 @@ pub fn open(
     settings: &Settings,
     events: &dyn Events,
 ) -> Result<Host> {
-    let own = fathom_model::open_config(&models::model_folder(model)?)?.0.max_positions.min(CONTEXT);
+    let own = models::context_tokens(&fathom_model::open_writer_config(&models::model_folder(model)?)?.0)
+        .min(CONTEXT);
     let options = HostOptions {
         adapter: adapter.map(Path::to_path_buf),
         dtype,

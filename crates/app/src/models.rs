@@ -7,7 +7,7 @@ use fathom_base::{gguf, hub};
 use fathom_grad::{Params, StateDisk};
 use fathom_model::{
     EncoderHead, EncoderSpec, HfFolder, LoadedModel, Model, PROJECTIONS, Portion, Quantization, SafeTensors,
-    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_any_config, open_config,
+    Source, Spec, StateProjections, WithRandomTensor, load_scores, open_config,
 };
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
@@ -21,6 +21,15 @@ use crate::error::{Context, Error, Result, caught, refuse};
 use crate::events::{Events, Silent};
 use crate::exported;
 use crate::machine::Machine;
+
+/// Most tokens of an encoder-decoder's streams, unless a context is asked for: its distances have no end, and a source
+/// is read at once.
+const SOURCE_TOKENS: usize = 4096;
+
+/// Returns a model's context if none is asked for.
+pub fn context_tokens(spec: &Spec) -> usize {
+    if spec.source > 0 { spec.max_positions.min(SOURCE_TOKENS) } else { spec.max_positions }
+}
 
 /// Returns the Hugging Face folder of a path: the path itself, or the `model` folder of a run. A GGUF file is accepted
 /// in its place.
@@ -92,8 +101,9 @@ pub(crate) fn load_held(
     events: &dyn Events,
 ) -> Result<LoadedModel> {
     exported::verify(folder)?;
-    let opened = fathom_model::open(folder)?;
+    let opened = fathom_model::open_writer(folder)?;
     note_left_out(folder, &opened, events);
+    portion(device, &opened.spec, &Ranks::default())?;
     let dtype = dtype.unwrap_or_else(|| stored_dtype(&opened.source));
     let fill =
         |model: &Model, params: &mut Params| Ok(fathom_model::load(device, model, params, &opened.source)?);
@@ -313,11 +323,12 @@ pub struct TextModel {
     pub loaded: LoadedModel,
 }
 
-/// Opens a run's model or one in a Hugging Face folder.
+/// Opens a run's decoder or one in a Hugging Face folder.
 ///
 /// # Errors
-/// No model there; a requested machine that is missing; out of memory.
+/// No decoder there; a requested machine that is missing; out of memory.
 pub fn open(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<TextModel> {
+    open_config(&model_folder(path)?)?;
     open_with(path, None, dtype, machine, events)
 }
 
@@ -373,29 +384,9 @@ pub fn open_writer(
     machine: &Machine,
     events: &dyn Events,
 ) -> Result<TextModel> {
-    let ready = match adapter {
-        None if answers_source(path) => open_pair(path, dtype, machine, events)?,
-        _ => open_with(path, adapter, dtype, machine, events)?,
-    };
+    let ready = open_with(path, adapter, dtype, machine, events)?;
     check_writes(adapter.unwrap_or(path), &ready.loaded.model.spec)?;
     Ok(ready)
-}
-
-/// Returns whether a folder has an encoder-decoder, which answers the text that its source reads. Others, and what is no
-/// model, are for [`open_with`] to name.
-fn answers_source(path: &Path) -> bool {
-    let config = model_folder(path).ok().and_then(|folder| open_any_config(&folder).ok());
-    config.is_some_and(|config| config.0.source > 0)
-}
-
-/// [`open`], for an encoder-decoder.
-fn open_pair(path: &Path, dtype: Option<DType>, machine: &Machine, events: &dyn Events) -> Result<TextModel> {
-    caught(|| {
-        let folder = model_folder(path)?;
-        let (tokenizer, device) = (tokenizer(&folder)?, machine.open()?);
-        let loaded = load(&device, &folder, dtype, events)?;
-        Ok(TextModel { folder, tokenizer, loaded })
-    })
 }
 
 /// Checks that a model has a head for the vocabulary.

@@ -1,7 +1,8 @@
 //! Scores of rows by a model: log-probabilities of answers under a language model (the reference of a later run), its
 //! top tokens at each position (distillation), the rewards of a reward model, or the likelihoods of several answers to
-//! a prompt that SteerLM 2 trains on.
+//! a prompt that SteerLM 2 trains on. An encoder-decoder's are the losses of answers.
 
+mod answers;
 mod responses;
 
 use std::io::{BufWriter, Write};
@@ -66,6 +67,9 @@ pub fn score(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         );
     }
     let template = Template::from_dir(folder, tokenizer)?;
+    if spec.source > 0 {
+        return answers::score(request, &host, template.as_ref());
+    }
     if !request.labels.is_empty() && request.labels.len() != spec.scores {
         refuse!(
             "--labels names {} scores, and {} has {}",

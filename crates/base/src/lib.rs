@@ -34,7 +34,7 @@ pub use product::{
     Evaluate, Event, Flow, Generate, GenerateRequest, Generation, LanguageModel, Load, LogLikelihood,
     ModelCard, Numbers, PartialSampling, Prompt, PromptPart, Reading, Relay, RequestOutput, Sampling,
     Service, Sink, Stop, Structure, TextIds, TextPair, Ticket, TokenLogprob, Tokenize, Usage, VectorSink,
-    relay,
+    likelihoods, relay,
 };
 
 #[doc(hidden)]

@@ -1,6 +1,6 @@
 //! Limits of requests that can be checked without the engine, by the thread of the client.
 
-use fathom_base::{Beams, GenerateRequest, Prompt, Sampling};
+use fathom_base::{Beams, GenerateRequest, Numbers, Prompt, Sampling, TextIds};
 use fathom_tensor::PAGE_ROWS;
 use fathom_text::Tokenizer;
 
@@ -70,8 +70,13 @@ impl Bounds {
         if let Some(beams) = asked.beams {
             self.beams(beams, asked)?;
         }
-        let tokens = self.lead + ids.len() + how.max_tokens;
-        if !self.fits(tokens) {
+        if self.source && asked.prompt_logprobs.is_some() {
+            let message = "is for the tokens of a prompt, and a source is read at once: its tokens have no probabilities";
+            return Err(Error::Sampling { key: "prompt_logprobs", message: message.into() });
+        }
+        let tokens = self.lead + self.longest(ids.len(), how.max_tokens);
+        // A source is in memory.
+        if !self.fits(tokens) || (self.source && self.exceeds_memory(ids.len())) {
             let memory = self.capacity.pages.iter().min().copied().unwrap_or(0);
             return Err(Error::NoPages { tokens, room: memory.max(self.capacity.on_disk) * PAGE_ROWS });
         }
@@ -82,6 +87,16 @@ impl Bounds {
             )));
         }
         Ok(())
+    }
+
+    /// Tokens of a prompt with its answer; of the longer one if they are two streams.
+    fn longest(&self, prompt: usize, new: usize) -> usize {
+        if self.source { prompt.max(new.saturating_add(1)) } else { prompt.saturating_add(new) }
+    }
+
+    /// Most tokens of sources that are held at once: as many as there are rows of pages in memory.
+    pub(crate) fn source_tokens(&self) -> usize {
+        self.capacity.pages.iter().max().map_or(0, |pages| pages * PAGE_ROWS)
     }
 
     /// True if memory or disk has enough pages for a sequence of `tokens` tokens and its virtual tokens.
@@ -146,6 +161,29 @@ impl Bounds {
         }
     }
 
+    /// Checks a text whose numbers are wanted: for a model with a source, a source and its answer.
+    ///
+    /// # Errors
+    /// Those of [`Bounds::prompt`], and numbers that a model with a source has not.
+    pub fn text(&self, text: &TextIds, at: Numbers) -> Result<(), Error> {
+        if !self.source {
+            return self.prompt(&text.ids, 0);
+        }
+        let refuse = |why: &str| Err(Error::Unsupported(format!("this model is an encoder-decoder: {why}")));
+        match at {
+            Numbers::Vector | Numbers::Classes | Numbers::Relevance | Numbers::Scores => {
+                return refuse("it answers texts, and gives no vectors, labels or scores");
+            }
+            _ if text.first >= text.ids.len() => {
+                return refuse("its numbers are those of an answer to a source, and this text has no answer");
+            }
+            _ => {}
+        }
+        let (source, answer) = text.ids.split_at(text.first);
+        self.prompt(source, answer.len().saturating_sub(1))?;
+        self.prompt(answer, 0)
+    }
+
     /// Checks the ids of a prompt.
     ///
     /// # Errors
@@ -158,7 +196,7 @@ impl Bounds {
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::Vocabulary { id: *id, vocab });
         }
-        if ids.len().saturating_add(new) > room {
+        if self.longest(ids.len(), new) > room {
             return Err(Error::TooLong { prompt: ids.len(), new, room });
         }
         Ok(())

@@ -73,6 +73,11 @@ impl<'a> Engine<'a> {
     /// # Errors
     /// The draft model has another vocabulary; its layers store more than keys and values.
     pub fn drafting(self, draft: &'a Engine<'a>) -> Result<Engine<'a>, Error> {
+        if self.model.spec.source > 0 {
+            return Err(Error::Unsupported(
+                "a draft goes on with a text of one stream, and this model is an encoder-decoder; serve it without a draft (--draft)".into(),
+            ));
+        }
         check_vocabulary(self.tokenizer, draft.tokenizer)?;
         if draft.has_states() {
             return Err(Error::Unsupported(

@@ -10,6 +10,7 @@ mod adapted;
 mod adapters;
 mod answer;
 mod bounds;
+mod documents;
 mod embed;
 mod encoder;
 mod engine;

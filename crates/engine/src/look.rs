@@ -3,13 +3,17 @@
 
 use std::ops::Range;
 
-use fathom_base::{GenerateRequest, Generation, LanguageModel, Numbers, TextIds};
-use fathom_grad::{Batch, Eval, Head, Labels, LossTerm, Measures, Scope, VIRTUAL};
-use fathom_model::{Caps, PackedTokens, Sentence, scored_at};
-use fathom_tensor::{Category, DType, SUM_CHUNK, Tensor};
+use fathom_base::{
+    Continuation, GenerateRequest, Generation, LanguageModel, LogLikelihood, Numbers, TextIds, likelihoods,
+};
+use fathom_grad::{Head, Labels, LossTerm, Measures};
+use fathom_model::{Sentence, scored_at};
+use fathom_tensor::{Category, DType};
 
+use crate::documents::Documents;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::limits::Capacity;
 use crate::texts::Reads;
 
 /// Rows of logits that are computed at once.
@@ -28,18 +32,27 @@ impl LanguageModel for Engine<'_> {
         let texts: Vec<TextIds> = texts.iter().cloned().map(Into::into).collect();
         Ok(self.all(&texts, at)?)
     }
+
+    fn log_likelihoods(&self, texts: &[Continuation]) -> fathom_base::Result<Vec<LogLikelihood>> {
+        let pairs: Vec<TextIds> = texts.iter().map(Continuation::text).collect();
+        Ok(likelihoods(texts, self.all(&pairs, Numbers::Logprobs)?))
+    }
 }
 
 impl Reads for Engine<'_> {
     fn numbers(&self, texts: &[TextIds], at: Numbers) -> Result<Vec<Vec<f32>>, Error> {
-        let documents: Vec<Vec<u32>> = texts.iter().map(|text| text.ids.clone()).collect();
+        if at == Numbers::Vector {
+            let bounds = self.bounds(Capacity::default());
+            texts.iter().try_for_each(|text| bounds.text(text, at))?;
+            return self.vectors(texts);
+        }
+        let documents = self.side_by_side(texts, at)?;
         match at {
-            Numbers::Vector => self.vectors(&documents),
-            Numbers::Classes | Numbers::Relevance | Numbers::Scores => self.scores_of(&documents),
             Numbers::Logprobs => self.logprobs_of(&documents),
-            Numbers::Top { k, temperature } => self.best_of(&documents, k, temperature),
-            Numbers::Logits { last } => self.logits_of(&documents, last),
-            Numbers::Hidden => self.hidden_of(&documents),
+            Numbers::Top { k, temperature } => self.top_of(&documents, k, temperature),
+            Numbers::Logits { last } => Ok(self.logits_of(&documents, last)),
+            Numbers::Hidden => Ok(self.hidden_of(&documents)),
+            _ => self.heads_of(&documents),
         }
     }
 
@@ -55,18 +68,17 @@ impl Engine<'_> {
     /// # Errors
     /// A document that is empty, too long, or has unknown ids; a loss that is not finite.
     pub fn losses_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
-        let rows = self.logprobs_of(documents)?;
+        let rows = self.logprobs_of(&self.side_by_side(&texts(documents), Numbers::Logprobs)?)?;
         Ok(rows.into_iter().map(|row| row.iter().step_by(2).map(|logprob| -logprob).collect()).collect())
     }
 
     /// Log-probabilities and hits ([`Numbers::Logprobs`]) of several documents.
-    fn logprobs_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let hidden = self.packed_hidden(&batch);
-        let scope = self.scope(&batch);
+    fn logprobs_of(&self, documents: &Documents) -> Result<Vec<Vec<f32>>, Error> {
+        let Documents { batch, rows, .. } = documents;
+        let (hidden, scope) = (self.packed_hidden(documents), self.scope(batch));
         let empty = |rows| self.device.zeros(rows, batch.tokens, DType::F32, Category::Data);
         let (losses, hits, sums) = (empty(1), empty(1), self.device.zeros(2, 1, DType::F32, Category::Data));
-        let ids = self.device.from_i32(&next(&batch, documents, &docs), Category::Data);
+        let ids = self.device.from_i32(&documents.next(), Category::Data);
         let measures = Some(Measures { sums, of: None, hits: Some(hits.clone()) });
         let labels = Labels { measures, ..Labels::plain(ids) };
         self.model.head(0.0).losses(&scope, &hidden, &labels, &[LossTerm::cross_entropy(&losses)]);
@@ -78,13 +90,12 @@ impl Engine<'_> {
             let tokens = losses[doc.start..doc.end - 1].iter().zip(&hits[doc.start..doc.end - 1]);
             tokens.flat_map(|(loss, hit)| [-loss, *hit]).collect()
         };
-        Ok(docs.into_iter().map(of).collect())
+        Ok(rows.iter().cloned().map(of).collect())
     }
 
     /// Logits of the last tokens of several documents.
-    fn logits_of(&self, documents: &[Vec<u32>], last: usize) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let (hidden, scope) = (self.packed_hidden(&batch), self.scope(&batch));
+    fn logits_of(&self, documents: &Documents, last: usize) -> Vec<Vec<f32>> {
+        let (hidden, scope) = (self.packed_hidden(documents), self.scope(&documents.batch));
         let head = self.model.head(0.0);
         // By tiles, so that a long text takes the memory of its result and little more.
         let one = |doc: Range<usize>| {
@@ -100,28 +111,28 @@ impl Engine<'_> {
             }
             numbers
         };
-        Ok(docs.into_iter().map(one).collect())
+        documents.rows.iter().cloned().map(one).collect()
     }
 
     /// Hidden states of several documents after the final norm.
-    fn hidden_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let (hidden, size) = (self.device.to_f32(&self.packed_hidden(&batch)), self.model.spec.hidden);
-        Ok(docs.into_iter().map(|doc| hidden[doc.start * size..doc.end * size].to_vec()).collect())
+    fn hidden_of(&self, documents: &Documents) -> Vec<Vec<f32>> {
+        let (hidden, size) = (self.device.to_f32(&self.packed_hidden(documents)), self.model.spec.hidden);
+        let of = |doc: &Range<usize>| hidden[doc.start * size..doc.end * size].to_vec();
+        documents.rows.iter().map(of).collect()
     }
 
     /// A unit vector for each of several documents, pooled from hidden states as the folder specifies.
-    fn vectors(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
+    fn vectors(&self, texts: &[TextIds]) -> Result<Vec<Vec<f32>>, Error> {
         // Length-dependent rotary settings see the limit, for every text the same.
-        let (batch, docs) = self.packed(documents, self.room());
-        let hidden = self.device.to_f32(&self.packed_hidden(&batch));
+        let documents = self.packed(texts, self.room());
+        let hidden = self.device.to_f32(&self.packed_hidden(&documents));
         let (size, mean) = (self.model.spec.hidden, Sentence::default());
         let how = self.sentence.as_ref().unwrap_or(&mean);
         let one = |doc: Range<usize>| {
             let tokens = doc.len();
             how.vector(&hidden[doc.start * size..doc.end * size], size).ok_or(Error::NoDirection { tokens })
         };
-        docs.into_iter().map(one).collect()
+        documents.rows.iter().cloned().map(one).collect()
     }
 
     /// The `k` best tokens that the model predicts at each position of several documents, given all tokens before it:
@@ -136,9 +147,12 @@ impl Engine<'_> {
         k: usize,
         temperature: f64,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let hidden = self.packed_hidden(&batch);
-        let scope = self.scope(&batch);
+        self.top_of(&self.side_by_side(&texts(documents), Numbers::Top { k, temperature })?, k, temperature)
+    }
+
+    fn top_of(&self, documents: &Documents, k: usize, temperature: f64) -> Result<Vec<Vec<f32>>, Error> {
+        let Documents { batch, rows: docs, .. } = documents;
+        let (hidden, scope) = (self.packed_hidden(documents), self.scope(batch));
         let head = self.model.head(0.0).at(temperature);
         let vocab = self.params.shape(head.weight)[0];
         let tile = Head::tile_rows(self.device.machine.as_ref(), vocab);
@@ -152,11 +166,11 @@ impl Engine<'_> {
             return Err(Error::NotFinite { what: "a log-probability" });
         }
         let width = 2 * k;
-        let of = |doc: Range<usize>| {
+        let of = |doc: &Range<usize>| {
             let next = &found[doc.start * width..(doc.end - 1) * width];
             std::iter::repeat_n(0.0, width).chain(next.iter().copied()).collect()
         };
-        Ok(docs.into_iter().map(of).collect())
+        Ok(docs.iter().map(of).collect())
     }
 
     /// The scores of each document, for a model with a head of scores: those at the last token that is not padding
@@ -169,9 +183,12 @@ impl Engine<'_> {
     /// If the model has no such head.
     #[track_caller]
     pub fn scores_of(&self, documents: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Error> {
-        let (batch, docs) = self.side_by_side(documents)?;
-        let hidden = self.packed_hidden(&batch);
-        let scope = self.scope(&batch);
+        self.heads_of(&self.side_by_side(&texts(documents), Numbers::Scores)?)
+    }
+
+    fn heads_of(&self, documents: &Documents) -> Result<Vec<Vec<f32>>, Error> {
+        let Documents { ids, rows: docs, batch, .. } = documents;
+        let (hidden, scope) = (self.packed_hidden(documents), self.scope(batch));
         let scores = self.device.to_f32(&self.model.scores().values(&scope, &hidden));
         if scores.iter().any(|score| !score.is_finite()) {
             return Err(Error::NotFinite { what: "a score" });
@@ -181,58 +198,17 @@ impl Engine<'_> {
             // A machine without data returns nothing.
             return Ok(vec![Vec::new(); docs.len()]);
         }
-        let of = |(doc, document): (Range<usize>, &Vec<u32>)| {
+        let of = |(doc, document): (&Range<usize>, &Vec<u32>)| {
             let at = doc.start + scored_at(self.model.spec.padding, document.iter().map(|id| i64::from(*id)));
             scores[at * width..][..width].to_vec()
         };
-        Ok(docs.into_iter().zip(documents).map(of).collect())
-    }
-
-    /// Packs documents into one batch; returns the range of each.
-    fn side_by_side(&self, documents: &[Vec<u32>]) -> Result<(Batch, Vec<Range<usize>>), Error> {
-        documents.iter().try_for_each(|document| self.check(document, 0))?;
-        let seq_tokens = documents.iter().map(Vec::len).max().unwrap_or(0);
-        Ok(self.packed(documents, self.lead() + seq_tokens))
-    }
-
-    /// Packs documents that were checked, with rotary settings for sequences of `seq_tokens` tokens. Each follows the
-    /// virtual tokens, which the returned ranges exclude.
-    pub(crate) fn packed(&self, documents: &[Vec<u32>], seq_tokens: usize) -> (Batch, Vec<Range<usize>>) {
-        let (mut ids, mut positions) = (Vec::new(), Vec::new());
-        let (mut docs, mut texts, lead) = (Vec::new(), Vec::new(), self.lead());
-        for document in documents {
-            let from = ids.len();
-            ids.extend((VIRTUAL..VIRTUAL + lead).map(|id| id as i32));
-            ids.extend(document.iter().map(|id| *id as i32));
-            positions.extend(0..(ids.len() - from) as i32);
-            docs.push(from..ids.len());
-            texts.push(from + lead..ids.len());
-        }
-        let packed = PackedTokens { ids: &ids, positions: &positions, docs: &docs };
-        (self.model.batch(self.device, packed, Caps { docs: docs.len(), seq_tokens }), texts)
-    }
-
-    /// Hidden states of a packed batch after the final norm, without earlier context: [tokens, hidden]. Token-wise
-    /// operations run in tiles of a prompt's chunk.
-    pub(crate) fn packed_hidden(&self, batch: &Batch) -> Tensor {
-        let scope = self.scope(batch);
-        let tile_rows = self.limits.chunk_tokens.next_multiple_of(SUM_CHUNK);
-        self.model.forward(&mut Eval::new(scope, Some(tile_rows), None))
-    }
-
-    fn scope<'b>(&'b self, batch: &'b Batch) -> Scope<'b> {
-        Scope { device: self.device, params: self.params, batch: batch.into(), counters: &self.counters }
+        Ok(docs.iter().zip(ids).map(of).collect())
     }
 }
 
-/// The label of each token of a batch: the next token of its document, negative for the last.
-fn next(batch: &Batch, documents: &[Vec<u32>], texts: &[Range<usize>]) -> Vec<i32> {
-    let mut labels = vec![-1; batch.tokens];
-    for (document, text) in documents.iter().zip(texts) {
-        let behind = labels[text.clone()].iter_mut().zip(&document[1..]);
-        behind.for_each(|(label, id)| *label = *id as i32);
-    }
-    labels
+/// Texts without a second part.
+fn texts(documents: &[Vec<u32>]) -> Vec<TextIds> {
+    documents.iter().cloned().map(Into::into).collect()
 }
 
 /// The `k` best of a row of logits: id and log-probability alternating.

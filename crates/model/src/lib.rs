@@ -67,8 +67,9 @@ pub use files::{
     GenerationConfig, GgufType, Header, HfFolder, Hurry, INDEX, LeftOut, QuantisedSave, QuantizedTensor,
     SINGLE, SafeTensors, SaveOptions, Slot, Source, Stream, TensorEntry, TensorInfo, Wholes,
     WithRandomTensor, block_tensors, export_tensors, fuzz_safetensors, group_of, header_bytes, load,
-    load_slots, open, open_any, open_any_config, open_config, parse_header, rank_file, read_f32, save,
-    save_gguf, save_hf, save_hf_coded, save_hf_quantised, save_hf_rounded, write_file, write_private,
+    load_slots, open, open_any, open_any_config, open_config, open_writer, open_writer_config, parse_header,
+    rank_file, read_f32, save, save_gguf, save_hf, save_hf_coded, save_hf_quantised, save_hf_rounded,
+    write_file, write_private,
 };
 pub use forward::{SourceStream, Streams};
 pub use gated_delta::{DeltaNames, GatedDelta};

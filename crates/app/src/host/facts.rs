@@ -54,23 +54,30 @@ impl FactsOf<'_> {
             fingerprint,
             context_tokens: bounds.limits.context_tokens,
             vocabulary: spec.vocab,
+            source: bounds.source,
             generates: spec.scores == 0,
             converses: template.is_some(),
             labels,
-            embedding: reading.sentence.as_ref().map_or(spec.hidden, |how| how.size(spec.hidden)),
+            embedding: match &reading.sentence {
+                _ if bounds.source => 0,
+                None => spec.hidden,
+                Some(how) => how.size(spec.hidden),
+            },
             adapters: BTreeMap::new(),
             eos: tokenizer.stops().to_vec(),
             bos: tokenizer.bos(),
             pad_token: pad_token(folder)?,
-            sampling: fathom_model::open_config(folder)?.1.sampling(),
+            sampling: fathom_model::open_writer_config(folder)?.1.sampling(),
             chat_template: template.as_ref().map(|template| template.source().to_string()),
         };
+        let source = card.source;
         Ok(Facts {
             card,
             tokenizer: tokenizer.clone(),
             bounds,
             render: template.map(rendered),
-            adapters: accept,
+            // Adapters are of decoders.
+            adapters: accept.filter(|_| !source),
             queue,
             structures: Structures::probing(compiler),
             reading,

@@ -19,10 +19,11 @@ const RELAYED: usize = 64;
 /// Those of [`LanguageModel::log_likelihoods`].
 pub fn of(service: &Handle, texts: &[Continuation]) -> Result<Vec<LogLikelihood>> {
     let mut by_context: HashMap<&[u32], Vec<usize>> = HashMap::new();
-    let room = service.max_tokens();
+    let (room, card) = (service.max_tokens(), service.card());
+    let shares = card.generates && !card.source;
     for (at, text) in texts.iter().enumerate() {
         let fits = text.context.len() + text.continuation.len() < room && !text.continuation.is_empty();
-        if text.context.len() >= SHARED && fits && service.card().generates {
+        if text.context.len() >= SHARED && fits && shares {
             by_context.entry(&text.context).or_default().push(at);
         }
     }

@@ -113,7 +113,7 @@ impl Host {
             let _revocable = machine.revocable(&loaded.device);
             let tokenizer = Arc::new(tokenizer);
             let spec = loaded.model.spec.clone();
-            let context_tokens = context_tokens.unwrap_or(spec.max_positions);
+            let context_tokens = context_tokens.unwrap_or_else(|| models::context_tokens(&spec));
             let limits = Limits { context_tokens, chunk_tokens, draft_tokens, ..Limits::default() };
             caught(|| {
                 let engine = Engine::new(loaded.view(), &tokenizer, limits);

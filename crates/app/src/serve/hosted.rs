@@ -93,7 +93,7 @@ pub(super) fn run(name: &str, path: &Path, order: &Order, (opening, watch): Open
     let folder = models::model_folder(path)?;
     let tokenizer = Arc::new(models::tokenizer(&folder)?);
     let device = order.machine(&Silent).open()?;
-    let opened = fathom_model::open(&folder)?;
+    let opened = fathom_model::open_writer(&folder)?;
     let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), Precision::dtype);
     let sizes = sizes::of(&device, (&folder, &opened, dtype), &tokenizer, order)?;
     drop(opened);

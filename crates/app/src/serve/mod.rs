@@ -138,10 +138,14 @@ pub fn sizes(order: &Order, events: &dyn Events) -> Result<Vec<(String, Sizes)>>
             let sizes = encoder::sizes(&machine.open()?, (&folder, dtype), &tokenizer, &own)?;
             return Ok(vec![(name, sizes)]);
         }
-        let opened = fathom_model::open(&folder)?;
+        let (own, ranks) = (order.of(at), order.mesh.ranks());
+        let opened = if own.mesh.is_spread() {
+            fathom_model::open(&folder)?
+        } else {
+            fathom_model::open_writer(&folder)?
+        };
         let tokenizer = models::tokenizer(&folder)?;
         let dtype = order.precision.map_or_else(|| models::stored_dtype(&opened.source), Precision::dtype);
-        let (own, ranks) = (order.of(at), order.mesh.ranks());
         if own.mesh.is_spread() {
             let (each, _) = ranks::planned(&machine, (&folder, &opened, dtype), &tokenizer, &own)?;
             let named = |rank: usize| format!("{name}, rank {rank} of {ranks}");

@@ -13,8 +13,8 @@ use fathom_text::Tokenizer;
 
 use super::draft::Draft;
 use super::order::Order;
-use crate::adapters;
 use crate::error::{Context, Result, caught, refuse};
+use crate::{adapters, models};
 
 /// Memory of a served model.
 #[derive(Clone, Debug)]
@@ -284,7 +284,7 @@ pub(super) fn of(
     caught(|| {
         let ((folder, HfFolder { spec, source, .. }, dtype), settings) = (model, &order.settings);
         let asked = settings.context_tokens.map(|tokens| tokens as usize);
-        let context_tokens = asked.unwrap_or(spec.max_positions).max(1);
+        let context_tokens = asked.unwrap_or_else(|| models::context_tokens(spec)).max(1);
         let sequences = (settings.sequences as usize).max(1);
         let limits = Limits {
             context_tokens,
@@ -311,7 +311,9 @@ pub(super) fn of(
         }
         // Keys and values of each layer end in a partly filled granule.
         let layers = spec.layers.len() + drafting.as_ref().map_or(0, |it| it.spec().layers.len());
-        workspace_bytes += 2 * layers as u64 * device.machine.profile().granule;
+        // So do those of each source.
+        let copies = if spec.source > 0 { 1 + sequences } else { 1 };
+        workspace_bytes += (2 * layers * copies) as u64 * device.machine.profile().granule;
         let budget_bytes = device.pool.budget();
         let taken_bytes = weights_bytes + draft_bytes + adapters_bytes + workspace_bytes;
         let Some(left) = budget_bytes.checked_sub(taken_bytes) else {
@@ -409,14 +411,19 @@ fn workspace(
     let spec = engine.spec();
     // One prompt token is left unread, so that no token is sampled, which would need data.
     let (piece, chunk) = (engine.piece_tokens(), limits.chunk_tokens);
-    let (prompt, prompts) =
-        (limits.context_tokens.saturating_sub(1).min(piece + 1).max(1), chunk.div_ceil(piece));
+    // A source is read at once, and its answer begins in the same step; a step reads the sources of one chunk, or one.
+    let source = spec.source > 0;
+    let (prompt, prompts) = if source {
+        (limits.context_tokens, 1)
+    } else {
+        (limits.context_tokens.saturating_sub(1).min(piece + 1).max(1), chunk.div_ceil(piece))
+    };
     let mut scheduler = Scheduler::new(engine, engine.capacity(prompts, prompt + 1));
     let before = meta.pool.usage().live;
-    if prompt > piece {
+    if source || prompt > piece {
         // Log-probabilities of a prompt's tokens need logits of many rows.
         let mut request = GenerateRequest::greedy(vec![0; prompt], 1);
-        (request.adapter, request.prompt_logprobs) = (adapter.cloned(), Some(0));
+        (request.adapter, request.prompt_logprobs) = (adapter.cloned(), (!source).then_some(0));
         for _ in 0..prompts {
             scheduler.submit(request.clone(), Box::new(|_| fathom_base::Flow::Continue))?;
         }

@@ -9,7 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use fathom_base::{Conversation, Describe, Tokenize};
 use fathom_eval::lengths::Scores;
 use fathom_eval::tasks::{
-    Cache, Index, Languages, Options, Results, Sets, Subject, TaskConfig, digest, prepare, room, run,
+    Cache, Index, Languages, NO_ROLLING, Options, OutputType, Results, Sets, Subject, TaskConfig, digest,
+    prepare, room, run,
 };
 use fathom_model::{RopeScaling, Spec};
 use fathom_tensor::DType;
@@ -110,12 +111,17 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
         options.run_programs = Some(&passed);
     }
     let folder = crate::models::model_folder(&request.model)?;
-    let spec = fathom_model::open_config(&folder)?.0;
+    let spec = fathom_model::open_writer_config(&folder)?.0;
     let tokenizer = crate::models::tokenizer(&folder)?;
     let template_tokens = if request.chat_template { template_tokens(&folder, &tokenizer)? } else { 0 };
     let sets = Sets { folder: request.data_dir.as_deref(), tokenizer: Some(&tokenizer), template_tokens };
     let prepared = prepare(&nodes, &sets, &options)?;
-    let max_length = context(request, &spec, prepared.iter().map(|(config, _)| config))?;
+    let whole = |(config, _): &&(TaskConfig, _)| spec.source > 0 && config.output == OutputType::Rolling;
+    if let Some((config, _)) = prepared.iter().find(whole) {
+        refuse!("task {}: {NO_ROLLING}", config.name);
+    }
+    let own = if spec.source > 0 { source_tokens(&folder) } else { spec.max_positions };
+    let max_length = context(request, own, prepared.iter().map(|(config, _)| config))?;
     let host = Host::open_writer(
         HostOptions {
             adapter: request.adapter.clone(),
@@ -134,7 +140,9 @@ pub fn tasks(request: &Request, machine: &Machine, events: &dyn Events) -> Resul
     }
     let cache = cache(request, &host, max_length)?;
     let kept = cache.found;
-    let mut subject = Subject { model: &host, tokenizer: &tokenizer, max_length, cache, cut: 0, asked: 0 };
+    let source = spec.source > 0;
+    let mut subject =
+        Subject { model: &host, tokenizer: &tokenizer, source, max_length, cache, cut: 0, asked: 0 };
     let results = run(&nodes, &prepared, &mut subject, &options)?;
     for task in results.tasks.iter().filter(|task| task.cut > 0) {
         events.warn(&format!(
@@ -174,15 +182,26 @@ fn template_tokens(folder: &Path, tokenizer: &Tokenizer) -> Result<usize> {
     Ok(tokenizer.encode_special(&around.map_err(Error::Refused)?.text)?.len())
 }
 
+/// Tokens of an encoder-decoder's streams by the harness's rule: `n_positions` of its configuration, which T5's own code
+/// does not read, or else the limit of its tokenizer, or 2048.
+fn source_tokens(folder: &Path) -> usize {
+    let key = |file: &str, key: &str| -> Option<usize> {
+        let map: Map<String, Value> = serde_json::from_slice(&std::fs::read(folder.join(file)).ok()?).ok()?;
+        // Tokenizers without a limit have 1e30.
+        map.get(key)?.as_u64().and_then(|tokens| usize::try_from(tokens).ok())
+    };
+    let tokenizer = || key("tokenizer_config.json", "model_max_length");
+    key("config.json", "n_positions").or_else(tokenizer).unwrap_or(2048)
+}
+
 /// Tokens of the context: those asked for, or the model's own, and at least those of sets that are made for a length.
 fn context<'t>(
     request: &Request,
-    spec: &Spec,
+    own: usize,
     configs: impl Iterator<Item = &'t TaskConfig>,
 ) -> Result<usize> {
     let needed = configs.filter_map(|config| room(config).map(|room| (room, config.name.clone())));
     let (longest, name) = needed.max().unwrap_or_default();
-    let own = spec.max_positions;
     if longest > own + 1 {
         refuse!(
             "{name} needs {} tokens, beyond the model's context of {own}; name shorter --lengths",

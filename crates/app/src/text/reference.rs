@@ -27,7 +27,7 @@ const TOKENS: usize = 8192;
 /// A folder that cannot be read.
 pub fn hash(folder: &Path) -> Result<[u8; 32]> {
     let mut name = [0; 32];
-    name[..16].copy_from_slice(&fathom_model::open(folder)?.source.hash()?.to_be_bytes());
+    name[..16].copy_from_slice(&fathom_model::open_writer(folder)?.source.hash()?.to_be_bytes());
     Ok(name)
 }
 

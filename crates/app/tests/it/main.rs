@@ -23,6 +23,7 @@ mod scores;
 mod serve_adapters;
 mod serve_memory;
 mod serve_mesh;
+mod serve_sources;
 mod several;
 mod several_asked;
 mod stages;

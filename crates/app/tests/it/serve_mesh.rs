@@ -52,7 +52,7 @@ pub fn order(model: &Path, tp: usize, pp: usize) -> Order {
 }
 
 /// Sends a request on its own connection, which is closed after the answer.
-fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
+pub fn send(at: SocketAddr, route: &str, body: &Value) -> TcpStream {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let body = body.to_string();
@@ -92,7 +92,7 @@ impl Drop for Ending<'_> {
 }
 
 /// Returns a server's answers to concurrent requests, with one client that disconnects and one whose time runs out.
-fn answers(order: &Order) -> Vec<String> {
+pub fn answers(order: &Order) -> Vec<String> {
     with_server(order, |at| {
         let long = json!({"prompt": "Long", "max_tokens": 150, "ignore_eos": true, "stream": true});
         let mut leaves = send(at, "/v1/completions", &long);

@@ -84,9 +84,13 @@ fn asked(sample: &Value) -> String {
 }
 
 fn agrees(model: &str) {
+    agrees_on(model, TASKS);
+}
+
+fn agrees_on(model: &str, tasks: &str) {
     let folder = tempfile::tempdir().unwrap();
     task_files(folder.path());
-    let found = ran(&request(model, folder.path(), TASKS)).unwrap();
+    let found = ran(&request(model, folder.path(), tasks)).unwrap();
     let text = fs::read_to_string(golden().join(format!("expected/{model}.json"))).unwrap();
     let data = golden().join("data").display().to_string();
     let text = text
@@ -146,6 +150,15 @@ fn a_qwen_without_begin_of_text_has_the_results_of_the_harness() {
 #[test]
 fn a_gpt2_with_learned_positions_has_the_results_of_the_harness() {
     agrees("gpt2");
+}
+
+#[test]
+fn a_t5_that_reads_contexts_as_sources_has_the_results_of_the_harness() {
+    agrees_on("t5", &TASKS.replace("whole_texts", ""));
+    let folder = tempfile::tempdir().unwrap();
+    task_files(folder.path());
+    let whole = ran(&request("t5", folder.path(), "whole_texts")).unwrap_err();
+    assert!(whole.contains("whole_texts") && whole.contains("loglikelihood_rolling"), "{whole}");
 }
 
 #[test]

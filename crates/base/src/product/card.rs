@@ -13,8 +13,10 @@ pub struct ModelCard {
     pub name: String,
     /// Fingerprint of weights, tokenizer and settings. Equal answers require equal fingerprints.
     pub fingerprint: String,
-    /// Maximum number of prompt and answer tokens together.
+    /// Maximum number of prompt and answer tokens together; of each, if it has a source.
     pub context_tokens: usize,
+    /// True if a prompt is the source of an encoder-decoder, a stream of its own that ends with the end of texts.
+    pub source: bool,
     /// Size of the vocabulary.
     pub vocabulary: usize,
     /// True if it generates text; otherwise it only returns vectors or labels.
@@ -37,6 +39,18 @@ pub struct ModelCard {
     pub sampling: PartialSampling,
     /// Source of its chat template.
     pub chat_template: Option<String>,
+}
+
+impl ModelCard {
+    /// Maximum number of answer tokens after a prompt.
+    pub fn answer_room(&self, prompt_tokens: usize) -> usize {
+        match self.source {
+            // The answer's stream begins with a token of its own.
+            true if prompt_tokens <= self.context_tokens => self.context_tokens.saturating_sub(1),
+            true => 0,
+            false => self.context_tokens.saturating_sub(prompt_tokens),
+        }
+    }
 }
 
 /// Load of a service.

@@ -14,7 +14,7 @@ mod service;
 
 pub use answer::{Event, Flow, Generation, Sink, Stop, Ticket, TokenLogprob, Usage};
 pub use card::{Load, ModelCard};
-pub use model::{Continuation, LanguageModel, LogLikelihood};
+pub use model::{Continuation, LanguageModel, LogLikelihood, likelihoods};
 pub use output::{Answer, RequestOutput};
 pub use relay::{Relay, relay};
 pub use request::{

@@ -2,7 +2,7 @@
 
 use super::answer::Generation;
 use super::request::GenerateRequest;
-use super::service::{Evaluate, Generate, Numbers, Service};
+use super::service::{Evaluate, Generate, Numbers, Service, TextIds};
 use crate::error::Result;
 
 /// A language model asked by one caller, who waits for the results: an engine on the caller's own thread, or a
@@ -28,16 +28,20 @@ pub trait LanguageModel {
     /// # Errors
     /// Those of [`look`](LanguageModel::look); an empty context is one, since its next token has no probability.
     fn log_likelihoods(&self, texts: &[Continuation]) -> Result<Vec<LogLikelihood>> {
-        let ids: Vec<Vec<u32>> =
-            texts.iter().map(|it| [&it.context[..], &it.continuation].concat()).collect();
-        let rows = self.look(&ids, Numbers::Logprobs)?;
-        let of = |(text, row): (&Continuation, Vec<f32>)| {
-            let own = row.chunks_exact(2).skip(text.context.len().saturating_sub(1));
-            let (logprobs, hits) = own.map(|token| (f64::from(token[0]), token[1] > 0.0)).unzip();
-            LogLikelihood { logprobs, hits }
-        };
-        Ok(texts.iter().zip(rows).map(of).collect())
+        let ids: Vec<Vec<u32>> = texts.iter().map(|it| it.text().ids).collect();
+        Ok(likelihoods(texts, self.look(&ids, Numbers::Logprobs)?))
     }
+}
+
+/// Log-likelihoods of continuations, by the numbers of their texts ([`Numbers::Logprobs`]).
+pub fn likelihoods(texts: &[Continuation], rows: Vec<Vec<f32>>) -> Vec<LogLikelihood> {
+    let of = |(text, row): (&Continuation, Vec<f32>)| {
+        let tokens = row.chunks_exact(2);
+        let before = tokens.len().saturating_sub(text.continuation.len());
+        let (logprobs, hits) = tokens.skip(before).map(|token| (f64::from(token[0]), token[1] > 0.0)).unzip();
+        LogLikelihood { logprobs, hits }
+    };
+    texts.iter().zip(rows).map(of).collect()
 }
 
 /// Token ids of a text in two parts.
@@ -47,6 +51,13 @@ pub struct Continuation {
     pub context: Vec<u32>,
     /// Tokens whose probability is wanted.
     pub continuation: Vec<u32>,
+}
+
+impl Continuation {
+    /// Both parts; for an encoder-decoder, a source with its answer.
+    pub fn text(&self) -> TextIds {
+        TextIds { ids: [&self.context[..], &self.continuation].concat(), first: self.context.len() }
+    }
 }
 
 /// Log-likelihood of a continuation.
@@ -82,5 +93,11 @@ impl<S: Service + ?Sized> LanguageModel for S {
     fn look(&self, texts: &[Vec<u32>], at: Numbers) -> Result<Vec<Vec<f32>>> {
         let texts = texts.iter().cloned().map(Into::into).collect();
         Ok(Evaluate::look_while(self, texts, at, &|| true)?.unwrap_or_default())
+    }
+
+    fn log_likelihoods(&self, texts: &[Continuation]) -> Result<Vec<LogLikelihood>> {
+        let ids = texts.iter().map(Continuation::text).collect();
+        let rows = Evaluate::look_while(self, ids, Numbers::Logprobs, &|| true)?.unwrap_or_default();
+        Ok(likelihoods(texts, rows))
     }
 }

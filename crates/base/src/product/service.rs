@@ -59,7 +59,8 @@ pub trait Tokenize: Describe {
     /// The model has no template, or the template rejects the conversation.
     fn render(&self, conversation: &Conversation) -> Result<String>;
 
-    /// Token ids of a prompt; of an empty text, the token that begins texts, if there is one.
+    /// Token ids of a prompt; of an empty text, the token that begins texts, if there is one. A source ends with the end
+    /// of texts.
     ///
     /// # Errors
     /// Those of [`encode`](Tokenize::encode) and [`render`](Tokenize::render).
@@ -71,17 +72,19 @@ pub trait Tokenize: Describe {
                 Ok([self.encode("", Reading::Prompt)?, self.encode(text, Reading::Text)?].concat())
             }
         };
-        match prompt {
-            Prompt::Ids(ids) => Ok(ids.clone()),
-            Prompt::Text(text) => {
-                let ids = self.encode(text, Reading::Prompt)?;
-                Ok(if ids.is_empty() { self.card().bos.into_iter().collect() } else { ids })
-            }
-            Prompt::Conversation(talk) => self.encode(&self.render(talk)?, Reading::Rendered),
-            Prompt::Parts(parts) => {
-                Ok(parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?.concat())
-            }
+        let mut ids = match prompt {
+            Prompt::Ids(ids) => return Ok(ids.clone()),
+            Prompt::Text(text) => self.encode(text, Reading::Prompt)?,
+            Prompt::Conversation(talk) => self.encode(&self.render(talk)?, Reading::Rendered)?,
+            Prompt::Parts(parts) => parts.iter().enumerate().map(part).collect::<Result<Vec<_>>>()?.concat(),
+        };
+        let card = self.card();
+        if card.source {
+            ids.extend(card.eos.first().filter(|end| ids.last() != Some(end)));
+        } else if ids.is_empty() && matches!(prompt, Prompt::Text(_)) {
+            ids.extend(card.bos);
         }
+        Ok(ids)
     }
 }
 
@@ -206,7 +209,8 @@ pub type TextPair = (String, Option<String>);
 pub struct TextIds {
     /// All token ids.
     pub ids: Vec<u32>,
-    /// Number of ids of the first text; the others have the second token type, if the model has types.
+    /// Number of ids of the first text; the others have the second token type, if the model has types. An
+    /// encoder-decoder reads the first as its source, and the others are its answer.
     pub first: usize,
 }
 

@@ -79,7 +79,7 @@ fn dropped_spans_are_learned_from_nothing_and_from_a_folder() {
         arg(&out),
     ]);
     good(["generate", arg(&model), "river stone", "--max-tokens", "4", "--ids"]);
-    refused(["serve", arg(&model), "--port", "0"], &["an encoder-decoder"]);
+    refused(["serve", arg(&model), "--tp", "2", "--port", "0"], &["an encoder-decoder", "on one rank"]);
     refused(["eval", arg(&model), "--data", arg(&at("text"))], &["an encoder-decoder"]);
     let from = format!("model.from={}", arg(&model));
     let more = [&from, "stage.0.seq_tokens=128", "stage.0.steps=3", "model.precision=f32"];

@@ -130,7 +130,8 @@ pub fn page_buffers_bytes(pages: usize, layer_page_bytes: u64) -> u64 {
     file::buffers_bytes(pages, layer_page_bytes)
 }
 
-/// Bytes of one page of each class, for this rank's heads and layers.
+/// Bytes of one page of each class, for this rank's heads and layers; of a model with a source also those of as many of
+/// its tokens: keys and values in each layer that attends to it, and those of all texts of a step in one layer.
 pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
     let (spec, bytes) = (model.portion.local(&model.spec), layer_page_bytes(model, dtype, format));
     let windows = spec.windows();
@@ -145,7 +146,13 @@ pub fn page_bytes(model: &Model, dtype: DType, format: PageFormat) -> Vec<u64> {
             .filter(alike)
             .count() as u64
     };
-    windows.iter().map(|window| bytes * layers(window)).collect()
+    let own = windows.iter().map(|window| bytes * layers(window));
+    let readers = model.portion.layers().filter(|layer| spec.source > 0 && *layer >= spec.source).count();
+    let of_source = match readers as u64 {
+        0 => 0,
+        readers => (readers + 1) * layer_page_bytes(model, dtype, PageFormat::Plain),
+    };
+    own.enumerate().map(|(class, bytes)| if class == 0 { bytes + of_source } else { bytes }).collect()
 }
 
 impl Pages {

@@ -21,6 +21,16 @@ impl SourceText {
     pub fn new(ids: Vec<u32>) -> Rc<SourceText> {
         Rc::new(SourceText { ids, held: RefCell::default() })
     }
+
+    /// Tokens that are still to be read.
+    pub fn unread(&self) -> usize {
+        if self.held.borrow().is_empty() { self.ids.len() } else { 0 }
+    }
+
+    /// Gives its keys and values up; they are computed again when they are needed.
+    pub fn release(&self) {
+        self.held.borrow_mut().clear();
+    }
 }
 
 /// The sources of a batch's sequences, each once.
@@ -46,7 +56,7 @@ impl BatchSources {
                 sources.all.push(source.clone());
             }
         }
-        sources.unread = sources.all.iter().filter(|it| it.held.borrow().is_empty()).cloned().collect();
+        sources.unread = sources.all.iter().filter(|it| it.unread() > 0).cloned().collect();
         sources
     }
 

@@ -36,6 +36,24 @@ impl<'e> Batch<'e> {
         (all, ran)
     }
 
+    /// Tokens of the sources of running sequences, each once.
+    pub fn source_tokens(&self) -> usize {
+        let own = |(at, sequence): (usize, &Sequence<'e>)| {
+            let source = sequence.source.as_ref()?;
+            let known = self.running[..at].iter().any(|other| other.answers_to(source));
+            (!known).then_some(source.ids.len())
+        };
+        self.running.iter().enumerate().filter_map(own).sum()
+    }
+
+    /// Gives the source of a sequence that does not run any more up, unless another one reads it.
+    pub fn release(&self, sequence: &Sequence<'e>) {
+        let source = sequence.source.as_ref();
+        if let Some(source) = source.filter(|source| !self.running.iter().any(|it| it.answers_to(source))) {
+            source.release();
+        }
+    }
+
     /// Answered sequences first, since a prompt can wait for a step; then by rank.
     pub fn sort(&mut self, now: Duration) {
         self.running.sort_by_key(|sequence| (!sequence.answers(), Reverse(rank(sequence, now))));

@@ -270,7 +270,7 @@ impl<'e> Scheduler<'e> {
         self.memory.load(Load {
             running: self.batch.running.len(),
             waiting: self.batch.waiting.len(),
-            waiting_tokens: self.batch.waiting.iter().map(Sequence::unread).sum(),
+            waiting_tokens: self.batch.waiting.iter().map(|it| it.unread() + it.unread_source()).sum(),
             draft_pages_used: self.drafter.as_ref().map_or(0, Drafter::used),
             prefill_tokens_per_s: self.answers.prefill_tokens_per_s(),
             ..self.answers.totals.clone()
@@ -297,6 +297,7 @@ impl<'e> Scheduler<'e> {
         let mut sequence = self.batch.running.remove(index);
         self.remember(&mut sequence);
         self.batch.slots.push(sequence.slot);
+        self.batch.release(&sequence);
         (sequence.held, sequence.fetched, sequence.again) = (0, false, 0);
         // The sequence may be admitted again in this step, and then reads its tokens without guesses.
         sequence.drafts.clear();
@@ -316,6 +317,7 @@ impl<'e> Scheduler<'e> {
     fn retire(&mut self, mut sequence: Sequence<'e>) {
         self.remember(&mut sequence);
         self.batch.slots.push(sequence.slot);
+        self.batch.release(&sequence);
     }
 
     /// The hidden states of the chosen tokens.

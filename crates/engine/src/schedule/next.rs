@@ -211,7 +211,7 @@ impl Scheduler<'_> {
             request.usage.prefill_s = request.started.map_or(0.0, |started| started.elapsed().as_secs_f64());
             let logprobs = std::mem::take(&mut request.logprobs);
             let (cached_tokens, prompt) =
-                (request.usage.cached_tokens, sequence.ids[self.bounds.lead..].to_vec());
+                (request.usage.cached_tokens, sequence.prompt_ids(self.bounds.lead));
             (request.listener)(Event::Started { prompt, cached_tokens, logprobs });
         }
     }

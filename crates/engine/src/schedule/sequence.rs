@@ -145,6 +145,21 @@ impl<'e> Sequence<'e> {
         }
     }
 
+    /// True if it answers this text.
+    pub fn answers_to(&self, source: &Rc<SourceText>) -> bool {
+        self.source.as_ref().is_some_and(|own| Rc::ptr_eq(own, source))
+    }
+
+    /// Tokens of its source that are still to be read.
+    pub fn unread_source(&self) -> usize {
+        self.source.as_ref().map_or(0, |source| source.unread())
+    }
+
+    /// The ids of its prompt, after `lead` virtual ones.
+    pub fn prompt_ids(&self, lead: usize) -> Vec<u32> {
+        self.source.as_ref().map_or_else(|| self.ids[lead..].to_vec(), |source| source.ids.clone())
+    }
+
     /// True if it waits for the other beams of its request.
     pub fn waits(&self) -> bool {
         self.beam.as_ref().is_some_and(Beam::is_read)

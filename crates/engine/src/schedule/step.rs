@@ -31,8 +31,9 @@ impl Scheduler<'_> {
             return self.memory.await_read();
         }
         let began = Instant::now();
+        let sources: usize = self.batch.running.iter().map(|sequence| sequence.unread_source()).sum();
         let hidden = self.read(&chosen);
-        let mut read = 0;
+        let mut read = sources;
         let mut row = 0;
         let mut ready = Vec::new();
         for (index, count) in &chosen {
@@ -52,7 +53,7 @@ impl Scheduler<'_> {
         }
         self.answer(&hidden, &ready);
         let prompts = chosen.iter().filter(|(_, count)| *count > self.engine.limits.draft_tokens + 1);
-        let prompts = prompts.map(|(_, count)| count).sum();
+        let prompts = prompts.map(|(_, count)| count).sum::<usize>() + sources;
         self.answers.count(read, prompts, began.elapsed().as_secs_f64());
         if let Some(drafter) = &mut self.drafter {
             let tokens = self.answers.totals.answer_tokens - answered;

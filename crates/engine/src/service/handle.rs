@@ -158,6 +158,9 @@ impl Evaluate for Handle {
     fn numbers(&self, texts: Vec<TextIds>, asked: Numbers, sink: VectorSink) -> Result<Ticket> {
         let Facts { card, reading, bounds, .. } = &self.facts;
         let refuse = |why: &str| Err(Error::Unsupported(format!("{} {why}", card.name)).into());
+        if bounds.source {
+            texts.iter().try_for_each(|text| bounds.text(text, asked))?;
+        }
         match asked {
             Numbers::Vector if card.embedding == 0 => {
                 return refuse("has a head that classifies, and gives no vectors");
@@ -170,7 +173,7 @@ impl Evaluate for Handle {
             }
             _ => {}
         }
-        texts.iter().try_for_each(|text| bounds.prompt(&text.ids, 0))?;
+        texts.iter().try_for_each(|text| bounds.text(text, asked))?;
         let reading = reading.clone();
         let said = move |rows: Result<Vec<Vec<f32>>>| {
             sink(rows.map(|rows| rows.into_iter().map(|row| reading.said(asked, row)).collect()));

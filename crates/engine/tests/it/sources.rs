@@ -1,13 +1,15 @@
-//! Answers of encoder-decoders compared with Transformers' greedy continuations.
+//! Answers of encoder-decoders and their likelihoods compared with Transformers'.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fathom_base::{Event, Flow, GenerateRequest, RequestOutput, Sampling};
+use fathom_base::{
+    Continuation, Event, Flow, GenerateRequest, LanguageModel, Numbers, RequestOutput, Sampling,
+};
 use fathom_cpu::Cpu;
-use fathom_engine::{Engine, Limits, Scheduler};
-use fathom_model::{Model, ModelView, load, open_any};
+use fathom_engine::{Capacity, Engine, Limits, Scheduler};
+use fathom_model::{Model, ModelView, SafeTensors, Source, load, open_any, read_f32};
 use fathom_tensor::{DType, Device};
 use fathom_text::Tokenizer;
 
@@ -22,36 +24,55 @@ fn sampling(max_tokens: usize) -> Sampling {
     Sampling { max_tokens, ignore_eos: true, logit_bias: [(1, -100.0)].into(), ..Sampling::default() }
 }
 
-/// Runs `check` with an engine over a golden folder, its sources and their answers.
-fn with(name: &str, chunk_tokens: usize, check: impl FnOnce(&Engine<'_>, &[Vec<u32>], &[Vec<u32>])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_t5").join(name);
-    let golden = std::fs::read_to_string(folder.join("golden.json")).unwrap();
-    let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden_t5").join(name)
+}
+
+fn golden(name: &str) -> serde_json::Value {
+    serde_json::from_str(&std::fs::read_to_string(folder(name).join("golden.json")).unwrap()).unwrap()
+}
+
+/// An engine over a golden folder, its sources and their answers.
+struct Bed<'a> {
+    engine: Engine<'a>,
+    device: &'a Device,
+    sources: Vec<Vec<u32>>,
+    greedy: Vec<Vec<u32>>,
+}
+
+fn with(name: &str, chunk_tokens: usize, check: impl FnOnce(&Bed<'_>)) {
+    let golden = golden(name);
     let list = |key: &str, of: &str| -> Vec<Vec<u32>> {
         golden[key].as_array().unwrap().iter().map(|it| ids(&it[of])).collect()
     };
     let device = Device::new(Arc::new(Cpu::new(1, None)), 1 << 28);
-    let opened = open_any(&folder).unwrap();
+    let opened = open_any(&folder(name)).unwrap();
     let (model, mut params) = Model::declare(&device, &opened.spec, DType::F32);
     load(&device, &model, &mut params, &opened.source).unwrap();
     let tokenizer = Tokenizer::train_bpe(std::iter::once("a b".to_string()), 256, &[]).unwrap();
     let limits = Limits { context_tokens: 512, chunk_tokens, ..Limits::default() };
-    let view = ModelView { device: &device, model: &model, params: &params };
-    check(&Engine::new(view, &tokenizer, limits), &list("pairs", "source"), &list("greedy", "tokens"));
+    let engine =
+        Engine::new(ModelView { device: &device, model: &model, params: &params }, &tokenizer, limits);
+    check(&Bed {
+        engine,
+        device: &device,
+        sources: list("pairs", "source"),
+        greedy: list("greedy", "tokens"),
+    });
 }
 
 #[test]
 fn greedy_answers_are_those_of_transformers() {
     for name in CASES {
         for chunk_tokens in [1024, 1] {
-            with(name, chunk_tokens, |engine, sources, wanted| {
+            with(name, chunk_tokens, |Bed { engine, sources, greedy: wanted, .. }| {
                 let tokens = wanted[0].len();
                 let answers = |sources: &[Vec<u32>]| -> Vec<Vec<u32>> {
                     let ask = |ids: &Vec<u32>| GenerateRequest::new(ids.clone(), sampling(tokens));
                     let all = engine.generate_all(sources.iter().map(ask).collect()).unwrap();
                     all.into_iter().map(|mut answers| answers.remove(0).ids).collect()
                 };
-                assert_eq!(answers(sources), wanted, "{name}");
+                assert_eq!(&answers(sources), wanted, "{name}");
                 for (source, wanted) in sources.iter().zip(wanted) {
                     assert_eq!(&answers(std::slice::from_ref(source))[0], wanted, "{name}");
                 }
@@ -63,7 +84,7 @@ fn greedy_answers_are_those_of_transformers() {
 /// Requests that arrive while others are answered, several answers to one, and the same text again.
 #[test]
 fn answers_do_not_depend_on_others() {
-    with("t5_v11", 4, |engine, sources, wanted| {
+    with("t5_v11", 4, |Bed { engine, sources, greedy: wanted, .. }| {
         let sampling = sampling(wanted[0].len());
         let asked =
             [0, 1, 0, 2, 2].map(|at| (at, GenerateRequest::new(sources[at].clone(), sampling.clone())));
@@ -85,5 +106,119 @@ fn answers_do_not_depend_on_others() {
                 assert_eq!(answer.ids, wanted[*at]);
             }
         }
+    });
+}
+
+/// Natural log-probabilities of ids in rows of logits.
+fn logprobs(rows: &[f32], vocab: usize, ids: &[u32]) -> Vec<f64> {
+    let one = |(row, id): (&[f32], &u32)| {
+        let sum: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+        f64::from(row[*id as usize]) - sum.ln()
+    };
+    rows.chunks_exact(vocab).zip(ids).map(one).collect()
+}
+
+#[test]
+fn likelihoods_and_logits_of_answers_are_those_of_transformers() {
+    for name in CASES {
+        let golden = golden(name);
+        let pairs = golden["pairs"].as_array().unwrap();
+        let tensors = SafeTensors::open_file(&folder(name).join("golden.safetensors")).unwrap();
+        let shape = tensors.shape("logits").unwrap().to_vec();
+        let (logits, vocab) = (read_f32(&tensors, "logits", 0..shape[0]).unwrap(), shape[1]);
+        with(name, 64, |Bed { engine, sources, .. }| {
+            // What a decoder reads, without the token that begins it, is an answer.
+            let answers: Vec<Vec<u32>> = pairs.iter().map(|it| ids(&it["decoder"])[1..].to_vec()).collect();
+            let asked: Vec<Continuation> = sources
+                .iter()
+                .zip(&answers)
+                .map(|(context, answer)| Continuation {
+                    context: context.clone(),
+                    continuation: answer.clone(),
+                })
+                .collect();
+            let found = engine.log_likelihoods(&asked).unwrap();
+            let mut start = 0;
+            for ((asked, found), answer) in asked.iter().zip(&found).zip(&answers) {
+                let rows = &logits[start * vocab..(start + answer.len() + 1) * vocab];
+                start += answer.len() + 1;
+                let wanted = logprobs(rows, vocab, answer);
+                assert_eq!(found.logprobs.len(), wanted.len());
+                for (found, wanted) in found.logprobs.iter().zip(&wanted) {
+                    assert!((found - wanted).abs() < 1e-4, "{name}: {found} instead of {wanted}");
+                }
+                let best =
+                    |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
+                let hits: Vec<bool> =
+                    rows.chunks_exact(vocab).zip(answer).map(|(row, id)| best(row) == *id).collect();
+                assert_eq!(found.hits, hits);
+                let alone = engine.log_likelihoods(std::slice::from_ref(asked)).unwrap().remove(0);
+                assert!((alone.sum() - found.sum()).abs() < 1e-4, "{name}");
+            }
+        });
+    }
+}
+
+/// Sources that do not fit into memory together wait for each other, and one whose answers gave way is read again.
+#[test]
+fn sources_take_no_more_memory_than_pages() {
+    with("t5_v11", 64, |Bed { engine, device, sources, greedy: wanted }| {
+        let tokens = wanted[0].len();
+        // The pages hold the longest source, and one answer or two.
+        let capacity = Capacity { sequences: 4, ..engine.capacity(1, 160) };
+        let outputs: Vec<_> = (0..9).map(|_| RefCell::new(RequestOutput::of(3))).collect();
+        let mut scheduler = Scheduler::new(engine, capacity);
+        let before = device.pool.usage().live;
+        for (at, output) in outputs.iter().enumerate() {
+            let request = GenerateRequest::new(sources[at % 3].clone(), sampling(tokens));
+            let source = &sources[at % 3];
+            let listener = move |event: Event| {
+                if let Event::Started { prompt, .. } = &event {
+                    assert_eq!(prompt, source);
+                }
+                output.borrow_mut().push(event);
+                Flow::Continue
+            };
+            scheduler.submit(GenerateRequest { answers: 3, ..request }, Box::new(listener)).unwrap();
+        }
+        let most_read: u64 = 2 * 2 * 4 * 32 * 160;
+        while scheduler.step() {
+            assert!(
+                device.pool.usage().live - before <= most_read + (32 << 10),
+                "{}",
+                device.pool.usage().live - before
+            );
+        }
+        assert!(scheduler.load().prompt_tokens > 9 * 5);
+        assert_eq!(device.pool.usage().live, before);
+        drop(scheduler);
+        for (at, output) in outputs.into_iter().enumerate() {
+            for answer in output.into_inner().generations().unwrap() {
+                assert_eq!(answer.ids, wanted[at % 3]);
+            }
+        }
+    });
+}
+
+/// What an encoder-decoder has not.
+#[test]
+fn what_a_source_has_not_is_refused_by_name() {
+    with("t5_v10", 64, |Bed { engine, sources, .. }| {
+        let refused = |error: String, named: &str| assert!(error.contains(named), "{error}");
+        let one = &sources[1..2];
+        refused(engine.look(one, Numbers::Vector).unwrap_err().to_string(), "gives no vectors");
+        for at in [Numbers::Logits { last: 1 }, Numbers::Logprobs, Numbers::Hidden] {
+            refused(engine.look(one, at).unwrap_err().to_string(), "this text has no answer");
+        }
+        let prompt = GenerateRequest {
+            prompt_logprobs: Some(0),
+            ..GenerateRequest::new(sources[1].clone(), sampling(4))
+        };
+        refused(engine.generate_all(vec![prompt]).unwrap_err().to_string(), "prompt_logprobs");
+        // Each stream has the whole context.
+        let long = |tokens: usize, new| GenerateRequest::new(vec![5; tokens], sampling(new));
+        assert_eq!(engine.generate_all(vec![long(512, 511)]).unwrap()[0][0].ids.len(), 511);
+        refused(engine.generate_all(vec![long(513, 1)]).unwrap_err().to_string(), "513");
+        refused(engine.generate_all(vec![long(5, 512)]).unwrap_err().to_string(), "512");
     });
 }

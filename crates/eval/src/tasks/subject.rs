@@ -20,6 +20,8 @@ const BATCH_ANSWERS: usize = 16;
 const ANSWER_TOKENS: u64 = 256;
 /// Value of `generation_kwargs.truncation` for which long prompts lose their middle, by LongBench's rule.
 const MIDDLE: &str = "middle";
+/// Refusal of tasks that ask for the likelihood of whole texts.
+pub const NO_ROLLING: &str = "an encoder-decoder gives likelihoods of answers to a source, and none of a whole text (output_type: loglikelihood_rolling)";
 /// Seed of sampled answers.
 const SEED: u64 = 1234;
 
@@ -29,7 +31,9 @@ pub struct Subject<'m> {
     pub model: &'m dyn LanguageModel,
     /// Its tokenizer.
     pub tokenizer: &'m Tokenizer,
-    /// Tokens of its context.
+    /// True if it is an encoder-decoder: contexts are its sources, and continuations its answers.
+    pub source: bool,
+    /// Tokens of its context; of a source and of an answer each.
     pub max_length: usize,
     /// Answers of earlier requests.
     pub cache: Cache,
@@ -64,8 +68,11 @@ impl Subject<'_> {
     /// Log-likelihood of each whole text, in windows of the context that share one token.
     ///
     /// # Errors
-    /// The model fails.
+    /// An encoder-decoder, which has no likelihood of a text alone; the model fails.
     pub fn rolling(&mut self, texts: &[String]) -> Result<Vec<f64>> {
+        if self.source {
+            return Err(Error::Impossible(NO_ROLLING.into()));
+        }
         let (mut windows, mut counts) = (Vec::new(), Vec::new());
         for text in texts {
             let ids = self.encode(text)?;
@@ -100,24 +107,41 @@ impl Subject<'_> {
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let prefix = self.tokenizer.decode(&[self.prefix()?]);
         let has_prefix = !prefix.is_empty() && text.starts_with(&prefix);
-        Ok(if has_prefix {
+        let mut ids = if has_prefix {
             self.tokenizer.encode_special(text)?
         } else {
             self.tokenizer.encode_prompt(text)?
-        })
+        };
+        if self.source {
+            // T5's tokenizers end each source so.
+            ids.extend(self.tokenizer.eos().filter(|end| ids.last() != Some(end)));
+        }
+        Ok(ids)
+    }
+
+    /// Ids of a context and its continuation in one list, and the number of those of the context.
+    fn joined(&self, context: &str, continuation: &str) -> Result<(Vec<u32>, usize)> {
+        if context.is_empty() {
+            let (prefix, ids) = (self.prefix()?, self.tokenizer.encode_special(continuation)?);
+            return Ok(if ids.first() == Some(&prefix) {
+                (ids, 1)
+            } else {
+                ([vec![prefix], ids].concat(), 1)
+            });
+        }
+        // White space at the end of the context belongs to the continuation's first word.
+        let trimmed = context.trim_end_matches(is_space);
+        let before = self.encode(trimmed)?;
+        let from = before.len();
+        if self.source {
+            let answer = format!("{}{continuation}", &context[trimmed.len()..]);
+            return Ok(([before, self.tokenizer.encode_special(&answer)?].concat(), from));
+        }
+        Ok((self.encode(&format!("{context}{continuation}"))?, from))
     }
 
     fn pair(&mut self, (context, continuation): &(String, String)) -> Result<Sequence> {
-        let prefix = self.prefix()?;
-        let (mut ids, from) = if context.is_empty() {
-            let ids = self.tokenizer.encode_special(continuation)?;
-            if ids.first() == Some(&prefix) { (ids, 1) } else { ([vec![prefix], ids].concat(), 1) }
-        } else {
-            // White space at the end of the context belongs to the continuation's first word.
-            let trimmed = context.trim_end_matches(is_space);
-            let whole = self.encode(&format!("{context}{continuation}"))?;
-            (whole, self.encode(trimmed)?.len())
-        };
+        let (mut ids, from) = self.joined(context, continuation)?;
         let counted = ids.len().saturating_sub(from);
         let shown = || -> String { continuation.chars().take(60).collect() };
         if from == 0 {
@@ -133,9 +157,10 @@ impl Subject<'_> {
                 self.max_length
             )));
         }
-        if ids.len() > self.max_length + 1 {
+        let room = if self.source { self.max_length + counted } else { self.max_length + 1 };
+        if ids.len() > room {
             self.cut += 1;
-            ids.drain(..ids.len() - self.max_length - 1);
+            ids.drain(..ids.len() - room);
         }
         Ok(Sequence { ids, counted })
     }
@@ -188,7 +213,7 @@ impl Subject<'_> {
     /// Scores sequences in one pass. One that is a token longer than the model takes is a context whose last token is a
     /// label alone: its probability is read from the logits.
     fn score(&self, batch: &[&Sequence]) -> Result<Vec<(f64, bool)>> {
-        let most = self.model.max_tokens().min(self.max_length + 1);
+        let most = if self.source { usize::MAX } else { self.model.max_tokens().min(self.max_length + 1) };
         let texts: Vec<Vec<u32>> =
             batch.iter().map(|one| one.ids[..one.ids.len().min(most)].to_vec()).collect();
         let parted = texts.iter().zip(batch).map(|(text, one)| {
@@ -254,7 +279,7 @@ impl Subject<'_> {
         let most = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
         let most =
             most.iter().find_map(|key| number(key)).map_or(ANSWER_TOKENS, |count| count as u64) as usize;
-        let room = self.max_length.saturating_sub(most);
+        let room = self.max_length.saturating_sub(if self.source { 0 } else { most });
         if room == 0 {
             return Err(Error::Impossible(format!(
                 "answers of {most} tokens (max_gen_toks) leave no room for a prompt in a context of {}",

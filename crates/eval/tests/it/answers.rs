@@ -68,6 +68,7 @@ fn contexts_and_figures_of_generated_answers_are_those_of_the_harness() {
         let mut subject = Subject {
             model: &model,
             tokenizer: &tokenizer,
+            source: false,
             max_length: 1 << 20,
             cache: Cache::default(),
             cut: 0,

@@ -20,6 +20,7 @@ fn ran(folder: &Path, names: &[&str]) -> Result<Results> {
     let mut subject = Subject {
         model: &model,
         tokenizer: &tokenizer,
+        source: false,
         max_length: 512,
         cache: Cache::default(),
         cut: 0,

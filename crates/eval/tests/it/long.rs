@@ -143,6 +143,7 @@ fn prompts_of_longbench_that_are_too_long_lose_their_middle() {
     let mut subject = Subject {
         model: &model,
         tokenizer: &tokenizer,
+        source: false,
         max_length,
         cache: Cache::default(),
         cut: 0,

@@ -32,6 +32,7 @@ fn requests_are_those_of_the_harness_to_the_byte() {
     let mut subject = Subject {
         model: &model,
         tokenizer: &tokenizer,
+        source: false,
         max_length: 320,
         cache: Cache::default(),
         cut: 0,

@@ -22,6 +22,7 @@ fn ran(folder: &Path, names: &[&str], max_length: usize, options: &Options<'_>) 
     let mut subject = Subject {
         model: &model,
         tokenizer: &tokenizer,
+        source: false,
         max_length,
         cache: Cache::default(),
         cut: 0,

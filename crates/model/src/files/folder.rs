@@ -59,10 +59,27 @@ impl fmt::Display for LeftOut {
 /// # Errors
 /// Those of [`open_any`], and an encoder.
 pub fn open(folder: &Path) -> Result<HfFolder> {
-    refuse_encoder(folder)?;
-    let opened = open_any(folder)?;
+    let opened = open_writer(folder)?;
     refuse_source(folder, &opened.spec)?;
     Ok(opened)
+}
+
+/// Opens the Hugging Face folder of a model that writes text, a decoder or an encoder-decoder, or a GGUF file.
+///
+/// # Errors
+/// Those of [`open_any`], and an encoder.
+pub fn open_writer(folder: &Path) -> Result<HfFolder> {
+    refuse_encoder(folder)?;
+    open_any(folder)
+}
+
+/// Reads the architecture and the generation settings of a model that writes text, without weights.
+///
+/// # Errors
+/// Those of [`open_writer`].
+pub fn open_writer_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
+    refuse_encoder(folder)?;
+    open_any_config(folder)
 }
 
 /// Reads a decoder's architecture and the generation settings, without weights.
@@ -70,8 +87,7 @@ pub fn open(folder: &Path) -> Result<HfFolder> {
 /// # Errors
 /// Those of [`open`].
 pub fn open_config(folder: &Path) -> Result<(Spec, GenerationConfig)> {
-    refuse_encoder(folder)?;
-    let (spec, generation) = open_any_config(folder)?;
+    let (spec, generation) = open_writer_config(folder)?;
     refuse_source(folder, &spec)?;
     Ok((spec, generation))
 }
@@ -82,8 +98,8 @@ fn refuse_source(folder: &Path, spec: &Spec) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "is {}, an encoder-decoder: it answers a text of another stream (fathom inspect logits --decoder-ids), and has no \
-         decoder that goes on alone",
+        "is {}, an encoder-decoder, whose decoder does not go on alone: it answers texts (fathom generate, fathom serve on one rank), \
+         and is measured by what it answers (fathom eval --tasks)",
         spec.family
     );
     Err(Error::config(&folder.join("config.json"), "model_type", what))

@@ -40,7 +40,10 @@ pub(crate) use area::of_stack;
 pub(crate) use coder::compressed_config;
 pub use coder::{Coder, Fp8Save};
 pub(crate) use convert::convert_into;
-pub use folder::{FolderOptions, HfFolder, LeftOut, open, open_any, open_any_config, open_config, save_hf};
+pub use folder::{
+    FolderOptions, HfFolder, LeftOut, open, open_any, open_any_config, open_config, open_writer,
+    open_writer_config, save_hf,
+};
 pub use fours::{group_of, save_hf_rounded};
 pub use generation::GenerationConfig;
 pub use gguf::{GgufType, save_gguf};

@@ -121,13 +121,12 @@ impl Params {
     /// The prompt cannot be tokenized, is empty, or leaves no room.
     pub fn request(&self, prompt: Prompt, usual: usize) -> Result<GenerateRequest, Fault> {
         let ids = self.model.service.ids(&prompt).map_err(Fault::refused)?;
-        let context = self.card.context_tokens;
         if ids.is_empty() {
             return Err(Fault::bad("the prompt is empty, and the tokenizer has no token that begins a text"));
         }
-        let room = context.saturating_sub(ids.len());
+        let (context, room) = (self.card.context_tokens, self.card.answer_room(ids.len()));
         let asked = self.max_tokens.unwrap_or(usual.min(room.max(1)));
-        if ids.len().saturating_add(asked) > context {
+        if asked > room || ids.len() > context {
             let message = format!(
                 "this model's context is {context} tokens; the prompt has {} and {asked} are asked for; shorten the prompt, or ask for \
                  fewer (max_tokens)",

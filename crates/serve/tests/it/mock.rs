@@ -150,6 +150,7 @@ impl Describe for Mock {
             context_tokens: if self.context_tokens == 0 { 1000 } else { self.context_tokens },
             vocabulary: 256,
             generates: true,
+            source: false,
             converses: true,
             labels: self.labels.clone(),
             embedding: 2,
