@@ -67,7 +67,8 @@ impl Ruler {
             )));
         }
         let cache = Cache::default();
-        let mut subject = Subject { model, tokenizer, max_length, cache, cut: 0, asked: 0 };
+        // Context is extended of decoders alone.
+        let mut subject = Subject { model, tokenizer, source: false, max_length, cache, cut: 0, asked: 0 };
         let options = Options { doing: Some(doing), ..limited(self.rows) };
         let results = run(&self.nodes, &self.prepared, &mut subject, &options)?;
         Ok(Scores::of(&results).map(|scores| Scores { rows: self.rows, ..scores }))
