@@ -32,7 +32,7 @@ struct Claim {
     /// Sizes, each with its keys and a table of its own; one without keys if there are none.
     #[serde(default)]
     size: Vec<Variant>,
-    /// What is compared; the first is what the others are compared with.
+    /// Variants that are trained; the others are compared with the first.
     arm: Vec<Variant>,
     /// Tokens of the longest sequence that is measured.
     tokens: usize,

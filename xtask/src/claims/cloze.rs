@@ -148,7 +148,7 @@ fn choices(pairs: &[(String, String)]) -> Vec<Value> {
             items.push(json!({"context": context, "choices": choices, "target": at}));
         }
     }
-    // From all texts alike.
+    // Items of all texts alike.
     let step = items.len().div_ceil(ITEMS).max(1);
     items.into_iter().step_by(step).collect()
 }

@@ -113,7 +113,7 @@ fn an_extension_asks_rulers_rows_before_its_first_step_and_after_its_last_and_re
     }
 }
 
-/// What cannot be asked ends the run before its first step.
+/// A length that cannot be asked ends the run before its first step.
 #[test]
 fn rulers_lengths_that_cannot_be_asked_are_refused_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
