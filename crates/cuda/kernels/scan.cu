@@ -9,7 +9,7 @@
 //   P_ij = G_ij w_j . dy_i (j <= i),  N_ij = -G_ij beta_i w_j . dw_i (j < i, DeltaNet alone),
 //   dq_i = sum P_ij k_j + e^L_i S dy_i,  dk_j = sum P_ij q_i + sum N_ij k_i + e^(L_end - L_j) E w_j
 //                                               + sum N_ji k_i - e^L_j beta_j S dw_j,
-// and log decays have the sums of what passes over them (architecture notes of Mamba-2's own kernels: no differences of sums).
+// and log decays have the sums of what passes over them, never differences of sums, which lose digits.
 #include "math.cuh"
 
 enum { CHUNK = 128, SPAN = 2048, TILE = 8, STRIP = 16, MOST = 8 };
