@@ -144,6 +144,11 @@ impl<'e> Sequence<'e> {
         self.source.as_ref().is_some_and(|own| Rc::ptr_eq(own, source))
     }
 
+    /// Tokens that are still to be read, with those of its source.
+    pub fn unread(&self) -> usize {
+        self.ids.len() - self.held + self.unread_source()
+    }
+
     /// Tokens of its source that are still to be read.
     pub fn unread_source(&self) -> usize {
         self.source.as_ref().map_or(0, |source| source.unread())
