@@ -36,14 +36,21 @@ impl<'e> Batch<'e> {
         (all, ran)
     }
 
-    /// Tokens of the sources of running sequences, each once.
-    pub fn source_tokens(&self) -> usize {
+    /// True if the source of a waiting sequence can be read now: running sequences' are held up to a number of tokens, and a step reads those of up
+    /// to another number, or one.
+    pub fn has_room_for(&self, waiting: usize, [held, read]: [usize; 2]) -> bool {
+        let Some(source) = &self.waiting[waiting].source else { return true };
+        if self.running.is_empty() || self.running.iter().any(|it| it.answers_to(source)) {
+            return true;
+        }
         let own = |(at, sequence): (usize, &Sequence<'e>)| {
             let source = sequence.source.as_ref()?;
             let known = self.running[..at].iter().any(|other| other.answers_to(source));
             (!known).then_some(source.ids.len())
         };
-        self.running.iter().enumerate().filter_map(own).sum()
+        let there: usize = self.running.iter().enumerate().filter_map(own).sum();
+        let unread: usize = self.running.iter().map(Sequence::unread_source).sum();
+        there + source.ids.len() <= held && (unread == 0 || unread + source.unread() <= read)
     }
 
     /// Gives the source of a sequence that does not run any more up, unless another one reads it.

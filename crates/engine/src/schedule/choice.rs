@@ -92,7 +92,8 @@ impl Scheduler<'_> {
     /// too few pages.
     fn admit(&mut self, left: usize) -> Option<usize> {
         let best = self.best()?;
-        if !self.has_room_for_source(best) {
+        let most = [self.bounds.source_tokens(), self.engine.limits.chunk_tokens];
+        if !self.batch.has_room_for(best, most) {
             return None;
         }
         let mut sequence = self.batch.waiting.remove(best);
@@ -128,20 +129,6 @@ impl Scheduler<'_> {
         }
         self.preempt(index);
         None
-    }
-
-    /// True if the source of a waiting sequence can be read now: a step reads sources of up to a chunk's tokens, or one, and
-    /// those of running sequences are in memory.
-    fn has_room_for_source(&self, waiting: usize) -> bool {
-        let (sequence, running) = (&self.batch.waiting[waiting], &self.batch.running);
-        let Some(source) = &sequence.source else { return true };
-        if running.is_empty() || running.iter().any(|it| it.answers_to(source)) {
-            return true;
-        }
-        let held = self.batch.source_tokens() + source.ids.len();
-        let reading: usize = running.iter().map(Sequence::unread_source).sum();
-        held <= self.bounds.source_tokens()
-            && (reading == 0 || reading + source.unread() <= self.engine.limits.chunk_tokens)
     }
 
     /// The number of unread tokens that a sequence reads next, of `left`. Where layers have states, a prompt is cut where these
