@@ -81,6 +81,14 @@ fn refuse_source(folder: &Path, spec: &Spec) -> Result<()> {
     if spec.source == 0 {
         return Ok(());
     }
+    if spec.retrieval.is_some() {
+        let what = format!(
+            "is {}, a decoder that reads neighbours of its text: it is trained and evaluated with them (fathom train retro), its \
+             logits can be inspected (fathom inspect logits --neighbours), and it does not generate",
+            spec.family
+        );
+        return Err(Error::config(&folder.join("config.json"), "model_type", what));
+    }
     let what = format!(
         "is {}, an encoder-decoder: it answers a text of another stream (fathom inspect logits --decoder-ids), and has no \
          decoder that goes on alone",

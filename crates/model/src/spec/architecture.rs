@@ -17,6 +17,7 @@ use super::moe::Moe;
 use super::parts::{
     Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
 };
+use super::retrieval::Retrieval;
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};
@@ -66,6 +67,8 @@ pub struct Spec {
     /// Number of the first layers that are the source: they run over a stream of their own, to whose result parts of the
     /// others attend; 0 without one.
     pub source: usize,
+    /// Neighbours of the main stream's chunks that the source reads, if it does not read a text of its own.
+    pub retrieval: Option<Retrieval>,
     /// Terms of scores by distance, if there are any.
     pub position_bias: Option<PositionBias>,
     /// Rotary settings that layers refer to.

@@ -8,6 +8,7 @@ mod latent;
 mod moe;
 mod parts;
 mod quantized;
+mod retrieval;
 mod rounding;
 mod trained;
 
@@ -22,5 +23,6 @@ pub use parts::{
     Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
 };
 pub use quantized::Quantization;
+pub use retrieval::Retrieval;
 pub use rounding::RoundTo;
 pub use trained::TrainableWeights;
