@@ -397,7 +397,7 @@ pub fn open_writer(
 /// model, are for [`open_with`] to name.
 fn answers_source(path: &Path) -> bool {
     let config = model_folder(path).ok().and_then(|folder| open_any_config(&folder).ok());
-    config.is_some_and(|config| config.0.source > 0)
+    config.is_some_and(|config| config.0.source > 0 && config.0.retrieval.is_none())
 }
 
 /// [`open`], for an encoder-decoder.

@@ -113,6 +113,7 @@ pub(super) fn first(
         if let Some(gap) = gap {
             gap.ends(&trainer, progress.step, &mut metrics)?;
         }
+        one.with_and_without_neighbours(&trainer, alone, progress.step, &mut metrics)?;
         let report = one.finish(trainer, metrics, sinks, &progress)?;
         sinks.end()?;
         if one.shared.job.is_one_of_several() {
@@ -166,7 +167,7 @@ impl<'a> First<'a> {
     }
 
     /// Returns the handler of optional work.
-    fn aside(&self) -> Aside<'a> {
+    pub(super) fn aside(&self) -> Aside<'a> {
         Aside { events: self.events, stop: self.shared.stop }
     }
 

@@ -18,8 +18,7 @@ const CHUNK: &str = "retro_chunk_size";
 const NEIGHBOURS: &str = "retro_num_neighbors";
 const ENCODER: &str = "retro_encoder_layers";
 
-/// Sizes of the paper.
-const RETRO: Retrieval = Retrieval { chunk: 64, neighbours: 2 };
+/// Layers of the paper's encoder.
 const ENCODER_LAYERS: usize = 2;
 
 /// Names of the encoder's layers.
@@ -46,18 +45,12 @@ fn read(c: &Config<'_>, family: &'static Family) -> Result<Spec> {
     let plain = common::read(c, family, &common::LLAMA)?;
     let number = plain.layers.len();
     let retrieval = Retrieval {
-        chunk: c.count(CHUNK, RETRO.chunk, 2..=1 << 16)?,
-        neighbours: c.count(NEIGHBOURS, RETRO.neighbours, 1..=1 << 10)?,
+        chunk: c.count(CHUNK, Retrieval::PAPER.chunk, 2..=1 << 16)?,
+        neighbours: c.count(NEIGHBOURS, Retrieval::PAPER.neighbours, 1..=1 << 10)?,
     };
     let encoder = c.count(ENCODER, ENCODER_LAYERS, 1..=4096)?;
-    let cross = c.nullable(CROSS, Some(numbers(number)))?.unwrap_or_default();
-    let ascends = cross.is_sorted_by(|a, b| a < b);
-    if !ascends || cross.is_empty() || cross.iter().any(|layer| !(1..=number).contains(layer)) {
-        let what = format!(
-            "is {cross:?}; ascending numbers of layers from 1 to {number} are supported, at least one"
-        );
-        return Err(c.refuse(CROSS, what));
-    }
+    let cross: Vec<usize> = c.nullable(CROSS, None)?.unwrap_or_else(|| numbers(number));
+    check(number, &cross).map_err(|what| c.refuse(CROSS, what))?;
     Ok(plain.retrieving(retrieval, encoder, &cross))
 }
 
@@ -67,11 +60,26 @@ fn numbers(layers: usize) -> Vec<usize> {
     (first.min(layers)..=layers).step_by(3).collect()
 }
 
+/// Refuses numbers of layers that do not ascend, or are not all there.
+fn check(layers: usize, cross: &[usize]) -> std::result::Result<(), String> {
+    let there = cross.iter().all(|number| (1..=layers).contains(number));
+    if there && !cross.is_empty() && cross.is_sorted_by(|a, b| a < b) {
+        return Ok(());
+    }
+    Err(format!("is {cross:?}; ascending numbers of layers from 1 to {layers} are supported, at least one"))
+}
+
 impl Spec {
-    /// Turns a Llama into a RETRO with chunks of 64 tokens, two neighbours of each, and an encoder of two layers.
-    pub fn into_retro(self) -> Spec {
-        let cross = numbers(self.layers.len());
-        Spec { family: &FAMILY, ..self }.retrieving(RETRO, ENCODER_LAYERS, &cross)
+    /// Turns a Llama into a RETRO of the paper's sizes, with an encoder of two layers. The layers that attend to
+    /// neighbours are given by their numbers, from 1; none for those of the paper.
+    ///
+    /// # Errors
+    /// Numbers that do not ascend, or are of no layer.
+    pub fn into_retro(self, cross: &[usize]) -> std::result::Result<Spec, String> {
+        let layers = self.layers.len();
+        let cross = if cross.is_empty() { numbers(layers) } else { cross.to_vec() };
+        check(layers, &cross)?;
+        Ok(Spec { family: &FAMILY, ..self }.retrieving(Retrieval::PAPER, ENCODER_LAYERS, &cross))
     }
 
     /// Adds an encoder of neighbours, and attention to them to layers given by their numbers.
@@ -92,7 +100,7 @@ fn write(s: &Spec, map: &mut Map<String, Value>) {
     common::write(s, &common::LLAMA, map);
     let main = &s.layers[s.source..];
     let cross: Vec<usize> = (1..=main.len()).filter(|number| main[number - 1].cross().is_some()).collect();
-    let Retrieval { chunk, neighbours } = s.retrieval.unwrap_or(RETRO);
+    let Retrieval { chunk, neighbours } = s.retrieval.unwrap_or(Retrieval::PAPER);
     let keys = [
         (LAYERS, json!(main.len())),
         (CROSS, json!(cross)),

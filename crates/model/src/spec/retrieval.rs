@@ -14,6 +14,9 @@ pub struct Retrieval {
 }
 
 impl Retrieval {
+    /// Sizes of the paper.
+    pub const PAPER: Retrieval = Retrieval { chunk: 64, neighbours: 2 };
+
     /// Most tokens of a neighbour: a chunk and its continuation.
     pub fn neighbour(self) -> usize {
         2 * self.chunk
@@ -29,9 +32,10 @@ impl Retrieval {
         self.chunks(tokens) * self.neighbours * self.neighbour()
     }
 
-    /// Most documents of that stream: neighbours without a continuation leave half of it to those that fill it up.
+    /// Most documents of that stream: short neighbours leave nearly all of it to those that fill it up, also to whole
+    /// chunks of sums.
     pub fn documents(self, tokens: usize) -> usize {
-        2 * self.chunks(tokens) * self.neighbours
+        2 * self.chunks(tokens) * self.neighbours + 2
     }
 
     /// Rows that read the neighbours of the chunk that begins at row `start` of a document which ends at `end`: from
@@ -76,7 +80,7 @@ mod tests {
         assert_eq!(readers(14), [3..7, 7..11, 11..14]);
         assert_eq!(
             (sizes.neighbour(), sizes.chunks(14), sizes.source(14), sizes.documents(14)),
-            (8, 3, 48, 12)
+            (8, 3, 48, 14)
         );
     }
 }

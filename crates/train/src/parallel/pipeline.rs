@@ -18,6 +18,7 @@ use fathom_model::{Model, SourceStream, Streams};
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
+use super::meeting::Meeting;
 use super::stages::{Act, Order};
 use crate::loaded::{DeviceMicroBatch, StepObjective};
 
@@ -81,6 +82,8 @@ struct Waiting<'a> {
     tape: Tape<'a>,
     /// The source's, and what this stage gives of it.
     source: Option<(Tape<'a>, SourceStream)>,
+    /// The passes before the tape's, if the source reads neighbours of the main stream.
+    meeting: Option<Meeting<'a>>,
     /// The gradient of the result, on the last stage.
     dy: Option<Tensor>,
     /// The result in flight to the next stage.
@@ -179,10 +182,18 @@ impl<'a> Pipeline<'a> {
         std::iter::once(main).chain(source).collect()
     }
 
-    /// A source's result, with room for its gradient.
-    fn remember(&self, value: Tensor) -> Memory {
+    /// What another stream reads, with room for its gradient.
+    pub(super) fn remember(&self, value: Tensor) -> Memory {
         let gradient = self.device.zeros(value.rows(), value.cols(), DType::F32, Category::Activations);
         Memory { value, gradient: Some(gradient) }
+    }
+
+    /// A sum of gradients in the type of activations.
+    pub(super) fn rounded(&self, sum: Tensor) -> Tensor {
+        let (device, dtype) = (self.device, self.model.dtype(self.params));
+        let rounded = device.empty(sum.rows(), sum.cols(), dtype, Category::Activations);
+        device.machine.copy(&sum, &rounded);
+        rounded
     }
 
     fn forward(
@@ -205,6 +216,15 @@ impl<'a> Pipeline<'a> {
             let tape = tape.with_split_backward(self.order == Order::ZeroBubble);
             if first { tape } else { tape.with_input_gradient() }
         };
+        if model.spec.retrieval.is_some() {
+            let tape = &|batch: &Rc<Batch>| tape(scope(batch));
+            let mut above = tape(&micro.batch).with_input_gradient();
+            let (y, meeting) = self.meet(micro, &mut above, tape);
+            let dy = micro.minimise(model, &self.minimised, above.scope(), (&y, None), grads);
+            drop(y);
+            let (dy, meeting) = (Some(dy), Some(meeting));
+            return Waiting { tape: above, source: None, meeting, dy, sending: None, given: Vec::new() };
+        }
         let mut asked =
             if last { micro.ask(device, &self.minimised, (self.places, self.counters)) } else { None };
         let below = micro.source.as_ref().map(|batch| tape(scope(batch)));
@@ -240,11 +260,18 @@ impl<'a> Pipeline<'a> {
             let of_source = source.as_ref().map(|(_, source)| (next, source.rows()));
             let given: Vec<(usize, &Tensor)> = std::iter::once((next, &y)).chain(of_source).collect();
             let sending = Some(pp.exchange(device, "forward", &given, &[]));
-            return Waiting { tape, source, dy: None, sending, given: shapes(layers.end, true) };
+            return Waiting {
+                tape,
+                source,
+                meeting: None,
+                dy: None,
+                sending,
+                given: shapes(layers.end, true),
+            };
         }
         let dy = micro.minimise(model, &self.minimised, tape.scope(), (&y, asked.as_ref()), grads);
         drop((y, asked));
-        Waiting { tape, source, dy: Some(dy), sending: None, given: Vec::new() }
+        Waiting { tape, source, meeting: None, dy: Some(dy), sending: None, given: Vec::new() }
     }
 
     fn backward(
@@ -256,7 +283,7 @@ impl<'a> Pipeline<'a> {
         grads: &mut Grads,
     ) -> Vec<DeferredGrads<'a>> {
         let device = self.device;
-        let Waiting { tape, source, dy, sending, given } = held;
+        let Waiting { tape, source, meeting, dy, sending, given } = held;
         let (dy, of_source) = match dy {
             Some(dy) => (Some(dy), None),
             None => {
@@ -282,20 +309,19 @@ impl<'a> Pipeline<'a> {
             device.machine.copy(more, sum);
         }
         let dx = dy.and_then(|dy| back(tape, dy, grads));
+        let dx = match (meeting, dx) {
+            (Some(meeting), Some(dx)) => {
+                meeting.backward(self, dx, &mut back, grads);
+                None
+            }
+            (_, dx) => dx,
+        };
         let dsource = source.and_then(|(below, source)| {
             let inside = self.model.portion.chunks[chunk].start < self.model.spec.source;
             match source {
                 SourceStream::Rows(_) => back(below, of_source?, grads),
                 SourceStream::Result(Memory { gradient, .. }) if inside => {
-                    let sum = gradient?;
-                    let dy = device.empty(
-                        sum.rows(),
-                        sum.cols(),
-                        self.model.dtype(self.params),
-                        Category::Activations,
-                    );
-                    device.machine.copy(&sum, &dy);
-                    drop(sum);
+                    let dy = self.rounded(gradient?);
                     back(below, dy, grads)
                 }
                 SourceStream::Result(Memory { gradient, .. }) => gradient,

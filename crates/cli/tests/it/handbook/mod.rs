@@ -20,7 +20,7 @@ use fathom_train::recipe::Recipe;
 use crate::{good, on_one_thread, text};
 
 /// Pages in `docs`, and the repository's README.
-const CHAPTERS: [&str; 33] = [
+const CHAPTERS: [&str; 34] = [
     "../README",
     "README",
     "quickstart",
@@ -29,6 +29,7 @@ const CHAPTERS: [&str; 33] = [
     "teaching",
     "encoders",
     "encoder-decoders",
+    "retro",
     "alignment",
     "alignment-rl",
     "serving",
@@ -170,6 +171,11 @@ fn commands_of_encoders_run() {
 #[test]
 fn commands_of_encoder_decoders_run() {
     run("encoder-decoders");
+}
+
+#[test]
+fn commands_of_decoders_with_neighbours_run() {
+    run("retro");
 }
 
 #[test]
