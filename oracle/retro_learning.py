@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-PASSAGES, WORDS, OWN, LENGTH = 1200, 1500, 20, 130
-SETTINGS = """model.hidden=128 model.layers=4 model.retro_layers=[2,4] model.heads=4 model.kv_heads=4 model.head_dim=32 model.ffn=352
-model.vocab=2048 model.precision=f32 model.init_std=0.05 data.held_out_share=0.05 optimizer.lr=3e-3 schedule.warmup_steps=20
-stage.0.seq_tokens=512 stage.0.samples_per_micro_batch=4 stage.0.micro_batches=1 stage.0.steps=300 stage.0.max_docs=8""".split()
+PASSAGES, WORDS, OWN, LENGTH = 600, 400, 12, 110
+SETTINGS = """model.hidden=64 model.layers=2 model.retro_layers=[1,2] model.heads=2 model.kv_heads=2 model.head_dim=32 model.ffn=176
+model.vocab=1024 model.precision=f32 model.init_std=0.1 data.held_out_share=0.05 optimizer.lr=5e-3 schedule.warmup_steps=10
+stage.0.seq_tokens=256 stage.0.samples_per_micro_batch=2 stage.0.micro_batches=1 stage.0.steps=300 stage.0.max_docs=32""".split()
 
 
 def texts(folder, rng):

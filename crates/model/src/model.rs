@@ -233,11 +233,8 @@ impl Model {
         let shares = spec.relative().is_some() || spec.encodes_prefix() || spec.shares_biases();
         let alike = if shares { Vec::new() } else { portion.layers().map(first_of).collect() };
         let tied_to = embed.filter(|_| tied).map(|embed| embed.tokens);
-        let mut runs = declare.segments(spec.source, [tied_to, embed.map(|embed| embed.tokens)]);
-        if let (Some((layer, _)), Some(run)) = (spec.meeting(), runs.first_mut()) {
-            // The main stream comes first, up to this layer; a source has an embedding, its blocks and a norm.
-            run[..layer + 4].rotate_left(spec.source + 2);
-        }
+        let runs = declare.segments(spec.source, [tied_to, embed.map(|embed| embed.tokens)]);
+        let runs = spec.in_order(runs);
         declare.params.set_walk(runs, tied_to);
         let holdings = &declare.holdings;
         declare.params.part(device, &|id| {

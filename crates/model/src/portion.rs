@@ -151,14 +151,8 @@ impl Portion {
                 format!("{} ranks share a stream, and a source is not shared; it must be 1", self.cp);
             return Err(Misfit { axis: Axis::Cp, message });
         }
-        if spec.retrieval.is_some() && (self.pp > 1 || self.chunks.len() > 1) {
-            let stages = self.pp * self.chunks.len();
-            let message = format!(
-                "{stages} stages would each need the main stream and its neighbours, which meet in the middle of {}; it must be 1",
-                spec.family
-            );
-            return Err(Misfit { axis: Axis::Pp, message });
-        }
+        spec.check_stages(self.pp * self.chunks.len())
+            .map_err(|message| Misfit { axis: Axis::Pp, message })?;
         if spec.shares_biases() && self.pp > 1 {
             let message = format!(
                 "{} stages would each need the table of distances that all layers of a stack share; it must be 1",

@@ -43,7 +43,7 @@ pub(crate) fn objective(recipe: &Recipe) -> Result<Arc<dyn Objective>, Wrong> {
         MethodName::CrossEntropy => Arc::new(CrossEntropy),
         MethodName::Dft => Arc::new(Dft),
         MethodName::Retro if table.loss != LossName::Auto => return Err(not_its_own(table)),
-        // Of the sizes of the paper until those of the model are known.
+        // The sizes of the paper, until those of the model are known.
         MethodName::Retro => Arc::new(Retro { sizes: Retrieval::PAPER }),
         MethodName::Distill => Arc::new(distill(recipe)?),
         MethodName::Kto => Arc::new(wanted(table)?),

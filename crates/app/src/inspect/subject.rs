@@ -69,7 +69,7 @@ impl Subject {
             let caps = Caps { docs: 1, seq_tokens: ids.len().max(decoder.len()) };
             let counters = Counters::default();
             if let Some(sizes) = loaded.model.spec.retrieval {
-                let (source, chunks) = beside(neighbours, sizes.chunk);
+                let (source, chunks) = stream_of(neighbours, sizes.chunk);
                 let streams = [source.packed(), packed];
                 let [source, batch] = loaded.model.retrieval_batches(&device, streams, &chunks, caps);
                 return Ok(Subject {
@@ -214,7 +214,7 @@ impl Stream {
 }
 
 /// The stream of neighbours, and the token at which the chunk of each begins. A token that nothing reads follows.
-fn beside(neighbours: &[Vec<Vec<u32>>], chunk: usize) -> (Stream, Vec<usize>) {
+fn stream_of(neighbours: &[Vec<Vec<u32>>], chunk: usize) -> (Stream, Vec<usize>) {
     let (mut stream, mut chunks) = (Stream::default(), Vec::new());
     for (index, of_chunk) in neighbours.iter().enumerate() {
         for ids in of_chunk {

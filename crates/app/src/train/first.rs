@@ -229,8 +229,9 @@ impl<'a> First<'a> {
             trained = whole;
         }
         let subject = Subject { of: trained.view(), tokenizer: self.tokenizer, stores: self.shared.stores };
-        // A model with a head of scores generates no text.
-        let writes = subject.of.model.spec.scores == 0;
+        // A model with a head of scores generates no text, nor does one that reads neighbours.
+        let spec = &subject.of.model.spec;
+        let writes = spec.scores == 0 && spec.retrieval.is_none();
         let sample = if writes {
             let by = self.shared.time.map(Timetable::end);
             self.aside().attempt(&trained.device, || sample(&subject, progress.step, by.as_ref()))?.flatten()

@@ -38,7 +38,8 @@ impl First<'_> {
         self.events.line(&format!("perplexity of {tokens}: {with:.4} with neighbours, {without:.4} without"));
         let [_, _, bytes, _] = stores.held_out_text()?;
         let names = ["held-out, with neighbours", "held-out, without neighbours"];
-        for (name, sum) in names.into_iter().zip(losses.sums) {
+        // The last is the one that a summary has.
+        for (name, sum) in names.into_iter().zip(losses.sums).rev() {
             let event = events::EvalBits {
                 name: name.into(),
                 step,

@@ -105,11 +105,11 @@ fn neighbours_are_found_and_read_from_nothing_and_from_a_folder() {
         good([&model[..], &["--ids", &ids.join(","), "--out", arg(&out)]].concat());
         fs::read(&out).unwrap()
     };
-    let [alone, beside] = [logits("[]", "alone"), logits("[[[9, 8, 7], [5]]]", "beside")];
+    let [alone, near] = [logits("[]", "alone"), logits("[[[9, 8, 7], [5]]]", "near")];
     let columns = 4 * config["vocab_size"].as_u64().unwrap() as usize;
     let from = alone.len() - 80 * columns;
     let row = |at: usize| from + at * columns..from + (at + 1) * columns;
-    assert!(alone[row(62)] == beside[row(62)] && alone[row(63)] != beside[row(63)]);
+    assert!(alone[row(62)] == near[row(62)] && alone[row(63)] != near[row(63)]);
     // The same run on two ranks that share the layers has the same losses within rounding; so has one from the folder.
     good(args(&at("text"), &at("two"), &with(&["mesh.tp=2"])));
     let of = |out: &str| -> Vec<f32> {

@@ -33,7 +33,9 @@ impl<'a> Pipeline<'a> {
     ) -> (Tensor, Meeting<'a>) {
         let Some(batch) = &micro.source else { panic!("step: a micro-batch without a stream of neighbours") };
         let mut below = tape(&micro.batch).with_jitter(micro.jitter.as_ref());
-        let (mut rows, mut source) = (tape(&micro.batch).with_input_gradient(), tape(batch));
+        // Its input is that of the main stream's last layers too, so it stays in memory.
+        let mut rows = tape(&micro.batch).with_input_gradient().with_offload(None);
+        let mut source = tape(batch);
         let runs = [&mut below, &mut rows, &mut source, above];
         let Retrieved { main, chunks, neighbours } =
             self.model.forward_retrieval(runs, &|value| self.remember(value));

@@ -1,5 +1,5 @@
-//! The objective of a decoder that reads neighbours of its text (RETRO): the cross-entropy of the next token, with a stream
-//! of neighbours beside the text's.
+//! The objective of a decoder that reads neighbours of its text (RETRO): the cross-entropy of the next token, with a second
+//! stream, of neighbours.
 //!
 //! Both streams are filled up to sizes that depend on the stage alone, so that a plan has them too.
 
