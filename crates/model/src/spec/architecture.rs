@@ -15,9 +15,8 @@ use super::encoder::{EncoderParts, Relative};
 use super::latent::Latent;
 use super::moe::Moe;
 use super::parts::{
-    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers, StateProjections,
 };
-use super::retrieval::Retrieval;
 use crate::config::Config;
 use crate::error::Result;
 use crate::rope::{RopeScaling, RopeSpec};

@@ -20,9 +20,8 @@ pub use encoder::{EncoderHead, EncoderParts, Relative};
 pub use latent::Latent;
 pub use moe::{Drops, ExpertCapacity, Moe, SharedExperts};
 pub use parts::{
-    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Shared, Sharers, StateProjections,
+    Biases, Factors, Mlp, PositionBias, QkNorm, Reach, Residual, Retrieval, Shared, Sharers, StateProjections,
 };
 pub use quantized::Quantization;
-pub use retrieval::Retrieval;
 pub use rounding::RoundTo;
 pub use trained::TrainableWeights;

@@ -2,7 +2,6 @@
 //! the update. Tensor and context parallelism are part of the operations; data and pipeline parallelism are here.
 
 pub(crate) mod layouts;
-mod meeting;
 pub(crate) mod pipeline;
 pub mod stages;
 

@@ -14,11 +14,10 @@ use std::time::Instant;
 use fathom_grad::{
     Batch, Counters, DeferredGrads, Grads, Memory, Offload, Params, Places, Scope, Spread, Tables, Tape,
 };
-use fathom_model::{Model, SourceStream, Streams};
+use fathom_model::{Model, Retrieved, SourceStream, Streams};
 use fathom_tensor::mesh::{Axis, Flying, Group, Mesh};
 use fathom_tensor::{Category, Clock, DType, Device, Tensor};
 
-use super::meeting::Meeting;
 use super::stages::{Act, Order};
 use crate::loaded::{DeviceMicroBatch, StepObjective};
 
@@ -111,6 +110,8 @@ impl<'a> Pipeline<'a> {
         let mut waiting: BTreeMap<(usize, usize), Waiting<'a>> = BTreeMap::new();
         let mut owed: BTreeMap<(usize, usize), Vec<DeferredGrads<'a>>> = BTreeMap::new();
         let mut returning: Vec<Option<Flying>> = (0..chunks).map(|_| None).collect();
+        // Segments of two streams share weights, so sums over ranks wait until all have contributed.
+        let repeats = self.model.spec.source > 0;
         let now = || self.watch.now(&self.device.mesh);
         for act in acts {
             self.arrived.set(now());
@@ -122,7 +123,7 @@ impl<'a> Pipeline<'a> {
                 }
                 Act::Backward { micro: index, chunk } => {
                     let Some(held) = waiting.remove(&(index, chunk)) else { continue };
-                    grads.set_last(index + 1 == micro_batches);
+                    grads.set_last(index + 1 == micro_batches && !repeats);
                     let left = self.backward(&pp, held, chunk, &mut returning[chunk], grads);
                     // The first of a rank's stages finishes last.
                     if chunk == 0 && left.is_empty() {
@@ -133,7 +134,7 @@ impl<'a> Pipeline<'a> {
                     }
                 }
                 Act::Weights { micro: index, chunk } => {
-                    grads.set_last(index + 1 == micro_batches);
+                    grads.set_last(index + 1 == micro_batches && !repeats);
                     owed.remove(&(index, chunk)).into_iter().flatten().for_each(|left| left.add(grads));
                     loaded.remove(&index);
                 }
@@ -183,13 +184,13 @@ impl<'a> Pipeline<'a> {
     }
 
     /// What another stream reads, with room for its gradient.
-    pub(super) fn remember(&self, value: Tensor) -> Memory {
+    fn remember(&self, value: Tensor) -> Memory {
         let gradient = self.device.zeros(value.rows(), value.cols(), DType::F32, Category::Activations);
         Memory { value, gradient: Some(gradient) }
     }
 
     /// A sum of gradients in the type of activations.
-    pub(super) fn rounded(&self, sum: Tensor) -> Tensor {
+    fn rounded(&self, sum: Tensor) -> Tensor {
         let (device, dtype) = (self.device, self.model.dtype(self.params));
         let rounded = device.empty(sum.rows(), sum.cols(), dtype, Category::Activations);
         device.machine.copy(&sum, &rounded);
@@ -337,5 +338,54 @@ impl<'a> Pipeline<'a> {
             *returning = Some(pp.exchange(device, "backward", &given, &[]));
         }
         owed
+    }
+}
+
+/// The backward pass of a tape: the gradient of its input.
+type Back<'b, 'a> = &'b mut dyn FnMut(Tape<'a>, Tensor, &mut Grads) -> Option<Tensor>;
+
+/// Forward passes before that of the main stream's last layers, whose backward passes are still to come.
+struct Meeting<'a> {
+    below: Tape<'a>,
+    rows: Tape<'a>,
+    source: Tape<'a>,
+    chunks: Memory,
+    neighbours: Memory,
+}
+
+impl<'a> Pipeline<'a> {
+    /// Runs a micro-batch forward; `above` is the tape of the main stream's last layers. Returns the hidden states before
+    /// the head.
+    fn meet(
+        &self,
+        micro: &DeviceMicroBatch<'a>,
+        above: &mut Tape<'a>,
+        tape: &dyn Fn(&Rc<Batch>) -> Tape<'a>,
+    ) -> (Tensor, Meeting<'a>) {
+        let Some(batch) = &micro.source else { panic!("step: a micro-batch without a stream of neighbours") };
+        let mut below = tape(&micro.batch).with_jitter(micro.jitter.as_ref());
+        // Its input is that of the main stream's last layers too, so it stays in memory.
+        let mut rows = tape(&micro.batch).with_input_gradient().with_offload(None);
+        let mut source = tape(batch);
+        let runs = [&mut below, &mut rows, &mut source, above];
+        let Retrieved { main, chunks, neighbours } =
+            self.model.forward_retrieval(runs, &|value| self.remember(value));
+        (main, Meeting { below, rows, source, chunks, neighbours })
+    }
+}
+
+impl<'a> Meeting<'a> {
+    /// The backward passes from the gradient of the rows where both streams meet.
+    fn backward(self, pipeline: &Pipeline<'a>, dx: Tensor, back: Back<'_, 'a>, grads: &mut Grads) {
+        let Meeting { below, rows, source, chunks, neighbours } = self;
+        drop((chunks.value, neighbours.value));
+        if let Some(sum) = neighbours.gradient {
+            back(source, pipeline.rounded(sum), grads);
+        }
+        let more = chunks.gradient.and_then(|sum| back(rows, pipeline.rounded(sum), grads));
+        if let Some(more) = more {
+            pipeline.device.machine.add(&dx, &more, &dx);
+        }
+        back(below, dx, grads);
     }
 }

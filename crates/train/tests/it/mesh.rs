@@ -15,7 +15,7 @@ use fathom_train::{
     Checkpoints, InStep, MicroBatch, Progress, Trainer, compare_checkpoints, open_state_disk,
 };
 
-use crate::{Made, mesh_streams, retrieval};
+use crate::{Made, mesh_streams};
 
 const TOKENS: usize = 256;
 const MICRO_BATCHES: usize = 4;
@@ -149,14 +149,7 @@ pub fn batches(device: &Device, case: &Case, all: usize) -> Vec<MicroBatch> {
     let share = all / dp;
     let tokens = |index: usize| if case.uneven { [256, 128, 384, 128][index % 4] } else { TOKENS };
     let spec = (case.spec)(case.tied);
-    let has_source = spec.source > 0;
-    let micro = |index: usize| {
-        let micro = micro(index, tokens(index));
-        if let Some(sizes) = spec.retrieval {
-            return retrieval::with_neighbours(micro, sizes);
-        }
-        MicroBatch { source: has_source.then(|| mesh_streams::source(&micro)), ..micro }
-    };
+    let micro = |index: usize| mesh_streams::with_source(micro(index, tokens(index)), &spec);
     (rank * share..(rank + 1) * share).map(micro).collect()
 }
 
